@@ -1,0 +1,1 @@
+//! The on-disk structures of btrfs as typed views over bytes.

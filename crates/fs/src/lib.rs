@@ -1,0 +1,1 @@
+//! btrfs in user space: files, directories, transactions, space, check, mkfs.

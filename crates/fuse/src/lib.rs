@@ -1,0 +1,1 @@
+//! The FUSE protocol and its transports; knows nothing of any file system.

@@ -1,0 +1,1 @@
+//! Immutable copy-on-write B-tree snapshots and the merge of edits into them.

@@ -1,0 +1,1 @@
+//! Devices as one logical address space: chunks, mirrors, checksums, barriers.
