@@ -1,1 +1,32 @@
 //! The on-disk structures of btrfs as typed views over bytes.
+//!
+//! Pure code: no I/O and no allocation but for the owned values that a caller asks for. Every accessor is checked:
+//! a malformed structure is an [`Error`] of an exact kind, never a panic. `docs/format.md` holds the facts and
+//! their sources.
+
+mod checksum;
+mod error;
+mod ids;
+mod key;
+mod leaf_builder;
+mod name_hash;
+mod node;
+mod superblock;
+
+pub mod items;
+
+pub use checksum::{Checksum, ChecksumType, MAX_CHECKSUM_SIZE};
+pub use error::{Error, Result};
+pub use ids::{DeviceId, DirIndex, Generation, Ino, Logical, Physical, TreeId, Uuid};
+pub use key::{ItemType, Key, KeyBytes, objectid};
+pub use leaf_builder::{InternalBuilder, LeafBuilder};
+pub use name_hash::{data_ref_hash, extref_hash, name_hash};
+pub use node::{
+    BACKREF_REV_MIXED, CHECKSUM_FIELD, ChildPointer, HEADER_SIZE, Header, HeaderBytes, ITEM_HEADER_SIZE, Internal,
+    KEY_POINTER_SIZE, Leaf, MAX_LEVEL, Node, NodeExpectation, NodeFlags, leaf_data_size, max_item_size,
+    verify_node_checksum,
+};
+pub use superblock::{
+    BackupRoot, BackupRootBytes, CompatRo, Incompat, SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE,
+    SYS_CHUNK_ARRAY_MAX, Superblock, SuperblockFlags,
+};

@@ -1,0 +1,38 @@
+//! The content of items, by type.
+
+mod chunk;
+mod csum;
+mod dir;
+mod extent;
+mod file_extent;
+mod inode;
+mod inode_ref;
+mod record;
+mod root;
+mod small;
+
+pub use chunk::{BlockGroupFlags, ChunkItem, STRIPE_LEN, Stripe, encode_sys_chunk, sys_chunks};
+pub use csum::CsumItem;
+pub use dir::{DirEntry, FileType, MAX_NAME_LEN, dir_entries, encode_dir_entry};
+pub use extent::{
+    DataRef, ExtentFlags, ExtentItem, InlineRef, decode_data_ref, decode_shared_data_ref, encode_data_ref,
+};
+pub use file_extent::{Compression, FileExtent, FileExtentKind, INLINE_DATA_OFFSET};
+pub use inode::{InodeFlags, InodeItem, InodeItemBytes, Timespec, TimespecBytes};
+pub use inode_ref::{ExtRef, InodeRef, encode_extref, encode_inode_ref, extrefs, inode_refs};
+pub use root::{RootFlags, RootItem, RootRef};
+pub use small::{
+    BlockGroupItem, BlockGroupItemBytes, DevExtent, DevExtentBytes, DevItem, DevItemBytes, FreeSpaceHeader,
+    FreeSpaceHeaderBytes, FreeSpaceInfo, FreeSpaceInfoBytes,
+};
+
+use crate::{Error, Result};
+
+/// `len` bytes of `bytes` at `at`, or an error that names `what`.
+pub(crate) fn slice<'a>(bytes: &'a [u8], at: usize, len: usize, what: &'static str) -> Result<&'a [u8]> {
+    at.checked_add(len).and_then(|end| bytes.get(at..end)).ok_or(Error::TooShort {
+        what,
+        need: at.saturating_add(len),
+        have: bytes.len(),
+    })
+}

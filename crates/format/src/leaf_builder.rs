@@ -1,0 +1,118 @@
+//! Builders of tree blocks.
+
+use zerocopy::IntoBytes;
+
+use crate::node::{ItemHeaderBytes, KeyPointerBytes};
+use crate::{
+    CHECKSUM_FIELD, ChecksumType, ChildPointer, Error, HEADER_SIZE, Header, ITEM_HEADER_SIZE, KEY_POINTER_SIZE, Key,
+    Result,
+};
+
+/// Fills a leaf with items in ascending order.
+pub struct LeafBuilder<'a> {
+    block: &'a mut [u8],
+    count: usize,
+    /// Where the data of the last item starts, from the end of the header.
+    data_start: usize,
+    last: Option<Key>,
+}
+
+impl<'a> LeafBuilder<'a> {
+    /// Starts a leaf in `block`, whose length is the node size.
+    pub fn new(block: &'a mut [u8]) -> Self {
+        let data_start = block.len() - HEADER_SIZE;
+        Self { block, count: 0, data_start, last: None }
+    }
+
+    /// Bytes left for item headers and data.
+    pub fn free(&self) -> usize {
+        self.data_start - self.count * ITEM_HEADER_SIZE
+    }
+
+    /// Items so far.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether no item has been pushed.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Adds an item. `Err(NoRoom)` leaves the leaf as it was.
+    pub fn push(&mut self, key: Key, data: &[u8]) -> Result<()> {
+        if self.free() < data.len() + ITEM_HEADER_SIZE {
+            return Err(Error::NoRoom { size: data.len() });
+        }
+        debug_assert!(self.last.is_none_or(|last| last < key), "{key} after {:?}", self.last);
+        self.data_start -= data.len();
+        let start = HEADER_SIZE + self.data_start;
+        self.block[start..start + data.len()].copy_from_slice(data);
+        let header = ItemHeaderBytes {
+            key: key.into(),
+            offset: (self.data_start as u32).into(),
+            size: (data.len() as u32).into(),
+        };
+        let at = HEADER_SIZE + self.count * ITEM_HEADER_SIZE;
+        self.block[at..at + ITEM_HEADER_SIZE].copy_from_slice(header.as_bytes());
+        self.count += 1;
+        self.last = Some(key);
+        Ok(())
+    }
+
+    /// Zeroes the gap, writes the header (its `nritems` and `level` are set here). The checksum comes last, by [`seal`](Self::seal).
+    pub fn finish(self, header: Header) {
+        let gap = HEADER_SIZE + self.count * ITEM_HEADER_SIZE..HEADER_SIZE + self.data_start;
+        self.block[gap].fill(0);
+        let header = Header { nritems: self.count as u32, level: 0, ..header };
+        self.block[..HEADER_SIZE].copy_from_slice(header.to_bytes().as_bytes());
+    }
+
+    /// Writes the checksum of a finished block of any level.
+    pub fn seal(block: &mut [u8], checksum: ChecksumType) {
+        let sum = checksum.compute(&block[CHECKSUM_FIELD..]);
+        block[..CHECKSUM_FIELD].copy_from_slice(&sum.0);
+    }
+}
+
+/// Fills an internal block with children in ascending order.
+pub struct InternalBuilder<'a> {
+    block: &'a mut [u8],
+    count: usize,
+}
+
+impl<'a> InternalBuilder<'a> {
+    /// Starts an internal block in `block`, whose length is the node size.
+    pub fn new(block: &'a mut [u8]) -> Self {
+        Self { block, count: 0 }
+    }
+
+    /// Children that a block of this size holds.
+    pub fn capacity(node_size: usize) -> usize {
+        (node_size - HEADER_SIZE) / KEY_POINTER_SIZE
+    }
+
+    /// Adds a child. `Err(NoRoom)` leaves the block as it was.
+    pub fn push(&mut self, child: ChildPointer) -> Result<()> {
+        if self.count == Self::capacity(self.block.len()) {
+            return Err(Error::NoRoom { size: KEY_POINTER_SIZE });
+        }
+        let pointer = KeyPointerBytes {
+            key: child.key.into(),
+            bytenr: child.bytenr.0.into(),
+            generation: child.generation.0.into(),
+        };
+        let at = HEADER_SIZE + self.count * KEY_POINTER_SIZE;
+        self.block[at..at + KEY_POINTER_SIZE].copy_from_slice(pointer.as_bytes());
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Zeroes the rest and writes the header (its `nritems` is set here).
+    pub fn finish(self, header: Header) {
+        let end = HEADER_SIZE + self.count * KEY_POINTER_SIZE;
+        self.block[end..].fill(0);
+        let header = Header { nritems: self.count as u32, ..header };
+        self.block[..HEADER_SIZE].copy_from_slice(header.to_bytes().as_bytes());
+    }
+}
