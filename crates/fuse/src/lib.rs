@@ -1,1 +1,51 @@
 //! The FUSE protocol and its transports; knows nothing of any file system.
+//!
+//! A program implements [`Filesystem`], mounts with [`mount::Mount`], and serves with [`Session`]:
+//!
+//! ```no_run
+//! use ubtrfs_fuse::{mount::{Mount, MountOptions}, Config, Filesystem, Session};
+//!
+//! struct Nothing;
+//! impl Filesystem for Nothing {}
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (mount, device) = Mount::new("/mnt".as_ref(), &MountOptions::default())?;
+//! let session = Session::establish(device, Nothing, &Config::default())?;
+//! session.run()?; // until somebody unmounts
+//! drop(mount);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Every request reaches one method of the trait, with a reply object that the method owns: it answers at once, or keeps
+//! the object and answers later from any thread. The way from the kernel to the trait goes through three floors: a transport
+//! ([`device`]) delivers messages, [`request`] turns bytes into a typed [`Request`], and [`Session`] hands it on. A reply
+//! knows only a route back, not which transport it is.
+//!
+//! The protocol spoken is FUSE 7.45, down to kernels of 7.31.
+
+pub mod abi;
+pub mod attributes;
+pub mod device;
+mod dispatch;
+mod filesystem;
+pub mod mount;
+mod negotiate;
+mod notify;
+pub mod reply;
+pub mod request;
+mod session;
+
+pub use abi::flags::{Capabilities, OpenFlags};
+pub use attributes::{Attributes, Entry, StatFs, Statx, Timestamp};
+pub use device::Device;
+pub use filesystem::Filesystem;
+pub use negotiate::{Config, Granted, NegotiationError};
+pub use notify::Notifier;
+pub use request::{Caller, Operation, ParseError, Request};
+pub use rustix::fs::{FallocateFlags, OFlags, RenameFlags, StatxFlags, XattrFlags};
+pub use rustix::io::Errno;
+pub use session::{Session, SessionError};
+
+/// The node number of the root directory; the kernel looks it up never and forgets it never.
+pub const ROOT: u64 = 1;

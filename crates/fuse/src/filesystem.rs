@@ -1,0 +1,235 @@
+//! What a filesystem has to do.
+
+use rustix::fs::StatxFlags;
+use rustix::io::Errno;
+
+use crate::negotiate::Granted;
+use crate::reply::{
+    ReplyAttr, ReplyCopy, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatFs, ReplyStatx, ReplyWrite, ReplyXattr,
+};
+use crate::request::{
+    Caller, CopyFileRange, Create, Fallocate, Forgets, Ioctl, Lseek, MkNod, Open, Read, Release, Rename, SetAttr,
+    SetXattr, Write,
+};
+
+/// One method for each request. Several threads call them at a time.
+///
+/// A method that answers nothing else answers ENOSYS, and **ENOSYS sticks**: of most requests the kernel concludes that the
+/// filesystem doesn't have them, never sends them again on this mount, and does something of its own instead, silently
+/// (FSYNC, FSYNCDIR and FLUSH succeed; FALLOCATE and the extended attributes' requests fail with EOPNOTSUPP; OPEN and
+/// OPENDIR succeed if the capability was granted; CREATE becomes MKNOD and OPEN; STATX becomes GETATTR; TMPFILE and SYNCFS are
+/// not tried again). To fail just this once, answer something else.
+///
+/// Methods should answer soon: the thread that calls them reads no further request before they return. What takes long takes
+/// its reply object along to another thread. Borrowed arguments (names, data) live until the method returns.
+#[allow(unused_variables, reason = "the default methods need no arguments; their names are documentation")]
+pub trait Filesystem: Send + Sync {
+    /// The mount begins; nothing has been asked for yet. An error ends it.
+    fn init(&self, granted: &Granted) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    /// The mount has ended: called once, whatever way it ended. With `fuseblk` umount(2) waits until this returns, and
+    /// nothing but FORGETs comes after it; with plain `fuse` it is called when all threads have ended.
+    fn destroy(&self) {}
+
+    /// Looks a name up in `parent`. A negative entry lets the kernel remember that there is none.
+    fn lookup(&self, caller: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEntry) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// The kernel forgets lookups. A node whose count reaches zero isn't named by any request until it is looked up again. No
+    /// reply.
+    fn forget(&self, forgets: &Forgets<'_>) {}
+
+    /// Attributes of `node`.
+    fn getattr(&self, caller: &Caller<'_>, node: u64, handle: Option<u64>, reply: ReplyAttr) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Attributes of `node`, as statx(2) shows them: `mask` is what the caller wants, `flags` are `AT_STATX_*`.
+    fn statx(
+        &self,
+        caller: &Caller<'_>,
+        node: u64,
+        handle: Option<u64>,
+        flags: u32,
+        mask: StatxFlags,
+        reply: ReplyStatx,
+    ) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Changes attributes of `node`, also its size; the answer is all of them.
+    fn setattr(&self, caller: &Caller<'_>, node: u64, change: &SetAttr, reply: ReplyAttr) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// The target of a symbolic link.
+    fn readlink(&self, caller: &Caller<'_>, node: u64, reply: ReplyData) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Makes a symbolic link.
+    fn symlink(&self, caller: &Caller<'_>, parent: u64, name: &[u8], target: &[u8], reply: ReplyEntry) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Makes a file, device node, FIFO or socket.
+    fn mknod(&self, caller: &Caller<'_>, parent: u64, what: &MkNod<'_>, reply: ReplyEntry) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Makes a directory; `mode` may lack the type.
+    fn mkdir(&self, caller: &Caller<'_>, parent: u64, name: &[u8], mode: u32, umask: u32, reply: ReplyEntry) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Removes a name that isn't a directory's.
+    fn unlink(&self, caller: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEmpty) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Removes an empty directory.
+    fn rmdir(&self, caller: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEmpty) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Renames `what.name` in `parent`. RENAME2's flags must be understood or refused by EINVAL.
+    fn rename(&self, caller: &Caller<'_>, parent: u64, what: &Rename<'_>, reply: ReplyEmpty) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Gives `node` one more name in `parent`; the answer is `node`'s entry (and counts as a lookup).
+    fn link(&self, caller: &Caller<'_>, node: u64, parent: u64, name: &[u8], reply: ReplyEntry) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Opens a file. With `NO_OPEN_SUPPORT` granted, ENOSYS means that no file needs opening, ever.
+    fn open(&self, caller: &Caller<'_>, node: u64, how: &Open, reply: ReplyOpen) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Reads from a file. Fewer bytes than asked for mean that the file ends there.
+    fn read(&self, caller: &Caller<'_>, node: u64, what: &Read, reply: ReplyData) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Writes to a file.
+    fn write(&self, caller: &Caller<'_>, node: u64, what: &Write<'_>, reply: ReplyWrite) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// The size of the filesystem. Success if it isn't told: the default answers zeros.
+    fn statfs(&self, caller: &Caller<'_>, node: u64, reply: ReplyStatFs) {
+        reply.statfs(&crate::attributes::StatFs { block_size: 4096, name_length: 255, ..Default::default() });
+    }
+
+    /// The last user of what OPEN opened is gone. Nobody sees the answer. The default has nothing to do.
+    fn release(&self, caller: &Caller<'_>, node: u64, what: &Release, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    /// Makes a file last.
+    fn fsync(&self, caller: &Caller<'_>, node: u64, handle: u64, data_only: bool, reply: ReplyEmpty) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Sets an extended attribute.
+    fn setxattr(&self, caller: &Caller<'_>, node: u64, what: &SetXattr<'_>, reply: ReplyEmpty) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// The value of an extended attribute.
+    fn getxattr(&self, caller: &Caller<'_>, node: u64, name: &[u8], reply: ReplyXattr) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// The names of the extended attributes, each with a NUL at its end.
+    fn listxattr(&self, caller: &Caller<'_>, node: u64, reply: ReplyXattr) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Removes an extended attribute.
+    fn removexattr(&self, caller: &Caller<'_>, node: u64, name: &[u8], reply: ReplyEmpty) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// A file descriptor is being closed.
+    fn flush(&self, caller: &Caller<'_>, node: u64, handle: u64, lock_owner: u64, reply: ReplyEmpty) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Opens a directory. With `NO_OPENDIR_SUPPORT` granted, ENOSYS means that no directory needs opening, ever. The default
+    /// opens with handle zero.
+    fn opendir(&self, caller: &Caller<'_>, node: u64, how: &Open, reply: ReplyOpen) {
+        reply.opened(0, crate::abi::flags::OpenFlags::empty());
+    }
+
+    /// Lists a directory from `what.offset`, which is zero or the `next` of an entry listed earlier.
+    fn readdir(&self, caller: &Caller<'_>, node: u64, what: &Read, reply: ReplyDirectory) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Lists a directory with attributes.
+    fn readdirplus(&self, caller: &Caller<'_>, node: u64, what: &Read, reply: ReplyDirectoryPlus) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// The last user of what OPENDIR opened is gone. The default has nothing to do.
+    fn releasedir(&self, caller: &Caller<'_>, node: u64, what: &Release, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    /// Makes a directory last.
+    fn fsyncdir(&self, caller: &Caller<'_>, node: u64, handle: u64, data_only: bool, reply: ReplyEmpty) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// access(2), asked only without `default_permissions`.
+    fn access(&self, caller: &Caller<'_>, node: u64, mask: u32, reply: ReplyEmpty) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Makes a file and opens it. It may exist unless the flags have `O_EXCL`.
+    fn create(&self, caller: &Caller<'_>, parent: u64, what: &Create<'_>, reply: ReplyCreate) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Makes a file without a name and opens it.
+    fn tmpfile(&self, caller: &Caller<'_>, parent: u64, what: &Create<'_>, reply: ReplyCreate) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// A signal came for the process that waits for request `unique`. Ok: the request will be answered sooner, perhaps by
+    /// EINTR. EAGAIN: it isn't known (yet); the kernel asks again. ENOSYS, the default: interrupts aren't understood.
+    fn interrupt(&self, unique: u64) -> Result<(), Errno> {
+        Err(Errno::NOSYS)
+    }
+
+    /// ioctl(2), with an argument whose size the command tells.
+    fn ioctl(&self, caller: &Caller<'_>, node: u64, what: &Ioctl<'_>, reply: ReplyIoctl) {
+        reply.error(Errno::NOTTY);
+    }
+
+    /// Reserves, punches or zeroes.
+    fn fallocate(&self, caller: &Caller<'_>, node: u64, what: &Fallocate, reply: ReplyEmpty) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Finds data or a hole.
+    fn lseek(&self, caller: &Caller<'_>, node: u64, what: &Lseek, reply: ReplyLseek) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Copies from `node` to `what.node_out`.
+    fn copy_file_range(&self, caller: &Caller<'_>, node: u64, what: &CopyFileRange, reply: ReplyCopy) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Makes everything last (only on `fuseblk`; `node` is the root).
+    fn syncfs(&self, caller: &Caller<'_>, node: u64, reply: ReplyEmpty) {
+        reply.error(Errno::NOSYS);
+    }
+}

@@ -1,0 +1,86 @@
+//! Mounting without root, by the set-user-id program `fusermount3`.
+
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::io::FdFlags;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
+};
+
+use super::{MountError, MountOptions, Unmount};
+use crate::device::Device;
+
+const PROGRAM: &str = "fusermount3";
+/// Tells the program the number of the socket to which it is to send the open `/dev/fuse`.
+const SOCKET: &str = "_FUSE_COMMFD";
+
+/// Mounts on `path`.
+pub fn mount(path: &Path, options: &MountOptions) -> Result<Device, MountError> {
+    let failed = |error: io::Error| MountError::Mount(path.into(), error);
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        .map_err(|errno| failed(errno.into()))?;
+    let number = theirs.as_raw_fd();
+    let mut command = Command::new(PROGRAM);
+    command.arg("-o").arg(options.fusermount_options()?).arg("--").arg(path);
+    command.env(SOCKET, number.to_string()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let inherit = move || {
+        // SAFETY: `theirs` is open until the child has been started, and the child has a copy of it under the same number.
+        let theirs = unsafe { BorrowedFd::borrow_raw(number) };
+        Ok(rustix::io::fcntl_setfd(theirs, FdFlags::empty())?)
+    };
+    // SAFETY: between fork and exec, the closure makes one system call and allocates nothing.
+    unsafe { command.pre_exec(inherit) };
+    let child = command.spawn().map_err(MountError::NoFusermount)?;
+    drop(theirs);
+    // First the descriptor: the program exits only after it has sent it; if it fails, the socket just ends.
+    let device = receive(&ours);
+    let output = child.wait_with_output().map_err(MountError::NoFusermount)?;
+    match device {
+        Ok(Some(fd)) if output.status.success() => Ok(Device::from(fd)),
+        Err(error) if output.status.success() => Err(failed(error)),
+        _ => Err(MountError::Fusermount(complaint(&output.stderr))),
+    }
+}
+
+/// Unmounts what is mounted on `path`.
+pub fn unmount(path: &Path, how: Unmount) -> Result<(), MountError> {
+    let mut command = Command::new(PROGRAM);
+    command.arg("-u");
+    if how == Unmount::Lazy {
+        command.arg("-z");
+    }
+    let output = command.arg("--").arg(path).stdin(Stdio::null()).output().map_err(MountError::NoFusermount)?;
+    if output.status.success() { Ok(()) } else { Err(MountError::Fusermount(complaint(&output.stderr))) }
+}
+
+/// The descriptor that comes over `socket`, if one comes before it ends.
+fn receive(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    loop {
+        let mut parts = [IoSliceMut::new(&mut byte)];
+        match recvmsg(socket, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+            Ok(_) => break,
+        }
+    }
+    let mut fds = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    Ok(fds.next().and_then(|mut fds| fds.next()))
+}
+
+/// What the program said, without its own name before it.
+fn complaint(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let text = text.trim();
+    text.strip_prefix("fusermount3: ").unwrap_or(text).to_owned()
+}

@@ -1,0 +1,114 @@
+//! Loop devices: a file as a block device.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::ioctl::{Setter, ioctl};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// `LOOP_CTL_GET_FREE` of `/dev/loop-control`: the number of a free device.
+const GET_FREE: rustix::ioctl::Opcode = 0x4c82;
+/// `LOOP_CONFIGURE`: attaches a file.
+const CONFIGURE: rustix::ioctl::Opcode = 0x4c0a;
+/// `LO_FLAGS_READ_ONLY`
+const READ_ONLY: u32 = 1;
+/// `LO_FLAGS_AUTOCLEAR`: the last one to close the device detaches the file.
+const AUTOCLEAR: u32 = 4;
+/// Others may take the device that was free a moment ago.
+const ATTEMPTS: u32 = 32;
+
+/// `struct loop_config` with the `struct loop_info64` within it.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+    reserved: [u64; 8],
+}
+
+/// A file attached to a loop device. It is detached when this is dropped and nobody else (no mount) has the device open.
+#[derive(Debug)]
+pub struct LoopDevice {
+    path: String,
+    _open: File,
+}
+
+impl LoopDevice {
+    /// Attaches `image`.
+    pub fn attach(image: &Path, read_only: bool) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(!read_only).open(image)?;
+        let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
+        for _ in 0..ATTEMPTS {
+            let number = free_number(&control)?;
+            let path = format!("/dev/loop{number}");
+            let device = OpenOptions::new().read(true).write(!read_only).open(&path)?;
+            match configure(&device, &file, image, read_only) {
+                Ok(()) => return Ok(Self { path, _open: device }),
+                Err(Errno::BUSY) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Err(Errno::BUSY.into())
+    }
+
+    /// The device.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+}
+
+/// The answer of `LOOP_CTL_GET_FREE` is what ioctl(2) returns.
+struct GetFree;
+
+// SAFETY: the command takes no argument and changes no memory of the process.
+unsafe impl rustix::ioctl::Ioctl for GetFree {
+    type Output = u32;
+
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> rustix::ioctl::Opcode {
+        GET_FREE
+    }
+
+    fn as_ptr(&mut self) -> *mut std::ffi::c_void {
+        std::ptr::null_mut()
+    }
+
+    unsafe fn output_from_ptr(number: rustix::ioctl::IoctlOutput, _: *mut std::ffi::c_void) -> rustix::io::Result<u32> {
+        u32::try_from(number).map_err(|_| Errno::NODEV)
+    }
+}
+
+fn free_number(control: &File) -> rustix::io::Result<u32> {
+    // SAFETY: `GetFree` describes the command as it is.
+    unsafe { ioctl(control, GetFree) }
+}
+
+fn configure(device: &File, file: &File, image: &Path, read_only: bool) -> rustix::io::Result<()> {
+    let mut config = <LoopConfig as zerocopy::FromZeros>::new_zeroed();
+    config.fd = file.as_raw_fd() as u32;
+    config.flags = AUTOCLEAR | if read_only { READ_ONLY } else { 0 };
+    let name = image.as_os_str().as_encoded_bytes();
+    // The last byte stays NUL.
+    for (to, from) in config.file_name.iter_mut().take(63).zip(name) {
+        *to = *from;
+    }
+    // SAFETY: the command reads a `struct loop_config`, whose layout `LoopConfig` has, and changes no memory of the process.
+    unsafe { ioctl(device, Setter::<CONFIGURE, LoopConfig>::new(config)) }
+}

@@ -1,0 +1,253 @@
+//! Mounting and unmounting.
+//!
+//! As root, by mount(2): of type `fuseblk` where there is a block device to name as the source, so that sync(2), syncfs(2)
+//! and umount(2) reach the filesystem, else of type `fuse`. Without root, by `fusermount3`.
+
+mod fusermount;
+mod loop_device;
+mod options;
+mod table;
+
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+use crate::device::Device;
+use loop_device::LoopDevice;
+pub use options::{MountOptions, Source};
+
+/// Why it can't be mounted or unmounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// A server that is no more left its mount behind here; [`unmount`] clears it.
+    #[error("{0}: the mount of a server that is no more")]
+    Dead(PathBuf),
+    /// Only directories are mounted on.
+    #[error("{0}: not a directory")]
+    NotADirectory(PathBuf),
+    /// The mount point can't be opened.
+    #[error("mount point {0}")]
+    MountPoint(PathBuf, #[source] io::Error),
+    /// There is no `/dev/fuse`, or it can't be opened.
+    #[error("/dev/fuse")]
+    Device(#[source] io::Error),
+    /// The kernel refuses.
+    #[error("mounting {0}")]
+    Mount(PathBuf, #[source] io::Error),
+    /// An option has a character that options can't have.
+    #[error("option {0:?} has a character that mount options can't have")]
+    Option(String),
+    /// `fusermount3` can't be run.
+    #[error("fusermount3 can't be run")]
+    NoFusermount(#[source] io::Error),
+    /// `fusermount3` refuses, saying why.
+    #[error("fusermount3: {0}")]
+    Fusermount(String),
+    /// The kernel refuses to unmount.
+    #[error("unmounting {0}")]
+    Unmount(PathBuf, #[source] io::Error),
+}
+
+/// How it was mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MountKind {
+    /// `fuseblk`: sync(2), syncfs(2) and umount(2) reach the filesystem and wait for it.
+    Block,
+    /// `fuse`: they don't.
+    Plain,
+    /// `fuse` by `fusermount3`: they don't either.
+    Fusermount,
+}
+
+/// How to unmount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unmount {
+    /// Fail if it is in use.
+    Now,
+    /// Take it out of the tree now; the rest when it is no longer in use.
+    Lazy,
+}
+
+/// A mount. When it is dropped and still there, it is taken out of the tree (lazily).
+#[derive(Debug)]
+pub struct Mount {
+    path: PathBuf,
+    kind: MountKind,
+    source: String,
+    fallback: Option<String>,
+    id: Option<u64>,
+}
+
+impl Mount {
+    /// Mounts on the directory `path`. The kernel's INIT then waits on the device, and everybody who uses the mount waits for
+    /// its answer: see [`Session::establish`](crate::Session::establish).
+    pub fn new(path: &Path, options: &MountOptions) -> Result<(Self, Device), MountError> {
+        let point = open_point(path)?;
+        let path = std::path::absolute(path).map_err(|error| MountError::MountPoint(path.into(), error))?;
+        let path = path.canonicalize().unwrap_or(path);
+        if !rustix::process::geteuid().is_root() {
+            let device = fusermount::mount(&path, options)?;
+            let source = options.shown_name().to_owned();
+            let fallback = options.source.wants_block().then(|| "only root mounts fuseblk".to_owned());
+            return Ok((Self::mounted(path, MountKind::Fusermount, source, fallback), device));
+        }
+        let (kind, source, fallback, device) = mount_as_root(&path, &point, options)?;
+        Ok((Self::mounted(path, kind, source, fallback), device))
+    }
+
+    fn mounted(path: PathBuf, kind: MountKind, source: String, fallback: Option<String>) -> Self {
+        if let Some(reason) = &fallback {
+            tracing::info!(reason, "mounted as plain fuse");
+        }
+        let id = table::topmost(&path).map(|line| line.id);
+        Self { path, kind, source, fallback, id }
+    }
+
+    /// Where.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How.
+    pub fn kind(&self) -> MountKind {
+        self.kind
+    }
+
+    /// What the mount table shows as the source: the block device (of an image, its loop device) or the name.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Why it isn't `fuseblk` although there is a device or an image.
+    pub fn fallback(&self) -> Option<&str> {
+        self.fallback.as_deref()
+    }
+
+    /// Whether it is still there.
+    pub fn is_mounted(&self) -> bool {
+        self.id.is_some_and(|id| table::lines().iter().any(|line| line.id == id))
+    }
+
+    /// Unmounts. The session must be running, or else `fuseblk` waits for its end forever.
+    pub fn unmount(&self, how: Unmount) -> Result<(), MountError> {
+        unmount(&self.path, how)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.is_mounted()
+            && let Err(error) = self.unmount(Unmount::Lazy)
+        {
+            tracing::warn!(%error, path = %self.path.display(), "left mounted");
+        }
+    }
+}
+
+/// Unmounts what is mounted on `path`; also what a server left behind that is no more ("Transport endpoint is not connected").
+pub fn unmount(path: &Path, how: Unmount) -> Result<(), MountError> {
+    if !rustix::process::geteuid().is_root() {
+        return fusermount::unmount(path, how);
+    }
+    let flags = match how {
+        Unmount::Now => UnmountFlags::NOFOLLOW,
+        Unmount::Lazy => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+    };
+    rustix::mount::unmount(path, flags).map_err(|errno| MountError::Unmount(path.into(), errno.into()))
+}
+
+/// Whether `path` is the mount of a server that is no more.
+pub fn is_dead(path: &Path) -> bool {
+    std::fs::metadata(path).is_err_and(|error| is_dead_error(&error))
+}
+
+fn is_dead_error(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOTCONN | Errno::CONNABORTED))
+}
+
+/// Opens the mount point, a directory, so that what is mounted on is what was looked at.
+fn open_point(path: &Path) -> Result<File, MountError> {
+    let flags = (OFlags::PATH | OFlags::CLOEXEC).bits() as i32;
+    let failed = |error: io::Error| match error {
+        error if is_dead_error(&error) => MountError::Dead(path.into()),
+        error => MountError::MountPoint(path.into(), error),
+    };
+    let point = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
+    let metadata = point.metadata().map_err(failed)?;
+    if metadata.is_dir() { Ok(point) } else { Err(MountError::NotADirectory(path.into())) }
+}
+
+/// As `fuseblk` if the options name something for it and nothing is in the way; else as `fuse`.
+fn mount_as_root(
+    path: &Path,
+    point: &File,
+    options: &MountOptions,
+) -> Result<(MountKind, String, Option<String>, Device), MountError> {
+    let fallback = match block_source(options) {
+        None => None,
+        Some(Err(reason)) => Some(reason),
+        Some(Ok(block)) => match mount_type("fuseblk", &block.name, path, point, options) {
+            Ok(device) => return Ok((MountKind::Block, block.name, None, device)),
+            Err(MountError::Mount(_, error)) => Some(format!("fuseblk from {}: {error}", block.name)),
+            Err(error) => return Err(error),
+        },
+    };
+    let name = options.shown_name();
+    let device = mount_type("fuse", name, path, point, options)?;
+    Ok((MountKind::Plain, name.to_owned(), fallback, device))
+}
+
+/// A block device to mount from.
+struct BlockSource {
+    name: String,
+    /// Held until the mount holds it; after that it detaches itself when the mount ends.
+    _attached: Option<LoopDevice>,
+}
+
+/// What the options name for `fuseblk`, or why it can't be used.
+fn block_source(options: &MountOptions) -> Option<Result<BlockSource, String>> {
+    let found = match &options.source {
+        Source::Name(_) => return None,
+        Source::BlockDevice(device) => match std::fs::metadata(device) {
+            Ok(metadata) if metadata.file_type().is_block_device() => {
+                Ok(BlockSource { name: device.display().to_string(), _attached: None })
+            }
+            Ok(_) => Err(format!("{}: not a block device", device.display())),
+            Err(error) => Err(format!("{}: {error}", device.display())),
+        },
+        Source::Image(image) => LoopDevice::attach(image, options.read_only)
+            .map(|attached| BlockSource { name: attached.path().to_owned(), _attached: Some(attached) })
+            .map_err(|error| format!("no loop device for {}: {error}", image.display())),
+    };
+    Some(found)
+}
+
+fn mount_type(
+    kind: &str,
+    source: &str,
+    path: &Path,
+    point: &File,
+    options: &MountOptions,
+) -> Result<Device, MountError> {
+    let failed = |error: io::Error| MountError::Mount(path.into(), error);
+    let device = Device::open().map_err(MountError::Device)?;
+    let mode = point.metadata().map_err(|error| MountError::MountPoint(path.into(), error))?.mode();
+    let kind_of_root = mode & rustix::fs::FileType::Directory.as_raw_mode();
+    let data = options.kernel_data(device.as_fd().as_raw_fd(), kind_of_root, kind == "fuseblk")?;
+    let data = CString::new(data).map_err(|_| failed(Errno::INVAL.into()))?;
+    let kind = match options.subtype.as_str() {
+        "" => kind.to_owned(),
+        subtype => format!("{kind}.{subtype}"),
+    };
+    let target = format!("/proc/self/fd/{}", point.as_raw_fd());
+    rustix::mount::mount(source, target, kind, options.flags(), data.as_c_str())
+        .map_err(|errno| failed(errno.into()))?;
+    Ok(device)
+}

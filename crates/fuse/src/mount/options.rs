@@ -1,0 +1,183 @@
+//! What a mount is to be like.
+
+use std::fmt::Write;
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+
+use rustix::mount::MountFlags;
+
+use super::MountError;
+
+/// What is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A name to show in the mount table.
+    Name(String),
+    /// A block device: `fuseblk` if that is possible.
+    BlockDevice(PathBuf),
+    /// A file: `fuseblk` from a loop device that serves only to be the source.
+    Image(PathBuf),
+}
+
+impl Source {
+    pub(super) fn wants_block(&self) -> bool {
+        !matches!(self, Self::Name(_))
+    }
+}
+
+/// What a mount is to be like. By default: read-write, for the mounting user alone, without devices and set-id programs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "mount options are independent switches")]
+pub struct MountOptions {
+    /// What is mounted.
+    pub source: Source,
+    /// What the mount table shows as the source of a plain `fuse` mount; empty: taken from [`source`](Self::source).
+    pub name: String,
+    /// What follows the type's dot in the mount table, as in `fuse.ubtrfs`; may be empty.
+    pub subtype: String,
+    /// No changes.
+    pub read_only: bool,
+    /// Other users may use it, too.
+    pub allow_other: bool,
+    /// The kernel checks permissions by owner and mode.
+    pub default_permissions: bool,
+    /// Reading doesn't change the time of access.
+    pub no_atime: bool,
+    /// Device nodes work.
+    pub dev: bool,
+    /// Set-id programs and capabilities of files work.
+    pub suid: bool,
+    /// Programs can be run.
+    pub exec: bool,
+    /// Bytes of the longest READ, if there is a limit.
+    pub max_read: Option<u32>,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            source: Source::Name("fuse".into()),
+            name: String::new(),
+            subtype: String::new(),
+            read_only: false,
+            allow_other: false,
+            default_permissions: false,
+            no_atime: false,
+            dev: false,
+            suid: false,
+            exec: true,
+            max_read: None,
+        }
+    }
+}
+
+/// The block size that `fuseblk` sets on its device; all devices can do it.
+const BLOCK_SIZE: u32 = 4096;
+
+impl MountOptions {
+    /// What the mount table shows as the source of a plain `fuse` mount.
+    pub(super) fn shown_name(&self) -> &str {
+        if !self.name.is_empty() {
+            return &self.name;
+        }
+        match &self.source {
+            Source::Name(name) => name,
+            Source::BlockDevice(path) | Source::Image(path) => path.to_str().unwrap_or("fuse"),
+        }
+    }
+
+    pub(super) fn flags(&self) -> MountFlags {
+        let mut flags = MountFlags::empty();
+        flags.set(MountFlags::RDONLY, self.read_only);
+        flags.set(MountFlags::NOATIME, self.no_atime);
+        flags.set(MountFlags::NODEV, !self.dev);
+        flags.set(MountFlags::NOSUID, !self.suid);
+        flags.set(MountFlags::NOEXEC, !self.exec);
+        flags
+    }
+
+    /// What the kernel's `fuse` and `fuseblk` want to be told.
+    pub(super) fn kernel_data(&self, device: RawFd, root_mode: u32, block: bool) -> Result<String, MountError> {
+        let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        let mut data = format!("fd={device},rootmode={root_mode:o},user_id={user},group_id={group}");
+        if self.allow_other {
+            data.push_str(",allow_other");
+        }
+        if self.default_permissions {
+            data.push_str(",default_permissions");
+        }
+        if let Some(bytes) = self.max_read {
+            let _ = write!(data, ",max_read={bytes}");
+        }
+        if block {
+            let _ = write!(data, ",blksize={BLOCK_SIZE}");
+        }
+        plain(&self.subtype)?;
+        Ok(data)
+    }
+
+    /// What `fusermount3 -o` wants to be told.
+    pub(super) fn fusermount_options(&self) -> Result<String, MountError> {
+        let mut all = vec![format!("fsname={}", escape(self.shown_name()))];
+        if !self.subtype.is_empty() {
+            all.push(format!("subtype={}", plain(&self.subtype)?));
+        }
+        let switches = [
+            (self.read_only, "ro"),
+            (self.allow_other, "allow_other"),
+            (self.default_permissions, "default_permissions"),
+            (self.no_atime, "noatime"),
+            (!self.exec, "noexec"),
+            (self.dev, "dev"),
+            (self.suid, "suid"),
+        ];
+        all.extend(switches.into_iter().filter(|(on, _)| *on).map(|(_, name)| name.to_owned()));
+        all.extend(self.max_read.map(|bytes| format!("max_read={bytes}")));
+        Ok(all.join(","))
+    }
+}
+
+/// A comma would end the option, a backslash begins an escape.
+fn escape(value: &str) -> String {
+    value.replace('\\', "\\\\").replace(',', "\\,")
+}
+
+/// `value` if it needs no escape.
+fn plain(value: &str) -> Result<&str, MountError> {
+    if value.contains([',', '\\', '\0', '/']) { Err(MountError::Option(value.into())) } else { Ok(value) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_devices_and_no_set_id_unless_asked_for() {
+        let mut options = MountOptions::default();
+        assert_eq!(options.flags(), MountFlags::NODEV | MountFlags::NOSUID);
+        (options.dev, options.suid, options.exec, options.read_only) = (true, true, false, true);
+        assert_eq!(options.flags(), MountFlags::NOEXEC | MountFlags::RDONLY);
+    }
+
+    #[test]
+    fn names_cannot_smuggle_options() {
+        let options = MountOptions { name: "a,suid\\".into(), subtype: "x".into(), ..MountOptions::default() };
+        assert_eq!(options.fusermount_options().unwrap(), "fsname=a\\,suid\\\\,subtype=x");
+        let bad = MountOptions { subtype: "x,suid".into(), ..MountOptions::default() };
+        assert!(bad.fusermount_options().is_err());
+        assert!(bad.kernel_data(3, 0o40000, false).is_err());
+    }
+
+    #[test]
+    fn the_kernel_is_told_the_rest() {
+        let options = MountOptions {
+            allow_other: true,
+            default_permissions: true,
+            max_read: Some(65536),
+            ..MountOptions::default()
+        };
+        let data = options.kernel_data(7, 0o40000, true).unwrap();
+        assert!(data.starts_with("fd=7,rootmode=40000,user_id="));
+        assert!(data.ends_with(",allow_other,default_permissions,max_read=65536,blksize=4096"));
+    }
+}

@@ -1,0 +1,175 @@
+//! INIT: what the kernel offers, what the filesystem wants, and what both get.
+
+use rustix::io::Errno;
+
+use crate::abi::flags::Capabilities;
+use crate::abi::messages::InitOut;
+use crate::abi::{MAJOR, MINOR, OLDEST_MINOR};
+use crate::request::{Form, Init};
+
+/// What a filesystem wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// What it wants; what the kernel hasn't is left out.
+    pub wanted: Capabilities,
+    /// Bytes of the longest WRITE; requests are limited to as many pages.
+    pub max_write: u32,
+    /// Bytes of the longest read-ahead.
+    pub max_readahead: u32,
+    /// How many requests may wait in the background (read-ahead, asynchronous direct I/O).
+    pub max_background: u16,
+    /// From how many on the kernel calls the filesystem congested.
+    pub congestion_threshold: u16,
+    /// Granularity of times in nanoseconds.
+    pub time_granularity: u32,
+    /// Threads that read requests.
+    pub threads: usize,
+}
+
+impl Config {
+    /// What needs no more of a filesystem than its methods.
+    pub const BASIC: Capabilities = Capabilities::ASYNC_READ
+        .union(Capabilities::BIG_WRITES)
+        .union(Capabilities::HAS_IOCTL_DIR)
+        .union(Capabilities::DO_READDIRPLUS)
+        .union(Capabilities::READDIRPLUS_AUTO)
+        .union(Capabilities::ASYNC_DIO)
+        .union(Capabilities::PARALLEL_DIROPS)
+        .union(Capabilities::MAX_PAGES)
+        .union(Capabilities::CACHE_SYMLINKS)
+        .union(Capabilities::INIT_EXT)
+        .union(Capabilities::HAS_EXPIRE_ONLY);
+
+    /// What a filesystem gets that is the only one to change its files, opens none of them, applies umask and ACLs by itself,
+    /// and clears set-id bits and capabilities when told to. With `default_permissions` add [`Capabilities::ALLOW_IDMAP`].
+    pub const FULL: Capabilities = Self::BASIC
+        .union(Capabilities::DONT_MASK)
+        .union(Capabilities::NO_OPEN_SUPPORT)
+        .union(Capabilities::POSIX_ACL)
+        .union(Capabilities::HANDLE_KILLPRIV_V2)
+        .union(Capabilities::SETXATTR_EXT)
+        .union(Capabilities::CREATE_SUPP_GROUP);
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            wanted: Self::BASIC,
+            max_write: 1 << 20,
+            max_readahead: 1 << 20,
+            max_background: 256,
+            congestion_threshold: 192,
+            time_granularity: 1,
+            threads: std::thread::available_parallelism().map_or(2, |cpus| cpus.get().max(2)),
+        }
+    }
+}
+
+/// What both got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Granted {
+    /// The protocol's minor version, the lower of both.
+    pub minor: u32,
+    /// What holds on this mount.
+    pub capabilities: Capabilities,
+    /// What the kernel could have, to say what is missing.
+    pub offered: Capabilities,
+    /// Bytes of the longest WRITE.
+    pub max_write: u32,
+    /// Bytes of the longest read-ahead.
+    pub max_readahead: u32,
+}
+
+impl Granted {
+    pub(crate) fn form(&self) -> Form {
+        Form { setxattr_ext: self.capabilities.contains(Capabilities::SETXATTR_EXT) }
+    }
+}
+
+/// Why there is no common ground.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NegotiationError {
+    /// The kernel is older than what is spoken here.
+    #[error("the kernel speaks FUSE {0}.{1}; 7.{OLDEST_MINOR} is needed")]
+    TooOld(u32, u32),
+    /// The filesystem refused.
+    #[error("the filesystem refused to begin")]
+    Refused(#[source] Errno),
+}
+
+/// An answer to INIT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// A kernel of a later major version is told ours, and will ask again.
+    Again(InitOut),
+    /// This is it.
+    Settled(InitOut, Granted),
+}
+
+/// Settles what both can.
+pub fn negotiate(init: &Init, config: &Config, page_size: usize) -> Result<Answer, NegotiationError> {
+    if init.major > MAJOR {
+        return Ok(Answer::Again(InitOut { major: MAJOR, minor: MINOR, ..Default::default() }));
+    }
+    if init.major < MAJOR || init.minor < OLDEST_MINOR {
+        return Err(NegotiationError::TooOld(init.major, init.minor));
+    }
+    let always = Capabilities::MAX_PAGES | Capabilities::INIT_EXT;
+    let capabilities = (config.wanted | always) & init.capabilities;
+    let page = page_size as u32;
+    let max_write = config.max_write.max(page).next_multiple_of(page).min(u32::from(u16::MAX) * page);
+    let max_readahead = config.max_readahead.min(init.max_readahead);
+    let granted =
+        Granted { minor: init.minor.min(MINOR), capabilities, offered: init.capabilities, max_write, max_readahead };
+    let bits = capabilities.bits();
+    let out = InitOut {
+        major: MAJOR,
+        minor: MINOR,
+        max_readahead,
+        flags: bits as u32,
+        max_background: config.max_background,
+        congestion_threshold: config.congestion_threshold,
+        max_write,
+        time_gran: config.time_granularity,
+        max_pages: (max_write / page) as u16,
+        flags2: (bits >> 32) as u32,
+        ..Default::default()
+    };
+    Ok(Answer::Settled(out, granted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(minor: u32, capabilities: Capabilities) -> Init {
+        Init { major: MAJOR, minor, max_readahead: 131_072, capabilities }
+    }
+
+    #[test]
+    fn grants_what_both_have() {
+        let offered = Capabilities::all() - Capabilities::POSIX_ACL;
+        let config = Config { wanted: Config::FULL | Capabilities::ALLOW_IDMAP, ..Config::default() };
+        let Ok(Answer::Settled(out, granted)) = negotiate(&offer(45, offered), &config, 4096) else { panic!() };
+        assert_eq!(granted.capabilities, config.wanted - Capabilities::POSIX_ACL);
+        assert_eq!(u64::from(out.flags) | u64::from(out.flags2) << 32, granted.capabilities.bits());
+        assert_eq!((out.max_write, out.max_pages, out.max_readahead), (1 << 20, 256, 131_072));
+    }
+
+    #[test]
+    fn speaks_the_lower_minor() {
+        for (theirs, both) in [(31, 31), (45, 45), (99, 45)] {
+            let answer = negotiate(&offer(theirs, Capabilities::empty()), &Config::default(), 4096);
+            let Ok(Answer::Settled(_, granted)) = answer else { panic!() };
+            assert_eq!(granted.minor, both);
+        }
+    }
+
+    #[test]
+    fn refuses_the_old_and_asks_the_new_again() {
+        let old = offer(OLDEST_MINOR - 1, Capabilities::all());
+        assert_eq!(negotiate(&old, &Config::default(), 4096), Err(NegotiationError::TooOld(7, 30)));
+        let new = Init { major: 8, ..old };
+        assert!(matches!(negotiate(&new, &Config::default(), 4096), Ok(Answer::Again(out)) if out.major == 7));
+    }
+}

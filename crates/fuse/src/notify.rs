@@ -1,0 +1,78 @@
+//! Messages to the kernel that no request asked for.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use crate::abi::flags::EXPIRE_ONLY;
+use crate::abi::messages::{DeleteOut, InvalEntryOut, InvalInodeOut};
+use crate::abi::opcode::notify;
+use crate::device::Device;
+
+/// Tells the kernel that what it has cached is stale. Cheap to clone; any thread may use it.
+///
+/// What isn't cached is no error. The calls that name an entry take its directory's lock in the kernel: a thread that is
+/// serving a request on that directory (or one that such a request waits for) must not make them, or both wait forever. The
+/// same holds for an inode's data and a READ of it.
+#[derive(Debug, Clone)]
+pub struct Notifier {
+    device: Arc<Device>,
+}
+
+impl Notifier {
+    pub(crate) fn new(device: Arc<Device>) -> Self {
+        Self { device }
+    }
+
+    /// Attributes and cached data of `node` are stale: the data from `offset` on, `length` bytes (zero: to the end).
+    pub fn inval_inode(&self, node: u64, offset: u64, length: u64) -> Result<(), Errno> {
+        let out = InvalInodeOut {
+            ino: node,
+            off: i64::try_from(offset).map_err(|_| Errno::INVAL)?,
+            len: i64::try_from(length).map_err(|_| Errno::INVAL)?,
+        };
+        self.send(notify::INVAL_INODE, &[out.as_bytes()])
+    }
+
+    /// Attributes of `node` are stale, its data isn't.
+    pub fn inval_attributes(&self, node: u64) -> Result<(), Errno> {
+        let out = InvalInodeOut { ino: node, off: -1, len: 0 };
+        self.send(notify::INVAL_INODE, &[out.as_bytes()])
+    }
+
+    /// What is cached about `name` in `parent` (also that there is none) is stale, and `parent`'s attributes with it.
+    pub fn inval_entry(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
+        self.entry(parent, name, 0)
+    }
+
+    /// Like [`inval_entry`](Self::inval_entry), but what is mounted or open below stays: the name is only looked up again.
+    pub fn expire_entry(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
+        self.entry(parent, name, EXPIRE_ONLY)
+    }
+
+    /// `name` of `child` in `parent` was deleted.
+    pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> Result<(), Errno> {
+        let out = DeleteOut { parent, child, namelen: name.len() as u32, padding: 0 };
+        self.send(notify::DELETE, &[out.as_bytes(), name, &[0]])
+    }
+
+    /// All cached names are stale (kernels of FUSE 7.44 and later; EINVAL before).
+    pub fn inval_all_entries(&self) -> Result<(), Errno> {
+        self.send(notify::INC_EPOCH, &[])
+    }
+
+    fn entry(&self, parent: u64, name: &[u8], flags: u32) -> Result<(), Errno> {
+        let out = InvalEntryOut { parent, namelen: name.len() as u32, flags };
+        self.send(notify::INVAL_ENTRY, &[out.as_bytes(), name, &[0]])
+    }
+
+    fn send(&self, code: i32, parts: &[&[u8]]) -> Result<(), Errno> {
+        let parts: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        match self.device.write(0, code, &parts) {
+            Err(Errno::NOENT) => Ok(()),
+            result => result,
+        }
+    }
+}

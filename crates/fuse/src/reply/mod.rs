@@ -1,0 +1,232 @@
+//! The ways to answer.
+//!
+//! Each method of [`Filesystem`](crate::Filesystem) gets one of these objects and owns it: it may answer before it returns, or
+//! move the object elsewhere and answer later, from any thread. An object that is dropped unanswered answers EIO, so that no
+//! caller waits forever.
+
+mod directory;
+mod route;
+
+use std::io::IoSlice;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+pub use directory::{ReplyDirectory, ReplyDirectoryPlus};
+pub(crate) use route::{Reply, Responder};
+
+use crate::abi::flags::OpenFlags;
+use crate::abi::messages as m;
+use crate::attributes::{Attributes, Entry, StatFs, Statx};
+
+macro_rules! replies {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident: $kind:ty),* })*) => {
+        $($(#[$doc])*
+        #[derive(Debug)]
+        #[must_use = "a reply that is dropped answers EIO"]
+        pub struct $name {
+            reply: Reply,
+            $($field: $kind,)*
+        }
+
+        impl $name {
+            pub(crate) fn new(reply: Reply $(, $field: $kind)*) -> Self {
+                Self { reply $(, $field)* }
+            }
+
+            /// Answers that it failed. ENOSYS lasts: of most requests the kernel never sends that one again on this mount.
+            pub fn error(self, errno: Errno) {
+                self.reply.error(errno);
+            }
+        })*
+    };
+}
+
+replies! {
+    /// Success or failure, nothing else.
+    ReplyEmpty {}
+    /// A name's inode.
+    ReplyEntry {}
+    /// Attributes.
+    ReplyAttr {}
+    /// Attributes, and those that only statx(2) shows.
+    ReplyStatx {}
+    /// An opened file or directory.
+    ReplyOpen {}
+    /// A new file, opened.
+    ReplyCreate {}
+    /// Bytes of a file, or the target of a symbolic link.
+    ReplyData { limit: usize }
+    /// How much was written.
+    ReplyWrite {}
+    /// How much was copied.
+    ReplyCopy { wide: bool }
+    /// The size of the filesystem.
+    ReplyStatFs {}
+    /// A value or a list of extended attributes.
+    ReplyXattr { room: u32 }
+    /// A position.
+    ReplyLseek {}
+    /// What ioctl(2) returns.
+    ReplyIoctl { room: u32 }
+}
+
+impl ReplyEmpty {
+    /// It is done.
+    pub fn ok(self) {
+        self.reply.send(&[]);
+    }
+}
+
+impl ReplyEntry {
+    /// There it is. The kernel counts one more lookup of the node.
+    pub fn entry(self, entry: &Entry) {
+        self.reply.send(&[entry.to_abi().as_bytes()]);
+    }
+
+    /// There is no such name, and the kernel may remember that for `ttl` (LOOKUP only). ENOENT isn't remembered.
+    pub fn negative(self, ttl: Duration) {
+        self.reply.send(&[Entry::negative(ttl).as_bytes()]);
+    }
+}
+
+impl ReplyAttr {
+    /// The attributes, which the kernel may keep for `ttl`.
+    pub fn attributes(self, attributes: &Attributes, ttl: Duration) {
+        self.reply.send(&[attributes.to_reply(ttl).as_bytes()]);
+    }
+}
+
+impl ReplyStatx {
+    /// The attributes, which the kernel may keep for `ttl`.
+    pub fn statx(self, statx: &Statx, ttl: Duration) {
+        self.reply.send(&[statx.to_reply(ttl).as_bytes()]);
+    }
+}
+
+impl ReplyOpen {
+    /// Opened; requests on it will carry `handle`.
+    pub fn opened(self, handle: u64, flags: OpenFlags) {
+        self.reply.send(&[open_out(handle, flags).as_bytes()]);
+    }
+}
+
+impl ReplyCreate {
+    /// Created and opened. The kernel counts one more lookup of the node.
+    pub fn created(self, entry: &Entry, handle: u64, flags: OpenFlags) {
+        self.reply.send(&[entry.to_abi().as_bytes(), open_out(handle, flags).as_bytes()]);
+    }
+}
+
+fn open_out(handle: u64, flags: OpenFlags) -> m::OpenOut {
+    m::OpenOut { fh: handle, open_flags: flags.bits(), backing_id: 0 }
+}
+
+impl ReplyData {
+    /// How many bytes may go back.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// The bytes; what is beyond [`limit`](Self::limit) is left out. Fewer than asked for mean the end of the file.
+    pub fn data(self, data: &[u8]) {
+        let data = data.get(..self.limit).unwrap_or(data);
+        self.reply.send(&[data]);
+    }
+
+    /// Like [`data`](Self::data), from several places without gathering them first.
+    pub fn gather(self, parts: &[&[u8]]) {
+        let mut left = self.limit;
+        let slices: Vec<IoSlice<'_>> = parts
+            .iter()
+            .map(|part| {
+                let part = part.get(..left).unwrap_or(part);
+                left -= part.len();
+                IoSlice::new(part)
+            })
+            .collect();
+        self.reply.send_slices(&slices);
+    }
+
+    /// Lets `fill` write into a buffer of [`limit`](Self::limit) bytes, which has old content; sends as many as it says. The
+    /// buffer is the transport's own where it has one, so this copies least.
+    pub fn fill(self, fill: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) {
+        self.reply.fill(self.limit, fill);
+    }
+}
+
+impl ReplyWrite {
+    /// So many bytes were written.
+    pub fn written(self, bytes: u32) {
+        self.reply.send(&[m::WriteOut { size: bytes, padding: 0 }.as_bytes()]);
+    }
+}
+
+impl ReplyCopy {
+    /// So many bytes were copied.
+    pub fn copied(self, bytes: u64) {
+        if self.wide {
+            self.reply.send(&[m::CopyFileRangeOut { bytes_copied: bytes }.as_bytes()]);
+        } else {
+            let size = u32::try_from(bytes).unwrap_or(u32::MAX);
+            self.reply.send(&[m::WriteOut { size, padding: 0 }.as_bytes()]);
+        }
+    }
+}
+
+impl ReplyStatFs {
+    /// The numbers.
+    pub fn statfs(self, statfs: &StatFs) {
+        self.reply.send(&[statfs.to_abi().as_bytes()]);
+    }
+}
+
+impl ReplyXattr {
+    /// Room for the value; zero if only its length is asked for.
+    pub fn room(&self) -> u32 {
+        self.room
+    }
+
+    /// The value (or the list of names, each with a NUL). Answers its length if that was asked for, ERANGE if there is no room.
+    pub fn value(self, value: &[u8]) {
+        if self.room == 0 {
+            self.length(value.len());
+        } else if value.len() > self.room as usize {
+            self.reply.error(Errno::RANGE);
+        } else {
+            self.reply.send(&[value]);
+        }
+    }
+
+    /// The value's length, to a request with no [`room`](Self::room); ERANGE to others.
+    pub fn length(self, length: usize) {
+        match u32::try_from(length) {
+            Ok(size) if self.room == 0 => self.reply.send(&[m::GetxattrOut { size, padding: 0 }.as_bytes()]),
+            _ => self.reply.error(Errno::RANGE),
+        }
+    }
+}
+
+impl ReplyLseek {
+    /// The position that was found.
+    pub fn offset(self, offset: u64) {
+        self.reply.send(&[m::LseekOut { offset }.as_bytes()]);
+    }
+}
+
+impl ReplyIoctl {
+    /// How many bytes may go back to the program.
+    pub fn room(&self) -> u32 {
+        self.room
+    }
+
+    /// What ioctl(2) returns, and what it leaves behind its argument. `data` that is longer than [`room`](Self::room) answers
+    /// EINVAL.
+    pub fn result(self, result: i32, data: &[u8]) {
+        if data.len() > self.room as usize {
+            return self.reply.error(Errno::INVAL);
+        }
+        self.reply.send(&[m::IoctlOut { result, ..Default::default() }.as_bytes(), data]);
+    }
+}

@@ -1,0 +1,93 @@
+//! The route from a reply back to the kernel, the same for each transport.
+
+use std::cell::RefCell;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+/// What a transport does with replies. Any thread may call it.
+pub(crate) trait Responder: Send + Sync {
+    /// Answers request `unique`: `error` is zero or a negative errno; the parts follow each other after the header.
+    fn send(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]);
+
+    /// Lends a buffer of `size` bytes to `fill` and sends what it says, a count of bytes or an error. A transport that has a
+    /// buffer of its own for the reply overrides this.
+    fn fill(&self, unique: u64, size: usize, fill: &mut dyn FnMut(&mut [u8]) -> Result<usize, Errno>) {
+        let mut buffer = BUFFER.take();
+        if buffer.len() < size {
+            buffer.resize(size, 0);
+        }
+        let room = buffer.get_mut(..size).unwrap_or_default();
+        match fill(room) {
+            Ok(length) => {
+                let length = length.min(room.len());
+                self.send(unique, 0, &[IoSlice::new(room.get(..length).unwrap_or_default())]);
+            }
+            Err(errno) => self.send(unique, -errno.raw_os_error(), &[]),
+        }
+        BUFFER.set(buffer);
+    }
+}
+
+thread_local! {
+    /// Where a thread that answers READs builds them.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The duty to answer one request, once.
+pub(crate) struct Reply {
+    unique: u64,
+    responder: Option<Arc<dyn Responder>>,
+}
+
+impl Reply {
+    pub fn new(unique: u64, responder: Arc<dyn Responder>) -> Self {
+        Self { unique, responder: Some(responder) }
+    }
+
+    pub fn send(self, parts: &[&[u8]]) {
+        match *parts {
+            [] => self.send_slices(&[]),
+            [one] => self.send_slices(&[IoSlice::new(one)]),
+            [one, two] => self.send_slices(&[IoSlice::new(one), IoSlice::new(two)]),
+            _ => self.send_slices(&parts.iter().map(|part| IoSlice::new(part)).collect::<Vec<_>>()),
+        }
+    }
+
+    pub fn send_slices(mut self, parts: &[IoSlice<'_>]) {
+        if let Some(responder) = self.responder.take() {
+            responder.send(self.unique, 0, parts);
+        }
+    }
+
+    pub fn error(mut self, errno: Errno) {
+        if let Some(responder) = self.responder.take() {
+            responder.send(self.unique, -errno.raw_os_error(), &[]);
+        }
+    }
+
+    pub fn fill(self, size: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) {
+        let mut reply = self;
+        let Some(responder) = reply.responder.clone() else { return };
+        let mut fill = Some(fill);
+        responder.fill(reply.unique, size, &mut |buffer| fill.take().map_or(Err(Errno::IO), |fill| fill(buffer)));
+        // Not before: if `fill` panics, the caller is still answered.
+        reply.responder = None;
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if let Some(responder) = self.responder.take() {
+            tracing::error!(request = self.unique, "dropped without a reply; answered EIO");
+            responder.send(self.unique, -Errno::IO.raw_os_error(), &[]);
+        }
+    }
+}
+
+impl std::fmt::Debug for Reply {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Reply({})", self.unique)
+    }
+}

@@ -1,0 +1,131 @@
+//! A request of the kernel, typed.
+
+mod arguments;
+mod operation;
+mod parse;
+
+pub use operation::{
+    CopyFileRange, Create, Fallocate, Forgets, Init, Ioctl, Lseek, MkNod, Open, Operation, Read, Release, Rename, Seek,
+    SetAttr, SetTime, SetXattr, Write,
+};
+
+use zerocopy::FromBytes;
+
+use crate::abi::{IN_HEADER, UNTOLD_ID, messages::InHeader};
+use arguments::Arguments;
+
+/// Who asks.
+#[derive(Debug, Clone, Copy)]
+pub struct Caller<'a> {
+    /// The request's number; INTERRUPT names it.
+    pub unique: u64,
+    /// The file-system user. With `ALLOW_IDMAP` granted, [`UNTOLD_ID`] in requests that create nothing.
+    pub uid: u32,
+    /// The file-system group, or [`UNTOLD_ID`] like the user.
+    pub gid: u32,
+    /// The process; zero if it is outside the server's pid namespace, or the kernel itself asks.
+    pub pid: u32,
+    groups: &'a [u8],
+}
+
+impl Caller<'_> {
+    /// The supplementary groups that the kernel told: with `CREATE_SUPP_GROUP` granted, in requests that create, the parent's
+    /// group if it is one of the caller's.
+    pub fn groups(&self) -> impl Iterator<Item = u32> {
+        let (groups, _) = self.groups.as_chunks();
+        groups.iter().map(|group| u32::from_ne_bytes(*group))
+    }
+
+    /// Whether the caller is known to be in `group`.
+    pub fn is_in_group(&self, group: u32) -> bool {
+        self.gid != UNTOLD_ID && self.gid == group || self.groups().any(|told| told == group)
+    }
+}
+
+/// One request.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// Its number, which the reply repeats.
+    pub unique: u64,
+    /// The inode it is about: the parent where a name follows, the target's parent for LINK; zero where it is about none.
+    pub nodeid: u64,
+    /// The caller's file-system user (see [`Caller::uid`]).
+    pub uid: u32,
+    /// The caller's file-system group.
+    pub gid: u32,
+    /// The calling process.
+    pub pid: u32,
+    /// What is asked for.
+    pub op: Operation<'a>,
+    groups: &'a [u8],
+}
+
+/// What was negotiated that changes the form of requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Form {
+    /// SETXATTR is extended.
+    pub setxattr_ext: bool,
+}
+
+/// Why bytes are not a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    /// Less than a header, or a length that is not the message's.
+    #[error("the message's length is wrong")]
+    Length,
+    /// The message ends before its arguments do.
+    #[error("request {name} is cut short", name = crate::abi::opcode::name(*.0))]
+    Short(u32),
+    /// A name is empty or doesn't end.
+    #[error("request {name} has a bad name", name = crate::abi::opcode::name(*.0))]
+    Name(u32),
+    /// The extensions don't fit into the message or each other.
+    #[error("request {name} has bad extensions", name = crate::abi::opcode::name(*.0))]
+    Extension(u32),
+    /// A field has a value that means nothing.
+    #[error("request {name} has a value that means nothing", name = crate::abi::opcode::name(*.0))]
+    Value(u32),
+}
+
+impl<'a> Request<'a> {
+    /// The request in `message`, which begins with its header, as `/dev/fuse` delivers it.
+    pub fn parse(message: &'a [u8], form: Form) -> Result<Self, ParseError> {
+        let (header, body) = InHeader::read_from_prefix(message).map_err(|_| ParseError::Length)?;
+        if header.len as usize != message.len() {
+            return Err(ParseError::Length);
+        }
+        let fixed = parse::fixed_size(header.opcode, form).min(body.len());
+        let (fixed, rest) = body.split_at(fixed);
+        Self::assemble(&header, fixed, rest, form)
+    }
+
+    /// The request whose header, fixed arguments and rest (names, data, extensions) arrived apart, as rings deliver them.
+    /// `fixed` may be longer than the arguments are.
+    pub fn assemble(header: &InHeader, fixed: &'a [u8], rest: &'a [u8], form: Form) -> Result<Self, ParseError> {
+        let extensions = usize::from(header.extension_words) * 8;
+        let end = rest.len().checked_sub(extensions).ok_or(ParseError::Extension(header.opcode))?;
+        let (rest, extensions) = rest.split_at(end);
+        let groups = parse::groups(extensions).ok_or(ParseError::Extension(header.opcode))?;
+        let arguments = Arguments::new(header.opcode, fixed, rest);
+        Ok(Self {
+            unique: header.unique,
+            nodeid: header.nodeid,
+            uid: header.uid,
+            gid: header.gid,
+            pid: header.pid,
+            op: parse::operation(header, arguments, form)?,
+            groups,
+        })
+    }
+
+    /// Who asks.
+    pub fn caller(&self) -> Caller<'a> {
+        Caller { unique: self.unique, uid: self.uid, gid: self.gid, pid: self.pid, groups: self.groups }
+    }
+}
+
+/// The header of a message, if it has one whole: to answer what can't be parsed.
+pub(crate) fn header(message: &[u8]) -> Option<InHeader> {
+    InHeader::read_from_bytes(message.get(..IN_HEADER)?).ok()
+}
+

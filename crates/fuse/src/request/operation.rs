@@ -1,0 +1,360 @@
+//! What a request asks for.
+
+use rustix::fs::{FallocateFlags, OFlags, RenameFlags, StatxFlags, XattrFlags};
+use zerocopy::FromBytes;
+
+use crate::abi::{
+    flags::{Capabilities, IoctlFlags, WriteFlags},
+    messages::ForgetOne,
+};
+use crate::attributes::Timestamp;
+
+/// Every request that is understood.
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs, reason = "the protocol's requests by name; arguments are documented where they are structs")]
+pub enum Operation<'a> {
+    Lookup {
+        name: &'a [u8],
+    },
+    /// FORGET and `BATCH_FORGET`; has no reply.
+    Forget(Forgets<'a>),
+    GetAttr {
+        handle: Option<u64>,
+    },
+    SetAttr(SetAttr),
+    ReadLink,
+    SymLink {
+        name: &'a [u8],
+        target: &'a [u8],
+    },
+    MkNod(MkNod<'a>),
+    MkDir {
+        name: &'a [u8],
+        mode: u32,
+        umask: u32,
+    },
+    Unlink {
+        name: &'a [u8],
+    },
+    RmDir {
+        name: &'a [u8],
+    },
+    /// RENAME and RENAME2.
+    Rename(Rename<'a>),
+    /// `node` gets the name `name` in the directory that the request is about.
+    Link {
+        node: u64,
+        name: &'a [u8],
+    },
+    Open(Open),
+    Read(Read),
+    Write(Write<'a>),
+    StatFs,
+    Release(Release),
+    Fsync {
+        handle: u64,
+        data_only: bool,
+    },
+    SetXattr(SetXattr<'a>),
+    GetXattr {
+        name: &'a [u8],
+        size: u32,
+    },
+    ListXattr {
+        size: u32,
+    },
+    RemoveXattr {
+        name: &'a [u8],
+    },
+    Flush {
+        handle: u64,
+        lock_owner: u64,
+    },
+    Init(Init),
+    OpenDir(Open),
+    ReadDir(Read),
+    ReadDirPlus(Read),
+    ReleaseDir(Release),
+    FsyncDir {
+        handle: u64,
+        data_only: bool,
+    },
+    Access {
+        mask: u32,
+    },
+    Create(Create<'a>),
+    /// Has no reply, except for errors.
+    Interrupt {
+        unique: u64,
+    },
+    Destroy,
+    Ioctl(Ioctl<'a>),
+    Fallocate(Fallocate),
+    Lseek(Lseek),
+    CopyFileRange(CopyFileRange),
+    SyncFs,
+    /// `name` means nothing here.
+    TmpFile(Create<'a>),
+    Statx {
+        handle: Option<u64>,
+        flags: u32,
+        mask: StatxFlags,
+    },
+    /// The answer to a notification that is never sent here; has no reply.
+    NotifyReply,
+    /// Everything else; answered ENOSYS.
+    Unknown {
+        opcode: u32,
+    },
+}
+
+/// Lookups to forget, node by node.
+#[derive(Debug, Clone, Copy)]
+pub enum Forgets<'a> {
+    /// Of one node.
+    One {
+        /// The node.
+        node: u64,
+        /// How many lookups.
+        lookups: u64,
+    },
+    /// Of many, in the protocol's form.
+    Many(&'a [u8]),
+}
+
+impl Forgets<'_> {
+    /// Nodes, each with the number of lookups to take off its count. A node may come more than once.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        let (one, many) = match *self {
+            Self::One { node, lookups } => (Some((node, lookups)), &[][..]),
+            Self::Many(bytes) => (None, bytes),
+        };
+        one.into_iter().chain(
+            many.chunks_exact(size_of::<ForgetOne>())
+                .filter_map(|bytes| ForgetOne::read_from_bytes(bytes).ok())
+                .map(|one| (one.nodeid, one.nlookup)),
+        )
+    }
+}
+
+/// A time that SETATTR sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// The server's present.
+    Now,
+    /// A given one.
+    At(Timestamp),
+}
+
+/// What SETATTR changes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Type and permissions; only the twelve bits may differ from what is.
+    pub mode: Option<u32>,
+    /// The user.
+    pub uid: Option<u32>,
+    /// The group.
+    pub gid: Option<u32>,
+    /// Truncate or extend to so many bytes. open(2) with `O_TRUNC` comes as this, too.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<SetTime>,
+    /// Last modification.
+    pub mtime: Option<SetTime>,
+    /// Last change (only from a kernel that keeps times itself, with the writeback cache).
+    pub ctime: Option<Timestamp>,
+    /// The handle by which it is changed.
+    pub handle: Option<u64>,
+    /// Clear set-user-id, and set-group-id if the group may execute (with a size, under `HANDLE_KILLPRIV_V2`).
+    pub kill_suidgid: bool,
+}
+
+/// A node that is neither directory nor symbolic link.
+#[derive(Debug, Clone, Copy)]
+pub struct MkNod<'a> {
+    /// Its name.
+    pub name: &'a [u8],
+    /// Type and permissions (the umask applied already, unless `DONT_MASK` was granted).
+    pub mode: u32,
+    /// The caller's umask.
+    pub umask: u32,
+    /// Of a device: which.
+    pub rdev: u32,
+}
+
+/// RENAME and RENAME2.
+#[derive(Debug, Clone, Copy)]
+pub struct Rename<'a> {
+    /// The name that is.
+    pub name: &'a [u8],
+    /// The directory of the name that is to be.
+    pub new_parent: u64,
+    /// The name that is to be.
+    pub new_name: &'a [u8],
+    /// Exchange, don't replace, leave a whiteout.
+    pub flags: RenameFlags,
+}
+
+/// OPEN and OPENDIR.
+#[derive(Debug, Clone, Copy)]
+pub struct Open {
+    /// As open(2) got them, without `O_CREAT`, `O_EXCL`, `O_NOCTTY` (and `O_TRUNC`, unless `ATOMIC_O_TRUNC` was granted).
+    pub flags: OFlags,
+    /// Clear set-id bits (with `O_TRUNC` only).
+    pub kill_suidgid: bool,
+}
+
+/// CREATE and TMPFILE.
+#[derive(Debug, Clone, Copy)]
+pub struct Create<'a> {
+    /// The new file's name; of TMPFILE: nothing of meaning.
+    pub name: &'a [u8],
+    /// As open(2) got them.
+    pub flags: OFlags,
+    /// Type and permissions (the umask applied already, unless `DONT_MASK` was granted).
+    pub mode: u32,
+    /// The caller's umask.
+    pub umask: u32,
+    /// Clear set-id bits if it exists and is truncated.
+    pub kill_suidgid: bool,
+}
+
+/// READ, READDIR and READDIRPLUS.
+#[derive(Debug, Clone, Copy)]
+pub struct Read {
+    /// What OPEN or OPENDIR gave; zero if that was answered ENOSYS.
+    pub handle: u64,
+    /// From where: a byte, or where an earlier listing left off.
+    pub offset: u64,
+    /// How many bytes at most.
+    pub size: u32,
+    /// Of the open file.
+    pub flags: OFlags,
+    /// The lock owner, if it is told.
+    pub lock_owner: Option<u64>,
+}
+
+/// WRITE.
+#[derive(Debug, Clone, Copy)]
+pub struct Write<'a> {
+    /// What OPEN gave; zero if that was answered ENOSYS.
+    pub handle: u64,
+    /// To where.
+    pub offset: u64,
+    /// What. Valid until the method returns.
+    pub data: &'a [u8],
+    /// Of the open file.
+    pub flags: OFlags,
+    /// From the page cache, kill set-id bits.
+    pub write_flags: WriteFlags,
+    /// The lock owner, if it is told.
+    pub lock_owner: Option<u64>,
+}
+
+/// RELEASE and RELEASEDIR.
+#[derive(Debug, Clone, Copy)]
+pub struct Release {
+    /// What OPEN or OPENDIR gave.
+    pub handle: u64,
+    /// Of the open file.
+    pub flags: OFlags,
+    /// Flush too.
+    pub flush: bool,
+    /// The lock owner.
+    pub lock_owner: u64,
+}
+
+/// SETXATTR.
+#[derive(Debug, Clone, Copy)]
+pub struct SetXattr<'a> {
+    /// The attribute's name with its namespace.
+    pub name: &'a [u8],
+    /// Its value.
+    pub value: &'a [u8],
+    /// Only create, or only replace.
+    pub flags: XattrFlags,
+    /// An access ACL was set by somebody outside the file's group: clear set-group-id.
+    pub kill_sgid: bool,
+}
+
+/// INIT: what the kernel offers.
+#[derive(Debug, Clone, Copy)]
+pub struct Init {
+    /// The protocol's major version.
+    pub major: u32,
+    /// The protocol's minor version.
+    pub minor: u32,
+    /// The longest read-ahead, in bytes.
+    pub max_readahead: u32,
+    /// What it can.
+    pub capabilities: Capabilities,
+}
+
+/// IOCTL.
+#[derive(Debug, Clone, Copy)]
+pub struct Ioctl<'a> {
+    /// What OPEN or OPENDIR gave.
+    pub handle: u64,
+    /// Where it comes from.
+    pub flags: IoctlFlags,
+    /// The command.
+    pub command: u32,
+    /// The argument as the program gave it.
+    pub argument: u64,
+    /// What the argument points to, as many bytes as the command says.
+    pub data: &'a [u8],
+    /// How many bytes may go back.
+    pub reply_size: u32,
+}
+
+/// FALLOCATE.
+#[derive(Debug, Clone, Copy)]
+pub struct Fallocate {
+    /// What OPEN gave.
+    pub handle: u64,
+    /// From where.
+    pub offset: u64,
+    /// How much.
+    pub length: u64,
+    /// How.
+    pub mode: FallocateFlags,
+}
+
+/// What LSEEK looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seek {
+    /// The next byte of data.
+    Data,
+    /// The next hole, or the end.
+    Hole,
+}
+
+/// LSEEK.
+#[derive(Debug, Clone, Copy)]
+pub struct Lseek {
+    /// What OPEN gave.
+    pub handle: u64,
+    /// From where.
+    pub offset: u64,
+    /// What to look for.
+    pub whence: Seek,
+}
+
+/// `COPY_FILE_RANGE` and `COPY_FILE_RANGE_64`.
+#[derive(Debug, Clone, Copy)]
+pub struct CopyFileRange {
+    /// What OPEN gave for the source, which is the inode that the request is about.
+    pub handle_in: u64,
+    /// From where.
+    pub offset_in: u64,
+    /// The target.
+    pub node_out: u64,
+    /// What OPEN gave for the target.
+    pub handle_out: u64,
+    /// To where.
+    pub offset_out: u64,
+    /// How much at most.
+    pub length: u64,
+    /// Whether the reply has room for 64 bits; else no more than `u32::MAX` bytes are to be copied.
+    pub wide: bool,
+}
