@@ -1,1 +1,19 @@
 //! Immutable copy-on-write B-tree snapshots and the merge of edits into them.
+//!
+//! A [`Snapshot`] is a root and a [`NodeCache`]: any thread reads it without a lock. All changes of a transaction are
+//! an [`EditBatch`] per tree, which [`merge`] turns into a new root. The nodes it makes stay in [`DirtyNodes`] until
+//! the commit submits them; a [`WorkingTree`] reads through them.
+
+mod block;
+mod cache;
+mod error;
+mod range;
+mod tree;
+mod walk;
+
+pub use block::{Block, Geometry, NodeRef, Root};
+pub use cache::{CacheCounters, NodeCache, NodeSource};
+pub use error::{BoxError, Error, Result};
+pub use range::{Range, RangeRev};
+pub use tree::{Item, Reader, Snapshot, Tree};
+pub use walk::Walk;

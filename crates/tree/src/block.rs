@@ -1,0 +1,200 @@
+//! Blocks of trees, and what is known of one before it is read.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use ubtrfs_format::{
+    ChecksumType, ChildPointer, Generation, Header, Internal, Key, Logical, Node, NodeExpectation, TreeId, Uuid,
+};
+
+use crate::{Error, Result};
+
+/// What all nodes of a volume have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Geometry {
+    /// Bytes of a node.
+    pub node_size: u32,
+    /// Bytes of a sector; addresses of nodes are multiples of it.
+    pub sector_size: u32,
+    /// The id that metadata carries.
+    pub fsid: Uuid,
+    /// The id of the chunk tree, which every header repeats.
+    pub chunk_tree_uuid: Uuid,
+    /// The checksum of nodes.
+    pub checksum: ChecksumType,
+}
+
+/// The root of a tree, as a root item or the superblock gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Root {
+    /// The tree.
+    pub owner: TreeId,
+    /// Address of the root node.
+    pub bytenr: Logical,
+    /// Generation of the root node.
+    pub generation: Generation,
+    /// Level of the root node.
+    pub level: u8,
+}
+
+/// The bytes of one node. Clones share them.
+#[derive(Clone)]
+pub struct Block(Arc<[u8]>);
+
+impl Block {
+    /// A block of zeros.
+    pub(crate) fn zeroed(node_size: usize) -> Self {
+        Self(std::iter::repeat_n(0, node_size).collect())
+    }
+
+    /// The bytes, for writing; copied first if anybody else holds them.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        Arc::make_mut(&mut self.0)
+    }
+
+    /// The block's header.
+    pub fn header(&self) -> ubtrfs_format::Result<Header> {
+        Header::parse(self)
+    }
+
+    /// The block as leaf or internal node.
+    pub fn node(&self) -> ubtrfs_format::Result<Node<'_>> {
+        Node::view(self)
+    }
+
+    /// Where `part`, a slice of this block, starts.
+    pub(crate) fn offset_of(&self, part: &[u8]) -> usize {
+        part.as_ptr().addr().wrapping_sub(self.0.as_ptr().addr())
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Block").field(&self.header()).finish()
+    }
+}
+
+impl Deref for Block {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<Vec<u8>> for Block {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(bytes.into())
+    }
+}
+
+/// Where a node is and what it must be, as known from its parent.
+///
+/// Levels descend by one from parent to child and the key ranges of siblings do not overlap, so that a walk of any
+/// image, however hostile, meets no node twice and ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeRef {
+    /// The tree that is walked. Subvolumes share nodes, so it need not be the owner in the header.
+    pub tree: TreeId,
+    /// The node's address.
+    pub bytenr: Logical,
+    /// The node's generation.
+    pub generation: Generation,
+    /// The node's level.
+    pub level: u8,
+    /// The node's first key; of a root it is not known.
+    pub first_key: Option<Key>,
+    /// The key below which all of the node's keys are, if it has a right neighbour.
+    pub upper: Option<Key>,
+}
+
+impl NodeRef {
+    /// The root node.
+    pub fn root(root: &Root) -> Self {
+        Self {
+            tree: root.owner,
+            bytenr: root.bytenr,
+            generation: root.generation,
+            level: root.level,
+            first_key: None,
+            upper: None,
+        }
+    }
+
+    /// The child in `slot` of this node, whose content is `node`.
+    pub fn child(&self, node: &Internal<'_>, slot: usize) -> Option<Self> {
+        let child = node.child(slot)?;
+        Some(Self {
+            tree: self.tree,
+            bytenr: child.bytenr,
+            generation: child.generation,
+            level: self.level.checked_sub(1)?,
+            first_key: Some(child.key),
+            upper: node.key(slot + 1).or(self.upper),
+        })
+    }
+
+    /// What the source of blocks has to check.
+    pub(crate) fn expectation(&self, fsid: Uuid) -> NodeExpectation {
+        NodeExpectation {
+            bytenr: self.bytenr,
+            level: Some(self.level),
+            generation: Some(self.generation),
+            owner: (!accepts_other_owners(self.tree)).then_some(self.tree),
+            first_key: self.first_key,
+            fsid,
+        }
+    }
+
+    /// Views `block`, whose own structure has been checked, after checking that it fits this place in the tree.
+    pub(crate) fn view<'a>(&self, block: &'a [u8]) -> Result<Node<'a>> {
+        let header = Header::parse(block).map_err(|problem| self.bad(problem))?;
+        if header.level != self.level {
+            return Err(self.bad(ubtrfs_format::Error::WrongLevel { expected: self.level, found: header.level }));
+        }
+        if header.generation != self.generation {
+            let (expected, found) = (self.generation, header.generation);
+            return Err(self.bad(ubtrfs_format::Error::WrongGeneration { expected, found }));
+        }
+        if !owner_fits(self.tree, header.owner) {
+            return Err(self.bad(ubtrfs_format::Error::WrongOwner { expected: self.tree, found: header.owner }));
+        }
+        let node = Node::view(block).map_err(|problem| self.bad(problem))?;
+        let (first, last) = match &node {
+            Node::Leaf(leaf) => (leaf.key(0), leaf.key(leaf.len().wrapping_sub(1))),
+            Node::Internal(internal) => (internal.key(0), internal.key(internal.len().wrapping_sub(1))),
+        };
+        if self.first_key.is_some() && self.first_key != first {
+            return Err(self.bad(ubtrfs_format::Error::WrongFirstKey));
+        }
+        if let (Some(upper), Some(key)) = (self.upper, last)
+            && key >= upper
+        {
+            return Err(Error::KeyBeyondRange { tree: self.tree, bytenr: self.bytenr, key });
+        }
+        Ok(node)
+    }
+
+    pub(crate) fn bad(&self, problem: ubtrfs_format::Error) -> Error {
+        Error::Block { tree: self.tree, bytenr: self.bytenr, problem }
+    }
+
+    /// This node as its parent holds it.
+    pub(crate) fn pointer(&self) -> ChildPointer {
+        ChildPointer { key: self.first_key.unwrap_or(Key::MIN), bytenr: self.bytenr, generation: self.generation }
+    }
+}
+
+/// Whether nodes of `tree` may say that another tree owns them.
+fn accepts_other_owners(tree: TreeId) -> bool {
+    tree.is_subvolume() || tree == TreeId::LOG || tree == TreeId::RELOC
+}
+
+fn owner_fits(tree: TreeId, owner: TreeId) -> bool {
+    if tree.is_subvolume() {
+        owner.is_subvolume() || owner == TreeId::RELOC
+    } else {
+        owner == tree || accepts_other_owners(tree)
+    }
+}

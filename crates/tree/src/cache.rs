@@ -1,0 +1,284 @@
+//! Nodes in memory.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use parking_lot::RwLock;
+use ubtrfs_format::{Generation, Logical, NodeExpectation};
+
+use crate::{Block, BoxError, Error, Geometry, NodeRef, Result};
+
+/// Where nodes come from that are not in the cache.
+pub trait NodeSource: Send + Sync {
+    /// The node's bytes (node size of them), after its checksum has been verified and
+    /// [`Node::check`](ubtrfs_format::Node::check) has found it to be as `expected`.
+    fn read_node(&self, expected: &NodeExpectation) -> std::result::Result<Vec<u8>, BoxError>;
+}
+
+/// How the cache does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheCounters {
+    /// Nodes that were there.
+    pub hits: u64,
+    /// Nodes that had to be read.
+    pub misses: u64,
+    /// Bytes held.
+    pub bytes: u64,
+}
+
+/// A node's identity: an address is reused only by a later generation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct NodeId {
+    bytenr: u64,
+    generation: u64,
+}
+
+/// Verified nodes up to a budget of bytes, shared by all trees of a volume.
+///
+/// Hits take a shared lock on one of many shards. When a shard is full, a clock hand evicts a node that was not used
+/// since the hand last passed. Concurrent misses of one node may read it twice.
+pub struct NodeCache {
+    source: Arc<dyn NodeSource>,
+    geometry: Geometry,
+    hasher: Seeded,
+    /// A power of two of them.
+    shards: Box<[Shard]>,
+}
+
+#[derive(Default)]
+struct Shard {
+    nodes: RwLock<Clock>,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+impl NodeCache {
+    /// Shards hold at least so many nodes, so that uneven shares of the budget do not matter.
+    const NODES_PER_SHARD: usize = 64;
+    const MAX_SHARDS: usize = 64;
+
+    /// A cache of at most `budget` bytes of nodes (but some always) in front of `source`.
+    pub fn new(source: Arc<dyn NodeSource>, geometry: Geometry, budget: usize) -> Self {
+        let nodes = (budget / (geometry.node_size as usize).max(1)).max(Self::NODES_PER_SHARD);
+        let shards = (nodes / Self::NODES_PER_SHARD).min(Self::MAX_SHARDS).next_power_of_two();
+        let hasher = Seeded::new();
+        let shard = || Shard {
+            nodes: RwLock::new(Clock { capacity: nodes.div_ceil(shards), ..Clock::new(hasher) }),
+            ..Shard::default()
+        };
+        Self { source, geometry, hasher, shards: std::iter::repeat_with(shard).take(shards).collect() }
+    }
+
+    /// What all nodes have in common.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The node at this place, from memory or from the source, checked to fit the place.
+    pub fn get(&self, at: &NodeRef) -> Result<Block> {
+        let block = self.fetch(at)?;
+        at.view(&block)?;
+        Ok(block)
+    }
+
+    /// As [`get`](Self::get), but the caller checks that the node fits its place.
+    pub(crate) fn fetch(&self, at: &NodeRef) -> Result<Block> {
+        let id = NodeId { bytenr: at.bytenr.0, generation: at.generation.0 };
+        let shard = self.shard(id);
+        if let Some(block) = shard.nodes.read().get(id) {
+            shard.hits.fetch_add(1, Relaxed);
+            return Ok(block);
+        }
+        shard.misses.fetch_add(1, Relaxed);
+        let bytes = self.source.read_node(&at.expectation(self.geometry.fsid)).map_err(|source| Error::Read {
+            tree: at.tree,
+            bytenr: at.bytenr,
+            source,
+        })?;
+        if bytes.len() != self.geometry.node_size as usize {
+            let need = self.geometry.node_size as usize;
+            return Err(at.bad(ubtrfs_format::Error::WrongLength { what: "tree block", need, have: bytes.len() }));
+        }
+        let block = Block::from(bytes);
+        shard.nodes.write().insert(id, block.clone());
+        Ok(block)
+    }
+
+    /// Adds a node that was just written, or replaces it.
+    pub fn insert(&self, bytenr: Logical, generation: Generation, block: Block) {
+        let id = NodeId { bytenr: bytenr.0, generation: generation.0 };
+        self.shard(id).nodes.write().insert(id, block);
+    }
+
+    /// Drops a node whose space another node of the same generation will take (log trees do that).
+    pub fn forget(&self, bytenr: Logical, generation: Generation) {
+        let id = NodeId { bytenr: bytenr.0, generation: generation.0 };
+        self.shard(id).nodes.write().remove(id);
+    }
+
+    /// Hits, misses and bytes held.
+    pub fn counters(&self) -> CacheCounters {
+        let mut sum = CacheCounters::default();
+        for shard in &self.shards {
+            sum.hits += shard.hits.load(Relaxed);
+            sum.misses += shard.misses.load(Relaxed);
+            sum.bytes += shard.nodes.read().slots.iter().map(|slot| slot.block.len() as u64).sum::<u64>();
+        }
+        sum
+    }
+
+    fn shard(&self, id: NodeId) -> &Shard {
+        // The maps use the low bits and the top seven.
+        let hash = (self.hasher.hash_one(id) >> 40) as usize;
+        &self.shards[hash & (self.shards.len() - 1)]
+    }
+}
+
+impl std::fmt::Debug for NodeCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeCache").field("counters", &self.counters()).finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct Clock {
+    capacity: usize,
+    places: HashMap<NodeId, usize, Seeded>,
+    slots: Vec<Slot>,
+    hand: usize,
+}
+
+struct Slot {
+    id: NodeId,
+    block: Block,
+    used: AtomicBool,
+}
+
+impl Clock {
+    fn new(hasher: Seeded) -> Self {
+        Self { places: HashMap::with_hasher(hasher), ..Self::default() }
+    }
+
+    fn get(&self, id: NodeId) -> Option<Block> {
+        let slot = self.slots.get(*self.places.get(&id)?)?;
+        // A store dirties the cache line for all processors, so store only what changes.
+        if !slot.used.load(Relaxed) {
+            slot.used.store(true, Relaxed);
+        }
+        Some(slot.block.clone())
+    }
+
+    fn insert(&mut self, id: NodeId, block: Block) {
+        let slot = Slot { id, block, used: AtomicBool::new(false) };
+        if let Some(place) = self.places.get(&id) {
+            self.slots[*place] = slot;
+        } else if self.slots.len() < self.capacity {
+            self.places.insert(id, self.slots.len());
+            self.slots.push(slot);
+        } else {
+            while std::mem::take(self.slots[self.hand].used.get_mut()) {
+                self.hand = (self.hand + 1) % self.slots.len();
+            }
+            self.places.remove(&self.slots[self.hand].id);
+            self.places.insert(id, self.hand);
+            self.slots[self.hand] = slot;
+            self.hand = (self.hand + 1) % self.slots.len();
+        }
+    }
+
+    fn remove(&mut self, id: NodeId) {
+        let Some(place) = self.places.remove(&id) else { return };
+        self.slots.swap_remove(place);
+        if let Some(moved) = self.slots.get(place) {
+            self.places.insert(moved.id, place);
+        }
+        self.hand = 0;
+    }
+}
+
+/// A quick hash of node ids with a random seed, so that no image can be made whose addresses collide.
+#[derive(Clone, Copy, Default)]
+struct Seeded(u64);
+
+impl Seeded {
+    fn new() -> Self {
+        Self(RandomState::new().hash_one(0_u8))
+    }
+}
+
+impl BuildHasher for Seeded {
+    type Hasher = FoldedMultiply;
+
+    fn build_hasher(&self) -> FoldedMultiply {
+        FoldedMultiply(self.0)
+    }
+}
+
+struct FoldedMultiply(u64);
+
+impl Hasher for FoldedMultiply {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        let product = u128::from(self.0 ^ value) * u128::from(0x9e37_79b9_7f4a_7c15_u64);
+        self.0 = (product as u64) ^ ((product >> 64) as u64).rotate_left(32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(bytenr: u64) -> NodeId {
+        NodeId { bytenr, generation: 1 }
+    }
+
+    #[test]
+    fn the_clock_keeps_what_is_used_and_never_grows_past_its_capacity() {
+        let mut clock = Clock { capacity: 4, ..Clock::new(Seeded::new()) };
+        for bytenr in 0..4 {
+            clock.insert(id(bytenr), Block::zeroed(16));
+        }
+        for bytenr in 4..100 {
+            assert!(clock.get(id(0)).is_some(), "the node in use was evicted before {bytenr}");
+            clock.insert(id(bytenr), Block::zeroed(16));
+            assert_eq!((clock.slots.len(), clock.places.len()), (4, 4));
+        }
+        assert!(clock.get(id(99)).is_some());
+        assert!(clock.get(id(50)).is_none());
+    }
+
+    #[test]
+    fn removal_keeps_the_other_places_right() {
+        let mut clock = Clock { capacity: 4, ..Clock::new(Seeded::new()) };
+        for bytenr in 0..4 {
+            clock.insert(id(bytenr), Block::zeroed(bytenr as usize));
+        }
+        clock.remove(id(1));
+        clock.remove(id(7));
+        assert!(clock.get(id(1)).is_none());
+        for bytenr in [0, 2, 3] {
+            assert_eq!(clock.get(id(bytenr)).map(|block| block.len()), Some(bytenr as usize));
+        }
+    }
+
+    #[test]
+    fn ids_that_differ_in_few_bits_spread_over_the_shards() {
+        let hasher = Seeded::new();
+        let mut counts = [0_u32; 16];
+        for block in 0..16_000_u64 {
+            counts[(hasher.hash_one(id(block << 14)) >> 40) as usize & 15] += 1;
+        }
+        assert!(counts.iter().all(|count| (500..2000).contains(count)), "{counts:?}");
+    }
+}

@@ -1,0 +1,143 @@
+//! Iteration over the items of a tree, in both directions.
+
+use std::ops::RangeInclusive;
+
+use ubtrfs_format::{Key, Node};
+
+use crate::tree::{Reader, Tree};
+use crate::{Block, Item, NodeRef, Result};
+
+/// A node on the way from the root to the current item.
+#[derive(Clone)]
+struct Step {
+    at: NodeRef,
+    block: Block,
+    /// Ascending: the next child or item. Descending: the one after the next.
+    slot: usize,
+}
+
+/// Items in ascending order of their keys; see [`Tree::range`].
+#[derive(Clone)]
+pub struct Range<R> {
+    tree: Tree<R>,
+    path: Vec<Step>,
+    start: Key,
+    end: Key,
+    /// The path has not been entered yet.
+    fresh: bool,
+}
+
+impl<R: Reader> Range<R> {
+    pub(crate) fn new(tree: Tree<R>, range: &RangeInclusive<Key>) -> Self {
+        Self { tree, path: Vec::new(), start: *range.start(), end: *range.end(), fresh: range.start() <= range.end() }
+    }
+
+    /// Goes down to the first child or item of this node that is in the range.
+    fn enter(&mut self, at: NodeRef) -> Result<()> {
+        let block = self.tree.reader.fetch(&at)?;
+        let slot = match at.view(&block)? {
+            Node::Leaf(leaf) => leaf.search(&self.start).unwrap_or_else(|place| place),
+            Node::Internal(node) => node.slot_for(&self.start),
+        };
+        self.path.push(Step { at, block, slot });
+        Ok(())
+    }
+
+    fn advance(&mut self) -> Result<Option<Item>> {
+        if std::mem::take(&mut self.fresh) {
+            self.enter(NodeRef::root(self.tree.root()))?;
+        }
+        while let Some(step) = self.path.last_mut() {
+            let slot = step.slot;
+            step.slot += 1;
+            match step.block.node().map_err(|problem| step.at.bad(problem))? {
+                Node::Leaf(leaf) => {
+                    if let Some(item) = Item::new(&step.block, &leaf, slot) {
+                        return Ok((item.key <= self.end).then_some(item));
+                    }
+                    self.path.pop();
+                }
+                Node::Internal(node) => match step.at.child(&node, slot) {
+                    // An error may leave the path in pieces, but nothing follows an error.
+                    Some(child) if child.first_key.is_none_or(|first| first <= self.end) => self.enter(child)?,
+                    _ => drop(self.path.pop()),
+                },
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl<R: Reader> Iterator for Range<R> {
+    type Item = Result<Item>;
+
+    fn next(&mut self) -> Option<Result<Item>> {
+        let next = self.advance().transpose();
+        if !matches!(next, Some(Ok(_))) {
+            self.path.clear();
+        }
+        next
+    }
+}
+
+/// Items in descending order of their keys; see [`Tree::range_rev`].
+#[derive(Clone)]
+pub struct RangeRev<R> {
+    tree: Tree<R>,
+    path: Vec<Step>,
+    start: Key,
+    end: Key,
+    fresh: bool,
+}
+
+impl<R: Reader> RangeRev<R> {
+    pub(crate) fn new(tree: Tree<R>, range: &RangeInclusive<Key>) -> Self {
+        Self { tree, path: Vec::new(), start: *range.start(), end: *range.end(), fresh: range.start() <= range.end() }
+    }
+
+    fn enter(&mut self, at: NodeRef) -> Result<()> {
+        let block = self.tree.reader.fetch(&at)?;
+        let slot = match at.view(&block)? {
+            Node::Leaf(leaf) => leaf.search(&self.end).map_or_else(|place| place, |found| found + 1),
+            Node::Internal(node) => node.slot_for(&self.end) + 1,
+        };
+        self.path.push(Step { at, block, slot });
+        Ok(())
+    }
+
+    fn advance(&mut self) -> Result<Option<Item>> {
+        if std::mem::take(&mut self.fresh) {
+            self.enter(NodeRef::root(self.tree.root()))?;
+        }
+        while let Some(step) = self.path.last_mut() {
+            let Some(slot) = step.slot.checked_sub(1) else {
+                self.path.pop();
+                continue;
+            };
+            step.slot = slot;
+            match step.block.node().map_err(|problem| step.at.bad(problem))? {
+                Node::Leaf(leaf) => {
+                    let item = Item::new(&step.block, &leaf, slot);
+                    return Ok(item.filter(|item| item.key >= self.start));
+                }
+                Node::Internal(node) => match step.at.child(&node, slot) {
+                    Some(child) if child.upper.is_none_or(|upper| upper > self.start) => self.enter(child)?,
+                    _ => drop(self.path.pop()),
+                },
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl<R: Reader> Iterator for RangeRev<R> {
+    type Item = Result<Item>;
+
+    fn next(&mut self) -> Option<Result<Item>> {
+        let next = self.advance().transpose();
+        if !matches!(next, Some(Ok(_))) {
+            self.path.clear();
+        }
+        next
+    }
+}

@@ -1,0 +1,127 @@
+//! Trees as readers see them.
+
+use std::ops::{Deref, RangeInclusive};
+use std::sync::Arc;
+
+use ubtrfs_format::{Key, Leaf, Node};
+
+use crate::{Block, NodeCache, NodeRef, Range, RangeRev, Result, Root};
+
+/// How the nodes of a tree are reached.
+pub trait Reader {
+    /// The node's bytes. That they fit the place is for the caller to check.
+    fn fetch(&self, at: &NodeRef) -> Result<Block>;
+}
+
+impl Reader for Arc<NodeCache> {
+    fn fetch(&self, at: &NodeRef) -> Result<Block> {
+        NodeCache::fetch(self, at)
+    }
+}
+
+/// A tree that does not change while it is read.
+#[derive(Clone, Debug)]
+pub struct Tree<R> {
+    pub(crate) reader: R,
+    root: Root,
+}
+
+/// A tree as a commit left it. Cheap to clone; holds for as long as its nodes' space is not reused.
+pub type Snapshot = Tree<Arc<NodeCache>>;
+
+impl Snapshot {
+    /// The tree under `root`, whose nodes come from `cache`.
+    pub fn new(cache: Arc<NodeCache>, root: Root) -> Self {
+        Self::with_reader(cache, root)
+    }
+
+    /// The cache that the nodes come from.
+    pub fn cache(&self) -> &Arc<NodeCache> {
+        &self.reader
+    }
+}
+
+impl<R: Reader> Tree<R> {
+    pub(crate) fn with_reader(reader: R, root: Root) -> Self {
+        Self { reader, root }
+    }
+
+    /// The tree's root.
+    pub fn root(&self) -> &Root {
+        &self.root
+    }
+
+    /// The item with this key.
+    pub fn get(&self, key: &Key) -> Result<Option<Item>> {
+        let mut at = NodeRef::root(&self.root);
+        loop {
+            let block = self.reader.fetch(&at)?;
+            match at.view(&block)? {
+                Node::Leaf(leaf) => {
+                    let Ok(slot) = leaf.search(key) else { return Ok(None) };
+                    return Ok(Item::new(&block, &leaf, slot));
+                }
+                Node::Internal(node) => match at.child(&node, node.slot_for(key)) {
+                    Some(child) => at = child,
+                    None => return Ok(None),
+                },
+            }
+        }
+    }
+
+    /// The item with the greatest key that is not above `key`.
+    pub fn last_at_or_before(&self, key: &Key) -> Result<Option<Item>>
+    where
+        R: Clone,
+    {
+        self.range_rev(Key::MIN..=*key).next().transpose()
+    }
+
+    /// The items with keys in `range`, ascending. Nodes are read when they are reached. Ends after an error.
+    pub fn range(&self, range: RangeInclusive<Key>) -> Range<R>
+    where
+        R: Clone,
+    {
+        Range::new(self.clone(), &range)
+    }
+
+    /// The items with keys in `range`, descending. Nodes are read when they are reached. Ends after an error.
+    pub fn range_rev(&self, range: RangeInclusive<Key>) -> RangeRev<R>
+    where
+        R: Clone,
+    {
+        RangeRev::new(self.clone(), &range)
+    }
+}
+
+/// An item of a tree: its key, and its bytes by dereference. Holds its whole leaf in memory.
+#[derive(Clone)]
+pub struct Item {
+    /// The item's key.
+    pub key: Key,
+    leaf: Block,
+    start: u32,
+    end: u32,
+}
+
+impl Item {
+    pub(crate) fn new(block: &Block, leaf: &Leaf<'_>, slot: usize) -> Option<Self> {
+        let (key, data) = leaf.item(slot)?;
+        let start = block.offset_of(data);
+        Some(Self { key, leaf: block.clone(), start: start as u32, end: (start + data.len()) as u32 })
+    }
+}
+
+impl Deref for Item {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.leaf.get(self.start as usize..self.end as usize).unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for Item {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Item").field("key", &self.key).field("bytes", &&**self).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,52 @@
+//! A walk over all nodes of a tree, for checks and dumps.
+
+use std::ops::ControlFlow;
+
+use ubtrfs_format::Node;
+
+use crate::tree::{Reader, Tree};
+use crate::{Block, NodeRef, Result};
+
+/// What a visitor wants next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walk {
+    /// The node's children, then its right neighbours.
+    Descend,
+    /// Not its children, only its right neighbours.
+    Skip,
+    /// Nothing more.
+    Stop,
+}
+
+impl<R: Reader> Tree<R> {
+    /// Shows every node to `visit`, parents before their children, in order of keys. A node that can't be read or does
+    /// not fit its place is shown as its error; the walk goes on with its neighbours.
+    pub fn walk(&self, visit: &mut dyn FnMut(&NodeRef, Result<&Block>) -> Walk) {
+        // Stopping early and coming to the end are the same to the caller.
+        let _ = self.walk_from(&NodeRef::root(self.root()), visit);
+    }
+
+    fn walk_from(&self, at: &NodeRef, visit: &mut dyn FnMut(&NodeRef, Result<&Block>) -> Walk) -> ControlFlow<()> {
+        let block = match self.reader.fetch(at) {
+            Ok(block) => block,
+            Err(error) => return stop_or_go_on(visit(at, Err(error))),
+        };
+        let node = match at.view(&block) {
+            Ok(node) => node,
+            Err(error) => return stop_or_go_on(visit(at, Err(error))),
+        };
+        let wanted = visit(at, Ok(&block));
+        if let (Walk::Descend, Node::Internal(node)) = (wanted, node) {
+            for slot in 0..node.len() {
+                if let Some(child) = at.child(&node, slot) {
+                    self.walk_from(&child, visit)?;
+                }
+            }
+        }
+        stop_or_go_on(wanted)
+    }
+}
+
+fn stop_or_go_on(wanted: Walk) -> ControlFlow<()> {
+    if wanted == Walk::Stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
