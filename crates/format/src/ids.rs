@@ -47,6 +47,7 @@ id! {
 
 impl Logical {
     /// The address `bytes` further on (saturating, so that hostile values stay harmless).
+    #[must_use]
     pub fn plus(self, bytes: u64) -> Self {
         Self(self.0.saturating_add(bytes))
     }
@@ -54,6 +55,7 @@ impl Logical {
 
 impl Physical {
     /// The address `bytes` further on (saturating).
+    #[must_use]
     pub fn plus(self, bytes: u64) -> Self {
         Self(self.0.saturating_add(bytes))
     }
@@ -61,6 +63,7 @@ impl Physical {
 
 impl Generation {
     /// The transaction after this one.
+    #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }

@@ -200,6 +200,6 @@ mod tests {
         item.times[3] = Timespec { sec: 5, nsec: 6 };
         assert_eq!(RootItem::parse(&item.to_bytes()), Ok(item.clone()));
         assert_eq!(RootItem::parse(&item.to_bytes()[..OLD_SIZE]).unwrap().uuid, Uuid::NIL);
-        assert!(RootItem::parse(&item.to_bytes()[..OLD_SIZE + 1]).is_err());
+        assert!(RootItem::parse(&item.to_bytes()[..=OLD_SIZE]).is_err());
     }
 }

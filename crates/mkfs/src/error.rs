@@ -1,0 +1,45 @@
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, MkfsError>;
+
+/// Why no volume can be made of these options.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MkfsError {
+    /// The device is too small.
+    #[error("{size} bytes are too small for a volume with these profiles; the minimum is {minimum} bytes ({} MiB)", minimum >> 20)]
+    TooSmall {
+        /// Bytes of the device.
+        size: u64,
+        /// Bytes that are enough.
+        minimum: u64,
+    },
+    /// A node size that the format does not have.
+    #[error("node size {0} is impossible: it must be 4096, 8192, 16384, 32768 or 65536")]
+    NodeSize(u32),
+    /// A sector size other than 4096.
+    #[error("sector size {0} is not supported: only 4096 is")]
+    SectorSize(u32),
+    /// Mixed groups with nodes larger than a sector.
+    #[error("mixed block groups need a node size equal to the sector size ({sector_size}), not {node_size}")]
+    MixedNodeSize {
+        /// The node size asked for.
+        node_size: u32,
+        /// The sector size.
+        sector_size: u32,
+    },
+    /// Mixed groups with two profiles.
+    #[error("mixed block groups need the same profile for data and metadata")]
+    MixedProfiles,
+    /// A block-group tree without what it rests on.
+    #[error("a block-group tree needs the free-space tree and no-holes")]
+    BlockGroupTree,
+    /// A label that is too long.
+    #[error("the label has {0} bytes; at most 255 are possible")]
+    LabelTooLong(usize),
+    /// A label with a byte that would end it or break a line.
+    #[error("the label contains a zero byte or a line break")]
+    LabelByte,
+    /// A structure could not be written.
+    #[error("cannot lay out the volume: {0}")]
+    Format(#[from] ubtrfs_format::Error),
+}

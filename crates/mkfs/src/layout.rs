@@ -1,0 +1,218 @@
+//! Puts the trees into the chunks, and the whole onto a medium.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use ubtrfs_format::items::encode_sys_chunk;
+use ubtrfs_format::{
+    BackupRoot, CompatRo, Generation, Incompat, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock,
+    SuperblockFlags, TreeId, Uuid,
+};
+
+use crate::blocks::{Geometry, PlacedTree, block_count, encode};
+use crate::chunks::{self, Chunks};
+use crate::options::MkfsOptions;
+use crate::trees::{GENERATION, Volume, block_at, chunk_key, tree_ids};
+use crate::{MkfsError, Result};
+
+/// What is zeroed at either end of the device: old superblocks, partition tables and signatures of others stand there.
+const WIPE: u64 = 2 << 20;
+
+/// Bytes and their place on the device.
+pub type Placed = (Physical, Vec<u8>);
+
+/// A new volume, ready to be written: first the zeroes, then the blocks, last the superblocks, a flush after each.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// Ranges (start and length in bytes) to be zeroed before anything else is written.
+    pub zero: Vec<(Physical, u64)>,
+    /// All copies of all tree blocks.
+    pub blocks: Vec<Placed>,
+    /// All copies of the superblock that are within the device, the primary last.
+    pub superblocks: Vec<Placed>,
+    /// What the primary superblock says.
+    pub superblock: Superblock,
+}
+
+/// What a layout is written to.
+pub trait Medium {
+    /// Writes all bytes at a place.
+    fn write_at(&mut self, at: Physical, bytes: &[u8]) -> io::Result<()>;
+
+    /// Returns when everything written so far is durable.
+    fn flush(&mut self) -> io::Result<()>;
+}
+
+impl Medium for File {
+    fn write_at(&mut self, at: Physical, bytes: &[u8]) -> io::Result<()> {
+        self.write_all_at(bytes, at.0)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
+
+impl Layout {
+    /// Writes the volume. When the device fails or power is lost midway, it holds no volume: neither the old one nor
+    /// half of the new.
+    pub fn write(&self, medium: &mut dyn Medium) -> io::Result<()> {
+        let zeroes = vec![0; 64 << 10];
+        for (start, length) in &self.zero {
+            let mut at = 0;
+            while at < *length {
+                let len = (length - at).min(zeroes.len() as u64);
+                medium.write_at(start.plus(at), &zeroes[..len as usize])?;
+                at += len;
+            }
+        }
+        medium.flush()?;
+        for stage in [&self.blocks, &self.superblocks] {
+            for (at, bytes) in stage {
+                medium.write_at(*at, bytes)?;
+            }
+            medium.flush()?;
+        }
+        Ok(())
+    }
+}
+
+/// Lays out a new volume.
+pub fn layout(options: &MkfsOptions) -> Result<Layout> {
+    options.check()?;
+    let chunks = chunks::plan(options)?;
+    let trees = place(options, &chunks);
+    let volume = Volume { options, chunks: &chunks, trees: &trees };
+    let geometry = Geometry {
+        node_size: options.node_size() as usize,
+        checksum: options.checksum,
+        fsid: options.fsid,
+        chunk_tree_uuid: options.chunk_tree_uuid,
+        generation: GENERATION,
+    };
+    let mut blocks = Vec::new();
+    for tree in &trees {
+        let chunk = &chunks.all[if tree.id == TreeId::CHUNK { chunks.system } else { chunks.metadata }];
+        for (bytenr, bytes) in encode(tree, &volume.items(tree.id), &geometry)? {
+            let copies = chunk.stripes.iter().map(|stripe| stripe.plus(bytenr.0 - chunk.start.0));
+            blocks.extend(copies.map(|at| (at, bytes.clone())));
+        }
+    }
+    let superblock = superblock(&volume)?;
+    let total = options.usable_bytes();
+    let in_range = |at: &&Physical| at.0 + SUPERBLOCK_SIZE as u64 <= total;
+    let copies = SUPERBLOCK_COPIES.iter().filter(in_range).rev();
+    let superblocks: ubtrfs_format::Result<Vec<_>> =
+        copies.map(|at| Ok((*at, Superblock { bytenr: *at, ..superblock.clone() }.to_bytes()?.to_vec()))).collect();
+    Ok(Layout {
+        zero: vec![(Physical(0), WIPE), (Physical(total - WIPE), WIPE)],
+        blocks,
+        superblocks: superblocks.map_err(MkfsError::from)?,
+        superblock,
+    })
+}
+
+/// Gives every tree its blocks. How many a tree needs depends on its items, and some items (of the extent tree) on how
+/// many blocks there are; so the plan is repeated until it agrees with itself. Blocks only grow, so it does.
+fn place(options: &MkfsOptions, chunks: &Chunks) -> Vec<PlacedTree> {
+    let node_size = options.node_size();
+    let ids = tree_ids(options);
+    let mut counts = vec![1; ids.len()];
+    loop {
+        let (mut in_system, mut in_metadata) = (0, 0);
+        let placed = ids.iter().zip(&counts).map(|(id, count)| {
+            let (chunk, next) = if *id == TreeId::CHUNK {
+                (chunks.system, &mut in_system)
+            } else {
+                (chunks.metadata, &mut in_metadata)
+            };
+            let start = chunks.all[chunk].start;
+            let blocks = (*next..*next + count).map(|index| block_at(start, index, node_size)).collect();
+            *next += count;
+            PlacedTree { id: *id, blocks }
+        });
+        let trees: Vec<PlacedTree> = placed.collect();
+        let volume = Volume { options, chunks, trees: &trees };
+        let needed = |id: &TreeId| block_count(&volume.items(*id), node_size as usize);
+        let needs: Vec<usize> = ids.iter().zip(&counts).map(|(id, count)| needed(id).max(*count)).collect();
+        if needs == counts {
+            return trees;
+        }
+        counts = needs;
+    }
+}
+
+fn superblock(volume: &Volume<'_>) -> Result<Superblock> {
+    let options = volume.options;
+    let root_of = |id: TreeId| {
+        let tree = volume.trees.iter().find(|tree| tree.id == id);
+        tree.map_or((Logical(0), 0), |tree| (tree.root(), tree.level()))
+    };
+    let (root, root_level) = root_of(TreeId::ROOT);
+    let (chunk_root, chunk_root_level) = root_of(TreeId::CHUNK);
+    let mut incompat = Incompat::MIXED_BACKREF.with(Incompat::EXTENDED_IREF).with(Incompat::SKINNY_METADATA);
+    if options.no_holes {
+        incompat = incompat.with(Incompat::NO_HOLES);
+    }
+    if options.mixed {
+        incompat = incompat.with(Incompat::MIXED_GROUPS);
+    }
+    let mut compat_ro = CompatRo::default();
+    if options.free_space_tree {
+        compat_ro = compat_ro.with(CompatRo::FREE_SPACE_TREE).with(CompatRo::FREE_SPACE_TREE_VALID);
+    }
+    if options.block_group_tree {
+        compat_ro = compat_ro.with(CompatRo::BLOCK_GROUP_TREE);
+    }
+    let mut label = [0; 256];
+    label
+        .get_mut(..options.label.len())
+        .ok_or(MkfsError::LabelTooLong(options.label.len()))?
+        .copy_from_slice(&options.label);
+    let mut sys_chunk_array = Vec::new();
+    let system = &volume.chunks.all[volume.chunks.system];
+    encode_sys_chunk(&mut sys_chunk_array, chunk_key(system), &system.item(options));
+    let bytes_used = volume.chunks.all.iter().map(|chunk| volume.used(chunk)).sum();
+    let backed_up = [TreeId::ROOT, TreeId::CHUNK, TreeId::EXTENT, TreeId::FS, TreeId::DEV, TreeId::CSUM].map(|id| {
+        let (bytenr, level) = root_of(id);
+        (bytenr, GENERATION, level)
+    });
+    let mut backup_roots = [BackupRoot::default(); 4];
+    backup_roots[(GENERATION.0 as usize - 1) % 4] =
+        BackupRoot { trees: backed_up, total_bytes: options.usable_bytes(), bytes_used, num_devices: 1 };
+    Ok(Superblock {
+        fsid: options.fsid,
+        bytenr: SUPERBLOCK_COPIES[0],
+        flags: SuperblockFlags::WRITTEN,
+        generation: GENERATION,
+        root,
+        chunk_root,
+        log_root: Logical(0),
+        total_bytes: options.usable_bytes(),
+        bytes_used,
+        root_dir_objectid: TreeId::ROOT_TREE_DIR.0,
+        num_devices: 1,
+        sector_size: options.sector_size,
+        node_size: options.node_size(),
+        leaf_size: options.node_size(),
+        stripe_size: options.sector_size,
+        chunk_root_generation: GENERATION,
+        compat_flags: 0,
+        compat_ro,
+        incompat,
+        checksum: options.checksum,
+        root_level,
+        chunk_root_level,
+        log_root_level: 0,
+        dev_item: volume.device(),
+        label,
+        // Without a free-space tree this says "no v1 cache yet" rather than "a cache of generation 0".
+        cache_generation: Generation(if options.free_space_tree { 0 } else { u64::MAX }),
+        uuid_tree_generation: Generation(0),
+        metadata_uuid: Uuid::NIL,
+        nr_global_roots: 0,
+        sys_chunk_array,
+        backup_roots,
+    })
+}

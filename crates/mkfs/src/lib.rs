@@ -1,0 +1,18 @@
+//! What a new btrfs volume looks like: every block of it, from a few options.
+//!
+//! [`layout`] is pure: options in, bytes and their places out. [`Layout::write`] brings them onto a [`Medium`] in the
+//! order that leaves either no volume or a whole one. The result is the volume that mkfs.btrfs 6.2 makes of the same
+//! options; docs/format.md lists the few differences.
+
+mod blocks;
+mod chunks;
+mod error;
+mod layout;
+mod options;
+mod signature;
+mod trees;
+
+pub use error::{MkfsError, Result};
+pub use layout::{Layout, Medium, Placed, layout};
+pub use options::{MkfsOptions, Profile, random_uuid};
+pub use signature::existing_signature;

@@ -1,0 +1,268 @@
+//! The items of every tree of a new volume.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ubtrfs_format::items::{
+    BlockGroupItem, DevExtent, DevItem, DirEntry, ExtentFlags, ExtentItem, FileType, FreeSpaceInfo, InlineRef,
+    InodeItem, InodeRef, RootItem, Timespec, encode_dir_entry, encode_inode_ref,
+};
+use ubtrfs_format::{DirIndex, Generation, Ino, ItemType, Key, Logical, TreeId, Uuid, name_hash, objectid};
+
+use crate::blocks::{Items, PlacedTree};
+use crate::chunks::{Chunk, Chunks, DEVICE};
+use crate::options::MkfsOptions;
+
+/// The only transaction that a new volume has seen.
+pub(crate) const GENERATION: Generation = Generation(1);
+
+const DIRECTORY_MODE: u32 = 0o040_755;
+const DEFAULT_NAME: &[u8] = b"default";
+
+/// A new volume: its chunks, and its trees with their places (the chunk tree first, the root tree second).
+pub(crate) struct Volume<'a> {
+    pub options: &'a MkfsOptions,
+    pub chunks: &'a Chunks,
+    pub trees: &'a [PlacedTree],
+}
+
+/// The trees of a volume with these options, the chunk tree and the root tree first.
+pub(crate) fn tree_ids(options: &MkfsOptions) -> Vec<TreeId> {
+    let always = [
+        TreeId::CHUNK,
+        TreeId::ROOT,
+        TreeId::EXTENT,
+        TreeId::DEV,
+        TreeId::FS,
+        TreeId::CSUM,
+        TreeId::UUID,
+        TreeId::DATA_RELOC,
+    ];
+    let free_space = options.free_space_tree.then_some(TreeId::FREE_SPACE);
+    let block_group = options.block_group_tree.then_some(TreeId::BLOCK_GROUP);
+    always.into_iter().chain(free_space).chain(block_group).collect()
+}
+
+impl Volume<'_> {
+    /// The items of a tree, ascending.
+    pub fn items(&self, tree: TreeId) -> Items {
+        let mut items = match tree {
+            TreeId::CHUNK => self.chunk_tree(),
+            TreeId::ROOT => self.root_tree(),
+            TreeId::EXTENT => self.extent_tree(),
+            TreeId::DEV => self.device_tree(),
+            TreeId::FS => self.root_directory(u64::from(self.options.node_size()), self.now()),
+            TreeId::DATA_RELOC => self.root_directory(0, Timespec::default()),
+            TreeId::UUID => self.uuid_tree(),
+            TreeId::FREE_SPACE => self.free_space_tree(),
+            TreeId::BLOCK_GROUP => self.block_groups(),
+            _ => Items::new(),
+        };
+        items.sort_by_key(|(key, _)| *key);
+        items
+    }
+
+    /// Bytes of a chunk that blocks take; they stand at its start.
+    pub fn used(&self, chunk: &Chunk) -> u64 {
+        let end = chunk.start.plus(chunk.length);
+        let blocks = self.trees.iter().flat_map(|tree| &tree.blocks);
+        let inside = blocks.filter(|block| (chunk.start..end).contains(*block)).count() as u64;
+        inside * u64::from(self.options.node_size())
+    }
+
+    /// The device as the chunk tree and the superblock show it.
+    pub fn device(&self) -> DevItem {
+        let sector_size = self.options.sector_size;
+        DevItem {
+            devid: DEVICE,
+            total_bytes: self.options.usable_bytes(),
+            bytes_used: self.chunks.all.iter().map(|chunk| chunk.length * chunk.stripes.len() as u64).sum(),
+            io_align: sector_size,
+            io_width: sector_size,
+            sector_size,
+            uuid: self.options.device_uuid,
+            fsid: self.options.fsid,
+            ..DevItem::default()
+        }
+    }
+
+    fn now(&self) -> Timespec {
+        timespec(self.options.now)
+    }
+
+    fn chunk_tree(&self) -> Items {
+        let device = (Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, DEVICE.0), self.device().to_bytes().to_vec());
+        let chunks = self.chunks.all.iter().map(|chunk| (chunk_key(chunk), chunk.item(self.options).to_bytes()));
+        std::iter::once(device).chain(chunks).collect()
+    }
+
+    fn device_tree(&self) -> Items {
+        let extents = self.chunks.all.iter().flat_map(|chunk| chunk.stripes.iter().map(move |at| (chunk, at)));
+        extents
+            .map(|(chunk, at)| {
+                let extent = DevExtent {
+                    chunk_tree: TreeId::CHUNK.0,
+                    chunk_objectid: objectid::FIRST_CHUNK_TREE,
+                    chunk_offset: chunk.start,
+                    length: chunk.length,
+                    chunk_tree_uuid: self.options.chunk_tree_uuid,
+                };
+                (Key::new(DEVICE.0, ItemType::DEV_EXTENT, at.0), extent.to_bytes().to_vec())
+            })
+            .collect()
+    }
+
+    fn extent_tree(&self) -> Items {
+        let mut items = if self.options.block_group_tree { Items::new() } else { self.block_groups() };
+        for tree in self.trees {
+            for (bytenr, level) in tree.levels() {
+                let extent = ExtentItem {
+                    refs: 1,
+                    generation: GENERATION,
+                    flags: ExtentFlags::TREE_BLOCK,
+                    tree_block: None,
+                    inline_refs: vec![InlineRef::TreeBlock { root: tree.id }],
+                };
+                items.push((Key::new(bytenr.0, ItemType::METADATA_ITEM, level.into()), extent.to_bytes()));
+            }
+        }
+        items
+    }
+
+    fn block_groups(&self) -> Items {
+        let group = |chunk: &Chunk| {
+            let item = BlockGroupItem {
+                used: self.used(chunk),
+                chunk_objectid: objectid::FIRST_CHUNK_TREE,
+                flags: chunk.flags.0,
+            };
+            (Key::new(chunk.start.0, ItemType::BLOCK_GROUP_ITEM, chunk.length), item.to_bytes().to_vec())
+        };
+        self.chunks.all.iter().map(group).collect()
+    }
+
+    fn free_space_tree(&self) -> Items {
+        let mut items = Items::new();
+        for chunk in &self.chunks.all {
+            let used = self.used(chunk);
+            let info = FreeSpaceInfo { extent_count: 1, flags: 0 };
+            items.push((Key::new(chunk.start.0, ItemType::FREE_SPACE_INFO, chunk.length), info.to_bytes().to_vec()));
+            let free = Key::new(chunk.start.plus(used).0, ItemType::FREE_SPACE_EXTENT, chunk.length - used);
+            items.push((free, Vec::new()));
+        }
+        items
+    }
+
+    /// A tree's root directory: an inode whose only name is `..` in itself.
+    fn root_directory(&self, nbytes: u64, otime: Timespec) -> Items {
+        let mut items = self.directory(Ino::ROOT_DIR, Ino::ROOT_DIR, nbytes, otime);
+        items.sort_by_key(|(key, _)| *key);
+        items
+    }
+
+    fn directory(&self, ino: Ino, parent: Ino, nbytes: u64, otime: Timespec) -> Items {
+        let now = self.now();
+        let inode = InodeItem {
+            generation: GENERATION,
+            nbytes,
+            nlink: 1,
+            mode: DIRECTORY_MODE,
+            atime: now,
+            ctime: now,
+            mtime: now,
+            otime,
+            ..InodeItem::default()
+        };
+        vec![
+            (Key::new(ino.0, ItemType::INODE_ITEM, 0), inode.to_bytes().to_vec()),
+            (Key::new(ino.0, ItemType::INODE_REF, parent.0), inode_ref(b"..")),
+        ]
+    }
+
+    fn root_tree(&self) -> Items {
+        let directory = Ino(TreeId::ROOT_TREE_DIR.0);
+        let node_size = u64::from(self.options.node_size());
+        let mut items = self.directory(directory, directory, node_size, self.now());
+        let mut entry = Vec::new();
+        encode_dir_entry(
+            &mut entry,
+            &DirEntry {
+                location: Key::new(TreeId::FS.0, ItemType::ROOT_ITEM, u64::MAX),
+                transid: Generation(0),
+                file_type: FileType::Directory,
+                name: DEFAULT_NAME,
+                value: b"",
+            },
+        );
+        items.push((Key::new(directory.0, ItemType::DIR_ITEM, name_hash(DEFAULT_NAME)), entry));
+        items.push((Key::new(TreeId::FS.0, ItemType::INODE_REF, directory.0), inode_ref(DEFAULT_NAME)));
+        let listed = self.trees.iter().filter(|tree| !matches!(tree.id, TreeId::ROOT | TreeId::CHUNK));
+        items.extend(listed.map(|tree| (Key::new(tree.id.0, ItemType::ROOT_ITEM, 0), self.root_item(tree))));
+        items
+    }
+
+    fn root_item(&self, tree: &PlacedTree) -> Vec<u8> {
+        let node_size = u64::from(self.options.node_size());
+        let is_top_level = tree.id == TreeId::FS;
+        let born = if is_top_level { self.now() } else { Timespec::default() };
+        let has_directory = is_top_level || tree.id == TreeId::DATA_RELOC;
+        let item = RootItem {
+            inode: InodeItem {
+                generation: GENERATION,
+                size: 3,
+                nbytes: node_size,
+                nlink: 1,
+                mode: DIRECTORY_MODE,
+                ..InodeItem::default()
+            },
+            generation: GENERATION,
+            root_dirid: if has_directory { Ino::ROOT_DIR } else { Ino(0) },
+            bytenr: tree.root(),
+            byte_limit: 0,
+            bytes_used: tree.blocks.len() as u64 * node_size,
+            last_snapshot: Generation(0),
+            flags: 0,
+            refs: 1,
+            drop_progress: Key::default(),
+            drop_level: 0,
+            level: tree.level(),
+            generation_v2: GENERATION,
+            uuid: if is_top_level { self.options.subvolume_uuid } else { Uuid::NIL },
+            parent_uuid: Uuid::NIL,
+            received_uuid: Uuid::NIL,
+            transids: [0; 4],
+            times: [born, born, Timespec::default(), Timespec::default()],
+        };
+        item.to_bytes()
+    }
+
+    fn uuid_tree(&self) -> Items {
+        let (high, low) = self.options.subvolume_uuid.0.split_at(8);
+        let half = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        let key = Key::new(half(high), ItemType::UUID_KEY_SUBVOL, half(low));
+        vec![(key, TreeId::FS.0.to_le_bytes().to_vec())]
+    }
+}
+
+/// The key of a chunk's item.
+pub(crate) fn chunk_key(chunk: &Chunk) -> Key {
+    Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, chunk.start.0)
+}
+
+/// The address of block number `index` after `start`.
+pub(crate) fn block_at(start: Logical, index: usize, node_size: u32) -> Logical {
+    start.plus(index as u64 * u64::from(node_size))
+}
+
+fn inode_ref(name: &[u8]) -> Vec<u8> {
+    let mut item = Vec::new();
+    encode_inode_ref(&mut item, InodeRef { index: DirIndex(0), name });
+    item
+}
+
+fn timespec(time: SystemTime) -> Timespec {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => Timespec { sec: since.as_secs(), nsec: since.subsec_nanos() },
+        // A clock before 1970 is a clock that was never set.
+        Err(_) => Timespec::default(),
+    }
+}
