@@ -1,0 +1,291 @@
+//! The map of a file as a committed tree has it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ubtrfs_format::items::{Compression, FileExtent, FileExtentKind};
+use ubtrfs_format::{Ino, ItemType, Key};
+use ubtrfs_tree::{Item, Reader, Tree};
+
+use super::error::{DataError, ExtentProblem, Result};
+use super::piece::{ExtentPiece, InlinePiece, Mapped, Piece};
+
+/// The most bytes that a packed extent can have, packed or unpacked.
+pub(crate) const MAX_PACKED: u64 = 128 * 1024;
+
+/// The lowest layer of a file's map.
+pub(crate) trait PieceSource {
+    /// The pieces of the file in `range`, in order and without gaps (nothing is a hole). Ends after an error.
+    fn pieces_in(&self, range: Range<u64>) -> Box<dyn Iterator<Item = Result<Mapped>> + '_>;
+}
+
+/// Of a file that no tree knows yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unborn;
+
+impl PieceSource for Unborn {
+    fn pieces_in(&self, range: Range<u64>) -> Box<dyn Iterator<Item = Result<Mapped>> + '_> {
+        let hole = Mapped { start: range.start, len: range.end.saturating_sub(range.start), piece: Piece::Hole };
+        Box::new((hole.len > 0).then_some(Ok(hole)).into_iter())
+    }
+}
+
+/// The file extent items of one inode in a tree.
+#[derive(Clone, Debug)]
+pub(crate) struct Committed<R> {
+    tree: Tree<R>,
+    ino: Ino,
+    sector_size: u32,
+}
+
+impl<R: Reader + Clone> Committed<R> {
+    /// Those of inode `ino` in `tree`.
+    pub(crate) fn new(tree: Tree<R>, ino: Ino, sector_size: u32) -> Self {
+        Self { tree, ino, sector_size }
+    }
+
+    /// The pieces in `range`, in order and without gaps.
+    pub(crate) fn pieces(&self, range: Range<u64>) -> Result<Vec<Mapped>> {
+        self.pieces_in(range).collect()
+    }
+
+    fn key(&self, offset: u64) -> Key {
+        Key::new(self.ino.0, ItemType::EXTENT_DATA, offset)
+    }
+
+    /// The pieces that items stand for, from the one that covers the start of `range` on.
+    fn items(&self, range: &Range<u64>) -> impl Iterator<Item = Result<Mapped>> + use<R> {
+        let this = self.clone();
+        let covering = self.tree.last_at_or_before(&self.key(range.start));
+        let first = match covering {
+            Ok(Some(item)) if item.key.objectid == self.ino.0 && item.key.item_type == ItemType::EXTENT_DATA => {
+                item.key.offset
+            }
+            Ok(_) => range.start,
+            Err(error) => return Either::Failed(Some(error.into())),
+        };
+        let items = self.tree.range(self.key(first)..=self.key(range.end.saturating_sub(1)));
+        let mut end = 0;
+        Either::Items(items.map(move |item| {
+            let mapped = this.mapped(&item?)?;
+            if mapped.start < end {
+                return Err(this.problem(mapped.start, ExtentProblem::Overlap));
+            }
+            end = mapped.end();
+            Ok(mapped)
+        }))
+    }
+
+    fn problem(&self, offset: u64, problem: ExtentProblem) -> DataError {
+        DataError::Extent { ino: self.ino, offset, problem }
+    }
+
+    fn mapped(&self, item: &Item) -> Result<Mapped> {
+        let start = item.key.offset;
+        let extent = FileExtent::parse(item).map_err(|source| DataError::Item {
+            what: "file extent item",
+            offset: start,
+            source,
+        })?;
+        check(start, &extent, self.sector_size.into()).map_err(|problem| self.problem(start, problem))
+    }
+}
+
+impl<R: Reader + Clone> PieceSource for Committed<R> {
+    fn pieces_in(&self, range: Range<u64>) -> Box<dyn Iterator<Item = Result<Mapped>> + '_> {
+        if range.is_empty() {
+            return Box::new(std::iter::empty());
+        }
+        let mut items = self.items(&range);
+        let mut at = range.start;
+        let mut ahead: Option<Mapped> = None;
+        Box::new(std::iter::from_fn(move || {
+            while at < range.end {
+                let next = match ahead.take().map(Ok).or_else(|| items.next()) {
+                    Some(Ok(next)) => Some(next),
+                    Some(Err(error)) => {
+                        at = range.end;
+                        return Some(Err(error));
+                    }
+                    None => None,
+                };
+                let next = match next {
+                    Some(next) if next.end() <= at => continue,
+                    Some(next) if next.start <= at => next,
+                    later => {
+                        let end = later.as_ref().map_or(range.end, |later| later.start.min(range.end));
+                        ahead = later;
+                        Mapped { start: at, len: end - at, piece: Piece::Hole }
+                    }
+                };
+                let next = next.clipped(&(at..range.end))?;
+                at = next.end();
+                return Some(Ok(next));
+            }
+            None
+        }))
+    }
+}
+
+/// An iterator over items, or over the error that kept it from beginning.
+enum Either<I> {
+    Items(I),
+    Failed(Option<DataError>),
+}
+
+impl<I: Iterator<Item = Result<Mapped>>> Iterator for Either<I> {
+    type Item = Result<Mapped>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Self::Items(items) => items.next(),
+            Self::Failed(error) => error.take().map(Err),
+        }
+    }
+}
+
+/// What the file extent item at `start` stands for, if it says nothing impossible.
+pub(crate) fn check(start: u64, extent: &FileExtent<'_>, sector: u64) -> std::result::Result<Mapped, ExtentProblem> {
+    if !start.is_multiple_of(sector) {
+        return Err(ExtentProblem::Misaligned);
+    }
+    match extent.kind {
+        FileExtentKind::Inline(data) => {
+            if start != 0 {
+                return Err(ExtentProblem::InlineNotFirst);
+            }
+            let plain = extent.compression == Compression::None;
+            if extent.ram_bytes > sector || data.is_empty() || (plain && data.len() as u64 != extent.ram_bytes) {
+                return Err(ExtentProblem::InlineLength);
+            }
+            let inline = InlinePiece {
+                data: Arc::from(data),
+                ram_bytes: extent.ram_bytes,
+                compression: extent.compression,
+                generation: extent.generation,
+            };
+            Ok(Mapped { start, len: sector, piece: Piece::Inline(inline) })
+        }
+        FileExtentKind::Regular { disk_bytenr, disk_num_bytes, offset, num_bytes, prealloc } => {
+            if num_bytes == 0 {
+                return Err(ExtentProblem::Empty);
+            }
+            if !num_bytes.is_multiple_of(sector) {
+                return Err(ExtentProblem::Misaligned);
+            }
+            if start.checked_add(num_bytes).is_none() {
+                return Err(ExtentProblem::Overflow);
+            }
+            if disk_bytenr.0 == 0 {
+                return Ok(Mapped { start, len: num_bytes, piece: Piece::Hole });
+            }
+            let piece = ExtentPiece {
+                disk_bytenr,
+                disk_num_bytes,
+                offset,
+                ram_bytes: extent.ram_bytes,
+                compression: extent.compression,
+                prealloc,
+                generation: extent.generation,
+            };
+            check_extent(&piece, num_bytes, sector)?;
+            Ok(Mapped { start, len: num_bytes, piece: Piece::Extent(piece) })
+        }
+    }
+}
+
+fn check_extent(piece: &ExtentPiece, num_bytes: u64, sector: u64) -> std::result::Result<(), ExtentProblem> {
+    let lengths = [piece.disk_bytenr.0, piece.disk_num_bytes, piece.offset, piece.ram_bytes];
+    if lengths.iter().any(|length| !length.is_multiple_of(sector)) {
+        return Err(ExtentProblem::Misaligned);
+    }
+    if piece.disk_bytenr.0.checked_add(piece.disk_num_bytes).is_none() {
+        return Err(ExtentProblem::Overflow);
+    }
+    if piece.offset.checked_add(num_bytes).is_none_or(|end| end > piece.unpacked_len()) {
+        return Err(ExtentProblem::BeyondExtent);
+    }
+    if piece.compression != Compression::None {
+        if piece.prealloc {
+            return Err(ExtentProblem::PackedPrealloc);
+        }
+        if piece.ram_bytes > MAX_PACKED || piece.disk_num_bytes > MAX_PACKED {
+            return Err(ExtentProblem::PackedTooLarge);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use ubtrfs_format::{Generation, Logical};
+
+    use super::*;
+
+    fn regular(ram_bytes: u64, disk: [u64; 4]) -> FileExtent<'static> {
+        let [disk_bytenr, disk_num_bytes, offset, num_bytes] = disk;
+        FileExtent {
+            generation: Generation(7),
+            ram_bytes,
+            compression: Compression::None,
+            kind: FileExtentKind::Regular {
+                disk_bytenr: Logical(disk_bytenr),
+                disk_num_bytes,
+                offset,
+                num_bytes,
+                prealloc: false,
+            },
+        }
+    }
+
+    fn problem(start: u64, extent: &FileExtent<'_>) -> Option<ExtentProblem> {
+        check(start, extent, 4096).err()
+    }
+
+    #[test]
+    fn impossible_extents_are_told_by_kind() {
+        let good = regular(8192, [1 << 20, 8192, 4096, 4096]);
+        assert_eq!(problem(4096, &good), None);
+        assert_eq!(problem(100, &good), Some(ExtentProblem::Misaligned));
+        assert_eq!(problem(u64::MAX - 4095, &good), Some(ExtentProblem::Overflow));
+        assert_eq!(problem(0, &regular(8192, [1 << 20, 8192, 4096, 8192])), Some(ExtentProblem::BeyondExtent));
+        assert_eq!(
+            problem(0, &regular(8192, [1 << 20, 8192, u64::MAX - 4095, 8192])),
+            Some(ExtentProblem::BeyondExtent)
+        );
+        assert_eq!(problem(0, &regular(8192, [1 << 20, 8192, 0, 0])), Some(ExtentProblem::Empty));
+        assert_eq!(problem(0, &regular(8192, [1 << 20, 8192, 0, 100])), Some(ExtentProblem::Misaligned));
+        assert_eq!(problem(0, &regular(8192, [u64::MAX - 4095, 8192, 0, 4096])), Some(ExtentProblem::Overflow));
+        let packed = FileExtent { compression: Compression::Zlib, ..regular(1 << 20, [1 << 20, 4096, 0, 4096]) };
+        assert_eq!(problem(0, &packed), Some(ExtentProblem::PackedTooLarge));
+        let packed = FileExtent { compression: Compression::Zlib, ..regular(128 << 10, [1 << 20, 4096, 0, 128 << 10]) };
+        assert_eq!(problem(0, &packed), None);
+    }
+
+    #[test]
+    fn a_wrong_ram_size_of_an_unpacked_extent_does_no_harm() {
+        assert_eq!(problem(0, &regular(4096, [1 << 20, 8192, 4096, 4096])), None);
+    }
+
+    #[test]
+    fn inline_content_covers_its_sector_and_stands_at_the_start_only() {
+        let inline = FileExtent {
+            generation: Generation(7),
+            ram_bytes: 5,
+            compression: Compression::None,
+            kind: FileExtentKind::Inline(b"hello"),
+        };
+        assert_eq!(check(0, &inline, 4096).unwrap().len, 4096);
+        assert_eq!(problem(4096, &inline), Some(ExtentProblem::InlineNotFirst));
+        assert_eq!(problem(0, &FileExtent { ram_bytes: 6, ..inline }), Some(ExtentProblem::InlineLength));
+        let packed = FileExtent { ram_bytes: 4097, compression: Compression::Zstd, ..inline };
+        assert_eq!(problem(0, &packed), Some(ExtentProblem::InlineLength));
+    }
+
+    #[test]
+    fn an_unborn_file_is_one_hole() {
+        let pieces: Vec<_> = Unborn.pieces_in(5..10).map(Result::unwrap).collect();
+        assert_eq!(pieces, [Mapped { start: 5, len: 5, piece: Piece::Hole }]);
+        assert_eq!(Unborn.pieces_in(5..5).count(), 0);
+    }
+}

@@ -1,0 +1,668 @@
+//! Dirty bytes of one file: written by programs, not yet on their way to disk.
+//!
+//! They are kept by whole sectors, since only those can be written out. A sector of which a program wrote a part must
+//! first be given its old content ([`DirtyData::sectors_to_fill`]), unless it has none.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use ubtrfs_volume::{Buffer, SharedBuffer};
+
+/// Blocks start at multiples of this many bytes of the file, and have at most this many.
+const BLOCK: usize = 64 * 1024;
+/// By how much a block that became too small grows: a file that is written in small steps is copied rarely.
+const GROWTH: usize = 4;
+
+/// Dirty sectors of one file.
+#[derive(Debug)]
+pub(crate) struct DirtyData {
+    /// Bytes of a sector: a power of two from 4 KiB to the size of a block.
+    sector: usize,
+    /// By their number: offset in the file / [`BLOCK`].
+    blocks: BTreeMap<u64, Block>,
+    /// Memory that the blocks take.
+    bytes: usize,
+}
+
+/// Adjacent dirty sectors, taken out of the dirty data to be written.
+#[derive(Debug)]
+pub(crate) struct DirtyRun {
+    /// Offset in the file.
+    pub(crate) offset: u64,
+    /// The content, each a multiple of the sector size and aligned for direct I/O.
+    pub(crate) buffers: Vec<SharedBuffer>,
+}
+
+impl DirtyRun {
+    /// Bytes of the run.
+    pub(crate) fn len(&self) -> u64 {
+        self.buffers.iter().map(|buffer| buffer.len() as u64).sum()
+    }
+}
+
+impl DirtyData {
+    /// No dirty data, of a file on a volume with this sector size.
+    pub(crate) fn new(sector_size: u32) -> Self {
+        let sector = (sector_size as usize).clamp(4096, BLOCK).next_power_of_two();
+        Self { sector, blocks: BTreeMap::new(), bytes: 0 }
+    }
+
+    /// Moves all of it out and leaves nothing.
+    #[must_use]
+    pub(crate) fn take(&mut self) -> Self {
+        Self { sector: self.sector, blocks: std::mem::take(&mut self.blocks), bytes: std::mem::take(&mut self.bytes) }
+    }
+
+    /// Whether nothing is dirty.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// Memory that the data takes, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Offsets of the sectors whose old content must be given to [`Self::fill`] before `len` bytes are written at
+    /// `offset` of a file of `old_size` bytes: those that are not dirty and keep some of their old bytes.
+    ///
+    /// Before the file is cut to a size inside a sector, ask with that size as `offset` and a length of 0.
+    pub(crate) fn sectors_to_fill(&self, offset: u64, len: u64, old_size: u64) -> impl Iterator<Item = u64> + use<> {
+        let sector = self.sector as u64;
+        let end = offset.saturating_add(len);
+        let first = offset - offset % sector;
+        let last = end - end % sector;
+        let needs = |start: u64| {
+            let old_end = start.saturating_add(sector).min(old_size);
+            let keeps_some = start < old_end && (offset > start || end < old_end);
+            (keeps_some && !self.covers(start..start + 1)).then_some(start)
+        };
+        let partial_last = (last != first && end > last).then_some(last);
+        let partial_first = (offset > first || (last == first && end > first)).then_some(first);
+        [partial_first.and_then(needs), partial_last.and_then(needs)].into_iter().flatten()
+    }
+
+    /// Makes the sector at `sector_offset` dirty with its old content, of which what is missing is zero. A sector that
+    /// is dirty already stays as it is: its content is newer.
+    pub(crate) fn fill(&mut self, sector_offset: u64, content: &[u8]) {
+        debug_assert!(sector_offset.is_multiple_of(self.sector as u64) && content.len() <= self.sector);
+        if self.covers(sector_offset..sector_offset + 1) {
+            return;
+        }
+        if content.is_empty() {
+            self.write(sector_offset, &[0]);
+        } else {
+            self.write(sector_offset, &content[..content.len().min(self.sector)]);
+        }
+    }
+
+    /// Bytes that would become dirty if `len` bytes were written at `offset`: what space must be found for.
+    pub(crate) fn newly_dirty(&self, offset: u64, len: u64) -> u64 {
+        if len == 0 {
+            return 0;
+        }
+        let sector = self.sector as u64;
+        let start = offset - offset % sector;
+        let end = offset.saturating_add(len).div_ceil(sector).saturating_mul(sector);
+        let mut dirty = 0;
+        for (at, run) in self.ranges_from(start) {
+            if at >= end {
+                break;
+            }
+            dirty += (at + run).min(end) - at;
+        }
+        end - start - dirty
+    }
+
+    /// Writes. Sectors that become dirty by this and are written in part are zero elsewhere.
+    pub(crate) fn write(&mut self, offset: u64, mut data: &[u8]) {
+        let mut at = offset;
+        while !data.is_empty() {
+            let within = (at % BLOCK as u64) as usize;
+            let (now, rest) = data.split_at(data.len().min(BLOCK - within));
+            let sector = self.sector;
+            self.block(at / BLOCK as u64, within..within + now.len()).write(sector, within, now);
+            at += now.len() as u64;
+            data = rest;
+        }
+    }
+
+    /// Copies what is dirty of the file from `offset` on over `out`, and leaves the rest of it alone.
+    pub(crate) fn overlay(&self, offset: u64, out: &mut [u8]) {
+        let end = offset.saturating_add(out.len() as u64);
+        if offset == end {
+            return;
+        }
+        for (number, block) in self.blocks.range(offset / BLOCK as u64..=(end - 1) / BLOCK as u64) {
+            let base = number * BLOCK as u64;
+            for run in block.runs() {
+                let start = (base + (run.start * self.sector) as u64).max(offset);
+                let stop = (base + (run.end * self.sector) as u64).min(end);
+                if start < stop {
+                    let (from, len) = ((start - base) as usize, (stop - start) as usize);
+                    let to = (start - offset) as usize;
+                    out[to..to + len].copy_from_slice(block.slice(from..from + len));
+                }
+            }
+        }
+    }
+
+    /// Whether every sector that `range` touches is dirty.
+    pub(crate) fn covers(&self, range: Range<u64>) -> bool {
+        if range.is_empty() {
+            return true;
+        }
+        let mut at = range.start;
+        for (start, len) in self.ranges_from(range.start) {
+            if start > at {
+                return false;
+            }
+            at = start + len;
+            if at >= range.end {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Cuts the file to `size` bytes: sectors beyond are dropped, and the rest of the last one becomes zero. (If the
+    /// last one isn't dirty and holds old content, it has to be filled before, or its old tail would come back.)
+    pub(crate) fn truncate(&mut self, size: u64) {
+        let sector = self.sector as u64;
+        let Some(keep) = size.checked_next_multiple_of(sector) else { return };
+        self.discard(keep..u64::MAX);
+        if keep != size && self.covers(size..size + 1) {
+            let within = (size % BLOCK as u64) as usize;
+            let end = within.next_multiple_of(self.sector);
+            let sector = self.sector;
+            self.block(size / BLOCK as u64, within..end).own(sector, within..end).fill(0);
+        }
+    }
+
+    /// Forgets the sectors in `range`, which starts and ends at sectors' bounds.
+    pub(crate) fn discard(&mut self, range: Range<u64>) {
+        debug_assert!(range.start.is_multiple_of(self.sector as u64));
+        if range.is_empty() {
+            return;
+        }
+        let (first, last) = (range.start / BLOCK as u64, (range.end - 1) / BLOCK as u64);
+        let touched: Vec<u64> = self.blocks.range(first..=last).map(|(&number, _)| number).collect();
+        for number in touched {
+            let base = number * BLOCK as u64;
+            let from = (range.start.saturating_sub(base) as usize / self.sector).min(BLOCK / self.sector);
+            let to = (range.end.saturating_sub(base).min(BLOCK as u64) as usize).div_ceil(self.sector);
+            let Some(block) = self.blocks.get_mut(&number) else { continue };
+            block.dirty &= !mask(from..to);
+            if block.dirty == 0 {
+                self.bytes -= block.bytes.len();
+                self.blocks.remove(&number);
+            }
+        }
+    }
+
+    /// All dirty ranges in order: offset and length, adjacent ones as one.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.ranges_from(0)
+    }
+
+    /// The first dirty range that ends after `from`, cut to start at `from` at the earliest and to have at most
+    /// `max_len` bytes: offset and length.
+    pub(crate) fn next_run(&self, from: u64, max_len: u64) -> Option<(u64, u64)> {
+        let mut run: Option<(u64, u64)> = None;
+        for (start, len) in self.block_runs(from) {
+            match &mut run {
+                Some((offset, total)) if *offset + *total == start && *total < max_len => *total += len,
+                Some(_) => break,
+                None => run = Some((start, len)),
+            }
+        }
+        run.map(|(offset, len)| (offset, len.min(max_len)))
+    }
+
+    /// Takes the first dirty range out, but not more than `max_len` bytes (rounded down to sectors; one sector at
+    /// least). The content is not copied: what stays dirty of a block shares its memory until it is written again.
+    pub(crate) fn take_run(&mut self, max_len: u64) -> Option<DirtyRun> {
+        let sector = self.sector as u64;
+        let (offset, len) = self.next_run(0, (max_len - max_len % sector).max(sector))?;
+        let end = offset + len;
+        let mut buffers = Vec::with_capacity(len as usize / BLOCK + 2);
+        let mut at = offset;
+        while at < end {
+            let number = at / BLOCK as u64;
+            let within = (at % BLOCK as u64) as usize;
+            let stop = (end - number * BLOCK as u64).min(BLOCK as u64) as usize;
+            let Some(block) = self.blocks.remove(&number) else { break };
+            let size = block.bytes.len();
+            let (shared, rest) = block.take(self.sector, within..stop);
+            buffers.push(shared);
+            match rest {
+                Some(rest) => drop(self.blocks.insert(number, rest)),
+                None => self.bytes -= size,
+            }
+            at = number * BLOCK as u64 + stop as u64;
+        }
+        Some(DirtyRun { offset, buffers })
+    }
+
+    /// Dirty ranges from `from` on, adjacent ones as one.
+    fn ranges_from(&self, from: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let mut runs = self.block_runs(from).peekable();
+        std::iter::from_fn(move || {
+            let (offset, mut total) = runs.next()?;
+            while let Some((_, len)) = runs.next_if(|(start, _)| *start == offset + total) {
+                total += len;
+            }
+            Some((offset, total))
+        })
+    }
+
+    /// Dirty ranges from `from` on, none longer than a block.
+    fn block_runs(&self, from: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let sector = self.sector;
+        self.blocks.range(from / BLOCK as u64..).flat_map(move |(number, block)| {
+            let base = number * BLOCK as u64;
+            block.runs().filter_map(move |run| {
+                let start = (base + (run.start * sector) as u64).max(from);
+                let end = base + (run.end * sector) as u64;
+                (start < end).then(|| (start, end - start))
+            })
+        })
+    }
+
+    /// The block with this number, with room for `span` of its bytes.
+    fn block(&mut self, number: u64, span: Range<usize>) -> &mut Block {
+        if !self.blocks.contains_key(&number) {
+            // Who filled the block before this one writes on: give the new one its full size at once.
+            let before = number.checked_sub(1).and_then(|before| self.blocks.get(&before));
+            let goes_on = before.is_some_and(|before| before.dirty == mask(0..BLOCK / self.sector));
+            let window = if goes_on { 0..BLOCK } else { window(self.sector, span.clone()) };
+            self.bytes += window.len();
+            self.blocks.insert(number, Block::new(&window));
+        }
+        let bytes = &mut self.bytes;
+        let sector = self.sector;
+        // The entry is there: it was looked up or inserted above.
+        let block = self.blocks.entry(number).or_insert_with(|| Block::new(&window(sector, span.clone())));
+        let have = block.window();
+        if span.start < have.start || span.end > have.end {
+            let wanted = window(sector, span.start.min(have.start)..span.end.max(have.end));
+            *bytes += wanted.len() - have.len();
+            block.grow(&wanted);
+        }
+        block
+    }
+}
+
+/// The smallest window of a block that holds `span`: it has the sector's size times a power of [`GROWTH`] (or the
+/// block's), and starts at a multiple of its size.
+fn window(sector: usize, span: Range<usize>) -> Range<usize> {
+    let mut len = sector;
+    while len < BLOCK && span.start / len != (span.end - 1) / len {
+        len = (len * GROWTH).min(BLOCK);
+    }
+    let start = span.start / len * len;
+    start..start + len
+}
+
+/// The bits of these sectors of a block.
+fn mask(sectors: Range<usize>) -> u32 {
+    if sectors.is_empty() { 0 } else { ((1_u32 << sectors.len()) - 1) << sectors.start }
+}
+
+/// Up to 64 KiB of a file, of which memory holds the part (the window) that was written.
+#[derive(Debug)]
+struct Block {
+    /// Where in the block the memory begins.
+    start: usize,
+    /// Content of the window; what is not dirty in it has no meaning.
+    bytes: Bytes,
+    /// A bit for each dirty sector of the block.
+    dirty: u32,
+}
+
+#[derive(Debug)]
+enum Bytes {
+    /// Ours alone.
+    Own(Buffer),
+    /// A part of it is being written to disk: it must not change.
+    Shared(SharedBuffer),
+}
+
+impl Bytes {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Own(buffer) => buffer,
+            Self::Shared(buffer) => buffer,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.as_slice().len()
+    }
+}
+
+impl Block {
+    fn new(window: &Range<usize>) -> Self {
+        Self { start: window.start, bytes: Bytes::Own(Buffer::for_reading(window.len())), dirty: 0 }
+    }
+
+    /// The part of the block that memory holds.
+    fn window(&self) -> Range<usize> {
+        self.start..self.start + self.bytes.len()
+    }
+
+    /// The bytes of this part of the block, which lies in the window.
+    fn slice(&self, part: Range<usize>) -> &[u8] {
+        &self.bytes.as_slice()[part.start - self.start..part.end - self.start]
+    }
+
+    /// The bytes of this part of the block, to be changed: what is shared with I/O is copied before.
+    fn own(&mut self, sector: usize, part: Range<usize>) -> &mut [u8] {
+        if let Bytes::Shared(shared) = &self.bytes {
+            let mut buffer = Buffer::for_reading(shared.len());
+            for run in self.runs() {
+                let dirty = run.start * sector - self.start..run.end * sector - self.start;
+                buffer[dirty.clone()].copy_from_slice(&shared[dirty]);
+            }
+            self.bytes = Bytes::Own(buffer);
+        }
+        let part = part.start - self.start..part.end - self.start;
+        match &mut self.bytes {
+            Bytes::Own(buffer) => &mut buffer[part],
+            Bytes::Shared(_) => unreachable!("the buffer was made our own above"),
+        }
+    }
+
+    /// Moves the content to a window that holds the old one.
+    fn grow(&mut self, wanted: &Range<usize>) {
+        let mut buffer = Buffer::for_reading(wanted.len());
+        let have = self.window();
+        buffer[have.start - wanted.start..have.end - wanted.start].copy_from_slice(self.bytes.as_slice());
+        self.start = wanted.start;
+        self.bytes = Bytes::Own(buffer);
+    }
+
+    /// Writes `data` at byte `at` of the block, inside the window.
+    fn write(&mut self, sector: usize, at: usize, data: &[u8]) {
+        let end = at + data.len();
+        let (first, last) = (at / sector, (end - 1) / sector);
+        let outer = first * sector..(last + 1) * sector;
+        let clean_head = self.dirty & mask(first..first + 1) == 0;
+        let clean_tail = self.dirty & mask(last..last + 1) == 0;
+        let bytes = self.own(sector, outer.clone());
+        let (from, to) = (at - outer.start, end - outer.start);
+        if clean_head {
+            bytes[..from].fill(0);
+        }
+        if clean_tail {
+            bytes[to..].fill(0);
+        }
+        bytes[from..to].copy_from_slice(data);
+        self.dirty |= mask(first..last + 1);
+    }
+
+    /// Takes this part, all of it dirty, out; also gives back the block with what remains dirty.
+    fn take(mut self, sector: usize, part: Range<usize>) -> (SharedBuffer, Option<Self>) {
+        let shared = match self.bytes {
+            Bytes::Own(buffer) => buffer.share(),
+            Bytes::Shared(shared) => shared,
+        };
+        let taken = shared.slice(part.start - self.start..part.end - self.start);
+        self.dirty &= !mask(part.start / sector..part.end / sector);
+        let rest = (self.dirty != 0).then_some(Self { bytes: Bytes::Shared(shared), ..self });
+        (taken, rest)
+    }
+
+    /// Runs of adjacent dirty sectors.
+    fn runs(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let mut bits = self.dirty;
+        std::iter::from_fn(move || {
+            if bits == 0 {
+                return None;
+            }
+            let start = bits.trailing_zeros() as usize;
+            let run = start..start + (bits >> start).trailing_ones() as usize;
+            bits &= !mask(run.clone());
+            Some(run)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const KIB: u64 = 1024;
+
+    #[test]
+    fn a_small_file_takes_a_sector_and_a_sequential_one_whole_blocks() {
+        let mut dirty = DirtyData::new(4096);
+        dirty.write(0, b"hello");
+        assert_eq!(dirty.bytes(), 4096);
+        dirty.write(4096, &[1; 4096]);
+        assert_eq!(dirty.bytes(), 16384);
+        for offset in (8 * KIB..64 * KIB).step_by(4096) {
+            dirty.write(offset, &[2; 4096]);
+        }
+        dirty.write(64 * KIB, &[3; 10]);
+        assert_eq!(dirty.bytes(), 128 * 1024);
+        dirty.write(1 << 40, &[3; 10]);
+        assert_eq!(dirty.bytes(), 132 * 1024);
+        assert_eq!(dirty.ranges().collect::<Vec<_>>(), [(0, 68 * KIB), (1 << 40, 4096)]);
+    }
+
+    #[test]
+    fn only_sectors_that_keep_old_bytes_need_filling() {
+        let dirty = DirtyData::new(4096);
+        let ask = |offset, len, size| dirty.sectors_to_fill(offset, len, size).collect::<Vec<_>>();
+        assert_eq!(ask(0, 4096, 1 << 20), []);
+        assert_eq!(ask(10, 10, 1 << 20), [0]);
+        assert_eq!(ask(10, 8192, 1 << 20), [0, 8192]);
+        assert_eq!(ask(0, 100, 50), [], "all old bytes are overwritten");
+        assert_eq!(ask(0, 100, 101), [0]);
+        assert_eq!(ask(4096, 100, 4096), [], "append");
+        assert_eq!(ask(4100, 100, 4100), [4096], "append inside a sector");
+        assert_eq!(ask(4096, 5000, 8192), [], "the last sector lies beyond the old end");
+        assert_eq!(ask(5000, 0, 1 << 20), [4096], "truncate");
+        assert_eq!(ask(8192, 0, 1 << 20), []);
+        let mut dirty = dirty;
+        dirty.fill(0, b"old");
+        assert_eq!(dirty.sectors_to_fill(1, 1, 3).count(), 0);
+        dirty.write(1, b"L");
+        dirty.fill(0, b"older");
+        let mut out = [9; 6];
+        dirty.overlay(0, &mut out);
+        assert_eq!(&out, b"oLd\0\0\0");
+    }
+
+    #[test]
+    fn what_is_taken_does_not_change_when_the_rest_is_written_again() {
+        let mut dirty = DirtyData::new(4096);
+        dirty.write(0, &[1; 16384]);
+        let run = dirty.take_run(8192).unwrap();
+        assert_eq!((run.offset, run.len(), run.buffers.len()), (0, 8192, 1));
+        assert_eq!(dirty.ranges().collect::<Vec<_>>(), [(8192, 8192)]);
+        dirty.write(0, &[2; 10000]);
+        assert!(run.buffers[0].iter().all(|&byte| byte == 1));
+        let rest = dirty.take_run(1 << 20).unwrap();
+        assert_eq!((rest.offset, rest.len()), (0, 16384));
+        assert!(rest.buffers[0][..10000].iter().all(|&byte| byte == 2));
+        assert!(rest.buffers[0][10000..].iter().all(|&byte| byte == 1));
+        assert!(dirty.is_empty() && dirty.bytes() == 0 && dirty.take_run(4096).is_none());
+    }
+
+    #[test]
+    fn runs_are_aligned_for_direct_io_and_span_blocks() {
+        let mut dirty = DirtyData::new(4096);
+        dirty.write(60 * KIB + 5, &vec![7; 100_000]);
+        let run = dirty.take_run(1 << 20).unwrap();
+        assert_eq!((run.offset, run.len()), (60 * KIB, 102_400));
+        for buffer in &run.buffers {
+            assert!(buffer.len().is_multiple_of(4096) && (buffer.as_ptr() as usize).is_multiple_of(4096));
+        }
+        assert_eq!(run.buffers[0][..6], [0, 0, 0, 0, 0, 7]);
+    }
+
+    #[test]
+    fn new_dirt_is_counted_by_sectors() {
+        let mut dirty = DirtyData::new(4096);
+        dirty.write(4096, &[1; 4096]);
+        assert_eq!(dirty.newly_dirty(0, 0), 0);
+        assert_eq!(dirty.newly_dirty(4095, 1), 4096);
+        assert_eq!(dirty.newly_dirty(4096, 1), 0);
+        assert_eq!(dirty.newly_dirty(10, 100_000), 98_304);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Write(u64, usize, u8),
+        Fill(u64, u8),
+        Truncate(u64),
+        Discard(u64, u64),
+        TakeRun(u64),
+        Take,
+    }
+
+    const SIZE: u64 = 320 * KIB;
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (0..SIZE - 70_000, 1..70_000_usize, 1..=255_u8).prop_map(|(at, len, byte)| Step::Write(at, len, byte)),
+            6 => (0..SIZE - 5000, 1..5000_usize, 1..=255_u8).prop_map(|(at, len, byte)| Step::Write(at, len, byte)),
+            2 => (0..SIZE, 1..=255_u8).prop_map(|(at, byte)| Step::Fill(at, byte)),
+            1 => (0..SIZE).prop_map(Step::Truncate),
+            2 => (0..SIZE, 0..SIZE).prop_map(|(a, b)| Step::Discard(a.min(b), a.max(b))),
+            3 => (1..200 * KIB).prop_map(Step::TakeRun),
+            1 => Just(Step::Take),
+        ]
+    }
+
+    /// Every sector that is dirty, with its content.
+    type Model = std::collections::BTreeMap<u64, Vec<u8>>;
+
+    fn model_write(model: &mut Model, sector: u64, at: u64, data: &[u8]) {
+        for (position, byte) in (at..).zip(data) {
+            let content = model.entry(position / sector).or_insert_with(|| vec![0; sector as usize]);
+            content[(position % sector) as usize] = *byte;
+        }
+    }
+
+    fn run_against_model(sector: u64, steps: Vec<Step>) -> Result<(), TestCaseError> {
+        let mut dirty = DirtyData::new(sector as u32);
+        let mut model = Model::new();
+        let mut in_flight: Vec<(SharedBuffer, Vec<u8>)> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Write(at, len, byte) => {
+                    prop_assert_eq!(
+                        dirty.newly_dirty(at, len as u64),
+                        (at / sector..=(at + len as u64 - 1) / sector).filter(|n| !model.contains_key(n)).count()
+                            as u64
+                            * sector
+                    );
+                    let data: Vec<u8> = (0..len).map(|index| byte.wrapping_add((index / 100) as u8)).collect();
+                    dirty.write(at, &data);
+                    model_write(&mut model, sector, at, &data);
+                }
+                Step::Fill(at, byte) => {
+                    let number = at / sector;
+                    let content = vec![byte; (at % sector) as usize];
+                    dirty.fill(number * sector, &content);
+                    let mut full = content;
+                    full.resize(sector as usize, 0);
+                    model.entry(number).or_insert(full);
+                }
+                Step::Truncate(size) => {
+                    dirty.truncate(size);
+                    model.retain(|number, _| number * sector < size);
+                    if let Some(content) = model.get_mut(&(size / sector)) {
+                        content[(size % sector) as usize..].fill(0);
+                    }
+                }
+                Step::Discard(from, to) => {
+                    let (from, to) = (from / sector, to / sector);
+                    dirty.discard(from * sector..to * sector);
+                    model.retain(|number, _| *number < from || *number >= to);
+                }
+                Step::TakeRun(max) => {
+                    let Some(run) = dirty.take_run(max) else {
+                        prop_assert!(model.is_empty());
+                        continue;
+                    };
+                    prop_assert!(run.len() <= max.max(sector));
+                    prop_assert_eq!(Some(run.offset / sector), model.keys().next().copied());
+                    let mut number = run.offset / sector;
+                    let whole = run.len() / sector;
+                    for buffer in run.buffers {
+                        let mut expected = Vec::new();
+                        for _ in 0..buffer.len() as u64 / sector {
+                            expected.extend(model.remove(&number).expect("a dirty sector"));
+                            number += 1;
+                        }
+                        in_flight.push((buffer, expected));
+                    }
+                    let room = max.max(sector) / sector;
+                    prop_assert!(whole == room || !model.contains_key(&number), "the run ends early");
+                }
+                Step::Take => {
+                    let taken = dirty.take();
+                    prop_assert!(dirty.is_empty() && dirty.bytes() == 0);
+                    dirty = taken;
+                }
+            }
+            for (buffer, expected) in &in_flight {
+                prop_assert!(buffer[..] == expected[..], "a buffer in flight changed");
+            }
+            let mut seen = vec![0xEE; SIZE as usize + 70_000];
+            dirty.overlay(0, &mut seen);
+            let mut expected = vec![0xEE; seen.len()];
+            for (number, content) in &model {
+                let at = (number * sector) as usize;
+                let end = expected.len().min(at + sector as usize);
+                expected[at..end].copy_from_slice(&content[..end - at]);
+            }
+            prop_assert!(seen == expected);
+            let mut part = vec![0xEE; 10_000];
+            dirty.overlay(5_000, &mut part);
+            prop_assert!(part == expected[5_000..15_000]);
+            let covered: u64 = dirty.ranges().map(|(_, len)| len).sum();
+            prop_assert_eq!(covered, model.len() as u64 * sector);
+            prop_assert_eq!(dirty.is_empty(), model.is_empty());
+            prop_assert_eq!(dirty.bytes(), dirty.blocks.values().map(|block| block.bytes.len()).sum::<usize>());
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn behaves_as_a_map_of_sectors(
+            sector in prop::sample::select(vec![4096_u64, 8192, 16384, 65536]),
+            steps in prop::collection::vec(step(), 1..40),
+        ) {
+            run_against_model(sector, steps)?;
+        }
+
+        /// After filling what is asked for, old and new bytes read back as from a plain file.
+        #[test]
+        fn filled_sectors_keep_old_bytes(old_size in 0_u64..20_000, at in 0_u64..20_000, len in 1_usize..9_000) {
+            let old: Vec<u8> = (0..old_size).map(|index| (index % 251) as u8).collect();
+            let mut dirty = DirtyData::new(4096);
+            for sector in dirty.sectors_to_fill(at, len as u64, old_size) {
+                let from = sector as usize;
+                dirty.fill(sector, &old[from..old.len().min(from + 4096)]);
+            }
+            dirty.write(at, &vec![0xFF; len]);
+            let size = (old_size as usize).max(at as usize + len);
+            let mut expected = old.clone();
+            expected.resize(size, 0);
+            expected[at as usize..at as usize + len].fill(0xFF);
+            let mut seen = old;
+            seen.resize(size, 0);
+            dirty.overlay(0, &mut seen);
+            prop_assert!(seen == expected);
+        }
+    }
+}

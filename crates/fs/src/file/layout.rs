@@ -1,0 +1,225 @@
+//! The pending map of one file: where the content is that changed place in a transaction.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::piece::{Mapped, Piece};
+
+/// Where a file's content is, as far as a transaction changed it. What it does not say stands one layer below.
+///
+/// Pieces never overlap, and neighbours that are one piece are joined.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Length and place of each piece, by its offset in the file.
+    pieces: BTreeMap<u64, (u64, Piece)>,
+}
+
+impl Layout {
+    /// Whether nothing changed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Number of pieces.
+    pub(crate) fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Puts `piece` at `start` for `len` bytes. Returns the (parts of) pieces that stood there, in order: who allocated
+    /// their extents may have space to give back.
+    pub(crate) fn replace(&mut self, start: u64, len: u64, piece: Piece) -> Vec<Mapped> {
+        let end = start.saturating_add(len);
+        if start == end {
+            return Vec::new();
+        }
+        let displaced = self.cut(&(start..end));
+        self.insert(Mapped { start, len: end - start, piece });
+        displaced
+    }
+
+    /// Makes a hole of everything from `from` on. Returns what stood there, as [`Self::replace`] does.
+    pub(crate) fn truncate(&mut self, from: u64) -> Vec<Mapped> {
+        self.replace(from, u64::MAX - from, Piece::Hole)
+    }
+
+    /// What is said about `range`, in order and without gaps: offset, length and piece; no piece where the layer below
+    /// must be asked.
+    pub(crate) fn get(&self, range: Range<u64>) -> impl Iterator<Item = (u64, u64, Option<Piece>)> + '_ {
+        let mut at = range.start;
+        std::iter::from_fn(move || {
+            if at >= range.end {
+                return None;
+            }
+            let (end, piece) = self.at(at);
+            let (start, end) = (at, end.min(range.end));
+            at = end;
+            Some((start, end - start, piece))
+        })
+    }
+
+    /// The piece at offset `at`, cut to start there, or none in a gap; and the end of piece or gap.
+    pub(crate) fn at(&self, at: u64) -> (u64, Option<Piece>) {
+        if let Some((&start, (len, piece))) = self.pieces.range(..=at).next_back() {
+            let end = start.saturating_add(*len);
+            if at < end {
+                return (end, Some(piece.clone().advanced(at - start)));
+            }
+        }
+        let next = self.pieces.range(at..).next();
+        (next.map_or(u64::MAX, |(&start, _)| start), None)
+    }
+
+    /// All pieces in order: offset, length, piece.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64, &Piece)> {
+        self.pieces.iter().map(|(&start, (len, piece))| (start, *len, piece))
+    }
+
+    /// Removes what lies in `range` and returns it.
+    fn cut(&mut self, range: &Range<u64>) -> Vec<Mapped> {
+        let reaches_in =
+            |(&start, (len, _)): (&u64, &(u64, Piece))| (start.saturating_add(*len) > range.start).then_some(start);
+        let before = self.pieces.range(..range.start).next_back().and_then(reaches_in);
+        let inside = self.pieces.range(range.clone()).map(|(&start, _)| start);
+        let touched: Vec<u64> = before.into_iter().chain(inside).collect();
+        let mut displaced = Vec::with_capacity(touched.len());
+        for start in touched {
+            let Some((len, piece)) = self.pieces.remove(&start) else { continue };
+            let whole = Mapped { start, len, piece };
+            for outside in [0..range.start, range.end..u64::MAX] {
+                if let Some(kept) = whole.clone().clipped(&outside) {
+                    self.pieces.insert(kept.start, (kept.len, kept.piece));
+                }
+            }
+            displaced.extend(whole.clipped(range));
+        }
+        displaced
+    }
+
+    /// Adds a piece where there is none, joined with its neighbours.
+    fn insert(&mut self, mut new: Mapped) {
+        if let Some((&start, (len, piece))) = self.pieces.range(..new.start).next_back() {
+            let mut before = Mapped { start, len: *len, piece: piece.clone() };
+            new = match before.join(new) {
+                Ok(()) => before,
+                Err(new) => new,
+            };
+        }
+        if let Some((len, piece)) = self.pieces.get(&new.end()) {
+            let next = Mapped { start: new.end(), len: *len, piece: piece.clone() };
+            let at = next.start;
+            if new.join(next).is_ok() {
+                self.pieces.remove(&at);
+            }
+        }
+        self.pieces.insert(new.start, (new.len, new.piece));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::piece::test_support::extent;
+    use super::*;
+
+    const SECTOR: u64 = 4096;
+
+    fn at(bytenr: u64, offset: u64) -> Piece {
+        Piece::Extent(extent(bytenr, offset))
+    }
+
+    #[test]
+    fn overwriting_the_middle_leaves_both_ends() {
+        let mut layout = Layout::default();
+        layout.replace(0, 10 * SECTOR, at(1 << 20, 0));
+        let displaced = layout.replace(4 * SECTOR, SECTOR, at(2 << 20, 0));
+        assert_eq!(displaced, [Mapped { start: 4 * SECTOR, len: SECTOR, piece: at(1 << 20, 4 * SECTOR) }]);
+        let pieces: Vec<_> = layout.iter().map(|(start, len, piece)| (start, len, piece.clone())).collect();
+        assert_eq!(
+            pieces,
+            [
+                (0, 4 * SECTOR, at(1 << 20, 0)),
+                (4 * SECTOR, SECTOR, at(2 << 20, 0)),
+                (5 * SECTOR, 5 * SECTOR, at(1 << 20, 5 * SECTOR)),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_was_cut_apart_joins_when_it_is_whole_again() {
+        let mut layout = Layout::default();
+        layout.replace(0, 4 * SECTOR, at(1 << 20, 0));
+        layout.replace(SECTOR, SECTOR, Piece::Hole);
+        layout.replace(SECTOR, SECTOR, at(1 << 20, SECTOR));
+        assert_eq!(layout.len(), 1);
+    }
+
+    #[test]
+    fn a_truncate_is_one_entry_whatever_it_cuts() {
+        let mut layout = Layout::default();
+        for index in 0..100 {
+            layout.replace(index * 2 * SECTOR, SECTOR, at((index + 1) << 20, 0));
+        }
+        let displaced = layout.truncate(SECTOR);
+        assert_eq!(displaced.len(), 99);
+        assert_eq!(layout.len(), 2);
+        assert_eq!(layout.at(1 << 60), (u64::MAX, Some(Piece::Hole)));
+        assert_eq!(layout.truncate(u64::MAX), []);
+    }
+
+    #[test]
+    fn gaps_are_told_apart_from_holes() {
+        let mut layout = Layout::default();
+        layout.replace(SECTOR, SECTOR, Piece::Hole);
+        let all: Vec<_> = layout.get(0..4 * SECTOR).collect();
+        assert_eq!(all, [(0, SECTOR, None), (SECTOR, SECTOR, Some(Piece::Hole)), (2 * SECTOR, 2 * SECTOR, None)]);
+    }
+
+    proptest! {
+        /// Against a model that knows of each sector which sector of which extent it is.
+        #[test]
+        fn behaves_as_a_map_of_sectors(
+            steps in prop::collection::vec((0_u64..40, 1_u64..12, 0_u64..4, any::<bool>(), any::<bool>()), 1..40)
+        ) {
+            let mut layout = Layout::default();
+            let mut model: Vec<Option<Piece>> = vec![None; 64];
+            for (start, len, which, hole, cut) in steps {
+                let (offset, piece) = (start * SECTOR, if hole { Piece::Hole } else { at((which + 1) << 20, start * SECTOR) });
+                let displaced = if cut && hole {
+                    layout.truncate(offset)
+                } else {
+                    layout.replace(offset, len * SECTOR, piece.clone())
+                };
+                let end = if cut && hole { 64 } else { start + len };
+                let mut expected = Vec::new();
+                for sector in start..end {
+                    let slot = &mut model[sector as usize];
+                    if let Some(old) = slot.take() {
+                        expected.push((sector * SECTOR, old));
+                    }
+                    *slot = Some(piece.clone().advanced((sector - start) * SECTOR));
+                }
+                let mut sectors = Vec::new();
+                for mapped in displaced {
+                    let end = mapped.end().min(64 * SECTOR);
+                    for position in (mapped.start..end).step_by(SECTOR as usize) {
+                        sectors.push((position, mapped.piece.clone().advanced(position - mapped.start)));
+                    }
+                }
+                prop_assert_eq!(sectors, expected);
+                let mut seen = Vec::new();
+                for (start, len, piece) in layout.get(0..64 * SECTOR) {
+                    for position in (start..start + len).step_by(SECTOR as usize) {
+                        seen.push(piece.clone().map(|piece| piece.advanced(position - start)));
+                    }
+                }
+                prop_assert_eq!(&seen, &model);
+                let pieces: Vec<_> = layout.iter().collect();
+                for pair in pieces.windows(2) {
+                    prop_assert!(pair[0].0 + pair[0].1 <= pair[1].0);
+                    prop_assert!(pair[0].0 + pair[0].1 < pair[1].0 || !pair[0].2.joins(pair[0].1, pair[1].2));
+                }
+            }
+        }
+    }
+}
