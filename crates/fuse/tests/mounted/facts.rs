@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
 
@@ -122,4 +123,41 @@ fn id_mapping_hides_callers() {
     assert_eq!(fs.asked("CREATE mode=100666 umask=22 uid=0"), 1, "{:?}", fs.all_asked());
     assert!(fs.asked("GETATTR uid=-1") > 0, "{:?}", fs.all_asked());
     assert_eq!(fs.asked("GETATTR uid=0"), 0, "{:?}", fs.all_asked());
+}
+
+#[test]
+fn writes_by_mapping_are_marked() {
+    if !possible_as_root("writes_by_mapping_are_marked") {
+        return;
+    }
+    let mounted = Mounted::new(Behaviour { no_open: true, ..Behaviour::default() }, &shared(), &full());
+    fs::write(mounted.path("file"), [0; 4096]).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(mounted.path("file")).unwrap();
+    let (access, descriptor) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
+    // SAFETY: a new mapping of one page of an open file, wherever there is room.
+    let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, access, libc::MAP_SHARED, descriptor, 0) };
+    assert_ne!(page, libc::MAP_FAILED);
+    // SAFETY: the page was mapped just now, and nobody else knows it.
+    unsafe {
+        page.cast::<u8>().write(b'x');
+        assert_eq!(libc::msync(page, 4096, libc::MS_SYNC), 0);
+        assert_eq!(libc::munmap(page, 4096), 0);
+    }
+    let fs = mounted.fs();
+    assert_eq!(fs.asked("WRITE 4096 WriteFlags(CACHE)"), 1, "{:?}", fs.all_asked());
+    assert_eq!(fs.asked("FSYNC"), 1, "{:?}", fs.all_asked());
+}
+
+#[test]
+fn what_create_opens_is_released_until_enosys_sticks() {
+    if !possible_as_root("what_create_opens_is_released_until_enosys_sticks") {
+        return;
+    }
+    let mounted = Mounted::new(Behaviour { no_open: true, ..Behaviour::default() }, &shared(), &full());
+    fs::write(mounted.path("first"), "content").unwrap();
+    fs::read(mounted.path("first")).unwrap();
+    fs::write(mounted.path("second"), "content").unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let fs = mounted.fs();
+    assert_eq!((fs.asked("CREATE"), fs.asked("RELEASE"), fs.asked("FLUSH")), (2, 1, 1), "{:?}", fs.all_asked());
 }

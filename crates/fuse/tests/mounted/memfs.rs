@@ -365,6 +365,16 @@ impl Filesystem for MemFs {
         reply.statfs(&StatFs { blocks: 1000, free: 10, available: 9, block_size, fragment_size, ..Default::default() });
     }
 
+    fn release(&self, _: &Caller<'_>, _: u64, what: &Release, reply: ReplyEmpty) {
+        self.note(format!("RELEASE {}", what.handle));
+        reply.ok();
+    }
+
+    fn flush(&self, _: &Caller<'_>, _: u64, handle: u64, _: u64, reply: ReplyEmpty) {
+        self.note(format!("FLUSH {handle}"));
+        reply.error(Errno::NOSYS);
+    }
+
     fn fsync(&self, _: &Caller<'_>, _: u64, _: u64, data_only: bool, reply: ReplyEmpty) {
         self.note(format!("FSYNC {data_only}"));
         // From another thread, later.

@@ -57,6 +57,15 @@ fn is_attached(image: &Path) -> bool {
         .any(|backing| backing.trim() == image.to_str().unwrap())
 }
 
+/// Whether `image` is soon attached to no loop device any more.
+fn detaches(image: &Path) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while is_attached(image) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    !is_attached(image)
+}
+
 #[test]
 fn images_are_mounted_as_block_devices() {
     if !possible_as_root("images_are_mounted_as_block_devices") {
@@ -89,11 +98,7 @@ fn images_are_mounted_as_block_devices() {
         assert_eq!(mounted.fs().destroyed.load(Ordering::SeqCst), 1);
         mounted.ended().unwrap();
         assert_eq!(mounted.fs().destroyed.load(Ordering::SeqCst), 1);
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while is_attached(image.path()) && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        assert!(!is_attached(image.path()), "the loop device detaches itself");
+        assert!(detaches(image.path()), "the loop device detaches itself");
     }
 }
 
@@ -161,6 +166,21 @@ fn mounts_of_the_dead_are_cleared() {
     unmount(dir.path(), Unmount::Lazy).unwrap();
     assert!(!is_dead(dir.path()) && !mount.is_mounted());
     drop(mount);
+}
+
+#[test]
+fn images_of_the_dead_are_detached() {
+    if !possible_as_root("images_of_the_dead_are_detached") {
+        return;
+    }
+    let (image, dir) = (image(), tempfile::tempdir().unwrap());
+    let (mount, device) = Mount::new(dir.path(), &from(Source::Image(image.path().into()), false)).unwrap();
+    let block = mount.kind() == MountKind::Block;
+    assert_eq!(is_attached(image.path()), block);
+    drop(device);
+    assert!(is_dead(dir.path()));
+    unmount(dir.path(), Unmount::Now).unwrap();
+    assert!(detaches(image.path()));
 }
 
 #[test]
