@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -52,20 +52,30 @@ impl Drop for LoopDevice {
 
 /// The kernel mounts one volume of an fsid at a time, while tests run in many processes: this lock is the queue.
 #[derive(Debug)]
-struct FsidLock(#[expect(dead_code, reason = "held for its lock")] File);
+struct FsidLock {
+    path: PathBuf,
+    _file: File,
+}
 
 impl FsidLock {
     fn take(image: &Path) -> Self {
-        let fsid = fsid_of(image);
-        let path = std::env::temp_dir().join(format!("ubtrfs-kernel-{fsid}.lock"));
-        let file = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .mode(0o666)
-            .open(&path)
-            .unwrap_or_else(|error| panic!("open {}: {error}", path.display()));
-        rustix::fs::flock(&file, FlockOperation::LockExclusive).expect("lock a file");
-        Self(file)
+        let path = std::env::temp_dir().join(format!("ubtrfs-kernel-{}.lock", fsid_of(image)));
+        loop {
+            let file = File::options().create(true).append(true).mode(0o666).open(&path);
+            let file = file.unwrap_or_else(|error| panic!("open {}: {error}", path.display()));
+            rustix::fs::flock(&file, FlockOperation::LockExclusive).expect("lock a file");
+            // Who held it before may have removed it: then it locks nothing any more, and the next one is asked for.
+            let number = |meta: std::io::Result<std::fs::Metadata>| meta.ok().map(|meta| meta.ino());
+            if number(file.metadata()) == number(path.metadata()) {
+                return Self { path, _file: file };
+            }
+        }
+    }
+}
+
+impl Drop for FsidLock {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 
@@ -199,6 +209,28 @@ mod tests {
         let was_at = *result.expect_err("the panic").downcast::<PathBuf>().expect("the mount point");
         assert!(!mount_points().contains(&was_at));
         assert_eq!(attached_to(&image), "");
+    }
+
+    #[test]
+    fn one_fsid_is_mounted_at_a_time() {
+        crate::require!(Need::Kernel);
+        let dir = scratch_dir();
+        let image = dir.path().join("image");
+        mkfs_btrfs(&image, 128 << 20, &[]);
+        let held = std::sync::atomic::AtomicUsize::new(0);
+        let mount = || {
+            use std::sync::atomic::Ordering::SeqCst;
+            let lock = FsidLock::take(&image);
+            assert_eq!(held.fetch_add(1, SeqCst), 0, "two at a time");
+            std::thread::sleep(Duration::from_millis(2));
+            held.fetch_sub(1, SeqCst);
+            drop(lock);
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..20).for_each(|_| mount()));
+            }
+        });
     }
 
     #[test]

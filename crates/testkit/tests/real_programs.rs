@@ -1,4 +1,4 @@
-//! Real programs at work on a volume that ubtrfs mounted, root and not; afterwards the kernel finds what they left.
+//! Real programs at work on a volume that ubtrfs mounted; afterwards the kernel finds what they left.
 
 use std::path::Path;
 
