@@ -4,6 +4,7 @@
 //! a malformed structure is an [`Error`] of an exact kind, never a panic. `docs/format.md` holds the facts and
 //! their sources.
 
+mod check_item;
 mod checksum;
 mod error;
 mod ids;
@@ -15,6 +16,7 @@ mod superblock;
 
 pub mod items;
 
+pub use check_item::{ItemContext, ItemFault, check_chunk, check_item, check_leaf};
 pub use checksum::{Checksum, ChecksumType, MAX_CHECKSUM_SIZE};
 pub use error::{Error, Result};
 pub use ids::{DeviceId, DirIndex, Generation, Ino, Logical, Physical, TreeId, Uuid};

@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn every_signature_is_found_and_nothing_else() {
-        assert_eq!(signature_of(&[0; 100_000]), None);
+        assert_eq!(signature_of(&vec![0; 100_000]), None);
         assert_eq!(signature_of(&[]), None);
         for signature in SIGNATURES {
             let mut device = vec![0; 100_000];

@@ -1,5 +1,7 @@
 //! What we lay out, judged by btrfs-progs and by the kernel.
 
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
+
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

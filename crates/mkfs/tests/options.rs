@@ -1,5 +1,7 @@
 //! Which options are refused, how the writes are ordered, and that equal options give equal bytes.
 
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
+
 use std::io;
 
 use ubtrfs_format::{Physical, Superblock};

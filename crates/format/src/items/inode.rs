@@ -101,4 +101,6 @@ impl InodeFlags {
     pub const ROOT_ITEM_INIT: u64 = 1 << 31;
     /// fs-verity protects the file. The upper half of the field: flags that older writers need not know.
     pub const RO_VERITY: u64 = 1 << 32;
+    /// All known flags.
+    pub const ALL: u64 = 0xfff | Self::ROOT_ITEM_INIT | Self::RO_VERITY;
 }

@@ -1,0 +1,81 @@
+//! Makes the corpora of `superblock` and `node_and_items` anew from the fixtures:
+//! `cargo test -p ubtrfs-fuzzing --test make_corpus -- --ignored`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use ubtrfs_format::{
+    ChecksumType, Header, Leaf, LeafBuilder, MAX_LEVEL, Node, SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE,
+    Superblock, verify_node_checksum,
+};
+use ubtrfs_testkit::fixture::{Fixture, names};
+use ubtrfs_testkit::scratch::scratch_dir;
+
+/// Blocks of the corpus are no larger, so that mutations hit something.
+const BLOCK: usize = 4096;
+
+fn keep(target: &str, name: &str, input: &[u8]) {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    std::fs::create_dir_all(&directory).expect("the directory of the corpus");
+    std::fs::write(directory.join(name), input).expect("write an input");
+}
+
+/// As many items as a small block holds, one or two of each type and length, so that it shows all that the leaf has.
+fn condensed(leaf: &Leaf<'_>, header: Header, checksum: ChecksumType) -> (Vec<u8>, BTreeSet<(u8, usize)>) {
+    let mut block = vec![0; BLOCK];
+    let mut builder = LeafBuilder::new(&mut block);
+    let mut shapes = BTreeSet::new();
+    for (key, item) in leaf.iter() {
+        let shape = (key.item_type.0, item.len().min(200) / 16);
+        if shapes.insert(shape) && builder.push(key, item).is_err() {
+            shapes.remove(&shape);
+        }
+    }
+    builder.finish(header);
+    LeafBuilder::seal(&mut block, checksum);
+    (block, shapes)
+}
+
+#[test]
+#[ignore = "writes fuzz/corpus"]
+fn make() {
+    let dir = scratch_dir();
+    let mut seen: BTreeSet<(u64, u8, usize)> = BTreeSet::new();
+    for name in names() {
+        let images: Vec<PathBuf> = Fixture::load(&name).unpack(dir.path());
+        for path in &images {
+            let image = std::fs::read(path).expect("an image");
+            let at = SUPERBLOCK_COPIES[0].0 as usize;
+            let superblock =
+                Superblock::parse(&image[at..at + SUPERBLOCK_SIZE], SUPERBLOCK_COPIES[0]).expect("a superblock");
+            keep("superblock", &name, &image[at..at + SUPERBLOCK_SIZE]);
+            for start in (0..image.len()).step_by(superblock.sector_size as usize) {
+                let Some(block) = image.get(start..start + superblock.node_size as usize) else { break };
+                let header = Header::parse(block).expect("a header");
+                let is_block = header.fsid == superblock.metadata_fsid()
+                    && header.level < MAX_LEVEL
+                    && block[64..72] != SUPERBLOCK_MAGIC
+                    && verify_node_checksum(block, superblock.checksum).is_ok();
+                if !is_block {
+                    continue;
+                }
+                let owner = header.owner;
+                match Node::view(block).expect("a block") {
+                    Node::Leaf(leaf) => {
+                        let (condensed, shapes) = condensed(&leaf, header, superblock.checksum);
+                        let new =
+                            shapes.into_iter().filter(|(item_type, size)| seen.insert((0, *item_type, *size))).count();
+                        if new > 0 {
+                            keep("node_and_items", &format!("{name}-{}-{}", owner.0 as i64, header.bytenr), &condensed);
+                        }
+                    }
+                    Node::Internal(_) if block.len() == BLOCK && seen.insert((owner.0, header.level, 0)) => {
+                        keep("node_and_items", &format!("{name}-{}-{}-internal", owner.0 as i64, header.bytenr), block);
+                    }
+                    Node::Internal(_) => {}
+                }
+            }
+            std::fs::remove_file(path).expect("remove an image");
+        }
+    }
+}

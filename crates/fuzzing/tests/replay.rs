@@ -1,0 +1,72 @@
+//! Runs every target over its corpus and over seeded mutations of it.
+
+use std::path::{Path, PathBuf};
+
+use ubtrfs_fuzzing::{TARGETS, Target};
+use ubtrfs_testkit::rng::Rng;
+
+/// Mutations of all inputs of a corpus together.
+const MUTATIONS: usize = 5000;
+const SEED: u64 = 0x5eed_0f5e_ed00_0001;
+
+fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
+    let listed = std::fs::read_dir(&directory).expect("the corpus");
+    let mut paths: Vec<PathBuf> = listed.map(|entry| entry.expect("an entry of the corpus").path()).collect();
+    paths.sort();
+    paths.into_iter().map(|path| (path.clone(), std::fs::read(path).expect("an input"))).collect()
+}
+
+/// Changes a few bytes, mostly early (headers are there) and mostly to values at the edge of something; cuts some short.
+fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
+    const EDGES: [u8; 8] = [0, 1, 2, 4, 0x7f, 0x80, 0xfe, 0xff];
+    for _ in 0..=rng.below(8) {
+        if input.is_empty() {
+            return;
+        }
+        let len = input.len() as u64;
+        let within = if rng.below(2) == 0 { len.min(600) } else { len };
+        let at = rng.below(within) as usize;
+        match rng.below(10) {
+            0..4 => input[at] = EDGES[rng.below(EDGES.len() as u64) as usize],
+            4..7 => input[at] ^= 1 << rng.below(8),
+            7 | 8 => {
+                let from = rng.below(len) as usize;
+                let length = (rng.below(32) as usize).min(input.len() - at.max(from));
+                input.copy_within(from..from + length, at);
+            }
+            _ if rng.below(8) == 0 => input.truncate(at),
+            _ => input[at] = rng.below(256) as u8,
+        }
+    }
+}
+
+fn replay(name: &str, target: Target) {
+    let corpus = corpus(name);
+    assert!(corpus.len() >= 5, "the corpus of {name} has {} inputs", corpus.len());
+    for (path, input) in &corpus {
+        assert!(input.len() <= 16 << 10, "{} is too large for a corpus", path.display());
+        eprintln!("{}", path.display());
+        target(input);
+    }
+    let mut rng = Rng::new(SEED);
+    for number in 0..MUTATIONS {
+        let (path, input) = &corpus[number % corpus.len()];
+        let mut input = input.clone();
+        mutate(&mut input, &mut rng);
+        let outcome = std::panic::catch_unwind(|| target(&input));
+        if let Err(panic) = outcome {
+            let kept = std::env::temp_dir().join(format!("ubtrfs-fuzz-{name}-{number}"));
+            std::fs::write(&kept, &input).expect("keep the input");
+            eprintln!("mutation {number} of {}: kept as {}", path.display(), kept.display());
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+#[test]
+fn every_target_survives_its_corpus_and_mutations_of_it() {
+    for (name, target) in TARGETS {
+        replay(name, *target);
+    }
+}
