@@ -1,4 +1,27 @@
-//! btrfs in user space: files, directories, transactions, space, check, mkfs.
+//! btrfs in user space: files, directories, transactions, space.
+//!
+//! A [`Filesystem`] is opened on a [`Volume`](ubtrfs_volume::Volume). Operations change memory only; a commit merges what
+//! changed into the volume's trees, all at once. `ARCHITECTURE.md` explains how.
 
-#[allow(dead_code, reason = "the operations that call it are written on top of it")]
-pub(crate) mod file;
+mod commit;
+mod committed;
+mod dir;
+mod error;
+mod file;
+mod filesystem;
+mod inode;
+mod open;
+mod ops;
+mod options;
+mod space;
+mod stats;
+mod transaction;
+
+pub use dir::DirectoryEntry;
+pub use error::{Errno, Error, Refusal, Result};
+pub use filesystem::Filesystem;
+pub use inode::InodeId;
+pub use ops::{Attributes, FilesystemStats, NewInode, RenameFlags, SetAttributes, TimeChange, WriteAt, XattrMode};
+pub use options::Options;
+pub use space::SpaceTotals;
+pub use stats::Stats;

@@ -15,4 +15,3 @@ pub(crate) mod layout;
 pub(crate) mod piece;
 pub(crate) mod resolve;
 pub(crate) mod seek;
-

@@ -1,0 +1,292 @@
+//! What a frozen inode asks of its subvolume's tree.
+
+use std::collections::BTreeMap;
+
+use ubtrfs_format::items::{
+    self, DataRef, DirEntry, ExtRef, FileType, InodeItem, InodeRef, encode_dir_entry, encode_inode_ref,
+};
+use ubtrfs_format::{
+    DirIndex, Generation, Incompat, Ino, ItemType, Key, extref_hash, max_item_size, name_hash, objectid,
+};
+use ubtrfs_tree::{EditBatch, Patch, Snapshot};
+
+use super::data_refs::DataRefDeltas;
+use crate::committed::Committed;
+use crate::error::Result;
+use crate::file::piece::{Mapped, Piece};
+use crate::inode::{EntryEdit, Frozen, InodeBatch, InodeId, Name, OrphanEdit, RefEdit};
+use crate::ops::{FileMap, allocated};
+
+/// Builds the edits of one subvolume.
+pub(super) struct Builder<'a> {
+    pub(super) committed: &'a Committed,
+    pub(super) tree: &'a Snapshot,
+    pub(super) generation: Generation,
+    pub(super) edits: &'a mut EditBatch,
+    pub(super) refs: &'a mut DataRefDeltas,
+}
+
+impl Builder<'_> {
+    /// Adds the edits of one inode. `map` is its map below the frozen layer. Returns the bytes that its content takes.
+    pub(super) fn inode(&mut self, id: InodeId, frozen: &Frozen, known: bool, map: &FileMap) -> Result<u64> {
+        let ino = id.ino;
+        let batch = &frozen.batch;
+        let orphan = Key::new(objectid::ORPHAN, ItemType::ORPHAN_ITEM, ino.0);
+        if batch.gone {
+            if known {
+                self.edits.delete_range(Key::new(ino.0, ItemType(0), 0)..=Key::new(ino.0, ItemType(u8::MAX), u64::MAX));
+                self.edits.delete(orphan);
+            }
+            return Ok(0);
+        }
+        match batch.orphan {
+            OrphanEdit::None => {}
+            OrphanEdit::Add => self.edits.put(orphan, Vec::new()),
+            OrphanEdit::Remove => self.edits.delete(orphan),
+        }
+        let nbytes = if batch.layout.is_empty() {
+            if known { self.committed_nbytes(ino)? } else { 0 }
+        } else {
+            self.content(id, frozen, known, map)?
+        };
+        let item = InodeItem { nbytes, transid: self.generation, ..frozen.item };
+        self.edits.put(Key::new(ino.0, ItemType::INODE_ITEM, 0), item.to_bytes().to_vec());
+        self.names(ino, batch, known)?;
+        self.entries(ino, batch)?;
+        self.xattrs(ino, batch)?;
+        Ok(nbytes)
+    }
+
+    fn committed_nbytes(&self, ino: Ino) -> Result<u64> {
+        let item = self.tree.get(&Key::new(ino.0, ItemType::INODE_ITEM, 0))?;
+        Ok(item.map(|item| InodeItem::parse(&item)).transpose()?.map_or(0, |item| item.nbytes))
+    }
+
+    /// References to an inode by name: in the item of the directory while that has room, else in extended ones.
+    fn names(&mut self, ino: Ino, batch: &InodeBatch, known: bool) -> Result<()> {
+        let mut by_parent: BTreeMap<Ino, Vec<(&Name, RefEdit)>> = BTreeMap::new();
+        for ((parent, name), edit) in &batch.refs {
+            by_parent.entry(*parent).or_default().push((name, *edit));
+        }
+        for (parent, changes) in by_parent {
+            self.names_in(ino, parent, &changes, known)?;
+        }
+        Ok(())
+    }
+
+    fn names_in(&mut self, ino: Ino, parent: Ino, changes: &[(&Name, RefEdit)], known: bool) -> Result<()> {
+        let key = Key::new(ino.0, ItemType::INODE_REF, parent.0);
+        let old = if known { self.tree.get(&key)? } else { None };
+        let mut names: Vec<(DirIndex, Vec<u8>)> = Vec::new();
+        if let Some(item) = &old {
+            for entry in items::inode_refs(item) {
+                let entry = entry?;
+                names.push((entry.index, entry.name.to_vec()));
+            }
+        }
+        let size = |names: &[(DirIndex, Vec<u8>)]| names.iter().map(|(_, name)| 10 + name.len()).sum::<usize>();
+        let most = max_item_size(self.committed.superblock.node_size as usize);
+        let extended = self.committed.superblock.incompat.contains(Incompat::EXTENDED_IREF);
+        // Removals first: they make room.
+        for (name, edit) in changes {
+            if *edit == RefEdit::Remove && !remove_name(&mut names, name) {
+                self.remove_extended(ino, parent, name, known)?;
+            }
+        }
+        for (name, edit) in changes {
+            let RefEdit::Add(index) = edit else { continue };
+            remove_name(&mut names, name);
+            self.remove_extended(ino, parent, name, known)?;
+            if !extended || size(&names) + 10 + name.len() <= most {
+                names.push((*index, name.to_vec()));
+            } else {
+                let ext_key = Key::new(ino.0, ItemType::INODE_EXTREF, extref_hash(parent, name));
+                self.edits.patch(ext_key, Patch::PutExtRef { parent, index: *index, name: name.to_vec() })?;
+            }
+        }
+        if names.is_empty() {
+            if old.is_some() {
+                self.edits.delete(key);
+            }
+        } else {
+            let mut item = Vec::with_capacity(size(&names));
+            for (index, name) in &names {
+                encode_inode_ref(&mut item, InodeRef { index: *index, name });
+            }
+            self.edits.put(key, item);
+        }
+        Ok(())
+    }
+
+    fn remove_extended(&mut self, ino: Ino, parent: Ino, name: &[u8], known: bool) -> Result<()> {
+        let key = Key::new(ino.0, ItemType::INODE_EXTREF, extref_hash(parent, name));
+        if !known {
+            return Ok(());
+        }
+        if let Some(item) = self.tree.get(&key)?
+            && items::extrefs(&item)
+                .any(|entry| matches!(entry, Ok(ExtRef { parent: p, name: n, .. }) if p == parent && n == name))
+        {
+            self.edits.patch(key, Patch::RemoveExtRef { parent, name: name.to_vec() })?;
+        }
+        Ok(())
+    }
+
+    /// Entries of a directory, by hash and by number.
+    fn entries(&mut self, ino: Ino, batch: &InodeBatch) -> Result<()> {
+        for (name, edit) in &batch.entries {
+            let key = Key::new(ino.0, ItemType::DIR_ITEM, name_hash(name));
+            let patch = match edit {
+                EntryEdit::Put { target, .. } => Patch::PutEntry {
+                    location: target.location,
+                    transid: self.generation,
+                    file_type: target.file_type,
+                    name: name.to_vec(),
+                    value: Vec::new(),
+                },
+                EntryEdit::Remove => Patch::RemoveEntry { name: name.to_vec() },
+            };
+            self.edits.patch(key, patch)?;
+        }
+        for (index, entry) in &batch.entry_numbers {
+            let key = Key::new(ino.0, ItemType::DIR_INDEX, index.0);
+            match entry {
+                Some((name, target)) => {
+                    let mut item = Vec::with_capacity(30 + name.len());
+                    let entry = DirEntry {
+                        location: target.location,
+                        transid: self.generation,
+                        file_type: target.file_type,
+                        name,
+                        value: b"",
+                    };
+                    encode_dir_entry(&mut item, &entry);
+                    self.edits.put(key, item);
+                }
+                None => self.edits.delete(key),
+            }
+        }
+        Ok(())
+    }
+
+    fn xattrs(&mut self, ino: Ino, batch: &InodeBatch) -> Result<()> {
+        for (name, value) in &batch.xattrs {
+            let key = Key::new(ino.0, ItemType::XATTR_ITEM, name_hash(name));
+            let patch = match value {
+                Some(value) => Patch::PutEntry {
+                    location: Key::MIN,
+                    transid: self.generation,
+                    file_type: FileType::Xattr,
+                    name: name.to_vec(),
+                    value: value.to_vec(),
+                },
+                None => Patch::RemoveEntry { name: name.to_vec() },
+            };
+            self.edits.patch(key, patch)?;
+        }
+        Ok(())
+    }
+
+    /// Where the content is. What the trees have in the ranges that changed is deleted; pieces that reach into them from
+    /// outside are put anew, trimmed. Each put is a reference more; what merge reports as removed is one less.
+    fn content(&mut self, id: InodeId, frozen: &Frozen, known: bool, map: &FileMap) -> Result<u64> {
+        let no_holes = self.committed.superblock.incompat.contains(Incompat::NO_HOLES);
+        let sector = u64::from(self.committed.superblock.sector_size);
+        let end_of_file = frozen.item.size.next_multiple_of(sector);
+        let mut nbytes = if known { self.committed_nbytes(id.ino)? } else { 0 };
+        let layout = &frozen.batch.layout;
+        for (from, to) in covered_runs(layout.iter().map(|(start, len, _)| (start, len))) {
+            if known {
+                nbytes = nbytes.saturating_sub(self.clear(id, map, from, to)?);
+            }
+        }
+        for (start, len, piece) in layout.iter() {
+            let mapped = match piece {
+                Piece::Hole if no_holes || start >= end_of_file => continue,
+                Piece::Hole => Mapped { start, len: len.min(end_of_file - start), piece: piece.clone() },
+                _ => Mapped { start, len, piece: piece.clone() },
+            };
+            nbytes += allocated(&mapped);
+            self.put_piece(id, &mapped);
+        }
+        Ok(nbytes)
+    }
+
+    /// Clears `from..to` of what the tree has there; returns the bytes that it took.
+    fn clear(&mut self, id: InodeId, map: &FileMap, from: u64, to: u64) -> Result<u64> {
+        let key = |offset| Key::new(id.ino.0, ItemType::EXTENT_DATA, offset);
+        let mut cleared = 0;
+        // The item that holds `from` may start before it, and the one that holds the last byte may end behind it.
+        if from > 0
+            && let Some(left) = self.item_over(id.ino, map, from)?
+        {
+            let keep = Mapped { len: from - left.start, ..left.clone() };
+            self.put_piece(id, &keep);
+        }
+        if to < u64::MAX
+            && let Some(over) = self.item_over(id.ino, map, to)?
+        {
+            let end = over.end();
+            if let Some(keep) = over.clipped(&(to..end)) {
+                self.put_piece(id, &keep);
+            }
+        }
+        map.committed().pieces(from..to).try_for_each(|mapped| -> Result<()> {
+            cleared += allocated(&mapped?);
+            Ok(())
+        })?;
+        self.edits.delete_range(key(from)..=key(to - 1));
+        Ok(cleared)
+    }
+
+    /// The item's piece that starts before `at` and reaches beyond it, whole.
+    fn item_over(&self, ino: Ino, map: &FileMap, at: u64) -> Result<Option<Mapped>> {
+        let key = Key::new(ino.0, ItemType::EXTENT_DATA, at - 1);
+        let Some(item) = self.tree.last_at_or_before(&key)? else { return Ok(None) };
+        let found = item.key;
+        if found.objectid != ino.0 || found.item_type != ItemType::EXTENT_DATA {
+            return Ok(None);
+        }
+        let extent = items::FileExtent::parse(&item)?;
+        let sector = u64::from(self.committed.superblock.sector_size);
+        let end = found.offset.saturating_add(extent.len().next_multiple_of(sector));
+        if end <= at {
+            return Ok(None);
+        }
+        // One item: the map would join neighbours that the tree keeps apart.
+        let first = map.committed().pieces(found.offset..end).next().transpose()?;
+        let Some(first) = first else { return Ok(None) };
+        if matches!(first.piece, Piece::Inline(_)) {
+            return Ok(None);
+        }
+        Ok(Some(first))
+    }
+
+    fn put_piece(&mut self, id: InodeId, mapped: &Mapped) {
+        let item = mapped.piece.to_item(mapped.len, self.generation);
+        self.edits.put(Key::new(id.ino.0, ItemType::EXTENT_DATA, mapped.start), item);
+        if let Piece::Extent(extent) = &mapped.piece {
+            let data = DataRef { root: id.subvolume, ino: id.ino, offset: mapped.start.wrapping_sub(extent.offset) };
+            self.refs.add(extent.disk_bytenr, extent.disk_num_bytes, data, 1);
+        }
+    }
+}
+
+fn remove_name(names: &mut Vec<(DirIndex, Vec<u8>)>, name: &[u8]) -> bool {
+    let before = names.len();
+    names.retain(|(_, other)| other != name);
+    names.len() < before
+}
+
+/// Joins adjacent ranges.
+fn covered_runs(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for (start, len) in ranges {
+        let end = start.saturating_add(len);
+        match runs.last_mut() {
+            Some((_, to)) if *to == start => *to = end,
+            _ => runs.push((start, end)),
+        }
+    }
+    runs
+}

@@ -1,0 +1,427 @@
+//! The commit: the frozen transaction becomes the volume's next state, all at once.
+//!
+//! 1. Start write-out of what is dirty; close the open transaction; write out what was frozen.
+//! 2. Wait for all data of the transaction.
+//! 3. Merge: subvolumes, checksums, chunk and device trees, the root tree with placeholders; then extent, block-group and
+//!    free-space trees until no edit remains; patch the final root items in place.
+//! 4. Nodes; flush; superblocks; flush.
+//! 5. Publish, unpin.
+
+mod build;
+mod csums;
+mod data_refs;
+mod nodes;
+mod roots;
+mod superblock;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use ubtrfs_format::items::{BlockGroupFlags, DevExtent};
+use ubtrfs_format::{CompatRo, Generation, Incompat, ItemType, Key, Logical, TreeId, objectid};
+use ubtrfs_tree::{Block, DirtyNodes, EditBatch, Geometry, Root, Snapshot, merge};
+use ubtrfs_volume::{Copies, SharedBuffer, Write};
+
+use crate::committed::Committed;
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::Inode;
+use crate::ops::FileMap;
+use crate::space::NewChunk;
+use crate::transaction::Transaction;
+use build::Builder;
+use csums::CsumEdits;
+use data_refs::DataRefDeltas;
+use nodes::{CommitNodes, record};
+use roots::NewRoots;
+
+/// Dirty data of an inode from which on its write-out starts before the transaction is closed.
+const EARLY_WRITE_OUT: u64 = 64 << 10;
+
+impl Filesystem {
+    /// Makes everything durable that changed before the call. Returns at once if nothing did.
+    pub(crate) fn commit(&self) -> Result<()> {
+        let wanted = self.gate.current();
+        let _place = self.commit_place.lock();
+        if self.committed().generation >= wanted.generation {
+            return Ok(());
+        }
+        if let Some(reason) = self.abort_reason() {
+            return Err(Error::Aborted(reason));
+        }
+        if self.is_read_only() || (wanted.is_empty() && self.space.lock().new_chunks.is_empty()) {
+            return Ok(());
+        }
+        let start = Instant::now();
+        let result = self.commit_open_transaction();
+        self.counters.commit_micros.fetch_add(start.elapsed().as_micros() as u64, Ordering::Relaxed);
+        match &result {
+            Ok(()) => {
+                self.counters.commits.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(error) => self.abort(error),
+        }
+        result
+    }
+
+    fn commit_open_transaction(&self) -> Result<()> {
+        self.start_early_write_out()?;
+        let transaction = self.gate.swap(|closed| {
+            self.space.lock().freeze_reservations();
+            *self.frozen.write() = Some(closed.clone());
+        });
+        let inodes = transaction.take_inodes();
+        self.write_out(&transaction, &inodes)?;
+        let committed = self.committed();
+        let built = Commit::build(self, &committed, &transaction, &inodes)?;
+        built.write(self, &committed, &inodes)?;
+        Ok(())
+    }
+
+    fn start_early_write_out(&self) -> Result<()> {
+        for inode in self.gate.current().inodes() {
+            let mut state = inode.write();
+            if state.reserved >= EARLY_WRITE_OUT {
+                let transaction = self.gate.enter();
+                if state.pending.generation == transaction.generation {
+                    self.write_out_pending(&inode, &mut state, &transaction)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write_out(&self, transaction: &Arc<Transaction>, inodes: &[Arc<Inode>]) -> Result<()> {
+        let next = transaction.generation.next();
+        for inode in inodes {
+            let mut state = inode.write();
+            state.freeze_before(next);
+            self.write_out_frozen(&mut state, transaction)?;
+        }
+        for inode in inodes {
+            let ordered = inode.read().ordered.clone();
+            for extent in &ordered {
+                if let Err(error) = self.wait_for(extent) {
+                    inode.write().write_error = true;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A commit that has been merged and not written.
+struct Commit {
+    dirty: DirtyNodes,
+    root_tree: Root,
+    chunk_tree: Root,
+    roots: NewRoots,
+    generation: Generation,
+    freed: Vec<(Logical, u64)>,
+    new_chunks: Vec<NewChunk>,
+    nbytes: Vec<u64>,
+}
+
+impl Commit {
+    fn build(
+        fs: &Filesystem,
+        committed: &Arc<Committed>,
+        transaction: &Arc<Transaction>,
+        inodes: &[Arc<Inode>],
+    ) -> Result<Self> {
+        let generation = transaction.generation;
+        let superblock = &committed.superblock;
+        let geometry = Geometry {
+            node_size: superblock.node_size,
+            sector_size: superblock.sector_size,
+            fsid: superblock.metadata_fsid(),
+            chunk_tree_uuid: fs.space.lock().chunk_tree_uuid,
+            checksum: superblock.checksum,
+        };
+        let node_size = superblock.node_size as usize;
+        let extent_tree = committed.tree(TreeId::EXTENT)?;
+        let mut dirty = DirtyNodes::new(generation, geometry);
+        let mut nodes = CommitNodes::new(fs, &extent_tree, generation, superblock.incompat);
+        let mut roots = NewRoots::new(committed, generation);
+        let mut refs = DataRefDeltas::default();
+        let mut nbytes = Vec::with_capacity(inodes.len());
+        ensure_metadata(fs)?;
+
+        for (subvolume, edits) in build_subvolumes(committed, generation, inodes, &mut refs, &mut nbytes)? {
+            let root = roots.get(subvolume)?;
+            let last_snapshot = roots.last_snapshot(subvolume)?;
+            let mut failed = Ok(());
+            let new = merge(
+                &fs.cache,
+                Some(root),
+                subvolume,
+                &edits,
+                &mut dirty,
+                &mut nodes,
+                last_snapshot,
+                &mut |key, item| {
+                    if key.item_type == ItemType::EXTENT_DATA && failed.is_ok() {
+                        failed = refs.item_removed(subvolume, key, item);
+                    }
+                },
+            )?;
+            failed?;
+            roots.set(subvolume, new);
+        }
+
+        let mut tree = TreeMerger { fs, dirty: &mut dirty, nodes: &mut nodes };
+        let mut extent_edits = EditBatch::new();
+        let (csum_edits, mut freed) =
+            resolve_data(fs, committed, transaction, &mut refs, &extent_tree, node_size, &mut extent_edits)?;
+        tree.update(&mut roots, TreeId::CSUM, &csum_edits)?;
+
+        let new_chunks = take_new_chunks(fs)?;
+        tree.nodes.chunks_closed = true;
+        let mut chunk_tree = committed.chunk_tree;
+        if !new_chunks.is_empty() {
+            let (chunk_edits, device_edits) = chunk_edits(fs, &new_chunks);
+            chunk_tree = tree.merge(Some(chunk_tree), TreeId::CHUNK, &chunk_edits)?;
+            tree.update(&mut roots, TreeId::DEV, &device_edits)?;
+        }
+
+        let has_free_space_tree = superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE);
+        let block_group_tree = committed.block_group_tree_id();
+        roots.will_change(TreeId::EXTENT);
+        roots.will_change(block_group_tree);
+        if has_free_space_tree {
+            roots.will_change(TreeId::FREE_SPACE);
+        }
+        let root_tree = tree.merge(Some(committed.root_tree), TreeId::ROOT, &roots.placeholders()?)?;
+
+        // What these trees must say of the space changes as they are merged, but less each time: a node that this
+        // commit has written already is written again in its place.
+        loop {
+            tree.nodes.take_extent_edits(tree.dirty, &mut extent_edits)?;
+            let group_edits = fs.space.lock().take_group_edits(has_free_space_tree);
+            let mut edits = std::mem::take(&mut extent_edits);
+            if edits.is_empty() && group_edits.block_groups.is_empty() && group_edits.free_space.is_empty() {
+                break;
+            }
+            if block_group_tree == TreeId::EXTENT {
+                edits.append(group_edits.block_groups)?;
+            } else {
+                tree.update(&mut roots, block_group_tree, &group_edits.block_groups)?;
+            }
+            tree.update(&mut roots, TreeId::EXTENT, &edits)?;
+            tree.update(&mut roots, TreeId::FREE_SPACE, &group_edits.free_space)?;
+        }
+        roots.write_final(&root_tree, &nodes.balance, &mut dirty)?;
+        freed.append(&mut nodes.unpin_later);
+        Ok(Self { dirty, root_tree, chunk_tree, roots, generation, freed, new_chunks, nbytes })
+    }
+
+    /// Writes the nodes, then the superblocks; publishes.
+    fn write(self, fs: &Filesystem, committed: &Arc<Committed>, inodes: &[Arc<Inode>]) -> Result<()> {
+        let blocks = self.dirty.into_sealed();
+        let writes = blocks.iter().map(|(at, block)| Write { at: *at, data: aligned(block) }).collect();
+        let written = fs.volume.wait(fs.volume.submit(writes)?)?;
+        let superblock = superblock::next(
+            fs,
+            committed,
+            self.generation,
+            &self.root_tree,
+            &self.chunk_tree,
+            &self.roots,
+            &self.new_chunks,
+        );
+        let flushed = fs.volume.flush(written)?;
+        fs.volume.write_superblock(&superblock, Copies::All, flushed)?;
+        for (at, block) in blocks {
+            fs.cache.insert(at, self.generation, block);
+        }
+        let next =
+            Committed::after(superblock, self.root_tree, self.chunk_tree, self.roots.into_trees(), fs.cache.clone());
+        let previous = fs.publish(next);
+        for (inode, nbytes) in inodes.iter().zip(self.nbytes) {
+            let mut state = inode.write();
+            state.frozen = None;
+            state.reap_ordered();
+            if state.dead && state.pending.generation <= self.generation {
+                drop(state);
+                fs.inodes.remove(inode.id);
+                continue;
+            }
+            state.committed = true;
+            if state.pending.is_clean() && state.dirty.is_empty() {
+                state.item.nbytes = nbytes;
+            }
+        }
+        *fs.frozen.write() = None;
+        fs.reader.forget();
+        fs.space.lock().drop_frozen_reservations();
+        fs.space.pin(Arc::downgrade(&previous), self.freed);
+        drop(previous);
+        fs.space.unpin();
+        Ok(())
+    }
+}
+
+/// A node's bytes where direct I/O can take them.
+fn aligned(block: &Block) -> SharedBuffer {
+    let mut buffer = ubtrfs_volume::Buffer::for_reading(block.len());
+    buffer.copy_from_slice(block);
+    buffer.share()
+}
+
+/// Merges into the trees of one commit.
+struct TreeMerger<'a, 'b> {
+    fs: &'a Filesystem,
+    dirty: &'a mut DirtyNodes,
+    nodes: &'a mut CommitNodes<'b>,
+}
+
+impl TreeMerger<'_, '_> {
+    fn merge(&mut self, root: Option<Root>, owner: TreeId, edits: &EditBatch) -> Result<Root> {
+        let cache = &self.fs.cache;
+        Ok(merge(cache, root, owner, edits, self.dirty, self.nodes, Generation(0), &mut |_, _| {})?)
+    }
+
+    fn update(&mut self, roots: &mut NewRoots, id: TreeId, edits: &EditBatch) -> Result<()> {
+        if edits.is_empty() {
+            return Ok(());
+        }
+        let root = self.merge(Some(roots.get(id)?), id, edits)?;
+        roots.set(id, root);
+        Ok(())
+    }
+}
+
+/// Room for the nodes that a commit may write, in a new chunk if need be.
+fn ensure_metadata(fs: &Filesystem) -> Result<()> {
+    let made = {
+        let mut space = fs.space.lock();
+        let mut made = Vec::new();
+        if space.is_metadata_short() {
+            made.extend(space.add_chunk(BlockGroupFlags::METADATA));
+        }
+        made
+    };
+    made.into_iter().try_for_each(|chunk| fs.volume.add_chunk(chunk.start, chunk.chunk).map_err(Error::from))
+}
+
+/// The edits of all subvolumes, from the frozen inodes; and the bytes that each inode's content takes.
+fn build_subvolumes(
+    committed: &Arc<Committed>,
+    generation: Generation,
+    inodes: &[Arc<Inode>],
+    refs: &mut DataRefDeltas,
+    nbytes: &mut Vec<u64>,
+) -> Result<BTreeMap<TreeId, EditBatch>> {
+    let mut batches: BTreeMap<TreeId, (Snapshot, EditBatch)> = BTreeMap::new();
+    for inode in inodes {
+        let id = inode.id;
+        let (tree, edits) = match batches.entry(id.subvolume) {
+            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                entry.insert((committed.tree(id.subvolume)?, EditBatch::new()))
+            }
+        };
+        let state = inode.read();
+        let mut bytes = state.item.nbytes;
+        if let Some(frozen) = &state.frozen {
+            let map = FileMap::new(committed, id, &state)?;
+            bytes = Builder { committed, tree, generation, edits, refs }.inode(id, frozen, state.committed, &map)?;
+        }
+        nbytes.push(bytes);
+    }
+    Ok(batches.into_iter().map(|(id, (_, edits))| (id, edits)).collect())
+}
+
+/// What becomes of data extents: edits of extent and checksum tree, and the extents that nobody refers to any more.
+fn resolve_data(
+    fs: &Filesystem,
+    committed: &Committed,
+    transaction: &Transaction,
+    refs: &mut DataRefDeltas,
+    extent_tree: &Snapshot,
+    node_size: usize,
+    extent_edits: &mut EditBatch,
+) -> Result<(EditBatch, Vec<(Logical, u64)>)> {
+    let superblock = &committed.superblock;
+    let csum_tree = committed.tree(TreeId::CSUM)?;
+    let mut csums =
+        CsumEdits::new(&csum_tree, superblock.checksum.size(), u64::from(superblock.sector_size), node_size);
+    let mut freed = Vec::new();
+    for (start, extent) in transaction.extents().iter() {
+        let used = match refs.take(*start) {
+            Some(delta) => data_refs::put_new_extent(*start, &delta, transaction.generation, node_size, extent_edits)?,
+            None => false,
+        };
+        if used {
+            record(fs, *start, extent.length, true)?;
+            if let Some(sums) = &extent.sums {
+                csums.put(*start, sums)?;
+            }
+        } else {
+            freed.push((*start, extent.length));
+        }
+    }
+    for (start, delta) in refs.drain() {
+        if data_refs::change_extent(extent_tree, start, &delta, node_size, extent_edits)? {
+            record(fs, start, delta.length, false)?;
+            csums.delete(start, delta.length)?;
+            freed.push((start, delta.length));
+        }
+    }
+    Ok((csums.into_edits(), freed))
+}
+
+/// The chunks that this commit makes part of the volume, with system chunks for the chunk tree's own growth.
+fn take_new_chunks(fs: &Filesystem) -> Result<Vec<NewChunk>> {
+    let mut space = fs.space.lock();
+    if !space.new_chunks.is_empty() && space.is_system_short() {
+        if let Some(made) = space.add_chunk(BlockGroupFlags::SYSTEM) {
+            fs.volume.add_chunk(made.start, made.chunk)?;
+        }
+    }
+    let made = std::mem::take(&mut space.new_chunks);
+    for chunk in &made {
+        if let Some(group) = space.groups.get_mut(&chunk.start) {
+            group.new = false;
+        }
+    }
+    Ok(made)
+}
+
+/// Edits of the chunk tree and of the device tree for new chunks.
+fn chunk_edits(fs: &Filesystem, new_chunks: &[NewChunk]) -> (EditBatch, EditBatch) {
+    let (mut chunk_edits, mut device_edits) = (EditBatch::new(), EditBatch::new());
+    let space = fs.space.lock();
+    for NewChunk { start, chunk } in new_chunks {
+        let key = Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.0);
+        chunk_edits.put(key, chunk.to_bytes());
+        for stripe in &chunk.stripes {
+            let extent = DevExtent {
+                chunk_tree: TreeId::CHUNK.0,
+                chunk_objectid: objectid::FIRST_CHUNK_TREE,
+                chunk_offset: *start,
+                length: crate::space::stripe_length(chunk),
+                chunk_tree_uuid: space.chunk_tree_uuid,
+            };
+            let key = Key::new(stripe.devid.0, ItemType::DEV_EXTENT, stripe.offset.0);
+            device_edits.put(key, extent.to_bytes());
+        }
+    }
+    for device in space.device_items() {
+        let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, device.devid.0);
+        chunk_edits.put(key, device.to_bytes());
+        if let Err(error) = fs.volume.set_device_item(device) {
+            tracing::warn!("device {}: {error}", device.devid);
+        }
+    }
+    (chunk_edits, device_edits)
+}
+
+/// Features that a volume has once ubtrfs has written to it.
+pub(crate) fn written_features(incompat: Incompat) -> Incompat {
+    incompat.with(Incompat::MIXED_BACKREF)
+}

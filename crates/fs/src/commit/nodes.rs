@@ -1,0 +1,157 @@
+//! Space for the nodes that a commit writes, and what the extent tree must say of it.
+
+use std::collections::BTreeMap;
+
+use ubtrfs_format::items::{ExtentFlags, ExtentItem, InlineRef};
+use ubtrfs_format::{Generation, Incompat, ItemType, Key, Logical, TreeId};
+use ubtrfs_tree::{DirtyNodes, EditBatch, FreedNode, NodeAllocator, Snapshot};
+
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+
+/// Allocates a commit's nodes and remembers what the extent tree has to be told.
+pub(super) struct CommitNodes<'a> {
+    fs: &'a Filesystem,
+    extent_tree: &'a Snapshot,
+    skinny: bool,
+    generation: Generation,
+    /// New nodes of which the extent tree has not been told.
+    untold: BTreeMap<Logical, (TreeId, u8)>,
+    /// New nodes of which it has.
+    told: BTreeMap<Logical, (TreeId, u8)>,
+    /// Nodes of this commit that are gone again though the extent tree was told of them.
+    taken_back: Vec<(Logical, u8)>,
+    /// Nodes of earlier commits that this one replaced.
+    freed: Vec<FreedNode>,
+    /// Addresses to withhold until the commit is durable.
+    pub(super) unpin_later: Vec<(Logical, u64)>,
+    /// Nodes more (or fewer) by tree.
+    pub(super) balance: BTreeMap<TreeId, i64>,
+    /// New chunks are in the trees from now on, or not at all in this commit.
+    pub(super) chunks_closed: bool,
+}
+
+impl<'a> CommitNodes<'a> {
+    pub(super) fn new(
+        fs: &'a Filesystem,
+        extent_tree: &'a Snapshot,
+        generation: Generation,
+        incompat: Incompat,
+    ) -> Self {
+        Self {
+            fs,
+            extent_tree,
+            skinny: incompat.contains(Incompat::SKINNY_METADATA),
+            generation,
+            untold: BTreeMap::new(),
+            told: BTreeMap::new(),
+            taken_back: Vec::new(),
+            freed: Vec::new(),
+            unpin_later: Vec::new(),
+            balance: BTreeMap::new(),
+            chunks_closed: false,
+        }
+    }
+
+    /// Takes the extent tree's edits for all that was allocated and freed since the last call, and notes them in the
+    /// block groups' records.
+    pub(super) fn take_extent_edits(&mut self, dirty: &DirtyNodes, edits: &mut EditBatch) -> Result<()> {
+        let node_size = u64::from(dirty.geometry().node_size);
+        for (bytenr, level) in std::mem::take(&mut self.taken_back) {
+            edits.delete(self.key_of(bytenr, level, node_size));
+            self.record(bytenr, node_size, false)?;
+        }
+        for node in std::mem::take(&mut self.freed) {
+            edits.delete(self.committed_key(&node, node_size)?);
+            self.record(node.bytenr, node_size, false)?;
+            self.unpin_later.push((node.bytenr, node_size));
+        }
+        for (bytenr, (owner, level)) in std::mem::take(&mut self.untold) {
+            let tree_block = if self.skinny {
+                None
+            } else {
+                let first = dirty.get(bytenr).and_then(|block| block.node().ok()?.first_key());
+                Some((first.unwrap_or(Key::MIN), level))
+            };
+            let item = ExtentItem {
+                refs: 1,
+                generation: self.generation,
+                flags: ExtentFlags::TREE_BLOCK,
+                tree_block,
+                inline_refs: vec![InlineRef::TreeBlock { root: owner }],
+            };
+            edits.put(self.key_of(bytenr, level, node_size), item.to_bytes());
+            self.record(bytenr, node_size, true)?;
+            self.told.insert(bytenr, (owner, level));
+        }
+        Ok(())
+    }
+
+    fn record(&self, start: Logical, len: u64, allocated: bool) -> Result<()> {
+        record(self.fs, start, len, allocated)
+    }
+
+    fn key_of(&self, bytenr: Logical, level: u8, node_size: u64) -> Key {
+        if self.skinny {
+            Key::new(bytenr.0, ItemType::METADATA_ITEM, level.into())
+        } else {
+            Key::new(bytenr.0, ItemType::EXTENT_ITEM, node_size)
+        }
+    }
+
+    /// The key under which the committed extent tree has a node; an error if the node is shared, which must not be.
+    fn committed_key(&self, node: &FreedNode, node_size: u64) -> Result<Key> {
+        let skinny = Key::new(node.bytenr.0, ItemType::METADATA_ITEM, node.level.into());
+        let full = Key::new(node.bytenr.0, ItemType::EXTENT_ITEM, node_size);
+        for key in [skinny, full] {
+            if let Some(item) = self.extent_tree.get(&key)? {
+                let item = ExtentItem::parse(&key, &item)?;
+                if item.refs != 1 || item.flags & ExtentFlags::FULL_BACKREF != 0 {
+                    return Err(Error::Inconsistent { tree: TreeId::EXTENT, key, what: "the block is shared" });
+                }
+                return Ok(key);
+            }
+        }
+        Err(Error::MissingItem { tree: TreeId::EXTENT, key: skinny })
+    }
+}
+
+/// Notes in the block groups' records that an extent is allocated or freed by this commit.
+pub(super) fn record(fs: &Filesystem, start: Logical, len: u64, allocated: bool) -> Result<()> {
+    let mut space = fs.space.lock();
+    let recorded = space.group_of(start).is_some_and(|group| {
+        if allocated { group.record_allocated(start, len) } else { group.record_freed(start, len) }
+    });
+    if recorded {
+        return Ok(());
+    }
+    let key = Key::new(start.0, ItemType::EXTENT_ITEM, len);
+    let what = if allocated { "the space is allocated already" } else { "the space is free already" };
+    Err(Error::Inconsistent { tree: TreeId::EXTENT, key, what })
+}
+
+impl NodeAllocator for CommitNodes<'_> {
+    fn allocate(&mut self, owner: TreeId, level: u8) -> ubtrfs_tree::Result<Logical> {
+        let bytenr = self
+            .fs
+            .space
+            .allocate_node(owner == TreeId::CHUNK, self.chunks_closed)
+            .ok_or_else(|| ubtrfs_tree::Error::allocator("no space for metadata"))?;
+        self.untold.insert(bytenr, (owner, level));
+        *self.balance.entry(owner).or_default() += 1;
+        Ok(bytenr)
+    }
+
+    fn free(&mut self, node: FreedNode) -> ubtrfs_tree::Result<()> {
+        *self.balance.entry(node.owner).or_default() -= 1;
+        if !node.born_in_this_commit {
+            self.freed.push(node);
+        } else if self.untold.remove(&node.bytenr).is_some() {
+            self.fs.space.give_back(node.bytenr, self.fs.space.node_size);
+        } else if let Some((_, level)) = self.told.remove(&node.bytenr) {
+            self.taken_back.push((node.bytenr, level));
+            self.unpin_later.push((node.bytenr, self.fs.space.node_size));
+        }
+        Ok(())
+    }
+}

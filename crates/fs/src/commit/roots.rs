@@ -1,0 +1,99 @@
+//! Root items of a commit: placeholders while trees still change, then the final ones in their place.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ubtrfs_format::{Generation, TreeId};
+use ubtrfs_tree::{DirtyNodes, EditBatch, Root, patch_in_place};
+
+use crate::committed::{Committed, TreeRoot};
+use crate::error::{Error, Result};
+use crate::ops::now;
+use ubtrfs_format::{ItemType, Key};
+
+/// The roots of all trees but the root tree and the chunk tree, as a commit changes them.
+pub(super) struct NewRoots {
+    trees: BTreeMap<TreeId, TreeRoot>,
+    roots: BTreeMap<TreeId, Root>,
+    /// Trees whose root item this commit writes.
+    changed: BTreeSet<TreeId>,
+    generation: Generation,
+}
+
+impl NewRoots {
+    pub(super) fn new(committed: &Committed, generation: Generation) -> Self {
+        let roots = committed.trees.iter().map(|(id, tree)| (*id, tree.root())).collect();
+        Self { trees: committed.trees.clone(), roots, changed: BTreeSet::new(), generation }
+    }
+
+    pub(super) fn get(&self, id: TreeId) -> Result<Root> {
+        let missing = || Error::MissingItem { tree: TreeId::ROOT, key: Key::new(id.0, ItemType::ROOT_ITEM, 0) };
+        self.roots.get(&id).copied().ok_or_else(missing)
+    }
+
+    pub(super) fn last_snapshot(&self, id: TreeId) -> Result<Generation> {
+        self.get(id)?;
+        Ok(self.trees.get(&id).map_or(Generation(0), |tree| tree.item.last_snapshot))
+    }
+
+    pub(super) fn set(&mut self, id: TreeId, root: Root) {
+        if self.roots.insert(id, root) != Some(root) {
+            self.changed.insert(id);
+        }
+    }
+
+    /// The tree's root item will be written whatever happens.
+    pub(super) fn will_change(&mut self, id: TreeId) {
+        self.changed.insert(id);
+    }
+
+    /// Edits that make the leaves of all changed root items this commit's, so that the final ones can be put in place.
+    pub(super) fn placeholders(&self) -> Result<EditBatch> {
+        let mut edits = EditBatch::new();
+        for id in &self.changed {
+            let root = self.get(*id)?;
+            let Some(tree) = self.trees.get(id) else { continue };
+            let mut item = tree.item.clone();
+            item.generation = self.generation;
+            item.generation_v2 = self.generation;
+            item.bytenr = root.bytenr;
+            edits.put(tree.key, item.to_bytes());
+        }
+        Ok(edits)
+    }
+
+    /// Puts the final root items into the root tree's new leaves. `balance`: nodes more or fewer by tree.
+    pub(super) fn write_final(
+        &mut self,
+        root_tree: &Root,
+        balance: &BTreeMap<TreeId, i64>,
+        dirty: &mut DirtyNodes,
+    ) -> Result<()> {
+        let node_size = i64::from(dirty.geometry().node_size);
+        let time = now();
+        for id in &self.changed {
+            let root = self.roots.get(id).copied();
+            let (Some(root), Some(tree)) = (root, self.trees.get_mut(id)) else { continue };
+            let item = &mut tree.item;
+            item.generation = root.generation;
+            item.generation_v2 = root.generation;
+            item.bytenr = root.bytenr;
+            item.level = root.level;
+            let change = balance.get(id).copied().unwrap_or(0) * node_size;
+            item.bytes_used = item.bytes_used.saturating_add_signed(change);
+            if id.is_subvolume() {
+                item.transids[0] = self.generation.0;
+                item.times[0] = time;
+            }
+            patch_in_place(root_tree, &tree.key, &item.to_bytes(), dirty)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn root(&self, id: TreeId) -> Option<Root> {
+        self.roots.get(&id).copied()
+    }
+
+    pub(super) fn into_trees(self) -> BTreeMap<TreeId, TreeRoot> {
+        self.trees
+    }
+}

@@ -1,0 +1,67 @@
+//! The superblock of a commit.
+
+use ubtrfs_format::items::{BlockGroupFlags, encode_sys_chunk};
+use ubtrfs_format::{BackupRoot, CompatRo, Generation, ItemType, Key, Logical, Superblock, TreeId, objectid};
+use ubtrfs_tree::Root;
+
+use super::roots::NewRoots;
+use super::written_features;
+use crate::committed::Committed;
+use crate::filesystem::Filesystem;
+use crate::space::NewChunk;
+
+/// The superblock that makes a commit the volume's state.
+pub(super) fn next(
+    fs: &Filesystem,
+    committed: &Committed,
+    generation: Generation,
+    root_tree: &Root,
+    chunk_tree: &Root,
+    roots: &NewRoots,
+    new_chunks: &[NewChunk],
+) -> Superblock {
+    let mut next = committed.superblock.clone();
+    next.generation = generation;
+    next.root = root_tree.bytenr;
+    next.root_level = root_tree.level;
+    next.chunk_root = chunk_tree.bytenr;
+    next.chunk_root_level = chunk_tree.level;
+    next.chunk_root_generation = chunk_tree.generation;
+    next.log_root = Logical(0);
+    next.log_root_level = 0;
+    next.incompat = written_features(next.incompat);
+    if next.compat_ro.contains(CompatRo::FREE_SPACE_TREE) {
+        next.compat_ro = next.compat_ro.with(CompatRo::FREE_SPACE_TREE_VALID);
+    }
+    // A v1 cache stays behind at its own generation, which tells every reader that it is stale.
+    if committed.superblock.uuid_tree_generation == committed.generation {
+        next.uuid_tree_generation = generation;
+    }
+    next.bytes_used = fs.space.lock().groups.values().map(|group| group.recorded_used).sum();
+    for NewChunk { start, chunk } in new_chunks {
+        if chunk.flags.contains(BlockGroupFlags::SYSTEM) {
+            let key = Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.0);
+            encode_sys_chunk(&mut next.sys_chunk_array, key, chunk);
+        }
+    }
+    let newest =
+        next.backup_roots.iter().enumerate().max_by_key(|(_, backup)| backup.trees[0].1).map_or(0, |(slot, _)| slot);
+    let backup = |root: Option<Root>| {
+        root.map_or((Logical(0), Generation(0), 0), |root| (root.bytenr, root.generation, root.level))
+    };
+    let slot = (newest + 1) % next.backup_roots.len();
+    next.backup_roots[slot] = BackupRoot {
+        trees: [
+            backup(Some(*root_tree)),
+            backup(Some(*chunk_tree)),
+            backup(roots.root(TreeId::EXTENT)),
+            backup(roots.root(TreeId::FS)),
+            backup(roots.root(TreeId::DEV)),
+            backup(roots.root(TreeId::CSUM)),
+        ],
+        total_bytes: next.total_bytes,
+        bytes_used: next.bytes_used,
+        num_devices: next.num_devices,
+    };
+    next
+}

@@ -1,0 +1,134 @@
+//! The volume as of its last commit: the roots of all trees. Immutable; a commit publishes the next one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ubtrfs_format::items::RootItem;
+use ubtrfs_format::{Generation, Ino, ItemType, Key, Superblock, TreeId};
+use ubtrfs_tree::{NodeCache, Root, Snapshot};
+
+use crate::error::{Error, Result};
+
+/// A tree's root as the root tree has it.
+#[derive(Clone, Debug)]
+pub(crate) struct TreeRoot {
+    /// The root item's key.
+    pub(crate) key: Key,
+    pub(crate) item: RootItem,
+}
+
+impl TreeRoot {
+    pub(crate) fn id(&self) -> TreeId {
+        TreeId(self.key.objectid)
+    }
+
+    pub(crate) fn root(&self) -> Root {
+        Root { owner: self.id(), bytenr: self.item.bytenr, generation: self.item.generation, level: self.item.level }
+    }
+}
+
+/// The roots of all trees as of one commit.
+pub(crate) struct Committed {
+    pub(crate) generation: Generation,
+    pub(crate) superblock: Superblock,
+    pub(crate) root_tree: Root,
+    pub(crate) chunk_tree: Root,
+    pub(crate) trees: BTreeMap<TreeId, TreeRoot>,
+    cache: Arc<NodeCache>,
+}
+
+impl Committed {
+    /// Reads all root items.
+    pub(crate) fn load(superblock: Superblock, cache: Arc<NodeCache>) -> Result<Self> {
+        let root_tree = Root {
+            owner: TreeId::ROOT,
+            bytenr: superblock.root,
+            generation: superblock.generation,
+            level: superblock.root_level,
+        };
+        let chunk_tree = Root {
+            owner: TreeId::CHUNK,
+            bytenr: superblock.chunk_root,
+            generation: superblock.chunk_root_generation,
+            level: superblock.chunk_root_level,
+        };
+        let mut trees = BTreeMap::new();
+        for item in Snapshot::new(cache.clone(), root_tree).range(Key::MIN..=Key::MAX) {
+            let item = item?;
+            let key = item.key;
+            if key.item_type == ItemType::ROOT_ITEM {
+                let root = TreeRoot { key, item: RootItem::parse(&item)? };
+                trees.insert(root.id(), root);
+            }
+        }
+        Ok(Self { generation: superblock.generation, superblock, root_tree, chunk_tree, trees, cache })
+    }
+
+    /// The state after a commit.
+    pub(crate) fn after(
+        superblock: Superblock,
+        root_tree: Root,
+        chunk_tree: Root,
+        trees: BTreeMap<TreeId, TreeRoot>,
+        cache: Arc<NodeCache>,
+    ) -> Self {
+        Self { generation: superblock.generation, superblock, root_tree, chunk_tree, trees, cache }
+    }
+
+    /// A tree other than the root tree and the chunk tree.
+    pub(crate) fn tree(&self, id: TreeId) -> Result<Snapshot> {
+        let root = match id {
+            TreeId::ROOT => self.root_tree,
+            TreeId::CHUNK => self.chunk_tree,
+            _ => self
+                .trees
+                .get(&id)
+                .map(TreeRoot::root)
+                .ok_or(Error::MissingItem { tree: TreeId::ROOT, key: Key::new(id.0, ItemType::ROOT_ITEM, 0) })?,
+        };
+        Ok(Snapshot::new(self.cache.clone(), root))
+    }
+
+    /// Whether there is such a tree.
+    pub(crate) fn has_tree(&self, id: TreeId) -> bool {
+        self.trees.contains_key(&id)
+    }
+
+    /// The tree with the block group items.
+    pub(crate) fn block_group_tree_id(&self) -> TreeId {
+        if self.superblock.compat_ro.contains(ubtrfs_format::CompatRo::BLOCK_GROUP_TREE) {
+            TreeId::BLOCK_GROUP
+        } else {
+            TreeId::EXTENT
+        }
+    }
+
+    /// The subvolumes, by id.
+    pub(crate) fn subvolumes(&self) -> impl Iterator<Item = &TreeRoot> {
+        self.trees.values().filter(|tree| tree.id().is_subvolume())
+    }
+
+    /// The subvolume that is mounted when none is asked for.
+    pub(crate) fn default_subvolume(&self) -> Result<TreeId> {
+        let hash = ubtrfs_format::name_hash(b"default");
+        let key = Key::new(self.superblock.root_dir_objectid, ItemType::DIR_ITEM, hash);
+        let Some(item) = self.tree(TreeId::ROOT)?.get(&key)? else { return Ok(TreeId::FS) };
+        for entry in ubtrfs_format::items::dir_entries(&item) {
+            let entry = entry?;
+            if entry.name == b"default" && entry.location.item_type == ItemType::ROOT_ITEM {
+                return Ok(TreeId(entry.location.objectid));
+            }
+        }
+        Ok(TreeId::FS)
+    }
+
+    /// Where a subvolume's entry is: parent subvolume, directory and name; `None` for the top level.
+    pub(crate) fn subvolume_entry(&self, id: TreeId) -> Result<Option<(TreeId, Ino, Vec<u8>)>> {
+        let from = Key::new(id.0, ItemType::ROOT_BACKREF, 0);
+        let to = Key::new(id.0, ItemType::ROOT_BACKREF, u64::MAX);
+        let Some(item) = self.tree(TreeId::ROOT)?.range(from..=to).next() else { return Ok(None) };
+        let item = item?;
+        let entry = ubtrfs_format::items::RootRef::parse(&item)?;
+        Ok(Some((TreeId(item.key.offset), entry.dirid, entry.name.to_vec())))
+    }
+}

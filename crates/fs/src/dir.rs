@@ -1,0 +1,303 @@
+//! Directories: finding a name, listing, resolving what an entry leads to.
+
+use std::collections::BTreeMap;
+
+use ubtrfs_format::items::{self, FileType, RootRef};
+use ubtrfs_format::{DirIndex, Ino, ItemType, Key, TreeId, extref_hash, name_hash};
+
+use crate::committed::Committed;
+use crate::error::{Errno, Error, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::{EntryEdit, InodeId, InodeState, Name, RefEdit, Target};
+
+/// The inode that stands for a subvolume that can't be reached where its entry is: an empty directory.
+pub(crate) const EMPTY_SUBVOLUME_INO: Ino = Ino(2);
+
+/// An entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryEntry {
+    /// Its number: listing goes on after it.
+    pub index: DirIndex,
+    /// The name.
+    pub name: Vec<u8>,
+    /// What it leads to.
+    pub inode: InodeId,
+    /// The type of that.
+    pub file_type: FileType,
+}
+
+/// An entry that was found, and its number where that is known without a search.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    pub(crate) index: Option<DirIndex>,
+    pub(crate) target: Target,
+}
+
+/// Looks a name up in a committed directory.
+pub(crate) fn committed_entry(committed: &Committed, dir: InodeId, name: &[u8]) -> Result<Option<Target>> {
+    let key = Key::new(dir.ino.0, ItemType::DIR_ITEM, name_hash(name));
+    let Some(item) = committed.tree(dir.subvolume)?.get(&key)? else { return Ok(None) };
+    for entry in items::dir_entries(&item) {
+        let entry = entry?;
+        if entry.name == name {
+            return Ok(Some(Target { location: entry.location, file_type: entry.file_type }));
+        }
+    }
+    Ok(None)
+}
+
+/// The number of a committed name of an inode.
+pub(crate) fn committed_ref_index(
+    committed: &Committed,
+    subvolume: TreeId,
+    ino: Ino,
+    parent: Ino,
+    name: &[u8],
+) -> Result<Option<DirIndex>> {
+    let tree = committed.tree(subvolume)?;
+    if let Some(item) = tree.get(&Key::new(ino.0, ItemType::INODE_REF, parent.0))? {
+        for entry in items::inode_refs(&item) {
+            let entry = entry?;
+            if entry.name == name {
+                return Ok(Some(entry.index));
+            }
+        }
+    }
+    if let Some(item) = tree.get(&Key::new(ino.0, ItemType::INODE_EXTREF, extref_hash(parent, name)))? {
+        for entry in items::extrefs(&item) {
+            let entry = entry?;
+            if entry.parent == parent && entry.name == name {
+                return Ok(Some(entry.index));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// What an entry leads to.
+pub(crate) fn resolve(committed: &Committed, dir: InodeId, name: &[u8], target: Target) -> Result<InodeId> {
+    match target.location.item_type {
+        ItemType::INODE_ITEM => Ok(InodeId::new(dir.subvolume, Ino(target.location.objectid))),
+        ItemType::ROOT_ITEM => {
+            let child = TreeId(target.location.objectid);
+            // A snapshot keeps the entries of the subvolumes inside its source, but not the subvolumes.
+            let key = Key::new(dir.subvolume.0, ItemType::ROOT_REF, child.0);
+            let reachable = match committed.tree(TreeId::ROOT)?.get(&key)? {
+                Some(item) => {
+                    let entry = RootRef::parse(&item)?;
+                    entry.dirid == dir.ino && entry.name == name && committed.has_tree(child)
+                }
+                None => false,
+            };
+            Ok(if reachable { InodeId::root_of(child) } else { InodeId::new(dir.subvolume, EMPTY_SUBVOLUME_INO) })
+        }
+        _ => Err(Error::Inconsistent {
+            tree: dir.subvolume,
+            key: Key::new(dir.ino.0, ItemType::DIR_ITEM, name_hash(name)),
+            what: "the entry leads to neither an inode nor a subvolume",
+        }),
+    }
+}
+
+/// The subvolume at a path below the top level; directories on the way may be of any subvolume.
+pub(crate) fn subvolume_at(committed: &Committed, path: &str) -> Result<Option<TreeId>> {
+    let mut at = InodeId::root_of(TreeId::FS);
+    for name in path.split('/').filter(|part| !part.is_empty()) {
+        let Some(target) = committed_entry(committed, at, name.as_bytes())? else { return Ok(None) };
+        at = resolve(committed, at, name.as_bytes(), target)?;
+    }
+    Ok((at.ino == Ino::ROOT_DIR).then_some(at.subvolume))
+}
+
+impl Filesystem {
+    /// Finds a name in a directory whose lock the caller holds.
+    pub(crate) fn find_entry(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<Option<Found>> {
+        let layers = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
+        for batch in layers.into_iter().flatten() {
+            match batch.entries.get(name) {
+                Some(EntryEdit::Put { index, target }) => {
+                    return Ok(Some(Found { index: Some(*index), target: *target }));
+                }
+                Some(EntryEdit::Remove) => return Ok(None),
+                None => {}
+            }
+        }
+        if !state.committed || dir.ino == EMPTY_SUBVOLUME_INO {
+            return Ok(None);
+        }
+        let target = committed_entry(&self.committed(), dir, name)?;
+        Ok(target.map(|target| Found { index: None, target }))
+    }
+
+    /// The number of an entry that was found. `found` must stem from this directory under the same hold of its lock.
+    pub(crate) fn entry_index(&self, dir: InodeId, name: &[u8], found: &Found) -> Result<DirIndex> {
+        if let Some(index) = found.index {
+            return Ok(index);
+        }
+        let ino = Ino(found.target.location.objectid);
+        committed_ref_index(&self.committed(), dir.subvolume, ino, dir.ino, name)?.ok_or(Error::Inconsistent {
+            tree: dir.subvolume,
+            key: Key::new(ino.0, ItemType::INODE_REF, dir.ino.0),
+            what: "the inode does not know a name that its directory has",
+        })
+    }
+
+    /// The number that the next entry of a directory gets; the caller holds its lock and puts it there.
+    pub(crate) fn next_index(&self, dir: InodeId, state: &mut InodeState) -> Result<DirIndex> {
+        let index = match state.next_index {
+            Some(index) => index,
+            None if !state.committed => DirIndex::FIRST,
+            None => {
+                let last = Key::new(dir.ino.0, ItemType::DIR_INDEX, u64::MAX);
+                match self.tree(dir.subvolume)?.last_at_or_before(&last)? {
+                    Some(item) if item.key.objectid == dir.ino.0 && item.key.item_type == ItemType::DIR_INDEX => {
+                        DirIndex((item.key.offset.saturating_add(1)).max(DirIndex::FIRST.0))
+                    }
+                    _ => DirIndex::FIRST,
+                }
+            }
+        };
+        if index.0 >= i64::MAX as u64 {
+            return Err(Errno::NOSPC.into());
+        }
+        state.next_index = Some(DirIndex(index.0 + 1));
+        Ok(index)
+    }
+
+    /// Looks a name up. Takes a reference to the inode, which the caller gives back with [`Self::forget`].
+    pub fn lookup(&self, dir: InodeId, name: &[u8]) -> Result<InodeId> {
+        if name.len() > items::MAX_NAME_LEN {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        let inode = self.inode(dir)?;
+        let state = inode.read();
+        if !state.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        let found = self.find_entry(dir, &state, name)?.ok_or(Errno::NOENT)?;
+        let id = resolve(&self.committed(), dir, name, found.target)?;
+        drop(state);
+        self.inodes.reference(id);
+        let alive = self.inode(id).and_then(|inode| if inode.read().dead { Err(Errno::NOENT.into()) } else { Ok(()) });
+        if let Err(error) = alive {
+            self.inodes.unreference(id, 1);
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    /// The directory that holds a directory: the inode that `..` leads to. The root of a subvolume is its own parent, or
+    /// lies in the directory that holds the subvolume's entry.
+    pub fn parent(&self, dir: InodeId) -> Result<InodeId> {
+        if dir == self.root() || dir.ino == EMPTY_SUBVOLUME_INO {
+            return Ok(dir);
+        }
+        let committed = self.committed();
+        if dir.ino == Ino::ROOT_DIR {
+            return Ok(match committed.subvolume_entry(dir.subvolume)? {
+                Some((subvolume, ino, _)) => InodeId::new(subvolume, ino),
+                None => dir,
+            });
+        }
+        let inode = self.inode(dir)?;
+        let state = inode.read();
+        let layers = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
+        for batch in layers.into_iter().flatten() {
+            if let Some(((parent, _), _)) = batch.refs.iter().find(|(_, edit)| matches!(edit, RefEdit::Add(_))) {
+                return Ok(InodeId::new(dir.subvolume, *parent));
+            }
+        }
+        let refs = Key::new(dir.ino.0, ItemType::INODE_REF, 0)..=Key::new(dir.ino.0, ItemType::INODE_REF, u64::MAX);
+        match committed.tree(dir.subvolume)?.range(refs).next() {
+            Some(item) => Ok(InodeId::new(dir.subvolume, Ino(item?.key.offset))),
+            None => Err(Errno::NOENT.into()),
+        }
+    }
+
+    /// The highest entry number of a directory at this moment: a listing that starts now stops there, so that entries
+    /// renamed while it goes on don't come up again and again.
+    pub fn last_index(&self, dir: InodeId) -> Result<DirIndex> {
+        let inode = self.inode(dir)?;
+        let mut state = inode.write();
+        if !state.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        if dir.ino == EMPTY_SUBVOLUME_INO {
+            return Ok(DirIndex(1));
+        }
+        let next = self.next_index(dir, &mut state)?;
+        state.next_index = Some(next);
+        Ok(DirIndex(next.0 - 1))
+    }
+
+    /// Lists entries numbered above `after` and up to `last`, at most `limit` of them, in the order of their numbers.
+    pub fn list(&self, dir: InodeId, after: DirIndex, last: DirIndex, limit: usize) -> Result<Vec<DirectoryEntry>> {
+        let inode = self.inode(dir)?;
+        let state = inode.read();
+        if !state.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        let from = DirIndex(after.0.saturating_add(1).max(DirIndex::FIRST.0));
+        if from > last || dir.ino == EMPTY_SUBVOLUME_INO {
+            return Ok(Vec::new());
+        }
+        // Newer layers over older ones; each is cut at the limit only after what it removes has been taken into account.
+        let mut overlay: BTreeMap<DirIndex, Option<(Name, Target)>> = BTreeMap::new();
+        let layers = [state.frozen.as_ref().map(|frozen| &frozen.batch), Some(&state.pending)];
+        for batch in layers.into_iter().flatten() {
+            for (index, entry) in batch.entry_numbers.range(from..=last) {
+                overlay.insert(*index, entry.clone());
+            }
+        }
+        let committed = self.committed();
+        let mut entries = Vec::new();
+        let mut push = |index: DirIndex, name: &[u8], target: Target| -> Result<bool> {
+            let inode = resolve(&committed, dir, name, target)?;
+            entries.push(DirectoryEntry { index, name: name.to_vec(), inode, file_type: target.file_type });
+            Ok(entries.len() == limit)
+        };
+        let mut overlay = overlay.into_iter().peekable();
+        if state.committed {
+            let range =
+                Key::new(dir.ino.0, ItemType::DIR_INDEX, from.0)..=Key::new(dir.ino.0, ItemType::DIR_INDEX, last.0);
+            for item in committed.tree(dir.subvolume)?.range(range) {
+                let item = item?;
+                let index = DirIndex(item.key.offset);
+                while let Some((newer, entry)) = overlay.next_if(|(newer, _)| *newer < index) {
+                    if let Some((name, target)) = entry
+                        && push(newer, &name, target)?
+                    {
+                        return Ok(entries);
+                    }
+                }
+                if let Some((_, entry)) = overlay.next_if(|(newer, _)| *newer == index) {
+                    if let Some((name, target)) = entry
+                        && push(index, &name, target)?
+                    {
+                        return Ok(entries);
+                    }
+                    continue;
+                }
+                let Some(entry) = items::dir_entries(&item).next() else { continue };
+                let entry = entry?;
+                let target = Target { location: entry.location, file_type: entry.file_type };
+                if push(index, entry.name, target)? {
+                    return Ok(entries);
+                }
+            }
+        }
+        for (index, entry) in overlay {
+            if let Some((name, target)) = entry
+                && push(index, &name, target)?
+            {
+                break;
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Whether a directory has no entry; the caller holds its lock. Its size is the sum of its names, twice.
+    pub(crate) fn is_empty_dir(state: &InodeState) -> bool {
+        state.item.size == 0
+    }
+}

@@ -1,0 +1,94 @@
+//! What can go wrong, the errno that a program sees and the sentence that a person reads.
+
+use ubtrfs_format::{Key, TreeId};
+
+pub use rustix::io::Errno;
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What can go wrong in the file system.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A plain POSIX outcome: no such file, not a directory, no space …
+    #[error("{0}")]
+    Posix(Errno),
+    /// Devices, mirrors or checksums.
+    #[error(transparent)]
+    Volume(#[from] ubtrfs_volume::Error),
+    /// A tree can't be read or merged.
+    #[error(transparent)]
+    Tree(#[from] ubtrfs_tree::Error),
+    /// A structure is malformed.
+    #[error(transparent)]
+    Format(#[from] ubtrfs_format::Error),
+    /// An item that must be there is missing.
+    #[error("tree {tree} lacks the item {key}")]
+    MissingItem {
+        /// The tree.
+        tree: TreeId,
+        /// The item's key.
+        key: Key,
+    },
+    /// Items contradict each other.
+    #[error("tree {tree}, {key}: {what}")]
+    Inconsistent {
+        /// The tree.
+        tree: TreeId,
+        /// The item's key.
+        key: Key,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A file's content can't be read.
+    #[error(transparent)]
+    Data(#[from] crate::file::error::DataError),
+    /// The volume can't be opened the way it was asked for.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The file system has turned read-only after an error.
+    #[error("the file system is read-only after an error: {0}")]
+    Aborted(String),
+}
+
+/// Why a volume isn't opened the way it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Incompatible features that nobody here knows.
+    #[error("the volume uses features that ubtrfs does not know: {}", .0.join(", "))]
+    UnknownIncompat(Vec<String>),
+    /// Features that allow reading only.
+    #[error("the volume uses features that ubtrfs can only read: {}; mount it with -o ro", .0.join(", "))]
+    ReadOnlyFeatures(Vec<String>),
+    /// A log waits to be replayed.
+    #[error(
+        "the volume was not unmounted cleanly and holds a log that must be replayed, which ubtrfs can't do yet; \
+         mount it with -o ro,nologreplay to see it as of its last commit, or let the kernel's btrfs replay it"
+    )]
+    LogToReplay,
+    /// A state that this version can't keep right while writing.
+    #[error("{0}; ubtrfs can only read such a volume: mount it with -o ro")]
+    ReadOnlyState(String),
+    /// A subvolume that isn't there.
+    #[error("there is no subvolume {0}")]
+    NoSubvolume(String),
+}
+
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Self {
+        Self::Posix(errno)
+    }
+}
+
+impl Error {
+    /// The errno that a program sees.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Posix(errno) => *errno,
+            Self::Aborted(_) | Self::Refused(_) => Errno::ROFS,
+            _ => Errno::IO,
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! A mounted volume: what everything else of this crate works on.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Condvar, Mutex, RwLock};
+use ubtrfs_format::items::BlockGroupFlags;
+use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId};
+use ubtrfs_tree::{NodeCache, Snapshot};
+use ubtrfs_volume::Volume;
+
+use crate::committed::Committed;
+use crate::error::{Errno, Error, Refusal, Result};
+use crate::inode::{Inode, InodeId, InodeTable, load_inode};
+use crate::options::Options;
+use crate::space::{Demand, Shortage, Space};
+use crate::transaction::{Gate, Transaction};
+
+/// A subvolume's state that outlives its inodes' stay in memory.
+pub(crate) struct Subvolume {
+    pub(crate) id: TreeId,
+    pub(crate) read_only: bool,
+    next_ino: AtomicU64,
+}
+
+impl Subvolume {
+    /// A number that no inode of the subvolume has had.
+    pub(crate) fn new_ino(&self) -> Result<Ino> {
+        let ino = self.next_ino.fetch_add(1, Ordering::Relaxed);
+        if ino > Ino::LAST_FREE.0 {
+            self.next_ino.store(Ino::LAST_FREE.0 + 1, Ordering::Relaxed);
+            return Err(Errno::NOSPC.into());
+        }
+        Ok(Ino(ino))
+    }
+}
+
+/// Counts what a mount has done.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) commits: AtomicU64,
+    pub(crate) commit_micros: AtomicU64,
+    pub(crate) fsyncs: AtomicU64,
+    pub(crate) fsyncs_without_work: AtomicU64,
+    pub(crate) operations: AtomicU64,
+    pub(crate) bytes_read: AtomicU64,
+    pub(crate) bytes_written: AtomicU64,
+    pub(crate) orphans_cleaned: AtomicU64,
+}
+
+/// Who waits for the background committer, and why it should wake.
+#[derive(Default)]
+pub(crate) struct CommitterState {
+    pub(crate) wanted: bool,
+    pub(crate) stop: bool,
+}
+
+/// A mounted volume.
+pub struct Filesystem {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) cache: Arc<NodeCache>,
+    pub(crate) options: Options,
+    committed: RwLock<Arc<Committed>>,
+    /// The transaction that is being committed.
+    pub(crate) frozen: RwLock<Option<Arc<Transaction>>>,
+    pub(crate) space: Space,
+    pub(crate) gate: Gate,
+    pub(crate) inodes: InodeTable,
+    subvolumes: RwLock<HashMap<TreeId, Arc<Subvolume>>>,
+    /// Held by the committer for a whole commit.
+    pub(crate) commit_place: Mutex<()>,
+    pub(crate) committer: Mutex<CommitterState>,
+    pub(crate) committer_wakes: Condvar,
+    pub(crate) committer_thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    /// Held by a rename that moves a directory to another one: no cycle may come about.
+    pub(crate) rename_lock: Mutex<()>,
+    read_only: AtomicBool,
+    aborted: Mutex<Option<String>>,
+    pub(crate) dirty_bytes: AtomicU64,
+    pub(crate) counters: Counters,
+    pub(crate) reader: crate::file::extent_reader::ExtentReader,
+    mounted_subvolume: TreeId,
+}
+
+impl std::fmt::Debug for Filesystem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Filesystem").field("subvolume", &self.mounted_subvolume).finish_non_exhaustive()
+    }
+}
+
+impl Filesystem {
+    pub(crate) fn assemble(
+        volume: Arc<Volume>,
+        cache: Arc<NodeCache>,
+        options: Options,
+        committed: Committed,
+        space: Space,
+        read_only: bool,
+        mounted_subvolume: TreeId,
+    ) -> Self {
+        let gate = Gate::new(committed.generation.next());
+        let reader = crate::file::extent_reader::ExtentReader::new(volume.sector_size());
+        Self {
+            inodes: InodeTable::new(options.memory / 4 / 1024),
+            volume,
+            cache,
+            options,
+            committed: RwLock::new(Arc::new(committed)),
+            frozen: RwLock::default(),
+            space,
+            gate,
+            subvolumes: RwLock::default(),
+            commit_place: Mutex::default(),
+            committer: Mutex::default(),
+            committer_wakes: Condvar::new(),
+            committer_thread: Mutex::default(),
+            rename_lock: Mutex::default(),
+            read_only: AtomicBool::new(read_only),
+            aborted: Mutex::default(),
+            dirty_bytes: AtomicU64::new(0),
+            counters: Counters::default(),
+            reader,
+            mounted_subvolume,
+        }
+    }
+
+    /// The root directory of the subvolume that is mounted.
+    pub fn root(&self) -> InodeId {
+        InodeId::root_of(self.mounted_subvolume)
+    }
+
+    /// Whether nothing may be changed.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Acquire)
+    }
+
+    /// The volume below.
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    /// The last commit's number.
+    pub fn generation(&self) -> Generation {
+        self.committed().generation
+    }
+
+    pub(crate) fn committed(&self) -> Arc<Committed> {
+        self.committed.read().clone()
+    }
+
+    /// The open transaction and the one that is being committed.
+    pub(crate) fn open_transactions(&self) -> Vec<Arc<Transaction>> {
+        let mut transactions = vec![self.gate.current()];
+        transactions.extend(self.frozen.read().clone());
+        transactions
+    }
+
+    /// Publishes a durable commit and returns the one before it.
+    pub(crate) fn publish(&self, committed: Committed) -> Arc<Committed> {
+        std::mem::replace(&mut self.committed.write(), Arc::new(committed))
+    }
+
+    pub(crate) fn tree(&self, id: TreeId) -> Result<Snapshot> {
+        self.committed().tree(id)
+    }
+
+    /// Turns read-only for good. Says why, once.
+    pub(crate) fn abort(&self, error: &Error) {
+        let mut aborted = self.aborted.lock();
+        if aborted.is_none() {
+            tracing::error!("turning read-only: {error}");
+            *aborted = Some(error.to_string());
+        }
+        self.read_only.store(true, Ordering::Release);
+        self.volume.set_read_only();
+        self.committer_wakes.notify_all();
+    }
+
+    /// Why the file system turned read-only, if it did.
+    pub fn abort_reason(&self) -> Option<String> {
+        self.aborted.lock().clone()
+    }
+
+    /// An error if nothing may be changed in this subvolume.
+    pub(crate) fn check_writable(&self, subvolume: TreeId) -> Result<Arc<Subvolume>> {
+        if self.is_read_only() {
+            return Err(match &*self.aborted.lock() {
+                Some(reason) => Error::Aborted(reason.clone()),
+                None => Errno::ROFS.into(),
+            });
+        }
+        let subvolume = self.subvolume(subvolume)?;
+        if subvolume.read_only { Err(Errno::ROFS.into()) } else { Ok(subvolume) }
+    }
+
+    pub(crate) fn subvolume(&self, id: TreeId) -> Result<Arc<Subvolume>> {
+        if let Some(found) = self.subvolumes.read().get(&id) {
+            return Ok(found.clone());
+        }
+        let committed = self.committed();
+        let root = committed.trees.get(&id).ok_or(Errno::NOENT)?;
+        let highest = Key::new(Ino::LAST_FREE.0, ItemType(u8::MAX), u64::MAX);
+        let last = committed.tree(id)?.last_at_or_before(&highest)?.map_or(0, |item| item.key.objectid);
+        let subvolume = Arc::new(Subvolume {
+            id,
+            read_only: root.item.flags & ubtrfs_format::items::RootFlags::RDONLY != 0,
+            next_ino: AtomicU64::new(last.max(Ino::FIRST_FREE.0) + 1),
+        });
+        Ok(self.subvolumes.write().entry(id).or_insert(subvolume).clone())
+    }
+
+    /// The inode, from memory or from the committed trees.
+    pub(crate) fn inode(&self, id: InodeId) -> Result<Arc<Inode>> {
+        loop {
+            if let Some(inode) = self.inodes.get(id) {
+                return Ok(inode);
+            }
+            let committed = self.committed();
+            let loaded = Arc::new(load_inode(&committed, id)?);
+            // If a commit was published meanwhile, the inode may have changed and left memory again: load it anew.
+            if Arc::ptr_eq(&committed, &self.committed()) {
+                return Ok(self.inodes.insert(loaded));
+            }
+        }
+    }
+
+    /// Reserves what an operation may need. Called before any inode is locked: a shortage is cured by a new chunk, or by
+    /// commits, which free what is pinned.
+    pub(crate) fn reserve(&self, demand: Demand) -> Result<()> {
+        const COMMITS: usize = 2;
+        let mut commits = 0;
+        loop {
+            let shortage = {
+                let mut space = self.space.lock();
+                match space.reserve(demand) {
+                    Ok(()) => return Ok(()),
+                    Err(shortage) => {
+                        let kind = match shortage {
+                            Shortage::Data => BlockGroupFlags::DATA,
+                            Shortage::Metadata => BlockGroupFlags::METADATA,
+                        };
+                        if let Some(made) = space.add_chunk(kind) {
+                            self.volume.add_chunk(made.start, made.chunk)?;
+                            continue;
+                        }
+                        shortage
+                    }
+                }
+            };
+            tracing::debug!(?shortage, commits, "space is short");
+            if commits == COMMITS {
+                return Err(Errno::NOSPC.into());
+            }
+            commits += 1;
+            self.commit()?;
+            self.space.unpin();
+        }
+    }
+
+    /// Gives back data space that was reserved and is not needed.
+    pub(crate) fn unreserve_data(&self, bytes: u64) {
+        if bytes > 0 {
+            self.space.lock().unreserve_data(bytes);
+        }
+    }
+
+    /// Opens the subvolume named by a path or an id.
+    pub(crate) fn find_subvolume(committed: &Committed, options: &Options) -> Result<TreeId> {
+        if let Some(id) = options.subvolume_id {
+            let id = if id == 0 { TreeId::FS } else { TreeId(id) };
+            return if id.is_subvolume() && committed.has_tree(id) {
+                Ok(id)
+            } else {
+                Err(Error::Refused(Refusal::NoSubvolume(format!("with the id {id}"))))
+            };
+        }
+        let Some(path) = &options.subvolume else {
+            let id = committed.default_subvolume()?;
+            return if committed.has_tree(id) { Ok(id) } else { Ok(TreeId::FS) };
+        };
+        crate::dir::subvolume_at(committed, path)?
+            .ok_or_else(|| Error::Refused(Refusal::NoSubvolume(format!("at '{path}'"))))
+    }
+}

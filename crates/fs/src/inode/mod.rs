@@ -1,0 +1,62 @@
+//! Inodes in memory.
+
+mod batch;
+mod load;
+mod state;
+mod table;
+
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use ubtrfs_format::{Ino, TreeId};
+
+pub(crate) use batch::{EntryEdit, InodeBatch, Name, OrphanEdit, RefEdit, Target};
+pub(crate) use load::load_inode;
+pub(crate) use state::{Frozen, InodeState, OrderedExtent};
+pub(crate) use table::InodeTable;
+
+/// Names an inode in the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InodeId {
+    /// The subvolume.
+    pub subvolume: TreeId,
+    /// The inode's number in it.
+    pub ino: Ino,
+}
+
+impl InodeId {
+    /// The inode `ino` of `subvolume`.
+    pub fn new(subvolume: TreeId, ino: Ino) -> Self {
+        Self { subvolume, ino }
+    }
+
+    /// The root directory of a subvolume.
+    pub fn root_of(subvolume: TreeId) -> Self {
+        Self { subvolume, ino: Ino::ROOT_DIR }
+    }
+}
+
+/// An inode in memory.
+pub(crate) struct Inode {
+    pub(crate) id: InodeId,
+    state: RwLock<InodeState>,
+}
+
+impl Inode {
+    pub(crate) fn new(id: InodeId, state: InodeState) -> Self {
+        Self { id, state: RwLock::new(state) }
+    }
+
+    /// The state, to look at.
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, InodeState> {
+        self.state.read()
+    }
+
+    /// The state, to change.
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, InodeState> {
+        self.state.write()
+    }
+
+    /// The state if nobody has it.
+    pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, InodeState>> {
+        self.state.try_write()
+    }
+}

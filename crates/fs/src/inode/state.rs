@@ -1,0 +1,152 @@
+//! The state of an inode in memory: its attributes, what is not committed yet, what is being committed.
+
+use std::sync::Arc;
+
+use ubtrfs_format::items::{FileType, InodeFlags, InodeItem};
+use ubtrfs_format::{DirIndex, Generation, Logical};
+use ubtrfs_volume::SharedBuffer;
+
+use super::{Inode, InodeBatch};
+use crate::file::dirty::DirtyData;
+use crate::transaction::Transaction;
+
+/// Data on its way to the device. Reads take it from here until the device has it.
+pub(crate) struct OrderedExtent {
+    /// Where it goes.
+    pub(crate) start: Logical,
+    /// The data, in order; together as long as the extent.
+    pub(crate) data: Vec<SharedBuffer>,
+    /// The I/O.
+    pub(crate) ticket: parking_lot::Mutex<Option<ubtrfs_volume::Ticket>>,
+}
+
+impl OrderedExtent {
+    /// Bytes of the extent.
+    pub(crate) fn len(&self) -> u64 {
+        self.data.iter().map(|part| part.len() as u64).sum()
+    }
+
+    /// Copies `buf.len()` bytes from `offset` of the extent.
+    pub(crate) fn copy(&self, mut offset: usize, buf: &mut [u8]) {
+        let mut filled = 0;
+        for part in &self.data {
+            if offset >= part.len() {
+                offset -= part.len();
+                continue;
+            }
+            let count = (part.len() - offset).min(buf.len() - filled);
+            buf[filled..filled + count].copy_from_slice(&part[offset..offset + count]);
+            filled += count;
+            offset = 0;
+            if filled == buf.len() {
+                return;
+            }
+        }
+    }
+}
+
+/// What the commit in flight takes from an inode.
+pub(crate) struct Frozen {
+    pub(crate) item: InodeItem,
+    pub(crate) batch: InodeBatch,
+    /// Data that the commit must write out.
+    pub(crate) dirty: DirtyData,
+    /// Data space reserved for it, in bytes.
+    pub(crate) reserved: u64,
+}
+
+/// The state of an inode.
+pub(crate) struct InodeState {
+    /// The attributes as programs see them.
+    pub(crate) item: InodeItem,
+    /// The committed trees hold items of the inode.
+    pub(crate) committed: bool,
+    /// Known to have no xattrs, committed or not.
+    pub(crate) no_xattrs: bool,
+    /// For directories: the number of the next entry, once known.
+    pub(crate) next_index: Option<DirIndex>,
+    /// Data that is only in memory.
+    pub(crate) dirty: DirtyData,
+    /// Data space reserved for `dirty`, in bytes.
+    pub(crate) reserved: u64,
+    /// What changed in the open transaction.
+    pub(crate) pending: InodeBatch,
+    /// What changed in the transaction that is being committed.
+    pub(crate) frozen: Option<Box<Frozen>>,
+    /// Data on its way to the device.
+    pub(crate) ordered: Vec<Arc<OrderedExtent>>,
+    /// A write of data failed; the next fsync tells.
+    pub(crate) write_error: bool,
+    /// Nothing refers to the inode and its content is gone.
+    pub(crate) dead: bool,
+    /// Where the last extent of the file ended.
+    pub(crate) allocation_hint: Logical,
+}
+
+impl InodeState {
+    pub(crate) fn new(item: InodeItem, committed: bool, no_xattrs: bool, sector_size: u32) -> Self {
+        Self {
+            item,
+            committed,
+            no_xattrs,
+            next_index: None,
+            dirty: DirtyData::new(sector_size),
+            reserved: 0,
+            pending: InodeBatch::default(),
+            frozen: None,
+            ordered: Vec::new(),
+            write_error: false,
+            dead: false,
+            allocation_hint: Logical(0),
+        }
+    }
+
+    pub(crate) fn file_type(&self) -> FileType {
+        FileType::from_mode(self.item.mode)
+    }
+
+    pub(crate) fn is_dir(&self) -> bool {
+        self.file_type() == FileType::Directory
+    }
+
+    /// Whether data of the file carries checksums.
+    pub(crate) fn has_checksums(&self) -> bool {
+        self.item.flags & InodeFlags::NODATASUM == 0
+    }
+
+    /// Whether nothing of the inode would be lost if it left memory.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.pending.is_clean() && self.frozen.is_none() && self.dirty.is_empty() && self.ordered.is_empty()
+    }
+
+    /// Makes the pending batch one of `transaction`: what belongs to an older transaction is frozen first, and the inode is
+    /// put on the transaction's list. To be called, under the gate, before anything of the inode is changed.
+    pub(crate) fn join(&mut self, inode: &Arc<Inode>, transaction: &Transaction) {
+        if self.pending.generation == transaction.generation {
+            return;
+        }
+        self.freeze_before(transaction.generation);
+        self.pending.generation = transaction.generation;
+        self.item.transid = transaction.generation;
+        transaction.add_inode(inode.clone());
+    }
+
+    /// Freezes the pending batch if it belongs to a transaction before `generation`.
+    pub(crate) fn freeze_before(&mut self, generation: Generation) {
+        if self.pending.is_clean() || self.pending.generation >= generation {
+            return;
+        }
+        assert!(self.frozen.is_none(), "a commit began before the one before it had ended");
+        self.frozen = Some(Box::new(Frozen {
+            item: self.item,
+            batch: std::mem::take(&mut self.pending),
+            dirty: self.dirty.take(),
+            reserved: std::mem::take(&mut self.reserved),
+        }));
+    }
+
+    /// Forgets ordered extents whose data the device has.
+    pub(crate) fn reap_ordered(&mut self) {
+        self.ordered.retain(|extent| extent.ticket.lock().is_some());
+    }
+}

@@ -1,0 +1,239 @@
+//! Opening a volume as a file system, and closing it.
+
+use std::sync::Arc;
+
+use ubtrfs_format::items::{BlockGroupFlags, RootFlags};
+use ubtrfs_format::{
+    CompatRo, Incompat, ItemType, Key, NodeExpectation, Superblock, SuperblockFlags, TreeId, objectid,
+};
+use ubtrfs_tree::{BoxError, Geometry, NodeCache, NodeSource};
+use ubtrfs_volume::Volume;
+
+use crate::committed::Committed;
+use crate::error::{Error, Refusal, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeId};
+use crate::options::Options;
+use crate::space::{Space, SpaceSources, load_space};
+
+/// Incompatible features that reading knows.
+const KNOWN_INCOMPAT: u64 = Incompat::MIXED_BACKREF.0
+    | Incompat::DEFAULT_SUBVOL.0
+    | Incompat::MIXED_GROUPS.0
+    | Incompat::COMPRESS_LZO.0
+    | Incompat::COMPRESS_ZSTD.0
+    | Incompat::BIG_METADATA.0
+    | Incompat::EXTENDED_IREF.0
+    | Incompat::RAID56.0
+    | Incompat::SKINNY_METADATA.0
+    | Incompat::NO_HOLES.0
+    | Incompat::METADATA_UUID.0
+    | Incompat::RAID1C34.0
+    | Incompat::SIMPLE_QUOTA.0;
+
+/// Incompatible features that writing does not know.
+const READ_ONLY_INCOMPAT: u64 = Incompat::SIMPLE_QUOTA.0;
+
+/// Features that writing knows.
+const KNOWN_COMPAT_RO: u64 =
+    CompatRo::FREE_SPACE_TREE.0 | CompatRo::FREE_SPACE_TREE_VALID.0 | CompatRo::BLOCK_GROUP_TREE.0;
+
+struct VolumeNodes(Arc<Volume>);
+
+impl NodeSource for VolumeNodes {
+    fn read_node(&self, expected: &NodeExpectation) -> std::result::Result<Vec<u8>, BoxError> {
+        Ok(self.0.read_node(expected)?.to_vec())
+    }
+}
+
+/// The trees of a volume through a cache of `memory` bytes.
+pub(crate) fn node_cache(volume: &Arc<Volume>, memory: usize) -> Arc<NodeCache> {
+    let superblock = volume.superblock();
+    let geometry = Geometry {
+        node_size: superblock.node_size,
+        sector_size: superblock.sector_size,
+        fsid: superblock.metadata_fsid(),
+        chunk_tree_uuid: volume.chunk_tree_uuid(),
+        checksum: superblock.checksum,
+    };
+    Arc::new(NodeCache::new(Arc::new(VolumeNodes(volume.clone())), geometry, memory))
+}
+
+impl Filesystem {
+    /// Opens a volume. Says in a sentence why it can't be opened the way that is asked for.
+    pub fn open(volume: Arc<Volume>, options: Options) -> Result<Arc<Self>> {
+        let superblock = volume.superblock();
+        let read_only = options.read_only || volume.is_read_only();
+        check_features(&superblock, read_only)?;
+        check_log(&superblock, read_only, options.no_log_replay)?;
+        let cache = node_cache(&volume, options.memory / 2);
+        let committed = Committed::load(superblock, cache.clone())?;
+        if !read_only {
+            check_writable_state(&committed, &volume)?;
+        }
+        let space = if read_only { empty_space(&committed, &volume) } else { read_space(&committed, &volume)? };
+        let mounted = Self::find_subvolume(&committed, &options)?;
+        let background = options.background_commits && !read_only;
+        let fs = Arc::new(Self::assemble(volume, cache, options, committed, space, read_only, mounted));
+        if !read_only {
+            fs.adopt_orphans()?;
+        }
+        if background {
+            let thread = fs.start_committer().map_err(|error| {
+                Error::Posix(crate::error::Errno::from_io_error(&error).unwrap_or(crate::error::Errno::AGAIN))
+            })?;
+            *fs.committer_thread.lock() = Some(thread);
+        }
+        Ok(fs)
+    }
+
+    /// Ends: commits what is not durable and stops the background committer. Called once nobody uses the file system.
+    pub fn close(&self) -> Result<()> {
+        {
+            let mut state = self.committer.lock();
+            state.stop = true;
+            self.committer_wakes.notify_all();
+        }
+        if let Some(thread) = self.committer_thread.lock().take() {
+            let _ = thread.join();
+        }
+        if self.is_read_only() && self.abort_reason().is_none() {
+            return Ok(());
+        }
+        self.commit()
+    }
+
+    /// Frees what a crash left without a name.
+    fn adopt_orphans(&self) -> Result<()> {
+        let committed = self.committed();
+        for subvolume in committed.subvolumes() {
+            if subvolume.item.flags & RootFlags::RDONLY != 0 || subvolume.item.refs == 0 {
+                continue;
+            }
+            let id = subvolume.id();
+            let orphans = Key::new(objectid::ORPHAN, ItemType::ORPHAN_ITEM, 0)
+                ..=Key::new(objectid::ORPHAN, ItemType::ORPHAN_ITEM, u64::MAX);
+            for item in committed.tree(id)?.range(orphans) {
+                let ino = ubtrfs_format::Ino(item?.key.offset);
+                self.adopt_orphan(InodeId::new(id, ino))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn adopt_orphan(&self, id: InodeId) -> Result<()> {
+        let inode: Arc<Inode> = match self.inode(id) {
+            Ok(inode) => inode,
+            // The item of an inode that is gone already.
+            Err(error) if error.errno() == crate::error::Errno::NOENT => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        self.counters.orphans_cleaned.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if inode.read().item.nlink == 0 {
+            return self.inactivate_if_unused(&inode);
+        }
+        // An old kernel's way to note a truncation that was under way.
+        self.finish_truncation(&inode)
+    }
+}
+
+fn check_features(superblock: &Superblock, read_only: bool) -> Result<()> {
+    let refuse = |refusal| Err(Error::Refused(refusal));
+    let unknown = Incompat(superblock.incompat.0 & !KNOWN_INCOMPAT);
+    if unknown.0 != 0 {
+        return refuse(Refusal::UnknownIncompat(unknown.names()));
+    }
+    if read_only {
+        return Ok(());
+    }
+    let mut names = CompatRo(superblock.compat_ro.0 & !KNOWN_COMPAT_RO).names();
+    names.extend(Incompat(superblock.incompat.0 & READ_ONLY_INCOMPAT).names());
+    if !names.is_empty() {
+        return refuse(Refusal::ReadOnlyFeatures(names));
+    }
+    let known_flags = SuperblockFlags::WRITTEN.with(SuperblockFlags::ERROR);
+    let odd = superblock.flags.without(known_flags);
+    if odd.0 != 0 {
+        let state = format!("the superblock has the flags {}", odd.names().join(", "));
+        return refuse(Refusal::ReadOnlyState(state));
+    }
+    Ok(())
+}
+
+fn check_log(superblock: &Superblock, read_only: bool, no_log_replay: bool) -> Result<()> {
+    if superblock.log_root.0 == 0 || (read_only && no_log_replay) {
+        return Ok(());
+    }
+    Err(Error::Refused(Refusal::LogToReplay))
+}
+
+/// States that writing can't keep right.
+fn check_writable_state(committed: &Committed, volume: &Volume) -> Result<()> {
+    let refuse = |state: String| Err(Error::Refused(Refusal::ReadOnlyState(state)));
+    if committed.has_tree(TreeId::QUOTA) {
+        return refuse("the volume has quotas enabled".into());
+    }
+    if committed.has_tree(TreeId::RELOC) {
+        return refuse("a balance of the volume was interrupted".into());
+    }
+    let root_tree = committed.tree(TreeId::ROOT)?;
+    let balance = Key::new(objectid::BALANCE, ItemType::TEMPORARY_ITEM, 0);
+    if root_tree.get(&balance)?.is_some() {
+        return refuse("a balance of the volume is under way or paused".into());
+    }
+    if let Some(item) = committed.tree(TreeId::DEV)?.get(&Key::new(0, ItemType::DEV_REPLACE, 0))?
+        && matches!(item.get(16..24), Some(&[1 | 4, 0, 0, 0, 0, 0, 0, 0]))
+    {
+        return refuse("a device replacement is under way".into());
+    }
+    for subvolume in committed.subvolumes() {
+        let item = &subvolume.item;
+        if item.last_snapshot.0 != 0 {
+            return refuse(format!("subvolume {} has or is a snapshot, which shares blocks", subvolume.id()));
+        }
+        if item.refs == 0 || item.drop_progress.objectid != 0 {
+            return refuse(format!("subvolume {} is being deleted", subvolume.id()));
+        }
+    }
+    let striped = |flags: BlockGroupFlags| !matches!(flags.profile(), BlockGroupFlags(0) | BlockGroupFlags::DUP);
+    if let Some((_, chunk)) = volume.chunks().into_iter().find(|(_, chunk)| striped(chunk.flags)) {
+        return refuse(format!("the volume has {} chunks", chunk.flags.profile_name()));
+    }
+    if volume.devices().len() != 1 {
+        return refuse("the volume has several devices".into());
+    }
+    Ok(())
+}
+
+fn read_space(committed: &Committed, volume: &Volume) -> Result<Space> {
+    let superblock = &committed.superblock;
+    let extent_tree = committed.tree(TreeId::EXTENT)?;
+    let block_group_tree = committed.tree(committed.block_group_tree_id())?;
+    let valid = CompatRo::FREE_SPACE_TREE.with(CompatRo::FREE_SPACE_TREE_VALID);
+    let free_space_tree = if superblock.compat_ro.contains(valid) && committed.has_tree(TreeId::FREE_SPACE) {
+        Some(committed.tree(TreeId::FREE_SPACE)?)
+    } else {
+        None
+    };
+    let inner = load_space(&SpaceSources {
+        extent_tree: &extent_tree,
+        block_group_tree: &block_group_tree,
+        free_space_tree: free_space_tree.as_ref(),
+        chunks: &volume.chunks(),
+        devices: &volume.devices(),
+        node_size: superblock.node_size.into(),
+        sector_size: superblock.sector_size.into(),
+        mixed: superblock.incompat.contains(Incompat::MIXED_GROUPS),
+        chunk_tree_uuid: volume.chunk_tree_uuid(),
+    })?;
+    Ok(Space::new(inner))
+}
+
+/// Space of a file system that allocates nothing: a damaged extent tree must not keep a volume from being read.
+fn empty_space(committed: &Committed, volume: &Volume) -> Space {
+    read_space(committed, volume).unwrap_or_else(|error| {
+        tracing::debug!("free space is not known: {error}");
+        let superblock = &committed.superblock;
+        Space::unknown(&volume.devices(), superblock.node_size.into(), superblock.sector_size.into())
+    })
+}

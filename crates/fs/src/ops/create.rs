@@ -1,0 +1,233 @@
+//! New inodes: files, directories, nodes, symlinks, unnamed files.
+
+use std::sync::Arc;
+
+use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, Timespec};
+use ubtrfs_format::{DirIndex, ItemType, Key, max_item_size, name_hash};
+
+use super::{check_name, now};
+use crate::error::{Errno, Result};
+use crate::file::piece::{InlinePiece, Piece};
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeId, InodeState, Name, OrphanEdit, RefEdit, Target};
+use crate::space::Demand;
+use crate::transaction::Transaction;
+
+/// What a new inode is to be.
+#[derive(Clone, Debug, Default)]
+pub struct NewInode {
+    /// Type and permissions.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group; a directory with the set-group-id bit gives its own instead.
+    pub gid: u32,
+    /// Device number of device nodes.
+    pub rdev: u64,
+    /// Where a symlink leads.
+    pub symlink_target: Vec<u8>,
+    /// Xattrs that it is born with, such as an inherited ACL.
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+const S_ISGID: u32 = 0o2000;
+/// Flags that new inodes take over from their directory.
+const INHERITED: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM | InodeFlags::NOCOMPRESS | InodeFlags::COMPRESS;
+
+impl Filesystem {
+    /// Makes an inode and its first name. The caller gets a reference to it, as from a lookup.
+    pub fn create(&self, dir: InodeId, name: &[u8], new: &NewInode) -> Result<InodeId> {
+        check_name(name)?;
+        let subvolume = self.check_writable(dir.subvolume)?;
+        self.check_new_inode(new)?;
+        self.reserve(creation_demand(name, new))?;
+        let parent = self.inode(dir)?;
+        let mut parent_state = parent.write();
+        self.check_can_add(dir, &parent_state, name)?;
+        let index = self.next_index(dir, &mut parent_state)?;
+        let id = InodeId::new(dir.subvolume, subvolume.new_ino()?);
+        let time = now();
+        let child_state = self.new_state(&parent_state, new, time);
+        let file_type = child_state.file_type();
+        let child = Arc::new(Inode::new(id, child_state));
+        {
+            let transaction = self.gate.enter();
+            parent_state.join(&parent, &transaction);
+            self.be_born(&child, new, &transaction);
+            let name: Name = name.into();
+            child.write().pending.refs.insert((dir.ino, name.clone()), RefEdit::Add(index));
+            add_entry(&mut parent_state, name, index, inode_target(id, file_type), time);
+        }
+        self.inodes.reference(id);
+        self.inodes.insert(child);
+        Ok(id)
+    }
+
+    /// Makes a file without a name (`O_TMPFILE`). The caller gets a reference to it; without a link by then, the file goes
+    /// with the last reference.
+    pub fn create_unnamed(&self, dir: InodeId, new: &NewInode) -> Result<InodeId> {
+        let subvolume = self.check_writable(dir.subvolume)?;
+        self.check_new_inode(new)?;
+        self.reserve(creation_demand(b"", new))?;
+        let parent = self.inode(dir)?;
+        let parent_state = parent.read();
+        if !parent_state.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        let id = InodeId::new(dir.subvolume, subvolume.new_ino()?);
+        let mut state = self.new_state(&parent_state, new, now());
+        state.item.nlink = 0;
+        let child = Arc::new(Inode::new(id, state));
+        self.inodes.reference(id);
+        self.inodes.insert(child.clone());
+        let transaction = self.gate.enter();
+        self.be_born(&child, new, &transaction);
+        child.write().pending.orphan = OrphanEdit::Add;
+        Ok(id)
+    }
+
+    fn check_new_inode(&self, new: &NewInode) -> Result<()> {
+        // A symlink's target is an inline extent: it must fit an item, and the format keeps it below a sector.
+        let node_size = self.volume.node_size() as usize;
+        let longest = (max_item_size(node_size) - 64).min(self.volume.sector_size() as usize - 1);
+        if new.symlink_target.len() > longest {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        if FileType::from_mode(new.mode) == FileType::Symlink && new.symlink_target.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        Ok(())
+    }
+
+    fn new_state(&self, parent: &InodeState, new: &NewInode, time: Timespec) -> InodeState {
+        let file_type = FileType::from_mode(new.mode);
+        let inherits_group = parent.item.mode & S_ISGID != 0;
+        let mut flags = parent.item.flags & INHERITED;
+        if !matches!(file_type, FileType::Regular | FileType::Directory) {
+            flags = 0;
+        }
+        if flags & InodeFlags::NODATACOW != 0 && file_type == FileType::Regular {
+            flags |= InodeFlags::NODATASUM;
+        }
+        let item = InodeItem {
+            nlink: 1,
+            uid: new.uid,
+            gid: if inherits_group { parent.item.gid } else { new.gid },
+            mode: if inherits_group && file_type == FileType::Directory { new.mode | S_ISGID } else { new.mode },
+            rdev: new.rdev,
+            flags,
+            atime: time,
+            ctime: time,
+            mtime: time,
+            otime: time,
+            size: new.symlink_target.len() as u64,
+            nbytes: new.symlink_target.len() as u64,
+            ..InodeItem::default()
+        };
+        InodeState::new(item, false, true, self.volume.sector_size())
+    }
+
+    /// The inode becomes part of the transaction.
+    fn be_born(&self, child: &Arc<Inode>, new: &NewInode, transaction: &Transaction) {
+        let mut state = child.write();
+        state.join(child, transaction);
+        state.item.generation = transaction.generation;
+        for (name, value) in &new.xattrs {
+            state.no_xattrs = false;
+            state.pending.xattrs.insert(name.as_slice().into(), Some(value.as_slice().into()));
+        }
+        if !new.symlink_target.is_empty() {
+            let target = InlinePiece::plain(new.symlink_target.as_slice().into(), transaction.generation);
+            let sector = u64::from(self.volume.sector_size());
+            state.pending.layout.replace(0, sector, Piece::Inline(target));
+        }
+    }
+
+    /// An error if `name` can't be added to a directory, whose lock the caller holds.
+    pub(crate) fn check_can_add(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<()> {
+        if !state.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        if state.item.nlink == 0 || state.dead {
+            return Err(Errno::NOENT.into());
+        }
+        if self.find_entry(dir, state, name)?.is_some() {
+            return Err(Errno::EXIST.into());
+        }
+        self.check_collisions(dir, state, name)
+    }
+
+    /// All names of one hash share an item, which must fit a leaf.
+    pub(crate) fn check_collisions(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<()> {
+        let hash = name_hash(name);
+        let mut bytes = ENTRY_HEADER + name.len();
+        let batches = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
+        for batch in batches.into_iter().flatten() {
+            bytes += batch.bytes_of_hash(hash);
+        }
+        if state.committed {
+            let item = self.tree(dir.subvolume)?.get(&Key::new(dir.ino.0, ItemType::DIR_ITEM, hash))?;
+            bytes += item.map_or(0, |item| item.len());
+        }
+        let most = max_item_size(self.volume.node_size() as usize);
+        if bytes > most { Err(Errno::OVERFLOW.into()) } else { Ok(()) }
+    }
+}
+
+/// Bytes of an entry beside its name.
+pub(crate) const ENTRY_HEADER: usize = 30;
+
+/// What a new name and a new inode take.
+fn creation_demand(name: &[u8], new: &NewInode) -> Demand {
+    let xattrs: usize = new.xattrs.iter().map(|(name, value)| ENTRY_HEADER + 25 + name.len() + value.len()).sum();
+    Demand {
+        edits: 7 + new.xattrs.len() as u64,
+        item_bytes: (185 + 3 * (55 + name.len()) + 60 + new.symlink_target.len() + xattrs) as u64,
+        ..Demand::default()
+    }
+}
+
+/// The target of an entry that leads to an inode.
+pub(crate) fn inode_target(id: InodeId, file_type: FileType) -> Target {
+    Target { location: Key::new(id.ino.0, ItemType::INODE_ITEM, 0), file_type }
+}
+
+/// Adds an entry to a directory that has joined the transaction.
+pub(crate) fn add_entry(dir: &mut InodeState, name: Name, index: DirIndex, target: Target, time: Timespec) {
+    dir.item.size += 2 * name.len() as u64;
+    touch_dir(dir, time);
+    dir.pending.put_entry(name, index, target);
+}
+
+/// Removes an entry from a directory that has joined the transaction.
+pub(crate) fn remove_entry(dir: &mut InodeState, name: Name, index: DirIndex, time: Timespec) {
+    dir.item.size = dir.item.size.saturating_sub(2 * name.len() as u64);
+    touch_dir(dir, time);
+    dir.pending.remove_entry(name, index);
+}
+
+fn touch_dir(dir: &mut InodeState, time: Timespec) {
+    dir.item.mtime = time;
+    dir.item.ctime = time;
+    dir.item.sequence += 1;
+}
+
+impl Filesystem {
+    /// Makes the whiteout that a rename leaves; its entry is the caller's matter.
+    #[allow(clippy::too_many_arguments, reason = "a step of rename, which has all of these at hand")]
+    pub(crate) fn add_whiteout(
+        &self,
+        id: InodeId,
+        dir: InodeId,
+        name: &Name,
+        index: DirIndex,
+        new: &NewInode,
+        parent: &InodeState,
+        transaction: &Transaction,
+    ) {
+        let child = Arc::new(Inode::new(id, self.new_state(parent, new, now())));
+        self.be_born(&child, new, transaction);
+        child.write().pending.refs.insert((dir.ino, name.clone()), RefEdit::Add(index));
+        self.inodes.insert(child);
+    }
+}

@@ -1,0 +1,56 @@
+//! The end of inodes: when the last name and the last reference are gone.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeBatch, InodeId, OrphanEdit};
+
+impl Filesystem {
+    /// Adds a reference to an inode, as a lookup does.
+    pub fn reference(&self, id: InodeId) {
+        self.inodes.reference(id);
+    }
+
+    /// Gives references back. With the last one an inode without names goes.
+    pub fn forget(&self, id: InodeId, count: u64) {
+        if !self.inodes.unreference(id, count) {
+            return;
+        }
+        let Some(inode) = self.inodes.get(id) else { return };
+        if let Err(error) = self.inactivate_if_unused(&inode) {
+            // The orphan item stays; the next mount tries again.
+            tracing::warn!("inode {} of subvolume {} could not be freed: {error}", id.ino, id.subvolume);
+        }
+    }
+
+    /// Frees an inode if nothing refers to it: its content, its xattrs, its items.
+    pub(crate) fn inactivate_if_unused(&self, inode: &Arc<Inode>) -> Result<()> {
+        if inode.read().item.nlink > 0 || self.is_read_only() {
+            return Ok(());
+        }
+        let mut state = inode.write();
+        if state.item.nlink > 0 || state.dead || self.inodes.is_referenced(inode.id) {
+            return Ok(());
+        }
+        let transaction = self.gate.enter();
+        state.join(inode, &transaction);
+        state.dead = true;
+        drop(state.dirty.take());
+        let reserved = std::mem::take(&mut state.reserved);
+        let unheard_of = !state.committed && state.frozen.is_none();
+        state.pending = InodeBatch {
+            generation: transaction.generation,
+            gone: true,
+            orphan: OrphanEdit::Remove,
+            ..InodeBatch::default()
+        };
+        drop(state);
+        self.unreserve_data(reserved);
+        if unheard_of {
+            // Born and gone inside one transaction: no tree ever hears of it.
+            self.inodes.remove(inode.id);
+        }
+        Ok(())
+    }
+}

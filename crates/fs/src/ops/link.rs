@@ -1,0 +1,163 @@
+//! Names: link, unlink, rmdir.
+
+use std::sync::Arc;
+
+use ubtrfs_format::{DirIndex, ItemType};
+
+use super::create::{add_entry, inode_target, remove_entry};
+use super::{LockedInodes, check_name, now};
+use crate::dir::{EMPTY_SUBVOLUME_INO, resolve};
+use crate::error::{Errno, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeId, InodeState, Name, OrphanEdit, RefEdit, Target};
+use crate::space::Demand;
+
+/// The most names that an inode may have.
+const MAX_LINKS: u32 = 65535;
+
+/// What a name edit takes at the worst: entry by hash and by number, reference, two inode items.
+pub(crate) fn name_demand(name: &[u8]) -> Demand {
+    Demand { edits: 6, item_bytes: (3 * (60 + name.len()) + 2 * 185) as u64, ..Demand::default() }
+}
+
+/// An entry of a directory together with the inode it leads to, found before either was locked for a change.
+pub(crate) struct Named {
+    pub(crate) target: Target,
+    pub(crate) inode: Arc<Inode>,
+}
+
+impl Filesystem {
+    /// Finds what a name leads to. The caller verifies after locking that it still does.
+    pub(crate) fn find_named(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Named>> {
+        let state = dir.read();
+        if !state.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        let Some(found) = self.find_entry(dir.id, &state, name)? else { return Ok(None) };
+        let id = resolve(&self.committed(), dir.id, name, found.target)?;
+        drop(state);
+        Ok(Some(Named { target: found.target, inode: self.inode(id)? }))
+    }
+
+    /// The entry's number if the directory, locked, still has the entry that was found before; `None` if not.
+    pub(crate) fn still_named(
+        &self,
+        dir: InodeId,
+        state: &InodeState,
+        name: &[u8],
+        target: Target,
+    ) -> Result<Option<DirIndex>> {
+        match self.find_entry(dir, state, name)? {
+            Some(found) if found.target == target => self.entry_index(dir, name, &found).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Gives an inode another name.
+    pub fn link(&self, id: InodeId, dir: InodeId, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        self.check_writable(dir.subvolume)?;
+        if id.subvolume != dir.subvolume {
+            return Err(Errno::XDEV.into());
+        }
+        self.reserve(name_demand(name))?;
+        let (inode, parent) = (self.inode(id)?, self.inode(dir)?);
+        let mut locked = LockedInodes::lock(&[&inode, &parent]);
+        let state = locked.get(id);
+        if state.is_dir() {
+            return Err(Errno::PERM.into());
+        }
+        if state.dead {
+            return Err(Errno::NOENT.into());
+        }
+        if state.item.nlink >= MAX_LINKS {
+            return Err(Errno::MLINK.into());
+        }
+        let target = inode_target(id, state.file_type());
+        self.check_can_add(dir, locked.get(dir), name)?;
+        let index = self.next_index(dir, locked.get_mut(dir))?;
+        let time = now();
+        let name: Name = name.into();
+        let transaction = self.gate.enter();
+        locked.join(&transaction);
+        let state = locked.get_mut(id);
+        add_name(state, dir, name.clone(), index);
+        state.item.ctime = time;
+        state.item.sequence += 1;
+        add_entry(locked.get_mut(dir), name, index, target, time);
+        Ok(())
+    }
+
+    /// Removes a name of something that is not a directory.
+    pub fn unlink(&self, dir: InodeId, name: &[u8]) -> Result<()> {
+        self.remove(dir, name, false)
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, dir: InodeId, name: &[u8]) -> Result<()> {
+        self.remove(dir, name, true)
+    }
+
+    fn remove(&self, dir: InodeId, name: &[u8], directory: bool) -> Result<()> {
+        self.check_writable(dir.subvolume)?;
+        self.reserve(Demand { frees: true, ..name_demand(b"") })?;
+        let parent = self.inode(dir)?;
+        loop {
+            let named = self.find_named(&parent, name)?.ok_or(Errno::NOENT)?;
+            check_removable(&named, directory)?;
+            let id = named.inode.id;
+            {
+                let mut locked = LockedInodes::lock(&[&parent, &named.inode]);
+                let Some(index) = self.still_named(dir, locked.get(dir), name, named.target)? else { continue };
+                if directory && !Self::is_empty_dir(locked.get(id)) {
+                    return Err(Errno::NOTEMPTY.into());
+                }
+                let time = now();
+                let name: Name = name.into();
+                let transaction = self.gate.enter();
+                locked.join(&transaction);
+                drop_name(locked.get_mut(id), dir, name.clone(), directory);
+                let state = locked.get_mut(id);
+                state.item.ctime = time;
+                state.item.sequence += 1;
+                remove_entry(locked.get_mut(dir), name, index, time);
+            }
+            return self.inactivate_if_unused(&named.inode);
+        }
+    }
+}
+
+/// An error unless what was found may be removed this way.
+pub(crate) fn check_removable(named: &Named, directory: bool) -> Result<()> {
+    let is_dir = named.inode.read().is_dir();
+    if is_dir && !directory {
+        return Err(Errno::ISDIR.into());
+    }
+    if !is_dir && directory {
+        return Err(Errno::NOTDIR.into());
+    }
+    if named.target.location.item_type == ItemType::ROOT_ITEM {
+        // A subvolume is deleted, not unlinked.
+        return Err(if named.inode.id.ino == EMPTY_SUBVOLUME_INO { Errno::PERM } else { Errno::NOTEMPTY }.into());
+    }
+    Ok(())
+}
+
+/// Notes a new name in an inode that has joined the transaction.
+pub(crate) fn add_name(state: &mut InodeState, dir: InodeId, name: Name, index: DirIndex) {
+    state.pending.refs.insert((dir.ino, name), RefEdit::Add(index));
+    if state.item.nlink == 0 {
+        state.pending.orphan = OrphanEdit::Remove;
+    }
+    state.item.nlink += 1;
+}
+
+/// Notes in an inode that has joined the transaction that it lost a name; with the last one (a directory has but one) it
+/// becomes an orphan.
+pub(crate) fn drop_name(state: &mut InodeState, dir: InodeId, name: Name, directory: bool) {
+    state.pending.refs.insert((dir.ino, name), RefEdit::Remove);
+    state.item.nlink = if directory { 0 } else { state.item.nlink.saturating_sub(1) };
+    if state.item.nlink == 0 {
+        state.pending.orphan = OrphanEdit::Add;
+    }
+}

@@ -1,0 +1,46 @@
+//! Locking several inodes, always in the order of subvolume and number.
+
+use std::sync::Arc;
+
+use parking_lot::RwLockWriteGuard;
+
+use crate::inode::{Inode, InodeId, InodeState};
+use crate::transaction::Transaction;
+
+/// Inodes locked for a change.
+pub(crate) struct LockedInodes<'a> {
+    guards: Vec<(&'a Arc<Inode>, RwLockWriteGuard<'a, InodeState>)>,
+}
+
+impl<'a> LockedInodes<'a> {
+    /// Locks inodes; one that is named twice is locked once.
+    pub(crate) fn lock(inodes: &[&'a Arc<Inode>]) -> Self {
+        let mut ordered = inodes.to_vec();
+        ordered.sort_by_key(|inode| inode.id);
+        ordered.dedup_by_key(|inode| inode.id);
+        Self { guards: ordered.into_iter().map(|inode| (inode, inode.write())).collect() }
+    }
+
+    fn position(&self, id: InodeId) -> usize {
+        let found = self.guards.iter().position(|(inode, _)| inode.id == id);
+        found.unwrap_or_else(|| unreachable!("inode {id:?} was not locked"))
+    }
+
+    /// The state of an inode that was locked.
+    pub(crate) fn get(&self, id: InodeId) -> &InodeState {
+        &self.guards[self.position(id)].1
+    }
+
+    /// The state of an inode that was locked, to change.
+    pub(crate) fn get_mut(&mut self, id: InodeId) -> &mut InodeState {
+        let position = self.position(id);
+        &mut self.guards[position].1
+    }
+
+    /// Makes all of them part of the transaction.
+    pub(crate) fn join(&mut self, transaction: &Transaction) {
+        for (inode, state) in &mut self.guards {
+            state.join(inode, transaction);
+        }
+    }
+}

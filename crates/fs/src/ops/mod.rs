@@ -1,0 +1,51 @@
+//! The operations of a file system: what programs ask for.
+
+mod attr;
+mod create;
+mod inactivate;
+mod link;
+mod lock;
+mod read;
+mod rename;
+mod resize;
+mod statfs;
+mod sync;
+mod write;
+mod writeout;
+mod xattr;
+
+pub use attr::{Attributes, SetAttributes, TimeChange};
+pub use create::NewInode;
+pub use rename::RenameFlags;
+pub use statfs::FilesystemStats;
+pub use xattr::XattrMode;
+
+pub use write::WriteAt;
+
+pub(crate) use lock::LockedInodes;
+pub(crate) use read::FileMap;
+pub(crate) use resize::allocated;
+
+use ubtrfs_format::items::{MAX_NAME_LEN, Timespec};
+
+use crate::error::{Errno, Result};
+
+/// The time that changes are stamped with.
+pub(crate) fn now() -> Timespec {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    Timespec { sec: time.tv_sec as u64, nsec: time.tv_nsec as u32 }
+}
+
+/// An error unless `name` can be a new entry's.
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() || name == b"." || name == b".." {
+        return Err(Errno::EXIST.into());
+    }
+    if name.len() > MAX_NAME_LEN {
+        return Err(Errno::NAMETOOLONG.into());
+    }
+    if name.contains(&b'/') || name.contains(&0) {
+        return Err(Errno::INVAL.into());
+    }
+    Ok(())
+}

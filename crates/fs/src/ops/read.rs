@@ -1,0 +1,219 @@
+//! Reading: content, symlinks, where data is.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ubtrfs_format::items::FileType;
+use ubtrfs_format::{Logical, TreeId};
+use ubtrfs_volume::Volume;
+
+use crate::committed::Committed;
+use crate::error::{Errno, Result};
+use crate::file::committed::{Committed as CommittedPieces, PieceSource, Unborn};
+use crate::file::csums::{ChecksumTree, Checksums};
+use crate::file::error::Result as DataResult;
+use crate::file::extent_reader::{DataSource, ReadContext};
+use crate::file::layout::Layout;
+use crate::file::piece::Mapped;
+use crate::file::resolve::Stack;
+use crate::file::seek::Seek;
+use crate::filesystem::Filesystem;
+use crate::inode::{InodeId, InodeState, OrderedExtent};
+use crate::transaction::Transaction;
+
+/// The devices, and before them what is on its way there.
+struct InFlightFirst<'a> {
+    ordered: &'a [Arc<OrderedExtent>],
+    volume: &'a Volume,
+}
+
+impl DataSource for InFlightFirst<'_> {
+    fn read_data(&self, at: Logical, buf: &mut [u8], sums: Option<&[u8]>) -> DataResult<()> {
+        for extent in self.ordered {
+            if let Some(offset) = at.0.checked_sub(extent.start.0)
+                && offset + buf.len() as u64 <= extent.len()
+            {
+                extent.copy(offset as usize, buf);
+                return Ok(());
+            }
+        }
+        self.volume.read_data(at, buf, sums).map_err(Into::into)
+    }
+}
+
+/// Checksums of extents that no commit knows yet, and below them the checksum tree.
+struct NewestSums<'a> {
+    transactions: &'a [Arc<Transaction>],
+    tree: &'a dyn Checksums,
+}
+
+impl Checksums for NewestSums<'_> {
+    fn lookup(&self, at: Logical, len: u64) -> DataResult<Vec<u8>> {
+        for transaction in self.transactions {
+            if let Some(sums) = transaction.new_sums(at, len) {
+                return Ok(sums);
+            }
+        }
+        self.tree.lookup(at, len)
+    }
+}
+
+/// What the map of a file is made of, for as long as its lock is held.
+pub(crate) struct FileMap {
+    bottom: Box<dyn PieceSource>,
+}
+
+impl FileMap {
+    pub(crate) fn new(committed: &Arc<Committed>, id: InodeId, state: &InodeState) -> Result<Self> {
+        let bottom: Box<dyn PieceSource> = if state.committed {
+            let sector_size = committed.superblock.sector_size;
+            Box::new(CommittedPieces::new(committed.tree(id.subvolume)?, id.ino, sector_size))
+        } else {
+            Box::new(Unborn)
+        };
+        Ok(Self { bottom })
+    }
+
+    /// All layers.
+    pub(crate) fn with_stack<T>(&self, state: &InodeState, look: impl FnOnce(Stack<'_>) -> T) -> T {
+        match &state.frozen {
+            Some(frozen) => look(Stack::new(&[&state.pending.layout, &frozen.batch.layout], &*self.bottom)),
+            None => look(Stack::new(&[&state.pending.layout], &*self.bottom)),
+        }
+    }
+
+    /// What lies below the pending layer.
+    fn with_lower<T>(&self, state: &InodeState, look: impl FnOnce(Stack<'_>) -> T) -> T {
+        match &state.frozen {
+            Some(frozen) => look(Stack::new(&[&frozen.batch.layout], &*self.bottom)),
+            None => look(Stack::new(&[], &*self.bottom)),
+        }
+    }
+
+    /// What lies below the frozen layer.
+    pub(crate) fn committed(&self) -> Stack<'_> {
+        Stack::new(&[], &*self.bottom)
+    }
+
+    /// Pieces of the frozen layer and below.
+    pub(crate) fn frozen_pieces(&self, layout: &Layout, range: Range<u64>) -> Result<Vec<Mapped>> {
+        Ok(Stack::new(&[layout], &*self.bottom).resolve(range)?)
+    }
+}
+
+impl Filesystem {
+    /// Reads up to `len` bytes from `offset`; fewer at the end of the file.
+    pub fn read(&self, id: InodeId, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let inode = self.inode(id)?;
+        let data = {
+            let state = inode.read();
+            match state.file_type() {
+                FileType::Regular => {}
+                FileType::Directory => return Err(Errno::ISDIR.into()),
+                _ => return Err(Errno::INVAL.into()),
+            }
+            if offset >= state.item.size {
+                return Ok(Vec::new());
+            }
+            let len = (len as u64).min(state.item.size - offset);
+            let sector = u64::from(self.volume.sector_size());
+            let start = offset - offset % sector;
+            let end = (offset + len).next_multiple_of(sector);
+            let mut data = vec![0; (end - start) as usize];
+            self.read_sectors(id, &state, start, &mut data)?;
+            data.truncate((offset - start + len) as usize);
+            data.drain(..(offset - start) as usize);
+            data
+        };
+        self.counters.bytes_read.fetch_add(data.len() as u64, Ordering::Relaxed);
+        self.touch_atime(&inode);
+        Ok(data)
+    }
+
+    /// Reads whole sectors through all layers. What lies beyond the end of the file is as the layers have it.
+    pub(crate) fn read_sectors(&self, id: InodeId, state: &InodeState, at: u64, buf: &mut [u8]) -> Result<()> {
+        let range = at..at + buf.len() as u64;
+        if state.dirty.covers(range.clone()) {
+            state.dirty.overlay(at, buf);
+            return Ok(());
+        }
+        let committed = self.committed();
+        let map = FileMap::new(&committed, id, state)?;
+        let checksums = ChecksumTree::new(
+            committed.tree(TreeId::CSUM)?,
+            committed.superblock.checksum,
+            committed.superblock.sector_size,
+        );
+        let transactions = self.open_transactions();
+        let sums = NewestSums { transactions: &transactions, tree: &checksums };
+        let source = InFlightFirst { ordered: &state.ordered, volume: &self.volume };
+        let context =
+            ReadContext { source: &source, checksums: state.has_checksums().then_some(&sums as &dyn Checksums) };
+        for (start, len, piece) in state.pending.layout.get(range) {
+            let part = &mut buf[(start - at) as usize..(start - at + len) as usize];
+            if state.dirty.covers(start..start + len) {
+                continue;
+            }
+            if let Some(piece) = piece {
+                self.reader.read(context, &[Mapped { start, len, piece }], start, part)?;
+                continue;
+            }
+            let frozen_dirty = state.frozen.as_ref().map(|frozen| &frozen.dirty);
+            if !frozen_dirty.is_some_and(|dirty| dirty.covers(start..start + len)) {
+                let pieces = map.with_lower(state, |stack| stack.resolve(start..start + len))?;
+                self.reader.read(context, &pieces, start, part)?;
+            }
+            if let Some(dirty) = frozen_dirty {
+                dirty.overlay(start, part);
+            }
+        }
+        state.dirty.overlay(at, buf);
+        Ok(())
+    }
+
+    /// Where a symlink leads.
+    pub fn read_link(&self, id: InodeId) -> Result<Vec<u8>> {
+        let inode = self.inode(id)?;
+        let state = inode.read();
+        if state.file_type() != FileType::Symlink {
+            return Err(Errno::INVAL.into());
+        }
+        let len = state.item.size.min(u64::from(self.volume.sector_size()));
+        let mut target = vec![0; self.volume.sector_size() as usize];
+        self.read_sectors(id, &state, 0, &mut target)?;
+        target.truncate(len as usize);
+        Ok(target)
+    }
+
+    /// The first offset from `from` on that holds data. `ENXIO` beyond the last data.
+    pub fn seek_data(&self, id: InodeId, from: u64) -> Result<u64> {
+        self.seek(id, |seek| seek.next_data(from))
+    }
+
+    /// The first offset from `from` on that holds none; the file's end counts. `ENXIO` beyond it.
+    pub fn seek_hole(&self, id: InodeId, from: u64) -> Result<u64> {
+        self.seek(id, |seek| seek.next_hole(from))
+    }
+
+    fn seek(&self, id: InodeId, look: impl FnOnce(Seek<'_>) -> DataResult<Option<u64>>) -> Result<u64> {
+        let inode = self.inode(id)?;
+        let state = inode.read();
+        if state.is_dir() {
+            return Err(Errno::ISDIR.into());
+        }
+        let committed = self.committed();
+        let map = FileMap::new(&committed, id, &state)?;
+        let size = state.item.size;
+        let found = match &state.frozen {
+            Some(frozen) => {
+                // Dirty data of the frozen layer lies below the pending layer's holes; a file that is both dirty there and
+                // cut since is rare, and showing data where there are zeroes is allowed.
+                let dirty = [&state.dirty, &frozen.dirty];
+                map.with_stack(&state, |stack| look(Seek { dirty: &dirty, stack, size }))
+            }
+            None => map.with_stack(&state, |stack| look(Seek { dirty: &[&state.dirty], stack, size })),
+        }?;
+        found.ok_or_else(|| Errno::NXIO.into())
+    }
+}

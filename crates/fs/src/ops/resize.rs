@@ -1,0 +1,203 @@
+//! Changing a file's size.
+
+use std::sync::Arc;
+
+use ubtrfs_format::Incompat;
+use ubtrfs_format::items::FileType;
+
+use super::now;
+use super::read::FileMap;
+use crate::error::{Errno, Result};
+use crate::file::piece::{Mapped, Piece};
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeId, InodeState, OrphanEdit};
+use crate::space::Demand;
+
+/// The largest size that programs can ask for.
+pub(crate) const MAX_FILE_SIZE: u64 = i64::MAX as u64;
+
+/// What has to change in a file before it may grow: found before the transaction is entered.
+#[derive(Default)]
+pub(crate) struct GrowthPlan {
+    /// The last sector's content, if what lies behind the old end is not zero or the content has to leave its inode.
+    last_sector: Option<Vec<u8>>,
+    /// Ranges that need an item though they hold nothing.
+    holes: Vec<(u64, u64)>,
+}
+
+impl Filesystem {
+    /// Cuts or extends a file.
+    pub(crate) fn resize(&self, id: InodeId, size: u64) -> Result<()> {
+        if size > MAX_FILE_SIZE {
+            return Err(Errno::FBIG.into());
+        }
+        let sector = u64::from(self.volume.sector_size());
+        self.reserve(Demand { data: sector, edits: 4, item_bytes: 500, frees: true })?;
+        let mut surplus = sector;
+        let result = self.resize_reserved(id, size, &mut surplus);
+        self.unreserve_data(surplus);
+        result
+    }
+
+    fn resize_reserved(&self, id: InodeId, size: u64, surplus: &mut u64) -> Result<()> {
+        let inode = self.inode(id)?;
+        let mut state = inode.write();
+        match state.file_type() {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Errno::ISDIR.into()),
+            _ => return Err(Errno::INVAL.into()),
+        }
+        if state.dead {
+            return Err(Errno::NOENT.into());
+        }
+        let old_size = state.item.size;
+        let sector = u64::from(self.volume.sector_size());
+        let growth = if size > old_size { Some(self.plan_growth(id, &state, size)?) } else { None };
+        let cut = size < old_size;
+        // The sector that the new end lies in keeps its start and is zero from there on.
+        let last = size - size % sector;
+        let mut kept = None;
+        if cut && size != last && self.has_data(id, &state, last)? {
+            let mut content = vec![0; sector as usize];
+            self.read_sectors(id, &state, last, &mut content)?;
+            content.truncate((size - last) as usize);
+            kept = Some(content);
+        }
+        let nbytes = if cut { self.bytes_beyond(id, &state, size.next_multiple_of(sector))? } else { 0 };
+        let time = now();
+        let transaction = self.gate.enter();
+        state.join(&inode, &transaction);
+        if let Some(plan) = growth {
+            self.grow(&mut state, plan, surplus);
+        }
+        if cut {
+            if let Some(content) = kept {
+                fill_sector(&mut state, last, &content, surplus, sector);
+            }
+            state.dirty.truncate(size);
+            state.pending.layout.truncate(size.next_multiple_of(sector));
+            state.item.nbytes = if size == 0 { 0 } else { state.item.nbytes.saturating_sub(nbytes) };
+            let dirty: u64 = state.dirty.ranges().map(|(_, len)| len).sum();
+            *surplus += state.reserved - dirty;
+            state.reserved = dirty;
+        }
+        state.item.size = size;
+        if size != old_size {
+            state.item.mtime = time;
+        }
+        state.item.ctime = time;
+        state.item.sequence += 1;
+        Ok(())
+    }
+
+    /// Drops what lies beyond the end of a file whose truncation a crash interrupted, and its orphan item.
+    pub(crate) fn finish_truncation(&self, inode: &Arc<Inode>) -> Result<()> {
+        self.reserve(Demand { edits: 4, item_bytes: 500, frees: true, ..Demand::default() })?;
+        let mut state = inode.write();
+        let sector = u64::from(self.volume.sector_size());
+        let transaction = self.gate.enter();
+        state.join(inode, &transaction);
+        if state.file_type() == FileType::Regular {
+            let end = state.item.size.next_multiple_of(sector);
+            state.pending.layout.truncate(end);
+        }
+        state.pending.orphan = OrphanEdit::Remove;
+        Ok(())
+    }
+
+    /// Whether the sector at `at` holds anything.
+    fn has_data(&self, id: InodeId, state: &InodeState, at: u64) -> Result<bool> {
+        if state.dirty.covers(at..at + 1) || state.frozen.as_ref().is_some_and(|frozen| frozen.dirty.covers(at..at + 1))
+        {
+            return Ok(true);
+        }
+        let committed = self.committed();
+        let map = FileMap::new(&committed, id, state)?;
+        let pieces = map.with_stack(state, |stack| stack.resolve(at..at + 1))?;
+        Ok(pieces.iter().any(|mapped| mapped.piece.is_data()))
+    }
+
+    /// Bytes on disk of what lies from `from` on.
+    fn bytes_beyond(&self, id: InodeId, state: &InodeState, from: u64) -> Result<u64> {
+        if from == 0 {
+            return Ok(0);
+        }
+        let committed = self.committed();
+        let map = FileMap::new(&committed, id, state)?;
+        let mut bytes = 0;
+        map.with_stack(state, |stack| -> Result<()> {
+            for mapped in stack.pieces(from..u64::MAX) {
+                bytes += allocated(&mapped?);
+            }
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+
+    /// What has to happen before a file may grow to `size`. Its lock is held.
+    pub(crate) fn plan_growth(&self, id: InodeId, state: &InodeState, size: u64) -> Result<GrowthPlan> {
+        let mut plan = GrowthPlan::default();
+        let sector = u64::from(self.volume.sector_size());
+        let old_size = state.item.size;
+        let last = old_size - old_size % sector;
+        if old_size != last && !state.dirty.covers(last..last + 1) && self.has_data(id, state, last)? {
+            let mut content = vec![0; sector as usize];
+            self.read_sectors(id, state, last, &mut content)?;
+            let tail = (old_size - last) as usize;
+            if self.is_inline(id, state)? || content[tail..].iter().any(|byte| *byte != 0) {
+                content.truncate(tail);
+                plan.last_sector = Some(content);
+            }
+        }
+        let committed = self.committed();
+        if !committed.superblock.incompat.contains(Incompat::NO_HOLES) {
+            let range = old_size.next_multiple_of(sector)..size.next_multiple_of(sector);
+            if !range.is_empty() {
+                let map = FileMap::new(&committed, id, state)?;
+                let pieces = map.with_stack(state, |stack| stack.resolve(range))?;
+                plan.holes = pieces
+                    .into_iter()
+                    .filter(|mapped| mapped.piece == Piece::Hole)
+                    .map(|mapped| (mapped.start, mapped.len))
+                    .collect();
+            }
+        }
+        Ok(plan)
+    }
+
+    fn is_inline(&self, id: InodeId, state: &InodeState) -> Result<bool> {
+        let committed = self.committed();
+        let map = FileMap::new(&committed, id, state)?;
+        let pieces = map.with_stack(state, |stack| stack.resolve(0..1))?;
+        Ok(matches!(pieces.first(), Some(Mapped { piece: Piece::Inline(_), .. })))
+    }
+
+    /// Carries a plan out, in a transaction that the inode has joined.
+    pub(crate) fn grow(&self, state: &mut InodeState, plan: GrowthPlan, surplus: &mut u64) {
+        let sector = u64::from(self.volume.sector_size());
+        if let Some(content) = plan.last_sector {
+            let last = state.item.size - state.item.size % sector;
+            fill_sector(state, last, &content, surplus, sector);
+        }
+        for (start, len) in plan.holes {
+            state.pending.layout.replace(start, len, Piece::Hole);
+        }
+    }
+}
+
+/// Makes a sector dirty with its old content, and takes the space it will need from what was reserved.
+pub(crate) fn fill_sector(state: &mut InodeState, at: u64, content: &[u8], surplus: &mut u64, sector: u64) {
+    let added = state.dirty.newly_dirty(at, sector);
+    state.dirty.fill(at, content);
+    state.reserved += added;
+    *surplus = surplus.saturating_sub(added);
+}
+
+/// Bytes on disk that a piece of a file counts in its inode.
+pub(crate) fn allocated(mapped: &Mapped) -> u64 {
+    match &mapped.piece {
+        Piece::Hole => 0,
+        Piece::Inline(inline) => inline.ram_bytes,
+        Piece::Extent(_) => mapped.len,
+    }
+}

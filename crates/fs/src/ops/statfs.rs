@@ -1,0 +1,35 @@
+//! How full the volume is.
+
+use crate::filesystem::Filesystem;
+
+/// What statfs shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FilesystemStats {
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Blocks of the volume.
+    pub blocks: u64,
+    /// Blocks free.
+    pub blocks_free: u64,
+    /// Blocks that programs can have.
+    pub blocks_available: u64,
+    /// The longest name.
+    pub name_len: u32,
+}
+
+impl Filesystem {
+    /// How full the volume is. Metadata's share counts as used; inodes are not counted, for the format has no limit.
+    pub fn statfs(&self) -> FilesystemStats {
+        let totals = self.space.totals();
+        let block_size = self.volume.sector_size();
+        let copies = totals.data_copies.max(1);
+        let free = totals.data_free.saturating_sub(totals.data_reserved) + totals.unallocated / copies;
+        FilesystemStats {
+            block_size,
+            blocks: totals.device_bytes / copies / u64::from(block_size),
+            blocks_free: free / u64::from(block_size),
+            blocks_available: free / u64::from(block_size),
+            name_len: ubtrfs_format::items::MAX_NAME_LEN as u32,
+        }
+    }
+}

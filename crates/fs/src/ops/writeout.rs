@@ -1,0 +1,187 @@
+//! Write-out: dirty data gets its place on disk and goes there.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ubtrfs_format::Logical;
+use ubtrfs_format::items::Compression;
+use ubtrfs_volume::{SharedBuffer, Write};
+
+use super::read::FileMap;
+use super::resize::allocated;
+use crate::error::{Errno, Error, Result};
+use crate::file::dirty::{DirtyData, DirtyRun};
+use crate::file::layout::Layout;
+use crate::file::piece::{ExtentPiece, InlinePiece, Piece};
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeState, OrderedExtent};
+use crate::transaction::{NewExtent, Transaction};
+
+/// The largest extent.
+const MAX_EXTENT: u64 = 128 << 20;
+
+/// A placed part of a run.
+struct Placed {
+    offset: u64,
+    len: u64,
+    piece: Piece,
+    ordered: Option<Arc<OrderedExtent>>,
+}
+
+impl Filesystem {
+    /// Writes out what is dirty in the open transaction, which the inode has joined; the gate is held.
+    pub(crate) fn write_out_pending(
+        &self,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        transaction: &Transaction,
+    ) -> Result<()> {
+        let mut dirty = state.dirty.take();
+        while let Some(run) = dirty.take_run(MAX_EXTENT) {
+            let len = run.len();
+            let placed = self.place(run, state, transaction)?;
+            state.reserved -= len.min(state.reserved);
+            self.unreserve_data(len);
+            self.dirty_bytes.fetch_sub(len.min(self.dirty_bytes.load(Ordering::Relaxed)), Ordering::Relaxed);
+            for part in placed {
+                let range = part.offset..part.offset + part.len;
+                let committed = self.committed();
+                let map = FileMap::new(&committed, inode.id, state)?;
+                let before: u64 = map.with_stack(state, |stack| stack.resolve(range))?.iter().map(allocated).sum();
+                state.item.nbytes = (state.item.nbytes + part.len).saturating_sub(before);
+                state.pending.layout.replace(part.offset, part.len, part.piece);
+                state.ordered.extend(part.ordered);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes out what is dirty in the frozen transaction.
+    pub(crate) fn write_out_frozen(&self, state: &mut InodeState, transaction: &Transaction) -> Result<()> {
+        let Some(mut frozen) = state.frozen.take() else { return Ok(()) };
+        let result = self.write_out_frozen_layer(
+            state,
+            &mut frozen.dirty,
+            &mut frozen.batch.layout,
+            frozen.item.size,
+            transaction,
+        );
+        frozen.reserved = 0;
+        state.frozen = Some(frozen);
+        result
+    }
+
+    fn write_out_frozen_layer(
+        &self,
+        state: &mut InodeState,
+        dirty: &mut DirtyData,
+        layout: &mut Layout,
+        size: u64,
+        transaction: &Transaction,
+    ) -> Result<()> {
+        let sector = u64::from(self.volume.sector_size());
+        let only_sector = {
+            let mut ranges = dirty.ranges();
+            ranges.next() == Some((0, sector)) && ranges.next().is_none()
+        };
+        let inline = size > 0
+            && size <= self.options.max_inline.min(sector - 1)
+            && only_sector
+            && state.item.flags & ubtrfs_format::items::InodeFlags::PREALLOC == 0;
+        while let Some(run) = dirty.take_run(MAX_EXTENT) {
+            let len = run.len();
+            let placed = if inline {
+                let data = Arc::from(&run.buffers[0][..size as usize]);
+                let piece = Piece::Inline(InlinePiece::plain(data, transaction.generation));
+                vec![Placed { offset: 0, len: sector, piece, ordered: None }]
+            } else {
+                self.place(run, state, transaction)?
+            };
+            self.unreserve_data(len);
+            self.dirty_bytes.fetch_sub(len.min(self.dirty_bytes.load(Ordering::Relaxed)), Ordering::Relaxed);
+            for part in placed {
+                layout.replace(part.offset, part.len, part.piece);
+                state.ordered.extend(part.ordered);
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds places for a run and starts its writes.
+    fn place(&self, run: DirtyRun, state: &mut InodeState, transaction: &Transaction) -> Result<Vec<Placed>> {
+        let checksum = self.volume.checksum();
+        let sector = self.volume.sector_size() as usize;
+        let mut placed = Vec::new();
+        let mut offset = run.offset;
+        let mut left = run.len();
+        let mut buffers = run.buffers.into();
+        while left > 0 {
+            let (start, len) =
+                self.space.allocate_data(left, state.allocation_hint).ok_or(Error::Posix(Errno::NOSPC))?;
+            state.allocation_hint = Logical(start.0 + len);
+            let data = split_front(&mut buffers, len);
+            let sums = state.has_checksums().then(|| {
+                let mut sums = Vec::with_capacity(len as usize / sector * checksum.size());
+                for part in &data {
+                    for bytes in part.chunks(sector) {
+                        sums.extend_from_slice(&checksum.compute(bytes).0[..checksum.size()]);
+                    }
+                }
+                sums
+            });
+            transaction.add_extent(start, NewExtent { length: len, sums });
+            let mut at = start;
+            let writes = data
+                .iter()
+                .map(|part| {
+                    let write = Write { at, data: part.clone() };
+                    at = at.plus(part.len() as u64);
+                    write
+                })
+                .collect();
+            let ticket = self.volume.submit(writes)?;
+            let ordered = OrderedExtent { start, data, ticket: parking_lot::Mutex::new(Some(ticket)) };
+            let piece = Piece::Extent(ExtentPiece {
+                disk_bytenr: start,
+                disk_num_bytes: len,
+                offset: 0,
+                ram_bytes: len,
+                compression: Compression::None,
+                prealloc: false,
+                generation: transaction.generation,
+            });
+            placed.push(Placed { offset, len, piece, ordered: Some(Arc::new(ordered)) });
+            offset += len;
+            left -= len;
+        }
+        Ok(placed)
+    }
+
+    /// Waits for data on its way to the device.
+    pub(crate) fn wait_for(&self, extent: &OrderedExtent) -> Result<()> {
+        let mut ticket = extent.ticket.lock();
+        if let Some(ticket) = ticket.take() {
+            // The flush that follows in the commit covers these writes too: one barrier for all.
+            let _completed = self.volume.wait(ticket)?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes `len` bytes from the front of a list of buffers.
+fn split_front(buffers: &mut std::collections::VecDeque<SharedBuffer>, mut len: u64) -> Vec<SharedBuffer> {
+    let mut taken = Vec::new();
+    while len > 0 {
+        let Some(front) = buffers.pop_front() else { break };
+        let size = front.len() as u64;
+        if size <= len {
+            len -= size;
+            taken.push(front);
+        } else {
+            taken.push(front.slice(0..len as usize));
+            buffers.push_front(front.slice(len as usize..front.len()));
+            len = 0;
+        }
+    }
+    taken
+}

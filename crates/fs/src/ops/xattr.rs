@@ -1,0 +1,170 @@
+//! Extended attributes.
+
+use std::collections::BTreeSet;
+
+use ubtrfs_format::items::{self, MAX_NAME_LEN};
+use ubtrfs_format::{ItemType, Key, max_item_size, name_hash};
+
+use super::create::ENTRY_HEADER;
+use super::now;
+use crate::error::{Errno, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::{InodeId, InodeState};
+use crate::space::Demand;
+
+/// What setting an xattr may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XattrMode {
+    /// Make it or replace it.
+    #[default]
+    Set,
+    /// Only make it.
+    Create,
+    /// Only replace it.
+    Replace,
+}
+
+impl Filesystem {
+    /// The value of an xattr. `ENODATA` if there is none.
+    pub fn get_xattr(&self, id: InodeId, name: &[u8]) -> Result<Vec<u8>> {
+        let inode = self.inode(id)?;
+        let state = inode.read();
+        self.find_xattr(id, &state, name)?.ok_or_else(|| Errno::NODATA.into())
+    }
+
+    /// The names of all xattrs.
+    pub fn list_xattrs(&self, id: InodeId) -> Result<Vec<Vec<u8>>> {
+        let inode = self.inode(id)?;
+        let state = inode.read();
+        let mut names = BTreeSet::new();
+        if state.no_xattrs {
+            return Ok(Vec::new());
+        }
+        if state.committed {
+            let all = Key::new(id.ino.0, ItemType::XATTR_ITEM, 0)..=Key::new(id.ino.0, ItemType::XATTR_ITEM, u64::MAX);
+            for item in self.tree(id.subvolume)?.range(all) {
+                for entry in items::dir_entries(&item?) {
+                    names.insert(entry?.name.to_vec());
+                }
+            }
+        }
+        let layers = [state.frozen.as_ref().map(|frozen| &frozen.batch), Some(&state.pending)];
+        for batch in layers.into_iter().flatten() {
+            for (name, value) in &batch.xattrs {
+                if value.is_some() {
+                    names.insert(name.to_vec());
+                } else {
+                    names.remove(&**name);
+                }
+            }
+        }
+        Ok(names.into_iter().collect())
+    }
+
+    fn find_xattr(&self, id: InodeId, state: &InodeState, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        if state.no_xattrs {
+            return Ok(None);
+        }
+        let layers = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
+        for batch in layers.into_iter().flatten() {
+            if let Some(value) = batch.xattrs.get(name) {
+                return Ok(value.as_ref().map(|value| value.to_vec()));
+            }
+        }
+        if !state.committed {
+            return Ok(None);
+        }
+        let key = Key::new(id.ino.0, ItemType::XATTR_ITEM, name_hash(name));
+        let Some(item) = self.tree(id.subvolume)?.get(&key)? else { return Ok(None) };
+        for entry in items::dir_entries(&item) {
+            let entry = entry?;
+            if entry.name == name {
+                return Ok(Some(entry.value.to_vec()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Sets an xattr.
+    pub fn set_xattr(&self, id: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        if name.is_empty() || name.len() > MAX_NAME_LEN {
+            return Err(Errno::RANGE.into());
+        }
+        let most = max_item_size(self.volume.node_size() as usize);
+        if ENTRY_HEADER + name.len() + value.len() > most {
+            return Err(Errno::NOSPC.into());
+        }
+        self.change_xattr(id, name, Some(value), |exists| match mode {
+            XattrMode::Create if exists => Err(Errno::EXIST.into()),
+            XattrMode::Replace if !exists => Err(Errno::NODATA.into()),
+            _ => Ok(()),
+        })
+    }
+
+    /// Removes an xattr. `ENODATA` if there is none.
+    pub fn remove_xattr(&self, id: InodeId, name: &[u8]) -> Result<()> {
+        self.change_xattr(id, name, None, |exists| if exists { Ok(()) } else { Err(Errno::NODATA.into()) })
+    }
+
+    fn change_xattr(
+        &self,
+        id: InodeId,
+        name: &[u8],
+        value: Option<&[u8]>,
+        check: impl FnOnce(bool) -> Result<()>,
+    ) -> Result<()> {
+        self.check_writable(id.subvolume)?;
+        let bytes = value.map_or(0, |value| ENTRY_HEADER + 25 + name.len() + value.len());
+        self.reserve(Demand {
+            edits: 2,
+            item_bytes: (185 + bytes) as u64,
+            frees: value.is_none(),
+            ..Demand::default()
+        })?;
+        let inode = self.inode(id)?;
+        let mut state = inode.write();
+        if state.dead {
+            return Err(Errno::NOENT.into());
+        }
+        check(self.find_xattr(id, &state, name)?.is_some())?;
+        if let Some(value) = value {
+            self.check_xattr_collisions(id, &state, name, value)?;
+        }
+        let transaction = self.gate.enter();
+        state.join(&inode, &transaction);
+        state.item.ctime = now();
+        state.item.sequence += 1;
+        if value.is_some() {
+            state.no_xattrs = false;
+        }
+        state.pending.xattrs.insert(name.into(), value.map(Into::into));
+        Ok(())
+    }
+
+    /// All xattrs whose names have one hash share an item, which must fit a leaf.
+    fn check_xattr_collisions(&self, id: InodeId, state: &InodeState, name: &[u8], value: &[u8]) -> Result<()> {
+        let hash = name_hash(name);
+        let size = |name: &[u8], value: &[u8]| ENTRY_HEADER + name.len() + value.len();
+        let mut bytes = size(name, value);
+        if state.committed && !state.no_xattrs {
+            let key = Key::new(id.ino.0, ItemType::XATTR_ITEM, hash);
+            if let Some(item) = self.tree(id.subvolume)?.get(&key)? {
+                for entry in items::dir_entries(&item) {
+                    let entry = entry?;
+                    if entry.name != name {
+                        bytes += size(entry.name, entry.value);
+                    }
+                }
+            }
+        }
+        let layers = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
+        for batch in layers.into_iter().flatten() {
+            for (other, value) in batch.xattrs.iter().filter(|(other, _)| ***other != *name && name_hash(other) == hash)
+            {
+                bytes += value.as_ref().map_or(0, |value| size(other, value));
+            }
+        }
+        let most = max_item_size(self.volume.node_size() as usize);
+        if bytes > most { Err(Errno::NOSPC.into()) } else { Ok(()) }
+    }
+}

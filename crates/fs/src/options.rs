@@ -1,0 +1,42 @@
+//! How a volume is mounted.
+
+use std::time::Duration;
+
+/// Options of a mount.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Change nothing, not one byte of the devices.
+    pub read_only: bool,
+    /// Look at the last commit of a volume that holds a log, without the log.
+    pub no_log_replay: bool,
+    /// Longest time from a change to the start of the commit that makes it durable.
+    pub commit_interval: Duration,
+    /// Memory for caches and dirty data, in bytes.
+    pub memory: usize,
+    /// The subvolume to mount, by path below the top level.
+    pub subvolume: Option<String>,
+    /// The subvolume to mount, by id.
+    pub subvolume_id: Option<u64>,
+    /// Keep access times as `relatime` does not: never change them.
+    pub no_atime: bool,
+    /// Commit in the background. Off in tests that decide themselves when a commit happens.
+    pub background_commits: bool,
+    /// The most bytes of a file whose content is kept in its inode's leaf.
+    pub max_inline: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            no_log_replay: false,
+            commit_interval: Duration::from_secs(30),
+            memory: 256 << 20,
+            subvolume: None,
+            subvolume_id: None,
+            no_atime: false,
+            background_commits: true,
+            max_inline: 2048,
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What of each device belongs to chunks.
+
+use std::collections::BTreeMap;
+
+use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem, STRIPE_LEN, Stripe};
+use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES};
+
+use super::free_map::FreeMap;
+
+/// The start of a device is never given to chunks.
+const RESERVED: u64 = 1 << 20;
+
+/// The devices of a volume and their unallocated ranges.
+pub(crate) struct DeviceMap {
+    devices: BTreeMap<DeviceId, (DevItem, FreeMap)>,
+}
+
+/// Where a new chunk lies.
+pub(crate) struct Placement {
+    /// Logical bytes.
+    pub(crate) length: u64,
+    pub(crate) stripes: Vec<Stripe>,
+}
+
+impl DeviceMap {
+    /// All of the devices free, but for their start.
+    pub(crate) fn new(items: &[DevItem]) -> Self {
+        let devices = items
+            .iter()
+            .map(|item| {
+                let mut free = FreeMap::default();
+                free.insert(RESERVED, item.total_bytes.saturating_sub(RESERVED));
+                (item.devid, (*item, free))
+            })
+            .collect();
+        Self { devices }
+    }
+
+    /// Takes what a chunk of the volume has.
+    pub(crate) fn occupy(&mut self, chunk: &ChunkItem) {
+        let length = stripe_length(chunk);
+        for stripe in &chunk.stripes {
+            if let Some((_, free)) = self.devices.get_mut(&stripe.devid) {
+                free.remove_any(stripe.offset.0, length);
+            }
+        }
+    }
+
+    pub(crate) fn total_bytes(&self) -> u64 {
+        self.devices.values().map(|(item, _)| item.total_bytes).sum()
+    }
+
+    /// Device bytes that no chunk has.
+    pub(crate) fn unallocated(&self) -> u64 {
+        self.devices.values().map(|(_, free)| free.total()).sum()
+    }
+
+    pub(crate) fn items(&self) -> Vec<DevItem> {
+        self.devices.values().map(|(item, _)| *item).collect()
+    }
+
+    /// Finds room for a chunk of up to `want` logical bytes (at least `least`), and takes it. Profiles over several
+    /// devices are not made yet.
+    pub(crate) fn place(&mut self, flags: BlockGroupFlags, want: u64, least: u64) -> Option<Placement> {
+        let copies = match flags.profile() {
+            BlockGroupFlags(0) => 1,
+            BlockGroupFlags::DUP => 2,
+            _ => return None,
+        };
+        let devid = *self.devices.iter().max_by_key(|(_, (_, free))| free.total())?.0;
+        let (item, free) = self.devices.get_mut(&devid)?;
+        let mut length = want;
+        loop {
+            let mut trial = free.clone();
+            let starts: Vec<u64> = (0..copies)
+                .map_while(|_| {
+                    let (start, len) = trial.find(0, length, STRIPE_LEN).filter(|(_, len)| *len == length)?;
+                    trial.remove(start, len);
+                    Some(start)
+                })
+                .collect();
+            if starts.len() == copies {
+                *free = trial;
+                item.bytes_used += length * copies as u64;
+                let stripes = starts
+                    .into_iter()
+                    .map(|start| Stripe { devid, offset: Physical(start), dev_uuid: item.uuid })
+                    .collect();
+                return Some(Placement { length, stripes });
+            }
+            length = length / 2 / STRIPE_LEN * STRIPE_LEN;
+            if length < least {
+                return None;
+            }
+        }
+    }
+
+    /// Logical ranges of a chunk that lie on superblock copies; never allocated.
+    pub(crate) fn superblock_ranges(&self, start: Logical, chunk: &ChunkItem) -> Vec<(Logical, u64)> {
+        let mut ranges = Vec::new();
+        let length = stripe_length(chunk);
+        let (_, data_stripes) = geometry(chunk);
+        for stripe in &chunk.stripes {
+            for copy in SUPERBLOCK_COPIES {
+                let Some(offset) = copy.0.checked_sub(stripe.offset.0).filter(|offset| *offset < length) else {
+                    continue;
+                };
+                if data_stripes == 1 {
+                    ranges.push((start.plus(offset), STRIPE_LEN));
+                } else {
+                    // Striped: the whole row is left alone, which is simple and costs next to nothing.
+                    let row = offset / STRIPE_LEN * STRIPE_LEN * data_stripes;
+                    ranges.push((start.plus(row), STRIPE_LEN * data_stripes));
+                }
+            }
+        }
+        ranges
+    }
+}
+
+/// Copies of each byte and stripes that data is spread over.
+fn geometry(chunk: &ChunkItem) -> (u64, u64) {
+    let stripes = chunk.stripes.len().max(1) as u64;
+    match chunk.flags.profile() {
+        BlockGroupFlags::RAID0 => (1, stripes),
+        BlockGroupFlags::RAID10 => (2, (stripes / 2).max(1)),
+        BlockGroupFlags::RAID5 => (1, stripes.saturating_sub(1).max(1)),
+        BlockGroupFlags::RAID6 => (1, stripes.saturating_sub(2).max(1)),
+        _ => (stripes, 1),
+    }
+}
+
+/// Bytes that a chunk has on each of its devices.
+pub(crate) fn stripe_length(chunk: &ChunkItem) -> u64 {
+    chunk.length / geometry(chunk).1
+}

@@ -1,0 +1,188 @@
+//! The free-space tree: reading a group's free ranges, and the edits that bring it up to date.
+
+use ubtrfs_format::items::{BlockGroupItem, FreeSpaceInfo};
+use ubtrfs_format::{ItemType, Key, Logical};
+use ubtrfs_tree::{EditBatch, Snapshot};
+
+use super::free_map::FreeMap;
+use super::{FreeSpaceForm, Group, SpaceInner};
+use crate::error::Result;
+
+/// Sectors of one bitmap item.
+const BITMAP_SECTORS: u64 = FreeSpaceInfo::BITMAP_BYTES as u64 * 8;
+
+/// A group's free ranges as the tree has them, and in which form; `None` if the tree knows nothing of the group or
+/// contradicts itself.
+pub(super) fn read_group(
+    tree: &Snapshot,
+    start: Logical,
+    length: u64,
+    sector_size: u64,
+) -> Result<Option<(FreeMap, FreeSpaceForm)>> {
+    let Some(info) = tree.get(&Key::new(start.0, ItemType::FREE_SPACE_INFO, length))? else { return Ok(None) };
+    let info = FreeSpaceInfo::parse(&info)?;
+    let mut free = FreeMap::default();
+    let from = Key::new(start.0, ItemType::FREE_SPACE_EXTENT, 0);
+    let to = Key::new(start.0.saturating_add(length - 1), ItemType::FREE_SPACE_BITMAP, u64::MAX);
+    let end = start.0.saturating_add(length);
+    for item in tree.range(from..=to) {
+        let item = item?;
+        let key = item.key;
+        if key.objectid.checked_add(key.offset).is_none_or(|item_end| item_end > end) {
+            return Ok(None);
+        }
+        match key.item_type {
+            ItemType::FREE_SPACE_EXTENT => {
+                if !free.insert(key.objectid, key.offset) {
+                    return Ok(None);
+                }
+            }
+            ItemType::FREE_SPACE_BITMAP => insert_bitmap(&mut free, key.objectid, &item, sector_size),
+            _ => {}
+        }
+    }
+    let form =
+        if info.flags & FreeSpaceInfo::USING_BITMAPS == 0 { FreeSpaceForm::Extents } else { FreeSpaceForm::Bitmaps };
+    Ok(Some((free, form)))
+}
+
+fn insert_bitmap(free: &mut FreeMap, start: u64, bits: &[u8], sector_size: u64) {
+    let mut run: Option<u64> = None;
+    let sectors = bits.len() as u64 * 8;
+    for sector in 0..=sectors {
+        let set = sector < sectors && bits[(sector / 8) as usize] >> (sector % 8) & 1 == 1;
+        match (run, set) {
+            (None, true) => run = Some(sector),
+            (Some(first), false) => {
+                free.insert(start + first * sector_size, (sector - first) * sector_size);
+                run = None;
+            }
+            _ => {}
+        }
+    }
+}
+
+fn bitmap_of(free: &FreeMap, start: u64, length: u64, sector_size: u64) -> Vec<u8> {
+    let mut bits = vec![0; (length / sector_size).div_ceil(8) as usize];
+    let end = start + length;
+    for (at, len) in free.overlapping(start, end) {
+        for sector in (at.max(start) - start) / sector_size..((at + len).min(end) - start) / sector_size {
+            bits[(sector / 8) as usize] |= 1 << (sector % 8);
+        }
+    }
+    bits
+}
+
+impl Group {
+    /// More ranges than this are stored as bitmaps; fewer than the second number as ranges again.
+    fn form_limits(&self, sector_size: u64) -> (usize, usize) {
+        let bitmaps = self.length.div_ceil(BITMAP_SECTORS * sector_size);
+        let high = (bitmaps * (25 + FreeSpaceInfo::BITMAP_BYTES as u64) / 25) as usize;
+        (high, high.saturating_sub(100))
+    }
+
+    fn write_all_free_space(&self, edits: &mut EditBatch, sector_size: u64) {
+        edits.delete_range(
+            Key::new(self.start.0, ItemType(0), 0)..=Key::new(self.end() - 1, ItemType(u8::MAX), u64::MAX),
+        );
+        match self.form {
+            FreeSpaceForm::Extents => {
+                for (start, len) in self.recorded_free.iter() {
+                    edits.put(Key::new(start, ItemType::FREE_SPACE_EXTENT, len), Vec::new());
+                }
+            }
+            FreeSpaceForm::Bitmaps => self.write_bitmaps(edits, sector_size, self.start.0, self.end()),
+        }
+    }
+
+    /// Puts the bitmaps that cover `from..to`.
+    fn write_bitmaps(&self, edits: &mut EditBatch, sector_size: u64, from: u64, to: u64) {
+        let span = BITMAP_SECTORS * sector_size;
+        let mut at = self.start.0 + (from - self.start.0) / span * span;
+        while at < to {
+            let length = span.min(self.end() - at);
+            let bits = bitmap_of(&self.recorded_free, at, length, sector_size);
+            edits.put(Key::new(at, ItemType::FREE_SPACE_BITMAP, length), bits);
+            at += length;
+        }
+    }
+
+    fn free_space_edits(&mut self, edits: &mut EditBatch, sector_size: u64) {
+        let (high, low) = self.form_limits(sector_size);
+        let count = self.recorded_free.len();
+        let form = match self.form {
+            FreeSpaceForm::Extents if count > high => FreeSpaceForm::Bitmaps,
+            FreeSpaceForm::Bitmaps if count < low => FreeSpaceForm::Extents,
+            form => form,
+        };
+        let delta = std::mem::take(&mut self.delta);
+        if form != self.form || self.rewrite_free_space {
+            self.form = form;
+            self.rewrite_free_space = false;
+            self.write_all_free_space(edits, sector_size);
+        } else if form == FreeSpaceForm::Bitmaps {
+            for (start, len) in delta.gone.iter().chain(&delta.come) {
+                self.write_bitmaps(edits, sector_size, *start, start + len);
+            }
+        } else {
+            for (start, len) in delta.gone {
+                edits.delete(Key::new(start, ItemType::FREE_SPACE_EXTENT, len));
+            }
+            for (start, len) in delta.come {
+                edits.put(Key::new(start, ItemType::FREE_SPACE_EXTENT, len), Vec::new());
+            }
+        }
+        let info = FreeSpaceInfo {
+            extent_count: count as u32,
+            flags: u32::from(form == FreeSpaceForm::Bitmaps) * FreeSpaceInfo::USING_BITMAPS,
+        };
+        edits.put(Key::new(self.start.0, ItemType::FREE_SPACE_INFO, self.length), info.to_bytes().to_vec());
+    }
+}
+
+/// The edits that bring the trees' picture of the block groups up to date.
+#[derive(Default)]
+pub(crate) struct GroupEdits {
+    /// Block group items: of the extent tree or the block-group tree.
+    pub(crate) block_groups: EditBatch,
+    /// Of the free-space tree.
+    pub(crate) free_space: EditBatch,
+}
+
+impl SpaceInner {
+    /// Takes the edits for all groups touched since the last call.
+    pub(crate) fn take_group_edits(&mut self, free_space_tree: bool) -> GroupEdits {
+        let mut edits = GroupEdits::default();
+        let sector_size = self.sector_size;
+        for group in self.groups.values_mut().filter(|group| group.touched && !group.new) {
+            group.touched = false;
+            let item = BlockGroupItem { used: group.recorded_used, chunk_objectid: 256, flags: group.flags.0 };
+            let key = Key::new(group.start.0, ItemType::BLOCK_GROUP_ITEM, group.length);
+            edits.block_groups.put(key, item.to_bytes().to_vec());
+            if free_space_tree {
+                group.free_space_edits(&mut edits.free_space, sector_size);
+            } else {
+                group.delta = super::group::FreeSpaceDelta::default();
+            }
+        }
+        edits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bitmap_holds_the_ranges_it_was_made_of() {
+        let mut free = FreeMap::default();
+        free.insert(1 << 20, 4096);
+        free.insert((1 << 20) + 8192, 12288);
+        let bits = bitmap_of(&free, 1 << 20, 8 << 20, 4096);
+        assert_eq!(bits.len(), 256);
+        assert_eq!(bits[0], 0b1_1101);
+        let mut back = FreeMap::default();
+        insert_bitmap(&mut back, 1 << 20, &bits, 4096);
+        assert_eq!(back, free);
+    }
+}

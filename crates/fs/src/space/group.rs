@@ -1,0 +1,152 @@
+//! A block group: what may be allocated from it, and what the volume's trees will say of it.
+
+use std::collections::BTreeSet;
+
+use ubtrfs_format::Logical;
+use ubtrfs_format::items::BlockGroupFlags;
+
+use super::free_map::FreeMap;
+
+/// How the free-space tree stores a group's free ranges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FreeSpaceForm {
+    /// An item per range.
+    Extents,
+    /// Bitmap items.
+    Bitmaps,
+}
+
+/// What changed in the free-space tree's picture of a group since it was last written out.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FreeSpaceDelta {
+    /// Ranges that were items and are no longer.
+    pub(crate) gone: BTreeSet<(u64, u64)>,
+    /// Ranges that became items.
+    pub(crate) come: BTreeSet<(u64, u64)>,
+}
+
+impl FreeSpaceDelta {
+    fn remove(&mut self, range: (u64, u64)) {
+        if !self.come.remove(&range) {
+            self.gone.insert(range);
+        }
+    }
+
+    fn add(&mut self, range: (u64, u64)) {
+        if !self.gone.remove(&range) {
+            self.come.insert(range);
+        }
+    }
+}
+
+/// A block group.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) start: Logical,
+    pub(crate) length: u64,
+    pub(crate) flags: BlockGroupFlags,
+    /// What may be given out: neither allocated nor pinned nor under a superblock copy.
+    pub(crate) available: FreeMap,
+    /// The complement of the allocated extents, as of the edits of the commit being made (or the last one).
+    pub(crate) recorded_free: FreeMap,
+    /// Bytes allocated, as of the same edits.
+    pub(crate) recorded_used: u64,
+    /// Whether block group item and free-space items must be written.
+    pub(crate) touched: bool,
+    pub(crate) delta: FreeSpaceDelta,
+    pub(crate) form: FreeSpaceForm,
+    /// All of the group's free-space items must be written anew.
+    pub(crate) rewrite_free_space: bool,
+    /// The chunk is not in the trees yet; the next commit puts it there.
+    pub(crate) new: bool,
+    /// Where the last allocation ended.
+    pub(crate) cursor: u64,
+}
+
+impl Group {
+    /// A group in which everything is free.
+    pub(crate) fn empty(start: Logical, length: u64, flags: BlockGroupFlags) -> Self {
+        let mut all = FreeMap::default();
+        all.insert(start.0, length);
+        Self {
+            start,
+            length,
+            flags,
+            available: all.clone(),
+            recorded_free: all,
+            recorded_used: 0,
+            touched: false,
+            delta: FreeSpaceDelta::default(),
+            form: FreeSpaceForm::Extents,
+            rewrite_free_space: false,
+            new: false,
+            cursor: start.0,
+        }
+    }
+
+    /// The address after the group's last byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.start.0 + self.length
+    }
+
+    /// Notes in the picture for the trees that a range is now allocated. False if it was already.
+    pub(crate) fn record_allocated(&mut self, start: Logical, len: u64) -> bool {
+        let before: Vec<_> = self.recorded_free.overlapping(start.0, start.0 + len).collect();
+        if !self.recorded_free.remove(start.0, len) {
+            return false;
+        }
+        for (at, size) in before {
+            self.delta.remove((at, size));
+            if at < start.0 {
+                self.delta.add((at, start.0 - at));
+            }
+            if start.0 + len < at + size {
+                self.delta.add((start.0 + len, at + size - start.0 - len));
+            }
+        }
+        self.recorded_used += len;
+        self.touched = true;
+        true
+    }
+
+    /// Notes in the picture for the trees that a range is no longer allocated. False if it was not.
+    pub(crate) fn record_freed(&mut self, start: Logical, len: u64) -> bool {
+        let end = start.0 + len;
+        let neighbours: Vec<_> = self
+            .recorded_free
+            .overlapping(start.0.saturating_sub(1), end + 1)
+            .filter(|(at, size)| at + size == start.0 || *at == end)
+            .collect();
+        if !self.recorded_free.insert(start.0, len) {
+            return false;
+        }
+        let (mut from, mut to) = (start.0, end);
+        for (at, size) in neighbours {
+            self.delta.remove((at, size));
+            from = from.min(at);
+            to = to.max(at + size);
+        }
+        self.delta.add((from, to - from));
+        self.recorded_used -= len;
+        self.touched = true;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_delta_is_the_difference_of_the_pictures() {
+        let mut group = Group::empty(Logical(1 << 20), 1 << 20, BlockGroupFlags::DATA);
+        let mib = 1 << 20;
+        assert!(group.record_allocated(Logical(mib + 4096), 8192));
+        assert!(!group.record_allocated(Logical(mib + 8192), 4096));
+        assert_eq!(group.delta.gone.iter().copied().collect::<Vec<_>>(), [(mib, mib)]);
+        assert_eq!(group.delta.come.iter().copied().collect::<Vec<_>>(), [(mib, 4096), (mib + 12288, mib - 12288)]);
+        assert!(group.record_freed(Logical(mib + 4096), 8192));
+        assert!(group.delta.gone.is_empty() && group.delta.come.is_empty());
+        assert_eq!(group.recorded_used, 0);
+    }
+}

@@ -1,0 +1,121 @@
+//! Block groups and free space of a volume that is being opened.
+
+use ubtrfs_format::items::{BlockGroupFlags, BlockGroupItem, ChunkItem};
+use ubtrfs_format::{ItemType, Key, Logical, Uuid};
+use ubtrfs_tree::Snapshot;
+
+use super::free_map::FreeMap;
+use super::{DeviceMap, FreeSpaceForm, Group, SpaceInner, free_space_tree, reserve};
+use crate::error::{Error, Result};
+use ubtrfs_format::TreeId;
+
+/// Where the state of space is read from.
+pub(crate) struct SpaceSources<'a> {
+    pub(crate) extent_tree: &'a Snapshot,
+    pub(crate) block_group_tree: &'a Snapshot,
+    /// The free-space tree, if there is a valid one.
+    pub(crate) free_space_tree: Option<&'a Snapshot>,
+    pub(crate) chunks: &'a [(Logical, ChunkItem)],
+    pub(crate) devices: &'a [ubtrfs_format::items::DevItem],
+    pub(crate) node_size: u64,
+    pub(crate) sector_size: u64,
+    pub(crate) mixed: bool,
+    pub(crate) chunk_tree_uuid: Uuid,
+}
+
+/// Reads block groups and their free space.
+pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
+    let mut devices = DeviceMap::new(sources.devices);
+    let mut groups = std::collections::BTreeMap::new();
+    for (start, chunk) in sources.chunks {
+        devices.occupy(chunk);
+        let group = load_group(sources, &devices, *start, chunk)?;
+        groups.insert(*start, group);
+    }
+    let profile_of = |kind: BlockGroupFlags, fallback: BlockGroupFlags| {
+        sources
+            .chunks
+            .iter()
+            .rev()
+            .find(|(_, chunk)| chunk.flags.contains(kind))
+            .map_or(fallback, |(_, chunk)| chunk.flags.profile())
+    };
+    let metadata_profile = profile_of(BlockGroupFlags::METADATA, BlockGroupFlags::DUP);
+    Ok(SpaceInner {
+        groups,
+        devices,
+        new_chunks: Vec::new(),
+        pinned: Vec::new(),
+        reserved: reserve::Reserved::default(),
+        data_profile: profile_of(BlockGroupFlags::DATA, BlockGroupFlags(0)),
+        metadata_profile,
+        system_profile: profile_of(BlockGroupFlags::SYSTEM, metadata_profile),
+        mixed: sources.mixed,
+        node_size: sources.node_size,
+        sector_size: sources.sector_size,
+        chunk_tree_uuid: sources.chunk_tree_uuid,
+    })
+}
+
+fn load_group(sources: &SpaceSources<'_>, devices: &DeviceMap, start: Logical, chunk: &ChunkItem) -> Result<Group> {
+    let key = Key::new(start.0, ItemType::BLOCK_GROUP_ITEM, chunk.length);
+    let item = sources
+        .block_group_tree
+        .get(&key)?
+        .ok_or(Error::MissingItem { tree: sources.block_group_tree.root().owner, key })?;
+    let item = BlockGroupItem::parse(&item)?;
+    if item.used > chunk.length || BlockGroupFlags(item.flags) != chunk.flags {
+        return Err(Error::Inconsistent {
+            tree: sources.block_group_tree.root().owner,
+            key,
+            what: "the block group contradicts its chunk",
+        });
+    }
+    let mut group = Group::empty(start, chunk.length, chunk.flags);
+    let recorded = match sources.free_space_tree {
+        Some(tree) => free_space_tree::read_group(tree, start, chunk.length, sources.sector_size)?,
+        None => None,
+    };
+    match recorded.filter(|(free, _)| free.total() == chunk.length - item.used) {
+        Some((free, form)) => {
+            group.recorded_free = free;
+            group.form = form;
+        }
+        None => {
+            group.recorded_free = complement_of_extents(sources, start, chunk.length)?;
+            group.form = FreeSpaceForm::Extents;
+            group.rewrite_free_space = true;
+            group.touched = true;
+        }
+    }
+    group.recorded_used = chunk.length - group.recorded_free.total();
+    group.available = group.recorded_free.clone();
+    for (at, len) in devices.superblock_ranges(start, chunk) {
+        group.available.remove_any(at.0, len);
+    }
+    Ok(group)
+}
+
+fn complement_of_extents(sources: &SpaceSources<'_>, start: Logical, length: u64) -> Result<FreeMap> {
+    let mut free = FreeMap::default();
+    free.insert(start.0, length);
+    let end = start.0.saturating_add(length);
+    let range = Key::new(start.0, ItemType(0), 0)..=Key::new(end - 1, ItemType(u8::MAX), u64::MAX);
+    for item in sources.extent_tree.range(range) {
+        let item = item?;
+        let key = item.key;
+        let extent_length = match key.item_type {
+            ItemType::EXTENT_ITEM => key.offset,
+            ItemType::METADATA_ITEM => sources.node_size,
+            _ => continue,
+        };
+        if !free.remove(key.objectid, extent_length) {
+            return Err(Error::Inconsistent {
+                tree: TreeId::EXTENT,
+                key,
+                what: "the extent overlaps another one or leaves its block group",
+            });
+        }
+    }
+    Ok(free)
+}

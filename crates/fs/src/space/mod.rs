@@ -1,0 +1,314 @@
+//! Space: block groups, allocation, pinning, reservations.
+//!
+//! Two pictures are kept of each block group. *Available* serves allocation and runs ahead; *recorded* follows the
+//! edits of the commit being made, and is what the free-space tree, the block group items and the sums say.
+
+mod device_map;
+mod free_map;
+mod free_space_tree;
+mod group;
+mod load;
+mod reserve;
+
+use std::collections::BTreeMap;
+use std::sync::Weak;
+
+use parking_lot::Mutex;
+use ubtrfs_format::Logical;
+use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem};
+
+pub(crate) use device_map::{DeviceMap, stripe_length};
+pub(crate) use group::{FreeSpaceForm, Group};
+pub(crate) use load::{SpaceSources, load_space};
+pub(crate) use reserve::{Demand, Shortage};
+
+use crate::committed::Committed;
+
+/// A chunk that was made since the last commit.
+#[derive(Clone, Debug)]
+pub(crate) struct NewChunk {
+    pub(crate) start: Logical,
+    pub(crate) chunk: ChunkItem,
+}
+
+/// Extents that a commit freed and that readers of the commit before it may still be reading.
+struct Pinned {
+    readers: Weak<Committed>,
+    extents: Vec<(Logical, u64)>,
+}
+
+/// The space of a volume.
+pub(crate) struct Space {
+    inner: Mutex<SpaceInner>,
+    pub(crate) sector_size: u64,
+    pub(crate) node_size: u64,
+}
+
+pub(crate) struct SpaceInner {
+    pub(crate) groups: BTreeMap<Logical, Group>,
+    pub(crate) devices: DeviceMap,
+    pub(crate) new_chunks: Vec<NewChunk>,
+    pinned: Vec<Pinned>,
+    reserved: reserve::Reserved,
+    data_profile: BlockGroupFlags,
+    metadata_profile: BlockGroupFlags,
+    system_profile: BlockGroupFlags,
+    mixed: bool,
+    node_size: u64,
+    sector_size: u64,
+    pub(crate) chunk_tree_uuid: ubtrfs_format::Uuid,
+}
+
+/// How much there is and how much is used, for statfs and `info`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceTotals {
+    /// Bytes of all devices.
+    pub device_bytes: u64,
+    /// Device bytes that no chunk has.
+    pub unallocated: u64,
+    /// Bytes of data block groups.
+    pub data_total: u64,
+    /// Bytes of them that can be allocated now.
+    pub data_free: u64,
+    /// Bytes of metadata block groups.
+    pub metadata_total: u64,
+    /// Bytes of them that can be allocated now.
+    pub metadata_free: u64,
+    /// Copies that a data byte takes on devices.
+    pub data_copies: u64,
+    /// Copies that a metadata byte takes on devices.
+    pub metadata_copies: u64,
+    /// Bytes promised to writes that are not allocated yet.
+    pub data_reserved: u64,
+}
+
+impl Space {
+    pub(crate) fn new(inner: SpaceInner) -> Self {
+        let (sector_size, node_size) = (inner.sector_size, inner.node_size);
+        Self { inner: Mutex::new(inner), sector_size, node_size }
+    }
+
+    /// Space of a volume whose block groups can't be read: there is none to give out.
+    pub(crate) fn unknown(devices: &[DevItem], node_size: u64, sector_size: u64) -> Self {
+        Self::new(SpaceInner {
+            groups: BTreeMap::new(),
+            devices: DeviceMap::new(devices),
+            new_chunks: Vec::new(),
+            pinned: Vec::new(),
+            reserved: reserve::Reserved::default(),
+            data_profile: BlockGroupFlags(0),
+            metadata_profile: BlockGroupFlags(0),
+            system_profile: BlockGroupFlags(0),
+            mixed: false,
+            node_size,
+            sector_size,
+            chunk_tree_uuid: ubtrfs_format::Uuid::NIL,
+        })
+    }
+
+    /// The state itself, for the commit's own steps.
+    pub(crate) fn lock(&self) -> parking_lot::MutexGuard<'_, SpaceInner> {
+        self.inner.lock()
+    }
+
+    /// Space for up to `want` bytes of data (a multiple of the sector size), in one piece near `hint`.
+    pub(crate) fn allocate_data(&self, want: u64, hint: Logical) -> Option<(Logical, u64)> {
+        self.inner.lock().allocate_data(want, hint)
+    }
+
+    /// Space for a node of a tree in the system chunks (`system`) or in the metadata chunks. `known_only`: not in chunks
+    /// that the commit being made does not write.
+    pub(crate) fn allocate_node(&self, system: bool, known_only: bool) -> Option<Logical> {
+        self.inner.lock().allocate_node(system, known_only)
+    }
+
+    /// Gives back space that was allocated and that no tree or superblock ever named.
+    pub(crate) fn give_back(&self, start: Logical, len: u64) {
+        self.inner.lock().make_available(start, len);
+    }
+
+    /// Withholds extents that a durable commit has freed until the readers of the commit before it are gone.
+    pub(crate) fn pin(&self, readers: Weak<Committed>, extents: Vec<(Logical, u64)>) {
+        let mut inner = self.inner.lock();
+        inner.pinned.push(Pinned { readers, extents });
+        inner.unpin();
+    }
+
+    /// Makes available what no reader can see any more.
+    pub(crate) fn unpin(&self) {
+        self.inner.lock().unpin();
+    }
+
+    /// The sums that statfs needs.
+    pub(crate) fn totals(&self) -> SpaceTotals {
+        self.inner.lock().totals()
+    }
+}
+
+impl SpaceInner {
+    /// The group that holds an address.
+    pub(crate) fn group_of(&mut self, address: Logical) -> Option<&mut Group> {
+        let (_, group) = self.groups.range_mut(..=address).next_back()?;
+        (address.0 < group.end()).then_some(group)
+    }
+
+    fn allocate_data(&mut self, want: u64, hint: Logical) -> Option<(Logical, u64)> {
+        let sector = self.sector_size;
+        let hinted = self.group_of(hint).filter(|group| group.flags.contains(BlockGroupFlags::DATA));
+        if let Some(group) = hinted
+            && let Some((start, len)) = group.available.find(hint.0, want, sector)
+            && len == want
+        {
+            group.available.remove(start, len);
+            return Some((Logical(start), len));
+        }
+        let mut best: Option<(Logical, u64, u64)> = None;
+        for group in self.groups.values() {
+            if !group.flags.contains(BlockGroupFlags::DATA) || group.available.total() == 0 {
+                continue;
+            }
+            if let Some((start, len)) = group.available.find(group.cursor, want, sector) {
+                if len == want {
+                    best = Some((group.start, start, len));
+                    break;
+                }
+                if best.is_none_or(|(_, _, found)| len > found) {
+                    best = Some((group.start, start, len));
+                }
+            }
+        }
+        let (group, start, len) = best?;
+        let group = self.groups.get_mut(&group)?;
+        group.available.remove(start, len);
+        group.cursor = start + len;
+        Some((Logical(start), len))
+    }
+
+    fn allocate_node(&mut self, system: bool, known_only: bool) -> Option<Logical> {
+        let kind = if system { BlockGroupFlags::SYSTEM } else { BlockGroupFlags::METADATA };
+        let node_size = self.node_size;
+        for group in self.groups.values_mut() {
+            if !group.flags.contains(kind) || group.available.total() < node_size || (known_only && group.new) {
+                continue;
+            }
+            if let Some((start, len)) = group.available.find(group.cursor, node_size, node_size)
+                && len == node_size
+            {
+                group.available.remove(start, len);
+                group.cursor = start + len;
+                return Some(Logical(start));
+            }
+        }
+        None
+    }
+
+    fn make_available(&mut self, start: Logical, len: u64) {
+        if let Some(group) = self.group_of(start) {
+            let fresh = group.available.insert(start.0, len);
+            debug_assert!(fresh, "{start}+{len} freed twice");
+        }
+    }
+
+    fn unpin(&mut self) {
+        // In order: what an older commit's readers may see must be free of readers first.
+        while let Some(first) = self.pinned.first() {
+            if first.readers.strong_count() > 0 {
+                break;
+            }
+            let Pinned { extents, .. } = self.pinned.remove(0);
+            for (start, len) in extents {
+                self.make_available(start, len);
+            }
+        }
+    }
+
+    fn copies(flags: BlockGroupFlags) -> u64 {
+        match flags.profile() {
+            BlockGroupFlags::DUP | BlockGroupFlags::RAID1 | BlockGroupFlags::RAID10 => 2,
+            BlockGroupFlags::RAID1C3 => 3,
+            BlockGroupFlags::RAID1C4 => 4,
+            _ => 1,
+        }
+    }
+
+    fn totals(&self) -> SpaceTotals {
+        let mut totals = SpaceTotals {
+            device_bytes: self.devices.total_bytes(),
+            unallocated: self.devices.unallocated(),
+            data_copies: Self::copies(self.data_profile),
+            metadata_copies: Self::copies(self.metadata_profile),
+            data_reserved: self.reserved.data,
+            ..SpaceTotals::default()
+        };
+        for group in self.groups.values() {
+            if group.flags.contains(BlockGroupFlags::DATA) {
+                totals.data_total += group.length;
+                totals.data_free += group.available.total();
+            } else if group.flags.contains(BlockGroupFlags::METADATA) {
+                totals.metadata_total += group.length;
+                totals.metadata_free += group.available.total();
+            }
+        }
+        totals
+    }
+
+    /// The type and profile of a new chunk of this kind.
+    fn chunk_flags(&self, kind: BlockGroupFlags) -> BlockGroupFlags {
+        match kind {
+            BlockGroupFlags::SYSTEM => kind.with(self.system_profile),
+            BlockGroupFlags::DATA | BlockGroupFlags::METADATA if self.mixed => {
+                BlockGroupFlags::DATA.with(BlockGroupFlags::METADATA).with(self.metadata_profile)
+            }
+            BlockGroupFlags::DATA => kind.with(self.data_profile),
+            _ => kind.with(self.metadata_profile),
+        }
+    }
+
+    /// Makes a chunk of this kind out of unallocated device space. The caller tells the volume about it; the next
+    /// commit writes it to the trees. `None` if no device has room.
+    pub(crate) fn add_chunk(&mut self, kind: BlockGroupFlags) -> Option<NewChunk> {
+        const GIB: u64 = 1 << 30;
+        const MIB: u64 = 1 << 20;
+        let flags = self.chunk_flags(kind);
+        let device_bytes = self.devices.total_bytes();
+        let ceiling = if kind == BlockGroupFlags::SYSTEM {
+            32 * MIB
+        } else if flags.contains(BlockGroupFlags::DATA) || device_bytes > 50 * GIB {
+            GIB
+        } else {
+            256 * MIB
+        };
+        let want = ceiling.min(device_bytes / 10).max(MIB) / MIB * MIB;
+        let stripes = self.devices.place(flags, want, MIB)?;
+        let start = self.groups.values().next_back().map_or(MIB, Group::end).next_multiple_of(MIB);
+        let length = stripes.length;
+        let chunk = ChunkItem {
+            length,
+            owner: 2,
+            stripe_len: ubtrfs_format::items::STRIPE_LEN,
+            flags,
+            io_align: 65536,
+            io_width: 65536,
+            sector_size: self.sector_size as u32,
+            sub_stripes: 1,
+            stripes: stripes.stripes,
+        };
+        let start = Logical(start);
+        let mut group = Group::empty(start, length, flags);
+        group.new = true;
+        group.touched = true;
+        group.delta.come.insert((start.0, length));
+        for (at, len) in self.devices.superblock_ranges(start, &chunk) {
+            group.available.remove_any(at.0, len);
+        }
+        self.groups.insert(start, group);
+        let made = NewChunk { start, chunk };
+        self.new_chunks.push(made.clone());
+        Some(made)
+    }
+
+    /// The device items as they are now.
+    pub(crate) fn device_items(&self) -> Vec<DevItem> {
+        self.devices.items()
+    }
+}

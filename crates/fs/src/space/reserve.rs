@@ -1,0 +1,121 @@
+//! Reservations: no commit may run out of space, so operations ask before they change anything.
+//!
+//! Metadata is reserved for a whole transaction: twice the bytes of its new items, and for each leaf that may be touched
+//! (never more than there are) the leaf and a share of its path and of the extent tree. Data is reserved by the
+//! sector when a write is taken, and given back when write-out has allocated it.
+
+use ubtrfs_format::items::BlockGroupFlags;
+
+use super::SpaceInner;
+
+/// What an operation may need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Demand {
+    /// Bytes of data, whole sectors.
+    pub(crate) data: u64,
+    /// Items put, changed or deleted.
+    pub(crate) edits: u64,
+    /// Bytes of new items.
+    pub(crate) item_bytes: u64,
+    /// May use the reserve that lets deletions succeed.
+    pub(crate) frees: bool,
+}
+
+/// What there is too little of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shortage {
+    Data,
+    Metadata,
+}
+
+/// Promises that have not become allocations yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reserved {
+    /// Bytes of data.
+    pub(crate) data: u64,
+    /// Edits and item bytes of the open transaction.
+    pending: Demand,
+    /// … and of the commit in flight.
+    frozen: Demand,
+}
+
+impl SpaceInner {
+    /// Bytes of metadata in use: an upper bound of what commits can touch.
+    fn metadata_used(&self) -> u64 {
+        let metadata = self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
+        metadata.map(|group| group.recorded_used).sum()
+    }
+
+    fn available(&self, kind: BlockGroupFlags) -> u64 {
+        let groups = self.groups.values().filter(|group| group.flags.contains(kind));
+        groups.map(|group| group.available.total()).sum()
+    }
+
+    /// Bytes of metadata that a commit of these edits may need at the worst.
+    fn metadata_need(&self, demand: Demand) -> u64 {
+        let leaves = self.metadata_used() / self.node_size + 4;
+        let touched = (demand.edits * 2).min(leaves);
+        // A touched leaf is written anew together with its share of the path above it and of the extent and
+        // free-space trees' leaves that note both: one more node for two leaves covers what was measured.
+        2 * demand.item_bytes + (touched + touched / 2) * self.node_size
+    }
+
+    /// Room that only operations that free space may use.
+    fn deletion_reserve(&self) -> u64 {
+        let size: u64 =
+            self.groups.values().filter(|g| g.flags.contains(BlockGroupFlags::METADATA)).map(|g| g.length).sum();
+        (size / 16).clamp(32 * self.node_size, 64 << 20)
+    }
+
+    /// Reserves, or says what is short. A shortage may be cured by a new chunk or a commit.
+    pub(crate) fn reserve(&mut self, demand: Demand) -> std::result::Result<(), Shortage> {
+        let data = self.reserved.data + demand.data;
+        if demand.data > 0 && data > self.available(BlockGroupFlags::DATA) {
+            return Err(Shortage::Data);
+        }
+        let pending = Demand {
+            edits: self.reserved.pending.edits + demand.edits,
+            item_bytes: self.reserved.pending.item_bytes + demand.item_bytes,
+            ..Demand::default()
+        };
+        let mut need = self.metadata_need(pending) + self.metadata_need(self.reserved.frozen);
+        if !demand.frees {
+            need += self.deletion_reserve();
+        }
+        if self.mixed {
+            need += data;
+        }
+        if need > self.available(BlockGroupFlags::METADATA) {
+            return Err(Shortage::Metadata);
+        }
+        self.reserved.pending = pending;
+        self.reserved.data = data;
+        Ok(())
+    }
+
+    /// Whether the commit that begins may need more metadata space than there is.
+    pub(crate) fn is_metadata_short(&self) -> bool {
+        self.metadata_need(self.reserved.frozen) + self.deletion_reserve() > self.available(BlockGroupFlags::METADATA)
+    }
+
+    /// Whether the chunk tree has little room to grow.
+    pub(crate) fn is_system_short(&self) -> bool {
+        self.available(BlockGroupFlags::SYSTEM) < 8 * self.node_size
+    }
+
+    /// Gives back data space: it has been allocated, or it won't be.
+    pub(crate) fn unreserve_data(&mut self, bytes: u64) {
+        debug_assert!(self.reserved.data >= bytes, "{} reserved, {bytes} given back", self.reserved.data);
+        self.reserved.data = self.reserved.data.saturating_sub(bytes);
+    }
+
+    /// The open transaction becomes the commit in flight.
+    pub(crate) fn freeze_reservations(&mut self) {
+        self.reserved.frozen = std::mem::take(&mut self.reserved.pending);
+    }
+
+    /// The commit in flight is done.
+    pub(crate) fn drop_frozen_reservations(&mut self) {
+        self.reserved.frozen = Demand::default();
+    }
+}

@@ -1,0 +1,59 @@
+//! Counters of a running mount.
+
+use std::sync::atomic::Ordering;
+
+use crate::filesystem::Filesystem;
+
+/// What a mount has done so far.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    /// The last commit's number.
+    pub generation: u64,
+    /// Commits.
+    pub commits: u64,
+    /// Time spent in them, in microseconds.
+    pub commit_micros: u64,
+    /// Calls of fsync.
+    pub fsyncs: u64,
+    /// … of which nothing had to be written.
+    pub fsyncs_without_work: u64,
+    /// Bytes that programs read through the engine.
+    pub bytes_read: u64,
+    /// Bytes that programs wrote.
+    pub bytes_written: u64,
+    /// Bytes of dirty data in memory.
+    pub dirty_bytes: u64,
+    /// Inodes in memory.
+    pub inodes: u64,
+    /// Inodes that a crash had left without a name, freed.
+    pub orphans_cleaned: u64,
+    /// Devices: reads, writes, bytes, barriers, repairs.
+    pub volume: ubtrfs_volume::VolumeCounters,
+    /// Node cache: hits, misses, bytes.
+    pub cache: ubtrfs_tree::CacheCounters,
+    /// Why the file system turned read-only, if it did.
+    pub aborted: Option<String>,
+}
+
+impl Filesystem {
+    /// What the mount has done so far.
+    pub fn stats(&self) -> Stats {
+        let counters = &self.counters;
+        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            generation: self.generation().0,
+            commits: load(&counters.commits),
+            commit_micros: load(&counters.commit_micros),
+            fsyncs: load(&counters.fsyncs),
+            fsyncs_without_work: load(&counters.fsyncs_without_work),
+            bytes_read: load(&counters.bytes_read),
+            bytes_written: load(&counters.bytes_written),
+            dirty_bytes: load(&self.dirty_bytes),
+            inodes: self.inodes.len() as u64,
+            orphans_cleaned: load(&counters.orphans_cleaned),
+            volume: self.volume.counters(),
+            cache: self.cache.counters(),
+            aborted: self.abort_reason(),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The open transaction and the gate through which operations enter it.
+//!
+//! An operation changes memory under the gate held shared; a commit holds it exclusively for the instant in which it puts
+//! a new transaction in the place of the open one. What an operation changed under one passage of the gate is therefore in
+//! one transaction, whole.
+//!
+//! Locks are taken in this order: the rename lock; inodes, by subvolume and number; the gate; everything else (space,
+//! tables, lists), which is held for memory work only.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use ubtrfs_format::{Generation, Logical};
+
+use crate::inode::Inode;
+
+/// A data extent allocated in a transaction.
+#[derive(Debug)]
+pub(crate) struct NewExtent {
+    /// Bytes on disk.
+    pub(crate) length: u64,
+    /// Checksums of its sectors, or `None` for a file without.
+    pub(crate) sums: Option<Vec<u8>>,
+}
+
+/// What has changed since the last transaction was closed, but for what the inodes themselves hold.
+pub(crate) struct Transaction {
+    /// The generation that its commit will have.
+    pub(crate) generation: Generation,
+    dirty_inodes: Mutex<Vec<Arc<Inode>>>,
+    new_extents: Mutex<BTreeMap<Logical, NewExtent>>,
+    changes: AtomicU64,
+}
+
+impl Transaction {
+    pub(crate) fn new(generation: Generation) -> Self {
+        Self { generation, dirty_inodes: Mutex::default(), new_extents: Mutex::default(), changes: AtomicU64::new(0) }
+    }
+
+    /// Notes that an inode has something to commit.
+    pub(crate) fn add_inode(&self, inode: Arc<Inode>) {
+        self.dirty_inodes.lock().push(inode);
+        self.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes an extent whose data is on its way to the device.
+    pub(crate) fn add_extent(&self, start: Logical, extent: NewExtent) {
+        self.new_extents.lock().insert(start, extent);
+    }
+
+    /// Whether nothing has changed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.changes.load(Ordering::Relaxed) == 0
+    }
+
+    /// Takes the inodes that changed.
+    pub(crate) fn take_inodes(&self) -> Vec<Arc<Inode>> {
+        std::mem::take(&mut self.dirty_inodes.lock())
+    }
+
+    /// The inodes that changed so far.
+    pub(crate) fn inodes(&self) -> Vec<Arc<Inode>> {
+        self.dirty_inodes.lock().clone()
+    }
+
+    /// The extents that were allocated.
+    pub(crate) fn extents(&self) -> parking_lot::MutexGuard<'_, BTreeMap<Logical, NewExtent>> {
+        self.new_extents.lock()
+    }
+
+    /// Checksums of `len` bytes from `at` on, if they are of an extent allocated in this transaction.
+    pub(crate) fn new_sums(&self, at: Logical, len: u64) -> Option<Vec<u8>> {
+        let extents = self.new_extents.lock();
+        let (start, extent) = extents.range(..=at).next_back()?;
+        let offset = at.0 - start.0;
+        let end = offset.checked_add(len).filter(|end| *end <= extent.length)?;
+        let sums = extent.sums.as_ref()?;
+        // Sums are of equal size, one for each sector: positions in them are proportional to positions in the extent.
+        let scale = |bytes: u64| (u128::from(bytes) * sums.len() as u128 / u128::from(extent.length)) as usize;
+        sums.get(scale(offset)..scale(end)).map(<[u8]>::to_vec)
+    }
+}
+
+/// The gate.
+pub(crate) struct Gate {
+    open: RwLock<Arc<Transaction>>,
+}
+
+impl Gate {
+    pub(crate) fn new(generation: Generation) -> Self {
+        Self { open: RwLock::new(Arc::new(Transaction::new(generation))) }
+    }
+
+    /// Enters the open transaction. Nothing that may wait for a device happens until the guard is dropped.
+    pub(crate) fn enter(&self) -> RwLockReadGuard<'_, Arc<Transaction>> {
+        self.open.read()
+    }
+
+    /// The open transaction, for looking only.
+    pub(crate) fn current(&self) -> Arc<Transaction> {
+        self.open.read().clone()
+    }
+
+    /// Closes the open transaction and opens the next. `at_the_swap` gets the one that closes, while nobody
+    /// is inside.
+    pub(crate) fn swap(&self, at_the_swap: impl FnOnce(&Arc<Transaction>)) -> Arc<Transaction> {
+        let mut open = self.open.write();
+        at_the_swap(&open);
+        let next = Arc::new(Transaction::new(open.generation.next()));
+        std::mem::replace(&mut open, next)
+    }
+}
