@@ -457,16 +457,16 @@ mod tests {
     fn only_sectors_that_keep_old_bytes_need_filling() {
         let dirty = DirtyData::new(4096);
         let ask = |offset, len, size| dirty.sectors_to_fill(offset, len, size).collect::<Vec<_>>();
-        assert_eq!(ask(0, 4096, 1 << 20), []);
+        assert_eq!(ask(0, 4096, 1 << 20), [0_u64; 0]);
         assert_eq!(ask(10, 10, 1 << 20), [0]);
         assert_eq!(ask(10, 8192, 1 << 20), [0, 8192]);
-        assert_eq!(ask(0, 100, 50), [], "all old bytes are overwritten");
+        assert_eq!(ask(0, 100, 50), [0_u64; 0], "all old bytes are overwritten");
         assert_eq!(ask(0, 100, 101), [0]);
-        assert_eq!(ask(4096, 100, 4096), [], "append");
+        assert_eq!(ask(4096, 100, 4096), [0_u64; 0], "append");
         assert_eq!(ask(4100, 100, 4100), [4096], "append inside a sector");
-        assert_eq!(ask(4096, 5000, 8192), [], "the last sector lies beyond the old end");
+        assert_eq!(ask(4096, 5000, 8192), [0_u64; 0], "the last sector lies beyond the old end");
         assert_eq!(ask(5000, 0, 1 << 20), [4096], "truncate");
-        assert_eq!(ask(8192, 0, 1 << 20), []);
+        assert_eq!(ask(8192, 0, 1 << 20), [0_u64; 0]);
         let mut dirty = dirty;
         dirty.fill(0, b"old");
         assert_eq!(dirty.sectors_to_fill(1, 1, 3).count(), 0);

@@ -16,3 +16,7 @@ pub(crate) mod piece;
 pub(crate) mod resolve;
 pub(crate) mod seek;
 
+#[cfg(test)]
+mod fixture_tests;
+#[cfg(test)]
+mod test_tree;
