@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::ioctl::{Setter, ioctl, opcode};
 use zerocopy::IntoBytes;
@@ -39,6 +40,13 @@ impl Device {
         // SAFETY: the command reads one u32, the number of an open descriptor, and changes no memory.
         unsafe { ioctl(&new.fd, Setter::<CLONE, u32>::new(self.fd.as_raw_fd() as u32))? };
         Ok(new)
+    }
+
+    /// Whether a mount belongs to it.
+    pub(crate) fn is_mounted(&self) -> io::Result<bool> {
+        let mut poll = [PollFd::new(&self.fd, PollFlags::IN)];
+        rustix::event::poll(&mut poll, Some(&Timespec::default()))?;
+        Ok(!poll[0].revents().contains(PollFlags::ERR))
     }
 
     /// Waits for a message and reads it into `buffer`. `None`: the filesystem is unmounted or aborted.

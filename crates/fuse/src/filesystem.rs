@@ -61,7 +61,8 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOSYS);
     }
 
-    /// Changes attributes of `node`, also its size; the answer is all of them.
+    /// Changes attributes of `node`, also its size; the answer is all of them. A change of nothing comes, too (before a WRITE
+    /// that clears set-id bits): it is answered like any other.
     fn setattr(&self, caller: &Caller<'_>, node: u64, change: &SetAttr, reply: ReplyAttr) {
         reply.error(Errno::NOSYS);
     }
@@ -106,7 +107,8 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOSYS);
     }
 
-    /// Opens a file. With `NO_OPEN_SUPPORT` granted, ENOSYS means that no file needs opening, ever.
+    /// Opens a file. With `NO_OPEN_SUPPORT` granted, ENOSYS means that no file needs opening, ever; from then on nothing is
+    /// released either, not even what CREATE and TMPFILE open.
     fn open(&self, caller: &Caller<'_>, node: u64, how: &Open, reply: ReplyOpen) {
         reply.error(Errno::NOSYS);
     }

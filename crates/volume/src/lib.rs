@@ -1,1 +1,31 @@
 //! Devices as one logical address space: chunks, mirrors, checksums, barriers.
+//!
+//! Nothing above this crate knows how many devices there are, how a profile spreads data over them, or when something
+//! is durable other than by the tokens that [`Volume`] gives: [`Written`] from waiting, [`Flushed`] from a barrier after
+//! it, and only with that a superblock can be written.
+
+mod buffer;
+mod chunk_map;
+mod device;
+mod error;
+mod file_device;
+mod in_flight;
+mod memory_device;
+mod open;
+mod publish;
+mod read;
+mod runs;
+mod uring;
+mod volume;
+mod write;
+mod write_pool;
+
+pub use buffer::{ALIGNMENT, Buffer, SharedBuffer};
+pub use device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites};
+pub use error::{Error, Result};
+pub use file_device::{Engine, Exclusive, FileDevice, OpenMode};
+pub use memory_device::MemoryDevice;
+pub use open::OpenOptions;
+pub use publish::{Copies, Published};
+pub use volume::{Volume, VolumeCounters};
+pub use write::{Flushed, Ticket, Write, Written};

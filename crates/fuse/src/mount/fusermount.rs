@@ -84,3 +84,44 @@ fn complaint(stderr: &[u8]) -> String {
     let text = text.trim();
     text.strip_prefix("fusermount3: ").unwrap_or(text).to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mount::identity;
+
+    #[test]
+    fn the_device_comes_over_the_socket() {
+        if Command::new(PROGRAM).arg("--version").output().is_err() || !Path::new("/dev/fuse").exists() {
+            eprintln!("skipped the_device_comes_over_the_socket: needs fusermount3 and /dev/fuse");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let before = identity::of(dir.path());
+        let options = MountOptions { name: "a, b\\".into(), subtype: "ubtrfs".into(), ..MountOptions::default() };
+        let device = mount(dir.path(), &options).unwrap();
+        assert_ne!(identity::of(dir.path()), before);
+        let table = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        assert!(
+            table.lines().any(|line| line.starts_with("a,\\040b\\134 ") && line.contains(" fuse.ubtrfs ")),
+            "{table}"
+        );
+        let mut message = [0; 8192];
+        let length = device.receive(&mut message).unwrap().unwrap();
+        let header = crate::request::header(&message[..length]).unwrap();
+        assert_eq!(header.opcode, crate::abi::opcode::INIT);
+        unmount(dir.path(), Unmount::Lazy).unwrap();
+        assert_eq!(identity::of(dir.path()), before);
+        assert!(matches!(unmount(dir.path(), Unmount::Now), Err(MountError::Fusermount(_))));
+    }
+
+    #[test]
+    fn refusals_say_why() {
+        if Command::new(PROGRAM).arg("--version").output().is_err() {
+            eprintln!("skipped refusals_say_why: needs fusermount3");
+            return;
+        }
+        let refused = mount("/does/not/exist".as_ref(), &MountOptions::default()).unwrap_err();
+        assert!(matches!(&refused, MountError::Fusermount(why) if why.contains("/does/not/exist")), "{refused}");
+    }
+}

@@ -4,9 +4,9 @@
 //! and umount(2) reach the filesystem, else of type `fuse`. Without root, by `fusermount3`.
 
 mod fusermount;
+mod identity;
 mod loop_device;
 mod options;
-mod table;
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -41,6 +41,9 @@ pub enum MountError {
     /// The kernel refuses.
     #[error("mounting {0}")]
     Mount(PathBuf, #[source] io::Error),
+    /// Another FUSE server has the block device mounted.
+    #[error("{0} is mounted by another server")]
+    AlreadyServed(String),
     /// An option has a character that options can't have.
     #[error("option {0:?} has a character that mount options can't have")]
     Option(String),
@@ -106,7 +109,7 @@ impl Mount {
         if let Some(reason) = &fallback {
             tracing::info!(reason, "mounted as plain fuse");
         }
-        let id = table::topmost(&path).map(|line| line.id);
+        let id = identity::of(&path);
         Self { path, kind, source, fallback, id }
     }
 
@@ -130,9 +133,9 @@ impl Mount {
         self.fallback.as_deref()
     }
 
-    /// Whether it is still there.
+    /// Whether it is still there, and seen.
     pub fn is_mounted(&self) -> bool {
-        self.id.is_some_and(|id| table::lines().iter().any(|line| line.id == id))
+        self.id.is_some() && self.id == identity::of(&self.path)
     }
 
     /// Unmounts. The session must be running, or else `fuseblk` waits for its end forever.
@@ -194,7 +197,10 @@ fn mount_as_root(
         None => None,
         Some(Err(reason)) => Some(reason),
         Some(Ok(block)) => match mount_type("fuseblk", &block.name, path, point, options) {
-            Ok(device) => return Ok((MountKind::Block, block.name, None, device)),
+            Ok(device) => {
+                refuse_shared(path, &block.name, &device)?;
+                return Ok((MountKind::Block, block.name, None, device));
+            }
             Err(MountError::Mount(_, error)) => Some(format!("fuseblk from {}: {error}", block.name)),
             Err(error) => return Err(error),
         },
@@ -202,6 +208,16 @@ fn mount_as_root(
     let name = options.shown_name();
     let device = mount_type("fuse", name, path, point, options)?;
     Ok((MountKind::Plain, name.to_owned(), fallback, device))
+}
+
+/// Of a block device that another server has mounted already as `fuseblk`, mount(2) just shows that mount once more, and the
+/// new `/dev/fuse` belongs to nothing.
+fn refuse_shared(path: &Path, source: &str, device: &Device) -> Result<(), MountError> {
+    if device.is_mounted().map_err(MountError::Device)? {
+        return Ok(());
+    }
+    unmount(path, Unmount::Lazy)?;
+    Err(MountError::AlreadyServed(source.into()))
 }
 
 /// A block device to mount from.

@@ -230,3 +230,6 @@ impl ReplyIoctl {
         self.reply.send(&[m::IoctlOut { result, ..Default::default() }.as_bytes(), data]);
     }
 }
+
+#[cfg(test)]
+mod tests;

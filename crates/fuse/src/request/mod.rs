@@ -129,3 +129,5 @@ pub(crate) fn header(message: &[u8]) -> Option<InHeader> {
     InHeader::read_from_bytes(message.get(..IN_HEADER)?).ok()
 }
 
+#[cfg(test)]
+mod tests;

@@ -165,7 +165,8 @@ pub struct SetAttr {
     pub ctime: Option<Timestamp>,
     /// The handle by which it is changed.
     pub handle: Option<u64>,
-    /// Clear set-user-id, and set-group-id if the group may execute (with a size, under `HANDLE_KILLPRIV_V2`).
+    /// Clear set-user-id, and set-group-id if the group may execute, and `security.capability` (under `HANDLE_KILLPRIV_V2`):
+    /// with a size, unless the caller may keep them, and with a new owner.
     pub kill_suidgid: bool,
 }
 

@@ -1,0 +1,87 @@
+//! Mounting a [`MemFs`] for a test, and unmounting it on every way out.
+
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use ubtrfs_fuse::mount::{Mount, MountOptions, Unmount};
+use ubtrfs_fuse::{Config, Session, SessionError};
+
+use crate::memfs::{Behaviour, MemFs};
+
+/// Whether FUSE can be tested here, as root or by `fusermount3`; else says that `test` is skipped, or fails if that was
+/// forbidden.
+pub fn possible(test: &str) -> bool {
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+    gate(test, device && (is_root() || has_fusermount()), "/dev/fuse, and root or fusermount3")
+}
+
+/// Whether what only root can do with FUSE can be tested here.
+pub fn possible_as_root(test: &str) -> bool {
+    gate(test, Path::new("/dev/fuse").exists() && is_root(), "/dev/fuse and root")
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn has_fusermount() -> bool {
+    std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).any(|dir| dir.join("fusermount3").exists())
+}
+
+fn gate(test: &str, possible: bool, needs: &str) -> bool {
+    let forced = std::env::var_os("UBTRFS_TEST_KERNEL").is_some_and(|value| value == "1");
+    assert!(possible || !forced, "{test}: needs {needs}");
+    if !possible {
+        eprintln!("skipped {test}: needs {needs}");
+    }
+    possible
+}
+
+pub struct Mounted {
+    pub session: Arc<Session<MemFs>>,
+    pub mount: Mount,
+    pub dir: tempfile::TempDir,
+    thread: Option<JoinHandle<Result<(), SessionError>>>,
+}
+
+impl Mounted {
+    pub fn new(behaviour: Behaviour, options: &MountOptions, config: &Config) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (mount, device) = Mount::new(dir.path(), options).unwrap();
+        let session = Arc::new(Session::establish(device, MemFs::new(behaviour), config).unwrap());
+        let thread = {
+            let session = Arc::clone(&session);
+            std::thread::spawn(move || session.run())
+        };
+        Self { session, mount, dir, thread: Some(thread) }
+    }
+
+    pub fn plain() -> Self {
+        let config = Config { wanted: Config::FULL, threads: 4, ..Config::default() };
+        Self::new(Behaviour::default(), &MountOptions::default(), &config)
+    }
+
+    pub fn fs(&self) -> &MemFs {
+        self.session.filesystem()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Waits until the session has ended, which it does when somebody unmounts.
+    pub fn ended(&mut self) -> Result<(), SessionError> {
+        self.thread.take().map_or(Ok(()), |thread| thread.join().unwrap())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.mount.is_mounted() {
+            self.mount.unmount(Unmount::Lazy).unwrap();
+        }
+        let _ = self.ended();
+    }
+}

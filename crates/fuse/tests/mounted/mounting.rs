@@ -1,0 +1,223 @@
+//! Beginnings and ends of mounts.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use ubtrfs_fuse::mount::{Mount, MountError, MountKind, MountOptions, Source, Unmount, is_dead, unmount};
+use ubtrfs_fuse::{Config, OFlags, ROOT};
+
+use crate::harness::{Mounted, possible, possible_as_root};
+use crate::memfs::Behaviour;
+
+const SLOW: Duration = Duration::from_millis(300);
+
+fn slow() -> Behaviour {
+    Behaviour { slow: SLOW, ..Behaviour::default() }
+}
+
+#[test]
+fn plain_mounts_end_when_unmounted() {
+    if !possible_as_root("plain_mounts_end_when_unmounted") {
+        return;
+    }
+    let options = MountOptions { name: "some image".into(), subtype: "ubtrfs".into(), ..MountOptions::default() };
+    let mut mounted = Mounted::new(slow(), &options, &Config::default());
+    assert_eq!((mounted.mount.kind(), mounted.mount.source()), (MountKind::Plain, "some image"));
+    assert_eq!(mounted.mount.fallback(), None);
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table.lines().find(|line| line.contains(mounted.dir.path().to_str().unwrap())).unwrap();
+    assert!(line.contains("- fuse.ubtrfs some\\040image") && line.contains("nosuid,nodev"), "{line}");
+    let file = File::open(mounted.dir.path()).unwrap();
+    assert!(matches!(mounted.mount.unmount(Unmount::Now), Err(MountError::Unmount(..))), "in use");
+    drop(file);
+    mounted.mount.unmount(Unmount::Now).unwrap();
+    assert!(!mounted.mount.is_mounted());
+    mounted.ended().unwrap();
+    assert_eq!(mounted.fs().destroyed.load(Ordering::SeqCst), 1);
+}
+
+fn image() -> tempfile::NamedTempFile {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    image.as_file().set_len(16 << 20).unwrap();
+    image
+}
+
+fn from(source: Source, read_only: bool) -> MountOptions {
+    MountOptions { source, read_only, subtype: "ubtrfs".into(), ..MountOptions::default() }
+}
+
+/// Whether a loop device has `image` attached.
+fn is_attached(image: &Path) -> bool {
+    let loops = fs::read_dir("/sys/block").unwrap().map(Result::unwrap);
+    loops
+        .filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok())
+        .any(|backing| backing.trim() == image.to_str().unwrap())
+}
+
+/// Whether `image` is soon attached to no loop device any more.
+fn detaches(image: &Path) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while is_attached(image) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    !is_attached(image)
+}
+
+#[test]
+fn images_are_mounted_as_block_devices() {
+    if !possible_as_root("images_are_mounted_as_block_devices") {
+        return;
+    }
+    let image = image();
+    for read_only in [false, true] {
+        let options = from(Source::Image(image.path().into()), read_only);
+        let mut mounted = Mounted::new(slow(), &options, &Config::default());
+        if mounted.mount.kind() != MountKind::Block {
+            // No loop device to be had: what matters then is that it says so and works.
+            assert!(mounted.mount.fallback().is_some());
+            assert!(fs::read_dir(mounted.dir.path()).is_ok());
+            eprintln!("images_are_mounted_as_block_devices: {}", mounted.mount.fallback().unwrap());
+            continue;
+        }
+        assert!(is_attached(image.path()));
+        if !read_only {
+            fs::write(mounted.path("file"), "content").unwrap();
+            let begun = Instant::now();
+            rustix::fs::syncfs(File::open(mounted.dir.path()).unwrap()).unwrap();
+            assert!(begun.elapsed() >= SLOW, "syncfs(2) waits");
+            assert_eq!(mounted.fs().asked("SYNCFS"), 1, "{:?}", mounted.fs().all_asked());
+            rustix::fs::sync();
+            assert!(mounted.fs().asked("SYNCFS") >= 2, "sync(2) comes, too");
+        }
+        let begun = Instant::now();
+        mounted.mount.unmount(Unmount::Now).unwrap();
+        assert!(begun.elapsed() >= SLOW, "umount(2) waits for DESTROY");
+        assert_eq!(mounted.fs().destroyed.load(Ordering::SeqCst), 1);
+        mounted.ended().unwrap();
+        assert_eq!(mounted.fs().destroyed.load(Ordering::SeqCst), 1);
+        assert!(detaches(image.path()), "the loop device detaches itself");
+    }
+}
+
+#[test]
+fn what_is_no_block_device_is_mounted_plainly() {
+    if !possible_as_root("what_is_no_block_device_is_mounted_plainly") {
+        return;
+    }
+    let image = image();
+    for source in [Source::Image("/does/not/exist".into()), Source::BlockDevice(image.path().into())] {
+        let mounted = Mounted::new(Behaviour::default(), &from(source, false), &Config::default());
+        assert_eq!(mounted.mount.kind(), MountKind::Plain);
+        assert!(mounted.mount.fallback().is_some());
+        fs::write(mounted.path("file"), "content").unwrap();
+    }
+}
+
+#[test]
+fn block_devices_are_mounted_as_such_unless_held() {
+    if !possible_as_root("block_devices_are_mounted_as_such_unless_held") {
+        return;
+    }
+    let image = image();
+    let first = from(Source::Image(image.path().into()), false);
+    let first = Mounted::new(Behaviour::default(), &first, &Config::default());
+    if first.mount.kind() != MountKind::Block {
+        eprintln!("block_devices_are_mounted_as_such_unless_held: {}", first.mount.fallback().unwrap());
+        return;
+    }
+    // Its loop device is a block device that is served already.
+    let device = first.mount.source().to_owned();
+    let options = from(Source::BlockDevice(device.clone().into()), false);
+    let dir = tempfile::tempdir().unwrap();
+    let second = Mount::new(dir.path(), &options).map(drop);
+    assert!(matches!(&second, Err(MountError::AlreadyServed(source)) if *source == device), "{second:?}");
+    fs::remove_dir(dir.path()).expect("nothing is mounted there");
+    fs::write(first.path("file"), "content").unwrap();
+    // The server's own descriptors don't hinder it.
+    let held = OpenOptions::new().read(true).write(true).open(&device).unwrap();
+    drop(first);
+    let third = Mounted::new(Behaviour::default(), &options, &Config::default());
+    assert_eq!(third.mount.kind(), MountKind::Block, "{:?}", third.mount.fallback());
+    fs::write(third.path("file"), "content").unwrap();
+    drop(third);
+    // Who holds it for himself does. (The first descriptor keeps the loop device from detaching.)
+    let exclusive = OFlags::EXCL.bits() as i32;
+    let exclusive = OpenOptions::new().read(true).write(true).custom_flags(exclusive).open(&device).unwrap();
+    let fourth = Mounted::new(Behaviour::default(), &options, &Config::default());
+    assert_eq!((fourth.mount.kind(), fourth.mount.source()), (MountKind::Plain, device.as_str()));
+    assert!(fourth.mount.fallback().unwrap().contains(&device));
+    drop((fourth, exclusive, held));
+}
+
+#[test]
+fn mounts_of_the_dead_are_cleared() {
+    if !possible("mounts_of_the_dead_are_cleared") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mount, device) = Mount::new(dir.path(), &MountOptions::default()).unwrap();
+    assert!(mount.is_mounted());
+    drop(device);
+    assert!(is_dead(dir.path()));
+    assert!(matches!(Mount::new(dir.path(), &MountOptions::default()), Err(MountError::Dead(_))));
+    unmount(dir.path(), Unmount::Lazy).unwrap();
+    assert!(!is_dead(dir.path()) && !mount.is_mounted());
+    drop(mount);
+}
+
+#[test]
+fn images_of_the_dead_are_detached() {
+    if !possible_as_root("images_of_the_dead_are_detached") {
+        return;
+    }
+    let (image, dir) = (image(), tempfile::tempdir().unwrap());
+    let (mount, device) = Mount::new(dir.path(), &from(Source::Image(image.path().into()), false)).unwrap();
+    let block = mount.kind() == MountKind::Block;
+    assert_eq!(is_attached(image.path()), block);
+    drop(device);
+    assert!(is_dead(dir.path()));
+    unmount(dir.path(), Unmount::Now).unwrap();
+    assert!(detaches(image.path()));
+}
+
+#[test]
+fn a_dropped_mount_is_unmounted() {
+    if !possible("a_dropped_mount_is_unmounted") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (first, _first_device) = Mount::new(dir.path(), &MountOptions::default()).unwrap();
+    first.unmount(Unmount::Lazy).unwrap();
+    let (second, _second_device) = Mount::new(dir.path(), &MountOptions::default()).unwrap();
+    drop(first);
+    assert!(second.is_mounted(), "what came after is somebody else's");
+    drop(second);
+    assert!(fs::read_dir(dir.path()).unwrap().next().is_none());
+}
+
+#[test]
+fn only_directories_are_mounted_on() {
+    if !possible("only_directories_are_mounted_on") {
+        return;
+    }
+    let image = image();
+    let mount = |path: &Path| Mount::new(path, &MountOptions::default()).map(drop);
+    assert!(matches!(mount(image.path()), Err(MountError::NotADirectory(_))));
+    assert!(matches!(mount("/does/not/exist".as_ref()), Err(MountError::MountPoint(..))));
+}
+
+#[test]
+fn what_is_agreed_is_told() {
+    if !possible("what_is_agreed_is_told") {
+        return;
+    }
+    let mounted = Mounted::plain();
+    let granted = mounted.session.granted();
+    assert_eq!(granted.capabilities - Config::FULL, ubtrfs_fuse::Capabilities::empty());
+    assert_eq!(granted.max_write, 1 << 20);
+    assert_eq!(mounted.fs().asked(&format!("INIT {}", granted.minor)), 1);
+    assert_eq!(ROOT, 1);
+}

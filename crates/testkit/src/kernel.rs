@@ -1,0 +1,213 @@
+//! Loop devices and mounts of the kernel's btrfs, as guards.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::FlockOperation;
+
+use crate::kmsg::KernelLog;
+use crate::run::{Outcome, command, run};
+use crate::scratch::scratch_dir;
+
+/// An image file attached to a loop device; detached on drop.
+#[derive(Debug)]
+pub struct LoopDevice {
+    path: PathBuf,
+}
+
+impl LoopDevice {
+    /// Attaches `image` to a free loop device.
+    pub fn attach(image: &Path, read_only: bool) -> Self {
+        let mut losetup = command("losetup", &["--find", "--show"]);
+        if read_only {
+            losetup.arg("--read-only");
+        }
+        let outcome = run(losetup.arg(image)).ok();
+        Self { path: PathBuf::from(outcome.stdout.trim()) }
+    }
+
+    /// The device node, such as `/dev/loop3`.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The device's short name, such as `loop3`.
+    pub fn name(&self) -> String {
+        let name = self.path.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let outcome = run(command("losetup", &["-d"]).arg(&self.path));
+        if !outcome.success() {
+            eprintln!("{}", outcome.report());
+        }
+    }
+}
+
+/// The kernel mounts one volume of an fsid at a time, while tests run in many processes: this lock is the queue.
+#[derive(Debug)]
+struct FsidLock(#[expect(dead_code, reason = "held for its lock")] File);
+
+impl FsidLock {
+    fn take(image: &Path) -> Self {
+        let fsid = fsid_of(image);
+        let path = std::env::temp_dir().join(format!("ubtrfs-kernel-{fsid}.lock"));
+        let file = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o666)
+            .open(&path)
+            .unwrap_or_else(|error| panic!("open {}: {error}", path.display()));
+        rustix::fs::flock(&file, FlockOperation::LockExclusive).expect("lock a file");
+        Self(file)
+    }
+}
+
+/// The fsid in the primary superblock of `image`, as 32 hexadecimal digits.
+fn fsid_of(image: &Path) -> String {
+    const PLACE: u64 = 65536 + 32;
+    let mut fsid = [0; 16];
+    File::open(image)
+        .and_then(|mut file| {
+            file.seek(SeekFrom::Start(PLACE))?;
+            file.read_exact(&mut fsid)
+        })
+        .unwrap_or_else(|error| panic!("read the fsid of {}: {error}", image.display()));
+    crate::content::hex(&fsid)
+}
+
+/// A volume mounted by the kernel's btrfs; unmounted and detached on drop.
+///
+/// Fields drop in order: the mount point is cleared in `drop` itself, then the devices, then the lock goes.
+#[derive(Debug)]
+pub struct KernelMount {
+    dir: tempfile::TempDir,
+    mounted: bool,
+    devices: Vec<LoopDevice>,
+    log: KernelLog,
+    _lock: FsidLock,
+}
+
+impl KernelMount {
+    /// Mounts the volume of `images` (its devices, in any order) with `options` as `mount -o` takes them (may be empty).
+    /// Waits while another test has a volume of the same fsid mounted. Fails with what `mount` said.
+    pub fn try_new(images: &[&Path], options: &str) -> Result<Self, Outcome> {
+        let first = images.first().expect("an image to mount");
+        let lock = FsidLock::take(first);
+        let log = KernelLog::watch();
+        let read_only = options.split(',').any(|word| word == "ro");
+        let devices: Vec<LoopDevice> = images.iter().map(|image| LoopDevice::attach(image, read_only)).collect();
+        let mut mount = Self { dir: scratch_dir(), mounted: false, devices, log, _lock: lock };
+        let mut words: Vec<String> =
+            mount.devices[1..].iter().map(|device| format!("device={}", device.path().display())).collect();
+        words.extend((!options.is_empty()).then(|| options.to_owned()));
+        let mut line = command("mount", &["-t", "btrfs"]);
+        if !words.is_empty() {
+            line.arg("-o").arg(words.join(","));
+        }
+        let outcome = run(line.arg(mount.devices[0].path()).arg(mount.dir.path()));
+        if !outcome.success() {
+            return Err(outcome);
+        }
+        mount.mounted = true;
+        Ok(mount)
+    }
+
+    /// Like [`Self::try_new`], but a refusal fails the test.
+    #[track_caller]
+    pub fn new(images: &[&Path], options: &str) -> Self {
+        Self::try_new(images, options).unwrap_or_else(|outcome| panic!("{}", outcome.report()))
+    }
+
+    /// The directory where the volume is mounted.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// What the kernel has complained of (above level "info") about this volume since it was last asked.
+    pub fn complaints(&mut self) -> Vec<String> {
+        let names: Vec<String> = self.devices.iter().map(LoopDevice::name).collect();
+        self.log.complaints(&names)
+    }
+
+    /// Unmounts, and returns what the kernel complained of.
+    #[track_caller]
+    pub fn unmount(mut self) -> Vec<String> {
+        self.release().unwrap_or_else(|outcome| panic!("{}", outcome.report()));
+        self.complaints()
+    }
+
+    fn release(&mut self) -> Result<(), Outcome> {
+        if !self.mounted {
+            return Ok(());
+        }
+        // Something that looks at new mounts (an indexer, udev) may hold it for a moment.
+        let mut tries = 100;
+        loop {
+            let outcome = run(command("umount", &["--"]).arg(self.dir.path()));
+            if outcome.success() {
+                self.mounted = false;
+                return Ok(());
+            }
+            tries -= 1;
+            if tries == 0 {
+                return Err(outcome);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for KernelMount {
+    fn drop(&mut self) {
+        if let Err(outcome) = self.release() {
+            eprintln!("{}", outcome.report());
+            run(command("umount", &["-l"]).arg(self.dir.path()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::need::Need;
+    use crate::progs::mkfs_btrfs;
+    use crate::scratch::mount_points;
+
+    fn attached_to(image: &Path) -> String {
+        run(command("losetup", &["-j"]).arg(image)).ok().stdout
+    }
+
+    #[test]
+    fn nothing_stays_mounted_after_a_panic() {
+        crate::require!(Need::Kernel);
+        let dir = scratch_dir();
+        let image = dir.path().join("image");
+        mkfs_btrfs(&image, 128 << 20, &[]);
+        let result = std::panic::catch_unwind(|| {
+            let mount = KernelMount::new(&[&image], "");
+            assert!(mount_points().iter().any(|point| point == mount.path()));
+            assert!(!attached_to(&image).is_empty());
+            std::panic::panic_any(mount.path().to_owned());
+        });
+        let was_at = *result.expect_err("the panic").downcast::<PathBuf>().expect("the mount point");
+        assert!(!mount_points().contains(&was_at));
+        assert_eq!(attached_to(&image), "");
+    }
+
+    #[test]
+    fn a_refusal_and_its_reason_come_back() {
+        crate::require!(Need::Kernel);
+        let dir = scratch_dir();
+        let image = dir.path().join("image");
+        crate::progs::blank_image(&image, 128 << 20);
+        assert!(KernelMount::try_new(&[&image], "").is_err());
+        assert_eq!(attached_to(&image), "");
+    }
+}

@@ -1,0 +1,37 @@
+//! Reading and writing a file through a shared mapping.
+
+use std::fs::File;
+use std::io;
+
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+
+use crate::content::BLOCK;
+
+/// Reads `bytes.len()` bytes at `offset` through a shared mapping, writes `bytes` there, and waits for them to be written
+/// back. Returns what was read. The range must lie within the file, and nobody may truncate it meanwhile.
+pub fn exchange(file: &File, offset: u64, bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let start = offset / BLOCK * BLOCK;
+    let within = (offset - start) as usize;
+    let length = within + bytes.len();
+    assert!(
+        !bytes.is_empty() && offset + bytes.len() as u64 <= file.metadata()?.len(),
+        "the range to map is not in the file"
+    );
+    // SAFETY: a fresh shared mapping at an address of the kernel's choice; it is unmapped below and never escapes.
+    let address = unsafe {
+        mmap(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, start)?
+    };
+    let mut before = vec![0; bytes.len()];
+    // SAFETY: `address` maps `length` readable and writable bytes of the file, whose size was checked above; the copies
+    // stay within them and overlap neither buffer. Raw copies make no claim that nobody else changes the file.
+    let synced = unsafe {
+        let place = address.cast::<u8>().add(within);
+        std::ptr::copy_nonoverlapping(place, before.as_mut_ptr(), before.len());
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len());
+        let synced = msync(address, length, MsyncFlags::SYNC);
+        munmap(address, length)?;
+        synced
+    };
+    synced?;
+    Ok(before)
+}

@@ -1,0 +1,97 @@
+//! Names that are hard on a file system.
+
+use crate::rng::Rng;
+
+/// Names in a directory whose hashes collide, pair by pair: btrfs keys a directory item by the CRC-32C of the name, begun
+/// with `!1` and not inverted at the end.
+pub const COLLIDING: [(&str, &str); 6] = [
+    ("c7ae2a", "c801807"),
+    ("c7ae2b", "c801804"),
+    ("c7ae2c", "c801805"),
+    ("c7ae2d", "c801802"),
+    ("c7ae2e", "c801803"),
+    ("c7ae2f", "c801800"),
+];
+
+/// Names of extended attributes whose hashes collide, pair by pair.
+pub const COLLIDING_XATTRS: [(&str, &str); 3] =
+    [("user.100220", "user.e989f"), ("user.100222", "user.e989d"), ("user.100223", "user.e989e")];
+
+/// The hash that btrfs files a name under.
+pub fn name_hash(name: &[u8]) -> u32 {
+    name.iter().fold(!1, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc: u32, _| if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 })
+    })
+}
+
+/// A name for a new file: mostly short, at times of all 255 bytes, with bytes that are no UTF-8, or colliding.
+pub fn random_name(rng: &mut Rng) -> Vec<u8> {
+    match rng.below(12) {
+        0 => {
+            let mut name = format!("{:016x}-", rng.next_u64()).into_bytes();
+            name.resize(255, b'n');
+            name
+        }
+        1 => {
+            let len = 1 + rng.index(40);
+            let mut name = rng.noise(len);
+            for byte in &mut name {
+                if matches!(*byte, 0 | b'/' | b'.') {
+                    *byte = 0xfe;
+                }
+            }
+            name
+        }
+        2 => format!("with space\n\"quotes\" and é {:x}", rng.below(1 << 16)).into_bytes(),
+        3 | 4 => {
+            let &(a, b) = rng.pick(&COLLIDING);
+            let name = if rng.one_in(2) { a } else { b };
+            name.as_bytes().to_vec()
+        }
+        _ => format!("f{:x}", rng.below(1 << 24)).into_bytes(),
+    }
+}
+
+/// The name of an extended attribute; namespaces that only root may write are used for root.
+pub fn random_xattr(rng: &mut Rng, root: bool) -> Vec<u8> {
+    let spaces: &[&str] = if root { &["user", "user", "trusted", "security"] } else { &["user"] };
+    let space = rng.pick(spaces);
+    match rng.below(10) {
+        0 | 1 => {
+            let &(a, b) = rng.pick(&COLLIDING_XATTRS);
+            let name = if rng.one_in(2) { a } else { b };
+            name.as_bytes().to_vec()
+        }
+        2 => {
+            let mut name = format!("{space}.{:x}-", rng.below(4)).into_bytes();
+            name.resize(255, b'x');
+            name
+        }
+        // Few names, so that values get replaced and attributes removed.
+        _ => format!("{space}.test{:x}", rng.below(12)).into_bytes(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_colliding_names_collide() {
+        for (a, b) in COLLIDING.into_iter().chain(COLLIDING_XATTRS) {
+            assert_eq!(name_hash(a.as_bytes()), name_hash(b.as_bytes()), "{a} {b}");
+        }
+        assert_ne!(name_hash(b"c7ae2a"), name_hash(b"c7ae2b"));
+    }
+
+    #[test]
+    fn names_are_legal() {
+        let mut rng = Rng::new(3);
+        for _ in 0..2000 {
+            let name = random_name(&mut rng);
+            assert!((1..=255).contains(&name.len()));
+            assert!(!name.contains(&0) && !name.contains(&b'/') && name != b"." && name != b"..");
+            assert!(random_xattr(&mut rng, true).len() <= 255);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What a test needs of the machine. A test whose needs are not met says so and passes, unless the machine was declared
+//! complete with `UBTRFS_TEST_KERNEL=1`: then it fails and names what is missing.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// One thing that a test cannot do without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Running as root.
+    Root,
+    /// Root, loop devices, the kernel's btrfs and btrfs-progs.
+    Kernel,
+    /// `/dev/fuse`, to be opened for reading and writing.
+    Fuse,
+    /// The `ubtrfs` binary: see [`ubtrfs_binary`].
+    Ubtrfs,
+    /// A program on the `PATH`.
+    Tool(&'static str),
+}
+
+impl Need {
+    /// What is missing, in a few words; `None` when the need is met.
+    pub fn missing(self) -> Option<String> {
+        match self {
+            Need::Root => (!rustix::process::geteuid().is_root()).then(|| "root".into()),
+            Need::Kernel => Need::Root
+                .missing()
+                .or_else(|| {
+                    (!Path::new("/dev/loop-control").exists()).then(|| "loop devices (/dev/loop-control)".into())
+                })
+                .or_else(|| (!kernel_has_btrfs()).then(|| "btrfs in the kernel".into()))
+                .or_else(|| Need::Tool("losetup").missing())
+                .or_else(|| Need::Tool("mkfs.btrfs").missing())
+                .or_else(|| Need::Tool("btrfs").missing()),
+            Need::Fuse => std::fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open("/dev/fuse")
+                .err()
+                .map(|error| format!("/dev/fuse: {error}")),
+            Need::Ubtrfs => ubtrfs_binary().is_none().then(|| "the ubtrfs binary (build it, or set UBTRFS_BIN)".into()),
+            Need::Tool(name) => find_tool(name).is_none().then(|| format!("program {name}")),
+        }
+    }
+}
+
+/// The `ubtrfs` binary under test: `UBTRFS_BIN`, or the one that cargo put beside the running test executable.
+pub fn ubtrfs_binary() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("UBTRFS_BIN") {
+        return Some(PathBuf::from(path)).filter(|path| path.is_file());
+    }
+    let exe = std::env::current_exe().ok()?;
+    let candidates = [exe.parent()?, exe.parent()?.parent()?];
+    candidates.iter().map(|dir| dir.join("ubtrfs")).find(|path| path.is_file())
+}
+
+/// Where a program is, looked for on the `PATH` and in the directories of the administrator's programs.
+pub fn find_tool(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
+}
+
+fn kernel_has_btrfs() -> bool {
+    let listed = || {
+        std::fs::read_to_string("/proc/filesystems")
+            .is_ok_and(|text| text.split_whitespace().any(|word| word == "btrfs"))
+    };
+    listed() || {
+        let loaded = crate::run::run(&mut crate::run::command("modprobe", &["btrfs"]));
+        loaded.success() && listed()
+    }
+}
+
+/// True when every need is met. Otherwise the test `name` is reported as skipped, or fails where the machine was
+/// declared complete. Used through [`require!`](crate::require).
+#[track_caller]
+pub fn met(name: &str, needs: &[Need]) -> bool {
+    let missing: Vec<String> = needs.iter().filter_map(|need| need.missing()).collect();
+    if missing.is_empty() {
+        return true;
+    }
+    let reason = missing.join(", ");
+    assert!(
+        std::env::var_os("UBTRFS_TEST_KERNEL").is_none_or(|value| value != "1"),
+        "{name}: UBTRFS_TEST_KERNEL=1, but this is missing: {reason}"
+    );
+    let line = format!("skipped: {name}: missing {reason}\n");
+    // Written to the stream itself: the print macros are silent in a test that passes.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    if let Some(log) = std::env::var_os("UBTRFS_SKIP_LOG") {
+        let opened = std::fs::OpenOptions::new().append(true).create(true).open(log);
+        if let Ok(mut file) = opened {
+            let _ = file.write_all(line.as_bytes());
+        }
+    }
+    false
+}
+
+/// Returns from the test, reported as skipped, unless the machine has what is named: `require!(Need::Kernel, …)`.
+#[macro_export]
+macro_rules! require {
+    ($($need:expr),+ $(,)?) => {{
+        fn here() {}
+        let name = std::any::type_name_of_val(&here);
+        let name = name.strip_suffix("::here").unwrap_or(name);
+        if !$crate::need::met(name, &[$($need),+]) {
+            return;
+        }
+    }};
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_are_found_or_named() {
+        assert_eq!(Need::Tool("sh").missing(), None);
+        assert_eq!(Need::Tool("no-such-tool").missing().as_deref(), Some("program no-such-tool"));
+    }
+}

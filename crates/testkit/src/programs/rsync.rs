@@ -1,0 +1,117 @@
+//! rsync with everything it can keep, there and back.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
+
+use super::workplace;
+use crate::diff::{Options, assert_same};
+use crate::names::COLLIDING;
+use crate::rng::Rng;
+use crate::run::{command, run};
+use crate::scratch::scratch_dir;
+use crate::walk::walk;
+
+/// Copies a tree with links, extended attributes, access control lists, holes and special files into `dir` and back out,
+/// and lets rsync find no difference, content compared; then the harness compares for itself.
+#[track_caller]
+pub fn rsync_there_and_back(dir: &Path) {
+    let outside = scratch_dir();
+    let source = workplace(outside.path(), "source");
+    let back = workplace(outside.path(), "back");
+    make_source(&source);
+    let there = workplace(dir, "rsync");
+    copy(&source, &there);
+    copy(&there, &back);
+    compare(&source, &there);
+    compare(&source, &back);
+    let wanted = walk(&source);
+    assert_same("rsync into the volume", &wanted, &walk(&there), Options::COPY);
+    assert_same("rsync out of the volume", &wanted, &walk(&back), Options::COPY);
+}
+
+/// `path/`, which to rsync means what is in it.
+fn inside(path: &Path) -> String {
+    format!("{}/", path.display())
+}
+
+#[track_caller]
+fn copy(from: &Path, to: &Path) {
+    run(&mut command("rsync", &["-aHAXS", &inside(from), &inside(to)])).ok();
+}
+
+#[track_caller]
+fn compare(one: &Path, two: &Path) {
+    let words = ["-aHAX", "--checksum", "--itemize-changes", "--dry-run", "--delete"];
+    let outcome = run(command("rsync", &words).args([inside(one), inside(two)])).ok();
+    assert_eq!(outcome.stdout, "", "rsync finds differences");
+}
+
+fn make_source(dir: &Path) {
+    let mut rng = Rng::new(31);
+    let root = rustix::process::geteuid().is_root();
+    for sub in 0..6 {
+        let sub = dir.join(format!("sub-{sub}"));
+        fs::create_dir(&sub).expect("mkdir");
+        for number in 0..40 {
+            let path = sub.join(format!("file-{number}"));
+            let length = rng.below(if number % 10 == 0 { 300_000 } else { 6000 });
+            fs::write(&path, rng.bytes(length as usize)).expect("write");
+            let mode = *rng.pick(&[0o644, 0o600, 0o755, 0o444]);
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("chmod");
+            if number % 3 == 0 {
+                let value = rng.noise(1 + rng.clone().below(900) as usize);
+                rustix::fs::setxattr(&path, "user.note", &value, XattrFlags::empty()).expect("setxattr");
+            }
+            if number % 7 == 0 {
+                fs::hard_link(&path, dir.join(format!("{}-{number}", sub.file_name().expect("a name").display())))
+                    .expect("link");
+            }
+            if root && number % 5 == 0 {
+                std::os::unix::fs::chown(&path, Some(rng.below(3000) as u32), Some(100)).expect("chown");
+            }
+        }
+        std::os::unix::fs::symlink("file-1", sub.join("symlink")).expect("symlink");
+    }
+    for (one, two) in COLLIDING {
+        fs::write(dir.join(one), one).expect("write");
+        fs::write(dir.join(two), two).expect("write");
+    }
+    let long = "n".repeat(255);
+    fs::write(dir.join(&long), "a long name").expect("write");
+    std::os::unix::fs::symlink("t".repeat(4000), dir.join("long symlink")).expect("symlink");
+    rustix::fs::mknodat(CWD, dir.join("fifo"), FileType::Fifo, Mode::from_raw_mode(0o640), 0).expect("mkfifo");
+
+    let sparse = File::create(dir.join("sparse")).expect("create");
+    sparse.set_len(40 << 20).expect("truncate");
+    for place in [0, 5 << 20, (40 << 20) - 4096] {
+        sparse.write_all_at(&rng.noise(4096), place).expect("write");
+    }
+    if crate::need::find_tool("setfacl").is_some() {
+        let acl = |words: &[&str], path: &Path| run(command("setfacl", words).arg(path)).ok();
+        acl(&["-m", "u:1000:rw,g:100:r"], &dir.join("sub-0/file-1"));
+        acl(&["-d", "-m", "u:1000:rwx"], &dir.join("sub-1"));
+    }
+    set_times(dir, &mut rng);
+}
+
+/// Gives everything below `dir`, and `dir` itself, a time of its own in the past: rsync takes times within one second for
+/// equal, so fresh ones would prove nothing.
+fn set_times(dir: &Path, rng: &mut Rng) {
+    let mut set = |path: &Path| {
+        let time = Timespec { tv_sec: rng.below(1_500_000_000) as i64, tv_nsec: rng.below(1_000_000_000) as i64 };
+        let times = Timestamps { last_access: time, last_modification: time };
+        rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).expect("utimens");
+    };
+    // Hard links get their time more than once, which does no harm.
+    let mut pending = vec![dir.to_owned()];
+    while let Some(path) = pending.pop() {
+        if path.is_dir() && !path.is_symlink() {
+            let listed = fs::read_dir(&path).expect("list");
+            pending.extend(listed.map(|item| item.expect("list").path()));
+        }
+        set(&path);
+    }
+}

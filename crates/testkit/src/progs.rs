@@ -1,0 +1,37 @@
+//! btrfs-progs as judge and maker: `mkfs.btrfs` and `btrfs check`.
+
+use std::fs::File;
+use std::path::Path;
+
+use crate::run::{Outcome, command, run};
+
+/// A new sparse image file of `size` bytes at `path`, with a file system made by `mkfs.btrfs OPTIONS`.
+pub fn mkfs_btrfs(path: &Path, size: u64, options: &[&str]) {
+    blank_image(path, size);
+    run(command("mkfs.btrfs", &["-q", "-f"]).args(options).arg(path)).ok();
+}
+
+/// A new sparse file of `size` bytes at `path`, without anything in it.
+pub fn blank_image(path: &Path, size: u64) {
+    File::create(path)
+        .and_then(|file| file.set_len(size))
+        .unwrap_or_else(|error| panic!("make {}: {error}", path.display()));
+}
+
+/// Runs `btrfs check` with all data checksums on an image that is not mounted.
+pub fn btrfs_check(image: &Path) -> Outcome {
+    run(command("btrfs", &["check", "--readonly", "--check-data-csum"]).arg(image))
+}
+
+/// Fails the test with everything that `btrfs check` said unless it found the image clean.
+#[track_caller]
+pub fn assert_btrfs_check_clean(image: &Path) {
+    let outcome = btrfs_check(image);
+    let text = format!("{}{}", outcome.stdout, outcome.stderr);
+    // Some findings do not reach the exit status of older checkers, but all of them are told with one of these words.
+    let grumble = text.lines().find(|line| {
+        let line = line.to_ascii_lowercase();
+        ["error:", "warning:", "mismatch", "bad ", "corrupt", "missing"].iter().any(|word| line.contains(word))
+    });
+    assert!(outcome.success() && grumble.is_none(), "btrfs check is not content: {}", outcome.report());
+}

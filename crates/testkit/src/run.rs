@@ -1,0 +1,138 @@
+//! Running programs: output captured, time limited, failures told in full.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a program may run when nothing else was said.
+pub const USUAL_LIMIT: Duration = Duration::from_secs(300);
+
+/// What a program left behind.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The command line, for messages.
+    pub line: String,
+    /// Its exit status; `None` when it could not be started or did not end in time.
+    pub status: Option<ExitStatus>,
+    /// Standard output, bytes that are not UTF-8 replaced.
+    pub stdout: String,
+    /// Standard error, or why the program could not be started or was ended.
+    pub stderr: String,
+}
+
+impl Outcome {
+    /// True when the program ended with status 0.
+    pub fn success(&self) -> bool {
+        self.status.is_some_and(|s| s.success())
+    }
+
+    /// The exit code, if the program ended by itself.
+    pub fn code(&self) -> Option<i32> {
+        self.status.and_then(|s| s.code())
+    }
+
+    /// Everything there is to say about the run.
+    pub fn report(&self) -> String {
+        let ended = self.status.map_or_else(|| "no exit status".to_owned(), |s| s.to_string());
+        format!("`{}`: {ended}\n--- stdout\n{}\n--- stderr\n{}", self.line, self.stdout, self.stderr)
+    }
+
+    /// The outcome itself when it is a success; otherwise the test fails with the report.
+    #[track_caller]
+    #[expect(clippy::return_self_not_must_use, reason = "often only the success counts")]
+    pub fn ok(self) -> Self {
+        assert!(self.success(), "{}", self.report());
+        self
+    }
+}
+
+/// A command from words.
+pub fn command<S: AsRef<std::ffi::OsStr>>(program: &str, args: &[S]) -> Command {
+    let mut command = Command::new(program);
+    command.args(args);
+    command
+}
+
+/// Runs `command` to its end, with no input, for [`USUAL_LIMIT`] at most.
+pub fn run(command: &mut Command) -> Outcome {
+    run_within(command, USUAL_LIMIT)
+}
+
+/// Runs `command` to its end, with no input; one that takes longer than `limit` is ended and has no status.
+///
+/// Output goes to files, not pipes: a daemon that keeps its parent's standard output open then holds up nobody.
+pub fn run_within(command: &mut Command, limit: Duration) -> Outcome {
+    let line = format!("{command:?}");
+    let (mut out, mut err) = (capture_file(), capture_file());
+    command
+        .stdin(Stdio::null())
+        .stdout(out.try_clone().expect("duplicate a descriptor"))
+        .stderr(err.try_clone().expect("duplicate a descriptor"));
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            return Outcome {
+                line,
+                status: None,
+                stdout: String::new(),
+                stderr: format!("could not be started: {error}"),
+            };
+        }
+    };
+    let start = Instant::now();
+    let mut pause = Duration::from_millis(1);
+    let status = loop {
+        match child.try_wait().expect("wait for a child") {
+            Some(status) => break Some(status),
+            None if start.elapsed() > limit => {
+                let _ = child.kill();
+                // A child in an uninterruptible call would hold us up here too, so it is not waited for.
+                break None;
+            }
+            None => std::thread::sleep(pause),
+        }
+        pause = (pause * 2).min(Duration::from_millis(50));
+    };
+    let mut stderr = text_of(&mut err);
+    if status.is_none() {
+        let _ = write!(stderr, "\nended after {limit:?}");
+    }
+    Outcome { line, status, stdout: text_of(&mut out), stderr }
+}
+
+fn capture_file() -> File {
+    tempfile::tempfile().expect("a temporary file for a program's output")
+}
+
+fn text_of(file: &mut File) -> String {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut bytes)).expect("read back a program's output");
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_and_status_are_kept() {
+        let outcome = run(&mut command("sh", &["-c", "echo out; echo err >&2; exit 3"]));
+        assert_eq!(outcome.code(), Some(3));
+        assert_eq!(outcome.stdout, "out\n");
+        assert_eq!(outcome.stderr, "err\n");
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_ended() {
+        let outcome = run_within(&mut command("sleep", &["60"]), Duration::from_millis(50));
+        assert!(outcome.status.is_none() && !outcome.success());
+    }
+
+    #[test]
+    fn a_missing_program_is_told() {
+        let outcome = run(&mut command::<&str>("no-such-program-here", &[]));
+        assert!(outcome.stderr.contains("could not be started"));
+    }
+}

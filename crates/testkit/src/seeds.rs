@@ -1,0 +1,32 @@
+//! Which seeds a test runs: a few in `make test`, many in `make soak`.
+
+/// The seeds in `UBTRFS_SEEDS`, which is a list such as `3,17,100-120`; the first `usual` whole numbers from 1 when it is not set.
+pub fn seeds(usual: u64) -> Vec<u64> {
+    match std::env::var("UBTRFS_SEEDS") {
+        Ok(text) => parse(&text).unwrap_or_else(|| panic!("UBTRFS_SEEDS={text}: not a list of seeds")),
+        Err(_) => (1..=usual).collect(),
+    }
+}
+
+fn parse(text: &str) -> Option<Vec<u64>> {
+    let mut found = Vec::new();
+    for part in text.split(',') {
+        match part.split_once('-') {
+            Some((first, last)) => found.extend(first.parse::<u64>().ok()?..=last.parse().ok()?),
+            None => found.push(part.parse().ok()?),
+        }
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_and_ranges_are_read() {
+        assert_eq!(parse("3,7-9"), Some(vec![3, 7, 8, 9]));
+        assert_eq!(parse("3,x"), None);
+        assert_eq!(parse(""), None);
+    }
+}

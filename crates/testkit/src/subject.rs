@@ -1,0 +1,180 @@
+//! Something that mounts an image so that programs can work in it: the kernel's btrfs, or ubtrfs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::kernel::KernelMount;
+use crate::need::ubtrfs_binary;
+use crate::run::{Outcome, command, run, run_within};
+use crate::scratch::{mount_table, scratch_dir};
+
+/// How long a mount or unmount of ubtrfs may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How long a mount of ubtrfs may live before it is taken for hanging and torn down, in seconds; `UBTRFS_MOUNT_LIMIT`
+/// says otherwise.
+const MOUNT_LIMIT: u64 = 900;
+
+/// Who mounts.
+#[derive(Debug, Clone)]
+pub enum Subject {
+    /// The kernel's btrfs on a loop device.
+    Kernel,
+    /// `ubtrfs mount`, with the path of the binary.
+    Ubtrfs(PathBuf),
+}
+
+impl Subject {
+    /// ubtrfs, whose binary must exist: see [`Need::Ubtrfs`](crate::need::Need::Ubtrfs).
+    pub fn ubtrfs() -> Self {
+        Self::Ubtrfs(ubtrfs_binary().expect("the ubtrfs binary"))
+    }
+
+    /// Its name, for messages.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Kernel => "the kernel",
+            Self::Ubtrfs(_) => "ubtrfs",
+        }
+    }
+
+    /// Mounts the volume of `images` with `options` as `-o` takes them (may be empty); a refusal comes back.
+    pub fn try_mount(&self, images: &[&Path], options: &str) -> Result<Mount, Outcome> {
+        match self {
+            Self::Kernel => KernelMount::try_new(images, options).map(Mount::Kernel),
+            Self::Ubtrfs(binary) => FuseMount::try_new(binary, images, options).map(Mount::Ubtrfs),
+        }
+    }
+
+    /// Like [`Self::try_mount`], but a refusal fails the test.
+    #[track_caller]
+    pub fn mount(&self, images: &[&Path], options: &str) -> Mount {
+        self.try_mount(images, options).unwrap_or_else(|outcome| panic!("{}", outcome.report()))
+    }
+}
+
+/// A mounted volume; unmounted on drop.
+#[derive(Debug)]
+pub enum Mount {
+    /// By the kernel.
+    Kernel(KernelMount),
+    /// By ubtrfs.
+    Ubtrfs(FuseMount),
+}
+
+impl Mount {
+    /// The directory where it is mounted.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Kernel(mount) => mount.path(),
+            Self::Ubtrfs(mount) => mount.dir.path(),
+        }
+    }
+
+    /// Unmounts. Fails the test if that fails, and if the kernel's btrfs complained of the volume.
+    #[track_caller]
+    pub fn unmount(self) {
+        match self {
+            Self::Kernel(mount) => {
+                let complaints = mount.unmount();
+                assert!(complaints.is_empty(), "the kernel complained:\n{}", complaints.join("\n"));
+            }
+            Self::Ubtrfs(mount) => mount.unmount(),
+        }
+    }
+}
+
+/// A volume mounted by the ubtrfs daemon; unmounted on drop, by force if need be.
+#[derive(Debug)]
+pub struct FuseMount {
+    dir: tempfile::TempDir,
+    binary: PathBuf,
+    watchdog: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+impl FuseMount {
+    fn try_new(binary: &Path, images: &[&Path], options: &str) -> Result<Self, Outcome> {
+        let dir = scratch_dir();
+        let mut line = Command::new(binary);
+        line.arg("mount");
+        if !options.is_empty() {
+            line.arg("-o").arg(options);
+        }
+        let outcome = run_within(line.args(images).arg(dir.path()), PATIENCE);
+        let mut mount = Self { dir, binary: binary.to_owned(), watchdog: None };
+        if !outcome.success() {
+            return Err(outcome);
+        }
+        assert!(mount.is_mounted(), "success, but nothing is mounted: {}", outcome.report());
+        mount.watchdog = Some(watch(mount.dir.path().to_owned()));
+        Ok(mount)
+    }
+
+    fn is_mounted(&self) -> bool {
+        mount_table().iter().any(|line| line.dir == self.dir.path())
+    }
+
+    #[track_caller]
+    fn unmount(mut self) {
+        let outcome = self.umount();
+        assert!(outcome.success() && !self.is_mounted(), "ubtrfs umount: {}", outcome.report());
+    }
+
+    /// `ubtrfs umount`, which answers "busy" while something that looks at new mounts holds this one.
+    fn umount(&mut self) -> Outcome {
+        if let Some((stop, thread)) = self.watchdog.take() {
+            drop(stop);
+            let _ = thread.join();
+        }
+        let mut outcome = run_within(Command::new(&self.binary).arg("umount").arg(self.dir.path()), PATIENCE);
+        for _ in 0..20 {
+            if outcome.success() || !outcome.stderr.contains("busy") {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            outcome = run_within(Command::new(&self.binary).arg("umount").arg(self.dir.path()), PATIENCE);
+        }
+        outcome
+    }
+}
+
+impl Drop for FuseMount {
+    fn drop(&mut self) {
+        if self.is_mounted() {
+            let outcome = self.umount();
+            if !outcome.success() || self.is_mounted() {
+                eprintln!("ubtrfs umount: {}", outcome.report());
+                tear_down(self.dir.path());
+            }
+        }
+    }
+}
+
+/// Tears the mount at `dir` down when it lives too long: whoever waits for its daemon then gets an error, not eternity.
+fn watch(dir: PathBuf) -> (Sender<()>, JoinHandle<()>) {
+    let limit = std::env::var("UBTRFS_MOUNT_LIMIT").ok().and_then(|text| text.parse().ok()).unwrap_or(MOUNT_LIMIT);
+    let (stop, stopped) = channel();
+    let thread = std::thread::spawn(move || {
+        if stopped.recv_timeout(Duration::from_secs(limit)) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("{} lived for {limit} s: taken for hanging", dir.display());
+            tear_down(&dir);
+        }
+    });
+    (stop, thread)
+}
+
+/// Ends the FUSE connection and takes the mount away, whatever its daemon does.
+fn tear_down(dir: &Path) {
+    for line in mount_table().iter().filter(|line| line.dir == dir) {
+        if let Some((_, minor)) = line.device.split_once(':') {
+            let abort = format!("/sys/fs/fuse/connections/{minor}/abort");
+            let _ = std::fs::write(abort, "1");
+        }
+    }
+    if !run(command("umount", &["-l"]).arg(dir)).success() {
+        run(command("fusermount3", &["-u", "-z"]).arg(dir));
+    }
+}

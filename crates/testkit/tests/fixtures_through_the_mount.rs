@@ -1,0 +1,146 @@
+//! The volumes that a kernel made read back through `ubtrfs mount` as the kernel showed them; those without snapshots are
+//! then written to, and the kernel and `btrfs check` approve.
+
+use std::path::Path;
+
+use ubtrfs_testkit::diff::{Options, assert_same};
+use ubtrfs_testkit::fixture::{self, Fixture};
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::progs::assert_btrfs_check_clean;
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::scratch::scratch_dir;
+use ubtrfs_testkit::subject::Subject;
+use ubtrfs_testkit::walk::walk;
+use ubtrfs_testkit::workload::{Limits, Workload};
+
+fn single_image(fixture: &Fixture, dir: &Path) -> std::path::PathBuf {
+    let mut images = fixture.unpack(dir);
+    assert_eq!(images.len(), 1);
+    images.remove(0)
+}
+
+#[test]
+fn every_fixture_reads_back_equal_to_its_manifest() {
+    require!(Need::Root, Need::Fuse, Need::Ubtrfs);
+    for fixture in fixture::ordinary() {
+        eprintln!("fixture {}", fixture.manifest.name);
+        let dir = scratch_dir();
+        let image = single_image(&fixture, dir.path());
+        let before = std::fs::read(&image).expect("read the image");
+        let mount = Subject::ubtrfs().mount(&[&image], &fixture.options("ro"));
+        fixture.assert_shows(&walk(mount.path()));
+        mount.unmount();
+        assert!(
+            before == std::fs::read(&image).expect("read the image"),
+            "{}: a read-only mount wrote to the image",
+            fixture.manifest.name
+        );
+    }
+}
+
+#[test]
+fn fixtures_are_written_to_and_the_kernel_approves() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
+    for fixture in fixture::ordinary().iter().filter(|fixture| !fixture.is_shared()) {
+        let name = &fixture.manifest.name;
+        eprintln!("fixture {name}");
+        let dir = scratch_dir();
+        let image = single_image(fixture, dir.path());
+        write_and_compare(&Subject::ubtrfs(), fixture, &image);
+    }
+}
+
+/// The same with the kernel as the writer: what this test asks can be had.
+#[test]
+fn fixtures_are_written_to_by_the_kernel_itself() {
+    require!(Need::Kernel);
+    for name in ["mixed", "node-4k", "holes", "old-mkfs", "bgtree", "v1-cache", "orphans"] {
+        let fixture = Fixture::load(name);
+        let dir = scratch_dir();
+        let image = single_image(&fixture, dir.path());
+        write_and_compare(&Subject::Kernel, &fixture, &image);
+    }
+}
+
+fn write_and_compare(writer: &Subject, fixture: &Fixture, image: &Path) {
+    let name = &fixture.manifest.name;
+    let mount = writer.mount(&[image], &fixture.options(""));
+    fixture.assert_shows(&walk(mount.path()));
+    let place = mount.path().join("written by the test");
+    std::fs::create_dir(&place).expect("mkdir");
+    let nodesize = fixture.manifest.superblock["nodesize"].parse();
+    let small = Limits { names: 150, bytes: 5 << 20, ..Limits::default() };
+    let small = small.in_nodes_of(nodesize.expect("a number of bytes"));
+    let mut workload = Workload::new(&place, 42).limited(small);
+    // A volume of this size is soon full; then the last operation failed for want of space, and the rest must still hold.
+    if let Err(failure) = workload.run(400) {
+        assert!(failure.what.contains("os error 28"), "{name}: {failure}");
+    } else {
+        workload.finish().assert_in(name, &place);
+    }
+    let left = walk(mount.path());
+    mount.unmount();
+    assert_btrfs_check_clean(image);
+    let mount = Subject::Kernel.mount(&[image], &fixture.options(""));
+    let seen = walk(mount.path());
+    mount.unmount();
+    let what = format!("{name} (left: as written, right: as the kernel sees it)");
+    assert_same(&what, &left, &seen, Options::SAME_VOLUME);
+}
+
+#[test]
+fn snapshots_open_read_only_by_a_sentence() {
+    require!(Need::Root, Need::Fuse, Need::Ubtrfs);
+    let fixture = Fixture::load("snapshots");
+    let dir = scratch_dir();
+    let image = single_image(&fixture, dir.path());
+    match Subject::ubtrfs().try_mount(&[&image], &fixture.options("")) {
+        Err(refusal) => {
+            let said = refusal.stderr.to_lowercase();
+            assert!(said.contains("snapshot") || said.contains("shared"), "{}", refusal.report());
+        }
+        Ok(mount) => {
+            let written = std::fs::write(mount.path().join("file"), "content");
+            let error = written.expect_err("writing to a volume with snapshots");
+            assert_eq!(error.raw_os_error(), Some(30), "{error}");
+            fixture.assert_shows(&walk(mount.path()));
+            mount.unmount();
+        }
+    }
+}
+
+#[test]
+fn a_volume_with_a_log_is_refused_and_opens_without_replay() {
+    require!(Need::Root, Need::Fuse, Need::Ubtrfs);
+    for name in fixture::names().iter().filter(|name| name.starts_with("log-")) {
+        let fixture = Fixture::load(name);
+        let dir = scratch_dir();
+        let image = single_image(&fixture, dir.path());
+        let refusal =
+            Subject::ubtrfs().try_mount(&[&image], "").expect_err("a read-write mount of a volume with a log");
+        assert!(refusal.stderr.contains("log"), "{name}: {}", refusal.report());
+        let mount = Subject::ubtrfs().mount(&[&image], &fixture.options("ro,nologreplay"));
+        let seen = walk(mount.path());
+        mount.unmount();
+        let what = format!("{name} at its last commit (left: manifest, right: seen)");
+        assert_same(&what, &fixture.committed_tree(), &seen, Options::SAME_VOLUME);
+    }
+}
+
+#[test]
+fn the_default_subvolume_and_subvol_are_honoured() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
+    let fixture = Fixture::load("snapshots");
+    for options in ["ro", "ro,subvol=snap1", "ro,subvol=/sv/inner", "ro,subvolid=258"] {
+        let dir = scratch_dir();
+        let image = single_image(&fixture, dir.path());
+        let show = |subject: Subject| {
+            let mount = subject.mount(&[&image], options);
+            let tree = walk(mount.path());
+            mount.unmount();
+            tree
+        };
+        let what = format!("-o {options} (left: the kernel, right: ubtrfs)");
+        assert_same(&what, &show(Subject::Kernel), &show(Subject::ubtrfs()), Options::SAME_VOLUME);
+    }
+}

@@ -1,0 +1,200 @@
+//! Memory for device I/O: aligned so that `O_DIRECT` can use it, recycled so that a commit allocates little.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+/// Alignment of buffers, and the unit that addresses and lengths of device writes are multiples of.
+pub const ALIGNMENT: usize = 4096;
+
+/// Buffers of more pages than this are not recycled.
+const POOLED_PAGES: usize = 256;
+/// Bytes that the pool holds on to.
+const POOL_BYTES: usize = 8 << 20;
+
+#[derive(Clone, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C, align(4096))]
+struct Page([u8; ALIGNMENT]);
+
+/// Returned buffers by the binary logarithm of their page count.
+struct Pool {
+    classes: [Vec<Vec<Page>>; POOLED_PAGES.ilog2() as usize + 1],
+    bytes: usize,
+}
+
+static POOL: Mutex<Pool> = Mutex::new(Pool { classes: [const { Vec::new() }; 9], bytes: 0 });
+
+/// Heap memory aligned to 4096 bytes; goes back to a small pool when dropped.
+pub struct Buffer {
+    pages: Vec<Page>,
+    len: usize,
+}
+
+impl Buffer {
+    /// A buffer of `len` zero bytes.
+    pub fn zeroed(len: usize) -> Self {
+        let mut buffer = Self::for_reading(len);
+        buffer.fill(0);
+        buffer
+    }
+
+    /// A buffer of `len` bytes whose content is not specified: zeros, or what an earlier user of the memory left.
+    /// For reads, which fill it entirely.
+    pub fn for_reading(len: usize) -> Self {
+        let pages = len.div_ceil(ALIGNMENT).max(1);
+        if pages > POOLED_PAGES {
+            return Self { pages: zeroed_pages(pages), len };
+        }
+        let pages = pages.next_power_of_two();
+        let mut pool = POOL.lock();
+        let recycled = pool.classes.get_mut(pages.ilog2() as usize).and_then(Vec::pop);
+        if recycled.is_some() {
+            pool.bytes = pool.bytes.saturating_sub(pages * ALIGNMENT);
+        }
+        drop(pool);
+        Self { pages: recycled.unwrap_or_else(|| zeroed_pages(pages)), len }
+    }
+
+    /// Makes the buffer immutable and cheap to clone and slice.
+    pub fn share(self) -> SharedBuffer {
+        let range = 0..self.len;
+        SharedBuffer { owner: Arc::new(Owner::Aligned(self)), range }
+    }
+}
+
+fn zeroed_pages(count: usize) -> Vec<Page> {
+    Page::new_vec_zeroed(count).unwrap_or_else(|_| vec![Page([0; ALIGNMENT]); count])
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let pages = std::mem::take(&mut self.pages);
+        if pages.is_empty() || !pages.len().is_power_of_two() {
+            return;
+        }
+        let mut pool = POOL.lock();
+        if pool.bytes + pages.len() * ALIGNMENT <= POOL_BYTES {
+            let bytes = pages.len() * ALIGNMENT;
+            if let Some(class) = pool.classes.get_mut(pages.len().ilog2() as usize) {
+                class.push(pages);
+                pool.bytes += bytes;
+            }
+        }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.pages.as_bytes()[..self.len]
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.pages.as_mut_bytes()[..self.len]
+    }
+}
+
+impl From<&[u8]> for Buffer {
+    fn from(bytes: &[u8]) -> Self {
+        let mut buffer = Self::for_reading(bytes.len());
+        buffer.copy_from_slice(bytes);
+        buffer
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len)
+    }
+}
+
+#[derive(Debug)]
+enum Owner {
+    Aligned(Buffer),
+    Plain(Vec<u8>),
+}
+
+/// A part of an immutable buffer that several users share. Writes keep it alive until they are done.
+#[derive(Clone, Debug)]
+pub struct SharedBuffer {
+    owner: Arc<Owner>,
+    range: Range<usize>,
+}
+
+impl SharedBuffer {
+    /// A part of this part.
+    ///
+    /// # Panics
+    /// When `range` reaches beyond the end: it is the caller's own arithmetic, as in slicing.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.range.len(), "a slice beyond the end of its buffer");
+        Self { owner: Arc::clone(&self.owner), range: self.range.start + range.start..self.range.start + range.end }
+    }
+}
+
+impl Deref for SharedBuffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        let whole: &[u8] = match &*self.owner {
+            Owner::Aligned(buffer) => buffer,
+            Owner::Plain(bytes) => bytes,
+        };
+        &whole[self.range.clone()]
+    }
+}
+
+impl From<Vec<u8>> for SharedBuffer {
+    /// Takes the memory as it is; where it is not aligned, a direct write copies it.
+    fn from(bytes: Vec<u8>) -> Self {
+        let range = 0..bytes.len();
+        Self { owner: Arc::new(Owner::Plain(bytes)), range }
+    }
+}
+
+impl From<Buffer> for SharedBuffer {
+    fn from(buffer: Buffer) -> Self {
+        buffer.share()
+    }
+}
+
+/// Whether memory lies as direct I/O needs it.
+pub(crate) fn is_aligned(bytes: &[u8]) -> bool {
+    bytes.as_ptr().addr().is_multiple_of(ALIGNMENT) && bytes.len().is_multiple_of(ALIGNMENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_and_zero_even_when_recycled() {
+        for len in [1, 4096, 5000, 16384, 65536, 3 << 20] {
+            let mut buffer = Buffer::zeroed(len);
+            assert_eq!(buffer.len(), len);
+            assert_eq!(buffer.as_ptr().addr() % ALIGNMENT, 0);
+            buffer.fill(0xff);
+            drop(buffer);
+            assert!(Buffer::zeroed(len).iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    fn slices_of_slices_see_the_right_bytes() {
+        let shared: SharedBuffer = (0..100).collect::<Vec<u8>>().into();
+        let inner = shared.slice(10..50).slice(5..10);
+        assert_eq!(&*inner, &[15, 16, 17, 18, 19]);
+        assert!(is_aligned(&Buffer::zeroed(8192).share().slice(4096..8192)));
+    }
+
+    #[test]
+    #[should_panic(expected = "beyond the end")]
+    fn a_slice_may_not_grow() {
+        let _ = Buffer::zeroed(10).share().slice(0..5).slice(0..6);
+    }
+}

@@ -1,0 +1,251 @@
+//! From logical addresses to places on devices, for every profile.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, STRIPE_LEN};
+use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES};
+
+use crate::error::{Error, Result};
+
+/// All chunks of a volume, by their logical start.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ChunkMap {
+    chunks: BTreeMap<u64, Chunk>,
+}
+
+#[derive(Clone, Debug)]
+struct Chunk {
+    item: ChunkItem,
+    layout: Layout,
+}
+
+/// How a profile spreads a chunk over its stripes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layout {
+    /// Every stripe holds everything.
+    Copies,
+    /// Stripes take turns, each `copies` of them holding the same.
+    Striped { copies: usize },
+    /// Stripes take turns, `parities` of them holding parity, and their roles rotate from row to row.
+    Parity { parities: usize },
+}
+
+/// One place on one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The device.
+    pub(crate) devid: DeviceId,
+    /// Where on it.
+    pub(crate) at: Physical,
+}
+
+/// A logical range that lies in one piece on each device that holds a copy of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// Bytes.
+    pub(crate) len: u64,
+    /// Where the copies are, at least one.
+    pub(crate) copies: Vec<Place>,
+    /// Whether writing all copies is enough: not with parity.
+    pub(crate) writable: bool,
+}
+
+impl Layout {
+    fn of(item: &ChunkItem) -> std::result::Result<Self, &'static str> {
+        let count = item.stripes.len();
+        let fits =
+            |holds: bool, layout: Self| if holds { Ok(layout) } else { Err("stripe count does not fit the profile") };
+        match item.flags.profile() {
+            BlockGroupFlags(0) => fits(count == 1, Self::Copies),
+            BlockGroupFlags::DUP | BlockGroupFlags::RAID1 => fits(count == 2, Self::Copies),
+            BlockGroupFlags::RAID1C3 => fits(count == 3, Self::Copies),
+            BlockGroupFlags::RAID1C4 => fits(count == 4, Self::Copies),
+            BlockGroupFlags::RAID0 => fits(count >= 1, Self::Striped { copies: 1 }),
+            BlockGroupFlags::RAID10 => {
+                fits(count >= 2 && count.is_multiple_of(2) && item.sub_stripes == 2, Self::Striped { copies: 2 })
+            }
+            BlockGroupFlags::RAID5 => fits(count >= 2, Self::Parity { parities: 1 }),
+            BlockGroupFlags::RAID6 => fits(count >= 3, Self::Parity { parities: 2 }),
+            _ => Err("unknown profile"),
+        }
+    }
+
+    /// Stripes of a row that hold different data.
+    fn width(self, stripes: usize) -> u64 {
+        let width = match self {
+            Self::Copies => 1,
+            Self::Striped { copies } => stripes / copies,
+            Self::Parity { parities } => stripes - parities,
+        };
+        width.max(1) as u64
+    }
+}
+
+impl Chunk {
+    /// Bytes that the chunk takes of each of its devices.
+    fn extent_len(&self) -> u64 {
+        match self.layout {
+            Layout::Copies => self.item.length,
+            layout => {
+                let row = layout.width(self.item.stripes.len()) * STRIPE_LEN;
+                self.item.length.div_ceil(row) * STRIPE_LEN
+            }
+        }
+    }
+
+    /// The piece at `offset` (below the chunk's length), not longer than `len`.
+    fn locate(&self, offset: u64, len: u64) -> Piece {
+        let stripes = &self.item.stripes;
+        let place = |stripe: &ubtrfs_format::items::Stripe, within: u64| Place {
+            devid: stripe.devid,
+            at: stripe.offset.plus(within),
+        };
+        let len = len.min(self.item.length - offset);
+        if self.layout == Layout::Copies {
+            let copies = stripes.iter().map(|stripe| place(stripe, offset)).collect();
+            return Piece { len, copies, writable: true };
+        }
+        let width = self.layout.width(stripes.len());
+        let (number, within) = (offset / STRIPE_LEN, offset % STRIPE_LEN);
+        let (row, column) = (number / width, (number % width) as usize);
+        let on_device = row * STRIPE_LEN + within;
+        let len = len.min(STRIPE_LEN - within);
+        let holders = match self.layout {
+            Layout::Striped { copies } => column * copies..(column + 1) * copies,
+            Layout::Copies | Layout::Parity { .. } => {
+                let turned = (column + (row % stripes.len() as u64) as usize) % stripes.len();
+                turned..turned + 1
+            }
+        };
+        let copies = stripes.get(holders).unwrap_or_default().iter().map(|stripe| place(stripe, on_device)).collect();
+        Piece { len, copies, writable: !matches!(self.layout, Layout::Parity { .. }) }
+    }
+
+    /// The logical offsets within the chunk whose row or copy touches a superblock.
+    fn reserved(&self) -> Vec<Range<u64>> {
+        let extent = self.extent_len();
+        let width = self.layout.width(self.item.stripes.len());
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for (index, stripe) in self.item.stripes.iter().enumerate() {
+            for copy in SUPERBLOCK_COPIES {
+                // The format keeps a whole stripe's length free at each copy.
+                let (from, to) = (copy.0, copy.0 + STRIPE_LEN);
+                let start = from.saturating_sub(stripe.offset.0);
+                let end = to.saturating_sub(stripe.offset.0).min(extent);
+                if start >= end {
+                    continue;
+                }
+                let range = match self.layout {
+                    Layout::Copies => start..end,
+                    Layout::Striped { copies } => {
+                        let column = (index / copies) as u64;
+                        let (first, last) = (start / STRIPE_LEN, (end - 1) / STRIPE_LEN);
+                        (first * width + column) * STRIPE_LEN..(last * width + column + 1) * STRIPE_LEN
+                    }
+                    Layout::Parity { .. } => {
+                        let (first, last) = (start / STRIPE_LEN, (end - 1) / STRIPE_LEN);
+                        first * width * STRIPE_LEN..(last + 1) * width * STRIPE_LEN
+                    }
+                };
+                let range = range.start..range.end.min(self.item.length);
+                if !range.is_empty() {
+                    ranges.push(range);
+                }
+            }
+        }
+        ranges.sort_by_key(|range| (range.start, range.end));
+        ranges.dedup_by(|next, last| {
+            let touches = next.start <= last.end;
+            if touches {
+                last.end = last.end.max(next.end);
+            }
+            touches
+        });
+        ranges
+    }
+}
+
+impl ChunkMap {
+    /// Adds a chunk. `device_bytes` tells how many bytes a device has, `None` for one that is not there.
+    pub(crate) fn insert(
+        &mut self,
+        start: Logical,
+        item: ChunkItem,
+        sector_size: u32,
+        device_bytes: impl Fn(DeviceId) -> Option<u64>,
+    ) -> Result<()> {
+        let bad = |what| Error::BadChunk { chunk: start, what };
+        let layout = Layout::of(&item).map_err(bad)?;
+        let sector = u64::from(sector_size.max(1));
+        if !start.0.is_multiple_of(sector) || !item.length.is_multiple_of(sector) {
+            return Err(bad("not aligned to sectors"));
+        }
+        let end = start.0.checked_add(item.length).ok_or_else(|| bad("reaches beyond the address space"))?;
+        if let Some((first, chunk)) = self.chunks.range(..end).next_back()
+            && first + chunk.item.length > start.0
+        {
+            let (one, other) = (Logical(*first), start);
+            return Err(Error::OverlappingChunks { first: one.min(other), second: one.max(other) });
+        }
+        let chunk = Chunk { item, layout };
+        let extent = chunk.extent_len();
+        for stripe in &chunk.item.stripes {
+            if !stripe.offset.0.is_multiple_of(sector) {
+                return Err(bad("a stripe is not aligned to sectors"));
+            }
+            let size = device_bytes(stripe.devid).ok_or(Error::MissingDevice(stripe.devid))?;
+            if stripe.offset.0.checked_add(extent).is_none_or(|end| end > size) {
+                return Err(bad("a stripe reaches beyond its device"));
+            }
+        }
+        self.chunks.insert(start.0, chunk);
+        Ok(())
+    }
+
+    /// Removes the chunk that starts here; whether there was one.
+    pub(crate) fn remove(&mut self, start: Logical) -> bool {
+        self.chunks.remove(&start.0).is_some()
+    }
+
+    /// The chunk that starts here.
+    pub(crate) fn get(&self, start: Logical) -> Option<&ChunkItem> {
+        self.chunks.get(&start.0).map(|chunk| &chunk.item)
+    }
+
+    /// All chunks in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Logical, &ChunkItem)> {
+        self.chunks.iter().map(|(start, chunk)| (Logical(*start), &chunk.item))
+    }
+
+    /// The piece that starts at `at`, not longer than `len`.
+    pub(crate) fn locate(&self, at: Logical, len: u64) -> Result<Piece> {
+        let unmapped = Error::Unmapped { at, len };
+        let Some((start, chunk)) = self.chunks.range(..=at.0).next_back() else { return Err(unmapped) };
+        let offset = at.0 - start;
+        if offset >= chunk.item.length { Err(unmapped) } else { Ok(chunk.locate(offset, len)) }
+    }
+
+    /// All pieces of a range, in order; an error where a part of it is in no chunk.
+    pub(crate) fn pieces(&self, at: Logical, len: u64) -> Result<Vec<Piece>> {
+        let mut pieces = Vec::with_capacity(1);
+        let mut done = 0;
+        while done < len {
+            let next = at.0.checked_add(done).ok_or(Error::Unmapped { at, len })?;
+            let piece = self.locate(Logical(next), len - done)?;
+            done += piece.len;
+            pieces.push(piece);
+        }
+        Ok(pieces)
+    }
+
+    /// The logical ranges of the chunk at `start` where superblock copies lie, which must hold nothing else.
+    pub(crate) fn reserved(&self, start: Logical) -> Vec<Range<u64>> {
+        let Some(chunk) = self.chunks.get(&start.0) else { return Vec::new() };
+        chunk.reserved().into_iter().map(|range| start.0 + range.start..start.0 + range.end).collect()
+    }
+}
+
+#[cfg(test)]
+#[path = "chunk_map_tests.rs"]
+mod tests;

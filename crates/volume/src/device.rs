@@ -1,0 +1,190 @@
+//! What a device is: positioned reads, batches of writes, a barrier.
+
+use std::fmt::Debug;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use ubtrfs_format::Physical;
+
+use crate::buffer::{ALIGNMENT, SharedBuffer};
+
+/// A device. All methods may be called by many threads at once.
+pub trait Device: Send + Sync + Debug {
+    /// Bytes of the device; does not change.
+    fn size(&self) -> u64;
+
+    /// Whether writes are refused.
+    fn is_read_only(&self) -> bool;
+
+    /// Fills `buf` from `at`; beyond the device's end this is `UnexpectedEof`. Any address and length will do.
+    fn read_at(&self, at: Physical, buf: &mut [u8]) -> io::Result<()>;
+
+    /// Starts writes, in no particular order, and returns without waiting for them (though it may wait while the
+    /// device's queue is full). Addresses and lengths are multiples of 4096. Errors are told by the ticket.
+    fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket;
+
+    /// A barrier: when it returns, all writes that had completed when it was called are durable.
+    fn flush(&self) -> io::Result<()>;
+
+    /// Tells the device that a range's content is no longer needed. It reads as anything afterwards.
+    /// `Unsupported` where the device can't.
+    fn discard(&self, at: Physical, len: u64) -> io::Result<()>;
+
+    /// What the device has done so far.
+    fn counters(&self) -> DeviceCounters;
+}
+
+/// One write.
+#[derive(Clone, Debug)]
+pub struct DeviceWrite {
+    /// Where.
+    pub at: Physical,
+    /// What.
+    pub data: SharedBuffer,
+}
+
+/// Writes under way. They complete whether or not somebody waits; but only [`DeviceTicket::wait`] tells of errors.
+#[must_use = "only `wait` tells whether the writes succeeded"]
+#[derive(Debug)]
+pub struct DeviceTicket(Box<dyn PendingWrites>);
+
+/// A device's side of a [`DeviceTicket`].
+pub trait PendingWrites: Send + Debug {
+    /// Waits for all writes of the ticket; the first error, if any failed.
+    fn wait(self: Box<Self>) -> io::Result<()>;
+    /// Whether `wait` would return at once.
+    fn is_done(&self) -> bool;
+}
+
+impl DeviceTicket {
+    /// A ticket for writes that go on.
+    pub fn new(pending: impl PendingWrites + 'static) -> Self {
+        Self(Box::new(pending))
+    }
+
+    /// A ticket for writes that are over.
+    pub fn done(result: io::Result<()>) -> Self {
+        Self::new(Done(result))
+    }
+
+    /// Waits for all writes of the ticket; the first error, if any failed.
+    pub fn wait(self) -> io::Result<()> {
+        self.0.wait()
+    }
+
+    /// Whether `wait` would return at once.
+    pub fn is_done(&self) -> bool {
+        self.0.is_done()
+    }
+}
+
+#[derive(Debug)]
+struct Done(io::Result<()>);
+
+impl PendingWrites for Done {
+    fn wait(self: Box<Self>) -> io::Result<()> {
+        self.0
+    }
+    fn is_done(&self) -> bool {
+        true
+    }
+}
+
+/// How much a device has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounters {
+    /// Reads.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes as they went to the device, neighbours joined.
+    pub writes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Barriers.
+    pub flushes: u64,
+    /// Discarded ranges.
+    pub discards: u64,
+}
+
+impl DeviceCounters {
+    /// The sum of two devices' counters.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            reads: self.reads + other.reads,
+            read_bytes: self.read_bytes + other.read_bytes,
+            writes: self.writes + other.writes,
+            written_bytes: self.written_bytes + other.written_bytes,
+            flushes: self.flushes + other.flushes,
+            discards: self.discards + other.discards,
+        }
+    }
+}
+
+/// Counters that many threads add to.
+#[derive(Debug, Default)]
+pub(crate) struct CounterCells {
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    writes: AtomicU64,
+    written_bytes: AtomicU64,
+    flushes: AtomicU64,
+    discards: AtomicU64,
+}
+
+impl CounterCells {
+    pub(crate) fn read(&self, bytes: usize) {
+        self.reads.fetch_add(1, Relaxed);
+        self.read_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(crate) fn write(&self, bytes: usize) {
+        self.writes.fetch_add(1, Relaxed);
+        self.written_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(crate) fn flush(&self) {
+        self.flushes.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn discard(&self) {
+        self.discards.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> DeviceCounters {
+        DeviceCounters {
+            reads: self.reads.load(Relaxed),
+            read_bytes: self.read_bytes.load(Relaxed),
+            writes: self.writes.load(Relaxed),
+            written_bytes: self.written_bytes.load(Relaxed),
+            flushes: self.flushes.load(Relaxed),
+            discards: self.discards.load(Relaxed),
+        }
+    }
+}
+
+/// The error of a read or write that reaches beyond the device.
+pub(crate) fn beyond_end(at: Physical, len: usize, size: u64) -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, format!("{len} bytes at {at} reach beyond the device's end at {size}"))
+}
+
+/// The range of `len` bytes at `at`, if it lies within a device of `size` bytes.
+pub(crate) fn check_range(at: Physical, len: usize, size: u64) -> io::Result<()> {
+    match at.0.checked_add(len as u64) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(beyond_end(at, len, size)),
+    }
+}
+
+/// Whether all writes keep the rules of [`Device::submit`].
+pub(crate) fn check_writes(writes: &[DeviceWrite], size: u64) -> io::Result<()> {
+    for write in writes {
+        if !write.at.0.is_multiple_of(ALIGNMENT as u64) || !write.data.len().is_multiple_of(ALIGNMENT) {
+            let what = format!("a write of {} bytes at {} is not aligned", write.data.len(), write.at);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        check_range(write.at, write.data.len(), size)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,208 @@
+use std::io;
+use std::path::PathBuf;
+
+use ubtrfs_format::{DeviceId, Generation, Logical, Physical, Uuid};
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a volume can't be opened, read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A device file could not be opened.
+    #[error("cannot open {}: {source}", path.display())]
+    Open {
+        /// The device.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Somebody else uses the device.
+    #[error("{} is in use by another program", path.display())]
+    Held {
+        /// The device.
+        path: PathBuf,
+    },
+    /// The device is no block device and no regular file.
+    #[error("{} is neither a block device nor an image file", path.display())]
+    NotADevice {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A volume was opened without any device.
+    #[error("no device given")]
+    NoDevice,
+    /// There is no btrfs on the device.
+    #[error("no btrfs found: the superblock's magic is missing")]
+    NotBtrfs,
+    /// The primary superblock is damaged, and no other copy is good either.
+    #[error("the superblock is damaged: {0}")]
+    Superblock(ubtrfs_format::Error),
+    /// The primary superblock is damaged, but another copy is good: enough for reading only.
+    #[error(
+        "the primary superblock is damaged ({source}); the copy at {copy} is good: open read-only to read the volume"
+    )]
+    PrimarySuperblock {
+        /// Where the good copy is.
+        copy: Physical,
+        /// What is wrong with the primary.
+        source: ubtrfs_format::Error,
+    },
+    /// Devices of different volumes were given.
+    #[error("devices of different volumes: {expected} and {found}")]
+    ForeignDevice {
+        /// The first device's volume.
+        expected: Uuid,
+        /// The other one's.
+        found: Uuid,
+    },
+    /// Two devices claim the same number: one is probably a copy of the other.
+    #[error("two devices both say they are device {0} of the volume")]
+    DuplicateDevice(DeviceId),
+    /// The volume has more devices than were given.
+    #[error("the volume has {need} devices, {have} given")]
+    MissingDevices {
+        /// Devices given.
+        have: u64,
+        /// Devices of the volume.
+        need: u64,
+    },
+    /// Something lies on a device that was not given.
+    #[error("device {0} of the volume is missing")]
+    MissingDevice(DeviceId),
+    /// A device has the number of another one.
+    #[error("device {0} is not the one that the volume knows by this number")]
+    WrongDevice(DeviceId),
+    /// A device that the volume does not list.
+    #[error("device {0} no longer belongs to the volume")]
+    UnlistedDevice(DeviceId),
+    /// A device is smaller than the volume believes.
+    #[error("device {devid} is truncated: {have} bytes of {need}; open read-only to read what is left")]
+    Truncated {
+        /// The device.
+        devid: DeviceId,
+        /// Its size in bytes.
+        have: u64,
+        /// Bytes that belong to the volume.
+        need: u64,
+    },
+    /// The volume or its device is read-only.
+    #[error("the volume is read-only")]
+    ReadOnly,
+    /// A chunk says something impossible.
+    #[error("chunk {chunk}: {what}")]
+    BadChunk {
+        /// Where the chunk starts.
+        chunk: Logical,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A chunk item's content is malformed.
+    #[error("chunk {chunk}: {source}")]
+    ChunkItem {
+        /// Where the chunk starts.
+        chunk: Logical,
+        /// What is wrong.
+        source: ubtrfs_format::Error,
+    },
+    /// Two chunks claim the same addresses.
+    #[error("chunks {first} and {second} overlap")]
+    OverlappingChunks {
+        /// The lower chunk.
+        first: Logical,
+        /// The higher one.
+        second: Logical,
+    },
+    /// The chunk tree is malformed.
+    #[error("chunk tree, block {block}: {what}")]
+    ChunkTree {
+        /// The block where it shows.
+        block: Logical,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// No chunk holds the address.
+    #[error("no chunk holds {len} bytes at {at}")]
+    Unmapped {
+        /// The first address without a chunk.
+        at: Logical,
+        /// Bytes asked for from there.
+        len: u64,
+    },
+    /// Chunks of this profile can be read only.
+    #[error("writing to {profile} chunks is not supported")]
+    Unwritable {
+        /// The profile.
+        profile: &'static str,
+    },
+    /// All copies of a tree block are bad.
+    #[error("tree block {at}: {source}")]
+    Node {
+        /// The block.
+        at: Logical,
+        /// What is wrong with the first copy that could be read.
+        source: ubtrfs_format::Error,
+    },
+    /// All copies of a data sector fail their checksum.
+    #[error("data sector {at}: checksum does not match")]
+    Data {
+        /// The sector.
+        at: Logical,
+    },
+    /// A device could not be read.
+    #[error("device {devid}: reading {len} bytes at {at}: {source}")]
+    Read {
+        /// The device.
+        devid: DeviceId,
+        /// Where.
+        at: Physical,
+        /// How much.
+        len: usize,
+        /// Why.
+        source: io::Error,
+    },
+    /// A device could not be written.
+    #[error("device {devid}: writing: {source}")]
+    Write {
+        /// The device.
+        devid: DeviceId,
+        /// Why.
+        source: io::Error,
+    },
+    /// A device could not make its writes durable.
+    #[error("device {devid}: flushing: {source}")]
+    Flush {
+        /// The device.
+        devid: DeviceId,
+        /// Why.
+        source: io::Error,
+    },
+    /// A device could not discard.
+    #[error("device {devid}: discarding: {source}")]
+    Discard {
+        /// The device.
+        devid: DeviceId,
+        /// Why.
+        source: io::Error,
+    },
+    /// The superblock on the device isn't the one that we wrote last: somebody else writes this volume.
+    #[error(
+        "device {devid}: its superblock is not the one we wrote (generation {expected}, found {found:?}): \
+         another program writes this volume; it is read-only now"
+    )]
+    ForeignWriter {
+        /// The device.
+        devid: DeviceId,
+        /// The generation that we wrote.
+        expected: Generation,
+        /// The generation found, if there is a superblock at all.
+        found: Option<Generation>,
+    },
+    /// The caller asked for something that makes no sense.
+    #[error("bad request: {0}")]
+    BadRequest(&'static str),
+    /// A structure to write has no room.
+    #[error("cannot encode the superblock: {0}")]
+    Encode(ubtrfs_format::Error),
+}

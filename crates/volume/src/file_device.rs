@@ -1,0 +1,287 @@
+//! Image files and block devices.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use ubtrfs_format::Physical;
+
+use crate::buffer::{ALIGNMENT, Buffer, is_aligned};
+use crate::device::{CounterCells, Device, DeviceCounters, DeviceTicket, DeviceWrite, check_range, check_writes};
+use crate::error::{Error, Result};
+use crate::runs;
+use crate::uring::Ring;
+use crate::write_pool::WritePool;
+
+/// The most bytes that an unaligned read copies at once.
+const BOUNCE: usize = 1 << 20;
+
+/// What a device is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// Reading.
+    ReadOnly,
+    /// Reading and writing.
+    ReadWrite,
+}
+
+/// Whether others are kept out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exclusive {
+    /// Read-write: nobody else may have the device open through ubtrfs, and a block device may not be mounted or be
+    /// otherwise in use. Read-only: others may read, and an image file may not be open read-write through ubtrfs.
+    Yes,
+    /// No questions: for a block device that the kernel holds for us (`fuseblk`).
+    No,
+}
+
+/// How writes reach the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// `io_uring` where the kernel gives it, else threads.
+    Auto,
+    /// A few threads.
+    Threads,
+}
+
+/// An image file or block device. Used with `O_DIRECT` where the file system below has it.
+#[derive(Debug)]
+pub struct FileDevice {
+    file: Arc<File>,
+    path: PathBuf,
+    size: u64,
+    read_only: bool,
+    is_block: bool,
+    direct: bool,
+    writer: Writer,
+    counters: CounterCells,
+}
+
+#[derive(Debug)]
+enum Writer {
+    /// Read-only.
+    None,
+    Ring(Arc<Ring>),
+    Pool(WritePool),
+}
+
+impl FileDevice {
+    /// Opens an image file or block device. The threads and rings behind it do not survive a `fork`: open after it.
+    pub fn open(path: impl AsRef<Path>, mode: OpenMode, exclusive: Exclusive) -> Result<Self> {
+        Self::open_with_engine(path, mode, exclusive, Engine::Auto)
+    }
+
+    /// As [`FileDevice::open`], with the way of writing chosen.
+    pub fn open_with_engine(
+        path: impl AsRef<Path>,
+        mode: OpenMode,
+        exclusive: Exclusive,
+        engine: Engine,
+    ) -> Result<Self> {
+        let path = path.as_ref();
+        let failed = |source: io::Error| Error::Open { path: path.to_owned(), source };
+        let is_block = match rustix::fs::stat(path).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+            Ok(FileType::RegularFile) => false,
+            Ok(FileType::BlockDevice) => true,
+            Ok(_) => return Err(Error::NotADevice { path: path.to_owned() }),
+            Err(error) => return Err(failed(error.into())),
+        };
+        let read_only = mode == OpenMode::ReadOnly;
+        let file = open_file(path, read_only, is_block && !read_only && exclusive == Exclusive::Yes)?;
+        if !is_block && exclusive == Exclusive::Yes {
+            let lock = if read_only {
+                FlockOperation::NonBlockingLockShared
+            } else {
+                FlockOperation::NonBlockingLockExclusive
+            };
+            match rustix::fs::flock(&file, lock) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Err(Error::Held { path: path.to_owned() }),
+                // A file system without locks, such as some network ones.
+                Err(error) => tracing::warn!(path = %path.display(), %error, "cannot lock the image"),
+            }
+        }
+        let size = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|error| failed(error.into()))?;
+        let direct = settle_direct(&file).map_err(failed)?;
+        let file = Arc::new(file);
+        let writer = if read_only { Writer::None } else { Writer::start(&file, engine).map_err(failed)? };
+        let (path, counters) = (path.to_owned(), CounterCells::default());
+        Ok(Self { file, path, size, read_only, is_block, direct, writer, counters })
+    }
+
+    /// The path that it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether `O_DIRECT` is used.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// Whether writes go through `io_uring`.
+    pub fn uses_io_uring(&self) -> bool {
+        matches!(self.writer, Writer::Ring(_))
+    }
+
+    /// Reads through memory of our own, since `O_DIRECT` wants addresses, lengths and memory aligned.
+    fn read_unaligned(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
+        let unit = ALIGNMENT as u64;
+        let mut done = 0;
+        while done < buf.len() {
+            let from = at + done as u64;
+            let start = from - from % unit;
+            let skip = (from - start) as usize;
+            let take = (buf.len() - done).min(BOUNCE - skip);
+            let mut bounce = Buffer::for_reading((skip + take).next_multiple_of(ALIGNMENT));
+            read_at_least(&self.file, start, &mut bounce, skip + take)?;
+            buf[done..done + take].copy_from_slice(&bounce[skip..skip + take]);
+            done += take;
+        }
+        Ok(())
+    }
+}
+
+impl Writer {
+    fn start(file: &Arc<File>, engine: Engine) -> io::Result<Self> {
+        if engine == Engine::Auto {
+            match Ring::start(file) {
+                Ok(ring) => return Ok(Self::Ring(Arc::new(ring))),
+                Err(error) => tracing::info!(%error, "no io_uring: writing with threads"),
+            }
+        }
+        WritePool::start(file).map(Self::Pool)
+    }
+}
+
+/// Opens with `O_DIRECT`, or without it where the file system refuses.
+fn open_file(path: &Path, read_only: bool, claim: bool) -> Result<File> {
+    let mut flags = OFlags::CLOEXEC | if read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    if claim {
+        flags |= OFlags::EXCL;
+    }
+    let opened = match rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty()) {
+        Err(Errno::INVAL) => rustix::fs::open(path, flags, Mode::empty()),
+        opened => opened,
+    };
+    match opened {
+        Ok(file) => Ok(file.into()),
+        Err(Errno::BUSY) => Err(Error::Held { path: path.to_owned() }),
+        Err(error) => Err(Error::Open { path: path.to_owned(), source: error.into() }),
+    }
+}
+
+/// Whether direct reads of 4096 bytes work. If not (no such thing here, or larger blocks), turns `O_DIRECT` off.
+fn settle_direct(file: &File) -> io::Result<bool> {
+    let flags = rustix::fs::fcntl_getfl(file)?;
+    if !flags.contains(OFlags::DIRECT) {
+        return Ok(false);
+    }
+    let mut probe = Buffer::for_reading(ALIGNMENT);
+    match file.read_at(&mut probe, 0) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            rustix::fs::fcntl_setfl(file, flags.difference(OFlags::DIRECT))?;
+            Ok(false)
+        }
+        // Any other error is not about alignment; the reads that need the place will tell.
+        _ => Ok(true),
+    }
+}
+
+/// Reads at least the first `need` bytes of `buf`.
+fn read_at_least(file: &File, at: u64, buf: &mut [u8], need: usize) -> io::Result<()> {
+    let mut done = 0;
+    while done < need {
+        match file.read_at(&mut buf[done..], at + done as u64) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(more) => done += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+impl Device for FileDevice {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn read_at(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
+        check_range(at, buf.len(), self.size)?;
+        self.counters.read(buf.len());
+        if self.direct && !(is_aligned(buf) && at.0.is_multiple_of(ALIGNMENT as u64)) {
+            return self.read_unaligned(at.0, buf);
+        }
+        let need = buf.len();
+        read_at_least(&self.file, at.0, buf, need)
+    }
+
+    fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        if let Err(error) = check_writes(&writes, self.size) {
+            return DeviceTicket::done(Err(error));
+        }
+        let runs = runs::join(writes, self.direct);
+        if runs.is_empty() {
+            return DeviceTicket::done(Ok(()));
+        }
+        for run in &runs {
+            self.counters.write(run.len);
+        }
+        match &self.writer {
+            Writer::None => DeviceTicket::done(Err(Errno::ROFS.into())),
+            Writer::Ring(ring) => ring.submit(runs),
+            Writer::Pool(pool) => pool.submit(runs),
+        }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.counters.flush();
+        // The size never changes, so data alone is enough.
+        rustix::fs::fdatasync(self.file.as_fd()).map_err(Into::into)
+    }
+
+    fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
+        if at.0.checked_add(len).is_none_or(|end| end > self.size) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        if self.read_only {
+            return Err(Errno::ROFS.into());
+        }
+        self.counters.discard();
+        if self.is_block {
+            return discard_blocks(&self.file, at.0, len);
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(self.file.as_fd(), flags, at.0, len) {
+            Err(Errno::OPNOTSUPP) => Err(io::ErrorKind::Unsupported.into()),
+            other => other.map_err(Into::into),
+        }
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.counters.get()
+    }
+}
+
+/// `BLKDISCARD` of the block layer.
+fn discard_blocks(file: &File, at: u64, len: u64) -> io::Result<()> {
+    const BLKDISCARD: libc::c_ulong = 0x1277;
+    let range = [at, len];
+    // SAFETY: the request takes a pointer to two 64-bit numbers, which it only reads.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD as _, range.as_ptr()) };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() == Some(libc::EOPNOTSUPP) { Err(io::ErrorKind::Unsupported.into()) } else { Err(error) }
+}

@@ -1,0 +1,262 @@
+//! Opening a volume: which superblock is believed, and what must be true before anything is read or written.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use ubtrfs_format::items::{ChunkItem, DevItem, sys_chunks};
+use ubtrfs_format::{
+    CompatRo, DeviceId, Error as FormatError, Header, Incompat, ItemType, Logical, Node, NodeExpectation, Physical,
+    SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE, Superblock, TreeId, Uuid, objectid,
+};
+
+use crate::buffer::Buffer;
+use crate::chunk_map::ChunkMap;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::volume::{Member, Parts, Volume};
+
+/// Where the magic stands in a superblock.
+const MAGIC_AT: usize = 64;
+/// The smallest and the largest system chunk array: one key and a chunk of one stripe; what the superblock holds.
+const SYS_CHUNK_ARRAY: std::ops::RangeInclusive<usize> = 97..=2048;
+/// No volume uses less than this many tree blocks.
+const LEAST_BLOCKS: u64 = 6;
+
+/// How to open a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Nothing is written, not even repairs; some damage is tolerated that a writer may not face.
+    pub read_only: bool,
+}
+
+/// The superblock of one device, and its bytes.
+struct Found {
+    superblock: Superblock,
+    bytes: Buffer,
+}
+
+impl Volume {
+    /// Opens the volume that lies on these devices; all of its devices must be given, in any order.
+    ///
+    /// The primary superblock is the one believed. Where it is damaged and another copy is good, a read-only open
+    /// uses that. Of several devices the newest superblock counts: a crash can leave some of them one commit behind.
+    pub fn open(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Self> {
+        let mut found = Vec::with_capacity(devices.len());
+        for device in devices {
+            let superblock = find_superblock(&*device, options)?;
+            found.push((device, superblock));
+        }
+        found.sort_by_key(|(_, found)| found.superblock.dev_item.devid);
+        let newest = found.iter().map(|(_, found)| found.superblock.generation).max().ok_or(Error::NoDevice)?;
+        let superblock = found
+            .iter()
+            .find(|(_, found)| found.superblock.generation == newest)
+            .map(|(_, found)| found.superblock.clone())
+            .ok_or(Error::NoDevice)?;
+        check_members(&found, &superblock, options)?;
+        let members = found
+            .into_iter()
+            .map(|(device, found)| Member::new(device, found.superblock.dev_item, found.bytes))
+            .collect();
+
+        let mut map = ChunkMap::default();
+        let bad_array = |source| Error::Superblock(source);
+        for (key, item) in sys_chunks(&superblock.sys_chunk_array).map_err(bad_array)? {
+            let start = Logical(key.offset);
+            if key.objectid != objectid::FIRST_CHUNK_TREE {
+                return Err(Error::BadChunk { chunk: start, what: "system chunk with a wrong object id" });
+            }
+            // How far its stripes may reach is checked when the chunk tree shows it again, with the devices' items.
+            map.insert(start, item, superblock.sector_size, |_| Some(u64::MAX))?;
+        }
+        let mut volume = Self::assemble(Parts { superblock, members, map, read_only: options.read_only });
+        volume.load_chunk_tree()?;
+        Ok(volume)
+    }
+
+    fn load_chunk_tree(&mut self) -> Result<()> {
+        let superblock = self.superblock();
+        let mut walk = Walk { volume: self, seen: HashSet::new(), items: Vec::new(), devices: Vec::new(), last: None };
+        let root = NodeExpectation {
+            bytenr: superblock.chunk_root,
+            level: Some(superblock.chunk_root_level),
+            generation: Some(superblock.chunk_root_generation),
+            owner: Some(TreeId::CHUNK),
+            first_key: None,
+            fsid: superblock.metadata_fsid(),
+        };
+        let chunk_tree_uuid = walk.visit(&root)?;
+        let Walk { items, devices, .. } = walk;
+        self.adopt_chunk_tree(chunk_tree_uuid, items, devices)
+    }
+}
+
+/// A walk over the chunk tree, each block at most once: its size is bounded by what the devices hold.
+struct Walk<'a> {
+    volume: &'a Volume,
+    seen: HashSet<Logical>,
+    items: Vec<(Logical, ChunkItem)>,
+    devices: Vec<DevItem>,
+    last: Option<ubtrfs_format::Key>,
+}
+
+impl Walk<'_> {
+    /// Visits a block and all below it; levels fall by one each time, so it ends. Returns the chunk tree's id.
+    fn visit(&mut self, expected: &NodeExpectation) -> Result<Uuid> {
+        let at = expected.bytenr;
+        if !self.seen.insert(at) {
+            return Err(Error::ChunkTree { block: at, what: "referenced more than once" });
+        }
+        let block = self.volume.read_node(expected)?;
+        let malformed = |source| Error::Node { at, source };
+        let header = Header::parse(&block).map_err(malformed)?;
+        match Node::view(&block).map_err(malformed)? {
+            Node::Leaf(leaf) => {
+                for (key, data) in leaf.iter() {
+                    if self.last.is_some_and(|last| last >= key) {
+                        return Err(Error::ChunkTree { block: at, what: "keys out of order" });
+                    }
+                    self.last = Some(key);
+                    match (key.objectid, key.item_type) {
+                        (objectid::DEV_ITEMS, ItemType::DEV_ITEM) => {
+                            let item = DevItem::parse(data).map_err(malformed)?;
+                            if item.devid.0 != key.offset {
+                                return Err(Error::ChunkTree { block: at, what: "a device item's key has another id" });
+                            }
+                            self.devices.push(item);
+                        }
+                        (objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM) => {
+                            let chunk = Logical(key.offset);
+                            let item = ChunkItem::parse(data).map_err(|source| Error::ChunkItem { chunk, source })?;
+                            self.items.push((chunk, item));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            Node::Internal(internal) => {
+                let level = header.level.checked_sub(1);
+                for child in internal.iter() {
+                    self.visit(&NodeExpectation {
+                        bytenr: child.bytenr,
+                        level,
+                        generation: Some(child.generation),
+                        first_key: Some(child.key),
+                        ..*expected
+                    })?;
+                }
+            }
+        }
+        Ok(header.chunk_tree_uuid)
+    }
+}
+
+/// The superblock that a device is opened by.
+fn find_superblock(device: &dyn Device, options: OpenOptions) -> Result<Found> {
+    let primary = SUPERBLOCK_COPIES[0];
+    let damage = match read_copy(device, primary) {
+        Ok(found) => return Ok(found),
+        Err(CopyError::Missing) => return Err(Error::NotBtrfs),
+        Err(CopyError::Damaged(source)) => source,
+    };
+    let copies = SUPERBLOCK_COPIES[1..].iter().filter_map(|at| read_copy(device, *at).ok());
+    match copies.max_by_key(|found| found.superblock.generation) {
+        None => Err(Error::Superblock(damage)),
+        Some(found) if options.read_only => {
+            tracing::warn!(
+                copy = found.superblock.bytenr.0,
+                "the primary superblock is damaged ({damage}): using a copy"
+            );
+            Ok(found)
+        }
+        Some(found) => Err(Error::PrimarySuperblock { copy: found.superblock.bytenr, source: damage }),
+    }
+}
+
+enum CopyError {
+    /// Nothing there says that this is a btrfs.
+    Missing,
+    Damaged(FormatError),
+}
+
+fn read_copy(device: &dyn Device, at: Physical) -> std::result::Result<Found, CopyError> {
+    let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE);
+    if device.read_at(at, &mut bytes).is_err() {
+        return Err(if device.size() < at.0 + SUPERBLOCK_SIZE as u64 {
+            CopyError::Missing
+        } else {
+            CopyError::Damaged(FormatError::TooShort { what: "superblock", need: SUPERBLOCK_SIZE, have: 0 })
+        });
+    }
+    if bytes[MAGIC_AT..MAGIC_AT + SUPERBLOCK_MAGIC.len()] != SUPERBLOCK_MAGIC {
+        return Err(CopyError::Missing);
+    }
+    let superblock = Superblock::parse(&bytes, at).map_err(CopyError::Damaged)?;
+    check_superblock(&superblock).map_err(CopyError::Damaged)?;
+    Ok(Found { superblock, bytes })
+}
+
+/// What can be judged of a superblock beyond its single fields.
+fn check_superblock(superblock: &Superblock) -> std::result::Result<(), FormatError> {
+    let require = |holds: bool, what: &'static str, value: u64| {
+        if holds { Ok(()) } else { Err(FormatError::BadValue { what, value }) }
+    };
+    let array = superblock.sys_chunk_array.len();
+    require(SYS_CHUNK_ARRAY.contains(&array), "superblock sys_chunk_array_size", array as u64)?;
+    require(superblock.stripe_size.is_power_of_two(), "superblock stripesize", superblock.stripe_size.into())?;
+    require(
+        superblock.bytes_used >= LEAST_BLOCKS * u64::from(superblock.node_size),
+        "superblock bytes_used",
+        superblock.bytes_used,
+    )?;
+    if superblock.dev_item.fsid != superblock.metadata_fsid() {
+        return Err(FormatError::WrongFsid);
+    }
+    let free_space_tree = CompatRo::FREE_SPACE_TREE.with(CompatRo::FREE_SPACE_TREE_VALID);
+    let group_tree = superblock.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE);
+    require(
+        !group_tree
+            || (superblock.compat_ro.contains(free_space_tree) && superblock.incompat.contains(Incompat::NO_HOLES)),
+        "superblock features (a block-group tree needs a free-space tree and NO_HOLES)",
+        superblock.compat_ro.0,
+    )
+}
+
+/// Whether these devices are one volume, entire and fit for what is asked.
+fn check_members(found: &[(Arc<dyn Device>, Found)], superblock: &Superblock, options: OpenOptions) -> Result<()> {
+    let mut last: Option<DeviceId> = None;
+    for (device, Found { superblock: own, .. }) in found {
+        if own.fsid != superblock.fsid || own.metadata_fsid() != superblock.metadata_fsid() {
+            return Err(Error::ForeignDevice { expected: superblock.fsid, found: own.fsid });
+        }
+        let item = &own.dev_item;
+        if last == Some(item.devid) {
+            return Err(Error::DuplicateDevice(item.devid));
+        }
+        last = Some(item.devid);
+        if own.node_size != superblock.node_size
+            || own.sector_size != superblock.sector_size
+            || own.checksum != superblock.checksum
+        {
+            return Err(Error::BadRequest("the devices' superblocks disagree about the volume's geometry"));
+        }
+        if own.generation != superblock.generation {
+            tracing::warn!(device = item.devid.0, generation = own.generation.0, "an older superblock than the newest");
+        }
+        if options.read_only {
+            continue;
+        }
+        if device.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        if device.size() < item.total_bytes {
+            return Err(Error::Truncated { devid: item.devid, have: device.size(), need: item.total_bytes });
+        }
+    }
+    let have = found.len() as u64;
+    if have == superblock.num_devices {
+        Ok(())
+    } else {
+        Err(Error::MissingDevices { have, need: superblock.num_devices })
+    }
+}

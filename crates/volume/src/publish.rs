@@ -1,0 +1,110 @@
+//! Writing the superblock: the moment at which a commit or a log becomes the volume's state.
+
+use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
+
+use crate::buffer::{Buffer, SharedBuffer};
+use crate::device::DeviceWrite;
+use crate::error::{Error, Result};
+use crate::volume::{Member, Volume};
+use crate::write::Flushed;
+
+/// Which copies of the superblock are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copies {
+    /// All that lie within the device: for commits.
+    All,
+    /// The first one: for log writes, which a commit soon follows.
+    Primary,
+}
+
+/// Proof that a superblock, and all that it refers to, is durable.
+#[derive(Debug)]
+pub struct Published(());
+
+impl Volume {
+    /// Writes the superblock to every device and flushes. `proof` says that all it refers to is durable.
+    ///
+    /// Each device's superblock gets its own address, and the device item that [`Volume::devices`] shows; those in
+    /// `superblock` are ignored. If the primary isn't the one that was read or written last, somebody else writes this
+    /// volume: [`Error::ForeignWriter`]. After that or any other error the volume is read-only, since it is not known
+    /// which superblock a crash would leave.
+    pub fn write_superblock(&self, superblock: &Superblock, copies: Copies, proof: Flushed) -> Result<Published> {
+        let _turn = self.publishing.lock();
+        self.require_writable()?;
+        let Flushed { .. } = proof;
+        if superblock.fsid != self.fsid() || superblock.generation < self.superblock.read().generation {
+            return Err(Error::BadRequest("a superblock of another volume or an older commit"));
+        }
+        let result = self.publish(superblock, copies);
+        if result.is_err() {
+            self.set_read_only();
+        }
+        result
+    }
+
+    fn publish(&self, superblock: &Superblock, copies: Copies) -> Result<Published> {
+        for member in &self.members {
+            check_still_ours(member)?;
+        }
+        let mut tickets = Vec::with_capacity(self.members.len());
+        let mut primaries = Vec::with_capacity(self.members.len());
+        for member in &self.members {
+            let writes = encode(member, superblock, copies)?;
+            primaries.extend(writes.first().map(|write| write.data.clone()));
+            tickets.push((member, member.device.submit(writes)));
+        }
+        let mut result = Ok(());
+        for (member, ticket) in tickets {
+            if let Err(source) = ticket.wait() {
+                result = result.and(Err(Error::Write { devid: member.devid, source }));
+            }
+        }
+        result?;
+        self.flush_devices()?;
+        for (member, primary) in self.members.iter().zip(primaries) {
+            member.primary.lock().copy_from_slice(&primary);
+        }
+        let mut current = superblock.clone();
+        if let Some(first) = self.members.first() {
+            current.bytenr = SUPERBLOCK_COPIES[0];
+            current.dev_item = *first.item.lock();
+        }
+        *self.superblock.write() = current;
+        Ok(Published(()))
+    }
+}
+
+/// The copies of one device's superblock, the primary first.
+fn encode(member: &Member, superblock: &Superblock, copies: Copies) -> Result<Vec<DeviceWrite>> {
+    let mut own = superblock.clone();
+    own.dev_item = *member.item.lock();
+    let size = own.dev_item.total_bytes.min(member.device.size());
+    let wanted = match copies {
+        Copies::All => &SUPERBLOCK_COPIES[..],
+        Copies::Primary => &SUPERBLOCK_COPIES[..1],
+    };
+    let in_range = |at: &&Physical| at.0 + (SUPERBLOCK_SIZE as u64) < size;
+    wanted
+        .iter()
+        .filter(in_range)
+        .map(|at| {
+            own.bytenr = *at;
+            let bytes = own.to_bytes().map_err(Error::Encode)?;
+            Ok(DeviceWrite { at: *at, data: SharedBuffer::from(Buffer::from(&bytes[..])) })
+        })
+        .collect()
+}
+
+/// Whether the primary superblock is the one that was read or written last.
+fn check_still_ours(member: &Member) -> Result<()> {
+    let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE);
+    let (at, devid) = (SUPERBLOCK_COPIES[0], member.devid);
+    member.device.read_at(at, &mut bytes).map_err(|source| Error::Read { devid, at, len: SUPERBLOCK_SIZE, source })?;
+    let ours = member.primary.lock();
+    if **ours == *bytes {
+        return Ok(());
+    }
+    let found = Superblock::parse(&bytes, at).ok().map(|superblock| superblock.generation);
+    let expected = Superblock::parse(&ours, at).map(|superblock| superblock.generation).unwrap_or_default();
+    Err(Error::ForeignWriter { devid, expected, found })
+}

@@ -1,0 +1,236 @@
+//! Reading: every tree block and every data sector is verified; where a copy is bad the next one is tried, and the bad
+//! copy is rewritten from a good one.
+
+use std::sync::atomic::Ordering;
+
+use ubtrfs_format::{Error as FormatError, Logical, Node, NodeExpectation, verify_node_checksum};
+
+use crate::buffer::Buffer;
+use crate::chunk_map::{Piece, Place};
+use crate::device::DeviceWrite;
+use crate::error::{Error, Result};
+use crate::volume::Volume;
+
+impl Volume {
+    /// Reads a tree block that is what the caller expects: checksum and structure are right.
+    pub fn read_node(&self, expected: &NodeExpectation) -> Result<Buffer> {
+        let len = u64::from(self.node_size());
+        let pieces = self.map.read().pieces(expected.bytenr, len)?;
+        let mut block = Buffer::for_reading(self.node_size() as usize);
+        let mut failure: Option<Error> = None;
+        for copy in 0..copies_of(&pieces) {
+            match self.read_node_copy(expected, &pieces, copy, &mut block) {
+                Ok(()) => {
+                    if failure.is_some() {
+                        self.repair_node(expected, copy);
+                    }
+                    return Ok(block);
+                }
+                Err(error) => {
+                    self.checksum_errors.fetch_add(1, Ordering::Relaxed);
+                    // What a copy holds says more than that another can't be read.
+                    match &failure {
+                        Some(Error::Node { .. }) => {}
+                        Some(_) if matches!(error, Error::Read { .. }) => {}
+                        _ => failure = Some(error),
+                    }
+                }
+            }
+        }
+        Err(failure.unwrap_or(Error::Unmapped { at: expected.bytenr, len }))
+    }
+
+    fn read_node_copy(
+        &self,
+        expected: &NodeExpectation,
+        pieces: &[Piece],
+        copy: usize,
+        block: &mut Buffer,
+    ) -> Result<()> {
+        self.read_copy(pieces, copy, block)?;
+        verify_node_checksum(block, self.checksum())
+            .and_then(|()| Node::check(block, expected, self.sector_size()).map(|_| ()))
+            .map_err(|source| Error::Node { at: expected.bytenr, source })
+    }
+
+    /// Reads data, sector-aligned. `sums` holds the checksums of all its sectors, one after the other; without them
+    /// nothing is verified.
+    pub fn read_data(&self, at: Logical, buf: &mut [u8], sums: Option<&[u8]>) -> Result<()> {
+        let sector = self.sector_size() as usize;
+        if !at.0.is_multiple_of(sector as u64) || !buf.len().is_multiple_of(sector) {
+            return Err(Error::BadRequest("a data read is not aligned to sectors"));
+        }
+        let sum_size = self.checksum().size();
+        if sums.is_some_and(|sums| sums.len() != buf.len() / sector * sum_size) {
+            return Err(Error::BadRequest("not one checksum for each sector"));
+        }
+        let pieces = self.map.read().pieces(at, buf.len() as u64)?;
+        let mut done = 0;
+        for piece in &pieces {
+            let len = piece.len as usize;
+            let Some(part) = buf.get_mut(done..done + len) else { break };
+            let is_read = self.read_copy(std::slice::from_ref(piece), 0, part).is_ok();
+            for (index, bytes) in part.chunks_exact_mut(sector).enumerate() {
+                let number = done / sector + index;
+                let sum = sums.map(|sums| &sums[number * sum_size..(number + 1) * sum_size]);
+                if !is_read || !self.is_right(bytes, sum) {
+                    self.recover_sector(at.plus((number * sector) as u64), bytes, sum)?;
+                }
+            }
+            done += len;
+        }
+        Ok(())
+    }
+
+    fn is_right(&self, sector: &[u8], sum: Option<&[u8]>) -> bool {
+        sum.is_none_or(|sum| self.checksum().matches(sector, sum))
+    }
+
+    /// Reads a sector from the first copy that is right, and rewrites those before it.
+    fn recover_sector(&self, at: Logical, bytes: &mut [u8], sum: Option<&[u8]>) -> Result<()> {
+        let pieces = self.map.read().pieces(at, bytes.len() as u64)?;
+        let mut failure = None;
+        for copy in 0..copies_of(&pieces) {
+            match self.read_sector_copy(at, &pieces, copy, bytes, sum) {
+                Ok(()) => {
+                    if failure.is_some() {
+                        self.repair_sector(at, bytes.len(), sum, copy);
+                    }
+                    return Ok(());
+                }
+                Err(error) => {
+                    self.checksum_errors.fetch_add(1, Ordering::Relaxed);
+                    if !matches!(failure, Some(Error::Data { .. })) {
+                        failure = Some(error);
+                    }
+                }
+            }
+        }
+        Err(failure.unwrap_or(Error::Unmapped { at, len: bytes.len() as u64 }))
+    }
+
+    fn read_sector_copy(
+        &self,
+        at: Logical,
+        pieces: &[Piece],
+        copy: usize,
+        bytes: &mut [u8],
+        sum: Option<&[u8]>,
+    ) -> Result<()> {
+        self.read_copy(pieces, copy, bytes)?;
+        if self.is_right(bytes, sum) { Ok(()) } else { Err(Error::Data { at }) }
+    }
+
+    /// Reads one copy of a range.
+    fn read_copy(&self, pieces: &[Piece], copy: usize, buf: &mut [u8]) -> Result<()> {
+        let mut rest = buf;
+        for piece in pieces {
+            let len = (piece.len as usize).min(rest.len());
+            let (part, after) = rest.split_at_mut(len);
+            rest = after;
+            let Some(Place { devid, at }) = place_of(piece, copy) else { continue };
+            let read = self.member(devid)?.device.read_at(at, part);
+            read.map_err(|source| Error::Read { devid, at, len, source })?;
+        }
+        Ok(())
+    }
+
+    /// Rewrites the copies of a tree block that are damaged, from copy `good`.
+    fn repair_node(&self, expected: &NodeExpectation, good: usize) {
+        let len = self.node_size() as usize;
+        self.repair(expected.bytenr, len, "tree block", good, |pieces, copy, block| {
+            match self.read_node_copy(expected, pieces, copy, block) {
+                Ok(()) => State::Good,
+                // Newer than the caller's expectation: it is the caller that is behind.
+                Err(Error::Node { source: FormatError::WrongGeneration { expected, found }, .. })
+                    if found > expected =>
+                {
+                    State::Newer
+                }
+                Err(_) => State::Bad,
+            }
+        });
+    }
+
+    /// Rewrites the copies of a data sector that are damaged, from copy `good`.
+    fn repair_sector(&self, at: Logical, len: usize, sum: Option<&[u8]>, good: usize) {
+        self.repair(at, len, "data sector", good, |pieces, copy, bytes| {
+            match self.read_sector_copy(at, pieces, copy, bytes, sum) {
+                Ok(()) => State::Good,
+                Err(_) => State::Bad,
+            }
+        });
+    }
+
+    /// Rewrites damaged copies. The reader may have looked while the place was being rewritten, or hold an expectation
+    /// that is out of date; so everything is looked at again while nobody else may write.
+    fn repair(
+        &self,
+        at: Logical,
+        len: usize,
+        what: &str,
+        good: usize,
+        examine: impl Fn(&[Piece], usize, &mut Buffer) -> State,
+    ) {
+        if !self.may_repair() {
+            return;
+        }
+        let _alone = self.submissions.write();
+        if self.in_flight.touches(at, len as u64) {
+            return;
+        }
+        let Ok(pieces) = self.map.read().pieces(at, len as u64) else { return };
+        if !pieces.iter().all(|piece| piece.writable) {
+            return;
+        }
+        let mut right = Buffer::for_reading(len);
+        if !matches!(examine(&pieces, good, &mut right), State::Good) {
+            return;
+        }
+        let right = right.share();
+        let mut scratch = Buffer::for_reading(len);
+        for copy in (0..copies_of(&pieces)).filter(|copy| *copy != good) {
+            if !matches!(examine(&pieces, copy, &mut scratch), State::Bad) {
+                continue;
+            }
+            let mut done = 0;
+            for piece in &pieces {
+                let data = right.slice(done..done + piece.len as usize);
+                done += piece.len as usize;
+                let Some(Place { devid, at: place }) = place_of(piece, copy) else { continue };
+                let Ok(member) = self.member(devid) else { continue };
+                match member.device.submit(vec![DeviceWrite { at: place, data }]).wait() {
+                    Ok(()) => {
+                        self.repairs.fetch_add(1, Ordering::Relaxed);
+                        tracing::warn!(device = devid.0, offset = place.0, "{what} {at}: a bad copy was rewritten");
+                    }
+                    Err(error) => {
+                        tracing::warn!(
+                            device = devid.0,
+                            offset = place.0,
+                            "{what} {at}: bad copy not rewritten: {error}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What a copy turned out to be.
+enum State {
+    Good,
+    Bad,
+    Newer,
+}
+
+/// How many copies there are to try.
+fn copies_of(pieces: &[Piece]) -> usize {
+    pieces.iter().map(|piece| piece.copies.len()).max().unwrap_or(0)
+}
+
+/// The place of a copy; where a range crosses into a chunk with fewer copies, they serve in turn.
+fn place_of(piece: &Piece, copy: usize) -> Option<Place> {
+    let index = copy.checked_rem(piece.copies.len())?;
+    piece.copies.get(index).copied()
+}

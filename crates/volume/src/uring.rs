@@ -1,0 +1,292 @@
+//! Writes through `io_uring`. There is no thread of its own: whoever waits reaps completions for all, so that a write and
+//! its wait are two system calls and no switch between threads.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use io_uring::{EnterFlags, IoUring, opcode, types};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::device::{DeviceTicket, PendingWrites};
+use crate::runs::Run;
+
+/// Writes that may be under way at once. The completion queue is twice as long, so it can't overflow.
+const DEPTH: u32 = 256;
+/// `user_data` of the no-op that tests the ring.
+const PROBE: u64 = u64::MAX;
+/// How often a submission that the kernel has no memory for is tried again, a millisecond apart.
+const SUBMIT_RETRIES: u32 = 1000;
+
+/// A ring that writes to one file.
+pub(crate) struct Ring {
+    ring: IoUring,
+    file: Arc<File>,
+    /// Held by the thread that fills and submits the submission queue.
+    submission: Mutex<()>,
+    state: Mutex<State>,
+    /// Completions were reaped, or the reaper's place is free.
+    changed: Condvar,
+    /// The kernel refused submissions for good: writes are made one by one instead.
+    broken: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    /// Writes under way, by the index that is their `user_data`.
+    operations: Vec<Option<Operation>>,
+    free: Vec<usize>,
+    in_flight: usize,
+    /// A thread waits in the kernel for completions; only that thread may take them from the queue.
+    reaping: bool,
+}
+
+struct Operation {
+    run: Run,
+    /// Points into `run.parts`, which stay where they are until the kernel is done.
+    vectors: Vec<libc::iovec>,
+    group: Arc<Group>,
+}
+
+// SAFETY: the pointers in `vectors` point into `run.parts`: immutable shared memory that the operation keeps alive.
+unsafe impl Send for Operation {}
+
+/// The writes of one ticket.
+#[derive(Debug)]
+struct Group {
+    left: AtomicUsize,
+    error: Mutex<Option<io::Error>>,
+}
+
+impl Group {
+    fn finish(&self, result: io::Result<()>) {
+        if let Err(error) = result {
+            self.error.lock().get_or_insert(error);
+        }
+        self.left.fetch_sub(1, Ordering::Release);
+    }
+
+    fn is_done(&self) -> bool {
+        self.left.load(Ordering::Acquire) == 0
+    }
+}
+
+impl Ring {
+    /// A ring for `file`, or the reason why this kernel or sandbox gives none.
+    pub(crate) fn start(file: &Arc<File>) -> io::Result<Self> {
+        let mut ring = IoUring::builder().dontfork().build(DEPTH)?;
+        let probe = opcode::Nop::new().build().user_data(PROBE);
+        // SAFETY: a no-op refers to no memory.
+        unsafe { ring.submission().push(&probe) }.map_err(io::Error::other)?;
+        ring.submit_and_wait(1)?;
+        if ring.completion().next().is_none_or(|entry: io_uring::cqueue::Entry| entry.user_data() != PROBE) {
+            return Err(io::Error::other("io_uring does not complete"));
+        }
+        Ok(Self {
+            ring,
+            file: Arc::clone(file),
+            submission: Mutex::new(()),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            broken: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn submit(self: &Arc<Self>, runs: Vec<Run>) -> DeviceTicket {
+        let group = Arc::new(Group { left: AtomicUsize::new(runs.len()), error: Mutex::new(None) });
+        let queue = self.submission.lock();
+        let mut queued = 0;
+        for run in runs {
+            if self.broken.load(Ordering::Relaxed) {
+                group.finish(run.write_from(&*self.file, 0));
+                continue;
+            }
+            if self.state.lock().in_flight >= DEPTH as usize {
+                self.enter_submissions(&mut queued);
+                self.wait_until(|state| state.in_flight < DEPTH as usize);
+            }
+            self.push(run, &group);
+            queued += 1;
+        }
+        self.enter_submissions(&mut queued);
+        drop(queue);
+        DeviceTicket::new(RingTicket { ring: Arc::clone(self), group })
+    }
+
+    /// Puts a write into the submission queue. The caller holds the submission lock and has left room.
+    fn push(&self, run: Run, group: &Arc<Group>) {
+        let vectors = run
+            .parts
+            .iter()
+            .map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() })
+            .collect();
+        let operation = Operation { run, vectors, group: Arc::clone(group) };
+        let mut state = self.state.lock();
+        let index = state.free.pop().unwrap_or(state.operations.len());
+        let entry = opcode::Writev::new(
+            types::Fd(self.file.as_raw_fd()),
+            operation.vectors.as_ptr(),
+            operation.vectors.len() as u32,
+        )
+        .offset(operation.run.at)
+        .build()
+        .user_data(index as u64);
+        if index == state.operations.len() {
+            state.operations.push(Some(operation));
+        } else {
+            state.operations[index] = Some(operation);
+        }
+        state.in_flight += 1;
+        drop(state);
+        // SAFETY: the submission lock makes this the only user of the submission queue. Vectors and data belong to the
+        // operation, which stays in `operations` until its completion has been reaped; `file` lives as long as the ring.
+        let pushed = unsafe { self.ring.submission_shared().push(&entry) };
+        if pushed.is_err() {
+            self.give_up(&[index], &io::Error::other("io_uring submission queue is full"));
+        }
+    }
+
+    /// Hands what is queued to the kernel. The caller holds the submission lock.
+    fn enter_submissions(&self, queued: &mut u32) {
+        let mut retries = 0;
+        while *queued > 0 {
+            match self.ring.submit() {
+                Ok(taken) => *queued = queued.saturating_sub(taken as u32),
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                Err(error)
+                    if retries < SUBMIT_RETRIES
+                        && matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM)) =>
+                {
+                    retries += 1;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(error) => {
+                    tracing::error!(%error, "io_uring takes no more writes");
+                    self.broken.store(true, Ordering::Relaxed);
+                    let all: Vec<usize> = (0..self.state.lock().operations.len()).collect();
+                    self.give_up(&all, &error);
+                    *queued = 0;
+                }
+            }
+        }
+    }
+
+    /// Fails these writes. Whether the kernel has seen them is not known, so their memory is never given back.
+    fn give_up(&self, indices: &[usize], error: &io::Error) {
+        let mut state = self.state.lock();
+        for index in indices {
+            if let Some(operation) = state.operations.get_mut(*index).and_then(Option::take) {
+                state.in_flight -= 1;
+                let copy =
+                    error.raw_os_error().map_or_else(|| io::Error::from(error.kind()), io::Error::from_raw_os_error);
+                operation.group.finish(Err(copy));
+                std::mem::forget(operation);
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits until `is_met`, reaping completions where nobody else does.
+    fn wait_until(&self, is_met: impl Fn(&State) -> bool) {
+        let mut state = self.state.lock();
+        loop {
+            if is_met(&state) {
+                return;
+            }
+            if state.reaping {
+                self.changed.wait(&mut state);
+                continue;
+            }
+            if self.reap(&mut state) {
+                continue;
+            }
+            state.reaping = true;
+            MutexGuard::unlocked(&mut state, || self.sleep_for_completion());
+            state.reaping = false;
+            self.reap(&mut state);
+            // Also when nothing came: the reaper's place is free again.
+            self.changed.notify_all();
+        }
+    }
+
+    fn sleep_for_completion(&self) {
+        // SAFETY: submits nothing and passes no argument.
+        let result = unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 1, EnterFlags::GETEVENTS.bits(), None) };
+        if let Err(error) = result
+            && error.raw_os_error() != Some(libc::EINTR)
+        {
+            // Completions are looked for again, just not at full speed.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Takes all completions that are there; whether there was any. Not while another thread is the reaper.
+    fn reap(&self, state: &mut State) -> bool {
+        // SAFETY: the state lock, and `reaping` while it is released, make this the only user of the completion queue.
+        let completions = unsafe { self.ring.completion_shared() };
+        let mut any = false;
+        for completion in completions {
+            let index = completion.user_data() as usize;
+            let Some(operation) = state.operations.get_mut(index).and_then(Option::take) else { continue };
+            state.free.push(index);
+            state.in_flight -= 1;
+            operation.group.finish(self.outcome(&operation.run, completion.result()));
+            any = true;
+        }
+        if any {
+            self.changed.notify_all();
+        }
+        any
+    }
+
+    /// What became of a write. The kernel cancels what it has queued for a thread that ends, and may write less than it
+    /// was asked to: the rest is written here.
+    fn outcome(&self, run: &Run, result: i32) -> io::Result<()> {
+        match result {
+            written if written >= 0 && written as usize == run.len => Ok(()),
+            written if written > 0 => run.write_from(&*self.file, written as usize),
+            0 => run.write_from(&*self.file, 0),
+            error if matches!(-error, libc::ECANCELED | libc::EINTR | libc::EAGAIN) => run.write_from(&*self.file, 0),
+            error => Err(io::Error::from_raw_os_error(-error)),
+        }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        self.wait_until(|state| state.in_flight == 0);
+    }
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring").field("in_flight", &self.state.lock().in_flight).finish()
+    }
+}
+
+#[derive(Debug)]
+struct RingTicket {
+    ring: Arc<Ring>,
+    group: Arc<Group>,
+}
+
+impl PendingWrites for RingTicket {
+    fn wait(self: Box<Self>) -> io::Result<()> {
+        self.ring.wait_until(|_| self.group.is_done());
+        self.group.error.lock().take().map_or(Ok(()), Err)
+    }
+
+    fn is_done(&self) -> bool {
+        if !self.group.is_done() {
+            let mut state = self.ring.state.lock();
+            if !state.reaping {
+                self.ring.reap(&mut state);
+            }
+        }
+        self.group.is_done()
+    }
+}

@@ -1,0 +1,248 @@
+//! The volume: its devices, its chunks, and what is known of both.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use ubtrfs_format::items::{ChunkItem, DevItem};
+use ubtrfs_format::{ChecksumType, DeviceId, Logical, Superblock, Uuid};
+
+use crate::buffer::Buffer;
+use crate::chunk_map::ChunkMap;
+use crate::device::{Device, DeviceCounters};
+use crate::error::{Error, Result};
+use crate::in_flight::InFlight;
+
+/// Devices as one logical address space. All methods may be called by many threads at once.
+#[derive(Debug)]
+pub struct Volume {
+    pub(crate) members: Vec<Member>,
+    pub(crate) map: RwLock<ChunkMap>,
+    pub(crate) superblock: RwLock<Superblock>,
+    node_size: u32,
+    sector_size: u32,
+    checksum: ChecksumType,
+    fsid: Uuid,
+    metadata_fsid: Uuid,
+    chunk_tree_uuid: Uuid,
+    read_only: AtomicBool,
+    /// Repairs begin when the volume is open: nothing is written before the caller has seen what it is.
+    is_open: bool,
+    /// Writes that have been submitted and not yet waited for.
+    pub(crate) in_flight: Arc<InFlight>,
+    /// Shared by those who submit writes; a repair holds it alone, so that it never undoes a newer write.
+    pub(crate) submissions: RwLock<()>,
+    /// Held while superblocks are written.
+    pub(crate) publishing: Mutex<()>,
+    pub(crate) checksum_errors: AtomicU64,
+    pub(crate) repairs: AtomicU64,
+}
+
+/// One device of the volume.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) devid: DeviceId,
+    pub(crate) item: Mutex<DevItem>,
+    /// The primary superblock as last read or written.
+    pub(crate) primary: Mutex<Buffer>,
+}
+
+/// What a volume is made of when it is opened.
+pub(crate) struct Parts {
+    pub(crate) superblock: Superblock,
+    pub(crate) members: Vec<Member>,
+    pub(crate) map: ChunkMap,
+    pub(crate) read_only: bool,
+}
+
+/// How much a volume has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VolumeCounters {
+    /// The sum over all devices.
+    pub devices: DeviceCounters,
+    /// Copies of tree blocks and data sectors that were found bad.
+    pub checksum_errors: u64,
+    /// Copies of tree blocks and data sectors that were rewritten.
+    pub repairs: u64,
+}
+
+impl Member {
+    pub(crate) fn new(device: Arc<dyn Device>, item: DevItem, primary: Buffer) -> Self {
+        Self { device, devid: item.devid, item: Mutex::new(item), primary: Mutex::new(primary) }
+    }
+}
+
+impl Volume {
+    pub(crate) fn assemble(parts: Parts) -> Self {
+        let superblock = parts.superblock;
+        Self {
+            members: parts.members,
+            map: RwLock::new(parts.map),
+            node_size: superblock.node_size,
+            sector_size: superblock.sector_size,
+            checksum: superblock.checksum,
+            fsid: superblock.fsid,
+            metadata_fsid: superblock.metadata_fsid(),
+            chunk_tree_uuid: Uuid::NIL,
+            superblock: RwLock::new(superblock),
+            read_only: AtomicBool::new(parts.read_only),
+            is_open: false,
+            in_flight: Arc::default(),
+            submissions: RwLock::new(()),
+            publishing: Mutex::new(()),
+            checksum_errors: AtomicU64::new(0),
+            repairs: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes over what the chunk tree says, which from now on is all that counts.
+    pub(crate) fn adopt_chunk_tree(
+        &mut self,
+        chunk_tree_uuid: Uuid,
+        chunks: Vec<(Logical, ChunkItem)>,
+        devices: Vec<DevItem>,
+    ) -> Result<()> {
+        for item in &devices {
+            let member = self.member(item.devid)?;
+            if member.item.lock().uuid != item.uuid {
+                return Err(Error::WrongDevice(item.devid));
+            }
+            if !self.is_read_only() && member.device.size() < item.total_bytes {
+                let have = member.device.size();
+                return Err(Error::Truncated { devid: item.devid, have, need: item.total_bytes });
+            }
+            *member.item.lock() = *item;
+        }
+        if let Some(member) = self.members.iter().find(|member| !devices.iter().any(|item| item.devid == member.devid))
+        {
+            return Err(Error::UnlistedDevice(member.devid));
+        }
+        let mut map = ChunkMap::default();
+        for (start, item) in chunks {
+            map.insert(start, item, self.sector_size, |devid| self.device_bytes(devid))?;
+        }
+        for (chunk, item) in self.map.read().iter() {
+            if map.get(chunk) != Some(item) {
+                return Err(Error::BadChunk {
+                    chunk,
+                    what: "the superblock's system chunk is not that of the chunk tree",
+                });
+            }
+        }
+        self.map = RwLock::new(map);
+        self.chunk_tree_uuid = chunk_tree_uuid;
+        self.is_open = true;
+        Ok(())
+    }
+
+    /// The superblock as last read or written.
+    pub fn superblock(&self) -> Superblock {
+        self.superblock.read().clone()
+    }
+
+    /// Bytes of a tree block.
+    pub fn node_size(&self) -> u32 {
+        self.node_size
+    }
+
+    /// Bytes of a data sector.
+    pub fn sector_size(&self) -> u32 {
+        self.sector_size
+    }
+
+    /// The checksum algorithm of tree blocks and data.
+    pub fn checksum(&self) -> ChecksumType {
+        self.checksum
+    }
+
+    /// The id that users see.
+    pub fn fsid(&self) -> Uuid {
+        self.fsid
+    }
+
+    /// The id that tree blocks carry.
+    pub fn metadata_fsid(&self) -> Uuid {
+        self.metadata_fsid
+    }
+
+    /// The id of the chunk tree, which every tree block carries.
+    pub fn chunk_tree_uuid(&self) -> Uuid {
+        self.chunk_tree_uuid
+    }
+
+    /// Whether writes are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Acquire)
+    }
+
+    /// Refuses all writes from now on. There is no way back.
+    pub fn set_read_only(&self) {
+        self.read_only.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn may_repair(&self) -> bool {
+        self.is_open && !self.is_read_only()
+    }
+
+    pub(crate) fn require_writable(&self) -> Result<()> {
+        if self.is_read_only() { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    pub(crate) fn member(&self, devid: DeviceId) -> Result<&Member> {
+        self.members.iter().find(|member| member.devid == devid).ok_or(Error::MissingDevice(devid))
+    }
+
+    fn device_bytes(&self, devid: DeviceId) -> Option<u64> {
+        self.member(devid).ok().map(|member| member.item.lock().total_bytes)
+    }
+
+    /// Makes a chunk known, so that its addresses can be written and read.
+    pub fn add_chunk(&self, start: Logical, chunk: ChunkItem) -> Result<()> {
+        self.map.write().insert(start, chunk, self.sector_size, |devid| self.device_bytes(devid))
+    }
+
+    /// Forgets the chunk that starts at `start`; `Unmapped` if there is none.
+    pub fn remove_chunk(&self, start: Logical) -> Result<()> {
+        if self.map.write().remove(start) { Ok(()) } else { Err(Error::Unmapped { at: start, len: 0 }) }
+    }
+
+    /// All chunks, by address.
+    pub fn chunks(&self) -> Vec<(Logical, ChunkItem)> {
+        self.map.read().iter().map(|(start, item)| (start, item.clone())).collect()
+    }
+
+    /// The logical ranges of the chunk at `start` that must stay unused, since copies of the superblock lie there.
+    /// Sorted, apart from each other.
+    pub fn superblock_ranges(&self, start: Logical) -> Vec<Range<Logical>> {
+        let ranges = self.map.read().reserved(start);
+        ranges.into_iter().map(|range| Logical(range.start)..Logical(range.end)).collect()
+    }
+
+    /// The devices' items, by device number.
+    pub fn devices(&self) -> Vec<DevItem> {
+        self.members.iter().map(|member| *member.item.lock()).collect()
+    }
+
+    /// Changes a device's item (bytes used, size), as its next superblock and [`Volume::devices`] will show it.
+    pub fn set_device_item(&self, item: DevItem) -> Result<()> {
+        let member = self.member(item.devid)?;
+        if member.device.size() < item.total_bytes {
+            let have = member.device.size();
+            return Err(Error::Truncated { devid: item.devid, have, need: item.total_bytes });
+        }
+        *member.item.lock() = item;
+        Ok(())
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> VolumeCounters {
+        let devices = self.members.iter().map(|member| member.device.counters());
+        VolumeCounters {
+            devices: devices.fold(DeviceCounters::default(), DeviceCounters::plus),
+            checksum_errors: self.checksum_errors.load(Ordering::Relaxed),
+            repairs: self.repairs.load(Ordering::Relaxed),
+        }
+    }
+}

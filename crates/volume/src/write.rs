@@ -1,0 +1,177 @@
+//! Writing, waiting and barriers. What has been reached is proven by tokens that nobody else can make.
+
+use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
+
+use crate::buffer::SharedBuffer;
+use crate::chunk_map::Place;
+use crate::device::{DeviceTicket, DeviceWrite};
+use crate::error::{Error, Result};
+use crate::in_flight::Registration;
+use crate::volume::Volume;
+
+/// One write of the volume.
+#[derive(Clone, Debug)]
+pub struct Write {
+    /// Where.
+    pub at: Logical,
+    /// What: a multiple of the sector size.
+    pub data: SharedBuffer,
+}
+
+/// Writes under way. Dropping it waits for them, but loses their errors.
+#[must_use = "only `Volume::wait` tells whether the writes succeeded"]
+#[derive(Debug)]
+pub struct Ticket {
+    parts: Vec<(DeviceId, DeviceTicket)>,
+    _in_flight: Registration,
+}
+
+/// Proof that certain writes have completed, though they may not be durable.
+#[must_use = "completed writes are durable only after a flush"]
+#[derive(Debug)]
+pub struct Written(());
+
+/// Proof that writes completed and that all devices were flushed afterwards.
+#[must_use = "a flush that no superblock follows publishes nothing"]
+#[derive(Debug)]
+pub struct Flushed(());
+
+impl Written {
+    /// Proof that no write failed because there was none.
+    pub fn nothing() -> Self {
+        Self(())
+    }
+
+    /// Proof of both sets of writes.
+    pub fn merge(self, _other: Self) -> Self {
+        self
+    }
+}
+
+impl Ticket {
+    /// Whether waiting would return at once.
+    pub fn is_done(&self) -> bool {
+        self.parts.iter().all(|(_, ticket)| ticket.is_done())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        let mut result = Ok(());
+        for (devid, ticket) in self.parts.drain(..) {
+            if let Err(source) = ticket.wait() {
+                result = result.and(Err(Error::Write { devid, source }));
+            }
+        }
+        result
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Err(error) = self.finish() {
+            tracing::error!(%error, "a write failed that nobody waited for");
+        }
+    }
+}
+
+impl Volume {
+    /// Starts writes to all copies of their addresses, in no particular order.
+    pub fn submit(&self, writes: Vec<Write>) -> Result<Ticket> {
+        self.require_writable()?;
+        let sector = u64::from(self.sector_size());
+        let mut batches: Vec<(DeviceId, Vec<DeviceWrite>)> = Vec::with_capacity(self.members.len());
+        let mut ranges = Vec::with_capacity(writes.len());
+        let map = self.map.read();
+        for write in &writes {
+            let len = write.data.len() as u64;
+            if !write.at.0.is_multiple_of(sector) || !len.is_multiple_of(sector) {
+                return Err(Error::BadRequest("a write is not aligned to sectors"));
+            }
+            ranges.push(write.at.0..write.at.0.saturating_add(len));
+            let mut done = 0;
+            for piece in map.pieces(write.at, len)? {
+                if !piece.writable {
+                    return Err(Error::Unwritable { profile: "RAID5 and RAID6" });
+                }
+                let data = write.data.slice(done..done + piece.len as usize);
+                done += piece.len as usize;
+                for Place { devid, at } in piece.copies {
+                    keep_superblocks(at, piece.len)?;
+                    let entry = DeviceWrite { at, data: data.clone() };
+                    match batches.iter_mut().find(|(id, _)| *id == devid) {
+                        Some((_, batch)) => batch.push(entry),
+                        None => batches.push((devid, vec![entry])),
+                    }
+                }
+            }
+        }
+        drop(map);
+        for (_, batch) in &mut batches {
+            // Neighbours next to each other, so that the device can join them; copies of one block are apart.
+            batch.sort_by_key(|write| write.at);
+        }
+        let registration = self.in_flight.register(ranges);
+        let _not_during_repairs = self.submissions.read();
+        let mut ticket = Ticket { parts: Vec::with_capacity(batches.len()), _in_flight: registration };
+        for (devid, batch) in batches {
+            ticket.parts.push((devid, self.member(devid)?.device.submit(batch)));
+        }
+        Ok(ticket)
+    }
+
+    /// Waits for writes. An error means that some of them may not have happened, on one device or all.
+    #[expect(clippy::unused_self, reason = "tickets belong to a volume, and waiting for them is its business")]
+    pub fn wait(&self, mut ticket: Ticket) -> Result<Written> {
+        ticket.finish().map(|()| Written(()))
+    }
+
+    /// A barrier on every device: makes durable what was written. After a failure nothing is known of what is
+    /// durable, so the volume turns read-only.
+    pub fn flush(&self, _written: Written) -> Result<Flushed> {
+        self.flush_devices().map(|()| Flushed(()))
+    }
+
+    pub(crate) fn flush_devices(&self) -> Result<()> {
+        let flush = |member: &crate::volume::Member| {
+            member.device.flush().map_err(|source| Error::Flush { devid: member.devid, source })
+        };
+        let result = match self.members.as_slice() {
+            [member] => flush(member),
+            members => std::thread::scope(|scope| {
+                let threads: Vec<_> = members.iter().map(|member| scope.spawn(move || flush(member))).collect();
+                let join = |thread: std::thread::ScopedJoinHandle<'_, Result<()>>| {
+                    thread.join().unwrap_or(Err(Error::BadRequest("a flush panicked")))
+                };
+                threads.into_iter().map(join).fold(Ok(()), Result::and)
+            }),
+        };
+        if result.is_err() {
+            self.set_read_only();
+        }
+        result
+    }
+
+    /// Tells the devices that the content of these addresses is no longer needed. Devices that can't discard ignore it.
+    pub fn discard(&self, at: Logical, len: u64) -> Result<()> {
+        self.require_writable()?;
+        let pieces = self.map.read().pieces(at, len)?;
+        for piece in pieces.iter().filter(|piece| piece.writable) {
+            for place in &piece.copies {
+                keep_superblocks(place.at, piece.len)?;
+                match self.member(place.devid)?.device.discard(place.at, piece.len) {
+                    Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {}
+                    other => other.map_err(|source| Error::Discard { devid: place.devid, source })?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An error where a range of a device holds a superblock: whoever writes there has lost count of what is free.
+fn keep_superblocks(at: Physical, len: u64) -> Result<()> {
+    let hits = |copy: &Physical| at.0 < copy.0 + SUPERBLOCK_SIZE as u64 && copy.0 < at.0.saturating_add(len);
+    if SUPERBLOCK_COPIES.iter().any(hits) {
+        return Err(Error::BadRequest("a write or discard that hits a superblock"));
+    }
+    Ok(())
+}

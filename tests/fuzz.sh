@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Runs each fuzz target for FUZZ_SECONDS (ten minutes) and stops at the first finding.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if [ ! -d fuzz/fuzz_targets ]; then
+    echo 'there are no fuzz targets (fuzz/fuzz_targets)'
+    exit 1
+fi
+if ! cargo +nightly --version >/dev/null 2>&1; then
+    echo 'missing: a nightly toolchain (rustup toolchain install nightly)'
+    exit 1
+fi
+if ! cargo +nightly fuzz --version >/dev/null 2>&1; then
+    echo 'missing: cargo-fuzz (cargo install cargo-fuzz)'
+    exit 1
+fi
+for file in fuzz/fuzz_targets/*.rs; do
+    name=$(basename "$file" .rs)
+    echo "== $name"
+    cargo +nightly fuzz run "$name" -- -max_total_time="${FUZZ_SECONDS:-600}" -rss_limit_mb=4096
+done

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Runs the tests: `run.sh test` what every change must pass, `run.sh soak` the long ones.
+#
+# Everything is built once, optimised but with assertions and overflow checks, by the profile "proof". Where the machine has
+# root, loop devices, the kernel's btrfs and /dev/fuse, UBTRFS_TEST_KERNEL=1 forbids tests to skip themselves; elsewhere
+# what was skipped is listed at the end.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mode=${1:-test}
+
+say() { printf '\n== %s\n' "$*"; }
+
+tests/install-packages.sh \
+    mkfs.btrfs=btrfs-progs fusermount3=fuse3 zstd=zstd setfattr=attr setfacl=acl git=git rsync=rsync sqlite3=sqlite3 \
+    fio=fio dbench=dbench stress-ng=stress-ng make=make cc=gcc ld=libc6-dev losetup=mount
+
+export PATH="$PATH:/usr/sbin:/sbin"
+target=${CARGO_TARGET_DIR:-$PWD/target}
+proof=(--profile proof)
+grep -q '^\[profile\.proof\]' Cargo.toml || proof+=(
+    --config 'profile.proof.inherits="release"'
+    --config 'profile.proof.debug-assertions=true'
+    --config 'profile.proof.overflow-checks=true'
+)
+log=$(mktemp)
+export UBTRFS_SKIP_LOG
+UBTRFS_SKIP_LOG=$(mktemp)
+trap 'rm -f "$log" "$UBTRFS_SKIP_LOG"' EXIT
+
+if [ "$mode" = test ]; then
+    say 'format and lints'
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets "${proof[@]}" -- -D warnings
+fi
+
+say 'build'
+cargo build --workspace --bins "${proof[@]}"
+export UBTRFS_BIN=$target/proof/ubtrfs
+
+lacking=()
+[ "$(id -u)" -eq 0 ] || lacking+=('root')
+[ -e /dev/loop-control ] || lacking+=('/dev/loop-control')
+[ -w /dev/fuse ] || lacking+=('/dev/fuse')
+grep -qw btrfs /proc/filesystems || modprobe btrfs 2>/dev/null || lacking+=("btrfs in the kernel")
+if [ ${#lacking[@]} -eq 0 ]; then
+    export UBTRFS_TEST_KERNEL=1
+    say 'tests, with the kernel as the other side'
+else
+    printf -v list '%s, ' "${lacking[@]}"
+    say "tests, without what needs: ${list%, }"
+fi
+
+words=(--workspace --no-fail-fast "${proof[@]}")
+if [ "$mode" = soak ]; then
+    export UBTRFS_SOAK=1 UBTRFS_SEEDS=${UBTRFS_SEEDS:-1-100} UBTRFS_MOUNT_LIMIT=${UBTRFS_MOUNT_LIMIT:-7200}
+    words+=(-- --include-ignored)
+fi
+status=0
+cargo test "${words[@]}" 2>&1 | tee "$log" || status=$?
+
+if [ -s "$UBTRFS_SKIP_LOG" ]; then
+    say 'skipped'
+    sort -u "$UBTRFS_SKIP_LOG"
+fi
+say 'summary'
+grep -E '^test .* FAILED$' "$log" | sort -u || true
+awk '/^ +(Running|Doc-tests) / { name = ($1 == "Running") ? $2 " " $3 : "doc " $2 } /^test result/ { print name ": " $0 }' "$log" |
+    sed 's/ (target.*)//; s/unittests //'
+grep -E '^test result' "$log" | awk '{ passed += $4; failed += $6 } END { printf "test result: %s. %d passed; %d failed\n", failed ? "FAILED" : "ok", passed, failed }'
+exit "$status"
