@@ -6,14 +6,22 @@
 
 mod block;
 mod cache;
+mod dirty;
+mod edit;
 mod error;
+mod merge;
+mod patch;
 mod range;
 mod tree;
 mod walk;
 
 pub use block::{Block, Geometry, NodeRef, Root};
 pub use cache::{CacheCounters, NodeCache, NodeSource};
+pub use dirty::{DirtyNodes, Working, WorkingTree, patch_in_place};
+pub use edit::{Edit, EditBatch};
 pub use error::{BoxError, Error, Result};
+pub use merge::{FreedNode, NodeAllocator, merge};
+pub use patch::Patch;
 pub use range::{Range, RangeRev};
 pub use tree::{Item, Reader, Snapshot, Tree};
 pub use walk::Walk;

@@ -1,0 +1,117 @@
+//! Nodes of the commit under way.
+
+use std::collections::HashMap;
+
+use ubtrfs_format::{Generation, Key, LeafBuilder, Logical, Node};
+
+use crate::tree::{Reader, Tree};
+use crate::{Block, Error, Geometry, NodeCache, NodeRef, Result, Root};
+
+/// Nodes born in this commit and not yet submitted, of all its trees. Changing one again rewrites it in place.
+#[derive(Debug)]
+pub struct DirtyNodes {
+    generation: Generation,
+    geometry: Geometry,
+    nodes: HashMap<Logical, Block>,
+}
+
+impl DirtyNodes {
+    /// No nodes yet; all will be of `generation`.
+    pub fn new(generation: Generation, geometry: Geometry) -> Self {
+        Self { generation, geometry, nodes: HashMap::new() }
+    }
+
+    /// The commit's generation.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// What all nodes have in common.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// How many nodes there are.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether there is no node.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The node at this address. Its checksum is not set yet.
+    pub fn get(&self, bytenr: Logical) -> Option<&Block> {
+        self.nodes.get(&bytenr)
+    }
+
+    /// All nodes with their checksums set, by ascending address: ready to be written and to be put into the cache.
+    pub fn into_sealed(self) -> Vec<(Logical, Block)> {
+        let mut nodes: Vec<_> = self.nodes.into_iter().collect();
+        nodes.sort_unstable_by_key(|(bytenr, _)| *bytenr);
+        for (_, block) in &mut nodes {
+            LeafBuilder::seal(block.bytes_mut(), self.geometry.checksum);
+        }
+        nodes
+    }
+
+    /// The node that a pointer leads to, if it is one of these.
+    pub(crate) fn find(&self, at: &NodeRef) -> Option<&Block> {
+        if at.generation == self.generation { self.nodes.get(&at.bytenr) } else { None }
+    }
+
+    pub(crate) fn insert(&mut self, bytenr: Logical, block: Block) {
+        self.nodes.insert(bytenr, block);
+    }
+
+    pub(crate) fn remove(&mut self, bytenr: Logical) -> Option<Block> {
+        self.nodes.remove(&bytenr)
+    }
+}
+
+/// Reads the commit's own nodes where there are any, and the cache's otherwise.
+#[derive(Clone, Copy, Debug)]
+pub struct Working<'a> {
+    dirty: &'a DirtyNodes,
+    cache: &'a NodeCache,
+}
+
+impl Reader for Working<'_> {
+    fn fetch(&self, at: &NodeRef) -> Result<Block> {
+        self.dirty.find(at).map_or_else(|| self.cache.fetch(at), |block| Ok(block.clone()))
+    }
+}
+
+/// A tree in the middle of a commit.
+pub type WorkingTree<'a> = Tree<Working<'a>>;
+
+impl<'a> WorkingTree<'a> {
+    /// The tree under `root`, whose new nodes are in `dirty` and whose old ones come from `cache`.
+    pub fn new(cache: &'a NodeCache, dirty: &'a DirtyNodes, root: Root) -> Self {
+        Self::with_reader(Working { dirty, cache }, root)
+    }
+}
+
+/// Overwrites an item with as many bytes as it has, in a node of this commit. No node moves, so nothing else changes.
+pub fn patch_in_place(root: &Root, key: &Key, bytes: &[u8], dirty: &mut DirtyNodes) -> Result<()> {
+    let not_in_place = || Error::NotInPlace { tree: root.owner, key: *key };
+    let mut at = NodeRef::root(root);
+    let place = loop {
+        let block = dirty.find(&at).ok_or_else(not_in_place)?;
+        match at.view(block)? {
+            Node::Leaf(leaf) => {
+                let old = leaf.search(key).ok().and_then(|slot| leaf.data(slot)).ok_or_else(not_in_place)?;
+                if old.len() != bytes.len() {
+                    return Err(not_in_place());
+                }
+                let start = block.offset_of(old);
+                break start..start + old.len();
+            }
+            Node::Internal(node) => at = at.child(&node, node.slot_for(key)).ok_or_else(not_in_place)?,
+        }
+    };
+    let leaf = dirty.nodes.get_mut(&at.bytenr).ok_or_else(not_in_place)?;
+    leaf.bytes_mut().get_mut(place).ok_or_else(not_in_place)?.copy_from_slice(bytes);
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! The part of a batch that concerns one node.
+
+use ubtrfs_format::Key;
+
+use crate::{Edit, NodeRef};
+
+/// Edits and deleted ranges, both in order; consumed from the left.
+#[derive(Clone, Copy)]
+pub(super) struct Changes<'a> {
+    pub(super) edits: &'a [(Key, &'a Edit)],
+    /// First and last keys. They may reach beyond the node.
+    pub(super) ranges: &'a [(Key, Key)],
+}
+
+impl<'a> Changes<'a> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.edits.is_empty() && self.ranges.is_empty()
+    }
+
+    /// Takes what concerns `child`, the next node in order. Edits below its first key are its own as well: what comes
+    /// before it has been taken.
+    pub(super) fn take_for(&mut self, child: &NodeRef) -> Self {
+        let below = |key: &Key| child.upper.is_none_or(|upper| *key < upper);
+        let first = child.first_key.unwrap_or(Key::MIN);
+        let count = match self.edits.first() {
+            Some((key, _)) if below(key) => self.edits.partition_point(|(key, _)| below(key)),
+            _ => 0,
+        };
+        let edits;
+        (edits, self.edits) = self.edits.split_at(count);
+        let passed = self.ranges.iter().take_while(|(_, last)| *last < first).count();
+        self.ranges = &self.ranges[passed..];
+        let reaching = match self.ranges.first() {
+            Some((start, _)) if below(start) => self.ranges.partition_point(|(start, _)| below(start)),
+            _ => 0,
+        };
+        Self { edits, ranges: &self.ranges[..reaching] }
+    }
+
+    /// The next edit, if its key is `wanted`.
+    pub(super) fn next_edit(&mut self, wanted: impl Fn(Key) -> bool) -> Option<(Key, &'a Edit)> {
+        let (first, rest) = self.edits.split_first()?;
+        wanted(first.0).then(|| {
+            self.edits = rest;
+            *first
+        })
+    }
+
+    /// Whether a range deletes `key`. Keys must come in ascending order.
+    pub(super) fn deletes(&mut self, key: &Key) -> bool {
+        while let Some(((_, last), rest)) = self.ranges.split_first()
+            && last < key
+        {
+            self.ranges = rest;
+        }
+        self.ranges.first().is_some_and(|(first, _)| first <= key)
+    }
+}

@@ -1,0 +1,207 @@
+//! The entries of nodes that are being rebuilt.
+
+use std::ops::Range;
+
+use ubtrfs_format::{
+    ChildPointer, Header, ITEM_HEADER_SIZE, InternalBuilder, KEY_POINTER_SIZE, Key, LeafBuilder, Node, Result,
+    leaf_data_size,
+};
+
+use crate::Block;
+
+/// The entries of one node to be, or of several neighbours: more than one node holds, or less.
+#[derive(Debug)]
+pub(super) enum Contents {
+    Items(Items),
+    Children(Vec<ChildPointer>),
+}
+
+/// Items in order of their keys, their data in one buffer.
+#[derive(Debug, Default)]
+pub(super) struct Items {
+    places: Vec<(Key, Range<usize>)>,
+    data: Vec<u8>,
+}
+
+impl Items {
+    pub(super) fn with_capacity(bytes: usize) -> Self {
+        Self { places: Vec::new(), data: Vec::with_capacity(bytes) }
+    }
+
+    pub(super) fn push(&mut self, key: Key, data: &[u8]) {
+        let start = self.data.len();
+        self.data.extend_from_slice(data);
+        self.places.push((key, start..self.data.len()));
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(super) fn key(&self, index: usize) -> Option<Key> {
+        self.places.get(index).map(|(key, _)| *key)
+    }
+}
+
+impl Contents {
+    pub(super) fn of(node: &Node<'_>) -> Self {
+        match node {
+            Node::Leaf(leaf) => {
+                let mut items = Items::default();
+                leaf.iter().for_each(|(key, data)| items.push(key, data));
+                Self::Items(items)
+            }
+            Node::Internal(internal) => Self::Children(internal.iter().collect()),
+        }
+    }
+
+    /// Bytes of entries that one node of this kind holds.
+    pub(super) fn capacity(&self, node_size: usize) -> usize {
+        match self {
+            Self::Items(_) => leaf_data_size(node_size),
+            Self::Children(_) => InternalBuilder::capacity(node_size) * KEY_POINTER_SIZE,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Items(items) => items.len(),
+            Self::Children(children) => children.len(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes that the entries take in nodes.
+    pub(super) fn used(&self) -> usize {
+        match self {
+            Self::Items(items) => items.data.len() + items.len() * ITEM_HEADER_SIZE,
+            Self::Children(children) => children.len() * KEY_POINTER_SIZE,
+        }
+    }
+
+    pub(super) fn key(&self, index: usize) -> Option<Key> {
+        match self {
+            Self::Items(items) => items.key(index),
+            Self::Children(children) => children.get(index).map(|child| child.key),
+        }
+    }
+
+    /// Adds the entries of a right neighbour, which is of the same level.
+    pub(super) fn append(&mut self, right: Self) {
+        match (self, right) {
+            (Self::Items(left), Self::Items(right)) => {
+                let shift = left.data.len();
+                left.data.extend_from_slice(&right.data);
+                let moved = right.places.into_iter().map(|(key, at)| (key, at.start + shift..at.end + shift));
+                left.places.extend(moved);
+            }
+            (Self::Children(left), Self::Children(right)) => left.extend(right),
+            (Self::Items(_), Self::Children(_)) | (Self::Children(_), Self::Items(_)) => {
+                debug_assert!(false, "neighbours are of one level");
+            }
+        }
+    }
+
+    fn weight(&self, index: usize) -> usize {
+        match self {
+            Self::Items(items) => items.places.get(index).map_or(0, |(_, at)| at.len() + ITEM_HEADER_SIZE),
+            Self::Children(_) => KEY_POINTER_SIZE,
+        }
+    }
+
+    /// Which entries go into which node. `full`: all nodes but the last are filled to the brim, as suits entries that
+    /// keep being appended; otherwise they get about the same. No entries: one empty node.
+    pub(super) fn partition(&self, node_size: usize, full: bool) -> Vec<Range<usize>> {
+        let capacity = self.capacity(node_size);
+        let mut groups = Vec::with_capacity(1);
+        let mut left = self.used();
+        let mut start = 0;
+        loop {
+            let target = if full { capacity } else { left.div_ceil(left.div_ceil(capacity).max(1)) };
+            let (mut end, mut size) = (start, 0);
+            while end < self.len() {
+                let weight = self.weight(end);
+                if end > start && (size + weight > capacity || size + weight / 2 > target) {
+                    break;
+                }
+                size += weight;
+                end += 1;
+            }
+            groups.push(start..end);
+            left -= size;
+            start = end;
+            if start == self.len() {
+                return groups;
+            }
+        }
+    }
+
+    /// The node with the entries of `group`.
+    pub(super) fn build(&self, group: Range<usize>, header: Header, node_size: usize) -> Result<Block> {
+        let mut block = Block::zeroed(node_size);
+        match self {
+            Self::Items(items) => {
+                let mut builder = LeafBuilder::new(block.bytes_mut());
+                for (key, place) in &items.places[group] {
+                    builder.push(*key, &items.data[place.clone()])?;
+                }
+                builder.finish(header);
+            }
+            Self::Children(children) => {
+                let mut builder = InternalBuilder::new(block.bytes_mut());
+                for child in &children[group] {
+                    builder.push(*child)?;
+                }
+                builder.finish(header);
+            }
+        }
+        Ok(block)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ubtrfs_format::ItemType;
+
+    fn contents(sizes: &[usize]) -> Contents {
+        let mut items = Items::default();
+        for (index, size) in sizes.iter().enumerate() {
+            items.push(Key::new(1, ItemType(1), index as u64), &vec![0; *size]);
+        }
+        Contents::Items(items)
+    }
+
+    #[test]
+    fn appended_entries_fill_nodes_and_others_are_halved() {
+        let capacity = leaf_data_size(4096);
+        let contents = contents(&[75; 41]);
+        assert!(contents.used() > capacity);
+        assert_eq!(contents.partition(4096, true), [0..39, 39..41]);
+        assert_eq!(contents.partition(4096, false), [0..21, 21..41]);
+    }
+
+    #[test]
+    fn any_sizes_fit_their_nodes() {
+        let capacity = leaf_data_size(4096);
+        let max = ubtrfs_format::max_item_size(4096);
+        for sizes in [vec![max; 5], vec![max, 0, max, 0, 0], vec![0, max, 1, 2000, 2000, 1, max], vec![max / 2 + 1; 7]]
+        {
+            let contents = contents(&sizes);
+            for full in [false, true] {
+                let groups = contents.partition(4096, full);
+                let mut next = 0;
+                for group in groups {
+                    assert!(group.start == next && group.end > next);
+                    assert!(group.clone().map(|index| contents.weight(index)).sum::<usize>() <= capacity);
+                    next = group.end;
+                }
+                assert_eq!(next, sizes.len());
+            }
+        }
+        assert_eq!(contents(&[]).partition(4096, false), [0..0]);
+    }
+}

@@ -1,0 +1,77 @@
+//! Joining of under-full neighbours.
+
+use super::{Contents, Merger, Open, Piece};
+use crate::{NodeRef, Result};
+
+impl Merger<'_> {
+    /// Drops empty pieces of one level and joins small ones with a neighbour under the same parent.
+    pub(super) fn join(&mut self, pieces: Vec<Piece>) -> Result<Vec<Piece>> {
+        let mut joined: Vec<Piece> = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            match (joined.last_mut(), piece) {
+                (_, Piece::Open(open)) if open.contents.is_empty() => self.release(open.homes)?,
+                (Some(Piece::Open(left)), Piece::Open(right)) if self.belong_together(left, &right) => {
+                    left.append(right);
+                }
+                (_, piece) => joined.push(piece),
+            }
+        }
+        let mut index = 0;
+        while index < joined.len() {
+            let small = matches!(&joined[index], Piece::Open(open) if self.is_small(open));
+            let Some(neighbour) = small.then(|| self.neighbour(&joined, index)).flatten() else {
+                index += 1;
+                continue;
+            };
+            if let Piece::Kept(at) = joined[neighbour] {
+                joined[neighbour] = Piece::Open(self.open(&at)?);
+            }
+            // The result may still be small, so it is looked at next.
+            index = neighbour.min(index);
+            if let (Piece::Open(right), Some(Piece::Open(left))) = (joined.remove(index + 1), joined.get_mut(index)) {
+                left.append(right);
+            }
+        }
+        Ok(joined)
+    }
+
+    /// Whether two pieces that are to be written in any case are better written as one.
+    fn belong_together(&self, left: &Open, right: &Open) -> bool {
+        let (used, capacity) = (left.contents.used() + right.contents.used(), left.contents.capacity(self.node_size));
+        self.is_small(left) || self.is_small(right) || used <= capacity * 3 / 4
+    }
+
+    /// Less than a third of a node, and not where the tree grows.
+    fn is_small(&self, open: &Open) -> bool {
+        !open.tail && open.contents.used() < open.contents.capacity(self.node_size) / 3
+    }
+
+    /// The neighbour that a small piece joins: one that is written in any case, or else one of this commit, or else
+    /// any that no snapshot may share.
+    fn neighbour(&self, pieces: &[Piece], index: usize) -> Option<usize> {
+        let cost = |place: usize| match pieces.get(place)? {
+            Piece::Open(_) => Some(0),
+            Piece::Kept(at) if self.may_be_shared(at) => None,
+            Piece::Kept(at) => Some(if self.dirty.find(at).is_some() { 1 } else { 2 }),
+        };
+        let sides = [index.checked_sub(1), Some(index + 1)];
+        sides.into_iter().flatten().filter_map(|place| Some((cost(place)?, place))).min().map(|(_, place)| place)
+    }
+
+    /// Opens a node that no edit touched.
+    fn open(&mut self, at: &NodeRef) -> Result<Open> {
+        let block = self.read(at)?;
+        let contents = Contents::of(&at.view(&block)?);
+        let homes = self.retire(at, &block)?;
+        Ok(Open { contents, homes, tail: false })
+    }
+}
+
+impl Open {
+    /// Adds the entries of the right neighbour.
+    fn append(&mut self, right: Self) {
+        self.contents.append(right.contents);
+        self.homes.extend(right.homes);
+        self.tail = right.tail;
+    }
+}

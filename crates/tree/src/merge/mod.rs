@@ -1,0 +1,342 @@
+//! Bulk update: a root and a batch of edits give a new root.
+
+mod changes;
+mod contents;
+mod join;
+
+use std::sync::Arc;
+
+use ubtrfs_format::{
+    BACKREF_REV_MIXED, ChildPointer, Generation, Header, Internal, Key, Leaf, Logical, MAX_LEVEL, Node, NodeFlags,
+    TreeId, max_item_size,
+};
+
+use self::changes::Changes;
+use self::contents::{Contents, Items};
+use crate::{Block, DirtyNodes, Edit, EditBatch, Error, NodeCache, NodeRef, Result, Root};
+
+/// Where nodes get their space.
+pub trait NodeAllocator {
+    /// The address of free space for a node of `owner` at `level`. The space stays the node's until it is freed.
+    fn allocate(&mut self, owner: TreeId, level: u8) -> Result<Logical>;
+
+    /// The tree no longer uses this node.
+    fn free(&mut self, node: FreedNode) -> Result<()>;
+}
+
+/// A node that its tree no longer uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreedNode {
+    /// Its address.
+    pub bytenr: Logical,
+    /// The tree that its header names.
+    pub owner: TreeId,
+    /// Its generation.
+    pub generation: Generation,
+    /// Its level.
+    pub level: u8,
+    /// It was allocated in this commit and never submitted: no superblock and no log has ever referred to it.
+    pub born_in_this_commit: bool,
+}
+
+/// Merges `edits` into the tree under `root`, or makes a new tree, and returns the new root.
+///
+/// Every touched node is written once, into `dirty`. Nodes that no edit touches are not read (but for a neighbour that
+/// an under-full node is joined with) and keep their address; so does a leaf whose edits change nothing, and a node that
+/// `dirty` held already. New nodes are of `owner` and of the generation of `dirty`. A tree without items is one empty leaf.
+///
+/// `removed` hears of every item of the tree that a delete or a deleted range removes or a put replaces (also by the
+/// same bytes), and of those that a patch changes or removes, with the bytes that the tree held.
+///
+/// No node of a generation up to `last_snapshot` (if that is not 0) is changed: [`Error::Shared`]. After any error, the
+/// tree under `root` is as it was, but `dirty` and the allocator are not: the commit has to be given up.
+#[expect(clippy::too_many_arguments, reason = "a merge has that many sides, and each caller has them apart")]
+pub fn merge(
+    cache: &Arc<NodeCache>,
+    root: Option<Root>,
+    owner: TreeId,
+    edits: &EditBatch,
+    dirty: &mut DirtyNodes,
+    allocator: &mut dyn NodeAllocator,
+    last_snapshot: Generation,
+    removed: &mut dyn FnMut(&Key, &[u8]),
+) -> Result<Root> {
+    let node_size = dirty.geometry().node_size as usize;
+    let mut merger = Merger { cache, owner, dirty, allocator, last_snapshot, removed, node_size };
+    let (keys, ranges) = (edits.iter().map(|(key, edit)| (*key, edit)).collect::<Vec<_>>(), ranges_of(edits));
+    let changes = Changes { edits: &keys, ranges: &ranges };
+    match root {
+        None => {
+            let (items, _) = merger.merge_items(None, std::iter::empty(), changes)?;
+            merger.make_root(0, Open { contents: Contents::Items(items), homes: Vec::new(), tail: true })
+        }
+        Some(root) if edits.is_empty() => Ok(root),
+        Some(root) => match merger.update(&NodeRef::root(&root), changes)? {
+            Piece::Kept(_) => Ok(root),
+            Piece::Open(open) => merger.make_root(root.level, open),
+        },
+    }
+}
+
+fn ranges_of(edits: &EditBatch) -> Vec<(Key, Key)> {
+    edits.deleted_ranges().map(std::ops::RangeInclusive::into_inner).collect()
+}
+
+/// A part of a level after the edits below it have been merged.
+enum Piece {
+    /// A node that stays as it is.
+    Kept(NodeRef),
+    /// Entries that are yet to be written into nodes.
+    Open(Open),
+}
+
+/// Entries of one level that will become one or more nodes, or none.
+struct Open {
+    contents: Contents,
+    /// Addresses of this commit's nodes that held the entries: the new nodes take them first.
+    homes: Vec<Logical>,
+    /// At the right edge of the tree, and entries came only behind those that were there.
+    tail: bool,
+}
+
+struct Merger<'a> {
+    cache: &'a NodeCache,
+    owner: TreeId,
+    dirty: &'a mut DirtyNodes,
+    allocator: &'a mut dyn NodeAllocator,
+    last_snapshot: Generation,
+    removed: &'a mut dyn FnMut(&Key, &[u8]),
+    node_size: usize,
+}
+
+impl Merger<'_> {
+    fn read(&self, at: &NodeRef) -> Result<Block> {
+        self.dirty.find(at).map_or_else(|| self.cache.fetch(at), |block| Ok(block.clone()))
+    }
+
+    fn update(&mut self, at: &NodeRef, changes: Changes<'_>) -> Result<Piece> {
+        let block = self.read(at)?;
+        match at.view(&block)? {
+            Node::Leaf(leaf) => self.update_leaf(at, &block, leaf, changes),
+            Node::Internal(node) => self.update_internal(at, &block, node, changes),
+        }
+    }
+
+    fn update_leaf(&mut self, at: &NodeRef, block: &Block, leaf: Leaf<'_>, changes: Changes<'_>) -> Result<Piece> {
+        let (items, changed) = self.merge_items(Some(at.bytenr), leaf.iter(), changes)?;
+        if !changed {
+            return Ok(Piece::Kept(*at));
+        }
+        let homes = self.retire(at, block)?;
+        let last = leaf.len().wrapping_sub(1);
+        let tail = at.upper.is_none() && (leaf.is_empty() || items.key(last) == leaf.key(last));
+        Ok(Piece::Open(Open { contents: Contents::Items(items), homes, tail }))
+    }
+
+    fn update_internal(
+        &mut self,
+        at: &NodeRef,
+        block: &Block,
+        node: Internal<'_>,
+        mut changes: Changes<'_>,
+    ) -> Result<Piece> {
+        let mut pieces = Vec::with_capacity(node.len());
+        for child in (0..node.len()).filter_map(|slot| at.child(&node, slot)) {
+            let below = changes.take_for(&child);
+            pieces.push(if below.is_empty() { Piece::Kept(child) } else { self.update(&child, below)? });
+        }
+        if pieces.iter().all(|piece| matches!(piece, Piece::Kept(_))) {
+            return Ok(Piece::Kept(*at));
+        }
+        let mut children = Vec::with_capacity(pieces.len() + 1);
+        for piece in self.join(pieces)? {
+            match piece {
+                Piece::Kept(child) => children.push(child.pointer()),
+                Piece::Open(open) => children.extend(self.write(at.level - 1, open)?),
+            }
+        }
+        // All children may have been rewritten in place.
+        if children.iter().copied().eq(node.iter()) {
+            return Ok(Piece::Kept(*at));
+        }
+        let homes = self.retire(at, block)?;
+        let last = node.len().wrapping_sub(1);
+        let tail = at.upper.is_none() && children.get(last).map(|child| child.key) == node.key(last);
+        Ok(Piece::Open(Open { contents: Contents::Children(children), homes, tail }))
+    }
+
+    /// The items `old` of the leaf at `leaf` with `changes` made to them, and whether that is any different.
+    fn merge_items<'b>(
+        &mut self,
+        leaf: Option<Logical>,
+        old: impl Iterator<Item = (Key, &'b [u8])>,
+        mut changes: Changes<'_>,
+    ) -> Result<(Items, bool)> {
+        let mut items = Items::with_capacity(self.node_size);
+        let mut changed = false;
+        for (key, data) in old {
+            while let Some((new, edit)) = changes.next_edit(|edited| edited < key) {
+                changed |= self.edit_item(leaf, new, None, edit, &mut items)?;
+            }
+            let covered = changes.deletes(&key);
+            let edit = changes.next_edit(|edited| edited == key);
+            if covered {
+                (self.removed)(&key, data);
+                changed = true;
+            }
+            let base = (!covered).then_some(data);
+            match (edit, base) {
+                (Some((_, edit)), base) => changed |= self.edit_item(leaf, key, base, edit, &mut items)?,
+                (None, Some(data)) => items.push(key, data),
+                (None, None) => {}
+            }
+        }
+        while let Some((new, edit)) = changes.next_edit(|_| true) {
+            changed |= self.edit_item(leaf, new, None, edit, &mut items)?;
+        }
+        Ok((items, changed))
+    }
+
+    /// Adds what `edit` makes of an item to `items`; whether that differs from `base`, the item before.
+    fn edit_item(
+        &mut self,
+        leaf: Option<Logical>,
+        key: Key,
+        base: Option<&[u8]>,
+        edit: &Edit,
+        items: &mut Items,
+    ) -> Result<bool> {
+        let new = edit.apply(&key, base).map_err(|problem| match (leaf, base) {
+            (Some(bytenr), Some(_)) => Error::Corrupt { tree: self.owner, bytenr, key, problem },
+            _ => Error::BadPatch { key, problem },
+        })?;
+        let changed = new.as_deref() != base;
+        if let Some(old) = base
+            && (changed || !matches!(edit, Edit::Patch(_)))
+        {
+            (self.removed)(&key, old);
+        }
+        if let Some(new) = new {
+            let (size, max) = (new.len(), max_item_size(self.node_size));
+            if size > max {
+                return Err(Error::ItemTooLarge { tree: self.owner, key, size, max });
+            }
+            items.push(key, &new);
+        }
+        Ok(changed)
+    }
+
+    /// Takes a node out of the tree because its entries change: a node of this commit leaves its address to its
+    /// successors, any other is freed.
+    ///
+    /// This is where a node that snapshots may share is refused. Unsharing belongs here: ask for the node's references,
+    /// ancestors first, and give its children their references before the node is replaced.
+    fn retire(&mut self, at: &NodeRef, block: &Block) -> Result<Vec<Logical>> {
+        let owner = block.header().map_err(|problem| at.bad(problem))?.owner;
+        let born_in_this_commit = self.dirty.find(at).is_some();
+        if self.may_be_shared(at) || (born_in_this_commit && owner != self.owner) {
+            return Err(Error::Shared { tree: self.owner, bytenr: at.bytenr, generation: at.generation });
+        }
+        if born_in_this_commit {
+            return Ok(vec![at.bytenr]);
+        }
+        let (bytenr, generation, level) = (at.bytenr, at.generation, at.level);
+        self.allocator.free(FreedNode { bytenr, owner, generation, level, born_in_this_commit })?;
+        Ok(Vec::new())
+    }
+
+    fn may_be_shared(&self, at: &NodeRef) -> bool {
+        self.last_snapshot.0 != 0 && at.generation <= self.last_snapshot
+    }
+
+    /// Frees addresses of this commit that no node needs any more.
+    fn release(&mut self, homes: impl IntoIterator<Item = Logical>) -> Result<()> {
+        for bytenr in homes {
+            let Some(Ok(header)) = self.dirty.remove(bytenr).map(|block| block.header()) else { continue };
+            self.allocator.free(FreedNode {
+                bytenr,
+                owner: header.owner,
+                generation: header.generation,
+                level: header.level,
+                born_in_this_commit: true,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Writes entries into as many nodes of `level` as they need.
+    fn write(&mut self, level: u8, open: Open) -> Result<Vec<ChildPointer>> {
+        let generation = self.dirty.generation();
+        let groups = open.contents.partition(self.node_size, open.tail);
+        let mut homes = open.homes.into_iter();
+        let mut pointers = Vec::with_capacity(groups.len());
+        for group in groups {
+            let bytenr = match homes.next() {
+                Some(home) => home,
+                None => self.allocator.allocate(self.owner, level)?,
+            };
+            let header = Header {
+                fsid: self.dirty.geometry().fsid,
+                bytenr,
+                flags: NodeFlags::WRITTEN | BACKREF_REV_MIXED,
+                chunk_tree_uuid: self.dirty.geometry().chunk_tree_uuid,
+                generation,
+                owner: self.owner,
+                nritems: group.len() as u32,
+                level,
+            };
+            let key = open.contents.key(group.start).unwrap_or(Key::MIN);
+            let block = open.contents.build(group, header, self.node_size);
+            let block = block.map_err(|problem| Error::Block { tree: self.owner, bytenr, problem })?;
+            self.dirty.insert(bytenr, block);
+            pointers.push(ChildPointer { key, bytenr, generation });
+        }
+        self.release(homes)?;
+        Ok(pointers)
+    }
+
+    /// Puts a root on top of the entries of `level`, with as many levels as they need and no more.
+    fn make_root(&mut self, mut level: u8, mut open: Open) -> Result<Root> {
+        if open.contents.is_empty() && level > 0 {
+            // The address was allocated for its level, so the empty leaf gets one of its own.
+            self.release(open.homes)?;
+            (level, open) = (0, Open { contents: Contents::Items(Items::default()), homes: Vec::new(), tail: true });
+        }
+        if let Contents::Children(children) = &open.contents
+            && let [only] = children[..]
+        {
+            self.release(open.homes)?;
+            return self.collapse(level - 1, only);
+        }
+        loop {
+            let tail = open.tail;
+            let children = self.write(level, open)?;
+            if let [only] = children[..] {
+                return Ok(Root { owner: self.owner, bytenr: only.bytenr, generation: only.generation, level });
+            }
+            level += 1;
+            if level >= MAX_LEVEL {
+                return Err(Error::TooDeep { tree: self.owner });
+            }
+            open = Open { contents: Contents::Children(children), homes: Vec::new(), tail };
+        }
+    }
+
+    /// The only node of its level becomes the root, or the only child at the end of a chain below it.
+    fn collapse(&mut self, level: u8, only: ChildPointer) -> Result<Root> {
+        let ChildPointer { bytenr, generation, .. } = only;
+        let mut root = Root { owner: self.owner, bytenr, generation, level };
+        loop {
+            let at = NodeRef::root(&root);
+            let block = self.read(&at)?;
+            let child = match at.view(&block)? {
+                Node::Internal(node) if node.len() == 1 && !self.may_be_shared(&at) => at.child(&node, 0),
+                _ => None,
+            };
+            let Some(NodeRef { bytenr, generation, level, .. }) = child else { return Ok(root) };
+            let homes = self.retire(&at, &block)?;
+            self.release(homes)?;
+            root = Root { owner: self.owner, bytenr, generation, level };
+        }
+    }
+}
