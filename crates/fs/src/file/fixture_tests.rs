@@ -1,12 +1,15 @@
-//! Files of volumes that a kernel wrote read back as their manifests say.
+//! Files of volumes that a kernel wrote read back as it wrote them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ubtrfs_format::items::{InodeFlags, InodeItem, RootItem, dir_entries};
+use ubtrfs_format::items::{Compression, InodeFlags, InodeItem, RootItem, dir_entries};
 use ubtrfs_format::{Ino, ItemType, Key, NodeExpectation, TreeId};
 use ubtrfs_testkit::content::Digester;
 use ubtrfs_testkit::fixture::{self, Fixture};
+use ubtrfs_testkit::kernel::KernelMount;
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::progs::mkfs_btrfs;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::walk::Kind;
 use ubtrfs_tree::{BoxError, Geometry, NodeCache, NodeSource, Root, Snapshot};
@@ -15,6 +18,7 @@ use ubtrfs_volume::{Exclusive, FileDevice, OpenMode, OpenOptions, Volume};
 use super::committed::Committed;
 use super::csums::{ChecksumTree, Checksums};
 use super::extent_reader::{ExtentReader, ReadContext};
+use super::piece::{Mapped, Piece};
 use super::resolve::Stack;
 use super::seek::Seek;
 
@@ -62,6 +66,10 @@ impl Opened {
         Snapshot::new(Arc::clone(self.roots.cache()), root)
     }
 
+    fn checksums(&self) -> impl Checksums + use<> {
+        ChecksumTree::new(self.tree(TreeId::CSUM), self.volume.checksum(), self.volume.sector_size())
+    }
+
     /// Adds all paths below the directory `ino` of subvolume `id`.
     fn walk(&self, id: TreeId, ino: Ino, path: &[u8], found: &mut BTreeMap<Vec<u8>, (TreeId, Ino)>) {
         let key = |offset| Key::new(ino.0, ItemType::DIR_INDEX, offset);
@@ -100,7 +108,7 @@ fn compare(fixture: &Fixture) -> usize {
     let opened = Opened::new(&images[0]);
     let mut found = BTreeMap::new();
     opened.walk(TreeId(fixture.manifest.subvol), Ino::ROOT_DIR, b"", &mut found);
-    let checksums = ChecksumTree::new(opened.tree(TreeId::CSUM), opened.volume.checksum(), opened.volume.sector_size());
+    let checksums = opened.checksums();
     let mut compared = 0;
     for (path, entry) in fixture.tree().entries {
         if !matches!(entry.kind, Kind::File | Kind::Symlink) {
@@ -150,6 +158,70 @@ fn compare(fixture: &Fixture) -> usize {
         assert_eq!(Some(data), entry.data, "{place}: data ranges");
     }
     compared
+}
+
+/// Bytes that compress well, badly and not at all by turns, so that what they are packed into has all sorts of lengths.
+fn content(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut out = Vec::with_capacity(len);
+    while out.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let run = (state % 900) as usize;
+        match state >> 62 {
+            0 => out.extend((0..run as u64).map(|index| (state.wrapping_mul(index * 2 + 1) >> 40) as u8)),
+            1 => out.extend(std::iter::repeat_n(state as u8, run)),
+            _ => out.extend(b"the same words over and over ".iter().cycle().take(run)),
+        }
+    }
+    out.truncate(len);
+    out
+}
+
+/// The framing of LZO segments depends on their lengths, of which the fixtures have few.
+#[test]
+fn what_a_kernel_packs_is_unpacked() {
+    ubtrfs_testkit::require!(Need::Kernel);
+    let dir = scratch_dir();
+    for algorithm in ["lzo", "zlib", "zstd"] {
+        let image = dir.path().join(algorithm);
+        mkfs_btrfs(&image, 256 << 20, &[]);
+        let mut files = BTreeMap::new();
+        for (seed, len) in (0..40).map(|seed| (seed, 50 + seed as usize * 97)).chain([(90, 24 << 20), (91, 1_234_567)])
+        {
+            files.insert(format!("file{seed}"), content(len, seed));
+        }
+        let mount = KernelMount::new(&[&image], &format!("compress-force={algorithm}"));
+        for (name, bytes) in &files {
+            std::fs::write(mount.path().join(name), bytes).unwrap();
+        }
+        assert_eq!(mount.unmount(), Vec::<String>::new());
+        let opened = Opened::new(&image);
+        let mut found = BTreeMap::new();
+        opened.walk(TreeId::FS, Ino::ROOT_DIR, b"", &mut found);
+        let mut packed = 0;
+        for (name, bytes) in &files {
+            let (id, ino) = found[name.as_bytes()];
+            let committed = Committed::new(opened.tree(id), ino, opened.volume.sector_size());
+            let map = committed.pieces(0..bytes.len() as u64).unwrap();
+            let is_packed = |piece: &&Mapped| match &piece.piece {
+                Piece::Inline(inline) => inline.compression != Compression::None,
+                Piece::Extent(extent) => extent.compression != Compression::None,
+                Piece::Hole => false,
+            };
+            packed += map.iter().filter(is_packed).count();
+            let checksums = opened.checksums();
+            let context = ReadContext { source: &*opened.volume, checksums: Some(&checksums) };
+            let mut read = vec![0xEE; bytes.len()];
+            opened
+                .reader
+                .read(context, &map, 0, &mut read)
+                .unwrap_or_else(|error| panic!("{algorithm} {name}: {error}"));
+            assert!(read == *bytes, "{algorithm} {name}");
+        }
+        assert!(packed > 40, "{algorithm}: only {packed} packed pieces");
+    }
 }
 
 #[test]
