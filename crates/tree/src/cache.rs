@@ -124,7 +124,7 @@ impl NodeCache {
         for shard in &self.shards {
             sum.hits += shard.hits.load(Relaxed);
             sum.misses += shard.misses.load(Relaxed);
-            sum.bytes += shard.nodes.read().slots.iter().map(|slot| slot.block.len() as u64).sum::<u64>();
+            sum.bytes += shard.nodes.read().nodes.values().map(|cached| cached.block.len() as u64).sum::<u64>();
         }
         sum
     }
@@ -145,56 +145,54 @@ impl std::fmt::Debug for NodeCache {
 #[derive(Default)]
 struct Clock {
     capacity: usize,
-    places: HashMap<NodeId, usize, Seeded>,
-    slots: Vec<Slot>,
+    nodes: HashMap<NodeId, Cached, Seeded>,
+    /// All nodes, in the order in which the hand visits them.
+    ring: Vec<NodeId>,
     hand: usize,
 }
 
-struct Slot {
-    id: NodeId,
+struct Cached {
     block: Block,
     used: AtomicBool,
 }
 
 impl Clock {
     fn new(hasher: Seeded) -> Self {
-        Self { places: HashMap::with_hasher(hasher), ..Self::default() }
+        Self { nodes: HashMap::with_hasher(hasher), ..Self::default() }
     }
 
     fn get(&self, id: NodeId) -> Option<Block> {
-        let slot = self.slots.get(*self.places.get(&id)?)?;
+        let cached = self.nodes.get(&id)?;
         // A store dirties the cache line for all processors, so store only what changes.
-        if !slot.used.load(Relaxed) {
-            slot.used.store(true, Relaxed);
+        if !cached.used.load(Relaxed) {
+            cached.used.store(true, Relaxed);
         }
-        Some(slot.block.clone())
+        Some(cached.block.clone())
     }
 
     fn insert(&mut self, id: NodeId, block: Block) {
-        let slot = Slot { id, block, used: AtomicBool::new(false) };
-        if let Some(place) = self.places.get(&id) {
-            self.slots[*place] = slot;
-        } else if self.slots.len() < self.capacity {
-            self.places.insert(id, self.slots.len());
-            self.slots.push(slot);
-        } else {
-            while std::mem::take(self.slots[self.hand].used.get_mut()) {
-                self.hand = (self.hand + 1) % self.slots.len();
-            }
-            self.places.remove(&self.slots[self.hand].id);
-            self.places.insert(id, self.hand);
-            self.slots[self.hand] = slot;
-            self.hand = (self.hand + 1) % self.slots.len();
+        if self.nodes.insert(id, Cached { block, used: AtomicBool::new(false) }).is_some() {
+            return;
         }
+        if self.ring.len() < self.capacity {
+            self.ring.push(id);
+            return;
+        }
+        while let Some(old) = self.nodes.get_mut(&self.ring[self.hand])
+            && std::mem::take(old.used.get_mut())
+        {
+            self.hand = (self.hand + 1) % self.ring.len();
+        }
+        self.nodes.remove(&self.ring[self.hand]);
+        self.ring[self.hand] = id;
+        self.hand = (self.hand + 1) % self.ring.len();
     }
 
     fn remove(&mut self, id: NodeId) {
-        let Some(place) = self.places.remove(&id) else { return };
-        self.slots.swap_remove(place);
-        if let Some(moved) = self.slots.get(place) {
-            self.places.insert(moved.id, place);
+        if self.nodes.remove(&id).is_some() {
+            self.ring.retain(|other| *other != id);
+            self.hand = 0;
         }
-        self.hand = 0;
     }
 }
 
@@ -252,14 +250,14 @@ mod tests {
         for bytenr in 4..100 {
             assert!(clock.get(id(0)).is_some(), "the node in use was evicted before {bytenr}");
             clock.insert(id(bytenr), Block::zeroed(16));
-            assert_eq!((clock.slots.len(), clock.places.len()), (4, 4));
+            assert_eq!((clock.ring.len(), clock.nodes.len()), (4, 4));
         }
         assert!(clock.get(id(99)).is_some());
         assert!(clock.get(id(50)).is_none());
     }
 
     #[test]
-    fn removal_keeps_the_other_places_right() {
+    fn removal_leaves_the_other_nodes() {
         let mut clock = Clock { capacity: 4, ..Clock::new(Seeded::new()) };
         for bytenr in 0..4 {
             clock.insert(id(bytenr), Block::zeroed(bytenr as usize));
@@ -270,6 +268,8 @@ mod tests {
         for bytenr in [0, 2, 3] {
             assert_eq!(clock.get(id(bytenr)).map(|block| block.len()), Some(bytenr as usize));
         }
+        (10..20).for_each(|bytenr| clock.insert(id(bytenr), Block::zeroed(1)));
+        assert_eq!((clock.ring.len(), clock.nodes.len()), (4, 4));
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl<R: Reader> Range<R> {
 
     /// Goes down to the first child or item of this node that is in the range.
     fn enter(&mut self, at: NodeRef) -> Result<()> {
-        let block = self.tree.reader.fetch(&at)?;
+        let block = self.tree.fetch(&at)?;
         let slot = match at.view(&block)? {
             Node::Leaf(leaf) => leaf.search(&self.start).unwrap_or_else(|place| place),
             Node::Internal(node) => node.slot_for(&self.start),
@@ -96,7 +96,7 @@ impl<R: Reader> RangeRev<R> {
     }
 
     fn enter(&mut self, at: NodeRef) -> Result<()> {
-        let block = self.tree.reader.fetch(&at)?;
+        let block = self.tree.fetch(&at)?;
         let slot = match at.view(&block)? {
             Node::Leaf(leaf) => leaf.search(&self.end).map_or_else(|place| place, |found| found + 1),
             Node::Internal(node) => node.slot_for(&self.end) + 1,

@@ -1,7 +1,7 @@
 //! Trees as readers see them.
 
 use std::ops::{Deref, RangeInclusive};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ubtrfs_format::{Key, Leaf, Node};
 
@@ -22,8 +22,10 @@ impl Reader for Arc<NodeCache> {
 /// A tree that does not change while it is read.
 #[derive(Clone, Debug)]
 pub struct Tree<R> {
-    pub(crate) reader: R,
+    reader: R,
     root: Root,
+    /// The root node, once it was read: all threads start there, and would wait for one another in the cache.
+    root_block: OnceLock<Block>,
 }
 
 /// A tree as a commit left it. Cheap to clone; holds for as long as its nodes' space is not reused.
@@ -43,7 +45,7 @@ impl Snapshot {
 
 impl<R: Reader> Tree<R> {
     pub(crate) fn with_reader(reader: R, root: Root) -> Self {
-        Self { reader, root }
+        Self { reader, root, root_block: OnceLock::new() }
     }
 
     /// The tree's root.
@@ -51,20 +53,36 @@ impl<R: Reader> Tree<R> {
         &self.root
     }
 
+    fn root_block(&self) -> Result<&Block> {
+        if let Some(block) = self.root_block.get() {
+            return Ok(block);
+        }
+        let block = self.reader.fetch(&NodeRef::root(&self.root))?;
+        Ok(self.root_block.get_or_init(|| block))
+    }
+
+    /// The node's bytes. That they fit the place is for the caller to check.
+    pub(crate) fn fetch(&self, at: &NodeRef) -> Result<Block> {
+        if *at == NodeRef::root(&self.root) { self.root_block().cloned() } else { self.reader.fetch(at) }
+    }
+
     /// The item with this key.
     pub fn get(&self, key: &Key) -> Result<Option<Item>> {
         let mut at = NodeRef::root(&self.root);
+        let mut block = self.root_block()?;
+        let mut child;
         loop {
-            let block = self.reader.fetch(&at)?;
-            match at.view(&block)? {
+            match at.view(block)? {
                 Node::Leaf(leaf) => {
                     let Ok(slot) = leaf.search(key) else { return Ok(None) };
-                    return Ok(Item::new(&block, &leaf, slot));
+                    return Ok(Item::new(block, &leaf, slot));
                 }
-                Node::Internal(node) => match at.child(&node, node.slot_for(key)) {
-                    Some(child) => at = child,
-                    None => return Ok(None),
-                },
+                Node::Internal(node) => {
+                    let Some(next) = at.child(&node, node.slot_for(key)) else { return Ok(None) };
+                    at = next;
+                    child = self.reader.fetch(&at)?;
+                    block = &child;
+                }
             }
         }
     }

@@ -27,7 +27,7 @@ impl<R: Reader> Tree<R> {
     }
 
     fn walk_from(&self, at: &NodeRef, visit: &mut dyn FnMut(&NodeRef, Result<&Block>) -> Walk) -> ControlFlow<()> {
-        let block = match self.reader.fetch(at) {
+        let block = match self.fetch(at) {
             Ok(block) => block,
             Err(error) => return stop_or_go_on(visit(at, Err(error))),
         };

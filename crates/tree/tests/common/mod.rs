@@ -162,8 +162,8 @@ impl Bed {
         Snapshot::new(Arc::new(cache), self.root.unwrap())
     }
 
-    /// Checks every node against its parent and the allocator's books; the average fill of leaves.
-    pub fn check(&self) -> f64 {
+    /// Checks every node against its parent and the allocator's books; the average fill of leaves in percent.
+    pub fn check(&self) -> usize {
         let (mut leaves, mut used, mut seen) = (0, 0, HashMap::new());
         // Cold, so that what was written is checked, not what the cache was given.
         self.cold_snapshot().walk(&mut |at, block| {
@@ -182,7 +182,7 @@ impl Bed {
             Walk::Descend
         });
         assert_eq!(seen, self.space.live, "what the tree uses is not what the allocator has given out");
-        used as f64 / (leaves * leaf_data_size(self.geometry.node_size as usize)) as f64
+        used * 100 / (leaves * leaf_data_size(self.geometry.node_size as usize))
     }
 }
 
