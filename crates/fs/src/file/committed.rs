@@ -220,7 +220,70 @@ fn check_extent(piece: &ExtentPiece, num_bytes: u64, sector: u64) -> std::result
 mod tests {
     use ubtrfs_format::{Generation, Logical};
 
+    use super::super::piece::test_support::extent;
+    use super::super::test_tree::tree_of;
     use super::*;
+
+    const SECTOR: u64 = 4096;
+
+    /// Inode 257 with these pieces, between items of others.
+    fn committed(pieces: &[(u64, u64, Piece)]) -> Committed<Arc<ubtrfs_tree::NodeCache>> {
+        let key = |ino, offset| Key::new(ino, ItemType::EXTENT_DATA, offset);
+        let item = |len, piece: &Piece| piece.to_item(len, Generation(7));
+        let neighbour = item(1 << 20, &Piece::Extent(extent(9 << 20, 0)));
+        let mut items = vec![(key(256, 0), neighbour.clone()), (Key::new(257, ItemType::INODE_ITEM, 0), vec![0; 160])];
+        items.extend(pieces.iter().map(|(start, len, piece)| (key(257, *start), item(*len, piece))));
+        items.push((key(258, 0), neighbour));
+        Committed::new(tree_of(&items), Ino(257), 4096)
+    }
+
+    #[test]
+    fn gaps_are_holes_and_a_piece_may_begin_before_the_range() {
+        let file = committed(&[
+            (2 * SECTOR, 4 * SECTOR, Piece::Extent(extent(1 << 20, 0))),
+            (8 * SECTOR, 2 * SECTOR, Piece::Hole),
+            (10 * SECTOR, SECTOR, Piece::Extent(extent(2 << 20, 0))),
+        ]);
+        let hole = |start: u64, len: u64| Mapped { start: start * SECTOR, len: len * SECTOR, piece: Piece::Hole };
+        let data = |start: u64, len: u64, bytenr, offset| Mapped {
+            start: start * SECTOR,
+            len: len * SECTOR,
+            piece: Piece::Extent(extent(bytenr, offset)),
+        };
+        let pieces = |from: u64, to: u64| file.pieces(from * SECTOR..to * SECTOR).unwrap();
+        assert_eq!(pieces(0, 3), [hole(0, 2), data(2, 1, 1 << 20, 0)]);
+        assert_eq!(pieces(3, 5), [data(3, 2, 1 << 20, SECTOR)]);
+        assert_eq!(
+            pieces(5, 20),
+            [data(5, 1, 1 << 20, 3 * SECTOR), hole(6, 2), hole(8, 2), data(10, 1, 2 << 20, 0), hole(11, 9)]
+        );
+        assert_eq!(pieces(12, 13), [hole(12, 1)]);
+        assert_eq!(pieces(7, 7), []);
+        let to_the_end = file.pieces(11 * SECTOR..u64::MAX).unwrap();
+        assert_eq!(to_the_end, [Mapped { start: 11 * SECTOR, len: u64::MAX - 11 * SECTOR, piece: Piece::Hole }]);
+    }
+
+    #[test]
+    fn pieces_that_overlap_are_an_error_where_they_do() {
+        let file = committed(&[
+            (0, SECTOR, Piece::Extent(extent(1 << 20, 0))),
+            (SECTOR, 2 * SECTOR, Piece::Extent(extent(2 << 20, 0))),
+            (2 * SECTOR, SECTOR, Piece::Extent(extent(3 << 20, 0))),
+        ]);
+        assert_eq!(file.pieces(0..2 * SECTOR).unwrap().len(), 2);
+        let error = file.pieces(0..4 * SECTOR).unwrap_err();
+        assert!(matches!(
+            error,
+            DataError::Extent { ino: Ino(257), offset, problem: ExtentProblem::Overlap } if offset == 2 * SECTOR
+        ));
+    }
+
+    #[test]
+    fn an_item_of_rubbish_is_an_error() {
+        let items = [(Key::new(257, ItemType::EXTENT_DATA, 0), vec![0xFF; 53])];
+        let file = Committed::new(tree_of(&items), Ino(257), 4096);
+        assert!(matches!(file.pieces(0..SECTOR), Err(DataError::Item { offset: 0, .. })));
+    }
 
     fn regular(ram_bytes: u64, disk: [u64; 4]) -> FileExtent<'static> {
         let [disk_bytenr, disk_num_bytes, offset, num_bytes] = disk;

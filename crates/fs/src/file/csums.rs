@@ -67,3 +67,50 @@ impl<R: Reader + Clone> Checksums for ChecksumTree<R> {
         Err(DataError::MissingChecksum(next))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_tree::tree_of;
+    use super::*;
+
+    const SECTOR: u64 = 4096;
+
+    /// Sectors `first..end` with a checksum of the sector's number, in one item.
+    fn item(first: u64, end: u64) -> (Key, Vec<u8>) {
+        let sums = (first..end).flat_map(|sector| (sector as u32).to_le_bytes()).collect();
+        (Key::new(objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM, first * SECTOR), sums)
+    }
+
+    fn lookup(items: &[(Key, Vec<u8>)], first: u64, end: u64) -> std::result::Result<Vec<u32>, String> {
+        let tree = ChecksumTree::new(tree_of(items), ChecksumType::Crc32c, 4096);
+        match tree.lookup(Logical(first * SECTOR), (end - first) * SECTOR) {
+            Ok(sums) => Ok(sums.chunks(4).map(|sum| u32::from_le_bytes(sum.try_into().unwrap())).collect()),
+            Err(DataError::MissingChecksum(at)) => Err(format!("missing {}", at.0 / SECTOR)),
+            Err(other) => Err(other.to_string()),
+        }
+    }
+
+    #[test]
+    fn sums_are_gathered_across_items() {
+        let items = [item(10, 20), item(20, 21), item(21, 40)];
+        for (first, end) in [(10, 40), (12, 13), (19, 22), (39, 40), (20, 21), (15, 15)] {
+            assert_eq!(lookup(&items, first, end), Ok((first as u32..end as u32).collect()), "{first}..{end}");
+        }
+    }
+
+    #[test]
+    fn the_first_missing_sector_is_named() {
+        let items = [item(10, 20), item(22, 30)];
+        assert_eq!(lookup(&items, 5, 12), Err("missing 5".to_owned()));
+        assert_eq!(lookup(&items, 15, 25), Err("missing 20".to_owned()));
+        assert_eq!(lookup(&items, 21, 22), Err("missing 21".to_owned()));
+        assert_eq!(lookup(&items, 29, 31), Err("missing 30".to_owned()));
+        assert_eq!(lookup(&[item(10, 11)], 40, 41), Err("missing 40".to_owned()));
+    }
+
+    #[test]
+    fn malformed_items_are_errors() {
+        let broken = (Key::new(objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM, 10 * SECTOR), vec![0; 7]);
+        assert!(lookup(&[broken], 10, 11).unwrap_err().starts_with("checksum item"));
+    }
+}

@@ -216,6 +216,24 @@ mod tests {
     }
 
     #[test]
+    fn an_lzo_length_never_crosses_the_bound_of_a_sector() {
+        let noise = content(2 * SECTOR, 3);
+        let mut lefts = std::collections::BTreeSet::new();
+        for packable in 0..600 {
+            // The more of the first sector packs well, the earlier its segment ends.
+            let mut text = noise.clone();
+            text[SECTOR - packable..SECTOR].fill(0);
+            text.iter_mut().take(SECTOR - packable).enumerate().for_each(|(at, byte)| *byte ^= (at * at / 7) as u8);
+            let first = lzo(&text[..SECTOR]).len() % SECTOR;
+            lefts.insert(SECTOR - first);
+            let mut out = vec![0xEE; text.len()];
+            unpack(Compression::Lzo, &lzo(&text), &mut out, SECTOR).unwrap();
+            assert!(out == text, "{} bytes left in the sector", SECTOR - first);
+        }
+        assert!((1..=5).all(|left| lefts.contains(&left)), "{lefts:?}");
+    }
+
+    #[test]
     fn a_zstd_window_beyond_an_extent_is_refused() {
         let mut encoder = ::zstd::stream::Encoder::new(Vec::new(), 3).unwrap();
         encoder.window_log(20).unwrap();

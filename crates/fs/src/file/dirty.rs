@@ -25,7 +25,7 @@ pub(crate) struct DirtyData {
 }
 
 /// Adjacent dirty sectors, taken out of the dirty data to be written.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct DirtyRun {
     /// Offset in the file.
     pub(crate) offset: u64,
@@ -37,6 +37,16 @@ impl DirtyRun {
     /// Bytes of the run.
     pub(crate) fn len(&self) -> u64 {
         self.buffers.iter().map(|buffer| buffer.len() as u64).sum()
+    }
+
+    /// Copies what the run has of the file from `offset` on over `out`, and leaves the rest of it alone: so reads see
+    /// data that is on its way to disk.
+    pub(crate) fn overlay(&self, offset: u64, out: &mut [u8]) {
+        let mut at = self.offset;
+        for buffer in &self.buffers {
+            copy_over(at, buffer, offset, out);
+            at += buffer.len() as u64;
+        }
     }
 }
 
@@ -129,20 +139,14 @@ impl DirtyData {
 
     /// Copies what is dirty of the file from `offset` on over `out`, and leaves the rest of it alone.
     pub(crate) fn overlay(&self, offset: u64, out: &mut [u8]) {
-        let end = offset.saturating_add(out.len() as u64);
-        if offset == end {
+        if out.is_empty() {
             return;
         }
-        for (number, block) in self.blocks.range(offset / BLOCK as u64..=(end - 1) / BLOCK as u64) {
-            let base = number * BLOCK as u64;
+        let last = offset.saturating_add(out.len() as u64 - 1) / BLOCK as u64;
+        for (number, block) in self.blocks.range(offset / BLOCK as u64..=last) {
             for run in block.runs() {
-                let start = (base + (run.start * self.sector) as u64).max(offset);
-                let stop = (base + (run.end * self.sector) as u64).min(end);
-                if start < stop {
-                    let (from, len) = ((start - base) as usize, (stop - start) as usize);
-                    let to = (start - offset) as usize;
-                    out[to..to + len].copy_from_slice(block.slice(from..from + len));
-                }
+                let run = run.start * self.sector..run.end * self.sector;
+                copy_over(number * BLOCK as u64 + run.start as u64, block.slice(run), offset, out);
             }
         }
     }
@@ -290,6 +294,16 @@ impl DirtyData {
             block.grow(&wanted);
         }
         block
+    }
+}
+
+/// Copies `from`, which stands at `at` in the file, over `out`, which stands at `offset`, as far as they overlap.
+fn copy_over(at: u64, from: &[u8], offset: u64, out: &mut [u8]) {
+    let start = at.max(offset);
+    let end = at.saturating_add(from.len() as u64).min(offset.saturating_add(out.len() as u64));
+    if start < end {
+        let from = &from[(start - at) as usize..(end - at) as usize];
+        out[(start - offset) as usize..(end - offset) as usize].copy_from_slice(from);
     }
 }
 
@@ -457,16 +471,16 @@ mod tests {
     fn only_sectors_that_keep_old_bytes_need_filling() {
         let dirty = DirtyData::new(4096);
         let ask = |offset, len, size| dirty.sectors_to_fill(offset, len, size).collect::<Vec<_>>();
-        assert_eq!(ask(0, 4096, 1 << 20), []);
+        assert_eq!(ask(0, 4096, 1 << 20), [0_u64; 0]);
         assert_eq!(ask(10, 10, 1 << 20), [0]);
         assert_eq!(ask(10, 8192, 1 << 20), [0, 8192]);
-        assert_eq!(ask(0, 100, 50), [], "all old bytes are overwritten");
+        assert_eq!(ask(0, 100, 50), [0_u64; 0], "all old bytes are overwritten");
         assert_eq!(ask(0, 100, 101), [0]);
-        assert_eq!(ask(4096, 100, 4096), [], "append");
+        assert_eq!(ask(4096, 100, 4096), [0_u64; 0], "append");
         assert_eq!(ask(4100, 100, 4100), [4096], "append inside a sector");
-        assert_eq!(ask(4096, 5000, 8192), [], "the last sector lies beyond the old end");
+        assert_eq!(ask(4096, 5000, 8192), [0_u64; 0], "the last sector lies beyond the old end");
         assert_eq!(ask(5000, 0, 1 << 20), [4096], "truncate");
-        assert_eq!(ask(8192, 0, 1 << 20), []);
+        assert_eq!(ask(8192, 0, 1 << 20), [0_u64; 0]);
         let mut dirty = dirty;
         dirty.fill(0, b"old");
         assert_eq!(dirty.sectors_to_fill(1, 1, 3).count(), 0);
@@ -593,6 +607,14 @@ mod tests {
                     };
                     prop_assert!(run.len() <= max.max(sector));
                     prop_assert_eq!(Some(run.offset / sector), model.keys().next().copied());
+                    let mut in_run = vec![0xEE; 20_000];
+                    run.overlay(run.offset.saturating_sub(5_000), &mut in_run);
+                    for (index, byte) in in_run.into_iter().enumerate() {
+                        let at = run.offset.saturating_sub(5_000) + index as u64;
+                        let inside = (run.offset..run.offset + run.len()).contains(&at);
+                        let old = model.get(&(at / sector)).filter(|_| inside);
+                        prop_assert_eq!(byte, old.map_or(0xEE, |content| content[(at % sector) as usize]));
+                    }
                     let mut number = run.offset / sector;
                     let whole = run.len() / sector;
                     for buffer in run.buffers {

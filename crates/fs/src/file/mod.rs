@@ -15,3 +15,8 @@ pub(crate) mod layout;
 pub(crate) mod piece;
 pub(crate) mod resolve;
 pub(crate) mod seek;
+
+#[cfg(test)]
+mod fixture_tests;
+#[cfg(test)]
+mod test_tree;
