@@ -5,12 +5,13 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use common::{Bed, Random, scan};
 use proptest::prelude::*;
 use ubtrfs_format::items::{InodeRef, encode_inode_ref, inode_refs};
 use ubtrfs_format::{DirIndex, ItemType, Key, leaf_data_size, max_item_size};
-use ubtrfs_tree::{Edit, EditBatch, Patch};
+use ubtrfs_tree::{Edit, EditBatch, NodeCache, Patch, Snapshot};
 
 type Model = BTreeMap<Key, Vec<u8>>;
 
@@ -222,27 +223,67 @@ proptest! {
 }
 
 #[test]
-fn leaves_stay_half_full_through_random_puts_and_deletes() {
+fn deep_trees_equal_the_model_and_leaves_stay_half_full() {
     for (node_size, items) in [(4096, 20_000), (16384, 40_000)] {
         let mut random = Random(77);
         let mut bed = Bed::new(node_size);
+        let (mut model, mut levels) = (Model::new(), 0);
         for round in 0..40 {
-            let mut batch = EditBatch::new();
-            for _ in 0..items / 20 {
-                let key = Key::new(random.below(items), ItemType::EXTENT_DATA, 0);
-                // Grow first, then shrink.
-                if random.below(40) >= round {
-                    batch.put(key, vec![7; random.below(200) as usize]);
-                } else {
-                    batch.delete(key);
+            let mut batches = Vec::new();
+            for _ in 0..=round % 3 {
+                let mut batch = EditBatch::new();
+                let first = Key::new(random.below(items), ItemType::EXTENT_DATA, 0);
+                let last = Key { objectid: first.objectid + random.below(items / 50), ..first };
+                batch.delete_range(first..=last);
+                model.retain(|key, _| *key < first || *key > last);
+                for _ in 0..items / 20 {
+                    let key = Key::new(random.below(items), ItemType::EXTENT_DATA, 0);
+                    // Grow first, then shrink.
+                    if random.below(40) >= round {
+                        let item = vec![round as u8; random.below(200) as usize];
+                        batch.put(key, item.clone());
+                        model.insert(key, item);
+                    } else {
+                        batch.delete(key);
+                        model.remove(&key);
+                    }
                 }
+                batches.push(batch);
             }
-            bed.commit(&[batch]).unwrap();
+            bed.commit(&batches).unwrap();
             let fill = bed.check();
             assert!(fill > 50 || bed.space.live.len() < 4, "leaves are {fill} % full after round {round}");
+            assert!(scan(&bed.snapshot()) == model, "content differs after round {round}");
+            levels = levels.max(bed.root.unwrap().level);
         }
-        assert!(bed.root.unwrap().level >= 1);
+        assert_eq!(levels, if node_size == 4096 { 2 } else { 1 });
     }
+}
+
+#[test]
+fn threads_read_one_tree_through_a_cache_that_is_too_small() {
+    let mut bed = Bed::new(4096);
+    let mut batch = EditBatch::new();
+    (0..20_000_u64).for_each(|item| batch.put(Key::new(item, ItemType::EXTENT_DATA, 0), item.to_le_bytes().repeat(10)));
+    bed.commit(&[batch]).unwrap();
+    let cache = Arc::new(NodeCache::new(bed.disk.clone(), bed.geometry, 0));
+    let snapshot = Snapshot::new(cache.clone(), bed.root.unwrap());
+    std::thread::scope(|scope| {
+        for seed in 1..5 {
+            let snapshot = snapshot.clone();
+            scope.spawn(move || {
+                let mut random = Random(seed * 1_000_003);
+                for _ in 0..5000 {
+                    let wanted = random.below(25_000);
+                    let item = snapshot.get(&Key::new(wanted, ItemType::EXTENT_DATA, 0)).unwrap();
+                    let expected = (wanted < 20_000).then(|| wanted.to_le_bytes().repeat(10));
+                    assert_eq!(item.map(|item| item.to_vec()), expected);
+                }
+            });
+        }
+    });
+    let counters = cache.counters();
+    assert!(counters.bytes <= 64 * 4096 && counters.hits > 5000 && counters.misses > 5000, "{counters:?}");
 }
 
 #[test]
