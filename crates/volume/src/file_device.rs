@@ -273,6 +273,22 @@ impl Device for FileDevice {
     }
 }
 
+impl Drop for FileDevice {
+    /// Whoever waits for the device gets it now, even if the kernel is slow to take the ring apart.
+    fn drop(&mut self) {
+        if let Writer::Ring(ring) = &self.writer {
+            // Tickets may outlive the device, and the ring with them.
+            ring.drain();
+        }
+        self.writer = Writer::None;
+        if !self.is_block
+            && let Err(error) = rustix::fs::flock(self.file.as_fd(), FlockOperation::Unlock)
+        {
+            tracing::debug!(%error, "cannot unlock the image");
+        }
+    }
+}
+
 /// `BLKDISCARD` of the block layer.
 fn discard_blocks(file: &File, at: u64, len: u64) -> io::Result<()> {
     const BLKDISCARD: libc::c_ulong = 0x1277;

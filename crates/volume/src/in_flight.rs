@@ -57,7 +57,7 @@ mod tests {
     fn ranges_are_in_flight_as_long_as_their_registration() {
         let in_flight = Arc::new(InFlight::default());
         let one = in_flight.register(vec![10..20, 40..50]);
-        let two = in_flight.register(vec![15..30]);
+        let two = in_flight.register(std::iter::once(15..30).collect());
         assert!(in_flight.touches(Logical(49), 10) && !in_flight.touches(Logical(30), 10));
         drop(one);
         assert!(in_flight.touches(Logical(10), 6) && !in_flight.touches(Logical(10), 5));

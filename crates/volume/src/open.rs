@@ -87,7 +87,7 @@ impl Volume {
         };
         let chunk_tree_uuid = walk.visit(&root)?;
         let Walk { items, devices, .. } = walk;
-        self.adopt_chunk_tree(chunk_tree_uuid, items, devices)
+        self.adopt_chunk_tree(chunk_tree_uuid, items, &devices)
     }
 }
 

@@ -24,7 +24,7 @@ const SUBMIT_RETRIES: u32 = 1000;
 
 /// A ring that writes to one file.
 pub(crate) struct Ring {
-    ring: IoUring,
+    uring: IoUring,
     file: Arc<File>,
     /// Held by the thread that fills and submits the submission queue.
     submission: Mutex<()>,
@@ -78,16 +78,16 @@ impl Group {
 impl Ring {
     /// A ring for `file`, or the reason why this kernel or sandbox gives none.
     pub(crate) fn start(file: &Arc<File>) -> io::Result<Self> {
-        let mut ring = IoUring::builder().dontfork().build(DEPTH)?;
+        let mut uring = IoUring::builder().dontfork().build(DEPTH)?;
         let probe = opcode::Nop::new().build().user_data(PROBE);
         // SAFETY: a no-op refers to no memory.
-        unsafe { ring.submission().push(&probe) }.map_err(io::Error::other)?;
-        ring.submit_and_wait(1)?;
-        if ring.completion().next().is_none_or(|entry: io_uring::cqueue::Entry| entry.user_data() != PROBE) {
+        unsafe { uring.submission().push(&probe) }.map_err(io::Error::other)?;
+        uring.submit_and_wait(1)?;
+        if uring.completion().next().is_none_or(|entry: io_uring::cqueue::Entry| entry.user_data() != PROBE) {
             return Err(io::Error::other("io_uring does not complete"));
         }
         Ok(Self {
-            ring,
+            uring,
             file: Arc::clone(file),
             submission: Mutex::new(()),
             state: Mutex::default(),
@@ -117,6 +117,11 @@ impl Ring {
         DeviceTicket::new(RingTicket { ring: Arc::clone(self), group })
     }
 
+    /// Waits until no write is under way.
+    pub(crate) fn drain(&self) {
+        self.wait_until(|state| state.in_flight == 0);
+    }
+
     /// Puts a write into the submission queue. The caller holds the submission lock and has left room.
     fn push(&self, run: Run, group: &Arc<Group>) {
         let vectors = run
@@ -144,7 +149,7 @@ impl Ring {
         drop(state);
         // SAFETY: the submission lock makes this the only user of the submission queue. Vectors and data belong to the
         // operation, which stays in `operations` until its completion has been reaped; `file` lives as long as the ring.
-        let pushed = unsafe { self.ring.submission_shared().push(&entry) };
+        let pushed = unsafe { self.uring.submission_shared().push(&entry) };
         if pushed.is_err() {
             self.give_up(&[index], &io::Error::other("io_uring submission queue is full"));
         }
@@ -154,7 +159,7 @@ impl Ring {
     fn enter_submissions(&self, queued: &mut u32) {
         let mut retries = 0;
         while *queued > 0 {
-            match self.ring.submit() {
+            match self.uring.submit() {
                 Ok(taken) => *queued = queued.saturating_sub(taken as u32),
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
                 Err(error)
@@ -215,7 +220,8 @@ impl Ring {
 
     fn sleep_for_completion(&self) {
         // SAFETY: submits nothing and passes no argument.
-        let result = unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 1, EnterFlags::GETEVENTS.bits(), None) };
+        let result =
+            unsafe { self.uring.submitter().enter::<libc::sigset_t>(0, 1, EnterFlags::GETEVENTS.bits(), None) };
         if let Err(error) = result
             && error.raw_os_error() != Some(libc::EINTR)
         {
@@ -227,7 +233,7 @@ impl Ring {
     /// Takes all completions that are there; whether there was any. Not while another thread is the reaper.
     fn reap(&self, state: &mut State) -> bool {
         // SAFETY: the state lock, and `reaping` while it is released, make this the only user of the completion queue.
-        let completions = unsafe { self.ring.completion_shared() };
+        let completions = unsafe { self.uring.completion_shared() };
         let mut any = false;
         for completion in completions {
             let index = completion.user_data() as usize;
@@ -258,13 +264,13 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        self.wait_until(|state| state.in_flight == 0);
+        self.drain();
     }
 }
 
 impl fmt::Debug for Ring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ring").field("in_flight", &self.state.lock().in_flight).finish()
+        f.debug_struct("Ring").field("in_flight", &self.state.lock().in_flight).finish_non_exhaustive()
     }
 }
 

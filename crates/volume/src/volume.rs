@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
 use ubtrfs_format::items::{ChunkItem, DevItem};
@@ -35,6 +36,8 @@ pub struct Volume {
     pub(crate) submissions: RwLock<()>,
     /// Held while superblocks are written.
     pub(crate) publishing: Mutex<()>,
+    /// When the superblocks on the devices were last compared with ours.
+    pub(crate) last_look: Mutex<Instant>,
     pub(crate) checksum_errors: AtomicU64,
     pub(crate) repairs: AtomicU64,
 }
@@ -92,6 +95,7 @@ impl Volume {
             in_flight: Arc::default(),
             submissions: RwLock::new(()),
             publishing: Mutex::new(()),
+            last_look: Mutex::new(Instant::now()),
             checksum_errors: AtomicU64::new(0),
             repairs: AtomicU64::new(0),
         }
@@ -102,9 +106,9 @@ impl Volume {
         &mut self,
         chunk_tree_uuid: Uuid,
         chunks: Vec<(Logical, ChunkItem)>,
-        devices: Vec<DevItem>,
+        devices: &[DevItem],
     ) -> Result<()> {
-        for item in &devices {
+        for item in devices {
             let member = self.member(item.devid)?;
             if member.item.lock().uuid != item.uuid {
                 return Err(Error::WrongDevice(item.devid));

@@ -81,22 +81,22 @@ impl Volume {
         let mut batches: Vec<(DeviceId, Vec<DeviceWrite>)> = Vec::with_capacity(self.members.len());
         let mut ranges = Vec::with_capacity(writes.len());
         let map = self.map.read();
-        for write in &writes {
-            let len = write.data.len() as u64;
-            if !write.at.0.is_multiple_of(sector) || !len.is_multiple_of(sector) {
+        for Write { at: start, data } in writes {
+            let len = data.len() as u64;
+            if !start.0.is_multiple_of(sector) || !len.is_multiple_of(sector) {
                 return Err(Error::BadRequest("a write is not aligned to sectors"));
             }
-            ranges.push(write.at.0..write.at.0.saturating_add(len));
+            ranges.push(start.0..start.0.saturating_add(len));
             let mut done = 0;
-            for piece in map.pieces(write.at, len)? {
+            for piece in map.pieces(start, len)? {
                 if !piece.writable {
                     return Err(Error::Unwritable { profile: "RAID5 and RAID6" });
                 }
-                let data = write.data.slice(done..done + piece.len as usize);
+                let part = data.slice(done..done + piece.len as usize);
                 done += piece.len as usize;
                 for Place { devid, at } in piece.copies {
                     keep_superblocks(at, piece.len)?;
-                    let entry = DeviceWrite { at, data: data.clone() };
+                    let entry = DeviceWrite { at, data: part.clone() };
                     match batches.iter_mut().find(|(id, _)| *id == devid) {
                         Some((_, batch)) => batch.push(entry),
                         None => batches.push((devid, vec![entry])),
@@ -119,7 +119,6 @@ impl Volume {
     }
 
     /// Waits for writes. An error means that some of them may not have happened, on one device or all.
-    #[expect(clippy::unused_self, reason = "tickets belong to a volume, and waiting for them is its business")]
     pub fn wait(&self, mut ticket: Ticket) -> Result<Written> {
         ticket.finish().map(|()| Written(()))
     }

@@ -13,11 +13,13 @@ use crate::runs::Run;
 
 const THREADS: usize = 4;
 
+type Job = (Run, Arc<Group>);
+
 /// Threads that write runs to a file.
 #[derive(Debug)]
 pub(crate) struct WritePool {
     /// `None` only while the pool is dropped.
-    queue: Mutex<Option<Sender<(Run, Arc<Group>)>>>,
+    queue: Mutex<Option<Sender<Job>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -60,7 +62,7 @@ impl WritePool {
     }
 }
 
-fn work(file: &File, jobs: &Mutex<Receiver<(Run, Arc<Group>)>>) {
+fn work(file: &File, jobs: &Mutex<Receiver<Job>>) {
     loop {
         let job = jobs.lock().recv();
         let Ok((run, group)) = job else { return };

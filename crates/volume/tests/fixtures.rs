@@ -1,5 +1,7 @@
 //! Volumes that kernels made open, and their tree blocks read back right.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod common;
 
 use common::{READ_ONLY, all_fixtures, has, open, root_of, unpack};

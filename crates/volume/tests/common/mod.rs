@@ -1,5 +1,6 @@
 //! Images for tests: fixtures unpacked with zstd, and volumes that mkfs.btrfs makes.
 #![allow(dead_code, reason = "every test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -37,7 +38,9 @@ pub fn all_fixtures() -> Vec<(String, Vec<PathBuf>)> {
             found.entry(name).or_default().push(entry.path());
         }
     }
-    found.values_mut().for_each(|images| images.sort());
+    for images in found.values_mut() {
+        images.sort();
+    }
     found.into_iter().collect()
 }
 

@@ -1,0 +1,165 @@
+//! A device that fails when told to.
+
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use ubtrfs_format::Physical;
+
+use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites};
+
+/// What can be made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// A read.
+    Read,
+    /// One write of a batch. It does not reach the device; the others do.
+    Write,
+    /// A barrier. It does not reach the device.
+    Flush,
+}
+
+/// How often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lasting {
+    /// Once; later operations succeed.
+    Once,
+    /// From then on.
+    Forever,
+}
+
+/// A device over another one, with faults on demand.
+#[derive(Debug)]
+pub struct FaultyDevice {
+    inner: Arc<dyn Device>,
+    faults: Mutex<Vec<Fault>>,
+}
+
+#[derive(Debug)]
+struct Fault {
+    operation: Operation,
+    /// Operations that still succeed.
+    countdown: u64,
+    errno: i32,
+    lasting: Lasting,
+}
+
+impl FaultyDevice {
+    /// A device that does what `inner` does.
+    pub fn new(inner: Arc<dyn Device>) -> Self {
+        Self { inner, faults: Mutex::default() }
+    }
+
+    /// After `successes` more operations of this kind, the next one fails with the system's error number `errno`.
+    pub fn fail(&self, operation: Operation, successes: u64, errno: i32, lasting: Lasting) {
+        self.faults.lock().push(Fault { operation, countdown: successes, errno, lasting });
+    }
+
+    /// Forgets all faults.
+    pub fn heal(&self) {
+        self.faults.lock().clear();
+    }
+
+    fn pass(&self, operation: Operation) -> io::Result<()> {
+        let mut faults = self.faults.lock();
+        let mut failed = None;
+        faults.retain_mut(|fault| {
+            if fault.operation != operation {
+                return true;
+            }
+            if fault.countdown > 0 {
+                fault.countdown -= 1;
+                return true;
+            }
+            failed.get_or_insert(fault.errno);
+            fault.lasting == Lasting::Forever
+        });
+        failed.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
+    }
+}
+
+impl Device for FaultyDevice {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.inner.is_read_only()
+    }
+
+    fn read_at(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
+        self.pass(Operation::Read)?;
+        self.inner.read_at(at, buf)
+    }
+
+    fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        let mut failure = None;
+        let mut good = Vec::with_capacity(writes.len());
+        for write in writes {
+            match self.pass(Operation::Write) {
+                Ok(()) => good.push(write),
+                Err(error) => failure = Some(error),
+            }
+        }
+        let ticket = self.inner.submit(good);
+        match failure {
+            None => ticket,
+            Some(error) => DeviceTicket::new(FailedTicket { ticket, error }),
+        }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.pass(Operation::Flush)?;
+        self.inner.flush()
+    }
+
+    fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
+        self.inner.discard(at, len)
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.inner.counters()
+    }
+}
+
+#[derive(Debug)]
+struct FailedTicket {
+    ticket: DeviceTicket,
+    error: io::Error,
+}
+
+impl PendingWrites for FailedTicket {
+    fn wait(self: Box<Self>) -> io::Result<()> {
+        self.ticket.wait()?;
+        Err(self.error)
+    }
+
+    fn is_done(&self) -> bool {
+        self.ticket.is_done()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemoryDevice, SharedBuffer};
+
+    #[test]
+    fn faults_come_when_told_and_spare_the_rest() {
+        let device = FaultyDevice::new(Arc::new(MemoryDevice::new(64 << 10)));
+        device.fail(Operation::Write, 1, libc::ENOSPC, Lasting::Once);
+        device.fail(Operation::Flush, 0, libc::EIO, Lasting::Forever);
+        let write = |at| DeviceWrite { at: Physical(at), data: SharedBuffer::from(vec![1; 4096]) };
+        let result = device.submit(vec![write(0), write(4096), write(8192)]).wait();
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+        let mut bytes = [9; 3];
+        for (at, byte) in [(0, 0), (4096, 1), (8192, 2)] {
+            device.read_at(Physical(at), &mut bytes[byte..=byte]).unwrap();
+        }
+        assert_eq!(bytes, [1, 0, 1]);
+        device.submit(vec![write(4096)]).wait().unwrap();
+        assert!(device.flush().is_err() && device.flush().is_err());
+        device.heal();
+        device.flush().unwrap();
+    }
+}

@@ -1,0 +1,187 @@
+//! A device in memory over an image that many share: each keeps only the pages that it changed.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, LazyLock};
+
+use parking_lot::RwLock;
+use ubtrfs_format::Physical;
+
+use crate::buffer::ALIGNMENT;
+use crate::device::{CounterCells, Device, DeviceCounters, DeviceTicket, DeviceWrite, check_range, check_writes};
+
+/// 4 KiB of a device: the unit that is written entirely or not at all.
+pub(crate) type Page = [u8; ALIGNMENT];
+
+static ZERO_PAGE: LazyLock<Arc<Page>> = LazyLock::new(|| Arc::new([0; ALIGNMENT]));
+
+/// A shared image and the pages that differ from it.
+#[derive(Clone)]
+pub(crate) struct Image {
+    base: Arc<[u8]>,
+    pages: HashMap<u64, Arc<Page>>,
+}
+
+impl std::fmt::Debug for Image {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Image").field("size", &self.base.len()).field("changed_pages", &self.pages.len()).finish()
+    }
+}
+
+impl Image {
+    /// An image with nothing changed; a last part of less than 4096 bytes is left off.
+    pub(crate) fn new(base: Arc<[u8]>) -> Self {
+        Self { base, pages: HashMap::new() }
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        (self.base.len() - self.base.len() % ALIGNMENT) as u64
+    }
+
+    /// Fills `buf` from `at`; the range lies within the image.
+    pub(crate) fn read(&self, at: u64, buf: &mut [u8]) {
+        let mut done = 0;
+        while done < buf.len() {
+            let from = at as usize + done;
+            let within = from % ALIGNMENT;
+            let len = (ALIGNMENT - within).min(buf.len() - done);
+            let page = from / ALIGNMENT;
+            let source = match self.pages.get(&(page as u64)) {
+                Some(page) => &page[within..within + len],
+                None => &self.base[from..from + len],
+            };
+            buf[done..done + len].copy_from_slice(source);
+            done += len;
+        }
+    }
+
+    pub(crate) fn set(&mut self, page: u64, content: Arc<Page>) {
+        self.pages.insert(page, content);
+    }
+
+    /// Makes all pages that lie within the range zero.
+    pub(crate) fn clear(&mut self, at: u64, len: u64) {
+        let unit = ALIGNMENT as u64;
+        for page in at.div_ceil(unit)..(at + len) / unit {
+            self.pages.insert(page, Arc::clone(&ZERO_PAGE));
+        }
+    }
+}
+
+/// The pages of some bytes, whose length is a multiple of a page's.
+pub(crate) fn pages_of(bytes: &[u8]) -> impl Iterator<Item = Arc<Page>> {
+    bytes.chunks_exact(ALIGNMENT).map(|chunk| {
+        let mut page = [0; ALIGNMENT];
+        page.copy_from_slice(chunk);
+        Arc::new(page)
+    })
+}
+
+/// A device in memory over a shared image. Thousands of them over one image cost little.
+#[derive(Debug)]
+pub struct OverlayDevice {
+    image: RwLock<Image>,
+    size: u64,
+    counters: CounterCells,
+}
+
+impl OverlayDevice {
+    /// A device that holds what `base` holds; what is written goes to pages of its own.
+    pub fn new(base: Arc<[u8]>) -> Self {
+        Self::from_image(Image::new(base))
+    }
+
+    pub(crate) fn from_image(image: Image) -> Self {
+        let size = image.size();
+        Self { image: RwLock::new(image), size, counters: CounterCells::default() }
+    }
+
+    /// Another device with the same content at this moment, sharing all its pages.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self::from_image(self.image.read().clone())
+    }
+
+    /// A copy of all bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.size as usize];
+        self.image.read().read(0, &mut bytes);
+        bytes
+    }
+}
+
+impl Device for OverlayDevice {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn read_at(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
+        check_range(at, buf.len(), self.size)?;
+        self.image.read().read(at.0, buf);
+        self.counters.read(buf.len());
+        Ok(())
+    }
+
+    fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        if let Err(error) = check_writes(&writes, self.size) {
+            return DeviceTicket::done(Err(error));
+        }
+        let mut image = self.image.write();
+        for write in &writes {
+            for (page, content) in (write.at.0 / ALIGNMENT as u64..).zip(pages_of(&write.data)) {
+                image.set(page, content);
+            }
+            self.counters.write(write.data.len());
+        }
+        DeviceTicket::done(Ok(()))
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.counters.flush();
+        Ok(())
+    }
+
+    fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
+        check_range(at, len as usize, self.size)?;
+        self.image.write().clear(at.0, len);
+        self.counters.discard();
+        Ok(())
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.counters.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SharedBuffer;
+
+    #[test]
+    fn changes_stay_in_one_overlay_and_in_its_forks() {
+        let base: Arc<[u8]> = vec![7; 5 * ALIGNMENT + 100].into();
+        let one = OverlayDevice::new(Arc::clone(&base));
+        let other = OverlayDevice::new(base);
+        assert_eq!(one.size(), 5 * ALIGNMENT as u64);
+        let data = SharedBuffer::from(vec![1; 2 * ALIGNMENT]);
+        one.submit(vec![DeviceWrite { at: Physical(4096), data }]).wait().unwrap();
+        let fork = one.fork();
+        one.discard(Physical(4000), 4096 + 96).unwrap();
+        let read = |device: &OverlayDevice| {
+            let mut bytes = [0; 8];
+            device.read_at(Physical(8188), &mut bytes).unwrap();
+            let mut first = [0; 2];
+            device.read_at(Physical(4095), &mut first).unwrap();
+            (first, bytes)
+        };
+        assert_eq!(read(&one), ([7, 0], [0, 0, 0, 0, 1, 1, 1, 1]));
+        assert_eq!(read(&fork), ([7, 1], [1; 8]));
+        assert_eq!(read(&other), ([7, 7], [7; 8]));
+        assert!(one.read_at(Physical(5 * 4096 - 1), &mut [0; 2]).is_err());
+    }
+}

@@ -1,0 +1,375 @@
+//! The device of the crash tests: keeps every write and barrier in order, and makes the images that a crash could leave.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use ubtrfs_format::Physical;
+
+use crate::buffer::ALIGNMENT;
+use crate::device::{
+    CounterCells, Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites, check_range, check_writes,
+};
+use crate::overlay_device::{Image, OverlayDevice, Page, pages_of};
+use crate::split_mix::SplitMix64;
+
+/// What happened to a recording device.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A write was submitted.
+    Write(RecordedWrite),
+    /// Somebody learnt that the writes with these event numbers have completed.
+    Completed(Range<usize>),
+    /// A barrier: every write that had completed is durable.
+    Flush,
+    /// A range was discarded.
+    Discard {
+        /// Where.
+        at: Physical,
+        /// Bytes.
+        len: u64,
+    },
+}
+
+/// A write of a recording device.
+#[derive(Clone, Debug)]
+pub struct RecordedWrite {
+    /// Where.
+    pub at: Physical,
+    pages: Vec<Arc<Page>>,
+}
+
+impl RecordedWrite {
+    /// Bytes of the write.
+    pub fn size(&self) -> usize {
+        self.pages.len() * ALIGNMENT
+    }
+}
+
+/// A write or discard that no barrier has made durable, whose fate in a crash is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenWrite {
+    /// The number of its event.
+    pub event: usize,
+    /// Where.
+    pub at: Physical,
+    /// 4 KiB sectors: each is written or not. A discard counts as one.
+    pub sectors: usize,
+}
+
+/// What a crash leaves of a write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Nothing.
+    Lost,
+    /// Everything.
+    Whole,
+    /// The sectors that are `true`; those beyond the list's end are lost.
+    Torn(Vec<bool>),
+}
+
+/// A device in memory that remembers everything that was done to it, in order.
+#[derive(Debug)]
+pub struct RecordingDevice {
+    recording: Arc<Mutex<Recording>>,
+    size: u64,
+    counters: CounterCells,
+}
+
+#[derive(Debug)]
+struct Recording {
+    /// Before the first event.
+    start: Image,
+    /// After the last.
+    current: Image,
+    events: Vec<Event>,
+}
+
+impl RecordingDevice {
+    /// A device that holds what `base` holds.
+    pub fn new(base: Arc<[u8]>) -> Self {
+        let start = Image::new(base);
+        let size = start.size();
+        let recording = Recording { current: start.clone(), start, events: Vec::new() };
+        Self { recording: Arc::new(Mutex::new(recording)), size, counters: CounterCells::default() }
+    }
+
+    /// All events so far.
+    pub fn events(&self) -> Vec<Event> {
+        self.recording.lock().events.clone()
+    }
+
+    /// How many events there are so far.
+    pub fn len(&self) -> usize {
+        self.recording.lock().events.len()
+    }
+
+    /// Whether nothing has happened yet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The content now, as a program that goes on running sees it.
+    pub fn current(&self) -> OverlayDevice {
+        OverlayDevice::from_image(self.recording.lock().current.clone())
+    }
+
+    /// Makes the content of now the start, and forgets all events: bounds the memory of long runs.
+    pub fn forget_history(&self) {
+        let mut recording = self.recording.lock();
+        recording.start = recording.current.clone();
+        recording.events.clear();
+    }
+
+    /// What a crash may leave after the first `at_event` events. A write is kept for certain if somebody waited for it
+    /// and a barrier followed. Of every other one, `chooser` decides what is left; any subset of sectors is possible.
+    /// (Any order too: of two open writes to the same sector, losing the later one is the same as its coming first.)
+    pub fn crash_state(&self, at_event: usize, chooser: &mut dyn FnMut(&OpenWrite) -> Fate) -> OverlayDevice {
+        let recording = self.recording.lock();
+        let events = &recording.events[..at_event.min(recording.events.len())];
+        let is_durable = durable(events);
+        let mut image = recording.start.clone();
+        for (event, (what, durable)) in events.iter().zip(is_durable).enumerate() {
+            let mut fate = |at, sectors| {
+                if durable { Fate::Whole } else { chooser(&OpenWrite { event, at, sectors }) }
+            };
+            match what {
+                Event::Write(write) => {
+                    let fate = fate(write.at, write.pages.len());
+                    let first = write.at.0 / ALIGNMENT as u64;
+                    for (index, page) in write.pages.iter().enumerate() {
+                        let is_kept = match &fate {
+                            Fate::Lost => false,
+                            Fate::Whole => true,
+                            Fate::Torn(kept) => kept.get(index).copied().unwrap_or(false),
+                        };
+                        if is_kept {
+                            image.set(first + index as u64, Arc::clone(page));
+                        }
+                    }
+                }
+                Event::Discard { at, len } => {
+                    if fate(*at, 1) != Fate::Lost {
+                        image.clear(at.0, *len);
+                    }
+                }
+                Event::Completed(_) | Event::Flush => {}
+            }
+        }
+        OverlayDevice::from_image(image)
+    }
+}
+
+/// For each event, whether it is a write or discard that a barrier has made durable.
+fn durable(events: &[Event]) -> Vec<bool> {
+    let last_flush = events.iter().rposition(|event| matches!(event, Event::Flush)).unwrap_or(0);
+    let mut durable = vec![false; events.len()];
+    for (number, event) in events[..last_flush].iter().enumerate() {
+        match event {
+            Event::Completed(writes) => durable[writes.clone()].fill(true),
+            // A discard is synchronous: it had completed.
+            Event::Discard { .. } => durable[number] = true,
+            Event::Write(_) | Event::Flush => {}
+        }
+    }
+    durable
+}
+
+/// A chooser for [`RecordingDevice::crash_state`] that one seed determines: sometimes all open writes are lost or all
+/// are there, mostly each has its own fate.
+pub fn random_fates(seed: u64) -> impl FnMut(&OpenWrite) -> Fate {
+    let mut random = SplitMix64::new(seed);
+    let temper = random.below(8);
+    move |write| match (temper, random.below(4)) {
+        (0, _) | (2.., 0) => Fate::Lost,
+        (1, _) | (2.., 1) => Fate::Whole,
+        (_, 2) => {
+            let kept = random.below(write.sectors as u64 + 1) as usize;
+            Fate::Torn(vec![true; kept])
+        }
+        _ => Fate::Torn((0..write.sectors).map(|_| random.below(2) == 0).collect()),
+    }
+}
+
+impl Device for RecordingDevice {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn read_at(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
+        check_range(at, buf.len(), self.size)?;
+        self.recording.lock().current.read(at.0, buf);
+        self.counters.read(buf.len());
+        Ok(())
+    }
+
+    fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        if let Err(error) = check_writes(&writes, self.size) {
+            return DeviceTicket::done(Err(error));
+        }
+        let mut recording = self.recording.lock();
+        let first = recording.events.len();
+        for write in writes {
+            self.counters.write(write.data.len());
+            let pages: Vec<_> = pages_of(&write.data).collect();
+            for (number, page) in (write.at.0 / ALIGNMENT as u64..).zip(&pages) {
+                recording.current.set(number, Arc::clone(page));
+            }
+            recording.events.push(Event::Write(RecordedWrite { at: write.at, pages }));
+        }
+        let writes = first..recording.events.len();
+        let (recording, is_known) = (Arc::clone(&self.recording), AtomicBool::new(false));
+        DeviceTicket::new(RecordingTicket { recording, writes, is_known })
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.recording.lock().events.push(Event::Flush);
+        self.counters.flush();
+        Ok(())
+    }
+
+    fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
+        check_range(at, len as usize, self.size)?;
+        let mut recording = self.recording.lock();
+        recording.current.clear(at.0, len);
+        recording.events.push(Event::Discard { at, len });
+        self.counters.discard();
+        Ok(())
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.counters.get()
+    }
+}
+
+/// A write counts as completed only when its submitter has asked: whoever flushes before has proven nothing.
+#[derive(Debug)]
+struct RecordingTicket {
+    recording: Arc<Mutex<Recording>>,
+    writes: Range<usize>,
+    is_known: AtomicBool,
+}
+
+impl RecordingTicket {
+    fn complete(&self) {
+        if !self.is_known.swap(true, Ordering::Relaxed) && !self.writes.is_empty() {
+            let mut recording = self.recording.lock();
+            // Not if the history was forgotten in between.
+            if self.writes.end <= recording.events.len() {
+                recording.events.push(Event::Completed(self.writes.clone()));
+            }
+        }
+    }
+}
+
+impl PendingWrites for RecordingTicket {
+    fn wait(self: Box<Self>) -> io::Result<()> {
+        self.complete();
+        Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        self.complete();
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SharedBuffer;
+
+    const PAGE: u64 = ALIGNMENT as u64;
+
+    fn device() -> RecordingDevice {
+        RecordingDevice::new(vec![0; 16 * ALIGNMENT].into())
+    }
+
+    fn write(device: &RecordingDevice, page: u64, bytes: &[u8]) -> DeviceTicket {
+        let data: Vec<u8> = bytes.iter().flat_map(|byte| vec![*byte; ALIGNMENT]).collect();
+        device.submit(vec![DeviceWrite { at: Physical(page * PAGE), data: SharedBuffer::from(data) }])
+    }
+
+    fn pages(device: &OverlayDevice, count: usize) -> Vec<u8> {
+        device.to_bytes().chunks(ALIGNMENT).take(count).map(|page| page[0]).collect()
+    }
+
+    fn lost(device: &RecordingDevice) -> Vec<u8> {
+        pages(&device.crash_state(device.len(), &mut |_| Fate::Lost), 4)
+    }
+
+    #[test]
+    fn only_what_was_waited_for_before_a_barrier_is_durable() {
+        let device = device();
+        let ticket = write(&device, 0, &[1]);
+        device.flush().unwrap();
+        assert_eq!(lost(&device), [0, 0, 0, 0], "nobody had waited");
+        ticket.wait().unwrap();
+        assert_eq!(lost(&device), [0, 0, 0, 0], "no barrier since");
+        device.flush().unwrap();
+        let later = write(&device, 1, &[2]);
+        assert_eq!(lost(&device), [1, 0, 0, 0]);
+        assert!(later.is_done());
+        device.flush().unwrap();
+        assert_eq!(lost(&device), [1, 2, 0, 0]);
+        assert_eq!(pages(&device.crash_state(2, &mut |_| Fate::Whole), 2), [1, 0], "earlier states can be had as well");
+        assert_eq!(pages(&device.crash_state(0, &mut |_| Fate::Whole), 2), [0, 0]);
+    }
+
+    #[test]
+    fn open_writes_are_torn_as_chosen() {
+        let device = device();
+        write(&device, 0, &[1, 2, 3, 4]).wait().unwrap();
+        write(&device, 1, &[5, 6]).wait().unwrap();
+        let mut asked = Vec::new();
+        let mut choose = |open: &OpenWrite| {
+            asked.push((open.event, open.at.0 / PAGE, open.sectors));
+            if open.event == 0 { Fate::Torn(vec![true, false, true]) } else { Fate::Torn(vec![true]) }
+        };
+        assert_eq!(pages(&device.crash_state(device.len(), &mut choose), 4), [1, 5, 3, 0]);
+        assert_eq!(asked, [(0, 0, 4), (2, 1, 2)]);
+        assert_eq!(pages(&device.current(), 4), [1, 5, 6, 4]);
+    }
+
+    #[test]
+    fn a_discard_is_open_until_a_barrier() {
+        let device = device();
+        write(&device, 0, &[1, 1, 1, 1]).wait().unwrap();
+        device.flush().unwrap();
+        device.discard(Physical(PAGE), 2 * PAGE).unwrap();
+        assert_eq!(lost(&device), [1, 1, 1, 1]);
+        assert_eq!(pages(&device.current(), 4), [1, 0, 0, 1]);
+        device.flush().unwrap();
+        assert_eq!(lost(&device), [1, 0, 0, 1]);
+    }
+
+    #[test]
+    fn forgetting_keeps_the_content() {
+        let device = device();
+        write(&device, 0, &[1]).wait().unwrap();
+        let late = write(&device, 1, &[2]);
+        device.forget_history();
+        late.wait().unwrap();
+        assert!(device.is_empty());
+        assert_eq!(lost(&device), [1, 2, 0, 0]);
+    }
+
+    #[test]
+    fn one_seed_gives_one_state_and_seeds_differ() {
+        let device = device();
+        for page in 0..8 {
+            write(&device, page, &[page as u8 + 1, page as u8 + 100]).wait().unwrap();
+        }
+        let state = |seed| pages(&device.crash_state(device.len(), &mut random_fates(seed)), 16);
+        assert_eq!(state(7), state(7));
+        let different: std::collections::HashSet<_> = (0..100).map(state).collect();
+        assert!(different.len() > 50, "{}", different.len());
+        assert!(different.contains(&vec![0; 16]) && different.contains(&pages(&device.current(), 16)));
+    }
+}
