@@ -1,0 +1,117 @@
+//! The checksum tree, and data against it.
+
+use ubtrfs_format::items::CsumItem;
+use ubtrfs_format::{ChecksumType, ItemType, Leaf, Logical, TreeId};
+use ubtrfs_volume::Buffer;
+
+use crate::fault::{FaultKind, Place};
+use crate::media::Media;
+use crate::ranges::RangeSet;
+use crate::report::{Faults, Progress};
+use crate::walk::Visitor;
+
+/// Which addresses have checksums.
+pub(crate) struct Covered {
+    checksum: ChecksumType,
+    sector_size: u32,
+    pub(crate) ranges: RangeSet,
+    last_end: u64,
+}
+
+impl Covered {
+    pub(crate) fn new(checksum: ChecksumType, sector_size: u32) -> Self {
+        Self { checksum, sector_size, ranges: RangeSet::default(), last_end: 0 }
+    }
+
+    /// Checksums must belong to data extents.
+    pub(crate) fn judge(&self, data: &RangeSet, faults: &mut Faults) {
+        for (start, end) in self.ranges.iter() {
+            for (start, end) in data.gaps(start, end) {
+                let kind = FaultKind::ChecksumWithoutExtent { length: end - start };
+                faults.add(kind, Place::tree(TreeId::CSUM).in_block(Logical(start)));
+            }
+        }
+    }
+}
+
+impl Visitor for Covered {
+    fn leaf(&mut self, _: Logical, leaf: &Leaf<'_>, faults: &mut Faults) {
+        for (key, data) in leaf.iter().filter(|(key, _)| key.item_type == ItemType::EXTENT_CSUM) {
+            let Ok(item) = CsumItem::parse(Logical(key.offset), data, self.checksum, self.sector_size) else {
+                continue;
+            };
+            if item.start().0 < self.last_end {
+                faults.add(FaultKind::ChecksumsOverlap, Place::item(TreeId::CSUM, key));
+            }
+            self.last_end = self.last_end.max(item.end().0);
+            self.ranges.push(item.start().0, item.end().0);
+        }
+    }
+}
+
+/// Bytes of data read at once.
+const BATCH: u64 = 1 << 20;
+
+/// Reads all data that has checksums, from every copy, and compares.
+pub(crate) struct DataCheck<'a> {
+    pub(crate) media: &'a Media,
+    pub(crate) checksum: ChecksumType,
+    pub(crate) sector_size: u32,
+    /// Bytes that have checksums, for the progress.
+    pub(crate) total: u64,
+    /// Bytes with checksums that are behind us, each counted once.
+    pub(crate) done: u64,
+    /// Bytes read, each copy counted.
+    pub(crate) read: u64,
+    pub(crate) progress: Option<&'a dyn Progress>,
+}
+
+impl DataCheck<'_> {
+    fn item(&mut self, item: &CsumItem<'_>, faults: &mut Faults) {
+        let mut at = item.start();
+        while at < item.end() {
+            // A checksum item may span chunks that keep different numbers of copies.
+            let in_chunk = self.media.chunk_end(at).map_or(u64::MAX, |end| end.saturating_sub(at.0));
+            let len = (item.end().0 - at.0).min(BATCH).min(in_chunk.max(self.sector_size.into()));
+            for copy in 0..self.media.copies(at).max(1) {
+                self.batch(item, at, len, copy, faults);
+            }
+            at = at.plus(len);
+            self.done = self.done.saturating_add(len);
+            if let Some(progress) = self.progress {
+                progress.report("data", self.done, self.total.max(self.done));
+            }
+        }
+    }
+
+    fn batch(&mut self, item: &CsumItem<'_>, at: Logical, len: u64, copy: usize, faults: &mut Faults) {
+        let sector = self.sector_size as usize;
+        let mut data = Buffer::zeroed(len as usize);
+        self.read = self.read.saturating_add(len);
+        let whole = self.media.read_copy(at, copy, &mut data);
+        for (index, content) in data.chunks_mut(sector).enumerate() {
+            let address = at.plus((index * sector) as u64);
+            // After a failed batch each sector gets its own chance.
+            if whole.is_err()
+                && let Err(error) = self.media.read_copy(address, copy, content)
+            {
+                let kind = FaultKind::UnreadableData { copy: copy as u64, reason: error.to_string() };
+                faults.add(kind, Place::at(address));
+                continue;
+            }
+            if item.get(address).is_some_and(|sum| !self.checksum.matches(content, sum)) {
+                faults.add(FaultKind::BadData { copy: copy as u64 }, Place::at(address));
+            }
+        }
+    }
+}
+
+impl Visitor for DataCheck<'_> {
+    fn leaf(&mut self, _: Logical, leaf: &Leaf<'_>, faults: &mut Faults) {
+        for (key, data) in leaf.iter().filter(|(key, _)| key.item_type == ItemType::EXTENT_CSUM) {
+            if let Ok(item) = CsumItem::parse(Logical(key.offset), data, self.checksum, self.sector_size) {
+                self.item(&item, faults);
+            }
+        }
+    }
+}

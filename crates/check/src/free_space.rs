@@ -1,0 +1,144 @@
+//! The free-space tree: exactly what the extents leave of each block group.
+
+use std::collections::HashSet;
+
+use ubtrfs_format::items::FreeSpaceInfo;
+use ubtrfs_format::{ItemType, Key, Leaf, Logical, TreeId};
+
+use crate::fault::{FaultKind, Place};
+use crate::groups::{Group, Groups};
+use crate::ranges::RangeSet;
+use crate::report::Faults;
+use crate::walk::Visitor;
+
+/// What the tree says of the block group that is being read.
+struct Current {
+    group: Group,
+    info: FreeSpaceInfo,
+    free: Vec<(u64, u64)>,
+}
+
+/// Reads the free-space tree and compares it group by group.
+pub(crate) struct FreeSpace<'a> {
+    groups: &'a Groups,
+    used: &'a RangeSet,
+    sector_size: u64,
+    current: Option<Current>,
+    seen: HashSet<u64>,
+    /// Whether part of the tree could not be read.
+    gaps: bool,
+}
+
+impl<'a> FreeSpace<'a> {
+    pub(crate) fn new(groups: &'a Groups, used: &'a RangeSet, sector_size: u32) -> Self {
+        Self { groups, used, sector_size: sector_size.into(), current: None, seen: HashSet::new(), gaps: false }
+    }
+
+    /// Ends the comparison.
+    pub(crate) fn finish(mut self, faults: &mut Faults) {
+        self.close(faults);
+        if self.gaps {
+            faults.not_compared("the unreadable parts of the free-space tree");
+            return;
+        }
+        for group in self.groups.list.iter().filter(|group| !self.seen.contains(&group.start)) {
+            faults.add(FaultKind::FreeSpaceInfoMissing, Place::at(Logical(group.start)));
+        }
+    }
+
+    fn close(&mut self, faults: &mut Faults) {
+        let Some(Current { group, info, free }) = self.current.take() else { return };
+        let found = RangeSet::from_unsorted(free);
+        let place = Place::tree(TreeId::FREE_SPACE).in_block(Logical(group.start));
+        let ranges = found.iter().count() as u64;
+        if ranges != u64::from(info.extent_count) {
+            let kind = FaultKind::FreeSpaceCount { found: info.extent_count.into(), expected: ranges };
+            faults.add(kind, place.clone());
+        }
+        for (start, end) in found.iter() {
+            for (start, end) in self.used.within(start, end) {
+                let place = Place::tree(TreeId::FREE_SPACE).in_block(Logical(start));
+                faults.add(FaultKind::UsedListedFree { length: end - start }, place);
+            }
+        }
+        for (start, end) in self.used.gaps(group.start, group.end()) {
+            for (start, end) in found.gaps(start, end) {
+                let place = Place::tree(TreeId::FREE_SPACE).in_block(Logical(start));
+                faults.add(FaultKind::FreeNotListed { length: end - start }, place);
+            }
+        }
+    }
+
+    fn open(&mut self, key: Key, data: &[u8], faults: &mut Faults) {
+        self.close(faults);
+        let group = self.groups.starting(key.objectid).filter(|group| group.length == key.offset);
+        match (group, FreeSpaceInfo::parse(data)) {
+            (Some(group), Ok(info)) => {
+                self.seen.insert(group.start);
+                self.current = Some(Current { group: *group, info, free: Vec::new() });
+            }
+            (None, _) => faults.add(FaultKind::FreeSpaceStale, Place::item(TreeId::FREE_SPACE, key)),
+            // The item check has told of it.
+            (Some(group), Err(_)) => {
+                self.seen.insert(group.start);
+            }
+        }
+    }
+
+    fn free(&mut self, key: Key, data: &[u8], faults: &mut Faults) {
+        let place = || Place::item(TreeId::FREE_SPACE, key);
+        let end = key.objectid.saturating_add(key.offset);
+        let Some(current) = self.current.as_mut().filter(|current| key.objectid < current.group.end()) else {
+            if self.groups.holding(key.objectid, end).is_none() {
+                faults.add(FaultKind::FreeSpaceStale, place());
+            } else if !self.gaps {
+                faults.add(FaultKind::FreeSpaceOutside, place());
+            }
+            return;
+        };
+        if key.objectid < current.group.start || end > current.group.end() {
+            faults.add(FaultKind::FreeSpaceOutside, place());
+            return;
+        }
+        let bitmaps = current.info.flags & FreeSpaceInfo::USING_BITMAPS != 0;
+        if bitmaps != (key.item_type == ItemType::FREE_SPACE_BITMAP) {
+            faults.add(FaultKind::FreeSpaceWrongKind, place());
+        }
+        if key.item_type == ItemType::FREE_SPACE_EXTENT {
+            if current.free.last().is_some_and(|last| key.objectid <= last.1) {
+                faults.add(FaultKind::FreeSpaceNotMerged, place());
+            }
+            current.free.push((key.objectid, end));
+            return;
+        }
+        let sectors = key.offset / self.sector_size;
+        for sector in 0..sectors.min(data.len() as u64 * 8) {
+            let byte = data.get((sector / 8) as usize).copied().unwrap_or(0);
+            if byte >> (sector % 8) & 1 == 1 {
+                let start = key.objectid.saturating_add(sector * self.sector_size);
+                let end = start.saturating_add(self.sector_size);
+                match current.free.last_mut() {
+                    Some(last) if last.1 == start => last.1 = end,
+                    _ => current.free.push((start, end)),
+                }
+            }
+        }
+    }
+}
+
+impl Visitor for FreeSpace<'_> {
+    fn leaf(&mut self, _: Logical, leaf: &Leaf<'_>, faults: &mut Faults) {
+        for (key, data) in leaf.iter() {
+            match key.item_type {
+                ItemType::FREE_SPACE_INFO => self.open(key, data, faults),
+                ItemType::FREE_SPACE_EXTENT | ItemType::FREE_SPACE_BITMAP => self.free(key, data, faults),
+                _ => {}
+            }
+        }
+    }
+
+    fn gap(&mut self) {
+        self.gaps = true;
+        self.current = None;
+    }
+}

@@ -1,0 +1,199 @@
+//! Reads any copy of any address. The mapping from addresses to devices is the checker's own: a second opinion.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, STRIPE_LEN};
+use ubtrfs_format::{Logical, Physical};
+use ubtrfs_volume::Device;
+
+/// The devices of a volume and the chunks that lie on them.
+pub(crate) struct Media {
+    devices: BTreeMap<u64, Arc<dyn Device>>,
+    chunks: BTreeMap<u64, ChunkItem>,
+}
+
+/// Bytes of a chunk's addresses that stand on different devices before a copy repeats: data stripes.
+pub(crate) fn data_stripes(chunk: &ChunkItem) -> u64 {
+    let stripes = chunk.stripes.len() as u64;
+    match chunk.flags.profile() {
+        BlockGroupFlags::RAID0 => stripes,
+        BlockGroupFlags::RAID10 => stripes / 2,
+        BlockGroupFlags::RAID5 => stripes.saturating_sub(1),
+        BlockGroupFlags::RAID6 => stripes.saturating_sub(2),
+        _ => 1,
+    }
+    .max(1)
+}
+
+/// Copies that a chunk keeps of each byte and that can be read without parity.
+fn copies(chunk: &ChunkItem) -> usize {
+    match chunk.flags.profile() {
+        BlockGroupFlags::DUP | BlockGroupFlags::RAID1 | BlockGroupFlags::RAID1C3 | BlockGroupFlags::RAID1C4 => {
+            chunk.stripes.len()
+        }
+        BlockGroupFlags::RAID10 => 2,
+        _ => 1,
+    }
+}
+
+fn unmapped() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "no chunk maps this address")
+}
+
+impl Media {
+    pub(crate) fn new(devices: BTreeMap<u64, Arc<dyn Device>>) -> Self {
+        Self { devices, chunks: BTreeMap::new() }
+    }
+
+    pub(crate) fn add_chunk(&mut self, start: Logical, chunk: ChunkItem) {
+        self.chunks.insert(start.0, chunk);
+    }
+
+    pub(crate) fn device(&self, devid: u64) -> Option<&Arc<dyn Device>> {
+        self.devices.get(&devid)
+    }
+
+    fn chunk_at(&self, at: u64) -> Option<(u64, &ChunkItem)> {
+        let (start, chunk) = self.chunks.range(..=at).next_back()?;
+        (at - start < chunk.length).then_some((*start, chunk))
+    }
+
+    /// How many copies of this address can be read; 0 where no chunk maps it.
+    pub(crate) fn copies(&self, at: Logical) -> usize {
+        self.chunk_at(at.0).map_or(0, |(_, chunk)| copies(chunk))
+    }
+
+    /// Where the chunk that maps this address ends.
+    pub(crate) fn chunk_end(&self, at: Logical) -> Option<u64> {
+        self.chunk_at(at.0).map(|(start, chunk)| start.saturating_add(chunk.length))
+    }
+
+    /// Fills `buf` from copy number `copy`, the first being 0.
+    pub(crate) fn read_copy(&self, at: Logical, copy: usize, buf: &mut [u8]) -> io::Result<()> {
+        let mut at = at.0;
+        let mut rest = buf;
+        while !rest.is_empty() {
+            let (devid, physical, run) = self.locate(at, copy).ok_or_else(unmapped)?;
+            let len = usize::try_from(run).unwrap_or(usize::MAX).min(rest.len());
+            let (piece, after) = rest.split_at_mut(len);
+            let device = self
+                .devices
+                .get(&devid)
+                .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("device {devid} is missing")))?;
+            device.read_at(physical, piece)?;
+            at = at.checked_add(len as u64).ok_or_else(unmapped)?;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Device and address there of one copy, and for how many bytes the next addresses follow it.
+    fn locate(&self, at: u64, copy: usize) -> Option<(u64, Physical, u64)> {
+        let (start, chunk) = self.chunk_at(at)?;
+        let offset = at - start;
+        let to_end = chunk.length - offset;
+        let (row, column) = (offset / STRIPE_LEN / data_stripes(chunk), offset / STRIPE_LEN % data_stripes(chunk));
+        let stripes = chunk.stripes.len() as u64;
+        let (index, physical, run) = match chunk.flags.profile() {
+            BlockGroupFlags::RAID0 | BlockGroupFlags::RAID10 | BlockGroupFlags::RAID5 | BlockGroupFlags::RAID6 => {
+                let inside = offset % STRIPE_LEN;
+                let index = match chunk.flags.profile() {
+                    BlockGroupFlags::RAID0 => column,
+                    BlockGroupFlags::RAID10 => column * 2 + copy as u64,
+                    // Parity wanders one device to the left with each row.
+                    _ => (row + column) % stripes,
+                };
+                (index, row * STRIPE_LEN + inside, (STRIPE_LEN - inside).min(to_end))
+            }
+            _ => (copy as u64, offset, to_end),
+        };
+        let stripe = chunk.stripes.get(usize::try_from(index).ok()?)?;
+        Some((stripe.devid.0, stripe.offset.plus(physical), run))
+    }
+
+    /// The addresses that the chunk maps to `physical` of device `devid`; none where that holds parity or another chunk.
+    pub(crate) fn addresses_of(chunk_start: u64, chunk: &ChunkItem, devid: u64, physical: u64) -> Vec<u64> {
+        let data = data_stripes(chunk);
+        let stripes = chunk.stripes.len() as u64;
+        let on_device = chunk.length / data;
+        let mut found = Vec::new();
+        for (index, stripe) in (0_u64..).zip(&chunk.stripes) {
+            let Some(inside) = physical.checked_sub(stripe.offset.0) else { continue };
+            if stripe.devid.0 != devid || inside >= on_device {
+                continue;
+            }
+            let (row, rest) = (inside / STRIPE_LEN, inside % STRIPE_LEN);
+            let column = match chunk.flags.profile() {
+                BlockGroupFlags::RAID0 => index,
+                BlockGroupFlags::RAID10 => index / 2,
+                BlockGroupFlags::RAID5 | BlockGroupFlags::RAID6 => (index + stripes - row % stripes) % stripes,
+                _ => {
+                    found.push(chunk_start.saturating_add(inside));
+                    continue;
+                }
+            };
+            if column < data {
+                found.push(chunk_start.saturating_add((row * data + column) * STRIPE_LEN + rest));
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ubtrfs_format::items::Stripe;
+    use ubtrfs_format::{DeviceId, Uuid};
+
+    fn chunk(profile: BlockGroupFlags, stripes: u64, rows: u64) -> ChunkItem {
+        let mut chunk = ChunkItem {
+            length: 0,
+            owner: 2,
+            stripe_len: STRIPE_LEN,
+            flags: BlockGroupFlags::DATA.with(profile),
+            io_align: 65536,
+            io_width: 65536,
+            sector_size: 4096,
+            sub_stripes: 2,
+            stripes: (0..stripes)
+                .map(|index| Stripe {
+                    devid: DeviceId(index + 1),
+                    offset: Physical((index + 1) << 20),
+                    dev_uuid: Uuid::NIL,
+                })
+                .collect(),
+        };
+        chunk.length = rows * STRIPE_LEN * data_stripes(&chunk);
+        chunk
+    }
+
+    #[test]
+    fn every_copy_of_every_address_maps_back_to_it() {
+        for (profile, stripes) in [
+            (BlockGroupFlags(0), 1),
+            (BlockGroupFlags::RAID1, 2),
+            (BlockGroupFlags::RAID1C3, 3),
+            (BlockGroupFlags::RAID0, 3),
+            (BlockGroupFlags::RAID10, 6),
+            (BlockGroupFlags::RAID5, 4),
+            (BlockGroupFlags::RAID6, 5),
+        ] {
+            let chunk = chunk(profile, stripes, 7);
+            let mut media = Media::new(BTreeMap::new());
+            let start = 1 << 30;
+            media.add_chunk(Logical(start), chunk.clone());
+            let mut seen = std::collections::HashSet::new();
+            for at in (start..start + chunk.length).step_by(32 << 10) {
+                for copy in 0..media.copies(Logical(at)) {
+                    let (devid, physical, _) = media.locate(at, copy).unwrap();
+                    assert!(seen.insert((devid, physical)), "{profile:?} {at}: place used twice");
+                    assert_eq!(Media::addresses_of(start, &chunk, devid, physical.0), [at], "{profile:?}");
+                }
+            }
+            assert!(media.locate(start + chunk.length, 0).is_none());
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! The phases of a check, in their order.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use ubtrfs_format::items::sys_chunks;
+use ubtrfs_format::{CompatRo, Incompat, ItemContext, ItemType, Key, Logical, Superblock, TreeId};
+use ubtrfs_volume::Device;
+
+use crate::chunks::{Layout, judge_used};
+use crate::csums::{Covered, DataCheck};
+use crate::extents::{Allocated, Comparison};
+use crate::fault::{FaultKind, Place};
+use crate::free_space::FreeSpace;
+use crate::groups::Groups;
+use crate::media::Media;
+use crate::references::User;
+use crate::report::Faults;
+use crate::roots::{Roots, Uuids};
+use crate::subvolume::{Finished, Rules, SubvolumeCheck, path_of};
+use crate::superblock::{Copies, judge_fields};
+use crate::walk::{BlocksOnly, Geometry, Items, TreeRoot, Visitor, Walker};
+use crate::{Error, Options, Report, Result};
+
+/// What all phases share.
+struct Check<'a> {
+    superblock: Superblock,
+    walker: Walker<'a>,
+    faults: Faults,
+    /// Trees that were walked.
+    walked: HashSet<TreeId>,
+    options: &'a Options<'a>,
+}
+
+/// What the extent tree says, and whether all of it could be read.
+struct Space {
+    allocated: Allocated,
+    groups: Groups,
+    complete: bool,
+}
+
+pub(crate) fn run(devices: &[Arc<dyn Device>], options: &Options<'_>) -> Result<Report> {
+    let mut faults = Faults::new(options.keep);
+    let copies = Copies::read(devices);
+    let superblock = copies.current().ok_or(Error::NoSuperblock)?.clone();
+    refuse_unknown(&superblock)?;
+    copies.judge(&superblock, &mut faults);
+    judge_fields(&superblock, &mut faults);
+    let mut media = Media::new(copies.by_devid(devices));
+    for (key, chunk) in sys_chunks(&superblock.sys_chunk_array).unwrap_or_default() {
+        media.add_chunk(Logical(key.offset), chunk);
+    }
+    let geometry = Geometry {
+        node_size: superblock.node_size,
+        sector_size: superblock.sector_size,
+        checksum: superblock.checksum,
+        fsid: superblock.metadata_fsid(),
+        generation: superblock.generation,
+    };
+    let walker = Walker::new(media, geometry, ItemContext::from(&superblock), options.progress);
+    Check { superblock, walker, faults, walked: HashSet::new(), options }.run()
+}
+
+/// Features that change the meaning of what is compared here.
+fn refuse_unknown(superblock: &Superblock) -> Result<()> {
+    let known = [
+        Incompat::MIXED_BACKREF,
+        Incompat::DEFAULT_SUBVOL,
+        Incompat::MIXED_GROUPS,
+        Incompat::COMPRESS_LZO,
+        Incompat::COMPRESS_ZSTD,
+        Incompat::BIG_METADATA,
+        Incompat::EXTENDED_IREF,
+        Incompat::RAID56,
+        Incompat::SKINNY_METADATA,
+        Incompat::NO_HOLES,
+        Incompat::METADATA_UUID,
+        Incompat::RAID1C34,
+        Incompat::SIMPLE_QUOTA,
+    ];
+    let unknown = known.into_iter().fold(superblock.incompat, Incompat::without);
+    if unknown == Incompat::default() { Ok(()) } else { Err(Error::Unsupported(unknown.names().join(", "))) }
+}
+
+impl Check<'_> {
+    fn run(mut self) -> Result<Report> {
+        let mut layout = self.chunk_tree()?;
+        let (roots_complete, mut roots) = self.root_tree()?;
+        let space = self.extent_tree(&roots);
+        self.device_tree(&roots, &mut layout);
+        self.judge_layout(&layout, &space);
+        self.free_space_tree(&roots, &space);
+        let covered = self.checksum_tree(&roots, &space);
+        self.uuid_tree(&roots);
+        self.other_trees(&roots);
+        self.subvolumes(&mut roots, covered.as_ref());
+        self.log(&space);
+        if roots_complete {
+            roots.judge_links(&mut self.faults);
+        } else {
+            self.faults.not_compared("links between subvolumes, since the root tree could not all be read");
+        }
+        self.compare_uses(&roots, &space);
+        if self.options.data_checksums {
+            self.data(&roots, covered.as_ref());
+        }
+        self.name_places(&roots);
+        let stats = &mut self.faults.report.stats;
+        stats.blocks = self.walker.blocks.len() as u64;
+        stats.block_copies = self.walker.copies_read();
+        Ok(self.faults.report)
+    }
+
+    fn walk(&mut self, root: &TreeRoot, visitor: &mut dyn Visitor) -> bool {
+        self.faults.report.stats.trees += 1;
+        self.walked.insert(root.tree);
+        self.walker.walk(root, visitor, &mut self.faults)
+    }
+
+    /// Walks the one tree of this id; `None` where it is missing, else whether all of it could be read.
+    fn walk_tree(&mut self, roots: &Roots, tree: TreeId, visitor: &mut dyn Visitor) -> Option<bool> {
+        let root = root_of(roots, tree)?;
+        Some(self.walk(&root, visitor))
+    }
+
+    fn missing(&mut self, tree: TreeId) {
+        self.faults.add(FaultKind::MissingTree, Place::tree(tree));
+    }
+
+    fn phase(&mut self, phase: &'static str) {
+        self.walker.phase = phase;
+        if let Some(progress) = self.options.progress {
+            progress.report(phase, self.walker.blocks.len() as u64, self.walker.expected_blocks);
+        }
+    }
+
+    fn chunk_tree(&mut self) -> Result<Layout> {
+        self.phase("chunks");
+        let superblock = &self.superblock;
+        let root = TreeRoot::new(
+            TreeId::CHUNK,
+            superblock.chunk_root,
+            superblock.chunk_root_generation,
+            superblock.chunk_root_level,
+        );
+        let mut layout = Layout::default();
+        let mut items = Items(|_, key, data: &[u8], _: &mut Faults| layout.take_chunk_item(key, data));
+        if !self.walk(&root, &mut items) {
+            let reason = self.faults.report.faults.last().map(ToString::to_string).unwrap_or_default();
+            return Err(Error::ChunkTree(reason));
+        }
+        for (start, chunk) in &layout.chunks {
+            self.walker.media.add_chunk(Logical(*start), chunk.clone());
+        }
+        layout.judge_chunks(&self.superblock, &mut self.faults);
+        Ok(layout)
+    }
+
+    fn root_tree(&mut self) -> Result<(bool, Roots)> {
+        self.phase("roots");
+        let root = root_tree(&self.superblock);
+        let mut roots = Roots::default();
+        let complete = self.walk(&root, &mut Items(|_, key, data: &[u8], _: &mut Faults| roots.take(key, data)));
+        if roots.items.is_empty() {
+            let reason = self.faults.report.faults.last().map(ToString::to_string).unwrap_or_default();
+            return Err(Error::RootTree(reason));
+        }
+        self.walker.uses.dropping =
+            roots.items.iter().any(|(key, item)| TreeId(key.objectid).is_subvolume() && item.refs == 0);
+        Ok((complete, roots))
+    }
+
+    fn extent_tree(&mut self, roots: &Roots) -> Space {
+        self.phase("extents");
+        let mut allocated = Allocated::new(self.superblock.node_size);
+        let complete = self.walk_tree(roots, TreeId::EXTENT, &mut allocated);
+        if complete.is_none() {
+            self.missing(TreeId::EXTENT);
+        }
+        let mut groups = std::mem::take(&mut allocated.groups);
+        if self.superblock.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
+            groups = Groups::default();
+            let mut items = Items(|_, key, data: &[u8], _: &mut Faults| groups.take(key, data));
+            if self.walk_tree(roots, TreeId::BLOCK_GROUP, &mut items).is_none() {
+                self.missing(TreeId::BLOCK_GROUP);
+            }
+        }
+        groups.list.sort_by_key(|group| group.start);
+        self.walker.full_backref = allocated.full_backref.drain(..).collect();
+        self.faults.report.stats.extents = allocated.extents;
+        self.faults.report.stats.used_bytes = allocated.used.iter().map(|(start, end)| end - start).sum();
+        let data: u64 = allocated.data.iter().map(|(start, end)| end - start).sum();
+        let metadata = self.faults.report.stats.used_bytes.saturating_sub(data);
+        self.walker.expected_blocks = metadata / u64::from(self.superblock.node_size.max(1));
+        Space { allocated, groups, complete: complete == Some(true) }
+    }
+
+    fn device_tree(&mut self, roots: &Roots, layout: &mut Layout) {
+        let mut items = Items(|_, key, data: &[u8], _: &mut Faults| layout.take_device_item(key, data));
+        if self.walk_tree(roots, TreeId::DEV, &mut items).is_none() {
+            self.missing(TreeId::DEV);
+        }
+    }
+
+    fn judge_layout(&mut self, layout: &Layout, space: &Space) {
+        let faults = &mut self.faults;
+        layout.judge_groups(&space.groups, faults);
+        layout.judge_devices(&self.walker.media, faults);
+        let used = space.complete.then_some(faults.report.stats.used_bytes);
+        layout.judge_totals(&self.superblock, used, faults);
+        layout.judge_superblock_space(&space.allocated.used, faults);
+        if space.complete {
+            judge_used(&space.groups, &space.allocated.used, faults);
+        } else {
+            faults.not_compared("use of block groups, since the extent tree could not all be read");
+        }
+    }
+
+    fn free_space_tree(&mut self, roots: &Roots, space: &Space) {
+        let compat = self.superblock.compat_ro;
+        if !compat.contains(CompatRo::FREE_SPACE_TREE) {
+            return;
+        }
+        self.phase("free space");
+        // A tree that is not marked valid is rebuilt by the next mount; then only its blocks matter.
+        if !compat.contains(CompatRo::FREE_SPACE_TREE_VALID) || !space.complete {
+            if !space.complete {
+                self.faults.not_compared("free space, since the extent tree could not all be read");
+            }
+            self.walk_tree(roots, TreeId::FREE_SPACE, &mut BlocksOnly);
+            return;
+        }
+        let mut free = FreeSpace::new(&space.groups, &space.allocated.used, self.superblock.sector_size);
+        if self.walk_tree(roots, TreeId::FREE_SPACE, &mut free).is_some() {
+            free.finish(&mut self.faults);
+        } else {
+            self.missing(TreeId::FREE_SPACE);
+        }
+    }
+
+    /// The addresses that have checksums, if all of the tree could be read.
+    fn checksum_tree(&mut self, roots: &Roots, space: &Space) -> Option<Covered> {
+        self.phase("checksums");
+        let mut covered = Covered::new(self.superblock.checksum, self.superblock.sector_size);
+        let complete = self.walk_tree(roots, TreeId::CSUM, &mut covered);
+        match complete {
+            None => self.missing(TreeId::CSUM),
+            Some(false) => self.faults.not_compared("missing checksums, since the tree could not all be read"),
+            Some(true) => {}
+        }
+        if space.complete {
+            covered.judge(&space.allocated.data, &mut self.faults);
+        }
+        (complete == Some(true)).then_some(covered)
+    }
+
+    fn uuid_tree(&mut self, roots: &Roots) {
+        let mut uuids = Uuids::default();
+        let mut items = Items(|_, key, data: &[u8], _: &mut Faults| uuids.take(key, data));
+        if self.walk_tree(roots, TreeId::UUID, &mut items) == Some(true) {
+            let current = self.superblock.uuid_tree_generation == self.superblock.generation;
+            roots.judge_uuids(&uuids, current, &mut self.faults);
+        }
+    }
+
+    /// Trees of which only blocks and items are judged.
+    fn other_trees(&mut self, roots: &Roots) {
+        for (key, item) in &roots.items {
+            let tree = TreeId(key.objectid);
+            let later = tree.is_subvolume() || tree == TreeId::DATA_RELOC;
+            // Only relocation trees have several root items.
+            if later || (self.walked.contains(&tree) && tree != TreeId::RELOC) {
+                continue;
+            }
+            let mut root = TreeRoot::new(tree, item.bytenr, item.generation, item.level);
+            if tree == TreeId::RELOC {
+                root.user = User::block(item.bytenr);
+            }
+            self.walk(&root, &mut BlocksOnly);
+        }
+    }
+
+    fn subvolumes(&mut self, roots: &mut Roots, covered: Option<&Covered>) {
+        self.phase("files");
+        if roots.get(TreeId::FS).is_none() {
+            self.missing(TreeId::FS);
+        }
+        let rules = Rules {
+            sector_size: self.superblock.sector_size.into(),
+            no_holes: self.superblock.incompat.contains(Incompat::NO_HOLES),
+            covered: covered.map(|covered| &covered.ranges),
+        };
+        let trees: Vec<_> = subvolume_roots(roots).collect();
+        // Trees that have the very same root block are one tree with several names; seen once is enough.
+        let mut seen: HashMap<Logical, TreeId> = HashMap::new();
+        for (root, refs) in trees {
+            let first = seen.insert(root.bytenr, root.tree).is_none();
+            if refs == 0 || !first {
+                self.walk(&root, &mut BlocksOnly);
+                roots.unread.insert(root.tree.0);
+                continue;
+            }
+            // Relocation writes data before its checksums, and copies space that has none.
+            let covered = rules.covered.filter(|_| root.tree != TreeId::DATA_RELOC);
+            let mut check = SubvolumeCheck::new(root.tree, Rules { covered, ..rules });
+            self.walk(&root, &mut check);
+            let Finished { complete, links, inodes, entries } = check.finish(&self.walker, &root, &mut self.faults);
+            let stats = &mut self.faults.report.stats;
+            stats.subvolumes += 1;
+            stats.inodes += inodes;
+            stats.entries += entries;
+            roots.entries.extend(links);
+            if !complete {
+                roots.unread.insert(root.tree.0);
+            }
+        }
+    }
+
+    /// The blocks of a log, which no tree accounts for: they must be readable, and in space that nothing else uses.
+    fn log(&mut self, space: &Space) {
+        let log_root = self.superblock.log_root;
+        if log_root.0 == 0 {
+            return;
+        }
+        self.phase("log");
+        self.faults.report.stats.has_log = true;
+        let generation = self.superblock.generation.next();
+        let accounted = std::mem::take(&mut self.walker.blocks);
+        let uses = std::mem::take(&mut self.walker.uses);
+        self.walker.geometry.generation = generation;
+        let root = TreeRoot::new(TreeId::LOG, log_root, generation, self.superblock.log_root_level);
+        let mut logs = Vec::new();
+        let mut items = Items(|_, key: Key, data: &[u8], _: &mut Faults| {
+            if key.item_type == ItemType::ROOT_ITEM
+                && let Ok(item) = ubtrfs_format::items::RootItem::parse(data)
+            {
+                logs.push((item.bytenr, item.generation, item.level));
+            }
+        });
+        self.walker.walk(&root, &mut items, &mut self.faults);
+        for (bytenr, generation, level) in logs {
+            let root = TreeRoot::new(TreeId::LOG, bytenr, generation, level);
+            self.walker.walk(&root, &mut BlocksOnly, &mut self.faults);
+        }
+        let node_size = u64::from(self.superblock.node_size);
+        let mut blocks: Vec<_> = self.walker.blocks.keys().copied().collect();
+        blocks.sort_unstable();
+        for block in blocks {
+            if space.allocated.used.len_within(block.0, block.plus(node_size).0) > 0 {
+                self.faults.add(FaultKind::LogOverUsedSpace, Place::at(block));
+            }
+        }
+        self.walker.geometry.generation = self.superblock.generation;
+        self.walker.blocks = accounted;
+        self.walker.uses = uses;
+    }
+
+    /// The extent tree once more, against all uses that were found.
+    fn compare_uses(&mut self, roots: &Roots, space: &Space) {
+        self.phase("references");
+        let Some(root) = root_of(roots, TreeId::EXTENT) else { return };
+        self.walker.uses.list.sort_unstable();
+        let walker = &self.walker;
+        let sizes = (self.superblock.node_size, self.superblock.sector_size);
+        let mut comparison = Comparison::new(&walker.uses, &walker.blocks, &space.groups, sizes, !space.complete);
+        walker.walk_again(&root, &mut comparison, &mut self.faults);
+        comparison.finish(&mut self.faults);
+        self.walker.uses.list = Vec::new();
+    }
+
+    fn data(&mut self, roots: &Roots, covered: Option<&Covered>) {
+        let Some(root) = root_of(roots, TreeId::CSUM) else { return };
+        let total = covered.map_or(0, |covered| covered.ranges.iter().map(|(start, end)| end - start).sum());
+        let mut data = DataCheck {
+            media: &self.walker.media,
+            checksum: self.superblock.checksum,
+            sector_size: self.superblock.sector_size,
+            total,
+            done: 0,
+            read: 0,
+            progress: self.options.progress,
+        };
+        self.walker.walk_again(&root, &mut data, &mut self.faults);
+        self.faults.report.stats.data_bytes = data.read;
+    }
+
+    /// Gives the inodes among the kept faults their paths.
+    fn name_places(&mut self, roots: &Roots) {
+        let trees: HashMap<TreeId, TreeRoot> = subvolume_roots(roots).map(|(root, _)| (root.tree, root)).collect();
+        let report = &mut self.faults.report;
+        for fault in report.faults.iter_mut().chain(&mut report.warnings) {
+            if let (Some(tree), Some(inode)) = (fault.place.tree, fault.place.inode)
+                && let Some(root) = trees.get(&tree)
+            {
+                fault.place.path = path_of(&self.walker, root, inode);
+            }
+        }
+    }
+}
+
+fn root_tree(superblock: &Superblock) -> TreeRoot {
+    TreeRoot::new(TreeId::ROOT, superblock.root, superblock.generation, superblock.root_level)
+}
+
+fn root_of(roots: &Roots, tree: TreeId) -> Option<TreeRoot> {
+    roots.get(tree).map(|item| TreeRoot::new(tree, item.bytenr, item.generation, item.level))
+}
+
+/// Subvolumes and the data relocation tree, each with the references of its root item.
+fn subvolume_roots(roots: &Roots) -> impl Iterator<Item = (TreeRoot, u32)> + '_ {
+    roots.items.iter().filter_map(|(key, item)| {
+        let tree = TreeId(key.objectid);
+        if !tree.is_subvolume() && tree != TreeId::DATA_RELOC {
+            return None;
+        }
+        let mut root = TreeRoot::new(tree, item.bytenr, item.generation, item.level);
+        root.dropped_to = Some(item.drop_progress).filter(|key| item.refs == 0 && key.objectid != 0);
+        Some((root, item.refs))
+    })
+}

@@ -1,0 +1,97 @@
+//! What a check found, and how far it has got.
+
+use serde::Serialize;
+
+use crate::{Fault, FaultKind, fault::Place};
+
+/// Told how far the check is.
+pub trait Progress: Sync {
+    /// `done` of `total` steps of the phase are over; a total of 0 is unknown.
+    fn report(&self, phase: &'static str, done: u64, total: u64);
+}
+
+/// What was looked at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Stats {
+    /// Trees walked.
+    pub trees: u64,
+    /// Tree blocks, each counted once.
+    pub blocks: u64,
+    /// Copies of tree blocks read.
+    pub block_copies: u64,
+    /// Extent items.
+    pub extents: u64,
+    /// Bytes in all extents.
+    pub used_bytes: u64,
+    /// Subvolumes checked.
+    pub subvolumes: u64,
+    /// Inodes checked, once per subvolume.
+    pub inodes: u64,
+    /// Directory entries checked, once per subvolume.
+    pub entries: u64,
+    /// Bytes of data compared with their checksums, every copy.
+    pub data_bytes: u64,
+    /// Whether there is a log that a mount would replay.
+    pub has_log: bool,
+}
+
+/// The outcome of a check.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Faults, as many as the options allow to keep.
+    pub faults: Vec<Fault>,
+    /// All faults, also those that were not kept.
+    pub fault_count: u64,
+    /// What is odd but harmless; as many as the options allow to keep.
+    pub warnings: Vec<Fault>,
+    /// All warnings.
+    pub warning_count: u64,
+    /// Comparisons that were left out because a fault took away what they need.
+    pub not_compared: Vec<&'static str>,
+    /// What was looked at.
+    pub stats: Stats,
+}
+
+impl Report {
+    /// Whether no fault was found; warnings don't count.
+    pub fn is_clean(&self) -> bool {
+        self.fault_count == 0
+    }
+}
+
+/// Takes faults in, keeps a bounded number, counts all.
+#[derive(Debug)]
+pub(crate) struct Faults {
+    keep: usize,
+    pub(crate) report: Report,
+}
+
+impl Faults {
+    pub(crate) fn new(keep: usize) -> Self {
+        Self { keep, report: Report::default() }
+    }
+
+    pub(crate) fn add(&mut self, kind: FaultKind, place: Place) {
+        let (list, count) = if kind.is_warning() {
+            (&mut self.report.warnings, &mut self.report.warning_count)
+        } else {
+            (&mut self.report.faults, &mut self.report.fault_count)
+        };
+        *count += 1;
+        if list.len() < self.keep {
+            list.push(Fault { kind, place });
+        }
+    }
+
+    /// Notes that a comparison can't be made.
+    pub(crate) fn not_compared(&mut self, what: &'static str) {
+        if !self.report.not_compared.contains(&what) {
+            self.report.not_compared.push(what);
+        }
+    }
+
+    /// How many more faults would be kept.
+    pub(crate) fn room(&self) -> usize {
+        self.keep.saturating_sub(self.report.faults.len())
+    }
+}

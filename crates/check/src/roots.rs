@@ -1,0 +1,153 @@
+//! What the root tree holds: all trees, the entries that lead to subvolumes, what is to be deleted; and the UUID tree.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use ubtrfs_format::items::{RootItem, RootRef};
+use ubtrfs_format::{Ino, ItemType, Key, TreeId, Uuid, objectid};
+
+use crate::fault::{FaultKind, Place, shown};
+use crate::report::Faults;
+
+/// An entry that leads from one subvolume to another.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Link {
+    pub(crate) parent: u64,
+    pub(crate) child: u64,
+    pub(crate) dir: u64,
+    pub(crate) index: u64,
+    pub(crate) name: Vec<u8>,
+}
+
+impl Link {
+    fn parse(parent: u64, child: u64, data: &[u8]) -> Option<Self> {
+        let found = RootRef::parse(data).ok()?;
+        Some(Self { parent, child, dir: found.dirid.0, index: found.sequence, name: found.name.to_vec() })
+    }
+}
+
+/// The content of the root tree.
+#[derive(Default)]
+pub(crate) struct Roots {
+    /// Trees in order of their keys.
+    pub(crate) items: BTreeMap<Key, RootItem>,
+    refs: BTreeSet<Link>,
+    backrefs: BTreeSet<Link>,
+    orphans: HashSet<u64>,
+    /// Entries for subvolumes, from directories.
+    pub(crate) entries: Vec<Link>,
+    /// Trees whose directories could not all be read.
+    pub(crate) unread: HashSet<u64>,
+}
+
+impl Roots {
+    /// Takes an item of the root tree in.
+    pub(crate) fn take(&mut self, key: Key, data: &[u8]) {
+        match key.item_type {
+            ItemType::ROOT_ITEM => {
+                if let Ok(item) = RootItem::parse(data) {
+                    self.items.insert(key, item);
+                }
+            }
+            ItemType::ROOT_REF => self.refs.extend(Link::parse(key.objectid, key.offset, data)),
+            ItemType::ROOT_BACKREF => self.backrefs.extend(Link::parse(key.offset, key.objectid, data)),
+            ItemType::ORPHAN_ITEM if key.objectid == objectid::ORPHAN => {
+                self.orphans.insert(key.offset);
+            }
+            _ => {}
+        }
+    }
+
+    /// The root item of a tree that has one only.
+    pub(crate) fn get(&self, tree: TreeId) -> Option<&RootItem> {
+        let range = Key::new(tree.0, ItemType::ROOT_ITEM, 0)..=Key::new(tree.0, ItemType::ROOT_ITEM, u64::MAX);
+        self.items.range(range).next().map(|(_, item)| item)
+    }
+
+    fn subvolumes(&self) -> impl Iterator<Item = (u64, &RootItem)> {
+        self.items.iter().map(|(key, item)| (key.objectid, item)).filter(|(tree, _)| TreeId(*tree).is_subvolume())
+    }
+
+    /// Root references, back references, directory entries and orphan items must tell one story.
+    pub(crate) fn judge_links(&self, faults: &mut Faults) {
+        let place = |tree| Place::tree(TreeId(tree));
+        for link in self.refs.difference(&self.backrefs) {
+            faults.add(FaultKind::RootRefWithoutBackref { child: link.child }, place(link.parent));
+        }
+        for link in self.backrefs.difference(&self.refs) {
+            faults.add(FaultKind::RootBackrefWithoutRef { child: link.child }, place(link.parent));
+        }
+        let entries: HashSet<&Link> = self.entries.iter().collect();
+        for link in self.refs.iter().filter(|link| !self.unread.contains(&link.parent)) {
+            if !entries.contains(link) {
+                let kind = FaultKind::RootRefWithoutEntry { child: link.child, name: shown(&link.name) };
+                faults.add(kind, place(link.parent));
+            }
+        }
+        // A snapshot keeps the entries of subvolumes that its source held; they lead nowhere and show as empty
+        // directories.
+        let is_snapshot = |tree| self.get(TreeId(tree)).is_some_and(|item| item.parent_uuid != Uuid::NIL);
+        for link in self.entries.iter().filter(|link| !self.refs.contains(link) && !is_snapshot(link.parent)) {
+            let kind = FaultKind::SubvolumeEntryWithoutRef { child: link.child, name: shown(&link.name) };
+            faults.add(kind, Place::inode(TreeId(link.parent), Ino(link.dir)));
+        }
+        let mut names: HashMap<u64, u64> = HashMap::new();
+        for link in &self.backrefs {
+            *names.entry(link.child).or_default() += 1;
+        }
+        for (tree, item) in self.subvolumes() {
+            let found = names.get(&tree).copied().unwrap_or(0);
+            let expected = u64::from(item.refs != 0 && tree != TreeId::FS.0);
+            if found != expected {
+                faults.add(FaultKind::SubvolumeNames { found }, place(tree));
+            }
+            if item.refs == 0 && !self.orphans.contains(&tree) {
+                faults.add(FaultKind::RootWithoutOrphan, place(tree));
+            }
+        }
+    }
+
+    /// The UUID tree against the root items. `current`: the superblock says that the tree is up to date, so that
+    /// nothing may be missing from it.
+    pub(crate) fn judge_uuids(&self, uuids: &Uuids, current: bool, faults: &mut Faults) {
+        let mut wanted = HashSet::new();
+        for (tree, item) in self.subvolumes() {
+            for (which, received, uuid) in [("UUID", false, item.uuid), ("received UUID", true, item.received_uuid)] {
+                if uuid == Uuid::NIL {
+                    continue;
+                }
+                wanted.insert((uuid, received, tree));
+                if current && item.refs != 0 && !uuids.0.contains(&(uuid, received, tree)) {
+                    faults.add(FaultKind::UuidMissing { which }, Place::tree(TreeId(tree)));
+                }
+            }
+        }
+        for (uuid, received, tree) in uuids.0.iter().filter(|entry| !wanted.contains(entry)) {
+            let which = if *received { "received UUID" } else { "UUID" };
+            let kind = FaultKind::UuidSurplus { subvolume: *tree, which };
+            let mut halves = uuid.0.chunks_exact(8).map(|half| half.try_into().map_or(0, u64::from_le_bytes));
+            let (first, second) = (halves.next().unwrap_or(0), halves.next().unwrap_or(0));
+            let item_type = if *received { ItemType::UUID_KEY_RECEIVED_SUBVOL } else { ItemType::UUID_KEY_SUBVOL };
+            faults.add(kind, Place::item(TreeId::UUID, Key::new(first, item_type, second)));
+        }
+    }
+}
+
+/// Entries of the UUID tree: UUID, whether it is that of a received subvolume, the subvolume.
+#[derive(Default)]
+pub(crate) struct Uuids(HashSet<(Uuid, bool, u64)>);
+
+impl Uuids {
+    /// Takes an item of the UUID tree in.
+    pub(crate) fn take(&mut self, key: Key, data: &[u8]) {
+        if !matches!(key.item_type, ItemType::UUID_KEY_SUBVOL | ItemType::UUID_KEY_RECEIVED_SUBVOL) {
+            return;
+        }
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&key.objectid.to_le_bytes());
+        uuid[8..].copy_from_slice(&key.offset.to_le_bytes());
+        for id in data.chunks_exact(8).filter_map(|id| id.try_into().ok()) {
+            let received = key.item_type == ItemType::UUID_KEY_RECEIVED_SUBVOL;
+            self.0.insert((Uuid(uuid), received, u64::from_le_bytes(id)));
+        }
+    }
+}

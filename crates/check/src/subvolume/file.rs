@@ -1,0 +1,152 @@
+//! The content of one inode: its extents in order.
+
+use ubtrfs_format::items::{Compression, FileExtent, FileExtentKind, InodeFlags, InodeItem};
+
+use crate::fault::{FaultKind, Place};
+use crate::ranges::RangeSet;
+use crate::report::Faults;
+
+/// What the judgement of files needs to know of the volume.
+#[derive(Clone, Copy)]
+pub(crate) struct Rules<'a> {
+    pub(crate) sector_size: u64,
+    /// Holes need no item.
+    pub(crate) no_holes: bool,
+    /// Which addresses have checksums; `None` where the checksum tree could not all be read.
+    pub(crate) covered: Option<&'a RangeSet>,
+}
+
+const TYPE_MASK: u32 = 0o170_000;
+pub(super) const REGULAR: u32 = 0o100_000;
+pub(super) const DIRECTORY: u32 = 0o040_000;
+const SYMLINK: u32 = 0o120_000;
+
+/// The type bits of a mode.
+pub(super) fn file_type(item: &InodeItem) -> u32 {
+    item.mode & TYPE_MASK
+}
+
+/// The extents of an inode so far.
+#[derive(Debug, Default)]
+pub(super) struct Content {
+    /// Where the next extent is expected.
+    next: u64,
+    nbytes: u64,
+    extents: u64,
+    first_gap: Option<u64>,
+    /// Length of the content of an inline extent.
+    inline: Option<u64>,
+}
+
+impl Content {
+    /// Takes the extent at `offset` in.
+    pub(super) fn extent(
+        &mut self,
+        offset: u64,
+        extent: &FileExtent<'_>,
+        inode: Option<&InodeItem>,
+        rules: &Rules<'_>,
+        place: &Place,
+        faults: &mut Faults,
+    ) {
+        self.extents += 1;
+        if offset < self.next && self.extents > 1 {
+            faults.add(FaultKind::FileExtentsOverlap { offset }, place.clone());
+        } else if offset > self.next {
+            self.first_gap.get_or_insert(self.next);
+        }
+        let mut broken = |rule| faults.add(FaultKind::FileExtentRule { offset, rule }, place.clone());
+        let compressed = extent.compression != Compression::None;
+        let end = match extent.kind {
+            FileExtentKind::Inline(data) => {
+                if offset != 0 {
+                    broken("inline, but not at the start");
+                }
+                if compressed && extent.ram_bytes > rules.sector_size {
+                    broken("inline and longer than a sector");
+                }
+                if !compressed && data.len() as u64 != extent.ram_bytes {
+                    broken("inline, but of another length than its data");
+                }
+                self.inline = Some(extent.ram_bytes);
+                self.nbytes = self.nbytes.saturating_add(extent.ram_bytes);
+                offset.saturating_add(extent.ram_bytes).checked_next_multiple_of(rules.sector_size)
+            }
+            FileExtentKind::Regular { disk_bytenr, offset: inside, num_bytes, prealloc, .. } => {
+                if num_bytes == 0 {
+                    broken("covers nothing");
+                }
+                if disk_bytenr.0 != 0 {
+                    self.nbytes = self.nbytes.saturating_add(num_bytes);
+                    if inside.checked_add(num_bytes).is_none_or(|end| end > extent.ram_bytes) {
+                        broken("reaches beyond its data");
+                    }
+                    if compressed && prealloc {
+                        broken("preallocated, but compressed");
+                    }
+                    if compressed && inode.is_some_and(|item| item.flags & InodeFlags::NODATASUM != 0) {
+                        broken("compressed in a file without checksums");
+                    }
+                    judge_checksums(extent, inode, rules, place, faults);
+                }
+                offset.checked_add(num_bytes)
+            }
+        };
+        self.next = self.next.max(end.unwrap_or(u64::MAX));
+    }
+
+    /// The end of the inode's items.
+    pub(super) fn finish(self, item: &InodeItem, rules: &Rules<'_>, place: &Place, faults: &mut Faults) {
+        if file_type(item) == SYMLINK && item.nlink != 0 {
+            let mut broken = |rule| faults.add(FaultKind::SymlinkRule { rule }, place.clone());
+            match self.inline {
+                Some(length) if self.extents == 1 => {
+                    if length != item.size {
+                        broken("its size is not the length of its target");
+                    }
+                }
+                _ => broken("its target is not one inline extent"),
+            }
+        } else if self.extents != 0 && ![REGULAR, SYMLINK].contains(&file_type(item)) {
+            faults.add(FaultKind::UnexpectedContent { what: "extents" }, place.clone());
+        }
+        if file_type(item) != REGULAR && file_type(item) != SYMLINK {
+            return;
+        }
+        if item.nbytes != self.nbytes {
+            faults.add(FaultKind::Nbytes { found: item.nbytes, expected: self.nbytes }, place.clone());
+        }
+        let gap = self.first_gap.or((self.next < item.size).then_some(self.next));
+        if let Some(offset) = gap.filter(|gap| *gap < item.size && !rules.no_holes && item.nlink != 0) {
+            faults.add(FaultKind::FileGap { offset }, place.clone());
+        }
+    }
+}
+
+/// Written data has checksums, unless the file has none; preallocated space has none.
+fn judge_checksums(
+    extent: &FileExtent<'_>,
+    inode: Option<&InodeItem>,
+    rules: &Rules<'_>,
+    place: &Place,
+    faults: &mut Faults,
+) {
+    let (Some(covered), Some(inode)) = (rules.covered, inode) else { return };
+    let FileExtentKind::Regular { disk_bytenr, disk_num_bytes, offset, num_bytes, prealloc } = extent.kind else {
+        return;
+    };
+    let (start, length) = if extent.compression == Compression::None {
+        (disk_bytenr.plus(offset), num_bytes)
+    } else {
+        (disk_bytenr, disk_num_bytes)
+    };
+    let found = covered.len_within(start.0, start.plus(length).0);
+    let place = || place.clone().in_block(start);
+    if prealloc || inode.flags & InodeFlags::NODATASUM != 0 {
+        if found != 0 {
+            faults.add(FaultKind::OddChecksum { length: found }, place());
+        }
+    } else if found < length {
+        faults.add(FaultKind::MissingChecksum { length: length - found }, place());
+    }
+}

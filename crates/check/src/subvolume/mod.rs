@@ -1,0 +1,258 @@
+//! The files and directories of one subvolume.
+
+mod file;
+mod names;
+
+use std::collections::{HashMap, HashSet};
+
+use ubtrfs_format::items::{FileExtent, InodeItem, dir_entries};
+use ubtrfs_format::{Ino, ItemType, Key, Leaf, Logical, TreeId, objectid};
+
+pub(crate) use file::Rules;
+pub(crate) use names::path_of;
+
+use crate::fault::{FaultKind, Place, shown};
+use crate::report::Faults;
+use crate::roots::Link;
+use crate::walk::{TreeRoot, Visitor, Walker};
+use file::Content;
+use names::{Names, entries_of, names_of};
+
+/// The inode whose items are being read.
+struct Inode {
+    ino: u64,
+    item: Option<InodeItem>,
+    /// Some of its items could not be read: it can't be judged as a whole.
+    partial: bool,
+    /// Names that it says it has.
+    names: u64,
+    /// Directory items that wait for their index: the fingerprint and the hash in the key.
+    waiting: HashMap<u64, u64>,
+    /// Bytes of names in directory items and indexes.
+    entry_bytes: u64,
+    has_entries: bool,
+    content: Content,
+}
+
+/// Checks a subvolume as its items come by in order.
+pub(crate) struct SubvolumeCheck<'a> {
+    tree: TreeId,
+    rules: Rules<'a>,
+    names: Names,
+    /// The directory of each directory.
+    parents: HashMap<u64, u64>,
+    /// Inodes with a link count of 0.
+    unlinked: Vec<u64>,
+    orphans: HashSet<u64>,
+    /// Directory items without index: key and fingerprint.
+    unpaired: Vec<(Key, u64)>,
+    current: Option<Inode>,
+    /// What came before could not be read.
+    after_gap: bool,
+    complete: bool,
+    links: Vec<Link>,
+    inodes: u64,
+    entries: u64,
+}
+
+/// What is left of the check of a subvolume.
+pub(crate) struct Finished {
+    /// All of it could be read.
+    pub(crate) complete: bool,
+    /// Entries that lead to other subvolumes.
+    pub(crate) links: Vec<Link>,
+    pub(crate) inodes: u64,
+    pub(crate) entries: u64,
+}
+
+impl<'a> SubvolumeCheck<'a> {
+    pub(crate) fn new(tree: TreeId, rules: Rules<'a>) -> Self {
+        Self {
+            tree,
+            rules,
+            names: Names::default(),
+            parents: HashMap::new(),
+            unlinked: Vec::new(),
+            orphans: HashSet::new(),
+            unpaired: Vec::new(),
+            current: None,
+            after_gap: false,
+            complete: true,
+            links: Vec::new(),
+            inodes: 0,
+            entries: 0,
+        }
+    }
+
+    /// Ends the check with what needs the whole subvolume.
+    pub(crate) fn finish(mut self, walker: &Walker<'_>, root: &TreeRoot, faults: &mut Faults) -> Finished {
+        self.close(faults);
+        for (key, print) in std::mem::take(&mut self.unpaired) {
+            let data = walker.find(root, &key).unwrap_or_default();
+            let mut found = dir_entries(&data).flatten();
+            let name = found
+                .find(|entry| self.names.print((entry.location, entry.file_type, entry.name)) == print)
+                .map_or_else(String::new, |entry| shown(entry.name));
+            faults.add(FaultKind::ItemWithoutIndex { name }, Place::inode(self.tree, Ino(key.objectid)));
+        }
+        if !self.complete {
+            faults.not_compared("names and orphans of subvolumes that could not all be read");
+            return self.finished();
+        }
+        for ino in self.unlinked.iter().filter(|ino| !self.orphans.contains(ino)) {
+            faults.add(FaultKind::NoOrphanItem, Place::inode(self.tree, Ino(*ino)));
+        }
+        names::judge_loops(self.tree, &self.parents, faults);
+        std::mem::take(&mut self.names).explain(walker, root, faults);
+        self.finished()
+    }
+
+    fn finished(self) -> Finished {
+        Finished { complete: self.complete, links: self.links, inodes: self.inodes, entries: self.entries }
+    }
+
+    fn item(&mut self, key: Key, data: &[u8], faults: &mut Faults) {
+        if key.objectid == objectid::ORPHAN && key.item_type == ItemType::ORPHAN_ITEM {
+            self.orphans.insert(key.offset);
+        }
+        if key.objectid < Ino::FIRST_FREE.0 || key.objectid > Ino::LAST_FREE.0 {
+            return;
+        }
+        if self.current.as_ref().is_none_or(|current| current.ino != key.objectid) {
+            self.close(faults);
+            self.open(key, faults);
+        }
+        let place = Place::inode(self.tree, Ino(key.objectid));
+        let Some(inode) = &mut self.current else { return };
+        match key.item_type {
+            ItemType::INODE_ITEM => inode.item = InodeItem::parse(data).ok(),
+            ItemType::INODE_REF | ItemType::INODE_EXTREF => {
+                let mode = inode.item.map_or(0, |item| item.mode);
+                if key.item_type == ItemType::INODE_REF && key.offset == key.objectid {
+                    inode.names += 1;
+                }
+                names_of(key, data, mode, |name| {
+                    inode.names += 1;
+                    self.names.reference(name);
+                    if names::is_directory(mode) {
+                        self.parents.insert(name.child, name.parent);
+                    }
+                });
+            }
+            ItemType::DIR_ITEM => directory_item(inode, key, data, &self.names, &place, faults),
+            ItemType::DIR_INDEX => {
+                self.entries += 1;
+                directory_index(inode, key, data, &self.names, &place, faults);
+                entries_of(key, data, |name| self.names.entry(name));
+                for entry in dir_entries(data).flatten().filter(|entry| entry.location.item_type == ItemType::ROOT_ITEM)
+                {
+                    self.links.push(Link {
+                        parent: self.tree.0,
+                        child: entry.location.objectid,
+                        dir: key.objectid,
+                        index: key.offset,
+                        name: entry.name.to_vec(),
+                    });
+                }
+            }
+            ItemType::EXTENT_DATA => {
+                if let Ok(extent) = FileExtent::parse(data) {
+                    let item = inode.item.as_ref();
+                    inode.content.extent(key.offset, &extent, item, &self.rules, &place, faults);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn open(&mut self, key: Key, faults: &mut Faults) {
+        let begins = key.item_type == ItemType::INODE_ITEM;
+        let partial = self.after_gap && !begins;
+        self.after_gap = false;
+        self.inodes += 1;
+        if !begins && !partial {
+            faults.add(FaultKind::MissingInode, Place::inode(self.tree, Ino(key.objectid)));
+        }
+        self.current = Some(Inode {
+            ino: key.objectid,
+            item: None,
+            partial,
+            names: 0,
+            waiting: HashMap::new(),
+            entry_bytes: 0,
+            has_entries: false,
+            content: Content::default(),
+        });
+    }
+
+    fn close(&mut self, faults: &mut Faults) {
+        let Some(inode) = self.current.take() else { return };
+        let (Some(item), false) = (inode.item, inode.partial) else { return };
+        let place = Place::inode(self.tree, Ino(inode.ino));
+        if u64::from(item.nlink) != inode.names {
+            let kind = FaultKind::LinkCount { found: item.nlink.into(), expected: inode.names };
+            faults.add(kind, place.clone());
+        }
+        if item.nlink == 0 {
+            self.unlinked.push(inode.ino);
+        }
+        if names::is_directory(item.mode) {
+            if inode.names > 1 {
+                faults.add(FaultKind::DirectoryNames { names: inode.names }, place.clone());
+            }
+            if item.size != inode.entry_bytes {
+                let kind = FaultKind::DirectorySize { found: item.size, expected: inode.entry_bytes };
+                faults.add(kind, place.clone());
+            }
+        } else if inode.has_entries {
+            faults.add(FaultKind::UnexpectedContent { what: "directory entries" }, place.clone());
+        }
+        for (print, hash) in inode.waiting {
+            if self.unpaired.len() < faults.room() {
+                self.unpaired.push((Key::new(inode.ino, ItemType::DIR_ITEM, hash), print));
+            } else {
+                faults.add(FaultKind::ItemWithoutIndex { name: String::new() }, place.clone());
+            }
+        }
+        inode.content.finish(&item, &self.rules, &place, faults);
+    }
+}
+
+fn directory_item(inode: &mut Inode, key: Key, data: &[u8], names: &Names, place: &Place, faults: &mut Faults) {
+    inode.has_entries = true;
+    let mut seen: HashSet<&[u8]> = HashSet::new();
+    for entry in dir_entries(data).flatten() {
+        inode.entry_bytes = inode.entry_bytes.saturating_add(entry.name.len() as u64);
+        let duplicate = !seen.insert(entry.name);
+        if duplicate {
+            faults.add(FaultKind::DuplicateName { name: shown(entry.name) }, place.clone());
+        }
+        inode.waiting.insert(names.print((entry.location, entry.file_type, entry.name)), key.offset);
+    }
+}
+
+fn directory_index(inode: &mut Inode, key: Key, data: &[u8], names: &Names, place: &Place, faults: &mut Faults) {
+    inode.has_entries = true;
+    for entry in dir_entries(data).flatten() {
+        inode.entry_bytes = inode.entry_bytes.saturating_add(entry.name.len() as u64);
+        let print = names.print((entry.location, entry.file_type, entry.name));
+        if inode.waiting.remove(&print).is_none() && !inode.partial {
+            let kind = FaultKind::IndexWithoutItem { index: key.offset, name: shown(entry.name) };
+            faults.add(kind, place.clone());
+        }
+    }
+}
+
+impl Visitor for SubvolumeCheck<'_> {
+    fn leaf(&mut self, _: Logical, leaf: &Leaf<'_>, faults: &mut Faults) {
+        for (key, data) in leaf.iter() {
+            self.item(key, data, faults);
+        }
+    }
+
+    fn gap(&mut self) {
+        self.current = None;
+        self.after_gap = true;
+        self.complete = false;
+    }
+}

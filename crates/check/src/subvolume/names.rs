@@ -1,0 +1,280 @@
+//! Names: every directory index must be known to the inode that it leads to, and the other way round.
+//!
+//! Both sides are reduced to fingerprints, which cancel as they meet: a subvolume of a million files needs a few bytes
+//! for each name that still waits for its other half. What is left over is looked up in a second walk and explained.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+
+use ubtrfs_format::items::{FileType, dir_entries, extrefs, inode_refs};
+use ubtrfs_format::{Ino, ItemType, Key, Leaf, Logical, TreeId};
+
+use super::file;
+use crate::fault::{FaultKind, Place, shown};
+use crate::report::Faults;
+use crate::walk::{TreeRoot, Visitor, Walker};
+
+/// A name that joins a directory and an inode.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Joint<'a> {
+    pub(super) parent: u64,
+    pub(super) child: u64,
+    pub(super) index: u64,
+    pub(super) file_type: u8,
+    pub(super) name: &'a [u8],
+}
+
+/// Names that have been seen from one side only.
+#[derive(Default)]
+pub(super) struct Names {
+    hasher: RandomState,
+    entries: HashSet<u64>,
+    refs: HashSet<u64>,
+}
+
+impl Names {
+    /// A name as a directory has it.
+    pub(super) fn entry(&mut self, name: &Joint<'_>) {
+        let print = self.hasher.hash_one(name);
+        if !self.refs.remove(&print) {
+            self.entries.insert(print);
+        }
+    }
+
+    /// A name as the inode has it.
+    pub(super) fn reference(&mut self, name: &Joint<'_>) {
+        let print = self.hasher.hash_one(name);
+        if !self.entries.remove(&print) {
+            self.refs.insert(print);
+        }
+    }
+
+    /// The fingerprint of anything, by the same random key.
+    pub(super) fn print(&self, what: impl std::hash::Hash) -> u64 {
+        self.hasher.hash_one(what)
+    }
+
+    /// Tells what is wrong with the names that found no other half.
+    pub(super) fn explain(self, walker: &Walker<'_>, root: &TreeRoot, faults: &mut Faults) {
+        if self.entries.is_empty() && self.refs.is_empty() {
+            return;
+        }
+        let mut left = Leftovers { limit: faults.room(), names: self, mode: (0, 0), entries: vec![], refs: vec![] };
+        walker.walk_again(root, &mut left, faults);
+        let Leftovers { entries, mut refs, .. } = left;
+        for entry in entries {
+            let alike = |one: &Owned| one.parent == entry.parent && one.child == entry.child;
+            let partner = refs
+                .iter()
+                .position(|one| alike(one) && one.name == entry.name)
+                .or_else(|| refs.iter().position(|one| alike(one) && one.index == entry.index));
+            let partner = partner.map(|position| refs.swap_remove(position));
+            let (kind, inode) = entry.judge(partner, walker, root);
+            faults.add(kind, Place::inode(root.tree, Ino(inode)));
+        }
+        for one in refs {
+            let parent = one.parent;
+            let known = exists(walker, root, parent);
+            let name = shown(&one.name);
+            let kind = if known {
+                FaultKind::RefWithoutEntry { name, parent }
+            } else {
+                FaultKind::RefWithoutDirectory { name, parent }
+            };
+            faults.add(kind, Place::inode(root.tree, Ino(one.child)));
+        }
+    }
+}
+
+fn exists(walker: &Walker<'_>, root: &TreeRoot, ino: u64) -> bool {
+    walker.find(root, &Key::new(ino, ItemType::INODE_ITEM, 0)).is_some()
+}
+
+/// A name to explain.
+struct Owned {
+    parent: u64,
+    child: u64,
+    index: u64,
+    file_type: u8,
+    name: Vec<u8>,
+}
+
+impl Owned {
+    fn of(name: &Joint<'_>) -> Self {
+        Self {
+            parent: name.parent,
+            child: name.child,
+            index: name.index,
+            file_type: name.file_type,
+            name: name.name.to_vec(),
+        }
+    }
+
+    /// What is wrong with this entry of a directory, and the inode that it is told of.
+    fn judge(self, partner: Option<Self>, walker: &Walker<'_>, root: &TreeRoot) -> (FaultKind, u64) {
+        let (parent, name) = (self.parent, shown(&self.name));
+        match partner {
+            Some(partner) if partner.name != self.name => {
+                let expected = shown(&partner.name);
+                (FaultKind::NameMismatch { parent, index: self.index, found: name, expected }, self.child)
+            }
+            Some(partner) if partner.index != self.index => {
+                let (found, expected) = (partner.index, self.index);
+                (FaultKind::IndexMismatch { name, parent, found, expected }, self.child)
+            }
+            // The inode's names are there, but not its item, so its type is unknown.
+            Some(partner) if partner.file_type == FileType::Unknown.raw() => {
+                (FaultKind::EntryWithoutInode { name, inode: self.child }, parent)
+            }
+            Some(partner) => {
+                let (found, expected) = (self.file_type.into(), partner.file_type.into());
+                (FaultKind::TypeMismatch { name, parent, found, expected }, self.child)
+            }
+            None if exists(walker, root, self.child) => {
+                (FaultKind::EntryWithoutRef { name, inode: self.child }, parent)
+            }
+            None => (FaultKind::EntryWithoutInode { name, inode: self.child }, parent),
+        }
+    }
+}
+
+/// Collects the names whose fingerprints are left over.
+struct Leftovers {
+    limit: usize,
+    names: Names,
+    /// The inode that was seen last, and its mode.
+    mode: (u64, u32),
+    entries: Vec<Owned>,
+    refs: Vec<Owned>,
+}
+
+impl Leftovers {
+    fn reference(&mut self, name: &Joint<'_>) {
+        if self.refs.len() < self.limit && self.names.refs.contains(&self.names.print(name)) {
+            self.refs.push(Owned::of(name));
+        }
+    }
+}
+
+impl Visitor for Leftovers {
+    fn leaf(&mut self, _: Logical, leaf: &Leaf<'_>, _: &mut Faults) {
+        for (key, data) in leaf.iter() {
+            let mode = if self.mode.0 == key.objectid { self.mode.1 } else { 0 };
+            match key.item_type {
+                ItemType::INODE_ITEM => {
+                    let mode = ubtrfs_format::items::InodeItem::parse(data).map_or(0, |item| item.mode);
+                    self.mode = (key.objectid, mode);
+                }
+                ItemType::INODE_REF | ItemType::INODE_EXTREF => names_of(key, data, mode, |name| self.reference(name)),
+                ItemType::DIR_INDEX => entries_of(key, data, |name| {
+                    if self.entries.len() < self.limit && self.names.entries.contains(&self.names.print(name)) {
+                        self.entries.push(Owned::of(name));
+                    }
+                }),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The names in an inode's reference item, as seen from an inode of this mode. The root directory's `..` is left out.
+pub(super) fn names_of(key: Key, data: &[u8], mode: u32, mut each: impl FnMut(&Joint<'_>)) {
+    let file_type = FileType::from_mode(mode).raw();
+    let child = key.objectid;
+    if key.item_type == ItemType::INODE_EXTREF {
+        for found in extrefs(data).flatten() {
+            each(&Joint { parent: found.parent.0, child, index: found.index.0, file_type, name: found.name });
+        }
+    } else if key.offset != child {
+        for found in inode_refs(data).flatten() {
+            each(&Joint { parent: key.offset, child, index: found.index.0, file_type, name: found.name });
+        }
+    }
+}
+
+/// The names in a directory index that lead to inodes of the same subvolume.
+pub(super) fn entries_of(key: Key, data: &[u8], mut each: impl FnMut(&Joint<'_>)) {
+    for found in dir_entries(data).flatten().filter(|found| found.location.item_type == ItemType::INODE_ITEM) {
+        each(&Joint {
+            parent: key.objectid,
+            child: found.location.objectid,
+            index: key.offset,
+            file_type: found.file_type.raw(),
+            name: found.name,
+        });
+    }
+}
+
+/// A path from the subvolume's root to an inode, by the first name of each step.
+pub(crate) fn path_of(walker: &Walker<'_>, root: &TreeRoot, ino: Ino) -> Option<String> {
+    // Deeper trees exist, but a longer path helps nobody.
+    const MAX_STEPS: usize = 64;
+    let mut steps = Vec::new();
+    let mut at = ino.0;
+    while at != Ino::ROOT_DIR.0 {
+        if steps.len() == MAX_STEPS {
+            return None;
+        }
+        let (key, data) = walker.first_from(root, &Key::new(at, ItemType::INODE_REF, 0))?;
+        if key.objectid != at {
+            return None;
+        }
+        let (parent, name) = match key.item_type {
+            ItemType::INODE_REF => (key.offset, inode_refs(&data).next()?.ok()?.name.to_vec()),
+            ItemType::INODE_EXTREF => {
+                let found = extrefs(&data).next()?.ok()?;
+                (found.parent.0, found.name.to_vec())
+            }
+            _ => return None,
+        };
+        steps.push(shown(&name));
+        at = parent;
+    }
+    steps.reverse();
+    Some(format!("/{}", steps.join("/")))
+}
+
+/// Directories that are their own ancestors.
+pub(super) fn judge_loops(tree: TreeId, parents: &std::collections::HashMap<u64, u64>, faults: &mut Faults) {
+    let mut settled: HashSet<u64> = HashSet::new();
+    let mut directories: Vec<u64> = parents.keys().copied().collect();
+    directories.sort_unstable();
+    for start in directories {
+        let mut chain = HashSet::new();
+        let mut at = start;
+        while !settled.contains(&at) {
+            if !chain.insert(at) {
+                faults.add(FaultKind::UnreachableDirectory, Place::inode(tree, Ino(at)));
+                break;
+            }
+            match parents.get(&at) {
+                Some(parent) => at = *parent,
+                None => break,
+            }
+        }
+        settled.extend(chain);
+    }
+}
+
+/// Whether an inode of this mode is a directory.
+pub(super) fn is_directory(mode: u32) -> bool {
+    FileType::from_mode(mode) == FileType::Directory && mode & file::DIRECTORY != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    #[test]
+    fn each_loop_is_told_once() {
+        // 300 -> 301 -> 302 -> 301, 303 -> 300, and 304 -> 256 beside them.
+        let parents = HashMap::from([(300, 301), (301, 302), (302, 301), (303, 300), (304, 256)]);
+        let mut faults = Faults::new(10);
+        judge_loops(TreeId::FS, &parents, &mut faults);
+        assert_eq!(faults.report.fault_count, 1);
+        assert_eq!(faults.report.faults[0].kind, FaultKind::UnreachableDirectory);
+        assert_eq!(faults.report.faults[0].place.inode, Some(Ino(301)));
+    }
+}

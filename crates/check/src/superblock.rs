@@ -1,0 +1,113 @@
+//! Superblocks: finding the one that counts, and all copies against it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
+use ubtrfs_volume::Device;
+
+use crate::fault::{FaultKind, Place};
+use crate::report::Faults;
+
+/// A copy of the superblock that a device has room for.
+struct Copy {
+    device: usize,
+    number: u8,
+    found: Result<Superblock, String>,
+}
+
+/// All copies of all devices.
+pub(crate) struct Copies {
+    copies: Vec<Copy>,
+    /// Number of each device that was given, where a copy tells it.
+    devids: Vec<Option<u64>>,
+}
+
+fn read(device: &dyn Device, at: Physical) -> Result<Superblock, String> {
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    device.read_at(at, &mut bytes).map_err(|error| error.to_string())?;
+    Superblock::parse(&bytes, at).map_err(|error| error.to_string())
+}
+
+impl Copies {
+    pub(crate) fn read(devices: &[Arc<dyn Device>]) -> Self {
+        let mut copies = Vec::new();
+        for (index, device) in devices.iter().enumerate() {
+            for (number, at) in (0..).zip(SUPERBLOCK_COPIES) {
+                if at.0 + SUPERBLOCK_SIZE as u64 <= device.size() {
+                    copies.push(Copy { device: index, number, found: read(device.as_ref(), at) });
+                }
+            }
+        }
+        let devids = (0..devices.len())
+            .map(|index| {
+                let mut own = copies.iter().filter(|copy| copy.device == index);
+                own.find_map(|copy| copy.found.as_ref().ok()).map(|found| found.dev_item.devid.0)
+            })
+            .collect();
+        Self { copies, devids }
+    }
+
+    /// The devices by their numbers; those without any good copy of the superblock are left out.
+    pub(crate) fn by_devid(&self, devices: &[Arc<dyn Device>]) -> BTreeMap<u64, Arc<dyn Device>> {
+        self.devids.iter().zip(devices).filter_map(|(devid, device)| Some(((*devid)?, Arc::clone(device)))).collect()
+    }
+
+    /// The superblock of the last commit: that of the newest primary copy, as for a mount; where no primary is good,
+    /// that of the newest copy.
+    pub(crate) fn current(&self) -> Option<&Superblock> {
+        self.copies
+            .iter()
+            .filter_map(|copy| Some((copy.found.as_ref().ok()?, copy.number == 0)))
+            .max_by_key(|(found, primary)| (*primary, found.generation))
+            .map(|(found, _)| found)
+    }
+
+    /// Compares all copies with the one that counts.
+    pub(crate) fn judge(&self, current: &Superblock, faults: &mut Faults) {
+        for copy in &self.copies {
+            let device = self.devids.get(copy.device).copied().flatten().unwrap_or(0);
+            let number = copy.number;
+            let kind = match &copy.found {
+                Err(reason) => FaultKind::SuperblockCopyBad { device, copy: number, reason: reason.clone() },
+                // A crash in the middle of a commit leaves that behind.
+                Ok(found) if found.generation != current.generation => FaultKind::SuperblockCopyStale {
+                    device,
+                    copy: number,
+                    found: found.generation.0,
+                    expected: current.generation.0,
+                },
+                Ok(found) if !agree(found, current) => FaultKind::SuperblockCopyDiffers { device, copy: number },
+                Ok(_) => continue,
+            };
+            faults.add(kind, Place::volume());
+        }
+    }
+}
+
+/// Whether two copies say the same but for what belongs to the copy or device. A log is named by primaries alone.
+fn agree(one: &Superblock, other: &Superblock) -> bool {
+    let one = Superblock {
+        bytenr: other.bytenr,
+        log_root: other.log_root,
+        log_root_level: other.log_root_level,
+        dev_item: other.dev_item,
+        ..one.clone()
+    };
+    one == *other
+}
+
+/// Fields that must stand in a relation to others.
+pub(crate) fn judge_fields(superblock: &Superblock, faults: &mut Faults) {
+    let mut require = |field, found, expected| {
+        if found != expected {
+            faults.add(FaultKind::SuperblockField { field, found, expected }, Place::volume());
+        }
+    };
+    let node = u64::from(superblock.node_size);
+    require("bytes_used", superblock.bytes_used, superblock.bytes_used.max(6 * node));
+    require("stripesize", superblock.stripe_size.into(), superblock.sector_size.into());
+    require("root_dir_objectid", superblock.root_dir_objectid, 6);
+    let same = superblock.dev_item.fsid == superblock.metadata_fsid();
+    require("dev_item.fsid is the metadata's", u64::from(same), 1);
+}
