@@ -16,7 +16,7 @@ mod superblock;
 
 pub mod items;
 
-pub use check_item::{ItemContext, ItemFault, check_chunk, check_item, check_leaf};
+pub use check_item::{ItemContext, ItemFault, check_chunk, check_header, check_item, check_leaf};
 pub use checksum::{Checksum, ChecksumType, MAX_CHECKSUM_SIZE};
 pub use error::{Error, Result};
 pub use ids::{DeviceId, DirIndex, Generation, Ino, Logical, Physical, TreeId, Uuid};

@@ -14,6 +14,8 @@ pub const SUPERBLOCK_COPIES: [Physical; 3] = [Physical(64 << 10), Physical(64 <<
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"_BHRfS_M";
 /// The most bytes of chunks that the superblock holds.
 pub const SYS_CHUNK_ARRAY_MAX: usize = 2048;
+/// Bytes of one chunk with one stripe: a volume without a system chunk can't be read.
+const SYS_CHUNK_ARRAY_MIN: usize = 97;
 
 /// Features that a reader must know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -397,6 +399,25 @@ impl Superblock {
             "superblock cache_generation",
             self.cache_generation.0,
         )
+    }
+
+    /// The rules between fields by which the kernel refuses a mount. [`Self::parse`] leaves them out, so that a damaged
+    /// volume can still be looked at.
+    pub fn check_mountable(&self) -> Result<()> {
+        let require = |holds: bool, what: &'static str, value: u64| {
+            if holds { Ok(()) } else { Err(Error::BadValue { what, value }) }
+        };
+        require(self.dev_item.fsid == self.metadata_fsid(), "superblock dev_item.fsid", self.dev_item.devid.0)?;
+        if self.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
+            let resting_on = CompatRo::FREE_SPACE_TREE.with(CompatRo::FREE_SPACE_TREE_VALID);
+            require(self.compat_ro.contains(resting_on), "superblock compat_ro_flags", self.compat_ro.0)?;
+            require(self.incompat.contains(Incompat::NO_HOLES), "superblock incompat_flags", self.incompat.0)?;
+        }
+        let least = 6 * u64::from(self.node_size);
+        require(self.bytes_used >= least, "superblock bytes_used", self.bytes_used)?;
+        require(self.stripe_size == self.sector_size, "superblock stripesize", self.stripe_size.into())?;
+        let array = self.sys_chunk_array.len();
+        require(array >= SYS_CHUNK_ARRAY_MIN, "superblock sys_chunk_array_size", array as u64)
     }
 
     /// The superblock's bytes, with its checksum.

@@ -4,7 +4,9 @@
 
 use std::io;
 
-use ubtrfs_format::{Physical, Superblock};
+use ubtrfs_format::{
+    Header, ItemContext, Node, NodeExpectation, Physical, Superblock, check_header, check_leaf, verify_node_checksum,
+};
 use ubtrfs_mkfs::{Medium, MkfsError, MkfsOptions, Profile, layout};
 
 const MIB: u64 = 1 << 20;
@@ -100,4 +102,38 @@ fn equal_options_give_equal_bytes() {
     assert_eq!(one.blocks, two.blocks);
     assert_eq!(one.superblocks, two.superblocks);
     assert_ne!(MkfsOptions::new(128 * MIB).fsid, options.fsid);
+}
+
+#[test]
+fn every_block_keeps_the_rules() {
+    let plain = MkfsOptions::new(256 * MIB);
+    let small_nodes = MkfsOptions { node_size: Some(4096), block_group_tree: true, ..plain.clone() };
+    let mixed = MkfsOptions { mixed: true, ..plain.clone() };
+    let mut internal = 0;
+    for options in [plain, small_nodes, mixed] {
+        let layout = layout(&options).unwrap();
+        layout.superblock.check_mountable().unwrap();
+        let context = ItemContext::from(&layout.superblock);
+        for (_, block) in &layout.blocks {
+            verify_node_checksum(block, options.checksum).unwrap();
+            let header = Header::parse(block).unwrap();
+            check_header(&header, options.chunk_tree_uuid).unwrap();
+            let expected = NodeExpectation {
+                bytenr: header.bytenr,
+                level: None,
+                generation: Some(layout.superblock.generation),
+                owner: None,
+                first_key: None,
+                fsid: options.fsid,
+            };
+            match Node::check(block, &expected, options.sector_size).unwrap() {
+                Node::Leaf(leaf) => check_leaf(header.owner, &leaf, &context).unwrap(),
+                Node::Internal(node) => {
+                    internal += 1;
+                    assert_eq!(node.len(), 2);
+                }
+            }
+        }
+    }
+    assert_eq!(internal, 2, "both copies of the root tree's root where its items don't fit one small leaf");
 }

@@ -2,7 +2,28 @@
 
 use super::{ItemContext, check_item, extent, require};
 use crate::items::{DevExtent, FileExtent};
-use crate::{Error, ItemType, Key, Leaf, Result, TreeId};
+use crate::{BACKREF_REV_MIXED, Error, Header, Incompat, ItemType, Key, Leaf, NodeFlags, Result, TreeId, Uuid};
+
+/// The top byte of a header's flags.
+const BACKREF_REV: u64 = 0xff << 56;
+
+/// Holds a block's header against the rules that [`Node::check`](crate::Node::check) leaves out because blocks that were
+/// never written break them.
+pub fn check_header(header: &Header, chunk_tree_uuid: Uuid) -> Result<()> {
+    require(header.flags & NodeFlags::WRITTEN != 0, "block flags", header.flags)?;
+    require(header.flags & BACKREF_REV == BACKREF_REV_MIXED, "block backref revision", header.flags >> 56)?;
+    require(header.owner != TreeId(0), "block owner", 0)?;
+    require(header.chunk_tree_uuid == chunk_tree_uuid, "block chunk_tree_uuid", header.bytenr.0)
+}
+
+/// Trees that always hold something.
+fn is_never_empty(owner: TreeId, context: &ItemContext) -> bool {
+    match owner {
+        TreeId::ROOT | TreeId::CHUNK | TreeId::DEV | TreeId::FS | TreeId::DATA_RELOC => true,
+        TreeId::EXTENT => !context.incompat.contains(Incompat::EXTENT_TREE_V2),
+        _ => false,
+    }
+}
 
 /// An item that breaks a rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -20,6 +41,9 @@ pub struct ItemFault {
 /// Holds every item of a leaf (whose structure [`Node::check`](crate::Node::check) has approved) against the rules, and
 /// against the item before it. `owner` is the header's. Stops at the first fault.
 pub fn check_leaf(owner: TreeId, leaf: &Leaf<'_>, context: &ItemContext) -> std::result::Result<(), ItemFault> {
+    if leaf.is_empty() && is_never_empty(owner, context) {
+        return Err(ItemFault { slot: 0, key: Key::MIN, error: Error::ItemCount(0) });
+    }
     let mut last: Option<(Key, &[u8])> = None;
     for slot in 0..leaf.len() {
         let key = leaf.key(slot).unwrap_or_default();

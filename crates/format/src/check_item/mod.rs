@@ -12,7 +12,7 @@ mod volume;
 #[cfg(test)]
 mod tests;
 
-pub use leaf::{ItemFault, check_leaf};
+pub use leaf::{ItemFault, check_header, check_leaf};
 pub use volume::check_chunk;
 
 use crate::{ChecksumType, Error, Generation, Incompat, Ino, ItemType, Key, Result, Superblock, TreeId, objectid};

@@ -6,7 +6,10 @@ use crate::items::{
     ExtentItem, FileExtent, FileExtentKind, FileType, FreeSpaceInfo, InlineRef, InodeItem, InodeRef, RootItem, RootRef,
     STRIPE_LEN, Stripe, encode_data_ref, encode_dir_entry, encode_inode_ref,
 };
-use crate::{DeviceId, DirIndex, Header, Leaf, LeafBuilder, Logical, Node, Physical, Uuid, name_hash};
+use crate::{
+    BACKREF_REV_MIXED, DeviceId, DirIndex, Header, Leaf, LeafBuilder, Logical, Node, NodeFlags, Physical, Uuid,
+    name_hash,
+};
 
 const CONTEXT: ItemContext = ItemContext {
     sector_size: 4096,
@@ -476,4 +479,35 @@ fn neighbours_in_a_leaf() {
     let extents = |second| [1 << 20, second].map(|at| (key(1, ItemType::DEV_EXTENT, at), device.to_bytes().to_vec()));
     assert_eq!(leaf_fault(TreeId::DEV, &extents(2 << 20)), None);
     assert!(leaf_fault(TreeId::DEV, &extents((2 << 20) - 4096)).unwrap().1.contains("inside the one before"));
+}
+
+#[test]
+fn trees_that_are_never_empty() {
+    assert_eq!(leaf_fault(TreeId::CSUM, &[]), None);
+    for owner in [TreeId::ROOT, TreeId::EXTENT, TreeId::CHUNK, TreeId::DEV, TreeId::FS, TreeId::DATA_RELOC] {
+        assert!(leaf_fault(owner, &[]).is_some(), "{owner}");
+    }
+}
+
+#[test]
+fn headers() {
+    let good = Header {
+        fsid: Uuid::NIL,
+        bytenr: Logical(4096),
+        flags: NodeFlags::WRITTEN | BACKREF_REV_MIXED,
+        chunk_tree_uuid: Uuid([1; 16]),
+        generation: Generation(1),
+        owner: TreeId::FS,
+        nritems: 0,
+        level: 0,
+    };
+    let fault = |header: Header| match check_header(&header, Uuid([1; 16])) {
+        Err(Error::BadValue { what, .. }) => what,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(check_header(&good, Uuid([1; 16])), Ok(()));
+    assert_eq!(fault(Header { flags: BACKREF_REV_MIXED, ..good }), "block flags");
+    assert_eq!(fault(Header { flags: NodeFlags::WRITTEN, ..good }), "block backref revision");
+    assert_eq!(fault(Header { owner: TreeId(0), ..good }), "block owner");
+    assert_eq!(fault(Header { chunk_tree_uuid: Uuid::NIL, ..good }), "block chunk_tree_uuid");
 }
