@@ -347,3 +347,28 @@ impl FaultKind {
 pub(crate) fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ubtrfs_format::ItemType;
+
+    #[test]
+    fn a_fault_is_a_sentence_and_json() {
+        let mut place = Place::inode(TreeId::FS, Ino(257));
+        place.path = Some("/a/file".to_owned());
+        let fault = Fault { kind: FaultKind::LinkCount { found: 2, expected: 1 }, place };
+        assert_eq!(fault.to_string(), "tree 5, inode 257, \"/a/file\": link count 2 where there are 1 names");
+        let json = serde_json::json!({
+            "kind": "link_count", "found": 2, "expected": 1,
+            "place": { "tree": 5, "inode": 257, "path": "/a/file" },
+        });
+        assert_eq!(serde_json::to_value(&fault).unwrap(), json);
+
+        let place = Place::item(TreeId::DATA_RELOC, Key::new(256, ItemType::DIR_INDEX, 2)).in_block(Logical(4096));
+        assert_eq!(place.to_string(), "tree -9, item (256 DIR_INDEX 2), address 4096");
+        let json = serde_json::json!({ "tree": TreeId::DATA_RELOC.0, "key": [256, 96, 2], "address": 4096 });
+        assert_eq!(serde_json::to_value(&place).unwrap(), json);
+        assert_eq!(Place::volume().to_string(), "volume");
+    }
+}

@@ -384,11 +384,12 @@ impl Check<'_> {
         self.faults.report.stats.data_bytes = data.read;
     }
 
-    /// Gives the inodes among the kept faults their paths.
+    /// Gives the inodes of the first faults their paths.
     fn name_places(&mut self, roots: &Roots) {
+        const NAMED: usize = 200;
         let trees: HashMap<TreeId, TreeRoot> = subvolume_roots(roots).map(|(root, _)| (root.tree, root)).collect();
         let report = &mut self.faults.report;
-        for fault in report.faults.iter_mut().chain(&mut report.warnings) {
+        for fault in report.faults.iter_mut().chain(&mut report.warnings).take(NAMED) {
             if let (Some(tree), Some(inode)) = (fault.place.tree, fault.place.inode)
                 && let Some(root) = trees.get(&tree)
             {

@@ -83,6 +83,11 @@ impl Faults {
         }
     }
 
+    /// Counts faults of which nothing is kept.
+    pub(crate) fn count(&mut self, more: usize) {
+        self.report.fault_count += more as u64;
+    }
+
     /// Notes that a comparison can't be made.
     pub(crate) fn not_compared(&mut self, what: &'static str) {
         if !self.report.not_compared.contains(&what) {

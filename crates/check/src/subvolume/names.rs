@@ -59,9 +59,11 @@ impl Names {
         if self.entries.is_empty() && self.refs.is_empty() {
             return;
         }
+        let waiting = self.entries.len() + self.refs.len();
         let mut left = Leftovers { limit: faults.room(), names: self, mode: (0, 0), entries: vec![], refs: vec![] };
         walker.walk_again(root, &mut left, faults);
         let Leftovers { entries, mut refs, .. } = left;
+        faults.count(waiting.saturating_sub(entries.len() + refs.len()));
         for entry in entries {
             let alike = |one: &Owned| one.parent == entry.parent && one.child == entry.child;
             let partner = refs

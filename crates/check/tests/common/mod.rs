@@ -24,28 +24,30 @@ pub fn names() -> Vec<String> {
     names
 }
 
+/// Volumes of this crate's own, beside the fixtures: `dropping` (a subvolume whose deletion is about to start) and
+/// `shared` (trees of several levels that snapshots share, the subvolume that they were made of deleted).
+fn own() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
+}
+
 /// Unpacks a fixture's images into `dir`.
 pub fn unpack(name: &str, dir: &Path) -> Vec<PathBuf> {
-    let mut packed = vec![format!("{name}.img.zst")];
-    if !directory().join(&packed[0]).exists() {
-        packed = (0..16)
-            .map(|device| format!("{name}.{device}.img.zst"))
-            .take_while(|file| directory().join(file).exists())
-            .collect();
-    }
+    let single = |from: PathBuf| Some(from.join(format!("{name}.img.zst"))).filter(|packed| packed.exists());
+    let packed: Vec<PathBuf> = match single(own()).or_else(|| single(directory())) {
+        Some(packed) => vec![packed],
+        None => (0..16)
+            .map(|device| directory().join(format!("{name}.{device}.img.zst")))
+            .take_while(|packed| packed.exists())
+            .collect(),
+    };
     assert!(!packed.is_empty(), "no fixture {name}");
     packed
         .iter()
-        .map(|file| {
-            let image = dir.join(file.strip_suffix(".zst").unwrap());
-            let status = Command::new("zstd")
-                .args(["-q", "-d", "-f", "--sparse"])
-                .arg(directory().join(file))
-                .arg("-o")
-                .arg(&image)
-                .status()
-                .unwrap();
-            assert!(status.success(), "zstd -d {file}");
+        .map(|packed| {
+            let image = dir.join(packed.file_stem().unwrap());
+            let arguments = ["-q", "-d", "-f", "--sparse"];
+            let status = Command::new("zstd").args(arguments).arg(packed).arg("-o").arg(&image).status().unwrap();
+            assert!(status.success(), "zstd -d {}", packed.display());
             image
         })
         .collect()
