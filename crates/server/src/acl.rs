@@ -1,0 +1,248 @@
+//! POSIX ACLs as the values of `system.posix_acl_access` and `system.posix_acl_default`: what acl(5) and
+//! `linux/posix_acl_xattr.h` say about them. The kernel checks permissions by them; who keeps them has to tie them to the
+//! mode and hand them down to new files.
+
+use ubtrfs_fuse::Errno;
+
+/// The attribute that holds an inode's own ACL.
+pub const ACCESS: &[u8] = b"system.posix_acl_access";
+/// The attribute that holds what a directory hands down.
+pub const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+const VERSION: u32 = 2;
+const HEADER: usize = 4;
+const ENTRY: usize = 8;
+/// The id of entries that are about no one by name.
+const NO_ID: u32 = u32::MAX;
+
+/// Whom an entry is about. The order is that in which a list must have them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Tag {
+    Owner = 0x01,
+    User = 0x02,
+    OwningGroup = 0x04,
+    Group = 0x08,
+    Mask = 0x10,
+    Other = 0x20,
+}
+
+impl Tag {
+    fn from_raw(raw: u16) -> Option<Self> {
+        [Self::Owner, Self::User, Self::OwningGroup, Self::Group, Self::Mask, Self::Other]
+            .into_iter()
+            .find(|tag| *tag as u16 == raw)
+    }
+
+    fn is_named(self) -> bool {
+        matches!(self, Self::User | Self::Group)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    tag: Tag,
+    permissions: u16,
+    id: u32,
+}
+
+/// A valid list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Acl {
+    entries: Vec<Entry>,
+}
+
+/// What a new inode gets from its directory's default ACL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inherited {
+    /// Type and permissions.
+    pub mode: u32,
+    /// Its own ACL, unless the mode says all of it.
+    pub access: Option<Vec<u8>>,
+}
+
+impl Acl {
+    /// Reads an attribute's value. `None`: a list without entries, which stands for no list. `EOPNOTSUPP` for another version
+    /// of the form, `EINVAL` for anything that is not a list or not a valid one.
+    pub fn parse(value: &[u8]) -> Result<Option<Self>, Errno> {
+        let (header, body) = value.split_first_chunk::<HEADER>().ok_or(Errno::INVAL)?;
+        if u32::from_le_bytes(*header) != VERSION {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let (records, []) = body.as_chunks::<ENTRY>() else { return Err(Errno::INVAL) };
+        let entries: Vec<Entry> = records.iter().map(read_entry).collect::<Option<_>>().ok_or(Errno::INVAL)?;
+        if entries.is_empty() {
+            return Ok(None);
+        }
+        let acl = Self { entries };
+        if acl.is_valid() { Ok(Some(acl)) } else { Err(Errno::INVAL) }
+    }
+
+    /// The attribute's value.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut value = VERSION.to_le_bytes().to_vec();
+        for entry in &self.entries {
+            value.extend((entry.tag as u16).to_le_bytes());
+            value.extend(entry.permissions.to_le_bytes());
+            value.extend(entry.id.to_le_bytes());
+        }
+        value
+    }
+
+    /// Whether the nine permission bits of a mode say all of it.
+    pub fn is_trivial(&self) -> bool {
+        self.entries.len() == 3
+    }
+
+    /// The permission bits of the mode of an inode that has this list: those of its owner, of the mask (without one: of the
+    /// owning group) and of others.
+    pub fn mode_bits(&self) -> u32 {
+        let group = self.permissions(Tag::Mask).or(self.permissions(Tag::OwningGroup));
+        let of = |permissions: Option<u16>| u32::from(permissions.unwrap_or(0));
+        of(self.permissions(Tag::Owner)) << 6 | of(group) << 3 | of(self.permissions(Tag::Other))
+    }
+
+    /// Does to the list what chmod(2) with this mode does.
+    pub fn chmod(&mut self, mode: u32) {
+        self.change_bits(|_, new| new, mode);
+    }
+
+    /// What an inode made with `mode` inherits where this is the directory's default ACL: each of the three sets of
+    /// permissions is what both the list and the mode allow. The umask does not count then.
+    pub fn inherit(mut self, mode: u32) -> Inherited {
+        self.change_bits(|old, new| old & new, mode);
+        let mode = mode & !0o777 | self.mode_bits();
+        Inherited { mode, access: (!self.is_trivial()).then(|| self.to_bytes()) }
+    }
+
+    /// Changes the entries that the mode's bits stand for.
+    fn change_bits(&mut self, change: impl Fn(u16, u16) -> u16, mode: u32) {
+        let group = if self.permissions(Tag::Mask).is_some() { Tag::Mask } else { Tag::OwningGroup };
+        for (tag, shift) in [(Tag::Owner, 6), (group, 3), (Tag::Other, 0)] {
+            for entry in self.entries.iter_mut().filter(|entry| entry.tag == tag) {
+                entry.permissions = change(entry.permissions, (mode >> shift & 7) as u16);
+            }
+        }
+    }
+
+    fn permissions(&self, tag: Tag) -> Option<u16> {
+        self.entries.iter().find(|entry| entry.tag == tag).map(|entry| entry.permissions)
+    }
+
+    fn is_valid(&self) -> bool {
+        let count = |tag: Tag| self.entries.iter().filter(|entry| entry.tag == tag).count();
+        let named = self.entries.iter().any(|entry| entry.tag.is_named());
+        [Tag::Owner, Tag::OwningGroup, Tag::Other].into_iter().all(|tag| count(tag) == 1)
+            && (count(Tag::Mask) == 1 || count(Tag::Mask) == 0 && !named)
+            && self.entries.is_sorted_by_key(|entry| entry.tag)
+            && self.entries.iter().all(|entry| entry.permissions <= 7 && (!entry.tag.is_named() || entry.id != NO_ID))
+    }
+}
+
+fn read_entry(record: &[u8; ENTRY]) -> Option<Entry> {
+    let [t0, t1, p0, p1, id @ ..] = *record;
+    let tag = Tag::from_raw(u16::from_le_bytes([t0, t1]))?;
+    let id = if tag.is_named() { u32::from_le_bytes(id) } else { NO_ID };
+    Some(Entry { tag, permissions: u16::from_le_bytes([p0, p1]), id })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn value(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+        let mut value = 2_u32.to_le_bytes().to_vec();
+        for (tag, permissions, id) in entries {
+            value.extend(tag.to_le_bytes());
+            value.extend(permissions.to_le_bytes());
+            value.extend(id.to_le_bytes());
+        }
+        value
+    }
+
+    fn acl(entries: &[(u16, u16, u32)]) -> Acl {
+        Acl::parse(&value(entries)).unwrap().unwrap()
+    }
+
+    const NONE: u32 = u32::MAX;
+    /// `u::rwx,u:1000:rw-,g::r-x,m::rwx,o::r--`
+    const NAMED: [(u16, u16, u32); 5] = [(1, 7, NONE), (2, 6, 1000), (4, 5, NONE), (16, 7, NONE), (32, 4, NONE)];
+    const PLAIN: [(u16, u16, u32); 3] = [(1, 7, NONE), (4, 5, NONE), (32, 4, NONE)];
+
+    #[test]
+    fn modes_and_lists_say_the_same() {
+        assert_eq!(acl(&PLAIN).mode_bits(), 0o754);
+        assert!(acl(&PLAIN).is_trivial());
+        assert_eq!(acl(&NAMED).mode_bits(), 0o774);
+        assert!(!acl(&NAMED).is_trivial());
+    }
+
+    #[test]
+    fn chmod_changes_the_mask_where_there_is_one() {
+        let mut list = acl(&NAMED);
+        list.chmod(0o640);
+        assert_eq!(
+            list.to_bytes(),
+            value(&[(1, 6, NONE), (2, 6, 1000), (4, 5, NONE), (16, 4, NONE), (32, 0, NONE)])
+        );
+        let mut list = acl(&PLAIN);
+        list.chmod(0o640);
+        assert_eq!(list.to_bytes(), value(&[(1, 6, NONE), (4, 4, NONE), (32, 0, NONE)]));
+    }
+
+    #[test]
+    fn new_files_get_what_both_allow() {
+        let inherited = acl(&NAMED).inherit(0o100_640);
+        assert_eq!(inherited.mode, 0o100_640);
+        assert_eq!(
+            inherited.access,
+            Some(value(&[(1, 6, NONE), (2, 6, 1000), (4, 5, NONE), (16, 4, NONE), (32, 0, NONE)]))
+        );
+        let inherited = acl(&PLAIN).inherit(0o041_777);
+        assert_eq!(inherited, Inherited { mode: 0o041_754, access: None });
+    }
+
+    #[test]
+    fn no_entries_mean_no_list() {
+        assert_eq!(Acl::parse(&value(&[])), Ok(None));
+    }
+
+    #[test]
+    fn what_is_not_valid_is_refused() {
+        let bad: [&[(u16, u16, u32)]; 8] = [
+            &PLAIN[..2],
+            &[(1, 7, NONE), (1, 7, NONE), (4, 5, NONE), (32, 4, NONE)],
+            &[(4, 5, NONE), (1, 7, NONE), (32, 4, NONE)],
+            &[(1, 8, NONE), (4, 5, NONE), (32, 4, NONE)],
+            // Someone by name, and no mask.
+            &[(1, 7, NONE), (2, 6, 1000), (4, 5, NONE), (32, 4, NONE)],
+            &[(1, 7, NONE), (2, 6, NONE), (4, 5, NONE), (16, 7, NONE), (32, 4, NONE)],
+            &[(1, 7, NONE), (4, 5, NONE), (16, 7, NONE), (16, 7, NONE), (32, 4, NONE)],
+            &[(1, 7, NONE), (4, 5, NONE), (32, 4, NONE), (64, 4, NONE)],
+        ];
+        for entries in bad {
+            assert_eq!(Acl::parse(&value(entries)), Err(Errno::INVAL), "{entries:?}");
+        }
+        let whole = value(&NAMED);
+        assert_eq!(Acl::parse(&whole[..whole.len() - 1]), Err(Errno::INVAL));
+        assert_eq!(Acl::parse(&[]), Err(Errno::INVAL));
+        assert_eq!(Acl::parse(&[1, 0, 0, 0]), Err(Errno::OPNOTSUPP));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_give_a_list_that_reads_the_same_again_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            if let Ok(Some(list)) = Acl::parse(&bytes) {
+                prop_assert_eq!(Acl::parse(&list.to_bytes()), Ok(Some(list)));
+            }
+        }
+
+        #[test]
+        fn a_chmod_shows_in_the_mode(mode in 0_u32..0o1000, named in any::<bool>()) {
+            let mut list = if named { acl(&NAMED) } else { acl(&PLAIN) };
+            list.chmod(mode);
+            prop_assert_eq!(list.mode_bits(), mode);
+        }
+    }
+}

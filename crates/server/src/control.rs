@@ -1,0 +1,64 @@
+//! How programs that look after a mount talk to its server: two extended attributes that every inode of the mount seems to
+//! have, and that no listing shows. Whoever may read the inode may ask.
+//!
+//! Reading [`STATS`] gives a [`Report`] as JSON. Reading [`SYNC`] makes everything durable that was changed before, as
+//! syncfs(2) does on other file systems, and gives `ok`; it fails as the commit failed.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The attribute that holds the report.
+pub const STATS: &str = "ubtrfs.stats";
+/// The attribute whose reading is a sync.
+pub const SYNC: &str = "ubtrfs.sync";
+/// The namespace of both; others in it don't exist.
+pub(crate) const NAMESPACE: &[u8] = b"ubtrfs.";
+
+/// What a running mount says of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are what `ubtrfs stats` shows; manual pages explain them")]
+pub struct Report {
+    /// The version of ubtrfs.
+    pub version: String,
+    /// The server's process.
+    pub pid: u32,
+    /// When the process started, in the clock ticks of `/proc/PID/stat`: tells it from a later one of the same number.
+    pub pid_started: u64,
+    pub devices: Vec<String>,
+    /// `fuseblk`, `fuse` or `fuse (fusermount3)`.
+    pub mount_type: String,
+    /// Why it is not `fuseblk`, where it might be.
+    pub mount_fallback: Option<String>,
+    /// How requests arrive.
+    pub transport: String,
+    pub threads: u64,
+    pub read_only: bool,
+    /// Why it turned read-only after an error.
+    pub aborted: Option<String>,
+    pub commit_interval_seconds: u64,
+    pub generation: u64,
+    pub commits: u64,
+    pub commit_micros: u64,
+    pub fsyncs: u64,
+    pub fsyncs_without_work: u64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+    pub dirty_bytes: u64,
+    pub inodes_in_memory: u64,
+    pub orphans_cleaned: u64,
+    pub device_reads: u64,
+    pub device_bytes_read: u64,
+    pub device_writes: u64,
+    pub device_bytes_written: u64,
+    /// Barriers.
+    pub device_flushes: u64,
+    pub device_discards: u64,
+    pub checksum_errors: u64,
+    pub repairs: u64,
+    pub cache_hits: u64,
+    pub cache_misses: u64,
+    pub cache_bytes: u64,
+    /// Requests of the kernel, by kind.
+    pub requests: BTreeMap<String, u64>,
+}

@@ -1,0 +1,64 @@
+//! What a new inode is to be: the caller's ids, the umask, the directory's default ACL.
+
+use ubtrfs::{InodeId, NewInode};
+use ubtrfs_fuse::{Caller, Errno};
+
+use crate::acl::{self, Acl};
+use crate::device_number;
+use crate::shared::{Shared, errno};
+
+const S_IFMT: u32 = 0o170_000;
+const S_IFDIR: u32 = 0o040_000;
+const S_IFLNK: u32 = 0o120_000;
+
+impl Shared {
+    /// A file, directory or node made in `parent`. A default ACL of the directory counts in place of the umask.
+    pub(crate) fn new_inode(
+        &self,
+        parent: InodeId,
+        caller: &Caller<'_>,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+    ) -> Result<NewInode, Errno> {
+        let mut new = NewInode {
+            mode,
+            uid: caller.uid,
+            gid: caller.gid,
+            rdev: device_number::to_disk(rdev),
+            ..NewInode::default()
+        };
+        let Some(value) = self.xattr(parent, acl::DEFAULT)? else {
+            new.mode &= !(umask & 0o777);
+            return Ok(new);
+        };
+        let Some(default) = Acl::parse(&value).map_err(|_| Errno::IO)? else { return Ok(new) };
+        let inherited = default.inherit(mode);
+        new.mode = inherited.mode;
+        new.xattrs.extend(inherited.access.map(|access| (acl::ACCESS.to_vec(), access)));
+        if mode & S_IFMT == S_IFDIR {
+            new.xattrs.push((acl::DEFAULT.to_vec(), value));
+        }
+        Ok(new)
+    }
+
+    /// A symbolic link, for which neither umask nor ACLs count.
+    pub(crate) fn new_symlink(caller: &Caller<'_>, target: &[u8]) -> NewInode {
+        NewInode {
+            mode: S_IFLNK | 0o777,
+            uid: caller.uid,
+            gid: caller.gid,
+            symlink_target: target.to_vec(),
+            ..NewInode::default()
+        }
+    }
+
+    /// An attribute's value, if the inode has the attribute.
+    pub(crate) fn xattr(&self, id: InodeId, name: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
+        match self.engine.get_xattr(id, name) {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if error.errno() == Errno::NODATA => Ok(None),
+            Err(error) => Err(errno(&error)),
+        }
+    }
+}

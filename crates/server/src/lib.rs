@@ -1,0 +1,26 @@
+//! The FUSE server: answers the kernel's requests from the engine.
+//!
+//! [`Server`] implements [`ubtrfs_fuse::Filesystem`] on top of [`ubtrfs::Filesystem`]. It translates: node numbers to
+//! inodes and back ([`NodeNumbers`]), attributes and device numbers, the kernel's rules about umask, ACLs and set-id bits
+//! to what the engine is told. It holds no state of files; that is the engine's.
+//!
+//! Requests that memory answers are answered by the thread that read them; those that wait for a commit go to a [`Pool`]
+//! with their reply. Programs that look after a mount talk to it through [`control`].
+
+pub mod acl;
+mod attributes;
+pub mod control;
+mod counters;
+mod create;
+pub mod device_number;
+mod directories;
+mod nodes;
+mod pool;
+mod server;
+mod shared;
+mod xattrs;
+
+pub use nodes::NodeNumbers;
+pub use pool::Pool;
+pub use server::{Server, config};
+pub use shared::{MountFacts, Shared};

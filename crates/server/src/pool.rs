@@ -1,0 +1,133 @@
+//! Threads for what takes long: whoever waits for a commit must not hold up others.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+
+use parking_lot::{Condvar, Mutex};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A few threads, started when they are needed and kept from then on. When the pool is dropped they finish what is queued.
+#[derive(Default)]
+pub struct Pool {
+    inner: Arc<Inner>,
+    most: usize,
+}
+
+#[derive(Default)]
+struct Inner {
+    state: Mutex<State>,
+    wakes: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    idle: usize,
+    threads: usize,
+    stopping: bool,
+}
+
+impl Pool {
+    /// A pool of at most so many threads.
+    pub fn new(most: usize) -> Self {
+        Self { inner: Arc::default(), most: most.max(1) }
+    }
+
+    /// Runs `job` in one of the threads, after those that came before it.
+    pub fn run(&self, job: impl FnOnce() + Send + 'static) {
+        let mut state = self.inner.state.lock();
+        state.jobs.push_back(Box::new(job));
+        if state.idle < state.jobs.len() && state.threads < self.most {
+            let inner = Arc::clone(&self.inner);
+            match thread::Builder::new().name("slow".into()).spawn(move || inner.work()) {
+                Ok(_) => state.threads += 1,
+                Err(error) if state.threads == 0 => {
+                    tracing::warn!(%error, "no thread for slow requests: serving one on the spot");
+                    let job = state.jobs.pop_back();
+                    drop(state);
+                    if let Some(job) = job {
+                        job();
+                    }
+                    return;
+                }
+                Err(error) => tracing::warn!(%error, "fewer threads for slow requests than wanted"),
+            }
+        }
+        drop(state);
+        self.inner.wakes.notify_one();
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.inner.state.lock().stopping = true;
+        self.inner.wakes.notify_all();
+    }
+}
+
+impl Inner {
+    fn work(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                drop(state);
+                if catch_unwind(AssertUnwindSafe(job)).is_err() {
+                    tracing::error!("a slow request panicked");
+                }
+                state = self.state.lock();
+            } else if state.stopping {
+                state.threads -= 1;
+                return;
+            } else {
+                state.idle += 1;
+                self.wakes.wait(&mut state);
+                state.idle -= 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn as_many_jobs_run_at_once_as_there_may_be_threads() {
+        let pool = Pool::new(3);
+        let barrier = Arc::new(Barrier::new(3));
+        let (done, all) = channel();
+        for _ in 0..3 {
+            let (barrier, done) = (Arc::clone(&barrier), done.clone());
+            pool.run(move || {
+                barrier.wait();
+                done.send(()).unwrap();
+            });
+        }
+        for _ in 0..3 {
+            all.recv_timeout(PATIENCE).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_panic_costs_no_thread_and_a_dropped_pool_finishes() {
+        let pool = Pool::new(1);
+        let (done, all) = channel();
+        pool.run(|| panic!("on purpose"));
+        for number in 0..10 {
+            let done = done.clone();
+            pool.run(move || done.send(number).unwrap());
+        }
+        drop(pool);
+        let order: Vec<i32> = (0..10).map(|_| all.recv_timeout(PATIENCE).unwrap()).collect();
+        assert_eq!(order, (0..10).collect::<Vec<_>>());
+    }
+}

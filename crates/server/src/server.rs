@@ -1,0 +1,525 @@
+//! Requests, one method each.
+
+use std::sync::Arc;
+
+use ubtrfs::{Filesystem as Engine, InodeId, RenameFlags, SetAttributes, TimeChange, WriteAt};
+use ubtrfs_fuse::abi::flags::WriteFlags;
+use ubtrfs_fuse::reply::{
+    ReplyAttr, ReplyCopy, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatFs, ReplyStatx, ReplyWrite, ReplyXattr,
+};
+use ubtrfs_fuse::request::{
+    CopyFileRange, Create, Fallocate, Forgets, Ioctl, Lseek, MkNod, Open, Read, Release, Rename, Seek, SetAttr,
+    SetTime, SetXattr, Write,
+};
+use ubtrfs_fuse::{
+    Caller, Capabilities, Config, Entry, Errno, Filesystem, Granted, OFlags, OpenFlags, ROOT, StatxFlags,
+};
+
+use crate::attributes as ours;
+use crate::control;
+use crate::counters::Kind;
+use crate::directories::{Row, list};
+use crate::pool::Pool;
+use crate::shared::{MountFacts, Shared, TTL, errno};
+
+/// Threads for requests that wait for a commit.
+const SLOW_THREADS: usize = 16;
+const S_IFREG: u32 = 0o100_000;
+const S_IFDIR: u32 = 0o040_000;
+const S_IFMT: u32 = 0o170_000;
+const SET_ID: u32 = 0o6000;
+
+/// What to ask of the kernel for a [`Server`] that `threads` threads serve.
+pub fn config(threads: usize) -> Config {
+    Config { wanted: Config::FULL | Capabilities::ALLOW_IDMAP, threads, ..Config::default() }
+}
+
+/// The server of one mount. The mount must have `default_permissions`: the kernel checks permissions, not the server.
+pub struct Server {
+    shared: Arc<Shared>,
+    slow: Pool,
+}
+
+impl Server {
+    /// A server of the engine's mounted subvolume.
+    pub fn new(engine: Arc<Engine>, facts: MountFacts) -> Self {
+        Self { shared: Arc::new(Shared::new(engine, facts)), slow: Pool::new(SLOW_THREADS) }
+    }
+
+    /// What outlives the session: the engine and how it ended.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    fn count(&self, kind: Kind) {
+        self.shared.counters.count(kind);
+    }
+
+    fn inode(&self, node: u64) -> Result<InodeId, Errno> {
+        self.shared.inode(node)
+    }
+
+    fn engine(&self) -> &Engine {
+        &self.shared.engine
+    }
+
+    /// Runs what may wait for a commit in a thread of its own, and answers from there.
+    fn slowly(&self, node: u64, reply: ReplyEmpty, work: impl FnOnce(&Engine, InodeId) -> ubtrfs::Result<()> + Send + 'static) {
+        let shared = Arc::clone(&self.shared);
+        self.slow.run(move || {
+            let result = shared.inode(node).and_then(|id| work(&shared.engine, id).map_err(|error| errno(&error)));
+            answer(reply, result);
+        });
+    }
+
+    fn get_control(&self, name: &[u8], reply: ReplyXattr) {
+        if name == control::STATS.as_bytes() {
+            match serde_json::to_vec(&self.shared.report()) {
+                Ok(report) => reply.value(&report),
+                Err(_) => reply.error(Errno::IO),
+            }
+        } else if name == control::SYNC.as_bytes() {
+            const OK: &[u8] = b"ok";
+            if reply.room() == 0 {
+                return reply.length(OK.len());
+            }
+            let shared = Arc::clone(&self.shared);
+            self.slow.run(move || match shared.engine.sync() {
+                Ok(()) => reply.value(OK),
+                Err(error) => reply.error(errno(&error)),
+            });
+        } else {
+            reply.error(Errno::NODATA);
+        }
+    }
+
+    fn open_file(&self, parent: u64, caller: &Caller<'_>, what: &Create<'_>) -> Result<Entry, Errno> {
+        let dir = self.inode(parent)?;
+        let mode = if what.mode & S_IFMT == 0 { what.mode | S_IFREG } else { what.mode };
+        let new = self.shared.new_inode(dir, caller, mode, what.umask, 0)?;
+        match self.engine().create(dir, what.name, &new) {
+            Ok(id) => self.shared.entry(id),
+            Err(error) if error.errno() == Errno::EXIST && !what.flags.contains(OFlags::EXCL) => {
+                let id = self.engine().lookup(dir, what.name).map_err(|error| errno(&error))?;
+                if what.flags.contains(OFlags::TRUNC) {
+                    let changes = SetAttributes {
+                        size: Some(0),
+                        kill_privileges: what.kill_suidgid,
+                        ..SetAttributes::default()
+                    };
+                    self.engine().set_attributes(id, &changes).map_err(|error| {
+                        self.engine().forget(id, 1);
+                        errno(&error)
+                    })?;
+                }
+                self.shared.entry(id)
+            }
+            Err(error) => Err(errno(&error)),
+        }
+    }
+
+    fn change(&self, node: u64, change: &SetAttr) -> Result<ubtrfs::Attributes, Errno> {
+        let id = self.inode(node)?;
+        let result = if *change == (SetAttr { handle: change.handle, ..SetAttr::default() }) {
+            self.engine().attributes(id)
+        } else {
+            self.engine().set_attributes(id, &changes(change))
+        };
+        let attributes = result.map_err(|error| errno(&error))?;
+        if let Some(mode) = change.mode {
+            self.shared.chmod_acl(id, mode)?;
+        }
+        Ok(attributes)
+    }
+
+    fn write_to(&self, node: u64, what: &Write<'_>) -> Result<u32, Errno> {
+        let id = self.inode(node)?;
+        let kill = what.write_flags.contains(WriteFlags::KILL_SUIDGID);
+        let loses = kill && self.engine().attributes(id).is_ok_and(|attributes| attributes.mode & SET_ID != 0);
+        let written =
+            self.engine().write(id, WriteAt::Offset(what.offset), what.data, kill).map_err(|error| errno(&error))?;
+        if loses && let Some(notifier) = self.shared.notifier.get() {
+            // The kernel asked for it, but goes on believing in the mode that it knows.
+            if let Err(error) = notifier.inval_attributes(node) {
+                tracing::debug!(%error, "the kernel was not told of a mode");
+            }
+        }
+        Ok(u32::try_from(written).unwrap_or(u32::MAX))
+    }
+
+    fn bound(&self, node: u64, what: &Read) -> Result<(InodeId, ubtrfs_format::DirIndex), Errno> {
+        let dir = self.inode(node)?;
+        let last = self
+            .shared
+            .directories
+            .bound(what.handle, what.offset, || self.engine().last_index(dir))
+            .map_err(|error| errno(&error))?;
+        Ok((dir, last))
+    }
+}
+
+fn answer(reply: ReplyEmpty, result: Result<(), Errno>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn answer_entry(reply: ReplyEntry, result: Result<Entry, Errno>) {
+    match result {
+        Ok(entry) => reply.entry(&entry),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn answer_create(reply: ReplyCreate, result: Result<Entry, Errno>) {
+    match result {
+        Ok(entry) => reply.created(&entry, 0, OpenFlags::KEEP_CACHE),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn changes(change: &SetAttr) -> SetAttributes {
+    let time = |time: SetTime| match time {
+        SetTime::Now => TimeChange::Now,
+        SetTime::At(at) => TimeChange::To(ours::timespec(at)),
+    };
+    SetAttributes {
+        mode: change.mode,
+        uid: change.uid,
+        gid: change.gid,
+        size: change.size,
+        atime: change.atime.map(time),
+        mtime: change.mtime.map(time),
+        ctime: change.ctime.map(ours::timespec),
+        kill_privileges: change.kill_suidgid,
+    }
+}
+
+impl Filesystem for Server {
+    fn init(&self, granted: &Granted) -> Result<(), Errno> {
+        let _ = self.shared.granted.set(*granted);
+        Ok(())
+    }
+
+    fn destroy(&self) {
+        if let Err(error) = self.shared.end() {
+            tracing::error!("the last commit failed: {error}");
+        }
+    }
+
+    fn lookup(&self, _: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEntry) {
+        self.count(Kind::Lookup);
+        let found = self.inode(parent).and_then(|dir| self.engine().lookup(dir, name).map_err(|error| errno(&error)));
+        match found {
+            Err(Errno::NOENT) => reply.negative(TTL),
+            found => answer_entry(reply, found.and_then(|id| self.shared.entry(id))),
+        }
+    }
+
+    fn forget(&self, forgets: &Forgets<'_>) {
+        self.count(Kind::Forget);
+        for (node, lookups) in forgets.iter().filter(|(node, _)| *node != ROOT) {
+            if let Ok(id) = self.inode(node) {
+                self.engine().forget(id, lookups);
+            }
+        }
+    }
+
+    fn getattr(&self, _: &Caller<'_>, node: u64, _: Option<u64>, reply: ReplyAttr) {
+        self.count(Kind::GetAttr);
+        match self.inode(node).and_then(|id| self.engine().attributes(id).map_err(|error| errno(&error))) {
+            Ok(attributes) => reply.attributes(&self.shared.shown(&attributes), TTL),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn statx(&self, _: &Caller<'_>, node: u64, _: Option<u64>, _: u32, _: StatxFlags, reply: ReplyStatx) {
+        self.count(Kind::Statx);
+        match self.inode(node).and_then(|id| self.engine().attributes(id).map_err(|error| errno(&error))) {
+            Ok(attributes) => {
+                reply.statx(&ours::statx(&self.shared.numbers, self.shared.block_size, &attributes), TTL);
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn setattr(&self, _: &Caller<'_>, node: u64, change: &SetAttr, reply: ReplyAttr) {
+        self.count(Kind::SetAttr);
+        match self.change(node, change) {
+            Ok(attributes) => reply.attributes(&self.shared.shown(&attributes), TTL),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn readlink(&self, _: &Caller<'_>, node: u64, reply: ReplyData) {
+        self.count(Kind::ReadLink);
+        match self.inode(node).and_then(|id| self.engine().read_link(id).map_err(|error| errno(&error))) {
+            Ok(target) => reply.data(&target),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn symlink(&self, caller: &Caller<'_>, parent: u64, name: &[u8], target: &[u8], reply: ReplyEntry) {
+        self.count(Kind::SymLink);
+        let made = self.inode(parent).and_then(|dir| {
+            let new = Shared::new_symlink(caller, target);
+            let id = self.engine().create(dir, name, &new).map_err(|error| errno(&error))?;
+            self.shared.entry(id)
+        });
+        answer_entry(reply, made);
+    }
+
+    fn mknod(&self, caller: &Caller<'_>, parent: u64, what: &MkNod<'_>, reply: ReplyEntry) {
+        self.count(Kind::MkNod);
+        let made = self.inode(parent).and_then(|dir| {
+            let mode = if what.mode & S_IFMT == 0 { what.mode | S_IFREG } else { what.mode };
+            let new = self.shared.new_inode(dir, caller, mode, what.umask, what.rdev)?;
+            let id = self.engine().create(dir, what.name, &new).map_err(|error| errno(&error))?;
+            self.shared.entry(id)
+        });
+        answer_entry(reply, made);
+    }
+
+    fn mkdir(&self, caller: &Caller<'_>, parent: u64, name: &[u8], mode: u32, umask: u32, reply: ReplyEntry) {
+        self.count(Kind::MkDir);
+        let made = self.inode(parent).and_then(|dir| {
+            let new = self.shared.new_inode(dir, caller, mode & !S_IFMT | S_IFDIR, umask, 0)?;
+            let id = self.engine().create(dir, name, &new).map_err(|error| errno(&error))?;
+            self.shared.entry(id)
+        });
+        answer_entry(reply, made);
+    }
+
+    fn unlink(&self, _: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEmpty) {
+        self.count(Kind::Unlink);
+        let done = self.inode(parent).and_then(|dir| self.engine().unlink(dir, name).map_err(|error| errno(&error)));
+        answer(reply, done);
+    }
+
+    fn rmdir(&self, _: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEmpty) {
+        self.count(Kind::RmDir);
+        let done = self.inode(parent).and_then(|dir| self.engine().rmdir(dir, name).map_err(|error| errno(&error)));
+        answer(reply, done);
+    }
+
+    fn rename(&self, _: &Caller<'_>, parent: u64, what: &Rename<'_>, reply: ReplyEmpty) {
+        use ubtrfs_fuse::RenameFlags as Wanted;
+        self.count(Kind::Rename);
+        if !(Wanted::NOREPLACE | Wanted::EXCHANGE | Wanted::WHITEOUT).contains(what.flags) {
+            return reply.error(Errno::INVAL);
+        }
+        let flags = RenameFlags {
+            no_replace: what.flags.contains(Wanted::NOREPLACE),
+            exchange: what.flags.contains(Wanted::EXCHANGE),
+            whiteout: what.flags.contains(Wanted::WHITEOUT),
+        };
+        let done = self.inode(parent).and_then(|dir| {
+            let new_dir = self.inode(what.new_parent)?;
+            self.engine().rename(dir, what.name, new_dir, what.new_name, flags).map_err(|error| errno(&error))
+        });
+        answer(reply, done);
+    }
+
+    fn link(&self, _: &Caller<'_>, node: u64, parent: u64, name: &[u8], reply: ReplyEntry) {
+        self.count(Kind::Link);
+        let linked = self.inode(node).and_then(|id| {
+            let dir = self.inode(parent)?;
+            self.engine().link(id, dir, name).map_err(|error| errno(&error))?;
+            self.engine().reference(id);
+            self.shared.entry(id)
+        });
+        answer_entry(reply, linked);
+    }
+
+    /// No file needs opening: the kernel asks this once.
+    fn open(&self, _: &Caller<'_>, _: u64, _: &Open, reply: ReplyOpen) {
+        self.count(Kind::Open);
+        reply.error(Errno::NOSYS);
+    }
+
+    fn read(&self, _: &Caller<'_>, node: u64, what: &Read, reply: ReplyData) {
+        self.count(Kind::Read);
+        let data = self.inode(node).and_then(|id| {
+            self.engine().read(id, what.offset, what.size as usize).map_err(|error| errno(&error))
+        });
+        match data {
+            Ok(data) => reply.data(&data),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn write(&self, _: &Caller<'_>, node: u64, what: &Write<'_>, reply: ReplyWrite) {
+        self.count(Kind::Write);
+        match self.write_to(node, what) {
+            Ok(bytes) => reply.written(bytes),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn statfs(&self, _: &Caller<'_>, _: u64, reply: ReplyStatFs) {
+        self.count(Kind::StatFs);
+        reply.statfs(&ours::statfs(&self.engine().statfs()));
+    }
+
+    fn fsync(&self, _: &Caller<'_>, node: u64, _: u64, _: bool, reply: ReplyEmpty) {
+        self.count(Kind::Fsync);
+        self.slowly(node, reply, Engine::fsync);
+    }
+
+    fn fsyncdir(&self, _: &Caller<'_>, node: u64, _: u64, _: bool, reply: ReplyEmpty) {
+        self.count(Kind::FsyncDir);
+        self.slowly(node, reply, Engine::fsync);
+    }
+
+    fn syncfs(&self, _: &Caller<'_>, node: u64, reply: ReplyEmpty) {
+        self.count(Kind::SyncFs);
+        self.slowly(node, reply, |engine, _| engine.sync());
+    }
+
+    fn setxattr(&self, _: &Caller<'_>, node: u64, what: &SetXattr<'_>, reply: ReplyEmpty) {
+        self.count(Kind::SetXattr);
+        answer(reply, self.inode(node).and_then(|id| self.shared.set_xattr(id, what)));
+    }
+
+    fn getxattr(&self, _: &Caller<'_>, node: u64, name: &[u8], reply: ReplyXattr) {
+        self.count(Kind::GetXattr);
+        if name.starts_with(control::NAMESPACE) {
+            return self.get_control(name, reply);
+        }
+        match self.inode(node).and_then(|id| self.shared.get_xattr(id, name)) {
+            Ok(value) => reply.value(&value),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn listxattr(&self, _: &Caller<'_>, node: u64, reply: ReplyXattr) {
+        self.count(Kind::ListXattr);
+        match self.inode(node).and_then(|id| self.shared.list_xattrs(id)) {
+            Ok(list) => reply.value(&list),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn removexattr(&self, _: &Caller<'_>, node: u64, name: &[u8], reply: ReplyEmpty) {
+        self.count(Kind::RemoveXattr);
+        answer(reply, self.inode(node).and_then(|id| self.shared.remove_xattr(id, name)));
+    }
+
+    fn opendir(&self, _: &Caller<'_>, node: u64, _: &Open, reply: ReplyOpen) {
+        self.count(Kind::OpenDir);
+        match self.inode(node).and_then(|dir| self.engine().last_index(dir).map_err(|error| errno(&error))) {
+            Ok(last) => reply.opened(self.shared.directories.open(last), OpenFlags::empty()),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn releasedir(&self, _: &Caller<'_>, _: u64, what: &Release, reply: ReplyEmpty) {
+        self.shared.directories.close(what.handle);
+        reply.ok();
+    }
+
+    fn readdir(&self, _: &Caller<'_>, node: u64, what: &Read, mut reply: ReplyDirectory) {
+        self.count(Kind::ReadDir);
+        let listed = self.bound(node, what).and_then(|(dir, last)| {
+            let numbers = &self.shared.numbers;
+            list(self.engine(), dir, what.offset, last, &mut |row| {
+                Ok(match row {
+                    Row::Dots { name, id, next } => reply.add(numbers.shown(id), next, S_IFDIR, name),
+                    Row::Entry { entry, next } => {
+                        let mode = ours::type_bits(entry.file_type);
+                        reply.add(numbers.shown(entry.inode), next, mode, &entry.name)
+                    }
+                })
+            })
+            .map_err(|error| errno(&error))
+        });
+        match listed {
+            Err(errno) if reply.is_empty() => reply.error(errno),
+            // What was listed before the error is told now; the error comes again with the next request.
+            _ => reply.done(),
+        }
+    }
+
+    fn readdirplus(&self, _: &Caller<'_>, node: u64, what: &Read, mut reply: ReplyDirectoryPlus) {
+        self.count(Kind::ReadDirPlus);
+        let listed = self.bound(node, what).and_then(|(dir, last)| {
+            let numbers = &self.shared.numbers;
+            list(self.engine(), dir, what.offset, last, &mut |row| match row {
+                Row::Dots { name, id, next } => Ok(reply.add_name(numbers.shown(id), next, S_IFDIR, name)),
+                Row::Entry { entry, next } => {
+                    let found = self.engine().lookup(dir, &entry.name).map_err(|error| errno(&error));
+                    match found.and_then(|id| self.shared.entry(id).map(|entry| (id, entry))) {
+                        Ok((id, told)) => {
+                            let fits = reply.add(&told, next, &entry.name);
+                            if !fits {
+                                self.engine().forget(id, 1);
+                            }
+                            Ok(fits)
+                        }
+                        // Gone since it was listed.
+                        Err(Errno::NOENT) => Ok(true),
+                        // A damaged inode has a name all the same.
+                        Err(_) => {
+                            let mode = ours::type_bits(entry.file_type);
+                            Ok(reply.add_name(numbers.shown(entry.inode), next, mode, &entry.name))
+                        }
+                    }
+                }
+            })
+            .map_err(|error| errno(&error))
+        });
+        match listed {
+            Err(errno) if reply.is_empty() => reply.error(errno),
+            _ => reply.done(),
+        }
+    }
+
+    fn create(&self, caller: &Caller<'_>, parent: u64, what: &Create<'_>, reply: ReplyCreate) {
+        self.count(Kind::Create);
+        answer_create(reply, self.open_file(parent, caller, what));
+    }
+
+    fn tmpfile(&self, caller: &Caller<'_>, parent: u64, what: &Create<'_>, reply: ReplyCreate) {
+        self.count(Kind::TmpFile);
+        let made = self.inode(parent).and_then(|dir| {
+            let mode = what.mode & !S_IFMT | S_IFREG;
+            let new = self.shared.new_inode(dir, caller, mode, what.umask, 0)?;
+            let id = self.engine().create_unnamed(dir, &new).map_err(|error| errno(&error))?;
+            self.shared.entry(id)
+        });
+        answer_create(reply, made);
+    }
+
+    fn ioctl(&self, _: &Caller<'_>, _: u64, _: &Ioctl<'_>, reply: ReplyIoctl) {
+        self.count(Kind::Ioctl);
+        reply.error(Errno::NOTTY);
+    }
+
+    /// Refused each time, not once for all (as ENOSYS would be): the kernel's answer is the same, and it may change.
+    fn fallocate(&self, _: &Caller<'_>, _: u64, _: &Fallocate, reply: ReplyEmpty) {
+        self.count(Kind::Fallocate);
+        reply.error(Errno::OPNOTSUPP);
+    }
+
+    fn lseek(&self, _: &Caller<'_>, node: u64, what: &Lseek, reply: ReplyLseek) {
+        self.count(Kind::Lseek);
+        let found = self.inode(node).and_then(|id| {
+            let found = match what.whence {
+                Seek::Data => self.engine().seek_data(id, what.offset),
+                Seek::Hole => self.engine().seek_hole(id, what.offset),
+            };
+            found.map_err(|error| errno(&error))
+        });
+        match found {
+            Ok(offset) => reply.offset(offset),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    /// Never asked again: the kernel copies by reading and writing.
+    fn copy_file_range(&self, _: &Caller<'_>, _: u64, _: &CopyFileRange, reply: ReplyCopy) {
+        reply.error(Errno::NOSYS);
+    }
+}

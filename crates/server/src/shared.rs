@@ -1,0 +1,152 @@
+//! What the server and its slow requests share.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use ubtrfs::{Filesystem, InodeId};
+use ubtrfs_fuse::{Attributes, Entry, Errno, Granted, Notifier};
+
+use crate::attributes;
+use crate::control::Report;
+use crate::counters::Counters;
+use crate::directories::OpenDirectories;
+use crate::nodes::NodeNumbers;
+
+/// How long the kernel keeps what it was told. Nobody else changes the volume, so what it knows does not grow old.
+pub(crate) const TTL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What the server is told about its mount, to show it.
+#[derive(Debug, Clone, Default)]
+pub struct MountFacts {
+    /// The devices' paths.
+    pub devices: Vec<String>,
+    /// `fuseblk`, `fuse` or `fuse (fusermount3)`.
+    pub mount_type: String,
+    /// Why it is not `fuseblk`, where it might be.
+    pub fallback: Option<String>,
+    /// Threads that serve.
+    pub threads: usize,
+    /// The longest time from a change to its commit.
+    pub commit_interval: Duration,
+    /// When this process started, in the clock ticks of `/proc/PID/stat`.
+    pub pid_started: u64,
+}
+
+/// The engine and what the server knows beside it.
+pub struct Shared {
+    pub(crate) engine: Arc<Filesystem>,
+    pub(crate) numbers: NodeNumbers,
+    pub(crate) directories: OpenDirectories,
+    pub(crate) counters: Counters,
+    pub(crate) notifier: OnceLock<Notifier>,
+    pub(crate) granted: OnceLock<Granted>,
+    pub(crate) block_size: u32,
+    facts: MountFacts,
+    ended: Mutex<Option<Result<(), String>>>,
+}
+
+impl Shared {
+    pub(crate) fn new(engine: Arc<Filesystem>, facts: MountFacts) -> Self {
+        Self {
+            numbers: NodeNumbers::new(engine.root().subvolume),
+            directories: OpenDirectories::default(),
+            counters: Counters::new(),
+            notifier: OnceLock::new(),
+            granted: OnceLock::new(),
+            block_size: engine.volume().sector_size(),
+            facts,
+            ended: Mutex::default(),
+            engine,
+        }
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Arc<Filesystem> {
+        &self.engine
+    }
+
+    /// Gives the server the way to tell the kernel what it must look at anew.
+    pub fn set_notifier(&self, notifier: Notifier) {
+        let _ = self.notifier.set(notifier);
+    }
+
+    /// Commits for the last time and ends the engine; the first call does, later ones tell how it went.
+    pub fn end(&self) -> Result<(), String> {
+        self.ended.lock().get_or_insert_with(|| self.engine.close().map_err(|error| error.to_string())).clone()
+    }
+
+    /// What [`control::STATS`](crate::control::STATS) shows.
+    pub fn report(&self) -> Report {
+        let stats = self.engine.stats();
+        let device = stats.volume.devices;
+        Report {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            pid_started: self.facts.pid_started,
+            devices: self.facts.devices.clone(),
+            mount_type: self.facts.mount_type.clone(),
+            mount_fallback: self.facts.fallback.clone(),
+            transport: "/dev/fuse".into(),
+            threads: self.facts.threads as u64,
+            read_only: self.engine.is_read_only(),
+            aborted: stats.aborted,
+            commit_interval_seconds: self.facts.commit_interval.as_secs(),
+            generation: stats.generation,
+            commits: stats.commits,
+            commit_micros: stats.commit_micros,
+            fsyncs: stats.fsyncs,
+            fsyncs_without_work: stats.fsyncs_without_work,
+            bytes_read: stats.bytes_read,
+            bytes_written: stats.bytes_written,
+            dirty_bytes: stats.dirty_bytes,
+            inodes_in_memory: stats.inodes,
+            orphans_cleaned: stats.orphans_cleaned,
+            device_reads: device.reads,
+            device_bytes_read: device.read_bytes,
+            device_writes: device.writes,
+            device_bytes_written: device.written_bytes,
+            device_flushes: device.flushes,
+            device_discards: device.discards,
+            checksum_errors: stats.volume.checksum_errors,
+            repairs: stats.volume.repairs,
+            cache_hits: stats.cache.hits,
+            cache_misses: stats.cache.misses,
+            cache_bytes: stats.cache.bytes as u64,
+            requests: self.counters.by_name().into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
+        }
+    }
+
+    /// The inode of a node.
+    pub(crate) fn inode(&self, node: u64) -> Result<InodeId, Errno> {
+        self.numbers.inode(node)
+    }
+
+    /// The entry of an inode that has just been referenced for the kernel; gives the reference back if it can't be told.
+    pub(crate) fn entry(&self, id: InodeId) -> Result<Entry, Errno> {
+        let attributes = self.engine.attributes(id).map_err(|error| {
+            self.engine.forget(id, 1);
+            errno(&error)
+        })?;
+        Ok(Entry {
+            node: self.numbers.node(id),
+            generation: 0,
+            name_ttl: TTL,
+            attributes_ttl: TTL,
+            attributes: self.shown(&attributes),
+        })
+    }
+
+    pub(crate) fn shown(&self, of: &ubtrfs::Attributes) -> Attributes {
+        attributes::attributes(&self.numbers, self.block_size, of)
+    }
+}
+
+/// The errno that answers a request. What is wrong with the volume is also told to whoever reads the log.
+pub(crate) fn errno(error: &ubtrfs::Error) -> Errno {
+    let errno = error.errno();
+    if errno == Errno::IO {
+        tracing::warn!("{error}");
+    }
+    errno
+}

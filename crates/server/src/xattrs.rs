@@ -1,0 +1,112 @@
+//! Extended attributes: which namespaces there are, and how ACLs and the mode depend on each other.
+
+use ubtrfs::{InodeId, SetAttributes, XattrMode};
+use ubtrfs_fuse::request::SetXattr;
+use ubtrfs_fuse::{Errno, XattrFlags};
+
+use crate::acl::{self, Acl};
+use crate::control;
+use crate::shared::{Shared, errno};
+
+const S_ISGID: u32 = 0o2000;
+const S_IFMT: u32 = 0o170_000;
+const S_IFDIR: u32 = 0o040_000;
+
+/// Namespaces whose attributes are kept as they are; the kernel checks who may use them.
+const PLAIN: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+
+fn is_plain(name: &[u8]) -> bool {
+    PLAIN.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix))
+}
+
+impl Shared {
+    pub(crate) fn get_xattr(&self, id: InodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        if name.starts_with(control::NAMESPACE) {
+            return Err(Errno::NODATA);
+        }
+        if name.starts_with(b"system.") && name != acl::ACCESS && name != acl::DEFAULT {
+            return Err(Errno::OPNOTSUPP);
+        }
+        self.xattr(id, name)?.ok_or(Errno::NODATA)
+    }
+
+    /// Names, each with a NUL at its end.
+    pub(crate) fn list_xattrs(&self, id: InodeId) -> Result<Vec<u8>, Errno> {
+        let names = self.engine.list_xattrs(id).map_err(|error| errno(&error))?;
+        let mut list = Vec::new();
+        for name in names {
+            list.extend(name);
+            list.push(0);
+        }
+        Ok(list)
+    }
+
+    pub(crate) fn set_xattr(&self, id: InodeId, what: &SetXattr<'_>) -> Result<(), Errno> {
+        match what.name {
+            acl::ACCESS => self.set_access_acl(id, what.value, what.kill_sgid),
+            acl::DEFAULT => self.set_default_acl(id, what.value),
+            name if is_plain(name) => {
+                let mode = if what.flags.contains(XattrFlags::CREATE) {
+                    XattrMode::Create
+                } else if what.flags.contains(XattrFlags::REPLACE) {
+                    XattrMode::Replace
+                } else {
+                    XattrMode::Set
+                };
+                self.engine.set_xattr(id, name, what.value, mode).map_err(|error| errno(&error))
+            }
+            _ => Err(Errno::OPNOTSUPP),
+        }
+    }
+
+    pub(crate) fn remove_xattr(&self, id: InodeId, name: &[u8]) -> Result<(), Errno> {
+        match name {
+            acl::ACCESS | acl::DEFAULT => self.remove_acl(id, name),
+            name if is_plain(name) => self.engine.remove_xattr(id, name).map_err(|error| errno(&error)),
+            _ => Err(Errno::OPNOTSUPP),
+        }
+    }
+
+    /// Sets an inode's own ACL, and its mode accordingly. A list that says no more than a mode is not kept.
+    fn set_access_acl(&self, id: InodeId, value: &[u8], kill_sgid: bool) -> Result<(), Errno> {
+        let Some(list) = Acl::parse(value)? else { return self.remove_acl(id, acl::ACCESS) };
+        if list.is_trivial() {
+            self.remove_acl(id, acl::ACCESS)?;
+        } else {
+            self.put(id, acl::ACCESS, &list)?;
+        }
+        let old = self.engine.attributes(id).map_err(|error| errno(&error))?.mode;
+        let kept = if kill_sgid { old & !S_ISGID } else { old };
+        let changes = SetAttributes { mode: Some(kept & !0o777 | list.mode_bits()), ..SetAttributes::default() };
+        self.engine.set_attributes(id, &changes).map(drop).map_err(|error| errno(&error))
+    }
+
+    fn set_default_acl(&self, id: InodeId, value: &[u8]) -> Result<(), Errno> {
+        let Some(list) = Acl::parse(value)? else { return self.remove_acl(id, acl::DEFAULT) };
+        let mode = self.engine.attributes(id).map_err(|error| errno(&error))?.mode;
+        if mode & S_IFMT != S_IFDIR {
+            return Err(Errno::ACCESS);
+        }
+        self.put(id, acl::DEFAULT, &list)
+    }
+
+    /// After chmod(2): the inode's ACL, if it has one, follows the mode.
+    pub(crate) fn chmod_acl(&self, id: InodeId, mode: u32) -> Result<(), Errno> {
+        let Some(value) = self.xattr(id, acl::ACCESS)? else { return Ok(()) };
+        let Some(mut list) = Acl::parse(&value).map_err(|_| Errno::IO)? else { return Ok(()) };
+        list.chmod(mode);
+        self.put(id, acl::ACCESS, &list)
+    }
+
+    fn put(&self, id: InodeId, name: &[u8], list: &Acl) -> Result<(), Errno> {
+        self.engine.set_xattr(id, name, &list.to_bytes(), XattrMode::Set).map_err(|error| errno(&error))
+    }
+
+    /// Removes an ACL; that there is none is success.
+    fn remove_acl(&self, id: InodeId, name: &[u8]) -> Result<(), Errno> {
+        match self.engine.remove_xattr(id, name) {
+            Err(error) if error.errno() != Errno::NODATA => Err(errno(&error)),
+            _ => Ok(()),
+        }
+    }
+}
