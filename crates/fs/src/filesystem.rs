@@ -19,7 +19,6 @@ use crate::transaction::{Gate, Transaction};
 
 /// A subvolume's state that outlives its inodes' stay in memory.
 pub(crate) struct Subvolume {
-    pub(crate) id: TreeId,
     pub(crate) read_only: bool,
     next_ino: AtomicU64,
 }
@@ -43,7 +42,6 @@ pub(crate) struct Counters {
     pub(crate) commit_micros: AtomicU64,
     pub(crate) fsyncs: AtomicU64,
     pub(crate) fsyncs_without_work: AtomicU64,
-    pub(crate) operations: AtomicU64,
     pub(crate) bytes_read: AtomicU64,
     pub(crate) bytes_written: AtomicU64,
     pub(crate) orphans_cleaned: AtomicU64,
@@ -77,7 +75,6 @@ pub struct Filesystem {
     pub(crate) rename_lock: Mutex<()>,
     read_only: AtomicBool,
     aborted: Mutex<Option<String>>,
-    pub(crate) dirty_bytes: AtomicU64,
     pub(crate) counters: Counters,
     pub(crate) reader: crate::file::extent_reader::ExtentReader,
     mounted_subvolume: TreeId,
@@ -118,7 +115,6 @@ impl Filesystem {
             rename_lock: Mutex::default(),
             read_only: AtomicBool::new(read_only),
             aborted: Mutex::default(),
-            dirty_bytes: AtomicU64::new(0),
             counters: Counters::default(),
             reader,
             mounted_subvolume,
@@ -203,7 +199,6 @@ impl Filesystem {
         let highest = Key::new(Ino::LAST_FREE.0, ItemType(u8::MAX), u64::MAX);
         let last = committed.tree(id)?.last_at_or_before(&highest)?.map_or(0, |item| item.key.objectid);
         let subvolume = Arc::new(Subvolume {
-            id,
             read_only: root.item.flags & ubtrfs_format::items::RootFlags::RDONLY != 0,
             next_ino: AtomicU64::new(last.max(Ino::FIRST_FREE.0) + 1),
         });
@@ -230,6 +225,7 @@ impl Filesystem {
     pub(crate) fn reserve(&self, demand: Demand) -> Result<()> {
         const COMMITS: usize = 2;
         let mut commits = 0;
+        self.limit_changes()?;
         loop {
             let shortage = {
                 let mut space = self.space.lock();
@@ -256,6 +252,20 @@ impl Filesystem {
             self.commit()?;
             self.space.unpin();
         }
+    }
+
+    /// Holds operations back when the open transaction has grown too large for the memory budget.
+    fn limit_changes(&self) -> Result<()> {
+        // An inode with its batch takes some KiB.
+        let budget = (self.options.memory / 8192) as u64;
+        let changes = self.gate.current().changes();
+        if changes > 2 * budget {
+            return self.commit();
+        }
+        if changes > budget {
+            self.wake_committer();
+        }
+        Ok(())
     }
 
     /// Gives back data space that was reserved and is not needed.

@@ -219,6 +219,7 @@ fn read_space(committed: &Committed, volume: &Volume) -> Result<Space> {
         extent_tree: &extent_tree,
         block_group_tree: &block_group_tree,
         free_space_tree: free_space_tree.as_ref(),
+        keeps_free_space_tree: superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE),
         chunks: &volume.chunks(),
         devices: &volume.devices(),
         node_size: superblock.node_size.into(),

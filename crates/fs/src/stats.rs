@@ -48,7 +48,7 @@ impl Filesystem {
             fsyncs_without_work: load(&counters.fsyncs_without_work),
             bytes_read: load(&counters.bytes_read),
             bytes_written: load(&counters.bytes_written),
-            dirty_bytes: load(&self.dirty_bytes),
+            dirty_bytes: self.space.lock().reserved_data(),
             inodes: self.inodes.len() as u64,
             orphans_cleaned: load(&counters.orphans_cleaned),
             volume: self.volume.counters(),

@@ -50,6 +50,11 @@ impl Transaction {
         self.new_extents.lock().insert(start, extent);
     }
 
+    /// Inodes that changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
+    }
+
     /// Whether nothing has changed.
     pub(crate) fn is_empty(&self) -> bool {
         self.changes.load(Ordering::Relaxed) == 0

@@ -45,6 +45,7 @@ impl<R: Reader + Clone> Committed<R> {
     }
 
     /// The pieces in `range`, in order and without gaps.
+    #[cfg(test)]
     pub(crate) fn pieces(&self, range: Range<u64>) -> Result<Vec<Mapped>> {
         self.pieces_in(range).collect()
     }

@@ -41,6 +41,7 @@ impl DirtyRun {
 
     /// Copies what the run has of the file from `offset` on over `out`, and leaves the rest of it alone: so reads see
     /// data that is on its way to disk.
+    #[cfg(test)]
     pub(crate) fn overlay(&self, offset: u64, out: &mut [u8]) {
         let mut at = self.offset;
         for buffer in &self.buffers {
@@ -69,6 +70,7 @@ impl DirtyData {
     }
 
     /// Memory that the data takes, in bytes.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

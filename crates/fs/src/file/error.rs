@@ -8,7 +8,7 @@ pub(crate) type Result<T> = std::result::Result<T, DataError>;
 /// Why a file's content could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum DataError {
+pub enum DataError {
     /// The devices failed, or no copy of the data has the right checksum.
     #[error(transparent)]
     Volume(#[from] ubtrfs_volume::Error),
@@ -53,7 +53,7 @@ pub(crate) enum DataError {
 
 /// Where packed bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PackedPlace {
+pub enum PackedPlace {
     /// In a file extent item.
     Inline,
     /// In an extent at this address.
@@ -71,7 +71,7 @@ impl std::fmt::Display for PackedPlace {
 
 /// What is impossible about a file extent item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ExtentProblem {
+pub enum ExtentProblem {
     /// Its offset or a length is no multiple of the sector size.
     #[error("is not aligned to sectors")]
     Misaligned,
@@ -103,7 +103,7 @@ pub(crate) enum ExtentProblem {
 
 /// What is wrong with packed bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum UnpackProblem {
+pub enum UnpackProblem {
     /// Not a stream of the algorithm.
     #[error("{0} can't unpack it")]
     Malformed(&'static str),

@@ -21,6 +21,7 @@ impl Layout {
     }
 
     /// Number of pieces.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.pieces.len()
     }

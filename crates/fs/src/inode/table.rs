@@ -7,7 +7,6 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::{Inode, InodeId};
-use crate::error::Result;
 
 const SHARDS: usize = 64;
 
@@ -48,15 +47,6 @@ impl InodeTable {
         let slot = shard.get_mut(&id)?;
         slot.used = true;
         slot.inode.clone()
-    }
-
-    /// The inode, loaded by `load` if it is not in memory. Of two that load at once the first wins.
-    pub(crate) fn get_or_load(&self, id: InodeId, load: impl FnOnce() -> Result<Inode>) -> Result<Arc<Inode>> {
-        if let Some(inode) = self.get(id) {
-            return Ok(inode);
-        }
-        let loaded = Arc::new(load()?);
-        Ok(self.insert(loaded))
     }
 
     /// Puts an inode into the table unless it is there; returns the one that is.

@@ -5,6 +5,10 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeBatch, InodeId, OrphanEdit};
+use crate::space::Demand;
+
+/// Bytes of a file for which its removal is assumed to change one leaf.
+const TYPICAL_EXTENT: u64 = 1 << 20;
 
 impl Filesystem {
     /// Adds a reference to an inode, as a lookup does.
@@ -29,6 +33,10 @@ impl Filesystem {
         if inode.read().item.nlink > 0 || self.is_read_only() {
             return Ok(());
         }
+        // Each extent that goes may touch leaves of its own. Without space for that, it is tried all the same: what frees
+        // space has a reserve.
+        let extents = inode.read().item.nbytes / TYPICAL_EXTENT;
+        let _ = self.reserve(Demand { edits: 4 + extents, frees: true, ..Demand::default() });
         let mut state = inode.write();
         if state.item.nlink > 0 || state.dead || self.inodes.is_referenced(inode.id) {
             return Ok(());

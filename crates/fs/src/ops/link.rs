@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use ubtrfs_format::{DirIndex, ItemType};
+use ubtrfs_format::items::MAX_NAME_LEN;
+use ubtrfs_format::{DirIndex, Incompat, ItemType, max_item_size};
 
 use super::create::{add_entry, inode_target, remove_entry};
 use super::{LockedInodes, check_name, now};
@@ -70,7 +71,7 @@ impl Filesystem {
         if state.dead {
             return Err(Errno::NOENT.into());
         }
-        if state.item.nlink >= MAX_LINKS {
+        if state.item.nlink >= self.max_links() {
             return Err(Errno::MLINK.into());
         }
         let target = inode_target(id, state.file_type());
@@ -86,6 +87,15 @@ impl Filesystem {
         state.item.sequence += 1;
         add_entry(locked.get_mut(dir), name, index, target, time);
         Ok(())
+    }
+
+    /// The most names of an inode; on volumes without extended references they must share one item.
+    fn max_links(&self) -> u32 {
+        let superblock = &self.committed().superblock;
+        if superblock.incompat.contains(Incompat::EXTENDED_IREF) {
+            return MAX_LINKS;
+        }
+        (max_item_size(superblock.node_size as usize) / (10 + MAX_NAME_LEN)) as u32
     }
 
     /// Removes a name of something that is not a directory.

@@ -1,6 +1,5 @@
 //! Reading: content, symlinks, where data is.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,7 +13,6 @@ use crate::file::committed::{Committed as CommittedPieces, PieceSource, Unborn};
 use crate::file::csums::{ChecksumTree, Checksums};
 use crate::file::error::Result as DataResult;
 use crate::file::extent_reader::{DataSource, ReadContext};
-use crate::file::layout::Layout;
 use crate::file::piece::Mapped;
 use crate::file::resolve::Stack;
 use crate::file::seek::Seek;
@@ -94,11 +92,6 @@ impl FileMap {
     /// What lies below the frozen layer.
     pub(crate) fn committed(&self) -> Stack<'_> {
         Stack::new(&[], &*self.bottom)
-    }
-
-    /// Pieces of the frozen layer and below.
-    pub(crate) fn frozen_pieces(&self, layout: &Layout, range: Range<u64>) -> Result<Vec<Mapped>> {
-        Ok(Stack::new(&[layout], &*self.bottom).resolve(range)?)
     }
 }
 

@@ -108,8 +108,6 @@ impl Filesystem {
             if kill_privileges {
                 state.item.mode = without_set_id(state.item.mode);
             }
-            drop(transaction);
-            self.dirty_bytes.fetch_add(added, Ordering::Relaxed);
             break;
         }
         self.counters.bytes_written.fetch_add(data.len() as u64, Ordering::Relaxed);
@@ -121,16 +119,22 @@ impl Filesystem {
 
     /// Starts to write out an inode's pending dirty data, all but the end of the last run, which may yet grow.
     fn start_write_out(&self, inode: &Arc<Inode>, state: &mut crate::inode::InodeState) -> Result<()> {
+        self.limit_in_flight(state)?;
         let transaction = self.gate.enter();
         if state.pending.generation != transaction.generation {
             return Ok(());
         }
-        self.write_out_pending(inode, state, &transaction)
+        let result = self.write_out_pending(inode, state, &transaction);
+        if let Err(error) = &result {
+            // Data that was taken out of memory is lost: nothing after it may become durable.
+            self.abort(error);
+        }
+        result
     }
 
     /// Holds writers back when memory holds too much dirty data.
     fn throttle(&self) -> Result<()> {
-        let dirty = self.dirty_bytes.load(Ordering::Relaxed);
+        let dirty = self.space.lock().reserved_data();
         let budget = (self.options.memory / 2) as u64;
         if dirty > budget {
             self.commit()?;

@@ -1,7 +1,6 @@
 //! Write-out: dirty data gets its place on disk and goes there.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::Compression;
@@ -16,6 +15,9 @@ use crate::file::piece::{ExtentPiece, InlinePiece, Piece};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState, OrderedExtent};
 use crate::transaction::{NewExtent, Transaction};
+
+/// Data of one file that may be on its way to the device at a time.
+const MAX_IN_FLIGHT: u64 = 32 << 20;
 
 /// The largest extent.
 const MAX_EXTENT: u64 = 128 << 20;
@@ -40,9 +42,8 @@ impl Filesystem {
         while let Some(run) = dirty.take_run(MAX_EXTENT) {
             let len = run.len();
             let placed = self.place(run, state, transaction)?;
-            state.reserved -= len.min(state.reserved);
+            state.reserved -= len;
             self.unreserve_data(len);
-            self.dirty_bytes.fetch_sub(len.min(self.dirty_bytes.load(Ordering::Relaxed)), Ordering::Relaxed);
             for part in placed {
                 let range = part.offset..part.offset + part.len;
                 let committed = self.committed();
@@ -98,7 +99,6 @@ impl Filesystem {
                 self.place(run, state, transaction)?
             };
             self.unreserve_data(len);
-            self.dirty_bytes.fetch_sub(len.min(self.dirty_bytes.load(Ordering::Relaxed)), Ordering::Relaxed);
             for part in placed {
                 layout.replace(part.offset, part.len, part.piece);
                 state.ordered.extend(part.ordered);
@@ -155,6 +155,23 @@ impl Filesystem {
             left -= len;
         }
         Ok(placed)
+    }
+
+    /// Forgets data that the device has, and waits for the oldest if too much is on its way.
+    pub(crate) fn limit_in_flight(&self, state: &mut InodeState) -> Result<()> {
+        let mut in_flight: u64 = state.ordered.iter().map(|extent| extent.len()).sum();
+        for extent in &state.ordered {
+            let done = extent.ticket.lock().as_ref().is_none_or(ubtrfs_volume::Ticket::is_done);
+            if done || in_flight > MAX_IN_FLIGHT {
+                if let Err(error) = self.wait_for(extent) {
+                    state.write_error = true;
+                    return Err(error);
+                }
+                in_flight -= extent.len();
+            }
+        }
+        state.reap_ordered();
+        Ok(())
     }
 
     /// Waits for data on its way to the device.

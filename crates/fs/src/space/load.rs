@@ -15,6 +15,8 @@ pub(crate) struct SpaceSources<'a> {
     pub(crate) block_group_tree: &'a Snapshot,
     /// The free-space tree, if there is a valid one.
     pub(crate) free_space_tree: Option<&'a Snapshot>,
+    /// The volume has a free-space tree, valid or not: it will be valid after the next commit.
+    pub(crate) keeps_free_space_tree: bool,
     pub(crate) chunks: &'a [(Logical, ChunkItem)],
     pub(crate) devices: &'a [ubtrfs_format::items::DevItem],
     pub(crate) node_size: u64,
@@ -84,8 +86,8 @@ fn load_group(sources: &SpaceSources<'_>, devices: &DeviceMap, start: Logical, c
         None => {
             group.recorded_free = complement_of_extents(sources, start, chunk.length)?;
             group.form = FreeSpaceForm::Extents;
-            group.rewrite_free_space = true;
-            group.touched = true;
+            group.rewrite_free_space = sources.keeps_free_space_tree;
+            group.touched = sources.keeps_free_space_tree;
         }
     }
     group.recorded_used = chunk.length - group.recorded_free.total();

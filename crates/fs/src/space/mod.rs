@@ -40,7 +40,6 @@ struct Pinned {
 /// The space of a volume.
 pub(crate) struct Space {
     inner: Mutex<SpaceInner>,
-    pub(crate) sector_size: u64,
     pub(crate) node_size: u64,
 }
 
@@ -84,8 +83,7 @@ pub struct SpaceTotals {
 
 impl Space {
     pub(crate) fn new(inner: SpaceInner) -> Self {
-        let (sector_size, node_size) = (inner.sector_size, inner.node_size);
-        Self { inner: Mutex::new(inner), sector_size, node_size }
+        Self { node_size: inner.node_size, inner: Mutex::new(inner) }
     }
 
     /// Space of a volume whose block groups can't be read: there is none to give out.

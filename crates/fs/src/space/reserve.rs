@@ -103,6 +103,11 @@ impl SpaceInner {
         self.available(BlockGroupFlags::SYSTEM) < 8 * self.node_size
     }
 
+    /// Bytes of data that are promised space and have none yet: what is dirty, and what is being written.
+    pub(crate) fn reserved_data(&self) -> u64 {
+        self.reserved.data
+    }
+
     /// Gives back data space: it has been allocated, or it won't be.
     pub(crate) fn unreserve_data(&mut self, bytes: u64) {
         debug_assert!(self.reserved.data >= bytes, "{} reserved, {bytes} given back", self.reserved.data);
