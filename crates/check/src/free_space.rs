@@ -142,3 +142,79 @@ impl Visitor for FreeSpace<'_> {
         self.current = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ubtrfs_format::items::BlockGroupFlags;
+    use ubtrfs_format::{Header, LeafBuilder, Node, Uuid};
+
+    const START: u64 = 1 << 20;
+    const LENGTH: u64 = 64 << 12;
+
+    /// The faults in what these items say of one block group of 64 sectors, of which sectors 8 to 16 are used.
+    fn faults(items: &[(Key, Vec<u8>)]) -> Vec<FaultKind> {
+        let groups =
+            Groups { list: vec![Group { start: START, length: LENGTH, used: 8 << 12, flags: BlockGroupFlags::DATA }] };
+        let used = RangeSet::from_unsorted(vec![(START + (8 << 12), START + (16 << 12))]);
+        let mut block = vec![0; 4096];
+        let mut builder = LeafBuilder::new(&mut block);
+        for (key, data) in items {
+            builder.push(*key, data).unwrap();
+        }
+        builder.finish(Header {
+            fsid: Uuid::NIL,
+            bytenr: Logical(4096),
+            flags: 0,
+            chunk_tree_uuid: Uuid::NIL,
+            generation: ubtrfs_format::Generation(1),
+            owner: TreeId::FREE_SPACE,
+            nritems: 0,
+            level: 0,
+        });
+        let Ok(Node::Leaf(leaf)) = Node::view(&block) else { panic!("no leaf") };
+        let mut faults = Faults::new(10);
+        let mut check = FreeSpace::new(&groups, &used, 4096);
+        check.leaf(Logical(4096), &leaf, &mut faults);
+        check.finish(&mut faults);
+        faults.report.faults.into_iter().map(|fault| fault.kind).collect()
+    }
+
+    fn info(extent_count: u32, flags: u32) -> (Key, Vec<u8>) {
+        let key = Key::new(START, ItemType::FREE_SPACE_INFO, LENGTH);
+        (key, FreeSpaceInfo { extent_count, flags }.to_bytes().to_vec())
+    }
+
+    fn bitmap(first: u64, sectors: u64, bits: &[u8]) -> (Key, Vec<u8>) {
+        (Key::new(START + (first << 12), ItemType::FREE_SPACE_BITMAP, sectors << 12), bits.to_vec())
+    }
+
+    fn extent(first: u64, sectors: u64) -> (Key, Vec<u8>) {
+        (Key::new(START + (first << 12), ItemType::FREE_SPACE_EXTENT, sectors << 12), Vec::new())
+    }
+
+    #[test]
+    fn bitmaps_and_extents_say_the_same() {
+        assert_eq!(faults(&[info(2, 0), extent(0, 8), extent(16, 48)]), []);
+        // The second free range goes on from one bitmap into the next.
+        let two = [info(2, 1), bitmap(0, 32, &[0xff, 0, 0xff, 0xff]), bitmap(32, 32, &[0xff; 4])];
+        assert_eq!(faults(&two), []);
+    }
+
+    #[test]
+    fn each_departure_has_its_name() {
+        let one_less = [info(2, 1), bitmap(0, 64, &[0xff, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f])];
+        assert_eq!(faults(&one_less), [FaultKind::FreeNotListed { length: 4096 }]);
+        let one_more = [info(2, 1), bitmap(0, 64, &[0xff, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff])];
+        assert_eq!(faults(&one_more), [FaultKind::UsedListedFree { length: 4096 }]);
+        let split = [info(2, 0), extent(0, 8), extent(16, 8), extent(24, 40)];
+        assert_eq!(faults(&split), [FaultKind::FreeSpaceNotMerged]);
+        let counted = [info(3, 0), extent(0, 8), extent(16, 48)];
+        assert_eq!(faults(&counted), [FaultKind::FreeSpaceCount { found: 3, expected: 2 }]);
+        let other = [info(2, 1), extent(0, 8), extent(16, 48)];
+        assert_eq!(faults(&other), [FaultKind::FreeSpaceWrongKind, FaultKind::FreeSpaceWrongKind]);
+        let beyond = [info(2, 0), extent(0, 8), extent(16, 49)];
+        assert_eq!(faults(&beyond)[0], FaultKind::FreeSpaceOutside);
+        assert_eq!(faults(&[]), [FaultKind::FreeSpaceInfoMissing]);
+    }
+}
