@@ -191,9 +191,6 @@ fn check_writable_state(committed: &Committed, volume: &Volume) -> Result<()> {
         if item.last_snapshot.0 != 0 {
             return refuse(format!("subvolume {} has or is a snapshot, which shares blocks", subvolume.id()));
         }
-        if item.refs == 0 || item.drop_progress.objectid != 0 {
-            return refuse(format!("subvolume {} is being deleted", subvolume.id()));
-        }
     }
     let striped = |flags: BlockGroupFlags| !matches!(flags.profile(), BlockGroupFlags(0) | BlockGroupFlags::DUP);
     if let Some((_, chunk)) = volume.chunks().into_iter().find(|(_, chunk)| striped(chunk.flags)) {
