@@ -130,7 +130,8 @@ impl Filesystem {
         };
         self.counters.orphans_cleaned.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         if inode.read().item.nlink == 0 {
-            return self.inactivate_if_unused(&inode);
+            self.inactivate_if_unused(&inode);
+            return Ok(());
         }
         // An old kernel's way to note a truncation that was under way.
         self.finish_truncation(&inode)

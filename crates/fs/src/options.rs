@@ -4,6 +4,7 @@ use std::time::Duration;
 
 /// Options of a mount.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct Options {
     /// Change nothing, not one byte of the devices.
     pub read_only: bool,

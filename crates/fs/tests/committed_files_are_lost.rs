@@ -1,5 +1,7 @@
 //! What a commit made durable is there when the volume is opened again, and `btrfs check` has nothing to say of it.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -22,7 +24,7 @@ fn make(path: &Path, change: impl FnOnce(&mut MkfsOptions)) {
 fn open(path: &Path, read_only: bool) -> Arc<Filesystem> {
     let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let device = Arc::new(FileDevice::open(path, mode, Exclusive::Yes).unwrap());
-    let volume = Volume::open(vec![device], OpenOptions { read_only, ..OpenOptions::default() }).unwrap();
+    let volume = Volume::open(vec![device], OpenOptions { read_only }).unwrap();
     let options = Options { read_only, background_commits: false, ..Options::default() };
     Filesystem::open(Arc::new(volume), options).unwrap()
 }

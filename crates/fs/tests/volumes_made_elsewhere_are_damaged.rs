@@ -1,6 +1,8 @@
 //! Volumes that mkfs.btrfs and the kernel made, in all their forms, are written to, and `btrfs check` and the kernel
 //! approve of the result.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use ubtrfs_format::items::{BlockGroupFlags, DevExtent};
-use ubtrfs_format::{CompatRo, Generation, Incompat, ItemType, Key, Logical, TreeId, objectid};
+use ubtrfs_format::{CompatRo, Generation, ItemType, Key, Logical, TreeId, objectid};
 use ubtrfs_tree::{Block, DirtyNodes, EditBatch, Geometry, Root, Snapshot, merge};
 use ubtrfs_volume::{Copies, SharedBuffer, Write};
 
@@ -378,10 +378,11 @@ fn resolve_data(
 /// The chunks that this commit makes part of the volume, with system chunks for the chunk tree's own growth.
 fn take_new_chunks(fs: &Filesystem) -> Result<Vec<NewChunk>> {
     let mut space = fs.space.lock();
-    if !space.new_chunks.is_empty() && space.is_system_short() {
-        if let Some(made) = space.add_chunk(BlockGroupFlags::SYSTEM) {
-            fs.volume.add_chunk(made.start, made.chunk)?;
-        }
+    if !space.new_chunks.is_empty()
+        && space.is_system_short()
+        && let Some(made) = space.add_chunk(BlockGroupFlags::SYSTEM)
+    {
+        fs.volume.add_chunk(made.start, made.chunk)?;
     }
     let made = std::mem::take(&mut space.new_chunks);
     for chunk in &made {
@@ -419,9 +420,4 @@ fn chunk_edits(fs: &Filesystem, new_chunks: &[NewChunk]) -> (EditBatch, EditBatc
         }
     }
     (chunk_edits, device_edits)
-}
-
-/// Features that a volume has once ubtrfs has written to it.
-pub(crate) fn written_features(incompat: Incompat) -> Incompat {
-    incompat.with(Incompat::MIXED_BACKREF)
 }

@@ -5,7 +5,6 @@ use ubtrfs_format::{BackupRoot, CompatRo, Generation, ItemType, Key, Logical, Su
 use ubtrfs_tree::Root;
 
 use super::roots::NewRoots;
-use super::written_features;
 use crate::committed::Committed;
 use crate::filesystem::Filesystem;
 use crate::space::NewChunk;
@@ -29,7 +28,6 @@ pub(super) fn next(
     next.chunk_root_generation = chunk_tree.generation;
     next.log_root = Logical(0);
     next.log_root_level = 0;
-    next.incompat = written_features(next.incompat);
     if next.compat_ro.contains(CompatRo::FREE_SPACE_TREE) {
         next.compat_ro = next.compat_ro.with(CompatRo::FREE_SPACE_TREE_VALID);
     }

@@ -56,6 +56,7 @@ pub(crate) struct Frozen {
 }
 
 /// The state of an inode.
+#[allow(clippy::struct_excessive_bools, reason = "independent facts, each asked for by itself")]
 pub(crate) struct InodeState {
     /// The attributes as programs see them.
     pub(crate) item: InodeItem,

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeBatch, InodeId, OrphanEdit};
 use crate::space::Demand;
@@ -22,16 +21,13 @@ impl Filesystem {
             return;
         }
         let Some(inode) = self.inodes.get(id) else { return };
-        if let Err(error) = self.inactivate_if_unused(&inode) {
-            // The orphan item stays; the next mount tries again.
-            tracing::warn!("inode {} of subvolume {} could not be freed: {error}", id.ino, id.subvolume);
-        }
+        self.inactivate_if_unused(&inode);
     }
 
     /// Frees an inode if nothing refers to it: its content, its xattrs, its items.
-    pub(crate) fn inactivate_if_unused(&self, inode: &Arc<Inode>) -> Result<()> {
+    pub(crate) fn inactivate_if_unused(&self, inode: &Arc<Inode>) {
         if inode.read().item.nlink > 0 || self.is_read_only() {
-            return Ok(());
+            return;
         }
         // Each extent that goes may touch leaves of its own. Without space for that, it is tried all the same: what frees
         // space has a reserve.
@@ -39,7 +35,7 @@ impl Filesystem {
         let _ = self.reserve(Demand { edits: 4 + extents, frees: true, ..Demand::default() });
         let mut state = inode.write();
         if state.item.nlink > 0 || state.dead || self.inodes.is_referenced(inode.id) {
-            return Ok(());
+            return;
         }
         let transaction = self.gate.enter();
         state.join(inode, &transaction);
@@ -59,6 +55,5 @@ impl Filesystem {
             // Born and gone inside one transaction: no tree ever hears of it.
             self.inodes.remove(inode.id);
         }
-        Ok(())
     }
 }

@@ -132,7 +132,8 @@ impl Filesystem {
                 state.item.sequence += 1;
                 remove_entry(locked.get_mut(dir), name, index, time);
             }
-            return self.inactivate_if_unused(&named.inode);
+            self.inactivate_if_unused(&named.inode);
+            return Ok(());
         }
     }
 }

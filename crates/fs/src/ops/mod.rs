@@ -5,6 +5,7 @@ mod create;
 mod inactivate;
 mod link;
 mod lock;
+mod punch;
 mod read;
 mod rename;
 mod resize;

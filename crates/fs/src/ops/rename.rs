@@ -66,10 +66,12 @@ impl Filesystem {
                 return Ok(());
             }
             if self.rename_found(&from, &to, &source, target.as_ref(), flags)? {
-                return match target {
-                    Some(target) if !flags.exchange => self.inactivate_if_unused(&target.inode),
-                    _ => Ok(()),
-                };
+                if let Some(target) = target
+                    && !flags.exchange
+                {
+                    self.inactivate_if_unused(&target.inode);
+                }
+                return Ok(());
             }
         }
     }

@@ -106,7 +106,7 @@ impl Filesystem {
     }
 
     /// Whether the sector at `at` holds anything.
-    fn has_data(&self, id: InodeId, state: &InodeState, at: u64) -> Result<bool> {
+    pub(crate) fn has_data(&self, id: InodeId, state: &InodeState, at: u64) -> Result<bool> {
         if state.dirty.covers(at..at + 1) || state.frozen.as_ref().is_some_and(|frozen| frozen.dirty.covers(at..at + 1))
         {
             return Ok(true);

@@ -96,7 +96,7 @@ impl DeviceMap {
     }
 
     /// Logical ranges of a chunk that lie on superblock copies; never allocated.
-    pub(crate) fn superblock_ranges(&self, start: Logical, chunk: &ChunkItem) -> Vec<(Logical, u64)> {
+    pub(crate) fn superblock_ranges(start: Logical, chunk: &ChunkItem) -> Vec<(Logical, u64)> {
         let mut ranges = Vec::new();
         let length = stripe_length(chunk);
         let (_, data_stripes) = geometry(chunk);

@@ -32,11 +32,7 @@ pub(super) fn read_group(
             return Ok(None);
         }
         match key.item_type {
-            ItemType::FREE_SPACE_EXTENT => {
-                if !free.insert(key.objectid, key.offset) {
-                    return Ok(None);
-                }
-            }
+            ItemType::FREE_SPACE_EXTENT if !free.insert(key.objectid, key.offset) => return Ok(None),
             ItemType::FREE_SPACE_BITMAP => insert_bitmap(&mut free, key.objectid, &item, sector_size),
             _ => {}
         }

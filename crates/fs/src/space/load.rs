@@ -31,7 +31,7 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
     let mut groups = std::collections::BTreeMap::new();
     for (start, chunk) in sources.chunks {
         devices.occupy(chunk);
-        let group = load_group(sources, &devices, *start, chunk)?;
+        let group = load_group(sources, *start, chunk)?;
         groups.insert(*start, group);
     }
     let profile_of = |kind: BlockGroupFlags, fallback: BlockGroupFlags| {
@@ -59,7 +59,7 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
     })
 }
 
-fn load_group(sources: &SpaceSources<'_>, devices: &DeviceMap, start: Logical, chunk: &ChunkItem) -> Result<Group> {
+fn load_group(sources: &SpaceSources<'_>, start: Logical, chunk: &ChunkItem) -> Result<Group> {
     let key = Key::new(start.0, ItemType::BLOCK_GROUP_ITEM, chunk.length);
     let item = sources
         .block_group_tree
@@ -78,21 +78,18 @@ fn load_group(sources: &SpaceSources<'_>, devices: &DeviceMap, start: Logical, c
         Some(tree) => free_space_tree::read_group(tree, start, chunk.length, sources.sector_size)?,
         None => None,
     };
-    match recorded.filter(|(free, _)| free.total() == chunk.length - item.used) {
-        Some((free, form)) => {
-            group.recorded_free = free;
-            group.form = form;
-        }
-        None => {
-            group.recorded_free = complement_of_extents(sources, start, chunk.length)?;
-            group.form = FreeSpaceForm::Extents;
-            group.rewrite_free_space = sources.keeps_free_space_tree;
-            group.touched = sources.keeps_free_space_tree;
-        }
+    if let Some((free, form)) = recorded.filter(|(free, _)| free.total() == chunk.length - item.used) {
+        group.recorded_free = free;
+        group.form = form;
+    } else {
+        group.recorded_free = complement_of_extents(sources, start, chunk.length)?;
+        group.form = FreeSpaceForm::Extents;
+        group.rewrite_free_space = sources.keeps_free_space_tree;
+        group.touched = sources.keeps_free_space_tree;
     }
     group.recorded_used = chunk.length - group.recorded_free.total();
     group.available = group.recorded_free.clone();
-    for (at, len) in devices.superblock_ranges(start, chunk) {
+    for (at, len) in DeviceMap::superblock_ranges(start, chunk) {
         group.available.remove_any(at.0, len);
     }
     Ok(group)

@@ -296,7 +296,7 @@ impl SpaceInner {
         group.new = true;
         group.touched = true;
         group.delta.come.insert((start.0, length));
-        for (at, len) in self.devices.superblock_ranges(start, &chunk) {
+        for (at, len) in DeviceMap::superblock_ranges(start, &chunk) {
             group.available.remove_any(at.0, len);
         }
         self.groups.insert(start, group);

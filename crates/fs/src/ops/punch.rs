@@ -1,0 +1,90 @@
+//! Punching holes.
+
+use ubtrfs_format::items::FileType;
+
+use super::now;
+use super::read::FileMap;
+use super::resize::{allocated, fill_sector};
+use crate::error::{Errno, Result};
+use crate::file::piece::Piece;
+use crate::filesystem::Filesystem;
+use crate::inode::{InodeId, InodeState};
+use crate::space::Demand;
+
+impl Filesystem {
+    /// Makes a range of a file read as zeroes and gives its whole sectors back. The size stays.
+    pub fn punch_hole(&self, id: InodeId, offset: u64, len: u64) -> Result<()> {
+        self.check_writable(id.subvolume)?;
+        let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Errno::INVAL)?;
+        let sector = u64::from(self.volume.sector_size());
+        self.reserve(Demand { data: 2 * sector, edits: 6, item_bytes: 700, frees: true })?;
+        let mut surplus = 2 * sector;
+        let result = self.punch_reserved(id, offset, end, &mut surplus);
+        self.unreserve_data(surplus);
+        result
+    }
+
+    fn punch_reserved(&self, id: InodeId, offset: u64, end: u64, surplus: &mut u64) -> Result<()> {
+        let inode = self.inode(id)?;
+        let mut state = inode.write();
+        if state.file_type() != FileType::Regular {
+            return Err(if state.is_dir() { Errno::ISDIR } else { Errno::NODEV }.into());
+        }
+        let end = end.min(state.item.size);
+        if offset >= end {
+            return Ok(());
+        }
+        let sector = u64::from(self.volume.sector_size());
+        // The last sector of the file counts as whole: behind the end there is nothing to keep.
+        let whole_end = if end == state.item.size { end.next_multiple_of(sector) } else { end - end % sector };
+        let whole = offset.next_multiple_of(sector)..whole_end;
+        let mut edges = vec![offset - offset % sector];
+        edges.push(end - end % sector);
+        edges.dedup();
+        let mut zeroed = Vec::new();
+        for at in edges {
+            if !whole.contains(&at) && at < state.item.size && self.has_data(id, &state, at)? {
+                zeroed.push((at, self.sector_without(id, &state, at, offset, end)?));
+            }
+        }
+        let freed = if whole.start < whole.end { self.bytes_in(id, &state, whole.clone())? } else { 0 };
+        let time = now();
+        let transaction = self.gate.enter();
+        state.join(&inode, &transaction);
+        for (at, content) in zeroed {
+            fill_sector(&mut state, at, &content, surplus, sector);
+            state.dirty.write(at, &content);
+        }
+        if whole.start < whole.end {
+            state.dirty.discard(whole.clone());
+            state.pending.layout.replace(whole.start, whole.end - whole.start, Piece::Hole);
+            state.item.nbytes = state.item.nbytes.saturating_sub(freed);
+            let dirty: u64 = state.dirty.ranges().map(|(_, len)| len).sum();
+            *surplus += state.reserved - dirty;
+            state.reserved = dirty;
+        }
+        state.item.mtime = time;
+        state.item.ctime = time;
+        state.item.sequence += 1;
+        Ok(())
+    }
+
+    /// The sector at `at` with zeroes in `from..to`.
+    fn sector_without(&self, id: InodeId, state: &InodeState, at: u64, from: u64, to: u64) -> Result<Vec<u8>> {
+        let sector = u64::from(self.volume.sector_size());
+        let mut content = vec![0; sector as usize];
+        self.read_sectors(id, state, at, &mut content)?;
+        let cut = from.max(at) - at..to.min(at + sector) - at;
+        content[cut.start as usize..cut.end as usize].fill(0);
+        let size = state.item.size.saturating_sub(at).min(sector);
+        content[size as usize..].fill(0);
+        Ok(content)
+    }
+
+    fn bytes_in(&self, id: InodeId, state: &InodeState, range: std::ops::Range<u64>) -> Result<u64> {
+        let committed = self.committed();
+        let map = FileMap::new(&committed, id, state)?;
+        let pieces = map.with_stack(state, |stack| stack.resolve(range))?;
+        Ok(pieces.iter().map(allocated).sum())
+    }
+}
