@@ -49,15 +49,20 @@ impl<'a> CsumEdits<'a> {
         Ok(())
     }
 
+    /// The last item that starts before `address`. (Items that are gone may have stood in between.)
+    fn last_before(&self, address: u64) -> Option<(u64, &[u8])> {
+        self.items.range(..address).rev().find_map(|(at, item)| Some((*at, item.as_deref()?)))
+    }
+
     /// Deletes the checksums of a range.
     pub(super) fn delete(&mut self, start: Logical, len: u64) -> Result<()> {
-        let (from, to) = (start.0, start.0 + len);
+        let (from, to) = (start.0, start.plus(len).0);
         self.load(from, to)?;
-        let before = self.items.range(..from).next_back().map(|(at, _)| *at);
+        let before = self.last_before(from).map(|(at, _)| at);
         let touched: Vec<u64> = before.into_iter().chain(self.items.range(from..to).map(|(at, _)| *at)).collect();
         for at in touched {
             let Some(Some(sums)) = self.items.get(&at).cloned() else { continue };
-            let end = at + self.covered(sums.len());
+            let end = at.saturating_add(self.covered(sums.len()));
             if end <= from {
                 continue;
             }
@@ -82,12 +87,11 @@ impl<'a> CsumEdits<'a> {
         // What goes on where another item ends joins it.
         if at > 0 {
             self.load(at - 1, at)?;
-            if let Some((before, Some(item))) = self.items.range(..at).next_back().map(|(at, item)| (*at, item.clone()))
+            if let Some((before, mut item)) = self.last_before(at).map(|(before, item)| (before, item.to_vec()))
                 && before + self.covered(item.len()) == at
             {
                 let room = self.most_sums.saturating_sub(item.len() / self.sum_size) * self.sum_size;
                 let (joined, left) = rest.split_at(room.min(rest.len()));
-                let mut item = item;
                 item.extend_from_slice(joined);
                 self.items.insert(before, Some(item));
                 at += self.covered(joined.len());
@@ -111,5 +115,87 @@ impl<'a> CsumEdits<'a> {
             }
         }
         edits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+    use ubtrfs_tree::Edit;
+
+    use super::*;
+    use crate::file::test_tree::tree_of;
+
+    const SECTOR: u64 = 4096;
+    const SIZE: usize = 4;
+    const SPACE: u64 = 64;
+
+    /// Checksums by sector number.
+    type Model = BTreeMap<u64, [u8; SIZE]>;
+
+    fn items_of(model: &Model, most: usize) -> Vec<(Key, Vec<u8>)> {
+        let mut items: Vec<(Key, Vec<u8>)> = Vec::new();
+        for (sector, sum) in model {
+            let address = sector * SECTOR;
+            if let Some((key, sums)) = items.last_mut()
+                && key.offset + (sums.len() / SIZE) as u64 * SECTOR == address
+                && sums.len() / SIZE < most
+            {
+                sums.extend_from_slice(sum);
+            } else {
+                items.push((CsumEdits::key(address), sum.to_vec()));
+            }
+        }
+        items
+    }
+
+    fn model_of(items: &BTreeMap<Key, Vec<u8>>) -> Model {
+        let mut model = Model::new();
+        for (key, sums) in items {
+            for (position, sum) in sums.chunks(SIZE).enumerate() {
+                let sector = key.offset / SECTOR + position as u64;
+                let before = model.insert(sector, sum.try_into().unwrap());
+                assert!(before.is_none(), "two items have sector {sector}");
+            }
+        }
+        model
+    }
+
+    proptest! {
+        #[test]
+        fn the_tree_holds_what_was_put_and_not_deleted(
+            before in prop::collection::btree_map(0..SPACE, any::<[u8; SIZE]>(), 0..60),
+            most in 1..10_usize,
+            steps in prop::collection::vec((any::<bool>(), 0..SPACE, 1..12_u64, any::<u8>()), 1..20),
+        ) {
+            let mut items: BTreeMap<_, _> = items_of(&before, most).into_iter().collect();
+            let tree = tree_of(&items.clone().into_iter().collect::<Vec<_>>());
+            let mut edits = CsumEdits::new(&tree, SIZE, SECTOR, 16384);
+            edits.most_sums = 5;
+            let mut model = before;
+            for (put, start, len, fill) in steps {
+                if put {
+                    let sums: Vec<u8> = (0..len).flat_map(|at| [fill, at as u8, 1, 2]).collect();
+                    edits.put(Logical(start * SECTOR), &sums).unwrap();
+                    for at in 0..len {
+                        model.insert(start + at, [fill, at as u8, 1, 2]);
+                    }
+                } else {
+                    edits.delete(Logical(start * SECTOR), len * SECTOR).unwrap();
+                    for at in 0..len {
+                        model.remove(&(start + at));
+                    }
+                }
+            }
+            for (key, edit) in edits.into_edits().iter() {
+                match edit {
+                    Edit::Put(sums) => drop(items.insert(*key, sums.clone())),
+                    _ => drop(items.remove(key)),
+                }
+            }
+            prop_assert_eq!(model_of(&items), model);
+        }
     }
 }

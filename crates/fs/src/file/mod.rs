@@ -19,4 +19,4 @@ pub(crate) mod seek;
 #[cfg(test)]
 mod fixture_tests;
 #[cfg(test)]
-mod test_tree;
+pub(crate) mod test_tree;

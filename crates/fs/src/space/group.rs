@@ -91,7 +91,8 @@ impl Group {
 
     /// Notes in the picture for the trees that a range is now allocated. False if it was already.
     pub(crate) fn record_allocated(&mut self, start: Logical, len: u64) -> bool {
-        let before: Vec<_> = self.recorded_free.overlapping(start.0, start.0 + len).collect();
+        let Some(end) = start.0.checked_add(len) else { return false };
+        let before: Vec<_> = self.recorded_free.overlapping(start.0, end).collect();
         if !self.recorded_free.remove(start.0, len) {
             return false;
         }
@@ -100,8 +101,8 @@ impl Group {
             if at < start.0 {
                 self.delta.add((at, start.0 - at));
             }
-            if start.0 + len < at + size {
-                self.delta.add((start.0 + len, at + size - start.0 - len));
+            if end < at + size {
+                self.delta.add((end, at + size - end));
             }
         }
         self.recorded_used += len;
@@ -111,10 +112,10 @@ impl Group {
 
     /// Notes in the picture for the trees that a range is no longer allocated. False if it was not.
     pub(crate) fn record_freed(&mut self, start: Logical, len: u64) -> bool {
-        let end = start.0 + len;
+        let Some(end) = start.0.checked_add(len).filter(|end| *end <= self.end()) else { return false };
         let neighbours: Vec<_> = self
             .recorded_free
-            .overlapping(start.0.saturating_sub(1), end + 1)
+            .overlapping(start.0.saturating_sub(1), end.saturating_add(1))
             .filter(|(at, size)| at + size == start.0 || *at == end)
             .collect();
         if !self.recorded_free.insert(start.0, len) {
@@ -148,5 +149,43 @@ mod tests {
         assert!(group.record_freed(Logical(mib + 4096), 8192));
         assert!(group.delta.gone.is_empty() && group.delta.come.is_empty());
         assert_eq!(group.recorded_used, 0);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn items_edited_by_the_delta_are_the_complement_of_what_is_allocated(
+            steps in proptest::collection::vec((proptest::bool::ANY, 0..64_u64, 1..9_u64, 0..4_u8), 1..80),
+        ) {
+            const SECTOR: u64 = 4096;
+            let start = 1_u64 << 20;
+            let length = 64 * SECTOR;
+            let mut group = Group::empty(Logical(start), length, BlockGroupFlags::DATA);
+            let mut items: BTreeSet<(u64, u64)> = [(start, length)].into();
+            let mut allocated = [false; 64];
+            for (allocate, first, count, flush) in steps {
+                let count = count.min(64 - first);
+                let range = first as usize..(first + count) as usize;
+                let fits = allocated[range.clone()].iter().all(|taken| *taken != allocate);
+                let (at, len) = (Logical(start + first * SECTOR), count * SECTOR);
+                let done = if allocate { group.record_allocated(at, len) } else { group.record_freed(at, len) };
+                proptest::prop_assert_eq!(done, fits);
+                if fits {
+                    allocated[range].fill(allocate);
+                }
+                if flush == 0 {
+                    let delta = std::mem::take(&mut group.delta);
+                    for gone in delta.gone {
+                        proptest::prop_assert!(items.remove(&gone));
+                    }
+                    for come in delta.come {
+                        proptest::prop_assert!(items.insert(come));
+                    }
+                    proptest::prop_assert_eq!(items.iter().copied().collect::<Vec<_>>(), group.recorded_free.iter().collect::<Vec<_>>());
+                }
+            }
+            let used = allocated.iter().filter(|taken| **taken).count() as u64 * SECTOR;
+            proptest::prop_assert_eq!(group.recorded_used, used);
+            proptest::prop_assert_eq!(group.recorded_free.total(), length - used);
+        }
     }
 }
