@@ -94,6 +94,11 @@ impl Committed {
         self.trees.contains_key(&id)
     }
 
+    /// Whether there is such a tree and it holds files.
+    pub(crate) fn has_subvolume(&self, id: TreeId) -> bool {
+        id.is_subvolume() && self.has_tree(id)
+    }
+
     /// The tree with the block group items.
     pub(crate) fn block_group_tree_id(&self) -> TreeId {
         if self.superblock.compat_ro.contains(ubtrfs_format::CompatRo::BLOCK_GROUP_TREE) {

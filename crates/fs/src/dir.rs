@@ -85,7 +85,7 @@ pub(crate) fn resolve(committed: &Committed, dir: InodeId, name: &[u8], target: 
             let reachable = match committed.tree(TreeId::ROOT)?.get(&key)? {
                 Some(item) => {
                     let entry = RootRef::parse(&item)?;
-                    entry.dirid == dir.ino && entry.name == name && committed.has_tree(child)
+                    entry.dirid == dir.ino && entry.name == name && committed.has_subvolume(child)
                 }
                 None => false,
             };
@@ -225,9 +225,15 @@ impl Filesystem {
         if dir.ino == EMPTY_SUBVOLUME_INO {
             return Ok(DirIndex(1));
         }
-        let next = self.next_index(dir, &mut state)?;
-        state.next_index = Some(next);
-        Ok(DirIndex(next.0 - 1))
+        match self.next_index(dir, &mut state) {
+            Ok(next) => {
+                state.next_index = Some(next);
+                Ok(DirIndex(next.0 - 1))
+            }
+            // No number is left for a new entry; those that are there can be listed.
+            Err(error) if error.errno() == Errno::NOSPC => Ok(DirIndex(u64::MAX)),
+            Err(error) => Err(error),
+        }
     }
 
     /// Lists entries numbered above `after` and up to `last`, at most `limit` of them, in the order of their numbers.
@@ -237,7 +243,9 @@ impl Filesystem {
         if !state.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
-        let from = DirIndex(after.0.saturating_add(1).max(DirIndex::FIRST.0));
+        let Some(from) = after.0.checked_add(1).map(|from| DirIndex(from).max(DirIndex::FIRST)) else {
+            return Ok(Vec::new());
+        };
         if from > last || dir.ino == EMPTY_SUBVOLUME_INO {
             return Ok(Vec::new());
         }

@@ -279,7 +279,7 @@ impl Filesystem {
     pub(crate) fn find_subvolume(committed: &Committed, options: &Options) -> Result<TreeId> {
         if let Some(id) = options.subvolume_id {
             let id = if id == 0 { TreeId::FS } else { TreeId(id) };
-            return if id.is_subvolume() && committed.has_tree(id) {
+            return if committed.has_subvolume(id) {
                 Ok(id)
             } else {
                 Err(Error::Refused(Refusal::NoSubvolume(format!("with the id {id}"))))
@@ -287,7 +287,7 @@ impl Filesystem {
         }
         let Some(path) = &options.subvolume else {
             let id = committed.default_subvolume()?;
-            return if committed.has_tree(id) { Ok(id) } else { Ok(TreeId::FS) };
+            return if committed.has_subvolume(id) { Ok(id) } else { Ok(TreeId::FS) };
         };
         crate::dir::subvolume_at(committed, path)?
             .ok_or_else(|| Error::Refused(Refusal::NoSubvolume(format!("at '{path}'"))))

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use ubtrfs_format::items::{BlockGroupFlags, RootFlags};
 use ubtrfs_format::{
-    CompatRo, Incompat, ItemType, Key, NodeExpectation, Superblock, SuperblockFlags, TreeId, objectid,
+    CompatRo, Header, Incompat, ItemContext, ItemType, Key, Node, NodeExpectation, Superblock, SuperblockFlags, TreeId,
+    check_chunk, check_header, check_leaf, objectid,
 };
 use ubtrfs_tree::{BoxError, Geometry, NodeCache, NodeSource};
 use ubtrfs_volume::Volume;
@@ -38,16 +39,37 @@ const READ_ONLY_INCOMPAT: u64 = Incompat::SIMPLE_QUOTA.0;
 const KNOWN_COMPAT_RO: u64 =
     CompatRo::FREE_SPACE_TREE.0 | CompatRo::FREE_SPACE_TREE_VALID.0 | CompatRo::BLOCK_GROUP_TREE.0;
 
-struct VolumeNodes(Arc<Volume>);
+/// Tree blocks as the volume verified them.
+struct VolumeNodes {
+    volume: Arc<Volume>,
+    /// Blocks with a malformed item are refused whole: no tree that is written to may hold one. Reading looks at items one
+    /// by one, so that a damaged volume can be read as far as it goes.
+    whole: bool,
+}
 
 impl NodeSource for VolumeNodes {
     fn read_node(&self, expected: &NodeExpectation) -> std::result::Result<Vec<u8>, BoxError> {
-        Ok(self.0.read_node(expected)?.to_vec())
+        let block = self.volume.read_node(expected)?;
+        if self.whole {
+            self.check(&block).map_err(|error| format!("tree block {}: {error}", expected.bytenr))?;
+        }
+        Ok(block.to_vec())
     }
 }
 
-/// The trees of a volume through a cache of `memory` bytes.
-pub(crate) fn node_cache(volume: &Arc<Volume>, memory: usize) -> Arc<NodeCache> {
+impl VolumeNodes {
+    fn check(&self, block: &[u8]) -> std::result::Result<(), BoxError> {
+        let header = Header::parse(block)?;
+        check_header(&header, self.volume.chunk_tree_uuid())?;
+        if let Node::Leaf(leaf) = Node::view(block)? {
+            check_leaf(header.owner, &leaf, &ItemContext::from(&self.volume.superblock()))?;
+        }
+        Ok(())
+    }
+}
+
+/// The trees of a volume through a cache of `memory` bytes, for reading only or for writing too.
+pub(crate) fn node_cache(volume: &Arc<Volume>, memory: usize, read_only: bool) -> Arc<NodeCache> {
     let superblock = volume.superblock();
     let geometry = Geometry {
         node_size: superblock.node_size,
@@ -56,7 +78,8 @@ pub(crate) fn node_cache(volume: &Arc<Volume>, memory: usize) -> Arc<NodeCache> 
         chunk_tree_uuid: volume.chunk_tree_uuid(),
         checksum: superblock.checksum,
     };
-    Arc::new(NodeCache::new(Arc::new(VolumeNodes(volume.clone())), geometry, memory))
+    let source = VolumeNodes { volume: volume.clone(), whole: !read_only };
+    Arc::new(NodeCache::new(Arc::new(source), geometry, memory))
 }
 
 impl Filesystem {
@@ -65,8 +88,11 @@ impl Filesystem {
         let superblock = volume.superblock();
         let read_only = options.read_only || volume.is_read_only();
         check_features(&superblock, read_only)?;
+        if !read_only {
+            check_chunks(&superblock, &volume)?;
+        }
         check_log(&superblock, read_only, options.no_log_replay)?;
-        let cache = node_cache(&volume, options.memory / 2);
+        let cache = node_cache(&volume, options.memory / 2, read_only);
         let committed = Committed::load(superblock, cache.clone())?;
         if !read_only {
             check_writable_state(&committed, &volume)?;
@@ -157,6 +183,22 @@ fn check_features(superblock: &Superblock, read_only: bool) -> Result<()> {
     if odd.0 != 0 {
         let state = format!("the superblock has the flags {}", odd.names().join(", "));
         return refuse(Refusal::ReadOnlyState(state));
+    }
+    Ok(())
+}
+
+/// The rules for the superblock, the chunks and the devices that reading does without.
+fn check_chunks(superblock: &Superblock, volume: &Volume) -> Result<()> {
+    superblock.check_mountable()?;
+    let context = ItemContext::from(superblock);
+    for (start, chunk) in volume.chunks() {
+        check_chunk(start, &chunk, &context)?;
+    }
+    for device in volume.devices() {
+        if device.bytes_used > device.total_bytes {
+            let what = "device item bytes_used";
+            return Err(ubtrfs_format::Error::BadValue { what, value: device.bytes_used }.into());
+        }
     }
     Ok(())
 }

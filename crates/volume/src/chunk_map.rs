@@ -89,7 +89,7 @@ impl Chunk {
             Layout::Copies => self.item.length,
             layout => {
                 let row = layout.width(self.item.stripes.len()) * STRIPE_LEN;
-                self.item.length.div_ceil(row) * STRIPE_LEN
+                self.item.length.div_ceil(row).saturating_mul(STRIPE_LEN)
             }
         }
     }

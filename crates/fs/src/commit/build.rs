@@ -206,7 +206,7 @@ impl Builder<'_> {
                 Piece::Hole => Mapped { start, len: len.min(end_of_file - start), piece: piece.clone() },
                 _ => Mapped { start, len, piece: piece.clone() },
             };
-            nbytes += allocated(&mapped);
+            nbytes = nbytes.saturating_add(allocated(&mapped));
             self.put_piece(id, &mapped);
         }
         Ok(nbytes)

@@ -6,7 +6,8 @@ use ubtrfs_format::{ItemType, Key};
 use super::{Inode, InodeId, InodeState};
 use crate::committed::Committed;
 use crate::dir::EMPTY_SUBVOLUME_INO;
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
+use crate::ops::MAX_FILE_SIZE;
 
 /// Reads an inode's attributes, and whether it has xattrs.
 pub(crate) fn load_inode(committed: &Committed, id: InodeId) -> Result<Inode> {
@@ -18,6 +19,10 @@ pub(crate) fn load_inode(committed: &Committed, id: InodeId) -> Result<Inode> {
         return Err(Errno::NOENT.into());
     };
     let item = InodeItem::parse(&item)?;
+    if item.size > MAX_FILE_SIZE {
+        let key = Key::new(id.ino.0, ItemType::INODE_ITEM, 0);
+        return Err(Error::Inconsistent { tree: id.subvolume, key, what: "the size is larger than any file's" });
+    }
     let xattrs = Key::new(id.ino.0, ItemType::XATTR_ITEM, 0)..=Key::new(id.ino.0, ItemType::XATTR_ITEM, u64::MAX);
     let no_xattrs = match tree.range(xattrs).next() {
         Some(found) => {

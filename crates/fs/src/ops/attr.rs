@@ -2,7 +2,7 @@
 
 use ubtrfs_format::items::{FileType, InodeItem, Timespec};
 
-use super::now;
+use super::{check_real, now};
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState};
@@ -94,6 +94,7 @@ impl Filesystem {
     /// Changes attributes.
     pub fn set_attributes(&self, id: InodeId, changes: &SetAttributes) -> Result<Attributes> {
         self.check_writable(id.subvolume)?;
+        check_real(id)?;
         let kills_capabilities = changes.kill_privileges || changes.uid.is_some() || changes.gid.is_some();
         if let Some(size) = changes.size {
             self.resize(id, size)?;
@@ -122,7 +123,7 @@ impl Filesystem {
         item.atime = changes.atime.map_or(item.atime, moment);
         item.mtime = changes.mtime.map_or(item.mtime, moment);
         item.ctime = changes.ctime.unwrap_or(time);
-        item.sequence += 1;
+        item.sequence = item.sequence.wrapping_add(1);
         Ok(attributes_of(id, &state))
     }
 
@@ -139,14 +140,16 @@ impl Filesystem {
 
     /// Notes an access, as `relatime` does: when the last one lies before the last change or a day back.
     pub(crate) fn touch_atime(&self, inode: &Arc<Inode>) {
-        const DAY: u64 = 24 * 60 * 60;
+        const DAY: i64 = 24 * 60 * 60;
         if self.options.no_atime || self.check_writable(inode.id.subvolume).is_err() {
             return;
         }
         let time = now();
         let stale = |item: &InodeItem| {
             let before = |a: Timespec, b: Timespec| (a.sec as i64, a.nsec) <= (b.sec as i64, b.nsec);
-            before(item.atime, item.mtime) || before(item.atime, item.ctime) || item.atime.sec + DAY <= time.sec
+            before(item.atime, item.mtime)
+                || before(item.atime, item.ctime)
+                || (item.atime.sec as i64).saturating_add(DAY) <= time.sec as i64
         };
         if !stale(&inode.read().item) {
             return;
@@ -175,7 +178,7 @@ pub(crate) fn attributes_of(id: InodeId, state: &InodeState) -> Attributes {
         gid: item.gid,
         rdev: item.rdev,
         size: item.size,
-        blocks: (item.nbytes + unwritten).div_ceil(512),
+        blocks: item.nbytes.saturating_add(unwritten).div_ceil(512),
         flags: item.flags,
         atime: item.atime,
         mtime: item.mtime,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, Timespec};
 use ubtrfs_format::{DirIndex, ItemType, Key, max_item_size, name_hash};
 
-use super::{check_name, now};
+use super::{check_name, check_real, now};
 use crate::error::{Errno, Result};
 use crate::file::piece::{InlinePiece, Piece};
 use crate::filesystem::Filesystem;
@@ -148,6 +148,7 @@ impl Filesystem {
         if !state.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
+        check_real(dir)?;
         if state.item.nlink == 0 || state.dead {
             return Err(Errno::NOENT.into());
         }
@@ -209,7 +210,7 @@ pub(crate) fn remove_entry(dir: &mut InodeState, name: Name, index: DirIndex, ti
 fn touch_dir(dir: &mut InodeState, time: Timespec) {
     dir.item.mtime = time;
     dir.item.ctime = time;
-    dir.item.sequence += 1;
+    dir.item.sequence = dir.item.sequence.wrapping_add(1);
 }
 
 impl Filesystem {

@@ -84,7 +84,7 @@ impl Filesystem {
         let state = locked.get_mut(id);
         add_name(state, dir, name.clone(), index);
         state.item.ctime = time;
-        state.item.sequence += 1;
+        state.item.sequence = state.item.sequence.wrapping_add(1);
         add_entry(locked.get_mut(dir), name, index, target, time);
         Ok(())
     }
@@ -129,7 +129,7 @@ impl Filesystem {
                 drop_name(locked.get_mut(id), dir, name.clone(), directory);
                 let state = locked.get_mut(id);
                 state.item.ctime = time;
-                state.item.sequence += 1;
+                state.item.sequence = state.item.sequence.wrapping_add(1);
                 remove_entry(locked.get_mut(dir), name, index, time);
             }
             self.inactivate_if_unused(&named.inode);

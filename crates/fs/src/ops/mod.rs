@@ -25,16 +25,24 @@ pub use write::WriteAt;
 
 pub(crate) use lock::LockedInodes;
 pub(crate) use read::FileMap;
+pub(crate) use resize::MAX_FILE_SIZE;
 pub(crate) use resize::allocated;
 
 use ubtrfs_format::items::{MAX_NAME_LEN, Timespec};
 
+use crate::dir::EMPTY_SUBVOLUME_INO;
 use crate::error::{Errno, Result};
+use crate::inode::InodeId;
 
 /// The time that changes are stamped with.
 pub(crate) fn now() -> Timespec {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     Timespec { sec: time.tv_sec as u64, nsec: time.tv_nsec as u32 }
+}
+
+/// An error if the inode only stands in for a subvolume that is elsewhere: it has no items that could change.
+pub(crate) fn check_real(id: InodeId) -> Result<()> {
+    if id.ino == EMPTY_SUBVOLUME_INO { Err(Errno::PERM.into()) } else { Ok(()) }
 }
 
 /// An error unless `name` can be a new entry's.

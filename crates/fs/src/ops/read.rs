@@ -30,7 +30,7 @@ impl DataSource for InFlightFirst<'_> {
     fn read_data(&self, at: Logical, buf: &mut [u8], sums: Option<&[u8]>) -> DataResult<()> {
         for extent in self.ordered {
             if let Some(offset) = at.0.checked_sub(extent.start.0)
-                && offset + buf.len() as u64 <= extent.len()
+                && offset.saturating_add(buf.len() as u64) <= extent.len()
             {
                 extent.copy(offset as usize, buf);
                 return Ok(());

@@ -121,7 +121,12 @@ impl Filesystem {
     /// Whether `dir` is `ancestor` or lies below it. The caller holds the rename lock.
     fn is_below(&self, dir: InodeId, ancestor: InodeId) -> Result<bool> {
         let mut at = dir;
+        let mut passed = std::collections::HashSet::new();
         loop {
+            if !passed.insert(at) {
+                // A damaged volume: the way up goes round in a circle.
+                return Err(Errno::LOOP.into());
+            }
             if at == ancestor {
                 return Ok(true);
             }
@@ -192,7 +197,7 @@ impl Filesystem {
                 drop_name(state, new_dir, new_name.clone(), is_dir);
             }
             state.item.ctime = time;
-            state.item.sequence += 1;
+            state.item.sequence = state.item.sequence.wrapping_add(1);
             if let Some(back) = back_index.filter(|_| flags.exchange) {
                 add_entry(locked.get_mut(dir), name.clone(), back, target.target, time);
             }
@@ -200,7 +205,7 @@ impl Filesystem {
         let state = locked.get_mut(id);
         move_name(state, dir, name.clone(), new_dir, new_name.clone(), new_index);
         state.item.ctime = time;
-        state.item.sequence += 1;
+        state.item.sequence = state.item.sequence.wrapping_add(1);
         add_entry(locked.get_mut(new_dir), new_name, new_index, source.target, time);
         if let (Some(ino), Some(index)) = (whiteout_ino, back_index) {
             let whiteout = InodeId::new(dir.subvolume, ino);

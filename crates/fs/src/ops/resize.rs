@@ -86,7 +86,7 @@ impl Filesystem {
             state.item.mtime = time;
         }
         state.item.ctime = time;
-        state.item.sequence += 1;
+        state.item.sequence = state.item.sequence.wrapping_add(1);
         Ok(())
     }
 

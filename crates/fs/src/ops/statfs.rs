@@ -23,7 +23,7 @@ impl Filesystem {
         let totals = self.space.totals();
         let block_size = self.volume.sector_size();
         let copies = totals.data_copies.max(1);
-        let free = totals.data_free.saturating_sub(totals.data_reserved) + totals.unallocated / copies;
+        let free = totals.data_free.saturating_sub(totals.data_reserved).saturating_add(totals.unallocated / copies);
         FilesystemStats {
             block_size,
             blocks: totals.device_bytes / copies / u64::from(block_size),

@@ -104,7 +104,7 @@ impl Filesystem {
             state.item.size = old_size.max(end);
             state.item.mtime = time;
             state.item.ctime = time;
-            state.item.sequence += 1;
+            state.item.sequence = state.item.sequence.wrapping_add(1);
             if kill_privileges {
                 state.item.mode = without_set_id(state.item.mode);
             }

@@ -49,7 +49,7 @@ impl Filesystem {
                 let committed = self.committed();
                 let map = FileMap::new(&committed, inode.id, state)?;
                 let before: u64 = map.with_stack(state, |stack| stack.resolve(range))?.iter().map(allocated).sum();
-                state.item.nbytes = (state.item.nbytes + part.len).saturating_sub(before);
+                state.item.nbytes = state.item.nbytes.saturating_add(part.len).saturating_sub(before);
                 state.pending.layout.replace(part.offset, part.len, part.piece);
                 state.ordered.extend(part.ordered);
             }

@@ -6,7 +6,7 @@ use ubtrfs_format::items::{self, MAX_NAME_LEN};
 use ubtrfs_format::{ItemType, Key, max_item_size, name_hash};
 
 use super::create::ENTRY_HEADER;
-use super::now;
+use super::{check_real, now};
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{InodeId, InodeState};
@@ -114,6 +114,7 @@ impl Filesystem {
         check: impl FnOnce(bool) -> Result<()>,
     ) -> Result<()> {
         self.check_writable(id.subvolume)?;
+        check_real(id)?;
         let bytes = value.map_or(0, |value| ENTRY_HEADER + 25 + name.len() + value.len());
         self.reserve(Demand {
             edits: 2,
@@ -133,7 +134,7 @@ impl Filesystem {
         let transaction = self.gate.enter();
         state.join(&inode, &transaction);
         state.item.ctime = now();
-        state.item.sequence += 1;
+        state.item.sequence = state.item.sequence.wrapping_add(1);
         if value.is_some() {
             state.no_xattrs = false;
         }

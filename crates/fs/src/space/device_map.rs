@@ -47,12 +47,12 @@ impl DeviceMap {
     }
 
     pub(crate) fn total_bytes(&self) -> u64 {
-        self.devices.values().map(|(item, _)| item.total_bytes).sum()
+        self.devices.values().fold(0, |sum, (item, _)| sum.saturating_add(item.total_bytes))
     }
 
     /// Device bytes that no chunk has.
     pub(crate) fn unallocated(&self) -> u64 {
-        self.devices.values().map(|(_, free)| free.total()).sum()
+        self.devices.values().fold(0, |sum, (_, free)| sum.saturating_add(free.total()))
     }
 
     pub(crate) fn items(&self) -> Vec<DevItem> {

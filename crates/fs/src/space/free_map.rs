@@ -99,7 +99,7 @@ impl FreeMap {
     pub(crate) fn find(&self, hint: u64, want: u64, align: u64) -> Option<(u64, u64)> {
         const LOOK_AT: usize = 64;
         let fit = |(start, len): (u64, u64)| {
-            let from = start.next_multiple_of(align);
+            let from = start.checked_next_multiple_of(align)?;
             let usable = (start + len).saturating_sub(from) / align * align;
             (usable > 0).then(|| (from, usable.min(want)))
         };

@@ -33,7 +33,11 @@ pub(super) fn read_group(
         }
         match key.item_type {
             ItemType::FREE_SPACE_EXTENT if !free.insert(key.objectid, key.offset) => return Ok(None),
-            ItemType::FREE_SPACE_BITMAP => insert_bitmap(&mut free, key.objectid, &item, sector_size),
+            ItemType::FREE_SPACE_BITMAP => {
+                // Bits beyond the range that the key gives the item mean nothing.
+                let bytes = (key.offset / sector_size).div_ceil(8).min(item.len() as u64);
+                insert_bitmap(&mut free, key.objectid, &item[..bytes as usize], sector_size);
+            }
             _ => {}
         }
     }

@@ -278,7 +278,7 @@ impl SpaceInner {
         };
         let want = ceiling.min(device_bytes / 10).max(MIB) / MIB * MIB;
         let stripes = self.devices.place(flags, want, MIB)?;
-        let start = self.groups.values().next_back().map_or(MIB, Group::end).next_multiple_of(MIB);
+        let start = self.groups.values().next_back().map_or(MIB, Group::end).checked_next_multiple_of(MIB)?;
         let length = stripes.length;
         let chunk = ChunkItem {
             length,
