@@ -1,1 +1,46 @@
-fn main() {}
+//! The ubtrfs command.
+
+mod args;
+mod browse;
+mod check;
+mod control;
+mod describe;
+mod device;
+mod failure;
+mod info;
+mod mkfs;
+mod mount;
+mod mount_table;
+mod path;
+mod show;
+mod size;
+mod tree;
+mod trees;
+mod umount;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Arguments, Command};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match &arguments.command {
+        Command::Mkfs(arguments) => mkfs::run(arguments),
+        Command::Mount(arguments) => mount::run(arguments),
+        Command::Umount(arguments) => umount::run(arguments),
+        Command::Sync(arguments) => control::sync(arguments),
+        Command::Stats(arguments) => control::stats(arguments),
+        Command::Check(arguments) => check::run(arguments),
+        Command::Info(arguments) => info::run(arguments),
+        Command::Tree(arguments) => tree::run(arguments),
+        Command::Ls(arguments) => browse::ls(arguments),
+        Command::Stat(arguments) => browse::stat(arguments),
+        Command::Cat(arguments) => browse::cat(arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

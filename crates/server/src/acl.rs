@@ -182,10 +182,7 @@ mod tests {
     fn chmod_changes_the_mask_where_there_is_one() {
         let mut list = acl(&NAMED);
         list.chmod(0o640);
-        assert_eq!(
-            list.to_bytes(),
-            value(&[(1, 6, NONE), (2, 6, 1000), (4, 5, NONE), (16, 4, NONE), (32, 0, NONE)])
-        );
+        assert_eq!(list.to_bytes(), value(&[(1, 6, NONE), (2, 6, 1000), (4, 5, NONE), (16, 4, NONE), (32, 0, NONE)]));
         let mut list = acl(&PLAIN);
         list.chmod(0o640);
         assert_eq!(list.to_bytes(), value(&[(1, 6, NONE), (4, 4, NONE), (32, 0, NONE)]));

@@ -36,12 +36,7 @@ impl OpenDirectories {
     }
 
     /// The last entry to show. At the beginning (rewinddir(3)) `fresh` says what that is now.
-    pub(crate) fn bound(
-        &self,
-        handle: u64,
-        offset: u64,
-        fresh: impl FnOnce() -> Result<DirIndex>,
-    ) -> Result<DirIndex> {
+    pub(crate) fn bound(&self, handle: u64, offset: u64, fresh: impl FnOnce() -> Result<DirIndex>) -> Result<DirIndex> {
         let bound = self.bounds.read().get(&handle).cloned();
         match bound {
             Some(bound) if offset == 0 => {

@@ -65,7 +65,12 @@ impl Server {
     }
 
     /// Runs what may wait for a commit in a thread of its own, and answers from there.
-    fn slowly(&self, node: u64, reply: ReplyEmpty, work: impl FnOnce(&Engine, InodeId) -> ubtrfs::Result<()> + Send + 'static) {
+    fn slowly(
+        &self,
+        node: u64,
+        reply: ReplyEmpty,
+        work: impl FnOnce(&Engine, InodeId) -> ubtrfs::Result<()> + Send + 'static,
+    ) {
         let shared = Arc::clone(&self.shared);
         self.slow.run(move || {
             let result = shared.inode(node).and_then(|id| work(&shared.engine, id).map_err(|error| errno(&error)));
@@ -103,11 +108,8 @@ impl Server {
             Err(error) if error.errno() == Errno::EXIST && !what.flags.contains(OFlags::EXCL) => {
                 let id = self.engine().lookup(dir, what.name).map_err(|error| errno(&error))?;
                 if what.flags.contains(OFlags::TRUNC) {
-                    let changes = SetAttributes {
-                        size: Some(0),
-                        kill_privileges: what.kill_suidgid,
-                        ..SetAttributes::default()
-                    };
+                    let changes =
+                        SetAttributes { size: Some(0), kill_privileges: what.kill_suidgid, ..SetAttributes::default() };
                     self.engine().set_attributes(id, &changes).map_err(|error| {
                         self.engine().forget(id, 1);
                         errno(&error)
@@ -341,9 +343,9 @@ impl Filesystem for Server {
 
     fn read(&self, _: &Caller<'_>, node: u64, what: &Read, reply: ReplyData) {
         self.count(Kind::Read);
-        let data = self.inode(node).and_then(|id| {
-            self.engine().read(id, what.offset, what.size as usize).map_err(|error| errno(&error))
-        });
+        let data = self
+            .inode(node)
+            .and_then(|id| self.engine().read(id, what.offset, what.size as usize).map_err(|error| errno(&error)));
         match data {
             Ok(data) => reply.data(&data),
             Err(errno) => reply.error(errno),

@@ -1,0 +1,215 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::size::parse_size;
+
+/// btrfs in user space: make, mount, check and look into btrfs volumes.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ubtrfs",
+    version,
+    after_help = "Exit status: 0 success, 1 failure, 2 wrong usage (of check: 2 could not check)."
+)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Mkfs(Mkfs),
+    Mount(Mount),
+    Umount(Umount),
+    Sync(Directory),
+    Stats(Stats),
+    Check(Check),
+    Info(Info),
+    Tree(Tree),
+    Ls(Ls),
+    Stat(Look),
+    Cat(Look),
+}
+
+/// Make a volume on a device or in an image file.
+#[derive(Debug, Args)]
+pub struct Mkfs {
+    /// Bytes of the volume (8G, 512M, …); an image file is made or resized to it.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub size: Option<u64>,
+    /// The volume's label, at most 255 bytes.
+    #[arg(short = 'L', long, value_name = "LABEL")]
+    pub label: Option<String>,
+    /// Checksum algorithm: crc32c, xxhash64, sha256 or blake2b.
+    #[arg(long, visible_alias = "checksum", value_name = "ALGORITHM", default_value = "crc32c")]
+    pub csum: String,
+    /// Bytes of a tree block: 4k to 64k, a power of two [default: 16k].
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
+    pub nodesize: Option<u64>,
+    /// Copies of data: single or dup [default: single].
+    #[arg(short, long, value_name = "PROFILE")]
+    pub data: Option<String>,
+    /// Copies of metadata: single or dup [default: dup].
+    #[arg(short, long, value_name = "PROFILE")]
+    pub metadata: Option<String>,
+    /// Let data and metadata share block groups, for very small volumes.
+    #[arg(short = 'M', long)]
+    pub mixed: bool,
+    /// Give block groups a tree of their own: large volumes are mounted faster.
+    #[arg(long)]
+    pub block_group_tree: bool,
+    /// Overwrite what is on the device.
+    #[arg(short, long)]
+    pub force: bool,
+    /// The device or image file.
+    #[arg(required = true, value_name = "DEVICE")]
+    pub devices: Vec<PathBuf>,
+}
+
+/// Mount a volume.
+#[derive(Debug, Args)]
+pub struct Mount {
+    /// Options, separated by commas: ro, rw, subvol=PATH, subvolid=ID, commit=SECONDS, memory=SIZE, nologreplay,
+    /// max_inline=SIZE, threads=N, fsname=NAME, allow_other, default_permissions, noatime, dev, suid, noexec and their
+    /// opposites.
+    #[arg(short, long = "options", value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// Stay in the foreground, and tell what happens.
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// This is the server in the background.
+    #[arg(long, hide = true)]
+    pub server: bool,
+    /// The devices (or image files) of the volume, then the directory to mount on.
+    #[arg(required = true, num_args = 2.., value_names = ["DEVICE", "DIR"])]
+    pub places: Vec<PathBuf>,
+}
+
+/// Unmount a volume; return when everything is durable and the device is free.
+#[derive(Debug, Args)]
+pub struct Umount {
+    /// The directory that it is mounted on.
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+}
+
+/// Make everything durable that was changed on a mounted volume.
+#[derive(Debug, Args)]
+pub struct Directory {
+    /// A directory of the mounted volume.
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+}
+
+/// Show what a mount has done so far.
+#[derive(Debug, Args)]
+pub struct Stats {
+    /// For programs.
+    #[arg(long)]
+    pub json: bool,
+    /// A directory of the mounted volume.
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+}
+
+/// Check a volume that is not mounted. Exit status: 0 clean, 1 faults were found, 2 it could not be checked.
+#[derive(Debug, Args)]
+pub struct Check {
+    /// For programs.
+    #[arg(long)]
+    pub json: bool,
+    /// Don't read the data to compare it with its checksums.
+    #[arg(long)]
+    pub no_data: bool,
+    /// All devices of the volume.
+    #[arg(required = true, value_name = "DEVICE")]
+    pub devices: Vec<PathBuf>,
+}
+
+/// Show what a volume is and what it holds.
+#[derive(Debug, Args)]
+pub struct Info {
+    /// For programs.
+    #[arg(long)]
+    pub json: bool,
+    /// All devices of the volume.
+    #[arg(required = true, value_name = "DEVICE")]
+    pub devices: Vec<PathBuf>,
+}
+
+/// Show the items of a volume's trees.
+#[derive(Debug, Args)]
+pub struct Tree {
+    /// The tree: its number or its name (root, extent, chunk, dev, fs, csum, uuid, free-space, block-group, log, …). Without it: all.
+    #[arg(short, long, value_name = "ID")]
+    pub tree: Option<String>,
+    /// All devices of the volume.
+    #[arg(required = true, value_name = "DEVICE")]
+    pub devices: Vec<PathBuf>,
+}
+
+/// What ls, stat and cat look at.
+#[derive(Debug, Args)]
+pub struct Place {
+    /// The subvolume that PATH begins in, by its path [default: the default subvolume].
+    #[arg(long, value_name = "PATH", conflicts_with = "subvolid")]
+    pub subvol: Option<String>,
+    /// The subvolume that PATH begins in, by its number.
+    #[arg(long, value_name = "ID")]
+    pub subvolid: Option<u64>,
+    /// Show a volume that holds a log as of its last commit, without the log.
+    #[arg(long)]
+    pub nologreplay: bool,
+    /// All devices of the volume, then the path in it.
+    #[arg(required = true, num_args = 2.., value_names = ["DEVICE", "PATH"])]
+    pub places: Vec<PathBuf>,
+}
+
+/// List a directory of a volume without mounting it.
+#[derive(Debug, Args)]
+pub struct Ls {
+    /// Show mode, links, owner, group, size and time.
+    #[arg(short)]
+    pub long: bool,
+    /// Show names that begin with a dot, too.
+    #[arg(short)]
+    pub all: bool,
+    /// List directories below, too.
+    #[arg(short = 'R')]
+    pub recursive: bool,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+/// Look at a file of a volume without mounting it: `stat` shows its attributes, `cat` its content.
+#[derive(Debug, Args)]
+pub struct Look {
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        use clap::CommandFactory;
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn mkfs_takes_sizes() {
+        let arguments = Arguments::try_parse_from(["ubtrfs", "mkfs", "--size", "8G", "-n", "32k", "image"]).unwrap();
+        let Command::Mkfs(mkfs) = arguments.command else { panic!() };
+        assert_eq!((mkfs.size, mkfs.nodesize), (Some(8 << 30), Some(32 << 10)));
+    }
+
+    #[test]
+    fn mount_needs_a_device_and_a_directory() {
+        assert!(Arguments::try_parse_from(["ubtrfs", "mount", "device"]).is_err());
+        assert!(Arguments::try_parse_from(["ubtrfs", "mount", "-o", "ro", "device", "dir"]).is_ok());
+    }
+}

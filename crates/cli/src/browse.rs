@@ -1,0 +1,265 @@
+//! `ubtrfs ls`, `stat` and `cat`: looking into a volume without mounting it, and without writing one byte.
+
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use ubtrfs::{Attributes, Filesystem, InodeId, Options};
+use ubtrfs_format::DirIndex;
+use ubtrfs_format::items::FileType;
+use ubtrfs_server::device_number;
+
+use crate::args::{Look, Ls, Place};
+use crate::device::{open_for_reading, volume};
+use crate::failure::{Failure, Result};
+use crate::path::{AtEnd, failure, find};
+use crate::show;
+
+/// Bytes that are read at once.
+const CHUNK: usize = 1 << 20;
+/// Entries that are listed at once.
+const BATCH: usize = 1024;
+
+/// A volume opened to look at, and the path in it.
+struct Opened<'a> {
+    fs: Arc<Filesystem>,
+    path: &'a [u8],
+}
+
+fn open(place: &Place) -> Result<Opened<'_>> {
+    let Some((path, devices)) = place.places.split_last() else {
+        return Err(Failure::new("a device and a path are needed"));
+    };
+    let reading = open_for_reading(devices)?;
+    let options = Options {
+        read_only: true,
+        no_log_replay: place.nologreplay,
+        subvolume: place.subvol.clone(),
+        subvolume_id: place.subvolid,
+        no_atime: true,
+        background_commits: false,
+        ..Options::default()
+    };
+    let fs = Filesystem::open(volume(devices, reading.devices)?, options).map_err(|error| {
+        Failure::about(devices.first().map_or_else(String::new, |path| path.display().to_string()), &error)
+    })?;
+    Ok(Opened { fs, path: path.as_os_str().as_bytes() })
+}
+
+/// `ubtrfs cat`
+pub fn cat(arguments: &Look) -> Result<()> {
+    let Opened { fs, path } = open(&arguments.place)?;
+    let id = find(&fs, path, AtEnd::Follow)?;
+    let mut out = io::stdout().lock();
+    let mut offset = 0;
+    loop {
+        let data = fs.read(id, offset, CHUNK).map_err(|error| failure(path, &error))?;
+        if data.is_empty() {
+            return out.flush().map_err(|error| Failure::output(&error));
+        }
+        out.write_all(&data).map_err(|error| Failure::output(&error))?;
+        offset += data.len() as u64;
+    }
+}
+
+/// `ubtrfs stat`
+pub fn stat(arguments: &Look) -> Result<()> {
+    let Opened { fs, path } = open(&arguments.place)?;
+    let id = find(&fs, path, AtEnd::Stay)?;
+    let failed = |error: &ubtrfs::Error| failure(path, error);
+    let attributes = fs.attributes(id).map_err(|error| failed(&error))?;
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        text.push_str(&format!("{name:<10} {value}\n"));
+    };
+    line("path", &show::bytes(path));
+    line("type", kind_name(attributes.file_type));
+    if attributes.file_type == FileType::Symlink {
+        line("target", &show::bytes(&fs.read_link(id).map_err(|error| failed(&error))?));
+    }
+    line("subvolume", &id.subvolume.to_string());
+    line("inode", &id.ino.to_string());
+    line("mode", &format!("{:04o} {}", attributes.mode & 0o7777, show::mode(attributes.mode)));
+    line("links", &attributes.nlink.to_string());
+    line("owner", &format!("{}:{}", attributes.uid, attributes.gid));
+    if matches!(attributes.file_type, FileType::CharDevice | FileType::BlockDevice) {
+        line("device", &device(&attributes));
+    }
+    line("size", &attributes.size.to_string());
+    line("blocks", &format!("{} of 512 bytes", attributes.blocks));
+    line("flags", &format!("{:#x}", attributes.flags));
+    line("accessed", &show::time(attributes.atime));
+    line("modified", &show::time(attributes.mtime));
+    line("changed", &show::time(attributes.ctime));
+    line("born", &show::time(attributes.btime));
+    for name in fs.list_xattrs(id).map_err(|error| failed(&error))? {
+        let value = fs.get_xattr(id, &name).map_err(|error| failed(&error))?;
+        line("xattr", &format!("{} = \"{}\"", show::bytes(&name), show::bytes(&value)));
+    }
+    io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
+}
+
+/// `ubtrfs ls`
+pub fn ls(arguments: &Ls) -> Result<()> {
+    let Opened { fs, path } = open(&arguments.place)?;
+    let id = find(&fs, path, if arguments.long { AtEnd::Stay } else { AtEnd::Follow })?;
+    let stdout = io::stdout();
+    let mut listing = Listing {
+        fs: &fs,
+        arguments,
+        terminal: stdout.is_terminal(),
+        out: BufWriter::new(stdout.lock()),
+        damaged: false,
+    };
+    let attributes = fs.attributes(id).map_err(|error| failure(path, &error))?;
+    if attributes.file_type == FileType::Directory {
+        listing.directories(path, id)?;
+    } else {
+        listing.row(path, id)?;
+    }
+    listing.out.flush().map_err(|error| Failure::output(&error))?;
+    if listing.damaged { Err(Failure::Said(1)) } else { Ok(()) }
+}
+
+struct Listing<'a> {
+    fs: &'a Filesystem,
+    arguments: &'a Ls,
+    terminal: bool,
+    out: BufWriter<io::StdoutLock<'a>>,
+    /// Something could not be shown.
+    damaged: bool,
+}
+
+impl Listing<'_> {
+    /// Lists a directory, and those below it if that is wanted.
+    fn directories(&mut self, path: &[u8], id: InodeId) -> Result<()> {
+        let mut waiting = vec![(path.to_vec(), id)];
+        let mut seen = std::collections::HashSet::new();
+        let mut first = true;
+        while let Some((path, id)) = waiting.pop() {
+            // A damaged volume may have a directory in itself.
+            if !seen.insert(id) {
+                continue;
+            }
+            if self.arguments.recursive {
+                let separator = if first { "" } else { "\n" };
+                let shown = self.shown(&path);
+                self.write(separator.as_bytes())?;
+                self.write(&shown)?;
+                self.write(b":\n")?;
+            }
+            first = false;
+            let below = self.directory(&path, id)?;
+            if self.arguments.recursive {
+                waiting.extend(below.into_iter().rev());
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists one directory; returns the directories in it.
+    fn directory(&mut self, path: &[u8], id: InodeId) -> Result<Vec<(Vec<u8>, InodeId)>> {
+        let mut below = Vec::new();
+        if self.arguments.all {
+            self.row(b".", id)?;
+            match self.fs.parent(id) {
+                Ok(parent) => self.row(b"..", parent)?,
+                Err(error) => self.complain(path, &error),
+            }
+        }
+        let mut after = DirIndex(0);
+        let last = DirIndex(u64::MAX);
+        loop {
+            let entries = match self.fs.list(id, after, last, BATCH) {
+                Ok(entries) => entries,
+                Err(error) => {
+                    self.complain(path, &error);
+                    return Ok(below);
+                }
+            };
+            for entry in &entries {
+                after = entry.index;
+                if entry.name.starts_with(b".") && !self.arguments.all {
+                    continue;
+                }
+                self.row(&entry.name, entry.inode)?;
+                if entry.file_type == FileType::Directory {
+                    let separator: &[u8] = if path.ends_with(b"/") { b"" } else { b"/" };
+                    below.push(([path, separator, &entry.name].concat(), entry.inode));
+                }
+            }
+            if entries.len() < BATCH {
+                return Ok(below);
+            }
+        }
+    }
+
+    fn row(&mut self, name: &[u8], id: InodeId) -> Result<()> {
+        let mut row = Vec::new();
+        if self.arguments.long {
+            let attributes = match self.fs.attributes(id) {
+                Ok(attributes) => attributes,
+                Err(error) => {
+                    self.complain(name, &error);
+                    return Ok(());
+                }
+            };
+            let size = if matches!(attributes.file_type, FileType::CharDevice | FileType::BlockDevice) {
+                device(&attributes)
+            } else {
+                attributes.size.to_string()
+            };
+            let Attributes { mode, nlink, uid, gid, mtime, .. } = attributes;
+            row.extend(
+                format!("{} {nlink:>3} {uid:>5} {gid:>5} {size:>12} {} ", show::mode(mode), show::time(mtime)).bytes(),
+            );
+            row.extend(self.shown(name));
+            if attributes.file_type == FileType::Symlink {
+                match self.fs.read_link(id) {
+                    Ok(target) => {
+                        row.extend(b" -> ");
+                        row.extend(self.shown(&target));
+                    }
+                    Err(error) => self.complain(name, &error),
+                }
+            }
+        } else {
+            row.extend(self.shown(name));
+        }
+        row.push(b'\n');
+        self.write(&row)
+    }
+
+    /// A name as it is, or, on a terminal, without what could confuse it.
+    fn shown(&self, name: &[u8]) -> Vec<u8> {
+        if self.terminal { show::bytes(name).into_bytes() } else { name.to_vec() }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.out.write_all(bytes).map_err(|error| Failure::output(&error))
+    }
+
+    /// Says what can't be shown, and goes on.
+    fn complain(&mut self, name: &[u8], error: &ubtrfs::Error) {
+        self.damaged = true;
+        let _ = failure(name, error).report();
+    }
+}
+
+fn device(attributes: &Attributes) -> String {
+    let number = device_number::from_disk(attributes.rdev);
+    format!("{}, {}", number >> 8 & 0xfff, number & 0xff | number >> 12 & 0xf_ff00)
+}
+
+fn kind_name(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Regular => "file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "symbolic link",
+        FileType::CharDevice => "character device",
+        FileType::BlockDevice => "block device",
+        FileType::Fifo => "fifo",
+        FileType::Socket => "socket",
+        _ => "unknown",
+    }
+}

@@ -1,0 +1,113 @@
+//! `ubtrfs check`: all structures and data of a volume that is not mounted.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::Mutex;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use ubtrfs_check::{Options, Progress, Report, check};
+
+use crate::args;
+use crate::device::open_for_reading;
+use crate::failure::{Failure, Result};
+use crate::size::show_size;
+
+/// The exit status of a check that found faults.
+const FAULTY: u8 = 1;
+/// The exit status of a check that could not be made.
+const NOT_CHECKED: u8 = 2;
+
+/// `ubtrfs check`
+pub fn run(arguments: &args::Check) -> Result<()> {
+    let reading = open_for_reading(&arguments.devices).map_err(|failure| failure.with_status(NOT_CHECKED))?;
+    let bar = Bar::new();
+    let options = Options { data_checksums: !arguments.no_data, progress: Some(&bar), ..Options::default() };
+    let checked = check(&reading.devices, &options);
+    bar.clear();
+    let report = checked.map_err(|error| {
+        let device = arguments.devices.first().map(|path| path.display().to_string()).unwrap_or_default();
+        Failure::about(device, &error).with_status(NOT_CHECKED)
+    })?;
+    let text = if arguments.json { as_json(&report)? } else { as_text(&report) };
+    let said = io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error));
+    if report.is_clean() {
+        return said;
+    }
+    // Whether or not somebody read all of it: there are faults.
+    said.or_else(|failure| if matches!(failure, Failure::OutputClosed) { Ok(()) } else { Err(failure) })?;
+    Err(Failure::Said(FAULTY))
+}
+
+fn as_json(report: &Report) -> Result<String> {
+    let mut value = serde_json::to_value(report).map_err(|error| Failure::of(&error))?;
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("clean".into(), report.is_clean().into());
+    }
+    serde_json::to_string_pretty(&value).map(|text| text + "\n").map_err(|error| Failure::of(&error))
+}
+
+fn as_text(report: &Report) -> String {
+    let mut lines = Vec::new();
+    lines.extend(report.faults.iter().map(|fault| format!("fault: {fault}")));
+    let more = |count: u64, kept: usize, what: &str| {
+        (count > kept as u64).then(|| format!("… and {} more {what}", count - kept as u64))
+    };
+    lines.extend(more(report.fault_count, report.faults.len(), "faults"));
+    lines.extend(report.warnings.iter().map(|warning| format!("warning: {warning}")));
+    lines.extend(more(report.warning_count, report.warnings.len(), "warnings"));
+    lines.extend(report.not_compared.iter().map(|what| format!("not compared, because of the faults: {what}")));
+    let stats = &report.stats;
+    lines.push(format!(
+        "{} trees, {} blocks, {} extents, {} subvolumes, {} inodes, {} names, {} of data compared",
+        stats.trees,
+        stats.blocks,
+        stats.extents,
+        stats.subvolumes,
+        stats.inodes,
+        stats.entries,
+        show_size(stats.data_bytes)
+    ));
+    if stats.has_log {
+        lines.push("the volume holds a log, which the next mount replays".into());
+    }
+    lines.push(match report.fault_count {
+        0 => "no fault found".into(),
+        1 => "1 fault found".into(),
+        count => format!("{count} faults found"),
+    });
+    lines.join("\n") + "\n"
+}
+
+/// A progress bar, where there is a terminal to show it.
+struct Bar {
+    bar: ProgressBar,
+    phase: Mutex<&'static str>,
+}
+
+impl Bar {
+    fn new() -> Self {
+        let target =
+            if io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(None, target);
+        if let Ok(style) = ProgressStyle::with_template("{msg:<24} {wide_bar} {percent:>3} %") {
+            bar.set_style(style);
+        }
+        Self { bar, phase: Mutex::new("") }
+    }
+
+    fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Progress for Bar {
+    fn report(&self, phase: &'static str, done: u64, total: u64) {
+        if let Ok(mut last) = self.phase.lock()
+            && *last != phase
+        {
+            *last = phase;
+            self.bar.set_message(phase);
+        }
+        self.bar.set_length(total.max(done).max(1));
+        self.bar.set_position(done);
+    }
+}

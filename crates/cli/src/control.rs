@@ -1,0 +1,115 @@
+//! Talking to the server of a mount: `sync` and `stats`, and what `umount` needs.
+
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::io::Errno;
+use ubtrfs_server::control::{Report, STATS, SYNC};
+
+use crate::args;
+use crate::failure::{Failure, Result};
+use crate::mount_table::{self, Mounted};
+
+/// Room for an answer.
+const ROOM: usize = 64 << 10;
+
+/// `ubtrfs sync`
+pub fn sync(arguments: &args::Directory) -> Result<()> {
+    let path = &arguments.directory;
+    ask(path, SYNC).map(drop).map_err(|errno| failure(path, errno))
+}
+
+/// `ubtrfs stats`
+pub fn stats(arguments: &args::Stats) -> Result<()> {
+    let path = &arguments.directory;
+    let answer = ask(path, STATS).map_err(|errno| failure(path, errno))?;
+    let mut out = std::io::stdout().lock();
+    if arguments.json {
+        return out.write_all(&answer).and_then(|()| writeln!(out)).map_err(|error| Failure::output(&error));
+    }
+    let report: serde_json::Value =
+        serde_json::from_slice(&answer).map_err(|error| Failure::about(path.display(), &error))?;
+    let mut text = String::new();
+    show(&mut text, "", &report);
+    out.write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
+}
+
+/// What the server of the mount at `path` says of itself.
+pub fn report(path: &Path) -> std::result::Result<Report, Errno> {
+    serde_json::from_slice(&ask(path, STATS)?).map_err(|_| Errno::PROTO)
+}
+
+/// Makes everything durable on the mount at `path`.
+pub fn sync_mount(path: &Path) -> std::result::Result<(), Errno> {
+    ask(path, SYNC).map(drop)
+}
+
+fn ask(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> {
+    let mut answer = vec![0; ROOM];
+    match rustix::fs::getxattr(path, name, &mut answer[..]) {
+        Ok(length) => {
+            answer.truncate(length);
+            Ok(answer)
+        }
+        Err(Errno::ACCESS) if rustix::process::geteuid().is_root() => ask_as_owner(path, name),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Without `allow_other` not even root may look into another user's mount: asks in that user's name.
+fn ask_as_owner(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> {
+    let mounted = mount_table::resolve(path).ok().and_then(|path| mount_table::mounted_on(&path).ok()).flatten();
+    let Some(Mounted { user: Some(user), group: Some(group), .. }) = mounted else { return Err(Errno::ACCESS) };
+    if user == 0 {
+        return Err(Errno::ACCESS);
+    }
+    let mut command = Command::new("/proc/self/exe");
+    match name {
+        SYNC => command.arg("sync"),
+        _ => command.args(["stats", "--json"]),
+    };
+    let output = command.arg("--").arg(path).uid(user).gid(group).stdin(Stdio::null()).output();
+    match output {
+        Ok(output) if output.status.success() => Ok(output.stdout),
+        _ => Err(Errno::IO),
+    }
+}
+
+/// Why the server at `path` doesn't answer.
+pub fn failure(path: &Path, errno: Errno) -> Failure {
+    let path = path.display();
+    Failure::new(match errno {
+        Errno::OPNOTSUPP | Errno::NODATA => format!("{path} is not on a volume that ubtrfs has mounted"),
+        Errno::NOTCONN => format!("{path}: the server of this mount is no more; `ubtrfs umount` clears the mount"),
+        Errno::ACCESS => format!("{path}: permission denied"),
+        Errno::NOENT => format!("{path}: no such file or directory"),
+        errno => format!("{path}: {}", crate::failure::chain(&std::io::Error::from(errno))),
+    })
+}
+
+/// Lines of names and values; names of nested ones are joined by dots.
+fn show(text: &mut String, prefix: &str, value: &serde_json::Value) {
+    use std::fmt::Write;
+    match value {
+        serde_json::Value::Object(fields) => {
+            for (name, value) in fields {
+                let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+                show(text, &name, value);
+            }
+        }
+        serde_json::Value::Array(values) => {
+            for value in values {
+                show(text, prefix, value);
+            }
+        }
+        serde_json::Value::Null => {}
+        serde_json::Value::String(value) => {
+            let _ = writeln!(text, "{prefix:<28} {value}");
+        }
+        value => {
+            let _ = writeln!(text, "{prefix:<28} {value}");
+        }
+    }
+}

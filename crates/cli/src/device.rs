@@ -1,0 +1,77 @@
+//! Opening devices for the commands that don't mount.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use ubtrfs_volume::{Device, Error, Exclusive, FileDevice, OpenMode, OpenOptions as VolumeOptions, Volume};
+
+use crate::failure::{Failure, Result};
+
+/// Whether the path is a block device.
+pub fn is_block(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
+}
+
+/// Claims a block device: while the result lives, nobody mounts it, and nobody has it mounted.
+pub fn claim(path: &Path) -> Result<File> {
+    let flags = (OFlags::EXCL | OFlags::CLOEXEC).bits() as i32;
+    OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|error| {
+        if Errno::from_io_error(&error) == Some(Errno::BUSY) {
+            Failure::of(&Error::Held { path: path.into() })
+        } else {
+            Failure::of(&Error::Open { path: path.into(), source: error })
+        }
+    })
+}
+
+/// Devices opened for reading, and what keeps others from writing to them meanwhile.
+pub struct Reading {
+    /// The devices.
+    pub devices: Vec<Arc<dyn Device>>,
+    _claims: Vec<File>,
+}
+
+/// Opens devices for reading only, and refuses those that somebody has mounted.
+pub fn open_for_reading(paths: &[PathBuf]) -> Result<Reading> {
+    let mut reading = Reading { devices: Vec::new(), _claims: Vec::new() };
+    for path in paths {
+        let device = FileDevice::open(path, OpenMode::ReadOnly, Exclusive::Yes).map_err(|error| Failure::of(&error))?;
+        if is_block(path) {
+            reading._claims.push(claim(path)?);
+        }
+        reading.devices.push(Arc::new(device));
+    }
+    Ok(reading)
+}
+
+/// Opens devices for reading only, mounted or not: what is read may be changing.
+pub fn open_for_a_glance(paths: &[PathBuf]) -> Result<Vec<Arc<dyn Device>>> {
+    paths
+        .iter()
+        .map(|path| {
+            FileDevice::open(path, OpenMode::ReadOnly, Exclusive::No)
+                .map(|device| Arc::new(device) as Arc<dyn Device>)
+                .map_err(|error| Failure::of(&error))
+        })
+        .collect()
+}
+
+/// The volume on these devices, for reading only.
+pub fn volume(paths: &[PathBuf], devices: Vec<Arc<dyn Device>>) -> Result<Arc<Volume>> {
+    let volume = Volume::open(devices, VolumeOptions { read_only: true });
+    volume.map(Arc::new).map_err(|error| about_volume(paths, &error))
+}
+
+/// What is wrong with the volume on these devices.
+pub fn about_volume(paths: &[PathBuf], error: &Error) -> Failure {
+    match (paths, error) {
+        // These name the device themselves.
+        (_, Error::Open { .. } | Error::Held { .. } | Error::NotADevice { .. }) => Failure::of(error),
+        ([path, ..], _) => Failure::about(path.display(), error),
+        ([], _) => Failure::of(error),
+    }
+}

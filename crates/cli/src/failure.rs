@@ -1,0 +1,105 @@
+//! How a command fails: a sentence on the standard error stream and an exit status.
+
+use std::error::Error;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// Why a command failed.
+#[derive(Debug)]
+pub enum Failure {
+    /// What a person reads, and the exit status.
+    Sentence(String, u8),
+    /// Everything has been said; only the exit status is left.
+    Said(u8),
+    /// Whoever read our output went away: no failure of ours.
+    OutputClosed,
+}
+
+/// The result of a command.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+/// The exit status of what failed.
+const FAILED: u8 = 1;
+
+impl Failure {
+    /// Fails with this sentence.
+    pub fn new(sentence: impl Into<String>) -> Self {
+        Self::Sentence(sentence.into(), FAILED)
+    }
+
+    /// Fails with what an error says, and what it says of its causes.
+    pub fn of(error: &dyn Error) -> Self {
+        Self::new(chain(error))
+    }
+
+    /// Fails with what an error says of `subject`.
+    pub fn about(subject: impl std::fmt::Display, error: &dyn Error) -> Self {
+        Self::new(format!("{subject}: {}", chain(error)))
+    }
+
+    /// The same with another exit status.
+    pub fn with_status(self, status: u8) -> Self {
+        match self {
+            Self::Sentence(sentence, _) => Self::Sentence(sentence, status),
+            Self::Said(_) => Self::Said(status),
+            Self::OutputClosed => Self::OutputClosed,
+        }
+    }
+
+    /// Fails because writing the output failed.
+    pub fn output(error: &io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            Self::OutputClosed
+        } else {
+            Self::about("standard output", error)
+        }
+    }
+
+    /// Says it, and gives the exit status.
+    pub fn report(self) -> ExitCode {
+        match self {
+            Self::Sentence(sentence, status) => {
+                let _ = writeln!(io::stderr(), "ubtrfs: {sentence}");
+                status.into()
+            }
+            Self::Said(status) => status.into(),
+            Self::OutputClosed => ExitCode::SUCCESS,
+        }
+    }
+}
+
+/// What an error and its causes say, each once.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = plain(&error.to_string());
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        cause = error.source();
+    }
+    plain(&text)
+}
+
+/// Without the numbers that the standard library adds to the system's errors.
+fn plain(text: &str) -> String {
+    match text.rsplit_once(" (os error ") {
+        Some((before, after)) if after.ends_with(')') => before.to_owned(),
+        _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_said_once_and_without_numbers() {
+        let missing = io::Error::from_raw_os_error(2);
+        assert_eq!(chain(&missing), "No such file or directory");
+        let open = ubtrfs_volume::Error::Open { path: "/x".into(), source: io::Error::from_raw_os_error(2) };
+        assert_eq!(chain(&open), "cannot open /x: No such file or directory");
+    }
+}

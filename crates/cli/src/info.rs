@@ -1,0 +1,280 @@
+//! `ubtrfs info`: what a volume is and what it holds.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use serde::Serialize;
+use ubtrfs_format::items::{BlockGroupItem, FileType, RootFlags, RootItem, RootRef, dir_entries, inode_refs};
+use ubtrfs_format::{CompatRo, Ino, ItemType, Key, Superblock, TreeId, name_hash};
+use ubtrfs_tree::Snapshot;
+use ubtrfs_volume::Volume;
+
+use crate::args;
+use crate::device::{open_for_a_glance, volume};
+use crate::failure::{Failure, Result};
+use crate::show;
+use crate::size::show_size;
+use crate::trees::Trees;
+
+/// Names on a path that is made up for a subvolume; a damaged volume may have a loop.
+const MOST_NAMES: usize = 4096;
+
+/// What `--json` shows.
+#[derive(Debug, Serialize)]
+struct Info {
+    label: String,
+    uuid: String,
+    metadata_uuid: Option<String>,
+    generation: u64,
+    total_bytes: u64,
+    used_bytes: u64,
+    node_size: u32,
+    sector_size: u32,
+    checksum: &'static str,
+    incompat_features: Vec<String>,
+    compat_ro_features: Vec<String>,
+    flags: Vec<String>,
+    has_log: bool,
+    devices: Vec<Device>,
+    block_groups: Vec<Groups>,
+    default_subvolume: u64,
+    subvolumes: Vec<Subvolume>,
+}
+
+#[derive(Debug, Serialize)]
+struct Device {
+    id: u64,
+    uuid: String,
+    total_bytes: u64,
+    /// In chunks.
+    allocated_bytes: u64,
+}
+
+/// All block groups of one type and profile.
+#[derive(Debug, Default, Serialize)]
+struct Groups {
+    kind: String,
+    profile: String,
+    count: u64,
+    total_bytes: u64,
+    used_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Subvolume {
+    id: u64,
+    /// From the top level; absent if it can't be found out.
+    path: Option<String>,
+    generation: u64,
+    uuid: String,
+    parent_uuid: String,
+    read_only: bool,
+    /// It is being deleted.
+    dead: bool,
+}
+
+/// `ubtrfs info`
+pub fn run(arguments: &args::Info) -> Result<()> {
+    let devices = open_for_a_glance(&arguments.devices)?;
+    let volume = volume(&arguments.devices, devices)?;
+    let trees = Trees::new(&volume);
+    let info = gather(&volume, &trees)?;
+    let text = if arguments.json {
+        serde_json::to_string_pretty(&info).map_err(|error| Failure::of(&error))? + "\n"
+    } else {
+        as_text(&info)
+    };
+    io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
+}
+
+fn gather(volume: &Volume, trees: &Trees) -> Result<Info> {
+    let superblock = trees.superblock();
+    let fsid = superblock.fsid;
+    Ok(Info {
+        label: show::bytes(superblock.label_bytes()),
+        uuid: fsid.to_string(),
+        metadata_uuid: (superblock.metadata_fsid() != fsid).then(|| superblock.metadata_fsid().to_string()),
+        generation: superblock.generation.0,
+        total_bytes: superblock.total_bytes,
+        used_bytes: superblock.bytes_used,
+        node_size: superblock.node_size,
+        sector_size: superblock.sector_size,
+        checksum: superblock.checksum.name(),
+        incompat_features: superblock.incompat.names(),
+        compat_ro_features: superblock.compat_ro.names(),
+        flags: superblock.flags.names(),
+        has_log: superblock.log_root.0 != 0,
+        devices: devices(volume),
+        block_groups: block_groups(volume, trees)?,
+        default_subvolume: default_subvolume(trees, superblock)?,
+        subvolumes: subvolumes(trees)?,
+    })
+}
+
+fn devices(volume: &Volume) -> Vec<Device> {
+    let devices = volume.devices().into_iter();
+    devices
+        .map(|item| Device {
+            id: item.devid.0,
+            uuid: item.uuid.to_string(),
+            total_bytes: item.total_bytes,
+            allocated_bytes: item.bytes_used,
+        })
+        .collect()
+}
+
+fn block_groups(volume: &Volume, trees: &Trees) -> Result<Vec<Groups>> {
+    let tree = if trees.superblock().compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
+        TreeId::BLOCK_GROUP
+    } else {
+        TreeId::EXTENT
+    };
+    let items = trees.root_item(tree)?.map(|item| trees.described(tree, &item));
+    let mut groups: BTreeMap<(u64, u64), Groups> = BTreeMap::new();
+    for (start, chunk) in volume.chunks() {
+        let flags = chunk.flags;
+        let group = groups.entry((flags.types().0, flags.profile().0)).or_default();
+        group.kind = flags.type_name().into();
+        group.profile = flags.profile_name().into();
+        group.count += 1;
+        group.total_bytes = group.total_bytes.saturating_add(chunk.length);
+        let key = Key::new(start.0, ItemType::BLOCK_GROUP_ITEM, chunk.length);
+        let item = match &items {
+            Some(tree) => tree.get(&key).map_err(|error| Failure::of(&error))?,
+            None => None,
+        };
+        if let Some(item) = item {
+            let used = BlockGroupItem::parse(&item).map_err(|error| Failure::about(key, &error))?.used;
+            group.used_bytes = group.used_bytes.saturating_add(used);
+        }
+    }
+    Ok(groups.into_values().collect())
+}
+
+fn default_subvolume(trees: &Trees, superblock: &Superblock) -> Result<u64> {
+    let key = Key::new(superblock.root_dir_objectid, ItemType::DIR_ITEM, name_hash(b"default"));
+    let item = trees.root_tree().get(&key).map_err(|error| Failure::of(&error))?;
+    let entry = item.as_deref().and_then(|item| {
+        dir_entries(item).flatten().find(|entry| entry.name == b"default" && entry.file_type == FileType::Directory)
+    });
+    Ok(entry.map_or(TreeId::FS.0, |entry| entry.location.objectid))
+}
+
+fn subvolumes(trees: &Trees) -> Result<Vec<Subvolume>> {
+    let mut subvolumes = Vec::new();
+    for item in trees.root_tree().range(Key::MIN..=Key::MAX) {
+        let item = item.map_err(|error| Failure::of(&error))?;
+        let (key, id) = (item.key, TreeId(item.key.objectid));
+        if key.item_type != ItemType::ROOT_ITEM || !id.is_subvolume() {
+            continue;
+        }
+        let root = RootItem::parse(&item).map_err(|error| Failure::about(key, &error))?;
+        subvolumes.push(Subvolume {
+            id: id.0,
+            path: path(trees, id).map(|path| show::bytes(&path)),
+            generation: root.generation.0,
+            uuid: root.uuid.to_string(),
+            parent_uuid: root.parent_uuid.to_string(),
+            read_only: root.flags & RootFlags::RDONLY != 0,
+            dead: root.refs == 0,
+        });
+    }
+    Ok(subvolumes)
+}
+
+/// The path of a subvolume from the top level, if all of it can be found.
+fn path(trees: &Trees, id: TreeId) -> Option<Vec<u8>> {
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    let mut at = id;
+    while at != TreeId::FS {
+        let range = Key::new(at.0, ItemType::ROOT_BACKREF, 0)..=Key::new(at.0, ItemType::ROOT_BACKREF, u64::MAX);
+        let item = trees.root_tree().range(range).next()?.ok()?;
+        let entry = RootRef::parse(&item).ok()?;
+        names.push(entry.name.to_vec());
+        at = TreeId(item.key.offset);
+        let tree = trees.described(at, &trees.root_item(at).ok()??);
+        let mut dir = entry.dirid;
+        while dir != Ino::ROOT_DIR {
+            let (parent, name) = name_of(&tree, dir)?;
+            names.push(name);
+            dir = parent;
+            if names.len() > MOST_NAMES {
+                return None;
+            }
+        }
+        if names.len() > MOST_NAMES {
+            return None;
+        }
+    }
+    names.reverse();
+    Some([b"/", names.join(&b'/').as_slice()].concat())
+}
+
+/// A directory's parent and its name there.
+fn name_of(tree: &Snapshot, dir: Ino) -> Option<(Ino, Vec<u8>)> {
+    let range = Key::new(dir.0, ItemType::INODE_REF, 0)..=Key::new(dir.0, ItemType::INODE_REF, u64::MAX);
+    let item = tree.range(range).next()?.ok()?;
+    let name = inode_refs(&item).next()?.ok()?.name.to_vec();
+    Some((Ino(item.key.offset), name))
+}
+
+fn as_text(info: &Info) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| {
+        let _ = writeln!(text, "{name:<18} {value}");
+    };
+    let or_none = |names: &[String]| if names.is_empty() { "none".to_owned() } else { names.join(" ") };
+    line("label", if info.label.is_empty() { "none" } else { &info.label });
+    line("uuid", &info.uuid);
+    if let Some(uuid) = &info.metadata_uuid {
+        line("metadata uuid", uuid);
+    }
+    line("generation", &info.generation.to_string());
+    line("size", &format!("{} ({} bytes)", show_size(info.total_bytes), info.total_bytes));
+    line("used", &format!("{} ({} bytes)", show_size(info.used_bytes), info.used_bytes));
+    line("node size", &info.node_size.to_string());
+    line("sector size", &info.sector_size.to_string());
+    line("checksum", info.checksum);
+    line("incompat", &or_none(&info.incompat_features));
+    line("compat_ro", &or_none(&info.compat_ro_features));
+    line("flags", &or_none(&info.flags));
+    line("log", if info.has_log { "yes" } else { "no" });
+    for device in &info.devices {
+        line(
+            &format!("device {}", device.id),
+            &format!(
+                "{}, {} of it in chunks, uuid {}",
+                show_size(device.total_bytes),
+                show_size(device.allocated_bytes),
+                device.uuid
+            ),
+        );
+    }
+    for group in &info.block_groups {
+        line(
+            &format!("{} {}", group.kind, group.profile),
+            &format!(
+                "{} used of {} in {} block groups",
+                show_size(group.used_bytes),
+                show_size(group.total_bytes),
+                group.count
+            ),
+        );
+    }
+    for subvolume in &info.subvolumes {
+        let mut value = subvolume.path.clone().unwrap_or_else(|| "path unknown".into());
+        let _ = write!(value, ", generation {}", subvolume.generation);
+        for (holds, what) in [
+            (subvolume.read_only, "read-only"),
+            (subvolume.dead, "being deleted"),
+            (subvolume.id == info.default_subvolume, "default"),
+        ] {
+            if holds {
+                let _ = write!(value, ", {what}");
+            }
+        }
+        line(&format!("subvolume {}", subvolume.id), &value);
+    }
+    text
+}

@@ -1,0 +1,147 @@
+//! `ubtrfs mkfs`: a new volume on a device or in an image file.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use ubtrfs_format::{ChecksumType, Physical};
+use ubtrfs_mkfs::{Medium, MkfsOptions, Profile, existing_signature, layout};
+use ubtrfs_volume::{Buffer, Device, DeviceWrite, Exclusive, FileDevice, OpenMode};
+
+use crate::args;
+use crate::failure::{Failure, Result};
+use crate::size::show_size;
+
+/// `ubtrfs mkfs`
+pub fn run(arguments: &args::Mkfs) -> Result<()> {
+    let [path] = arguments.devices.as_slice() else {
+        return Err(Failure::new("volumes of several devices can't be made yet: give one device"));
+    };
+    // What is wrong with the options shows before anything is touched; the size is looked at again below.
+    let options = options(arguments)?;
+    let made = prepare(path, arguments)?;
+    let written = write(path, arguments, options);
+    if written.is_err() && made {
+        let _ = std::fs::remove_file(path);
+    }
+    written
+}
+
+fn options(arguments: &args::Mkfs) -> Result<MkfsOptions> {
+    let mut options = MkfsOptions::new(arguments.size.unwrap_or_default());
+    options.label = arguments.label.clone().unwrap_or_default().into_bytes();
+    options.checksum = checksum(&arguments.csum)?;
+    options.node_size = match arguments.nodesize {
+        None => None,
+        Some(bytes) => {
+            Some(u32::try_from(bytes).map_err(|_| Failure::new(format!("node size {bytes} is impossible")))?)
+        }
+    };
+    options.data_profile = arguments.data.as_deref().map(profile).transpose()?;
+    options.metadata_profile = arguments.metadata.as_deref().map(profile).transpose()?;
+    options.mixed = arguments.mixed;
+    options.block_group_tree = arguments.block_group_tree;
+    Ok(options)
+}
+
+fn checksum(name: &str) -> Result<ChecksumType> {
+    match name.to_ascii_lowercase().as_str() {
+        "crc32c" => Ok(ChecksumType::Crc32c),
+        "xxhash" | "xxhash64" => Ok(ChecksumType::XxHash64),
+        "sha256" => Ok(ChecksumType::Sha256),
+        "blake2" | "blake2b" => Ok(ChecksumType::Blake2b),
+        _ => Err(Failure::new(format!("unknown checksum algorithm '{name}': crc32c, xxhash64, sha256 or blake2b"))),
+    }
+}
+
+fn profile(name: &str) -> Result<Profile> {
+    match name.to_ascii_lowercase().as_str() {
+        "single" => Ok(Profile::Single),
+        "dup" => Ok(Profile::Dup),
+        _ => Err(Failure::new(format!("unknown profile '{name}': single or dup"))),
+    }
+}
+
+/// Makes the image file if there is none; returns whether it did.
+fn prepare(path: &Path, arguments: &args::Mkfs) -> Result<bool> {
+    let failed = |error: io::Error| Failure::about(path.display(), &error);
+    match std::fs::metadata(path) {
+        Ok(_) => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let Some(size) = arguments.size else {
+                return Err(Failure::new(format!("{} does not exist; --size SIZE makes it", path.display())));
+            };
+            let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
+            file.set_len(size).map_err(|error| {
+                let _ = std::fs::remove_file(path);
+                failed(error)
+            })?;
+            Ok(true)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn write(path: &Path, arguments: &args::Mkfs, mut options: MkfsOptions) -> Result<()> {
+    let shown = path.display();
+    let failed = |error: io::Error| Failure::about(path.display(), &error);
+    let open = || FileDevice::open(path, OpenMode::ReadWrite, Exclusive::Yes).map_err(|error| Failure::of(&error));
+    let mut device = open()?;
+    if !arguments.force {
+        let found = existing_signature(&mut |at, buffer| device.read_at(Physical(at), buffer)).map_err(failed)?;
+        if let Some(found) = found {
+            return Err(Failure::new(format!("{shown} holds a {found}: -f overwrites it")));
+        }
+    }
+    if let Some(size) = arguments.size {
+        let is_block = std::fs::metadata(path).map_err(failed)?.file_type().is_block_device();
+        if is_block && size > device.size() {
+            return Err(Failure::new(format!("{shown} has only {} bytes", device.size())));
+        }
+        options.total_bytes = size;
+        // Before the file changes, what is asked for must be possible.
+        layout(&options).map_err(|error| Failure::about(path.display(), &error))?;
+        if !is_block && size != device.size() {
+            let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
+            file.set_len(size).map_err(failed)?;
+            drop(device);
+            device = open()?;
+        }
+    } else {
+        options.total_bytes = device.size();
+    }
+    let layout = layout(&options).map_err(|error| Failure::about(path.display(), &error))?;
+    layout.write(&mut DeviceMedium(&device)).map_err(failed)?;
+    println!("{shown}: a btrfs of {} with the id {}", show_size(options.total_bytes), options.fsid);
+    Ok(())
+}
+
+/// A device that a layout is written to.
+struct DeviceMedium<'a>(&'a FileDevice);
+
+impl Medium for DeviceMedium<'_> {
+    fn write_at(&mut self, at: Physical, bytes: &[u8]) -> io::Result<()> {
+        let mut data = Buffer::zeroed(bytes.len());
+        data.copy_from_slice(bytes);
+        self.0.submit(vec![DeviceWrite { at, data: data.share() }]).wait()
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_algorithms_and_profiles_are_known() {
+        assert_eq!(checksum("SHA256").unwrap(), ChecksumType::Sha256);
+        assert_eq!(checksum("xxhash").unwrap(), ChecksumType::XxHash64);
+        assert!(checksum("md5").is_err());
+        assert_eq!(profile("DUP").unwrap(), Profile::Dup);
+        assert!(profile("raid1").is_err());
+    }
+}

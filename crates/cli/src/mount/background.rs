@@ -1,0 +1,77 @@
+//! The server in the background. It is this program again, started with one more argument: threads and rings don't survive
+//! a fork, so nothing is opened before. It tells over its standard output that the mount is ready; until then its errors
+//! go where ours go, and its exit status becomes ours.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::BorrowedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use rustix::io::FdFlags;
+
+use super::log;
+use super::serve::Job;
+use crate::failure::{Failure, Result};
+
+const READY: &str = "ready";
+
+/// Starts the server, and returns when the mount is ready.
+pub fn start(options: &[String], job: &Job) -> Result<()> {
+    let failed = |error: io::Error| Failure::about("the server can't be started", &error);
+    keep_descriptors();
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("ubtrfs").args(["mount", "--server"]);
+    for list in options {
+        command.arg(format!("--options={list}"));
+    }
+    command.args(&job.devices).arg(&job.directory);
+    let mut server = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
+    let mut line = String::new();
+    if let Some(output) = server.stdout.take() {
+        BufReader::new(output).read_line(&mut line).map_err(failed)?;
+    }
+    if line.trim_end() == READY {
+        return Ok(());
+    }
+    let status = server.wait().map_err(failed)?;
+    match status.code() {
+        Some(code) if code != 0 => Err(Failure::Said(u8::try_from(code).unwrap_or(1))),
+        Some(_) => Err(Failure::new("the volume was unmounted at once")),
+        None => Err(Failure::new(format!("the server ended before the mount was ready: {status}"))),
+    }
+}
+
+/// Keeps from the server what we inherited: it would hold files, locks and pipes open for as long as the mount lasts.
+fn keep_descriptors() {
+    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
+    let numbers = open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    for number in numbers.filter(|number| *number > 2) {
+        // SAFETY: the descriptor is only marked; if it has been closed meanwhile (the directory's own), the call fails.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+        let _ = rustix::io::fcntl_setfd(descriptor, FdFlags::CLOEXEC);
+    }
+}
+
+/// Leaves the session and the directory of whoever started us.
+pub fn detach() -> Result<()> {
+    // The program was started by its link in /proc, whose name is "exe".
+    let _ = rustix::thread::set_name(c"ubtrfs");
+    let failed = |error: rustix::io::Errno| Failure::about("the server can't detach", &io::Error::from(error));
+    rustix::process::setsid().map_err(failed)?;
+    rustix::process::chdir("/").map_err(failed)
+}
+
+/// Says that the mount is ready, and lets go of the terminal.
+pub fn ready() -> Result<()> {
+    let failed = |error: io::Error| Failure::about("the server can't report", &error);
+    let null: File = OpenOptions::new().read(true).write(true).open("/dev/null").map_err(failed)?;
+    log::leave_terminal();
+    // Whoever waited for it may be gone; the mount stays.
+    let mut out = io::stdout();
+    let _ = writeln!(out, "{READY}").and_then(|()| out.flush());
+    let failed = |error: rustix::io::Errno| failed(error.into());
+    rustix::stdio::dup2_stdin(&null).map_err(failed)?;
+    rustix::stdio::dup2_stdout(&null).map_err(failed)?;
+    rustix::stdio::dup2_stderr(&null).map_err(failed)
+}

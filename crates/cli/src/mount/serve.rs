@@ -1,0 +1,216 @@
+//! A mount from its beginning to its end.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ubtrfs::{Filesystem, Options};
+use ubtrfs_fuse::mount::{Mount, MountError, MountKind, MountOptions, Source, Unmount, is_dead};
+use ubtrfs_fuse::{Device as FuseDevice, Session};
+use ubtrfs_server::{MountFacts, Server, config};
+use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode, OpenOptions, Volume};
+
+use super::ending;
+use super::options::MountRequest;
+use crate::device::{about_volume, claim, is_block};
+use crate::failure::{Failure, Result};
+
+/// What is to be mounted where, by absolute paths.
+pub struct Job {
+    pub devices: Vec<PathBuf>,
+    pub directory: PathBuf,
+    pub request: MountRequest,
+}
+
+/// Where sync(2) and umount(2) reach us.
+const USUAL_INTERVAL: Duration = Duration::from_secs(30);
+/// Where they don't.
+const SHORT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Mounts, says that it is ready, and serves until it is unmounted and the last commit is durable.
+pub fn serve(job: Job, ready: impl FnOnce() -> Result<()>) -> Result<()> {
+    check_mount_point(&job.directory)?;
+    let root = rustix::process::geteuid().is_root();
+    let mut opened = open_devices(&job, root)?;
+    let how = OpenOptions { read_only: job.request.read_only };
+    let volume =
+        Volume::open(std::mem::take(&mut opened.devices), how).map_err(|error| about_volume(&job.devices, &error))?;
+    let volume = Arc::new(volume);
+    let mut options = engine_options(&job.request, root);
+    let mut engine = open_engine(&job, &volume, &options)?;
+
+    let mount_options = mount_options(&job, root);
+    if matches!(mount_options.source, Source::BlockDevice(_)) {
+        // The kernel claims the device for the mount.
+        opened.claims.clear();
+    }
+    let (mount, fuse) = mount(&job.directory, &mount_options)?;
+    let mount = Arc::new(mount);
+    if mount.kind() != MountKind::Block {
+        for device in job.devices.iter().filter(|device| is_block(device) && root) {
+            opened.claims.push(claim(device)?);
+        }
+        if job.request.commit.is_none() && options.commit_interval != SHORT_INTERVAL {
+            engine.close().map_err(|error| Failure::of(&error))?;
+            options.commit_interval = SHORT_INTERVAL;
+            engine = open_engine(&job, &volume, &options)?;
+        }
+    }
+    run(&job, &mount, fuse, engine, &options, ready)
+}
+
+/// The session of a mount.
+fn run(
+    job: &Job,
+    mount: &Arc<Mount>,
+    fuse: FuseDevice,
+    engine: Arc<Filesystem>,
+    options: &Options,
+    ready: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let threads = job.request.threads.unwrap_or_else(usual_threads);
+    let facts = MountFacts {
+        devices: job.devices.iter().map(|path| path.display().to_string()).collect(),
+        mount_type: kind_name(mount.kind()).into(),
+        fallback: mount.fallback().map(Into::into),
+        threads,
+        commit_interval: options.commit_interval,
+        pid_started: super::started("self").unwrap_or_default(),
+    };
+    let server = Server::new(engine, facts);
+    let shared = Arc::clone(server.shared());
+    let session = Session::establish(fuse, server, &config(threads)).map_err(|error| Failure::of(&error))?;
+    shared.set_notifier(session.notifier());
+    ending::on_signals(Arc::clone(mount), Arc::clone(&shared))
+        .map_err(|error| Failure::about("signals can't be waited for", &error))?;
+    ready()?;
+    tracing::info!("{} is mounted on {}", list(&job.devices), mount.path().display());
+    let served = session.run();
+    if mount.is_mounted() {
+        // The connection was cut: what is left is of no use to anybody.
+        let _ = mount.unmount(Unmount::Lazy);
+    }
+    shared.end().map_err(|error| Failure::new(format!("the last commit failed: {error}")))?;
+    served.map_err(|error| Failure::of(&error))?;
+    tracing::info!("{} is unmounted", list(&job.devices));
+    Ok(())
+}
+
+/// Devices, and claims on those that are block devices.
+struct Opened {
+    devices: Vec<Arc<dyn Device>>,
+    claims: Vec<File>,
+}
+
+/// Opens the devices so that nobody else has them. As root the kernel will want to claim block devices for the mount, so
+/// they are claimed apart from being opened.
+fn open_devices(job: &Job, root: bool) -> Result<Opened> {
+    let mode = if job.request.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
+    let mut opened = Opened { devices: Vec::new(), claims: Vec::new() };
+    for path in &job.devices {
+        let exclusive = if root && is_block(path) {
+            opened.claims.push(claim(path)?);
+            Exclusive::No
+        } else {
+            Exclusive::Yes
+        };
+        let device = FileDevice::open(path, mode, exclusive).map_err(|error| Failure::of(&error))?;
+        opened.devices.push(Arc::new(device));
+    }
+    Ok(opened)
+}
+
+fn engine_options(request: &MountRequest, root: bool) -> Options {
+    let usual = Options::default();
+    Options {
+        read_only: request.read_only,
+        no_log_replay: request.no_log_replay,
+        commit_interval: request.commit.unwrap_or(if root { USUAL_INTERVAL } else { SHORT_INTERVAL }),
+        memory: request.memory.unwrap_or(usual.memory),
+        subvolume: request.subvolume.clone(),
+        subvolume_id: request.subvolume_id,
+        no_atime: request.no_atime,
+        max_inline: request.max_inline.unwrap_or(usual.max_inline),
+        ..usual
+    }
+}
+
+fn open_engine(job: &Job, volume: &Arc<Volume>, options: &Options) -> Result<Arc<Filesystem>> {
+    Filesystem::open(Arc::clone(volume), options.clone()).map_err(|error| Failure::about(list(&job.devices), &error))
+}
+
+/// Root's mounts are for all users, as those of the kernel's file systems are; others' are for themselves. Permissions are
+/// the kernel's to check.
+fn mount_options(job: &Job, root: bool) -> MountOptions {
+    let request = &job.request;
+    let source = match job.devices.first() {
+        Some(path) if is_block(path) => Source::BlockDevice(path.clone()),
+        Some(path) => Source::Image(path.clone()),
+        None => Source::Name("ubtrfs".into()),
+    };
+    MountOptions {
+        source,
+        name: request.name.clone().unwrap_or_default(),
+        subtype: "ubtrfs".into(),
+        read_only: request.read_only,
+        allow_other: request.allow_other.unwrap_or(root),
+        default_permissions: true,
+        no_atime: request.no_atime,
+        dev: request.dev,
+        suid: request.suid,
+        exec: !request.no_exec,
+        max_read: None,
+    }
+}
+
+fn mount(directory: &Path, options: &MountOptions) -> Result<(Mount, FuseDevice)> {
+    Mount::new(directory, options).map_err(|error| match &error {
+        MountError::Dead(path) => dead(path),
+        MountError::Device(source) if source.kind() == io::ErrorKind::NotFound => {
+            Failure::new("there is no /dev/fuse: the kernel's module fuse is not loaded")
+        }
+        MountError::NoFusermount(source) if source.kind() == io::ErrorKind::NotFound => {
+            Failure::new("mounting without root needs the program fusermount3 (in the package fuse3)")
+        }
+        error => Failure::of(error),
+    })
+}
+
+/// Says what is wrong with the mount point before anything else is done.
+fn check_mount_point(directory: &Path) -> Result<()> {
+    let shown = directory.display();
+    if is_dead(directory) {
+        return Err(dead(directory));
+    }
+    match std::fs::metadata(directory) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(Failure::new(format!("the mount point {shown} is not a directory"))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(Failure::new(format!("the mount point {shown} does not exist")))
+        }
+        Err(error) => Err(Failure::about(format_args!("the mount point {shown}"), &error)),
+    }
+}
+
+fn dead(path: &Path) -> Failure {
+    let path = path.display();
+    Failure::new(format!("{path} is the mount of a server that is no more; clear it with `ubtrfs umount {path}`"))
+}
+
+fn kind_name(kind: MountKind) -> &'static str {
+    match kind {
+        MountKind::Block => "fuseblk",
+        MountKind::Plain => "fuse",
+        MountKind::Fusermount => "fuse (fusermount3)",
+    }
+}
+
+fn usual_threads() -> usize {
+    std::thread::available_parallelism().map_or(4, |cpus| (2 * cpus.get()).max(4))
+}
+
+fn list(devices: &[PathBuf]) -> String {
+    devices.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,119 @@
+//! What is mounted where.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use crate::failure::{Failure, Result};
+
+/// A line of `/proc/self/mountinfo`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mounted {
+    /// Where.
+    pub point: PathBuf,
+    /// The device number, major and minor.
+    pub device: (u32, u32),
+    /// The type, such as `fuse.ubtrfs`.
+    pub kind: String,
+    /// The user who mounted it, if it says so.
+    pub user: Option<u32>,
+    /// The user's group.
+    pub group: Option<u32>,
+}
+
+impl Mounted {
+    /// Whether ubtrfs mounted it.
+    pub fn is_ours(&self) -> bool {
+        matches!(self.kind.as_str(), "fuse.ubtrfs" | "fuseblk.ubtrfs")
+    }
+}
+
+/// What is mounted on `path` and seen there.
+pub fn mounted_on(path: &Path) -> Result<Option<Mounted>> {
+    let table =
+        std::fs::read("/proc/self/mountinfo").map_err(|error| Failure::about("/proc/self/mountinfo", &error))?;
+    let lines = table.split(|byte| *byte == b'\n').filter_map(parse);
+    // Of several on one another the last is seen.
+    Ok(lines.filter(|mounted| mounted.point == path).last())
+}
+
+/// The path as the mount table has it, though what is mounted there may be dead.
+pub fn resolve(path: &Path) -> Result<PathBuf> {
+    let failed = |error: std::io::Error| Failure::about(path.display(), &error);
+    let absolute = std::path::absolute(path).map_err(failed)?;
+    if let Ok(resolved) = absolute.canonicalize() {
+        return Ok(resolved);
+    }
+    match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => Ok(parent.canonicalize().map_err(failed)?.join(name)),
+        _ => Ok(absolute),
+    }
+}
+
+fn parse(line: &[u8]) -> Option<Mounted> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let point = unescape(fields.nth(1)?);
+    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+    let kind = String::from_utf8_lossy(rest.next()?).into_owned();
+    let options = rest.nth(1).unwrap_or_default();
+    let number = |name: &[u8]| {
+        options
+            .split(|byte| *byte == b',')
+            .find_map(|option| option.strip_prefix(name))
+            .and_then(|value| std::str::from_utf8(value).ok()?.parse().ok())
+    };
+    Some(Mounted {
+        point: PathBuf::from(OsString::from_vec(point)),
+        device: (major.parse().ok()?, minor.parse().ok()?),
+        kind,
+        user: number(b"user_id="),
+        group: number(b"group_id="),
+    })
+}
+
+/// Undoes the table's escapes: a backslash and three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut at = 0;
+    while let Some(byte) = field.get(at) {
+        let digits = field.get(at + 1..at + 4).filter(|digits| digits.iter().all(|digit| (b'0'..b'8').contains(digit)));
+        match digits {
+            Some(digits) if *byte == b'\\' => {
+                bytes.push(digits.iter().fold(0_u8, |value, digit| value.wrapping_mul(8).wrapping_add(digit - b'0')));
+                at += 4;
+            }
+            _ => {
+                bytes.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read() {
+        let line = b"74 31 0:52 / /mnt/a\\040b rw,nosuid,nodev,relatime shared:38 - fuse.ubtrfs /x.img rw,user_id=7,group_id=8";
+        let mounted = parse(line).unwrap();
+        assert_eq!(mounted.point, Path::new("/mnt/a b"));
+        assert_eq!((mounted.device, mounted.user, mounted.group), ((0, 52), Some(7), Some(8)));
+        assert!(mounted.is_ours());
+        let other = parse(b"29 1 8:1 / / rw - ext4 /dev/root rw").unwrap();
+        assert!(!other.is_ours());
+        assert_eq!(other.user, None);
+        assert_eq!(parse(b"nonsense"), None);
+        assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn the_root_is_mounted() {
+        assert!(mounted_on(Path::new("/")).unwrap().is_some());
+        assert!(mounted_on(Path::new("/no/such/place")).unwrap().is_none());
+    }
+}

@@ -1,0 +1,66 @@
+//! Finding a file of a volume that is not mounted.
+
+use ubtrfs::{Filesystem, InodeId};
+use ubtrfs_format::items::FileType;
+
+use crate::failure::{Failure, Result};
+use crate::show;
+
+/// As many symbolic links may be followed on the way.
+const MOST_LINKS: usize = 40;
+
+/// Whether a symbolic link at the end of a path is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtEnd {
+    /// What it leads to.
+    Follow,
+    /// The link itself.
+    Stay,
+}
+
+/// The inode at a path. Paths begin at the root of the mounted subvolume; `..` of it is itself.
+pub fn find(fs: &Filesystem, path: &[u8], at_end: AtEnd) -> Result<InodeId> {
+    let mut links = 0;
+    let mut at = fs.root();
+    let mut rest: Vec<Vec<u8>> = components(path);
+    while let Some(name) = rest.pop() {
+        let failed = |error: &ubtrfs::Error| failure(path, error);
+        let found = match name.as_slice() {
+            b"." => continue,
+            b".." => {
+                at = fs.parent(at).map_err(|error| failed(&error))?;
+                continue;
+            }
+            name => fs.lookup(at, name).map_err(|error| failed(&error))?,
+        };
+        let attributes = fs.attributes(found).map_err(|error| failed(&error))?;
+        if attributes.file_type != FileType::Symlink || (rest.is_empty() && at_end == AtEnd::Stay) {
+            at = found;
+            continue;
+        }
+        links += 1;
+        if links > MOST_LINKS {
+            return Err(Failure::new(format!("{}: too many symbolic links", show::bytes(path))));
+        }
+        let target = fs.read_link(found).map_err(|error| failed(&error))?;
+        if target.first() == Some(&b'/') {
+            at = fs.root();
+        }
+        rest.extend(components(&target));
+    }
+    Ok(at)
+}
+
+/// The names of a path, the last one first.
+fn components(path: &[u8]) -> Vec<Vec<u8>> {
+    path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).rev().map(<[u8]>::to_vec).collect()
+}
+
+/// What went wrong at a path.
+pub fn failure(path: &[u8], error: &ubtrfs::Error) -> Failure {
+    let path = show::bytes(path);
+    match error {
+        ubtrfs::Error::Posix(errno) => Failure::about(path, &std::io::Error::from(*errno)),
+        error => Failure::about(path, error),
+    }
+}

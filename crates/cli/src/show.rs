@@ -1,0 +1,116 @@
+//! Values for people: times, modes, names.
+
+use ubtrfs_format::items::Timespec;
+
+const DAY: i64 = 24 * 60 * 60;
+
+/// A time in UTC, with nanoseconds.
+pub fn time(at: Timespec) -> String {
+    let seconds = at.sec.cast_signed();
+    let (days, rest) = (seconds.div_euclid(DAY), seconds.rem_euclid(DAY));
+    let (year, month, day) = date(days);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{:09} UTC", at.nsec)
+}
+
+/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. Years are counted from March, so that
+/// the leap day is the last one of a year; 400 of them have 146,097 days.
+fn date(days: i64) -> (i64, i64, i64) {
+    const CYCLE: i64 = 146_097;
+    // From the first of March of the year 0.
+    let days = days + 719_468;
+    let (cycle, day) = (days.div_euclid(CYCLE), days.rem_euclid(CYCLE));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    (cycle * 400 + year + next, month, day)
+}
+
+/// A mode as `ls -l` shows it.
+pub fn mode(mode: u32) -> String {
+    let kind = match mode & 0o170_000 {
+        0o100_000 => '-',
+        0o040_000 => 'd',
+        0o120_000 => 'l',
+        0o020_000 => 'c',
+        0o060_000 => 'b',
+        0o010_000 => 'p',
+        0o140_000 => 's',
+        _ => '?',
+    };
+    let mut text = String::from(kind);
+    for (shift, special, small, large) in [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')] {
+        let bits = mode >> shift;
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (bits & 1 != 0, mode & special != 0) {
+            (true, true) => small,
+            (false, true) => large,
+            (true, false) => 'x',
+            (false, false) => '-',
+        });
+    }
+    text
+}
+
+/// A name or value for people: what could confuse a terminal or a reader is escaped.
+pub fn bytes(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\\' | '"' => text.extend(['\\', c]),
+                c if c.is_control() => text.extend(c.escape_default()),
+                c => text.push(c),
+            }
+        }
+        for byte in chunk.invalid() {
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    text
+}
+
+/// Bytes as hexadecimal digits, cut where there are many.
+pub fn hex(bytes: &[u8]) -> String {
+    const MOST: usize = 32;
+    let shown: String = bytes.iter().take(MOST).map(|byte| format!("{byte:02x}")).collect();
+    if bytes.len() > MOST { format!("{shown}… ({} bytes)", bytes.len()) } else { shown }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(sec: i64, nsec: u32) -> String {
+        time(Timespec { sec: sec.cast_unsigned(), nsec })
+    }
+
+    #[test]
+    fn times_are_right() {
+        assert_eq!(at(0, 0), "1970-01-01 00:00:00.000000000 UTC");
+        assert_eq!(at(951_782_400, 1), "2000-02-29 00:00:00.000000001 UTC");
+        assert_eq!(at(1_709_251_199, 0), "2024-02-29 23:59:59.000000000 UTC");
+        assert_eq!(at(-1, 0), "1969-12-31 23:59:59.000000000 UTC");
+        assert_eq!(at(4_107_542_400, 0), "2100-03-01 00:00:00.000000000 UTC");
+        // Whatever an image says.
+        let _ = (at(i64::MAX, u32::MAX), at(i64::MIN, 0));
+    }
+
+    #[test]
+    fn modes_are_right() {
+        assert_eq!(mode(0o100_644), "-rw-r--r--");
+        assert_eq!(mode(0o041_777), "drwxrwxrwt");
+        assert_eq!(mode(0o106_644), "-rwSr-Sr--");
+        assert_eq!(mode(0o120_777), "lrwxrwxrwx");
+    }
+
+    #[test]
+    fn names_are_harmless() {
+        assert_eq!(bytes("ä\x1b[31m\n\"\\".as_bytes()), "ä\\u{1b}[31m\\n\\\"\\\\");
+        assert_eq!(bytes(b"a\xffb"), "a\\xffb");
+        assert_eq!(hex(&[0xab; 33]), format!("{}… (33 bytes)", "ab".repeat(32)));
+    }
+}

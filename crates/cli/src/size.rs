@@ -1,0 +1,74 @@
+//! Sizes as people write them.
+
+/// Bytes of a size such as `8G`, `100M`, `512k` or `4096`: units of 1024, either case, `iB` or `B` may follow.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(split);
+    let wrong = || format!("'{text}' is not a size: write a number and perhaps k, M, G, T, P or E");
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    let unit = unit.to_ascii_lowercase();
+    let shift = match unit.strip_suffix("ib").or(unit.strip_suffix('b')).unwrap_or(&unit) {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        "p" => 50,
+        "e" => 60,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too large"))
+}
+
+/// A size for people: three digits or so, and the exact number where that says more.
+pub fn show_size(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut unit = 0;
+    let mut rest = bytes as f64;
+    while rest >= 1024.0 && unit + 1 < UNITS.len() {
+        rest /= 1024.0;
+        unit += 1;
+    }
+    let name = UNITS.get(unit).copied().unwrap_or("B");
+    if unit == 0 { format!("{bytes} B") } else { format!("{rest:.2} {name}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("512k", 512 << 10),
+            ("512K", 512 << 10),
+            ("100M", 100 << 20),
+            ("100MiB", 100 << 20),
+            ("8G", 8 << 30),
+            ("8gb", 8 << 30),
+            ("3t", 3 << 40),
+            ("15E", 15 << 60),
+            ("7B", 7),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused() {
+        for text in ["", "G", "-1", "1.5G", "8X", "8GG", "16E", "99999999999999999999", "8 G"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown() {
+        assert_eq!(show_size(0), "0 B");
+        assert_eq!(show_size(1023), "1023 B");
+        assert_eq!(show_size(1536), "1.50 KiB");
+        assert_eq!(show_size(8 << 30), "8.00 GiB");
+        assert_eq!(show_size(u64::MAX), "16.00 EiB");
+    }
+}

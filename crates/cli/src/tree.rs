@@ -1,0 +1,145 @@
+//! `ubtrfs tree`: the items of a volume's trees, a line each.
+
+use std::io::{self, BufWriter, Write};
+use std::sync::Arc;
+
+use ubtrfs_format::items::RootItem;
+use ubtrfs_format::{ItemType, Key, Node, Superblock, TreeId};
+use ubtrfs_tree::{Block, Error, NodeRef, Snapshot, Walk};
+
+use crate::args;
+use crate::describe;
+use crate::device::{open_for_reading, volume};
+use crate::failure::{Failure, Result, chain};
+use crate::trees::{Trees, name, parse_id};
+
+/// `ubtrfs tree`
+pub fn run(arguments: &args::Tree) -> Result<()> {
+    let wanted = arguments.tree.as_deref().map(parse_id).transpose()?;
+    let reading = open_for_reading(&arguments.devices)?;
+    let volume = volume(&arguments.devices, reading.devices)?;
+    let trees = Trees::new(&Arc::clone(&volume));
+    let mut dump = Dump {
+        out: BufWriter::new(io::stdout().lock()),
+        superblock: trees.superblock().clone(),
+        failed: None,
+        damaged: false,
+    };
+    match wanted {
+        Some(id) => one(&trees, id, &mut dump)?,
+        None => all(&trees, &mut dump),
+    }
+    let flushed = dump.out.flush();
+    if let Some(error) = dump.failed.or(flushed.err()) {
+        return Err(Failure::output(&error));
+    }
+    if dump.damaged { Err(Failure::new("some blocks could not be read")) } else { Ok(()) }
+}
+
+fn one(trees: &Trees, id: TreeId, dump: &mut Dump<'_>) -> Result<()> {
+    let tree = match id {
+        TreeId::ROOT => trees.root_tree(),
+        TreeId::CHUNK => trees.chunk_tree(),
+        TreeId::LOG => {
+            if trees.log_root_tree().is_none() {
+                return Err(Failure::new("the volume holds no log"));
+            }
+            logs(trees, dump);
+            return Ok(());
+        }
+        _ => match trees.root_item(id)? {
+            Some(item) => trees.described(id, &item),
+            None => return Err(Failure::new(format!("the volume has no {} tree", name(id)))),
+        },
+    };
+    dump.tree(&name(id), &tree);
+    Ok(())
+}
+
+fn all(trees: &Trees, dump: &mut Dump<'_>) {
+    dump.tree("root", &trees.root_tree());
+    dump.tree("chunk", &trees.chunk_tree());
+    each_root(&trees.root_tree(), dump, |dump, key, item| {
+        let id = TreeId(key.objectid);
+        dump.tree(&name(id), &trees.described(id, item));
+    });
+    logs(trees, dump);
+}
+
+fn logs(trees: &Trees, dump: &mut Dump<'_>) {
+    let Some(roots) = trees.log_root_tree() else { return };
+    dump.tree("log roots", &roots);
+    each_root(&roots, dump, |dump, key, item| {
+        dump.tree(&format!("log of {}", name(TreeId(key.offset))), &trees.described(TreeId::LOG, item));
+    });
+}
+
+/// Visits the root items of a tree. Blocks that can't be read have been told of when that tree was shown.
+fn each_root(roots: &Snapshot, dump: &mut Dump<'_>, mut visit: impl FnMut(&mut Dump<'_>, Key, &RootItem)) {
+    roots.walk(&mut |_, block| {
+        if let Ok(Node::Leaf(leaf)) = block.map_err(|_| ()).and_then(|block| block.node().map_err(|_| ())) {
+            for (key, data) in leaf.iter().filter(|(key, _)| key.item_type == ItemType::ROOT_ITEM) {
+                if let Ok(item) = RootItem::parse(data) {
+                    visit(dump, key, &item);
+                }
+            }
+        }
+        dump.next()
+    });
+}
+
+struct Dump<'a> {
+    out: BufWriter<io::StdoutLock<'a>>,
+    superblock: Superblock,
+    /// Why nothing more can be written.
+    failed: Option<io::Error>,
+    /// A block could not be read.
+    damaged: bool,
+}
+
+impl Dump<'_> {
+    fn tree(&mut self, name: &str, tree: &Snapshot) {
+        let root = tree.root();
+        self.line(&format!("{name} tree: root at {} level {} generation {}", root.bytenr, root.level, root.generation));
+        tree.walk(&mut |at, block| {
+            self.node(at, block);
+            self.next()
+        });
+    }
+
+    fn node(&mut self, at: &NodeRef, block: std::result::Result<&Block, Error>) {
+        let node = match &block {
+            Ok(block) => block.node().map_err(|error| error.to_string()),
+            Err(error) => Err(chain(error)),
+        };
+        match node {
+            Ok(Node::Internal(node)) => {
+                self.line(&format!("  node {} generation {}: {} children", at.bytenr, at.generation, node.len()));
+                for child in node.iter() {
+                    self.line(&format!("    {} -> {} generation {}", child.key, child.bytenr, child.generation));
+                }
+            }
+            Ok(Node::Leaf(leaf)) => {
+                self.line(&format!("  leaf {} generation {}: {} items", at.bytenr, at.generation, leaf.len()));
+                for (key, data) in leaf.iter() {
+                    let text = describe::item(&key, data, &self.superblock);
+                    self.line(&format!("    {key} {text}"));
+                }
+            }
+            Err(error) => {
+                self.damaged = true;
+                self.line(&format!("  block {} can't be read: {error}", at.bytenr));
+            }
+        }
+    }
+
+    fn next(&self) -> Walk {
+        if self.failed.is_some() { Walk::Stop } else { Walk::Descend }
+    }
+
+    fn line(&mut self, text: &str) {
+        if self.failed.is_none() {
+            self.failed = writeln!(self.out, "{}", text.trim_end()).err();
+        }
+    }
+}

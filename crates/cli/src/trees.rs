@@ -1,0 +1,153 @@
+//! The trees of a volume that is looked at without the engine.
+
+use std::sync::Arc;
+
+use ubtrfs_format::items::RootItem;
+use ubtrfs_format::{ItemType, Key, NodeExpectation, Superblock, TreeId};
+use ubtrfs_tree::{BoxError, Geometry, NodeCache, NodeSource, Root, Snapshot};
+use ubtrfs_volume::Volume;
+
+use crate::failure::{Failure, Result};
+
+/// Memory for nodes.
+const CACHE: usize = 64 << 20;
+
+/// Names of trees, for people.
+const NAMES: [(&str, TreeId); 15] = [
+    ("root", TreeId::ROOT),
+    ("extent", TreeId::EXTENT),
+    ("chunk", TreeId::CHUNK),
+    ("dev", TreeId::DEV),
+    ("device", TreeId::DEV),
+    ("fs", TreeId::FS),
+    ("csum", TreeId::CSUM),
+    ("checksum", TreeId::CSUM),
+    ("quota", TreeId::QUOTA),
+    ("uuid", TreeId::UUID),
+    ("free-space", TreeId::FREE_SPACE),
+    ("block-group", TreeId::BLOCK_GROUP),
+    ("raid-stripe", TreeId::RAID_STRIPE),
+    ("log", TreeId::LOG),
+    ("data-reloc", TreeId::DATA_RELOC),
+];
+
+/// A tree's number, from its number or its name.
+pub fn parse_id(text: &str) -> Result<TreeId> {
+    let named = NAMES.iter().find(|(name, _)| text.eq_ignore_ascii_case(name)).map(|(_, id)| *id);
+    let number = || text.parse().ok().map(TreeId);
+    let negative = || text.parse::<i64>().ok().map(|number| TreeId(number.cast_unsigned()));
+    named.or_else(number).or_else(negative).ok_or_else(|| Failure::new(format!("there is no tree '{text}'")))
+}
+
+/// A tree's name, or what it is.
+pub fn name(id: TreeId) -> String {
+    match NAMES.iter().find(|(_, other)| *other == id) {
+        Some((name, _)) => (*name).to_owned(),
+        None if id.is_subvolume() => format!("subvolume {id}"),
+        None => format!("tree {}", id.0.cast_signed()),
+    }
+}
+
+struct Nodes(Arc<Volume>);
+
+impl NodeSource for Nodes {
+    fn read_node(&self, expected: &NodeExpectation) -> std::result::Result<Vec<u8>, BoxError> {
+        Ok(self.0.read_node(expected)?.to_vec())
+    }
+}
+
+/// All trees of a volume, as of its last commit.
+pub struct Trees {
+    superblock: Superblock,
+    cache: Arc<NodeCache>,
+}
+
+impl Trees {
+    /// The trees of a volume.
+    pub fn new(volume: &Arc<Volume>) -> Self {
+        let superblock = volume.superblock();
+        let geometry = Geometry {
+            node_size: superblock.node_size,
+            sector_size: superblock.sector_size,
+            fsid: superblock.metadata_fsid(),
+            chunk_tree_uuid: volume.chunk_tree_uuid(),
+            checksum: superblock.checksum,
+        };
+        let cache = Arc::new(NodeCache::new(Arc::new(Nodes(Arc::clone(volume))), geometry, CACHE));
+        Self { superblock, cache }
+    }
+
+    /// The superblock.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// The tree under a root.
+    pub fn tree(&self, root: Root) -> Snapshot {
+        Snapshot::new(Arc::clone(&self.cache), root)
+    }
+
+    /// The tree of trees.
+    pub fn root_tree(&self) -> Snapshot {
+        let superblock = &self.superblock;
+        self.tree(Root {
+            owner: TreeId::ROOT,
+            bytenr: superblock.root,
+            generation: superblock.generation,
+            level: superblock.root_level,
+        })
+    }
+
+    /// The tree of chunks.
+    pub fn chunk_tree(&self) -> Snapshot {
+        let superblock = &self.superblock;
+        self.tree(Root {
+            owner: TreeId::CHUNK,
+            bytenr: superblock.chunk_root,
+            generation: superblock.chunk_root_generation,
+            level: superblock.chunk_root_level,
+        })
+    }
+
+    /// The tree of log trees, if there is a log. It belongs to the commit that was to come.
+    pub fn log_root_tree(&self) -> Option<Snapshot> {
+        let superblock = &self.superblock;
+        (superblock.log_root.0 != 0).then(|| {
+            self.tree(Root {
+                owner: TreeId::LOG,
+                bytenr: superblock.log_root,
+                generation: superblock.generation.next(),
+                level: superblock.log_root_level,
+            })
+        })
+    }
+
+    /// The tree that a root item of `tree` describes.
+    pub fn described(&self, owner: TreeId, item: &RootItem) -> Snapshot {
+        self.tree(Root { owner, bytenr: item.bytenr, generation: item.generation, level: item.level })
+    }
+
+    /// The root item of a tree in the tree of trees.
+    pub fn root_item(&self, id: TreeId) -> Result<Option<RootItem>> {
+        let range = Key::new(id.0, ItemType::ROOT_ITEM, 0)..=Key::new(id.0, ItemType::ROOT_ITEM, u64::MAX);
+        let Some(item) = self.root_tree().range(range).next() else { return Ok(None) };
+        let item = item.map_err(|error| Failure::of(&error))?;
+        RootItem::parse(&item).map(Some).map_err(|error| Failure::about(format_args!("root item of {id}"), &error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trees_are_found_by_name_and_number() {
+        assert_eq!(parse_id("root").unwrap(), TreeId::ROOT);
+        assert_eq!(parse_id("CSUM").unwrap(), TreeId::CSUM);
+        assert_eq!(parse_id("257").unwrap(), TreeId(257));
+        assert_eq!(parse_id("-9").unwrap(), TreeId::DATA_RELOC);
+        assert!(parse_id("nonsense").is_err());
+        assert_eq!(name(TreeId(257)), "subvolume 257");
+        assert_eq!(name(TreeId::RELOC), "tree -8");
+    }
+}

@@ -1,0 +1,92 @@
+//! `ubtrfs umount`: returns when the last commit is durable and the device is free.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use ubtrfs_fuse::mount::{MountError, Unmount, is_dead, unmount};
+use ubtrfs_server::control::Report;
+
+use crate::args;
+use crate::control;
+use crate::failure::{Failure, Result};
+use crate::mount_table;
+
+/// After so many seconds of waiting a person is told what for.
+const PATIENCE: i64 = 10;
+
+/// `ubtrfs umount`
+pub fn run(arguments: &args::Umount) -> Result<()> {
+    let path = mount_table::resolve(&arguments.directory)?;
+    let shown = path.display();
+    match mount_table::mounted_on(&path)? {
+        None => return Err(Failure::new(format!("nothing is mounted on {shown}"))),
+        Some(mounted) if !mounted.is_ours() => {
+            return Err(Failure::new(format!("what is mounted on {shown} is not ubtrfs")));
+        }
+        Some(_) => {}
+    }
+    let report = control::report(&path);
+    if matches!(report, Err(Errno::NOTCONN | Errno::CONNABORTED)) || is_dead(&path) {
+        // A server that has died holds nothing back; whoever is inside will get errors anyway.
+        return unmount(&path, Unmount::Lazy).map_err(|error| failure(&path, &error));
+    }
+    // Before the mount is gone, for then nobody can be asked any more.
+    let server = report.as_ref().ok().and_then(process);
+    let aborted = report.ok().and_then(|report| report.aborted);
+    let synced = control::sync_mount(&path);
+    unmount(&path, Unmount::Now).map_err(|error| failure(&path, &error))?;
+    if let Some(server) = server {
+        wait(&path, &server)?;
+    }
+    match (aborted, synced) {
+        (Some(reason), _) => {
+            Err(Failure::new(format!("{shown} is unmounted, but had turned read-only after an error: {reason}")))
+        }
+        (None, Err(errno)) if !matches!(errno, Errno::ACCESS | Errno::PERM) => Err(Failure::new(format!(
+            "{shown} is unmounted, but the last changes could not be made durable: {}",
+            crate::failure::chain(&std::io::Error::from(errno))
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The server's process, if it can be seen from here and is the one that answered.
+fn process(report: &Report) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(report.pid).ok()?)?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    (crate::mount::started(&report.pid.to_string()) == Some(report.pid_started)).then_some(process)
+}
+
+fn wait(path: &Path, server: &OwnedFd) -> Result<()> {
+    let mut told = false;
+    loop {
+        let mut fds = [PollFd::new(server, PollFlags::IN)];
+        match poll(&mut fds, Some(&Timespec { tv_sec: PATIENCE, tv_nsec: 0 })) {
+            Ok(0) if !told => {
+                told = true;
+                eprintln!(
+                    "ubtrfs: waiting for the server of {} to end (it may still be writing, or be mounted elsewhere)",
+                    path.display()
+                );
+            }
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(errno) => return Err(Failure::about("waiting for the server", &std::io::Error::from(errno))),
+        }
+    }
+}
+
+fn failure(path: &Path, error: &MountError) -> Failure {
+    let busy = match error {
+        MountError::Unmount(_, source) => Errno::from_io_error(source) == Some(Errno::BUSY),
+        MountError::Fusermount(said) => said.contains("busy"),
+        _ => false,
+    };
+    if busy {
+        return Failure::new(format!("{} is busy: a program uses it", path.display()));
+    }
+    Failure::of(error)
+}
