@@ -13,7 +13,8 @@ use ubtrfs_fuse::request::{
     SetTime, SetXattr, Write,
 };
 use ubtrfs_fuse::{
-    Caller, Capabilities, Config, Entry, Errno, Filesystem, Granted, OFlags, OpenFlags, ROOT, StatxFlags,
+    Caller, Capabilities, Config, Entry, Errno, FallocateFlags, Filesystem, Granted, OFlags, OpenFlags, ROOT,
+    StatxFlags,
 };
 
 use crate::attributes as ours;
@@ -499,10 +500,16 @@ impl Filesystem for Server {
         reply.error(Errno::NOTTY);
     }
 
-    /// Refused each time, not once for all (as ENOSYS would be): the kernel's answer is the same, and it may change.
-    fn fallocate(&self, _: &Caller<'_>, _: u64, _: &Fallocate, reply: ReplyEmpty) {
+    /// Holes are punched; anything else is refused, but not once for all (as ENOSYS would be): it depends on the mode.
+    fn fallocate(&self, _: &Caller<'_>, node: u64, what: &Fallocate, reply: ReplyEmpty) {
         self.count(Kind::Fallocate);
-        reply.error(Errno::OPNOTSUPP);
+        if what.mode != FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE {
+            return reply.error(Errno::OPNOTSUPP);
+        }
+        let done = self
+            .inode(node)
+            .and_then(|id| self.engine().punch_hole(id, what.offset, what.length).map_err(|error| errno(&error)));
+        answer(reply, done);
     }
 
     fn lseek(&self, _: &Caller<'_>, node: u64, what: &Lseek, reply: ReplyLseek) {
