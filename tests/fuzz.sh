@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs each fuzz target for FUZZ_SECONDS (ten minutes) and stops at the first finding.
+# Runs each fuzz target for FUZZ_SECONDS (ten minutes) and stops at the first finding. What the fuzzer learns goes to
+# fuzz/scratch, not into the corpora that are checked in.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,5 +19,8 @@ fi
 for file in fuzz/fuzz_targets/*.rs; do
     name=$(basename "$file" .rs)
     echo "== $name"
-    cargo +nightly fuzz run "$name" -- -max_total_time="${FUZZ_SECONDS:-600}" -rss_limit_mb=4096
+    # New inputs go to the first directory that is named.
+    mkdir -p "fuzz/scratch/$name"
+    cargo +nightly fuzz run "$name" "fuzz/scratch/$name" "fuzz/corpus/$name" -- \
+        -max_total_time="${FUZZ_SECONDS:-600}" -timeout=30 -rss_limit_mb=6144
 done

@@ -9,12 +9,26 @@
 
 mod node_and_items;
 mod superblock;
+mod whole_image;
 
 pub use node_and_items::node_and_items;
 pub use superblock::superblock;
+pub use whole_image::{Reached, inputs as whole_image_inputs, use_image, whole_image};
 
-/// A target's function.
-pub type Target = fn(&[u8]);
+/// A target.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// The name of its corpus.
+    pub name: &'static str,
+    /// What it does with an input.
+    pub run: fn(&[u8]),
+    /// How many mutations of its corpus the tests try: some seconds' worth.
+    pub mutations: usize,
+}
 
-/// All targets, by the name of their corpus.
-pub const TARGETS: &[(&str, Target)] = &[("superblock", superblock), ("node_and_items", node_and_items)];
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    Target { name: "superblock", run: superblock, mutations: 5000 },
+    Target { name: "node_and_items", run: node_and_items, mutations: 5000 },
+    Target { name: "whole_image", run: whole_image, mutations: 600 },
+];

@@ -1,4 +1,4 @@
-//! Makes the corpora of `superblock` and `node_and_items` anew from the fixtures:
+//! Makes the corpora anew, from the fixtures and from our own volume:
 //! `cargo test -p ubtrfs-fuzzing --test make_corpus -- --ignored`.
 
 use std::collections::BTreeSet;
@@ -38,7 +38,15 @@ fn condensed(leaf: &Leaf<'_>, header: Header, checksum: ChecksumType) -> (Vec<u8
 
 #[test]
 #[ignore = "writes fuzz/corpus"]
-fn make() {
+fn make_whole_image() {
+    for (name, input) in ubtrfs_fuzzing::whole_image_inputs() {
+        keep("whole_image", &name, &input);
+    }
+}
+
+#[test]
+#[ignore = "writes fuzz/corpus"]
+fn make_from_the_fixtures() {
     let dir = scratch_dir();
     let mut seen: BTreeSet<(u64, u8, usize)> = BTreeSet::new();
     for name in names() {

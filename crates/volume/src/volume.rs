@@ -110,7 +110,7 @@ impl Volume {
     ) -> Result<()> {
         for item in devices {
             let member = self.member(item.devid)?;
-            if member.item.lock().uuid != item.uuid {
+            if member.item.lock().uuid != item.uuid || item.fsid != self.metadata_fsid {
                 return Err(Error::WrongDevice(item.devid));
             }
             if !self.is_read_only() && member.device.size() < item.total_bytes {

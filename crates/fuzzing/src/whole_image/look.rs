@@ -1,0 +1,81 @@
+//! Reads all there is, within bounds.
+
+use std::collections::{HashSet, VecDeque};
+
+use ubtrfs::{Filesystem, InodeId};
+use ubtrfs_format::DirIndex;
+use ubtrfs_format::items::FileType;
+
+/// Entries and bytes that are looked at; loops in a directory tree end here.
+const MOST_ENTRIES: usize = 1500;
+const MOST_BYTES: usize = 8 << 20;
+/// Bytes of a read.
+const READ: usize = 64 << 10;
+/// Places of a file where data begins that are looked at.
+const MOST_SEEKS: usize = 12;
+/// Entries that are asked for at a time.
+const LIST: usize = 50;
+
+/// Walks all directories from the root on. Returns how many inodes it saw.
+pub(super) fn walk(fs: &Filesystem) -> usize {
+    let _ = fs.statfs();
+    let mut queue = VecDeque::from([fs.root()]);
+    let mut seen = HashSet::from([fs.root()]);
+    let (mut entries, mut bytes) = (0, 0);
+    while let Some(dir) = queue.pop_front() {
+        drop(fs.parent(dir));
+        examine(fs, dir, &mut bytes);
+        let Ok(last) = fs.last_index(dir) else { continue };
+        let mut after = DirIndex(0);
+        while let Ok(listed) = fs.list(dir, after, last, LIST) {
+            let Some(end) = listed.last().map(|entry| entry.index) else { break };
+            assert!(listed.is_sorted_by(|one, next| one.index < next.index), "a listing out of order");
+            assert!(end > after && end <= last, "a listing that does not go on");
+            after = end;
+            for entry in listed {
+                entries += 1;
+                if entries > MOST_ENTRIES {
+                    return seen.len();
+                }
+                if let Ok(found) = fs.lookup(dir, &entry.name) {
+                    fs.forget(found, 1);
+                }
+                if seen.insert(entry.inode) {
+                    examine(fs, entry.inode, &mut bytes);
+                    if entry.file_type == FileType::Directory {
+                        queue.push_back(entry.inode);
+                    }
+                }
+            }
+        }
+    }
+    seen.len()
+}
+
+fn examine(fs: &Filesystem, id: InodeId, bytes: &mut usize) {
+    let Ok(attributes) = fs.attributes(id) else { return };
+    for name in fs.list_xattrs(id).unwrap_or_default() {
+        drop(fs.get_xattr(id, &name));
+    }
+    drop(fs.get_xattr(id, b"system.posix_acl_access"));
+    drop(fs.read_link(id));
+    let mut read = |offset, len| {
+        if *bytes < MOST_BYTES
+            && let Ok(content) = fs.read(id, offset, len)
+        {
+            assert!(content.len() <= len, "more bytes than were asked for");
+            *bytes += content.len();
+        }
+    };
+    read(0, READ);
+    read(attributes.size.saturating_sub(100), 200);
+    let mut from = 0;
+    for _ in 0..MOST_SEEKS {
+        let Ok(data) = fs.seek_data(id, from) else { break };
+        assert!(data >= from && data < attributes.size, "data outside the file");
+        read(data, READ);
+        let Ok(hole) = fs.seek_hole(id, data) else { break };
+        assert!(hole > data && hole <= attributes.size, "data that has no end");
+        from = hole;
+    }
+}
