@@ -1,6 +1,7 @@
 //! What a frozen inode asks of its subvolume's tree.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use ubtrfs_format::items::{
     self, DataRef, DirEntry, ExtRef, FileType, InodeItem, InodeRef, encode_dir_entry, encode_inode_ref,
@@ -195,10 +196,14 @@ impl Builder<'_> {
         let end_of_file = frozen.item.size.next_multiple_of(sector);
         let mut nbytes = if known { self.committed_nbytes(id.ino)? } else { 0 };
         let layout = &frozen.batch.layout;
-        for (from, to) in covered_runs(layout.iter().map(|(start, len, _)| (start, len))) {
+        let runs = covered_runs(layout.iter().map(|(start, len, _)| (start, len)));
+        let mut untouched_from = 0;
+        for (number, (from, to)) in runs.iter().copied().enumerate() {
+            let untouched_to = runs.get(number + 1).map_or(u64::MAX, |(next, _)| *next);
             if known {
-                nbytes = nbytes.saturating_sub(self.clear(id, map, from, to)?);
+                nbytes = nbytes.saturating_sub(self.clear(id, map, from..to, untouched_from..untouched_to)?);
             }
+            untouched_from = to;
         }
         for (start, len, piece) in layout.iter() {
             let mapped = match piece {
@@ -212,13 +217,17 @@ impl Builder<'_> {
         Ok(nbytes)
     }
 
-    /// Clears `from..to` of what the tree has there; returns the bytes that it took.
-    fn clear(&mut self, id: InodeId, map: &FileMap, from: u64, to: u64) -> Result<u64> {
+    /// Clears `run` of what the tree has there; returns the bytes that it took. Nothing else changes within `untouched`,
+    /// from the end of the run before to the start of the next.
+    fn clear(&mut self, id: InodeId, map: &FileMap, run: Range<u64>, untouched: Range<u64>) -> Result<u64> {
+        let Range { start: from, end: to } = run;
         let key = |offset| Key::new(id.ino.0, ItemType::EXTENT_DATA, offset);
         let mut cleared = 0;
         // The item that holds `from` may start before it, and the one that holds the last byte may end behind it.
         if from > 0
             && let Some(left) = self.item_over(id.ino, map, from)?
+            // Otherwise what is left of it is the right-hand rest of the run before.
+            && left.start >= untouched.start
         {
             let keep = Mapped { len: from - left.start, ..left.clone() };
             self.put_piece(id, &keep);
@@ -226,7 +235,7 @@ impl Builder<'_> {
         if to < u64::MAX
             && let Some(over) = self.item_over(id.ino, map, to)?
         {
-            let end = over.end();
+            let end = over.end().min(untouched.end);
             if let Some(keep) = over.clipped(&(to..end)) {
                 self.put_piece(id, &keep);
             }
