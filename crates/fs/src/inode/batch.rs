@@ -74,18 +74,25 @@ impl InodeBatch {
     }
 
     pub(crate) fn put_entry(&mut self, name: Name, index: DirIndex, target: Target) {
-        *self.hash_bytes.entry(name_hash(&name)).or_default() += ENTRY_HEADER + name.len();
         self.entry_numbers.insert(index, Some((name.clone(), target)));
-        self.entries.insert(name, EntryEdit::Put { index, target });
+        let (hash, bytes) = (name_hash(&name), ENTRY_HEADER + name.len());
+        if !matches!(self.entries.insert(name, EntryEdit::Put { index, target }), Some(EntryEdit::Put { .. })) {
+            *self.hash_bytes.entry(hash).or_default() += bytes;
+        }
     }
 
-    /// Bytes that new entries with this hash take in their common item. Entries that were removed again still count.
+    /// Bytes that new entries with this hash take in their common item.
     pub(crate) fn bytes_of_hash(&self, hash: u64) -> usize {
         self.hash_bytes.get(&hash).copied().unwrap_or(0)
     }
 
     pub(crate) fn remove_entry(&mut self, name: Name, index: DirIndex) {
         self.entry_numbers.insert(index, None);
-        self.entries.insert(name, EntryEdit::Remove);
+        let (hash, bytes) = (name_hash(&name), ENTRY_HEADER + name.len());
+        if matches!(self.entries.insert(name, EntryEdit::Remove), Some(EntryEdit::Put { .. }))
+            && let Some(sum) = self.hash_bytes.get_mut(&hash)
+        {
+            *sum = sum.saturating_sub(bytes);
+        }
     }
 }
