@@ -33,6 +33,10 @@ impl Filesystem {
             return Ok(0);
         }
         self.throttle()?;
+        let file_type = self.inode(id)?.read().file_type();
+        if file_type != FileType::Regular {
+            return Err(if file_type == FileType::Directory { Errno::ISDIR } else { Errno::INVAL }.into());
+        }
         if kill_privileges {
             self.drop_capabilities(id)?;
         }
@@ -56,9 +60,6 @@ impl Filesystem {
     ) -> Result<usize> {
         let inode = self.inode(id)?;
         let mut state = inode.write();
-        if state.file_type() != FileType::Regular {
-            return Err(if state.is_dir() { Errno::ISDIR } else { Errno::INVAL }.into());
-        }
         if state.dead {
             return Err(Errno::NOENT.into());
         }
