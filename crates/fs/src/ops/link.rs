@@ -160,7 +160,7 @@ pub(crate) fn add_name(state: &mut InodeState, dir: InodeId, name: Name, index: 
     if state.item.nlink == 0 {
         state.pending.orphan = OrphanEdit::Remove;
     }
-    state.item.nlink += 1;
+    state.item.nlink = state.item.nlink.saturating_add(1);
 }
 
 /// Notes in an inode that has joined the transaction that it lost a name; with the last one (a directory has but one) it

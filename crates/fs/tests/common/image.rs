@@ -1,5 +1,7 @@
 //! Finds things in an image, and damages them.
 
+#![allow(dead_code, reason = "each test program uses its part")]
+
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -92,13 +94,46 @@ impl Image {
         }
     }
 
+    /// The leaf and slot of the last item of a tree that `is_it` is true of, and its key.
+    pub fn find(&self, tree: TreeId, is_it: impl Fn(&Key) -> bool) -> (Logical, usize, Key) {
+        let hit = |leaf: &Logical| {
+            let keys = self.keys(*leaf);
+            keys.iter().rposition(&is_it).map(|slot| (*leaf, slot, keys[slot]))
+        };
+        self.leaves(tree).iter().rev().find_map(hit).unwrap()
+    }
+
+    /// Leaf and slot of the item number `skip` of those that `is_it` is true of.
+    pub fn nth(&self, tree: TreeId, skip: usize, is_it: impl Fn(&Key) -> bool) -> Option<(Logical, usize)> {
+        let places = |leaf: Logical| self.keys(leaf).into_iter().enumerate().map(move |(slot, key)| (leaf, slot, key));
+        let found = self.leaves(tree).into_iter().flat_map(places).filter(|(_, _, key)| is_it(key));
+        found.map(|(leaf, slot, _)| (leaf, slot)).nth(skip)
+    }
+
+    /// An item's bytes.
+    pub fn item(&self, leaf: Logical, slot: usize) -> Vec<u8> {
+        match Node::view(&self.block(leaf)).unwrap() {
+            Node::Leaf(leaf) => leaf.data(slot).unwrap().to_vec(),
+            Node::Internal(_) => panic!("{leaf} is no leaf"),
+        }
+    }
+
     /// Overwrites bytes of an item in all copies of its leaf, and puts the checksums right.
     pub fn change_item(&self, leaf: Logical, slot: usize, offset: usize, bytes: &[u8]) {
-        let mut block = self.block(leaf);
-        assert_eq!(Header::parse(&block).unwrap().level, 0);
+        let block = self.block(leaf);
         let header = HEADER_SIZE + slot * ITEM_HEADER_SIZE;
         let data = u32::from_le_bytes(*block[header + 17..].first_chunk().unwrap()) as usize;
-        let at = HEADER_SIZE + data + offset;
+        self.change_leaf(leaf, block, HEADER_SIZE + data + offset, bytes);
+    }
+
+    /// Gives an item's key another offset.
+    pub fn change_key_offset(&self, leaf: Logical, slot: usize, offset: u64) {
+        let at = HEADER_SIZE + slot * ITEM_HEADER_SIZE + 9;
+        self.change_leaf(leaf, self.block(leaf), at, &offset.to_le_bytes());
+    }
+
+    fn change_leaf(&self, leaf: Logical, mut block: Vec<u8>, at: usize, bytes: &[u8]) {
+        assert_eq!(Header::parse(&block).unwrap().level, 0);
         block[at..at + bytes.len()].copy_from_slice(bytes);
         LeafBuilder::seal(&mut block, self.superblock.checksum);
         for place in self.places(leaf) {
