@@ -73,7 +73,7 @@ fn set_inode(path: &Path, name: &str, field: usize, bytes: &[u8]) {
 fn work_on(fs: &Filesystem, id: InodeId) {
     fs.attributes(id).unwrap();
     fs.read(id, 0, 100).unwrap();
-    fs.write(id, WriteAt::Offset(3000), &[1; 100_000], true).unwrap();
+    fs.write(id, WriteAt::Offset(3000), &vec![1; 100_000], true).unwrap();
     fs.set_attributes(id, &SetAttributes { size: Some(5000), mode: Some(0o600), ..SetAttributes::default() }).unwrap();
     fs.sync().unwrap();
     fs.write(id, WriteAt::End, &[2; 10], false).unwrap();
