@@ -49,7 +49,7 @@ fn one(trees: &Trees, id: TreeId, dump: &mut Dump<'_>) -> Result<()> {
         }
         _ => match trees.root_item(id)? {
             Some(item) => trees.described(id, &item),
-            None => return Err(Failure::new(format!("the volume has no {} tree", name(id)))),
+            None => return Err(Failure::new(format!("the volume does not have a {}", name(id)))),
         },
     };
     dump.tree(&name(id), &tree);
@@ -57,8 +57,8 @@ fn one(trees: &Trees, id: TreeId, dump: &mut Dump<'_>) -> Result<()> {
 }
 
 fn all(trees: &Trees, dump: &mut Dump<'_>) {
-    dump.tree("root", &trees.root_tree());
-    dump.tree("chunk", &trees.chunk_tree());
+    dump.tree(&name(TreeId::ROOT), &trees.root_tree());
+    dump.tree(&name(TreeId::CHUNK), &trees.chunk_tree());
     each_root(&trees.root_tree(), dump, |dump, key, item| {
         let id = TreeId(key.objectid);
         dump.tree(&name(id), &trees.described(id, item));
@@ -100,7 +100,7 @@ struct Dump<'a> {
 impl Dump<'_> {
     fn tree(&mut self, name: &str, tree: &Snapshot) {
         let root = tree.root();
-        self.line(&format!("{name} tree: root at {} level {} generation {}", root.bytenr, root.level, root.generation));
+        self.line(&format!("{name}: root at {} level {} generation {}", root.bytenr, root.level, root.generation));
         tree.walk(&mut |at, block| {
             self.node(at, block);
             self.next()

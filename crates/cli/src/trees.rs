@@ -39,10 +39,10 @@ pub fn parse_id(text: &str) -> Result<TreeId> {
     named.or_else(number).or_else(negative).ok_or_else(|| Failure::new(format!("there is no tree '{text}'")))
 }
 
-/// A tree's name, or what it is.
+/// What a tree is called.
 pub fn name(id: TreeId) -> String {
     match NAMES.iter().find(|(_, other)| *other == id) {
-        Some((name, _)) => (*name).to_owned(),
+        Some((name, _)) => format!("{name} tree"),
         None if id.is_subvolume() => format!("subvolume {id}"),
         None => format!("tree {}", id.0.cast_signed()),
     }
@@ -147,6 +147,7 @@ mod tests {
         assert_eq!(parse_id("257").unwrap(), TreeId(257));
         assert_eq!(parse_id("-9").unwrap(), TreeId::DATA_RELOC);
         assert!(parse_id("nonsense").is_err());
+        assert_eq!(name(TreeId::CSUM), "csum tree");
         assert_eq!(name(TreeId(257)), "subvolume 257");
         assert_eq!(name(TreeId::RELOC), "tree -8");
     }

@@ -15,8 +15,12 @@ const S_IFDIR: u32 = 0o040_000;
 /// Namespaces whose attributes are kept as they are; the kernel checks who may use them.
 const PLAIN: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
-fn is_plain(name: &[u8]) -> bool {
-    PLAIN.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix))
+/// Whether the attribute is kept as it is; a namespace alone is no name.
+fn is_plain(name: &[u8]) -> Result<bool, Errno> {
+    match PLAIN.iter().find(|prefix| name.starts_with(prefix)) {
+        Some(prefix) if name.len() == prefix.len() => Err(Errno::INVAL),
+        found => Ok(found.is_some()),
+    }
 }
 
 impl Shared {
@@ -27,6 +31,7 @@ impl Shared {
         if name.starts_with(b"system.") && name != acl::ACCESS && name != acl::DEFAULT {
             return Err(Errno::OPNOTSUPP);
         }
+        is_plain(name)?;
         self.xattr(id, name)?.ok_or(Errno::NODATA)
     }
 
@@ -45,7 +50,7 @@ impl Shared {
         match what.name {
             acl::ACCESS => self.set_access_acl(id, what.value, what.kill_sgid),
             acl::DEFAULT => self.set_default_acl(id, what.value),
-            name if is_plain(name) => {
+            name if is_plain(name)? => {
                 let mode = if what.flags.contains(XattrFlags::CREATE) {
                     XattrMode::Create
                 } else if what.flags.contains(XattrFlags::REPLACE) {
@@ -62,7 +67,7 @@ impl Shared {
     pub(crate) fn remove_xattr(&self, id: InodeId, name: &[u8]) -> Result<(), Errno> {
         match name {
             acl::ACCESS | acl::DEFAULT => self.remove_acl(id, name),
-            name if is_plain(name) => self.engine.remove_xattr(id, name).map_err(|error| errno(&error)),
+            name if is_plain(name)? => self.engine.remove_xattr(id, name).map_err(|error| errno(&error)),
             _ => Err(Errno::OPNOTSUPP),
         }
     }

@@ -1,0 +1,183 @@
+//! Devices that are not what they should be: a sentence and an exit status each, whatever they hold.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
+
+use rustix::fs::FlockOperation;
+use ubtrfs_testkit::rng::Rng;
+
+use crate::{changed, fails, new_volume, success, ubtrfs};
+
+/// All commands that read a device, and the exit status of those that can't.
+fn readers(image: &str) -> [(Vec<&str>, i32); 6] {
+    [
+        (vec!["check", image], 2),
+        (vec!["info", image], 1),
+        (vec!["tree", image], 1),
+        (vec!["ls", image, "/"], 1),
+        (vec!["stat", image, "/"], 1),
+        (vec!["cat", image, "/x"], 1),
+    ]
+}
+
+#[test]
+fn no_btrfs_is_said_to_be_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    for size in [0, 4096, 100 << 20] {
+        File::create(&image).unwrap().set_len(size).unwrap();
+        for (arguments, status) in readers(image.to_str().unwrap()) {
+            let words = if status == 2 { "superblock" } else { "no btrfs" };
+            fails(&ubtrfs(&arguments), status, words);
+        }
+        let mount = ["mount", image.to_str().unwrap(), dir.path().to_str().unwrap()];
+        fails(&ubtrfs(&mount), 1, "no btrfs");
+    }
+}
+
+#[test]
+fn what_is_no_device_is_said_to_be_none() {
+    for (arguments, status) in readers("/dev/null") {
+        fails(&ubtrfs(&arguments), status, "neither a block device nor an image file");
+    }
+    for (arguments, status) in readers("/does/not/exist") {
+        fails(&ubtrfs(&arguments), status, "No such file or directory");
+    }
+}
+
+#[test]
+fn a_truncated_image_is_mounted_by_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = new_volume(dir.path());
+    OpenOptions::new().write(true).open(&image).unwrap().set_len(100 << 20).unwrap();
+    let point = dir.path().to_str().unwrap();
+    fails(&ubtrfs(&["mount", &image, point]), 1, "truncated");
+    let check = ubtrfs(&["check", &image]);
+    assert_eq!(check.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&check.stdout).contains("fault: "));
+    // What is left can be read.
+    success(&ubtrfs(&["ls", &image, "/"]));
+}
+
+/// Where the copies of the block at this address are on the device: every chunk's line in the dump tells its stripes.
+fn places(image: &str, block: u64) -> Vec<u64> {
+    let dump = success(&ubtrfs(&["tree", image, "--tree", "chunk"]));
+    for line in dump.lines().filter(|line| line.contains("CHUNK_ITEM")) {
+        let number = |after: &str| -> u64 {
+            let rest = &line[line.find(after).unwrap() + after.len()..];
+            rest.trim_start().split([' ', ')', ':']).next().unwrap().parse().unwrap()
+        };
+        let (start, length) = (number("CHUNK_ITEM"), number("length"));
+        if (start..start + length).contains(&block) {
+            let stripes = line.split("device 1 at ").skip(1);
+            return stripes.map(|at| at.trim_end_matches(", ").parse::<u64>().unwrap() + block - start).collect();
+        }
+    }
+    panic!("no chunk has {block}:\n{dump}");
+}
+
+#[test]
+fn one_bad_copy_is_made_up_for_and_two_are_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = new_volume(dir.path());
+    let dump = success(&ubtrfs(&["tree", &image, "--tree", "fs"]));
+    let block = dump.split("root at ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let places = places(&image, block);
+    assert_eq!(places.len(), 2);
+    let device = OpenOptions::new().write(true).open(&image).unwrap();
+    device.write_all_at(&[0xff; 4096], places[0]).unwrap();
+    success(&ubtrfs(&["stat", &image, "/"]));
+    assert_eq!(ubtrfs(&["check", &image]).status.code(), Some(1));
+    device.write_all_at(&[0xff; 4096], places[1] + 4096).unwrap();
+    for command in ["ls", "stat", "cat"] {
+        fails(&ubtrfs(&[command, &image, "/x"]), 1, "");
+    }
+    assert_eq!(ubtrfs(&["tree", &image]).status.code(), Some(1));
+    assert_eq!(ubtrfs(&["check", &image]).status.code(), Some(1));
+    success(&ubtrfs(&["info", &image]));
+}
+
+#[test]
+fn a_held_image_is_said_to_be_held() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = new_volume(dir.path());
+    let holder = File::open(&image).unwrap();
+    rustix::fs::flock(&holder, FlockOperation::LockExclusive).unwrap();
+    fails(&ubtrfs(&["check", &image]), 2, "in use by another program");
+    fails(&ubtrfs(&["ls", &image, "/"]), 1, "in use by another program");
+    fails(&ubtrfs(&["mkfs", "-f", &image]), 1, "in use by another program");
+    fails(&ubtrfs(&["mount", &image, dir.path().to_str().unwrap()]), 1, "in use by another program");
+    // A glance is harmless.
+    success(&ubtrfs(&["info", &image]));
+}
+
+#[test]
+fn a_mount_that_cannot_be_is_refused_before_anything_is_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = new_volume(dir.path());
+    let point = dir.path().to_str().unwrap();
+    fails(&ubtrfs(&["mount", &image, "/does/not/exist"]), 1, "mount point /does/not/exist does not exist");
+    fails(&ubtrfs(&["mount", "-f", &image, "/does/not/exist"]), 1, "mount point /does/not/exist does not exist");
+    fails(&ubtrfs(&["mount", &image, &image]), 1, "not a directory");
+    fails(&ubtrfs(&["mount", "-o", "ro,compres=zstd", &image, point]), 1, "unknown mount option 'compres=zstd'");
+    fails(&ubtrfs(&["mount", "-o", "subvol=/nowhere", &image, point]), 1, "no subvolume at '/nowhere'");
+    fails(&ubtrfs(&["mount", "-o", "subvolid=999", &image, point]), 1, "no subvolume with the id 999");
+    fails(&ubtrfs(&["umount", point]), 1, "nothing is mounted");
+    fails(&ubtrfs(&["umount", "/proc"]), 1, "not ubtrfs");
+    fails(&ubtrfs(&["sync", point]), 1, "not on a volume that ubtrfs has mounted");
+    fails(&ubtrfs(&["stats", "/does/not/exist"]), 1, "no such file or directory");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = new_volume(dir.path());
+    let mut child = Command::new(env!("CARGO_BIN_EXE_ubtrfs"))
+        .args(["tree", &image])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(output.stderr.is_empty());
+}
+
+/// Whatever bytes are wrong, it ends with a status of its own, not with a panic, and nothing is written.
+#[test]
+fn damaged_volumes_are_survived() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = new_volume(dir.path());
+    let dump = success(&ubtrfs(&["tree", &image]));
+    let blocks: Vec<u64> = dump
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("leaf ")?.split(' ').next()?.parse().ok())
+        .flat_map(|block| places(&image, block))
+        .chain([64 << 10])
+        .collect();
+    let mut rng = Rng::new(7);
+    for _ in 0..16 {
+        let device = OpenOptions::new().read(true).write(true).open(&image).unwrap();
+        let mut undo = Vec::new();
+        for _ in 0..4 {
+            let at = blocks[rng.index(blocks.len())] + rng.below(600);
+            let mut old = [0; 3];
+            device.read_exact_at(&mut old, at).unwrap();
+            undo.push((at, old));
+            device.write_all_at(&[rng.below(256) as u8; 3], at).unwrap();
+        }
+        let damaged = changed(&image);
+        for (arguments, _) in readers(&image) {
+            let output = ubtrfs(&arguments);
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(matches!(output.status.code(), Some(0..=2)), "{arguments:?}: {:?} {error}", output.status);
+            assert!(!error.contains("panicked"), "{error}");
+        }
+        assert_eq!(changed(&image), damaged, "a reader has written");
+        for (at, old) in undo.into_iter().rev() {
+            device.write_all_at(&old, at).unwrap();
+        }
+    }
+}

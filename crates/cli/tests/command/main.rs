@@ -1,0 +1,47 @@
+//! The command without a mount: what it says, and the exit status it ends with.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
+
+mod bad_input;
+mod fixtures;
+mod making;
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// Runs `ubtrfs` to its end.
+fn ubtrfs<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ubtrfs")).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+/// The standard output of a run that succeeded and complained of nothing.
+#[track_caller]
+fn success(output: &Output) -> String {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && error.is_empty(), "{:?}: {error}", output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A run that failed with this exit status and one sentence that has `words` in it.
+#[track_caller]
+fn fails(output: &Output, status: i32, words: &str) {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+    assert!(error.starts_with("ubtrfs: ") && error.contains(words), "{error}");
+    for noise in ["Error {", "Some(", "os error", "panicked"] {
+        assert!(!error.contains(noise), "{error}");
+    }
+}
+
+/// A new volume in `dir`.
+fn new_volume(dir: &Path) -> String {
+    let image = dir.join("image").to_str().unwrap().to_owned();
+    success(&ubtrfs(&["mkfs", "--size", "128M", &image]));
+    image
+}
+
+/// When a file was last written to.
+fn changed(image: impl AsRef<Path>) -> std::time::SystemTime {
+    std::fs::metadata(image).unwrap().modified().unwrap()
+}

@@ -1,0 +1,140 @@
+//! A volume mounted by the command.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use ubtrfs_testkit::run::{Outcome, run};
+use ubtrfs_testkit::scratch::{mount_points, scratch_dir};
+
+/// Runs `ubtrfs` to its end.
+pub fn ubtrfs<S: AsRef<OsStr>>(arguments: &[S]) -> Outcome {
+    run(Command::new(env!("CARGO_BIN_EXE_ubtrfs")).args(arguments))
+}
+
+/// A run that failed with one sentence that has `words` in it.
+#[track_caller]
+pub fn fails(outcome: &Outcome, words: &str) {
+    assert_eq!(outcome.code(), Some(1), "{}", outcome.report());
+    assert!(outcome.stderr.lines().count() == 1 && outcome.stderr.contains(words), "{}", outcome.report());
+}
+
+/// An image and a place to mount it; whatever is still mounted there at the end is taken away.
+pub struct Volume {
+    pub dir: TempDir,
+    pub image: PathBuf,
+    pub point: PathBuf,
+}
+
+impl Volume {
+    /// A new volume.
+    pub fn new() -> Self {
+        let volume = Self::without_image();
+        ubtrfs(&["mkfs".as_ref(), "--size".as_ref(), "256M".as_ref(), volume.image.as_os_str()]).ok();
+        volume
+    }
+
+    /// The place for one.
+    pub fn without_image() -> Self {
+        let dir = scratch_dir();
+        let (image, point) = (dir.path().join("image"), dir.path().join("mnt"));
+        std::fs::create_dir(&point).unwrap();
+        Self { dir, image, point }
+    }
+
+    /// Mounts with these options (may be empty).
+    pub fn try_mount(&self, options: &str) -> Outcome {
+        self.try_mount_device(&self.image, options)
+    }
+
+    pub fn try_mount_device(&self, device: &Path, options: &str) -> Outcome {
+        let mut arguments: Vec<&OsStr> = vec!["mount".as_ref()];
+        if !options.is_empty() {
+            arguments.extend(["-o".as_ref(), options.as_ref()] as [&OsStr; 2]);
+        }
+        arguments.extend([device.as_os_str(), self.point.as_os_str()]);
+        ubtrfs(&arguments)
+    }
+
+    #[track_caller]
+    pub fn mount(&self, options: &str) {
+        self.try_mount(options).ok();
+        assert!(self.is_mounted());
+    }
+
+    pub fn is_mounted(&self) -> bool {
+        mount_points().contains(&self.point)
+    }
+
+    /// Unmounts; what only looked at the mount in passing is given time to leave.
+    pub fn try_umount(&self) -> Outcome {
+        let unmount = || ubtrfs(&["umount".as_ref(), self.point.as_os_str()]);
+        let mut outcome = unmount();
+        for _ in 0..20 {
+            if !outcome.stderr.contains("busy") {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            outcome = unmount();
+        }
+        outcome
+    }
+
+    #[track_caller]
+    pub fn umount(&self) {
+        self.try_umount().ok();
+        assert!(!self.is_mounted());
+    }
+
+    /// What the server says of itself.
+    pub fn stats(&self) -> Value {
+        let outcome = ubtrfs(&["stats".as_ref(), "--json".as_ref(), self.point.as_os_str()]).ok();
+        serde_json::from_str(&outcome.stdout).unwrap()
+    }
+
+    /// The server's process.
+    pub fn server(&self) -> Server {
+        Server(i32::try_from(self.stats()["pid"].as_u64().unwrap()).unwrap())
+    }
+
+    /// A file of the volume, read without a mount.
+    #[track_caller]
+    pub fn cat(&self, image: &Path, path: &str) -> String {
+        ubtrfs(&["cat".as_ref(), image.as_os_str(), path.as_ref()]).ok().stdout
+    }
+
+    #[track_caller]
+    pub fn check(&self) {
+        ubtrfs(&["check".as_ref(), self.image.as_os_str()]).ok();
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        if self.is_mounted() {
+            run(Command::new("umount").arg("-l").arg(&self.point));
+        }
+    }
+}
+
+/// The server's process.
+pub struct Server(i32);
+
+impl Server {
+    pub fn signal(&self, signal: &str) {
+        run(Command::new("kill").arg(format!("-{signal}")).arg(self.0.to_string())).ok();
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub fn ended(&self) {
+        let limit = Instant::now() + Duration::from_secs(60);
+        while Path::new(&format!("/proc/{}", self.0)).exists() {
+            assert!(Instant::now() < limit, "the server does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

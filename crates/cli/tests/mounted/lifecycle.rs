@@ -1,0 +1,187 @@
+//! From the start of a mount to its end, when all goes well.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use rustix::fs::FlockOperation;
+use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::progs::assert_btrfs_check_clean;
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::run::{command, run};
+
+use crate::harness::{Volume, fails, ubtrfs};
+
+/// A line of the mount table.
+fn mount_line(volume: &Volume) -> String {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let point = format!(" {} ", volume.point.display());
+    table.lines().find(|line| line.contains(&point)).unwrap().to_owned()
+}
+
+#[test]
+fn what_is_written_is_there_for_the_kernel_after_umount() {
+    require!(Need::Kernel, Need::Fuse);
+    let volume = Volume::new();
+    volume.mount("");
+    assert!(mount_line(&volume).contains(" - fuseblk.ubtrfs "), "{}", mount_line(&volume));
+    fs::create_dir(volume.point.join("dir")).unwrap();
+    fs::write(volume.point.join("dir/file"), "content").unwrap();
+    volume.umount();
+    // The image is free, and what is in it is whole.
+    rustix::fs::flock(&File::open(&volume.image).unwrap(), FlockOperation::NonBlockingLockExclusive).unwrap();
+    assert_eq!(volume.cat(&volume.image, "/dir/file"), "content");
+    assert_btrfs_check_clean(&volume.image);
+    let kernel = KernelMount::new(&[&volume.image], "");
+    assert_eq!(fs::read_to_string(kernel.path().join("dir/file")).unwrap(), "content");
+    assert_eq!(kernel.unmount(), Vec::<String>::new());
+}
+
+#[test]
+fn a_block_device_is_mounted_and_freed() {
+    require!(Need::Kernel, Need::Fuse);
+    let volume = Volume::new();
+    let device = LoopDevice::attach(&volume.image, false);
+    volume.try_mount_device(device.path(), "").ok();
+    fs::write(volume.point.join("file"), "content").unwrap();
+    let again = Volume::without_image();
+    fails(&again.try_mount_device(device.path(), ""), "in use by another program");
+    fails(&ubtrfs(&["mkfs".as_ref(), "-f".as_ref(), device.path().as_os_str()]), "in use by another program");
+    let check = ubtrfs(&["check".as_ref(), device.path().as_os_str()]);
+    assert_eq!(check.code(), Some(2), "{}", check.report());
+    volume.umount();
+    assert_eq!(volume.cat(device.path(), "/file"), "content");
+}
+
+#[test]
+fn a_device_that_the_kernel_has_mounted_is_refused() {
+    require!(Need::Kernel, Need::Fuse);
+    let volume = Volume::new();
+    let device = LoopDevice::attach(&volume.image, false);
+    let point = volume.dir.path().join("kernel");
+    fs::create_dir(&point).unwrap();
+    run(command("mount", &["-t", "btrfs"]).arg(device.path()).arg(&point)).ok();
+    let refused = volume.try_mount_device(device.path(), "");
+    run(&mut command("umount", &[&point])).ok();
+    fails(&refused, "in use by another program");
+}
+
+#[test]
+fn options_do_what_they_say() {
+    require!(Need::Root, Need::Fuse);
+    let volume = Volume::new();
+    volume.mount("commit=7,fsname=a name,threads=3,noexec,dev,suid,noatime");
+    let line = mount_line(&volume);
+    assert!(line.contains("noexec") && line.contains("noatime"), "{line}");
+    assert!(!line.contains("nodev") && !line.contains("nosuid"), "{line}");
+    assert!(line.contains("allow_other") && line.contains("default_permissions"), "{line}");
+    let stats = volume.stats();
+    assert_eq!((&stats["commit_interval_seconds"], &stats["threads"]), (&7.into(), &3.into()));
+    volume.umount();
+
+    volume.mount("noallow_other");
+    let line = mount_line(&volume);
+    assert!(line.contains("nodev") && line.contains("nosuid") && !line.contains("allow_other"), "{line}");
+    volume.umount();
+}
+
+#[test]
+fn a_read_only_mount_writes_nothing() {
+    require!(Need::Root, Need::Fuse);
+    let volume = Volume::new();
+    volume.mount("");
+    fs::write(volume.point.join("file"), "content").unwrap();
+    volume.umount();
+    let before = fs::read(&volume.image).unwrap();
+    volume.mount("ro");
+    assert_eq!(fs::read_to_string(volume.point.join("file")).unwrap(), "content");
+    let refused = fs::write(volume.point.join("other"), "").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(volume.stats()["read_only"], true);
+    ubtrfs(&["sync".as_ref(), volume.point.as_os_str()]).ok();
+    volume.umount();
+    assert!(fs::read(&volume.image).unwrap() == before);
+}
+
+#[test]
+fn sync_makes_durable_and_stats_count() {
+    require!(Need::Root, Need::Fuse);
+    let volume = Volume::new();
+    volume.mount("commit=1000");
+    fs::write(volume.point.join("file"), "content").unwrap();
+    let before = volume.stats();
+    ubtrfs(&["sync".as_ref(), volume.point.as_os_str()]).ok();
+    // What the image holds now is what a crash would leave.
+    let copy = volume.dir.path().join("copy");
+    fs::copy(&volume.image, &copy).unwrap();
+    assert_eq!(volume.cat(&copy, "/file"), "content");
+    let after = volume.stats();
+    assert!(after["commits"].as_u64() > before["commits"].as_u64(), "{after}");
+    assert!(after["requests"]["write"].as_u64() >= Some(1), "{after}");
+    let text = ubtrfs(&["stats".as_ref(), volume.point.as_os_str()]).ok().stdout;
+    assert!(text.lines().any(|line| line.starts_with("mount_type") && line.ends_with("fuseblk")), "{text}");
+    // They are on every file, and on no list.
+    let list = run(command("getfattr", &["-d", "-m", "-"]).arg(volume.point.join("file")));
+    assert!(!list.stdout.contains("ubtrfs."), "{}", list.report());
+    volume.umount();
+}
+
+#[test]
+fn sync_of_the_system_reaches_a_fuseblk_mount() {
+    require!(Need::Root, Need::Fuse);
+    let volume = Volume::new();
+    volume.mount("commit=1000");
+    fs::write(volume.point.join("file"), "content").unwrap();
+    run(command("sync", &["-f"]).arg(&volume.point)).ok();
+    let copy = volume.dir.path().join("copy");
+    fs::copy(&volume.image, &copy).unwrap();
+    assert_eq!(volume.cat(&copy, "/file"), "content");
+    volume.umount();
+}
+
+#[test]
+fn subvolumes_are_found_and_numbered() {
+    require!(Need::Kernel, Need::Fuse);
+    let volume = Volume::new();
+    let kernel = KernelMount::new(&[&volume.image], "");
+    let subvolume = kernel.path().join("sub");
+    run(command("btrfs", &["subvolume", "create"]).arg(&subvolume)).ok();
+    fs::write(subvolume.join("inner"), "content").unwrap();
+    let number = fs::metadata(subvolume.join("inner")).unwrap().ino();
+    drop(kernel);
+    volume.mount("");
+    let seen = fs::metadata(volume.point.join("sub/inner")).unwrap();
+    assert_eq!(seen.ino() & ((1 << 40) - 1), number);
+    assert!(seen.ino() >> 40 >= 256, "{:#x}", seen.ino());
+    let error = fs::rename(volume.point.join("sub/inner"), volume.point.join("outer")).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::CrossesDevices);
+    volume.umount();
+    volume.mount("subvol=/sub");
+    let seen = fs::metadata(volume.point.join("inner")).unwrap();
+    assert_eq!((seen.ino(), seen.permissions().mode() & 0o777), (number, 0o644));
+    assert_eq!(fs::metadata(&volume.point).unwrap().ino(), 256);
+    volume.umount();
+}
+
+#[test]
+fn a_mount_in_the_foreground_serves_until_it_is_unmounted() {
+    require!(Need::Root, Need::Fuse);
+    let volume = Volume::new();
+    let mut server = std::process::Command::new(env!("CARGO_BIN_EXE_ubtrfs"))
+        .args(["mount", "-f"])
+        .args([&volume.image, &volume.point])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    for _ in 0..200 {
+        if volume.is_mounted() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    fs::write(volume.point.join("file"), "content").unwrap();
+    volume.umount();
+    let output = server.wait().unwrap();
+    assert!(output.success());
+    assert_eq!(volume.cat(&volume.image, "/file"), "content");
+}

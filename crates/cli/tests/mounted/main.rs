@@ -1,0 +1,9 @@
+//! `ubtrfs mount` and what belongs to it, with a kernel at the other end.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
+
+mod endings;
+mod harness;
+mod lifecycle;
+mod posix;
+mod trouble;

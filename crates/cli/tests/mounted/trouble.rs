@@ -1,0 +1,92 @@
+//! Devices that fail while they are mounted.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::run::{command, run};
+
+use crate::harness::{Volume, ubtrfs};
+
+/// A small tmpfs; taken away at the end.
+struct SmallDisk<'a>(&'a Path);
+
+impl<'a> SmallDisk<'a> {
+    fn new(point: &'a Path, size: &str) -> Self {
+        fs::create_dir(point).unwrap();
+        run(command("mount", &["-t", "tmpfs", "-o", &format!("size={size}"), "small"]).arg(point)).ok();
+        Self(point)
+    }
+
+    fn resize(&self, size: &str) {
+        run(command("mount", &["-o", &format!("remount,size={size}")]).arg(self.0)).ok();
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        run(command("umount", &["-l"]).arg(self.0));
+    }
+}
+
+#[test]
+fn a_file_system_that_fills_up_under_a_sparse_image_loses_nothing_durable() {
+    require!(Need::Root, Need::Fuse);
+    let mut volume = Volume::without_image();
+    let below = volume.dir.path().join("below");
+    let disk = SmallDisk::new(&below, "24M");
+    volume.image = below.join("image");
+    ubtrfs(&["mkfs".as_ref(), "--size".as_ref(), "1G".as_ref(), volume.image.as_os_str()]).ok();
+    volume.mount("commit=1000");
+    let durable: Vec<u8> = (0..1_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    fs::write(volume.point.join("durable"), &durable).unwrap();
+    ubtrfs(&["sync".as_ref(), volume.point.as_os_str()]).ok();
+
+    let mut file = fs::File::create(volume.point.join("large")).unwrap();
+    let noise: Vec<u8> = (0..1 << 18_u32).map(|i: u32| i.wrapping_mul(0x9e37_79b9).to_le_bytes()[3]).collect();
+    let mut failed = false;
+    for _ in 0..256 {
+        failed |= file.write_all(&noise).is_err();
+    }
+    failed |= file.sync_all().is_err();
+    assert!(failed, "64 MiB do not fit 24");
+    drop(file);
+    // It is told, whether it can still be read or not, and the mount can be ended.
+    let outcome = volume.try_umount();
+    assert!(!volume.is_mounted(), "{}", outcome.report());
+    assert!(outcome.success() || outcome.stderr.lines().count() == 1, "{}", outcome.report());
+
+    disk.resize("256M");
+    volume.check();
+    volume.mount("");
+    assert!(fs::read(volume.point.join("durable")).unwrap() == durable);
+    fs::write(volume.point.join("more"), &noise).unwrap();
+    volume.umount();
+    volume.check();
+}
+
+#[test]
+fn data_that_is_wrong_on_the_device_is_an_error_and_the_rest_is_not() {
+    require!(Need::Root, Need::Fuse);
+    let volume = Volume::new();
+    volume.mount("");
+    let content: Vec<u8> = b"a page that can be found again. ".repeat(256);
+    fs::write(volume.point.join("bad"), &content).unwrap();
+    fs::write(volume.point.join("good"), "good").unwrap();
+    volume.umount();
+    let bytes = fs::read(&volume.image).unwrap();
+    let at = (0..bytes.len()).step_by(4096).find(|at| bytes[*at..].starts_with(&content)).unwrap();
+    OpenOptions::new().write(true).open(&volume.image).unwrap().write_all_at(b"A", at as u64).unwrap();
+    volume.mount("");
+    let error = fs::read(volume.point.join("bad")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
+    assert_eq!(fs::read_to_string(volume.point.join("good")).unwrap(), "good");
+    assert!(volume.stats()["checksum_errors"].as_u64() >= Some(1));
+    volume.umount();
+    let check = ubtrfs(&["check".as_ref(), volume.image.as_os_str()]);
+    assert_eq!(check.code(), Some(1), "{}", check.report());
+    ubtrfs(&["check".as_ref(), "--no-data".as_ref(), volume.image.as_os_str()]).ok();
+}
