@@ -96,7 +96,10 @@ impl Filesystem {
         read_only: bool,
         mounted_subvolume: TreeId,
     ) -> Self {
-        let gate = Gate::new(committed.generation.next());
+        // A generation that a crash left in a copy of the superblock alone stays that commit's.
+        let skips = !read_only && volume.has_copy_ahead();
+        let next = committed.generation.next();
+        let gate = Gate::new(if skips { next.next() } else { next });
         let reader = crate::file::extent_reader::ExtentReader::new(volume.sector_size());
         Self {
             inodes: InodeTable::new(options.memory / 4 / 1024),

@@ -74,6 +74,17 @@ impl Volume {
         Ok(volume)
     }
 
+    /// Whether a copy of the superblock tells of the commit after the one that counts: a crash came after that copy was
+    /// written and before the primary was. Whoever commits next must not use that generation for something else.
+    pub fn has_copy_ahead(&self) -> bool {
+        let ahead = self.superblock().generation.next();
+        let copies = self
+            .members
+            .iter()
+            .flat_map(|member| SUPERBLOCK_COPIES[1..].iter().filter_map(|at| read_copy(&*member.device, *at).ok()));
+        copies.into_iter().any(|found| found.superblock.fsid == self.fsid() && found.superblock.generation == ahead)
+    }
+
     fn load_chunk_tree(&mut self) -> Result<()> {
         let superblock = self.superblock();
         let mut walk = Walk { volume: self, seen: HashSet::new(), items: Vec::new(), devices: Vec::new(), last: None };
