@@ -1,0 +1,126 @@
+//! The content of a file of the model: pages that share memory between snapshots, and holes that take none.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+const PAGE: u64 = 4096;
+
+/// What a file holds.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Content {
+    size: u64,
+    pages: Arc<BTreeMap<u64, Arc<[u8]>>>,
+}
+
+impl std::fmt::Debug for Content {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes in {} pages", self.size, self.pages.len())
+    }
+}
+
+impl Content {
+    /// Bytes of the file.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Writes, and extends the file if need be.
+    pub fn write(&mut self, offset: u64, data: &[u8]) {
+        let pages = Arc::make_mut(&mut self.pages);
+        let mut at = offset;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let within = (at % PAGE) as usize;
+            let len = (PAGE as usize - within).min(rest.len());
+            let page = pages.entry(at / PAGE).or_insert_with(|| vec![0; PAGE as usize].into());
+            let mut bytes = page.to_vec();
+            bytes[within..within + len].copy_from_slice(&rest[..len]);
+            *page = bytes.into();
+            at += len as u64;
+            rest = &rest[len..];
+        }
+        self.size = self.size.max(at);
+    }
+
+    /// Cuts or extends.
+    pub fn resize(&mut self, size: u64) {
+        if size < self.size {
+            let pages = Arc::make_mut(&mut self.pages);
+            pages.retain(|number, _| number * PAGE < size);
+            if let Some(page) = pages.get_mut(&(size / PAGE)) {
+                let mut bytes = page.to_vec();
+                bytes[(size % PAGE) as usize..].fill(0);
+                *page = bytes.into();
+            }
+        }
+        self.size = size;
+    }
+
+    /// The bytes from `offset` on, up to the end of the file.
+    pub fn read(&self, offset: u64, len: usize) -> Vec<u8> {
+        let len = (len as u64).min(self.size.saturating_sub(offset)) as usize;
+        let mut bytes = vec![0; len];
+        let range = offset / PAGE..(offset + len as u64).div_ceil(PAGE);
+        for (number, page) in self.pages.range(range) {
+            let start = number * PAGE;
+            let from = offset.max(start);
+            let to = (offset + len as u64).min(start + PAGE);
+            bytes[(from - offset) as usize..(to - offset) as usize]
+                .copy_from_slice(&page[(from - start) as usize..(to - start) as usize]);
+        }
+        bytes
+    }
+
+    /// The ranges that may hold something other than zeroes, within the file.
+    pub fn data_ranges(&self) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for number in self.pages.keys() {
+            let (start, end) = (number * PAGE, ((number + 1) * PAGE).min(self.size));
+            match ranges.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ => ranges.push(start..end),
+            }
+        }
+        ranges
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Random;
+
+    #[test]
+    fn does_what_a_plain_vector_does() {
+        let mut random = Random::new(1);
+        let (mut content, mut plain) = (Content::default(), Vec::new());
+        for step in 0..500 {
+            if random.one_in(4) {
+                let size = random.below(30_000);
+                content.resize(size);
+                plain.resize(size as usize, 0);
+            } else {
+                let (at, data) = (random.below(20_000) as usize, Random::noise(step, random.below(9000) as usize));
+                content.write(at as u64, &data);
+                if !data.is_empty() {
+                    plain.resize(plain.len().max(at + data.len()), 0);
+                    plain[at..at + data.len()].copy_from_slice(&data);
+                }
+            }
+            assert_eq!(content.size(), plain.len() as u64);
+            assert!(content.read(0, usize::MAX) == plain, "step {step}");
+            let from = random.below(20_000) as usize;
+            assert!(
+                content.read(from as u64, 5000)
+                    == plain[from.min(plain.len())..(from + 5000).min(plain.len()).max(from.min(plain.len()))]
+            );
+            let mut covered = vec![false; plain.len()];
+            content
+                .data_ranges()
+                .into_iter()
+                .for_each(|range| covered[range.start as usize..range.end as usize].fill(true));
+            assert!(plain.iter().zip(covered).all(|(byte, covered)| covered || *byte == 0));
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Where power may be cut, and what is left then.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use ubtrfs_format::SUPERBLOCK_COPIES;
+use ubtrfs_volume::{Event, Fate, OpenWrite, OverlayDevice, RecordingDevice, random_fates};
+
+use crate::Random;
+
+/// Windows of up to this many open writes are tried in every combination.
+const WINDOW: usize = 6;
+
+/// What becomes of the writes that no barrier had made durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fates {
+    /// As [`random_fates`] of this seed decides.
+    Random(u64),
+    /// Each is whole or lost: bit by bit, the oldest first.
+    Subset(u64),
+}
+
+/// A crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CrashPoint {
+    /// Events of the device before it.
+    pub event: usize,
+    /// What becomes of open writes.
+    pub fates: Fates,
+}
+
+/// The writes that are open after so many events.
+pub fn window_at(recording: &RecordingDevice, event: usize) -> Vec<OpenWrite> {
+    let mut open = Vec::new();
+    recording.crash_state(event, &mut |write| {
+        open.push(*write);
+        Fate::Lost
+    });
+    open
+}
+
+impl CrashPoint {
+    /// What the crash leaves, and a number that tells states of one recording from each other.
+    pub fn state(&self, recording: &RecordingDevice) -> (OverlayDevice, u64) {
+        let mut hasher = DefaultHasher::new();
+        let mut random = match self.fates {
+            Fates::Random(seed) => Some(random_fates(seed)),
+            Fates::Subset(_) => None,
+        };
+        let mut number = 0;
+        let device = recording.crash_state(self.event, &mut |write| {
+            let fate = match (&mut random, self.fates) {
+                (Some(random), _) => random(write),
+                (None, Fates::Subset(bits)) if bits >> number & 1 == 1 => Fate::Whole,
+                _ => Fate::Lost,
+            };
+            number += 1;
+            let kept: Vec<bool> = match &fate {
+                Fate::Lost => Vec::new(),
+                Fate::Whole => vec![true; write.sectors],
+                Fate::Torn(kept) => {
+                    let last = kept.iter().rposition(|kept| *kept).map_or(0, |at| at + 1);
+                    kept[..last].to_vec()
+                }
+            };
+            if !kept.is_empty() {
+                (write.event, kept).hash(&mut hasher);
+            }
+            fate
+        });
+        // What is durable changes with barriers alone.
+        let events = recording.events();
+        let barrier = events[..self.event.min(events.len())].iter().rposition(|event| matches!(event, Event::Flush));
+        barrier.hash(&mut hasher);
+        (device, hasher.finish())
+    }
+}
+
+/// The states that crashes leave of one recording: first all around the superblocks, then random ones. No two are alike.
+pub struct Crashes<'a> {
+    recording: &'a RecordingDevice,
+    planned: Vec<CrashPoint>,
+    random: Random,
+    seen: HashSet<u64>,
+    tries_left: usize,
+}
+
+impl<'a> Crashes<'a> {
+    /// At most about `budget` states, half of them around the superblocks.
+    pub fn new(recording: &'a RecordingDevice, seed: u64, budget: usize) -> Self {
+        let mut random = Random::new(seed ^ 0xc4a5);
+        let mut planned = Vec::new();
+        for event in around_superblocks(recording) {
+            let open = window_at(recording, event).len();
+            if open <= WINDOW {
+                planned.extend((0..1 << open).map(|bits| CrashPoint { event, fates: Fates::Subset(bits) }));
+            } else {
+                let fates = Fates::Random(random.number());
+                planned.push(CrashPoint { event, fates });
+            }
+        }
+        // A shuffle, so that a small budget takes from everywhere.
+        for at in (1..planned.len()).rev() {
+            planned.swap(at, random.below(at as u64 + 1) as usize);
+        }
+        planned.truncate(budget / 2);
+        planned.push(CrashPoint { event: recording.len(), fates: Fates::Subset(u64::MAX) });
+        Self { recording, planned, random, seen: HashSet::new(), tries_left: budget }
+    }
+}
+
+/// From each superblock's write to the barrier behind it.
+fn around_superblocks(recording: &RecordingDevice) -> Vec<usize> {
+    let mut found = Vec::new();
+    let mut inside = false;
+    for (number, event) in recording.events().iter().enumerate() {
+        match event {
+            Event::Write(write) if SUPERBLOCK_COPIES.contains(&write.at) => {
+                if !inside {
+                    found.push(number);
+                }
+                inside = true;
+            }
+            _ => {}
+        }
+        if inside {
+            found.push(number + 1);
+        }
+        if matches!(event, Event::Flush) {
+            inside = false;
+        }
+    }
+    found
+}
+
+impl Iterator for Crashes<'_> {
+    type Item = (CrashPoint, OverlayDevice);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.tries_left > 0 {
+            self.tries_left -= 1;
+            let point = self.planned.pop().unwrap_or_else(|| CrashPoint {
+                event: self.random.below(self.recording.len() as u64 + 1) as usize,
+                fates: Fates::Random(self.random.number()),
+            });
+            let (device, key) = point.state(self.recording);
+            if self.seen.insert(key) {
+                return Some((point, device));
+            }
+        }
+        None
+    }
+}

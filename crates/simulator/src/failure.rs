@@ -1,0 +1,32 @@
+//! What went wrong, with all that it takes to see it again.
+
+use std::fmt;
+
+use crate::{CrashPoint, Operation};
+
+/// A failed simulation.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The seed of the history.
+    pub seed: u64,
+    /// The operations up to the failure, each with the number of device events before it.
+    pub operations: Vec<(usize, Operation)>,
+    /// Where power was cut; `None` if it went wrong before.
+    pub crash: Option<CrashPoint>,
+    /// The first difference.
+    pub what: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {} ({} operations):", self.seed, self.operations.len())?;
+        for (events, operation) in &self.operations {
+            writeln!(f, "  [{events:5}] {operation:?}")?;
+        }
+        if let Some(crash) = &self.crash {
+            writeln!(f, "power was cut after event {} ({:?})", crash.event, crash.fates)?;
+        }
+        writeln!(f, "{}", self.what)?;
+        write!(f, "again: UBTRFS_SEEDS={} cargo test --profile proof -p ubtrfs-simulator", self.seed)
+    }
+}

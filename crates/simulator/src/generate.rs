@@ -1,0 +1,237 @@
+//! Random operations that fit the state of the volume, mostly.
+
+use ubtrfs::{RenameFlags, WriteAt, XattrMode};
+use ubtrfs_format::items::Timespec;
+use ubtrfs_testkit::names::{COLLIDING, COLLIDING_XATTRS};
+
+use crate::model::is_regular;
+use crate::operation::Name;
+use crate::{Body, Model, Operation, Path, Random, What};
+
+/// What kind of operations come.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a habit of its own")]
+pub struct Habits {
+    /// Unmount and mount now and then.
+    pub remount: bool,
+    /// Set-id bits and capabilities, which make operations of several steps.
+    pub privileges: bool,
+    /// Large writes, so that small volumes become full.
+    pub large: bool,
+    /// Sizes of many TiB, with nothing in between.
+    pub huge: bool,
+    /// Commits every few operations, so that space is soon used again.
+    pub eager: bool,
+}
+
+/// Makes operations.
+#[derive(Clone, Debug)]
+pub struct Generator {
+    random: Random,
+    habits: Habits,
+    names: Vec<Vec<u8>>,
+}
+
+const DEEPEST: usize = 3;
+
+impl Generator {
+    /// The generator of this seed.
+    pub fn new(seed: u64, habits: Habits) -> Self {
+        let mut names: Vec<Vec<u8>> = (b'a'..=b'h').map(|letter| vec![letter]).collect();
+        for (one, other) in &COLLIDING[..2] {
+            names.extend([one.as_bytes().to_vec(), other.as_bytes().to_vec()]);
+        }
+        names.extend([vec![b'n'; 255], vec![b'm'; 200], b"\xff\xfe no utf-8".to_vec()]);
+        Self { random: Random::new(seed), habits, names }
+    }
+
+    /// The next operation on a volume in this state, with so many open handles.
+    pub fn next(&mut self, model: &Model, handles: usize) -> Operation {
+        if self.habits.eager && self.random.one_in(4) {
+            return Operation::Sync;
+        }
+        let paths = model.paths();
+        match self.random.below(112) {
+            0..18 => self.create(model, &paths),
+            18..46 => self.write(model, &paths, handles),
+            46..53 => {
+                let (what, size) = self.file(model, &paths, handles);
+                Operation::Truncate { what, size: self.new_size(size) }
+            }
+            53..58 => self.attributes(&paths, handles),
+            58..64 => {
+                let what = self.any(&paths, handles);
+                let name = self.xattr_name(model, &what);
+                let collides = COLLIDING_XATTRS.iter().any(|(a, b)| [a, b].iter().any(|x| x.as_bytes() == name));
+                let longest = if collides { 100 } else { self.random.one_of([0, 20, 300, 3000, 4200]) };
+                let mode = self.random.one_of([XattrMode::Set, XattrMode::Set, XattrMode::Create, XattrMode::Replace]);
+                let len = self.random.below(longest + 1) as usize;
+                Operation::SetXattr { what, name: Name(name), len, fill: self.random.number(), mode }
+            }
+            64..67 => {
+                let what = self.any(&paths, handles);
+                let name = self.xattr_name(model, &what);
+                Operation::RemoveXattr { what, name: Name(name) }
+            }
+            67..72 => Operation::Link { what: self.any(&paths, handles), path: self.new_path(model, &paths) },
+            72..80 => Operation::Unlink { path: self.existing(&paths) },
+            80..83 => Operation::Rmdir { path: self.existing(&paths) },
+            83..92 => {
+                let to = if self.random.one_in(2) { self.existing(&paths) } else { self.new_path(model, &paths) };
+                let plain = RenameFlags::default();
+                let flags = match self.random.below(8) {
+                    0 => RenameFlags { no_replace: true, ..plain },
+                    1 => RenameFlags { whiteout: true, ..plain },
+                    2 | 3 => RenameFlags { exchange: true, ..plain },
+                    _ => plain,
+                };
+                Operation::Rename { from: self.existing(&paths), to, flags }
+            }
+            92..97 => Operation::Fsync { what: self.any(&paths, handles) },
+            97..101 => Operation::Sync,
+            101..103 => Operation::Unnamed { dir: self.directory(model, &paths), mode: 0o100_600 },
+            103..106 => Operation::Open { path: self.existing(&paths) },
+            106..109 => Operation::Close { handle: self.random.below(1 << 16) as usize },
+            109 if self.habits.remount => Operation::Remount,
+            _ => Operation::Look,
+        }
+    }
+
+    fn existing(&mut self, paths: &[(Path, ubtrfs::InodeId)]) -> Path {
+        let below = paths.get(1..).unwrap_or_default();
+        match self.random.pick(below) {
+            Some((path, _)) => path.clone(),
+            None => Path(b"a".to_vec()),
+        }
+    }
+
+    fn any(&mut self, paths: &[(Path, ubtrfs::InodeId)], handles: usize) -> What {
+        if handles > 0 && self.random.one_in(5) {
+            return What::Handle(self.random.below(1 << 16) as usize);
+        }
+        let path = self.random.pick(paths).map(|(path, _)| path.clone()).unwrap_or_default();
+        What::At(path)
+    }
+
+    /// A regular file, mostly, and its size.
+    fn file(&mut self, model: &Model, paths: &[(Path, ubtrfs::InodeId)], handles: usize) -> (What, u64) {
+        let files: Vec<_> = paths.iter().filter(|(_, id)| is_regular(model.node(*id).mode)).collect();
+        if (handles > 0 && self.random.one_in(5)) || files.is_empty() || self.random.one_in(30) {
+            return (self.any(paths, handles), 5000);
+        }
+        match self.random.pick(&files) {
+            Some((path, id)) => (What::At(path.clone()), model.node(*id).size()),
+            None => (What::At(Path::default()), 0),
+        }
+    }
+
+    fn directory(&mut self, model: &Model, paths: &[(Path, ubtrfs::InodeId)]) -> Path {
+        let fits = |path: &Path, id| model.node(id).is_dir() && path.names().count() < DEEPEST;
+        let directories: Vec<_> = paths.iter().filter(|(path, id)| fits(path, *id)).collect();
+        if self.random.one_in(40) {
+            return self.existing(paths);
+        }
+        self.random.pick(&directories).map(|(path, _)| path.clone()).unwrap_or_default()
+    }
+
+    fn new_path(&mut self, model: &Model, paths: &[(Path, ubtrfs::InodeId)]) -> Path {
+        let dir = self.directory(model, paths);
+        let name = self.random.pick(&self.names).cloned().unwrap_or_default();
+        dir.join(&name)
+    }
+
+    fn create(&mut self, model: &Model, paths: &[(Path, ubtrfs::InodeId)]) -> Operation {
+        let path = self.new_path(model, paths);
+        let bits = self.random.one_of([0o644, 0o600, 0o755, 0o1777, 0o2775, 0o6755]);
+        let (mut rdev, mut target) = (0, Vec::new());
+        let mode = match self.random.below(24) {
+            0..14 => 0o100_000 | bits,
+            14..19 => 0o040_000 | bits,
+            19..22 => {
+                let longest = self.random.one_of([10, 200, 3000]);
+                let len = 1 + self.random.below(longest) as usize;
+                target = Random::noise(self.random.number(), len).iter().map(|byte| b'a' + byte % 26).collect();
+                0o120_777
+            }
+            22 => 0o010_000 | bits,
+            _ => {
+                rdev = self.random.below(4096) << 20 | self.random.below(1 << 20);
+                self.random.one_of([0o020_000, 0o060_000]) | bits
+            }
+        };
+        let owner = (self.random.below(3) as u32, self.random.below(3) as u32 * 1000);
+        let is_plain = matches!(mode & 0o170_000, 0o100_000 | 0o040_000);
+        let xattr = is_plain && self.random.one_in(6);
+        Operation::Create { path, mode, owner, rdev, target, xattr, open: self.random.one_in(8) }
+    }
+
+    fn write(&mut self, model: &Model, paths: &[(Path, ubtrfs::InodeId)], handles: usize) -> Operation {
+        let (what, size) = self.file(model, paths, handles);
+        let longest = match self.random.below(12) {
+            0..4 => 200,
+            4..8 => 9000,
+            8..11 => 70_000,
+            _ if self.habits.large => 3 << 20,
+            _ => 400_000,
+        };
+        let mut len = self.random.below(longest) as usize;
+        let offset = match self.random.below(8) {
+            0..3 => self.random.below(size.min(1 << 20) + 1),
+            3 | 4 => self.random.below(size.min(1 << 20) / 4096 + 1) * 4096,
+            5 => size + self.random.below(40_000),
+            6 if self.habits.huge && self.random.one_in(4) => self.random.below(1 << 45),
+            _ => 0,
+        };
+        if self.random.one_in(5) {
+            len = (len / 4096 + 1) * 4096;
+        }
+        // Zeroes that nobody wrote are cheap; but a file that has grown to many TiB must not be appended to for long.
+        let at = if self.random.one_in(5) { WriteAt::End } else { WriteAt::Offset(offset) };
+        let kill_privileges = self.habits.privileges && self.random.one_in(8);
+        Operation::Write { what, at, len, fill: self.random.number(), kill_privileges }
+    }
+
+    fn new_size(&mut self, size: u64) -> u64 {
+        match self.random.below(9) {
+            0 => 0,
+            1 | 2 => self.random.below(size + 1),
+            3 => size / 2 / 4096 * 4096,
+            4 => size + self.random.below(50_000),
+            5 => size.saturating_sub(1),
+            6 if self.habits.huge => self.random.below(1 << 45),
+            7 => self.random.below(3000),
+            _ => size,
+        }
+    }
+
+    fn attributes(&mut self, paths: &[(Path, ubtrfs::InodeId)], handles: usize) -> Operation {
+        let what = self.any(paths, handles);
+        let mut some = |limit| self.random.one_in(2).then(|| self.random.below(limit));
+        let (mode, uid, gid) = (some(0o10_000), some(1 << 32), some(2000));
+        let mtime = some(1 << 33).map(|sec| Timespec { sec, nsec: (sec % 1_000_000_000) as u32 });
+        let narrow = |value: Option<u64>| value.map(|value| value as u32);
+        let (uid, gid) = if self.habits.privileges { (narrow(uid), narrow(gid)) } else { (None, None) };
+        Operation::Attributes { what, mode: narrow(mode), uid, gid, mtime }
+    }
+
+    /// Names that the kernel shows for any kind of inode, unless it is a file or directory.
+    fn xattr_name(&mut self, model: &Model, what: &What) -> Vec<u8> {
+        let plain = match what {
+            What::At(path) => model
+                .resolve(path)
+                .is_some_and(|id| matches!(model.node(id).body, Body::File(_) | Body::Directory { .. })),
+            What::Handle(_) => false,
+        };
+        let name = match self.random.below(8) {
+            0 if self.habits.privileges && plain => "security.capability",
+            1 if plain => COLLIDING_XATTRS[0].0,
+            2 if plain => COLLIDING_XATTRS[0].1,
+            3 if plain => "user.one",
+            4 if plain => "user.two",
+            5 => "trusted.one",
+            6 => "trusted.two",
+            _ => return [b"trusted.".as_slice(), &[b'x'; 240]].concat(),
+        };
+        name.as_bytes().to_vec()
+    }
+}

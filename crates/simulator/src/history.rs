@@ -1,0 +1,126 @@
+//! A history: one seed gives the volume, the options of its mount and the operations.
+
+use std::sync::Arc;
+
+use ubtrfs::Options;
+use ubtrfs_volume::{Device, RecordingDevice};
+
+use crate::perform::Tolerance;
+use crate::{Failure, Generator, Habits, Judge, Operation, Random, Session, VolumePlan, make_volume};
+
+/// A history to be.
+#[derive(Clone, Debug)]
+pub struct History {
+    /// What determines everything.
+    pub seed: u64,
+    /// The volume.
+    pub plan: VolumePlan,
+    /// How it is mounted.
+    pub options: Options,
+    /// What kind of operations there are.
+    pub habits: Habits,
+    /// The device may fail.
+    pub faults: bool,
+}
+
+/// Operations of a usual history.
+const LENGTH: usize = 70;
+/// Operations of one with many commits: enough that nodes and data go to space that others had.
+const LONG: usize = 230;
+
+/// A history that happened.
+#[derive(Debug)]
+pub struct Recorded {
+    /// The seed.
+    pub seed: u64,
+    /// What happened to the device.
+    pub recording: Arc<RecordingDevice>,
+    /// What was promised.
+    pub judge: Judge,
+    /// The operations, each with the number of events before it.
+    pub operations: Vec<(usize, Operation)>,
+    /// Why the engine gave up, if it did.
+    pub aborted: Option<String>,
+    /// Operations that failed because the volume was full or the device failed.
+    pub tolerated: usize,
+}
+
+/// What stands between the engine and the recording device.
+pub type Wrap<'a> = &'a dyn Fn(Arc<RecordingDevice>) -> Arc<dyn Device>;
+
+impl History {
+    /// The history of this seed.
+    pub fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let plan = VolumePlan::random(&mut random);
+        let options = Options {
+            memory: random.one_of([256 << 10, 1 << 20, 64 << 20]),
+            no_atime: random.one_in(2),
+            max_inline: random.one_of([0, 2048, 2048]),
+            background_commits: false,
+            ..Options::default()
+        };
+        let (huge, eager) = (random.one_in(3), random.one_in(3));
+        let habits = Habits { remount: true, privileges: true, large: plan.tight, huge, eager };
+        Self { seed, plan, options, habits, faults: false }
+    }
+
+    /// Operations that the history has by itself.
+    pub fn length(&self) -> usize {
+        if self.habits.eager { LONG } else { LENGTH }
+    }
+
+    /// Runs that many operations, the last of them a sync.
+    pub fn run(&self, length: usize) -> Result<Recorded, Failure> {
+        self.run_on(length, &|recording| recording)
+    }
+
+    /// The same on a device that `wrap` makes.
+    pub fn run_on(&self, length: usize, wrap: Wrap<'_>) -> Result<Recorded, Failure> {
+        let mut generator = Generator::new(self.seed ^ 0x5eed, self.habits);
+        let mut done = 0;
+        self.drive(wrap, &mut |session| {
+            done += 1;
+            match done {
+                _ if done < length => Some(generator.next(&session.worker.model, session.worker.handles.len())),
+                _ if done == length => Some(Operation::Look),
+                _ => (done == length + 1).then_some(Operation::Sync),
+            }
+        })
+    }
+
+    /// Runs exactly these operations; those that no longer fit are left out.
+    pub fn replay(&self, operations: &[Operation], wrap: Wrap<'_>) -> Result<Recorded, Failure> {
+        let mut operations = operations.iter();
+        self.drive(wrap, &mut |_| operations.next().cloned())
+    }
+
+    fn drive(&self, wrap: Wrap<'_>, next: &mut dyn FnMut(&Session) -> Option<Operation>) -> Result<Recorded, Failure> {
+        let fail = |operations: &[(usize, Operation)], what| Failure {
+            seed: self.seed,
+            operations: operations.to_vec(),
+            crash: None,
+            what: format!("{what}\nvolume: {:?}\nmount: {:?}", self.plan, self.options),
+        };
+        let recording = Arc::new(RecordingDevice::new(make_volume(&self.plan.options)));
+        let tolerance = Tolerance { no_space: self.plan.tight, faults: self.faults };
+        let fresh = Judge::new(self.options.clone(), &recording).map_err(|what| fail(&[], what))?;
+        let device = wrap(Arc::clone(&recording));
+        let mut session = Session::open(Arc::clone(&recording), device, self.options.clone(), None, tolerance)
+            .map_err(|what| fail(&[], what))?;
+        while let Some(operation) = next(&session) {
+            session.perform(&operation).map_err(|what| fail(&session.log, what))?;
+            if session.is_aborted() {
+                if !self.faults {
+                    let reason = session.worker.fs.abort_reason().unwrap_or_default();
+                    return Err(fail(&session.log, format!("the engine gave up: {reason}")));
+                }
+                break;
+            }
+        }
+        let aborted = session.worker.fs.abort_reason();
+        let tolerated = session.worker.tolerated;
+        let judge = Judge { promises: session.promises, ..fresh };
+        Ok(Recorded { seed: self.seed, recording, judge, operations: session.log, aborted, tolerated })
+    }
+}

@@ -1,0 +1,48 @@
+//! The crash simulator: one seed drives a random history on a recording device, then every state that a crash could
+//! have left is opened, checked and compared with a model of what was promised.
+//!
+//! * [`History`] makes a small volume, performs random [operations](Operation) by the engine, holds their results against
+//!   a [`Model`], and keeps a [`Promise`] for each commit.
+//! * [`Crashes`] enumerates states of the device: any prefix of its events, with any subset of what no barrier had made
+//!   durable, torn at 4 KiB.
+//! * [`examine`] judges one: clean by `ubtrfs_check`, and exactly as the last commit promised, data included.
+//! * [`overlap`] does the same while several threads work during the commits.
+//! * [`LyingDevice`] breaks the rules of devices: what the simulator must notice.
+//!
+//! A promise belongs to a commit and holds for the whole volume; a promise for a single file is of the same form, with
+//! fewer nodes in its state.
+
+mod compare;
+mod content;
+mod crash;
+mod examine;
+mod failure;
+mod generate;
+mod history;
+mod lying_device;
+mod model;
+mod operation;
+pub mod overlap;
+mod perform;
+mod random;
+mod session;
+mod shrink;
+mod survey;
+mod volume;
+
+pub use compare::{Compare, compare};
+pub use content::Content;
+pub use crash::{CrashPoint, Crashes, Fates, window_at};
+pub use examine::{Judge, examine};
+pub use failure::Failure;
+pub use generate::{Generator, Habits};
+pub use history::{History, Recorded, Wrap};
+pub use lying_device::{Lie, LyingDevice};
+pub use model::{Body, Model, Node, Times};
+pub use operation::{Name, Operation, Path, What};
+pub use perform::{Tolerance, Worker};
+pub use random::Random;
+pub use session::{Promise, Session};
+pub use shrink::shrink;
+pub use survey::Survey;
+pub use volume::{VolumePlan, make_volume};

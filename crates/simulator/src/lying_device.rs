@@ -1,0 +1,134 @@
+//! Devices that break the rules: what the simulator must notice, or it proves nothing.
+
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use ubtrfs_format::{Physical, SUPERBLOCK_COPIES};
+use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, RecordingDevice, SharedBuffer};
+
+/// How a device lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    /// Barriers do nothing: a crash reorders across them.
+    NoBarriers,
+    /// The write with this number, of those that are no superblock, is lost.
+    LostWrite(usize),
+    /// All writes of nodes and data reach the device only after the superblock that refers to them.
+    SuperblockFirst,
+    /// The primary superblock with this number is written in part.
+    TornSuperblock(usize),
+    /// The write with this number, of those to space that was written before, is lost: what was there stays.
+    StaleBlock(usize),
+}
+
+/// A recording device with a lie.
+#[derive(Debug)]
+pub struct LyingDevice {
+    inner: Arc<RecordingDevice>,
+    lie: Lie,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    seen: usize,
+    told: bool,
+    held: Vec<DeviceWrite>,
+    superblock_written: bool,
+    written: std::collections::HashSet<u64>,
+}
+
+impl LyingDevice {
+    /// A device that tells this lie.
+    pub fn new(inner: Arc<RecordingDevice>, lie: Lie) -> Self {
+        Self { inner, lie, state: Mutex::default() }
+    }
+
+    /// Whether there was an occasion to lie.
+    pub fn has_lied(&self) -> bool {
+        self.state.lock().told
+    }
+
+    /// What becomes of a write.
+    fn pass(&self, state: &mut State, write: DeviceWrite) -> Option<DeviceWrite> {
+        let is_superblock = SUPERBLOCK_COPIES.contains(&write.at);
+        let reused = !state.written.insert(write.at.0);
+        let counts = match self.lie {
+            Lie::NoBarriers => false,
+            Lie::SuperblockFirst => {
+                if is_superblock {
+                    state.superblock_written = true;
+                    return Some(write);
+                }
+                state.told = true;
+                state.held.push(write);
+                return None;
+            }
+            Lie::LostWrite(_) => !is_superblock,
+            Lie::TornSuperblock(_) => write.at == SUPERBLOCK_COPIES[0],
+            Lie::StaleBlock(_) => !is_superblock && reused,
+        };
+        let (Lie::LostWrite(number) | Lie::TornSuperblock(number) | Lie::StaleBlock(number)) = self.lie else {
+            return Some(write);
+        };
+        if !counts {
+            return Some(write);
+        }
+        state.seen += 1;
+        if state.seen != number + 1 {
+            return Some(write);
+        }
+        state.told = true;
+        if !matches!(self.lie, Lie::TornSuperblock(_)) {
+            return None;
+        }
+        let mut bytes = vec![0; write.data.len()];
+        self.inner.read_at(write.at, &mut bytes).ok()?;
+        bytes[..512].copy_from_slice(&write.data[..512]);
+        Some(DeviceWrite { at: write.at, data: SharedBuffer::from(bytes) })
+    }
+}
+
+impl Device for LyingDevice {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn read_at(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
+        self.inner.read_at(at, buf)
+    }
+
+    fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        let mut state = self.state.lock();
+        let writes = writes.into_iter().filter_map(|write| self.pass(&mut state, write)).collect();
+        self.inner.submit(writes)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let mut state = self.state.lock();
+        if self.lie == Lie::NoBarriers {
+            state.told = true;
+            return Ok(());
+        }
+        self.inner.flush()?;
+        if std::mem::take(&mut state.superblock_written) {
+            let held = std::mem::take(&mut state.held);
+            self.inner.submit(held).wait()?;
+            self.inner.flush()?;
+        }
+        Ok(())
+    }
+
+    fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
+        self.inner.discard(at, len)
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.inner.counters()
+    }
+}

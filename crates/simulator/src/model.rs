@@ -1,0 +1,346 @@
+//! What the volume must hold: plain maps, cheap to copy.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ubtrfs::{Errno, InodeId, RenameFlags};
+use ubtrfs_format::items::Timespec;
+
+use crate::{Content, Path};
+
+const TYPE: u32 = 0o170_000;
+const DIRECTORY: u32 = 0o040_000;
+const REGULAR: u32 = 0o100_000;
+const SET_GID: u32 = 0o2000;
+
+/// The times of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// Last change of the content.
+    pub mtime: Timespec,
+    /// Last change of the attributes.
+    pub ctime: Timespec,
+    /// Creation.
+    pub btime: Timespec,
+}
+
+/// What a node is beside its attributes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// A regular file.
+    File(Content),
+    /// A directory: its entries, and the one that it lies in.
+    Directory {
+        /// What its names lead to.
+        entries: BTreeMap<Vec<u8>, InodeId>,
+        /// The directory that it lies in; the root lies in itself.
+        parent: InodeId,
+    },
+    /// A symlink's target.
+    Symlink(Vec<u8>),
+    /// A device node's number; 0 for pipes and sockets.
+    Special(u64),
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the attributes of POSIX")]
+pub struct Node {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub nlink: u32,
+    pub body: Body,
+    pub xattrs: BTreeMap<Vec<u8>, Arc<[u8]>>,
+    /// `None` while they are not known.
+    pub times: Option<Times>,
+}
+
+impl Node {
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        matches!(self.body, Body::Directory { .. })
+    }
+
+    /// The size that stat shows; a directory's is the sum of its names, twice.
+    pub fn size(&self) -> u64 {
+        match &self.body {
+            Body::File(content) => content.size(),
+            Body::Directory { entries, .. } => entries.keys().map(|name| 2 * name.len() as u64).sum(),
+            Body::Symlink(target) => target.len() as u64,
+            Body::Special(_) => 0,
+        }
+    }
+}
+
+/// The whole volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    /// The root directory.
+    pub root: InodeId,
+    /// All nodes, those without names too.
+    pub nodes: BTreeMap<InodeId, Arc<Node>>,
+}
+
+/// What a change did to the times of nodes: `true` where the time of the last change of content is new too.
+pub type Touched = BTreeMap<InodeId, bool>;
+
+impl Model {
+    /// An empty volume.
+    pub fn new(root: InodeId, mode: u32, times: Times) -> Self {
+        let body = Body::Directory { entries: BTreeMap::new(), parent: root };
+        let node = Node { mode, uid: 0, gid: 0, nlink: 1, body, xattrs: BTreeMap::new(), times: Some(times) };
+        Self { root, nodes: BTreeMap::from([(root, Arc::new(node))]) }
+    }
+
+    /// A node that is known to be there.
+    ///
+    /// # Panics
+    /// If it is not.
+    #[track_caller]
+    pub fn node(&self, id: InodeId) -> &Node {
+        self.nodes.get(&id).unwrap_or_else(|| panic!("the model has no inode {}", id.ino))
+    }
+
+    /// The same, to change.
+    ///
+    /// # Panics
+    /// If it is not there.
+    #[track_caller]
+    pub fn node_mut(&mut self, id: InodeId) -> &mut Node {
+        let node = self.nodes.get_mut(&id).unwrap_or_else(|| panic!("the model has no inode {}", id.ino));
+        Arc::make_mut(node)
+    }
+
+    /// What a path leads to.
+    pub fn resolve(&self, path: &Path) -> Option<InodeId> {
+        path.names().try_fold(self.root, |dir, name| self.entry(dir, name))
+    }
+
+    /// The directory (or what stands in its place) that a path's last name is looked for in, and the name.
+    pub fn place<'a>(&self, path: &'a Path) -> Option<(InodeId, &'a [u8])> {
+        let (dir, name) = path.split()?;
+        Some((self.resolve(&dir)?, name))
+    }
+
+    /// What a name of a directory leads to.
+    pub fn entry(&self, dir: InodeId, name: &[u8]) -> Option<InodeId> {
+        match &self.nodes.get(&dir)?.body {
+            Body::Directory { entries, .. } => entries.get(name).copied(),
+            _ => None,
+        }
+    }
+
+    /// Every path, with what it leads to.
+    pub fn paths(&self) -> Vec<(Path, InodeId)> {
+        let mut found = vec![(Path::default(), self.root)];
+        let mut next = 0;
+        while let Some((path, id)) = found.get(next).cloned() {
+            next += 1;
+            if let Body::Directory { entries, .. } = &self.node(id).body {
+                found.extend(entries.iter().map(|(name, child)| (path.join(name), *child)));
+            }
+        }
+        found
+    }
+
+    /// Nodes that have no name.
+    pub fn orphans(&self) -> BTreeSet<InodeId> {
+        self.nodes.iter().filter(|(_, node)| node.nlink == 0).map(|(id, _)| *id).collect()
+    }
+
+    /// The volume after a mount, which frees what has no name.
+    pub fn drop_orphans(&mut self) {
+        self.nodes.retain(|_, node| node.nlink > 0);
+    }
+
+    /// Forgets times, where it is not known which moment of an operation counts.
+    pub fn forget_times(&mut self, of: impl IntoIterator<Item = InodeId>) {
+        for id in of {
+            if self.nodes.contains_key(&id) {
+                self.node_mut(id).times = None;
+            }
+        }
+    }
+
+    /// Whether a name can be added.
+    pub fn can_add(&self, dir: InodeId, name: &[u8]) -> Result<(), Errno> {
+        if !self.node(dir).is_dir() {
+            return Err(Errno::NOTDIR);
+        }
+        if self.entry(dir, name).is_some() { Err(Errno::EXIST) } else { Ok(()) }
+    }
+
+    /// Adds a node without a name.
+    pub fn add_node(&mut self, id: InodeId, dir: InodeId, mut node: Node) {
+        let parent = self.node(dir);
+        if parent.mode & SET_GID != 0 {
+            node.gid = parent.gid;
+            if node.mode & TYPE == DIRECTORY {
+                node.mode |= SET_GID;
+            }
+        }
+        self.nodes.insert(id, Arc::new(node));
+    }
+
+    /// Gives a name to a node, whose link count is not changed.
+    pub fn add_entry(&mut self, dir: InodeId, name: &[u8], id: InodeId) {
+        if let Body::Directory { entries, .. } = &mut self.node_mut(dir).body {
+            entries.insert(name.to_vec(), id);
+        }
+        if let Body::Directory { parent, .. } = &mut self.node_mut(id).body {
+            *parent = dir;
+        }
+    }
+
+    fn remove_entry(&mut self, dir: InodeId, name: &[u8]) {
+        if let Body::Directory { entries, .. } = &mut self.node_mut(dir).body {
+            entries.remove(name);
+        }
+    }
+
+    /// Whether a name can be removed.
+    pub fn can_remove(&self, dir: InodeId, name: &[u8], directory: bool) -> Result<InodeId, Errno> {
+        if !self.node(dir).is_dir() {
+            return Err(Errno::NOTDIR);
+        }
+        let id = self.entry(dir, name).ok_or(Errno::NOENT)?;
+        match &self.node(id).body {
+            Body::Directory { .. } if !directory => Err(Errno::ISDIR),
+            Body::Directory { entries, .. } if !entries.is_empty() => Err(Errno::NOTEMPTY),
+            Body::Directory { .. } => Ok(id),
+            _ if directory => Err(Errno::NOTDIR),
+            _ => Ok(id),
+        }
+    }
+
+    /// Removes a name; the node loses a link and stays.
+    pub fn remove(&mut self, dir: InodeId, name: &[u8], id: InodeId, touched: &mut Touched) {
+        self.remove_entry(dir, name);
+        self.node_mut(id).nlink -= 1;
+        touch(touched, dir, true);
+        touch(touched, id, false);
+    }
+
+    /// Whether a rename is possible, and what it moves: `None` if both names are of one node, and nothing happens.
+    pub fn can_rename(
+        &self,
+        (dir, name): (InodeId, &[u8]),
+        (new_dir, new_name): (InodeId, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<Option<InodeId>, Errno> {
+        if flags.exchange && (flags.no_replace || flags.whiteout) {
+            return Err(Errno::INVAL);
+        }
+        if !self.node(dir).is_dir() {
+            return Err(Errno::NOTDIR);
+        }
+        let source = self.entry(dir, name).ok_or(Errno::NOENT)?;
+        if !self.node(new_dir).is_dir() {
+            return Err(Errno::NOTDIR);
+        }
+        let target = self.entry(new_dir, new_name);
+        if flags.no_replace && target.is_some() {
+            return Err(Errno::EXIST);
+        }
+        if flags.exchange && target.is_none() {
+            return Err(Errno::NOENT);
+        }
+        let is_dir = |id: InodeId| self.node(id).is_dir();
+        if let Some(target) = target.filter(|_| !flags.exchange) {
+            match (is_dir(source), is_dir(target)) {
+                (false, true) => return Err(Errno::ISDIR),
+                (true, false) => return Err(Errno::NOTDIR),
+                _ => {}
+            }
+        }
+        if dir != new_dir {
+            if is_dir(source) && self.is_below(new_dir, source) {
+                return Err(Errno::INVAL);
+            }
+            if let Some(target) = target
+                && is_dir(target)
+                && self.is_below(dir, target)
+            {
+                return Err(if flags.exchange { Errno::INVAL } else { Errno::NOTEMPTY });
+            }
+        }
+        if target == Some(source) {
+            return Ok(None);
+        }
+        if let Some(target) = target.filter(|_| !flags.exchange)
+            && let Body::Directory { entries, .. } = &self.node(target).body
+            && !entries.is_empty()
+        {
+            return Err(Errno::NOTEMPTY);
+        }
+        Ok(Some(source))
+    }
+
+    fn is_below(&self, mut dir: InodeId, ancestor: InodeId) -> bool {
+        loop {
+            if dir == ancestor {
+                return true;
+            }
+            match &self.node(dir).body {
+                Body::Directory { parent, .. } if *parent != dir => dir = *parent,
+                _ => return false,
+            }
+        }
+    }
+
+    /// Renames; `whiteout` is the inode that a whiteout got.
+    pub fn rename(
+        &mut self,
+        (dir, name): (InodeId, &[u8]),
+        (new_dir, new_name): (InodeId, &[u8]),
+        exchange: bool,
+        whiteout: Option<InodeId>,
+        touched: &mut Touched,
+    ) {
+        let Some(source) = self.entry(dir, name) else { return };
+        let target = self.entry(new_dir, new_name);
+        self.remove_entry(dir, name);
+        if let Some(target) = target {
+            if exchange {
+                self.add_entry(dir, name, target);
+            } else {
+                self.node_mut(target).nlink -= 1;
+            }
+            touch(touched, target, false);
+        }
+        self.add_entry(new_dir, new_name, source);
+        if let Some(id) = whiteout {
+            let owner = self.node(source);
+            let (uid, gid) = (owner.uid, owner.gid);
+            let body = Body::Special(0);
+            let node = Node { mode: 0o020_000, uid, gid, nlink: 1, body, xattrs: BTreeMap::new(), times: None };
+            self.add_node(id, dir, node);
+            self.add_entry(dir, name, id);
+            touch(touched, id, true);
+        }
+        touch(touched, source, false);
+        touch(touched, dir, true);
+        touch(touched, new_dir, true);
+    }
+
+    /// Takes away what a write by someone without privileges does.
+    pub fn kill_privileges(&mut self, id: InodeId) {
+        let node = self.node_mut(id);
+        node.mode &= !0o4000;
+        if node.mode & 0o0010 != 0 {
+            node.mode &= !SET_GID;
+        }
+        node.xattrs.remove(&b"security.capability"[..]);
+    }
+}
+
+/// Notes that a node's times changed.
+pub(crate) fn touch(touched: &mut Touched, id: InodeId, content: bool) {
+    *touched.entry(id).or_default() |= content;
+}
+
+/// Whether a mode is a regular file's.
+pub(crate) fn is_regular(mode: u32) -> bool {
+    mode & TYPE == REGULAR
+}

@@ -1,0 +1,184 @@
+//! What a history is made of.
+
+use std::fmt;
+
+use ubtrfs::{RenameFlags, WriteAt, XattrMode};
+use ubtrfs_format::items::Timespec;
+
+/// A path below the root, its names joined by `/`; empty for the root itself.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Path(pub Vec<u8>);
+
+impl Path {
+    /// The path of `name` in this directory.
+    #[must_use]
+    pub fn join(&self, name: &[u8]) -> Self {
+        let mut bytes = self.0.clone();
+        if !bytes.is_empty() {
+            bytes.push(b'/');
+        }
+        bytes.extend_from_slice(name);
+        Self(bytes)
+    }
+
+    /// The directory's path and the last name; `None` for the root.
+    pub fn split(&self) -> Option<(Self, &[u8])> {
+        if self.0.is_empty() {
+            return None;
+        }
+        match self.0.iter().rposition(|byte| *byte == b'/') {
+            Some(at) => Some((Self(self.0[..at].to_vec()), &self.0[at + 1..])),
+            None => Some((Self::default(), &self.0)),
+        }
+    }
+
+    /// The names.
+    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
+    }
+}
+
+impl fmt::Debug for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("/")?;
+        for (number, name) in self.names().enumerate() {
+            let text = String::from_utf8_lossy(name);
+            let separator = if number > 0 { "/" } else { "" };
+            if name.len() > 24 {
+                write!(f, "{separator}{}…({})", text.chars().take(6).collect::<String>(), name.len())?;
+            } else {
+                write!(f, "{separator}{text}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The name of an xattr.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Name(pub Vec<u8>);
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", String::from_utf8_lossy(&self.0[..self.0.len().min(24)]))
+    }
+}
+
+/// What an operation is done to.
+#[derive(Clone, PartialEq, Eq)]
+pub enum What {
+    /// What a path leads to.
+    At(Path),
+    /// The file that was opened as this one of those that are open, counted round.
+    Handle(usize),
+}
+
+impl fmt::Debug for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::At(path) => write!(f, "{path:?}"),
+            Self::Handle(number) => write!(f, "handle {number}"),
+        }
+    }
+}
+
+/// An operation. Content is told by a number, from which [`Random::noise`](crate::Random::noise) makes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are those of the engine's operations of the same names")]
+pub enum Operation {
+    /// A file, directory, symlink or other node; `open`: the reference is kept.
+    Create {
+        path: Path,
+        mode: u32,
+        owner: (u32, u32),
+        rdev: u64,
+        target: Vec<u8>,
+        xattr: bool,
+        open: bool,
+    },
+    /// A file without a name, which stays open.
+    Unnamed {
+        dir: Path,
+        mode: u32,
+    },
+    /// A reference is taken by a lookup and kept.
+    Open {
+        path: Path,
+    },
+    /// A reference is given back.
+    Close {
+        handle: usize,
+    },
+    Write {
+        what: What,
+        at: WriteAt,
+        len: usize,
+        fill: u64,
+        kill_privileges: bool,
+    },
+    Truncate {
+        what: What,
+        size: u64,
+    },
+    Attributes {
+        what: What,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        mtime: Option<Timespec>,
+    },
+    SetXattr {
+        what: What,
+        name: Name,
+        len: usize,
+        fill: u64,
+        mode: XattrMode,
+    },
+    RemoveXattr {
+        what: What,
+        name: Name,
+    },
+    Link {
+        what: What,
+        path: Path,
+    },
+    Unlink {
+        path: Path,
+    },
+    Rmdir {
+        path: Path,
+    },
+    Rename {
+        from: Path,
+        to: Path,
+        flags: RenameFlags,
+    },
+    Fsync {
+        what: What,
+    },
+    Sync,
+    /// Unmounts, with everything that is open, and mounts again.
+    Remount,
+    /// Compares all that the engine shows with the model.
+    Look,
+}
+
+impl Operation {
+    /// Whether a full volume must not keep it from succeeding.
+    pub fn frees(&self) -> bool {
+        match self {
+            // A cut within a sector writes that sector anew, which takes data space.
+            Self::Truncate { size, .. } => size % 4096 == 0,
+            Self::Unlink { .. }
+            | Self::Rmdir { .. }
+            | Self::RemoveXattr { .. }
+            | Self::Fsync { .. }
+            | Self::Sync
+            | Self::Remount
+            | Self::Close { .. }
+            | Self::Open { .. }
+            | Self::Look => true,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Random choices, all from one seed.
+
+use ubtrfs_volume::SplitMix64;
+
+/// Random choices.
+#[derive(Clone, Debug)]
+pub struct Random(SplitMix64);
+
+impl Random {
+    /// The choices of this seed.
+    pub fn new(seed: u64) -> Self {
+        Self(SplitMix64::new(seed))
+    }
+
+    /// Any number.
+    pub fn number(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    /// A number below `limit`; 0 where that is 0.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0.below(limit)
+    }
+
+    /// True once in `times`, on average.
+    pub fn one_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+
+    /// One of some things; `None` if there is none.
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
+        from.get(self.below(from.len() as u64) as usize)
+    }
+
+    /// One of some things, of which there is at least one.
+    pub fn one_of<T: Copy, const N: usize>(&mut self, from: [T; N]) -> T {
+        from[self.below(N as u64) as usize]
+    }
+
+    /// Bytes that one number determines: noise that does not repeat.
+    pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+        let mut numbers = SplitMix64::new(seed);
+        let mut bytes = Vec::with_capacity(len + 8);
+        while bytes.len() < len {
+            bytes.extend_from_slice(&numbers.next_u64().to_le_bytes());
+        }
+        bytes.truncate(len);
+        bytes
+    }
+}

@@ -1,0 +1,83 @@
+//! All that is to be seen of one recorded history: its crash states, and what becomes of some when work goes on there.
+
+use std::sync::Arc;
+
+use ubtrfs_volume::{OverlayDevice, RecordingDevice};
+
+use crate::perform::Tolerance;
+use crate::{Crashes, Failure, Generator, Habits, Judge, Model, Operation, Recorded, Session, examine};
+
+/// Every so many states one is mounted and worked on, and crashes again.
+const RECOVER_EVERY: usize = 20;
+
+/// What a survey saw.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Survey {
+    /// Crash states, no two of one history alike.
+    pub states: usize,
+    /// Volumes that were mounted after a crash and worked on.
+    pub recoveries: usize,
+    /// Volumes that had nameless inodes to be freed.
+    pub with_orphans: usize,
+}
+
+impl Survey {
+    /// The sum of two.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            states: self.states + other.states,
+            recoveries: self.recoveries + other.recoveries,
+            with_orphans: self.with_orphans + other.with_orphans,
+        }
+    }
+}
+
+impl Recorded {
+    /// Examines about `budget` crash states.
+    pub fn survey(&self, budget: usize) -> Result<Survey, Failure> {
+        let mut survey = Survey::default();
+        for (point, device) in Crashes::new(&self.recording, self.seed, budget) {
+            let fail = |what| Failure {
+                seed: self.seed,
+                operations: self.operations.iter().take_while(|(began, _)| *began <= point.event).cloned().collect(),
+                crash: Some(point),
+                what,
+            };
+            let model = examine(&self.judge, &device, point.event).map_err(fail)?;
+            survey.states += 1;
+            survey.with_orphans += usize::from(!model.orphans().is_empty());
+            if survey.states.is_multiple_of(RECOVER_EVERY) {
+                let seed = self.seed ^ (survey.states as u64) << 32;
+                survey.states += recover(&self.judge, &device, model, seed)
+                    .map_err(|what| fail(format!("after the crash: {what}")))?;
+                survey.recoveries += 1;
+            }
+        }
+        Ok(survey)
+    }
+}
+
+/// Mounts what a crash left, works there, and crashes again. Returns the number of states examined.
+fn recover(judge: &Judge, device: &OverlayDevice, model: Model, seed: u64) -> Result<usize, String> {
+    let recording = Arc::new(RecordingDevice::new(device.to_bytes().into()));
+    let tolerance = Tolerance { no_space: true, faults: false };
+    let mut session =
+        Session::open(Arc::clone(&recording), recording.clone(), judge.options.clone(), Some(model), tolerance)?;
+    let habits = Habits { remount: false, privileges: true, large: false, huge: false, eager: false };
+    let mut generator = Generator::new(seed, habits);
+    session.perform(&Operation::Look)?;
+    for _ in 0..6 {
+        let operation = generator.next(&session.worker.model, session.worker.handles.len());
+        session.perform(&operation)?;
+    }
+    session.perform(&Operation::Sync)?;
+    let after = Judge { promises: session.promises, ..judge.clone() };
+    let mut states = 0;
+    for (point, device) in Crashes::new(&recording, seed, 6) {
+        examine(&after, &device, point.event)
+            .map_err(|what| format!("second crash at {point:?} of {:?}: {what}", session.log))?;
+        states += 1;
+    }
+    Ok(states)
+}

@@ -1,0 +1,64 @@
+//! Whatever moment power is cut at: the last commit is there, entire, data included, and the volume is clean.
+
+use ubtrfs_simulator::{Failure, History, Operation, Recorded, Survey, overlap, shrink};
+use ubtrfs_testkit::seeds::seeds;
+
+fn soaks() -> bool {
+    std::env::var_os("UBTRFS_SOAK").is_some()
+}
+
+fn run_and_survey(history: &History, budget: usize) -> Result<(Recorded, Survey), Failure> {
+    let recorded = history.run(history.length())?;
+    let survey = recorded.survey(budget)?;
+    Ok((recorded, survey))
+}
+
+/// Fails the test with the shortest history that was found to fail in the same way.
+fn report(history: &History, failure: &Failure, budget: usize) -> ! {
+    let operations: Vec<Operation> = failure.operations.iter().map(|(_, operation)| operation.clone()).collect();
+    let mut shortest = None;
+    shrink(&operations, 150, &mut |some| {
+        let failed = history.replay(some, &|device| device).and_then(|recorded| recorded.survey(budget)).err();
+        let fails = failed.is_some();
+        shortest = failed.or(shortest.take());
+        fails
+    });
+    match shortest {
+        Some(shorter) => panic!("{failure}\n\nshorter:\n{shorter}"),
+        None => panic!("{failure}"),
+    }
+}
+
+#[test]
+fn the_last_commit_survives_entire() {
+    let (usual, budget) = if soaks() { (600, 120) } else { (50, 80) };
+    let mut sum = Survey::default();
+    let start = std::time::Instant::now();
+    let seeds = seeds(usual);
+    for seed in &seeds {
+        let history = History::new(*seed);
+        match run_and_survey(&history, budget) {
+            Ok((_, survey)) => sum = sum.plus(survey),
+            Err(failure) => report(&history, &failure, budget),
+        }
+    }
+    eprintln!(
+        "{} crash states of {} histories ({} with orphans, {} worked on after the crash) in {:.1?}",
+        sum.states,
+        seeds.len(),
+        sum.with_orphans,
+        sum.recoveries,
+        start.elapsed()
+    );
+    assert!(std::env::var_os("UBTRFS_SEEDS").is_some() || sum.states >= usual as usize * 40, "{sum:?}");
+}
+
+#[test]
+fn threads_at_work_during_commits_lose_nothing_that_they_synced() {
+    let (usual, budget) = if soaks() { (60, 60) } else { (8, 40) };
+    let mut states = 0;
+    for seed in seeds(usual) {
+        states += overlap::run(seed, 3, 80, budget).unwrap_or_else(|failure| panic!("{failure}"));
+    }
+    eprintln!("{states} crash states of threads at work");
+}
