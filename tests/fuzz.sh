@@ -25,5 +25,5 @@ for file in fuzz/fuzz_targets/*.rs; do
     # New inputs go to the first directory that is named.
     mkdir -p "fuzz/scratch/$name"
     cargo +nightly fuzz run --sanitizer "$sanitizer" "$name" "fuzz/scratch/$name" "fuzz/corpus/$name" -- \
-        -max_total_time="${FUZZ_SECONDS:-600}" -timeout=30 -rss_limit_mb=6144
+        -max_total_time="${FUZZ_SECONDS:-600}" -max_len=4096 -timeout=30 -rss_limit_mb=6144
 done
