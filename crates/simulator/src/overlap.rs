@@ -5,10 +5,13 @@
 //! that an fsync or sync of the thread covered, at most those that had begun.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ubtrfs::{InodeId, NewInode, Options};
-use ubtrfs_volume::{OverlayDevice, RecordingDevice};
+use ubtrfs_format::Physical;
+use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, OverlayDevice, RecordingDevice};
 
 use crate::examine::check;
 use crate::perform::{Tolerance, Worker};
@@ -21,6 +24,47 @@ struct Trace {
     states: Vec<(usize, Model)>,
     /// Events when an fsync or sync had returned, and how many operations it covers.
     promises: Vec<(usize, usize)>,
+}
+
+/// A device that takes its time, so that much happens while a commit waits for it.
+#[derive(Debug)]
+struct SlowDevice(Arc<RecordingDevice>);
+
+const PAUSE: Duration = Duration::from_micros(300);
+
+impl Device for SlowDevice {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn read_at(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
+        self.0.read_at(at, buf)
+    }
+
+    fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        let ticket = self.0.submit(writes);
+        std::thread::sleep(PAUSE);
+        ticket
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        std::thread::sleep(PAUSE);
+        self.0.flush()?;
+        std::thread::sleep(PAUSE);
+        Ok(())
+    }
+
+    fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
+        self.0.discard(at, len)
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.0.counters()
+    }
 }
 
 /// Lets `threads` threads do `length` operations each, on the volume of this seed; then examines about `budget` crash
@@ -45,7 +89,13 @@ fn work(
     threads: u64,
     length: usize,
 ) -> Result<Vec<Trace>, String> {
-    let fs = open(recording.clone(), history.options.clone())?;
+    // Every other seed with commits of the engine's own on top of those that the threads ask for.
+    let options = Options {
+        background_commits: history.seed.is_multiple_of(2),
+        commit_interval: Duration::from_millis(3),
+        ..history.options.clone()
+    };
+    let fs = open(Arc::new(SlowDevice(recording.clone())), options)?;
     let told = |error: ubtrfs::Error| error.to_string();
     let mut workers = Vec::new();
     for number in 0..threads {
