@@ -6,6 +6,10 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::size::parse_size;
 
+const MOUNT_OPTIONS: &str = "Options, separated by commas: ro, rw, subvol=PATH, subvolid=ID, commit=SECONDS, memory=SIZE, \
+     nologreplay, max_inline=SIZE, threads=N, fsname=NAME, allow_other, default_permissions, noatime, dev, suid, noexec \
+     and their opposites";
+
 /// btrfs in user space: make, mount, check and look into btrfs volumes.
 #[derive(Debug, Parser)]
 #[command(
@@ -29,7 +33,9 @@ pub enum Command {
     Info(Info),
     Tree(Tree),
     Ls(Ls),
+    /// Show the attributes of a file of a volume without mounting it.
     Stat(Look),
+    /// Write the content of a file of a volume to the standard output, without mounting it.
     Cat(Look),
 }
 
@@ -71,10 +77,8 @@ pub struct Mkfs {
 /// Mount a volume.
 #[derive(Debug, Args)]
 pub struct Mount {
-    /// Options, separated by commas: ro, rw, subvol=PATH, subvolid=ID, commit=SECONDS, memory=SIZE, nologreplay,
-    /// max_inline=SIZE, threads=N, fsname=NAME, allow_other, default_permissions, noatime, dev, suid, noexec and their
-    /// opposites.
-    #[arg(short, long = "options", value_name = "OPTIONS")]
+    /// Options, separated by commas.
+    #[arg(short, long = "options", value_name = "OPTIONS", help = MOUNT_OPTIONS)]
     pub options: Vec<String>,
     /// Stay in the foreground, and tell what happens.
     #[arg(short, long)]
@@ -183,7 +187,7 @@ pub struct Ls {
     pub place: Place,
 }
 
-/// Look at a file of a volume without mounting it: `stat` shows its attributes, `cat` its content.
+/// What stat and cat look at.
 #[derive(Debug, Args)]
 pub struct Look {
     #[command(flatten)]

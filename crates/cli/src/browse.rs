@@ -1,5 +1,7 @@
 //! `ubtrfs ls`, `stat` and `cat`: looking into a volume without mounting it, and without writing one byte.
 
+use std::fmt::Write as _;
+use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -24,6 +26,8 @@ const BATCH: usize = 1024;
 struct Opened<'a> {
     fs: Arc<Filesystem>,
     path: &'a [u8],
+    /// What keeps others from writing to the devices.
+    _claims: Vec<File>,
 }
 
 fn open(place: &Place) -> Result<Opened<'_>> {
@@ -43,12 +47,12 @@ fn open(place: &Place) -> Result<Opened<'_>> {
     let fs = Filesystem::open(volume(devices, reading.devices)?, options).map_err(|error| {
         Failure::about(devices.first().map_or_else(String::new, |path| path.display().to_string()), &error)
     })?;
-    Ok(Opened { fs, path: path.as_os_str().as_bytes() })
+    Ok(Opened { fs, path: path.as_os_str().as_bytes(), _claims: reading.claims })
 }
 
 /// `ubtrfs cat`
 pub fn cat(arguments: &Look) -> Result<()> {
-    let Opened { fs, path } = open(&arguments.place)?;
+    let Opened { fs, path, _claims } = open(&arguments.place)?;
     let id = find(&fs, path, AtEnd::Follow)?;
     let mut out = io::stdout().lock();
     let mut offset = 0;
@@ -64,13 +68,13 @@ pub fn cat(arguments: &Look) -> Result<()> {
 
 /// `ubtrfs stat`
 pub fn stat(arguments: &Look) -> Result<()> {
-    let Opened { fs, path } = open(&arguments.place)?;
+    let Opened { fs, path, _claims } = open(&arguments.place)?;
     let id = find(&fs, path, AtEnd::Stay)?;
     let failed = |error: &ubtrfs::Error| failure(path, error);
     let attributes = fs.attributes(id).map_err(|error| failed(&error))?;
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
-        text.push_str(&format!("{name:<10} {value}\n"));
+        let _ = writeln!(text, "{name:<10} {value}");
     };
     line("path", &show::bytes(path));
     line("type", kind_name(attributes.file_type));
@@ -101,7 +105,7 @@ pub fn stat(arguments: &Look) -> Result<()> {
 
 /// `ubtrfs ls`
 pub fn ls(arguments: &Ls) -> Result<()> {
-    let Opened { fs, path } = open(&arguments.place)?;
+    let Opened { fs, path, _claims } = open(&arguments.place)?;
     let id = find(&fs, path, if arguments.long { AtEnd::Stay } else { AtEnd::Follow })?;
     let stdout = io::stdout();
     let mut listing = Listing {

@@ -12,6 +12,8 @@ use crate::args;
 use crate::failure::{Failure, Result};
 use crate::mount_table::{self, Mounted};
 
+/// What is said of a mount that nobody serves.
+const DEAD: &str = "the server of this mount is no more";
 /// Room for an answer.
 const ROOM: usize = 64 << 10;
 
@@ -73,6 +75,7 @@ fn ask_as_owner(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> 
     let output = command.arg("--").arg(path).uid(user).gid(group).stdin(Stdio::null()).output();
     match output {
         Ok(output) if output.status.success() => Ok(output.stdout),
+        Ok(output) if String::from_utf8_lossy(&output.stderr).contains(DEAD) => Err(Errno::NOTCONN),
         _ => Err(Errno::IO),
     }
 }
@@ -82,7 +85,7 @@ pub fn failure(path: &Path, errno: Errno) -> Failure {
     let path = path.display();
     Failure::new(match errno {
         Errno::OPNOTSUPP | Errno::NODATA => format!("{path} is not on a volume that ubtrfs has mounted"),
-        Errno::NOTCONN => format!("{path}: the server of this mount is no more; `ubtrfs umount` clears the mount"),
+        Errno::NOTCONN => format!("{path}: {DEAD}; `ubtrfs umount` clears the mount"),
         Errno::ACCESS => format!("{path}: permission denied"),
         Errno::NOENT => format!("{path}: no such file or directory"),
         errno => format!("{path}: {}", crate::failure::chain(&std::io::Error::from(errno))),

@@ -1,5 +1,7 @@
 //! What an item says, in a line.
 
+use std::fmt::Write;
+
 use ubtrfs_format::items::{
     BlockGroupFlags, BlockGroupItem, ChunkItem, CsumItem, DevExtent, DevItem, ExtentFlags, ExtentItem, FileExtent,
     FileExtentKind, FreeSpaceHeader, FreeSpaceInfo, InlineRef, InodeItem, RootItem, RootRef, decode_data_ref,
@@ -138,11 +140,11 @@ fn root(root: &RootItem) -> String {
         root.bytenr, root.level, root.generation, root.bytes_used, root.refs, root.flags
     );
     if root.last_snapshot.0 != 0 {
-        text.push_str(&format!(" last snapshot {}", root.last_snapshot));
+        let _ = write!(text, " last snapshot {}", root.last_snapshot);
     }
     for (name, uuid) in [("uuid", root.uuid), ("parent", root.parent_uuid), ("received", root.received_uuid)] {
         if uuid != Uuid::NIL {
-            text.push_str(&format!(" {name} {uuid}"));
+            let _ = write!(text, " {name} {uuid}");
         }
     }
     text
@@ -153,16 +155,16 @@ fn extent(extent: &ExtentItem) -> String {
     let full = if extent.flags & ExtentFlags::FULL_BACKREF != 0 { " full backref" } else { "" };
     let mut text = format!("{kind}{full} refs {} generation {}", extent.refs, extent.generation);
     for reference in &extent.inline_refs {
-        text.push_str("; ");
-        text.push_str(&match reference {
+        let said = match reference {
             InlineRef::TreeBlock { root } => format!("root {root}"),
             InlineRef::SharedBlock { parent } => format!("parent {parent}"),
             InlineRef::Data { data, count } => {
                 format!("root {} inode {} offset {} count {count}", data.root, data.ino, data.offset)
             }
             InlineRef::SharedData { parent, count } => format!("parent {parent} count {count}"),
-            other => format!("{other:?}"),
-        });
+            owner @ InlineRef::Owner { .. } => format!("{owner:?}"),
+        };
+        let _ = write!(text, "; {said}");
     }
     text
 }

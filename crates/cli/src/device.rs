@@ -28,20 +28,21 @@ pub fn claim(path: &Path) -> Result<File> {
     })
 }
 
-/// Devices opened for reading, and what keeps others from writing to them meanwhile.
+/// Devices opened for reading.
 pub struct Reading {
     /// The devices.
     pub devices: Vec<Arc<dyn Device>>,
-    _claims: Vec<File>,
+    /// Claims on them, to be kept as long as they are read.
+    pub claims: Vec<File>,
 }
 
 /// Opens devices for reading only, and refuses those that somebody has mounted.
 pub fn open_for_reading(paths: &[PathBuf]) -> Result<Reading> {
-    let mut reading = Reading { devices: Vec::new(), _claims: Vec::new() };
+    let mut reading = Reading { devices: Vec::new(), claims: Vec::new() };
     for path in paths {
         let device = FileDevice::open(path, OpenMode::ReadOnly, Exclusive::Yes).map_err(|error| Failure::of(&error))?;
         if is_block(path) {
-            reading._claims.push(claim(path)?);
+            reading.claims.push(claim(path)?);
         }
         reading.devices.push(Arc::new(device));
     }
@@ -70,8 +71,7 @@ pub fn volume(paths: &[PathBuf], devices: Vec<Arc<dyn Device>>) -> Result<Arc<Vo
 pub fn about_volume(paths: &[PathBuf], error: &Error) -> Failure {
     match (paths, error) {
         // These name the device themselves.
-        (_, Error::Open { .. } | Error::Held { .. } | Error::NotADevice { .. }) => Failure::of(error),
+        (_, Error::Open { .. } | Error::Held { .. } | Error::NotADevice { .. }) | ([], _) => Failure::of(error),
         ([path, ..], _) => Failure::about(path.display(), error),
-        ([], _) => Failure::of(error),
     }
 }

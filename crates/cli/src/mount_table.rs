@@ -32,9 +32,9 @@ impl Mounted {
 pub fn mounted_on(path: &Path) -> Result<Option<Mounted>> {
     let table =
         std::fs::read("/proc/self/mountinfo").map_err(|error| Failure::about("/proc/self/mountinfo", &error))?;
-    let lines = table.split(|byte| *byte == b'\n').filter_map(parse);
+    let mut lines = table.split(|byte| *byte == b'\n').filter_map(parse);
     // Of several on one another the last is seen.
-    Ok(lines.filter(|mounted| mounted.point == path).last())
+    Ok(lines.rfind(|mounted| mounted.point == path))
 }
 
 /// The path as the mount table has it, though what is mounted there may be dead.

@@ -1,5 +1,7 @@
 //! Values for people: times, modes, names.
 
+use std::fmt::Write;
+
 use ubtrfs_format::items::Timespec;
 
 const DAY: i64 = 24 * 60 * 60;
@@ -67,7 +69,7 @@ pub fn bytes(bytes: &[u8]) -> String {
             }
         }
         for byte in chunk.invalid() {
-            text.push_str(&format!("\\x{byte:02x}"));
+            let _ = write!(text, "\\x{byte:02x}");
         }
     }
     text
@@ -76,7 +78,10 @@ pub fn bytes(bytes: &[u8]) -> String {
 /// Bytes as hexadecimal digits, cut where there are many.
 pub fn hex(bytes: &[u8]) -> String {
     const MOST: usize = 32;
-    let shown: String = bytes.iter().take(MOST).map(|byte| format!("{byte:02x}")).collect();
+    let mut shown = String::new();
+    for byte in bytes.iter().take(MOST) {
+        let _ = write!(shown, "{byte:02x}");
+    }
     if bytes.len() > MOST { format!("{shown}… ({} bytes)", bytes.len()) } else { shown }
 }
 

@@ -20,17 +20,16 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too large"))
 }
 
-/// A size for people: three digits or so, and the exact number where that says more.
+/// A size for people, rounded down to hundredths of its unit.
 pub fn show_size(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut unit = 0;
-    let mut rest = bytes as f64;
-    while rest >= 1024.0 && unit + 1 < UNITS.len() {
-        rest /= 1024.0;
-        unit += 1;
+    let unit = (bytes.max(1).ilog2() / 10) as usize;
+    if unit == 0 {
+        return format!("{bytes} B");
     }
     let name = UNITS.get(unit).copied().unwrap_or("B");
-    if unit == 0 { format!("{bytes} B") } else { format!("{rest:.2} {name}") }
+    let hundredths = (u128::from(bytes) * 100) >> (10 * unit);
+    format!("{}.{:02} {name}", hundredths / 100, hundredths % 100)
 }
 
 #[cfg(test)]
@@ -69,6 +68,6 @@ mod tests {
         assert_eq!(show_size(1023), "1023 B");
         assert_eq!(show_size(1536), "1.50 KiB");
         assert_eq!(show_size(8 << 30), "8.00 GiB");
-        assert_eq!(show_size(u64::MAX), "16.00 EiB");
+        assert_eq!(show_size(u64::MAX), "15.99 EiB");
     }
 }

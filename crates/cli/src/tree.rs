@@ -102,13 +102,13 @@ impl Dump<'_> {
         let root = tree.root();
         self.line(&format!("{name}: root at {} level {} generation {}", root.bytenr, root.level, root.generation));
         tree.walk(&mut |at, block| {
-            self.node(at, block);
+            self.node(at, block.as_ref().copied());
             self.next()
         });
     }
 
-    fn node(&mut self, at: &NodeRef, block: std::result::Result<&Block, Error>) {
-        let node = match &block {
+    fn node(&mut self, at: &NodeRef, block: std::result::Result<&Block, &Error>) {
+        let node = match block {
             Ok(block) => block.node().map_err(|error| error.to_string()),
             Err(error) => Err(chain(error)),
         };

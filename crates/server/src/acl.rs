@@ -69,7 +69,8 @@ impl Acl {
             return Err(Errno::OPNOTSUPP);
         }
         let (records, []) = body.as_chunks::<ENTRY>() else { return Err(Errno::INVAL) };
-        let entries: Vec<Entry> = records.iter().map(read_entry).collect::<Option<_>>().ok_or(Errno::INVAL)?;
+        let entries: Vec<Entry> =
+            records.iter().map(|record| read_entry(*record)).collect::<Option<_>>().ok_or(Errno::INVAL)?;
         if entries.is_empty() {
             return Ok(None);
         }
@@ -138,8 +139,8 @@ impl Acl {
     }
 }
 
-fn read_entry(record: &[u8; ENTRY]) -> Option<Entry> {
-    let [t0, t1, p0, p1, id @ ..] = *record;
+fn read_entry(record: [u8; ENTRY]) -> Option<Entry> {
+    let [t0, t1, p0, p1, id @ ..] = record;
     let tag = Tag::from_raw(u16::from_le_bytes([t0, t1]))?;
     let id = if tag.is_named() { u32::from_le_bytes(id) } else { NO_ID };
     Some(Entry { tag, permissions: u16::from_le_bytes([p0, p1]), id })

@@ -112,7 +112,7 @@ impl Shared {
             repairs: stats.volume.repairs,
             cache_hits: stats.cache.hits,
             cache_misses: stats.cache.misses,
-            cache_bytes: stats.cache.bytes as u64,
+            cache_bytes: stats.cache.bytes,
             requests: self.counters.by_name().into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
         }
     }

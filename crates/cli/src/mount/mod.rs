@@ -27,10 +27,10 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
     if arguments.server {
         background::detach()?;
         log::to_system_log();
-        serve::serve(job, background::ready)
+        serve::serve(&job, background::ready)
     } else if arguments.foreground {
         log::to_standard_error();
-        serve::serve(job, || Ok(()))
+        serve::serve(&job, || Ok(()))
     } else {
         background::start(&arguments.options, &job)
     }

@@ -30,18 +30,18 @@ const USUAL_INTERVAL: Duration = Duration::from_secs(30);
 const SHORT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Mounts, says that it is ready, and serves until it is unmounted and the last commit is durable.
-pub fn serve(job: Job, ready: impl FnOnce() -> Result<()>) -> Result<()> {
+pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()>) -> Result<()> {
     check_mount_point(&job.directory)?;
     let root = rustix::process::geteuid().is_root();
-    let mut opened = open_devices(&job, root)?;
+    let mut opened = open_devices(job, root)?;
     let how = OpenOptions { read_only: job.request.read_only };
     let volume =
         Volume::open(std::mem::take(&mut opened.devices), how).map_err(|error| about_volume(&job.devices, &error))?;
     let volume = Arc::new(volume);
     let mut options = engine_options(&job.request, root);
-    let mut engine = open_engine(&job, &volume, &options)?;
+    let mut engine = open_engine(job, &volume, &options)?;
 
-    let mount_options = mount_options(&job, root);
+    let mount_options = mount_options(job, root);
     if matches!(mount_options.source, Source::BlockDevice(_)) {
         // The kernel claims the device for the mount.
         opened.claims.clear();
@@ -55,10 +55,10 @@ pub fn serve(job: Job, ready: impl FnOnce() -> Result<()>) -> Result<()> {
         if job.request.commit.is_none() && options.commit_interval != SHORT_INTERVAL {
             engine.close().map_err(|error| Failure::of(&error))?;
             options.commit_interval = SHORT_INTERVAL;
-            engine = open_engine(&job, &volume, &options)?;
+            engine = open_engine(job, &volume, &options)?;
         }
     }
-    run(&job, &mount, fuse, engine, &options, ready)
+    run(job, &mount, fuse, engine, &options, ready)
 }
 
 /// The session of a mount.

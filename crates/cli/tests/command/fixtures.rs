@@ -16,7 +16,7 @@ fn every_volume_is_described_and_dumped() {
     for name in names() {
         let dir = scratch_dir();
         let images = Fixture::load(&name).unpack(dir.path());
-        let before: Vec<_> = images.iter().map(|image| changed(image)).collect();
+        let before: Vec<_> = images.iter().map(changed).collect();
         let run = |command: &str| {
             let devices = images.iter().map(|image| image.as_os_str());
             success(&ubtrfs(&std::iter::once(command.as_ref()).chain(devices).collect::<Vec<_>>()))

@@ -6,7 +6,7 @@ use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 
-use crate::harness::{Volume, fails, ubtrfs};
+use crate::harness::{Volume, cat, fails, ubtrfs};
 
 #[test]
 fn signals_end_it_with_a_commit() {
@@ -19,7 +19,7 @@ fn signals_end_it_with_a_commit() {
         server.signal(signal);
         server.ended();
         assert!(!volume.is_mounted());
-        assert_eq!(volume.cat(&volume.image, "/file"), signal);
+        assert_eq!(cat(&volume.image, "/file"), signal);
         volume.check();
     }
 }
@@ -37,7 +37,7 @@ fn a_signal_ends_it_though_it_is_in_use() {
     assert!(!volume.is_mounted());
     assert!(open.metadata().is_err(), "the connection is cut");
     drop(open);
-    assert_eq!(volume.cat(&volume.image, "/file"), "content");
+    assert_eq!(cat(&volume.image, "/file"), "content");
     volume.check();
 }
 
@@ -86,7 +86,7 @@ fn plain_umount_commits_and_frees_the_image() {
     // Of a fuseblk mount umount(8) returns after the last commit; the server then has but to let go.
     let copy = volume.dir.path().join("copy");
     fs::copy(&volume.image, &copy).unwrap();
-    assert_eq!(volume.cat(&copy, "/file"), "content");
+    assert_eq!(cat(&copy, "/file"), "content");
     server.ended();
-    assert_eq!(volume.cat(&volume.image, "/file"), "content");
+    assert_eq!(cat(&volume.image, "/file"), "content");
 }

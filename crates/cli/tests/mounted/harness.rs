@@ -22,6 +22,12 @@ pub fn fails(outcome: &Outcome, words: &str) {
     assert!(outcome.stderr.lines().count() == 1 && outcome.stderr.contains(words), "{}", outcome.report());
 }
 
+/// A file of the volume on a device, read without a mount.
+#[track_caller]
+pub fn cat(device: &Path, path: &str) -> String {
+    ubtrfs(&["cat".as_ref(), device.as_os_str(), path.as_ref()]).ok().stdout
+}
+
 /// An image and a place to mount it; whatever is still mounted there at the end is taken away.
 pub struct Volume {
     pub dir: TempDir,
@@ -98,12 +104,6 @@ impl Volume {
     /// The server's process.
     pub fn server(&self) -> Server {
         Server(i32::try_from(self.stats()["pid"].as_u64().unwrap()).unwrap())
-    }
-
-    /// A file of the volume, read without a mount.
-    #[track_caller]
-    pub fn cat(&self, image: &Path, path: &str) -> String {
-        ubtrfs(&["cat".as_ref(), image.as_os_str(), path.as_ref()]).ok().stdout
     }
 
     #[track_caller]

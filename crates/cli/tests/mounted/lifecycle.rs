@@ -10,7 +10,7 @@ use ubtrfs_testkit::progs::assert_btrfs_check_clean;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 
-use crate::harness::{Volume, fails, ubtrfs};
+use crate::harness::{Volume, cat, fails, ubtrfs};
 
 /// A line of the mount table.
 fn mount_line(volume: &Volume) -> String {
@@ -29,8 +29,8 @@ fn what_is_written_is_there_for_the_kernel_after_umount() {
     fs::write(volume.point.join("dir/file"), "content").unwrap();
     volume.umount();
     // The image is free, and what is in it is whole.
-    rustix::fs::flock(&File::open(&volume.image).unwrap(), FlockOperation::NonBlockingLockExclusive).unwrap();
-    assert_eq!(volume.cat(&volume.image, "/dir/file"), "content");
+    rustix::fs::flock(File::open(&volume.image).unwrap(), FlockOperation::NonBlockingLockExclusive).unwrap();
+    assert_eq!(cat(&volume.image, "/dir/file"), "content");
     assert_btrfs_check_clean(&volume.image);
     let kernel = KernelMount::new(&[&volume.image], "");
     assert_eq!(fs::read_to_string(kernel.path().join("dir/file")).unwrap(), "content");
@@ -50,7 +50,7 @@ fn a_block_device_is_mounted_and_freed() {
     let check = ubtrfs(&["check".as_ref(), device.path().as_os_str()]);
     assert_eq!(check.code(), Some(2), "{}", check.report());
     volume.umount();
-    assert_eq!(volume.cat(device.path(), "/file"), "content");
+    assert_eq!(cat(device.path(), "/file"), "content");
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn sync_makes_durable_and_stats_count() {
     // What the image holds now is what a crash would leave.
     let copy = volume.dir.path().join("copy");
     fs::copy(&volume.image, &copy).unwrap();
-    assert_eq!(volume.cat(&copy, "/file"), "content");
+    assert_eq!(cat(&copy, "/file"), "content");
     let after = volume.stats();
     assert!(after["commits"].as_u64() > before["commits"].as_u64(), "{after}");
     assert!(after["requests"]["write"].as_u64() >= Some(1), "{after}");
@@ -135,7 +135,7 @@ fn sync_of_the_system_reaches_a_fuseblk_mount() {
     run(command("sync", &["-f"]).arg(&volume.point)).ok();
     let copy = volume.dir.path().join("copy");
     fs::copy(&volume.image, &copy).unwrap();
-    assert_eq!(volume.cat(&copy, "/file"), "content");
+    assert_eq!(cat(&copy, "/file"), "content");
     volume.umount();
 }
 
@@ -183,5 +183,5 @@ fn a_mount_in_the_foreground_serves_until_it_is_unmounted() {
     volume.umount();
     let output = server.wait().unwrap();
     assert!(output.success());
-    assert_eq!(volume.cat(&volume.image, "/file"), "content");
+    assert_eq!(cat(&volume.image, "/file"), "content");
 }

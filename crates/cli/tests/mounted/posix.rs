@@ -85,6 +85,7 @@ fn names(dir: &Path, diary: &mut Diary) {
     diary.note("exchanged", fs::read_to_string(at("b")).ok());
     diary.sys("exchange with a directory", flags(RenameFlags::EXCHANGE, "b", "e"));
     diary.sys("exchange with nothing", flags(RenameFlags::EXCHANGE, "b", "nothing"));
+    std::os::unix::fs::chown(at("c"), Some(7), Some(8)).unwrap();
     diary.sys("whiteout", flags(RenameFlags::WHITEOUT, "c", "w"));
     diary.stat("the whiteout", &at("c"));
     let longest = "n".repeat(255);
@@ -143,10 +144,10 @@ fn data(dir: &Path, diary: &mut Diary) {
     let mut append = OpenOptions::new().append(true).open(&path).unwrap();
     append.write_all(b"appended").unwrap();
     diary.note("content", fs::read(&path).unwrap());
-    file.write_all_at(&[7; 20_000], 0).unwrap();
+    file.write_all_at(&vec![7; 20_000], 0).unwrap();
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     diary.sys("punch", rustix::fs::fallocate(&file, punch, 4096, 8192));
-    diary.note("punched", fs::read(&path).unwrap().iter().filter(|byte| **byte == 7).count());
+    diary.note("punched", fs::read(&path).unwrap().split(|byte| *byte == 7).count());
     diary.note("its hole", hole_and_data(&file, 0));
     diary.sys("collapse", rustix::fs::fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096));
 
@@ -202,7 +203,7 @@ fn attributes(dir: &Path, diary: &mut Diary) {
         ("system.x", b"x", XattrFlags::empty()),
         ("user.", b"x", XattrFlags::empty()),
         ("user.large", &[1; 16000], XattrFlags::empty()),
-        ("user.larger", &[1; 17000], XattrFlags::empty()),
+        ("user.larger", &vec![1; 17000], XattrFlags::empty()),
     ] {
         diary.sys(name, set(name, value, flags));
     }
