@@ -149,7 +149,7 @@ impl Filesystem {
             None if !state.committed => DirIndex::FIRST,
             None => {
                 let last = Key::new(dir.ino.0, ItemType::DIR_INDEX, u64::MAX);
-                match self.tree(dir.subvolume)?.last_at_or_before(&last)? {
+                match self.committed().tree(dir.subvolume)?.last_at_or_before(&last)? {
                     Some(item) if item.key.objectid == dir.ino.0 && item.key.item_type == ItemType::DIR_INDEX => {
                         DirIndex((item.key.offset.saturating_add(1)).max(DirIndex::FIRST.0))
                     }
@@ -192,9 +192,8 @@ impl Filesystem {
         if dir == self.root() || dir.ino == EMPTY_SUBVOLUME_INO {
             return Ok(dir);
         }
-        let committed = self.committed();
         if dir.ino == Ino::ROOT_DIR {
-            return Ok(match committed.subvolume_entry(dir.subvolume)? {
+            return Ok(match self.committed().subvolume_entry(dir.subvolume)? {
                 Some((subvolume, ino, _)) => InodeId::new(subvolume, ino),
                 None => dir,
             });
@@ -208,7 +207,8 @@ impl Filesystem {
             }
         }
         let refs = Key::new(dir.ino.0, ItemType::INODE_REF, 0)..=Key::new(dir.ino.0, ItemType::INODE_REF, u64::MAX);
-        match committed.tree(dir.subvolume)?.range(refs).next() {
+        // Looked at after the layers above, and under the same lock: a commit moves names from there to here.
+        match self.committed().tree(dir.subvolume)?.range(refs).next() {
             Some(item) => Ok(InodeId::new(dir.subvolume, Ino(item?.key.offset))),
             None => Err(Errno::NOENT.into()),
         }

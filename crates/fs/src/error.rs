@@ -65,7 +65,7 @@ pub enum Refusal {
     /// A log waits to be replayed.
     #[error(
         "the volume was not unmounted cleanly and holds a log that must be replayed, which ubtrfs can't do yet; \
-         mount it with -o ro,nologreplay to see it as of its last commit, or let the kernel's btrfs replay it"
+         mount it with -o ro,nologreplay (or give ls, stat and cat --nologreplay) to see it as of its last commit, or let the kernel's btrfs replay it"
     )]
     LogToReplay,
     /// A state that this version can't keep right while writing.

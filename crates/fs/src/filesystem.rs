@@ -216,8 +216,10 @@ impl Filesystem {
             }
             let committed = self.committed();
             let loaded = Arc::new(load_inode(&committed, id)?);
-            // If a commit was published meanwhile, the inode may have changed and left memory again: load it anew.
-            if Arc::ptr_eq(&committed, &self.committed()) {
+            // If a commit was published meanwhile, the inode may have changed and left memory again: load it anew. None is
+            // published before the inode is in the table.
+            let published = self.committed.read();
+            if Arc::ptr_eq(&committed, &published) {
                 return Ok(self.inodes.insert(loaded));
             }
         }

@@ -13,6 +13,17 @@ use ubtrfs_testkit::subject::Subject;
 /// The user `nobody`.
 const NOBODY: u32 = 65534;
 
+/// Lets everybody have `/dev/fuse`, which some machines keep for root, in a mount namespace of its own. `$1` is where a node
+/// may be made; the rest is what to run then.
+const OPEN_FUSE: &str = r#"
+    set -e
+    cp -a /dev/fuse "$1"
+    chmod 666 "$1"
+    mount --bind "$1" /dev/fuse
+    shift
+    exec "$@"
+"#;
+
 /// What the user does. `$1` is ubtrfs, `$2` the image, `$3` the mount point.
 const SESSION: &str = r#"
     set -e
@@ -29,7 +40,14 @@ const SESSION: &str = r#"
 
 #[test]
 fn a_user_mounts_works_and_unmounts() {
-    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("fusermount3"), Need::Tool("setpriv"),);
+    require!(
+        Need::Kernel,
+        Need::Fuse,
+        Need::Ubtrfs,
+        Need::Tool("fusermount3"),
+        Need::Tool("setpriv"),
+        Need::Tool("unshare")
+    );
     let dir = scratch_dir();
     let image = dir.path().join("image");
     mkfs_btrfs(&image, 256 << 20, &[]);
@@ -47,7 +65,10 @@ fn a_user_mounts_works_and_unmounts() {
     }
     fs::set_permissions(&binary, Permissions::from_mode(0o755)).expect("chmod");
     let user = [format!("--reuid={NOBODY}"), format!("--regid={NOBODY}")];
-    let outcome = run(command("setpriv", &user)
+    let outcome = run(command("unshare", &["--mount", "sh", "-c", OPEN_FUSE, "sh"])
+        .arg(dir.path().join("fuse"))
+        .arg("setpriv")
+        .args(&user)
         .args(["--clear-groups", "sh", "-c", SESSION, "sh"])
         .args([&binary, &image, &point])
         .current_dir("/"));

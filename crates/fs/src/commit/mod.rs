@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use ubtrfs_format::items::{BlockGroupFlags, DevExtent};
+use ubtrfs_format::items::{BlockGroupFlags, DevExtent, DevItem};
 use ubtrfs_format::{CompatRo, Generation, ItemType, Key, Logical, TreeId, objectid};
 use ubtrfs_tree::{Block, DirtyNodes, EditBatch, Geometry, Root, Snapshot, merge};
 use ubtrfs_volume::{Copies, SharedBuffer, Write};
@@ -53,6 +53,8 @@ impl Filesystem {
             return Err(Error::Aborted(reason));
         }
         if self.is_read_only() || (wanted.is_empty() && self.space.lock().new_chunks.is_empty()) {
+            // Operations that failed reserved metadata and used none: without a commit to end that, it would add up.
+            self.space.lock().drop_pending_reservations();
             return Ok(());
         }
         let start = Instant::now();
@@ -179,11 +181,11 @@ impl Commit {
             resolve_data(fs, committed, transaction, &mut refs, &extent_tree, node_size, &mut extent_edits)?;
         tree.update(&mut roots, TreeId::CSUM, &csum_edits)?;
 
-        let new_chunks = take_new_chunks(fs)?;
+        let (new_chunks, devices) = take_new_chunks(fs)?;
         tree.nodes.chunks_closed = true;
         let mut chunk_tree = committed.chunk_tree;
         if !new_chunks.is_empty() {
-            let (chunk_edits, device_edits) = chunk_edits(fs, &new_chunks);
+            let (chunk_edits, device_edits) = chunk_edits(fs, &new_chunks, devices);
             chunk_tree = tree.merge(Some(chunk_tree), TreeId::CHUNK, &chunk_edits)?;
             tree.update(&mut roots, TreeId::DEV, &device_edits)?;
         }
@@ -297,15 +299,14 @@ impl TreeMerger<'_, '_> {
 
 /// Room for the nodes that a commit may write, in a new chunk if need be.
 fn ensure_metadata(fs: &Filesystem) -> Result<()> {
-    let made = {
-        let mut space = fs.space.lock();
-        let mut made = Vec::new();
-        if space.is_metadata_short() {
-            made.extend(space.add_chunk(BlockGroupFlags::METADATA));
-        }
-        made
-    };
-    made.into_iter().try_for_each(|chunk| fs.volume.add_chunk(chunk.start, chunk.chunk).map_err(Error::from))
+    let mut space = fs.space.lock();
+    if space.is_metadata_short()
+        && let Some(made) = space.add_chunk(BlockGroupFlags::METADATA)
+    {
+        // Before anybody can allocate from it: in mixed groups that may be data, which is written at once.
+        fs.volume.add_chunk(made.start, made.chunk)?;
+    }
+    Ok(())
 }
 
 /// The edits of all subvolumes, from the frozen inodes; and the bytes that each inode's content takes.
@@ -375,8 +376,9 @@ fn resolve_data(
     Ok((csums.into_edits(), freed))
 }
 
-/// The chunks that this commit makes part of the volume, with system chunks for the chunk tree's own growth.
-fn take_new_chunks(fs: &Filesystem) -> Result<Vec<NewChunk>> {
+/// The chunks that this commit makes part of the volume, with system chunks for the chunk tree's own growth; and the
+/// device items with these and no later ones.
+fn take_new_chunks(fs: &Filesystem) -> Result<(Vec<NewChunk>, Vec<DevItem>)> {
     let mut space = fs.space.lock();
     if !space.new_chunks.is_empty()
         && space.is_system_short()
@@ -390,13 +392,13 @@ fn take_new_chunks(fs: &Filesystem) -> Result<Vec<NewChunk>> {
             group.new = false;
         }
     }
-    Ok(made)
+    Ok((made, space.device_items()))
 }
 
 /// Edits of the chunk tree and of the device tree for new chunks.
-fn chunk_edits(fs: &Filesystem, new_chunks: &[NewChunk]) -> (EditBatch, EditBatch) {
+fn chunk_edits(fs: &Filesystem, new_chunks: &[NewChunk], devices: Vec<DevItem>) -> (EditBatch, EditBatch) {
     let (mut chunk_edits, mut device_edits) = (EditBatch::new(), EditBatch::new());
-    let space = fs.space.lock();
+    let chunk_tree_uuid = fs.space.lock().chunk_tree_uuid;
     for NewChunk { start, chunk } in new_chunks {
         let key = Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.0);
         chunk_edits.put(key, chunk.to_bytes());
@@ -406,13 +408,13 @@ fn chunk_edits(fs: &Filesystem, new_chunks: &[NewChunk]) -> (EditBatch, EditBatc
                 chunk_objectid: objectid::FIRST_CHUNK_TREE,
                 chunk_offset: *start,
                 length: crate::space::stripe_length(chunk),
-                chunk_tree_uuid: space.chunk_tree_uuid,
+                chunk_tree_uuid,
             };
             let key = Key::new(stripe.devid.0, ItemType::DEV_EXTENT, stripe.offset.0);
             device_edits.put(key, extent.to_bytes());
         }
     }
-    for device in space.device_items() {
+    for device in devices {
         let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, device.devid.0);
         chunk_edits.put(key, device.to_bytes());
         if let Err(error) = fs.volume.set_device_item(device) {

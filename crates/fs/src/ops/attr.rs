@@ -111,7 +111,7 @@ impl Filesystem {
         let item = &mut state.item;
         if let Some(mode) = changes.mode {
             item.mode = item.mode & !0o7777 | mode & 0o7777;
-        } else if changes.kill_privileges && item.mode & 0o170_000 == 0o100_000 {
+        } else if changes.kill_privileges && item.mode & 0o170_000 != 0o040_000 {
             item.mode = without_set_id(item.mode);
         }
         item.uid = changes.uid.unwrap_or(item.uid);

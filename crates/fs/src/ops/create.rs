@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, Timespec};
+use ubtrfs_format::items::{FileType, INLINE_DATA_OFFSET, InodeFlags, InodeItem, Timespec};
 use ubtrfs_format::{DirIndex, ItemType, Key, max_item_size, name_hash};
 
 use super::{check_name, check_real, now};
@@ -89,7 +89,7 @@ impl Filesystem {
     fn check_new_inode(&self, new: &NewInode) -> Result<()> {
         // A symlink's target is an inline extent: it must fit an item, and the format keeps it below a sector.
         let node_size = self.volume.node_size() as usize;
-        let longest = (max_item_size(node_size) - 64).min(self.volume.sector_size() as usize - 1);
+        let longest = (max_item_size(node_size) - INLINE_DATA_OFFSET).min(self.volume.sector_size() as usize - 1);
         if new.symlink_target.len() > longest {
             return Err(Errno::NAMETOOLONG.into());
         }

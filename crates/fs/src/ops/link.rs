@@ -90,7 +90,7 @@ impl Filesystem {
     }
 
     /// The most names of an inode; on volumes without extended references they must share one item.
-    fn max_links(&self) -> u32 {
+    pub(crate) fn max_links(&self) -> u32 {
         let superblock = &self.committed().superblock;
         if superblock.incompat.contains(Incompat::EXTENDED_IREF) {
             return MAX_LINKS;

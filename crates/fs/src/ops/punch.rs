@@ -30,6 +30,9 @@ impl Filesystem {
         if state.file_type() != FileType::Regular {
             return Err(if state.is_dir() { Errno::ISDIR } else { Errno::NODEV }.into());
         }
+        if state.dead {
+            return Err(Errno::NOENT.into());
+        }
         let end = end.min(state.item.size);
         if offset >= end {
             return Ok(());
@@ -39,7 +42,7 @@ impl Filesystem {
         let whole_end = if end == state.item.size { end.next_multiple_of(sector) } else { end - end % sector };
         let whole = offset.next_multiple_of(sector)..whole_end;
         let mut edges = vec![offset - offset % sector];
-        edges.push(end - end % sector);
+        edges.extend((end % sector != 0).then_some(end - end % sector));
         edges.dedup();
         let mut zeroed = Vec::new();
         for at in edges {

@@ -172,6 +172,11 @@ impl Filesystem {
         {
             return Err(Errno::NOTEMPTY.into());
         }
+        // Without extended references all names in a directory share an item, which a longer one might not fit.
+        let moved = [Some(id), target.filter(|_| flags.exchange).map(|target| target.inode.id)];
+        if moved.into_iter().flatten().any(|moved| locked.get(moved).item.nlink > self.max_links()) {
+            return Err(Errno::MLINK.into());
+        }
         self.check_collisions(new_dir, locked.get(new_dir), to.name)?;
         if flags.exchange {
             self.check_collisions(dir, locked.get(dir), from.name)?;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ubtrfs_format::Incompat;
 use ubtrfs_format::items::FileType;
+use ubtrfs_format::{Generation, Incompat};
 
 use super::now;
 use super::read::FileMap;
@@ -52,42 +52,57 @@ impl Filesystem {
         }
         let old_size = state.item.size;
         let sector = u64::from(self.volume.sector_size());
-        let growth = if size > old_size { Some(self.plan_growth(id, &state, size)?) } else { None };
         let cut = size < old_size;
         // The sector that the new end lies in keeps its start and is zero from there on.
         let last = size - size % sector;
-        let mut kept = None;
-        if cut && size != last && self.has_data(id, &state, last)? {
-            let mut content = vec![0; sector as usize];
-            self.read_sectors(id, &state, last, &mut content)?;
-            content.truncate((size - last) as usize);
-            kept = Some(content);
-        }
-        let nbytes = if cut { self.bytes_beyond(id, &state, size.next_multiple_of(sector))? } else { 0 };
-        let time = now();
-        let transaction = self.gate.enter();
-        state.join(&inode, &transaction);
-        if let Some(plan) = growth {
-            self.grow(&mut state, plan, surplus);
-        }
-        if cut {
-            if let Some(content) = kept {
-                fill_sector(&mut state, last, &content, surplus, sector);
+        loop {
+            let generation = self.freeze_older(&mut state);
+            let growth = if size > old_size { Some(self.plan_growth(id, &state, size)?) } else { None };
+            let mut kept = None;
+            if cut && size != last && self.has_data(id, &state, last)? {
+                let mut content = vec![0; sector as usize];
+                self.read_sectors(id, &state, last, &mut content)?;
+                content.truncate((size - last) as usize);
+                kept = Some(content);
             }
-            state.dirty.truncate(size);
-            state.pending.layout.truncate(size.next_multiple_of(sector));
-            state.item.nbytes = if size == 0 { 0 } else { state.item.nbytes.saturating_sub(nbytes) };
-            let dirty: u64 = state.dirty.ranges().map(|(_, len)| len).sum();
-            *surplus += state.reserved - dirty;
-            state.reserved = dirty;
+            let nbytes = if cut { self.bytes_beyond(id, &state, size.next_multiple_of(sector))? } else { 0 };
+            let time = now();
+            let transaction = self.gate.enter();
+            if transaction.generation != generation {
+                // A commit began meanwhile: what was dirty may be frozen now, and the plan wrong.
+                continue;
+            }
+            state.join(&inode, &transaction);
+            if let Some(plan) = growth {
+                self.grow(&mut state, plan, surplus);
+            }
+            if cut {
+                if let Some(content) = kept {
+                    fill_sector(&mut state, last, &content, surplus, sector);
+                }
+                state.dirty.truncate(size);
+                state.pending.layout.truncate(size.next_multiple_of(sector));
+                state.item.nbytes = if size == 0 { 0 } else { state.item.nbytes.saturating_sub(nbytes) };
+                let dirty: u64 = state.dirty.ranges().map(|(_, len)| len).sum();
+                *surplus += state.reserved - dirty;
+                state.reserved = dirty;
+            }
+            state.item.size = size;
+            if size != old_size {
+                state.item.mtime = time;
+            }
+            state.item.ctime = time;
+            state.item.sequence = state.item.sequence.wrapping_add(1);
+            return Ok(());
         }
-        state.item.size = size;
-        if size != old_size {
-            state.item.mtime = time;
-        }
-        state.item.ctime = time;
-        state.item.sequence = state.item.sequence.wrapping_add(1);
-        Ok(())
+    }
+
+    /// Freezes what an inode has of older transactions, and says which one is open: a plan made now holds if that one is
+    /// open still when it is carried out.
+    pub(crate) fn freeze_older(&self, state: &mut InodeState) -> Generation {
+        let transaction = self.gate.enter();
+        state.freeze_before(transaction.generation);
+        transaction.generation
     }
 
     /// Drops what lies beyond the end of a file whose truncation a crash interrupted, and its orphan item.

@@ -18,17 +18,21 @@ pub struct FilesystemStats {
 }
 
 impl Filesystem {
-    /// How full the volume is. Metadata's share counts as used; inodes are not counted, for the format has no limit.
+    /// How full the volume is, in units of data (one with two copies counts half of its devices). What is free counts free
+    /// metadata too; what is available is what data can have. Inodes are not counted, for the format has no limit.
     pub fn statfs(&self) -> FilesystemStats {
         let totals = self.space.totals();
         let block_size = self.volume.sector_size();
         let copies = totals.data_copies.max(1);
-        let free = totals.data_free.saturating_sub(totals.data_reserved).saturating_add(totals.unallocated / copies);
+        let available =
+            totals.data_free.saturating_sub(totals.data_reserved).saturating_add(totals.unallocated / copies);
+        let used = totals.used_on_devices.saturating_add(totals.data_reserved.saturating_mul(copies));
+        let free = totals.device_bytes.saturating_sub(used) / copies;
         FilesystemStats {
             block_size,
             blocks: totals.device_bytes / copies / u64::from(block_size),
             blocks_free: free / u64::from(block_size),
-            blocks_available: free / u64::from(block_size),
+            blocks_available: available.min(free) / u64::from(block_size),
             name_len: ubtrfs_format::items::MAX_NAME_LEN as u32,
         }
     }

@@ -65,11 +65,7 @@ impl Filesystem {
         }
         let sector = u64::from(self.volume.sector_size());
         loop {
-            let generation = {
-                let transaction = self.gate.enter();
-                state.freeze_before(transaction.generation);
-                transaction.generation
-            };
+            let generation = self.freeze_older(&mut state);
             let old_size = state.item.size;
             let offset = match at {
                 WriteAt::Offset(offset) => offset,

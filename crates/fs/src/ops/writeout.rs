@@ -174,12 +174,17 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Waits for data on its way to the device.
+    /// Waits for data on its way to the device. Only the first who asks is told of a failure, so nothing may become
+    /// durable after one, whoever that was.
     pub(crate) fn wait_for(&self, extent: &OrderedExtent) -> Result<()> {
-        let mut ticket = extent.ticket.lock();
-        if let Some(ticket) = ticket.take() {
+        let mut place = extent.ticket.lock();
+        if let Some(ticket) = place.take() {
             // The flush that follows in the commit covers these writes too: one barrier for all.
-            let _completed = self.volume.wait(ticket)?;
+            if let Err(error) = self.volume.wait(ticket) {
+                let error: Error = error.into();
+                self.abort(&error);
+                return Err(error);
+            }
         }
         Ok(())
     }

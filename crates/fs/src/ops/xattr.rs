@@ -42,7 +42,7 @@ impl Filesystem {
         }
         if state.committed {
             let all = Key::new(id.ino.0, ItemType::XATTR_ITEM, 0)..=Key::new(id.ino.0, ItemType::XATTR_ITEM, u64::MAX);
-            for item in self.tree(id.subvolume)?.range(all) {
+            for item in self.committed().tree(id.subvolume)?.range(all) {
                 for entry in items::dir_entries(&item?) {
                     names.insert(entry?.name.to_vec());
                 }
@@ -75,7 +75,7 @@ impl Filesystem {
             return Ok(None);
         }
         let key = Key::new(id.ino.0, ItemType::XATTR_ITEM, name_hash(name));
-        let Some(item) = self.tree(id.subvolume)?.get(&key)? else { return Ok(None) };
+        let Some(item) = self.committed().tree(id.subvolume)?.get(&key)? else { return Ok(None) };
         for entry in items::dir_entries(&item) {
             let entry = entry?;
             if entry.name == name {
@@ -149,7 +149,7 @@ impl Filesystem {
         let mut bytes = size(name, value);
         if state.committed && !state.no_xattrs {
             let key = Key::new(id.ino.0, ItemType::XATTR_ITEM, hash);
-            if let Some(item) = self.tree(id.subvolume)?.get(&key)? {
+            if let Some(item) = self.committed().tree(id.subvolume)?.get(&key)? {
                 for entry in items::dir_entries(&item) {
                     let entry = entry?;
                     if entry.name != name {

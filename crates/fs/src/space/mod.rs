@@ -77,6 +77,8 @@ pub struct SpaceTotals {
     pub data_copies: u64,
     /// Copies that a metadata byte takes on devices.
     pub metadata_copies: u64,
+    /// Device bytes of what is allocated or pinned, all copies counted.
+    pub used_on_devices: u64,
     /// Bytes promised to writes that are not allocated yet.
     pub data_reserved: u64,
 }
@@ -246,6 +248,7 @@ impl SpaceInner {
                 totals.metadata_total += group.length;
                 totals.metadata_free += group.available.total();
             }
+            totals.used_on_devices += (group.length - group.available.total()) * Self::copies(group.flags);
         }
         totals
     }

@@ -119,6 +119,11 @@ impl SpaceInner {
         self.reserved.frozen = std::mem::take(&mut self.reserved.pending);
     }
 
+    /// Nothing was changed since the last commit.
+    pub(crate) fn drop_pending_reservations(&mut self) {
+        self.reserved.pending = Demand::default();
+    }
+
     /// The commit in flight is done.
     pub(crate) fn drop_frozen_reservations(&mut self) {
         self.reserved.frozen = Demand::default();
