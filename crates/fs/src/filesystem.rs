@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Condvar, Mutex, RwLock};
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId};
-use ubtrfs_tree::{NodeCache, Snapshot};
+use ubtrfs_tree::NodeCache;
 use ubtrfs_volume::Volume;
 
 use crate::committed::Committed;
@@ -144,6 +144,8 @@ impl Filesystem {
         self.committed().generation
     }
 
+    /// The last commit. Whoever holds it keeps the space of its trees from being used again: hold it for as long as
+    /// something is looked up in them.
     pub(crate) fn committed(&self) -> Arc<Committed> {
         self.committed.read().clone()
     }
@@ -158,10 +160,6 @@ impl Filesystem {
     /// Publishes a durable commit and returns the one before it.
     pub(crate) fn publish(&self, committed: Committed) -> Arc<Committed> {
         std::mem::replace(&mut self.committed.write(), Arc::new(committed))
-    }
-
-    pub(crate) fn tree(&self, id: TreeId) -> Result<Snapshot> {
-        self.committed().tree(id)
     }
 
     /// Turns read-only for good. Says why, once.
@@ -223,6 +221,13 @@ impl Filesystem {
                 return Ok(self.inodes.insert(loaded));
             }
         }
+    }
+
+    /// Runs an operation with what it may need reserved; gives metadata back if it fails, for then it changed nothing.
+    /// Called as [`Self::reserve`] is.
+    pub(crate) fn with_reserved<T>(&self, demand: Demand, operation: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.reserve(demand)?;
+        operation().inspect_err(|_| self.space.lock().unreserve_metadata(demand))
     }
 
     /// Reserves what an operation may need. Called before any inode is locked: a shortage is cured by a new chunk, or by

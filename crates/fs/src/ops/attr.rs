@@ -105,6 +105,9 @@ impl Filesystem {
         self.reserve(Demand { edits: 1, item_bytes: 185, frees: true, ..Demand::default() })?;
         let inode = self.inode(id)?;
         let mut state = inode.write();
+        if state.dead {
+            return Err(Errno::NOENT.into());
+        }
         let transaction = self.gate.enter();
         state.join(&inode, &transaction);
         let time = now();
@@ -159,6 +162,9 @@ impl Filesystem {
             return;
         }
         let mut state = inode.write();
+        if state.dead {
+            return;
+        }
         let transaction = self.gate.enter();
         state.join(inode, &transaction);
         state.item.atime = time;

@@ -167,7 +167,7 @@ impl Filesystem {
             bytes += batch.bytes_of_hash(hash);
         }
         if state.committed {
-            let item = self.tree(dir.subvolume)?.get(&Key::new(dir.ino.0, ItemType::DIR_ITEM, hash))?;
+            let item = self.committed().tree(dir.subvolume)?.get(&Key::new(dir.ino.0, ItemType::DIR_ITEM, hash))?;
             bytes += item.map_or(0, |item| item.len());
         }
         let most = max_item_size(self.volume.node_size() as usize);

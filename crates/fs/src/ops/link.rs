@@ -61,7 +61,10 @@ impl Filesystem {
         if id.subvolume != dir.subvolume {
             return Err(Errno::XDEV.into());
         }
-        self.reserve(name_demand(name))?;
+        self.with_reserved(name_demand(name), || self.link_reserved(id, dir, name))
+    }
+
+    fn link_reserved(&self, id: InodeId, dir: InodeId, name: &[u8]) -> Result<()> {
         let (inode, parent) = (self.inode(id)?, self.inode(dir)?);
         let mut locked = LockedInodes::lock(&[&inode, &parent]);
         let state = locked.get(id);
@@ -110,7 +113,11 @@ impl Filesystem {
 
     fn remove(&self, dir: InodeId, name: &[u8], directory: bool) -> Result<()> {
         self.check_writable(dir.subvolume)?;
-        self.reserve(Demand { frees: true, ..name_demand(b"") })?;
+        let demand = Demand { frees: true, ..name_demand(b"") };
+        self.with_reserved(demand, || self.remove_reserved(dir, name, directory))
+    }
+
+    fn remove_reserved(&self, dir: InodeId, name: &[u8], directory: bool) -> Result<()> {
         let parent = self.inode(dir)?;
         loop {
             let named = self.find_named(&parent, name)?.ok_or(Errno::NOENT)?;

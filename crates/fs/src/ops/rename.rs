@@ -49,11 +49,22 @@ impl Filesystem {
             return Err(Errno::XDEV.into());
         }
         let (one, two) = (name_demand(name), name_demand(new_name));
-        self.reserve(Demand {
+        let demand = Demand {
             edits: 2 * (one.edits + two.edits),
             item_bytes: 2 * (one.item_bytes + two.item_bytes),
             ..Demand::default()
-        })?;
+        };
+        self.with_reserved(demand, || self.rename_reserved(dir, name, new_dir, new_name, flags))
+    }
+
+    fn rename_reserved(
+        &self,
+        dir: InodeId,
+        name: &[u8],
+        new_dir: InodeId,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
         let from = End { dir: self.inode(dir)?, name };
         let to = End { dir: self.inode(new_dir)?, name: new_name };
         let _no_cycles = (dir != new_dir).then(|| self.rename_lock.lock());

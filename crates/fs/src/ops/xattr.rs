@@ -116,12 +116,17 @@ impl Filesystem {
         self.check_writable(id.subvolume)?;
         check_real(id)?;
         let bytes = value.map_or(0, |value| ENTRY_HEADER + 25 + name.len() + value.len());
-        self.reserve(Demand {
-            edits: 2,
-            item_bytes: (185 + bytes) as u64,
-            frees: value.is_none(),
-            ..Demand::default()
-        })?;
+        let demand = Demand { edits: 2, item_bytes: (185 + bytes) as u64, frees: value.is_none(), ..Demand::default() };
+        self.with_reserved(demand, || self.change_xattr_reserved(id, name, value, check))
+    }
+
+    fn change_xattr_reserved(
+        &self,
+        id: InodeId,
+        name: &[u8],
+        value: Option<&[u8]>,
+        check: impl FnOnce(bool) -> Result<()>,
+    ) -> Result<()> {
         let inode = self.inode(id)?;
         let mut state = inode.write();
         if state.dead {

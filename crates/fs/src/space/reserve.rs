@@ -114,6 +114,14 @@ impl SpaceInner {
         self.reserved.data = self.reserved.data.saturating_sub(bytes);
     }
 
+    /// Gives back what an operation that failed had reserved of metadata.
+    pub(crate) fn unreserve_metadata(&mut self, demand: Demand) {
+        // The transaction that it was reserved in may be closed already; then the one after it has a little less.
+        let pending = &mut self.reserved.pending;
+        pending.edits = pending.edits.saturating_sub(demand.edits);
+        pending.item_bytes = pending.item_bytes.saturating_sub(demand.item_bytes);
+    }
+
     /// The open transaction becomes the commit in flight.
     pub(crate) fn freeze_reservations(&mut self) {
         self.reserved.frozen = std::mem::take(&mut self.reserved.pending);
