@@ -14,7 +14,7 @@ use crate::inode::{Inode, InodeId, InodeState, Name, OrphanEdit, RefEdit, Target
 use crate::space::Demand;
 
 /// The most names that an inode may have.
-const MAX_LINKS: u32 = 65535;
+pub(crate) const MAX_LINKS: u32 = 65535;
 
 /// What a name edit takes at the worst: entry by hash and by number, reference, two inode items.
 pub(crate) fn name_demand(name: &[u8]) -> Demand {
