@@ -34,6 +34,9 @@ pub struct Generator {
 
 const DEEPEST: usize = 3;
 
+/// A file that keeps a volume full; operations leave it alone.
+pub(crate) const FILLER: &[u8] = b"filler";
+
 impl Generator {
     /// The generator of this seed.
     pub fn new(seed: u64, habits: Habits) -> Self {
@@ -50,7 +53,8 @@ impl Generator {
         if self.habits.eager && self.random.one_in(4) {
             return Operation::Sync;
         }
-        let paths = model.paths();
+        let mut paths = model.paths();
+        paths.retain(|(path, _)| path.0 != FILLER);
         match self.random.below(112) {
             0..18 => self.create(model, &paths),
             18..46 => self.write(model, &paths, handles),
@@ -167,12 +171,10 @@ impl Generator {
 
     fn write(&mut self, model: &Model, paths: &[(Path, ubtrfs::InodeId)], handles: usize) -> Operation {
         let (what, size) = self.file(model, paths, handles);
-        let longest = match self.random.below(12) {
-            0..4 => 200,
-            4..8 => 9000,
-            8..11 => 70_000,
-            _ if self.habits.large => 3 << 20,
-            _ => 400_000,
+        let longest = if self.habits.large && self.random.one_in(2) {
+            600_000
+        } else {
+            self.random.one_of([200, 200, 200, 9000, 9000, 9000, 70_000, 70_000, 400_000])
         };
         let mut len = self.random.below(longest) as usize;
         let offset = match self.random.below(8) {

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use ubtrfs::Options;
+use ubtrfs::{Options, WriteAt};
 use ubtrfs_volume::{Device, RecordingDevice};
 
+use crate::generate::FILLER;
 use crate::perform::Tolerance;
-use crate::{Failure, Generator, Habits, Judge, Operation, Random, Session, VolumePlan, make_volume};
+use crate::{Failure, Generator, Habits, Judge, Operation, Path, Random, Session, VolumePlan, What, make_volume};
 
 /// A history to be.
 #[derive(Clone, Debug)]
@@ -61,7 +62,9 @@ impl History {
             ..Options::default()
         };
         let (huge, eager) = (random.one_in(3), random.one_in(3));
-        let habits = Habits { remount: true, privileges: true, large: plan.tight, huge, eager };
+        // An operation of several steps that is refused for lack of space may have done the first.
+        let privileges = !plan.tight;
+        let habits = Habits { remount: true, privileges, large: plan.tight, huge, eager };
         Self { seed, plan, options, habits, faults: false }
     }
 
@@ -79,7 +82,12 @@ impl History {
     pub fn run_on(&self, length: usize, wrap: Wrap<'_>) -> Result<Recorded, Failure> {
         let mut generator = Generator::new(self.seed ^ 0x5eed, self.habits);
         let mut done = 0;
+        let mut filler = self.plan.tight.then(Filler::default);
         self.drive(wrap, &mut |session| {
+            if let Some(operation) = filler.as_mut().and_then(|filler| filler.next(session.worker.tolerated)) {
+                return Some(operation);
+            }
+            filler = None;
             done += 1;
             match done {
                 _ if done < length => Some(generator.next(&session.worker.model, session.worker.handles.len())),
@@ -122,5 +130,42 @@ impl History {
         let tolerated = session.worker.tolerated;
         let judge = Judge { promises: session.promises, ..fresh };
         Ok(Recorded { seed: self.seed, recording, judge, operations: session.log, aborted, tolerated })
+    }
+}
+
+/// Fills a volume and leaves a little room.
+#[derive(Default)]
+struct Filler {
+    writes: u64,
+    step: usize,
+}
+
+impl Filler {
+    const STEP: usize = 256 << 10;
+    const ROOM: u64 = 64 << 10;
+
+    /// The next operation; `refused` operations so far found the volume full.
+    fn next(&mut self, refused: usize) -> Option<Operation> {
+        let path = Path(FILLER.to_vec());
+        let what = What::At(path.clone());
+        self.step += usize::from(self.step == 0 || refused > 0);
+        match self.step {
+            1 => {
+                self.step = 2;
+                let target = Vec::new();
+                let (mode, owner) = (0o100_644, (0, 0));
+                Some(Operation::Create { path, mode, owner, rdev: 0, target, xattr: false, open: false })
+            }
+            2 => {
+                self.writes += 1;
+                let fill = self.writes;
+                Some(Operation::Write { what, at: WriteAt::End, len: Self::STEP, fill, kill_privileges: false })
+            }
+            3 => {
+                let written = self.writes.saturating_sub(1) * Self::STEP as u64;
+                Some(Operation::Truncate { what, size: written.saturating_sub(Self::ROOM) })
+            }
+            _ => None,
+        }
     }
 }

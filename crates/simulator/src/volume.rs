@@ -14,7 +14,7 @@ use crate::Random;
 pub struct VolumePlan {
     /// What mkfs is asked for.
     pub options: MkfsOptions,
-    /// Small enough that a history may fill it.
+    /// The history begins with filling it.
     pub tight: bool,
 }
 
@@ -54,7 +54,13 @@ impl VolumePlan {
             2 | 3 => options.no_holes = false,
             _ => {}
         }
-        Self { tight: options.total_bytes < 80 << 20 && random.one_in(4), options }
+        let tight = if options.mixed { random.one_in(2) } else { random.one_in(12) };
+        if tight {
+            // Full volumes hold much data, which is read again and again.
+            options.checksum = ChecksumType::Crc32c;
+            options.total_bytes = options.total_bytes.min(if options.mixed { 17 << 20 } else { 120 << 20 });
+        }
+        Self { options, tight }
     }
 }
 

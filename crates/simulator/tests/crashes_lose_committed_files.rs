@@ -33,18 +33,23 @@ fn report(history: &History, failure: &Failure, budget: usize) -> ! {
 fn the_last_commit_survives_entire() {
     let seeds = seeds(if soaks() { 100 } else { 50 });
     // Of what is tried some states come twice, and count once.
-    let (wanted, budget) = if soaks() { (50_000, 80_000 / seeds.len()) } else { (2000, 80) };
+    let (wanted, budget) = if soaks() { (50_000, 110_000 / seeds.len()) } else { (2000, 80) };
     let mut sum = Survey::default();
+    let mut full = 0;
     let start = std::time::Instant::now();
     for seed in &seeds {
         let history = History::new(*seed);
         match run_and_survey(&history, budget) {
-            Ok((_, survey)) => sum = sum.plus(survey),
+            Ok((recorded, survey)) => {
+                sum = sum.plus(survey);
+                full += recorded.tolerated;
+            }
             Err(failure) => report(&history, &failure, budget),
         }
     }
     eprintln!(
-        "{} crash states of {} histories ({} with orphans, {} worked on after the crash) in {:.1?}",
+        "{} crash states of {} histories ({} with orphans, {} worked on after the crash; {full} operations found the \
+         volume full) in {:.1?}",
         sum.states,
         seeds.len(),
         sum.with_orphans,
