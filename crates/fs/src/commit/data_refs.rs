@@ -167,7 +167,7 @@ impl Extent {
             slot = slot.wrapping_add(1);
         }
         let Some(count) = changed(0).filter(|count| *count > 0) else {
-            return Err(self.inconsistent("a file drops a reference that the extent does not have"));
+            return self.drop_behind_gap(tree, data, count);
         };
         if self.item.to_bytes().len() + 29 <= ExtentItem::max_inline_size(node_size) {
             self.item.inline_refs.push(InlineRef::Data { data, count });
@@ -175,6 +175,23 @@ impl Extent {
             self.keyed.insert(slot, Some((data, count)));
         }
         Ok(())
+    }
+
+    /// Drops from a keyed reference that stands behind a free slot: one of the same hash, removed since, was there.
+    fn drop_behind_gap(&mut self, tree: Option<&Snapshot>, data: DataRef, count: i64) -> Result<()> {
+        let key = |slot| Key::new(self.key.objectid, ItemType::EXTENT_DATA_REF, slot);
+        for item in tree.into_iter().flat_map(|tree| tree.range(key(data.hash())..=key(u64::MAX))) {
+            let slot = item?.key.offset;
+            if let Some((found, old)) = self.keyed_at(tree, slot)?
+                && found == data
+            {
+                let new = u32::try_from(i64::from(old) + count)
+                    .map_err(|_| self.inconsistent("a file drops more references than it has"))?;
+                self.keyed.insert(slot, (new > 0).then_some((data, new)));
+                return Ok(());
+            }
+        }
+        Err(self.inconsistent("a file drops a reference that the extent does not have"))
     }
 
     fn emit(&self, edits: &mut EditBatch) {

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeBatch, InodeId, OrphanEdit};
 use crate::space::Demand;
 
-/// Bytes of a file for which its removal is assumed to change one leaf.
+/// Bytes of a file for which freeing them is assumed to change one leaf.
 const TYPICAL_EXTENT: u64 = 1 << 20;
 
 impl Filesystem {
@@ -24,15 +25,21 @@ impl Filesystem {
         self.inactivate_if_unused(&inode);
     }
 
+    /// Reserves for an operation that may free all of a file's extents, each of which may touch leaves of its own. Where
+    /// there is no room for that, `least` has to do: what frees space has a reserve.
+    pub(crate) fn reserve_to_free(&self, inode: &Inode, least: Demand) -> Result<()> {
+        let extents = inode.read().item.nbytes / TYPICAL_EXTENT;
+        let most = Demand { edits: least.edits + extents, ..least };
+        self.reserve(most).or_else(|_| self.reserve(least))
+    }
+
     /// Frees an inode if nothing refers to it: its content, its xattrs, its items.
     pub(crate) fn inactivate_if_unused(&self, inode: &Arc<Inode>) {
         if inode.read().item.nlink > 0 || self.is_read_only() {
             return;
         }
-        // Each extent that goes may touch leaves of its own. Without space for that, it is tried all the same: what frees
-        // space has a reserve.
-        let extents = inode.read().item.nbytes / TYPICAL_EXTENT;
-        let _ = self.reserve(Demand { edits: 4 + extents, frees: true, ..Demand::default() });
+        // Without space it is tried all the same: what frees space has a reserve.
+        let _ = self.reserve_to_free(inode, Demand { edits: 4, frees: true, ..Demand::default() });
         let mut state = inode.write();
         if state.item.nlink > 0 || state.dead || self.inodes.is_referenced(inode.id) {
             return;

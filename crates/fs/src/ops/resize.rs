@@ -32,7 +32,14 @@ impl Filesystem {
             return Err(Errno::FBIG.into());
         }
         let sector = u64::from(self.volume.sector_size());
-        self.reserve(Demand { data: sector, edits: 4, item_bytes: 500, frees: true })?;
+        let demand = Demand { data: sector, edits: 4, item_bytes: 500, frees: true };
+        let inode = self.inode(id)?;
+        let cuts = size < inode.read().item.size;
+        if cuts {
+            self.reserve_to_free(&inode, demand)?;
+        } else {
+            self.reserve(demand)?;
+        }
         let mut surplus = sector;
         let result = self.resize_reserved(id, size, &mut surplus);
         self.unreserve_data(surplus);
@@ -107,7 +114,7 @@ impl Filesystem {
 
     /// Drops what lies beyond the end of a file whose truncation a crash interrupted, and its orphan item.
     pub(crate) fn finish_truncation(&self, inode: &Arc<Inode>) -> Result<()> {
-        self.reserve(Demand { edits: 4, item_bytes: 500, frees: true, ..Demand::default() })?;
+        self.reserve_to_free(inode, Demand { edits: 4, item_bytes: 500, frees: true, ..Demand::default() })?;
         let mut state = inode.write();
         let sector = u64::from(self.volume.sector_size());
         let transaction = self.gate.enter();
