@@ -151,15 +151,6 @@ impl Server {
         Ok(u32::try_from(written).unwrap_or(u32::MAX))
     }
 
-    /// A whiteout is made by the caller, who is told in this kind of rename only.
-    fn own_whiteout(&self, dir: InodeId, name: &[u8], caller: &Caller<'_>) -> Result<(), Errno> {
-        let id = self.engine().lookup(dir, name).map_err(|error| errno(&error))?;
-        let owner = SetAttributes { uid: Some(caller.uid), gid: Some(caller.gid), ..SetAttributes::default() };
-        let owned = self.engine().set_attributes(id, &owner).map(drop).map_err(|error| errno(&error));
-        self.engine().forget(id, 1);
-        owned
-    }
-
     fn bound(&self, node: u64, what: &Read) -> Result<(InodeId, ubtrfs_format::DirIndex), Errno> {
         let dir = self.inode(node)?;
         let last = self
@@ -326,11 +317,11 @@ impl Filesystem for Server {
             no_replace: what.flags.contains(Wanted::NOREPLACE),
             exchange: what.flags.contains(Wanted::EXCHANGE),
             whiteout: what.flags.contains(Wanted::WHITEOUT),
+            whiteout_owner: (caller.uid, caller.gid),
         };
         let done = self.inode(parent).and_then(|dir| {
             let new_dir = self.inode(what.new_parent)?;
-            self.engine().rename(dir, what.name, new_dir, what.new_name, flags).map_err(|error| errno(&error))?;
-            if flags.whiteout { self.own_whiteout(dir, what.name, caller) } else { Ok(()) }
+            self.engine().rename(dir, what.name, new_dir, what.new_name, flags).map_err(|error| errno(&error))
         });
         answer(reply, done);
     }

@@ -311,10 +311,8 @@ impl Model {
         }
         self.add_entry(new_dir, new_name, source);
         if let Some(id) = whiteout {
-            let owner = self.node(source);
-            let (uid, gid) = (owner.uid, owner.gid);
             let body = Body::Special(0);
-            let node = Node { mode: 0o020_000, uid, gid, nlink: 1, body, xattrs: BTreeMap::new(), times: None };
+            let node = Node { mode: 0o020_000, uid: 0, gid: 0, nlink: 1, body, xattrs: BTreeMap::new(), times: None };
             self.add_node(id, dir, node);
             self.add_entry(dir, name, id);
             touch(touched, id, true);

@@ -22,6 +22,8 @@ pub struct RenameFlags {
     pub exchange: bool,
     /// Leave a whiteout (character device 0:0) under the old name.
     pub whiteout: bool,
+    /// Owner and group of the whiteout; a directory with the set-group-id bit gives its own group instead.
+    pub whiteout_owner: (u32, u32),
 }
 
 /// One end of a rename.
@@ -226,8 +228,8 @@ impl Filesystem {
         add_entry(locked.get_mut(new_dir), new_name, new_index, source.target, time);
         if let (Some(ino), Some(index)) = (whiteout_ino, back_index) {
             let whiteout = InodeId::new(dir.subvolume, ino);
-            let owner = locked.get(id).item;
-            let new = NewInode { mode: 0o020_000, uid: owner.uid, gid: owner.gid, ..NewInode::default() };
+            let (uid, gid) = flags.whiteout_owner;
+            let new = NewInode { mode: 0o020_000, uid, gid, ..NewInode::default() };
             self.add_whiteout(whiteout, dir, &name, index, &new, locked.get(dir), &transaction);
             add_entry(locked.get_mut(dir), name, index, inode_target(whiteout, FileType::CharDevice), time);
         }
