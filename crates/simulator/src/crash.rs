@@ -40,7 +40,7 @@ pub fn window_at(recording: &RecordingDevice, event: usize) -> Vec<OpenWrite> {
 }
 
 impl CrashPoint {
-    /// What the crash leaves, and a number that tells states of one recording from each other.
+    /// What the crash leaves, and a number that tells states between the same two barriers from each other.
     pub fn state(&self, recording: &RecordingDevice) -> (OverlayDevice, u64) {
         let mut hasher = DefaultHasher::new();
         let mut random = match self.fates {
@@ -68,10 +68,6 @@ impl CrashPoint {
             }
             fate
         });
-        // What is durable changes with barriers alone.
-        let events = recording.events();
-        let barrier = events[..self.event.min(events.len())].iter().rposition(|event| matches!(event, Event::Flush));
-        barrier.hash(&mut hasher);
         (device, hasher.finish())
     }
 }
@@ -81,7 +77,9 @@ pub struct Crashes<'a> {
     recording: &'a RecordingDevice,
     planned: Vec<CrashPoint>,
     random: Random,
-    seen: HashSet<u64>,
+    /// The events that are barriers: what is durable changes with them alone.
+    barriers: Vec<usize>,
+    seen: HashSet<(usize, u64)>,
     tries_left: usize,
 }
 
@@ -89,8 +87,11 @@ impl<'a> Crashes<'a> {
     /// At most about `budget` states, half of them around the superblocks.
     pub fn new(recording: &'a RecordingDevice, seed: u64, budget: usize) -> Self {
         let mut random = Random::new(seed ^ 0xc4a5);
+        let events = recording.events();
+        let is_barrier = |event: &usize| matches!(events.get(*event), Some(Event::Flush));
+        let barriers = (0..events.len()).filter(is_barrier).collect();
         let mut planned = Vec::new();
-        for event in around_superblocks(recording) {
+        for event in around_superblocks(&events) {
             let open = window_at(recording, event).len();
             if open <= WINDOW {
                 planned.extend((0..1 << open).map(|bits| CrashPoint { event, fates: Fates::Subset(bits) }));
@@ -105,15 +106,15 @@ impl<'a> Crashes<'a> {
         }
         planned.truncate(budget / 2);
         planned.push(CrashPoint { event: recording.len(), fates: Fates::Subset(u64::MAX) });
-        Self { recording, planned, random, seen: HashSet::new(), tries_left: budget }
+        Self { recording, planned, random, barriers, seen: HashSet::new(), tries_left: budget }
     }
 }
 
 /// From each superblock's write to the barrier behind it.
-fn around_superblocks(recording: &RecordingDevice) -> Vec<usize> {
+fn around_superblocks(events: &[Event]) -> Vec<usize> {
     let mut found = Vec::new();
     let mut inside = false;
-    for (number, event) in recording.events().iter().enumerate() {
+    for (number, event) in events.iter().enumerate() {
         match event {
             Event::Write(write) if SUPERBLOCK_COPIES.contains(&write.at) => {
                 if !inside {
@@ -144,7 +145,8 @@ impl Iterator for Crashes<'_> {
                 fates: Fates::Random(self.random.number()),
             });
             let (device, key) = point.state(self.recording);
-            if self.seen.insert(key) {
+            let barriers = self.barriers.partition_point(|barrier| *barrier < point.event);
+            if self.seen.insert((barriers, key)) {
                 return Some((point, device));
             }
         }
