@@ -124,12 +124,11 @@ impl Server {
 
     fn change(&self, node: u64, change: &SetAttr) -> Result<ubtrfs::Attributes, Errno> {
         let id = self.inode(node)?;
-        let result = if *change == (SetAttr { handle: change.handle, ..SetAttr::default() }) {
-            self.engine().attributes(id)
-        } else {
-            self.engine().set_attributes(id, &changes(change))
-        };
-        let attributes = result.map_err(|error| errno(&error))?;
+        // A change of nothing is how the kernel asks to drop set-id bits: before a write, and for a chown that names
+        // neither owner nor group.
+        let nothing = *change == (SetAttr { handle: change.handle, ..SetAttr::default() });
+        let changes = SetAttributes { kill_privileges: change.kill_suidgid || nothing, ..changes(change) };
+        let attributes = self.engine().set_attributes(id, &changes).map_err(|error| errno(&error))?;
         if let Some(mode) = change.mode {
             self.shared.chmod_acl(id, mode)?;
         }
