@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use ubtrfs_format::items::MAX_NAME_LEN;
-use ubtrfs_format::{DirIndex, Incompat, ItemType, max_item_size};
+use ubtrfs_format::{DirIndex, Incompat, ItemType, Key, max_item_size};
 
 use super::create::{add_entry, inode_target, remove_entry};
 use super::{LockedInodes, check_name, now};
@@ -14,7 +13,7 @@ use crate::inode::{Inode, InodeId, InodeState, Name, OrphanEdit, RefEdit, Target
 use crate::space::Demand;
 
 /// The most names that an inode may have.
-pub(crate) const MAX_LINKS: u32 = 65535;
+const MAX_LINKS: u32 = 65535;
 
 /// What a name edit takes at the worst: entry by hash and by number, reference, two inode items.
 pub(crate) fn name_demand(name: &[u8]) -> Demand {
@@ -74,9 +73,10 @@ impl Filesystem {
         if state.dead {
             return Err(Errno::NOENT.into());
         }
-        if state.item.nlink >= self.max_links() {
+        if state.item.nlink >= MAX_LINKS {
             return Err(Errno::MLINK.into());
         }
+        self.check_name_fits(id, state, dir, name)?;
         let target = inode_target(id, state.file_type());
         self.check_can_add(dir, locked.get(dir), name)?;
         let index = self.next_index(dir, locked.get_mut(dir))?;
@@ -92,13 +92,27 @@ impl Filesystem {
         Ok(())
     }
 
-    /// The most names of an inode; on volumes without extended references they must share one item.
-    pub(crate) fn max_links(&self) -> u32 {
-        let superblock = &self.committed().superblock;
-        if superblock.incompat.contains(Incompat::EXTENDED_IREF) {
-            return MAX_LINKS;
+    /// An error if another name of an inode would not fit: without extended references all names in one directory share
+    /// an item. The inode is locked.
+    pub(crate) fn check_name_fits(&self, id: InodeId, state: &InodeState, dir: InodeId, name: &[u8]) -> Result<()> {
+        const HEADER: usize = 10;
+        let committed = self.committed();
+        if committed.superblock.incompat.contains(Incompat::EXTENDED_IREF) {
+            return Ok(());
         }
-        (max_item_size(superblock.node_size as usize) / (10 + MAX_NAME_LEN)) as u32
+        let mut bytes = HEADER + name.len();
+        if state.committed {
+            let key = Key::new(id.ino.0, ItemType::INODE_REF, dir.ino.0);
+            bytes += committed.tree(id.subvolume)?.get(&key)?.map_or(0, |item| item.len());
+        }
+        // Names removed since are counted still: a name too many is refused rather than one too few.
+        let batches = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
+        for batch in batches.into_iter().flatten() {
+            let added = batch.refs.iter().filter(|((parent, _), edit)| *parent == dir.ino && **edit != RefEdit::Remove);
+            bytes += added.map(|((_, name), _)| HEADER + name.len()).sum::<usize>();
+        }
+        let most = max_item_size(committed.superblock.node_size as usize);
+        if bytes > most { Err(Errno::MLINK.into()) } else { Ok(()) }
     }
 
     /// Removes a name of something that is not a directory.

@@ -6,7 +6,7 @@ use ubtrfs_format::items::FileType;
 use ubtrfs_format::{DirIndex, ItemType};
 
 use super::create::{NewInode, add_entry, inode_target, remove_entry};
-use super::link::{MAX_LINKS, Named, add_name, drop_name, name_demand};
+use super::link::{Named, add_name, drop_name, name_demand};
 use super::{LockedInodes, check_name, now};
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
@@ -185,11 +185,9 @@ impl Filesystem {
         {
             return Err(Errno::NOTEMPTY.into());
         }
-        // Without extended references all names in a directory share an item, which a longer one might not fit.
-        let moved = [Some(id), target.filter(|_| flags.exchange).map(|target| target.inode.id)];
-        let most = self.max_links();
-        if most < MAX_LINKS && moved.into_iter().flatten().any(|moved| locked.get(moved).item.nlink > most) {
-            return Err(Errno::MLINK.into());
+        self.check_name_fits(id, locked.get(id), new_dir, to.name)?;
+        if let Some(target) = target.filter(|_| flags.exchange) {
+            self.check_name_fits(target.inode.id, locked.get(target.inode.id), dir, from.name)?;
         }
         self.check_collisions(new_dir, locked.get(new_dir), to.name)?;
         if flags.exchange {
