@@ -52,6 +52,11 @@ impl DirtyRun {
 }
 
 impl DirtyData {
+    /// Bytes of a sector.
+    pub(crate) fn sector(&self) -> u64 {
+        self.sector as u64
+    }
+
     /// No dirty data, of a file on a volume with this sector size.
     pub(crate) fn new(sector_size: u32) -> Self {
         let sector = (sector_size as usize).clamp(4096, BLOCK).next_power_of_two();

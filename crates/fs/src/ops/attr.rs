@@ -175,6 +175,8 @@ impl Filesystem {
 pub(crate) fn attributes_of(id: InodeId, state: &InodeState) -> Attributes {
     let item = &state.item;
     let unwritten = state.reserved + state.frozen.as_ref().map_or(0, |frozen| frozen.reserved);
+    // What lies within metadata counts as a sector, as the kernel counts it.
+    let bytes = item.nbytes.checked_next_multiple_of(state.dirty.sector()).unwrap_or(item.nbytes);
     Attributes {
         id,
         file_type: state.file_type(),
@@ -184,7 +186,7 @@ pub(crate) fn attributes_of(id: InodeId, state: &InodeState) -> Attributes {
         gid: item.gid,
         rdev: item.rdev,
         size: item.size,
-        blocks: item.nbytes.saturating_add(unwritten).div_ceil(512),
+        blocks: bytes.saturating_add(unwritten).div_ceil(512),
         flags: item.flags,
         atime: item.atime,
         mtime: item.mtime,

@@ -17,8 +17,13 @@ impl Filesystem {
         self.check_writable(id.subvolume)?;
         let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Errno::INVAL)?;
         let sector = u64::from(self.volume.sector_size());
-        let demand = Demand { data: 2 * sector, edits: 6, item_bytes: 700, frees: true };
-        self.reserve_to_free(&*self.inode(id)?, demand)?;
+        let inode = self.inode(id)?;
+        let inline_bytes = {
+            let state = inode.read();
+            self.inline_bytes(&state, state.item.size)
+        };
+        let demand = Demand { data: 2 * sector, edits: 6, item_bytes: 700 + inline_bytes, frees: true };
+        self.reserve_to_free(&inode, demand)?;
         let mut surplus = 2 * sector;
         let result = self.punch_reserved(id, offset, end, &mut surplus);
         self.unreserve_data(surplus);

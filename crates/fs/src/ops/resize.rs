@@ -32,8 +32,10 @@ impl Filesystem {
             return Err(Errno::FBIG.into());
         }
         let sector = u64::from(self.volume.sector_size());
-        let demand = Demand { data: sector, edits: 4, item_bytes: 500, frees: true };
         let inode = self.inode(id)?;
+        // What was cut off may have kept the file out of metadata until now.
+        let inline_bytes = if size <= self.largest_inline() { size } else { 0 };
+        let demand = Demand { data: sector, edits: 4, item_bytes: 500 + inline_bytes, frees: true };
         let cuts = size < inode.read().item.size;
         if cuts {
             self.reserve_to_free(&inode, demand)?;
@@ -95,9 +97,8 @@ impl Filesystem {
                 state.reserved = dirty;
             }
             state.item.size = size;
-            if size != old_size {
-                state.item.mtime = time;
-            }
+            // Even if the size stays: a file made anew with O_TRUNC has changed for those who compare times.
+            state.item.mtime = time;
             state.item.ctime = time;
             state.item.sequence = state.item.sequence.wrapping_add(1);
             return Ok(());

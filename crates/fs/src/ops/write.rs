@@ -33,17 +33,26 @@ impl Filesystem {
             return Ok(0);
         }
         self.throttle()?;
-        let file_type = self.inode(id)?.read().file_type();
-        if file_type != FileType::Regular {
-            return Err(if file_type == FileType::Directory { Errno::ISDIR } else { Errno::INVAL }.into());
-        }
+        let inline_bytes = {
+            let inode = self.inode(id)?;
+            let state = inode.read();
+            if state.file_type() != FileType::Regular {
+                return Err(if state.is_dir() { Errno::ISDIR } else { Errno::INVAL }.into());
+            }
+            let start = match at {
+                WriteAt::Offset(offset) => offset,
+                WriteAt::End => state.item.size,
+            };
+            self.inline_bytes(&state, start.saturating_add(data.len() as u64).max(state.item.size))
+        };
         if kill_privileges {
             self.drop_capabilities(id)?;
         }
         let sector = u64::from(self.volume.sector_size());
         let sectors = data.len() as u64 / sector + 3;
         let sum_bytes = sectors * self.volume.checksum().size() as u64;
-        self.reserve(Demand { data: sectors * sector, edits: 4, item_bytes: 300 + sum_bytes, ..Demand::default() })?;
+        let item_bytes = 300 + sum_bytes + inline_bytes;
+        self.reserve(Demand { data: sectors * sector, edits: 4, item_bytes, ..Demand::default() })?;
         let mut surplus = sectors * sector;
         let result = self.write_reserved(id, at, data, kill_privileges, &mut surplus);
         self.unreserve_data(surplus);

@@ -72,6 +72,20 @@ impl Filesystem {
         result
     }
 
+    /// The size of the largest files that are kept within metadata.
+    pub(crate) fn largest_inline(&self) -> u64 {
+        self.options.max_inline.min(u64::from(self.volume.sector_size()) - 1)
+    }
+
+    /// Bytes that metadata may grow by when a file is `size` bytes long after a write: its content, if it is kept
+    /// there. What is dirty already has been reserved.
+    pub(crate) fn inline_bytes(&self, state: &InodeState, size: u64) -> u64 {
+        if size > self.largest_inline() {
+            return 0;
+        }
+        if state.dirty.covers(0..1) { size.saturating_sub(state.item.size) } else { size }
+    }
+
     fn write_out_frozen_layer(
         &self,
         state: &mut InodeState,
@@ -86,7 +100,7 @@ impl Filesystem {
             ranges.next() == Some((0, sector)) && ranges.next().is_none()
         };
         let inline = size > 0
-            && size <= self.options.max_inline.min(sector - 1)
+            && size <= self.largest_inline()
             && only_sector
             && state.item.flags & ubtrfs_format::items::InodeFlags::PREALLOC == 0;
         while let Some(run) = dirty.take_run(MAX_EXTENT) {
