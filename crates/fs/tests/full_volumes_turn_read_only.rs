@@ -24,7 +24,7 @@ fn without_room_for_metadata() -> Arc<Filesystem> {
     let options = Options { background_commits: false, ..Options::default() };
     let fs = Filesystem::open(Arc::new(volume), options).unwrap();
     let big = fs.create(fs.root(), b"big", &regular()).unwrap();
-    let filled = (0..).find_map(|at| fs.write(big, WriteAt::Offset(at << 20), &[7; 1 << 20], false).err());
+    let filled = (0..).find_map(|at| fs.write(big, WriteAt::Offset(at << 20), &vec![7; 1 << 20], false).err());
     assert_full(&filled.unwrap());
     fs.unlink(fs.root(), b"big").unwrap();
     fs.forget(big, 1);
