@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use ubtrfs_format::items::{BlockGroupFlags, DevExtent, DevItem};
-use ubtrfs_format::{CompatRo, Generation, ItemType, Key, Logical, TreeId, objectid};
+use ubtrfs_format::{CompatRo, Generation, ItemType, Key, Logical, Superblock, TreeId, objectid};
 use ubtrfs_tree::{Block, DirtyNodes, EditBatch, Geometry, Root, Snapshot, merge};
 use ubtrfs_volume::{Copies, SharedBuffer, Write};
 
@@ -71,16 +71,34 @@ impl Filesystem {
 
     fn commit_open_transaction(&self) -> Result<()> {
         self.start_early_write_out()?;
-        let transaction = self.gate.swap(|closed| {
-            self.space.lock().freeze_reservations();
-            *self.frozen.write() = Some(closed.clone());
-        });
+        let (transaction, log_nodes) = {
+            // No log of the transaction that closes is written from here on.
+            let mut place = self.log.place();
+            let transaction = self.gate.swap(|closed| {
+                self.space.lock().freeze_reservations();
+                *self.frozen.write() = Some(closed.clone());
+            });
+            let log_nodes = place.end(transaction.generation.next());
+            (transaction, log_nodes)
+        };
+        let result = self.commit_frozen(&transaction, log_nodes);
+        if let Err(error) = &result {
+            // Before those who wait for the commit look.
+            self.abort(error);
+            self.log.commit_ended(&mut self.log.place());
+        }
+        result
+    }
+
+    fn commit_frozen(&self, transaction: &Arc<Transaction>, log_nodes: Vec<Logical>) -> Result<()> {
         let inodes = transaction.take_inodes();
-        self.write_out(&transaction, &inodes)?;
+        self.write_out(transaction, &inodes)?;
         let committed = self.committed();
-        let built = Commit::build(self, &committed, &transaction, &inodes)?;
-        built.write(self, &committed, &inodes)?;
-        Ok(())
+        let mut built = Commit::build(self, &committed, transaction, &inodes)?;
+        // They stay in use until no durable superblock leads to them.
+        let node_size = u64::from(self.volume.node_size());
+        built.freed.extend(log_nodes.into_iter().map(|at| (at, node_size)));
+        built.write(self, &committed, &inodes)
     }
 
     fn start_early_write_out(&self) -> Result<()> {
@@ -89,7 +107,7 @@ impl Filesystem {
             if state.reserved >= EARLY_WRITE_OUT {
                 let transaction = self.gate.enter();
                 if state.pending.generation == transaction.generation {
-                    self.write_out_pending(&inode, &mut state, &transaction)?;
+                    self.write_out_pending(&inode, &mut state, &transaction, false)?;
                 }
             }
         }
@@ -137,16 +155,9 @@ impl Commit {
     ) -> Result<Self> {
         let generation = transaction.generation;
         let superblock = &committed.superblock;
-        let geometry = Geometry {
-            node_size: superblock.node_size,
-            sector_size: superblock.sector_size,
-            fsid: superblock.metadata_fsid(),
-            chunk_tree_uuid: fs.space.lock().chunk_tree_uuid,
-            checksum: superblock.checksum,
-        };
         let node_size = superblock.node_size as usize;
         let extent_tree = committed.tree(TreeId::EXTENT)?;
-        let mut dirty = DirtyNodes::new(generation, geometry);
+        let mut dirty = DirtyNodes::new(generation, geometry(fs, superblock));
         let mut nodes = CommitNodes::new(fs, &extent_tree, generation, superblock.incompat);
         let mut roots = NewRoots::new(committed, generation);
         let mut refs = DataRefDeltas::default();
@@ -221,12 +232,12 @@ impl Commit {
         Ok(Self { dirty, root_tree, chunk_tree, roots, generation, freed, new_chunks, nbytes })
     }
 
-    /// Writes the nodes, then the superblocks; publishes.
+    /// Writes the nodes, then the superblocks; publishes. Fsyncs that came in meanwhile have their log written along.
     fn write(self, fs: &Filesystem, committed: &Arc<Committed>, inodes: &[Arc<Inode>]) -> Result<()> {
         let blocks = self.dirty.into_sealed();
         let writes = blocks.iter().map(|(at, block)| Write { at: *at, data: aligned(block) }).collect();
-        let written = fs.volume.wait(fs.volume.submit(writes)?)?;
-        let superblock = superblock::next(
+        let nodes = fs.volume.submit(writes)?;
+        let mut superblock = superblock::next(
             fs,
             committed,
             self.generation,
@@ -235,13 +246,30 @@ impl Commit {
             &self.roots,
             &self.new_chunks,
         );
-        let flushed = fs.volume.flush(written)?;
-        fs.volume.write_superblock(&superblock, Copies::All, flushed)?;
         for (at, block) in blocks {
             fs.cache.insert(at, self.generation, block);
         }
-        let next =
-            Committed::after(superblock, self.root_tree, self.chunk_tree, self.roots.into_trees(), fs.cache.clone());
+        let trees = self.roots.into_trees();
+        let next = Committed::after(superblock.clone(), self.root_tree, self.chunk_tree, trees, fs.cache.clone());
+        let next = Arc::new(next);
+
+        let mut place = fs.log.place();
+        let mut waiting = fs.prepare_waiting_log(&mut place, &next)?;
+        let mut written = fs.volume.wait(nodes)?;
+        if let Some((_, _, Some(log))) = &waiting {
+            let nodes = fs.volume.submit(log.writes().collect())?;
+            log.ordered.iter().try_for_each(|extent| fs.wait_for(extent))?;
+            written = written.merge(fs.volume.wait(nodes)?);
+            log.enter_into(&mut superblock);
+        }
+        let flushed = fs.volume.flush(written)?;
+        fs.volume.write_superblock(&superblock, Copies::All, flushed)?;
+        if let Some((closed, outcome, log)) = &mut waiting {
+            closed.set_outcome(*outcome);
+            if let Some(log) = log.take() {
+                log.is_durable(fs, &mut place);
+            }
+        }
         let previous = fs.publish(next);
         for (inode, nbytes) in inodes.iter().zip(self.nbytes) {
             let mut state = inode.write();
@@ -258,6 +286,10 @@ impl Commit {
             }
         }
         *fs.frozen.write() = None;
+        fs.log.commit_ended(&mut place);
+        drop(place);
+        // They go on.
+        drop(waiting);
         fs.reader.forget();
         fs.space.lock().drop_frozen_reservations();
         fs.space.pin(Arc::downgrade(&previous), self.freed);
@@ -268,10 +300,21 @@ impl Commit {
 }
 
 /// A node's bytes where direct I/O can take them.
-fn aligned(block: &Block) -> SharedBuffer {
+pub(crate) fn aligned(block: &Block) -> SharedBuffer {
     let mut buffer = ubtrfs_volume::Buffer::for_reading(block.len());
     buffer.copy_from_slice(block);
     buffer.share()
+}
+
+/// What all nodes of the volume have in common.
+pub(crate) fn geometry(fs: &Filesystem, superblock: &Superblock) -> Geometry {
+    Geometry {
+        node_size: superblock.node_size,
+        sector_size: superblock.sector_size,
+        fsid: superblock.metadata_fsid(),
+        chunk_tree_uuid: fs.volume.chunk_tree_uuid(),
+        checksum: superblock.checksum,
+    }
 }
 
 /// Merges into the trees of one commit.
