@@ -23,7 +23,7 @@ pub use dir::DirectoryEntry;
 pub use error::{Errno, Error, Refusal, Result};
 pub use filesystem::Filesystem;
 pub use inode::InodeId;
-pub use log::Reason;
+pub use log::{Done, Reason};
 pub use ops::{Attributes, FilesystemStats, NewInode, RenameFlags, SetAttributes, TimeChange, WriteAt, XattrMode};
 pub use options::Options;
 pub use space::SpaceTotals;

@@ -26,9 +26,10 @@ use ubtrfs_tree::{Block, DirtyNodes, EditBatch, Geometry, Root, Snapshot, merge}
 use ubtrfs_volume::{Copies, SharedBuffer, Write};
 
 use crate::committed::Committed;
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::log::ClosedGroup;
 use crate::ops::FileMap;
 use crate::space::NewChunk;
 use crate::transaction::Transaction;
@@ -58,7 +59,13 @@ impl Filesystem {
             return Ok(());
         }
         let start = Instant::now();
-        let result = self.commit_open_transaction();
+        let mut result = self.commit_open_transaction();
+        while let Ok(Some(waiting)) = result {
+            // What came in during that commit and could not be logged needs another.
+            result = self.commit_open_transaction();
+            waiting.committed(&result.as_ref().map(|_| ()).map_err(|_| Errno::IO.into()));
+        }
+        let result = result.map(|_| ());
         self.counters.commit_micros.fetch_add(start.elapsed().as_micros() as u64, Ordering::Relaxed);
         match &result {
             Ok(()) => {
@@ -69,12 +76,14 @@ impl Filesystem {
         result
     }
 
-    fn commit_open_transaction(&self) -> Result<()> {
+    /// Commits. Returns fsyncs that wait for another commit.
+    fn commit_open_transaction(&self) -> Result<Option<ClosedGroup>> {
         self.start_early_write_out()?;
         let (transaction, log_nodes) = {
             // No log of the transaction that closes is written from here on.
             let mut place = self.log.place();
             let transaction = self.gate.swap(|closed| {
+                self.log.commit_begins();
                 self.space.lock().freeze_reservations();
                 *self.frozen.write() = Some(closed.clone());
             });
@@ -87,10 +96,11 @@ impl Filesystem {
             self.abort(error);
             self.log.commit_ended(&mut self.log.place());
         }
+        self.log.tell_followers(&result.as_ref().map(|_| ()).map_err(|_| Errno::IO.into()));
         result
     }
 
-    fn commit_frozen(&self, transaction: &Arc<Transaction>, log_nodes: Vec<Logical>) -> Result<()> {
+    fn commit_frozen(&self, transaction: &Arc<Transaction>, log_nodes: Vec<Logical>) -> Result<Option<ClosedGroup>> {
         let inodes = transaction.take_inodes();
         self.write_out(transaction, &inodes)?;
         let committed = self.committed();
@@ -233,7 +243,8 @@ impl Commit {
     }
 
     /// Writes the nodes, then the superblocks; publishes. Fsyncs that came in meanwhile have their log written along.
-    fn write(self, fs: &Filesystem, committed: &Arc<Committed>, inodes: &[Arc<Inode>]) -> Result<()> {
+    /// Returns those of them that need another commit.
+    fn write(self, fs: &Filesystem, committed: &Arc<Committed>, inodes: &[Arc<Inode>]) -> Result<Option<ClosedGroup>> {
         let blocks = self.dirty.into_sealed();
         let writes = blocks.iter().map(|(at, block)| Write { at: *at, data: aligned(block) }).collect();
         let nodes = fs.volume.submit(writes)?;
@@ -256,7 +267,7 @@ impl Commit {
         let mut place = fs.log.place();
         let mut waiting = fs.prepare_waiting_log(&mut place, &next)?;
         let mut written = fs.volume.wait(nodes)?;
-        if let Some((_, _, Some(log))) = &waiting {
+        if let Some((_, Some(log))) = &waiting {
             let nodes = fs.volume.submit(log.writes().collect())?;
             log.ordered.iter().try_for_each(|extent| fs.wait_for(extent))?;
             written = written.merge(fs.volume.wait(nodes)?);
@@ -264,12 +275,12 @@ impl Commit {
         }
         let flushed = fs.volume.flush(written)?;
         fs.volume.write_superblock(&superblock, Copies::All, flushed)?;
-        if let Some((closed, outcome, log)) = &mut waiting {
-            closed.set_outcome(*outcome);
-            if let Some(log) = log.take() {
+        let closed = waiting.take().map(|(closed, log)| {
+            if let Some(log) = log {
                 log.is_durable(fs, &mut place);
             }
-        }
+            closed
+        });
         let previous = fs.publish(next);
         for (inode, nbytes) in inodes.iter().zip(self.nbytes) {
             let mut state = inode.write();
@@ -288,14 +299,14 @@ impl Commit {
         *fs.frozen.write() = None;
         fs.log.commit_ended(&mut place);
         drop(place);
-        // They go on.
-        drop(waiting);
+        // Those whose log is durable go on.
+        let closed = closed.filter(ClosedGroup::needs_commit);
         fs.reader.forget();
         fs.space.lock().drop_frozen_reservations();
         fs.space.pin(Arc::downgrade(&previous), self.freed);
         drop(previous);
         fs.space.unpin();
-        Ok(())
+        Ok(closed)
     }
 }
 

@@ -21,5 +21,6 @@ mod ranges;
 mod reason;
 mod write;
 
-pub(crate) use queue::{Group, Log};
+pub use queue::Done;
+pub(crate) use queue::{ClosedGroup, Group, Log};
 pub use reason::Reason;

@@ -29,9 +29,13 @@ pub(crate) enum Outcome {
     Failed,
 }
 
+/// Told once how an fsync ended.
+pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
+
 #[derive(Default)]
 struct Members {
     inodes: Vec<Arc<Inode>>,
+    waiting: Vec<Done>,
     outcome: Option<Outcome>,
 }
 
@@ -39,21 +43,18 @@ struct Members {
 #[derive(Default)]
 pub(crate) struct Group {
     members: Mutex<Members>,
-    done: Condvar,
 }
 
 impl Group {
-    fn outcome(&self) -> Option<Outcome> {
-        self.members.lock().outcome
-    }
-
-    fn wait(&self) -> Outcome {
+    /// Has `done` told when the group has ended, or at once if it has.
+    fn tell(&self, done: Done, fs: &Filesystem) {
         let mut members = self.members.lock();
-        loop {
-            if let Some(outcome) = members.outcome {
-                return outcome;
+        match members.outcome {
+            None => members.waiting.push(done),
+            Some(outcome) => {
+                drop(members);
+                done(fs.result_of(outcome));
             }
-            self.done.wait(&mut members);
         }
     }
 }
@@ -70,13 +71,39 @@ impl ClosedGroup {
     pub(crate) fn set_outcome(&mut self, outcome: Outcome) {
         self.outcome = outcome;
     }
+
+    /// Whether a commit has to do what the log could not.
+    pub(crate) fn needs_commit(&self) -> bool {
+        self.outcome == Outcome::NeedsCommit
+    }
+
+    /// The commit is done, or has failed.
+    pub(crate) fn committed(mut self, result: &Result<()>) {
+        self.outcome = if result.is_ok() { Outcome::Logged } else { Outcome::Failed };
+    }
 }
 
 impl Drop for ClosedGroup {
     fn drop(&mut self) {
-        self.group.members.lock().outcome = Some(self.outcome);
-        self.group.done.notify_all();
+        let waiting = {
+            let mut members = self.group.members.lock();
+            members.outcome = Some(self.outcome);
+            std::mem::take(&mut members.waiting)
+        };
+        for done in waiting {
+            done(match self.outcome {
+                Outcome::Logged => Ok(()),
+                Outcome::NeedsCommit | Outcome::Failed => Err(Errno::IO.into()),
+            });
+        }
     }
+}
+
+/// Fsyncs that only wait for the commit under way.
+#[derive(Default)]
+struct Followers {
+    commit_in_flight: bool,
+    waiting: Vec<Done>,
 }
 
 /// The log of the open transaction as it stands on the devices; whoever holds it may write the superblock.
@@ -130,6 +157,7 @@ pub(crate) struct Log {
     place: Mutex<Place>,
     /// Told when a commit gives the place back.
     place_free: Condvar,
+    followers: Mutex<Followers>,
     pub(crate) fallbacks: Fallbacks,
 }
 
@@ -139,6 +167,7 @@ impl Log {
             gathering: Mutex::default(),
             place: Mutex::new(Place::new(generation)),
             place_free: Condvar::new(),
+            followers: Mutex::default(),
             fallbacks: Fallbacks::default(),
         }
     }
@@ -148,29 +177,68 @@ impl Log {
         self.place.lock()
     }
 
+    /// A commit closes the open transaction. Nobody is in the gate.
+    pub(crate) fn commit_begins(&self) {
+        self.followers.lock().commit_in_flight = true;
+    }
+
     /// The commit has ended, one way or the other.
     pub(crate) fn commit_ended(&self, place: &mut Place) {
         place.commit_in_flight = false;
         self.place_free.notify_all();
     }
 
-    /// Joins the group that gathers; `true` for its first member, who has to see to it that it is written.
-    fn join(&self, inode: Arc<Inode>) -> (Arc<Group>, bool) {
+    /// Tells those who waited for nothing but the commit.
+    pub(crate) fn tell_followers(&self, result: &Result<()>) {
+        let waiting = {
+            let mut followers = self.followers.lock();
+            followers.commit_in_flight = false;
+            std::mem::take(&mut followers.waiting)
+        };
+        for done in waiting {
+            done(if result.is_ok() { Ok(()) } else { Err(Errno::IO.into()) });
+        }
+    }
+
+    /// Has `done` told at the end of the commit under way; gives it back if there is none.
+    fn follow_commit(&self, done: Done) -> Option<Done> {
+        let mut followers = self.followers.lock();
+        if !followers.commit_in_flight {
+            return Some(done);
+        }
+        followers.waiting.push(done);
+        None
+    }
+
+    /// Joins the group that gathers; the group is returned to its first member, who has to see to it that it is written.
+    fn join(&self, inode: Arc<Inode>, done: Done) -> Option<Arc<Group>> {
         let gathering = self.gathering.lock();
         let mut members = gathering.members.lock();
         members.inodes.push(inode);
-        (gathering.clone(), members.inodes.len() == 1)
+        members.waiting.push(done);
+        (members.inodes.len() == 1).then(|| gathering.clone())
+    }
+
+    /// Closes the group that gathers, if it is this one.
+    fn close_group(&self, group: &Arc<Group>) -> Option<ClosedGroup> {
+        let mut gathering = self.gathering.lock();
+        if !Arc::ptr_eq(&gathering, group) {
+            return None;
+        }
+        Some(Self::close(&mut gathering))
     }
 
     /// Closes the group that gathers; `None` if nobody asks for anything.
-    fn close_group(&self) -> Option<ClosedGroup> {
+    fn close_waiting(&self) -> Option<ClosedGroup> {
         let mut gathering = self.gathering.lock();
-        if gathering.members.lock().inodes.is_empty() {
-            return None;
-        }
-        let group = std::mem::take(&mut *gathering);
+        let is_empty = gathering.members.lock().inodes.is_empty();
+        (!is_empty).then(|| Self::close(&mut gathering))
+    }
+
+    fn close(gathering: &mut Arc<Group>) -> ClosedGroup {
+        let group = std::mem::take(gathering);
         let inodes = std::mem::take(&mut group.members.lock().inodes);
-        Some(ClosedGroup { group, inodes, outcome: Outcome::Failed })
+        ClosedGroup { group, inodes, outcome: Outcome::Failed }
     }
 }
 
@@ -179,7 +247,7 @@ enum Need {
     Nothing,
     /// The commit that is under way.
     Commit,
-    /// A write of the log that has all of it.
+    /// The write of the log that has all of it.
     Group(Arc<Group>),
     /// A write of the log.
     Log,
@@ -197,53 +265,71 @@ impl Filesystem {
     /// Makes an inode durable: content, attributes and names; of a directory, its entries and the inodes that new ones
     /// lead to.
     pub fn fsync(&self, id: InodeId) -> Result<()> {
-        self.sync_inode(id, false)
+        self.wait_for_sync(id, false)
     }
 
     /// The same, but for changes of times alone.
     pub fn fdatasync(&self, id: InodeId) -> Result<()> {
-        self.sync_inode(id, true)
+        self.wait_for_sync(id, true)
     }
 
-    fn sync_inode(&self, id: InodeId, data_only: bool) -> Result<()> {
-        self.counters.fsyncs.fetch_add(1, Ordering::Relaxed);
-        let inode = self.inode(id)?;
-        if self.is_read_only() && self.abort_reason().is_none() {
-            return Ok(());
+    fn wait_for_sync(&self, id: InodeId, data_only: bool) -> Result<()> {
+        let end = Arc::new((Mutex::new(None), Condvar::new()));
+        let told = end.clone();
+        let done = move |result| {
+            *told.0.lock() = Some(result);
+            told.1.notify_all();
+        };
+        self.start_fsync(id, data_only, Box::new(done));
+        let mut result = end.0.lock();
+        loop {
+            if let Some(result) = result.take() {
+                return result;
+            }
+            end.1.wait(&mut result);
         }
-        let outcome = match self.start_sync(&inode, data_only)? {
+    }
+
+    /// Makes an inode durable as [`Self::fsync`] does, or as [`Self::fdatasync`]. `done` is told when it is, by whatever
+    /// thread finds out. The call itself returns sooner, unless it is the one that has to write.
+    pub fn start_fsync(&self, id: InodeId, data_only: bool, done: Done) {
+        self.counters.fsyncs.fetch_add(1, Ordering::Relaxed);
+        let need = self.inode(id).and_then(|inode| Ok((self.start_sync(&inode, data_only)?, inode)));
+        let (need, inode) = match need {
+            Ok(found) => found,
+            Err(error) => return done(Err(error)),
+        };
+        match need {
             Need::Nothing => {
                 self.counters.fsyncs_without_work.fetch_add(1, Ordering::Relaxed);
-                Outcome::Logged
+                done(self.result_of(Outcome::Logged));
             }
             Need::Commit => {
-                drop(self.commit_place.lock());
-                Outcome::Logged
+                if let Some(done) = self.log.follow_commit(done) {
+                    done(self.result_of(Outcome::Logged));
+                }
             }
             Need::Group(group) => {
-                let outcome = group.outcome().unwrap_or_else(|| group.wait());
-                if outcome == Outcome::Logged {
-                    self.counters.fsyncs_without_work.fetch_add(1, Ordering::Relaxed);
-                }
-                outcome
+                self.counters.fsyncs_without_work.fetch_add(1, Ordering::Relaxed);
+                group.tell(done, self);
             }
             Need::Log => {
-                let (group, leads) = self.log.join(inode);
-                if leads {
+                if let Some(group) = self.log.join(inode, done) {
                     self.lead(&group);
                 }
-                group.wait()
             }
-        };
-        match outcome {
-            Outcome::NeedsCommit => self.commit(),
-            Outcome::Logged if self.abort_reason().is_none() => Ok(()),
-            Outcome::Logged | Outcome::Failed => Err(Errno::IO.into()),
         }
+    }
+
+    fn result_of(&self, outcome: Outcome) -> Result<()> {
+        if outcome == Outcome::Logged && self.abort_reason().is_none() { Ok(()) } else { Err(Errno::IO.into()) }
     }
 
     /// Starts the write-out of what is dirty, and says what to wait for.
     fn start_sync(&self, inode: &Arc<Inode>, data_only: bool) -> Result<Need> {
+        if self.is_read_only() && self.abort_reason().is_none() {
+            return Ok(Need::Nothing);
+        }
         let mut state = inode.write();
         if std::mem::take(&mut state.write_error) {
             return Err(Errno::IO.into());
@@ -278,16 +364,18 @@ impl Filesystem {
     /// Writes a group's log, or leaves that to the committer.
     fn lead(&self, group: &Arc<Group>) {
         let mut place = self.log.place.lock();
-        while place.commit_in_flight && group.outcome().is_none() {
+        while place.commit_in_flight {
             self.log.place_free.wait(&mut place);
         }
-        if group.outcome().is_some() {
-            return;
-        }
-        let Some(mut closed) = self.log.close_group() else { return };
+        // The committer may have taken it.
+        let Some(mut closed) = self.log.close_group(group) else { return };
         let outcome = self.write_log(&mut place, &closed);
         drop(place);
         closed.set_outcome(outcome);
+        if closed.needs_commit() {
+            let result = self.commit();
+            closed.committed(&result);
+        }
     }
 
     fn write_log(&self, place: &mut Place, closed: &ClosedGroup) -> Outcome {
@@ -304,23 +392,27 @@ impl Filesystem {
         }
     }
 
-    /// Gathers the log of those who wait for the commit that is about to be written, `next`: the group, what will have
+    /// Gathers the log of those who wait for the commit that is about to be written, `next`: the group, with what will have
     /// become of it when that is durable, and its log.
     pub(crate) fn prepare_waiting_log(
         &self,
         place: &mut Place,
         next: &Arc<Committed>,
-    ) -> crate::error::Result<Option<(ClosedGroup, Outcome, Option<Written>)>> {
-        let Some(closed) = self.log.close_group() else { return Ok(None) };
+    ) -> Result<Option<(ClosedGroup, Option<Written>)>> {
+        let Some(mut closed) = self.log.close_waiting() else { return Ok(None) };
         let transaction = self.gate.current();
-        match self.prepare_log(place, &closed, next, &transaction) {
-            Ok(log) => Ok(Some((closed, Outcome::Logged, log))),
-            Err(Stop::Commit(reason)) => {
-                let outcome = self.fall_back(place, reason);
-                Ok(Some((closed, outcome, None)))
+        let log = match self.prepare_log(place, &closed, next, &transaction) {
+            Ok(log) => {
+                closed.set_outcome(Outcome::Logged);
+                log
             }
-            Err(Stop::Error(error)) => Err(error),
-        }
+            Err(Stop::Commit(reason)) => {
+                closed.set_outcome(self.fall_back(place, reason));
+                None
+            }
+            Err(Stop::Error(error)) => return Err(error),
+        };
+        Ok(Some((closed, log)))
     }
 
     /// Gives the log of the open transaction up: from here on only a commit makes anything of it durable.
