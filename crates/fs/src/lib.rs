@@ -10,6 +10,7 @@ mod error;
 mod file;
 mod filesystem;
 mod inode;
+mod log;
 mod open;
 mod ops;
 mod options;

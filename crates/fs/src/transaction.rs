@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use ubtrfs_format::{Generation, Logical};
 
+use crate::file::sum_map::SumMap;
 use crate::inode::Inode;
 
 /// A data extent allocated in a transaction.
@@ -31,12 +32,19 @@ pub(crate) struct Transaction {
     pub(crate) generation: Generation,
     dirty_inodes: Mutex<Vec<Arc<Inode>>>,
     new_extents: Mutex<BTreeMap<Logical, NewExtent>>,
+    logged_sums: Mutex<Option<SumMap>>,
     changes: AtomicU64,
 }
 
 impl Transaction {
     pub(crate) fn new(generation: Generation) -> Self {
-        Self { generation, dirty_inodes: Mutex::default(), new_extents: Mutex::default(), changes: AtomicU64::new(0) }
+        Self {
+            generation,
+            dirty_inodes: Mutex::default(),
+            new_extents: Mutex::default(),
+            logged_sums: Mutex::default(),
+            changes: AtomicU64::new(0),
+        }
     }
 
     /// Notes that an inode has something to commit.
@@ -73,6 +81,16 @@ impl Transaction {
     /// The extents that were allocated.
     pub(crate) fn extents(&self) -> parking_lot::MutexGuard<'_, BTreeMap<Logical, NewExtent>> {
         self.new_extents.lock()
+    }
+
+    /// Notes checksums that a log had of data, whether its extents are new or not.
+    pub(crate) fn set_logged_sums(&self, sums: SumMap) {
+        *self.logged_sums.lock() = Some(sums).filter(|sums| !sums.is_empty());
+    }
+
+    /// Checksums that a log had, if there are any.
+    pub(crate) fn logged_sums(&self) -> parking_lot::MutexGuard<'_, Option<SumMap>> {
+        self.logged_sums.lock()
     }
 
     /// Checksums of `len` bytes from `at` on, if they are of an extent allocated in this transaction.
