@@ -42,7 +42,7 @@ impl SumMap {
     /// Puts the checksums of the sectors from `start` on in the place of those that are there.
     pub(crate) fn put(&mut self, start: Logical, sums: &[u8]) {
         let (from, to) = (start.0, start.plus(self.covered(sums)).0);
-        if from == to {
+        if sums.is_empty() {
             return;
         }
         for at in self.touching(&(from..to)) {
@@ -59,6 +59,9 @@ impl SumMap {
 
     /// The starts of the runs that overlap a range.
     fn touching(&self, range: &Range<u64>) -> Vec<u64> {
+        if range.is_empty() {
+            return Vec::new();
+        }
         let before = self.runs.range(..range.start).next_back();
         let reaches = before.filter(|(at, sums)| **at + self.covered(sums) > range.start).map(|(at, _)| *at);
         reaches.into_iter().chain(self.runs.range(range.clone()).map(|(at, _)| *at)).collect()
