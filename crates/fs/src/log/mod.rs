@@ -12,6 +12,7 @@
 //! | `items` | the items of one inode |
 //! | `nodes` | space for log nodes |
 //! | `write` | merge, write, publish |
+//! | `replay` | what a mount does with a log that it finds |
 
 mod gather;
 mod items;
@@ -19,6 +20,7 @@ mod nodes;
 mod queue;
 mod ranges;
 mod reason;
+pub(crate) mod replay;
 mod write;
 
 pub use queue::Done;
