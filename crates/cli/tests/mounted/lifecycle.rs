@@ -67,6 +67,17 @@ fn a_device_that_the_kernel_has_mounted_is_refused() {
 }
 
 #[test]
+fn a_write_protected_block_device_is_mounted_read_only_alone() {
+    require!(Need::Kernel, Need::Fuse);
+    let volume = Volume::new();
+    let device = LoopDevice::attach(&volume.image, true);
+    fails(&volume.try_mount_device(device.path(), ""), "write-protected");
+    fails(&ubtrfs(&["mkfs".as_ref(), "-f".as_ref(), device.path().as_os_str()]), "write-protected");
+    volume.try_mount_device(device.path(), "ro").ok();
+    volume.umount();
+}
+
+#[test]
 fn options_do_what_they_say() {
     require!(Need::Root, Need::Fuse);
     let volume = Volume::new();
