@@ -78,6 +78,17 @@ fn a_write_protected_block_device_is_mounted_read_only_alone() {
 }
 
 #[test]
+fn an_interval_beyond_all_time_is_none() {
+    require!(Need::Root, Need::Fuse);
+    let volume = Volume::new();
+    let mounted = volume.try_mount("commit=18446744073709551615").ok();
+    assert_eq!(mounted.stderr, "");
+    fs::write(volume.point.join("file"), "content").unwrap();
+    volume.umount();
+    assert_eq!(cat(&volume.image, "/file"), "content");
+}
+
+#[test]
 fn options_do_what_they_say() {
     require!(Need::Root, Need::Fuse);
     let volume = Volume::new();
