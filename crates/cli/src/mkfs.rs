@@ -29,7 +29,12 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
 }
 
 fn options(arguments: &args::Mkfs) -> Result<MkfsOptions> {
-    let mut options = MkfsOptions::new(arguments.size.unwrap_or_default());
+    let size = arguments.size.unwrap_or_default();
+    // Offsets in files have a sign.
+    if i64::try_from(size).is_err() {
+        return Err(Failure::new(format!("{size} bytes are impossible: files and devices are smaller than 8 EiB")));
+    }
+    let mut options = MkfsOptions::new(size);
     options.label = arguments.label.clone().unwrap_or_default().into_bytes();
     options.checksum = checksum(&arguments.csum)?;
     options.node_size = match arguments.nodesize {
