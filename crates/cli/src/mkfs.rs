@@ -7,9 +7,10 @@ use std::path::Path;
 
 use ubtrfs_format::{ChecksumType, Physical};
 use ubtrfs_mkfs::{Medium, MkfsOptions, Profile, existing_signature, layout};
-use ubtrfs_volume::{Buffer, Device, DeviceWrite, Exclusive, FileDevice, OpenMode};
+use ubtrfs_volume::{Buffer, Device, DeviceWrite, FileDevice, OpenMode};
 
 use crate::args;
+use crate::device::open_exclusively;
 use crate::failure::{Failure, Result};
 use crate::size::show_size;
 
@@ -91,7 +92,7 @@ fn prepare(path: &Path, arguments: &args::Mkfs) -> Result<bool> {
 fn write(path: &Path, arguments: &args::Mkfs, mut options: MkfsOptions) -> Result<()> {
     let shown = path.display();
     let failed = |error: io::Error| Failure::about(path.display(), &error);
-    let open = || FileDevice::open(path, OpenMode::ReadWrite, Exclusive::Yes).map_err(|error| Failure::of(&error));
+    let open = || open_exclusively(path, OpenMode::ReadWrite);
     let mut device = open()?;
     if !arguments.force {
         let found = existing_signature(&mut |at, buffer| device.read_at(Physical(at), buffer)).map_err(failed)?;
