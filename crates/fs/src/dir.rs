@@ -257,7 +257,21 @@ impl Filesystem {
     /// Lists entries numbered above `after` and up to `last`, at most `limit` of them, in the order of their numbers.
     pub fn list(&self, dir: InodeId, after: DirIndex, last: DirIndex, limit: usize) -> Result<Vec<DirectoryEntry>> {
         let inode = self.inode(dir)?;
-        let state = inode.read();
+        let entries = self.entries(dir, &inode.read(), after, last, limit)?;
+        if dir.ino != EMPTY_SUBVOLUME_INO {
+            self.touch_atime(&inode);
+        }
+        Ok(entries)
+    }
+
+    fn entries(
+        &self,
+        dir: InodeId,
+        state: &InodeState,
+        after: DirIndex,
+        last: DirIndex,
+        limit: usize,
+    ) -> Result<Vec<DirectoryEntry>> {
         if !state.is_dir() {
             return Err(Errno::NOTDIR.into());
         }

@@ -187,6 +187,17 @@ fn attributes(dir: &Path, diary: &mut Diary) {
     diary.note("times", (meta.atime(), meta.atime_nsec(), meta.mtime(), meta.mtime_nsec()));
     let statx = rustix::fs::statx(CWD, &path, AtFlags::empty(), StatxFlags::ALL).unwrap();
     diary.note("born", (statx.stx_mask & StatxFlags::BTIME.bits() != 0, statx.stx_btime.tv_sec > 1_600_000_000));
+    let old = Timestamps { last_access: time(5, 5), last_modification: time(9, 9) };
+    let (link, sub) = (dir.join("link"), dir.join("sub"));
+    symlink("f", &link).unwrap();
+    fs::create_dir(&sub).unwrap();
+    for place in [&link, &sub] {
+        rustix::fs::utimensat(CWD, place, &old, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        diary.stat("unread", place);
+        let _ = (fs::read_link(&link), fs::read_dir(&sub).unwrap().count());
+        diary.note("reading changes atime", fs::symlink_metadata(place).unwrap().atime() != 5);
+        diary.note("but not mtime", fs::symlink_metadata(place).unwrap().mtime());
+    }
     let before = meta.ctime_nsec();
     mode(&path, 0o640);
     diary.note("chmod changes ctime", fs::metadata(&path).unwrap().ctime_nsec() != before);
