@@ -221,6 +221,9 @@ fn attributes(dir: &Path, diary: &mut Diary) {
     let mut list = ubtrfs_testkit::walk::xattrs(&path).unwrap();
     list.remove(&b"user.large"[..]);
     diary.note("xattrs", list);
+    for name in ["nonsense.x", "system.x", "user", "user.none"] {
+        diary.sys(name, rustix::fs::getxattr(&path, name, &mut [0_u8; 8][..]));
+    }
     let mut small = [0; 2];
     diary.note("no room", rustix::fs::getxattr(&path, "user.a", &mut small[..]));
     diary.note("asked for the size", rustix::fs::getxattr(&path, "user.a", &mut [0_u8; 0][..]));
