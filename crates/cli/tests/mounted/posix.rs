@@ -177,6 +177,40 @@ fn data(dir: &Path, diary: &mut Diary) {
     diary.sys("fsync of a directory", rustix::fs::fsync(File::open(dir).unwrap()));
 }
 
+/// What du(1) shows: data that replaces other data does not count twice, whether it is on disk yet or not.
+fn blocks(dir: &Path, diary: &mut Diary) {
+    let open = |name: &str| {
+        let path = dir.join(name);
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+    };
+    let mut seen = |what: &str, file: &File| {
+        diary.note(what, file.metadata().unwrap().blocks());
+        file.sync_all().unwrap();
+        diary.note("on disk", file.metadata().unwrap().blocks());
+    };
+    for size in [1, 2048, 2049, 100_000] {
+        let file = open(&format!("{size}"));
+        file.write_all_at(&vec![1; size], 0).unwrap();
+        seen("written", &file);
+        file.write_all_at(&vec![2; size], 0).unwrap();
+        seen("written again", &file);
+        file.set_len(size as u64 / 4096 * 4096 + 12288).unwrap();
+        seen("grown", &file);
+        file.write_all_at(b"far", 1 << 40).unwrap();
+        file.write_all_at(b"near", 3).unwrap();
+        seen("written here and there", &file);
+        file.set_len(size as u64 / 2).unwrap();
+        seen("cut", &file);
+    }
+    let file = open("many");
+    file.write_all_at(&vec![1; 1 << 20], 0).unwrap();
+    seen("a large one", &file);
+    for at in (0..1 << 20).step_by(16384) {
+        file.write_all_at(b"x", at).unwrap();
+    }
+    seen("written in many places", &file);
+}
+
 fn attributes(dir: &Path, diary: &mut Diary) {
     let path = dir.join("f");
     fs::write(&path, "content").unwrap();
@@ -296,6 +330,7 @@ fn tour(dir: &Path) -> Vec<String> {
         ("names", names as fn(&Path, &mut Diary)),
         ("links", links),
         ("data", data),
+        ("blocks", blocks),
         ("attributes", attributes),
         ("privileges", privileges),
         ("lists", lists),
