@@ -288,6 +288,16 @@ fn privileges(dir: &Path, diary: &mut Diary) {
             diary.note(way, (status, format!("{:o}", fs::metadata(&path).unwrap().mode()), left));
         }
     }
+    // A chown that names nobody is refused to others, by us in silence; it must not take anything away.
+    let nobody = "python3 -c 'import os; os.chown(\"f\", -1, -1)' 2> /dev/null; true";
+    for (owner, way) in [(0, nobody), (1000, nobody), (0, "fallocate -p -l 4096 f"), (1000, "fallocate -p -l 4096 f")] {
+        fs::write(&path, "content").unwrap();
+        std::os::unix::fs::chown(&path, Some(owner), None).unwrap();
+        mode(&path, 0o6777);
+        diary.note(way, as_user(dir, way));
+        diary.stat("what is left", &path);
+        fs::remove_file(&path).unwrap();
+    }
     for bits in [0o6755, 0o2644] {
         fs::write(&path, "content").unwrap();
         mode(&path, bits);
