@@ -91,7 +91,7 @@ impl Generator {
                 };
                 Operation::Rename { from: self.existing(&paths), to, flags }
             }
-            92..97 => Operation::Fsync { what: self.any(&paths, handles) },
+            92..97 => Operation::Fsync { what: self.any(&paths, handles), data_only: self.random.one_in(4) },
             97..101 => Operation::Sync,
             101..103 => Operation::Unnamed { dir: self.directory(model, &paths), mode: 0o100_600 },
             103..106 => Operation::Open { path: self.existing(&paths) },

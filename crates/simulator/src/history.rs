@@ -128,7 +128,7 @@ impl History {
         }
         let aborted = session.worker.fs.abort_reason();
         let tolerated = session.worker.tolerated;
-        let judge = Judge { promises: session.promises, ..fresh };
+        let judge = Judge { chronicle: session.chronicle, ..fresh };
         Ok(Recorded { seed: self.seed, recording, judge, operations: session.log, aborted, tolerated })
     }
 }

@@ -12,15 +12,19 @@
 //! A promise belongs to a commit and holds for the whole volume; a promise for a single file is of the same form, with
 //! fewer nodes in its state.
 
+mod chronicle;
 mod compare;
 mod content;
 mod crash;
+pub mod enumerate;
 mod examine;
 mod failure;
 mod generate;
 mod history;
+mod look;
 mod lying_device;
 mod model;
+mod names;
 mod operation;
 pub mod overlap;
 mod perform;
@@ -28,21 +32,25 @@ mod random;
 mod session;
 mod shrink;
 mod survey;
+mod timeline;
 mod volume;
+mod window;
 
+pub use chronicle::{Chronicle, Commit, Covered, Promise, Version};
 pub use compare::{Compare, compare};
 pub use content::Content;
 pub use crash::{CrashPoint, Crashes, Fates, window_at};
-pub use examine::{Judge, examine};
+pub use examine::{Found, Judge, examine};
 pub use failure::Failure;
 pub use generate::{Generator, Habits};
 pub use history::{History, Recorded, Wrap};
+pub use look::look;
 pub use lying_device::{Lie, LyingDevice};
-pub use model::{Body, Model, Node, Times};
+pub use model::{Body, Model, Node, Place, Times};
 pub use operation::{Name, Operation, Path, What};
 pub use perform::{Tolerance, Worker};
 pub use random::Random;
-pub use session::{Promise, Session};
+pub use session::Session;
 pub use shrink::shrink;
 pub use survey::Survey;
 pub use volume::{VolumePlan, make_volume};

@@ -82,6 +82,15 @@ pub struct Model {
     pub nodes: BTreeMap<InodeId, Arc<Node>>,
 }
 
+/// Where a name is: two directories of one name are two places.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Place {
+    /// The directory.
+    pub dir: InodeId,
+    /// The name in it.
+    pub name: Vec<u8>,
+}
+
 /// What a change did to the times of nodes: `true` where the time of the last change of content is new too.
 pub type Touched = BTreeMap<InodeId, bool>;
 
@@ -152,6 +161,25 @@ impl Model {
     /// The volume after a mount, which frees what has no name.
     pub fn drop_orphans(&mut self) {
         self.nodes.retain(|_, node| node.nlink > 0);
+    }
+
+    /// The first difference from another state, as a sentence. Nodes without names are left out, and times where one side
+    /// does not know them.
+    pub fn difference(&self, other: &Self) -> Option<String> {
+        let named = |model: &Self| -> BTreeSet<InodeId> {
+            model.nodes.iter().filter(|(_, node)| node.nlink > 0).map(|(id, _)| *id).collect()
+        };
+        let (mine, theirs) = (named(self), named(other));
+        if let Some(id) = mine.symmetric_difference(&theirs).next() {
+            return Some(format!("inode {} is in one of them only", id.ino));
+        }
+        mine.into_iter().find_map(|id| {
+            let (mut a, mut b) = (self.node(id).clone(), other.node(id).clone());
+            if a.times.is_none() || b.times.is_none() {
+                (a.times, b.times) = (None, None);
+            }
+            (a != b).then(|| format!("inode {} is {a:?}, and {b:?}", id.ino))
+        })
     }
 
     /// Forgets times, where it is not known which moment of an operation counts.

@@ -144,7 +144,7 @@ fn one_thread(
         last_change.extend(touched.keys().map(|id| (*id, number)));
         match &operation {
             Operation::Sync => trace.promises.push((recording.len(), number)),
-            Operation::Fsync { what } => {
+            Operation::Fsync { what, .. } => {
                 let covered = worker.find(what).and_then(|id| last_change.get(&id)).copied().unwrap_or(0);
                 trace.promises.push((recording.len(), covered));
             }

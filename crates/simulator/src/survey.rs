@@ -19,6 +19,8 @@ pub struct Survey {
     pub recoveries: usize,
     /// Volumes that had nameless inodes to be freed.
     pub with_orphans: usize,
+    /// Volumes that held more than their last commit.
+    pub with_log: usize,
 }
 
 impl Survey {
@@ -29,6 +31,7 @@ impl Survey {
             states: self.states + other.states,
             recoveries: self.recoveries + other.recoveries,
             with_orphans: self.with_orphans + other.with_orphans,
+            with_log: self.with_log + other.with_log,
         }
     }
 }
@@ -44,12 +47,13 @@ impl Recorded {
                 crash: Some(point),
                 what,
             };
-            let model = examine(&self.judge, &device, point.event).map_err(fail)?;
+            let found = examine(&self.judge, &device, point.event).map_err(fail)?;
             survey.states += 1;
-            survey.with_orphans += usize::from(!model.orphans().is_empty());
+            survey.with_orphans += usize::from(!found.model.orphans().is_empty());
+            survey.with_log += usize::from(found.has_log);
             if survey.states.is_multiple_of(RECOVER_EVERY) {
                 let seed = self.seed ^ (survey.states as u64) << 32;
-                survey.states += recover(&self.judge, &device, model, seed)
+                survey.states += recover(&self.judge, &device, found.model, seed)
                     .map_err(|what| fail(format!("after the crash: {what}")))?;
                 survey.recoveries += 1;
             }
@@ -72,7 +76,7 @@ fn recover(judge: &Judge, device: &OverlayDevice, model: Model, seed: u64) -> Re
         session.perform(&operation)?;
     }
     session.perform(&Operation::Sync)?;
-    let after = Judge { promises: session.promises, ..judge.clone() };
+    let after = Judge { chronicle: session.chronicle, ..judge.clone() };
     let mut states = 0;
     for (point, device) in Crashes::new(&recording, seed, 6) {
         examine(&after, &device, point.event)

@@ -111,7 +111,7 @@ fn the_kernel_finds_the_last_commit() {
         for (point, device) in Crashes::new(&recorded.recording, *seed, 8 * states).step_by(4).take(states) {
             let what = format!("seed {seed}, crash at {point:?}, {:?}", history.plan);
             let model =
-                examine(&recorded.judge, &device, point.event).unwrap_or_else(|error| panic!("{what}: {error}"));
+                examine(&recorded.judge, &device, point.event).unwrap_or_else(|error| panic!("{what}: {error}")).model;
             write_image(&device, &image);
             let mount = KernelMount::new(&[&image], "");
             let seen = walk(mount.path());
