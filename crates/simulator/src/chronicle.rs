@@ -1,7 +1,7 @@
 //! What happened to a volume, version by version, and what was promised of it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use ubtrfs::InodeId;
 
@@ -116,10 +116,10 @@ impl Chronicle {
         Covered { everything: true, exist, ..Covered::default() }
     }
 
-    /// What an fsync of an inode covers in `version`, where `base` is the last commit's.
-    pub fn covered(&self, id: InodeId, times: bool, base: usize, version: usize) -> Covered {
+    /// What an fsync of an inode covers in `version`, where the version of the last commit is one of `base`.
+    pub fn covered(&self, id: InodeId, times: bool, base: RangeInclusive<usize>, version: usize) -> Covered {
         let model = &self.versions[version].model;
-        let lines = Timelines::new(&self.versions, base, version);
+        let lines = Timelines::new(&self.versions, *base.start(), version);
         let mut covered = Covered { inode: Some(id), times, ..Covered::default() };
         for (place, line) in &lines.names {
             let lost = line.changes().filter(|(_, before, _)| **before == Some(id)).map(|(at, ..)| at).last();
@@ -138,7 +138,7 @@ impl Chronicle {
             let Some(Body::Directory { entries, .. }) = model.nodes.get(&dir).map(|node| &node.body) else { continue };
             covered.directories.insert(dir);
             covered.exist.extend(entries.values());
-            let is_new = |id: &InodeId| !self.versions[base].model.nodes.contains_key(id);
+            let is_new = |id: &InodeId| !self.versions[*base.end()].model.nodes.contains_key(id);
             directories.extend(entries.values().copied().filter(is_new));
         }
         covered

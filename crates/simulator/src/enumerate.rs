@@ -9,7 +9,9 @@ use ubtrfs_volume::{OverlayDevice, RecordingDevice};
 use crate::examine::check;
 use crate::operation::Name;
 use crate::perform::Tolerance;
-use crate::{Body, Crashes, Failure, Judge, Model, Operation, Path, Session, What, examine, make_volume};
+use crate::{
+    Body, Crashes, Failure, Found, Judge, Model, Operation, Path, Random, Session, What, examine, make_volume,
+};
 
 /// The names that everything happens to: two directories, and names in them.
 const PATHS: [&str; 5] = ["A", "B", "A/foo", "A/bar", "B/foo"];
@@ -215,6 +217,19 @@ pub fn persistence(model: &Model) -> Vec<Operation> {
     found
 }
 
+/// A crash state that is as promised.
+#[derive(Debug)]
+pub struct Examined<'a> {
+    /// What was promised.
+    pub judge: &'a Judge,
+    /// The device after the crash.
+    pub device: &'a OverlayDevice,
+    /// Events before the crash.
+    pub event: usize,
+    /// What the volume holds.
+    pub found: Found,
+}
+
 /// A committed volume that many sequences begin with.
 #[derive(Clone, Debug)]
 pub struct Stage {
@@ -252,24 +267,43 @@ impl Stage {
         open(&recording, &self.judge, Some(self.model.clone()))
     }
 
+    /// A random sequence of so many steps that begins with `open` and ends with a call that makes something durable; half
+    /// of the steps are followed by such a call.
+    pub fn wander(&self, open: &[Operation], random: &mut Random, steps: usize) -> Result<Vec<Operation>, String> {
+        let mut session = self.mount()?;
+        let mut done = open.to_vec();
+        open.iter().try_for_each(|operation| session.perform(operation))?;
+        for step in 1..=steps {
+            let mut next = random.pick(&operations(&session.worker.model)).cloned().unwrap_or_default();
+            next.iter().try_for_each(|operation| session.perform(operation))?;
+            if step == steps || random.one_in(2) {
+                let durable = random.pick(&persistence(&session.worker.model)).cloned();
+                durable.iter().try_for_each(|operation| session.perform(operation))?;
+                next.extend(durable);
+            }
+            done.extend(next);
+        }
+        Ok(done)
+    }
+
     /// Does these operations and examines about `budget` of the states that crashes leave, the one at the end among them.
     /// Returns how many they were.
     pub fn run(&self, operations: &[Operation], seed: u64, budget: usize) -> Result<usize, Failure> {
         let mut states = 0;
-        self.run_with(operations, seed, budget, &mut |_, _, _| {
+        self.run_with(operations, seed, budget, &mut |_| {
             states += 1;
             Ok(())
         })?;
         Ok(states)
     }
 
-    /// The same; `more` looks at each state too, with what was found.
+    /// The same; `more` looks at each state too.
     pub fn run_with(
         &self,
         operations: &[Operation],
         seed: u64,
         budget: usize,
-        more: &mut dyn FnMut(&Judge, &OverlayDevice, &Model) -> Result<(), String>,
+        more: &mut dyn FnMut(&Examined<'_>) -> Result<(), String>,
     ) -> Result<(), Failure> {
         let fail = |what| Failure { seed, operations: Vec::new(), crash: None, what };
         let mut session = self.mount().map_err(fail)?;
@@ -284,7 +318,8 @@ impl Stage {
         }
         let judge = Judge { chronicle: session.chronicle, ..self.judge.clone() };
         for (point, device) in Crashes::new(&session.recording, seed, budget) {
-            let result = examine(&judge, &device, point.event).and_then(|found| more(&judge, &device, &found.model));
+            let result = examine(&judge, &device, point.event)
+                .and_then(|found| more(&Examined { judge: &judge, device: &device, event: point.event, found }));
             let fail = |what| Failure { operations: session.log.clone(), crash: Some(point), ..fail(what) };
             result.map_err(fail)?;
         }

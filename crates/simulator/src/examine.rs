@@ -106,13 +106,20 @@ pub fn examine(judge: &Judge, device: &OverlayDevice, event: usize) -> Result<Fo
 
 /// Mounts a volume with a log for writing: it shows what it showed before, and is clean when the log is gone.
 fn recovers(judge: &Judge, device: &OverlayDevice, found: &Model) -> Result<(), String> {
+    match found.difference(&shown_when_mounted(judge, device)?) {
+        Some(difference) => Err(format!("a mount for writing shows something else than one for reading: {difference}")),
+        None => Ok(()),
+    }
+}
+
+/// What a mount for writing shows, on a volume that is clean before it and after it. The device stays as it is.
+pub(crate) fn shown_when_mounted(judge: &Judge, device: &OverlayDevice) -> Result<Model, String> {
+    check(device)?;
     let device = Arc::new(device.fork());
     let fs = open(device.clone(), judge.options.clone())?;
-    if let Some(difference) = found.difference(&look(&fs)?) {
-        return Err(format!("a mount for writing shows something else than one for reading: {difference}"));
-    }
-    fs.close().map_err(|error| format!("unmounting after replay failed: {error}"))?;
+    let shown = look(&fs)?;
+    fs.close().map_err(|error| format!("unmounting after a crash failed: {error}"))?;
     drop(fs);
-    let (inodes, wanted) = (check(&device)?, found.nodes.len() as u64 + judge.own_inodes);
-    if inodes == wanted { Ok(()) } else { Err(format!("after replay {inodes} inodes are there, not {wanted}")) }
+    let (inodes, wanted) = (check(&device)?, shown.nodes.len() as u64 + judge.own_inodes);
+    if inodes == wanted { Ok(shown) } else { Err(format!("after a mount {inodes} inodes are there, not {wanted}")) }
 }

@@ -2,15 +2,14 @@
 //! have left is opened, checked and compared with a model of what was promised.
 //!
 //! * [`History`] makes a small volume, performs random [operations](Operation) by the engine, holds their results against
-//!   a [`Model`], and keeps a [`Promise`] for each commit.
+//!   a [`Model`], and keeps a [`Chronicle`]: the versions of the volume, its commits, and a [`Promise`] for each fsync.
 //! * [`Crashes`] enumerates states of the device: any prefix of its events, with any subset of what no barrier had made
 //!   durable, torn at 4 KiB.
-//! * [`examine`] judges one: clean by `ubtrfs_check`, and exactly as the last commit promised, data included.
-//! * [`overlap`] does the same while several threads work during the commits.
+//! * [`examine`] judges one: clean by `ubtrfs_check`, and without a log exactly as the last commit, data included; with one
+//!   each inode and each name is as it was at some moment since it was last promised.
+//! * [`enumerate`] tries every short sequence over a handful of names.
+//! * [`overlap`] does the same while several threads work during the commits; [`together`] while they work on the same files.
 //! * [`LyingDevice`] breaks the rules of devices: what the simulator must notice.
-//!
-//! A promise belongs to a commit and holds for the whole volume; a promise for a single file is of the same form, with
-//! fewer nodes in its state.
 
 mod chronicle;
 mod compare;
@@ -29,10 +28,12 @@ mod operation;
 pub mod overlap;
 mod perform;
 mod random;
+mod replay;
 mod session;
 mod shrink;
 mod survey;
 mod timeline;
+pub mod together;
 mod volume;
 mod window;
 
@@ -50,6 +51,7 @@ pub use model::{Body, Model, Node, Place, Times};
 pub use operation::{Name, Operation, Path, What};
 pub use perform::{Tolerance, Worker};
 pub use random::Random;
+pub use replay::crash_in_replay;
 pub use session::Session;
 pub use shrink::shrink;
 pub use survey::Survey;

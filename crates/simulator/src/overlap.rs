@@ -28,7 +28,7 @@ struct Trace {
 
 /// A device that takes its time, so that much happens while a commit waits for it.
 #[derive(Debug)]
-struct SlowDevice(Arc<RecordingDevice>);
+pub(crate) struct SlowDevice(pub Arc<RecordingDevice>);
 
 const PAUSE: Duration = Duration::from_micros(300);
 

@@ -72,8 +72,7 @@ impl Session {
             let before = self.worker.model.clone();
             let result = self.worker.perform(operation);
             let touched = result.as_ref().map(|touched| touched.keys().copied().collect()).unwrap_or_default();
-            let between = if is_in_steps(operation) { self.states_between(&before, touched) } else { Vec::new() };
-            (result.map(drop), between)
+            (result.map(drop), states_between(operation, &before, &self.worker.model, touched))
         };
         if result.is_ok() && tolerated == self.worker.tolerated && !self.is_aborted() {
             self.note_promise(operation);
@@ -87,20 +86,6 @@ impl Session {
         self.worker.fs.abort_reason().is_some()
     }
 
-    /// States that a commit in the middle of an operation may hold.
-    fn states_between(&self, before: &Model, touched: Vec<ubtrfs::InodeId>) -> Vec<Model> {
-        let mut after = self.worker.model.clone();
-        after.forget_times(touched.iter().copied());
-        let mut without_capability = before.clone();
-        for id in touched {
-            if without_capability.nodes.contains_key(&id) {
-                without_capability.node_mut(id).xattrs.remove(&b"security.capability"[..]);
-                without_capability.node_mut(id).times = None;
-            }
-        }
-        vec![after, without_capability]
-    }
-
     /// Notes what an operation promised that has succeeded; it changed nothing that the model holds.
     fn note_promise(&mut self, operation: &Operation) {
         let (version, returned) = (self.chronicle.now(), self.recording.len());
@@ -109,7 +94,7 @@ impl Session {
             Operation::Sync => self.chronicle.everything(version),
             Operation::Fsync { what, data_only } => {
                 let Some(id) = self.worker.find(what) else { return };
-                self.chronicle.covered(id, !data_only, base, version)
+                self.chronicle.covered(id, !data_only, base..=base, version)
             }
             _ => return,
         };
@@ -161,6 +146,29 @@ impl Session {
     }
 }
 
+/// States that a crash in the middle of an operation may leave: of one that takes its space in several steps, so that it
+/// may commit between them.
+pub(crate) fn states_between(
+    operation: &Operation,
+    before: &Model,
+    after: &Model,
+    touched: Vec<ubtrfs::InodeId>,
+) -> Vec<Model> {
+    if !is_in_steps(operation) {
+        return Vec::new();
+    }
+    let mut after = after.clone();
+    after.forget_times(touched.iter().copied());
+    let mut without_capability = before.clone();
+    for id in touched {
+        if without_capability.nodes.contains_key(&id) {
+            without_capability.node_mut(id).xattrs.remove(&b"security.capability"[..]);
+            without_capability.node_mut(id).times = None;
+        }
+    }
+    vec![after, without_capability]
+}
+
 /// Whether an operation takes its space in several steps, so that it may commit between them.
 fn is_in_steps(operation: &Operation) -> bool {
     match operation {
@@ -172,7 +180,7 @@ fn is_in_steps(operation: &Operation) -> bool {
 }
 
 /// The model of a volume that holds nothing.
-fn empty(fs: &Filesystem) -> Result<Model, String> {
+pub(crate) fn empty(fs: &Filesystem) -> Result<Model, String> {
     let root = fs.attributes(fs.root()).map_err(|error| format!("stat of the root: {error}"))?;
     Ok(Model::new(root.id, root.mode, Times { mtime: root.mtime, ctime: root.ctime, btime: root.btime }))
 }

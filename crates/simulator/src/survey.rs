@@ -64,7 +64,7 @@ impl Recorded {
 
 /// Mounts what a crash left, works there, and crashes again. Returns the number of states examined.
 fn recover(judge: &Judge, device: &OverlayDevice, model: Model, seed: u64) -> Result<usize, String> {
-    let recording = Arc::new(RecordingDevice::new(device.to_bytes().into()));
+    let recording = Arc::new(RecordingDevice::on(device));
     let tolerance = Tolerance { no_space: true, faults: false };
     let mut session =
         Session::open(Arc::clone(&recording), recording.clone(), judge.options.clone(), Some(model), tolerance)?;
