@@ -8,7 +8,7 @@ use ubtrfs_format::{DirIndex, Ino, ItemType, Key, TreeId, extref_hash, name_hash
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Result};
 use crate::filesystem::Filesystem;
-use crate::inode::{EntryEdit, InodeId, InodeState, Name, RefEdit, Target};
+use crate::inode::{InodeId, InodeState, Name, Target};
 
 /// The inode that stands for a subvolume that can't be reached where its entry is: an empty directory.
 pub(crate) const EMPTY_SUBVOLUME_INO: Ino = Ino(2);
@@ -114,12 +114,8 @@ impl Filesystem {
     pub(crate) fn find_entry(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<Option<Found>> {
         let layers = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
         for batch in layers.into_iter().flatten() {
-            match batch.entries.get(name) {
-                Some(EntryEdit::Put { index, target }) => {
-                    return Ok(Some(Found { index: Some(*index), target: *target }));
-                }
-                Some(EntryEdit::Remove) => return Ok(None),
-                None => {}
+            if let Some(change) = batch.entries.get(name) {
+                return Ok(change.now.map(|(index, target)| Found { index: Some(index), target }));
             }
         }
         if !state.committed || dir.ino == EMPTY_SUBVOLUME_INO {
@@ -202,7 +198,7 @@ impl Filesystem {
         let state = inode.read();
         let layers = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
         for batch in layers.into_iter().flatten() {
-            if let Some(((parent, _), _)) = batch.refs.iter().find(|(_, edit)| matches!(edit, RefEdit::Add(_))) {
+            if let Some(((parent, _), _)) = batch.refs.iter().find(|(_, change)| change.now.is_some()) {
                 return Ok(InodeId::new(dir.subvolume, *parent));
             }
         }

@@ -13,6 +13,7 @@ use ubtrfs_volume::Volume;
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Refusal, Result};
 use crate::inode::{Inode, InodeId, InodeTable, load_inode};
+use crate::log::Log;
 use crate::options::Options;
 use crate::space::{Demand, Shortage, Space};
 use crate::transaction::{Gate, Transaction};
@@ -42,6 +43,10 @@ pub(crate) struct Counters {
     pub(crate) commit_micros: AtomicU64,
     pub(crate) fsyncs: AtomicU64,
     pub(crate) fsyncs_without_work: AtomicU64,
+    pub(crate) log_writes: AtomicU64,
+    pub(crate) log_requests: AtomicU64,
+    pub(crate) log_bytes: AtomicU64,
+    pub(crate) log_searches: AtomicU64,
     pub(crate) bytes_read: AtomicU64,
     pub(crate) bytes_written: AtomicU64,
     pub(crate) orphans_cleaned: AtomicU64,
@@ -65,6 +70,7 @@ pub struct Filesystem {
     pub(crate) space: Space,
     pub(crate) gate: Gate,
     pub(crate) inodes: InodeTable,
+    pub(crate) log: Log,
     subvolumes: RwLock<HashMap<TreeId, Arc<Subvolume>>>,
     /// Held by the committer for a whole commit.
     pub(crate) commit_place: Mutex<()>,
@@ -99,7 +105,8 @@ impl Filesystem {
         // A generation that a crash left in a copy of the superblock alone stays that commit's.
         let skips = !read_only && volume.has_copy_ahead();
         let next = committed.generation.next();
-        let gate = Gate::new(if skips { next.next() } else { next });
+        let first = if skips { next.next() } else { next };
+        let gate = Gate::new(first);
         let reader = crate::file::extent_reader::ExtentReader::new(volume.sector_size());
         Self {
             inodes: InodeTable::new(options.memory / 4 / 1024),
@@ -110,6 +117,7 @@ impl Filesystem {
             frozen: RwLock::default(),
             space,
             gate,
+            log: Log::new(first),
             subvolumes: RwLock::default(),
             commit_place: Mutex::default(),
             committer: Mutex::default(),
@@ -158,8 +166,8 @@ impl Filesystem {
     }
 
     /// Publishes a durable commit and returns the one before it.
-    pub(crate) fn publish(&self, committed: Committed) -> Arc<Committed> {
-        std::mem::replace(&mut self.committed.write(), Arc::new(committed))
+    pub(crate) fn publish(&self, committed: Arc<Committed>) -> Arc<Committed> {
+        std::mem::replace(&mut self.committed.write(), committed)
     }
 
     /// Turns read-only for good. Says why, once.

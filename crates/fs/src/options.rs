@@ -22,6 +22,8 @@ pub struct Options {
     pub no_atime: bool,
     /// Commit in the background. Off in tests that decide themselves when a commit happens.
     pub background_commits: bool,
+    /// Make fsyncs durable through the log; without it each is a commit.
+    pub tree_log: bool,
     /// The most bytes of a file whose content is kept in its inode's leaf.
     pub max_inline: u64,
 }
@@ -37,6 +39,7 @@ impl Default for Options {
             subvolume_id: None,
             no_atime: false,
             background_commits: true,
+            tree_log: true,
             max_inline: 2048,
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::filesystem::Filesystem;
+use crate::log::Reason;
 
 /// What a mount has done so far.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +18,16 @@ pub struct Stats {
     pub fsyncs: u64,
     /// … of which nothing had to be written.
     pub fsyncs_without_work: u64,
+    /// Writes of the log.
+    pub log_writes: u64,
+    /// Fsyncs that these made durable.
+    pub log_requests: u64,
+    /// Bytes of log nodes, each counted once whatever the number of copies.
+    pub log_bytes: u64,
+    /// Lookups in the trees for what log items hold beside what changed: other names in an item, xattrs, reserved space.
+    pub log_searches: u64,
+    /// How often an fsync became a commit, by reason.
+    pub log_fallbacks: Vec<(Reason, u64)>,
     /// Bytes that programs read through the engine.
     pub bytes_read: u64,
     /// Bytes that programs wrote.
@@ -46,6 +57,11 @@ impl Filesystem {
             commit_micros: load(&counters.commit_micros),
             fsyncs: load(&counters.fsyncs),
             fsyncs_without_work: load(&counters.fsyncs_without_work),
+            log_writes: load(&counters.log_writes),
+            log_requests: load(&counters.log_requests),
+            log_bytes: load(&counters.log_bytes),
+            log_searches: load(&counters.log_searches),
+            log_fallbacks: self.log.fallbacks.counts().collect(),
             bytes_read: load(&counters.bytes_read),
             bytes_written: load(&counters.bytes_written),
             dirty_bytes: self.space.lock().reserved_data(),

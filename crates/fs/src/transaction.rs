@@ -23,6 +23,8 @@ pub(crate) struct NewExtent {
     pub(crate) length: u64,
     /// Checksums of its sectors, or `None` for a file without.
     pub(crate) sums: Option<Vec<u8>>,
+    /// The log has the checksums.
+    pub(crate) logged: bool,
 }
 
 /// What has changed since the last transaction was closed, but for what the inodes themselves hold.
@@ -31,12 +33,20 @@ pub(crate) struct Transaction {
     pub(crate) generation: Generation,
     dirty_inodes: Mutex<Vec<Arc<Inode>>>,
     new_extents: Mutex<BTreeMap<Logical, NewExtent>>,
+    /// Inodes that the log has under names that they no longer have, or without some that they have.
+    renamed: Mutex<Vec<Arc<Inode>>>,
     changes: AtomicU64,
 }
 
 impl Transaction {
     pub(crate) fn new(generation: Generation) -> Self {
-        Self { generation, dirty_inodes: Mutex::default(), new_extents: Mutex::default(), changes: AtomicU64::new(0) }
+        Self {
+            generation,
+            dirty_inodes: Mutex::default(),
+            new_extents: Mutex::default(),
+            renamed: Mutex::default(),
+            changes: AtomicU64::new(0),
+        }
     }
 
     /// Notes that an inode has something to commit.
@@ -48,6 +58,16 @@ impl Transaction {
     /// Notes an extent whose data is on its way to the device.
     pub(crate) fn add_extent(&self, start: Logical, extent: NewExtent) {
         self.new_extents.lock().insert(start, extent);
+    }
+
+    /// Notes that the names of an inode changed which the log has.
+    pub(crate) fn add_renamed(&self, inode: Arc<Inode>) {
+        self.renamed.lock().push(inode);
+    }
+
+    /// Takes the inodes whose names changed since the log had them.
+    pub(crate) fn take_renamed(&self) -> Vec<Arc<Inode>> {
+        std::mem::take(&mut self.renamed.lock())
     }
 
     /// Inodes that changed.

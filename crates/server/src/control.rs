@@ -42,6 +42,15 @@ pub struct Report {
     pub commit_micros: u64,
     pub fsyncs: u64,
     pub fsyncs_without_work: u64,
+    /// Writes of the log.
+    pub log_writes: u64,
+    /// Fsyncs that these made durable.
+    pub log_requests: u64,
+    pub log_bytes: u64,
+    /// Lookups in the trees for what log items hold beside what changed.
+    pub log_searches: u64,
+    /// Fsyncs that became commits, by reason; those that never did are left out.
+    pub log_fallbacks: BTreeMap<String, u64>,
     pub bytes_read: u64,
     pub bytes_written: u64,
     pub dirty_bytes: u64,

@@ -79,6 +79,17 @@ impl Server {
         });
     }
 
+    /// Most fsyncs wait for the write of another: no thread is held up by that.
+    fn sync_inode(&self, node: u64, data_only: bool, reply: ReplyEmpty) {
+        match self.shared.inode(node) {
+            Ok(id) => {
+                let done = move |result: ubtrfs::Result<()>| answer(reply, result.map_err(|error| errno(&error)));
+                self.engine().start_fsync(id, data_only, Box::new(done));
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
     fn get_control(&self, name: &[u8], reply: ReplyXattr) {
         if name == control::STATS.as_bytes() {
             match serde_json::to_vec(&self.shared.report()) {
@@ -366,14 +377,14 @@ impl Filesystem for Server {
         reply.statfs(&ours::statfs(&self.engine().statfs()));
     }
 
-    fn fsync(&self, _: &Caller<'_>, node: u64, _: u64, _: bool, reply: ReplyEmpty) {
+    fn fsync(&self, _: &Caller<'_>, node: u64, _: u64, data_only: bool, reply: ReplyEmpty) {
         self.count(Kind::Fsync);
-        self.slowly(node, reply, Engine::fsync);
+        self.sync_inode(node, data_only, reply);
     }
 
-    fn fsyncdir(&self, _: &Caller<'_>, node: u64, _: u64, _: bool, reply: ReplyEmpty) {
+    fn fsyncdir(&self, _: &Caller<'_>, node: u64, _: u64, data_only: bool, reply: ReplyEmpty) {
         self.count(Kind::FsyncDir);
-        self.slowly(node, reply, Engine::fsync);
+        self.sync_inode(node, data_only, reply);
     }
 
     fn syncfs(&self, _: &Caller<'_>, node: u64, reply: ReplyEmpty) {

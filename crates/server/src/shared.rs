@@ -97,6 +97,16 @@ impl Shared {
             commit_micros: stats.commit_micros,
             fsyncs: stats.fsyncs,
             fsyncs_without_work: stats.fsyncs_without_work,
+            log_writes: stats.log_writes,
+            log_requests: stats.log_requests,
+            log_bytes: stats.log_bytes,
+            log_searches: stats.log_searches,
+            log_fallbacks: stats
+                .log_fallbacks
+                .iter()
+                .filter(|(_, count)| *count > 0)
+                .map(|(reason, count)| (reason.name().to_owned(), *count))
+                .collect(),
             bytes_read: stats.bytes_read,
             bytes_written: stats.bytes_written,
             dirty_bytes: stats.dirty_bytes,

@@ -22,7 +22,7 @@ impl RootFlags {
 }
 
 /// The root of a tree. Key `(tree ROOT_ITEM n)`, n = 0 or, for snapshots, the transaction that made it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RootItem {
     /// An embedded inode that nothing uses much.
     pub inode: InodeItem,

@@ -1,21 +1,17 @@
 //! What a frozen inode asks of its subvolume's tree.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
-use ubtrfs_format::items::{
-    self, DataRef, DirEntry, ExtRef, FileType, InodeItem, InodeRef, encode_dir_entry, encode_inode_ref,
-};
-use ubtrfs_format::{
-    DirIndex, Generation, Incompat, Ino, ItemType, Key, extref_hash, max_item_size, name_hash, objectid,
-};
+use ubtrfs_format::items::{self, DataRef, DirEntry, FileType, InodeItem, encode_dir_entry};
+use ubtrfs_format::{Generation, Incompat, Ino, ItemType, Key, name_hash, objectid};
 use ubtrfs_tree::{EditBatch, Patch, Snapshot};
 
 use super::data_refs::DataRefDeltas;
 use crate::committed::Committed;
 use crate::error::Result;
 use crate::file::piece::{Mapped, Piece};
-use crate::inode::{EntryEdit, Frozen, InodeBatch, InodeId, Name, OrphanEdit, RefEdit};
+use crate::inode::{Frozen, InodeBatch, InodeId, OrphanEdit};
+use crate::name_items::NameItems;
 use crate::ops::{FileMap, allocated};
 
 /// Builds the edits of one subvolume.
@@ -63,89 +59,34 @@ impl Builder<'_> {
         Ok(item.map(|item| InodeItem::parse(&item)).transpose()?.map_or(0, |item| item.nbytes))
     }
 
-    /// References to an inode by name: in the item of the directory while that has room, else in extended ones.
+    /// The items in which the inode's names stand.
     fn names(&mut self, ino: Ino, batch: &InodeBatch, known: bool) -> Result<()> {
-        let mut by_parent: BTreeMap<Ino, Vec<(&Name, RefEdit)>> = BTreeMap::new();
-        for ((parent, name), edit) in &batch.refs {
-            by_parent.entry(*parent).or_default().push((name, *edit));
-        }
-        for (parent, changes) in by_parent {
-            self.names_in(ino, parent, &changes, known)?;
-        }
-        Ok(())
-    }
-
-    fn names_in(&mut self, ino: Ino, parent: Ino, changes: &[(&Name, RefEdit)], known: bool) -> Result<()> {
-        let key = Key::new(ino.0, ItemType::INODE_REF, parent.0);
-        let old = if known { self.tree.get(&key)? } else { None };
-        let mut names: Vec<(DirIndex, Vec<u8>)> = Vec::new();
-        if let Some(item) = &old {
-            for entry in items::inode_refs(item) {
-                let entry = entry?;
-                names.push((entry.index, entry.name.to_vec()));
+        let superblock = &self.committed.superblock;
+        let extended = superblock.incompat.contains(Incompat::EXTENDED_IREF);
+        let tree = known.then_some(self.tree);
+        for (key, item) in NameItems::after(ino, tree, &batch.refs, extended, superblock.node_size as usize)?.iter() {
+            match item {
+                Some(item) => self.edits.put(key, item),
+                None if known => self.edits.delete(key),
+                None => {}
             }
-        }
-        let size = |names: &[(DirIndex, Vec<u8>)]| names.iter().map(|(_, name)| 10 + name.len()).sum::<usize>();
-        let most = max_item_size(self.committed.superblock.node_size as usize);
-        let extended = self.committed.superblock.incompat.contains(Incompat::EXTENDED_IREF);
-        // Removals first: they make room.
-        for (name, edit) in changes {
-            if *edit == RefEdit::Remove && !remove_name(&mut names, name) {
-                self.remove_extended(ino, parent, name, known)?;
-            }
-        }
-        for (name, edit) in changes {
-            let RefEdit::Add(index) = edit else { continue };
-            remove_name(&mut names, name);
-            self.remove_extended(ino, parent, name, known)?;
-            if !extended || size(&names) + 10 + name.len() <= most {
-                names.push((*index, name.to_vec()));
-            } else {
-                let ext_key = Key::new(ino.0, ItemType::INODE_EXTREF, extref_hash(parent, name));
-                self.edits.patch(ext_key, Patch::PutExtRef { parent, index: *index, name: name.to_vec() })?;
-            }
-        }
-        if names.is_empty() {
-            if old.is_some() {
-                self.edits.delete(key);
-            }
-        } else {
-            let mut item = Vec::with_capacity(size(&names));
-            for (index, name) in &names {
-                encode_inode_ref(&mut item, InodeRef { index: *index, name });
-            }
-            self.edits.put(key, item);
-        }
-        Ok(())
-    }
-
-    fn remove_extended(&mut self, ino: Ino, parent: Ino, name: &[u8], known: bool) -> Result<()> {
-        let key = Key::new(ino.0, ItemType::INODE_EXTREF, extref_hash(parent, name));
-        if !known {
-            return Ok(());
-        }
-        if let Some(item) = self.tree.get(&key)?
-            && items::extrefs(&item)
-                .any(|entry| matches!(entry, Ok(ExtRef { parent: p, name: n, .. }) if p == parent && n == name))
-        {
-            self.edits.patch(key, Patch::RemoveExtRef { parent, name: name.to_vec() })?;
         }
         Ok(())
     }
 
     /// Entries of a directory, by hash and by number.
     fn entries(&mut self, ino: Ino, batch: &InodeBatch) -> Result<()> {
-        for (name, edit) in &batch.entries {
+        for (name, change) in &batch.entries {
             let key = Key::new(ino.0, ItemType::DIR_ITEM, name_hash(name));
-            let patch = match edit {
-                EntryEdit::Put { target, .. } => Patch::PutEntry {
+            let patch = match change.now {
+                Some((_, target)) => Patch::PutEntry {
                     location: target.location,
                     transid: self.generation,
                     file_type: target.file_type,
                     name: name.to_vec(),
                     value: Vec::new(),
                 },
-                EntryEdit::Remove => Patch::RemoveEntry { name: name.to_vec() },
+                None => Patch::RemoveEntry { name: name.to_vec() },
             };
             self.edits.patch(key, patch)?;
         }
@@ -279,12 +220,6 @@ impl Builder<'_> {
             self.refs.add(extent.disk_bytenr, extent.disk_num_bytes, data, 1);
         }
     }
-}
-
-fn remove_name(names: &mut Vec<(DirIndex, Vec<u8>)>, name: &[u8]) -> bool {
-    let before = names.len();
-    names.retain(|(_, other)| other != name);
-    names.len() < before
 }
 
 /// Joins adjacent ranges.

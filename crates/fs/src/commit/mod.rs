@@ -21,14 +21,15 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use ubtrfs_format::items::{BlockGroupFlags, DevExtent, DevItem};
-use ubtrfs_format::{CompatRo, Generation, ItemType, Key, Logical, TreeId, objectid};
+use ubtrfs_format::{CompatRo, Generation, ItemType, Key, Logical, Superblock, TreeId, objectid};
 use ubtrfs_tree::{Block, DirtyNodes, EditBatch, Geometry, Root, Snapshot, merge};
 use ubtrfs_volume::{Copies, SharedBuffer, Write};
 
 use crate::committed::Committed;
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
+use crate::log::ClosedGroup;
 use crate::ops::FileMap;
 use crate::space::NewChunk;
 use crate::transaction::Transaction;
@@ -58,7 +59,13 @@ impl Filesystem {
             return Ok(());
         }
         let start = Instant::now();
-        let result = self.commit_open_transaction();
+        let mut result = self.commit_open_transaction();
+        while let Ok(Some(waiting)) = result {
+            // What came in during that commit and could not be logged needs another.
+            result = self.commit_open_transaction();
+            waiting.committed(&result.as_ref().map(|_| ()).map_err(|_| Errno::IO.into()));
+        }
+        let result = result.map(|_| ());
         self.counters.commit_micros.fetch_add(start.elapsed().as_micros() as u64, Ordering::Relaxed);
         match &result {
             Ok(()) => {
@@ -69,18 +76,39 @@ impl Filesystem {
         result
     }
 
-    fn commit_open_transaction(&self) -> Result<()> {
+    /// Commits. Returns fsyncs that wait for another commit.
+    fn commit_open_transaction(&self) -> Result<Option<ClosedGroup>> {
         self.start_early_write_out()?;
-        let transaction = self.gate.swap(|closed| {
-            self.space.lock().freeze_reservations();
-            *self.frozen.write() = Some(closed.clone());
-        });
+        let (transaction, log_nodes) = {
+            // No log of the transaction that closes is written from here on.
+            let mut place = self.log.place();
+            let transaction = self.gate.swap(|closed| {
+                self.log.commit_begins();
+                self.space.lock().freeze_reservations();
+                *self.frozen.write() = Some(closed.clone());
+            });
+            let log_nodes = place.end(transaction.generation.next());
+            (transaction, log_nodes)
+        };
+        let result = self.commit_frozen(&transaction, log_nodes);
+        if let Err(error) = &result {
+            // Before those who wait for the commit look.
+            self.abort(error);
+            self.log.commit_ended(&mut self.log.place());
+        }
+        self.log.tell_followers(&result.as_ref().map(|_| ()).map_err(|_| Errno::IO.into()));
+        result
+    }
+
+    fn commit_frozen(&self, transaction: &Arc<Transaction>, log_nodes: Vec<Logical>) -> Result<Option<ClosedGroup>> {
         let inodes = transaction.take_inodes();
-        self.write_out(&transaction, &inodes)?;
+        self.write_out(transaction, &inodes)?;
         let committed = self.committed();
-        let built = Commit::build(self, &committed, &transaction, &inodes)?;
-        built.write(self, &committed, &inodes)?;
-        Ok(())
+        let mut built = Commit::build(self, &committed, transaction, &inodes)?;
+        // They stay in use until no durable superblock leads to them.
+        let node_size = u64::from(self.volume.node_size());
+        built.freed.extend(log_nodes.into_iter().map(|at| (at, node_size)));
+        built.write(self, &committed, &inodes)
     }
 
     fn start_early_write_out(&self) -> Result<()> {
@@ -89,7 +117,7 @@ impl Filesystem {
             if state.reserved >= EARLY_WRITE_OUT {
                 let transaction = self.gate.enter();
                 if state.pending.generation == transaction.generation {
-                    self.write_out_pending(&inode, &mut state, &transaction)?;
+                    self.write_out_pending(&inode, &mut state, &transaction, false)?;
                 }
             }
         }
@@ -137,16 +165,9 @@ impl Commit {
     ) -> Result<Self> {
         let generation = transaction.generation;
         let superblock = &committed.superblock;
-        let geometry = Geometry {
-            node_size: superblock.node_size,
-            sector_size: superblock.sector_size,
-            fsid: superblock.metadata_fsid(),
-            chunk_tree_uuid: fs.space.lock().chunk_tree_uuid,
-            checksum: superblock.checksum,
-        };
         let node_size = superblock.node_size as usize;
         let extent_tree = committed.tree(TreeId::EXTENT)?;
-        let mut dirty = DirtyNodes::new(generation, geometry);
+        let mut dirty = DirtyNodes::new(generation, geometry(fs, superblock));
         let mut nodes = CommitNodes::new(fs, &extent_tree, generation, superblock.incompat);
         let mut roots = NewRoots::new(committed, generation);
         let mut refs = DataRefDeltas::default();
@@ -221,12 +242,13 @@ impl Commit {
         Ok(Self { dirty, root_tree, chunk_tree, roots, generation, freed, new_chunks, nbytes })
     }
 
-    /// Writes the nodes, then the superblocks; publishes.
-    fn write(self, fs: &Filesystem, committed: &Arc<Committed>, inodes: &[Arc<Inode>]) -> Result<()> {
+    /// Writes the nodes, then the superblocks; publishes. Fsyncs that came in meanwhile have their log written along.
+    /// Returns those of them that need another commit.
+    fn write(self, fs: &Filesystem, committed: &Arc<Committed>, inodes: &[Arc<Inode>]) -> Result<Option<ClosedGroup>> {
         let blocks = self.dirty.into_sealed();
         let writes = blocks.iter().map(|(at, block)| Write { at: *at, data: aligned(block) }).collect();
-        let written = fs.volume.wait(fs.volume.submit(writes)?)?;
-        let superblock = superblock::next(
+        let nodes = fs.volume.submit(writes)?;
+        let mut superblock = superblock::next(
             fs,
             committed,
             self.generation,
@@ -235,13 +257,30 @@ impl Commit {
             &self.roots,
             &self.new_chunks,
         );
-        let flushed = fs.volume.flush(written)?;
-        fs.volume.write_superblock(&superblock, Copies::All, flushed)?;
         for (at, block) in blocks {
             fs.cache.insert(at, self.generation, block);
         }
-        let next =
-            Committed::after(superblock, self.root_tree, self.chunk_tree, self.roots.into_trees(), fs.cache.clone());
+        let trees = self.roots.into_trees();
+        let next = Committed::after(superblock.clone(), self.root_tree, self.chunk_tree, trees, fs.cache.clone());
+        let next = Arc::new(next);
+
+        let mut place = fs.log.place();
+        let mut waiting = fs.prepare_waiting_log(&mut place, &next)?;
+        let mut written = fs.volume.wait(nodes)?;
+        if let Some((_, Some(log))) = &waiting {
+            let nodes = fs.volume.submit(log.writes().collect())?;
+            log.ordered.iter().try_for_each(|extent| fs.wait_for(extent))?;
+            written = written.merge(fs.volume.wait(nodes)?);
+            log.enter_into(&mut superblock);
+        }
+        let flushed = fs.volume.flush(written)?;
+        fs.volume.write_superblock(&superblock, Copies::All, flushed)?;
+        let closed = waiting.take().map(|(closed, log)| {
+            if let Some(log) = log {
+                log.is_durable(fs, &mut place);
+            }
+            closed
+        });
         let previous = fs.publish(next);
         for (inode, nbytes) in inodes.iter().zip(self.nbytes) {
             let mut state = inode.write();
@@ -258,20 +297,35 @@ impl Commit {
             }
         }
         *fs.frozen.write() = None;
+        fs.log.commit_ended(&mut place);
+        drop(place);
+        // Those whose log is durable go on.
+        let closed = closed.filter(ClosedGroup::needs_commit);
         fs.reader.forget();
         fs.space.lock().drop_frozen_reservations();
         fs.space.pin(Arc::downgrade(&previous), self.freed);
         drop(previous);
         fs.space.unpin();
-        Ok(())
+        Ok(closed)
     }
 }
 
 /// A node's bytes where direct I/O can take them.
-fn aligned(block: &Block) -> SharedBuffer {
+pub(crate) fn aligned(block: &Block) -> SharedBuffer {
     let mut buffer = ubtrfs_volume::Buffer::for_reading(block.len());
     buffer.copy_from_slice(block);
     buffer.share()
+}
+
+/// What all nodes of the volume have in common.
+pub(crate) fn geometry(fs: &Filesystem, superblock: &Superblock) -> Geometry {
+    Geometry {
+        node_size: superblock.node_size,
+        sector_size: superblock.sector_size,
+        fsid: superblock.metadata_fsid(),
+        chunk_tree_uuid: fs.volume.chunk_tree_uuid(),
+        checksum: superblock.checksum,
+    }
 }
 
 /// Merges into the trees of one commit.

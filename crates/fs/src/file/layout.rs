@@ -12,6 +12,8 @@ use super::piece::{Mapped, Piece};
 pub(crate) struct Layout {
     /// Length and place of each piece, by its offset in the file.
     pieces: BTreeMap<u64, (u64, Piece)>,
+    /// Ranges (start and end) in which pieces are other than when they were last asked for; `None` if they never were.
+    changed: Option<BTreeMap<u64, u64>>,
 }
 
 impl Layout {
@@ -86,6 +88,7 @@ impl Layout {
         for start in touched {
             let Some((len, piece)) = self.pieces.remove(&start) else { continue };
             let whole = Mapped { start, len, piece };
+            self.note_changed(whole.start, whole.end());
             for outside in [0..range.start, range.end..u64::MAX] {
                 if let Some(kept) = whole.clone().clipped(&outside) {
                     self.pieces.insert(kept.start, (kept.len, kept.piece));
@@ -112,7 +115,60 @@ impl Layout {
                 self.pieces.remove(&at);
             }
         }
+        self.note_changed(new.start, new.end());
         self.pieces.insert(new.start, (new.len, new.piece));
+    }
+
+    /// Notes that the pieces in a range have to be told anew.
+    pub(crate) fn note_changed(&mut self, start: u64, end: u64) {
+        let Some(changed) = &mut self.changed else { return };
+        if start >= end {
+            return;
+        }
+        let (mut from, mut to) = (start, end);
+        while let Some((&before, &stop)) = changed.range(..=to).next_back()
+            && stop >= from
+        {
+            changed.remove(&before);
+            (from, to) = (from.min(before), to.max(stop));
+        }
+        changed.insert(from, to);
+    }
+
+    /// Ranges (start and end) in which pieces are other than at the last call, whole pieces each; at first, all there are.
+    pub(crate) fn take_changed(&mut self) -> Vec<(u64, u64)> {
+        match self.changed.replace(BTreeMap::new()) {
+            Some(changed) => changed.into_iter().map(|(start, end)| self.whole_pieces(start, end)).collect(),
+            None => self.iter().map(|(start, len, _)| (start, start.saturating_add(len))).collect(),
+        }
+    }
+
+    /// Whether [`Self::take_changed`] would return nothing that it has not returned before.
+    pub(crate) fn is_unchanged(&self) -> bool {
+        self.changed.as_ref().map_or(self.pieces.is_empty(), BTreeMap::is_empty)
+    }
+
+    /// Begins anew: the next [`Self::take_changed`] returns all there is.
+    pub(crate) fn forget_changed(&mut self) {
+        self.changed = None;
+    }
+
+    /// The pieces that start in a range, in order.
+    pub(crate) fn pieces_in(&self, start: u64, end: u64) -> impl Iterator<Item = Mapped> + '_ {
+        let pieces = self.pieces.range(start..end);
+        pieces.map(|(&start, (len, piece))| Mapped { start, len: *len, piece: piece.clone() })
+    }
+
+    /// A range, extended to the bounds of the pieces that reach out of it.
+    fn whole_pieces(&self, start: u64, end: u64) -> (u64, u64) {
+        let reaching = |at: u64| {
+            let (&from, (len, _)) = self.pieces.range(..at).next_back()?;
+            let to = from.saturating_add(*len);
+            (to > at).then_some((from, to))
+        };
+        let from = reaching(start).map_or(start, |(from, _)| from);
+        let to = reaching(end).map_or(end, |(_, to)| to);
+        (from, to)
     }
 }
 
@@ -144,6 +200,27 @@ mod tests {
                 (5 * SECTOR, 5 * SECTOR, at(1 << 20, 5 * SECTOR)),
             ]
         );
+    }
+
+    #[test]
+    fn what_changed_covers_whole_pieces_old_and_new() {
+        let mut layout = Layout::default();
+        layout.replace(0, 10 * SECTOR, at(1 << 20, 0));
+        assert_eq!(layout.take_changed(), [(0, 10 * SECTOR)]);
+        assert!(layout.is_unchanged() && layout.take_changed().is_empty());
+        // The piece around the change was told of as one.
+        layout.replace(4 * SECTOR, SECTOR, at(2 << 20, 0));
+        assert_eq!(layout.take_changed(), [(0, 10 * SECTOR)]);
+        layout.replace(4 * SECTOR, SECTOR, at(3 << 20, 0));
+        layout.replace(20 * SECTOR, SECTOR, at(4 << 20, 0));
+        assert_eq!(layout.take_changed(), [(4 * SECTOR, 5 * SECTOR), (20 * SECTOR, 21 * SECTOR)]);
+        // What goes on where another piece ends is one piece with it.
+        layout.replace(21 * SECTOR, SECTOR, at(4 << 20, SECTOR));
+        assert_eq!(layout.take_changed(), [(20 * SECTOR, 22 * SECTOR)]);
+        layout.note_changed(21 * SECTOR, 30 * SECTOR);
+        assert_eq!(layout.take_changed(), [(20 * SECTOR, 30 * SECTOR)]);
+        layout.forget_changed();
+        assert_eq!(layout.take_changed().len(), 4);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{DirIndex, Generation, Ino, Key, name_hash};
 
+use super::Logged;
 use crate::file::layout::Layout;
 
 /// Bytes of an entry beside its name.
@@ -24,16 +25,20 @@ pub(crate) struct Target {
 
 /// What happened to a name of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EntryEdit {
-    Put { index: DirIndex, target: Target },
-    Remove,
+pub(crate) struct EntryChange {
+    /// What it led to before the transaction.
+    pub(crate) base: Option<Target>,
+    /// Its number and what it leads to now.
+    pub(crate) now: Option<(DirIndex, Target)>,
 }
 
 /// What happened to a name of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RefEdit {
-    Add(DirIndex),
-    Remove,
+pub(crate) struct RefChange {
+    /// Its number in the directory before the transaction, if the inode had the name then.
+    pub(crate) base: Option<DirIndex>,
+    /// Its number now, if the inode has the name.
+    pub(crate) now: Option<DirIndex>,
 }
 
 /// What happened to an inode's orphan item.
@@ -51,9 +56,9 @@ pub(crate) struct InodeBatch {
     /// The transaction; 0 while there is nothing in the batch.
     pub(crate) generation: Generation,
     /// Names of the inode.
-    pub(crate) refs: BTreeMap<(Ino, Name), RefEdit>,
+    pub(crate) refs: BTreeMap<(Ino, Name), RefChange>,
     /// Entries of the directory, by name …
-    pub(crate) entries: HashMap<Name, EntryEdit>,
+    pub(crate) entries: HashMap<Name, EntryChange>,
     /// … and by number: `None` is a number that is no longer used.
     pub(crate) entry_numbers: BTreeMap<DirIndex, Option<(Name, Target)>>,
     /// Bytes of new entries by the hash of their name: they share an item.
@@ -65,6 +70,8 @@ pub(crate) struct InodeBatch {
     pub(crate) orphan: OrphanEdit,
     /// All that the trees have of the inode goes.
     pub(crate) gone: bool,
+    /// What the transaction's log has of the inode, if anything.
+    pub(crate) logged: Option<Box<Logged>>,
 }
 
 impl InodeBatch {
@@ -73,10 +80,47 @@ impl InodeBatch {
         self.generation == Generation(0)
     }
 
+    /// The inode gets a name.
+    pub(crate) fn add_ref(&mut self, dir: Ino, name: Name, index: DirIndex) {
+        let change = self.refs.entry((dir, name)).or_insert(RefChange { base: None, now: None });
+        change.now = Some(index);
+        self.names_changed();
+    }
+
+    /// The inode loses a name, which had this number.
+    pub(crate) fn remove_ref(&mut self, dir: Ino, name: Name, index: DirIndex) {
+        let change = self.refs.entry((dir, name)).or_insert(RefChange { base: Some(index), now: None });
+        change.now = None;
+        self.names_changed();
+    }
+
+    fn names_changed(&mut self) {
+        if let Some(logged) = &mut self.logged {
+            logged.names_changed = true;
+        }
+    }
+
+    /// The inode gets an xattr or, with no value, loses one.
+    pub(crate) fn set_xattr(&mut self, name: Name, value: Option<Arc<[u8]>>) {
+        self.xattrs.insert(name, value);
+        if let Some(logged) = &mut self.logged {
+            logged.xattrs_changed = true;
+        }
+    }
+
+    fn entry_changed(&mut self, name: &Name) {
+        if let Some(logged) = self.logged.as_mut().filter(|logged| logged.is_whole()) {
+            logged.entries.push(name.clone());
+        }
+    }
+
+    /// The directory gets an entry.
     pub(crate) fn put_entry(&mut self, name: Name, index: DirIndex, target: Target) {
+        self.entry_changed(&name);
         self.entry_numbers.insert(index, Some((name.clone(), target)));
         let (hash, bytes) = (name_hash(&name), ENTRY_HEADER + name.len());
-        if !matches!(self.entries.insert(name, EntryEdit::Put { index, target }), Some(EntryEdit::Put { .. })) {
+        let change = self.entries.entry(name).or_insert(EntryChange { base: None, now: None });
+        if change.now.replace((index, target)).is_none() {
             *self.hash_bytes.entry(hash).or_default() += bytes;
         }
     }
@@ -86,10 +130,13 @@ impl InodeBatch {
         self.hash_bytes.get(&hash).copied().unwrap_or(0)
     }
 
-    pub(crate) fn remove_entry(&mut self, name: Name, index: DirIndex) {
+    /// The directory loses an entry.
+    pub(crate) fn remove_entry(&mut self, name: Name, index: DirIndex, target: Target) {
+        self.entry_changed(&name);
         self.entry_numbers.insert(index, None);
         let (hash, bytes) = (name_hash(&name), ENTRY_HEADER + name.len());
-        if matches!(self.entries.insert(name, EntryEdit::Remove), Some(EntryEdit::Put { .. }))
+        let change = self.entries.entry(name).or_insert(EntryChange { base: Some(target), now: None });
+        if change.now.take().is_some()
             && let Some(sum) = self.hash_bytes.get_mut(&hash)
         {
             *sum = sum.saturating_sub(bytes);

@@ -2,14 +2,16 @@
 
 mod batch;
 mod load;
+mod logged;
 mod state;
 mod table;
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use ubtrfs_format::{Ino, TreeId};
 
-pub(crate) use batch::{EntryEdit, InodeBatch, Name, OrphanEdit, RefEdit, Target};
+pub(crate) use batch::{EntryChange, InodeBatch, Name, OrphanEdit, RefChange, Target};
 pub(crate) use load::load_inode;
+pub(crate) use logged::Logged;
 pub(crate) use state::{Frozen, InodeState, OrderedExtent};
 pub(crate) use table::InodeTable;
 

@@ -9,7 +9,7 @@ use super::{check_name, check_real, now};
 use crate::error::{Errno, Result};
 use crate::file::piece::{InlinePiece, Piece};
 use crate::filesystem::Filesystem;
-use crate::inode::{Inode, InodeId, InodeState, Name, OrphanEdit, RefEdit, Target};
+use crate::inode::{Inode, InodeId, InodeState, Name, OrphanEdit, Target};
 use crate::space::Demand;
 use crate::transaction::Transaction;
 
@@ -55,7 +55,7 @@ impl Filesystem {
             parent_state.join(&parent, &transaction);
             self.be_born(&child, new, &transaction);
             let name: Name = name.into();
-            child.write().pending.refs.insert((dir.ino, name.clone()), RefEdit::Add(index));
+            child.write().pending.add_ref(dir.ino, name.clone(), index);
             add_entry(&mut parent_state, name, index, inode_target(id, file_type), time);
         }
         self.inodes.reference(id);
@@ -134,7 +134,7 @@ impl Filesystem {
         state.item.generation = transaction.generation;
         for (name, value) in &new.xattrs {
             state.no_xattrs = false;
-            state.pending.xattrs.insert(name.as_slice().into(), Some(value.as_slice().into()));
+            state.pending.set_xattr(name.as_slice().into(), Some(value.as_slice().into()));
         }
         if !new.symlink_target.is_empty() {
             let target = InlinePiece::plain(new.symlink_target.as_slice().into(), transaction.generation);
@@ -201,10 +201,10 @@ pub(crate) fn add_entry(dir: &mut InodeState, name: Name, index: DirIndex, targe
 }
 
 /// Removes an entry from a directory that has joined the transaction.
-pub(crate) fn remove_entry(dir: &mut InodeState, name: Name, index: DirIndex, time: Timespec) {
+pub(crate) fn remove_entry(dir: &mut InodeState, name: Name, index: DirIndex, target: Target, time: Timespec) {
     dir.item.size = dir.item.size.saturating_sub(2 * name.len() as u64);
     touch_dir(dir, time);
-    dir.pending.remove_entry(name, index);
+    dir.pending.remove_entry(name, index, target);
 }
 
 fn touch_dir(dir: &mut InodeState, time: Timespec) {
@@ -228,7 +228,7 @@ impl Filesystem {
     ) {
         let child = Arc::new(Inode::new(id, self.new_state(parent, new, now())));
         self.be_born(&child, new, transaction);
-        child.write().pending.refs.insert((dir.ino, name.clone()), RefEdit::Add(index));
+        child.write().pending.add_ref(dir.ino, name.clone(), index);
         self.inodes.insert(child);
     }
 }

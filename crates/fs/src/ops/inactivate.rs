@@ -50,10 +50,15 @@ impl Filesystem {
         drop(state.dirty.take());
         let reserved = std::mem::take(&mut state.reserved);
         let unheard_of = !state.committed && state.frozen.is_none();
+        // What was lost by name stays known: the log may have to tell.
+        let InodeBatch { refs, entries, logged, .. } = std::mem::take(&mut state.pending);
         state.pending = InodeBatch {
             generation: transaction.generation,
             gone: true,
             orphan: OrphanEdit::Remove,
+            refs,
+            entries,
+            logged,
             ..InodeBatch::default()
         };
         drop(state);

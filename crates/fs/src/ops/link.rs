@@ -9,7 +9,7 @@ use super::{LockedInodes, check_name, now};
 use crate::dir::{EMPTY_SUBVOLUME_INO, resolve};
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
-use crate::inode::{Inode, InodeId, InodeState, Name, OrphanEdit, RefEdit, Target};
+use crate::inode::{Inode, InodeId, InodeState, Name, OrphanEdit, Target};
 use crate::space::Demand;
 
 /// The most names that an inode may have.
@@ -89,6 +89,7 @@ impl Filesystem {
         state.item.ctime = time;
         state.item.sequence = state.item.sequence.wrapping_add(1);
         add_entry(locked.get_mut(dir), name, index, target, time);
+        locked.note_renamed(&transaction);
         Ok(())
     }
 
@@ -108,7 +109,7 @@ impl Filesystem {
         // Names removed since are counted still: a name too many is refused rather than one too few.
         let batches = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
         for batch in batches.into_iter().flatten() {
-            let added = batch.refs.iter().filter(|((parent, _), edit)| *parent == dir.ino && **edit != RefEdit::Remove);
+            let added = batch.refs.iter().filter(|((parent, _), change)| *parent == dir.ino && change.now.is_some());
             bytes += added.map(|((_, name), _)| HEADER + name.len()).sum::<usize>();
         }
         let most = max_item_size(committed.superblock.node_size as usize);
@@ -147,11 +148,12 @@ impl Filesystem {
                 let name: Name = name.into();
                 let transaction = self.gate.enter();
                 locked.join(&transaction);
-                drop_name(locked.get_mut(id), dir, name.clone(), directory);
+                drop_name(locked.get_mut(id), dir, name.clone(), index, directory);
                 let state = locked.get_mut(id);
                 state.item.ctime = time;
                 state.item.sequence = state.item.sequence.wrapping_add(1);
-                remove_entry(locked.get_mut(dir), name, index, time);
+                remove_entry(locked.get_mut(dir), name, index, named.target, time);
+                locked.note_renamed(&transaction);
             }
             self.inactivate_if_unused(&named.inode);
             return Ok(());
@@ -177,7 +179,7 @@ pub(crate) fn check_removable(named: &Named, directory: bool) -> Result<()> {
 
 /// Notes a new name in an inode that has joined the transaction.
 pub(crate) fn add_name(state: &mut InodeState, dir: InodeId, name: Name, index: DirIndex) {
-    state.pending.refs.insert((dir.ino, name), RefEdit::Add(index));
+    state.pending.add_ref(dir.ino, name, index);
     if state.item.nlink == 0 {
         state.pending.orphan = OrphanEdit::Remove;
     }
@@ -186,8 +188,8 @@ pub(crate) fn add_name(state: &mut InodeState, dir: InodeId, name: Name, index: 
 
 /// Notes in an inode that has joined the transaction that it lost a name; with the last one (a directory has but one) it
 /// becomes an orphan.
-pub(crate) fn drop_name(state: &mut InodeState, dir: InodeId, name: Name, directory: bool) {
-    state.pending.refs.insert((dir.ino, name), RefEdit::Remove);
+pub(crate) fn drop_name(state: &mut InodeState, dir: InodeId, name: Name, index: DirIndex, directory: bool) {
+    state.pending.remove_ref(dir.ino, name, index);
     state.item.nlink = if directory { 0 } else { state.item.nlink.saturating_sub(1) };
     if state.item.nlink == 0 {
         state.pending.orphan = OrphanEdit::Add;

@@ -43,4 +43,16 @@ impl<'a> LockedInodes<'a> {
             state.join(inode, transaction);
         }
     }
+
+    /// Puts those whose names changed after the transaction's log had them on its list: the log has to follow.
+    pub(crate) fn note_renamed(&mut self, transaction: &Transaction) {
+        for (inode, state) in &mut self.guards {
+            if let Some(logged) = &mut state.pending.logged
+                && logged.names_changed
+                && !std::mem::replace(&mut logged.listed, true)
+            {
+                transaction.add_renamed((*inode).clone());
+            }
+        }
+    }
 }

@@ -10,7 +10,6 @@ mod read;
 mod rename;
 mod resize;
 mod statfs;
-mod sync;
 mod write;
 mod writeout;
 mod xattr;

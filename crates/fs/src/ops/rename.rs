@@ -10,7 +10,7 @@ use super::link::{Named, add_name, drop_name, name_demand};
 use super::{LockedInodes, check_name, now};
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
-use crate::inode::{Inode, InodeId, InodeState, Name, RefEdit};
+use crate::inode::{Inode, InodeId, InodeState, Name};
 use crate::space::Demand;
 
 /// How a rename treats its target and its source.
@@ -202,16 +202,16 @@ impl Filesystem {
         let (name, new_name): (Name, Name) = (from.name.into(), to.name.into());
         let transaction = self.gate.enter();
         locked.join(&transaction);
-        remove_entry(locked.get_mut(dir), name.clone(), old_index, time);
+        remove_entry(locked.get_mut(dir), name.clone(), old_index, source.target, time);
         if let (Some(target), Some(index)) = (target, target_index) {
-            remove_entry(locked.get_mut(new_dir), new_name.clone(), index, time);
+            remove_entry(locked.get_mut(new_dir), new_name.clone(), index, target.target, time);
             let state = locked.get_mut(target.inode.id);
             if flags.exchange {
                 let back = back_index.unwrap_or(DirIndex::FIRST);
-                move_name(state, new_dir, new_name.clone(), dir, name.clone(), back);
+                move_name(state, (new_dir, new_name.clone(), index), (dir, name.clone(), back));
             } else {
                 let is_dir = state.is_dir();
-                drop_name(state, new_dir, new_name.clone(), is_dir);
+                drop_name(state, new_dir, new_name.clone(), index, is_dir);
             }
             state.item.ctime = time;
             state.item.sequence = state.item.sequence.wrapping_add(1);
@@ -220,7 +220,7 @@ impl Filesystem {
             }
         }
         let state = locked.get_mut(id);
-        move_name(state, dir, name.clone(), new_dir, new_name.clone(), new_index);
+        move_name(state, (dir, name.clone(), old_index), (new_dir, new_name.clone(), new_index));
         state.item.ctime = time;
         state.item.sequence = state.item.sequence.wrapping_add(1);
         add_entry(locked.get_mut(new_dir), new_name, new_index, source.target, time);
@@ -231,14 +231,18 @@ impl Filesystem {
             self.add_whiteout(whiteout, dir, &name, index, &new, locked.get(dir), &transaction);
             add_entry(locked.get_mut(dir), name, index, inode_target(whiteout, FileType::CharDevice), time);
         }
+        locked.note_renamed(&transaction);
         Ok(true)
     }
 }
 
+/// A name of an inode: directory, name, number.
+type NameAt = (InodeId, Name, DirIndex);
+
 /// Notes in an inode that has joined the transaction that one of its names became another.
-fn move_name(state: &mut InodeState, dir: InodeId, name: Name, new_dir: InodeId, new_name: Name, index: DirIndex) {
+fn move_name(state: &mut InodeState, (dir, name, index): NameAt, (new_dir, new_name, new_index): NameAt) {
     let nlink = state.item.nlink;
-    state.pending.refs.insert((dir.ino, name), RefEdit::Remove);
-    add_name(state, new_dir, new_name, index);
+    state.pending.remove_ref(dir.ino, name, index);
+    add_name(state, new_dir, new_name, new_index);
     state.item.nlink = nlink;
 }

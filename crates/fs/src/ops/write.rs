@@ -130,7 +130,7 @@ impl Filesystem {
         if state.pending.generation != transaction.generation {
             return Ok(());
         }
-        let result = self.write_out_pending(inode, state, &transaction);
+        let result = self.write_out_pending(inode, state, &transaction, false);
         if let Err(error) = &result {
             // Data that was taken out of memory is lost: nothing after it may become durable.
             self.abort(error);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ubtrfs_format::Logical;
-use ubtrfs_format::items::Compression;
+use ubtrfs_format::items::{Compression, InodeFlags, InodeItem};
 use ubtrfs_volume::{SharedBuffer, Write};
 
 use super::read::FileMap;
@@ -11,7 +11,7 @@ use super::resize::allocated;
 use crate::error::{Errno, Error, Result};
 use crate::file::dirty::{DirtyData, DirtyRun};
 use crate::file::layout::Layout;
-use crate::file::piece::{ExtentPiece, InlinePiece, Piece};
+use crate::file::piece::{ExtentPiece, InlinePiece, Mapped, Piece};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeState, OrderedExtent};
 use crate::transaction::{NewExtent, Transaction};
@@ -31,17 +31,24 @@ struct Placed {
 }
 
 impl Filesystem {
-    /// Writes out what is dirty in the open transaction, which the inode has joined; the gate is held.
+    /// Writes out what is dirty in the open transaction, which the inode has joined; the gate is held. A small file goes
+    /// into metadata only where it is `complete`: asked to be durable as it is.
     pub(crate) fn write_out_pending(
         &self,
         inode: &Arc<Inode>,
         state: &mut InodeState,
         transaction: &Transaction,
+        complete: bool,
     ) -> Result<()> {
         let mut dirty = state.dirty.take();
+        let inline = complete && self.is_for_metadata(&dirty, &state.item);
         while let Some(run) = dirty.take_run(MAX_EXTENT) {
             let len = run.len();
-            let placed = self.place(run, state, transaction)?;
+            let placed = if inline {
+                vec![self.place_inline(&run, state.item.size, transaction)]
+            } else {
+                self.place(run, state, transaction)?
+            };
             state.reserved -= len;
             self.unreserve_data(len);
             for part in placed {
@@ -49,8 +56,9 @@ impl Filesystem {
                 let committed = self.committed();
                 let map = FileMap::new(&committed, inode.id, state)?;
                 let before: u64 = map.with_stack(state, |stack| stack.resolve(range))?.iter().map(allocated).sum();
-                state.item.nbytes = state.item.nbytes.saturating_add(part.len).saturating_sub(before);
-                state.pending.layout.replace(part.offset, part.len, part.piece);
+                let mapped = Mapped { start: part.offset, len: part.len, piece: part.piece };
+                state.item.nbytes = state.item.nbytes.saturating_add(allocated(&mapped)).saturating_sub(before);
+                state.pending.layout.replace(mapped.start, mapped.len, mapped.piece);
                 state.ordered.extend(part.ordered);
             }
         }
@@ -94,21 +102,11 @@ impl Filesystem {
         size: u64,
         transaction: &Transaction,
     ) -> Result<()> {
-        let sector = u64::from(self.volume.sector_size());
-        let only_sector = {
-            let mut ranges = dirty.ranges();
-            ranges.next() == Some((0, sector)) && ranges.next().is_none()
-        };
-        let inline = size > 0
-            && size <= self.largest_inline()
-            && only_sector
-            && state.item.flags & ubtrfs_format::items::InodeFlags::PREALLOC == 0;
+        let inline = self.is_for_metadata(dirty, &InodeItem { size, ..state.item });
         while let Some(run) = dirty.take_run(MAX_EXTENT) {
             let len = run.len();
             let placed = if inline {
-                let data = Arc::from(&run.buffers[0][..size as usize]);
-                let piece = Piece::Inline(InlinePiece::plain(data, transaction.generation));
-                vec![Placed { offset: 0, len: sector, piece, ordered: None }]
+                vec![self.place_inline(&run, size, transaction)]
             } else {
                 self.place(run, state, transaction)?
             };
@@ -119,6 +117,21 @@ impl Filesystem {
             }
         }
         Ok(())
+    }
+
+    /// Whether the content of a file, all of it dirty, is small enough to be kept within metadata.
+    fn is_for_metadata(&self, dirty: &DirtyData, item: &InodeItem) -> bool {
+        let mut ranges = dirty.ranges();
+        let only_sector = ranges.next() == Some((0, u64::from(self.volume.sector_size()))) && ranges.next().is_none();
+        let prealloc = item.flags & InodeFlags::PREALLOC != 0;
+        only_sector && item.size > 0 && item.size <= self.largest_inline() && !prealloc
+    }
+
+    /// The only sector of a file of `size` bytes as content of its metadata.
+    fn place_inline(&self, run: &DirtyRun, size: u64, transaction: &Transaction) -> Placed {
+        let data = Arc::from(&run.buffers[0][..size as usize]);
+        let piece = Piece::Inline(InlinePiece::plain(data, transaction.generation));
+        Placed { offset: 0, len: run.len(), piece, ordered: None }
     }
 
     /// Finds places for a run and starts its writes.
@@ -143,7 +156,7 @@ impl Filesystem {
                 }
                 sums
             });
-            transaction.add_extent(start, NewExtent { length: len, sums });
+            transaction.add_extent(start, NewExtent { length: len, sums, logged: false });
             let mut at = start;
             let writes = data
                 .iter()

@@ -143,7 +143,7 @@ impl Filesystem {
         if value.is_some() {
             state.no_xattrs = false;
         }
-        state.pending.xattrs.insert(name.into(), value.map(Into::into));
+        state.pending.set_xattr(name.into(), value.map(Into::into));
         Ok(())
     }
 

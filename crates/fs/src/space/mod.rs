@@ -122,6 +122,17 @@ impl Space {
         self.inner.lock().allocate_node(system, known_only)
     }
 
+    /// Space for a node of the log: only where no commit may need it, and in a chunk that the last commit knows.
+    pub(crate) fn allocate_log_node(&self) -> Option<Logical> {
+        let mut inner = self.inner.lock();
+        if inner.spare_metadata() < inner.node_size { None } else { inner.allocate_node(false, true) }
+    }
+
+    /// Whether an address lies in a chunk that the last commit does not know.
+    pub(crate) fn is_in_new_chunk(&self, address: Logical) -> bool {
+        self.inner.lock().group_of(address).is_none_or(|group| group.new)
+    }
+
     /// Gives back space that was allocated and that no tree or superblock ever named.
     pub(crate) fn give_back(&self, start: Logical, len: u64) {
         self.inner.lock().make_available(start, len);

@@ -93,6 +93,16 @@ impl SpaceInner {
         Ok(())
     }
 
+    /// Bytes of metadata space that neither commits nor deletions may need.
+    pub(crate) fn spare_metadata(&self) -> u64 {
+        let mut need = self.metadata_need(self.reserved.pending) + self.metadata_need(self.reserved.frozen);
+        need += self.deletion_reserve();
+        if self.mixed {
+            need += self.reserved.data;
+        }
+        self.available(BlockGroupFlags::METADATA).saturating_sub(need)
+    }
+
     /// Whether the commit that begins may need more metadata space than there is.
     pub(crate) fn is_metadata_short(&self) -> bool {
         self.metadata_need(self.reserved.frozen) + self.deletion_reserve() > self.available(BlockGroupFlags::METADATA)

@@ -1,0 +1,394 @@
+//! Who has to be in the log with what is asked for.
+//!
+//! Each inode in the log is there with all names that it has and with word of those that it lost since the commit below.
+//! For that to be recovered without loss, others have to be in the log too:
+//! - directories that are new, up to one that the commit has;
+//! - whoever had, at the commit, a name that an inode in the log has now: it must not vanish with that name;
+//! - whoever has now a name that an inode in the log lost: the name must not vanish;
+//! - whoever left a directory whose end the log tells.
+//!
+//! Inodes are looked at one by one, each under its own lock. One whose names change after it was looked at is put on the
+//! transaction's list; once the list is found empty, all names in the log are those of that moment.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ubtrfs_format::items::FileType;
+use ubtrfs_format::{DirIndex, Incompat, Ino, ItemType, Key, TreeId};
+use ubtrfs_tree::{EditBatch, Snapshot};
+
+use super::items::exists_item;
+use super::queue::{Group, Place, Stop};
+use super::reason::Reason;
+use crate::committed::Committed;
+use crate::filesystem::Filesystem;
+use crate::inode::{EntryChange, Inode, InodeId, InodeState, Logged, Name, OrderedExtent, RefChange, Target};
+use crate::name_items::NameItems;
+use crate::transaction::Transaction;
+
+pub(super) type Result<T> = std::result::Result<T, Stop>;
+
+impl<E: Into<crate::error::Error>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        let error = error.into();
+        tracing::warn!("a log can't be gathered: {error}");
+        Self::Commit(Reason::Unreadable)
+    }
+}
+
+/// Inodes beside those asked for that one write of the log may take in.
+const MOST_INODES: usize = 10_000;
+/// Rounds in which names that changed meanwhile are gathered again.
+const MOST_ROUNDS: usize = 100;
+
+/// How much of an inode has to be in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Want {
+    /// Content, attributes, entries.
+    Whole,
+    /// That it exists, and its names.
+    Names,
+}
+
+/// What a write of the log adds to it.
+pub(super) struct Gathered {
+    /// Edits of the log trees, by subvolume.
+    pub(super) edits: BTreeMap<TreeId, EditBatch>,
+    /// Data that the log leads to and that may be on its way yet.
+    pub(super) ordered: Vec<Arc<OrderedExtent>>,
+}
+
+pub(super) struct Gatherer<'a> {
+    pub(super) fs: &'a Filesystem,
+    /// The commit that the log follows.
+    pub(super) base: &'a Arc<Committed>,
+    pub(super) transaction: &'a Arc<Transaction>,
+    pub(super) gathered: Gathered,
+    group: &'a Arc<Group>,
+    place: &'a mut Place,
+    trees: BTreeMap<TreeId, Snapshot>,
+    work: VecDeque<(Arc<Inode>, Want)>,
+    taken_in: usize,
+}
+
+/// A name that came or went, and whether the item that it stood in tells that it went.
+struct NameFact {
+    parent: Ino,
+    name: Name,
+    change: RefChange,
+    told: bool,
+}
+
+/// What looking at an inode brought up.
+#[derive(Default)]
+struct Facts {
+    names: Vec<NameFact>,
+    /// Entries of a directory that were logged, or whose loss was.
+    entries: Vec<EntryChange>,
+    /// The directory is gone: only those matter who left it.
+    gone: bool,
+}
+
+/// Whether the commit below the open transaction has the inode.
+pub(super) fn is_known(state: &InodeState) -> bool {
+    state.committed || state.frozen.as_ref().is_some_and(|frozen| !frozen.batch.gone)
+}
+
+impl<'a> Gatherer<'a> {
+    pub(super) fn new(
+        fs: &'a Filesystem,
+        base: &'a Arc<Committed>,
+        transaction: &'a Arc<Transaction>,
+        group: &'a Arc<Group>,
+        place: &'a mut Place,
+    ) -> Self {
+        Self {
+            fs,
+            base,
+            transaction,
+            gathered: Gathered { edits: BTreeMap::new(), ordered: Vec::new() },
+            group,
+            place,
+            trees: BTreeMap::new(),
+            work: VecDeque::new(),
+            taken_in: 0,
+        }
+    }
+
+    /// Gathers what makes `inodes` durable.
+    pub(super) fn gather(mut self, inodes: &[Arc<Inode>]) -> Result<Gathered> {
+        self.work.extend(inodes.iter().map(|inode| (inode.clone(), Want::Whole)));
+        for _ in 0..MOST_ROUNDS {
+            while let Some((inode, want)) = self.work.pop_front() {
+                self.look_at(&inode, want)?;
+            }
+            let renamed = self.transaction.take_renamed();
+            if renamed.is_empty() {
+                return Ok(self.gathered);
+            }
+            self.work.extend(renamed.into_iter().map(|inode| (inode, Want::Names)));
+        }
+        Err(Reason::BusyNames.into())
+    }
+
+    fn edits(&mut self, subvolume: TreeId) -> &mut EditBatch {
+        self.gathered.edits.entry(subvolume).or_default()
+    }
+
+    pub(super) fn put(&mut self, subvolume: TreeId, key: Key, item: Vec<u8>) {
+        self.edits(subvolume).put(key, item);
+    }
+
+    /// Clears the log of the items in a range, those included that were gathered just now.
+    pub(super) fn clear(&mut self, subvolume: TreeId, range: RangeInclusive<Key>) {
+        let edits = self.edits(subvolume);
+        let gathered: Vec<Key> = edits.range(range.clone()).map(|(key, _)| *key).collect();
+        for key in gathered {
+            edits.remove(&key);
+        }
+        edits.delete_range(range);
+    }
+
+    /// The tree that the commit below has for a subvolume.
+    pub(super) fn tree(&mut self, subvolume: TreeId) -> Result<Snapshot> {
+        if let Some(tree) = self.trees.get(&subvolume) {
+            return Ok(tree.clone());
+        }
+        let tree = self.base.tree(subvolume)?;
+        self.trees.insert(subvolume, tree.clone());
+        Ok(tree)
+    }
+
+    pub(super) fn count_searches(&self, searches: u64) {
+        self.fs.counters.log_searches.fetch_add(searches, Ordering::Relaxed);
+    }
+
+    fn look_at(&mut self, inode: &Arc<Inode>, want: Want) -> Result<()> {
+        let facts = {
+            let mut state = inode.write();
+            if state.pending.generation != self.transaction.generation {
+                // Nothing of it changed.
+                return Ok(());
+            }
+            if state.item.nlink == 0 || state.pending.gone {
+                self.nameless(inode.id, &mut state)?
+            } else {
+                self.named(inode, &mut state, want)?
+            }
+        };
+        for fact in &facts.names {
+            self.follow_name(inode.id, fact)?;
+        }
+        for change in facts.entries {
+            self.follow_entry(inode.id.subvolume, change, facts.gone)?;
+        }
+        Ok(())
+    }
+
+    fn take_in(&mut self) -> Result<()> {
+        self.taken_in += 1;
+        if self.taken_in > MOST_INODES { Err(Reason::ManyInodes.into()) } else { Ok(()) }
+    }
+
+    /// Gathers an inode that has names.
+    fn named(&mut self, inode: &Arc<Inode>, state: &mut InodeState, want: Want) -> Result<Facts> {
+        let id = inode.id;
+        let known = is_known(state);
+        let before = state.pending.logged.take().filter(|logged| !logged.nameless);
+        let first = before.is_none();
+        let mut logged = before.unwrap_or_else(|| Box::new(Logged::new(self.group.clone())));
+        if first {
+            state.pending.layout.forget_changed();
+        }
+        let whole = want == Want::Whole;
+        if !first && !whole && !logged.names_changed {
+            logged.listed = false;
+            state.pending.logged = Some(logged);
+            return Ok(Facts::default());
+        }
+        self.take_in()?;
+        let mut facts = Facts::default();
+        if first || logged.names_changed {
+            facts.names = self.names(id, state, known, first)?;
+        }
+        if first || (whole && logged.xattrs_changed) {
+            self.xattrs(id, state, known)?;
+            logged.xattrs_changed = false;
+        }
+        if whole {
+            facts.entries = self.whole(inode, state, &mut logged, known)?;
+        } else if first {
+            self.exists(id, state, known)?;
+        }
+        logged.names_changed = false;
+        logged.listed = false;
+        logged.group = self.group.clone();
+        state.pending.logged = Some(logged);
+        Ok(facts)
+    }
+
+    /// Items of the names that changed since the commit below.
+    fn names(&mut self, id: InodeId, state: &InodeState, known: bool, first: bool) -> Result<Vec<NameFact>> {
+        let refs = &state.pending.refs;
+        if known && state.is_dir() {
+            let parent = |now: bool| {
+                let found = refs.iter().find(|(_, change)| if now { change.now } else { change.base }.is_some());
+                found.map(|((parent, _), _)| *parent)
+            };
+            if parent(false) != parent(true) {
+                return Err(Reason::MovedDirectory.into());
+            }
+        }
+        let superblock = &self.base.superblock;
+        let (extended, node_size) =
+            (superblock.incompat.contains(Incompat::EXTENDED_IREF), superblock.node_size as usize);
+        let tree = if known && !refs.is_empty() { Some(self.tree(id.subvolume)?) } else { None };
+        let items = NameItems::after(id.ino, tree.as_ref(), refs, extended, node_size)?;
+        self.count_searches(items.searches);
+        if !first {
+            let key = |item_type, offset| Key::new(id.ino.0, item_type, offset);
+            self.clear(id.subvolume, key(ItemType::INODE_REF, 0)..=key(ItemType::INODE_EXTREF, u64::MAX));
+        }
+        for (key, item) in items.iter() {
+            if let Some(item) = item {
+                self.put(id.subvolume, key, item);
+            }
+        }
+        let fact = |((parent, name), change): (&(Ino, Name), &RefChange)| NameFact {
+            parent: *parent,
+            name: name.clone(),
+            change: *change,
+            told: items.tells_of(*parent, name),
+        };
+        Ok(refs.iter().map(fact).collect())
+    }
+
+    /// Gathers that an inode exists, and what recovery needs to know to leave the rest of it alone.
+    fn exists(&mut self, id: InodeId, state: &InodeState, known: bool) -> Result<()> {
+        let item = exists_item(state, known, self.transaction.generation);
+        self.put(id.subvolume, Key::new(id.ino.0, ItemType::INODE_ITEM, 0), item.to_bytes().to_vec());
+        match state.file_type() {
+            FileType::Symlink if !known => self.pieces(id, state, &[(0, u64::MAX)]),
+            FileType::Regular if known => self.committed_prealloc(id, state),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gathers that an inode without names lost those that the commit below has.
+    fn nameless(&mut self, id: InodeId, state: &mut InodeState) -> Result<Facts> {
+        let known = is_known(state);
+        let is_dir = state.is_dir();
+        let before = state.pending.logged.take();
+        if before.as_ref().is_some_and(|logged| logged.nameless && !logged.names_changed) {
+            state.pending.logged = before;
+            return Ok(Facts::default());
+        }
+        self.take_in()?;
+        if before.is_some_and(|logged| !logged.nameless) {
+            // Of a directory that is to be recovered in order to be removed, item and ranges stay.
+            let last = if known && is_dir { ItemType::INODE_EXTREF } else { ItemType(u8::MAX) };
+            let first = if known && is_dir { ItemType::INODE_REF } else { ItemType(0) };
+            let range = Key::new(id.ino.0, first, 0)..=Key::new(id.ino.0, last, u64::MAX);
+            self.clear(id.subvolume, range);
+        }
+        let item = state.item;
+        let nameless = Logged { whole: Some(item), nameless: true, ..Logged::new(self.group.clone()) };
+        state.pending.logged = Some(Box::new(nameless));
+        let fact = |((parent, name), change): (&(Ino, Name), &RefChange)| NameFact {
+            parent: *parent,
+            name: name.clone(),
+            change: *change,
+            told: false,
+        };
+        let names = state.pending.refs.iter().map(fact).collect();
+        let entries = if known && is_dir { state.pending.entries.values().copied().collect() } else { Vec::new() };
+        Ok(Facts { names, entries, gone: true })
+    }
+
+    /// Takes in whoever a name that came or went concerns.
+    fn follow_name(&mut self, id: InodeId, fact: &NameFact) -> Result<()> {
+        let Some(parent) = self.fs.inodes.get(InodeId::new(id.subvolume, fact.parent)) else { return Ok(()) };
+        let (entry, parent_known) = {
+            let state = parent.read();
+            let changed = state.pending.generation == self.transaction.generation;
+            let entry = state.pending.entries.get(&fact.name).copied().filter(|_| changed);
+            (entry, is_known(&state))
+        };
+        let other = |target: Option<Target>| target.filter(|target| target.location.objectid != id.ino.0);
+        if fact.change.now.is_some() {
+            if !parent_known {
+                self.work.push_back((parent, Want::Names));
+            }
+            self.pull(id.subvolume, other(entry.and_then(|entry| entry.base)))
+        } else {
+            if let Some(index) = fact.change.base.filter(|_| !fact.told && parent_known) {
+                self.removed_entry(&parent, index)?;
+            }
+            self.pull(id.subvolume, other(entry.and_then(|entry| entry.now).map(|(_, target)| target)))
+        }
+    }
+
+    /// Takes in the inodes that an entry led to and leads to.
+    fn follow_entry(&mut self, subvolume: TreeId, change: EntryChange, gone: bool) -> Result<()> {
+        let now = change.now.map(|(_, target)| target);
+        if let Some(before) = change.base.filter(|before| gone || now.is_none_or(|now| now.location != before.location))
+        {
+            if gone {
+                self.pull(subvolume, Some(before))?;
+            } else if let Some(inode) = self.inode_of(subvolume, before) {
+                self.work.push_back((inode, Want::Names));
+            }
+        }
+        if let Some(now) = now.filter(|_| !gone)
+            && let Some(inode) = self.inode_of(subvolume, now)
+        {
+            let is_new_dir = {
+                let state = inode.read();
+                state.is_dir() && !is_known(&state)
+            };
+            self.work.push_back((inode, if is_new_dir { Want::Whole } else { Want::Names }));
+        }
+        Ok(())
+    }
+
+    fn inode_of(&self, subvolume: TreeId, target: Target) -> Option<Arc<Inode>> {
+        if target.location.item_type != ItemType::INODE_ITEM {
+            return None;
+        }
+        self.fs.inodes.get(InodeId::new(subvolume, Ino(target.location.objectid)))
+    }
+
+    /// Takes in an inode that a name belongs to or belonged to. One that is gone is of no concern, unless it is a
+    /// directory that others left before its end.
+    fn pull(&mut self, subvolume: TreeId, target: Option<Target>) -> Result<()> {
+        let Some(inode) = target.and_then(|target| self.inode_of(subvolume, target)) else { return Ok(()) };
+        let concerns = {
+            let state = inode.read();
+            state.pending.generation == self.transaction.generation
+                && (state.item.nlink > 0 || (state.is_dir() && is_known(&state)))
+        };
+        if concerns {
+            self.work.push_back((inode, Want::Names));
+        }
+        Ok(())
+    }
+
+    /// Says that a directory that the commit below has no longer has an entry that it has there.
+    fn removed_entry(&mut self, dir: &Arc<Inode>, index: DirIndex) -> Result<()> {
+        let id = dir.id;
+        let Some((first, last)) = self.place.ranges.entry(id).or_default().insert(index.0) else { return Ok(()) };
+        let key = Key::new(id.ino.0, ItemType::DIR_LOG_INDEX, first);
+        self.put(id.subvolume, key, last.to_le_bytes().to_vec());
+        // The range counts only if the log has the directory.
+        let state = dir.read();
+        let is_there = state.pending.logged.as_ref().is_some_and(|logged| !logged.nameless);
+        if !is_there && self.place.holders.insert(id) {
+            let item = exists_item(&state, true, self.transaction.generation);
+            self.put(id.subvolume, Key::new(id.ino.0, ItemType::INODE_ITEM, 0), item.to_bytes().to_vec());
+            self.xattrs(id, &state, true)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,205 @@
+//! The items that the log has of one inode.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ubtrfs_format::items::{self, DirEntry, FileType, InodeFlags, InodeItem, encode_dir_entry};
+use ubtrfs_format::{Generation, ItemType, Key, Logical, leaf_data_size, name_hash, objectid};
+
+use super::gather::{Gatherer, Result};
+use super::reason::Reason;
+use crate::file::committed::Committed as CommittedPieces;
+use crate::file::piece::{ExtentPiece, Mapped, Piece};
+use crate::file::resolve::Stack;
+use crate::inode::{EntryChange, Inode, InodeId, InodeState, Logged};
+
+/// The item of an inode that is in the log only so that it exists. Of one that the commit below has, recovery takes
+/// nothing if the generation is 0, nor the size if that is 0.
+pub(super) fn exists_item(state: &InodeState, known: bool, generation: Generation) -> InodeItem {
+    let item = InodeItem { transid: generation, ..state.item };
+    // An inode without names would be passed over.
+    let item = InodeItem { nlink: item.nlink.max(1), ..item };
+    if known {
+        InodeItem { generation: Generation(0), size: 0, nbytes: 0, ..item }
+    } else if state.file_type() == FileType::Regular {
+        InodeItem { size: 0, nbytes: 0, ..item }
+    } else {
+        item
+    }
+}
+
+impl Gatherer<'_> {
+    /// All xattrs, in every case: recovery removes those of a logged inode that the log has not.
+    pub(super) fn xattrs(&mut self, id: InodeId, state: &InodeState, known: bool) -> Result<()> {
+        if state.no_xattrs {
+            return Ok(());
+        }
+        let range = Key::new(id.ino.0, ItemType::XATTR_ITEM, 0)..=Key::new(id.ino.0, ItemType::XATTR_ITEM, u64::MAX);
+        self.clear(id.subvolume, range.clone());
+        let mut xattrs: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+        if known {
+            self.count_searches(1);
+            for item in self.tree(id.subvolume)?.range(range) {
+                for entry in items::dir_entries(&item?) {
+                    let entry = entry?;
+                    xattrs.insert(entry.name.to_vec(), entry.value.to_vec());
+                }
+            }
+        }
+        for (name, value) in &state.pending.xattrs {
+            match value {
+                Some(value) => drop(xattrs.insert(name.to_vec(), value.to_vec())),
+                None => drop(xattrs.remove(&**name)),
+            }
+        }
+        let mut items: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        for (name, value) in &xattrs {
+            let entry = DirEntry {
+                location: Key::MIN,
+                transid: self.transaction.generation,
+                file_type: FileType::Xattr,
+                name,
+                value,
+            };
+            encode_dir_entry(items.entry(name_hash(name)).or_default(), &entry);
+        }
+        for (hash, item) in items {
+            self.put(id.subvolume, Key::new(id.ino.0, ItemType::XATTR_ITEM, hash), item);
+        }
+        Ok(())
+    }
+
+    /// Attributes and content of an inode, as far as the log has them not; of a directory, its entries that changed.
+    pub(super) fn whole(
+        &mut self,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        logged: &mut Logged,
+        known: bool,
+    ) -> Result<Vec<EntryChange>> {
+        let id = inode.id;
+        let mut entries = Vec::new();
+        match state.file_type() {
+            FileType::Regular => self.content(inode, state, logged, known)?,
+            FileType::Symlink if !logged.is_whole() && !known => self.pieces(id, state, &[(0, u64::MAX)])?,
+            FileType::Directory if logged.is_whole() => {
+                let changed = std::mem::take(&mut logged.entries);
+                entries.extend(changed.iter().filter_map(|name| state.pending.entries.get(name)));
+            }
+            FileType::Directory => entries.extend(state.pending.entries.values()),
+            _ => {}
+        }
+        if logged.whole != Some(state.item) {
+            let item = InodeItem { transid: self.transaction.generation, ..state.item };
+            self.put(id.subvolume, Key::new(id.ino.0, ItemType::INODE_ITEM, 0), item.to_bytes().to_vec());
+            logged.whole = Some(state.item);
+        }
+        Ok(entries)
+    }
+
+    /// The content of a regular file, where it changed since the log had it.
+    fn content(&mut self, inode: &Arc<Inode>, state: &mut InodeState, logged: &Logged, known: bool) -> Result<()> {
+        if !state.dirty.is_empty() {
+            let transaction = self.fs.gate.enter();
+            self.fs.write_out_for_log(inode, state, &transaction).map_err(super::queue::Stop::Error)?;
+        }
+        let on_their_way = state.ordered.iter().filter(|extent| extent.ticket.lock().is_some());
+        self.gathered.ordered.extend(on_their_way.cloned());
+        let sector = u64::from(self.fs.volume.sector_size());
+        let end = state.item.size.next_multiple_of(sector);
+        if let Some(before) = &logged.whole {
+            // What was behind the end, and so left out, may be before it now.
+            state.pending.layout.note_changed(before.size - before.size % sector, end);
+        }
+        let changed = state.pending.layout.take_changed();
+        let id = inode.id;
+        let key = |offset| Key::new(id.ino.0, ItemType::EXTENT_DATA, offset);
+        if logged.is_whole() {
+            for (from, to) in &changed {
+                self.clear(id.subvolume, key(*from)..=key(to - 1));
+            }
+        }
+        self.pieces(id, state, &changed)?;
+        if state.item.flags & InodeFlags::PREALLOC != 0 && known {
+            self.clear(id.subvolume, key(end)..=key(u64::MAX));
+            self.prealloc(id, state, end, true)?;
+        }
+        Ok(())
+    }
+
+    /// The pieces of the open transaction's layout that start in these ranges.
+    pub(super) fn pieces(&mut self, id: InodeId, state: &InodeState, ranges: &[(u64, u64)]) -> Result<()> {
+        let sector = u64::from(self.fs.volume.sector_size());
+        let end = state.item.size.next_multiple_of(sector);
+        for (from, to) in ranges {
+            for mapped in state.pending.layout.pieces_in(*from, *to) {
+                let mapped = match mapped.piece {
+                    Piece::Hole if mapped.start >= end => continue,
+                    Piece::Hole => Mapped { len: mapped.len.min(end - mapped.start), ..mapped },
+                    _ => mapped,
+                };
+                if let Piece::Extent(extent) = &mapped.piece {
+                    self.extent(id, extent)?;
+                }
+                self.put_piece(id, &mapped);
+            }
+        }
+        Ok(())
+    }
+
+    fn put_piece(&mut self, id: InodeId, mapped: &Mapped) {
+        let item = mapped.piece.to_item(mapped.len, self.transaction.generation);
+        self.put(id.subvolume, Key::new(id.ino.0, ItemType::EXTENT_DATA, mapped.start), item);
+    }
+
+    /// The checksums of an extent that no commit knows, unless the log has them.
+    fn extent(&mut self, id: InodeId, extent: &ExtentPiece) -> Result<()> {
+        if self.fs.space.is_in_new_chunk(extent.disk_bytenr) {
+            return Err(Reason::NewChunk.into());
+        }
+        let sum_size = self.fs.volume.checksum().size();
+        // As large as they may be so that two items fit a leaf. They always start at the same addresses, so that no two
+        // overlap.
+        let most = leaf_data_size(self.fs.volume.node_size() as usize) / 2 - ubtrfs_format::ITEM_HEADER_SIZE;
+        let most = most / sum_size * sum_size;
+        let mut extents = self.transaction.extents();
+        let Some(new) = extents.get_mut(&extent.disk_bytenr).filter(|new| !new.logged) else { return Ok(()) };
+        new.logged = true;
+        let sums = new.sums.clone().unwrap_or_default();
+        drop(extents);
+        let covered = (most / sum_size) as u64 * u64::from(self.fs.volume.sector_size());
+        let starts = (0..).map(|number: u64| Logical(extent.disk_bytenr.0 + number * covered));
+        for (part, start) in sums.chunks(most).zip(starts) {
+            let key = Key::new(objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM, start.0);
+            self.put(id.subvolume, key, part.to_vec());
+        }
+        Ok(())
+    }
+
+    /// Reserved space behind the end of a file as the commit below has it: recovery drops what the log has not.
+    pub(super) fn committed_prealloc(&mut self, id: InodeId, state: &InodeState) -> Result<()> {
+        if state.item.flags & InodeFlags::PREALLOC == 0 {
+            return Ok(());
+        }
+        self.count_searches(1);
+        let key = Key::new(id.ino.0, ItemType::INODE_ITEM, 0);
+        let Some(item) = self.tree(id.subvolume)?.get(&key)? else { return Ok(()) };
+        let sector = u64::from(self.fs.volume.sector_size());
+        let Some(end) = InodeItem::parse(&item)?.size.checked_next_multiple_of(sector) else { return Ok(()) };
+        self.prealloc(id, state, end, false)
+    }
+
+    /// Reserved space from `end` on: as it is now, or as the commit below has it.
+    fn prealloc(&mut self, id: InodeId, state: &InodeState, end: u64, now: bool) -> Result<()> {
+        self.count_searches(1);
+        let pieces = CommittedPieces::new(self.tree(id.subvolume)?, id.ino, self.fs.volume.sector_size());
+        let layers = if now { vec![&state.pending.layout] } else { Vec::new() };
+        for mapped in Stack::new(&layers, &pieces).pieces(end..u64::MAX) {
+            let mapped = mapped?;
+            if matches!(&mapped.piece, Piece::Extent(extent) if extent.prealloc) {
+                self.put_piece(id, &mapped);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,67 @@
+//! Why an fsync became a commit.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Why an fsync became a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Space that would be logged lies in a chunk that the last commit does not know.
+    NewChunk,
+    /// There is no space for log nodes that a commit may not need.
+    NoSpace,
+    /// A directory was moved to another one.
+    MovedDirectory,
+    /// Too many inodes have to be logged with it.
+    ManyInodes,
+    /// Names changed faster than they could be gathered.
+    BusyNames,
+    /// A log would not follow the last superblock's generation.
+    Generation,
+    /// Something could not be read.
+    Unreadable,
+    /// An earlier log write of the transaction was given up.
+    Abandoned,
+}
+
+impl Reason {
+    /// All reasons, in the order of their counters.
+    pub const ALL: [Self; 8] = [
+        Self::NewChunk,
+        Self::NoSpace,
+        Self::MovedDirectory,
+        Self::ManyInodes,
+        Self::BusyNames,
+        Self::Generation,
+        Self::Unreadable,
+        Self::Abandoned,
+    ];
+
+    /// A short name for tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NewChunk => "new_chunk",
+            Self::NoSpace => "no_space",
+            Self::MovedDirectory => "moved_directory",
+            Self::ManyInodes => "many_inodes",
+            Self::BusyNames => "busy_names",
+            Self::Generation => "generation",
+            Self::Unreadable => "unreadable",
+            Self::Abandoned => "abandoned",
+        }
+    }
+}
+
+/// How often each reason came up.
+#[derive(Debug, Default)]
+pub struct Fallbacks([AtomicU64; Reason::ALL.len()]);
+
+impl Fallbacks {
+    pub(crate) fn count(&self, reason: Reason) {
+        self.0[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Each reason with its count.
+    pub fn counts(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
+        Reason::ALL.iter().map(|reason| (*reason, self.0[*reason as usize].load(Ordering::Relaxed)))
+    }
+}

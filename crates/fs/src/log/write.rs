@@ -1,0 +1,148 @@
+//! Writing a group's log: gather, merge, write, publish.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ubtrfs_format::items::RootItem;
+use ubtrfs_format::{Generation, ItemType, Key, Logical, Superblock, TreeId};
+use ubtrfs_tree::{Block, DirtyNodes, EditBatch, Root, merge};
+use ubtrfs_volume::{Copies, Write};
+
+use super::gather::{Gathered, Gatherer};
+use super::nodes::LogNodes;
+use super::queue::{ClosedGroup, Place, Stop};
+use super::reason::Reason;
+use crate::commit::{aligned, geometry};
+use crate::committed::Committed;
+use crate::filesystem::Filesystem;
+use crate::inode::OrderedExtent;
+use crate::transaction::Transaction;
+
+/// A log that has been merged and whose nodes are to be written.
+pub(crate) struct Written {
+    blocks: Vec<(Logical, Block)>,
+    root: Root,
+    /// Nodes that are free once a superblock with this log is durable.
+    replaced: Vec<Logical>,
+    /// Data that the log leads to.
+    pub(crate) ordered: Vec<Arc<OrderedExtent>>,
+    generation: Generation,
+}
+
+impl Written {
+    /// The writes of its nodes.
+    pub(crate) fn writes(&self) -> impl Iterator<Item = Write> + '_ {
+        self.blocks.iter().map(|(at, block)| Write { at: *at, data: aligned(block) })
+    }
+
+    /// Makes a superblock lead to the log.
+    pub(crate) fn enter_into(&self, superblock: &mut Superblock) {
+        superblock.log_root = self.root.bytenr;
+        superblock.log_root_level = self.root.level;
+    }
+
+    /// The superblock with this log is durable.
+    pub(crate) fn is_durable(self, fs: &Filesystem, place: &mut Place) {
+        fs.counters.log_writes.fetch_add(1, Ordering::Relaxed);
+        let bytes: usize = self.blocks.iter().map(|(_, block)| block.len()).sum();
+        fs.counters.log_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        for (at, block) in self.blocks {
+            fs.cache.insert(at, self.generation, block);
+        }
+        place.spare.extend(self.replaced);
+    }
+}
+
+impl Filesystem {
+    /// Writes the log of a group.
+    pub(super) fn write_group(&self, place: &mut Place, closed: &ClosedGroup) -> Result<(), Stop> {
+        let base = self.committed();
+        let transaction = self.gate.current();
+        let Some(log) = self.prepare_log(place, closed, &base, &transaction)? else { return Ok(()) };
+        let failed = Stop::Error;
+        let nodes = self.volume.submit(log.writes().collect()).map_err(|error| failed(error.into()))?;
+        for extent in &log.ordered {
+            self.wait_for(extent).map_err(failed)?;
+        }
+        let written = self.volume.wait(nodes).map_err(|error| failed(error.into()))?;
+        let flushed = self.volume.flush(written).map_err(|error| failed(error.into()))?;
+        let mut superblock = base.superblock.clone();
+        log.enter_into(&mut superblock);
+        self.volume.write_superblock(&superblock, Copies::Primary, flushed).map_err(|error| failed(error.into()))?;
+        log.is_durable(self, place);
+        Ok(())
+    }
+
+    /// Gathers and merges the log of a group; `None` if the log has all of it already. `base` is the commit that the log
+    /// follows, and `transaction` the one after it.
+    pub(crate) fn prepare_log(
+        &self,
+        place: &mut Place,
+        closed: &ClosedGroup,
+        base: &Arc<Committed>,
+        transaction: &Arc<Transaction>,
+    ) -> Result<Option<Written>, Stop> {
+        if place.abandoned || !self.options.tree_log {
+            return Err(Reason::Abandoned.into());
+        }
+        if transaction.generation != base.generation.next() || place.generation != transaction.generation {
+            return Err(Reason::Generation.into());
+        }
+        let ClosedGroup { group, inodes, .. } = closed;
+        self.counters.log_requests.fetch_add(inodes.len() as u64, Ordering::Relaxed);
+        let gathered = Gatherer::new(self, base, transaction, group, place).gather(inodes)?;
+        if gathered.edits.is_empty() {
+            // What was asked for came into the log with another group, which may not be durable yet only if it failed.
+            return Ok(None);
+        }
+        self.merge_log(place, base, gathered).map(Some)
+    }
+
+    fn merge_log(&self, place: &mut Place, base: &Committed, gathered: Gathered) -> Result<Written, Stop> {
+        let generation = place.generation;
+        let mut dirty = DirtyNodes::new(generation, geometry(self, &base.superblock));
+        let (mut root, mut trees) = (place.root, place.trees.clone());
+        let mut nodes = LogNodes::new(self, place);
+        let merged = self.merge_trees(&mut root, &mut trees, &gathered.edits, &mut dirty, &mut nodes);
+        let (short, replaced) = (nodes.short, nodes.replaced);
+        let root = match merged {
+            Ok(root) => root,
+            Err(_) if short => return Err(Reason::NoSpace.into()),
+            Err(error) => return Err(error.into()),
+        };
+        (place.root, place.trees) = (Some(root), trees);
+        Ok(Written { blocks: dirty.into_sealed(), root, replaced, ordered: gathered.ordered, generation })
+    }
+
+    fn merge_trees(
+        &self,
+        root: &mut Option<Root>,
+        trees: &mut BTreeMap<TreeId, Root>,
+        edits: &BTreeMap<TreeId, EditBatch>,
+        dirty: &mut DirtyNodes,
+        nodes: &mut LogNodes<'_>,
+    ) -> ubtrfs_tree::Result<Root> {
+        let mut merge_one = |before: Option<Root>, edits: &EditBatch| {
+            merge(&self.cache, before, TreeId::LOG, edits, dirty, nodes, Generation(0), &mut |_, _| {})
+        };
+        let mut root_edits = EditBatch::new();
+        for (subvolume, edits) in edits {
+            let tree = merge_one(trees.get(subvolume).copied(), edits)?;
+            trees.insert(*subvolume, tree);
+            root_edits.put(Key::new(TreeId::LOG.0, ItemType::ROOT_ITEM, subvolume.0), root_item(&tree).to_bytes());
+        }
+        merge_one(root.take(), &root_edits)
+    }
+}
+
+/// The item that leads to a subvolume's log tree: little of it counts.
+fn root_item(root: &Root) -> RootItem {
+    RootItem {
+        generation: root.generation,
+        generation_v2: root.generation,
+        bytenr: root.bytenr,
+        level: root.level,
+        ..RootItem::default()
+    }
+}

@@ -1,0 +1,143 @@
+//! The items in which an inode's names stand.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use ubtrfs_format::items::{self, ExtRef, InodeRef, encode_extref, encode_inode_ref};
+use ubtrfs_format::{DirIndex, Ino, ItemType, Key, extref_hash, max_item_size};
+use ubtrfs_tree::Snapshot;
+
+use crate::error::Result;
+use crate::inode::{Name, RefChange};
+
+/// Bytes of a name's number and length in an `INODE_REF`.
+const REF_HEADER: usize = 10;
+
+/// A name as an item has it.
+struct Listed {
+    parent: Ino,
+    index: DirIndex,
+    name: Vec<u8>,
+}
+
+/// The reference items of one inode that changes of its names touch, each whole.
+pub(crate) struct NameItems<'a> {
+    ino: Ino,
+    /// The inode's tree before the changes, if it is in one.
+    tree: Option<&'a Snapshot>,
+    items: BTreeMap<Key, Vec<Listed>>,
+    /// Items that were looked for in the tree.
+    pub(crate) searches: u64,
+}
+
+impl<'a> NameItems<'a> {
+    /// The items after `changes`. A name stands in the `INODE_REF` of its directory while that has room, else in an
+    /// `INODE_EXTREF` if those are `extended` to.
+    pub(crate) fn after(
+        ino: Ino,
+        tree: Option<&'a Snapshot>,
+        changes: &BTreeMap<(Ino, Name), RefChange>,
+        extended: bool,
+        node_size: usize,
+    ) -> Result<Self> {
+        let mut items = Self { ino, tree, items: BTreeMap::new(), searches: 0 };
+        // Removals first: they make room.
+        for ((parent, name), change) in changes {
+            if change.base.is_some() {
+                items.remove(*parent, name)?;
+            }
+        }
+        let most = max_item_size(node_size);
+        for ((parent, name), change) in changes {
+            let Some(index) = change.now else { continue };
+            let key = Key::new(ino.0, ItemType::INODE_REF, parent.0);
+            let names = items.load(key)?;
+            let size: usize = names.iter().map(|listed| REF_HEADER + listed.name.len()).sum();
+            let listed = Listed { parent: *parent, index, name: name.to_vec() };
+            if !extended || size + REF_HEADER + name.len() <= most {
+                names.push(listed);
+            } else {
+                items.load(extended_key(ino, *parent, name))?.push(listed);
+            }
+        }
+        Ok(items)
+    }
+
+    fn remove(&mut self, parent: Ino, name: &[u8]) -> Result<()> {
+        for key in [Key::new(self.ino.0, ItemType::INODE_REF, parent.0), extended_key(self.ino, parent, name)] {
+            let names = self.load(key)?;
+            let before = names.len();
+            names.retain(|listed| listed.parent != parent || listed.name != name);
+            if names.len() < before {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The names in an item, as changed so far.
+    fn load(&mut self, key: Key) -> Result<&mut Vec<Listed>> {
+        match self.items.entry(key) {
+            Entry::Occupied(entry) => Ok(entry.into_mut()),
+            Entry::Vacant(entry) => {
+                let mut names = Vec::new();
+                if let Some(tree) = self.tree {
+                    self.searches += 1;
+                    if let Some(item) = tree.get(&key)? {
+                        names = names_in(&key, &item)?;
+                    }
+                }
+                Ok(entry.insert(names))
+            }
+        }
+    }
+
+    /// The items that the changes touch; `None` is one that has no name left.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, Option<Vec<u8>>)> + '_ {
+        self.items.iter().map(|(key, names)| (*key, encode(key, names)))
+    }
+
+    /// Whether the item that a name of the tree stood in has names left, so that it tells that this one is gone.
+    pub(crate) fn tells_of(&self, parent: Ino, name: &[u8]) -> bool {
+        let has_names = |key: Key| self.items.get(&key).is_some_and(|names| !names.is_empty());
+        let extended = extended_key(self.ino, parent, name);
+        // The extended item was looked at only if the name was not in the other.
+        if self.items.contains_key(&extended) {
+            has_names(extended)
+        } else {
+            has_names(Key::new(self.ino.0, ItemType::INODE_REF, parent.0))
+        }
+    }
+}
+
+fn extended_key(ino: Ino, parent: Ino, name: &[u8]) -> Key {
+    Key::new(ino.0, ItemType::INODE_EXTREF, extref_hash(parent, name))
+}
+
+fn names_in(key: &Key, item: &[u8]) -> Result<Vec<Listed>> {
+    let mut names = Vec::new();
+    if key.item_type == ItemType::INODE_REF {
+        for entry in items::inode_refs(item) {
+            let InodeRef { index, name } = entry?;
+            names.push(Listed { parent: Ino(key.offset), index, name: name.to_vec() });
+        }
+    } else {
+        for entry in items::extrefs(item) {
+            let ExtRef { parent, index, name } = entry?;
+            names.push(Listed { parent, index, name: name.to_vec() });
+        }
+    }
+    Ok(names)
+}
+
+fn encode(key: &Key, names: &[Listed]) -> Option<Vec<u8>> {
+    let mut item = Vec::new();
+    for Listed { parent, index, name } in names {
+        if key.item_type == ItemType::INODE_REF {
+            encode_inode_ref(&mut item, InodeRef { index: *index, name });
+        } else {
+            encode_extref(&mut item, ExtRef { parent: *parent, index: *index, name });
+        }
+    }
+    (!item.is_empty()).then_some(item)
+}
