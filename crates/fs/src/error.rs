@@ -31,6 +31,14 @@ pub enum Error {
         /// The item's key.
         key: Key,
     },
+    /// A leaf holds a malformed item.
+    #[error("tree block {block}: {fault}")]
+    MalformedItem {
+        /// The leaf.
+        block: ubtrfs_format::Logical,
+        /// The item, and what is wrong with it.
+        fault: ubtrfs_format::ItemFault,
+    },
     /// Items contradict each other.
     #[error("tree {tree}, {key}: {what}")]
     Inconsistent {
@@ -62,12 +70,23 @@ pub enum Refusal {
     /// Features that allow reading only.
     #[error("the volume uses features that ubtrfs can only read: {}; mount it with -o ro", .0.join(", "))]
     ReadOnlyFeatures(Vec<String>),
-    /// A log waits to be replayed.
+    /// A log that can't be replayed.
     #[error(
-        "the volume was not unmounted cleanly and holds a log that must be replayed, which ubtrfs can't do yet; \
-         mount it with -o ro,nologreplay (or give ls, stat and cat --nologreplay) to see it as of its last commit, or let the kernel's btrfs replay it"
+        "the volume was not unmounted cleanly, and its log of what was fsynced since the last commit can't be replayed: {0}; \
+         mount it with -o ro,nologreplay (or give ls, stat and cat --nologreplay) to see it as of its last commit, \
+         or give the log up with 'ubtrfs rescue zero-log'"
     )]
-    LogToReplay,
+    BadLog(String),
+    /// A log of a volume whose features its replay might break.
+    #[error(
+        "the volume holds a log, which can't be replayed because the volume uses features that ubtrfs does not know: {}; \
+         mount it with -o ro,nologreplay (or give ls, stat and cat --nologreplay) to see it as of its last commit",
+        .0.join(", ")
+    )]
+    LogOfUnknownFeatures(Vec<String>),
+    /// A log may be passed over only by those who write nothing.
+    #[error("the volume holds a log: nologreplay passes over it only together with ro")]
+    LogPassedOver,
     /// A state that this version can't keep right while writing.
     #[error("{0}; ubtrfs can only read such a volume: mount it with -o ro")]
     ReadOnlyState(String),

@@ -91,7 +91,7 @@ impl Filesystem {
         if !read_only {
             check_chunks(&superblock, &volume)?;
         }
-        check_log(&superblock, read_only, options.no_log_replay)?;
+        let has_log_to_replay = check_log(&superblock, read_only, options.no_log_replay)?;
         let cache = node_cache(&volume, options.memory / 2, read_only);
         let committed = Committed::load(superblock, cache.clone())?;
         if !read_only {
@@ -101,6 +101,9 @@ impl Filesystem {
         let mounted = Self::find_subvolume(&committed, &options)?;
         let background = options.background_commits && !read_only;
         let fs = Arc::new(Self::assemble(volume, cache, options, committed, space, read_only, mounted));
+        if has_log_to_replay {
+            fs.replay_log()?;
+        }
         if !read_only {
             fs.adopt_orphans()?;
         }
@@ -203,11 +206,19 @@ fn check_chunks(superblock: &Superblock, volume: &Volume) -> Result<()> {
     Ok(())
 }
 
-fn check_log(superblock: &Superblock, read_only: bool, no_log_replay: bool) -> Result<()> {
-    if superblock.log_root.0 == 0 || (read_only && no_log_replay) {
-        return Ok(());
+/// Whether there is a log to replay; an error if it may neither be replayed nor passed over.
+fn check_log(superblock: &Superblock, read_only: bool, no_log_replay: bool) -> Result<bool> {
+    if superblock.log_root.0 == 0 {
+        return Ok(false);
     }
-    Err(Error::Refused(Refusal::LogToReplay))
+    if no_log_replay {
+        return if read_only { Ok(false) } else { Err(Error::Refused(Refusal::LogPassedOver)) };
+    }
+    let unknown = CompatRo(superblock.compat_ro.0 & !KNOWN_COMPAT_RO);
+    if unknown.0 != 0 {
+        return Err(Error::Refused(Refusal::LogOfUnknownFeatures(unknown.names())));
+    }
+    Ok(true)
 }
 
 /// States that writing can't keep right.

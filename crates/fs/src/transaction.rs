@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use ubtrfs_format::{Generation, Logical};
 
+use crate::file::sum_map::SumMap;
 use crate::inode::Inode;
 
 /// A data extent allocated in a transaction.
@@ -35,6 +36,7 @@ pub(crate) struct Transaction {
     new_extents: Mutex<BTreeMap<Logical, NewExtent>>,
     /// Inodes that the log has under names that they no longer have, or without some that they have.
     renamed: Mutex<Vec<Arc<Inode>>>,
+    logged_sums: Mutex<Option<SumMap>>,
     changes: AtomicU64,
 }
 
@@ -45,6 +47,7 @@ impl Transaction {
             dirty_inodes: Mutex::default(),
             new_extents: Mutex::default(),
             renamed: Mutex::default(),
+            logged_sums: Mutex::default(),
             changes: AtomicU64::new(0),
         }
     }
@@ -93,6 +96,16 @@ impl Transaction {
     /// The extents that were allocated.
     pub(crate) fn extents(&self) -> parking_lot::MutexGuard<'_, BTreeMap<Logical, NewExtent>> {
         self.new_extents.lock()
+    }
+
+    /// Notes checksums that a log had of data, whether its extents are new or not.
+    pub(crate) fn set_logged_sums(&self, sums: SumMap) {
+        *self.logged_sums.lock() = Some(sums).filter(|sums| !sums.is_empty());
+    }
+
+    /// Checksums that a log had, if there are any.
+    pub(crate) fn logged_sums(&self) -> parking_lot::MutexGuard<'_, Option<SumMap>> {
+        self.logged_sums.lock()
     }
 
     /// Checksums of `len` bytes from `at` on, if they are of an extent allocated in this transaction.

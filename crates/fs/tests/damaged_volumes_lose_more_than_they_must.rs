@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use image::Image;
-use ubtrfs::{Errno, Error, Filesystem, InodeId, NewInode, Options, Refusal, WriteAt};
+use ubtrfs::{Errno, Error, Filesystem, InodeId, NewInode, Options, WriteAt};
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{DirIndex, ItemType, Physical, SUPERBLOCK_COPIES, TreeId};
 use ubtrfs_mkfs::MkfsOptions;
@@ -395,13 +395,4 @@ fn a_device_that_fails_at_any_write_or_flush_costs_nothing_durable() {
         let report = ubtrfs_check::check(&[memory as Arc<dyn Device>], &ubtrfs_check::Options::default()).unwrap();
         assert!(report.is_clean(), "{operation:?} {successes}: {:#?}", report.faults);
     }
-}
-
-#[test]
-fn a_log_that_waits_is_a_refusal_that_says_what_to_do() {
-    let dir = tempfile::tempdir().unwrap();
-    let images = ubtrfs_testkit::fixture::Fixture::load("log-append").unpack(dir.path());
-    let refused = open(&images[0], false).err().unwrap();
-    assert!(matches!(refused, Error::Refused(Refusal::LogToReplay)), "{refused}");
-    assert!(refused.to_string().contains("nologreplay"), "{refused}");
 }

@@ -110,19 +110,29 @@ fn snapshots_open_read_only_by_a_sentence() {
 }
 
 #[test]
-fn a_volume_with_a_log_is_refused_and_opens_without_replay() {
+fn logs_are_replayed_and_can_be_passed_over() {
     require!(Need::Root, Need::Fuse, Need::Ubtrfs);
     for name in fixture::names().iter().filter(|name| name.starts_with("log-")) {
         let fixture = Fixture::load(name);
         let dir = scratch_dir();
         let image = single_image(&fixture, dir.path());
-        let refusal =
-            Subject::ubtrfs().try_mount(&[&image], "").expect_err("a read-write mount of a volume with a log");
+        let refusal = Subject::ubtrfs().try_mount(&[&image], "nologreplay").expect_err("writing beside a log");
         assert!(refusal.stderr.contains("log"), "{name}: {}", refusal.report());
-        let mount = Subject::ubtrfs().mount(&[&image], &fixture.options("ro,nologreplay"));
-        let seen = walk(mount.path());
-        mount.unmount();
-        fixture.assert_shows_committed(&seen);
+        let before = std::fs::read(&image).expect("read the image");
+        let show = |options: &str| {
+            let mount = Subject::ubtrfs().mount(&[&image], &fixture.options(options));
+            let seen = walk(mount.path());
+            mount.unmount();
+            seen
+        };
+        fixture.assert_shows_committed(&show("ro,nologreplay"));
+        fixture.assert_shows(&show("ro"));
+        let after = std::fs::read(&image).expect("read the image");
+        assert!(before == after, "{name}: a read-only mount wrote to the image");
+        if !fixture.is_shared() {
+            fixture.assert_shows(&show(""));
+            fixture.assert_shows(&show("ro,nologreplay"));
+        }
     }
 }
 

@@ -27,6 +27,7 @@ use ubtrfs_volume::{Copies, SharedBuffer, Write};
 
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Result};
+use crate::file::sum_map::SumMap;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::log::ClosedGroup;
@@ -53,7 +54,10 @@ impl Filesystem {
         if let Some(reason) = self.abort_reason() {
             return Err(Error::Aborted(reason));
         }
-        if self.is_read_only() || (wanted.is_empty() && self.space.lock().new_chunks.is_empty()) {
+        let idle = wanted.is_empty() && self.space.lock().new_chunks.is_empty();
+        // A log that changed nothing goes with a commit all the same.
+        let has_log = self.committed().superblock.log_root.0 != 0;
+        if self.is_read_only() || (idle && !has_log) {
             // Operations that failed reserved metadata and used none: without a commit to end that, it would add up.
             self.space.lock().drop_pending_reservations();
             return Ok(());
@@ -406,6 +410,10 @@ fn resolve_data(
     let mut csums =
         CsumEdits::new(&csum_tree, superblock.checksum.size(), u64::from(superblock.sector_size), node_size);
     let mut freed = Vec::new();
+    let replayed = transaction.logged_sums();
+    for (start, sums) in replayed.iter().flat_map(SumMap::iter) {
+        csums.put(start, sums)?;
+    }
     for (start, extent) in transaction.extents().iter() {
         let used = match refs.take(*start) {
             Some(delta) => data_refs::put_new_extent(*start, &delta, transaction.generation, node_size, extent_edits)?,
@@ -417,6 +425,9 @@ fn resolve_data(
                 csums.put(*start, sums)?;
             }
         } else {
+            if replayed.is_some() {
+                csums.delete(*start, extent.length)?;
+            }
             freed.push((*start, extent.length));
         }
     }

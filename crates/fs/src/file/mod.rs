@@ -15,6 +15,7 @@ pub(crate) mod layout;
 pub(crate) mod piece;
 pub(crate) mod resolve;
 pub(crate) mod seek;
+pub(crate) mod sum_map;
 
 #[cfg(test)]
 mod fixture_tests;

@@ -19,6 +19,7 @@ mod nodes;
 mod queue;
 mod ranges;
 mod reason;
+pub(crate) mod replay;
 mod write;
 
 pub use queue::Done;

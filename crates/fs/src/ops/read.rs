@@ -16,6 +16,7 @@ use crate::file::extent_reader::{DataSource, ReadContext};
 use crate::file::piece::Mapped;
 use crate::file::resolve::Stack;
 use crate::file::seek::Seek;
+use crate::file::sum_map::SumMap;
 use crate::filesystem::Filesystem;
 use crate::inode::{InodeId, InodeState, OrderedExtent};
 use crate::transaction::Transaction;
@@ -52,8 +53,27 @@ impl Checksums for NewestSums<'_> {
             if let Some(sums) = transaction.new_sums(at, len) {
                 return Ok(sums);
             }
+            if let Some(logged) = &*transaction.logged_sums() {
+                return self.lookup_below(logged, at, len);
+            }
         }
         self.tree.lookup(at, len)
+    }
+}
+
+impl NewestSums<'_> {
+    /// From a log where it had them, else from the tree. (Only the first transaction of a mount replays a log, so that
+    /// there is no third place.)
+    fn lookup_below(&self, logged: &SumMap, mut at: Logical, len: u64) -> DataResult<Vec<u8>> {
+        let mut all = Vec::new();
+        for (len, sums) in logged.pieces(at, len) {
+            match sums {
+                Some(sums) => all.extend_from_slice(sums),
+                None => all.extend(self.tree.lookup(at, len)?),
+            }
+            at = at.plus(len);
+        }
+        Ok(all)
     }
 }
 

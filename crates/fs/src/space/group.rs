@@ -89,6 +89,15 @@ impl Group {
         self.start.0 + self.length
     }
 
+    /// Whether all of a range is free according to the trees, or all of it allocated; `None` if neither is so.
+    pub(crate) fn is_free(&self, start: Logical, len: u64) -> Option<bool> {
+        let end = start.0.checked_add(len).filter(|end| *end <= self.end())?;
+        match self.recorded_free.overlapping(start.0, end).next() {
+            None => Some(false),
+            Some((at, size)) => (at <= start.0 && at + size >= end).then_some(true),
+        }
+    }
+
     /// Notes in the picture for the trees that a range is now allocated. False if it was already.
     pub(crate) fn record_allocated(&mut self, start: Logical, len: u64) -> bool {
         let Some(end) = start.0.checked_add(len) else { return false };

@@ -133,6 +133,19 @@ impl Space {
         self.inner.lock().group_of(address).is_none_or(|group| group.new)
     }
 
+    /// Withholds space that a log uses from allocation. Tells whether the trees of the last commit know it as allocated;
+    /// `None` if it is neither that nor free, or not of this kind.
+    pub(crate) fn withhold(&self, start: Logical, len: u64, kind: BlockGroupFlags) -> Option<bool> {
+        let mut inner = self.inner.lock();
+        let group = inner.group_of(start).filter(|group| group.flags.contains(kind))?;
+        if group.is_free(start, len)? { group.available.remove(start.0, len).then_some(false) } else { Some(true) }
+    }
+
+    /// Whether the block groups could be read.
+    pub(crate) fn is_known(&self) -> bool {
+        !self.inner.lock().groups.is_empty()
+    }
+
     /// Gives back space that was allocated and that no tree or superblock ever named.
     pub(crate) fn give_back(&self, start: Logical, len: u64) {
         self.inner.lock().make_available(start, len);

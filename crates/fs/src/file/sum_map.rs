@@ -1,0 +1,127 @@
+//! Checksums of data by address, in memory.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use ubtrfs_format::Logical;
+
+/// Checksums of sectors, in runs of adjacent ones that do not overlap.
+#[derive(Clone, Debug)]
+pub(crate) struct SumMap {
+    sector: u64,
+    sum_size: usize,
+    runs: BTreeMap<u64, Vec<u8>>,
+}
+
+impl SumMap {
+    /// None, for checksums of `sum_size` bytes and sectors of `sector` bytes.
+    pub(crate) fn new(sector: u32, sum_size: usize) -> Self {
+        Self { sector: u64::from(sector.max(1)), sum_size, runs: BTreeMap::new() }
+    }
+
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// The runs, by the address of their first sector.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Logical, &[u8])> {
+        self.runs.iter().map(|(start, sums)| (Logical(*start), &sums[..]))
+    }
+
+    /// Bytes of data that a run stands for.
+    fn covered(&self, sums: &[u8]) -> u64 {
+        (sums.len() / self.sum_size) as u64 * self.sector
+    }
+
+    /// Where in a run from `start` on the checksum of the sector at `address` is.
+    fn position(&self, start: u64, address: u64) -> usize {
+        ((address - start) / self.sector) as usize * self.sum_size
+    }
+
+    /// Puts the checksums of the sectors from `start` on in the place of those that are there.
+    pub(crate) fn put(&mut self, start: Logical, sums: &[u8]) {
+        let (from, to) = (start.0, start.plus(self.covered(sums)).0);
+        if sums.is_empty() {
+            return;
+        }
+        for at in self.touching(&(from..to)) {
+            let Some(old) = self.runs.remove(&at) else { continue };
+            if at < from {
+                self.runs.insert(at, old[..self.position(at, from)].to_vec());
+            }
+            if at + self.covered(&old) > to {
+                self.runs.insert(to, old[self.position(at, to)..].to_vec());
+            }
+        }
+        self.runs.insert(from, sums.to_vec());
+    }
+
+    /// The starts of the runs that overlap a range.
+    fn touching(&self, range: &Range<u64>) -> Vec<u64> {
+        if range.is_empty() {
+            return Vec::new();
+        }
+        let before = self.runs.range(..range.start).next_back();
+        let reaches = before.filter(|(at, sums)| **at + self.covered(sums) > range.start).map(|(at, _)| *at);
+        reaches.into_iter().chain(self.runs.range(range.clone()).map(|(at, _)| *at)).collect()
+    }
+
+    /// `len` bytes of data from `at` on in pieces: bytes of data, and their checksums where they are known.
+    pub(crate) fn pieces(&self, at: Logical, len: u64) -> Vec<(u64, Option<&[u8]>)> {
+        let (mut next, end) = (at.0, at.plus(len).0);
+        let mut pieces = Vec::new();
+        for start in self.touching(&(next..end)) {
+            let Some(sums) = self.runs.get(&start) else { continue };
+            let stop = (start + self.covered(sums)).min(end);
+            if start > next {
+                pieces.push((start - next, None));
+                next = start;
+            }
+            pieces.push((stop - next, sums.get(self.position(start, next)..self.position(start, stop))));
+            next = stop;
+        }
+        if next < end {
+            pieces.push((end - next, None));
+        }
+        pieces
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECTOR: u64 = 4096;
+
+    proptest! {
+        #[test]
+        fn what_was_put_last_is_found(
+            puts in prop::collection::vec((0..60_u64, 1..12_u64, any::<u8>()), 0..20),
+            from in 0..60_u64,
+            len in 0..20_u64,
+        ) {
+            let mut map = SumMap::new(SECTOR as u32, 4);
+            let mut model: BTreeMap<u64, [u8; 4]> = BTreeMap::new();
+            for (start, len, fill) in puts {
+                let sum = |sector: u64| [fill, sector as u8, 0, 1];
+                let sums: Vec<u8> = (start..start + len).flat_map(sum).collect();
+                map.put(Logical(start * SECTOR), &sums);
+                model.extend((start..start + len).map(|sector| (sector, sum(sector))));
+            }
+            let mut sector = from;
+            for (bytes, sums) in map.pieces(Logical(from * SECTOR), len * SECTOR) {
+                let count = bytes / SECTOR;
+                prop_assert!(count > 0);
+                for at in 0..count {
+                    let found = sums.map(|sums| &sums[at as usize * 4..][..4]);
+                    prop_assert_eq!(found, model.get(&(sector + at)).map(|sum| &sum[..]));
+                }
+                sector += count;
+            }
+            prop_assert_eq!(sector, from + len);
+        }
+    }
+}

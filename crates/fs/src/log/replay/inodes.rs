@@ -1,0 +1,112 @@
+//! Attributes and xattrs.
+
+use std::sync::Arc;
+
+use ubtrfs_format::items::{FileType, InodeItem, dir_entries};
+use ubtrfs_format::{Generation, Ino, ItemType, Key};
+use ubtrfs_tree::Item;
+
+use super::{Replay, damaged};
+use crate::error::Result;
+use crate::inode::{Inode, InodeState, Name};
+
+impl Replay<'_> {
+    /// Replays an inode item.
+    pub(super) fn replay_inode(&mut self, item: &Item) -> Result<()> {
+        let logged = InodeItem::parse(item)?;
+        let ino = Ino(item.key.objectid);
+        let inode = match self.inode(ino)? {
+            Some(inode) => {
+                self.merge_inode(&inode, &item.key, &logged)?;
+                inode
+            }
+            None => self.make_inode(ino, logged),
+        };
+        if FileType::from_mode(logged.mode) == FileType::Regular {
+            self.cut_content(&inode);
+        }
+        self.recount.insert(ino);
+        Ok(())
+    }
+
+    fn make_inode(&self, ino: Ino, logged: InodeItem) -> Arc<Inode> {
+        let is_dir = FileType::from_mode(logged.mode) == FileType::Directory;
+        let born = logged.generation;
+        let item = InodeItem {
+            // The log's value means nothing; what is replayed adds up to the right one.
+            nbytes: 0,
+            size: if is_dir { 0 } else { logged.size },
+            // One that is in the log only so that it exists has none there.
+            generation: if born == Generation(0) { self.generation() } else { born },
+            ..logged
+        };
+        let state = InodeState::new(item, false, true, self.committed.superblock.sector_size);
+        let inode = Arc::new(Inode::new(self.id(ino), state));
+        self.change(&inode, |_| {});
+        self.fs.inodes.insert(inode)
+    }
+
+    /// Brings an inode that the subvolume has up to date.
+    fn merge_inode(&mut self, inode: &Arc<Inode>, key: &Key, logged: &InodeItem) -> Result<()> {
+        let file_type = inode.read().file_type();
+        if file_type != FileType::from_mode(logged.mode) {
+            return Err(damaged(key, "the inode is of another type than at the last commit"));
+        }
+        self.drop_unlogged_xattrs(inode)?;
+        if file_type == FileType::Directory {
+            self.drop_unlogged_entries(inode)?;
+        }
+        self.change(inode, |state| {
+            let old = state.item;
+            if logged.generation == Generation(0) {
+                // It is in the log only so that it exists. A size there tells of a truncation or a write that the log has.
+                if file_type == FileType::Regular && logged.size != 0 {
+                    state.item.size = logged.size;
+                }
+                return;
+            }
+            // The size of a directory follows from its names.
+            let size = if file_type == FileType::Directory { old.size } else { logged.size };
+            state.item = InodeItem { nbytes: old.nbytes, size, transid: old.transid, ..*logged };
+        });
+        Ok(())
+    }
+
+    /// All xattrs of an inode are in the log with it: those that are not were removed.
+    fn drop_unlogged_xattrs(&self, inode: &Arc<Inode>) -> Result<()> {
+        let ino = inode.id.ino;
+        let mut gone: Vec<Name> = Vec::new();
+        let all = Key::new(ino.0, ItemType::XATTR_ITEM, 0)..=Key::new(ino.0, ItemType::XATTR_ITEM, u64::MAX);
+        for item in self.tree.range(all) {
+            let item = item?;
+            let logged = self.log.get(&item.key)?;
+            let mut kept: Vec<&[u8]> = Vec::new();
+            for entry in logged.iter().flat_map(|item| dir_entries(item)) {
+                kept.push(entry?.name);
+            }
+            for entry in dir_entries(&item) {
+                let name = entry?.name;
+                if !kept.contains(&name) {
+                    gone.push(name.into());
+                }
+            }
+        }
+        if !gone.is_empty() {
+            self.change(inode, |state| state.pending.xattrs.extend(gone.into_iter().map(|name| (name, None))));
+        }
+        Ok(())
+    }
+
+    /// Replays the xattrs of an item.
+    pub(super) fn replay_xattrs(&mut self, item: &Item) -> Result<()> {
+        let inode = self.owner(&item.key)?;
+        for entry in dir_entries(item) {
+            let entry = entry?;
+            self.change(&inode, |state| {
+                state.no_xattrs = false;
+                state.pending.xattrs.insert(entry.name.into(), Some(entry.value.into()));
+            });
+        }
+        Ok(())
+    }
+}

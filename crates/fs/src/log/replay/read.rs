@@ -1,0 +1,223 @@
+//! The whole log, read and held against the rules before anything is made of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ubtrfs_format::items::{
+    BlockGroupFlags, DirEntry, FileExtent, FileExtentKind, InodeItem, RootItem, dir_entries, extrefs, inode_refs,
+};
+use ubtrfs_format::{
+    DirIndex, Generation, Header, Ino, ItemContext, ItemType, Key, Leaf, Logical, Node, TreeId, check_header,
+    check_leaf,
+};
+use ubtrfs_tree::{Block, NodeRef, Root, Snapshot, Walk};
+
+use super::{damaged, is_without_links, misplaced};
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::ops::{MAX_FILE_SIZE, check_name};
+use crate::transaction::NewExtent;
+
+/// The log of a volume.
+pub(super) struct Log {
+    /// The logs of the subvolumes that there are, from the highest id down.
+    pub(super) subvolumes: Vec<SubvolumeLog>,
+    /// All blocks of the log.
+    pub(super) blocks: Vec<Logical>,
+}
+
+/// The log of one subvolume.
+pub(super) struct SubvolumeLog {
+    pub(super) id: TreeId,
+    pub(super) tree: Snapshot,
+}
+
+impl Log {
+    /// Reads the log and withholds from allocation what it uses. Extents that only the log knows become new ones of the open
+    /// transaction.
+    pub(super) fn read(fs: &Filesystem) -> Result<Self> {
+        let committed = fs.committed();
+        let superblock = &committed.superblock;
+        let generation = superblock.generation.next();
+        let mut reader = Reader {
+            context: ItemContext::from(superblock),
+            fs,
+            blocks: BTreeSet::new(),
+            extents: BTreeMap::new(),
+            dead: None,
+        };
+        let root =
+            Root { owner: TreeId::LOG, bytenr: superblock.log_root, generation, level: superblock.log_root_level };
+        let roots = Snapshot::new(fs.cache.clone(), root);
+        reader.walk(&roots, false)?;
+        let mut subvolumes = Vec::new();
+        let all =
+            Key::new(TreeId::LOG.0, ItemType::ROOT_ITEM, 0)..=Key::new(TreeId::LOG.0, ItemType::ROOT_ITEM, u64::MAX);
+        for item in roots.range_rev(all) {
+            let item = item?;
+            let id = TreeId(item.key.offset);
+            let root = logged_root(&item.key, &RootItem::parse(&item)?, generation)?;
+            let tree = Snapshot::new(fs.cache.clone(), root);
+            let exists = id.is_subvolume() && committed.trees.get(&id).is_some_and(|tree| tree.item.refs > 0);
+            reader.walk(&tree, exists)?;
+            if exists {
+                subvolumes.push(SubvolumeLog { id, tree });
+            }
+        }
+        let Reader { blocks, extents, .. } = reader;
+        let blocks: Vec<Logical> = blocks.into_iter().collect();
+        withhold(fs, &blocks, &extents)?;
+        Ok(Self { subvolumes, blocks })
+    }
+}
+
+fn logged_root(key: &Key, item: &RootItem, generation: Generation) -> Result<Root> {
+    if item.generation != generation {
+        return Err(damaged(key, "the log is of another transaction than the one after the last commit"));
+    }
+    Ok(Root { owner: TreeId::LOG, bytenr: item.bytenr, generation, level: item.level })
+}
+
+/// Withholds blocks and extents of a log from allocation.
+fn withhold(fs: &Filesystem, blocks: &[Logical], extents: &BTreeMap<Logical, u64>) -> Result<()> {
+    let known = fs.space.is_known();
+    for block in blocks.iter().filter(|_| known) {
+        if fs.space.withhold(*block, fs.space.node_size, BlockGroupFlags::METADATA) != Some(false) {
+            return Err(misplaced(*block, "a block of the log lies where something else is, or may not be"));
+        }
+    }
+    let transaction = fs.gate.current();
+    for (start, length) in extents.iter().filter(|_| known) {
+        let allocated = fs.space.withhold(*start, *length, BlockGroupFlags::DATA);
+        let allocated =
+            allocated.ok_or_else(|| misplaced(*start, "an extent of the log lies where something else is"))?;
+        if !allocated {
+            transaction.add_extent(*start, NewExtent { length: *length, sums: None, logged: true });
+        } else if !fs.is_read_only() {
+            let key = Key::new(start.0, ItemType::EXTENT_ITEM, *length);
+            if fs.committed().tree(TreeId::EXTENT)?.get(&key)?.is_none() {
+                return Err(misplaced(*start, "an extent of the log lies where something else is"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Collects what a log uses.
+struct Reader<'a> {
+    fs: &'a Filesystem,
+    context: ItemContext,
+    blocks: BTreeSet<Logical>,
+    /// Data extents that the log refers to, with their lengths.
+    extents: BTreeMap<Logical, u64>,
+    /// The inode without links whose items are passed over.
+    dead: Option<u64>,
+}
+
+impl Reader<'_> {
+    /// Reads a tree of the log. `replayed`: its items will be replayed.
+    fn walk(&mut self, tree: &Snapshot, replayed: bool) -> Result<()> {
+        self.dead = None;
+        let mut outcome = Ok(());
+        tree.walk(&mut |at, block| {
+            outcome = block.map_err(Error::from).and_then(|block| self.block(at, block, replayed));
+            if outcome.is_ok() { Walk::Descend } else { Walk::Stop }
+        });
+        outcome
+    }
+
+    fn block(&mut self, at: &NodeRef, block: &Block, replayed: bool) -> Result<()> {
+        let header = Header::parse(block)?;
+        check_header(&header, self.fs.volume.chunk_tree_uuid())?;
+        if header.owner != TreeId::LOG {
+            return Err(misplaced(at.bytenr, "the block is of another tree"));
+        }
+        // One block in two places would be read again and again.
+        if !self.blocks.insert(at.bytenr) {
+            return Err(misplaced(at.bytenr, "the log has the block twice"));
+        }
+        if let Node::Leaf(leaf) = Node::view(block)? {
+            let fault = |fault| Error::MalformedItem { block: at.bytenr, fault };
+            check_leaf(TreeId::LOG, &leaf, &self.context).map_err(fault)?;
+            if replayed {
+                self.leaf(&leaf)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn leaf(&mut self, leaf: &Leaf<'_>) -> Result<()> {
+        for (key, item) in leaf.iter() {
+            if is_without_links(&key, item)? {
+                self.dead = Some(key.objectid);
+            }
+            if self.dead == Some(key.objectid) || key > super::last_key_of_inodes() {
+                continue;
+            }
+            check(&key, item)?;
+            if key.item_type == ItemType::EXTENT_DATA {
+                self.extent(&key, item)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn extent(&mut self, key: &Key, item: &[u8]) -> Result<()> {
+        let sector = self.context.sector_size.into();
+        let extent = FileExtent::parse(item)?;
+        super::content::mapped(key, &extent, sector)?;
+        if let FileExtentKind::Regular { disk_bytenr, disk_num_bytes, .. } = extent.kind
+            && disk_bytenr.0 != 0
+            && self.extents.insert(disk_bytenr, disk_num_bytes).is_some_and(|other| other != disk_num_bytes)
+        {
+            return Err(damaged(key, "the extent has two lengths"));
+        }
+        Ok(())
+    }
+}
+
+/// The rules for items that their replay relies on, beyond those for items of any tree.
+fn check(key: &Key, item: &[u8]) -> Result<()> {
+    let name_fits = |name: &[u8]| check_name(name).map_err(|_| damaged(key, "there is a name that nothing can have"));
+    let index_fits = |index: DirIndex| {
+        let fits = index >= DirIndex::FIRST && index.0 < i64::MAX as u64;
+        if fits { Ok(()) } else { Err(damaged(key, "a name has a number that none can have")) }
+    };
+    match key.item_type {
+        ItemType::INODE_ITEM if InodeItem::parse(item)?.size > MAX_FILE_SIZE => {
+            Err(damaged(key, "the size is larger than any file's"))
+        }
+        // The root directory's own, and no other inode is its own parent.
+        ItemType::INODE_REF if key.objectid == key.offset => Ok(()),
+        ItemType::INODE_REF | ItemType::INODE_EXTREF if key.objectid == Ino::ROOT_DIR.0 => {
+            Err(damaged(key, "the root directory has a name"))
+        }
+        ItemType::INODE_REF => inode_refs(item).try_for_each(|entry| {
+            let entry = entry?;
+            name_fits(entry.name)?;
+            index_fits(entry.index)
+        }),
+        ItemType::INODE_EXTREF => extrefs(item).try_for_each(|entry| {
+            let entry = entry?;
+            name_fits(entry.name)?;
+            index_fits(entry.index)
+        }),
+        ItemType::DIR_INDEX => {
+            let entry = only_entry(key, item)?;
+            name_fits(entry.name)?;
+            if entry.location.item_type == ItemType::INODE_ITEM && entry.location.objectid == Ino::ROOT_DIR.0 {
+                return Err(damaged(key, "an entry leads to the root directory"));
+            }
+            index_fits(DirIndex(key.offset))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The entry of a `DIR_INDEX` item, which holds one.
+pub(super) fn only_entry<'a>(key: &Key, item: &'a [u8]) -> Result<DirEntry<'a>> {
+    let mut entries = dir_entries(item);
+    match (entries.next(), entries.next()) {
+        (Some(entry), None) => Ok(entry?),
+        _ => Err(damaged(key, "the item does not hold one entry")),
+    }
+}
