@@ -1,6 +1,6 @@
 //! What happened to a volume, version by version, and what was promised of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
 
 use ubtrfs::InodeId;
@@ -54,19 +54,18 @@ pub struct Covered {
     pub times: bool,
     /// All names of these directories, those that are not there too.
     pub directories: BTreeSet<InodeId>,
-    /// These names, each from a version on that may be an older one: that is when an inode lost it.
-    pub names: BTreeMap<Place, usize>,
+    /// These names.
+    pub names: BTreeSet<Place>,
+    /// These names don't lead to the inode any more.
+    pub lost: BTreeSet<Place>,
     /// These inodes are there, whatever state they are in.
     pub exist: BTreeSet<InodeId>,
 }
 
 impl Covered {
-    /// From which version on a name is durable, if it is covered in `version`.
-    pub fn name_since(&self, version: usize, place: &Place) -> Option<usize> {
-        if self.everything || self.directories.contains(&place.dir) {
-            return Some(version);
-        }
-        self.names.get(place).copied()
+    /// Whether a name is covered.
+    pub fn has_name(&self, place: &Place) -> bool {
+        self.everything || self.directories.contains(&place.dir) || self.names.contains(place)
     }
 }
 
@@ -122,11 +121,10 @@ impl Chronicle {
         let lines = Timelines::new(&self.versions, *base.start(), version);
         let mut covered = Covered { inode: Some(id), times, ..Covered::default() };
         for (place, line) in &lines.names {
-            let lost = line.changes().filter(|(_, before, _)| **before == Some(id)).map(|(at, ..)| at).last();
             if *line.at(version) == Some(id) {
-                covered.names.insert(place.clone(), version);
-            } else if let Some(lost) = lost {
-                covered.names.insert(place.clone(), lost);
+                covered.names.insert(place.clone());
+            } else if line.since(*base.start()).any(|target| *target == Some(id)) {
+                covered.lost.insert(place.clone());
             }
         }
         if model.nodes.get(&id).is_some_and(|node| node.nlink > 0) {

@@ -49,13 +49,14 @@ impl Window<'_> {
         let mut wrong = Vec::new();
         let shown = |id: Option<InodeId>| id.map_or("nothing".into(), |id| self.called(id));
         for (place, line) in &self.lines.names {
-            let (since, target) = (self.name_since(place), places.get(place).copied());
-            if !line.since(since).any(|allowed| *allowed == target) {
-                let allowed: Vec<String> = line.since(since).map(|allowed| shown(*allowed)).collect();
+            let (allowed, target) = (self.targets(place, line), places.get(place).copied());
+            if !allowed.contains(&target) {
+                let allowed: Vec<String> = allowed.into_iter().map(shown).collect();
                 wrong.push(format!(
-                    "{} leads to {}, but since version {since} it was {}",
+                    "{} leads to {}, but since version {} it was {}",
                     self.shown(place),
                     shown(target),
+                    self.name_since(place),
                     allowed.join(", then ")
                 ));
             }
@@ -162,10 +163,7 @@ impl Window<'_> {
             for (version, covers) in of_base.chain(promised) {
                 let names = link.names_since(version);
                 let Some((_, name)) = names.first() else { continue };
-                let since = covers.map_or(Some(version), |covers| covers.name_since(version, name));
-                let line = &self.lines.names[name];
-                // What another inode lost may be promised from a version on that is older than this link.
-                let covered = since.is_some_and(|since| (since..=version).all(|at| *line.at(at) == Some(id)));
+                let covered = covers.is_none_or(|covers| covers.has_name(name));
                 if covered && !names.iter().any(|(_, place)| is_there(place)) {
                     let told: Vec<String> = names.iter().map(|(_, place)| self.shown(place)).collect();
                     wrong.push(format!(

@@ -41,8 +41,8 @@ pub struct Worker {
 }
 
 /// What fsync and fdatasync ask the engine for.
-pub(crate) fn make_durable(fs: &Filesystem, id: InodeId, _data_only: bool) -> ubtrfs::Result<()> {
-    fs.fsync(id)
+pub(crate) fn make_durable(fs: &Filesystem, id: InodeId, data_only: bool) -> ubtrfs::Result<()> {
+    if data_only { fs.fdatasync(id) } else { fs.fsync(id) }
 }
 
 fn new_node(mode: u32, (uid, gid): (u32, u32), body: Body, nlink: u32) -> Node {

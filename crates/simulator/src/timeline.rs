@@ -29,9 +29,14 @@ impl<T> Timeline<T> {
     }
 
     /// The value in a version, and all that it changed to later.
-    pub fn since(&self, version: usize) -> impl DoubleEndedIterator<Item = &T> {
+    pub fn since(&self, version: usize) -> impl Iterator<Item = &T> {
+        self.spans_since(version).map(|(_, value)| value)
+    }
+
+    /// The same, each with the first version that has it.
+    pub fn spans_since(&self, version: usize) -> impl Iterator<Item = (usize, &T)> {
         let after = self.0.partition_point(|(first, _)| *first <= version);
-        self.0[after.saturating_sub(1)..].iter().map(|(_, value)| value)
+        self.0[after.saturating_sub(1)..].iter().map(|(first, value)| (*first, value))
     }
 
     /// Each change: the version that brought it, what was before, what is since.

@@ -47,10 +47,24 @@ impl<'a> Window<'a> {
         complaints
     }
 
-    /// The version that a name was last promised in, or is bound by since.
+    /// The version that a name was last promised in.
     pub fn name_since(&self, place: &Place) -> usize {
-        let promised = self.promises.iter().filter_map(|(version, covers)| covers.name_since(*version, place));
-        promised.max().unwrap_or(0).clamp(self.base, self.last)
+        let promises = self.promises.iter().filter(|(_, covers)| covers.has_name(place));
+        promises.map(|(version, _)| *version).max().unwrap_or(self.base)
+    }
+
+    /// What a name may lead to.
+    pub fn targets(&self, place: &Place, line: &Timeline<Option<InodeId>>) -> Vec<Option<InodeId>> {
+        // A name that an inode had lost when it was synced does not come back; what else it led to may.
+        let has_come_back = |since: usize, target: Option<InodeId>| {
+            let lost = |(version, covers): &(usize, &Covered)| {
+                since <= *version && target == covers.inode && covers.lost.contains(place)
+            };
+            target.is_some() && self.promises.iter().any(lost)
+        };
+        let allowed =
+            line.spans_since(self.name_since(place)).filter(|(since, target)| !has_come_back(*since, **target));
+        allowed.map(|(_, target)| *target).collect()
     }
 
     /// The version that an inode's content and attributes, or its times, were last promised in.
@@ -58,7 +72,7 @@ impl<'a> Window<'a> {
         let covers = |(_, covers): &&(usize, &Covered)| {
             covers.everything || (covers.inode == Some(id) && (covers.times || !times))
         };
-        self.promises.iter().filter(covers).map(|(version, _)| *version).max().unwrap_or(0).max(self.base)
+        self.promises.iter().filter(covers).map(|(version, _)| *version).max().unwrap_or(self.base)
     }
 
     fn about_node(&self, id: InodeId, found: &Node) -> Vec<String> {
