@@ -32,13 +32,15 @@ pub struct Commit {
     pub versions: Range<usize>,
 }
 
-/// What a call that has returned made durable: a part of the volume, at least as it was in one version.
+/// What a call that has returned made durable: a part of the volume, at least as it was at one moment of the call.
 #[derive(Clone, Debug)]
 pub struct Promise {
     /// Events of the device when the call returned.
     pub returned: usize,
-    /// The version.
+    /// The version when the call began.
     pub version: usize,
+    /// The version when it returned: another one if others were at work meanwhile.
+    pub until: usize,
     /// The part.
     pub covers: Covered,
 }

@@ -1,6 +1,6 @@
 //! Every short sequence of operations over a handful of names: what random histories may take long to come upon.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use ubtrfs::{Options, RenameFlags, WriteAt, XattrMode};
 use ubtrfs_mkfs::{MkfsOptions, Profile};
@@ -231,9 +231,9 @@ pub struct Examined<'a> {
 }
 
 /// A committed volume that many sequences begin with.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Stage {
-    base: Arc<[u8]>,
+    device: OverlayDevice,
     /// What it holds.
     pub model: Model,
     judge: Judge,
@@ -242,14 +242,12 @@ pub struct Stage {
 impl Stage {
     /// A small volume on which these operations were done and committed.
     pub fn new(committed: &[Operation]) -> Result<Self, String> {
-        let mut options = MkfsOptions::new(46 << 20);
-        options.metadata_profile = Some(Profile::Single);
-        Self::on(&options, committed)
-    }
-
-    /// The same, on a volume made with these options.
-    pub fn on(options: &MkfsOptions, committed: &[Operation]) -> Result<Self, String> {
-        let recording = Arc::new(RecordingDevice::new(make_volume(options)));
+        static EMPTY: LazyLock<Arc<[u8]>> = LazyLock::new(|| {
+            let mut options = MkfsOptions::new(46 << 20);
+            options.metadata_profile = Some(Profile::Single);
+            make_volume(&options)
+        });
+        let recording = Arc::new(RecordingDevice::new(EMPTY.clone()));
         let mount = Options { background_commits: false, ..Options::default() };
         let judge = Judge::new(mount, &recording)?;
         let mut session = open(&recording, &judge, None)?;
@@ -257,13 +255,14 @@ impl Stage {
             session.perform(operation)?;
         }
         session.worker.fs.close().map_err(|error| error.to_string())?;
-        check(&recording.current())?;
-        Ok(Self { base: recording.current().to_bytes().into(), model: session.worker.model, judge })
+        let device = recording.current();
+        check(&device)?;
+        Ok(Self { device, model: session.worker.model, judge })
     }
 
     /// Mounts it, as it was.
     pub fn mount(&self) -> Result<Session, String> {
-        let recording = Arc::new(RecordingDevice::new(self.base.clone()));
+        let recording = Arc::new(RecordingDevice::on(&self.device));
         open(&recording, &self.judge, Some(self.model.clone()))
     }
 

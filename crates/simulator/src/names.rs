@@ -17,7 +17,7 @@ struct Link {
 }
 
 impl Link {
-    /// The name in a version, and those that came later.
+    /// The names in a version and in later ones.
     fn names_since(&self, version: usize) -> &[(usize, Place)] {
         let after = self.names.partition_point(|(since, _)| *since <= version);
         if after == 0 { &[] } else { &self.names[after - 1..] }
@@ -85,7 +85,10 @@ impl Window<'_> {
             line.is_some_and(|line| line.since(since).all(|node| node.is_some_and(|node| node.nlink > 0)))
         };
         let of_base = self.lines.nodes.keys().map(|id| (*id, self.base));
-        let promised = self.promises.iter().flat_map(|(version, covers)| covers.exist.iter().map(|id| (*id, *version)));
+        let promised = self.promises.iter().flat_map(|promise| {
+            let version = promise.version();
+            promise.covers.exist.iter().map(move |id| (*id, version))
+        });
         let mut missing = BTreeMap::new();
         for (id, since) in of_base.chain(promised) {
             if !found.nodes.contains_key(&id) && named(&id, since) {
@@ -158,21 +161,23 @@ impl Window<'_> {
             if link.removed {
                 continue;
             }
-            let of_base = std::iter::once((self.base, None));
-            let promised = self.promises.iter().map(|(version, covers)| (*version, Some(*covers)));
-            for (version, covers) in of_base.chain(promised) {
-                let names = link.names_since(version);
-                let Some((_, name)) = names.first() else { continue };
-                let covered = covers.is_none_or(|covers| covers.has_name(name));
-                if covered && !names.iter().any(|(_, place)| is_there(place)) {
-                    let told: Vec<String> = names.iter().map(|(_, place)| self.shown(place)).collect();
-                    wrong.push(format!(
-                        "renames lost it: {} was promised in version {version}, and none of its names is there: {}",
-                        self.shown(name),
-                        told.join(", then ")
-                    ));
-                    break;
+            let of_base = std::iter::once((self.base..=self.base, None));
+            let promised = self.promises.iter().map(|promise| (promise.during.clone(), Some(promise.covers)));
+            for (during, covers) in of_base.chain(promised) {
+                let names = link.names_since(*during.start());
+                let covered = |(_, name): &(usize, Place)| covers.is_none_or(|covers| covers.has_name(name));
+                let mut promised = names.iter().take_while(|(since, _)| since <= during.end()).peekable();
+                if promised.peek().is_none() || !promised.all(covered) || names.iter().any(|(_, place)| is_there(place))
+                {
+                    continue;
                 }
+                let told: Vec<String> = names.iter().map(|(_, place)| self.shown(place)).collect();
+                wrong.push(format!(
+                    "renames lost what was promised in version {}: none of these names is there: {}",
+                    during.start(),
+                    told.join(", then ")
+                ));
+                break;
             }
         }
         wrong.into_iter()

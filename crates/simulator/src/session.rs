@@ -98,7 +98,7 @@ impl Session {
             }
             _ => return,
         };
-        self.chronicle.promises.push(Promise { returned, version, covers });
+        self.chronicle.promises.push(Promise { returned, version, until: version, covers });
     }
 
     /// Notes the commits of an operation, and the version that it led to.

@@ -155,12 +155,20 @@ fn one_thread(
         let returned = recording.len();
         result.map_err(|error| format!("{operation:?}: {error}"))?;
         let mut guard = shared.lock();
-        let covers = match id {
+        let until = guard.chronicle.now();
+        let mut covers = match id {
             // Which commit was the last is not known for certain: any up to this version.
             Some(id) => guard.chronicle.covered(id, !data_only, since..=version, version),
             None => guard.chronicle.everything(version),
         };
-        guard.chronicle.promises.push(Promise { returned, version, covers });
+        if let Some(id) = id {
+            // What left a directory during the call may have been none of its entries at the moment that counts.
+            for version in version + 1..=until {
+                let later = guard.chronicle.covered(id, !data_only, since..=version, version).exist;
+                covers.exist.retain(|id| later.contains(id));
+            }
+        }
+        guard.chronicle.promises.push(Promise { returned, version, until, covers });
         if let Some(id) = id {
             fs.forget(id, 1);
         }

@@ -1,5 +1,6 @@
 //! What a crash may leave: any state between what was promised and what had begun.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use ubtrfs::InodeId;
@@ -19,10 +20,23 @@ pub(crate) struct Window<'a> {
     pub base: usize,
     /// The newest version that the crash may leave something of.
     pub last: usize,
-    /// What calls had promised that had returned before the crash, each with its version, of the base and newer.
-    pub promises: Vec<(usize, &'a Covered)>,
+    /// What calls had promised that had returned before the crash, of the base and newer.
+    pub promises: Vec<Bound<'a>>,
     /// What changed.
     pub lines: Timelines<'a>,
+}
+
+/// What a call had promised.
+pub(crate) struct Bound<'a> {
+    /// The versions when it began and when it returned.
+    pub during: RangeInclusive<usize>,
+    pub covers: &'a Covered,
+}
+
+impl Bound<'_> {
+    pub fn version(&self) -> usize {
+        *self.during.start()
+    }
 }
 
 impl<'a> Window<'a> {
@@ -32,8 +46,11 @@ impl<'a> Window<'a> {
         let counts = |promise: &&Promise| promise.returned <= event && promise.version >= base;
         // A call that had nothing to do may have promised a version that the device has not heard of. What it covers was
         // the same in the last one that it has.
-        let promise = |promise: &'a Promise| (promise.version.min(last), &promise.covers);
-        let promises = chronicle.promises.iter().filter(counts).map(promise).collect();
+        let bound = |promise: &'a Promise| Bound {
+            during: promise.version.min(last)..=promise.until.min(last),
+            covers: &promise.covers,
+        };
+        let promises = chronicle.promises.iter().filter(counts).map(bound).collect();
         Self { chronicle, base, last, promises, lines: Timelines::new(&chronicle.versions, base, last) }
     }
 
@@ -49,16 +66,16 @@ impl<'a> Window<'a> {
 
     /// The version that a name was last promised in.
     pub fn name_since(&self, place: &Place) -> usize {
-        let promises = self.promises.iter().filter(|(_, covers)| covers.has_name(place));
-        promises.map(|(version, _)| *version).max().unwrap_or(self.base)
+        let promises = self.promises.iter().filter(|promise| promise.covers.has_name(place));
+        promises.map(Bound::version).max().unwrap_or(self.base)
     }
 
     /// What a name may lead to.
     pub fn targets(&self, place: &Place, line: &Timeline<Option<InodeId>>) -> Vec<Option<InodeId>> {
         // A name that an inode had lost when it was synced does not come back; what else it led to may.
         let has_come_back = |since: usize, target: Option<InodeId>| {
-            let lost = |(version, covers): &(usize, &Covered)| {
-                since <= *version && target == covers.inode && covers.lost.contains(place)
+            let lost = |promise: &Bound<'_>| {
+                since <= promise.version() && target == promise.covers.inode && promise.covers.lost.contains(place)
             };
             target.is_some() && self.promises.iter().any(lost)
         };
@@ -69,10 +86,11 @@ impl<'a> Window<'a> {
 
     /// The version that an inode's content and attributes, or its times, were last promised in.
     fn inode_since(&self, id: InodeId, times: bool) -> usize {
-        let covers = |(_, covers): &&(usize, &Covered)| {
+        let covers = |promise: &&Bound<'_>| {
+            let covers = promise.covers;
             covers.everything || (covers.inode == Some(id) && (covers.times || !times))
         };
-        self.promises.iter().filter(covers).map(|(version, _)| *version).max().unwrap_or(self.base)
+        self.promises.iter().filter(covers).map(Bound::version).max().unwrap_or(self.base)
     }
 
     fn about_node(&self, id: InodeId, found: &Node) -> Vec<String> {
