@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use ubtrfs_volume::{Device, Error, Exclusive, FileDevice, OpenMode, OpenOptions as VolumeOptions, Volume};
 
 use crate::failure::{Failure, Result};
+use crate::mount_table;
 
 /// Whether the path is a block device.
 pub fn is_block(path: &Path) -> bool {
@@ -28,6 +29,16 @@ pub fn claim(path: &Path) -> Result<File> {
     })
 }
 
+/// Opens a device so that nobody else has it. The kernel doesn't ask for our lock of an image file, so whether it has mounted
+/// one is looked up.
+pub fn open_exclusively(path: &Path, mode: OpenMode) -> Result<FileDevice> {
+    let device = FileDevice::open(path, mode, Exclusive::Yes).map_err(|error| Failure::of(&error))?;
+    match mount_table::mounted_loop_device(path) {
+        Some(by) => Err(Failure::new(format!("{} is mounted by the kernel, through {}", path.display(), by.display()))),
+        None => Ok(device),
+    }
+}
+
 /// Devices opened for reading.
 pub struct Reading {
     /// The devices.
@@ -40,7 +51,7 @@ pub struct Reading {
 pub fn open_for_reading(paths: &[PathBuf]) -> Result<Reading> {
     let mut reading = Reading { devices: Vec::new(), claims: Vec::new() };
     for path in paths {
-        let device = FileDevice::open(path, OpenMode::ReadOnly, Exclusive::Yes).map_err(|error| Failure::of(&error))?;
+        let device = open_exclusively(path, OpenMode::ReadOnly)?;
         if is_block(path) {
             reading.claims.push(claim(path)?);
         }

@@ -7,9 +7,10 @@ use std::path::Path;
 
 use ubtrfs_format::{ChecksumType, Physical};
 use ubtrfs_mkfs::{Medium, MkfsOptions, Profile, existing_signature, layout};
-use ubtrfs_volume::{Buffer, Device, DeviceWrite, Exclusive, FileDevice, OpenMode};
+use ubtrfs_volume::{Buffer, Device, DeviceWrite, FileDevice, OpenMode};
 
 use crate::args;
+use crate::device::open_exclusively;
 use crate::failure::{Failure, Result};
 use crate::size::show_size;
 
@@ -29,7 +30,12 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
 }
 
 fn options(arguments: &args::Mkfs) -> Result<MkfsOptions> {
-    let mut options = MkfsOptions::new(arguments.size.unwrap_or_default());
+    let size = arguments.size.unwrap_or_default();
+    // Offsets in files have a sign.
+    if i64::try_from(size).is_err() {
+        return Err(Failure::new(format!("{size} bytes are impossible: files and devices are smaller than 8 EiB")));
+    }
+    let mut options = MkfsOptions::new(size);
     options.label = arguments.label.clone().unwrap_or_default().into_bytes();
     options.checksum = checksum(&arguments.csum)?;
     options.node_size = match arguments.nodesize {
@@ -86,7 +92,7 @@ fn prepare(path: &Path, arguments: &args::Mkfs) -> Result<bool> {
 fn write(path: &Path, arguments: &args::Mkfs, mut options: MkfsOptions) -> Result<()> {
     let shown = path.display();
     let failed = |error: io::Error| Failure::about(path.display(), &error);
-    let open = || FileDevice::open(path, OpenMode::ReadWrite, Exclusive::Yes).map_err(|error| Failure::of(&error));
+    let open = || open_exclusively(path, OpenMode::ReadWrite);
     let mut device = open()?;
     if !arguments.force {
         let found = existing_signature(&mut |at, buffer| device.read_at(Physical(at), buffer)).map_err(failed)?;

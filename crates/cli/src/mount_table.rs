@@ -1,7 +1,8 @@
 //! What is mounted where.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Result};
@@ -15,6 +16,8 @@ pub struct Mounted {
     pub device: (u32, u32),
     /// The type, such as `fuse.ubtrfs`.
     pub kind: String,
+    /// What is mounted, such as `/dev/loop0`.
+    pub source: PathBuf,
     /// The user who mounted it, if it says so.
     pub user: Option<u32>,
     /// The user's group.
@@ -30,11 +33,30 @@ impl Mounted {
 
 /// What is mounted on `path` and seen there.
 pub fn mounted_on(path: &Path) -> Result<Option<Mounted>> {
+    // Of several on one another the last is seen.
+    Ok(all()?.into_iter().rfind(|mounted| mounted.point == path))
+}
+
+/// The loop device through which the kernel has mounted an image file.
+pub fn mounted_loop_device(image: &Path) -> Option<PathBuf> {
+    let image = std::fs::metadata(image).ok()?;
+    let mounted = all().ok()?;
+    std::fs::read_dir("/sys/block").ok()?.flatten().find_map(|entry| {
+        let backing = std::fs::read(entry.path().join("loop/backing_file")).ok()?;
+        let backing = std::fs::metadata(OsStr::from_bytes(backing.strip_suffix(b"\n")?)).ok()?;
+        if (backing.dev(), backing.ino()) != (image.dev(), image.ino()) {
+            return None;
+        }
+        let device = Path::new("/dev").join(entry.file_name());
+        // Our own mounts only name such a device; their servers hold the image itself.
+        mounted.iter().any(|mounted| mounted.source == device && !mounted.is_ours()).then_some(device)
+    })
+}
+
+fn all() -> Result<Vec<Mounted>> {
     let table =
         std::fs::read("/proc/self/mountinfo").map_err(|error| Failure::about("/proc/self/mountinfo", &error))?;
-    let mut lines = table.split(|byte| *byte == b'\n').filter_map(parse);
-    // Of several on one another the last is seen.
-    Ok(lines.rfind(|mounted| mounted.point == path))
+    Ok(table.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
 
 /// The path as the mount table has it, though what is mounted there may be dead.
@@ -57,7 +79,8 @@ fn parse(line: &[u8]) -> Option<Mounted> {
     let point = unescape(fields.nth(1)?);
     let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
     let kind = String::from_utf8_lossy(rest.next()?).into_owned();
-    let options = rest.nth(1).unwrap_or_default();
+    let source = unescape(rest.next()?);
+    let options = rest.next().unwrap_or_default();
     let number = |name: &[u8]| {
         options
             .split(|byte| *byte == b',')
@@ -68,6 +91,7 @@ fn parse(line: &[u8]) -> Option<Mounted> {
         point: PathBuf::from(OsString::from_vec(point)),
         device: (major.parse().ok()?, minor.parse().ok()?),
         kind,
+        source: PathBuf::from(OsString::from_vec(source)),
         user: number(b"user_id="),
         group: number(b"group_id="),
     })
@@ -102,6 +126,7 @@ mod tests {
         let line = b"74 31 0:52 / /mnt/a\\040b rw,nosuid,nodev,relatime shared:38 - fuse.ubtrfs /x.img rw,user_id=7,group_id=8";
         let mounted = parse(line).unwrap();
         assert_eq!(mounted.point, Path::new("/mnt/a b"));
+        assert_eq!(mounted.source, Path::new("/x.img"));
         assert_eq!((mounted.device, mounted.user, mounted.group), ((0, 52), Some(7), Some(8)));
         assert!(mounted.is_ours());
         let other = parse(b"29 1 8:1 / / rw - ext4 /dev/root rw").unwrap();

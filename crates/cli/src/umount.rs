@@ -43,6 +43,7 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
     }
     match (aborted, synced) {
         (Some(reason), _) => {
+            let reason = crate::failure::plain(&reason);
             Err(Failure::new(format!("{shown} is unmounted, but had turned read-only after an error: {reason}")))
         }
         (None, Err(errno)) if !matches!(errno, Errno::ACCESS | Errno::PERM) => Err(Failure::new(format!(

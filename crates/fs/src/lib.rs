@@ -25,6 +25,8 @@ pub use filesystem::Filesystem;
 pub use inode::InodeId;
 pub use log::{Done, Reason};
 pub use ops::{Attributes, FilesystemStats, NewInode, RenameFlags, SetAttributes, TimeChange, WriteAt, XattrMode};
+#[doc(hidden)]
+pub use options::LogFault;
 pub use options::Options;
 pub use space::SpaceTotals;
 pub use stats::Stats;

@@ -101,6 +101,8 @@ impl Filesystem {
         let mounted = Self::find_subvolume(&committed, &options)?;
         let background = options.background_commits && !read_only;
         let fs = Arc::new(Self::assemble(volume, cache, options, committed, space, read_only, mounted));
+        // Of a mount whose root can't be read nothing can be reached: it shall not come about.
+        fs.inode(fs.root())?;
         if has_log_to_replay {
             fs.replay_log()?;
         }

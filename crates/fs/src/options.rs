@@ -2,6 +2,22 @@
 
 use std::time::Duration;
 
+/// Something that the log gets wrong on purpose: tests of the tests.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFault {
+    /// A new directory is not logged with what lies in it.
+    ForgetParent,
+    /// Names that an inode lost are not told of.
+    ForgetRemovedName,
+    /// Of names that share an item only those are logged that changed.
+    ForgetSiblingName,
+    /// Xattrs of the last commit are left out.
+    ForgetXattr,
+    /// Log nodes are overwritten while a durable superblock leads to them.
+    ReusePinned,
+}
+
 /// Options of a mount.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
@@ -24,6 +40,9 @@ pub struct Options {
     pub background_commits: bool,
     /// Make fsyncs durable through the log; without it each is a commit.
     pub tree_log: bool,
+    /// What the log gets wrong.
+    #[doc(hidden)]
+    pub log_fault: Option<LogFault>,
     /// The most bytes of a file whose content is kept in its inode's leaf.
     pub max_inline: u64,
 }
@@ -40,6 +59,7 @@ impl Default for Options {
             no_atime: false,
             background_commits: true,
             tree_log: true,
+            log_fault: None,
             max_inline: 2048,
         }
     }

@@ -93,6 +93,9 @@ impl FileDevice {
         };
         let read_only = mode == OpenMode::ReadOnly;
         let file = open_file(path, read_only, is_block && !read_only && exclusive == Exclusive::Yes)?;
+        if is_block && !read_only && is_write_protected(&file).map_err(failed)? {
+            return Err(failed(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the device is write-protected")));
+        }
         if !is_block && exclusive == Exclusive::Yes {
             let lock = if read_only {
                 FlockOperation::NonBlockingLockShared
@@ -287,6 +290,15 @@ impl Drop for FileDevice {
             tracing::debug!(%error, "cannot unlock the image");
         }
     }
+}
+
+/// `BLKROGET` of the block layer: a device can be opened for writing though no write will succeed.
+fn is_write_protected(file: &File) -> io::Result<bool> {
+    const BLKROGET: libc::c_ulong = 0x125e;
+    let mut protected: libc::c_int = 0;
+    // SAFETY: the request takes a pointer to an int, which it writes.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), BLKROGET as _, &raw mut protected) };
+    if result == 0 { Ok(protected != 0) } else { Err(io::Error::last_os_error()) }
 }
 
 /// `BLKDISCARD` of the block layer.

@@ -21,6 +21,7 @@ pub struct MountRequest {
     pub commit: Option<Duration>,
     pub memory: Option<usize>,
     pub no_log_replay: bool,
+    pub no_tree_log: bool,
     pub max_inline: Option<u64>,
     pub threads: Option<usize>,
 }
@@ -78,6 +79,8 @@ impl MountRequest {
             "exec" => self.no_exec = false,
             "noexec" => self.no_exec = true,
             "nologreplay" => self.no_log_replay = true,
+            "treelog" => self.no_tree_log = false,
+            "notreelog" => self.no_tree_log = true,
             _ if WITHOUT_MEANING.contains(&option) || option.starts_with("x-") => {}
             _ => return Err(Failure::new(format!("unknown mount option '{option}'"))),
         }

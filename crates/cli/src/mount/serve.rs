@@ -14,7 +14,7 @@ use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode, OpenOptions, Volume
 
 use super::ending;
 use super::options::MountRequest;
-use crate::device::{about_volume, claim, is_block};
+use crate::device::{about_volume, claim, is_block, open_exclusively};
 use crate::failure::{Failure, Result};
 
 /// What is to be mounted where, by absolute paths.
@@ -110,13 +110,12 @@ fn open_devices(job: &Job, root: bool) -> Result<Opened> {
     let mode = if job.request.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let mut opened = Opened { devices: Vec::new(), claims: Vec::new() };
     for path in &job.devices {
-        let exclusive = if root && is_block(path) {
+        let device = if root && is_block(path) {
             opened.claims.push(claim(path)?);
-            Exclusive::No
+            FileDevice::open(path, mode, Exclusive::No).map_err(|error| Failure::of(&error))?
         } else {
-            Exclusive::Yes
+            open_exclusively(path, mode)?
         };
-        let device = FileDevice::open(path, mode, exclusive).map_err(|error| Failure::of(&error))?;
         opened.devices.push(Arc::new(device));
     }
     Ok(opened)
@@ -127,6 +126,7 @@ fn engine_options(request: &MountRequest, root: bool) -> Options {
     Options {
         read_only: request.read_only,
         no_log_replay: request.no_log_replay,
+        tree_log: !request.no_tree_log,
         commit_interval: request.commit.unwrap_or(if root { USUAL_INTERVAL } else { SHORT_INTERVAL }),
         memory: request.memory.unwrap_or(usual.memory),
         subvolume: request.subvolume.clone(),

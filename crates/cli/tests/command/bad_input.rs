@@ -93,6 +93,11 @@ fn one_bad_copy_is_made_up_for_and_two_are_not() {
     for command in ["ls", "stat", "cat"] {
         fails(&ubtrfs(&[command, &image, "/x"]), 1, "");
     }
+    // A mount would show nothing but errors.
+    let point = dir.path().to_str().unwrap();
+    for options in ["rw", "ro"] {
+        fails(&ubtrfs(&["mount", "-o", options, &image, point]), 1, "cannot be read");
+    }
     assert_eq!(ubtrfs(&["tree", &image]).status.code(), Some(1));
     assert_eq!(ubtrfs(&["check", &image]).status.code(), Some(1));
     success(&ubtrfs(&["info", &image]));

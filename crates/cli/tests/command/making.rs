@@ -54,6 +54,7 @@ fn what_cannot_be_made_leaves_nothing() {
     let path = image.to_str().unwrap();
     fails(&ubtrfs(&["mkfs", path]), 1, "does not exist");
     fails(&ubtrfs(&["mkfs", "--size", "1M", path]), 1, "too small");
+    fails(&ubtrfs(&["mkfs", "--size", "8E", path]), 1, "smaller than 8 EiB");
     fails(&ubtrfs(&["mkfs", "--size", "1G", "--csum", "md5", path]), 1, "md5");
     fails(&ubtrfs(&["mkfs", "--size", "1G", "--nodesize", "5000", path]), 1, "5000");
     fails(&ubtrfs(&["mkfs", "--size", "1G", "--data", "raid1", path]), 1, "raid1");

@@ -62,8 +62,40 @@ fn a_device_that_the_kernel_has_mounted_is_refused() {
     fs::create_dir(&point).unwrap();
     run(command("mount", &["-t", "btrfs"]).arg(device.path()).arg(&point)).ok();
     let refused = volume.try_mount_device(device.path(), "");
+    // The image below it, too.
+    let below = ["", "ro"].map(|options| volume.try_mount(options));
+    let made = ubtrfs(&["mkfs".as_ref(), "-f".as_ref(), volume.image.as_os_str()]);
+    let check = ubtrfs(&["check".as_ref(), volume.image.as_os_str()]);
     run(&mut command("umount", &[&point])).ok();
     fails(&refused, "in use by another program");
+    for refused in [&below[0], &below[1], &made] {
+        fails(refused, "is mounted by the kernel, through /dev/loop");
+    }
+    assert_eq!(check.code(), Some(2), "{}", check.report());
+    // Attached alone is not mounted.
+    volume.check();
+}
+
+#[test]
+fn a_write_protected_block_device_is_mounted_read_only_alone() {
+    require!(Need::Kernel, Need::Fuse);
+    let volume = Volume::new();
+    let device = LoopDevice::attach(&volume.image, true);
+    fails(&volume.try_mount_device(device.path(), ""), "write-protected");
+    fails(&ubtrfs(&["mkfs".as_ref(), "-f".as_ref(), device.path().as_os_str()]), "write-protected");
+    volume.try_mount_device(device.path(), "ro").ok();
+    volume.umount();
+}
+
+#[test]
+fn an_interval_beyond_all_time_is_none() {
+    require!(Need::Root, Need::Fuse);
+    let volume = Volume::new();
+    let mounted = volume.try_mount("commit=18446744073709551615").ok();
+    assert_eq!(mounted.stderr, "");
+    fs::write(volume.point.join("file"), "content").unwrap();
+    volume.umount();
+    assert_eq!(cat(&volume.image, "/file"), "content");
 }
 
 #[test]

@@ -58,6 +58,7 @@ fn a_file_system_that_fills_up_under_a_sparse_image_loses_nothing_durable() {
     let outcome = volume.try_umount();
     assert!(!volume.is_mounted(), "{}", outcome.report());
     assert!(outcome.success() || outcome.stderr.lines().count() == 1, "{}", outcome.report());
+    assert!(!outcome.stderr.contains("os error"), "{}", outcome.report());
 
     disk.resize("256M");
     volume.check();

@@ -24,10 +24,15 @@ impl Filesystem {
 
     fn commit_in_background(&self) {
         loop {
-            let deadline = Instant::now() + self.options.commit_interval;
+            // An interval beyond the end of the clock is no interval.
+            let deadline = Instant::now().checked_add(self.options.commit_interval);
             {
                 let mut state = self.committer.lock();
                 while !state.stop && !state.wanted {
+                    let Some(deadline) = deadline else {
+                        self.committer_wakes.wait(&mut state);
+                        continue;
+                    };
                     if self.committer_wakes.wait_until(&mut state, deadline).timed_out() {
                         break;
                     }

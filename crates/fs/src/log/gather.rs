@@ -26,6 +26,7 @@ use crate::committed::Committed;
 use crate::filesystem::Filesystem;
 use crate::inode::{EntryChange, Inode, InodeId, InodeState, Logged, Name, OrderedExtent, RefChange, Target};
 use crate::name_items::NameItems;
+use crate::options::LogFault;
 use crate::transaction::Transaction;
 
 pub(super) type Result<T> = std::result::Result<T, Stop>;
@@ -131,6 +132,10 @@ impl<'a> Gatherer<'a> {
             self.work.extend(renamed.into_iter().map(|inode| (inode, Want::Names)));
         }
         Err(Reason::BusyNames.into())
+    }
+
+    pub(super) fn gets_wrong(&self, fault: LogFault) -> bool {
+        self.fs.options.log_fault == Some(fault)
     }
 
     fn edits(&mut self, subvolume: TreeId) -> &mut EditBatch {
@@ -244,7 +249,8 @@ impl<'a> Gatherer<'a> {
         let superblock = &self.base.superblock;
         let (extended, node_size) =
             (superblock.incompat.contains(Incompat::EXTENDED_IREF), superblock.node_size as usize);
-        let tree = if known && !refs.is_empty() { Some(self.tree(id.subvolume)?) } else { None };
+        let has_siblings = known && !refs.is_empty() && !self.gets_wrong(LogFault::ForgetSiblingName);
+        let tree = if has_siblings { Some(self.tree(id.subvolume)?) } else { None };
         let items = NameItems::after(id.ino, tree.as_ref(), refs, extended, node_size)?;
         self.count_searches(items.searches);
         if !first {
@@ -318,7 +324,7 @@ impl<'a> Gatherer<'a> {
         };
         let other = |target: Option<Target>| target.filter(|target| target.location.objectid != id.ino.0);
         if fact.change.now.is_some() {
-            if !parent_known {
+            if !parent_known && !self.gets_wrong(LogFault::ForgetParent) {
                 self.work.push_back((parent, Want::Names));
             }
             self.pull(id.subvolume, other(entry.and_then(|entry| entry.base)))
@@ -377,6 +383,9 @@ impl<'a> Gatherer<'a> {
 
     /// Says that a directory that the commit below has no longer has an entry that it has there.
     fn removed_entry(&mut self, dir: &Arc<Inode>, index: DirIndex) -> Result<()> {
+        if self.gets_wrong(LogFault::ForgetRemovedName) {
+            return Ok(());
+        }
         let id = dir.id;
         let Some((first, last)) = self.place.ranges.entry(id).or_default().insert(index.0) else { return Ok(()) };
         let key = Key::new(id.ino.0, ItemType::DIR_LOG_INDEX, first);

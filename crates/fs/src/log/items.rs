@@ -12,6 +12,7 @@ use crate::file::committed::Committed as CommittedPieces;
 use crate::file::piece::{ExtentPiece, Mapped, Piece};
 use crate::file::resolve::Stack;
 use crate::inode::{EntryChange, Inode, InodeId, InodeState, Logged};
+use crate::options::LogFault;
 
 /// The item of an inode that is in the log only so that it exists. Of one that the commit below has, recovery takes
 /// nothing if the generation is 0, nor the size if that is 0.
@@ -37,7 +38,7 @@ impl Gatherer<'_> {
         let range = Key::new(id.ino.0, ItemType::XATTR_ITEM, 0)..=Key::new(id.ino.0, ItemType::XATTR_ITEM, u64::MAX);
         self.clear(id.subvolume, range.clone());
         let mut xattrs: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
-        if known {
+        if known && !self.gets_wrong(LogFault::ForgetXattr) {
             self.count_searches(1);
             for item in self.tree(id.subvolume)?.range(range) {
                 for entry in items::dir_entries(&item?) {

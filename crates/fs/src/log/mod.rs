@@ -12,6 +12,7 @@
 //! | `items` | the items of one inode |
 //! | `nodes` | space for log nodes |
 //! | `write` | merge, write, publish |
+//! | `replay` | what a mount does with a log that it finds |
 
 mod gather;
 mod items;

@@ -5,6 +5,7 @@ use ubtrfs_tree::{FreedNode, NodeAllocator};
 
 use super::queue::Place;
 use crate::filesystem::Filesystem;
+use crate::options::LogFault;
 
 /// Allocates the nodes of one write of the log.
 pub(super) struct LogNodes<'a> {
@@ -36,7 +37,7 @@ impl NodeAllocator for LogNodes<'_> {
     }
 
     fn free(&mut self, node: FreedNode) -> ubtrfs_tree::Result<()> {
-        if node.born_in_this_commit {
+        if node.born_in_this_commit || self.fs.options.log_fault == Some(LogFault::ReusePinned) {
             self.place.spare.push(node.bytenr);
         } else {
             self.replaced.push(node.bytenr);
