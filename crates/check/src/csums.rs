@@ -67,7 +67,8 @@ pub(crate) struct DataCheck<'a> {
 }
 
 impl DataCheck<'_> {
-    fn item(&mut self, item: &CsumItem<'_>, faults: &mut Faults) {
+    /// Reads the data that a checksum item is about.
+    pub(crate) fn item(&mut self, item: &CsumItem<'_>, faults: &mut Faults) {
         let mut at = item.start();
         while at < item.end() {
             // A checksum item may span chunks that keep different numbers of copies.

@@ -326,8 +326,12 @@ pub enum FaultKind {
     UuidSurplus { subvolume: u64, which: &'static str },
 
     // Log.
-    #[error("a log block lies in space that is in use")]
+    #[error("a block or extent of the log lies in space that is in use, or where it may not lie")]
     LogOverUsedSpace,
+    #[error("blocks or extents of the log overlap")]
+    LogOverlapsItself,
+    #[error("the log is of generation {found} where {expected} is right")]
+    LogGeneration { found: u64, expected: u64 },
 }
 
 impl FaultKind {

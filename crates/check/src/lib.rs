@@ -15,6 +15,7 @@ mod extents;
 mod fault;
 mod free_space;
 mod groups;
+mod log;
 mod media;
 mod phases;
 mod ranges;
@@ -31,7 +32,7 @@ use ubtrfs_volume::Device;
 
 pub use error::{Error, Result};
 pub use fault::{Fault, FaultKind, Place};
-pub use report::{Progress, Report, Stats};
+pub use report::{LogStats, Progress, Report, Stats};
 
 /// How to check.
 #[derive(Clone, Copy)]

@@ -13,9 +13,10 @@ use crate::extents::{Allocated, Comparison};
 use crate::fault::{FaultKind, Place};
 use crate::free_space::FreeSpace;
 use crate::groups::Groups;
+use crate::log::Contents;
 use crate::media::Media;
 use crate::references::User;
-use crate::report::Faults;
+use crate::report::{Faults, LogStats};
 use crate::roots::{Roots, Uuids};
 use crate::subvolume::{Finished, Rules, SubvolumeCheck, path_of};
 use crate::superblock::{Copies, judge_fields};
@@ -94,7 +95,7 @@ impl Check<'_> {
         self.uuid_tree(&roots);
         self.other_trees(&roots);
         self.subvolumes(&mut roots, covered.as_ref());
-        self.log(&space);
+        self.log(&space, covered.as_ref());
         if roots_complete {
             roots.judge_links(&mut self.faults);
         } else {
@@ -316,8 +317,9 @@ impl Check<'_> {
         }
     }
 
-    /// The blocks of a log, which no tree accounts for: they must be readable, and in space that nothing else uses.
-    fn log(&mut self, space: &Space) {
+    /// A log, of which no tree accounts for anything: it must be readable, in space that nothing else uses, and the data
+    /// that it is about must be right.
+    fn log(&mut self, space: &Space, covered: Option<&Covered>) {
         let log_root = self.superblock.log_root;
         if log_root.0 == 0 {
             return;
@@ -334,22 +336,41 @@ impl Check<'_> {
             if key.item_type == ItemType::ROOT_ITEM
                 && let Ok(item) = ubtrfs_format::items::RootItem::parse(data)
             {
-                logs.push((item.bytenr, item.generation, item.level));
+                logs.push((key, item));
             }
         });
         self.walker.walk(&root, &mut items, &mut self.faults);
-        for (bytenr, generation, level) in logs {
-            let root = TreeRoot::new(TreeId::LOG, bytenr, generation, level);
-            self.walker.walk(&root, &mut BlocksOnly, &mut self.faults);
+        let mut contents = Contents::default();
+        for (key, item) in logs {
+            if item.generation != generation {
+                let kind = FaultKind::LogGeneration { found: item.generation.0, expected: generation.0 };
+                self.faults.add(kind, Place::item(TreeId::LOG, key));
+            }
+            contents.begin_subvolume();
+            let root = TreeRoot::new(TreeId::LOG, item.bytenr, item.generation, item.level);
+            self.walker.walk(&root, &mut contents, &mut self.faults);
         }
-        let node_size = u64::from(self.superblock.node_size);
         let mut blocks: Vec<_> = self.walker.blocks.keys().copied().collect();
         blocks.sort_unstable();
-        for block in blocks {
-            if space.allocated.used.len_within(block.0, block.plus(node_size).0) > 0 {
-                self.faults.add(FaultKind::LogOverUsedSpace, Place::at(block));
-            }
+        let node_size = u64::from(self.superblock.node_size);
+        if space.complete {
+            contents.judge_space(&blocks, node_size, &space.allocated, &space.groups, &mut self.faults);
+        } else {
+            self.faults.not_compared("space of the log, since the extent tree could not all be read");
         }
+        let kind = (self.superblock.checksum, self.superblock.sector_size);
+        let mut data = DataCheck {
+            media: &self.walker.media,
+            checksum: self.superblock.checksum,
+            sector_size: self.superblock.sector_size,
+            total: 0,
+            done: 0,
+            read: 0,
+            progress: None,
+        };
+        let reads = self.options.data_checksums.then_some(&mut data);
+        contents.judge_data(kind, covered, reads, &mut self.faults);
+        self.faults.report.stats.log = LogStats { blocks: blocks.len() as u64, ..contents.stats };
         self.walker.geometry.generation = self.superblock.generation;
         self.walker.blocks = accounted;
         self.walker.uses = uses;

@@ -33,6 +33,25 @@ pub struct Stats {
     pub data_bytes: u64,
     /// Whether there is a log that a mount would replay.
     pub has_log: bool,
+    /// What it holds.
+    pub log: LogStats,
+}
+
+/// What a log holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct LogStats {
+    /// Blocks, each counted once.
+    pub blocks: u64,
+    /// Subvolumes.
+    pub subvolumes: u64,
+    /// Inodes that a mount would replay.
+    pub inodes: u64,
+    /// Entries of directories.
+    pub entries: u64,
+    /// Uses of data extents.
+    pub extents: u64,
+    /// Bytes of data whose checksums are in the log.
+    pub data_bytes: u64,
 }
 
 /// The outcome of a check.

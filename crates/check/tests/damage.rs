@@ -832,6 +832,58 @@ const CASES: &[Case] = &[
         kinds: &["symlink_rule"],
         progs: Progs::Silent,
     },
+    Case {
+        name: "data of a log",
+        fixture: "log-append",
+        damage: |image| {
+            let items = image.items(TreeId::LOG);
+            let sums = items.iter().find(|(key, _)| key.item_type == ItemType::EXTENT_CSUM).unwrap();
+            image.flip(Logical(sums.0.offset), 0);
+        },
+        kinds: &["bad_data"],
+        progs: Progs::Silent,
+    },
+    Case {
+        name: "checksum of a log gone",
+        fixture: "log-append",
+        damage: |image| image.remove(TreeId::LOG, of_type(ItemType::EXTENT_CSUM)),
+        kinds: &["missing_checksum"],
+        progs: Progs::Silent,
+    },
+    Case {
+        name: "extent of a log where the root tree is",
+        fixture: "log-append",
+        damage: |image| {
+            let is_on_disk = |key: &Key, data: &[u8]| {
+                key.item_type == ItemType::EXTENT_DATA
+                    && matches!(FileExtent::parse(data).unwrap().kind, FileExtentKind::Regular { .. })
+            };
+            image.edit(TreeId::LOG, is_on_disk, |_, data| {
+                data[21..29].copy_from_slice(&image.superblock.root.0.to_le_bytes());
+            });
+        },
+        kinds: &["log_over_used_space", "missing_checksum"],
+        progs: Progs::Silent,
+    },
+    Case {
+        name: "block of a log in use",
+        fixture: "log-append",
+        damage: |image| {
+            let log = image.root(TreeId::LOG);
+            let key = Key::new(log.0, ItemType::METADATA_ITEM, 0);
+            let other = image.items(TreeId::EXTENT);
+            let (_, data) = other.iter().find(|(key, _)| key.item_type == ItemType::METADATA_ITEM).unwrap();
+            image.add(TreeId::EXTENT, key, data);
+        },
+        kinds: &[
+            "block_group_used",
+            "log_over_used_space",
+            "superblock_field",
+            "unused_extent_item",
+            "used_listed_free",
+        ],
+        progs: Progs::Objects,
+    },
 ];
 
 #[test]

@@ -30,6 +30,7 @@ pub enum Command {
     Sync(Directory),
     Stats(Stats),
     Check(Check),
+    Rescue(Rescue),
     Info(Info),
     Tree(Tree),
     Ls(Ls),
@@ -127,6 +128,29 @@ pub struct Check {
     /// Don't read the data to compare it with its checksums.
     #[arg(long)]
     pub no_data: bool,
+    /// All devices of the volume.
+    #[arg(required = true, value_name = "DEVICE")]
+    pub devices: Vec<PathBuf>,
+}
+
+/// Repair what keeps a volume from being mounted. Says what will be lost, and asks.
+#[derive(Debug, Args)]
+pub struct Rescue {
+    #[command(subcommand)]
+    pub what: RescueCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum RescueCommand {
+    ZeroLog(ZeroLog),
+}
+
+/// Give up a log that can't be replayed: the volume goes back to its last commit.
+#[derive(Debug, Args)]
+pub struct ZeroLog {
+    /// Don't ask.
+    #[arg(short, long)]
+    pub yes: bool,
     /// All devices of the volume.
     #[arg(required = true, value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,

@@ -67,7 +67,16 @@ fn as_text(report: &Report) -> String {
         show_size(stats.data_bytes)
     ));
     if stats.has_log {
-        lines.push("the volume holds a log, which the next mount replays".into());
+        let log = &stats.log;
+        lines.push(format!(
+            "the volume holds a log, which the next mount replays: {} blocks, {} subvolumes, {} inodes, {} names, {} extents, {} of data",
+            log.blocks,
+            log.subvolumes,
+            log.inodes,
+            log.entries,
+            log.extents,
+            show_size(log.data_bytes)
+        ));
     }
     lines.push(match report.fault_count {
         0 => "no fault found".into(),

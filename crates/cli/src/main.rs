@@ -12,6 +12,7 @@ mod mkfs;
 mod mount;
 mod mount_table;
 mod path;
+mod rescue;
 mod show;
 mod size;
 mod tree;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Sync(arguments) => control::sync(arguments),
         Command::Stats(arguments) => control::stats(arguments),
         Command::Check(arguments) => check::run(arguments),
+        Command::Rescue(arguments) => rescue::run(arguments),
         Command::Info(arguments) => info::run(arguments),
         Command::Tree(arguments) => tree::run(arguments),
         Command::Ls(arguments) => browse::ls(arguments),

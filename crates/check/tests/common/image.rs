@@ -56,8 +56,10 @@ impl Image {
         self.file.write_all_at(&byte, place).unwrap();
     }
 
+    /// The root of a tree; `LOG` is the log of the first subvolume that has one.
     pub fn root(&self, tree: TreeId) -> Logical {
         match tree {
+            TreeId::LOG => RootItem::parse(&self.leaf(self.superblock.log_root)[0].1).unwrap().bytenr,
             TreeId::CHUNK => self.superblock.chunk_root,
             TreeId::ROOT => self.superblock.root,
             _ => {

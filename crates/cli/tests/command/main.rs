@@ -5,6 +5,7 @@
 mod bad_input;
 mod fixtures;
 mod making;
+mod rescue;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -1,0 +1,216 @@
+//! `ubtrfs rescue`: what to do with a volume that can't be mounted as it is.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ubtrfs_format::items::{FileType, InodeItem, RootItem, inode_refs};
+use ubtrfs_format::{Ino, ItemType, Key, Logical, Node, TreeId};
+use ubtrfs_tree::{Snapshot, Walk};
+use ubtrfs_volume::{Copies, Device, Exclusive, FileDevice, OpenMode, OpenOptions, Volume, Written};
+
+use crate::args;
+use crate::device::{about_volume, claim, is_block};
+use crate::failure::{Failure, Result};
+use crate::show;
+use crate::trees::Trees;
+
+/// Paths that are listed.
+const SHOWN: usize = 20;
+/// Names on the way to an inode; a damaged volume may have a loop.
+const MOST_NAMES: usize = 4096;
+
+/// `ubtrfs rescue`
+pub fn run(arguments: &args::Rescue) -> Result<()> {
+    match &arguments.what {
+        args::RescueCommand::ZeroLog(arguments) => zero_log(arguments),
+    }
+}
+
+fn zero_log(arguments: &args::ZeroLog) -> Result<()> {
+    let paths = &arguments.devices;
+    let mut claims = Vec::new();
+    let mut devices: Vec<Arc<dyn Device>> = Vec::new();
+    for path in paths {
+        let device =
+            FileDevice::open(path, OpenMode::ReadWrite, Exclusive::Yes).map_err(|error| Failure::of(&error))?;
+        if is_block(path) {
+            claims.push(claim(path)?);
+        }
+        devices.push(Arc::new(device));
+    }
+    let volume =
+        Volume::open(devices, OpenOptions { read_only: false }).map_err(|error| about_volume(paths, &error))?;
+    let volume = Arc::new(volume);
+    let mut superblock = volume.superblock();
+    let shown = paths.first().map(|path| path.display().to_string()).unwrap_or_default();
+    if superblock.log_root.0 == 0 {
+        return say(&format!("{shown}: there is no log; nothing was changed\n"));
+    }
+    say(&Held::read(&volume).as_text(&shown))?;
+    if !arguments.yes && !confirmed(paths)? {
+        return Err(Failure::new("nothing was changed"));
+    }
+    superblock.log_root = Logical(0);
+    superblock.log_root_level = 0;
+    let failed = |error| about_volume(paths, &error);
+    let flushed = volume.flush(Written::nothing()).map_err(failed)?;
+    volume.write_superblock(&superblock, Copies::All, flushed).map_err(failed)?;
+    say(&format!("{shown}: the log is gone; the volume is as of commit {}\n", superblock.generation))
+}
+
+fn say(text: &str) -> Result<()> {
+    io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
+}
+
+fn confirmed(paths: &[PathBuf]) -> Result<bool> {
+    if !io::stdin().is_terminal() {
+        let devices: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+        let devices = devices.join(" ");
+        return Err(Failure::new(format!(
+            "nobody is there to ask, and nothing was changed: 'ubtrfs rescue zero-log --yes {devices}' gives the log up"
+        )));
+    }
+    say("Give this up? [y/N] ")?;
+    let _ = io::stdout().flush();
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer).map_err(|error| Failure::about("standard input", &error))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// What a log holds, as far as it can be read.
+#[derive(Default)]
+struct Held {
+    generation: u64,
+    files: usize,
+    directories: usize,
+    others: usize,
+    /// Inodes that are in the log only so that they exist, or have no name any more.
+    companions: usize,
+    paths: Vec<String>,
+    unread_blocks: usize,
+}
+
+impl Held {
+    fn read(volume: &Arc<Volume>) -> Self {
+        let trees = Trees::new(volume);
+        let mut held = Self { generation: trees.superblock().generation.0, ..Self::default() };
+        let mut logs = Vec::new();
+        if let Some(roots) = trees.log_root_tree() {
+            held.unread_blocks += each_item(&roots, &mut |key, data| {
+                if key.item_type == ItemType::ROOT_ITEM
+                    && let Ok(item) = RootItem::parse(data)
+                {
+                    logs.push((TreeId(key.offset), item));
+                }
+            });
+        }
+        for (id, item) in logs {
+            let committed = trees.root_item(id).ok().flatten().map(|item| trees.described(id, &item));
+            held.read_log(id, &trees.described(TreeId::LOG, &item), committed.as_ref());
+        }
+        held
+    }
+
+    fn read_log(&mut self, id: TreeId, log: &Snapshot, committed: Option<&Snapshot>) {
+        let mut inodes = Vec::new();
+        let mut names: Names = BTreeMap::new();
+        self.unread_blocks += each_item(log, &mut |key, data| match key.item_type {
+            ItemType::INODE_ITEM => inodes.extend(InodeItem::parse(data).ok().map(|item| (Ino(key.objectid), item))),
+            ItemType::INODE_REF => {
+                if let Some(Ok(entry)) = inode_refs(data).last() {
+                    names.insert(Ino(key.objectid), (Ino(key.offset), entry.name.to_vec()));
+                }
+            }
+            _ => {}
+        });
+        for (ino, item) in inodes {
+            if item.generation.0 == 0 || item.nlink == 0 {
+                self.companions += 1;
+                continue;
+            }
+            match FileType::from_mode(item.mode) {
+                FileType::Regular => self.files += 1,
+                FileType::Directory => self.directories += 1,
+                _ => self.others += 1,
+            }
+            if self.paths.len() < SHOWN {
+                let path = path_of(ino, &names, committed);
+                let path = path.map_or_else(|| format!("inode {ino}"), |path| show::bytes(&path));
+                self.paths.push(if id == TreeId::FS { path } else { format!("subvolume {id}: {path}") });
+            }
+        }
+    }
+
+    fn as_text(&self, device: &str) -> String {
+        let mut text = format!(
+            "{device}: the log holds what was fsynced after commit {}, the last one. Without it that is lost:\n",
+            self.generation
+        );
+        for path in &self.paths {
+            let _ = writeln!(text, "  {path}");
+        }
+        let all = self.files + self.directories + self.others;
+        if all > self.paths.len() {
+            let _ = writeln!(text, "  … and {} more", all - self.paths.len());
+        }
+        let _ = writeln!(
+            text,
+            "{} files, {} directories, {} others go back to what they were at that commit, or are gone if they are newer",
+            self.files, self.directories, self.others
+        );
+        if self.companions > 0 {
+            let _ = writeln!(text, "{} more inodes are in the log because of these", self.companions);
+        }
+        if self.unread_blocks > 0 {
+            let _ = writeln!(
+                text,
+                "{} blocks of the log can't be read, so that there was more than this",
+                self.unread_blocks
+            );
+        }
+        text
+    }
+}
+
+/// A name of each inode: the directory, and the name in it.
+type Names = BTreeMap<Ino, (Ino, Vec<u8>)>;
+
+/// Visits the items of a tree as far as they can be read; returns how many blocks can't.
+fn each_item(tree: &Snapshot, visit: &mut dyn FnMut(Key, &[u8])) -> usize {
+    let mut unread = 0;
+    tree.walk(&mut |_, block| {
+        match block.map_err(|_| ()).and_then(|block| block.node().map_err(|_| ())) {
+            Ok(Node::Leaf(leaf)) => leaf.iter().for_each(|(key, data)| visit(key, data)),
+            Ok(Node::Internal(_)) => {}
+            Err(()) => unread += 1,
+        }
+        Walk::Descend
+    });
+    unread
+}
+
+/// A path of an inode inside its subvolume, if all of it can be found.
+fn path_of(ino: Ino, logged: &Names, committed: Option<&Snapshot>) -> Option<Vec<u8>> {
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    let mut at = ino;
+    while at != Ino::ROOT_DIR {
+        let (parent, name) = logged.get(&at).cloned().or_else(|| committed_name(committed?, at))?;
+        names.push(name);
+        at = parent;
+        if names.len() > MOST_NAMES {
+            return None;
+        }
+    }
+    names.reverse();
+    Some([b"/", names.join(&b'/').as_slice()].concat())
+}
+
+fn committed_name(tree: &Snapshot, ino: Ino) -> Option<(Ino, Vec<u8>)> {
+    let refs = Key::new(ino.0, ItemType::INODE_REF, 0)..=Key::new(ino.0, ItemType::INODE_REF, u64::MAX);
+    let item = tree.range(refs).next()?.ok()?;
+    let name = inode_refs(&item).next()?.ok()?.name.to_vec();
+    Some((Ino(item.key.offset), name))
+}
