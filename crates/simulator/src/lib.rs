@@ -8,7 +8,7 @@
 //! * [`examine`] judges one: clean by `ubtrfs_check`, and without a log exactly as the last commit, data included; with one
 //!   each inode and each name is as it was at some moment since it was last promised.
 //! * [`enumerate`] tries every short sequence over a handful of names.
-//! * [`overlap`] does the same while several threads work during the commits; [`together`] while they work on the same files.
+//! * [`overlap`] does the same while several threads work, each for itself or all on the same files.
 //! * [`LyingDevice`] breaks the rules of devices: what the simulator must notice.
 
 mod chronicle;
@@ -33,7 +33,6 @@ mod session;
 mod shrink;
 mod survey;
 mod timeline;
-pub mod together;
 mod volume;
 mod window;
 

@@ -153,6 +153,28 @@ impl Model {
         found
     }
 
+    /// What lies in a directory and below; nothing if it is not there.
+    #[must_use]
+    pub fn below(&self, top: InodeId) -> Self {
+        let mut nodes = BTreeMap::new();
+        let mut next = vec![top];
+        while let Some(id) = next.pop() {
+            let Some(node) = self.nodes.get(&id).filter(|_| !nodes.contains_key(&id)) else { continue };
+            if let Body::Directory { entries, .. } = &node.body {
+                next.extend(entries.values());
+            }
+            nodes.insert(id, Arc::clone(node));
+        }
+        // The top lies nowhere, as far as this part is concerned.
+        let mut part = Self { root: top, nodes };
+        if part.nodes.contains_key(&top)
+            && let Body::Directory { parent, .. } = &mut part.node_mut(top).body
+        {
+            *parent = top;
+        }
+        part
+    }
+
     /// Nodes that have no name.
     pub fn orphans(&self) -> BTreeSet<InodeId> {
         self.nodes.iter().filter(|(_, node)| node.nlink == 0).map(|(id, _)| *id).collect()

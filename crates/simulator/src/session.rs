@@ -49,12 +49,19 @@ impl Session {
         model: Option<Model>,
         tolerance: Tolerance,
     ) -> Result<Self, String> {
-        let fs = open(Arc::clone(&device), options.clone())?;
+        let volume = open_volume(Arc::clone(&device), options.read_only)?;
+        let generation = volume.superblock().generation.0;
+        let fs = mount(volume, options.clone())?;
         let mut model = match model {
             Some(model) => model,
-            None => empty(&fs)?,
+            None => empty(&fs, fs.root())?,
         };
-        let chronicle = Chronicle::new(model.clone(), fs.generation().0);
+        let mut chronicle = Chronicle::new(model.clone(), generation);
+        // A mount commits what it finds in a log.
+        let returned = Some(recording.len());
+        for generation in generation + 1..=fs.generation().0 {
+            chronicle.commits.push(Commit { generation, began: 0, returned, versions: 0..1 });
+        }
         model.drop_orphans();
         let worker = Worker::new(fs, model, tolerance, true);
         Ok(Self { worker, recording, chronicle, log: Vec::new(), device, options })
@@ -179,8 +186,8 @@ fn is_in_steps(operation: &Operation) -> bool {
     }
 }
 
-/// The model of a volume that holds nothing.
-pub(crate) fn empty(fs: &Filesystem) -> Result<Model, String> {
-    let root = fs.attributes(fs.root()).map_err(|error| format!("stat of the root: {error}"))?;
-    Ok(Model::new(root.id, root.mode, Times { mtime: root.mtime, ctime: root.ctime, btime: root.btime }))
+/// The model of a directory that holds nothing.
+pub(crate) fn empty(fs: &Filesystem, dir: ubtrfs::InodeId) -> Result<Model, String> {
+    let found = fs.attributes(dir).map_err(|error| format!("stat of inode {}: {error}", dir.ino))?;
+    Ok(Model::new(dir, found.mode, Times { mtime: found.mtime, ctime: found.ctime, btime: found.btime }))
 }

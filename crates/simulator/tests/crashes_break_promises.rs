@@ -1,9 +1,9 @@
-//! Longer random sequences over few names, threads on the same files, and crashes while a crashed volume is mounted.
+//! Longer random sequences over few names, and crashes while a crashed volume is mounted.
 
 use std::sync::LazyLock;
 
 use ubtrfs_simulator::enumerate::{Stage, Start};
-use ubtrfs_simulator::{Failure, Operation, Random, Survey, crash_in_replay, shrink, together};
+use ubtrfs_simulator::{Failure, Operation, Random, crash_in_replay, shrink};
 use ubtrfs_testkit::seeds::seeds;
 
 fn soaks() -> bool {
@@ -63,14 +63,4 @@ fn power_is_cut_again_during_replay() {
         }
     }
     eprintln!("{states} crash states during replay");
-}
-
-#[test]
-fn threads_on_the_same_files() {
-    let (usual, budget) = if soaks() { (100, 100) } else { (8, 40) };
-    let mut sum = Survey::default();
-    for seed in seeds(usual) {
-        sum = sum.plus(together::run(seed, 3, 60, budget).unwrap_or_else(|failure| panic!("{failure}")));
-    }
-    eprintln!("{} crash states of threads on the same files, {} of them with a log", sum.states, sum.with_log);
 }
