@@ -1,14 +1,12 @@
 //! Directories: finding a name, listing, resolving what an entry leads to.
 
-use std::collections::BTreeMap;
-
 use ubtrfs_format::items::{self, FileType, RootRef};
 use ubtrfs_format::{DirIndex, Ino, ItemType, Key, TreeId, extref_hash, name_hash};
 
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Result};
 use crate::filesystem::Filesystem;
-use crate::inode::{InodeId, InodeState, Name, Target};
+use crate::inode::{InodeId, InodeState, Target};
 
 /// The inode that stands for a subvolume that can't be reached where its entry is: an empty directory.
 pub(crate) const EMPTY_SUBVOLUME_INO: Ino = Ino(2);
@@ -107,6 +105,26 @@ pub(crate) fn subvolume_at(committed: &Committed, path: &str) -> Result<Option<T
         at = resolve(committed, at, name.as_bytes(), target)?;
     }
     Ok((at.ino == Ino::ROOT_DIR).then_some(at.subvolume))
+}
+
+/// Two layers of changes to a directory in the order of their numbers; what the newer one says of a number counts. Nothing is
+/// copied: a listing asks for a few entries at a time, and the layers may hold many.
+fn newest_of<'a, T>(
+    older: impl Iterator<Item = (&'a DirIndex, T)>,
+    newer: impl Iterator<Item = (&'a DirIndex, T)>,
+) -> impl Iterator<Item = (&'a DirIndex, T)> {
+    let (mut older, mut newer) = (older.peekable(), newer.peekable());
+    std::iter::from_fn(move || {
+        let next = newer.peek().map(|(index, _)| *index);
+        if let Some(next) = next {
+            if let Some(earlier) = older.next_if(|(index, _)| *index < next) {
+                return Some(earlier);
+            }
+            older.next_if(|(index, _)| *index == next);
+            return newer.next();
+        }
+        older.next()
+    })
 }
 
 impl Filesystem {
@@ -235,7 +253,21 @@ impl Filesystem {
     /// Lists entries numbered above `after` and up to `last`, at most `limit` of them, in the order of their numbers.
     pub fn list(&self, dir: InodeId, after: DirIndex, last: DirIndex, limit: usize) -> Result<Vec<DirectoryEntry>> {
         let inode = self.inode(dir)?;
-        let state = inode.read();
+        let entries = self.entries(dir, &inode.read(), after, last, limit)?;
+        if dir.ino != EMPTY_SUBVOLUME_INO {
+            self.touch_atime(&inode);
+        }
+        Ok(entries)
+    }
+
+    fn entries(
+        &self,
+        dir: InodeId,
+        state: &InodeState,
+        after: DirIndex,
+        last: DirIndex,
+        limit: usize,
+    ) -> Result<Vec<DirectoryEntry>> {
         if !state.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
@@ -246,13 +278,9 @@ impl Filesystem {
             return Ok(Vec::new());
         }
         // Newer layers over older ones; each is cut at the limit only after what it removes has been taken into account.
-        let mut overlay: BTreeMap<DirIndex, Option<(Name, Target)>> = BTreeMap::new();
-        let layers = [state.frozen.as_ref().map(|frozen| &frozen.batch), Some(&state.pending)];
-        for batch in layers.into_iter().flatten() {
-            for (index, entry) in batch.entry_numbers.range(from..=last) {
-                overlay.insert(*index, entry.clone());
-            }
-        }
+        let older = state.frozen.as_ref().map(|frozen| frozen.batch.entry_numbers.range(from..=last));
+        let newer = state.pending.entry_numbers.range(from..=last);
+        let mut overlay = newest_of(older.into_iter().flatten(), newer).peekable();
         let committed = self.committed();
         let mut entries = Vec::new();
         let mut push = |index: DirIndex, name: &[u8], target: Target| -> Result<bool> {
@@ -260,23 +288,22 @@ impl Filesystem {
             entries.push(DirectoryEntry { index, name: name.to_vec(), inode, file_type: target.file_type });
             Ok(entries.len() == limit)
         };
-        let mut overlay = overlay.into_iter().peekable();
         if state.committed {
             let range =
                 Key::new(dir.ino.0, ItemType::DIR_INDEX, from.0)..=Key::new(dir.ino.0, ItemType::DIR_INDEX, last.0);
             for item in committed.tree(dir.subvolume)?.range(range) {
                 let item = item?;
                 let index = DirIndex(item.key.offset);
-                while let Some((newer, entry)) = overlay.next_if(|(newer, _)| *newer < index) {
+                while let Some((newer, entry)) = overlay.next_if(|(newer, _)| **newer < index) {
                     if let Some((name, target)) = entry
-                        && push(newer, &name, target)?
+                        && push(*newer, name, *target)?
                     {
                         return Ok(entries);
                     }
                 }
-                if let Some((_, entry)) = overlay.next_if(|(newer, _)| *newer == index) {
+                if let Some((_, entry)) = overlay.next_if(|(newer, _)| **newer == index) {
                     if let Some((name, target)) = entry
-                        && push(index, &name, target)?
+                        && push(index, name, *target)?
                     {
                         return Ok(entries);
                     }
@@ -292,7 +319,7 @@ impl Filesystem {
         }
         for (index, entry) in overlay {
             if let Some((name, target)) = entry
-                && push(index, &name, target)?
+                && push(*index, name, *target)?
             {
                 break;
             }
@@ -303,5 +330,30 @@ impl Filesystem {
     /// Whether a directory has no entry; the caller holds its lock. Its size is the sum of its names, twice.
     pub(crate) fn is_empty_dir(state: &InodeState) -> bool {
         state.item.size == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_newer_layer_says_of_a_number_counts() {
+        let layer = |numbers: &[u64]| numbers.iter().map(|number| DirIndex(*number)).collect::<Vec<_>>();
+        for (older, newer, wanted) in [
+            (&[][..], &[][..], &[][..]),
+            (&[2, 5], &[], &[(2, "older"), (5, "older")]),
+            (&[], &[2, 5], &[(2, "newer"), (5, "newer")]),
+            (
+                &[2, 4, 6, 9],
+                &[3, 4, 9, 11],
+                &[(2, "older"), (3, "newer"), (4, "newer"), (6, "older"), (9, "newer"), (11, "newer")],
+            ),
+        ] {
+            let (older, newer) = (layer(older), layer(newer));
+            let both =
+                newest_of(older.iter().map(|index| (index, "older")), newer.iter().map(|index| (index, "newer")));
+            assert_eq!(both.map(|(index, from)| (index.0, from)).collect::<Vec<_>>(), wanted);
+        }
     }
 }

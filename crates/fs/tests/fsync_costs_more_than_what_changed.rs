@@ -265,7 +265,9 @@ fn fsyncs_that_come_while_a_log_is_written_share_the_next_write() {
     let (device, fs) = open(256 << 20);
     let files: Vec<_> = (0..16).map(|number| create(&fs, fs.root(), &number.to_string(), FILE)).collect();
     fs.sync().unwrap();
-    files.iter().for_each(|id| write(&fs, *id, 0, 8 * KIB));
+    for id in &files {
+        write(&fs, *id, 0, 8 * KIB);
+    }
     let cost = cost(&fs, || {
         std::thread::scope(|scope| {
             device.flushes.close();
@@ -281,9 +283,13 @@ fn fsyncs_that_come_while_a_log_is_written_share_the_next_write() {
                 });
             }
             // All but the one that leads the next group have joined it.
-            (0..14).for_each(|_| returns.recv().unwrap());
+            for _ in 0..14 {
+                returns.recv().unwrap();
+            }
             device.flushes.open();
-            (0..15).for_each(|_| ends.recv().unwrap().unwrap());
+            for _ in 0..15 {
+                ends.recv().unwrap().unwrap();
+            }
         });
     });
     assert_eq!((cost.requests, cost.log_writes, cost.flushes), (16, 2, 4), "{cost:?}");
@@ -302,7 +308,9 @@ fn fsyncs_during_a_commit_are_durable_with_its_superblock() {
             scope.spawn(|| fs.sync().unwrap());
             device.writes.until_reached();
             // The commit's nodes are on their way. What changes now is of the next transaction.
-            files.iter().for_each(|id| write(&fs, *id, 0, 100));
+            for id in files {
+                write(&fs, id, 0, 100);
+            }
             let (returned, returns) = channel();
             let (ended, ends) = channel();
             for id in files {
@@ -315,7 +323,9 @@ fn fsyncs_during_a_commit_are_durable_with_its_superblock() {
             // One of them leads, the other has joined it.
             returns.recv().unwrap();
             device.writes.open();
-            (0..2).for_each(|_| ends.recv().unwrap().unwrap());
+            for _ in 0..2 {
+                ends.recv().unwrap().unwrap();
+            }
         });
     });
     assert_eq!((cost.commits, cost.requests, cost.log_writes, cost.flushes), (1, 2, 1, 2), "{cost:?}");

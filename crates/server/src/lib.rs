@@ -16,6 +16,7 @@ pub mod device_number;
 mod directories;
 mod nodes;
 mod pool;
+mod privileges;
 mod server;
 mod shared;
 mod xattrs;

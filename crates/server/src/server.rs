@@ -22,6 +22,7 @@ use crate::control;
 use crate::counters::Kind;
 use crate::directories::{Row, list};
 use crate::pool::Pool;
+use crate::privileges::is_root_or;
 use crate::shared::{MountFacts, Shared, TTL, errno};
 
 /// Threads for requests that wait for a commit.
@@ -133,30 +134,60 @@ impl Server {
         }
     }
 
-    fn change(&self, node: u64, change: &SetAttr) -> Result<ubtrfs::Attributes, Errno> {
+    fn change(&self, caller: &Caller<'_>, node: u64, change: &SetAttr) -> Result<ubtrfs::Attributes, Errno> {
         let id = self.inode(node)?;
-        // A change of nothing is how the kernel asks to drop set-id bits: before a write, and for a chown that names
-        // neither owner nor group.
         let nothing = *change == (SetAttr { handle: change.handle, ..SetAttr::default() });
-        let changes = SetAttributes { kill_privileges: change.kill_suidgid || nothing, ..changes(change) };
-        let attributes = self.engine().set_attributes(id, &changes).map_err(|error| errno(&error))?;
+        if nothing {
+            return self.change_of_nothing(caller, id);
+        }
+        let attributes = self.engine().set_attributes(id, &changes(change)).map_err(|error| errno(&error))?;
         if let Some(mode) = change.mode {
             self.shared.chmod_acl(id, mode)?;
         }
         Ok(attributes)
     }
 
+    /// A change of nothing is how the kernel asks to drop set-id bits: before a write to a file that has some, and for a chown
+    /// that names neither owner nor group. For the latter it has not checked who asks, so only the owner and root get what
+    /// they ask for. Another's write takes the bits along by itself.
+    fn change_of_nothing(&self, caller: &Caller<'_>, id: InodeId) -> Result<ubtrfs::Attributes, Errno> {
+        let attributes = self.engine().attributes(id).map_err(|error| errno(&error))?;
+        if !is_root_or(attributes.uid, caller) {
+            return Ok(attributes);
+        }
+        let changes = SetAttributes { kill_privileges: true, ..SetAttributes::default() };
+        self.engine().set_attributes(id, &changes).map_err(|error| errno(&error))
+    }
+
+    fn punch(&self, caller: &Caller<'_>, node: u64, what: &Fallocate) -> Result<(), Errno> {
+        let id = self.inode(node)?;
+        let attributes = self.engine().attributes(id).map_err(|error| errno(&error))?;
+        // Unlike a write, this comes without a word on set-id bits; the kernel has asked for root and the owner only.
+        if !is_root_or(attributes.uid, caller) {
+            let changes = SetAttributes { kill_privileges: true, ..SetAttributes::default() };
+            self.engine().set_attributes(id, &changes).map_err(|error| errno(&error))?;
+            self.mode_changed(node);
+        }
+        self.engine().punch_hole(id, what.offset, what.length).map_err(|error| errno(&error))
+    }
+
+    /// Tells the kernel, which goes on believing in the mode that it knows.
+    fn mode_changed(&self, node: u64) {
+        if let Some(notifier) = self.shared.notifier.get()
+            && let Err(error) = notifier.inval_attributes(node)
+        {
+            tracing::debug!(%error, "the kernel was not told of a mode");
+        }
+    }
+
     fn write_to(&self, node: u64, what: &Write<'_>) -> Result<u32, Errno> {
         let id = self.inode(node)?;
         let kill = what.write_flags.contains(WriteFlags::KILL_SUIDGID);
-        let loses = kill && self.engine().attributes(id).is_ok_and(|attributes| attributes.mode & SET_ID != 0);
+        let loses = kill && self.engine().mode(id).is_ok_and(|mode| mode & SET_ID != 0);
         let written =
             self.engine().write(id, WriteAt::Offset(what.offset), what.data, kill).map_err(|error| errno(&error))?;
-        if loses && let Some(notifier) = self.shared.notifier.get() {
-            // The kernel asked for it, but goes on believing in the mode that it knows.
-            if let Err(error) = notifier.inval_attributes(node) {
-                tracing::debug!(%error, "the kernel was not told of a mode");
-            }
+        if loses {
+            self.mode_changed(node);
         }
         Ok(u32::try_from(written).unwrap_or(u32::MAX))
     }
@@ -258,9 +289,9 @@ impl Filesystem for Server {
         }
     }
 
-    fn setattr(&self, _: &Caller<'_>, node: u64, change: &SetAttr, reply: ReplyAttr) {
+    fn setattr(&self, caller: &Caller<'_>, node: u64, change: &SetAttr, reply: ReplyAttr) {
         self.count(Kind::SetAttr);
-        match self.change(node, change) {
+        match self.change(caller, node, change) {
             Ok(attributes) => reply.attributes(&self.shared.shown(&attributes), TTL),
             Err(errno) => reply.error(errno),
         }
@@ -512,15 +543,12 @@ impl Filesystem for Server {
     }
 
     /// Holes are punched; anything else is refused, but not once for all (as ENOSYS would be): it depends on the mode.
-    fn fallocate(&self, _: &Caller<'_>, node: u64, what: &Fallocate, reply: ReplyEmpty) {
+    fn fallocate(&self, caller: &Caller<'_>, node: u64, what: &Fallocate, reply: ReplyEmpty) {
         self.count(Kind::Fallocate);
         if what.mode != FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE {
             return reply.error(Errno::OPNOTSUPP);
         }
-        let done = self
-            .inode(node)
-            .and_then(|id| self.engine().punch_hole(id, what.offset, what.length).map_err(|error| errno(&error)));
-        answer(reply, done);
+        answer(reply, self.punch(caller, node, what));
     }
 
     fn lseek(&self, _: &Caller<'_>, node: u64, what: &Lseek, reply: ReplyLseek) {

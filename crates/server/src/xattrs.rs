@@ -28,10 +28,11 @@ impl Shared {
         if name.starts_with(control::NAMESPACE) {
             return Err(Errno::NODATA);
         }
-        if name.starts_with(b"system.") && name != acl::ACCESS && name != acl::DEFAULT {
+        // Properties that the kernel has set can be read, though not set here.
+        let known = is_plain(name)? || name == acl::ACCESS || name == acl::DEFAULT || name.starts_with(b"btrfs.");
+        if !known {
             return Err(Errno::OPNOTSUPP);
         }
-        is_plain(name)?;
         self.xattr(id, name)?.ok_or(Errno::NODATA)
     }
 

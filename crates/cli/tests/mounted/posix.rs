@@ -177,6 +177,40 @@ fn data(dir: &Path, diary: &mut Diary) {
     diary.sys("fsync of a directory", rustix::fs::fsync(File::open(dir).unwrap()));
 }
 
+/// What du(1) shows: data that replaces other data does not count twice, whether it is on disk yet or not.
+fn blocks(dir: &Path, diary: &mut Diary) {
+    let open = |name: &str| {
+        let path = dir.join(name);
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+    };
+    let mut seen = |what: &str, file: &File| {
+        diary.note(what, file.metadata().unwrap().blocks());
+        file.sync_all().unwrap();
+        diary.note("on disk", file.metadata().unwrap().blocks());
+    };
+    for size in [1, 2048, 2049, 100_000] {
+        let file = open(&format!("{size}"));
+        file.write_all_at(&vec![1; size], 0).unwrap();
+        seen("written", &file);
+        file.write_all_at(&vec![2; size], 0).unwrap();
+        seen("written again", &file);
+        file.set_len(size as u64 / 4096 * 4096 + 12288).unwrap();
+        seen("grown", &file);
+        file.write_all_at(b"far", 1 << 40).unwrap();
+        file.write_all_at(b"near", 3).unwrap();
+        seen("written here and there", &file);
+        file.set_len(size as u64 / 2).unwrap();
+        seen("cut", &file);
+    }
+    let file = open("many");
+    file.write_all_at(&vec![1; 1 << 20], 0).unwrap();
+    seen("a large one", &file);
+    for at in (0..1 << 20).step_by(16384) {
+        file.write_all_at(b"x", at).unwrap();
+    }
+    seen("written in many places", &file);
+}
+
 fn attributes(dir: &Path, diary: &mut Diary) {
     let path = dir.join("f");
     fs::write(&path, "content").unwrap();
@@ -187,6 +221,17 @@ fn attributes(dir: &Path, diary: &mut Diary) {
     diary.note("times", (meta.atime(), meta.atime_nsec(), meta.mtime(), meta.mtime_nsec()));
     let statx = rustix::fs::statx(CWD, &path, AtFlags::empty(), StatxFlags::ALL).unwrap();
     diary.note("born", (statx.stx_mask & StatxFlags::BTIME.bits() != 0, statx.stx_btime.tv_sec > 1_600_000_000));
+    let old = Timestamps { last_access: time(5, 5), last_modification: time(9, 9) };
+    let (link, sub) = (dir.join("link"), dir.join("sub"));
+    symlink("f", &link).unwrap();
+    fs::create_dir(&sub).unwrap();
+    for place in [&link, &sub] {
+        rustix::fs::utimensat(CWD, place, &old, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        diary.stat("unread", place);
+        let _ = (fs::read_link(&link), fs::read_dir(&sub).unwrap().count());
+        diary.note("reading changes atime", fs::symlink_metadata(place).unwrap().atime() != 5);
+        diary.note("but not mtime", fs::symlink_metadata(place).unwrap().mtime());
+    }
     let before = meta.ctime_nsec();
     mode(&path, 0o640);
     diary.note("chmod changes ctime", fs::metadata(&path).unwrap().ctime_nsec() != before);
@@ -210,6 +255,9 @@ fn attributes(dir: &Path, diary: &mut Diary) {
     let mut list = ubtrfs_testkit::walk::xattrs(&path).unwrap();
     list.remove(&b"user.large"[..]);
     diary.note("xattrs", list);
+    for name in ["nonsense.x", "system.x", "user", "user.none"] {
+        diary.sys(name, rustix::fs::getxattr(&path, name, &mut [0_u8; 8][..]));
+    }
     let mut small = [0; 2];
     diary.note("no room", rustix::fs::getxattr(&path, "user.a", &mut small[..]));
     diary.note("asked for the size", rustix::fs::getxattr(&path, "user.a", &mut [0_u8; 0][..]));
@@ -239,6 +287,16 @@ fn privileges(dir: &Path, diary: &mut Diary) {
             let left = rustix::fs::getxattr(&path, "security.capability", &mut [0_u8; 64][..]);
             diary.note(way, (status, format!("{:o}", fs::metadata(&path).unwrap().mode()), left));
         }
+    }
+    // A chown that names nobody is refused to others, by us in silence; it must not take anything away.
+    let nobody = "python3 -c 'import os; os.chown(\"f\", -1, -1)' 2> /dev/null; true";
+    for (owner, way) in [(0, nobody), (1000, nobody), (0, "fallocate -p -l 4096 f"), (1000, "fallocate -p -l 4096 f")] {
+        fs::write(&path, "content").unwrap();
+        std::os::unix::fs::chown(&path, Some(owner), None).unwrap();
+        mode(&path, 0o6777);
+        diary.note(way, as_user(dir, way));
+        diary.stat("what is left", &path);
+        fs::remove_file(&path).unwrap();
     }
     for bits in [0o6755, 0o2644] {
         fs::write(&path, "content").unwrap();
@@ -282,6 +340,7 @@ fn tour(dir: &Path) -> Vec<String> {
         ("names", names as fn(&Path, &mut Diary)),
         ("links", links),
         ("data", data),
+        ("blocks", blocks),
         ("attributes", attributes),
         ("privileges", privileges),
         ("lists", lists),

@@ -281,7 +281,7 @@ impl Commit {
         fs.volume.write_superblock(&superblock, Copies::All, flushed)?;
         let closed = waiting.take().map(|(closed, log)| {
             if let Some(log) = log {
-                log.is_durable(fs, &mut place);
+                log.published(fs, &mut place);
             }
             closed
         });

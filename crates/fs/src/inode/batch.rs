@@ -109,7 +109,7 @@ impl InodeBatch {
     }
 
     fn entry_changed(&mut self, name: &Name) {
-        if let Some(logged) = self.logged.as_mut().filter(|logged| logged.is_whole()) {
+        if let Some(logged) = self.logged.as_mut().filter(|logged| logged.whole().is_some()) {
             logged.entries.push(name.clone());
         }
     }

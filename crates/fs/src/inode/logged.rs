@@ -7,10 +7,20 @@ use ubtrfs_format::items::InodeItem;
 use super::Name;
 use crate::log::Group;
 
-/// What the log of a transaction has of an inode, and what of its names has changed since.
+/// How much of an inode is in the log.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum LoggedAs {
+    /// That it exists, and its names.
+    Named,
+    /// Content and attributes too, with the inode item as it was then.
+    Whole(InodeItem),
+    /// It had no name then: the log only says which names it lost.
+    Nameless,
+}
+
+/// What the log of a transaction has of an inode, and what of it has changed since.
 pub(crate) struct Logged {
-    /// The inode item as it was when content and attributes were logged; `None` if only its existence and names were.
-    pub(crate) whole: Option<InodeItem>,
+    pub(crate) how: LoggedAs,
     /// The write of the log that has the newest part of it.
     pub(crate) group: Arc<Group>,
     /// Names came or went since.
@@ -19,27 +29,25 @@ pub(crate) struct Logged {
     pub(crate) listed: bool,
     /// Xattrs changed since.
     pub(crate) xattrs_changed: bool,
-    /// The inode had no name then: the log only says which names it lost.
-    pub(crate) nameless: bool,
     /// Of a directory that was logged whole: names whose entries changed since.
     pub(crate) entries: Vec<Name>,
 }
 
 impl Logged {
-    pub(crate) fn new(group: Arc<Group>) -> Self {
-        Self {
-            whole: None,
-            group,
-            names_changed: false,
-            listed: false,
-            xattrs_changed: false,
-            nameless: false,
-            entries: Vec::new(),
+    pub(crate) fn new(how: LoggedAs, group: Arc<Group>) -> Self {
+        Self { how, group, names_changed: false, listed: false, xattrs_changed: false, entries: Vec::new() }
+    }
+
+    /// The inode item as it was when content and attributes were logged, if they were.
+    pub(crate) fn whole(&self) -> Option<&InodeItem> {
+        match &self.how {
+            LoggedAs::Whole(item) => Some(item),
+            LoggedAs::Named | LoggedAs::Nameless => None,
         }
     }
 
-    /// Whether content and attributes were logged.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.whole.is_some()
+    /// Whether the inode had no name when it was logged.
+    pub(crate) fn is_nameless(&self) -> bool {
+        self.how == LoggedAs::Nameless
     }
 }

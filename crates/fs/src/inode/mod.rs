@@ -11,7 +11,7 @@ use ubtrfs_format::{Ino, TreeId};
 
 pub(crate) use batch::{EntryChange, InodeBatch, Name, OrphanEdit, RefChange, Target};
 pub(crate) use load::load_inode;
-pub(crate) use logged::Logged;
+pub(crate) use logged::{Logged, LoggedAs};
 pub(crate) use state::{Frozen, InodeState, OrderedExtent};
 pub(crate) use table::InodeTable;
 

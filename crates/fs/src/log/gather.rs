@@ -24,7 +24,7 @@ use super::queue::{Group, Place, Stop};
 use super::reason::Reason;
 use crate::committed::Committed;
 use crate::filesystem::Filesystem;
-use crate::inode::{EntryChange, Inode, InodeId, InodeState, Logged, Name, OrderedExtent, RefChange, Target};
+use crate::inode::{EntryChange, Inode, InodeId, InodeState, Logged, LoggedAs, Name, OrderedExtent, RefChange, Target};
 use crate::name_items::NameItems;
 use crate::options::LogFault;
 use crate::transaction::Transaction;
@@ -187,7 +187,7 @@ impl<'a> Gatherer<'a> {
             self.follow_name(inode.id, fact)?;
         }
         for change in facts.entries {
-            self.follow_entry(inode.id.subvolume, change, facts.gone)?;
+            self.follow_entry(inode.id.subvolume, change, facts.gone);
         }
         Ok(())
     }
@@ -201,9 +201,9 @@ impl<'a> Gatherer<'a> {
     fn named(&mut self, inode: &Arc<Inode>, state: &mut InodeState, want: Want) -> Result<Facts> {
         let id = inode.id;
         let known = is_known(state);
-        let before = state.pending.logged.take().filter(|logged| !logged.nameless);
+        let before = state.pending.logged.take().filter(|logged| !logged.is_nameless());
         let first = before.is_none();
-        let mut logged = before.unwrap_or_else(|| Box::new(Logged::new(self.group.clone())));
+        let mut logged = before.unwrap_or_else(|| Box::new(Logged::new(LoggedAs::Named, self.group.clone())));
         if first {
             state.pending.layout.forget_changed();
         }
@@ -287,21 +287,19 @@ impl<'a> Gatherer<'a> {
         let known = is_known(state);
         let is_dir = state.is_dir();
         let before = state.pending.logged.take();
-        if before.as_ref().is_some_and(|logged| logged.nameless && !logged.names_changed) {
+        if before.as_ref().is_some_and(|logged| logged.is_nameless() && !logged.names_changed) {
             state.pending.logged = before;
             return Ok(Facts::default());
         }
         self.take_in()?;
-        if before.is_some_and(|logged| !logged.nameless) {
+        if before.is_some_and(|logged| !logged.is_nameless()) {
             // Of a directory that is to be recovered in order to be removed, item and ranges stay.
             let last = if known && is_dir { ItemType::INODE_EXTREF } else { ItemType(u8::MAX) };
             let first = if known && is_dir { ItemType::INODE_REF } else { ItemType(0) };
             let range = Key::new(id.ino.0, first, 0)..=Key::new(id.ino.0, last, u64::MAX);
             self.clear(id.subvolume, range);
         }
-        let item = state.item;
-        let nameless = Logged { whole: Some(item), nameless: true, ..Logged::new(self.group.clone()) };
-        state.pending.logged = Some(Box::new(nameless));
+        state.pending.logged = Some(Box::new(Logged::new(LoggedAs::Nameless, self.group.clone())));
         let fact = |((parent, name), change): (&(Ino, Name), &RefChange)| NameFact {
             parent: *parent,
             name: name.clone(),
@@ -327,22 +325,23 @@ impl<'a> Gatherer<'a> {
             if !parent_known && !self.gets_wrong(LogFault::ForgetParent) {
                 self.work.push_back((parent, Want::Names));
             }
-            self.pull(id.subvolume, other(entry.and_then(|entry| entry.base)))
+            self.pull(id.subvolume, other(entry.and_then(|entry| entry.base)));
         } else {
             if let Some(index) = fact.change.base.filter(|_| !fact.told && parent_known) {
                 self.removed_entry(&parent, index)?;
             }
-            self.pull(id.subvolume, other(entry.and_then(|entry| entry.now).map(|(_, target)| target)))
+            self.pull(id.subvolume, other(entry.and_then(|entry| entry.now).map(|(_, target)| target)));
         }
+        Ok(())
     }
 
     /// Takes in the inodes that an entry led to and leads to.
-    fn follow_entry(&mut self, subvolume: TreeId, change: EntryChange, gone: bool) -> Result<()> {
+    fn follow_entry(&mut self, subvolume: TreeId, change: EntryChange, gone: bool) {
         let now = change.now.map(|(_, target)| target);
         if let Some(before) = change.base.filter(|before| gone || now.is_none_or(|now| now.location != before.location))
         {
             if gone {
-                self.pull(subvolume, Some(before))?;
+                self.pull(subvolume, Some(before));
             } else if let Some(inode) = self.inode_of(subvolume, before) {
                 self.work.push_back((inode, Want::Names));
             }
@@ -356,7 +355,6 @@ impl<'a> Gatherer<'a> {
             };
             self.work.push_back((inode, if is_new_dir { Want::Whole } else { Want::Names }));
         }
-        Ok(())
     }
 
     fn inode_of(&self, subvolume: TreeId, target: Target) -> Option<Arc<Inode>> {
@@ -368,8 +366,8 @@ impl<'a> Gatherer<'a> {
 
     /// Takes in an inode that a name belongs to or belonged to. One that is gone is of no concern, unless it is a
     /// directory that others left before its end.
-    fn pull(&mut self, subvolume: TreeId, target: Option<Target>) -> Result<()> {
-        let Some(inode) = target.and_then(|target| self.inode_of(subvolume, target)) else { return Ok(()) };
+    fn pull(&mut self, subvolume: TreeId, target: Option<Target>) {
+        let Some(inode) = target.and_then(|target| self.inode_of(subvolume, target)) else { return };
         let concerns = {
             let state = inode.read();
             state.pending.generation == self.transaction.generation
@@ -378,7 +376,6 @@ impl<'a> Gatherer<'a> {
         if concerns {
             self.work.push_back((inode, Want::Names));
         }
-        Ok(())
     }
 
     /// Says that a directory that the commit below has no longer has an entry that it has there.
@@ -392,7 +389,7 @@ impl<'a> Gatherer<'a> {
         self.put(id.subvolume, key, last.to_le_bytes().to_vec());
         // The range counts only if the log has the directory.
         let state = dir.read();
-        let is_there = state.pending.logged.as_ref().is_some_and(|logged| !logged.nameless);
+        let is_there = state.pending.logged.as_ref().is_some_and(|logged| !logged.is_nameless());
         if !is_there && self.place.holders.insert(id) {
             let item = exists_item(&state, true, self.transaction.generation);
             self.put(id.subvolume, Key::new(id.ino.0, ItemType::INODE_ITEM, 0), item.to_bytes().to_vec());

@@ -11,7 +11,7 @@ use super::reason::Reason;
 use crate::file::committed::Committed as CommittedPieces;
 use crate::file::piece::{ExtentPiece, Mapped, Piece};
 use crate::file::resolve::Stack;
-use crate::inode::{EntryChange, Inode, InodeId, InodeState, Logged};
+use crate::inode::{EntryChange, Inode, InodeId, InodeState, Logged, LoggedAs};
 use crate::options::LogFault;
 
 /// The item of an inode that is in the log only so that it exists. Of one that the commit below has, recovery takes
@@ -82,18 +82,18 @@ impl Gatherer<'_> {
         let mut entries = Vec::new();
         match state.file_type() {
             FileType::Regular => self.content(inode, state, logged, known)?,
-            FileType::Symlink if !logged.is_whole() && !known => self.pieces(id, state, &[(0, u64::MAX)])?,
-            FileType::Directory if logged.is_whole() => {
+            FileType::Symlink if logged.whole().is_none() && !known => self.pieces(id, state, &[(0, u64::MAX)])?,
+            FileType::Directory if logged.whole().is_some() => {
                 let changed = std::mem::take(&mut logged.entries);
                 entries.extend(changed.iter().filter_map(|name| state.pending.entries.get(name)));
             }
             FileType::Directory => entries.extend(state.pending.entries.values()),
             _ => {}
         }
-        if logged.whole != Some(state.item) {
+        if logged.whole() != Some(&state.item) {
             let item = InodeItem { transid: self.transaction.generation, ..state.item };
             self.put(id.subvolume, Key::new(id.ino.0, ItemType::INODE_ITEM, 0), item.to_bytes().to_vec());
-            logged.whole = Some(state.item);
+            logged.how = LoggedAs::Whole(state.item);
         }
         Ok(entries)
     }
@@ -108,14 +108,14 @@ impl Gatherer<'_> {
         self.gathered.ordered.extend(on_their_way.cloned());
         let sector = u64::from(self.fs.volume.sector_size());
         let end = state.item.size.next_multiple_of(sector);
-        if let Some(before) = &logged.whole {
+        if let Some(before) = logged.whole() {
             // What was behind the end, and so left out, may be before it now.
             state.pending.layout.note_changed(before.size - before.size % sector, end);
         }
         let changed = state.pending.layout.take_changed();
         let id = inode.id;
         let key = |offset| Key::new(id.ino.0, ItemType::EXTENT_DATA, offset);
-        if logged.is_whole() {
+        if logged.whole().is_some() {
             for (from, to) in &changed {
                 self.clear(id.subvolume, key(*from)..=key(to - 1));
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use ubtrfs_format::items::InodeItem;
+use ubtrfs_format::items::{InodeItem, Timespec};
 use ubtrfs_format::{Generation, Logical, TreeId};
 use ubtrfs_tree::Root;
 
@@ -15,7 +15,7 @@ use super::write::Written;
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Result};
 use crate::filesystem::Filesystem;
-use crate::inode::{Inode, InodeId, InodeState};
+use crate::inode::{Inode, InodeId, InodeState, LoggedAs};
 use crate::transaction::Transaction;
 
 /// What became of a group.
@@ -427,29 +427,23 @@ impl Filesystem {
 /// Whether the log has all that an fsync of the inode would put there.
 fn is_logged(state: &InodeState, data_only: bool) -> bool {
     let Some(logged) = &state.pending.logged else { return false };
-    let Some(item) = &logged.whole else { return false };
-    let without_times = |item: &InodeItem| InodeItem {
-        atime: item.ctime,
-        mtime: item.ctime,
-        sequence: 0,
-        transid: Generation(0),
-        ..*item
+    let same_item = match &logged.how {
+        LoggedAs::Named => return false,
+        LoggedAs::Nameless => return state.item.nlink == 0 && !logged.names_changed,
+        LoggedAs::Whole(item) if data_only => without_times(item) == without_times(&state.item),
+        LoggedAs::Whole(item) => *item == state.item,
     };
-    let same_item = if data_only {
-        without_times(item) == InodeItem { ctime: item.ctime, ..without_times(&state.item) }
-            && item.size == state.item.size
-    } else {
-        *item == state.item
-    };
-    if logged.nameless {
-        return state.item.nlink == 0 && !logged.names_changed;
-    }
     same_item
         && state.dirty.is_empty()
         && state.pending.layout.is_unchanged()
         && !logged.names_changed
         && !logged.xattrs_changed
         && logged.entries.is_empty()
+}
+
+fn without_times(item: &InodeItem) -> InodeItem {
+    let none = Timespec::default();
+    InodeItem { atime: none, mtime: none, ctime: none, sequence: 0, ..*item }
 }
 
 /// Why a log can't be written.

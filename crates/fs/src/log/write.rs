@@ -43,7 +43,7 @@ impl Written {
     }
 
     /// The superblock with this log is durable.
-    pub(crate) fn is_durable(self, fs: &Filesystem, place: &mut Place) {
+    pub(crate) fn published(self, fs: &Filesystem, place: &mut Place) {
         fs.counters.log_writes.fetch_add(1, Ordering::Relaxed);
         let bytes: usize = self.blocks.iter().map(|(_, block)| block.len()).sum();
         fs.counters.log_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -70,7 +70,7 @@ impl Filesystem {
         let mut superblock = base.superblock.clone();
         log.enter_into(&mut superblock);
         self.volume.write_superblock(&superblock, Copies::Primary, flushed).map_err(|error| failed(error.into()))?;
-        log.is_durable(self, place);
+        log.published(self, place);
         Ok(())
     }
 

@@ -2,8 +2,11 @@
 
 use ubtrfs_format::items::{FileType, InodeItem, Timespec};
 
+use super::read::FileMap;
+use super::resize::allocated;
 use super::{check_real, now};
 use crate::error::{Errno, Result};
+use crate::file::dirty::DirtyData;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::space::Demand;
@@ -88,7 +91,12 @@ impl Filesystem {
     pub fn attributes(&self, id: InodeId) -> Result<Attributes> {
         let inode = self.inode(id)?;
         let state = inode.read();
-        Ok(attributes_of(id, &state))
+        Ok(self.attributes_of(id, &state))
+    }
+
+    /// Type and permissions of an inode: less work than [`attributes`](Self::attributes).
+    pub fn mode(&self, id: InodeId) -> Result<u32> {
+        Ok(self.inode(id)?.read().item.mode)
     }
 
     /// Changes attributes.
@@ -127,7 +135,7 @@ impl Filesystem {
         item.mtime = changes.mtime.map_or(item.mtime, moment);
         item.ctime = changes.ctime.unwrap_or(time);
         item.sequence = item.sequence.wrapping_add(1);
-        Ok(attributes_of(id, &state))
+        Ok(self.attributes_of(id, &state))
     }
 
     /// Removes `security.capability`, if there is one.
@@ -169,28 +177,70 @@ impl Filesystem {
         state.join(inode, &transaction);
         state.item.atime = time;
     }
-}
 
-/// What stat shows of an inode in this state.
-pub(crate) fn attributes_of(id: InodeId, state: &InodeState) -> Attributes {
-    let item = &state.item;
-    let unwritten = state.reserved + state.frozen.as_ref().map_or(0, |frozen| frozen.reserved);
-    // What lies within metadata counts as a sector, as the kernel counts it.
-    let bytes = item.nbytes.checked_next_multiple_of(state.dirty.sector()).unwrap_or(item.nbytes);
-    Attributes {
-        id,
-        file_type: state.file_type(),
-        mode: item.mode,
-        nlink: item.nlink,
-        uid: item.uid,
-        gid: item.gid,
-        rdev: item.rdev,
-        size: item.size,
-        blocks: bytes.saturating_add(unwritten).div_ceil(512),
-        flags: item.flags,
-        atime: item.atime,
-        mtime: item.mtime,
-        ctime: item.ctime,
-        btime: item.otime,
+    /// What stat shows of an inode in this state.
+    fn attributes_of(&self, id: InodeId, state: &InodeState) -> Attributes {
+        let item = &state.item;
+        let sector = state.dirty.sector();
+        // What lies within metadata counts as a sector, as the kernel counts it.
+        let written = item.nbytes.checked_next_multiple_of(sector).unwrap_or(item.nbytes);
+        let unwritten = state.reserved + state.frozen.as_ref().map_or(0, |frozen| frozen.reserved);
+        let bytes = if unwritten == 0 {
+            written
+        } else {
+            // Data that will replace what is on disk must not count twice: the kernel may keep what it is told for a day.
+            let most = written.max(item.size.checked_next_multiple_of(sector).unwrap_or(item.size));
+            let added = self.added_bytes(id, state).unwrap_or(unwritten);
+            let added = item.nbytes.saturating_add(added);
+            added.checked_next_multiple_of(sector).unwrap_or(added).min(most)
+        };
+        Attributes {
+            id,
+            file_type: state.file_type(),
+            mode: item.mode,
+            nlink: item.nlink,
+            uid: item.uid,
+            gid: item.gid,
+            rdev: item.rdev,
+            size: item.size,
+            blocks: bytes.div_ceil(512),
+            flags: item.flags,
+            atime: item.atime,
+            mtime: item.mtime,
+            ctime: item.ctime,
+            btime: item.otime,
+        }
+    }
+
+    /// Bytes by which a file will grow on disk when its dirty data is written out. `None` if that takes too long to find out,
+    /// or can't be.
+    fn added_bytes(&self, id: InodeId, state: &InodeState) -> Option<u64> {
+        /// More dirty ranges than this are not looked at.
+        const MOST_RANGES: usize = 16;
+        let frozen = state.frozen.as_ref().map(|frozen| &frozen.dirty);
+        let mut dirty: Vec<_> = state.dirty.ranges().take(MOST_RANGES + 1).collect();
+        for (start, len) in frozen.into_iter().flat_map(DirtyData::ranges).take(MOST_RANGES + 1) {
+            // What was cut off or replaced since is no longer shown from there.
+            let shown = state.pending.layout.get(start..start + len).filter(|(_, _, piece)| piece.is_none());
+            dirty.extend(shown.map(|(start, len, _)| (start, len)));
+        }
+        if dirty.len() > MOST_RANGES {
+            return None;
+        }
+        dirty.sort_unstable();
+        let committed = self.committed();
+        let map = FileMap::new(&committed, id, state).ok()?;
+        let (mut added, mut at) = (0_u64, 0);
+        for (start, len) in dirty {
+            let range = start.max(at)..start + len;
+            if range.is_empty() {
+                continue;
+            }
+            at = range.end;
+            let pieces = map.with_stack(state, |stack| stack.resolve(range.clone())).ok()?;
+            let there: u64 = pieces.iter().map(allocated).sum();
+            added += (range.end - range.start).saturating_sub(there);
+        }
+        Some(added)
     }
 }

@@ -188,14 +188,17 @@ impl Filesystem {
     /// Where a symlink leads.
     pub fn read_link(&self, id: InodeId) -> Result<Vec<u8>> {
         let inode = self.inode(id)?;
-        let state = inode.read();
-        if state.file_type() != FileType::Symlink {
-            return Err(Errno::INVAL.into());
-        }
-        let len = state.item.size.min(u64::from(self.volume.sector_size()));
         let mut target = vec![0; self.volume.sector_size() as usize];
-        self.read_sectors(id, &state, 0, &mut target)?;
-        target.truncate(len as usize);
+        {
+            let state = inode.read();
+            if state.file_type() != FileType::Symlink {
+                return Err(Errno::INVAL.into());
+            }
+            let len = state.item.size.min(u64::from(self.volume.sector_size()));
+            self.read_sectors(id, &state, 0, &mut target)?;
+            target.truncate(len as usize);
+        }
+        self.touch_atime(&inode);
         Ok(target)
     }
 

@@ -45,7 +45,7 @@ impl Filesystem {
         while let Some(run) = dirty.take_run(MAX_EXTENT) {
             let len = run.len();
             let placed = if inline {
-                vec![self.place_inline(&run, state.item.size, transaction)]
+                vec![Self::place_inline(&run, state.item.size, transaction)]
             } else {
                 self.place(run, state, transaction)?
             };
@@ -106,7 +106,7 @@ impl Filesystem {
         while let Some(run) = dirty.take_run(MAX_EXTENT) {
             let len = run.len();
             let placed = if inline {
-                vec![self.place_inline(&run, size, transaction)]
+                vec![Self::place_inline(&run, size, transaction)]
             } else {
                 self.place(run, state, transaction)?
             };
@@ -128,7 +128,7 @@ impl Filesystem {
     }
 
     /// The only sector of a file of `size` bytes as content of its metadata.
-    fn place_inline(&self, run: &DirtyRun, size: u64, transaction: &Transaction) -> Placed {
+    fn place_inline(run: &DirtyRun, size: u64, transaction: &Transaction) -> Placed {
         let data = Arc::from(&run.buffers[0][..size as usize]);
         let piece = Piece::Inline(InlinePiece::plain(data, transaction.generation));
         Placed { offset: 0, len: run.len(), piece, ordered: None }
