@@ -21,6 +21,9 @@ pub struct Judge {
     pub options: Options,
     /// Inodes of an empty volume that are no program's.
     pub own_inodes: u64,
+    /// The history begins with a log, which may leave inodes without names that nobody has seen; the mount that
+    /// replays it frees them with its next commit.
+    pub unseen_orphans: bool,
 }
 
 /// The faults of a volume, as a sentence; and how many inodes it has.
@@ -41,7 +44,7 @@ impl Judge {
     /// A judge without promises for a history on this empty volume.
     pub fn new(options: Options, fresh: &RecordingDevice) -> Result<Self, String> {
         let inodes = check(&fresh.current())?;
-        Ok(Self { chronicle: Chronicle::default(), options, own_inodes: inodes - 1 })
+        Ok(Self { chronicle: Chronicle::default(), options, own_inodes: inodes - 1, unseen_orphans: false })
     }
 
     /// The commit that a crash after `event` events may have left, and did.
@@ -93,6 +96,7 @@ pub fn examine(judge: &Judge, device: &OverlayDevice, event: usize) -> Result<Fo
         let wanted = version.model.nodes.len() as u64 + judge.own_inodes;
         let same = match model.difference(&version.model) {
             Some(difference) => Err(difference),
+            None if judge.unseen_orphans => recovers(judge, device, &model),
             None if inodes != wanted => Err(format!("{inodes} inodes are there, not {wanted}")),
             None => compare_nameless(&fs, &version.model),
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ubtrfs_volume::{OverlayDevice, RecordingDevice};
 
 use crate::perform::Tolerance;
-use crate::{Crashes, Failure, Generator, Habits, Judge, Model, Operation, Recorded, Session, examine};
+use crate::{Crashes, Failure, Found, Generator, Habits, Judge, Operation, Recorded, Session, examine};
 
 /// Every so many states one is mounted and worked on, and crashes again.
 const RECOVER_EVERY: usize = 20;
@@ -53,7 +53,7 @@ impl Recorded {
             survey.with_log += usize::from(found.has_log);
             if survey.states.is_multiple_of(RECOVER_EVERY) {
                 let seed = self.seed ^ (survey.states as u64) << 32;
-                survey.states += recover(&self.judge, &device, found.model, seed)
+                survey.states += recover(&self.judge, &device, found, seed)
                     .map_err(|what| fail(format!("after the crash: {what}")))?;
                 survey.recoveries += 1;
             }
@@ -63,11 +63,11 @@ impl Recorded {
 }
 
 /// Mounts what a crash left, works there, and crashes again. Returns the number of states examined.
-fn recover(judge: &Judge, device: &OverlayDevice, model: Model, seed: u64) -> Result<usize, String> {
+fn recover(judge: &Judge, device: &OverlayDevice, found: Found, seed: u64) -> Result<usize, String> {
     let recording = Arc::new(RecordingDevice::on(device));
     let tolerance = Tolerance { no_space: true, faults: false };
     let mut session =
-        Session::open(Arc::clone(&recording), recording.clone(), judge.options.clone(), Some(model), tolerance)?;
+        Session::open(Arc::clone(&recording), recording.clone(), judge.options.clone(), Some(found.model), tolerance)?;
     let habits = Habits { remount: false, privileges: false, large: false, huge: false, eager: false };
     let mut generator = Generator::new(seed, habits);
     session.perform(&Operation::Look)?;
@@ -76,7 +76,7 @@ fn recover(judge: &Judge, device: &OverlayDevice, model: Model, seed: u64) -> Re
         session.perform(&operation)?;
     }
     session.perform(&Operation::Sync)?;
-    let after = Judge { chronicle: session.chronicle, ..judge.clone() };
+    let after = Judge { chronicle: session.chronicle, unseen_orphans: found.has_log, ..judge.clone() };
     let mut states = 0;
     for (point, device) in Crashes::new(&recording, seed, 6) {
         examine(&after, &device, point.event)
