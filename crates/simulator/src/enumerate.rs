@@ -260,6 +260,13 @@ impl Stage {
         Ok(Self { device, model: session.worker.model, judge })
     }
 
+    /// The same, mounted with other options.
+    #[must_use]
+    pub fn with_options(mut self, change: impl FnOnce(&mut Options)) -> Self {
+        change(&mut self.judge.options);
+        self
+    }
+
     /// Mounts it, as it was.
     pub fn mount(&self) -> Result<Session, String> {
         let recording = Arc::new(RecordingDevice::on(&self.device));

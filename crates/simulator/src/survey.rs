@@ -68,7 +68,7 @@ fn recover(judge: &Judge, device: &OverlayDevice, found: Found, seed: u64) -> Re
     let tolerance = Tolerance { no_space: true, faults: false };
     let mut session =
         Session::open(Arc::clone(&recording), recording.clone(), judge.options.clone(), Some(found.model), tolerance)?;
-    let habits = Habits { remount: false, privileges: false, large: false, huge: false, eager: false };
+    let habits = Habits { remount: false, privileges: false, large: false, huge: false, eager: false, fsyncs: true };
     let mut generator = Generator::new(seed, habits);
     session.perform(&Operation::Look)?;
     for _ in 0..6 {

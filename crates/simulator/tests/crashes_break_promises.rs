@@ -25,42 +25,44 @@ fn sequence(seed: u64) -> (&'static Stage, Vec<Operation>) {
     (stage, operations.unwrap_or_else(|what| panic!("seed {seed}: {what}")))
 }
 
-/// Fails the test with the shortest sequence that was found to fail too.
-fn report(failure: &Failure, operations: &[Operation], run: &mut dyn FnMut(&[Operation]) -> Result<(), Failure>) -> ! {
-    let shorter = shrink(operations, 200, &mut |some| run(some).is_err());
-    match run(&shorter) {
-        Err(shorter) => panic!("{failure}\n\nshorter:\n{shorter}"),
-        Ok(()) => panic!("{failure}"),
+/// Failures that are shown.
+const SHOWN: usize = 5;
+
+type Run<'a> = &'a mut dyn FnMut(&Stage, &[Operation], u64) -> Result<(), Failure>;
+
+/// Runs the sequences of these seeds; fails the test with the shortest that were found to fail too.
+fn run_all(usual: u64, run: Run<'_>) {
+    let mut failures = Vec::new();
+    for seed in seeds(usual) {
+        let (stage, operations) = sequence(seed);
+        if let Err(failure) = run(stage, &operations, seed) {
+            let shorter = shrink(&operations, 200, &mut |some| run(stage, some, seed).is_err());
+            failures.push(run(stage, &shorter, seed).err().unwrap_or(failure).to_string());
+        }
+        if failures.len() == SHOWN {
+            break;
+        }
     }
+    assert!(failures.is_empty(), "{} sequences fail:\n\n{}", failures.len(), failures.join("\n\n"));
 }
 
 #[test]
 fn random_sequences_over_few_names() {
     let (mut states, started) = (0, std::time::Instant::now());
-    for seed in seeds(if soaks() { 3000 } else { 300 }) {
-        let (stage, operations) = sequence(seed);
-        let mut run = |operations: &[Operation]| stage.run(operations, seed, 12).map(|more| states += more);
-        if let Err(failure) = run(&operations) {
-            report(&failure, &operations, &mut run);
-        }
-    }
+    run_all(if soaks() { 10_000 } else { 500 }, &mut |stage, operations, seed| {
+        stage.run(operations, seed, 12).map(|more| states += more)
+    });
     eprintln!("{states} crash states of random sequences in {:.1?}", started.elapsed());
 }
 
 #[test]
 fn power_is_cut_again_during_replay() {
     let mut states = 0;
-    for seed in seeds(if soaks() { 1000 } else { 60 }) {
-        let (stage, operations) = sequence(seed);
-        let mut run = |operations: &[Operation]| {
-            stage.run_with(operations, seed, 4, &mut |state| {
-                states += crash_in_replay(state.judge, state.device, &state.found.model, seed, 12)?;
-                Ok(())
-            })
-        };
-        if let Err(failure) = run(&operations) {
-            report(&failure, &operations, &mut run);
-        }
-    }
+    run_all(if soaks() { 2000 } else { 100 }, &mut |stage, operations, seed| {
+        stage.run_with(operations, seed, 4, &mut |state| {
+            states += crash_in_replay(state.judge, state.device, &state.found.model, seed, 12)?;
+            Ok(())
+        })
+    });
     eprintln!("{states} crash states during replay");
 }

@@ -82,6 +82,17 @@ fn overwriting_by_rename_leaves_the_old_or_the_new() {
 }
 
 #[test]
+fn a_file_that_was_replaced_does_not_come_back() {
+    let committed = with(&joined(&[&filled("A/foo"), &filled("B/foo")]));
+    for last in ["A/bar", "A", "B", ""] {
+        survive(&committed, &[rename("B/foo", "A/foo"), fsync("A/foo"), rename("A/foo", "A/bar"), fsync(last)]);
+    }
+    survive(&committed, &[rename("B/foo", "A/foo"), fsync("A/foo"), unlink("A/foo"), fsync("B")]);
+    survive(&committed, &[rename("B/foo", "A/foo"), fsync("A/foo"), rename("A/foo", "B/foo"), fsync("B/foo")]);
+    survive(&committed, &[unlink("A/foo"), link("B/foo", "A/foo"), fsync("B/foo"), unlink("A/foo"), fsync("B/foo")]);
+}
+
+#[test]
 fn chains_of_renames() {
     for between in [fsync("b"), fsync("c"), fsync(""), fsync("A")] {
         let chain = [rename("a", "b"), fsync("b"), rename("b", "c"), between.clone(), rename("c", "A/d"), between];
