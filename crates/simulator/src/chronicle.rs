@@ -138,9 +138,18 @@ impl Chronicle {
             let Some(Body::Directory { entries, .. }) = model.nodes.get(&dir).map(|node| &node.body) else { continue };
             covered.directories.insert(dir);
             covered.exist.extend(entries.values());
-            let is_new = |id: &InodeId| !self.versions[*base.end()].model.nodes.contains_key(id);
-            directories.extend(entries.values().copied().filter(is_new));
+            let is_new = |(name, id): &(&Vec<u8>, &InodeId)| {
+                !self.versions[*base.end()].model.nodes.contains_key(id) && !self.has_synced(dir, name, **id)
+            };
+            directories.extend(entries.iter().filter(is_new).map(|(_, id)| *id));
         }
         covered
+    }
+
+    /// Whether a directory was synced before when it had this entry: it is not new then.
+    fn has_synced(&self, dir: InodeId, name: &[u8], id: InodeId) -> bool {
+        let had = |promise: &&Promise| self.versions[promise.version].model.entry(dir, name) == Some(id);
+        let mut promises = self.promises.iter().filter(|promise| promise.covers.directories.contains(&dir));
+        promises.any(|promise| had(&promise))
     }
 }
