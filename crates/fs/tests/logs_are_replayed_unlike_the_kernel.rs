@@ -86,7 +86,7 @@ fn crashes(dir: &Path, seed: u64, wanted: usize) -> Vec<Crash> {
             run(command("sync", &["-f"]).arg(top)).ok();
             work.told.push("sync".to_owned());
         }
-        for _ in 0..1 + rng.below(6) {
+        for _ in 0..=rng.below(6) {
             (0..rng.below(6)).for_each(|_| work.step());
             work.sync();
         }
