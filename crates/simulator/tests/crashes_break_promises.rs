@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
-use ubtrfs_simulator::enumerate::{Stage, Start};
-use ubtrfs_simulator::{Failure, Operation, Random, crash_in_replay, shrink};
+use ubtrfs_simulator::enumerate::Start;
+use ubtrfs_simulator::{Failure, Operation, Random, Stage, crash_in_replay, shrink};
 use ubtrfs_testkit::seeds::seeds;
 
 fn soaks() -> bool {
@@ -49,7 +49,7 @@ fn run_all(usual: u64, run: Run<'_>) {
 #[test]
 fn random_sequences_over_few_names() {
     let (mut states, started) = (0, std::time::Instant::now());
-    run_all(if soaks() { 10_000 } else { 500 }, &mut |stage, operations, seed| {
+    run_all(if soaks() { 20_000 } else { 2000 }, &mut |stage, operations, seed| {
         stage.run(operations, seed, 12).map(|more| states += more)
     });
     eprintln!("{states} crash states of random sequences in {:.1?}", started.elapsed());
@@ -58,7 +58,7 @@ fn random_sequences_over_few_names() {
 #[test]
 fn power_is_cut_again_during_replay() {
     let mut states = 0;
-    run_all(if soaks() { 2000 } else { 100 }, &mut |stage, operations, seed| {
+    run_all(if soaks() { 4000 } else { 300 }, &mut |stage, operations, seed| {
         stage.run_with(operations, seed, 4, &mut |state| {
             states += crash_in_replay(state.judge, state.device, &state.found.model, seed, 12)?;
             Ok(())

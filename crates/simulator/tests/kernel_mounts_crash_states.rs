@@ -8,8 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ubtrfs_simulator::enumerate::{Stage, Start};
-use ubtrfs_simulator::{Body, Crashes, History, Model, Operation, Random, examine, shrink};
+use ubtrfs_simulator::enumerate::Start;
+use ubtrfs_simulator::{Body, Crashes, History, Model, Operation, Random, Stage, examine, shrink};
 use ubtrfs_testkit::content::Digester;
 use ubtrfs_testkit::diff::{Options, diff};
 use ubtrfs_testkit::kernel::KernelMount;

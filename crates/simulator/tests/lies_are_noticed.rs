@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use ubtrfs::LogFault;
 use ubtrfs_mkfs::{MkfsOptions, Profile};
-use ubtrfs_simulator::enumerate::{
-    Stage, Start, append, directory, file, fsync, link, rename, set_xattr, unlink, write,
-};
-use ubtrfs_simulator::{Body, History, Lie, LyingDevice, Model, Operation, Random};
+use ubtrfs_simulator::enumerate::Start;
+use ubtrfs_simulator::words::{append, directory, file, fsync, link, rename, set_xattr, unlink, write};
+use ubtrfs_simulator::{Body, History, Lie, LyingDevice, Model, Operation, Random, Stage};
 use ubtrfs_volume::{Device, RecordingDevice};
 
 /// Runs histories on lying devices. Returns how many of them lied, and how many of those were found out.
