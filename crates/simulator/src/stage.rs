@@ -9,7 +9,7 @@ use ubtrfs_volume::{OverlayDevice, RecordingDevice};
 use crate::enumerate::{operations, persistence};
 use crate::examine::check;
 use crate::perform::Tolerance;
-use crate::{Crashes, Failure, Found, Judge, Model, Operation, Random, Session, examine, make_volume};
+use crate::{Crashes, Failure, Found, Judge, Model, Operation, Random, Session, Wrap, examine, make_volume};
 
 /// A crash state that is as promised.
 #[derive(Debug)]
@@ -25,12 +25,13 @@ pub struct Examined<'a> {
 }
 
 /// A committed volume that many sequences begin with.
-#[derive(Debug)]
 pub struct Stage {
     device: OverlayDevice,
     /// What it holds.
     pub model: Model,
     judge: Judge,
+    /// What stands between the engine and the recording device.
+    wrap: Wrap<'static>,
 }
 
 impl Stage {
@@ -44,14 +45,15 @@ impl Stage {
         let recording = Arc::new(RecordingDevice::new(EMPTY.clone()));
         let mount = Options { background_commits: false, ..Options::default() };
         let judge = Judge::new(mount, &recording)?;
-        let mut session = open(&recording, &judge, None)?;
+        let wrap: Wrap<'static> = &|device| device;
+        let mut session = open(&recording, &judge, None, wrap)?;
         for operation in committed.iter().chain([&Operation::Sync]) {
             session.perform(operation)?;
         }
         session.worker.fs.close().map_err(|error| error.to_string())?;
         let device = recording.current();
         check(&device)?;
-        Ok(Self { device, model: session.worker.model, judge })
+        Ok(Self { device, model: session.worker.model, judge, wrap })
     }
 
     /// The same, mounted with other options.
@@ -61,10 +63,17 @@ impl Stage {
         self
     }
 
+    /// The same, on another device.
+    #[must_use]
+    pub fn with_device(mut self, wrap: Wrap<'static>) -> Self {
+        self.wrap = wrap;
+        self
+    }
+
     /// Mounts it, as it was.
     pub fn mount(&self) -> Result<Session, String> {
         let recording = Arc::new(RecordingDevice::on(&self.device));
-        open(&recording, &self.judge, Some(self.model.clone()))
+        open(&recording, &self.judge, Some(self.model.clone()), self.wrap)
     }
 
     /// A random sequence of so many steps that begins with `open` and ends with a call that makes something durable; half
@@ -127,6 +136,11 @@ impl Stage {
     }
 }
 
-fn open(recording: &Arc<RecordingDevice>, judge: &Judge, model: Option<Model>) -> Result<Session, String> {
-    Session::open(recording.clone(), recording.clone(), judge.options.clone(), model, Tolerance::default())
+fn open(
+    recording: &Arc<RecordingDevice>,
+    judge: &Judge,
+    model: Option<Model>,
+    wrap: Wrap<'static>,
+) -> Result<Session, String> {
+    Session::open(recording.clone(), wrap(recording.clone()), judge.options.clone(), model, Tolerance::default())
 }
