@@ -4,7 +4,8 @@
 //! For that to be recovered without loss, others have to be in the log too:
 //! - directories that are new, up to one that the commit has;
 //! - whoever had, at the commit, a name that an inode in the log has now: it must not vanish with that name;
-//! - whoever has now a name that an inode in the log lost: the name must not vanish;
+//! - whoever has now a name that an inode in the log lost: the name must not vanish; and if nobody has, whoever had it at
+//!   the commit: that must not come back;
 //! - whoever left a directory whose end the log tells.
 //!
 //! Inodes are looked at one by one, each under its own lock. One whose names change after it was looked at is put on the
@@ -330,7 +331,14 @@ impl<'a> Gatherer<'a> {
             if let Some(index) = fact.change.base.filter(|_| !fact.told && parent_known) {
                 self.removed_entry(&parent, index)?;
             }
-            self.pull(id.subvolume, other(entry.and_then(|entry| entry.now).map(|(_, target)| target)));
+            let (before, now) = entry.map_or((None, None), |entry| (entry.base, entry.now.map(|(_, target)| target)));
+            self.pull(id.subvolume, other(now));
+            if now.is_none()
+                && let Some(before) = other(before).and_then(|before| self.inode_of(id.subvolume, before))
+            {
+                // As long as the inode had the name, the log said by that that nobody else has it.
+                self.work.push_back((before, Want::Names));
+            }
         }
         Ok(())
     }
