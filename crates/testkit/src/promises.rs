@@ -11,7 +11,8 @@ mod seen;
 mod verdict;
 mod writer;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 
 use blocks::{BLOCK, State};
 use history::History;
@@ -49,17 +50,15 @@ pub struct Promises {
     versions: u32,
     names: BTreeMap<Name, History<Option<u64>>>,
     inodes: BTreeMap<u64, Inode>,
-    recent: VecDeque<String>,
+    /// What was done, an operation per line.
+    book: Vec<String>,
 }
 
 impl Promises {
     /// The next moment, in which `what` is done.
     fn begin(&mut self, what: &str) -> u64 {
         self.moment += 1;
-        if self.recent.len() == TOLD {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(format!("{}: {what}", self.moment));
+        self.book.push(format!("{}: {what}", self.moment));
         self.moment
     }
 
@@ -126,6 +125,9 @@ impl Promises {
         if let Some(name) = name {
             self.names.get_mut(name).expect("a name whose creation began").correct(Some(number));
             self.set_names(moment, number, None, Some(name));
+        }
+        if let Some(line) = self.book.last_mut() {
+            let _ = write!(line, " (inode {number})");
         }
         id
     }
@@ -233,7 +235,11 @@ impl Promises {
 
     /// The last operations, one per line.
     pub fn recent(&self) -> String {
-        let lines: Vec<&str> = self.recent.iter().map(String::as_str).collect();
-        lines.join("\n")
+        self.book[self.book.len().saturating_sub(TOLD)..].join("\n")
+    }
+
+    /// All operations of the session, one per line.
+    pub fn book(&self) -> String {
+        self.book.join("\n")
     }
 }

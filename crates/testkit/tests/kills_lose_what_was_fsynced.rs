@@ -2,7 +2,7 @@
 //! there, whether ubtrfs or the kernel replays the log, and both checks find nothing.
 //!
 //! Where a kill strikes is not in the seed, so a failure can't be had again by it: `UBTRFS_KEEP=DIR` keeps the image
-//! there as it was right after the kill that led to the failure.
+//! there as it was right after the kill that led to the failure, and all that the writers did.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -201,6 +201,11 @@ impl Drop for Volume {
         if std::thread::panicking()
             && let Some(keep) = std::env::var_os("UBTRFS_KEEP")
         {
+            for (promises, number) in self.promises.iter().zip(0..) {
+                let book = Path::new(&keep).join(format!("writer-{number}-{}", self.seed));
+                let written = std::fs::write(&book, promises.book());
+                eprintln!("kept as {}: {written:?}", book.display());
+            }
             for name in ["image", "killed"] {
                 let kept = Path::new(&keep).join(format!("{name}-{}", self.seed));
                 let outcome = run(command("cp", &["--sparse=always"]).arg(self.image(name)).arg(&kept));

@@ -37,7 +37,8 @@ impl Promises {
                 faults.push(format!("inode {number} has the names {names:?}, but {}", told(&inode.names)));
             }
             if let Some(found) = found {
-                faults.extend(inode.judge(found).into_iter().map(|fault| format!("{}: {fault}", found.path)));
+                let tell = |fault| format!("{} (inode {number}): {fault}", found.path);
+                faults.extend(inode.judge(found).into_iter().map(tell));
             }
         }
         faults
@@ -87,7 +88,7 @@ impl Promises {
             self.inodes.insert(number, inode);
         }
         self.moment = 0;
-        self.recent.clear();
+        self.book.clear();
     }
 }
 

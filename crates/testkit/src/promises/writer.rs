@@ -385,7 +385,7 @@ impl<'a> Writer<'a> {
         if self.promises.holder(&name).is_some() {
             return self.fsync(false);
         }
-        let moment = self.promises.begin(&format!("a file without a name in {}", self.dir_path(name.0).display()));
+        let moment = self.promises.begin(&format!("a file without a name for {}", self.shown(&name)));
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(self.dir_path(name.0), flags, Mode::from_raw_mode(0o640))?);
         let meta = file.metadata()?;
@@ -493,7 +493,9 @@ impl<'a> Writer<'a> {
 
     fn sync_dir(&mut self, dir: u64) -> std::io::Result<()> {
         let path = self.dir_path(dir);
-        let moment = self.promises.begin(&format!("fsync {}, inode {dir}", path.display()));
+        let moment = self
+            .promises
+            .begin(&format!("fsync directory {dir}, {}", path.strip_prefix(self.place).unwrap_or(&path).display()));
         File::open(path)?.sync_all()?;
         if self.promises.inodes.contains_key(&dir) {
             self.promises.synced(moment, dir);
