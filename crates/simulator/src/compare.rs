@@ -26,12 +26,15 @@ pub fn compare(fs: &Filesystem, model: &Model, how: Compare) -> Result<(), Strin
     for (path, id) in model.paths() {
         compare_node(fs, model, id, how).map_err(|what| format!("{path:?} (inode {}): {what}", id.ino))?;
     }
-    if how.nameless {
-        for id in model.orphans() {
-            compare_node(fs, model, id, how).map_err(|what| format!("nameless inode {}: {what}", id.ino))?;
-        }
-    }
-    Ok(())
+    if how.nameless { compare_nameless(fs, model) } else { Ok(()) }
+}
+
+/// The first difference in a node without a name, as a sentence.
+pub(crate) fn compare_nameless(fs: &Filesystem, model: &Model) -> Result<(), String> {
+    let how = Compare { times: true, nameless: true };
+    model.orphans().into_iter().try_for_each(|id| {
+        compare_node(fs, model, id, how).map_err(|what| format!("nameless inode {}: {what}", id.ino))
+    })
 }
 
 fn same<T: PartialEq + Debug>(what: &str, engine: &T, model: &T) -> Result<(), String> {

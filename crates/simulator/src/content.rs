@@ -7,11 +7,27 @@ use std::sync::Arc;
 const PAGE: u64 = 4096;
 
 /// What a file holds.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default)]
 pub struct Content {
     size: u64,
     pages: Arc<BTreeMap<u64, Arc<[u8]>>>,
 }
+
+impl PartialEq for Content {
+    /// Whether both read the same: zeroes are zeroes, written or not.
+    fn eq(&self, other: &Self) -> bool {
+        let holds_all_of = |one: &Self, other: &Self| {
+            other.pages.iter().all(|(number, page)| match one.pages.get(number) {
+                Some(mine) => Arc::ptr_eq(mine, page) || mine == page,
+                None => page.iter().all(|byte| *byte == 0),
+            })
+        };
+        self.size == other.size
+            && (Arc::ptr_eq(&self.pages, &other.pages) || (holds_all_of(self, other) && holds_all_of(other, self)))
+    }
+}
+
+impl Eq for Content {}
 
 impl std::fmt::Debug for Content {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -33,10 +49,12 @@ impl Content {
         while !rest.is_empty() {
             let within = (at % PAGE) as usize;
             let len = (PAGE as usize - within).min(rest.len());
-            let page = pages.entry(at / PAGE).or_insert_with(|| vec![0; PAGE as usize].into());
-            let mut bytes = page.to_vec();
+            let mut bytes = match pages.get(&(at / PAGE)) {
+                Some(page) if len < PAGE as usize => page.to_vec(),
+                _ => vec![0; PAGE as usize],
+            };
             bytes[within..within + len].copy_from_slice(&rest[..len]);
-            *page = bytes.into();
+            pages.insert(at / PAGE, bytes.into());
             at += len as u64;
             rest = &rest[len..];
         }
@@ -57,6 +75,21 @@ impl Content {
         self.size = size;
     }
 
+    /// Makes a range read as zeroes; the size stays.
+    pub fn punch(&mut self, offset: u64, len: u64) {
+        let end = offset.saturating_add(len).min(self.size);
+        let pages = Arc::make_mut(&mut self.pages);
+        pages.retain(|number, _| number * PAGE < offset || (number + 1) * PAGE > end);
+        let touched = offset / PAGE..end.div_ceil(PAGE).max(offset / PAGE);
+        for (number, page) in pages.range_mut(touched) {
+            let start = number * PAGE;
+            let mut bytes = page.to_vec();
+            let (from, to) = (offset.max(start) - start, end.clamp(start, start + PAGE) - start);
+            bytes[from as usize..to.max(from) as usize].fill(0);
+            *page = bytes.into();
+        }
+    }
+
     /// The bytes from `offset` on, up to the end of the file.
     pub fn read(&self, offset: u64, len: usize) -> Vec<u8> {
         let len = (len as u64).min(self.size.saturating_sub(offset)) as usize;
@@ -70,6 +103,18 @@ impl Content {
                 .copy_from_slice(&page[(from - start) as usize..(to - start) as usize]);
         }
         bytes
+    }
+
+    /// Where two contents of one size differ first.
+    pub fn first_difference(&self, other: &Self) -> Option<u64> {
+        let numbers = self.pages.keys().chain(other.pages.keys());
+        let differs = |number: &&u64| {
+            let (start, len) = (**number * PAGE, PAGE as usize);
+            self.read(start, len) != other.read(start, len)
+        };
+        let start = numbers.filter(differs).min()? * PAGE;
+        let (mine, theirs) = (self.read(start, PAGE as usize), other.read(start, PAGE as usize));
+        mine.iter().zip(&theirs).position(|(a, b)| a != b).map(|at| start + at as u64)
     }
 
     /// The ranges that may hold something other than zeroes, within the file.
@@ -96,7 +141,12 @@ mod tests {
         let mut random = Random::new(1);
         let (mut content, mut plain) = (Content::default(), Vec::new());
         for step in 0..500 {
-            if random.one_in(4) {
+            if random.one_in(5) {
+                let (at, len) = (random.below(30_000), random.below(9000) + 1);
+                content.punch(at, len);
+                let end = plain.len();
+                plain[(at as usize).min(end)..((at + len) as usize).min(end)].fill(0);
+            } else if random.one_in(4) {
                 let size = random.below(30_000);
                 content.resize(size);
                 plain.resize(size as usize, 0);

@@ -105,7 +105,8 @@ impl<'a> Crashes<'a> {
             planned.swap(at, random.below(at as u64 + 1) as usize);
         }
         planned.truncate(budget / 2);
-        planned.push(CrashPoint { event: recording.len(), fates: Fates::Subset(u64::MAX) });
+        // What is durable at the end comes first.
+        planned.extend([u64::MAX, 0].map(|bits| CrashPoint { event: recording.len(), fates: Fates::Subset(bits) }));
         Self { recording, planned, random, barriers, seen: HashSet::new(), tries_left: budget }
     }
 }

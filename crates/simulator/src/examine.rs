@@ -6,18 +6,24 @@ use ubtrfs::Options;
 use ubtrfs_check::FaultKind;
 use ubtrfs_volume::{Device, OverlayDevice, RecordingDevice};
 
-use crate::session::open;
-use crate::{Compare, Model, Promise, compare};
+use crate::chronicle::{Chronicle, Commit};
+use crate::compare::compare_nameless;
+use crate::session::{mount, open, open_volume};
+use crate::window::Window;
+use crate::{Model, look};
 
 /// Judges states by what was promised.
 #[derive(Clone, Debug)]
 pub struct Judge {
-    /// What the commits promised, oldest first.
-    pub promises: Vec<Promise>,
+    /// What happened, and what was promised of it.
+    pub chronicle: Chronicle,
     /// How volumes are mounted.
     pub options: Options,
     /// Inodes of an empty volume that are no program's.
     pub own_inodes: u64,
+    /// The history begins with a log, which may leave inodes without names that nobody has seen; the mount that
+    /// replays it frees them with its next commit.
+    pub unseen_orphans: bool,
 }
 
 /// The faults of a volume, as a sentence; and how many inodes it has.
@@ -38,40 +44,86 @@ impl Judge {
     /// A judge without promises for a history on this empty volume.
     pub fn new(options: Options, fresh: &RecordingDevice) -> Result<Self, String> {
         let inodes = check(&fresh.current())?;
-        Ok(Self { promises: Vec::new(), options, own_inodes: inodes - 1 })
+        Ok(Self { chronicle: Chronicle::default(), options, own_inodes: inodes - 1, unseen_orphans: false })
     }
 
-    /// The commits of which a crash after `event` events may leave any: from the last that had returned to the
-    /// last that had begun.
-    pub fn allowed(&self, event: usize) -> Vec<&Promise> {
-        let returned = |promise: &Promise| promise.returned.is_some_and(|returned| returned <= event);
-        let oldest = self.promises.iter().rposition(returned).unwrap_or(0);
-        self.promises.iter().skip(oldest).filter(|promise| promise.began <= event).collect()
+    /// The commit that a crash after `event` events may have left, and did.
+    fn commit(&self, generation: u64, event: usize) -> Result<&Commit, String> {
+        self.chronicle.allowed(event).find(|commit| commit.generation == generation).ok_or_else(|| {
+            let allowed: Vec<u64> = self.chronicle.allowed(event).map(|commit| commit.generation).collect();
+            format!("the volume is at commit {generation}; promised is one of {allowed:?}")
+        })
+    }
+
+    /// Judges what was found after a crash, where the last commit is that of version `base`.
+    pub fn judge(&self, found: &Model, base: usize, event: usize) -> Result<(), String> {
+        let complaints = Window::new(&self.chronicle, base, event).complaints(found);
+        if complaints.is_empty() { Ok(()) } else { Err(format!("not as promised:\n  {}", complaints.join("\n  "))) }
     }
 }
 
-/// Judges a state that a crash after `event` events left. Returns what the volume holds, orphans included; a sentence
-/// if that is not what was promised.
-pub fn examine(judge: &Judge, device: &OverlayDevice, event: usize) -> Result<Model, String> {
+/// What was found after a crash.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// What the volume holds, orphans included where they are known.
+    pub model: Model,
+    /// The version of the last commit.
+    pub base: usize,
+    /// Whether there is more than the last commit: a log.
+    pub has_log: bool,
+}
+
+/// Judges a state that a crash after `event` events left. Returns what was found; a sentence if that is not what was
+/// promised.
+///
+/// Without a log the volume is as of a commit, entire. With one it is what the promises allow, for each inode and name.
+pub fn examine(judge: &Judge, device: &OverlayDevice, event: usize) -> Result<Found, String> {
     let inodes = check(device)?;
-    let options = Options { read_only: true, ..judge.options.clone() };
-    let fs = open(Arc::new(device.fork()), options)?;
-    let generation = fs.generation().0;
-    let allowed = judge.allowed(event);
-    let Some(promise) = allowed.iter().find(|promise| promise.generation == generation) else {
-        let allowed: Vec<u64> = allowed.iter().map(|promise| promise.generation).collect();
-        return Err(format!("the volume is at commit {generation}; promised is one of {allowed:?}"));
-    };
+    let volume = open_volume(Arc::new(device.fork()), true)?;
+    let superblock = volume.superblock();
+    let has_log = superblock.log_root.0 != 0;
+    let commit = judge.commit(superblock.generation.0, event)?;
+    let base = commit.versions.start;
+    let fs = mount(volume, Options { read_only: true, ..judge.options.clone() })?;
+    let model = look(&fs)?;
+    judge.judge(&model, base, event)?;
+    if has_log {
+        recovers(judge, device, &model)?;
+        return Ok(Found { model, base, has_log });
+    }
     let mut first = None;
-    for state in &promise.states {
-        let same = compare(&fs, state, Compare { times: true, nameless: true }).and_then(|()| {
-            let wanted = state.nodes.len() as u64 + judge.own_inodes;
-            if inodes == wanted { Ok(()) } else { Err(format!("{inodes} inodes are there, not {wanted}")) }
-        });
+    for version in &judge.chronicle.versions[commit.versions.clone()] {
+        let wanted = version.model.nodes.len() as u64 + judge.own_inodes;
+        let same = match model.difference(&version.model) {
+            Some(difference) => Err(difference),
+            None if judge.unseen_orphans => recovers(judge, device, &model),
+            None if inodes != wanted => Err(format!("{inodes} inodes are there, not {wanted}")),
+            None => compare_nameless(&fs, &version.model),
+        };
         match same {
-            Ok(()) => return Ok(state.clone()),
+            Ok(()) => return Ok(Found { model: version.model.clone(), base, has_log }),
             Err(what) => first = first.or(Some(what)),
         }
     }
-    Err(format!("commit {generation} is not as promised: {}", first.unwrap_or_default()))
+    Err(format!("commit {} is not as promised (found and promised): {}", commit.generation, first.unwrap_or_default()))
+}
+
+/// Mounts a volume with a log for writing: it shows what it showed before, and is clean when the log is gone.
+fn recovers(judge: &Judge, device: &OverlayDevice, found: &Model) -> Result<(), String> {
+    match found.difference(&shown_when_mounted(judge, device)?) {
+        Some(difference) => Err(format!("a mount for writing shows something else than one for reading: {difference}")),
+        None => Ok(()),
+    }
+}
+
+/// What a mount for writing shows, on a volume that is clean before it and after it. The device stays as it is.
+pub(crate) fn shown_when_mounted(judge: &Judge, device: &OverlayDevice) -> Result<Model, String> {
+    check(device)?;
+    let device = Arc::new(device.fork());
+    let fs = open(device.clone(), judge.options.clone())?;
+    let shown = look(&fs)?;
+    fs.close().map_err(|error| format!("unmounting after a crash failed: {error}"))?;
+    drop(fs);
+    let (inodes, wanted) = (check(&device)?, shown.nodes.len() as u64 + judge.own_inodes);
+    if inodes == wanted { Ok(shown) } else { Err(format!("after a mount {inodes} inodes are there, not {wanted}")) }
 }

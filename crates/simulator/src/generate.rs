@@ -22,6 +22,8 @@ pub struct Habits {
     pub huge: bool,
     /// Commits every few operations, so that space is soon used again.
     pub eager: bool,
+    /// Many fsyncs.
+    pub fsyncs: bool,
 }
 
 /// Makes operations.
@@ -55,7 +57,10 @@ impl Generator {
         }
         let mut paths = model.paths();
         paths.retain(|(path, _)| path.0 != FILLER);
-        match self.random.below(112) {
+        if self.habits.fsyncs && self.random.one_in(4) {
+            return Operation::Fsync { what: self.any(&paths, handles), data_only: self.random.one_in(4) };
+        }
+        match self.random.below(115) {
             0..18 => self.create(model, &paths),
             18..46 => self.write(model, &paths, handles),
             46..53 => {
@@ -91,12 +96,17 @@ impl Generator {
                 };
                 Operation::Rename { from: self.existing(&paths), to, flags }
             }
-            92..97 => Operation::Fsync { what: self.any(&paths, handles) },
+            92..97 => Operation::Fsync { what: self.any(&paths, handles), data_only: self.random.one_in(4) },
             97..101 => Operation::Sync,
             101..103 => Operation::Unnamed { dir: self.directory(model, &paths), mode: 0o100_600 },
             103..106 => Operation::Open { path: self.existing(&paths) },
             106..109 => Operation::Close { handle: self.random.below(1 << 16) as usize },
-            109 if self.habits.remount => Operation::Remount,
+            109..112 => {
+                let (what, size) = self.file(model, &paths, handles);
+                let offset = self.random.below(size + 1);
+                Operation::Punch { what, offset, len: self.random.below(size / 2 + 5000) }
+            }
+            112 if self.habits.remount => Operation::Remount,
             _ => Operation::Look,
         }
     }

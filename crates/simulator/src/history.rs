@@ -64,7 +64,8 @@ impl History {
         let (huge, eager) = (random.one_in(3), random.one_in(3));
         // An operation of several steps that is refused for lack of space may have done the first.
         let privileges = !plan.tight;
-        let habits = Habits { remount: true, privileges, large: plan.tight, huge, eager };
+        let fsyncs = !eager && random.one_in(2);
+        let habits = Habits { remount: true, privileges, large: plan.tight, huge, eager, fsyncs };
         Self { seed, plan, options, habits, faults: false }
     }
 
@@ -128,7 +129,7 @@ impl History {
         }
         let aborted = session.worker.fs.abort_reason();
         let tolerated = session.worker.tolerated;
-        let judge = Judge { promises: session.promises, ..fresh };
+        let judge = Judge { chronicle: session.chronicle, ..fresh };
         Ok(Recorded { seed: self.seed, recording, judge, operations: session.log, aborted, tolerated })
     }
 }

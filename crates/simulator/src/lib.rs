@@ -2,47 +2,56 @@
 //! have left is opened, checked and compared with a model of what was promised.
 //!
 //! * [`History`] makes a small volume, performs random [operations](Operation) by the engine, holds their results against
-//!   a [`Model`], and keeps a [`Promise`] for each commit.
+//!   a [`Model`], and keeps a [`Chronicle`]: the versions of the volume, its commits, and a [`Promise`] for each fsync.
 //! * [`Crashes`] enumerates states of the device: any prefix of its events, with any subset of what no barrier had made
 //!   durable, torn at 4 KiB.
-//! * [`examine`] judges one: clean by `ubtrfs_check`, and exactly as the last commit promised, data included.
-//! * [`overlap`] does the same while several threads work during the commits.
+//! * [`examine`] judges one: clean by `ubtrfs_check`, and without a log exactly as the last commit, data included; with one
+//!   each inode and each name is as it was at some moment since it was last promised.
+//! * [`enumerate`] tries every short sequence over a handful of names.
+//! * [`overlap`] does the same while several threads work, each for itself or all on the same files.
 //! * [`LyingDevice`] breaks the rules of devices: what the simulator must notice.
-//!
-//! A promise belongs to a commit and holds for the whole volume; a promise for a single file is of the same form, with
-//! fewer nodes in its state.
 
+mod chronicle;
 mod compare;
 mod content;
 mod crash;
+pub mod enumerate;
 mod examine;
 mod failure;
 mod generate;
 mod history;
+mod look;
 mod lying_device;
 mod model;
+mod names;
 mod operation;
 pub mod overlap;
 mod perform;
 mod random;
+mod replay;
 mod session;
 mod shrink;
 mod survey;
+mod timeline;
 mod volume;
+mod window;
 
+pub use chronicle::{Chronicle, Commit, Covered, Promise, Version};
 pub use compare::{Compare, compare};
 pub use content::Content;
 pub use crash::{CrashPoint, Crashes, Fates, window_at};
-pub use examine::{Judge, examine};
+pub use examine::{Found, Judge, examine};
 pub use failure::Failure;
 pub use generate::{Generator, Habits};
 pub use history::{History, Recorded, Wrap};
+pub use look::look;
 pub use lying_device::{Lie, LyingDevice};
-pub use model::{Body, Model, Node, Times};
+pub use model::{Body, Model, Node, Place, Times};
 pub use operation::{Name, Operation, Path, What};
 pub use perform::{Tolerance, Worker};
 pub use random::Random;
-pub use session::{Promise, Session};
+pub use replay::crash_in_replay;
+pub use session::Session;
 pub use shrink::shrink;
 pub use survey::Survey;
 pub use volume::{VolumePlan, make_volume};

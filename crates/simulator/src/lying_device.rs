@@ -72,7 +72,9 @@ impl LyingDevice {
         let (Lie::LostWrite(number) | Lie::TornSuperblock(number) | Lie::StaleBlock(number)) = self.lie else {
             return Some(write);
         };
-        if !counts {
+        let torn = matches!(self.lie, Lie::TornSuperblock(_)).then(|| self.torn(&write));
+        // What is new of a superblock that only leads to another log may all lie in the part that is written.
+        if !counts || torn.as_ref().is_some_and(|torn| torn[..] == write.data[..]) {
             return Some(write);
         }
         state.seen += 1;
@@ -80,13 +82,17 @@ impl LyingDevice {
             return Some(write);
         }
         state.told = true;
-        if !matches!(self.lie, Lie::TornSuperblock(_)) {
-            return None;
-        }
+        torn.map(|bytes| DeviceWrite { at: write.at, data: SharedBuffer::from(bytes) })
+    }
+
+    /// What is on the device after the first sector of a write.
+    fn torn(&self, write: &DeviceWrite) -> Vec<u8> {
         let mut bytes = vec![0; write.data.len()];
-        self.inner.read_at(write.at, &mut bytes).ok()?;
-        bytes[..512].copy_from_slice(&write.data[..512]);
-        Some(DeviceWrite { at: write.at, data: SharedBuffer::from(bytes) })
+        let read = self.inner.read_at(write.at, &mut bytes);
+        debug_assert!(read.is_ok(), "a recording device can be read");
+        let sector = 512.min(bytes.len());
+        bytes[..sector].copy_from_slice(&write.data[..sector]);
+        bytes
     }
 }
 

@@ -82,6 +82,15 @@ pub struct Model {
     pub nodes: BTreeMap<InodeId, Arc<Node>>,
 }
 
+/// Where a name is: two directories of one name are two places.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Place {
+    /// The directory.
+    pub dir: InodeId,
+    /// The name in it.
+    pub name: Vec<u8>,
+}
+
 /// What a change did to the times of nodes: `true` where the time of the last change of content is new too.
 pub type Touched = BTreeMap<InodeId, bool>;
 
@@ -144,6 +153,28 @@ impl Model {
         found
     }
 
+    /// What lies in a directory and below; nothing if it is not there.
+    #[must_use]
+    pub fn below(&self, top: InodeId) -> Self {
+        let mut nodes = BTreeMap::new();
+        let mut next = vec![top];
+        while let Some(id) = next.pop() {
+            let Some(node) = self.nodes.get(&id).filter(|_| !nodes.contains_key(&id)) else { continue };
+            if let Body::Directory { entries, .. } = &node.body {
+                next.extend(entries.values());
+            }
+            nodes.insert(id, Arc::clone(node));
+        }
+        // The top lies nowhere, as far as this part is concerned.
+        let mut part = Self { root: top, nodes };
+        if part.nodes.contains_key(&top)
+            && let Body::Directory { parent, .. } = &mut part.node_mut(top).body
+        {
+            *parent = top;
+        }
+        part
+    }
+
     /// Nodes that have no name.
     pub fn orphans(&self) -> BTreeSet<InodeId> {
         self.nodes.iter().filter(|(_, node)| node.nlink == 0).map(|(id, _)| *id).collect()
@@ -152,6 +183,25 @@ impl Model {
     /// The volume after a mount, which frees what has no name.
     pub fn drop_orphans(&mut self) {
         self.nodes.retain(|_, node| node.nlink > 0);
+    }
+
+    /// The first difference from another state, as a sentence. Nodes without names are left out, and times where one side
+    /// does not know them.
+    pub fn difference(&self, other: &Self) -> Option<String> {
+        let named = |model: &Self| -> BTreeSet<InodeId> {
+            model.nodes.iter().filter(|(_, node)| node.nlink > 0).map(|(id, _)| *id).collect()
+        };
+        let (mine, theirs) = (named(self), named(other));
+        if let Some(id) = mine.symmetric_difference(&theirs).next() {
+            return Some(format!("inode {} is in one of them only", id.ino));
+        }
+        mine.into_iter().find_map(|id| {
+            let (mut a, mut b) = (self.node(id).clone(), other.node(id).clone());
+            if a.times.is_none() || b.times.is_none() {
+                (a.times, b.times) = (None, None);
+            }
+            (a != b).then(|| format!("inode {} is {a:?}, and {b:?}", id.ino))
+        })
     }
 
     /// Forgets times, where it is not known which moment of an operation counts.

@@ -120,6 +120,12 @@ pub enum Operation {
         what: What,
         size: u64,
     },
+    /// A hole within the file, whose size stays.
+    Punch {
+        what: What,
+        offset: u64,
+        len: u64,
+    },
     Attributes {
         what: What,
         mode: Option<u32>,
@@ -153,8 +159,10 @@ pub enum Operation {
         to: Path,
         flags: RenameFlags,
     },
+    /// `data_only`: times need not be durable.
     Fsync {
         what: What,
+        data_only: bool,
     },
     Sync,
     /// Unmounts, with everything that is open, and mounts again.

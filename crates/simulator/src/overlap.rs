@@ -1,29 +1,50 @@
-//! Several threads at work while commits are under way, then crashes.
+//! Several threads at work while fsyncs, syncs and commits are under way, then crashes.
 //!
-//! Each thread works below a directory of its own, so that its model is its own too. A commit is one moment of the
-//! volume: what a crash leaves of a thread's directory is the state after some number of its operations, at least those
-//! that an fsync or sync of the thread covered, at most those that had begun.
+//! Each thread works below a directory of its own, so that its model is its own too; or all work on the same files. Then
+//! operations that change something are done one after the other, so that there is one order of versions; calls that make
+//! something durable run beside them and beside each other.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ubtrfs::{InodeId, NewInode, Options};
+use parking_lot::Mutex;
+use ubtrfs::{Filesystem, NewInode, Options};
 use ubtrfs_format::Physical;
 use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, OverlayDevice, RecordingDevice};
 
-use crate::examine::check;
-use crate::perform::{Tolerance, Worker};
-use crate::session::open;
-use crate::{Compare, Crashes, Failure, Generator, Habits, History, Model, Operation, Times, compare, make_volume};
+use crate::chronicle::{Chronicle, Promise, Version};
+use crate::examine::{check, shown_when_mounted};
+use crate::perform::{Tolerance, Worker, make_durable};
+use crate::session::{empty, mount, open, open_volume, states_between};
+use crate::window::Window;
+use crate::{Crashes, Failure, Generator, Habits, History, Judge, Model, Operation, Survey, look, make_volume};
 
-/// What one thread did.
-struct Trace {
-    /// The state after each operation, the first before any; with the events before that operation began.
-    states: Vec<(usize, Model)>,
-    /// Events when an fsync or sync had returned, and how many operations it covers.
-    promises: Vec<(usize, usize)>,
+/// What the threads share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Each has a directory of its own.
+    Nothing,
+    /// All files and directories.
+    Files,
+}
+
+/// A part of the volume, and what happened there.
+struct Part {
+    worker: Worker,
+    chronicle: Chronicle,
+    /// What was the last commit at some moments, and what the newest version was then.
+    sightings: Vec<(u64, usize)>,
+    log: Vec<(usize, Operation)>,
+}
+
+impl Part {
+    /// A version that this commit holds at the least: it was begun when the one before it had been published, so it
+    /// holds all that was there while an older one was the last.
+    fn least(&self, generation: u64) -> usize {
+        let before = |(seen, _): &&(u64, usize)| seen + 2 <= generation;
+        self.sightings.iter().filter(before).map(|(_, version)| *version).max().unwrap_or(0)
+    }
 }
 
 /// A device that takes its time, so that much happens while a commit waits for it.
@@ -68,121 +89,188 @@ impl Device for SlowDevice {
 }
 
 /// Lets `threads` threads do `length` operations each, on the volume of this seed; then examines about `budget` crash
-/// states and returns how many they were.
-pub fn run(seed: u64, threads: u64, length: usize, budget: usize) -> Result<usize, Failure> {
-    let fail = |what| Failure { seed, operations: Vec::new(), crash: None, what };
+/// states.
+pub fn run(seed: u64, threads: u64, sharing: Sharing, length: usize, budget: usize) -> Result<Survey, Failure> {
     let history = History::new(seed);
     let recording = Arc::new(RecordingDevice::new(make_volume(&history.plan.options)));
-    let traces = work(&history, &recording, threads, length).map_err(fail)?;
-    let mut states = 0;
+    let fail = |what| Failure { seed, operations: Vec::new(), crash: None, what };
+    let judge = Judge::new(history.options.clone(), &recording).map_err(fail)?;
+    let parts = work(&history, &recording, threads, sharing, length)?;
+    let mut survey = Survey::default();
     for (point, device) in Crashes::new(&recording, seed, budget) {
-        judge(&history.options, &traces, &device, point.event)
-            .map_err(|what| Failure { crash: Some(point), ..fail(what) })?;
-        states += 1;
+        let found = find(&judge, &device).map_err(|what| Failure { crash: Some(point), ..fail(what) })?;
+        for part in &parts {
+            let begun = |(began, _): &&(usize, Operation)| *began <= point.event;
+            let operations = || part.log.iter().take_while(begun).cloned().collect();
+            let fail = |what| Failure { operations: operations(), crash: Some(point), ..fail(what) };
+            judge_part(part, &found, point.event).map_err(fail)?;
+        }
+        survey.states += 1;
+        survey.with_log += usize::from(found.has_log);
     }
-    Ok(states)
+    Ok(survey)
+}
+
+struct Found {
+    model: Model,
+    generation: u64,
+    has_log: bool,
+}
+
+fn find(judge: &Judge, device: &OverlayDevice) -> Result<Found, String> {
+    check(device)?;
+    let volume = open_volume(Arc::new(device.fork()), true)?;
+    let superblock = volume.superblock();
+    let fs = mount(volume, Options { read_only: true, ..judge.options.clone() })?;
+    let model = look(&fs)?;
+    let has_log = superblock.log_root.0 != 0;
+    if has_log && let Some(difference) = model.difference(&shown_when_mounted(judge, device)?) {
+        return Err(format!("a mount for writing shows something else than one for reading: {difference}"));
+    }
+    Ok(Found { model, generation: superblock.generation.0, has_log })
+}
+
+fn judge_part(part: &Part, found: &Found, event: usize) -> Result<(), String> {
+    let chronicle = &part.chronicle;
+    let top = part.worker.model.root;
+    let there = found.model.below(top);
+    if there.nodes.is_empty() {
+        // Its directory is made before its history begins.
+        return if event < chronicle.versions[0].began { Ok(()) } else { Err(format!("inode {} is missing", top.ino)) };
+    }
+    let window = Window::new(chronicle, part.least(found.generation), event);
+    let complaints = window.complaints(&there);
+    if !complaints.is_empty() {
+        return Err(format!("not as promised:\n  {}", complaints.join("\n  ")));
+    }
+    let mut versions = chronicle.versions[window.base..=window.last].iter().rev();
+    if found.has_log || versions.any(|version| there.difference(&version.model).is_none()) {
+        return Ok(());
+    }
+    Err(format!("there is no log, but it is as in none of the versions {} to {}", window.base, window.last))
 }
 
 fn work(
     history: &History,
     recording: &Arc<RecordingDevice>,
     threads: u64,
+    sharing: Sharing,
     length: usize,
-) -> Result<Vec<Trace>, String> {
+) -> Result<Vec<Part>, Failure> {
+    let seed = history.seed;
+    let fail = |what| Failure { seed, operations: Vec::new(), crash: None, what };
     // Every other seed with commits of the engine's own on top of those that the threads ask for.
     let options = Options {
-        background_commits: history.seed.is_multiple_of(2),
+        background_commits: seed.is_multiple_of(2),
         commit_interval: Duration::from_millis(3),
         ..history.options.clone()
     };
-    let fs = open(Arc::new(SlowDevice(recording.clone())), options)?;
-    let told = |error: ubtrfs::Error| error.to_string();
-    let mut workers = Vec::new();
-    for number in 0..threads {
-        let new = NewInode { mode: 0o040_755, ..NewInode::default() };
-        let dir = fs.create(fs.root(), format!("thread {number}").as_bytes(), &new).map_err(told)?;
-        let found = fs.attributes(dir).map_err(told)?;
-        let times = Times { mtime: found.mtime, ctime: found.ctime, btime: found.btime };
-        let model = Model::new(dir, found.mode, times);
-        let tolerance = Tolerance { no_space: history.plan.tight, faults: false };
-        workers.push(Worker::new(fs.clone(), model, tolerance, true));
+    let fs = open(Arc::new(SlowDevice(recording.clone())), options).map_err(fail)?;
+    let tolerance = Tolerance { no_space: history.plan.tight, faults: false };
+    let tops = match sharing {
+        Sharing::Files => vec![fs.root()],
+        Sharing::Nothing => {
+            let new = NewInode { mode: 0o040_755, ..NewInode::default() };
+            let make = |number| fs.create(fs.root(), format!("thread {number}").as_bytes(), &new);
+            (0..threads).map(make).collect::<ubtrfs::Result<Vec<_>>>().map_err(|error| fail(error.to_string()))?
+        }
+    };
+    fs.sync().map_err(|error| fail(error.to_string()))?;
+    let mut parts = Vec::new();
+    for top in tops {
+        let model = empty(&fs, top).map_err(fail)?;
+        let mut chronicle = Chronicle::new(model.clone(), fs.generation().0);
+        chronicle.versions[0].began = recording.len();
+        let worker = Worker::new(fs.clone(), model, tolerance, true);
+        parts.push(Mutex::new(Part { worker, chronicle, sightings: Vec::new(), log: Vec::new() }));
     }
-    fs.sync().map_err(told)?;
-    let handles: Vec<_> = workers
+    let habits = Habits { remount: false, privileges: false, ..history.habits };
+    let results: Vec<Result<(), String>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads as usize)
+            .map(|number| {
+                let generator = Generator::new(seed ^ (number as u64 + 1) << 40, habits);
+                let (part, fs) = (&parts[number % parts.len()], &fs);
+                scope.spawn(move || one_thread(part, fs, recording, generator, length))
+            })
+            .collect();
+        let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+        joined.map(|result| result.unwrap_or_else(|_| Err("a thread panicked".into()))).collect()
+    });
+    let mut parts: Vec<Part> = parts.into_iter().map(Mutex::into_inner).collect();
+    let operations = || parts.iter().flat_map(|part| part.log.clone()).collect();
+    results
         .into_iter()
-        .zip(0..)
-        .map(|(worker, number)| {
-            let seed = history.seed ^ (number + 1) << 40;
-            let habits = Habits { remount: false, privileges: false, ..history.habits };
-            let recording = recording.clone();
-            std::thread::spawn(move || one_thread(worker, &recording, Generator::new(seed, habits), length))
-        })
-        .collect();
-    let mut traces = Vec::new();
-    for handle in handles {
-        traces.push(handle.join().map_err(|_| "a thread panicked".to_owned())??);
+        .collect::<Result<(), String>>()
+        .map_err(|what| Failure { operations: operations(), ..fail(what) })?;
+    // The last references go, and what they kept.
+    for id in parts.iter_mut().flat_map(|part| part.worker.handles.drain(..)) {
+        fs.forget(id, 1);
     }
-    fs.close().map_err(told)?;
-    Ok(traces)
+    fs.close().map_err(|error| fail(error.to_string()))?;
+    Ok(parts)
 }
 
 fn one_thread(
-    mut worker: Worker,
+    part: &Mutex<Part>,
+    fs: &Filesystem,
     recording: &RecordingDevice,
     mut generator: Generator,
     length: usize,
-) -> Result<Trace, String> {
-    let begun = recording.len();
-    let mut trace = Trace { states: vec![(begun, worker.model.clone())], promises: vec![(begun, 0)] };
-    let mut last_change: BTreeMap<InodeId, usize> = BTreeMap::new();
-    let mut log = Vec::new();
-    for number in 1..=length {
+) -> Result<(), String> {
+    for _ in 0..length {
+        let mut guard = part.lock();
+        let Part { worker, chronicle, sightings, log } = &mut *guard;
+        sightings.push((fs.generation().0, chronicle.now()));
         let operation = generator.next(&worker.model, worker.handles.len());
         let began = recording.len();
-        log.push(operation.clone());
-        let touched = worker.perform(&operation).map_err(|what| format!("{operation:?}: {what}\n{log:?}"))?;
-        last_change.extend(touched.keys().map(|id| (*id, number)));
-        match &operation {
-            Operation::Sync => trace.promises.push((recording.len(), number)),
-            Operation::Fsync { what } => {
-                let covered = worker.find(what).and_then(|id| last_change.get(&id)).copied().unwrap_or(0);
-                trace.promises.push((recording.len(), covered));
-            }
-            _ => {}
-        }
-        trace.states.push((began, worker.model.clone()));
-    }
-    // Its last references go, and what they kept.
-    for _ in 0..worker.handles.len() {
-        worker.perform(&Operation::Close { handle: 0 })?;
-    }
-    Ok(trace)
-}
-
-fn judge(options: &Options, traces: &[Trace], device: &OverlayDevice, event: usize) -> Result<(), String> {
-    check(device)?;
-    let fs = open(Arc::new(device.fork()), Options { read_only: true, ..options.clone() })?;
-    for (number, trace) in traces.iter().enumerate() {
-        if event < trace.states[0].0 {
+        log.push((began, operation.clone()));
+        if !matches!(operation, Operation::Sync | Operation::Fsync { .. }) {
+            let before = worker.model.clone();
+            let touched = worker.perform(&operation).map_err(|what| format!("{operation:?}: {what}"))?;
+            let mut states = states_between(&operation, &before, &worker.model, touched.keys().copied().collect());
+            states.push(worker.model.clone());
+            chronicle.versions.extend(states.into_iter().map(|model| Version { began, model }));
             continue;
         }
-        let returned = trace.promises.iter().filter(|(returned, _)| *returned <= event);
-        let least = returned.map(|(_, covered)| *covered).max().unwrap_or(0);
-        let most = trace.states.iter().rposition(|(began, _)| *began <= event).unwrap_or(0);
-        // In the middle of an operation times may have got no further than its first step.
-        let how = Compare { times: false, nameless: false };
-        let mut differences = Vec::new();
-        let found = (least..=most).rev().any(|at| {
-            let difference = compare(&fs, &trace.states[at].1, how).err();
-            differences.extend(difference.iter().map(|what| format!("  {at}: {what}")));
-            difference.is_none()
-        });
-        if !found {
-            return Err(format!(
-                "thread {number}: none of its states {least} to {most} is there:\n{}",
-                differences.join("\n")
-            ));
-        }
+        drop(guard);
+        make_promise(part, fs, recording, &operation).map_err(|what| format!("{operation:?}: {what}"))?;
     }
+    Ok(())
+}
+
+/// Does an fsync or sync while others go on, and notes what it promised.
+fn make_promise(
+    part: &Mutex<Part>,
+    fs: &Filesystem,
+    recording: &RecordingDevice,
+    operation: &Operation,
+) -> Result<(), String> {
+    let guard = part.lock();
+    let version = guard.chronicle.now();
+    let since = guard.least(fs.generation().0);
+    let Operation::Fsync { what, data_only } = operation else {
+        drop(guard);
+        fs.sync().map_err(|error| error.to_string())?;
+        let (returned, mut guard) = (recording.len(), part.lock());
+        let (until, covers) = (guard.chronicle.now(), guard.chronicle.everything(version));
+        guard.chronicle.promises.push(Promise { returned, version, until, covers });
+        return Ok(());
+    };
+    let Some(id) = guard.worker.find(what) else { return Ok(()) };
+    fs.reference(id);
+    drop(guard);
+    make_durable(fs, id, *data_only).map_err(|error| error.to_string())?;
+    let (returned, mut guard) = (recording.len(), part.lock());
+    let until = guard.chronicle.now();
+    // Which commit was the last is not known for certain: any up to this version.
+    let covered = |at| guard.chronicle.covered(id, !data_only, since..=at, at);
+    let mut covers = covered(version);
+    // What left a directory during the call may have been none of its entries at the moment that counts.
+    for later in version + 1..=until {
+        let there = covered(later).exist;
+        covers.exist.retain(|id| there.contains(id));
+    }
+    guard.chronicle.promises.push(Promise { returned, version, until, covers });
+    fs.forget(id, 1);
     Ok(())
 }

@@ -40,6 +40,11 @@ pub struct Worker {
     pub tolerated: usize,
 }
 
+/// What fsync and fdatasync ask the engine for.
+pub(crate) fn make_durable(fs: &Filesystem, id: InodeId, data_only: bool) -> ubtrfs::Result<()> {
+    if data_only { fs.fdatasync(id) } else { fs.fsync(id) }
+}
+
 fn new_node(mode: u32, (uid, gid): (u32, u32), body: Body, nlink: u32) -> Node {
     Node { mode, uid, gid, nlink, body, xattrs: BTreeMap::new(), times: None }
 }
@@ -214,6 +219,25 @@ impl Worker {
                 }
                 Ok(())
             }
+            Operation::Punch { what, offset, len } => {
+                let Some(id) = self.find(what) else { return Ok(()) };
+                let expected = match &self.model.node(id).body {
+                    _ if *len == 0 => Err(Errno::INVAL),
+                    Body::File(content) => Ok(content.size()),
+                    Body::Directory { .. } => Err(Errno::ISDIR),
+                    _ => Err(Errno::NODEV),
+                };
+                let Some((size, ())) = self.agree(operation, expected, fs.punch_hole(id, *offset, *len))? else {
+                    return Ok(());
+                };
+                if let Body::File(content) = &mut self.model.node_mut(id).body
+                    && *offset < size
+                {
+                    content.punch(*offset, *len);
+                    touch(touched, id, true);
+                }
+                Ok(())
+            }
             Operation::Attributes { what, mode, uid, gid, mtime } => {
                 let Some(id) = self.find(what) else { return Ok(()) };
                 let mtime = mtime.map(TimeChange::To);
@@ -303,9 +327,9 @@ impl Worker {
                 }
                 Ok(())
             }
-            Operation::Fsync { what } => {
+            Operation::Fsync { what, data_only } => {
                 let Some(id) = self.find(what) else { return Ok(()) };
-                self.agree(operation, Ok(()), fs.fsync(id)).map(drop)
+                self.agree(operation, Ok(()), make_durable(&fs, id, *data_only)).map(drop)
             }
             Operation::Sync => self.agree(operation, Ok(()), fs.sync()).map(drop),
             Operation::Look if self.tolerance.faults => Ok(()),

@@ -1,26 +1,13 @@
-//! A mounted volume under test: the engine, the model, the recording, and the promises made so far.
+//! A mounted volume under test: the engine, the model, the recording, and the chronicle of what was promised so far.
 
 use std::sync::Arc;
 
 use ubtrfs::{Filesystem, Options};
 use ubtrfs_volume::{Device, OpenOptions, RecordingDevice, Volume};
 
+use crate::chronicle::{Chronicle, Commit, Promise, Version};
 use crate::perform::{Tolerance, Worker};
 use crate::{Model, Operation, Times};
-
-/// What a commit promises.
-#[derive(Clone, Debug)]
-pub struct Promise {
-    /// The commit.
-    pub generation: u64,
-    /// Events of the device before the operation began that made the commit.
-    pub began: usize,
-    /// Events when the commit had returned; `None` if it never did.
-    pub returned: Option<usize>,
-    /// The volume is in one of these states, entire. Mostly there is one: more where an operation of several steps had
-    /// to commit between them.
-    pub states: Vec<Model>,
-}
 
 /// A mounted volume under test.
 pub struct Session {
@@ -28,20 +15,28 @@ pub struct Session {
     pub worker: Worker,
     /// What happened to the device.
     pub recording: Arc<RecordingDevice>,
-    /// What the commits promise, oldest first. The first is what the session began with.
-    pub promises: Vec<Promise>,
+    /// What happened, and what was promised of it.
+    pub chronicle: Chronicle,
     /// The operations, each with the number of events before it.
     pub log: Vec<(usize, Operation)>,
     device: Arc<dyn Device>,
     options: Options,
 }
 
+/// Opens the volume on a device.
+pub(crate) fn open_volume(device: Arc<dyn Device>, read_only: bool) -> Result<Arc<Volume>, String> {
+    let volume = Volume::open(vec![device], OpenOptions { read_only });
+    volume.map(Arc::new).map_err(|error| format!("the volume does not open: {error}"))
+}
+
+/// Opens the engine on a volume.
+pub(crate) fn mount(volume: Arc<Volume>, options: Options) -> Result<Arc<Filesystem>, String> {
+    Filesystem::open(volume, options).map_err(|error| format!("the volume does not mount: {error}"))
+}
+
 /// Opens the engine on a device.
 pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Filesystem>, String> {
-    let read_only = options.read_only;
-    let volume = Volume::open(vec![device], OpenOptions { read_only })
-        .map_err(|error| format!("the volume does not open: {error}"))?;
-    Filesystem::open(Arc::new(volume), options).map_err(|error| format!("the volume does not mount: {error}"))
+    mount(open_volume(device, options.read_only)?, options)
 }
 
 impl Session {
@@ -54,35 +49,42 @@ impl Session {
         model: Option<Model>,
         tolerance: Tolerance,
     ) -> Result<Self, String> {
-        let fs = open(Arc::clone(&device), options.clone())?;
+        let volume = open_volume(Arc::clone(&device), options.read_only)?;
+        let generation = volume.superblock().generation.0;
+        let fs = mount(volume, options.clone())?;
         let mut model = match model {
             Some(model) => model,
-            None => empty(&fs)?,
+            None => empty(&fs, fs.root())?,
         };
-        let generation = fs.generation().0;
-        let promise = Promise { generation, began: 0, returned: Some(0), states: vec![model.clone()] };
+        let mut chronicle = Chronicle::new(model.clone(), generation);
+        // A mount commits what it finds in a log.
+        let returned = Some(recording.len());
+        for generation in generation + 1..=fs.generation().0 {
+            chronicle.commits.push(Commit { generation, began: 0, returned, versions: 0..1 });
+        }
         model.drop_orphans();
         let worker = Worker::new(fs, model, tolerance, true);
-        Ok(Self { worker, recording, promises: vec![promise], log: Vec::new(), device, options })
+        Ok(Self { worker, recording, chronicle, log: Vec::new(), device, options })
     }
 
-    /// Does an operation on engine and model, and notes what its commits promise. A sentence if the two disagree.
+    /// Does an operation on engine and model, and notes what it makes durable. A sentence if the two disagree.
     pub fn perform(&mut self, operation: &Operation) -> Result<(), String> {
-        let before = self.worker.model.clone();
         let generation = self.worker.fs.generation().0;
         let began = self.recording.len();
+        let tolerated = self.worker.tolerated;
         self.log.push((began, operation.clone()));
-        let result = if *operation == Operation::Remount {
-            let mounted = self.remount();
-            self.note_commits(&before, Vec::new(), generation, began);
-            mounted
+        let (result, between) = if *operation == Operation::Remount {
+            (self.remount(), Vec::new())
         } else {
+            let before = self.worker.model.clone();
             let result = self.worker.perform(operation);
             let touched = result.as_ref().map(|touched| touched.keys().copied().collect()).unwrap_or_default();
-            let between = if is_in_steps(operation) { self.states_between(&before, touched) } else { Vec::new() };
-            self.note_commits(&before, between, generation, began);
-            result.map(drop)
+            (result.map(drop), states_between(operation, &before, &self.worker.model, touched))
         };
+        if result.is_ok() && tolerated == self.worker.tolerated && !self.is_aborted() {
+            self.note_promise(operation);
+        }
+        self.note_commits(between, generation, began);
         result.and_then(|()| self.check_durable(operation)).map_err(|what| format!("{operation:?}: {what}"))
     }
 
@@ -91,48 +93,54 @@ impl Session {
         self.worker.fs.abort_reason().is_some()
     }
 
-    /// States that a commit in the middle of an operation may hold.
-    fn states_between(&self, before: &Model, touched: Vec<ubtrfs::InodeId>) -> Vec<Model> {
-        let mut after = self.worker.model.clone();
-        after.forget_times(touched.iter().copied());
-        let mut without_capability = before.clone();
-        for id in touched {
-            if without_capability.nodes.contains_key(&id) {
-                without_capability.node_mut(id).xattrs.remove(&b"security.capability"[..]);
-                without_capability.node_mut(id).times = None;
+    /// Notes what an operation promised that has succeeded; it changed nothing that the model holds.
+    fn note_promise(&mut self, operation: &Operation) {
+        let (version, returned) = (self.chronicle.now(), self.recording.len());
+        let base = self.chronicle.commits.last().map_or(0, |commit| commit.versions.start);
+        let covers = match operation {
+            Operation::Sync => self.chronicle.everything(version),
+            Operation::Fsync { what, data_only } => {
+                let Some(id) = self.worker.find(what) else { return };
+                self.chronicle.covered(id, !data_only, base..=base, version)
             }
-        }
-        vec![after, without_capability]
+            _ => return,
+        };
+        self.chronicle.promises.push(Promise { returned, version, until: version, covers });
     }
 
-    fn note_commits(&mut self, before: &Model, between: Vec<Model>, generation: u64, began: usize) {
+    /// Notes the commits of an operation, and the version that it led to.
+    fn note_commits(&mut self, between: Vec<Model>, generation: u64, began: usize) {
         let ended = self.recording.len();
-        let mut states = vec![before.clone()];
-        states.extend(between);
+        let before = self.chronicle.now();
+        self.chronicle.versions.extend(between.into_iter().map(|model| Version { began, model }));
+        let versions = before..self.chronicle.now() + 1;
         let now = self.worker.fs.generation().0;
+        let commits = &mut self.chronicle.commits;
         for generation in generation + 1..=now {
-            let returned = Some(ended);
-            self.promises.push(Promise { generation, began, returned, states: states.clone() });
+            commits.push(Commit { generation, began, returned: Some(ended), versions: versions.clone() });
         }
-        if self.is_aborted() && self.promises.last().is_none_or(|last| last.generation <= now) {
+        if self.worker.fs.abort_reason().is_some() && commits.last().is_none_or(|last| last.generation <= now) {
             // The one after it, if a crash had left a trace of a commit of that number.
             for generation in [now + 1, now + 2] {
-                self.promises.push(Promise { generation, began, returned: None, states: states.clone() });
+                commits.push(Commit { generation, began, returned: None, versions: versions.clone() });
             }
         }
+        self.chronicle.versions.push(Version { began, model: self.worker.model.clone() });
     }
 
-    /// After a sync the last commit holds everything, after an fsync the file.
+    /// After a sync the last commit holds everything.
     fn check_durable(&self, operation: &Operation) -> Result<(), String> {
-        let Some(last) = self.promises.last().filter(|_| !self.is_aborted()) else { return Ok(()) };
+        if *operation != Operation::Sync || self.is_aborted() {
+            return Ok(());
+        }
+        let Some(last) = self.chronicle.commits.last() else { return Ok(()) };
         let model = &self.worker.model;
-        let held = |id| last.states.iter().any(|state| state.nodes.get(&id) == model.nodes.get(&id));
-        let lost = match operation {
-            Operation::Sync => model.nodes.keys().copied().find(|id| !held(*id)),
-            Operation::Fsync { what } => self.worker.find(what).filter(|id| !held(*id)),
-            _ => None,
-        };
-        lost.map_or(Ok(()), |id| Err(format!("returned, but no commit holds what changed in inode {}", id.ino)))
+        let mut states = self.chronicle.versions[last.versions.clone()].iter().map(|version| &version.model);
+        let lost = |state: &Model| model.nodes.keys().find(|id| state.nodes.get(id) != model.nodes.get(id)).copied();
+        match states.try_fold(None, |_, state| lost(state).map(Some)).flatten() {
+            Some(id) => Err(format!("returned, but no commit holds what changed in inode {}", id.ino)),
+            None => Ok(()),
+        }
     }
 
     fn remount(&mut self) -> Result<(), String> {
@@ -145,6 +153,29 @@ impl Session {
     }
 }
 
+/// States that a crash in the middle of an operation may leave: of one that takes its space in several steps, so that it
+/// may commit between them.
+pub(crate) fn states_between(
+    operation: &Operation,
+    before: &Model,
+    after: &Model,
+    touched: Vec<ubtrfs::InodeId>,
+) -> Vec<Model> {
+    if !is_in_steps(operation) {
+        return Vec::new();
+    }
+    let mut after = after.clone();
+    after.forget_times(touched.iter().copied());
+    let mut without_capability = before.clone();
+    for id in touched {
+        if without_capability.nodes.contains_key(&id) {
+            without_capability.node_mut(id).xattrs.remove(&b"security.capability"[..]);
+            without_capability.node_mut(id).times = None;
+        }
+    }
+    vec![after, without_capability]
+}
+
 /// Whether an operation takes its space in several steps, so that it may commit between them.
 fn is_in_steps(operation: &Operation) -> bool {
     match operation {
@@ -155,8 +186,8 @@ fn is_in_steps(operation: &Operation) -> bool {
     }
 }
 
-/// The model of a volume that holds nothing.
-fn empty(fs: &Filesystem) -> Result<Model, String> {
-    let root = fs.attributes(fs.root()).map_err(|error| format!("stat of the root: {error}"))?;
-    Ok(Model::new(root.id, root.mode, Times { mtime: root.mtime, ctime: root.ctime, btime: root.btime }))
+/// The model of a directory that holds nothing.
+pub(crate) fn empty(fs: &Filesystem, dir: ubtrfs::InodeId) -> Result<Model, String> {
+    let found = fs.attributes(dir).map_err(|error| format!("stat of inode {}: {error}", dir.ino))?;
+    Ok(Model::new(dir, found.mode, Times { mtime: found.mtime, ctime: found.ctime, btime: found.btime }))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ubtrfs_volume::{OverlayDevice, RecordingDevice};
 
 use crate::perform::Tolerance;
-use crate::{Crashes, Failure, Generator, Habits, Judge, Model, Operation, Recorded, Session, examine};
+use crate::{Crashes, Failure, Found, Generator, Habits, Judge, Operation, Recorded, Session, examine};
 
 /// Every so many states one is mounted and worked on, and crashes again.
 const RECOVER_EVERY: usize = 20;
@@ -19,6 +19,8 @@ pub struct Survey {
     pub recoveries: usize,
     /// Volumes that had nameless inodes to be freed.
     pub with_orphans: usize,
+    /// Volumes that held more than their last commit.
+    pub with_log: usize,
 }
 
 impl Survey {
@@ -29,6 +31,7 @@ impl Survey {
             states: self.states + other.states,
             recoveries: self.recoveries + other.recoveries,
             with_orphans: self.with_orphans + other.with_orphans,
+            with_log: self.with_log + other.with_log,
         }
     }
 }
@@ -44,12 +47,13 @@ impl Recorded {
                 crash: Some(point),
                 what,
             };
-            let model = examine(&self.judge, &device, point.event).map_err(fail)?;
+            let found = examine(&self.judge, &device, point.event).map_err(fail)?;
             survey.states += 1;
-            survey.with_orphans += usize::from(!model.orphans().is_empty());
+            survey.with_orphans += usize::from(!found.model.orphans().is_empty());
+            survey.with_log += usize::from(found.has_log);
             if survey.states.is_multiple_of(RECOVER_EVERY) {
                 let seed = self.seed ^ (survey.states as u64) << 32;
-                survey.states += recover(&self.judge, &device, model, seed)
+                survey.states += recover(&self.judge, &device, found, seed)
                     .map_err(|what| fail(format!("after the crash: {what}")))?;
                 survey.recoveries += 1;
             }
@@ -59,12 +63,12 @@ impl Recorded {
 }
 
 /// Mounts what a crash left, works there, and crashes again. Returns the number of states examined.
-fn recover(judge: &Judge, device: &OverlayDevice, model: Model, seed: u64) -> Result<usize, String> {
-    let recording = Arc::new(RecordingDevice::new(device.to_bytes().into()));
+fn recover(judge: &Judge, device: &OverlayDevice, found: Found, seed: u64) -> Result<usize, String> {
+    let recording = Arc::new(RecordingDevice::on(device));
     let tolerance = Tolerance { no_space: true, faults: false };
     let mut session =
-        Session::open(Arc::clone(&recording), recording.clone(), judge.options.clone(), Some(model), tolerance)?;
-    let habits = Habits { remount: false, privileges: false, large: false, huge: false, eager: false };
+        Session::open(Arc::clone(&recording), recording.clone(), judge.options.clone(), Some(found.model), tolerance)?;
+    let habits = Habits { remount: false, privileges: false, large: false, huge: false, eager: false, fsyncs: true };
     let mut generator = Generator::new(seed, habits);
     session.perform(&Operation::Look)?;
     for _ in 0..6 {
@@ -72,7 +76,7 @@ fn recover(judge: &Judge, device: &OverlayDevice, model: Model, seed: u64) -> Re
         session.perform(&operation)?;
     }
     session.perform(&Operation::Sync)?;
-    let after = Judge { promises: session.promises, ..judge.clone() };
+    let after = Judge { chronicle: session.chronicle, unseen_orphans: found.has_log, ..judge.clone() };
     let mut states = 0;
     for (point, device) in Crashes::new(&recording, seed, 6) {
         examine(&after, &device, point.event)

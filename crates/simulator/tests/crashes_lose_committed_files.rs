@@ -1,6 +1,7 @@
 //! Whatever moment power is cut at: the last commit is there, entire, data included, and the volume is clean.
 
-use ubtrfs_simulator::{Failure, History, Operation, Recorded, Survey, overlap, shrink};
+use ubtrfs_simulator::overlap::{self, Sharing};
+use ubtrfs_simulator::{Failure, History, Operation, Recorded, Survey, shrink};
 use ubtrfs_testkit::seeds::seeds;
 
 fn soaks() -> bool {
@@ -48,10 +49,11 @@ fn the_last_commit_survives_entire() {
         }
     }
     eprintln!(
-        "{} crash states of {} histories ({} with orphans, {} worked on after the crash; {full} operations found the \
-         volume full) in {:.1?}",
+        "{} crash states of {} histories ({} with a log, {} with orphans, {} worked on after the crash; {full} operations \
+         found the volume full) in {:.1?}",
         sum.states,
         seeds.len(),
+        sum.with_log,
         sum.with_orphans,
         sum.recoveries,
         start.elapsed()
@@ -59,12 +61,21 @@ fn the_last_commit_survives_entire() {
     assert!(seeds.len() < 50 || sum.states >= wanted, "{sum:?}");
 }
 
+fn threads(sharing: Sharing) {
+    let (usual, budget) = if soaks() { (60, 100) } else { (8, 40) };
+    let mut sum = Survey::default();
+    for seed in seeds(usual) {
+        sum = sum.plus(overlap::run(seed, 3, sharing, 80, budget).unwrap_or_else(|failure| panic!("{failure}")));
+    }
+    eprintln!("{} crash states of threads at work, {} of them with a log", sum.states, sum.with_log);
+}
+
 #[test]
 fn threads_at_work_during_commits_lose_nothing_that_they_synced() {
-    let (usual, budget) = if soaks() { (60, 60) } else { (8, 40) };
-    let mut states = 0;
-    for seed in seeds(usual) {
-        states += overlap::run(seed, 3, 80, budget).unwrap_or_else(|failure| panic!("{failure}"));
-    }
-    eprintln!("{states} crash states of threads at work");
+    threads(Sharing::Nothing);
+}
+
+#[test]
+fn threads_at_work_on_the_same_files_lose_nothing_that_they_synced() {
+    threads(Sharing::Files);
 }

@@ -99,7 +99,12 @@ impl OverlayDevice {
     /// Another device with the same content at this moment, sharing all its pages.
     #[must_use]
     pub fn fork(&self) -> Self {
-        Self::from_image(self.image.read().clone())
+        Self::from_image(self.image())
+    }
+
+    /// The content at this moment.
+    pub(crate) fn image(&self) -> Image {
+        self.image.read().clone()
     }
 
     /// A copy of all bytes.

@@ -96,6 +96,14 @@ impl RecordingDevice {
         Self { recording: Arc::new(Mutex::new(recording)), size, counters: CounterCells::default() }
     }
 
+    /// A device that holds what `image` holds.
+    pub fn on(image: &OverlayDevice) -> Self {
+        let start = image.image();
+        let size = start.size();
+        let recording = Recording { current: start.clone(), start, events: Vec::new() };
+        Self { recording: Arc::new(Mutex::new(recording)), size, counters: CounterCells::default() }
+    }
+
     /// All events so far.
     pub fn events(&self) -> Vec<Event> {
         self.recording.lock().events.clone()

@@ -14,8 +14,9 @@ pub(crate) enum LoggedAs {
     Named,
     /// Content and attributes too, with the inode item as it was then.
     Whole(InodeItem),
-    /// It had no name then: the log only says which names it lost.
-    Nameless,
+    /// It had no name then: the log only says which names it lost. If it is `synced`, content and attributes were asked for,
+    /// and have to come with the next name.
+    Nameless { synced: bool },
 }
 
 /// What the log of a transaction has of an inode, and what of it has changed since.
@@ -42,12 +43,17 @@ impl Logged {
     pub(crate) fn whole(&self) -> Option<&InodeItem> {
         match &self.how {
             LoggedAs::Whole(item) => Some(item),
-            LoggedAs::Named | LoggedAs::Nameless => None,
+            LoggedAs::Named | LoggedAs::Nameless { .. } => None,
         }
     }
 
     /// Whether the inode had no name when it was logged.
     pub(crate) fn is_nameless(&self) -> bool {
-        self.how == LoggedAs::Nameless
+        matches!(self.how, LoggedAs::Nameless { .. })
+    }
+
+    /// Whether content and attributes are in the log, or are to be as soon as the inode has a name.
+    pub(crate) fn is_synced(&self) -> bool {
+        matches!(self.how, LoggedAs::Whole(_) | LoggedAs::Nameless { synced: true })
     }
 }

@@ -4,7 +4,8 @@
 //! For that to be recovered without loss, others have to be in the log too:
 //! - directories that are new, up to one that the commit has;
 //! - whoever had, at the commit, a name that an inode in the log has now: it must not vanish with that name;
-//! - whoever has now a name that an inode in the log lost: the name must not vanish;
+//! - whoever has now a name that an inode in the log lost: the name must not vanish; and if nobody has, whoever had it at
+//!   the commit: that must not come back;
 //! - whoever left a directory whose end the log tells.
 //!
 //! Inodes are looked at one by one, each under its own lock. One whose names change after it was looked at is put on the
@@ -178,7 +179,7 @@ impl<'a> Gatherer<'a> {
                 return Ok(());
             }
             if state.item.nlink == 0 || state.pending.gone {
-                self.nameless(inode.id, &mut state)?
+                self.nameless(inode.id, &mut state, want)?
             } else {
                 self.named(inode, &mut state, want)?
             }
@@ -201,13 +202,15 @@ impl<'a> Gatherer<'a> {
     fn named(&mut self, inode: &Arc<Inode>, state: &mut InodeState, want: Want) -> Result<Facts> {
         let id = inode.id;
         let known = is_known(state);
-        let before = state.pending.logged.take().filter(|logged| !logged.is_nameless());
+        let before = state.pending.logged.take();
+        let was_synced = before.as_ref().is_some_and(|logged| logged.is_nameless() && logged.is_synced());
+        let before = before.filter(|logged| !logged.is_nameless());
         let first = before.is_none();
         let mut logged = before.unwrap_or_else(|| Box::new(Logged::new(LoggedAs::Named, self.group.clone())));
         if first {
             state.pending.layout.forget_changed();
         }
-        let whole = want == Want::Whole;
+        let whole = want == Want::Whole || was_synced;
         if !first && !whole && !logged.names_changed {
             logged.listed = false;
             state.pending.logged = Some(logged);
@@ -283,11 +286,13 @@ impl<'a> Gatherer<'a> {
     }
 
     /// Gathers that an inode without names lost those that the commit below has.
-    fn nameless(&mut self, id: InodeId, state: &mut InodeState) -> Result<Facts> {
+    fn nameless(&mut self, id: InodeId, state: &mut InodeState, want: Want) -> Result<Facts> {
         let known = is_known(state);
         let is_dir = state.is_dir();
-        let before = state.pending.logged.take();
-        if before.as_ref().is_some_and(|logged| logged.is_nameless() && !logged.names_changed) {
+        let mut before = state.pending.logged.take();
+        let synced = want == Want::Whole || before.as_ref().is_some_and(|logged| logged.is_synced());
+        if let Some(logged) = before.as_mut().filter(|logged| logged.is_nameless() && !logged.names_changed) {
+            logged.how = LoggedAs::Nameless { synced };
             state.pending.logged = before;
             return Ok(Facts::default());
         }
@@ -299,7 +304,7 @@ impl<'a> Gatherer<'a> {
             let range = Key::new(id.ino.0, first, 0)..=Key::new(id.ino.0, last, u64::MAX);
             self.clear(id.subvolume, range);
         }
-        state.pending.logged = Some(Box::new(Logged::new(LoggedAs::Nameless, self.group.clone())));
+        state.pending.logged = Some(Box::new(Logged::new(LoggedAs::Nameless { synced }, self.group.clone())));
         let fact = |((parent, name), change): (&(Ino, Name), &RefChange)| NameFact {
             parent: *parent,
             name: name.clone(),
@@ -330,7 +335,14 @@ impl<'a> Gatherer<'a> {
             if let Some(index) = fact.change.base.filter(|_| !fact.told && parent_known) {
                 self.removed_entry(&parent, index)?;
             }
-            self.pull(id.subvolume, other(entry.and_then(|entry| entry.now).map(|(_, target)| target)));
+            let (before, now) = entry.map_or((None, None), |entry| (entry.base, entry.now.map(|(_, target)| target)));
+            self.pull(id.subvolume, other(now));
+            if now.is_none()
+                && let Some(before) = other(before).and_then(|before| self.inode_of(id.subvolume, before))
+            {
+                // As long as the inode had the name, the log said by that that nobody else has it.
+                self.work.push_back((before, Want::Names));
+            }
         }
         Ok(())
     }

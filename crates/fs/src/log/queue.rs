@@ -429,7 +429,7 @@ fn is_logged(state: &InodeState, data_only: bool) -> bool {
     let Some(logged) = &state.pending.logged else { return false };
     let same_item = match &logged.how {
         LoggedAs::Named => return false,
-        LoggedAs::Nameless => return state.item.nlink == 0 && !logged.names_changed,
+        LoggedAs::Nameless { synced } => return *synced && state.item.nlink == 0 && !logged.names_changed,
         LoggedAs::Whole(item) if data_only => without_times(item) == without_times(&state.item),
         LoggedAs::Whole(item) => *item == state.item,
     };

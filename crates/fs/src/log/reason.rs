@@ -21,11 +21,13 @@ pub enum Reason {
     Unreadable,
     /// An earlier log write of the transaction was given up.
     Abandoned,
+    /// The mount is to write no logs.
+    NoTreeLog,
 }
 
 impl Reason {
     /// All reasons, in the order of their counters.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::NewChunk,
         Self::NoSpace,
         Self::MovedDirectory,
@@ -34,6 +36,7 @@ impl Reason {
         Self::Generation,
         Self::Unreadable,
         Self::Abandoned,
+        Self::NoTreeLog,
     ];
 
     /// A short name for tables.
@@ -47,6 +50,7 @@ impl Reason {
             Self::Generation => "generation",
             Self::Unreadable => "unreadable",
             Self::Abandoned => "abandoned",
+            Self::NoTreeLog => "notreelog",
         }
     }
 }

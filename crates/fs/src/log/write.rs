@@ -83,7 +83,10 @@ impl Filesystem {
         base: &Arc<Committed>,
         transaction: &Arc<Transaction>,
     ) -> Result<Option<Written>, Stop> {
-        if place.abandoned || !self.options.tree_log {
+        if !self.options.tree_log {
+            return Err(Reason::NoTreeLog.into());
+        }
+        if place.abandoned {
             return Err(Reason::Abandoned.into());
         }
         if transaction.generation != base.generation.next() || place.generation != transaction.generation {

@@ -1,0 +1,169 @@
+//! All that a mounted volume shows, as a model.
+
+use std::collections::BTreeMap;
+
+use ubtrfs::{Attributes, Errno, Filesystem, InodeId};
+use ubtrfs_format::DirIndex;
+use ubtrfs_format::items::FileType;
+
+use crate::{Body, Content, Model, Node, Path, Times};
+
+/// Files up to this size are read from end to end, larger ones where the engine has data.
+const WHOLE: u64 = 256 << 10;
+
+/// Walks a volume, and holds what it shows against itself: link counts against names, sizes against entries, listings
+/// against lookups. A sentence if something does not fit.
+pub fn look(fs: &Filesystem) -> Result<Model, String> {
+    let root = fs.root();
+    let mut walk = Walk { fs, nodes: BTreeMap::new(), names: BTreeMap::new() };
+    let mut open = vec![(Path::default(), root, root)];
+    while let Some((path, id, parent)) = open.pop() {
+        if let Some(node) = walk.nodes.get(&id) {
+            let is_dir = Node::is_dir(node);
+            *walk.names.entry(id).or_default() += 1;
+            if is_dir {
+                return Err(format!("{path:?} (inode {}) is a directory with a second name", id.ino));
+            }
+            continue;
+        }
+        let node = walk.node(id, parent).map_err(|what| format!("{path:?} (inode {}): {what}", id.ino))?;
+        if let Body::Directory { entries, .. } = &node.body {
+            open.extend(entries.iter().map(|(name, child)| (path.join(name), *child, id)));
+        }
+        walk.names.insert(id, 1);
+        walk.nodes.insert(id, node);
+    }
+    for (id, node) in &walk.nodes {
+        let names = walk.names.get(id).copied().unwrap_or(0);
+        if node.nlink != names {
+            return Err(format!("inode {} has {names} names, but a link count of {}", id.ino, node.nlink));
+        }
+    }
+    Ok(Model { root, nodes: walk.nodes.into_iter().map(|(id, node)| (id, node.into())).collect() })
+}
+
+struct Walk<'a> {
+    fs: &'a Filesystem,
+    nodes: BTreeMap<InodeId, Node>,
+    names: BTreeMap<InodeId, u32>,
+}
+
+fn told<T>(what: &str, result: ubtrfs::Result<T>) -> Result<T, String> {
+    result.map_err(|error| format!("{what}: {error}"))
+}
+
+impl Walk<'_> {
+    fn node(&self, id: InodeId, parent: InodeId) -> Result<Node, String> {
+        let found = told("stat", self.fs.attributes(id))?;
+        let body = match found.file_type {
+            FileType::Directory => {
+                let held = told("parent", self.fs.parent(id))?;
+                if held != parent {
+                    return Err(format!("its parent is inode {}, but its name is in {}", held.ino, parent.ino));
+                }
+                Body::Directory { entries: self.entries(id)?, parent }
+            }
+            FileType::Regular => Body::File(self.content(id, found.size)?),
+            FileType::Symlink => Body::Symlink(told("readlink", self.fs.read_link(id))?),
+            _ => Body::Special(found.rdev),
+        };
+        let node = self.with_attributes(&found, body)?;
+        if node.size() != found.size {
+            return Err(format!("its size is {}, not {}", found.size, node.size()));
+        }
+        Ok(node)
+    }
+
+    fn with_attributes(&self, found: &Attributes, body: Body) -> Result<Node, String> {
+        let mut xattrs = BTreeMap::new();
+        for name in told("listxattr", self.fs.list_xattrs(found.id))? {
+            let value = told("getxattr", self.fs.get_xattr(found.id, &name))?;
+            if xattrs.insert(name.clone(), value.into()).is_some() {
+                return Err(format!("xattr {:?} is listed twice", Path(name)));
+            }
+        }
+        Ok(Node {
+            mode: found.mode,
+            uid: found.uid,
+            gid: found.gid,
+            nlink: found.nlink,
+            body,
+            xattrs,
+            times: Some(Times { mtime: found.mtime, ctime: found.ctime, btime: found.btime }),
+        })
+    }
+
+    fn entries(&self, dir: InodeId) -> Result<BTreeMap<Vec<u8>, InodeId>, String> {
+        const STEP: usize = 5;
+        let mut entries = BTreeMap::new();
+        let last = told("last index", self.fs.last_index(dir))?;
+        let mut after = DirIndex(0);
+        loop {
+            let step = told("list", self.fs.list(dir, after, last, STEP))?;
+            for entry in &step {
+                let name = Path(entry.name.clone());
+                let looked_up =
+                    told("lookup", self.fs.lookup(dir, &entry.name)).map_err(|what| format!("{name:?}: {what}"))?;
+                self.fs.forget(looked_up, 1);
+                if looked_up != entry.inode {
+                    return Err(format!("{name:?} is listed as {}, found as {}", entry.inode.ino, looked_up.ino));
+                }
+                let found = told("stat", self.fs.attributes(looked_up))?.file_type;
+                if found != entry.file_type {
+                    return Err(format!("{name:?} is listed as a {:?}, but is a {found:?}", entry.file_type));
+                }
+                if entries.insert(entry.name.clone(), entry.inode).is_some() {
+                    return Err(format!("{name:?} is listed twice"));
+                }
+            }
+            match step.last() {
+                Some(entry) if step.len() == STEP => after = entry.index,
+                _ => break,
+            }
+        }
+        match self.fs.lookup(dir, b"no such name") {
+            Err(error) if error.errno() == Errno::NOENT => Ok(entries),
+            other => Err(format!("looking up what is not there gives {other:?}")),
+        }
+    }
+
+    fn content(&self, id: InodeId, size: u64) -> Result<Content, String> {
+        let mut content = Content::default();
+        if size <= WHOLE {
+            self.read(id, &mut content, 0, size)?;
+            let beyond = told("read", self.fs.read(id, size, 1))?;
+            if !beyond.is_empty() {
+                return Err("there is data behind its end".into());
+            }
+        } else {
+            let mut at = 0;
+            loop {
+                let start = match self.fs.seek_data(id, at) {
+                    Ok(start) => start,
+                    Err(error) if error.errno() == Errno::NXIO => break,
+                    Err(error) => return Err(format!("seek for data from {at}: {error}")),
+                };
+                at = told("seek for a hole", self.fs.seek_hole(id, start))?;
+                if at <= start {
+                    return Err(format!("data from {start} ends at {at}"));
+                }
+                self.read(id, &mut content, start, at)?;
+            }
+        }
+        content.resize(size);
+        Ok(content)
+    }
+
+    fn read(&self, id: InodeId, content: &mut Content, start: u64, end: u64) -> Result<(), String> {
+        const STEP: u64 = 1 << 20;
+        for from in (start..end).step_by(STEP as usize) {
+            let len = STEP.min(end - from) as usize;
+            let bytes = told("read", self.fs.read(id, from, len))?;
+            if bytes.len() != len {
+                return Err(format!("read {} bytes at {from}, not {len}", bytes.len()));
+            }
+            content.write(from, &bytes);
+        }
+        Ok(())
+    }
+}

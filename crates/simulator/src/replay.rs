@@ -1,0 +1,36 @@
+//! Power is cut again while a crashed volume is being mounted.
+
+use std::sync::Arc;
+
+use ubtrfs_volume::{OverlayDevice, RecordingDevice};
+
+use crate::examine::shown_when_mounted;
+use crate::session::open;
+use crate::{Crashes, Judge, Model, look};
+
+/// Mounts for writing what a crash left, and unmounts; wherever that is cut short, the next mount must show what the first
+/// showed. Returns the number of states that were examined, about `budget` at the most.
+pub fn crash_in_replay(
+    judge: &Judge,
+    device: &OverlayDevice,
+    found: &Model,
+    seed: u64,
+    budget: usize,
+) -> Result<usize, String> {
+    let recording = Arc::new(RecordingDevice::on(device));
+    let fs = open(recording.clone(), judge.options.clone())?;
+    if let Some(difference) = found.difference(&look(&fs)?) {
+        return Err(format!("a mount for writing shows something else than one for reading: {difference}"));
+    }
+    fs.close().map_err(|error| format!("unmounting failed: {error}"))?;
+    let mut states = 0;
+    for (point, device) in Crashes::new(&recording, seed, budget) {
+        let same = shown_when_mounted(judge, &device).and_then(|shown| match found.difference(&shown) {
+            Some(difference) => Err(format!("the next mount shows something else: {difference}")),
+            None => Ok(()),
+        });
+        same.map_err(|what| format!("second crash at {point:?}, while it was mounted: {what}"))?;
+        states += 1;
+    }
+    Ok(states)
+}

@@ -1,0 +1,186 @@
+//! What a crash may leave: any state between what was promised and what had begun.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use ubtrfs::InodeId;
+
+use crate::chronicle::{Chronicle, Covered, Promise};
+use crate::model::Place;
+use crate::timeline::{Timeline, Timelines};
+use crate::{Body, Content, Model, Node, Path};
+
+/// The states that one crash may leave, as rules for each inode and each name.
+///
+/// Each has a lower bound, the newest version that was promised of it; the upper bound of all is the newest version that
+/// had begun. What is found must have been so in a version between them.
+pub(crate) struct Window<'a> {
+    chronicle: &'a Chronicle,
+    /// The version of the commit that is found: nothing may be older.
+    pub base: usize,
+    /// The newest version that the crash may leave something of.
+    pub last: usize,
+    /// What calls had promised that had returned before the crash, of the base and newer.
+    pub promises: Vec<Bound<'a>>,
+    /// What changed.
+    pub lines: Timelines<'a>,
+}
+
+/// What a call had promised.
+pub(crate) struct Bound<'a> {
+    /// The versions when it began and when it returned.
+    pub during: RangeInclusive<usize>,
+    pub covers: &'a Covered,
+}
+
+impl Bound<'_> {
+    pub fn version(&self) -> usize {
+        *self.during.start()
+    }
+}
+
+impl<'a> Window<'a> {
+    /// What a crash after `event` events may leave where the commit of version `base` is found.
+    pub fn new(chronicle: &'a Chronicle, base: usize, event: usize) -> Self {
+        let last = chronicle.newest(event).max(base);
+        let counts = |promise: &&Promise| promise.returned <= event && promise.version >= base;
+        // A call that had nothing to do may have promised a version that the device has not heard of. What it covers was
+        // the same in the last one that it has.
+        let bound = |promise: &'a Promise| Bound {
+            during: promise.version.min(last)..=promise.until.min(last),
+            covers: &promise.covers,
+        };
+        let promises = chronicle.promises.iter().filter(counts).map(bound).collect();
+        Self { chronicle, base, last, promises, lines: Timelines::new(&chronicle.versions, base, last) }
+    }
+
+    /// All that is wrong with what was found, each as a sentence.
+    pub fn complaints(&self, found: &Model) -> Vec<String> {
+        let mut complaints = self.about_names(found);
+        for (id, node) in &found.nodes {
+            let of_node = self.about_node(*id, node).into_iter();
+            complaints.extend(of_node.map(|what| format!("{}: {what}", self.called(*id))));
+        }
+        complaints
+    }
+
+    /// The version that a name was last promised in.
+    pub fn name_since(&self, place: &Place) -> usize {
+        let promises = self.promises.iter().filter(|promise| promise.covers.has_name(place));
+        promises.map(Bound::version).max().unwrap_or(self.base)
+    }
+
+    /// What a name may lead to.
+    pub fn targets(&self, place: &Place, line: &Timeline<Option<InodeId>>) -> Vec<Option<InodeId>> {
+        // A name that an inode had lost when it was synced does not come back; what else it led to may.
+        let has_come_back = |since: usize, target: Option<InodeId>| {
+            let lost = |promise: &Bound<'_>| {
+                since <= promise.version() && target == promise.covers.inode && promise.covers.lost.contains(place)
+            };
+            target.is_some() && self.promises.iter().any(lost)
+        };
+        let allowed =
+            line.spans_since(self.name_since(place)).filter(|(since, target)| !has_come_back(*since, **target));
+        allowed.map(|(_, target)| *target).collect()
+    }
+
+    /// The version that an inode's content and attributes, or its times, were last promised in.
+    fn inode_since(&self, id: InodeId, times: bool) -> usize {
+        let covers = |promise: &&Bound<'_>| {
+            let covers = promise.covers;
+            covers.everything || (covers.inode == Some(id) && (covers.times || !times))
+        };
+        self.promises.iter().filter(covers).map(Bound::version).max().unwrap_or(self.base)
+    }
+
+    fn about_node(&self, id: InodeId, found: &Node) -> Vec<String> {
+        let Some(line) = self.lines.nodes.get(&id) else { return vec!["nobody made it".into()] };
+        let since = self.inode_since(id, false);
+        let allowed = nodes_since(line, since);
+        if allowed.is_empty() {
+            return vec![format!("it is back, though it was gone in version {since}")];
+        }
+        let mut wrong = Vec::new();
+        let attributes = |node: &Node| (node.mode, node.uid, node.gid);
+        if !allowed.iter().any(|node| attributes(node) == attributes(found)) {
+            let shown = |node: &Node| format!("{:o} {}:{}", node.mode, node.uid, node.gid);
+            let allowed: Vec<String> = allowed.iter().map(|node| shown(node)).collect();
+            wrong.push(format!("attributes are {}, not any of {allowed:?} since version {since}", shown(found)));
+        }
+        let names = allowed.iter().flat_map(|node| node.xattrs.keys()).chain(found.xattrs.keys());
+        for name in names.collect::<std::collections::BTreeSet<_>>() {
+            let value = found.xattrs.get(name);
+            if !allowed.iter().any(|node| node.xattrs.get(name) == value) {
+                let shown =
+                    |value: Option<&Arc<[u8]>>| value.map_or("missing".into(), |v| format!("{} bytes", v.len()));
+                let allowed: Vec<String> = allowed.iter().map(|node| shown(node.xattrs.get(name))).collect();
+                let name = Path(name.clone());
+                wrong.push(format!(
+                    "xattr {name:?} is {}, not as in any version since {since} ({})",
+                    shown(value),
+                    allowed.join(", ")
+                ));
+            }
+        }
+        let is_new = since == self.base && line.at(self.base).is_none();
+        wrong.extend(about_body(found, &allowed, is_new).map(|what| format!("{what} since version {since}")));
+        let since = self.inode_since(id, true);
+        let allowed = nodes_since(line, since);
+        let known: Option<Vec<_>> = allowed.iter().map(|node| node.times).collect();
+        if let (Some(known), Some(times)) = (known, found.times)
+            && !known.contains(&times)
+        {
+            wrong.push(format!("times are {times:?}, not any of {known:?} since version {since}"));
+        }
+        wrong
+    }
+
+    /// A path of an inode in the newest version that has one.
+    pub fn called(&self, id: InodeId) -> String {
+        let versions = self.chronicle.versions[self.base..=self.last].iter().rev();
+        let mut paths = versions.filter_map(|version| {
+            let paths = version.model.paths();
+            paths.into_iter().find(|(_, found)| *found == id).map(|(path, _)| path)
+        });
+        match paths.next() {
+            Some(path) => format!("inode {} ({path:?})", id.ino),
+            None => format!("inode {}", id.ino),
+        }
+    }
+
+    /// A name's path, as of the newest version that has its directory.
+    pub fn shown(&self, place: &Place) -> String {
+        format!("{:?} in {}", Path(place.name.clone()), self.called(place.dir))
+    }
+}
+
+/// The states of a node from a version on.
+fn nodes_since<'a>(line: &Timeline<Option<&'a Arc<Node>>>, since: usize) -> Vec<&'a Node> {
+    line.since(since).filter_map(|node| node.map(|node| &**node)).collect()
+}
+
+/// Whether content, target or device number is that of one of these states. A new file that nobody asked to be durable may
+/// be there empty.
+fn about_body(found: &Node, allowed: &[&Node], may_be_empty: bool) -> Option<String> {
+    let Body::File(content) = &found.body else {
+        let is_dir = found.is_dir();
+        let same = allowed.iter().any(|node| node.body == found.body || (is_dir && node.is_dir()));
+        return (!same).then(|| format!("it is {:?}, as in no version", found.body));
+    };
+    let is_one_of = |node: &&Node| matches!(&node.body, Body::File(wanted) if wanted == content);
+    if allowed.iter().any(is_one_of) || (may_be_empty && content.size() == 0) {
+        return None;
+    }
+    let differences: Vec<String> = allowed.iter().rev().take(4).map(|node| difference(content, &node.body)).collect();
+    Some(format!("the content is of no version ({})", differences.join("; ")))
+}
+
+fn difference(found: &Content, wanted: &Body) -> String {
+    let Body::File(wanted) = wanted else { return "that is no file".into() };
+    if found.size() != wanted.size() {
+        return format!("{} bytes, not {}", found.size(), wanted.size());
+    }
+    let at = found.first_difference(wanted).unwrap_or(0);
+    let shown = |content: &Content| format!("{:02x?}", content.read(at, 8));
+    format!("{} bytes; at {at}: {}, not {}", found.size(), shown(found), shown(wanted))
+}
