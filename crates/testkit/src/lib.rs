@@ -5,7 +5,8 @@
 //! * [`mod@walk`] and [`diff`](mod@diff): a path-by-path picture of a directory tree, and the difference between two.
 //! * [`workload`]: seeded random operations with a [`model`] of what must be there afterwards; [`chaos`]: several
 //!   threads on the same names.
-//! * [`programs`]: real programs at work in a mounted directory.
+//! * [`programs`]: real programs at work in a mounted directory; [`load`]: some that work until it dies.
+//! * [`promises`]: what must be there after a crash.
 //! * [`kernel`], [`kmsg`], [`progs`]: loop devices and kernel mounts, the kernel's log, btrfs-progs.
 //! * [`seeds`]: which seeds a test runs.
 //! * [`need`]: what this machine offers, and how a test says that it cannot run.
@@ -22,6 +23,7 @@ pub mod diff;
 pub mod fixture;
 pub mod kernel;
 pub mod kmsg;
+pub mod load;
 mod mapped;
 pub mod model;
 pub mod names;
@@ -29,6 +31,7 @@ pub mod need;
 
 pub mod programs;
 pub mod progs;
+pub mod promises;
 pub mod rng;
 pub mod run;
 pub mod scratch;

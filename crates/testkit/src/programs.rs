@@ -9,6 +9,7 @@ mod sqlite;
 
 pub use bench::{STRESSORS, dbench, fio, stress_ng};
 pub use build::untar_and_build;
+pub(crate) use git::git_in;
 pub use git::{git, source_repository};
 pub use rsync::rsync_there_and_back;
 pub use sqlite::sqlite;

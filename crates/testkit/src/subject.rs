@@ -6,6 +6,9 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
 use crate::kernel::KernelMount;
 use crate::need::ubtrfs_binary;
 use crate::run::{Outcome, command, run, run_within};
@@ -115,6 +118,21 @@ impl FuseMount {
 
     fn is_mounted(&self) -> bool {
         mount_table().iter().any(|line| line.dir == self.dir.path())
+    }
+
+    /// Kills the server, and returns when it is gone. The mount remains, dead, until it is unmounted.
+    #[track_caller]
+    pub fn kill_server(&self) {
+        let told = run(Command::new(&self.binary).args(["stats", "--json"]).arg(self.dir.path())).ok().stdout;
+        let report: serde_json::Value = serde_json::from_str(&told).expect("a report as JSON");
+        let number =
+            report["pid"].as_i64().and_then(|number| Pid::from_raw(number as i32)).expect("the server's process");
+        // From here on the number can't be another process's: the server, which has answered, is alive by this mount.
+        let process = pidfd_open(number, PidfdFlags::empty()).expect("the server's process");
+        pidfd_send_signal(&process, Signal::KILL).expect("kill the server");
+        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        let gone = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience)).expect("wait for the server");
+        assert_eq!(gone, 1, "the server does not die");
     }
 
     #[track_caller]

@@ -10,7 +10,7 @@ use crate::run::{Outcome, command, run};
 use crate::scratch::scratch_dir;
 
 /// git in `dir`, without anybody's configuration.
-fn git_in(dir: &Path) -> Command {
+pub(crate) fn git_in(dir: &Path) -> Command {
     let mut line = Command::new("git");
     line.current_dir(dir)
         .env("GIT_CONFIG_GLOBAL", "/dev/null")

@@ -1,0 +1,30 @@
+//! Programs that only make noise: what they leave is checked by checksums alone.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::Programs;
+use crate::rng::Rng;
+use crate::run::command;
+
+/// Starts dbench with two clients, or fio with an fsync after every write or every sixteenth, in a new directory `dir`.
+#[track_caller]
+pub fn start(programs: &Programs, dir: &Path, rng: &mut Rng) {
+    std::fs::create_dir(dir).expect("make a directory");
+    let mut line = if rng.one_in(2) { dbench(rng) } else { fio(rng) };
+    programs.start(line.current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
+}
+
+fn dbench(rng: &mut Rng) -> Command {
+    let mut line = command("dbench", &["-c", "/usr/share/dbench/client.txt", "-t", "600", "-D", "."]);
+    line.args(*rng.pick(&[&[][..], &["--fsync"], &["--fsync", "--sync-dir"]])).arg("2");
+    line
+}
+
+fn fio(rng: &mut Rng) -> Command {
+    let mut line = command("fio", &["--name=load", "--thread", "--size=8m", "--time_based", "--runtime=600"]);
+    line.args(["--ioengine=psync", "--numjobs=2", "--fallocate=none"]);
+    line.args(*rng.pick(&[&["--rw=write", "--bs=64k"], &["--rw=randwrite", "--bs=4k"], &["--rw=write", "--bs=700"]]));
+    line.arg(*rng.pick(&["--fsync=1", "--fsync=16", "--fdatasync=4"]));
+    line
+}

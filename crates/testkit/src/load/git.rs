@@ -1,0 +1,149 @@
+//! git, one commit after the other.
+//!
+//! git makes an object durable under a temporary name and links it to its own afterwards; the file of a branch it renames
+//! likewise. Neither is made durable. So after each commit the directories are, and the branch: only then is the commit
+//! promised. Of what comes after it anything may be missing, but nothing may be broken.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::programs::git_in;
+use crate::rng::Rng;
+use crate::run::{Outcome, run};
+
+const BRANCH: &str = ".git/refs/heads/main";
+
+/// How lines of `git fsck` begin that tell of what is missing, not of what is broken.
+const HARMLESS: [&str; 9] = [
+    "missing ",
+    "broken link from ",
+    "              to ",
+    "dangling ",
+    "unreachable ",
+    "notice: ",
+    "error: HEAD: invalid sha1 pointer ",
+    "error: refs/heads/main: invalid sha1 pointer ",
+    "error: refs/heads/main does not point to a valid object",
+];
+
+/// A repository, and the last commit that is durable.
+#[derive(Debug)]
+pub struct Repository {
+    durable: String,
+    rng: Rng,
+}
+
+fn git(place: &Path, args: &[&str]) -> Outcome {
+    let settings = ["-c", "core.fsync=all", "-c", "core.fsyncMethod=fsync", "-c", "core.logAllRefUpdates=false"];
+    run(git_in(place).args(settings).args(args))
+}
+
+fn branch(place: &Path) -> std::io::Result<String> {
+    Ok(std::fs::read_to_string(place.join(BRANCH))?.trim().to_owned())
+}
+
+impl Repository {
+    /// A new one in the directory `place`, which is made.
+    #[track_caller]
+    pub fn new(place: &Path, seed: u64) -> Self {
+        std::fs::create_dir(place).expect("make a directory");
+        git(place, &["init", "-q"]).ok();
+        git(place, &["commit", "-q", "--allow-empty", "-m", "begin"]).ok();
+        File::open(place).and_then(|dir| Ok(rustix::fs::syncfs(dir)?)).expect("sync");
+        Self { durable: branch(place).expect("a branch"), rng: Rng::new(seed) }
+    }
+
+    /// Commits until the file system dies, which `dying` announces. Returns the number of durable commits, or what went
+    /// wrong before.
+    pub fn run(&mut self, place: &Path, dying: &AtomicBool) -> Result<u64, String> {
+        let mut commits = 0;
+        loop {
+            match self.commit(place) {
+                Ok(()) => commits += 1,
+                Err(_) if dying.load(Ordering::SeqCst) => return Ok(commits),
+                Err(fault) => return Err(fault),
+            }
+        }
+    }
+
+    fn commit(&mut self, place: &Path) -> Result<(), String> {
+        let told = |error: std::io::Error| error.to_string();
+        let dir = place.join(format!("d{}", self.rng.below(4)));
+        std::fs::create_dir_all(&dir).map_err(told)?;
+        for _ in 0..=self.rng.below(4) {
+            let length = if self.rng.one_in(10) { 60_000 } else { 20 + self.rng.below(3000) };
+            let content = self.rng.bytes(length as usize);
+            std::fs::write(dir.join(format!("f{}", self.rng.below(20))), content).map_err(told)?;
+        }
+        for args in [&["add", "-A"][..], &["commit", "-q", "--allow-empty", "-m", "more"]] {
+            let outcome = git(place, args);
+            if !outcome.success() {
+                return Err(outcome.report());
+            }
+        }
+        for dir in dirs_below(&place.join(".git")).map_err(told)? {
+            File::open(dir).and_then(|dir| dir.sync_all()).map_err(told)?;
+        }
+        File::open(place.join(BRANCH)).and_then(|file| file.sync_all()).map_err(told)?;
+        self.durable = branch(place).map_err(told)?;
+        Ok(())
+    }
+
+    /// What is wrong with the repository.
+    pub fn faults(&self, place: &Path) -> Vec<String> {
+        let mut faults = Vec::new();
+        let head = branch(place).unwrap_or_else(|error| error.to_string());
+        if head.len() != 40 {
+            faults.push(format!("the branch holds {head:?}"));
+        }
+        // Everything that the durable commit needs is there.
+        let reachable = git(place, &["rev-list", "--objects", &self.durable]);
+        if !reachable.success() {
+            faults.push(reachable.report());
+        }
+        // The branch is there or further; a later commit may be missing.
+        let reached = git(place, &["cat-file", "-e", &head]).success();
+        if reached && !git(place, &["merge-base", "--is-ancestor", &self.durable, &head]).success() {
+            faults.push(format!("the branch is at {head}, which doesn't follow the durable {}", self.durable));
+        }
+        // Nothing is broken.
+        let fsck = git(place, &["fsck", "--full", "--no-dangling", "--no-progress"]);
+        let lines = fsck.stdout.lines().chain(fsck.stderr.lines());
+        let broken: Vec<&str> = lines.filter(|line| !HARMLESS.iter().any(|start| line.starts_with(start))).collect();
+        if !broken.is_empty() {
+            faults.push(fsck.report());
+        }
+        if faults.is_empty() { faults } else { faults.iter().map(|fault| format!("git: {fault}")).collect() }
+    }
+
+    /// Goes back to the durable commit, as after any crash of a program that had work under way.
+    #[track_caller]
+    pub fn recover(&mut self, place: &Path) {
+        let dirs = dirs_below(&place.join(".git")).expect("the directories of a repository");
+        let entries = dirs.iter().flat_map(|dir| std::fs::read_dir(dir).expect("list a directory"));
+        let paths = entries.map(|entry| entry.expect("an entry").path());
+        for path in paths.filter(|path| path.extension().is_some_and(|extension| extension == "lock")) {
+            std::fs::remove_file(path).expect("remove a lock");
+        }
+        let _ = std::fs::remove_file(place.join(".git/index"));
+        git(place, &["update-ref", "refs/heads/main", &self.durable]).ok();
+        git(place, &["reset", "-q", "--hard"]).ok();
+    }
+}
+
+/// A directory and all below it.
+fn dirs_below(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut found = vec![dir.to_owned()];
+    let mut next = 0;
+    while next < found.len() {
+        for entry in std::fs::read_dir(&found[next])? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                found.push(entry.path());
+            }
+        }
+        next += 1;
+    }
+    Ok(found)
+}

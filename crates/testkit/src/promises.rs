@@ -1,0 +1,245 @@
+//! What a writer may rely on after its file system has died: a model of names, inodes and contents that remembers every
+//! moment of a session, and from which moment on each of them is durable.
+//!
+//! A [`Writer`] works alone on its own names (beside others, in the same directories), and tells its [`Promises`] of
+//! every operation before it is done, and of every fsync when it has returned. Afterwards each name, and each inode
+//! with all of its names, must be as at one moment: the last one that was made durable, or any later one.
+
+mod blocks;
+mod history;
+mod seen;
+mod verdict;
+mod writer;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use blocks::{BLOCK, State};
+use history::History;
+pub use writer::{TOPS, Writer};
+
+/// A name: the inode number of its directory, and the entry.
+pub type Name = (u64, String);
+
+/// Stands for the inode number of a file whose creation was under way.
+const UNKNOWN: u64 = 0;
+
+/// Operations that a message tells of.
+const TOLD: usize = 40;
+
+/// A file or directory at all moments.
+#[derive(Debug, Clone)]
+struct Inode {
+    /// What its blocks call it; 0 for a directory.
+    id: u64,
+    is_dir: bool,
+    /// When it was made; `None` if it was there before the session.
+    born: Option<u64>,
+    names: History<BTreeSet<Name>>,
+    content: History<State>,
+    mode: History<u32>,
+    mark: History<u32>,
+}
+
+/// Everything that one writer did in a session, and what of it is durable.
+#[derive(Debug, Clone, Default)]
+pub struct Promises {
+    moment: u64,
+    /// Ids of files and versions of blocks that were given so far.
+    ids: u64,
+    versions: u32,
+    names: BTreeMap<Name, History<Option<u64>>>,
+    inodes: BTreeMap<u64, Inode>,
+    /// What was done, an operation per line.
+    book: Vec<String>,
+}
+
+impl Promises {
+    /// The next moment, in which `what` is done.
+    fn begin(&mut self, what: &str) -> u64 {
+        self.moment += 1;
+        self.book.push(format!("{}: {what}", self.moment));
+        self.moment
+    }
+
+    fn new_id(&mut self) -> u64 {
+        self.ids += 1;
+        self.ids
+    }
+
+    fn new_version(&mut self) -> u32 {
+        self.versions += 1;
+        self.versions
+    }
+
+    /// Who has `name` now.
+    fn holder(&self, name: &Name) -> Option<u64> {
+        *self.names.get(name)?.now()
+    }
+
+    fn inode(&self, number: u64) -> &Inode {
+        &self.inodes[&number]
+    }
+
+    fn inode_mut(&mut self, number: u64) -> &mut Inode {
+        self.inodes.get_mut(&number).expect("an inode of the model")
+    }
+
+    fn state(&self, number: u64) -> &State {
+        self.inode(number).content.now()
+    }
+
+    fn set_name(&mut self, moment: u64, name: &Name, holder: Option<u64>) {
+        self.names.entry(name.clone()).or_insert_with(|| History::new(None)).push(moment, holder);
+    }
+
+    fn set_names(&mut self, moment: u64, number: u64, lost: Option<&Name>, gained: Option<&Name>) {
+        let names = &mut self.inode_mut(number).names;
+        let mut set = names.now().clone();
+        if let Some(name) = lost {
+            set.remove(name);
+        }
+        set.extend(gained.cloned());
+        names.push(moment, set);
+    }
+
+    /// The creation of something at `name` begins.
+    fn creating(&mut self, moment: u64, name: &Name) {
+        self.set_name(moment, name, Some(UNKNOWN));
+    }
+
+    /// It has ended, and made the inode `number`; `None` as its name says that it has none.
+    fn created(&mut self, moment: u64, name: Option<&Name>, number: u64, is_dir: bool, mode: u32) -> u64 {
+        let id = if is_dir { 0 } else { self.new_id() };
+        let inode = Inode {
+            id,
+            is_dir,
+            born: Some(moment),
+            names: History::new(BTreeSet::new()),
+            content: History::new(State::default()),
+            mode: History::new(mode),
+            mark: History::new(0),
+        };
+        let before = self.inodes.insert(number, inode);
+        assert!(before.is_none(), "inode number {number} was given a second time");
+        if let Some(name) = name {
+            self.names.get_mut(name).expect("a name whose creation began").correct(Some(number));
+            self.set_names(moment, number, None, Some(name));
+        }
+        if let Some(line) = self.book.last_mut() {
+            let _ = write!(line, " (inode {number})");
+        }
+        id
+    }
+
+    fn linking(&mut self, moment: u64, number: u64, name: &Name) {
+        self.set_name(moment, name, Some(number));
+        self.set_names(moment, number, None, Some(name));
+    }
+
+    fn unlinking(&mut self, moment: u64, name: &Name) {
+        let number = self.holder(name).expect("a name that is there");
+        self.set_name(moment, name, None);
+        self.set_names(moment, number, Some(name), None);
+    }
+
+    fn renaming(&mut self, moment: u64, from: &Name, to: &Name) {
+        let number = self.holder(from).expect("a name that is there");
+        if let Some(over) = self.holder(to) {
+            self.set_names(moment, over, Some(to), None);
+        }
+        self.set_name(moment, from, None);
+        self.set_name(moment, to, Some(number));
+        self.set_names(moment, number, Some(from), Some(to));
+    }
+
+    fn exchanging(&mut self, moment: u64, one: &Name, two: &Name) {
+        let first = self.holder(one).expect("a name that is there");
+        let second = self.holder(two).expect("a name that is there");
+        self.set_name(moment, one, Some(second));
+        self.set_name(moment, two, Some(first));
+        self.set_names(moment, first, Some(one), Some(two));
+        self.set_names(moment, second, Some(two), Some(one));
+    }
+
+    fn changing(&mut self, moment: u64, number: u64, state: State) {
+        self.inode_mut(number).content.push(moment, state);
+    }
+
+    /// An fsync or fdatasync of an inode has returned; nothing has changed since `moment`.
+    fn synced(&mut self, moment: u64, number: u64) {
+        let inode = self.inode_mut(number);
+        inode.content.promise(moment);
+        inode.mode.promise(moment);
+        inode.mark.promise(moment);
+        inode.names.promise(moment);
+        let is_dir = inode.is_dir;
+        let names = inode.names.now().clone();
+        let lost: Vec<(u64, Name)> = inode
+            .names
+            .steps()
+            .flat_map(|(_, before, when, after)| before.difference(after).map(move |name| (when, name.clone())))
+            .filter(|(_, name)| !names.contains(name))
+            .collect();
+        for (when, name) in lost {
+            self.promise_name(when, &name);
+        }
+        for name in &names {
+            self.promise_name(moment, name);
+            self.promise_way(name.0);
+        }
+        if is_dir {
+            self.entries_synced(moment, number);
+        }
+    }
+
+    /// The entries of a directory are durable as of `moment`.
+    fn entries_synced(&mut self, moment: u64, dir: u64) {
+        for (_, history) in self.names.range_mut((dir, String::new())..(dir + 1, String::new())) {
+            history.promise(moment);
+        }
+    }
+
+    fn promise_name(&mut self, moment: u64, name: &Name) {
+        self.names.get_mut(name).expect("a name of the model").promise(moment);
+    }
+
+    /// A directory that is new, and those above it that are, are there from the moment when they were made.
+    fn promise_way(&mut self, dir: u64) {
+        let Some(inode) = self.inodes.get_mut(&dir) else { return };
+        let Some(born) = inode.born else { return };
+        inode.names.promise(born);
+        let above: Vec<u64> = inode.names.now().iter().map(|name| name.0).collect();
+        for dir in above {
+            self.promise_way(dir);
+        }
+    }
+
+    /// Everything is durable as of `moment`.
+    fn all_synced(&mut self, moment: u64) {
+        for history in self.names.values_mut() {
+            history.promise(moment);
+        }
+        for inode in self.inodes.values_mut() {
+            inode.names.promise(moment);
+            inode.content.promise(moment);
+            inode.mode.promise(moment);
+            inode.mark.promise(moment);
+        }
+    }
+
+    /// The operations done in this session.
+    pub fn operations(&self) -> u64 {
+        self.moment
+    }
+
+    /// The last operations, one per line.
+    pub fn recent(&self) -> String {
+        self.book[self.book.len().saturating_sub(TOLD)..].join("\n")
+    }
+
+    /// All operations of the session, one per line.
+    pub fn book(&self) -> String {
+        self.book.join("\n")
+    }
+}

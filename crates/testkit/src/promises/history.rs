@@ -1,0 +1,75 @@
+//! The values of one thing over time, and since when it is durable.
+
+/// Values with the moments from which on they held, and the moment as of which it is known to be durable.
+#[derive(Debug, Clone)]
+pub(super) struct History<T> {
+    values: Vec<(u64, T)>,
+    floor: u64,
+}
+
+impl<T> History<T> {
+    /// `value` from the beginning, durable.
+    pub fn new(value: T) -> Self {
+        Self { values: vec![(0, value)], floor: 0 }
+    }
+
+    /// The value now.
+    pub fn now(&self) -> &T {
+        &self.values.last().expect("a history is not empty").1
+    }
+
+    /// From `moment` on it is `value`.
+    pub fn push(&mut self, moment: u64, value: T) {
+        match self.values.last_mut() {
+            Some((last, old)) if *last == moment => *old = value,
+            _ => self.values.push((moment, value)),
+        }
+    }
+
+    /// The last value is better known now.
+    pub fn correct(&mut self, value: T) {
+        self.values.last_mut().expect("a history is not empty").1 = value;
+    }
+
+    /// From now on it is as at `moment`, or later.
+    pub fn promise(&mut self, moment: u64) {
+        self.floor = self.floor.max(moment);
+    }
+
+    /// The moment as of which it is durable.
+    pub fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// The values that may be found after a crash, with their moments.
+    pub fn allowed(&self) -> &[(u64, T)] {
+        let later = self.values.partition_point(|(moment, _)| *moment <= self.floor);
+        &self.values[later.saturating_sub(1)..]
+    }
+
+    /// Each change: when the value before it began, that value, when it changed, and to what.
+    pub fn steps(&self) -> impl Iterator<Item = (u64, &T, u64, &T)> {
+        self.values.windows(2).map(|pair| (pair[0].0, &pair[0].1, pair[1].0, &pair[1].1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_promised_and_what_came_later_is_allowed() {
+        let mut history = History::new('a');
+        history.push(3, 'b');
+        history.push(5, 'c');
+        let allowed = |history: &History<char>| history.allowed().iter().map(|value| value.1).collect::<String>();
+        assert_eq!(allowed(&history), "abc");
+        history.promise(4);
+        assert_eq!(allowed(&history), "bc");
+        history.promise(2);
+        assert_eq!(allowed(&history), "bc");
+        history.promise(5);
+        assert_eq!(allowed(&history), "c");
+        assert_eq!(*history.now(), 'c');
+    }
+}

@@ -1,0 +1,96 @@
+//! What is there: the names and inodes of one writer, read back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::{Name, TOPS};
+
+/// The attribute that holds a file's mark.
+pub(super) const MARK: &str = "user.mark";
+
+/// A file or directory as it was found.
+#[derive(Debug)]
+pub(super) struct SeenInode {
+    pub is_dir: bool,
+    pub links: u64,
+    pub mode: u32,
+    pub mark: u32,
+    pub bytes: Vec<u8>,
+    pub names: BTreeSet<Name>,
+    /// One of its paths, for messages.
+    pub path: String,
+}
+
+/// Everything of one writer.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub names: BTreeMap<Name, u64>,
+    pub inodes: BTreeMap<u64, SeenInode>,
+}
+
+impl Seen {
+    /// Reads what lies in the directories [`TOPS`] of `place` under names that begin with `prefix`.
+    pub fn read(place: &Path, prefix: &str) -> Result<Self, String> {
+        let mut seen = Self::default();
+        for top in TOPS {
+            let dir = place.join(top);
+            let number = told(&dir, std::fs::symlink_metadata(&dir))?.ino();
+            seen.read_dir(&dir, number, prefix)?;
+        }
+        Ok(seen)
+    }
+
+    fn read_dir(&mut self, dir: &Path, number: u64, prefix: &str) -> Result<(), String> {
+        for entry in told(dir, std::fs::read_dir(dir))? {
+            let entry = told(dir, entry)?;
+            let base = entry.file_name().to_string_lossy().into_owned();
+            if !base.starts_with(prefix) {
+                continue;
+            }
+            let path = entry.path();
+            let meta = told(&path, std::fs::symlink_metadata(&path))?;
+            let name = (number, base);
+            self.names.insert(name.clone(), meta.ino());
+            if let Some(known) = self.inodes.get_mut(&meta.ino()) {
+                known.names.insert(name);
+                continue;
+            }
+            let mut inode = read_inode(&path, &meta)?;
+            inode.names.insert(name);
+            self.inodes.insert(meta.ino(), inode);
+            if meta.is_dir() {
+                self.read_dir(&path, meta.ino(), "")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_inode(path: &Path, meta: &Metadata) -> Result<SeenInode, String> {
+    let mut mark = [0; 4];
+    let mark = match rustix::fs::lgetxattr(path, MARK, &mut mark) {
+        Ok(4) => u32::from_le_bytes(mark),
+        Ok(other) => return Err(format!("{}: an attribute of {other} bytes", path.display())),
+        Err(rustix::io::Errno::NODATA) => 0,
+        Err(error) => return Err(format!("{}: {error}", path.display())),
+    };
+    let bytes = if meta.is_dir() { Vec::new() } else { told(path, std::fs::read(path))? };
+    if !meta.is_dir() && bytes.len() as u64 != meta.len() {
+        return Err(format!("{}: {} bytes were read of {}", path.display(), bytes.len(), meta.len()));
+    }
+    Ok(SeenInode {
+        is_dir: meta.is_dir(),
+        links: meta.nlink(),
+        mode: meta.mode() & 0o7777,
+        mark,
+        bytes,
+        names: BTreeSet::new(),
+        path: path.display().to_string(),
+    })
+}
+
+fn told<T>(path: &Path, result: std::io::Result<T>) -> Result<T, String> {
+    result.map_err(|error| format!("{}: {error}", path.display()))
+}

@@ -1,0 +1,140 @@
+//! Is what was found one of the things that may be there?
+
+use std::collections::BTreeSet;
+use std::fmt::{Debug, Write as _};
+use std::path::Path;
+
+use super::blocks::version_of;
+use super::history::History;
+use super::seen::{Seen, SeenInode};
+use super::{BLOCK, Inode, Name, Promises, State, UNKNOWN};
+
+impl Promises {
+    /// Compares what is in `place` under names that begin with `prefix` with what may be there. Returns what is wrong.
+    pub fn faults(&self, place: &Path, prefix: &str) -> Vec<String> {
+        match Seen::read(place, prefix) {
+            Ok(seen) => self.judge(&seen),
+            Err(fault) => vec![fault],
+        }
+    }
+
+    fn judge(&self, seen: &Seen) -> Vec<String> {
+        let mut faults = Vec::new();
+        for (name, history) in &self.names {
+            let found = seen.names.get(name).copied();
+            if !history.allowed().iter().any(|(_, holder)| self.is_meant(seen, *holder, found)) {
+                faults.push(format!("{}: inode {found:?}, but {}", self.show(name), told(history)));
+            }
+        }
+        for (name, number) in seen.names.iter().filter(|(name, _)| !self.names.contains_key(name)) {
+            faults.push(format!("{}: inode {number} at a name that nobody gave", self.show(name)));
+        }
+        let none = BTreeSet::new();
+        for (number, inode) in &self.inodes {
+            let found = seen.inodes.get(number);
+            let names = found.map_or(&none, |found| &found.names);
+            if !inode.names.allowed().iter().any(|(_, set)| set == names) {
+                faults.push(format!("inode {number} has the names {names:?}, but {}", told(&inode.names)));
+            }
+            if let Some(found) = found {
+                let tell = |fault| format!("{} (inode {number}): {fault}", found.path);
+                faults.extend(inode.judge(found).into_iter().map(tell));
+            }
+        }
+        faults
+    }
+
+    /// Is `found` the inode that is allowed? One whose creation was under way is any that the model doesn't know.
+    fn is_meant(&self, seen: &Seen, allowed: Option<u64>, found: Option<u64>) -> bool {
+        match (allowed, found) {
+            (Some(UNKNOWN), Some(number)) => {
+                !self.inodes.contains_key(&number) && seen.inodes[&number].bytes.is_empty()
+            }
+            (allowed, found) => allowed == found,
+        }
+    }
+
+    fn show(&self, name: &Name) -> String {
+        let mut text = name.1.clone();
+        let mut dir = name.0;
+        // The way up as it is now in the model; a name may have been removed with its directory.
+        while let Some(above) = self.inodes.get(&dir).and_then(|inode| inode.names.now().first()) {
+            text = format!("{}/{text}", above.1);
+            dir = above.0;
+        }
+        format!("{text} (in directory {})", name.0)
+    }
+
+    /// Takes what is in `place` as the beginning of the next session; it has been found to be right.
+    pub fn adopt(&mut self, place: &Path, prefix: &str) {
+        let seen = Seen::read(place, prefix).unwrap_or_else(|fault| panic!("{fault}"));
+        let old = std::mem::take(&mut self.inodes);
+        self.names = seen.names.iter().map(|(name, &number)| (name.clone(), History::new(Some(number)))).collect();
+        for (number, found) in seen.inodes {
+            let id = match old.get(&number) {
+                Some(inode) => inode.id,
+                None if found.is_dir => 0,
+                None => self.new_id(),
+            };
+            let inode = Inode {
+                id,
+                is_dir: found.is_dir,
+                born: None,
+                content: History::new(state_of(id, &found).unwrap_or_else(|fault| panic!("{}: {fault}", found.path))),
+                mode: History::new(found.mode),
+                mark: History::new(found.mark),
+                names: History::new(found.names),
+            };
+            self.inodes.insert(number, inode);
+        }
+        self.moment = 0;
+        self.book.clear();
+    }
+}
+
+impl Inode {
+    fn judge(&self, found: &SeenInode) -> Vec<String> {
+        let mut faults = Vec::new();
+        let mut judge = |what: &str, right: bool, allowed: String| {
+            if !right {
+                faults.push(format!("{what}, but {allowed}"));
+            }
+        };
+        judge("a wrong kind", self.is_dir == found.is_dir, "another was made".to_owned());
+        judge(&format!("mode {:o}", found.mode), allows(&self.mode, &found.mode), told(&self.mode));
+        judge(&format!("mark {}", found.mark), allows(&self.mark, &found.mark), told(&self.mark));
+        let (links, names) = (found.links, found.names.len() as u64);
+        judge(&format!("{links} links"), self.is_dir || links == names, format!("{names} names"));
+        match state_of(self.id, found) {
+            Ok(state) => judge(&format!("{state:?}"), allows(&self.content, &state), told(&self.content)),
+            Err(fault) => faults.push(fault),
+        }
+        faults
+    }
+}
+
+/// The content of a file in versions of blocks.
+fn state_of(id: u64, found: &SeenInode) -> Result<State, String> {
+    let blocks = found.bytes.chunks(BLOCK as usize).zip(0..);
+    let versions = blocks.map(|(bytes, number)| version_of(id, number, bytes)).collect::<Result<_, _>>()?;
+    Ok(State { size: found.bytes.len() as u64, versions })
+}
+
+fn allows<T: PartialEq>(history: &History<T>, found: &T) -> bool {
+    history.allowed().iter().any(|(_, value)| value == found)
+}
+
+/// What is allowed, in words; of many values the first and the last ones.
+fn told<T: Debug>(history: &History<T>) -> String {
+    let allowed = history.allowed();
+    let (first, rest) = allowed.split_first().expect("something is always allowed");
+    let mut text = format!("durable as of {} is {:?} of {}", history.floor(), first.1, first.0);
+    let skipped = rest.len().saturating_sub(4);
+    if skipped > 0 {
+        let _ = write!(text, "; {skipped} later ones");
+    }
+    for (moment, value) in &rest[skipped..] {
+        let _ = write!(text, "; {value:?} of {moment}");
+    }
+    text
+}

@@ -1,0 +1,239 @@
+//! The server is killed at any moment, again and again on one volume, while programs work: what they were promised is
+//! there, whether ubtrfs or the kernel replays the log, and both checks find nothing.
+//!
+//! Where a kill strikes is not in the seed, so a failure can't be had again by it: `UBTRFS_KEEP=DIR` keeps the image
+//! there as it was right after the kill that led to the failure, and all that the writers did.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ubtrfs_testkit::kernel::KernelMount;
+use ubtrfs_testkit::load::{Database, JOURNALS, Journal, Programs, Repository, bench};
+use ubtrfs_testkit::need::{Need, ubtrfs_binary};
+use ubtrfs_testkit::progs::{assert_btrfs_check_clean, mkfs_btrfs};
+use ubtrfs_testkit::promises::{Promises, Writer};
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::rng::Rng;
+use ubtrfs_testkit::run::{command, run};
+use ubtrfs_testkit::scratch::scratch_dir;
+use ubtrfs_testkit::seeds::seeds;
+use ubtrfs_testkit::subject::{Mount, Subject};
+
+const SIZE: u64 = 3 << 30;
+
+/// Threads that keep book of what is durable.
+const WRITERS: u64 = 3;
+
+/// Layouts of volumes, one per seed.
+const LAYOUTS: [&[&str]; 4] = [&[], &["-n", "4k", "-m", "single"], &["-n", "64k", "--csum", "xxhash"], &["-d", "dup"]];
+
+#[test]
+fn what_was_fsynced_survives_kills() {
+    require!(
+        Need::Kernel,
+        Need::Fuse,
+        Need::Ubtrfs,
+        Need::Tool("git"),
+        Need::Tool("sqlite3"),
+        Need::Tool("fio"),
+        Need::Tool("dbench")
+    );
+    let (most, kills) = if std::env::var_os("UBTRFS_SOAK").is_some() { (10, 20) } else { (1, 4) };
+    for seed in seeds(1).into_iter().take(most) {
+        let mut volume = Volume::new(seed);
+        for round in 0..kills {
+            volume.round(round);
+        }
+    }
+}
+
+/// A volume whose server is killed again and again, with all that is known of what must be on it.
+struct Volume {
+    dir: tempfile::TempDir,
+    seed: u64,
+    rng: Rng,
+    promises: Vec<Promises>,
+    databases: Vec<(Database, Journal)>,
+    repository: Repository,
+}
+
+impl Volume {
+    fn new(seed: u64) -> Self {
+        let dir = scratch_dir();
+        let image = dir.path().join("image");
+        mkfs_btrfs(&image, SIZE, LAYOUTS[seed as usize % LAYOUTS.len()]);
+        let mount = Subject::ubtrfs().mount(&[&image], "");
+        let place = mount.path();
+        Writer::prepare(place);
+        let databases = ["first.db", "second.db"].map(|name| (Database::new(place, name), JOURNALS[0])).into();
+        let repository = Repository::new(&place.join("git"), seed);
+        mount.unmount();
+        let promises = vec![Promises::default(); WRITERS as usize];
+        Self { dir, seed, rng: Rng::new(seed), promises, databases, repository }
+    }
+
+    /// The volume, and copies of it: as it was right after the last kill, and what the kernel made of that.
+    fn image(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn copy(&self, from: &str, to: &str) {
+        run(command("cp", &["--sparse=always"]).arg(self.image(from)).arg(self.image(to))).ok();
+    }
+
+    /// Work, a kill, and a look at what is left of it. The next round goes on with that.
+    fn round(&mut self, round: u64) {
+        let what = format!("seed {}, round {round}", self.seed);
+        let image = self.image("image");
+        let mount = Subject::ubtrfs().mount(&[&image], "");
+        let report = self.work_until_killed(&mount, round);
+        mount.unmount();
+        self.copy("image", "killed");
+        eprintln!("{what}: {}", report.unwrap_or_else(|fault| panic!("{what}, before the kill: {fault}")));
+
+        assert_check_clean(&what, &image);
+        if round % 3 == self.seed % 3 {
+            self.copy("killed", "kernel");
+            let image = self.image("kernel");
+            let mount = KernelMount::new(&[&image], "");
+            self.assert_kept(&format!("{what}, replayed by the kernel"), mount.path());
+            assert_eq!(mount.unmount(), [""; 0], "{what}: the kernel complained");
+            assert_btrfs_check_clean(&image);
+        }
+        let mount = Subject::ubtrfs().mount(&[&image], "");
+        self.assert_kept(&format!("{what}, replayed by ubtrfs"), mount.path());
+        self.adopt(mount.path());
+        mount.unmount();
+        assert_check_clean(&what, &image);
+        if round % 3 == (self.seed + 1) % 3 {
+            assert_btrfs_check_clean(&image);
+        }
+    }
+
+    /// Lets programs work for a while, and kills the server under them. Returns how far they came, or what went wrong
+    /// before the kill.
+    fn work_until_killed(&mut self, mount: &Mount, round: u64) -> Result<String, String> {
+        let Mount::Ubtrfs(server) = mount else { unreachable!("a mount of ubtrfs") };
+        let place = mount.path();
+        let git = place.join("git");
+        let rng = &mut self.rng;
+        let time = Duration::from_millis(200 + rng.below(2800));
+        let (programs, noise, dying) = (Programs::default(), Programs::default(), AtomicBool::new(false));
+        let writers = 1 + rng.below(WRITERS) as usize;
+        let databases = rng.index(self.databases.len() + 1);
+        let commits = rng.one_in(2);
+        for number in 0..rng.below(3) {
+            bench::start(&noise, &place.join(format!("noise-{round}-{number}")), rng);
+        }
+        let mut wrong = Vec::new();
+        let mut done = Vec::new();
+        std::thread::scope(|scope| {
+            let (programs, dying) = (&programs, &dying);
+            let mut threads = vec![scope.spawn(move || remove_noise(place, round, dying))];
+            for (promises, number) in self.promises.iter_mut().zip(0..).take(writers) {
+                let seed = rng.next_u64();
+                threads.push(scope.spawn(move || {
+                    Writer::new(place, number, promises, seed).run(dying, u64::MAX)?;
+                    Ok(format!("{} operations", promises.operations()))
+                }));
+            }
+            for (database, journal) in self.databases.iter_mut().take(databases) {
+                *journal = *rng.pick(&JOURNALS);
+                threads.push(scope.spawn(move || {
+                    let count = database.run(place, *journal, programs, dying)?;
+                    Ok(format!("{count} transactions ({})", journal.mode()))
+                }));
+            }
+            if commits {
+                let repository = &mut self.repository;
+                threads.push(scope.spawn(move || Ok(format!("{} commits", repository.run(&git, dying)?))));
+            }
+            std::thread::sleep(time);
+            if noise.ended() > 0 {
+                wrong.push("dbench or fio has failed".to_owned());
+            }
+            dying.store(true, Ordering::SeqCst);
+            server.kill_server();
+            programs.end();
+            for thread in threads {
+                match thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
+                    Ok(report) => done.push(report),
+                    Err(fault) => wrong.push(fault),
+                }
+            }
+        });
+        if wrong.is_empty() { Ok(format!("{time:?}: {}", done.join(", "))) } else { Err(wrong.join("\n")) }
+    }
+
+    /// Fails the test unless everything is there that was promised.
+    #[track_caller]
+    fn assert_kept(&self, what: &str, place: &Path) {
+        let mut faults = Vec::new();
+        for (promises, number) in self.promises.iter().zip(0..) {
+            let found = promises.faults(place, &Writer::prefix(number));
+            if !found.is_empty() {
+                faults.extend(found);
+                faults.push(format!("the last operations of writer {number}:\n{}", promises.recent()));
+            }
+        }
+        for (database, journal) in &self.databases {
+            faults.extend(database.faults(place, *journal));
+        }
+        faults.extend(self.repository.faults(&place.join("git")));
+        assert!(faults.is_empty(), "{what}:\n{}", faults.join("\n"));
+    }
+
+    /// What is there is what the next round begins with.
+    fn adopt(&mut self, place: &Path) {
+        for (promises, number) in self.promises.iter_mut().zip(0..) {
+            promises.adopt(place, &Writer::prefix(number));
+        }
+        for (database, journal) in &mut self.databases {
+            database.adopt(place, *journal);
+        }
+        self.repository.recover(&place.join("git"));
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(keep) = std::env::var_os("UBTRFS_KEEP")
+        {
+            for (promises, number) in self.promises.iter().zip(0..) {
+                let book = Path::new(&keep).join(format!("writer-{number}-{}", self.seed));
+                let written = std::fs::write(&book, promises.book());
+                eprintln!("kept as {}: {written:?}", book.display());
+            }
+            for name in ["image", "killed"] {
+                let kept = Path::new(&keep).join(format!("{name}-{}", self.seed));
+                let outcome = run(command("cp", &["--sparse=always"]).arg(self.image(name)).arg(&kept));
+                eprintln!("kept as {}: {}", kept.display(), outcome.report());
+            }
+        }
+    }
+}
+
+/// Removes what the noise of the round before left.
+fn remove_noise(place: &Path, round: u64, dying: &AtomicBool) -> Result<String, String> {
+    let entries = std::fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path());
+    let old = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        name.starts_with("noise-") && !name.starts_with(&format!("noise-{round}-"))
+    };
+    for path in entries.filter(old) {
+        match std::fs::remove_dir_all(&path) {
+            Err(error) if !dying.load(Ordering::SeqCst) => return Err(format!("{}: {error}", path.display())),
+            _ => {}
+        }
+    }
+    Ok("old noise removed".to_owned())
+}
+
+#[track_caller]
+fn assert_check_clean(what: &str, image: &Path) {
+    let binary = ubtrfs_binary().expect("the ubtrfs binary");
+    let outcome = run(std::process::Command::new(binary).arg("check").arg(image));
+    assert!(outcome.success(), "{what}: {}", outcome.report());
+}
