@@ -49,11 +49,17 @@ impl Fsyncs {
         Self { top: top.to_owned(), rng, told: Vec::new(), large, recent: Vec::new() }
     }
 
+    /// A path that most often leads somewhere, and often to what was worked on lately.
     fn path(&mut self) -> PathBuf {
-        if !self.recent.is_empty() && !self.rng.one_in(3) {
+        if !self.recent.is_empty() && self.rng.one_in(2) {
             return self.rng.pick(&self.recent).clone();
         }
-        self.any_path()
+        let mut there = Vec::new();
+        for dir in DIRS {
+            let below = NAMES.map(|name| self.top.join(dir).join(name));
+            there.extend(below.into_iter().filter(|path| path.symlink_metadata().is_ok()));
+        }
+        if there.is_empty() || self.rng.one_in(5) { self.any_path() } else { self.rng.pick(&there).clone() }
     }
 
     fn any_path(&mut self) -> PathBuf {
@@ -109,6 +115,8 @@ impl Fsyncs {
         let shown = path.display().to_string();
         match self.rng.below(26) {
             0..=2 => {
+                let path = self.any_path();
+                let shown = path.display().to_string();
                 let made = writing().create_new(true).open(&path);
                 if let Some(file) = self.tell(&format!("create {shown}"), made)
                     && !self.rng.one_in(3)
@@ -153,16 +161,23 @@ impl Fsyncs {
                 self.tell(&format!("unlink {shown}"), done);
             }
             19 => {
+                let path = self.any_path();
                 let done = std::fs::create_dir(&path);
-                self.tell(&format!("mkdir {shown}"), done);
+                self.tell(&format!("mkdir {}", path.display()), done);
             }
             20 => {
                 let done = std::fs::remove_dir(&path);
                 self.tell(&format!("rmdir {shown}"), done);
             }
-            21 => self.make_special(&path),
+            21 => {
+                let path = self.any_path();
+                self.make_special(&path);
+            }
             22 | 23 => self.xattr(&path),
-            24 => self.unnamed(&path),
+            24 => {
+                let path = self.any_path();
+                self.unnamed(&path);
+            }
             _ => {
                 let mode = 0o600 + self.rng.below(0o200) as u32;
                 let done = rustix::fs::chmodat(CWD, &path, Mode::from_raw_mode(mode), AtFlags::empty());
