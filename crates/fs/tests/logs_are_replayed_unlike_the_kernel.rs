@@ -8,6 +8,9 @@ mod fsyncs;
 #[path = "common/tree.rs"]
 mod tree;
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,7 +28,7 @@ use ubtrfs_testkit::walk::walk;
 use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode, OpenOptions, Volume};
 
 use fsyncs::{Fsyncs, SUBVOLUME};
-use tree::tree_of;
+use tree::{blocks_of, tree_of};
 
 fn open(path: &Path, read_only: bool) -> ubtrfs::Result<Arc<Filesystem>> {
     let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
@@ -106,8 +109,12 @@ fn crashes(dir: &Path, seed: u64, wanted: usize) -> Vec<Crash> {
 fn compare(crash: &Crash) -> Vec<String> {
     let image = &crash.image;
     let mut found: Vec<String> = faults(image).into_iter().map(|fault| format!("before replay: {fault}")).collect();
-    let ours = match open(image, true) {
-        Ok(fs) => tree_of(&fs),
+    let (ours, blocks) = match open(image, true) {
+        Ok(fs) => {
+            let tree = tree_of(&fs);
+            let blocks = blocks_of(&fs, &tree);
+            (tree, blocks)
+        }
         Err(error) => return vec![format!("read-only: {error}")],
     };
     let written = image.with_extension("written");
@@ -129,6 +136,14 @@ fn compare(crash: &Crash) -> Vec<String> {
     match KernelMount::try_new(&[image], "") {
         Ok(mount) => {
             let mut theirs = walk(mount.path());
+            for (path, ours) in blocks {
+                let seen = std::fs::symlink_metadata(mount.path().join(OsStr::from_bytes(&path)));
+                if let Ok(theirs) = seen.map(|meta| meta.blocks())
+                    && theirs != ours
+                {
+                    found.push(format!("{}: {ours} blocks, the kernel {theirs}", path.escape_ascii()));
+                }
+            }
             // The kernel's replay stamps inodes that it takes a name from with its own time; ours leaves the time alone.
             for entry in theirs.entries.values_mut() {
                 entry.ctime = entry.ctime.filter(|ctime| *ctime < (now.tv_sec, now.tv_nsec as u32));

@@ -91,3 +91,14 @@ fn content_of(fs: &Filesystem, id: InodeId, size: u64) -> Content {
     }
     (Some(digester.finish()), Some(ranges))
 }
+
+/// Units of 512 bytes that the files of a tree take, by path.
+pub fn blocks_of(fs: &Filesystem, tree: &Tree) -> BTreeMap<Vec<u8>, u64> {
+    let files = tree.entries.iter().filter(|(_, entry)| entry.kind == Kind::File);
+    files
+        .map(|(path, _)| {
+            let id = path.split(|byte| *byte == b'/').fold(fs.root(), |dir, name| fs.lookup(dir, name).unwrap());
+            (path.clone(), fs.attributes(id).unwrap().blocks)
+        })
+        .collect()
+}
