@@ -148,7 +148,7 @@ fn a_crashed_kernels_log_is_replayed_as_the_kernel_does() {
     let soaks = std::env::var_os("UBTRFS_SOAK").is_some();
     let mut compared = 0;
     let mut wrong = Vec::new();
-    let seeds = seeds(if soaks { 500 } else { 25 });
+    let seeds = seeds(if soaks { 500 } else { 8 });
     for seed in &seeds {
         let dir = scratch_dir();
         for (number, crash) in crashes(dir.path(), *seed, 5).into_iter().enumerate() {

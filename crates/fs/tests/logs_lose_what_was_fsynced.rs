@@ -16,7 +16,7 @@ use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::assert_btrfs_check_clean;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::walk::walk;
-use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode, OpenOptions, Volume};
+use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode, OpenOptions, RecordingDevice, Volume, random_fates};
 
 use tree::tree_of;
 
@@ -96,4 +96,68 @@ fn read_write_a_log_is_replayed_for_good() {
             assert_btrfs_check_clean(&image);
         }
     }
+}
+
+fn open_device(device: Arc<dyn Device>, options: Options) -> Arc<Filesystem> {
+    let volume = Volume::open(vec![device], OpenOptions { read_only: options.read_only }).unwrap();
+    Filesystem::open(Arc::new(volume), Options { background_commits: false, ..options }).unwrap()
+}
+
+#[test]
+fn a_crash_during_replay_loses_nothing() {
+    let soaks = std::env::var_os("UBTRFS_SOAK").is_some();
+    for fixture in logs().into_iter().filter(|fixture| !fixture.is_shared()) {
+        let name = &fixture.manifest.name;
+        let dir = scratch_dir();
+        let image = fixture.unpack(dir.path()).remove(0);
+        let recording = Arc::new(RecordingDevice::new(std::fs::read(&image).unwrap().into()));
+        let fs = open_device(recording.clone(), shown(&fixture));
+        fs.close().unwrap();
+        drop(fs);
+        let events = recording.len();
+        assert!(events > 5, "{name}: {events} events");
+        for event in 0..=events {
+            for seed in 0..if soaks { 20 } else { 2 } {
+                let crashed: Arc<dyn Device> =
+                    Arc::new(recording.crash_state(event, &mut random_fates(seed * 1000 + event as u64)));
+                let fs = open_device(crashed.clone(), Options { read_only: true, ..shown(&fixture) });
+                fixture.assert_shows(&tree_of(&fs));
+                drop(fs);
+                let fs = open_device(crashed.clone(), shown(&fixture));
+                fixture.assert_shows(&tree_of(&fs));
+                fs.close().unwrap();
+                drop(fs);
+                let report = ubtrfs_check::check(&[crashed], &ubtrfs_check::Options::default()).unwrap();
+                assert!(report.is_clean(), "{name}, after {event} of {events} events: {:#?}", report.faults);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_damaged_log_is_not_replayed_and_not_lost() {
+    let fixture = Fixture::load("log-rename");
+    let dir = scratch_dir();
+    let image = fixture.unpack(dir.path()).remove(0);
+    let log = {
+        let device = Arc::new(FileDevice::open(&image, OpenMode::ReadOnly, Exclusive::Yes).unwrap());
+        let volume = Volume::open(vec![device], OpenOptions { read_only: true }).unwrap();
+        let (start, chunk) = volume.chunks().into_iter().rfind(|(at, _)| *at <= volume.superblock().log_root).unwrap();
+        let within = volume.superblock().log_root.0 - start.0;
+        chunk.stripes.iter().map(|stripe| stripe.offset.0 + within).collect::<Vec<_>>()
+    };
+    let file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();
+    for place in log {
+        std::os::unix::fs::FileExt::write_all_at(&file, b"damage", place + 200).unwrap();
+    }
+    let before = std::fs::read(&image).unwrap();
+    for read_only in [true, false] {
+        let refused = open(&image, Options { read_only, ..shown(&fixture) }).unwrap_err();
+        assert!(matches!(refused, Error::Refused(Refusal::BadLog(_))), "{refused}");
+        let said = refused.to_string();
+        assert!(said.contains("ro,nologreplay") && said.contains("rescue zero-log"), "{said}");
+    }
+    assert!(before == std::fs::read(&image).unwrap());
+    let fs = open(&image, Options { read_only: true, no_log_replay: true, ..shown(&fixture) }).unwrap();
+    fixture.assert_shows_committed(&tree_of(&fs));
 }

@@ -46,6 +46,14 @@ fn make_whole_image() {
 
 #[test]
 #[ignore = "writes fuzz/corpus"]
+fn make_log_replay() {
+    for (name, input) in ubtrfs_fuzzing::log_replay_inputs() {
+        keep("log_replay", &name, &input);
+    }
+}
+
+#[test]
+#[ignore = "writes fuzz/corpus"]
 fn make_from_the_fixtures() {
     let dir = scratch_dir();
     let mut seen: BTreeSet<(u64, u8, usize)> = BTreeSet::new();

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ubtrfs_fuzzing::{TARGETS, Target, use_image};
+use ubtrfs_fuzzing::{TARGETS, Target, use_image, use_log};
 use ubtrfs_testkit::rng::Rng;
 
 /// No input takes longer, on a busy machine either.
@@ -84,5 +84,13 @@ fn a_sound_image_goes_all_the_way() {
         assert!(reached.is_clean && reached.inodes > 2, "base {base}: {reached:?}");
         // Snapshots are read-only for now.
         assert!(base == 2 || (reached.opened && reached.committed), "base {base}: {reached:?}");
+    }
+}
+
+#[test]
+fn a_sound_log_is_replayed() {
+    for base in 0..8 {
+        // Snapshots are read-only for now.
+        assert_eq!(use_log(&[base]), (true, base != 4), "base {base}");
     }
 }

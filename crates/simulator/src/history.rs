@@ -47,7 +47,7 @@ pub struct Recorded {
 }
 
 /// What stands between the engine and the recording device.
-pub type Wrap<'a> = &'a dyn Fn(Arc<RecordingDevice>) -> Arc<dyn Device>;
+pub type Wrap<'a> = &'a (dyn Fn(Arc<RecordingDevice>) -> Arc<dyn Device> + Sync);
 
 impl History {
     /// The history of this seed.

@@ -7,7 +7,7 @@
 //!   durable, torn at 4 KiB.
 //! * [`examine`] judges one: clean by `ubtrfs_check`, and without a log exactly as the last commit, data included; with one
 //!   each inode and each name is as it was at some moment since it was last promised.
-//! * [`enumerate`] tries every short sequence over a handful of names.
+//! * [`Stage`] tries given sequences of operations, [`enumerate`] makes every short one over a handful of names.
 //! * [`overlap`] does the same while several threads work, each for itself or all on the same files.
 //! * [`LyingDevice`] breaks the rules of devices: what the simulator must notice.
 
@@ -31,10 +31,12 @@ mod random;
 mod replay;
 mod session;
 mod shrink;
+mod stage;
 mod survey;
 mod timeline;
 mod volume;
 mod window;
+pub mod words;
 
 pub use chronicle::{Chronicle, Commit, Covered, Promise, Version};
 pub use compare::{Compare, compare};
@@ -53,5 +55,6 @@ pub use random::Random;
 pub use replay::crash_in_replay;
 pub use session::Session;
 pub use shrink::shrink;
+pub use stage::{Examined, Stage};
 pub use survey::Survey;
 pub use volume::{VolumePlan, make_volume};

@@ -12,6 +12,8 @@ use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, Recording
 pub enum Lie {
     /// Barriers do nothing: a crash reorders across them.
     NoBarriers,
+    /// The barrier with this number does nothing.
+    DroppedBarrier(usize),
     /// The write with this number, of those that are no superblock, is lost.
     LostWrite(usize),
     /// All writes of nodes and data reach the device only after the superblock that refers to them.
@@ -55,7 +57,7 @@ impl LyingDevice {
         let is_superblock = SUPERBLOCK_COPIES.contains(&write.at);
         let reused = !state.written.insert(write.at.0);
         let counts = match self.lie {
-            Lie::NoBarriers => false,
+            Lie::NoBarriers | Lie::DroppedBarrier(_) => false,
             Lie::SuperblockFirst => {
                 if is_superblock {
                     state.superblock_written = true;
@@ -120,6 +122,13 @@ impl Device for LyingDevice {
         if self.lie == Lie::NoBarriers {
             state.told = true;
             return Ok(());
+        }
+        if let Lie::DroppedBarrier(number) = self.lie {
+            state.seen += 1;
+            if state.seen == number + 1 {
+                state.told = true;
+                return Ok(());
+            }
         }
         self.inner.flush()?;
         if std::mem::take(&mut state.superblock_written) {

@@ -172,6 +172,16 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// The same with content that no operation of another number writes.
+    #[must_use]
+    pub fn numbered(&self, number: u64) -> Self {
+        let mut operation = self.clone();
+        if let Self::Write { fill, .. } | Self::SetXattr { fill, .. } = &mut operation {
+            *fill ^= (number + 1) << 32;
+        }
+        operation
+    }
+
     /// Whether a full volume must not keep it from succeeding.
     pub fn frees(&self) -> bool {
         match self {

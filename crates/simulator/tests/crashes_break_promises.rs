@@ -2,13 +2,9 @@
 
 use std::sync::LazyLock;
 
-use ubtrfs_simulator::enumerate::{Stage, Start};
-use ubtrfs_simulator::{Failure, Operation, Random, crash_in_replay, shrink};
-use ubtrfs_testkit::seeds::seeds;
-
-fn soaks() -> bool {
-    std::env::var_os("UBTRFS_SOAK").is_some()
-}
+use ubtrfs_simulator::enumerate::Start;
+use ubtrfs_simulator::{Failure, Operation, Random, Stage, crash_in_replay, shrink};
+use ubtrfs_testkit::seeds::many_seeds;
 
 /// What sequences begin with.
 static STAGES: LazyLock<Vec<(Stage, Start)>> = LazyLock::new(|| {
@@ -31,9 +27,9 @@ const SHOWN: usize = 5;
 type Run<'a> = &'a mut dyn FnMut(&Stage, &[Operation], u64) -> Result<(), Failure>;
 
 /// Runs the sequences of these seeds; fails the test with the shortest that were found to fail too.
-fn run_all(usual: u64, run: Run<'_>) {
+fn run_all(seeds: Vec<u64>, run: Run<'_>) {
     let mut failures = Vec::new();
-    for seed in seeds(usual) {
+    for seed in seeds {
         let (stage, operations) = sequence(seed);
         if let Err(failure) = run(stage, &operations, seed) {
             let shorter = shrink(&operations, 200, &mut |some| run(stage, some, seed).is_err());
@@ -49,7 +45,7 @@ fn run_all(usual: u64, run: Run<'_>) {
 #[test]
 fn random_sequences_over_few_names() {
     let (mut states, started) = (0, std::time::Instant::now());
-    run_all(if soaks() { 10_000 } else { 500 }, &mut |stage, operations, seed| {
+    run_all(many_seeds(2000, 200), &mut |stage, operations, seed| {
         stage.run(operations, seed, 12).map(|more| states += more)
     });
     eprintln!("{states} crash states of random sequences in {:.1?}", started.elapsed());
@@ -58,7 +54,7 @@ fn random_sequences_over_few_names() {
 #[test]
 fn power_is_cut_again_during_replay() {
     let mut states = 0;
-    run_all(if soaks() { 2000 } else { 100 }, &mut |stage, operations, seed| {
+    run_all(many_seeds(300, 40), &mut |stage, operations, seed| {
         stage.run_with(operations, seed, 4, &mut |state| {
             states += crash_in_replay(state.judge, state.device, &state.found.model, seed, 12)?;
             Ok(())

@@ -8,8 +8,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ubtrfs_simulator::enumerate::{Stage, Start};
-use ubtrfs_simulator::{Body, Crashes, History, Model, Operation, Random, examine, shrink};
+use ubtrfs_simulator::enumerate::Start;
+use ubtrfs_simulator::{Body, Crashes, History, Model, Operation, Random, Stage, examine, shrink};
 use ubtrfs_testkit::content::Digester;
 use ubtrfs_testkit::diff::{Options, diff};
 use ubtrfs_testkit::kernel::KernelMount;
@@ -17,7 +17,7 @@ use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::btrfs_check;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::scratch::scratch_dir;
-use ubtrfs_testkit::seeds::seeds;
+use ubtrfs_testkit::seeds::{many_seeds, seeds};
 use ubtrfs_testkit::walk::{Entry, Kind, Tree, walk};
 use ubtrfs_volume::OverlayDevice;
 
@@ -114,7 +114,9 @@ fn kernel_agrees(device: &OverlayDevice, model: &Model, image: &Path) -> Result<
     if !differences.is_empty() {
         return Err(format!("left: ours, right: the kernel's:\n  {}", differences.join("\n  ")));
     }
-    if !complaints.is_empty() {
+    // On a full volume the kernel has no room for its own bookkeeping of subvolumes, which nothing depends on.
+    let harmless = |what: &String| what.contains("btrfs_uuid_scan_kthread failed -28");
+    if !complaints.iter().all(harmless) {
         return Err(format!("the kernel complains: {complaints:?}"));
     }
     let outcome = btrfs_check(image);
@@ -125,8 +127,8 @@ fn kernel_agrees(device: &OverlayDevice, model: &Model, image: &Path) -> Result<
 fn the_kernel_finds_the_last_commit() {
     require!(Need::Kernel);
     let soaks = std::env::var_os("UBTRFS_SOAK").is_some();
-    let seeds = seeds(if soaks { 100 } else { 6 });
-    let states = if soaks { 200usize.div_ceil(seeds.len()) } else { 2 };
+    let seeds = seeds(if soaks { 100 } else { 12 });
+    let states = if soaks { 400usize.div_ceil(seeds.len()) } else { 3 };
     let dir = scratch_dir();
     let image = dir.path().join("image");
     let mut mounted = 0;
@@ -157,8 +159,8 @@ fn the_kernel_replays_what_we_replay() {
     let dir = scratch_dir();
     let image = dir.path().join("image");
     let (mut mounted, mut failed) = (0, Vec::new());
-    let chosen = std::env::var_os("UBTRFS_SEEDS").map(|_| seeds(1));
-    for seed in chosen.clone().unwrap_or_else(|| (1..).take(10 * wanted).collect()) {
+    // Not every sequence leaves a log.
+    for seed in many_seeds(2 * wanted as u64, 40) {
         if mounted == wanted {
             break;
         }
@@ -184,5 +186,5 @@ fn the_kernel_replays_what_we_replay() {
     eprintln!("the kernel replayed {mounted} logs");
     let told: Vec<String> = failed.iter().map(ToString::to_string).collect();
     assert!(failed.is_empty(), "{} differ:\n{}", failed.len(), told.join("\n\n"));
-    assert!(chosen.is_some() || mounted == wanted, "{mounted}");
+    assert!(std::env::var_os("UBTRFS_SEEDS").is_some() || mounted == wanted, "{mounted}");
 }

@@ -1,28 +1,7 @@
 //! Histories that were hard once.
 
-use ubtrfs::{RenameFlags, WriteAt};
-use ubtrfs_simulator::{History, Operation, Path, What};
-
-fn path(path: &str) -> Path {
-    Path(path.as_bytes().to_vec())
-}
-
-fn file(name: &str) -> Operation {
-    Operation::Create {
-        path: path(name),
-        mode: 0o100_644,
-        owner: (0, 0),
-        rdev: 0,
-        target: Vec::new(),
-        xattr: false,
-        open: false,
-    }
-}
-
-fn write(name: &str, offset: u64, len: usize) -> Operation {
-    let what = What::At(path(name));
-    Operation::Write { what, at: WriteAt::Offset(offset), len, fill: offset + 99, kill_privileges: false }
-}
+use ubtrfs_simulator::words::{file, rename, unlink, write};
+use ubtrfs_simulator::{History, Operation};
 
 fn survive(operations: &[Operation]) {
     for no_holes in [false, true] {
@@ -37,12 +16,7 @@ fn survive(operations: &[Operation]) {
 #[test]
 fn one_name_is_made_and_removed_often_in_one_transaction() {
     let (one, other) = ("x".repeat(255), "y".repeat(255));
-    let flags = RenameFlags::default();
-    let round = [
-        file(&one),
-        Operation::Rename { from: path(&one), to: path(&other), flags },
-        Operation::Unlink { path: path(&other) },
-    ];
+    let round = [file(&one), rename(&one, &other), unlink(&other)];
     let mut operations: Vec<Operation> = (0..300).flat_map(|_| round.clone()).collect();
     operations.extend([file(&one), Operation::Sync]);
     survive(&operations);

@@ -1,11 +1,11 @@
 //! Sequences that file systems with logs have got wrong: after each of their operations power may be cut.
 
 use ubtrfs::{WriteAt, XattrMode};
-use ubtrfs_simulator::enumerate::{
-    Stage, append, at, directory, exchange, fdatasync, file, fsync, link, path, remove_xattr, rename, rmdir, set_xattr,
+use ubtrfs_simulator::words::{
+    append, at, directory, exchange, fdatasync, file, fsync, link, path, remove_xattr, rename, rmdir, set_xattr,
     unlink, write,
 };
-use ubtrfs_simulator::{Operation, What, shrink};
+use ubtrfs_simulator::{Operation, Stage, What, shrink};
 
 /// Crash states of each sequence.
 const STATES: usize = 60;

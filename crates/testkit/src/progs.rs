@@ -20,7 +20,17 @@ pub fn blank_image(path: &Path, size: u64) {
 
 /// Runs `btrfs check` with all data checksums on an image that is not mounted.
 pub fn btrfs_check(image: &Path) -> Outcome {
-    run(command("btrfs", &["check", "--readonly", "--check-data-csum"]).arg(image))
+    let check = || run(command("btrfs", &["check", "--readonly", "--check-data-csum"]).arg(image));
+    let mut tries = 20;
+    loop {
+        let outcome = check();
+        tries -= 1;
+        // It looks at all mounted loop devices, and gives up if one of another test goes away meanwhile.
+        if tries == 0 || !outcome.stderr.contains("could not check mount status") {
+            return outcome;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
 }
 
 /// Fails the test with everything that `btrfs check` said unless it found the image clean.

@@ -8,6 +8,16 @@ pub fn seeds(usual: u64) -> Vec<u64> {
     }
 }
 
+/// Seeds of a test that has many short runs: as [`seeds`], but in `make soak` each stands for `each` runs. The number of any
+/// of these, given alone and without `UBTRFS_SOAK`, is that run again.
+pub fn many_seeds(usual: u64, each: u64) -> Vec<u64> {
+    if std::env::var_os("UBTRFS_SOAK").is_none() {
+        return seeds(usual);
+    }
+    let seeds = seeds(100);
+    (0..each).flat_map(|run| seeds.iter().map(move |seed| seed + (run << 20))).collect()
+}
+
 fn parse(text: &str) -> Option<Vec<u64>> {
     let mut found = Vec::new();
     for part in text.split(',') {

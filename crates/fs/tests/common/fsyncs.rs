@@ -28,7 +28,7 @@ fn writing() -> OpenOptions {
 const DIRS: [&str; 6] = ["", "A", "B", "A/C", "B/D", SUBVOLUME];
 /// Where a subvolume may be.
 pub const SUBVOLUME: &str = "S";
-const NAMES: [&str; 7] = ["foo", "bar", "baz", "A", "C", "D", "a longer name than the others"];
+const NAMES: [&str; 6] = ["foo", "bar", "A", "C", "D", "a longer name than the others"];
 
 /// Performs random operations below a directory. Those that fail (most names don't exist at most times) count as well.
 pub struct Fsyncs {
@@ -38,16 +38,25 @@ pub struct Fsyncs {
     pub told: Vec<String>,
     /// Large files.
     large: bool,
+    /// What was worked on lately: it is worked on again, and synced.
+    recent: Vec<PathBuf>,
 }
 
 impl Fsyncs {
     pub fn new(top: &Path, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let large = rng.one_in(3);
-        Self { top: top.to_owned(), rng, told: Vec::new(), large }
+        Self { top: top.to_owned(), rng, told: Vec::new(), large, recent: Vec::new() }
     }
 
     fn path(&mut self) -> PathBuf {
+        if !self.recent.is_empty() && !self.rng.one_in(3) {
+            return self.rng.pick(&self.recent).clone();
+        }
+        self.any_path()
+    }
+
+    fn any_path(&mut self) -> PathBuf {
         let dir = *self.rng.pick(&DIRS);
         let name = *self.rng.pick(&NAMES);
         self.top.join(dir).join(name)
@@ -91,7 +100,12 @@ impl Fsyncs {
 
     /// Performs one operation other than a sync of any kind.
     pub fn step(&mut self) {
+        const RECENT: usize = 3;
         let path = self.path();
+        if path.symlink_metadata().is_ok() && !self.recent.contains(&path) {
+            self.recent.insert(0, path.clone());
+            self.recent.truncate(RECENT);
+        }
         let shown = path.display().to_string();
         match self.rng.below(26) {
             0..=2 => {
@@ -116,19 +130,23 @@ impl Fsyncs {
             }
             9 | 10 => self.allocate(&path),
             11..=14 => {
-                let to = self.path();
+                let to = self.any_path();
                 let flags = match self.rng.below(6) {
                     0 => RenameFlags::EXCHANGE,
                     1 => RenameFlags::NOREPLACE,
                     _ => RenameFlags::empty(),
                 };
                 let done = rustix::fs::renameat_with(CWD, &path, CWD, &to, flags);
-                self.tell(&format!("rename {shown} to {} {flags:?}", to.display()), done);
+                if self.tell(&format!("rename {shown} to {} {flags:?}", to.display()), done).is_some() {
+                    self.recent.insert(0, to);
+                }
             }
             15 | 16 => {
-                let to = self.path();
+                let to = self.any_path();
                 let done = std::fs::hard_link(&path, &to);
-                self.tell(&format!("link {shown} as {}", to.display()), done);
+                if self.tell(&format!("link {shown} as {}", to.display()), done).is_some() {
+                    self.recent.insert(0, to);
+                }
             }
             17 | 18 => {
                 let done = std::fs::remove_file(&path);
@@ -199,8 +217,8 @@ impl Fsyncs {
     }
 
     fn xattr(&mut self, path: &Path) {
-        let name = format!("user.{}", self.rng.below(3));
-        if self.rng.one_in(3) {
+        let name = format!("user.{}", self.rng.below(2));
+        if self.rng.one_in(2) {
             let done = rustix::fs::lremovexattr(path, name.as_str());
             self.tell(&format!("removexattr {} {name}", path.display()), done);
         } else {

@@ -24,14 +24,21 @@ const FIXTURES: [&str; 6] = ["comp-zstd", "snapshots", "orphans", "mixed", "v1-c
 /// Bytes of our own volume: little more than the least that is not mixed.
 const OWN_SIZE: usize = 110 << 20;
 
+/// How many volumes with a log there are.
+pub(crate) const LOG_COUNT: usize = LOGS.len();
+
+/// Names that came and went, extents of all kinds, several levels, several subvolumes, xattrs.
+const LOGS: [&str; 8] =
+    ["log-rename", "log-prealloc", "log-punch", "log-node4k", "log-subvols", "log-xattr", "log-link", "log-unlink"];
+
 /// A base: its bytes, and where in it what is.
-pub(super) struct Base {
+pub(crate) struct Base {
     pub(super) image: Arc<[u8]>,
     pub(super) node_size: usize,
     pub(super) checksum: ChecksumType,
     pub(super) blocks: Vec<Block>,
     /// All items by type: block and slot.
-    pub(super) items: BTreeMap<u8, Vec<(usize, usize)>>,
+    pub(crate) items: BTreeMap<u8, Vec<(usize, usize)>>,
 }
 
 /// A tree block in use.
@@ -42,7 +49,7 @@ pub(super) struct Block {
 }
 
 /// Base number `number`, made when it is first asked for.
-pub(super) fn base(number: usize) -> &'static Base {
+pub(crate) fn base(number: usize) -> &'static Base {
     static BASES: [OnceLock<Base>; COUNT] = [const { OnceLock::new() }; COUNT];
     let number = number % COUNT;
     BASES[number].get_or_init(|| {
@@ -50,8 +57,15 @@ pub(super) fn base(number: usize) -> &'static Base {
             None => own(),
             Some(fixture) => unpacked(FIXTURES[fixture]),
         };
-        Base::explore(image.into())
+        Base::explore(image.into(), false)
     })
+}
+
+/// Volume number `number` with a log, of which only the log is explored.
+pub(crate) fn log(number: usize) -> &'static Base {
+    static LOG_BASES: [OnceLock<Base>; LOG_COUNT] = [const { OnceLock::new() }; LOG_COUNT];
+    let number = number % LOG_COUNT;
+    LOG_BASES[number].get_or_init(|| Base::explore(unpacked(LOGS[number]).into(), true))
 }
 
 fn unpacked(name: &str) -> Vec<u8> {
@@ -143,7 +157,7 @@ fn fill(fs: &Filesystem) -> ubtrfs::Result<()> {
 
 impl Base {
     /// Finds the blocks and items that are in use.
-    fn explore(image: Arc<[u8]>) -> Self {
+    fn explore(image: Arc<[u8]>, log: bool) -> Self {
         let device = Arc::new(OverlayDevice::new(image.clone()));
         let volume = Volume::open(vec![device], OpenOptions { read_only: true }).expect("a sound base");
         let superblock = volume.superblock();
@@ -164,10 +178,14 @@ impl Base {
             first_key: None,
             fsid,
         };
-        let mut queue = vec![
-            expect(superblock.chunk_root, superblock.chunk_root_level, superblock.chunk_root_generation),
-            expect(superblock.root, superblock.root_level, superblock.generation),
-        ];
+        let mut queue = if log {
+            vec![expect(superblock.log_root, superblock.log_root_level, superblock.generation.next())]
+        } else {
+            vec![
+                expect(superblock.chunk_root, superblock.chunk_root_level, superblock.chunk_root_generation),
+                expect(superblock.root, superblock.root_level, superblock.generation),
+            ]
+        };
         while let Some(next) = queue.pop() {
             if base.blocks.iter().any(|block| block.at == next.bytenr) {
                 continue;
@@ -180,7 +198,7 @@ impl Base {
                 Node::Leaf(leaf) => {
                     for (slot, (key, data)) in leaf.iter().enumerate() {
                         base.items.entry(key.item_type.0).or_default().push((number, slot));
-                        if key.item_type == ItemType::ROOT_ITEM && header.owner == TreeId::ROOT {
+                        if key.item_type == ItemType::ROOT_ITEM && [TreeId::ROOT, TreeId::LOG].contains(&header.owner) {
                             let root = RootItem::parse(data).expect("a root item");
                             queue.push(expect(root.bytenr, root.level, root.generation));
                         }

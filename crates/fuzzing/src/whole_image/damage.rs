@@ -31,10 +31,10 @@ const PAGE: u64 = 4096;
 /// Where a block says where it stands.
 const BYTENR: std::ops::Range<usize> = 48..56;
 
-/// The volume that an input describes; `None` if it describes none.
-pub(super) fn apply(data: &[u8]) -> Option<Arc<OverlayDevice>> {
+/// The volume that an input describes, made of one of these bases; `None` if it describes none.
+pub(crate) fn apply(data: &[u8], bases: fn(usize) -> &'static Base) -> Option<Arc<OverlayDevice>> {
     let mut program = Program(data);
-    let base = base(program.byte()?.into());
+    let base = bases(program.byte()?.into());
     let device = OverlayDevice::new(base.image.clone());
     for _ in 0..MOST {
         if one(&mut program, base, &device).is_none() {
@@ -167,19 +167,21 @@ fn change_block(base: &Base, device: &OverlayDevice, number: usize, change: impl
     }
 }
 
+/// An input with one damage that overwrites.
+pub(crate) fn damage(base: u8, operands: &[u8], bytes: &[u8]) -> Vec<u8> {
+    let mut input = vec![base];
+    input.extend_from_slice(operands);
+    input.push(bytes.len() as u8);
+    input.extend_from_slice(bytes);
+    input
+}
+
 /// Inputs that hit every type of item at several places, headers, block headers, the superblock and single copies: what the
 /// corpus begins with. Names and contents.
 pub fn inputs() -> Vec<(String, Vec<u8>)> {
     const WIDE: [u8; 8] = [0xff; 8];
     const HALF: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f];
     let mut inputs = vec![("sound-0".to_owned(), vec![0])];
-    let damage = |base: u8, operands: &[u8], bytes: &[u8]| {
-        let mut input = vec![base];
-        input.extend_from_slice(operands);
-        input.push(bytes.len() as u8);
-        input.extend_from_slice(bytes);
-        input
-    };
     let mut seen = BTreeSet::new();
     for number in 0..super::base::COUNT as u8 {
         for (item_type, found) in &base(number.into()).items {

@@ -17,7 +17,7 @@ const MOST_SEEKS: usize = 12;
 const LIST: usize = 50;
 
 /// Walks all directories from the root on. Returns how many inodes it saw.
-pub(super) fn walk(fs: &Filesystem) -> usize {
+pub(crate) fn walk(fs: &Filesystem) -> usize {
     let _ = fs.statfs();
     let mut queue = VecDeque::from([fs.root()]);
     let mut seen = HashSet::from([fs.root()]);

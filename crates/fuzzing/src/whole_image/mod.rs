@@ -1,9 +1,9 @@
 //! Whole volumes with some bytes changed: opened, checked, walked, read, and written to where the engine accepts that.
 
-mod base;
+pub(crate) mod base;
 mod change;
-mod damage;
-mod look;
+pub(crate) mod damage;
+pub(crate) mod look;
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub struct Reached {
 /// [`whole_image`], and how far it went.
 pub fn use_image(data: &[u8]) -> Reached {
     let mut reached = Reached::default();
-    let Some(image) = damage::apply(data) else { return reached };
+    let Some(image) = damage::apply(data, base::base) else { return reached };
     if let Some(fs) = open(&image, true) {
         reached.inodes = look::walk(&fs);
         drop(fs.close());

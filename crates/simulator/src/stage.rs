@@ -1,0 +1,146 @@
+//! A small committed volume on which sequences of operations are tried.
+
+use std::sync::{Arc, LazyLock};
+
+use ubtrfs::Options;
+use ubtrfs_mkfs::{MkfsOptions, Profile};
+use ubtrfs_volume::{OverlayDevice, RecordingDevice};
+
+use crate::enumerate::{operations, persistence};
+use crate::examine::check;
+use crate::perform::Tolerance;
+use crate::{Crashes, Failure, Found, Judge, Model, Operation, Random, Session, Wrap, examine, make_volume};
+
+/// A crash state that is as promised.
+#[derive(Debug)]
+pub struct Examined<'a> {
+    /// What was promised.
+    pub judge: &'a Judge,
+    /// The device after the crash.
+    pub device: &'a OverlayDevice,
+    /// Events before the crash.
+    pub event: usize,
+    /// What the volume holds.
+    pub found: Found,
+}
+
+/// A committed volume that many sequences begin with.
+pub struct Stage {
+    device: OverlayDevice,
+    /// What it holds.
+    pub model: Model,
+    judge: Judge,
+    /// What stands between the engine and the recording device.
+    wrap: Wrap<'static>,
+}
+
+impl Stage {
+    /// A small volume on which these operations were done and committed.
+    pub fn new(committed: &[Operation]) -> Result<Self, String> {
+        static EMPTY: LazyLock<Arc<[u8]>> = LazyLock::new(|| {
+            let mut options = MkfsOptions::new(46 << 20);
+            options.metadata_profile = Some(Profile::Single);
+            make_volume(&options)
+        });
+        let recording = Arc::new(RecordingDevice::new(EMPTY.clone()));
+        let mount = Options { background_commits: false, ..Options::default() };
+        let judge = Judge::new(mount, &recording)?;
+        let wrap: Wrap<'static> = &|device| device;
+        let mut session = open(&recording, &judge, None, wrap)?;
+        for operation in committed.iter().chain([&Operation::Sync]) {
+            session.perform(operation)?;
+        }
+        session.worker.fs.close().map_err(|error| error.to_string())?;
+        let device = recording.current();
+        check(&device)?;
+        Ok(Self { device, model: session.worker.model, judge, wrap })
+    }
+
+    /// The same, mounted with other options.
+    #[must_use]
+    pub fn with_options(mut self, change: impl FnOnce(&mut Options)) -> Self {
+        change(&mut self.judge.options);
+        self
+    }
+
+    /// The same, on another device.
+    #[must_use]
+    pub fn with_device(mut self, wrap: Wrap<'static>) -> Self {
+        self.wrap = wrap;
+        self
+    }
+
+    /// Mounts it, as it was.
+    pub fn mount(&self) -> Result<Session, String> {
+        let recording = Arc::new(RecordingDevice::on(&self.device));
+        open(&recording, &self.judge, Some(self.model.clone()), self.wrap)
+    }
+
+    /// A random sequence of so many steps that begins with `open` and ends with a call that makes something durable; half
+    /// of the steps are followed by such a call.
+    pub fn wander(&self, open: &[Operation], random: &mut Random, steps: usize) -> Result<Vec<Operation>, String> {
+        let mut session = self.mount()?;
+        let mut done = open.to_vec();
+        open.iter().try_for_each(|operation| session.perform(operation))?;
+        for step in 1..=steps {
+            let mut next = random.pick(&operations(&session.worker.model)).cloned().unwrap_or_default();
+            next.iter().try_for_each(|operation| session.perform(operation))?;
+            if step == steps || random.one_in(2) {
+                let durable = random.pick(&persistence(&session.worker.model)).cloned();
+                durable.iter().try_for_each(|operation| session.perform(operation))?;
+                next.extend(durable);
+            }
+            done.extend(next);
+        }
+        Ok(done)
+    }
+
+    /// Does these operations and examines about `budget` of the states that crashes leave, the one at the end among them.
+    /// Returns how many they were.
+    pub fn run(&self, operations: &[Operation], seed: u64, budget: usize) -> Result<usize, Failure> {
+        let mut states = 0;
+        self.run_with(operations, seed, budget, &mut |_| {
+            states += 1;
+            Ok(())
+        })?;
+        Ok(states)
+    }
+
+    /// The same; `more` looks at each state too.
+    pub fn run_with(
+        &self,
+        operations: &[Operation],
+        seed: u64,
+        budget: usize,
+        more: &mut dyn FnMut(&Examined<'_>) -> Result<(), String>,
+    ) -> Result<(), Failure> {
+        let fail = |what| Failure { seed, operations: Vec::new(), crash: None, what };
+        let mut session = self.mount().map_err(fail)?;
+        for (number, operation) in operations.iter().enumerate() {
+            let result = session.perform(&operation.numbered(number as u64));
+            let what = match (result, session.worker.fs.abort_reason()) {
+                (Ok(()), None) => continue,
+                (Err(what), _) => what,
+                (_, Some(reason)) => format!("the engine gave up: {reason}"),
+            };
+            return Err(Failure { operations: session.log, ..fail(what) });
+        }
+        let judge = Judge { chronicle: session.chronicle, ..self.judge.clone() };
+        for (point, device) in Crashes::new(&session.recording, seed, budget) {
+            let result = examine(&judge, &device, point.event)
+                .and_then(|found| more(&Examined { judge: &judge, device: &device, event: point.event, found }));
+            let fail = |what| Failure { operations: session.log.clone(), crash: Some(point), ..fail(what) };
+            result.map_err(fail)?;
+        }
+        Ok(())
+    }
+}
+
+fn open(
+    recording: &Arc<RecordingDevice>,
+    judge: &Judge,
+    model: Option<Model>,
+    wrap: Wrap<'static>,
+) -> Result<Session, String> {
+    Session::open(recording.clone(), wrap(recording.clone()), judge.options.clone(), model, Tolerance::default())
+}

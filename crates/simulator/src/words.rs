@@ -1,0 +1,90 @@
+//! Operations in few words, for sequences that are written down.
+
+use ubtrfs::{RenameFlags, WriteAt, XattrMode};
+
+use crate::operation::Name;
+use crate::{Operation, Path, What};
+
+/// A path from its text.
+pub fn path(text: &str) -> Path {
+    Path(text.as_bytes().to_vec())
+}
+
+/// What a path leads to.
+pub fn at(text: &str) -> What {
+    What::At(path(text))
+}
+
+/// Makes a regular file.
+pub fn file(text: &str) -> Operation {
+    make(text, 0o100_644, "")
+}
+
+/// Makes a directory.
+pub fn directory(text: &str) -> Operation {
+    make(text, 0o040_755, "")
+}
+
+/// Makes something of a type and mode; a symlink leads to `target`.
+pub fn make(text: &str, mode: u32, target: &str) -> Operation {
+    let (owner, target) = ((0, 0), target.as_bytes().to_vec());
+    Operation::Create { path: path(text), mode, owner, rdev: 0, target, xattr: false, open: false }
+}
+
+/// Writes into a file; the offset determines what.
+pub fn write(text: &str, offset: u64, len: usize) -> Operation {
+    let fill = offset * 31 + len as u64;
+    Operation::Write { what: at(text), at: WriteAt::Offset(offset), len, fill, kill_privileges: false }
+}
+
+/// Appends to a file.
+pub fn append(text: &str, len: usize) -> Operation {
+    Operation::Write { what: at(text), at: WriteAt::End, len, fill: len as u64, kill_privileges: false }
+}
+
+/// Sets an xattr.
+pub fn set_xattr(text: &str, name: &str, fill: u64) -> Operation {
+    let name = Name(name.as_bytes().to_vec());
+    Operation::SetXattr { what: at(text), name, len: 20, fill, mode: XattrMode::Set }
+}
+
+/// Removes an xattr.
+pub fn remove_xattr(text: &str, name: &str) -> Operation {
+    Operation::RemoveXattr { what: at(text), name: Name(name.as_bytes().to_vec()) }
+}
+
+/// Renames.
+pub fn rename(from: &str, to: &str) -> Operation {
+    Operation::Rename { from: path(from), to: path(to), flags: RenameFlags::default() }
+}
+
+/// Exchanges two names.
+pub fn exchange(one: &str, other: &str) -> Operation {
+    let flags = RenameFlags { exchange: true, ..RenameFlags::default() };
+    Operation::Rename { from: path(one), to: path(other), flags }
+}
+
+/// Gives a second name.
+pub fn link(from: &str, to: &str) -> Operation {
+    Operation::Link { what: at(from), path: path(to) }
+}
+
+/// Takes a name away.
+pub fn unlink(text: &str) -> Operation {
+    Operation::Unlink { path: path(text) }
+}
+
+/// Removes a directory.
+pub fn rmdir(text: &str) -> Operation {
+    Operation::Rmdir { path: path(text) }
+}
+
+/// Makes durable.
+pub fn fsync(text: &str) -> Operation {
+    Operation::Fsync { what: at(text), data_only: false }
+}
+
+/// Makes durable, but for the times.
+pub fn fdatasync(text: &str) -> Operation {
+    Operation::Fsync { what: at(text), data_only: true }
+}
