@@ -120,9 +120,9 @@ impl FuseMount {
         mount_table().iter().any(|line| line.dir == self.dir.path())
     }
 
-    /// Kills the server, and returns when it is gone. The mount remains, dead, until it is unmounted.
+    /// Kills the server, and returns what it said of itself when it is gone. The mount remains, dead, until it is unmounted.
     #[track_caller]
-    pub fn kill_server(&self) {
+    pub fn kill_server(&self) -> serde_json::Value {
         let told = run(Command::new(&self.binary).args(["stats", "--json"]).arg(self.dir.path())).ok().stdout;
         let report: serde_json::Value = serde_json::from_str(&told).expect("a report as JSON");
         let number =
@@ -133,6 +133,7 @@ impl FuseMount {
         let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
         let gone = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience)).expect("wait for the server");
         assert_eq!(gone, 1, "the server does not die");
+        report
     }
 
     #[track_caller]

@@ -4,7 +4,9 @@
 //! Where a kill strikes is not in the seed, so a failure can't be had again by it: `UBTRFS_KEEP=DIR` keeps the image
 //! there as it was right after the kill that led to the failure, and all that the writers did.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -16,7 +18,7 @@ use ubtrfs_testkit::promises::{Promises, Writer};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::run::{command, run};
-use ubtrfs_testkit::scratch::scratch_dir;
+use ubtrfs_testkit::scratch::{mount_points, scratch_dir};
 use ubtrfs_testkit::seeds::seeds;
 use ubtrfs_testkit::subject::{Mount, Subject};
 
@@ -45,6 +47,35 @@ fn what_was_fsynced_survives_kills() {
         for round in 0..kills {
             volume.round(round);
         }
+    }
+}
+
+/// A test of the test: when the log is thrown away, what was fsynced is missed.
+#[test]
+fn a_lost_log_is_noticed() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
+    let dir = scratch_dir();
+    let image = dir.path().join("image");
+    mkfs_btrfs(&image, SIZE, &[]);
+    let mount = Subject::ubtrfs().mount(&[&image], "commit=300");
+    let Mount::Ubtrfs(server) = &mount else { unreachable!("a mount of ubtrfs") };
+    Writer::prepare(mount.path());
+    let synced = File::open(mount.path()).and_then(|place| Ok(rustix::fs::syncfs(place)?));
+    synced.expect("sync");
+    let mut promises = Promises::default();
+    let writer = Writer::new(mount.path(), 0, &mut promises, 1).only_logs(true);
+    writer.run(&AtomicBool::new(false), 300).unwrap_or_else(|fault| panic!("{fault}"));
+    server.kill_server();
+    mount.unmount();
+    let lost = dir.path().join("lost");
+    run(command("cp", &["--sparse=always"]).arg(&image).arg(&lost)).ok();
+    let binary = ubtrfs_binary().expect("the ubtrfs binary");
+    run(Command::new(binary).args(["rescue", "zero-log", "--yes"]).arg(&lost)).ok();
+    for (image, is_whole) in [(image, true), (lost, false)] {
+        let mount = Subject::ubtrfs().mount(&[&image], "");
+        let faults = promises.faults(mount.path(), &Writer::prefix(0));
+        assert_eq!(faults.is_empty(), is_whole, "{}", faults.join("\n"));
+        mount.unmount();
     }
 }
 
@@ -101,6 +132,9 @@ impl Volume {
             assert_eq!(mount.unmount(), [""; 0], "{what}: the kernel complained");
             assert_btrfs_check_clean(&image);
         }
+        if self.rng.one_in(2) {
+            self.kill_while_mounting();
+        }
         let mount = Subject::ubtrfs().mount(&[&image], "");
         self.assert_kept(&format!("{what}, replayed by ubtrfs"), mount.path());
         self.adopt(mount.path());
@@ -123,18 +157,19 @@ impl Volume {
         let writers = 1 + rng.below(WRITERS) as usize;
         let databases = rng.index(self.databases.len() + 1);
         let commits = rng.one_in(2);
+        let only_logs = rng.one_in(2);
+        let mut done = vec![format!("{time:?}")];
         for number in 0..rng.below(3) {
-            bench::start(&noise, &place.join(format!("noise-{round}-{number}")), rng);
+            done.push(bench::start(&noise, &place.join(format!("noise-{round}-{number}")), rng).to_owned());
         }
         let mut wrong = Vec::new();
-        let mut done = Vec::new();
         std::thread::scope(|scope| {
             let (programs, dying) = (&programs, &dying);
             let mut threads = vec![scope.spawn(move || remove_noise(place, round, dying))];
             for (promises, number) in self.promises.iter_mut().zip(0..).take(writers) {
                 let seed = rng.next_u64();
                 threads.push(scope.spawn(move || {
-                    Writer::new(place, number, promises, seed).run(dying, u64::MAX)?;
+                    Writer::new(place, number, promises, seed).only_logs(only_logs).run(dying, u64::MAX)?;
                     Ok(format!("{} operations", promises.operations()))
                 }));
             }
@@ -154,7 +189,8 @@ impl Volume {
                 wrong.push("dbench or fio has failed".to_owned());
             }
             dying.store(true, Ordering::SeqCst);
-            server.kill_server();
+            let report = server.kill_server();
+            done.push(format!("{} writes of the log, {} commits", report["log_writes"], report["commits"]));
             programs.end();
             for thread in threads {
                 match thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
@@ -163,7 +199,21 @@ impl Volume {
                 }
             }
         });
-        if wrong.is_empty() { Ok(format!("{time:?}: {}", done.join(", "))) } else { Err(wrong.join("\n")) }
+        if wrong.is_empty() { Ok(done.join(", ")) } else { Err(wrong.join("\n")) }
+    }
+
+    /// Begins to mount, and so to replay the log, and kills the server soon.
+    fn kill_while_mounting(&mut self) {
+        let (place, programs) = (scratch_dir(), Programs::default());
+        let binary = ubtrfs_binary().expect("the ubtrfs binary");
+        let mut line = Command::new(&binary);
+        line.args(["mount", "--foreground"]).arg(self.image("image")).arg(place.path());
+        programs.start(line.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
+        std::thread::sleep(Duration::from_micros(self.rng.below(60_000)));
+        programs.end();
+        if mount_points().iter().any(|point| point == place.path()) {
+            run(Command::new(binary).arg("umount").arg(place.path())).ok();
+        }
     }
 
     /// Fails the test unless everything is there that was promised.
@@ -228,12 +278,12 @@ fn remove_noise(place: &Path, round: u64, dying: &AtomicBool) -> Result<String, 
             _ => {}
         }
     }
-    Ok("old noise removed".to_owned())
+    Ok("old ones removed".to_owned())
 }
 
 #[track_caller]
 fn assert_check_clean(what: &str, image: &Path) {
     let binary = ubtrfs_binary().expect("the ubtrfs binary");
-    let outcome = run(std::process::Command::new(binary).arg("check").arg(image));
+    let outcome = run(Command::new(binary).arg("check").arg(image));
     assert!(outcome.success(), "{what}: {}", outcome.report());
 }

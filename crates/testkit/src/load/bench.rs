@@ -8,11 +8,13 @@ use crate::rng::Rng;
 use crate::run::command;
 
 /// Starts dbench with two clients, or fio with an fsync after every write or every sixteenth, in a new directory `dir`.
+/// Returns its name.
 #[track_caller]
-pub fn start(programs: &Programs, dir: &Path, rng: &mut Rng) {
+pub fn start(programs: &Programs, dir: &Path, rng: &mut Rng) -> &'static str {
     std::fs::create_dir(dir).expect("make a directory");
-    let mut line = if rng.one_in(2) { dbench(rng) } else { fio(rng) };
+    let (name, mut line) = if rng.one_in(2) { ("dbench", dbench(rng)) } else { ("fio", fio(rng)) };
     programs.start(line.current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
+    name
 }
 
 fn dbench(rng: &mut Rng) -> Command {
