@@ -50,23 +50,34 @@ fn what_was_fsynced_survives_kills() {
     }
 }
 
+/// Lets `work` work on a new volume, which is committed after `prepare`, and kills the server. Returns the image.
+fn killed_after(dir: &Path, prepare: impl FnOnce(&Path), work: impl FnOnce(&Path)) -> PathBuf {
+    let image = dir.join("image");
+    mkfs_btrfs(&image, SIZE, &[]);
+    let mount = Subject::ubtrfs().mount(&[&image], "commit=300");
+    let Mount::Ubtrfs(server) = &mount else { unreachable!("a mount of ubtrfs") };
+    prepare(mount.path());
+    sync_all(mount.path());
+    work(mount.path());
+    server.kill_server();
+    mount.unmount();
+    image
+}
+
+fn sync_all(place: &Path) {
+    File::open(place).and_then(|place| Ok(rustix::fs::syncfs(place)?)).expect("sync");
+}
+
 /// A test of the test: when the log is thrown away, what was fsynced is missed.
 #[test]
 fn a_lost_log_is_noticed() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     let dir = scratch_dir();
-    let image = dir.path().join("image");
-    mkfs_btrfs(&image, SIZE, &[]);
-    let mount = Subject::ubtrfs().mount(&[&image], "commit=300");
-    let Mount::Ubtrfs(server) = &mount else { unreachable!("a mount of ubtrfs") };
-    Writer::prepare(mount.path());
-    let synced = File::open(mount.path()).and_then(|place| Ok(rustix::fs::syncfs(place)?));
-    synced.expect("sync");
     let mut promises = Promises::default();
-    let writer = Writer::new(mount.path(), 0, &mut promises, 1).only_logs(true);
-    writer.run(&AtomicBool::new(false), 300).unwrap_or_else(|fault| panic!("{fault}"));
-    server.kill_server();
-    mount.unmount();
+    let image = killed_after(dir.path(), Writer::prepare, |place| {
+        let writer = Writer::new(place, 0, &mut promises, 1).only_logs(true);
+        writer.run(&AtomicBool::new(false), 300).unwrap_or_else(|fault| panic!("{fault}"));
+    });
     let lost = dir.path().join("lost");
     run(command("cp", &["--sparse=always"]).arg(&image).arg(&lost)).ok();
     let binary = ubtrfs_binary().expect("the ubtrfs binary");
@@ -76,6 +87,34 @@ fn a_lost_log_is_noticed() {
         let faults = promises.faults(mount.path(), &Writer::prefix(0));
         assert_eq!(faults.is_empty(), is_whole, "{}", faults.join("\n"));
         mount.unmount();
+    }
+}
+
+/// A file of two names loses the one, then the other to another file, which is fsynced: no later than that the first is
+/// gone, too, or the file would have a set of names that it never had.
+#[test]
+fn a_replaced_file_has_no_name_that_it_lost_before() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
+    let dir = scratch_dir();
+    let prepare = |place: &Path| {
+        Writer::prepare(place);
+        std::fs::write(place.join("one/old"), "old").expect("write");
+        std::fs::hard_link(place.join("one/old"), place.join("two/old")).expect("link");
+    };
+    let image = killed_after(dir.path(), prepare, |place| {
+        std::fs::remove_file(place.join("two/old")).expect("unlink");
+        let new = File::create(place.join("one/new")).expect("create");
+        std::fs::rename(place.join("one/new"), place.join("one/old")).expect("rename");
+        new.sync_all().expect("fsync");
+    });
+    let copy = dir.path().join("copy");
+    run(command("cp", &["--sparse=always"]).arg(&image).arg(&copy)).ok();
+    for (subject, image) in [(Subject::Kernel, copy), (Subject::ubtrfs(), image)] {
+        let mount = subject.mount(&[&image], "");
+        let left = |name: &str| std::fs::read(mount.path().join(name)).ok();
+        assert_eq!((left("one/old"), left("two/old")), (Some(Vec::new()), None), "replayed by {}", subject.name());
+        mount.unmount();
+        assert_btrfs_check_clean(&image);
     }
 }
 

@@ -377,13 +377,14 @@ impl<'a> Gatherer<'a> {
     }
 
     /// Takes in an inode that a name belongs to or belonged to. One that is gone is of no concern, unless it is a
-    /// directory that others left before its end.
+    /// directory that others left before its end, or has more names in the commit below: it must not live on under those.
     fn pull(&mut self, subvolume: TreeId, target: Option<Target>) {
         let Some(inode) = target.and_then(|target| self.inode_of(subvolume, target)) else { return };
         let concerns = {
             let state = inode.read();
+            let has_more = || state.pending.refs.values().filter(|change| change.base.is_some()).nth(1).is_some();
             state.pending.generation == self.transaction.generation
-                && (state.item.nlink > 0 || (state.is_dir() && is_known(&state)))
+                && (state.item.nlink > 0 || (state.is_dir() && is_known(&state)) || has_more())
         };
         if concerns {
             self.work.push_back((inode, Want::Names));
