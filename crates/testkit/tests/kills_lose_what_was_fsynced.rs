@@ -8,7 +8,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use rustix::fs::FlockOperation;
 
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::load::{Database, JOURNALS, Journal, Programs, Repository, bench};
@@ -61,7 +63,20 @@ fn killed_after(dir: &Path, prepare: impl FnOnce(&Path), work: impl FnOnce(&Path
     work(mount.path());
     server.kill_server();
     mount.unmount();
+    settle(&image);
     image
+}
+
+/// Returns when nobody has the image locked any more: what a killed server had under way is done by the kernel without it,
+/// and holds its lock until then.
+#[track_caller]
+fn settle(image: &Path) {
+    let file = File::open(image).expect("open an image");
+    let start = Instant::now();
+    while let Err(error) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        assert!(start.elapsed() < Duration::from_secs(120), "{}: {error}", image.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn sync_all(place: &Path) {
@@ -159,6 +174,7 @@ impl Volume {
         let mount = Subject::ubtrfs().mount(&[&image], "");
         let report = self.work_until_killed(&mount, round);
         mount.unmount();
+        settle(&image);
         self.copy("image", "killed");
         eprintln!("{what}: {}", report.unwrap_or_else(|fault| panic!("{what}, before the kill: {fault}")));
 
@@ -253,6 +269,7 @@ impl Volume {
         if mount_points().iter().any(|point| point == place.path()) {
             run(Command::new(binary).arg("umount").arg(place.path())).ok();
         }
+        settle(&self.image("image"));
     }
 
     /// Fails the test unless everything is there that was promised.
