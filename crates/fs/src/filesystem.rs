@@ -12,6 +12,7 @@ use ubtrfs_volume::Volume;
 
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Refusal, Result};
+use crate::inactivate::Inactivator;
 use crate::inode::{Inode, InodeId, InodeTable, load_inode};
 use crate::log::Log;
 use crate::options::Options;
@@ -76,7 +77,9 @@ pub struct Filesystem {
     pub(crate) commit_place: Mutex<()>,
     pub(crate) committer: Mutex<CommitterState>,
     pub(crate) committer_wakes: Condvar,
-    pub(crate) committer_thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    pub(crate) inactivator: Inactivator,
+    /// What works in the background: the committer and the inactivator.
+    pub(crate) threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
     /// Held by a rename that moves a directory to another one: no cycle may come about.
     pub(crate) rename_lock: Mutex<()>,
     read_only: AtomicBool,
@@ -122,7 +125,8 @@ impl Filesystem {
             commit_place: Mutex::default(),
             committer: Mutex::default(),
             committer_wakes: Condvar::new(),
-            committer_thread: Mutex::default(),
+            inactivator: Inactivator::default(),
+            threads: Mutex::default(),
             rename_lock: Mutex::default(),
             read_only: AtomicBool::new(read_only),
             aborted: Mutex::default(),
@@ -238,8 +242,8 @@ impl Filesystem {
         operation().inspect_err(|_| self.space.lock().unreserve_metadata(demand))
     }
 
-    /// Reserves what an operation may need. Called before any inode is locked: a shortage is cured by a new chunk, or by
-    /// commits, which free what is pinned.
+    /// Reserves what an operation may need. Called before any inode is locked: a shortage is cured by a new chunk, by freeing
+    /// what waits for that, or by commits, which free what is pinned.
     pub(crate) fn reserve(&self, demand: Demand) -> Result<()> {
         const COMMITS: usize = 2;
         let mut commits = 0;
@@ -263,19 +267,34 @@ impl Filesystem {
                 }
             };
             tracing::debug!(?shortage, commits, "space is short");
-            if commits == COMMITS {
-                return Err(Errno::NOSPC.into());
+            if !self.free_some()?.freed {
+                if commits == COMMITS {
+                    return Err(Errno::NOSPC.into());
+                }
+                commits += 1;
             }
-            commits += 1;
-            self.commit()?;
+            self.commit_once()?;
             self.space.unpin();
         }
     }
 
+    /// Reserves if that takes no more than looking: starts no I/O, waits for nothing. The caller may hold locks.
+    pub(crate) fn try_reserve(&self, demand: Demand) -> bool {
+        if self.gate.current().changes() > self.most_changes() {
+            self.wake_committer();
+        }
+        self.space.lock().reserve(demand).is_ok()
+    }
+
+    /// Inodes that may change in one transaction before a commit should end it.
+    pub(crate) fn most_changes(&self) -> u64 {
+        // An inode with its batch takes some KiB.
+        (self.options.memory / 8192) as u64
+    }
+
     /// Holds operations back when the open transaction has grown too large for the memory budget.
     fn limit_changes(&self) -> Result<()> {
-        // An inode with its batch takes some KiB.
-        let budget = (self.options.memory / 8192) as u64;
+        let budget = self.most_changes();
         let changes = self.gate.current().changes();
         if changes > 2 * budget {
             return self.commit();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ubtrfs_format::items::{BlockGroupFlags, RootFlags};
+use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{
     CompatRo, Header, Incompat, ItemContext, ItemType, Key, Node, NodeExpectation, Superblock, SuperblockFlags, TreeId,
     check_chunk, check_header, check_leaf, objectid,
@@ -11,9 +11,8 @@ use ubtrfs_tree::{BoxError, Geometry, NodeCache, NodeSource};
 use ubtrfs_volume::Volume;
 
 use crate::committed::Committed;
-use crate::error::{Error, Refusal, Result};
+use crate::error::{Errno, Error, Refusal, Result};
 use crate::filesystem::Filesystem;
-use crate::inode::{Inode, InodeId};
 use crate::options::Options;
 use crate::space::{Space, SpaceSources, load_space};
 
@@ -107,65 +106,34 @@ impl Filesystem {
             fs.replay_log()?;
         }
         if !read_only {
-            fs.adopt_orphans()?;
+            fs.find_orphans();
         }
         if background {
-            let thread = fs.start_committer().map_err(|error| {
-                Error::Posix(crate::error::Errno::from_io_error(&error).unwrap_or(crate::error::Errno::AGAIN))
-            })?;
-            *fs.committer_thread.lock() = Some(thread);
+            let failed = |error| Error::Posix(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN));
+            let mut threads = fs.threads.lock();
+            threads.push(fs.start_committer().map_err(failed)?);
+            threads.push(fs.start_inactivator().map_err(failed)?);
         }
         Ok(fs)
     }
 
-    /// Ends: commits what is not durable and stops the background committer. Called once nobody uses the file system.
+    /// Ends: stops what works in the background, frees what can be freed soon, and commits what is not durable. Called once
+    /// nobody uses the file system.
     pub fn close(&self) -> Result<()> {
         {
             let mut state = self.committer.lock();
             state.stop = true;
             self.committer_wakes.notify_all();
         }
-        if let Some(thread) = self.committer_thread.lock().take() {
+        self.stop_inactivator();
+        for thread in std::mem::take(&mut *self.threads.lock()) {
             let _ = thread.join();
         }
         if self.is_read_only() && self.abort_reason().is_none() {
             return Ok(());
         }
-        self.commit()
-    }
-
-    /// Frees what a crash left without a name.
-    fn adopt_orphans(&self) -> Result<()> {
-        let committed = self.committed();
-        for subvolume in committed.subvolumes() {
-            if subvolume.item.flags & RootFlags::RDONLY != 0 || subvolume.item.refs == 0 {
-                continue;
-            }
-            let id = subvolume.id();
-            let orphans = Key::new(objectid::ORPHAN, ItemType::ORPHAN_ITEM, 0)
-                ..=Key::new(objectid::ORPHAN, ItemType::ORPHAN_ITEM, u64::MAX);
-            for item in committed.tree(id)?.range(orphans) {
-                let ino = ubtrfs_format::Ino(item?.key.offset);
-                self.adopt_orphan(InodeId::new(id, ino))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn adopt_orphan(&self, id: InodeId) -> Result<()> {
-        let inode: Arc<Inode> = match self.inode(id) {
-            Ok(inode) => inode,
-            // The item of an inode that is gone already.
-            Err(error) if error.errno() == crate::error::Errno::NOENT => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        self.counters.orphans_cleaned.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        if inode.read().item.nlink == 0 {
-            self.inactivate_if_unused(&inode);
-            return Ok(());
-        }
-        // An old kernel's way to note a truncation that was under way.
-        self.finish_truncation(&inode)
+        self.free_before_the_end()?;
+        self.commit_once()
     }
 }
 

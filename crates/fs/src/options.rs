@@ -18,6 +18,23 @@ pub enum LogFault {
     ReusePinned,
 }
 
+/// How much is freed at a time of what nobody refers to any more.
+#[derive(Clone, Copy, Debug)]
+pub struct FreeingLimits {
+    /// An inode whose content takes no more bytes than this is freed at once.
+    pub at_once: u64,
+    /// Extents that one transaction frees of larger ones.
+    pub per_transaction: u64,
+    /// Inodes that may wait to be freed before those who unlink have to wait as well.
+    pub queue: usize,
+}
+
+impl Default for FreeingLimits {
+    fn default() -> Self {
+        Self { at_once: 1 << 20, per_transaction: 20_000, queue: 4096 }
+    }
+}
+
 /// Options of a mount.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
@@ -45,6 +62,8 @@ pub struct Options {
     pub log_fault: Option<LogFault>,
     /// The most bytes of a file whose content is kept in its inode's leaf.
     pub max_inline: u64,
+    /// How much is freed at a time of what nobody refers to any more.
+    pub freeing: FreeingLimits,
 }
 
 impl Default for Options {
@@ -61,6 +80,7 @@ impl Default for Options {
             tree_log: true,
             log_fault: None,
             max_inline: 2048,
+            freeing: FreeingLimits::default(),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::filesystem::Filesystem;
+use crate::inactivate::InactivationStats;
 use crate::log::Reason;
 
 /// What a mount has done so far.
@@ -38,6 +39,8 @@ pub struct Stats {
     pub inodes: u64,
     /// Inodes that a crash had left without a name, freed.
     pub orphans_cleaned: u64,
+    /// What waits to be freed, and what has been.
+    pub inactivation: InactivationStats,
     /// Devices: reads, writes, bytes, barriers, repairs.
     pub volume: ubtrfs_volume::VolumeCounters,
     /// Node cache: hits, misses, bytes.
@@ -67,6 +70,7 @@ impl Filesystem {
             dirty_bytes: self.space.lock().reserved_data(),
             inodes: self.inodes.len() as u64,
             orphans_cleaned: load(&counters.orphans_cleaned),
+            inactivation: self.inactivator.stats(),
             volume: self.volume.counters(),
             cache: self.cache.counters(),
             aborted: self.abort_reason(),

@@ -56,6 +56,15 @@ pub struct Report {
     pub dirty_bytes: u64,
     pub inodes_in_memory: u64,
     pub orphans_cleaned: u64,
+    /// Large inodes that nobody refers to and that are yet to be freed, and their bytes.
+    pub inactivation_inodes: u64,
+    pub inactivation_bytes: u64,
+    /// Whether orphans of a mount before are yet to be looked at.
+    pub inactivation_orphans_left: bool,
+    pub inactivation_steps: u64,
+    pub inactivation_extents: u64,
+    /// How often whoever unlinked was held back.
+    pub inactivation_waits: u64,
     pub device_reads: u64,
     pub device_bytes_read: u64,
     pub device_writes: u64,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ubtrfs::Options;
+use ubtrfs::{InactivationStats, Options};
 use ubtrfs_check::FaultKind;
 use ubtrfs_volume::{Device, OverlayDevice, RecordingDevice};
 
@@ -21,8 +21,8 @@ pub struct Judge {
     pub options: Options,
     /// Inodes of an empty volume that are no program's.
     pub own_inodes: u64,
-    /// The history begins with a log, which may leave inodes without names that nobody has seen; the mount that
-    /// replays it frees them with its next commit.
+    /// There may be inodes without names that are no program's: the history begins with a log, which leaves some that
+    /// nobody has seen; or large inodes are freed in steps. Later commits of the next mount free them.
     pub unseen_orphans: bool,
 }
 
@@ -40,11 +40,17 @@ pub(crate) fn check(device: &OverlayDevice) -> Result<u64, String> {
     Err(format!("check found {} faults:\n  {}", report.fault_count, told.join("\n  ")))
 }
 
+/// Whether inodes are freed in steps that histories are large enough for.
+pub(crate) fn frees_in_steps(options: &Options) -> bool {
+    options.freeing.per_transaction < 1000
+}
+
 impl Judge {
     /// A judge without promises for a history on this empty volume.
     pub fn new(options: Options, fresh: &RecordingDevice) -> Result<Self, String> {
         let inodes = check(&fresh.current())?;
-        Ok(Self { chronicle: Chronicle::default(), options, own_inodes: inodes - 1, unseen_orphans: false })
+        let unseen_orphans = frees_in_steps(&options);
+        Ok(Self { chronicle: Chronicle::default(), options, own_inodes: inodes - 1, unseen_orphans })
     }
 
     /// The commit that a crash after `event` events may have left, and did.
@@ -122,6 +128,11 @@ pub(crate) fn shown_when_mounted(judge: &Judge, device: &OverlayDevice) -> Resul
     let device = Arc::new(device.fork());
     let fs = open(device.clone(), judge.options.clone())?;
     let shown = look(&fs)?;
+    let has_orphans = |stats: &InactivationStats| stats.orphans_left || stats.inodes > 0;
+    while has_orphans(&fs.stats().inactivation) {
+        fs.sync().map_err(|error| format!("freeing orphans failed: {error}"))?;
+        check(&device)?;
+    }
     fs.close().map_err(|error| format!("unmounting after a crash failed: {error}"))?;
     drop(fs);
     let (inodes, wanted) = (check(&device)?, shown.nodes.len() as u64 + judge.own_inodes);

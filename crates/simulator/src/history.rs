@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ubtrfs::{Options, WriteAt};
+use ubtrfs::{FreeingLimits, Options, WriteAt};
 use ubtrfs_volume::{Device, RecordingDevice};
 
 use crate::generate::FILLER;
@@ -65,6 +65,13 @@ impl History {
         // An operation of several steps that is refused for lack of space may have done the first.
         let privileges = !plan.tight;
         let fsyncs = !eager && random.one_in(2);
+        let freeing = if random.one_in(4) {
+            // Unlinked files go in small steps.
+            FreeingLimits { at_once: 4096 * random.below(3), per_transaction: 1 + random.below(4), queue: 4 }
+        } else {
+            FreeingLimits::default()
+        };
+        let options = Options { freeing, ..options };
         let habits = Habits { remount: true, privileges, large: plan.tight, huge, eager, fsyncs };
         Self { seed, plan, options, habits, faults: false }
     }

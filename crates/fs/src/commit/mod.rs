@@ -46,6 +46,15 @@ const EARLY_WRITE_OUT: u64 = 64 << 10;
 impl Filesystem {
     /// Makes everything durable that changed before the call. Returns at once if nothing did.
     pub(crate) fn commit(&self) -> Result<()> {
+        if !self.options.background_commits {
+            // Nobody else would ever do it.
+            self.free_some()?;
+        }
+        self.commit_once()
+    }
+
+    /// The same, whatever waits to be freed.
+    pub(crate) fn commit_once(&self) -> Result<()> {
         let wanted = self.gate.current();
         let _place = self.commit_place.lock();
         if self.committed().generation >= wanted.generation {
@@ -95,6 +104,8 @@ impl Filesystem {
             (transaction, log_nodes)
         };
         let result = self.commit_frozen(&transaction, log_nodes);
+        // That commit was itself a reader of the one before.
+        self.space.unpin();
         if let Err(error) = &result {
             // Before those who wait for the commit look.
             self.abort(error);
@@ -288,9 +299,9 @@ impl Commit {
         let previous = fs.publish(next);
         for (inode, nbytes) in inodes.iter().zip(self.nbytes) {
             let mut state = inode.write();
-            state.frozen = None;
+            let gone = state.frozen.take().is_some_and(|frozen| frozen.batch.gone);
             state.reap_ordered();
-            if state.dead && state.pending.generation <= self.generation {
+            if gone {
                 drop(state);
                 fs.inodes.remove(inode.id);
                 continue;
@@ -308,8 +319,6 @@ impl Commit {
         fs.reader.forget();
         fs.space.lock().drop_frozen_reservations();
         fs.space.pin(Arc::downgrade(&previous), self.freed);
-        drop(previous);
-        fs.space.unpin();
         Ok(closed)
     }
 }

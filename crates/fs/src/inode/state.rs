@@ -78,7 +78,7 @@ pub(crate) struct InodeState {
     pub(crate) ordered: Vec<Arc<OrderedExtent>>,
     /// A write of data failed; the next fsync tells.
     pub(crate) write_error: bool,
-    /// Nothing refers to the inode and its content is gone.
+    /// Nothing refers to the inode, nor ever will: it is being freed, all at once or in steps.
     pub(crate) dead: bool,
     /// Where the last extent of the file ended.
     pub(crate) allocation_hint: Logical,
@@ -118,6 +118,11 @@ impl InodeState {
     /// Whether nothing of the inode would be lost if it left memory.
     pub(crate) fn is_clean(&self) -> bool {
         self.pending.is_clean() && self.frozen.is_none() && self.dirty.is_empty() && self.ordered.is_empty()
+    }
+
+    /// Whether neither the trees nor the commit in flight have the inode.
+    pub(crate) fn is_unheard_of(&self) -> bool {
+        !self.committed && self.frozen.is_none()
     }
 
     /// Makes the pending batch one of `transaction`: what belongs to an older transaction is frozen first, and the inode is

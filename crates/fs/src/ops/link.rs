@@ -128,6 +128,7 @@ impl Filesystem {
 
     fn remove(&self, dir: InodeId, name: &[u8], directory: bool) -> Result<()> {
         self.check_writable(dir.subvolume)?;
+        self.let_inactivation_catch_up()?;
         let demand = Demand { frees: true, ..name_demand(b"") };
         self.with_reserved(demand, || self.remove_reserved(dir, name, directory))
     }

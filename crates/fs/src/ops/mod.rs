@@ -2,7 +2,6 @@
 
 mod attr;
 mod create;
-mod inactivate;
 mod link;
 mod lock;
 mod punch;

@@ -1,7 +1,5 @@
 //! Changing a file's size.
 
-use std::sync::Arc;
-
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{Generation, Incompat};
 
@@ -10,7 +8,7 @@ use super::read::FileMap;
 use crate::error::{Errno, Result};
 use crate::file::piece::{Mapped, Piece};
 use crate::filesystem::Filesystem;
-use crate::inode::{Inode, InodeId, InodeState, OrphanEdit};
+use crate::inode::{InodeId, InodeState};
 use crate::space::Demand;
 
 /// The largest size that programs can ask for.
@@ -21,6 +19,8 @@ pub(crate) const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 pub(crate) struct GrowthPlan {
     /// The last sector's content, if what lies behind the old end is not zero or the content has to leave its inode.
     last_sector: Option<Vec<u8>>,
+    /// What lies beyond the old end must go before.
+    half_truncated: bool,
     /// Ranges that need an item though they hold nothing.
     holes: Vec<(u64, u64)>,
 }
@@ -113,21 +113,6 @@ impl Filesystem {
         transaction.generation
     }
 
-    /// Drops what lies beyond the end of a file whose truncation a crash interrupted, and its orphan item.
-    pub(crate) fn finish_truncation(&self, inode: &Arc<Inode>) -> Result<()> {
-        self.reserve_to_free(inode, Demand { edits: 4, item_bytes: 500, frees: true, ..Demand::default() })?;
-        let mut state = inode.write();
-        let sector = u64::from(self.volume.sector_size());
-        let transaction = self.gate.enter();
-        state.join(inode, &transaction);
-        if state.file_type() == FileType::Regular {
-            let end = state.item.size.next_multiple_of(sector);
-            state.pending.layout.truncate(end);
-        }
-        state.pending.orphan = OrphanEdit::Remove;
-        Ok(())
-    }
-
     /// Whether the sector at `at` holds anything.
     pub(crate) fn has_data(&self, id: InodeId, state: &InodeState, at: u64) -> Result<bool> {
         if state.dirty.covers(at..at + 1) || state.frozen.as_ref().is_some_and(|frozen| frozen.dirty.covers(at..at + 1))
@@ -159,7 +144,7 @@ impl Filesystem {
 
     /// What has to happen before a file may grow to `size`. Its lock is held.
     pub(crate) fn plan_growth(&self, id: InodeId, state: &InodeState, size: u64) -> Result<GrowthPlan> {
-        let mut plan = GrowthPlan::default();
+        let mut plan = GrowthPlan { half_truncated: self.is_half_truncated(id, state)?, ..GrowthPlan::default() };
         let sector = u64::from(self.volume.sector_size());
         let old_size = state.item.size;
         let last = old_size - old_size % sector;
@@ -198,6 +183,9 @@ impl Filesystem {
     /// Carries a plan out, in a transaction that the inode has joined.
     pub(crate) fn grow(&self, state: &mut InodeState, plan: GrowthPlan, surplus: &mut u64) {
         let sector = u64::from(self.volume.sector_size());
+        if plan.half_truncated {
+            self.drop_beyond_end(state);
+        }
         if let Some(content) = plan.last_sector {
             let last = state.item.size - state.item.size % sector;
             fill_sector(state, last, &content, surplus, sector);

@@ -1,0 +1,114 @@
+//! Inodes that a crash, or an unmount that had no time for them, left without a name.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ubtrfs_format::items::{FileType, RootFlags};
+use ubtrfs_format::{Ino, ItemType, Key, TreeId, objectid};
+
+use crate::error::{Errno, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeId, InodeState, OrphanEdit};
+use crate::space::Demand;
+
+/// Orphans that are brought into memory at a time.
+const BATCH: usize = 1000;
+
+/// Where to look for orphans next.
+#[derive(Clone, Debug)]
+pub(super) struct Orphans {
+    /// Subvolumes that have not been looked through to the end, the current one last.
+    subvolumes: Vec<TreeId>,
+    /// The lowest number that has not been looked at in the current one.
+    next: u64,
+}
+
+fn orphan_key(ino: u64) -> Key {
+    Key::new(objectid::ORPHAN, ItemType::ORPHAN_ITEM, ino)
+}
+
+impl Filesystem {
+    /// Has the inactivator look for orphans.
+    pub(crate) fn find_orphans(&self) {
+        let committed = self.committed();
+        let writable = |flags: u64, refs: u32| flags & RootFlags::RDONLY == 0 && refs > 0;
+        let subvolumes = committed.subvolumes().filter(|subvolume| writable(subvolume.item.flags, subvolume.item.refs));
+        let subvolumes = subvolumes.map(|subvolume| subvolume.id()).collect();
+        self.inactivator.set_orphans(Some(Orphans { subvolumes, next: 0 }));
+    }
+
+    /// Adopts some orphans; returns how many there were. What is large among them is in the queue then.
+    pub(super) fn adopt_some(&self, most: u64) -> Result<u64> {
+        let Some(mut orphans) = self.inactivator.queue.lock().orphans.clone() else { return Ok(0) };
+        let mut found = Vec::new();
+        if let Some(subvolume) = orphans.subvolumes.last().copied() {
+            let most = BATCH.min(most as usize).max(1);
+            let tree = self.committed().tree(subvolume)?;
+            for item in tree.range(orphan_key(orphans.next)..=orphan_key(u64::MAX)).take(most) {
+                found.push(InodeId::new(subvolume, Ino(item?.key.offset)));
+            }
+            match found.last().filter(|_| found.len() == most).and_then(|last| last.ino.0.checked_add(1)) {
+                Some(next) => orphans.next = next,
+                None => {
+                    orphans.subvolumes.pop();
+                    orphans.next = 0;
+                }
+            }
+        }
+        for id in &found {
+            self.adopt_orphan(*id)?;
+        }
+        let left = (!orphans.subvolumes.is_empty()).then_some(orphans);
+        self.inactivator.set_orphans(left);
+        Ok(found.len() as u64)
+    }
+
+    /// Frees an orphan. One that programs of this mount have open has an item as well, and is not meant.
+    fn adopt_orphan(&self, id: InodeId) -> Result<()> {
+        let inode: Arc<Inode> = match self.inode(id) {
+            Ok(inode) => inode,
+            // The item of an inode that is gone already.
+            Err(error) if error.errno() == Errno::NOENT => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let linked = inode.read().item.nlink > 0;
+        if if linked { self.finish_truncation(&inode) } else { self.inactivate_if_unused(&inode) } {
+            self.counters.orphans_cleaned.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// An orphan with names is an old kernel's way to note a truncation that was under way: drops what lies beyond the end
+    /// of the file, and the orphan item.
+    fn finish_truncation(&self, inode: &Arc<Inode>) -> bool {
+        let _ = self.try_reserve(Demand { edits: 4, item_bytes: 500, frees: true, ..Demand::default() });
+        let mut state = inode.write();
+        let frozen = state.frozen.as_ref().map(|frozen| frozen.batch.orphan);
+        if state.item.nlink == 0 || [Some(state.pending.orphan), frozen].contains(&Some(OrphanEdit::Remove)) {
+            return false;
+        }
+        let transaction = self.gate.enter();
+        state.join(inode, &transaction);
+        self.drop_beyond_end(&mut state);
+        true
+    }
+
+    /// Drops what lies beyond the end of a file that has joined the transaction, and its orphan item.
+    pub(crate) fn drop_beyond_end(&self, state: &mut InodeState) {
+        if state.file_type() == FileType::Regular {
+            let end = state.item.size.next_multiple_of(u64::from(self.volume.sector_size()));
+            state.pending.layout.truncate(end);
+        }
+        state.pending.orphan = OrphanEdit::Remove;
+    }
+
+    /// Whether a file is an orphan with names that nobody has looked at: before it grows, what lies beyond its end has to
+    /// go.
+    pub(crate) fn is_half_truncated(&self, id: InodeId, state: &InodeState) -> Result<bool> {
+        if !self.inactivator.is_adopting() || !state.committed || state.item.nlink == 0 {
+            return Ok(false);
+        }
+        let is_orphan = self.committed().tree(id.subvolume)?.get(&orphan_key(id.ino.0))?.is_some();
+        Ok(is_orphan && state.pending.orphan != OrphanEdit::Remove)
+    }
+}
