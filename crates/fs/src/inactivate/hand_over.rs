@@ -73,8 +73,8 @@ impl Filesystem {
         drop(state.dirty.take());
         self.unreserve_data(std::mem::take(&mut state.reserved));
         // What was lost by name stays known: the log may have to tell.
-        let InodeBatch { refs, entries, logged, .. } = std::mem::take(&mut state.pending);
-        state.pending = InodeBatch {
+        let InodeBatch { refs, entries, logged, .. } = std::mem::take(&mut state.pending).into_inner();
+        let batch = InodeBatch {
             generation: transaction.generation,
             gone: true,
             orphan: OrphanEdit::Remove,
@@ -83,6 +83,7 @@ impl Filesystem {
             logged,
             ..InodeBatch::default()
         };
+        state.pending = batch.into();
     }
 
     /// Drops what is only in memory of a dead inode's content. Where it was there is nothing: the inode may have to be

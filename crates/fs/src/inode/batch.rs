@@ -1,12 +1,13 @@
 //! What changed of one inode in one transaction: the typed edits that its commit merges into the trees.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{DirIndex, Generation, Ino, Key, name_hash};
 
 use super::Logged;
+use super::seldom::Empty;
 use crate::file::layout::Layout;
 
 /// Bytes of an entry beside its name.
@@ -72,6 +73,13 @@ pub(crate) struct InodeBatch {
     pub(crate) gone: bool,
     /// What the transaction's log has of the inode, if anything.
     pub(crate) logged: Option<Box<Logged>>,
+}
+
+impl Empty for InodeBatch {
+    fn empty() -> &'static LazyLock<Self> {
+        static EMPTY: LazyLock<InodeBatch> = LazyLock::new(InodeBatch::default);
+        &EMPTY
+    }
 }
 
 impl InodeBatch {

@@ -3,6 +3,7 @@
 mod batch;
 mod load;
 mod logged;
+mod seldom;
 mod state;
 mod table;
 
@@ -12,6 +13,7 @@ use ubtrfs_format::{Ino, TreeId};
 pub(crate) use batch::{EntryChange, InodeBatch, Name, OrphanEdit, RefChange, Target};
 pub(crate) use load::load_inode;
 pub(crate) use logged::{Logged, LoggedAs};
+pub(crate) use seldom::Seldom;
 pub(crate) use state::{Frozen, InodeState, OrderedExtent};
 pub(crate) use table::InodeTable;
 

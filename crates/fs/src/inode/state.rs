@@ -6,7 +6,7 @@ use ubtrfs_format::items::{FileType, InodeFlags, InodeItem};
 use ubtrfs_format::{DirIndex, Generation, Logical};
 use ubtrfs_volume::SharedBuffer;
 
-use super::{Inode, InodeBatch};
+use super::{Inode, InodeBatch, Seldom};
 use crate::file::dirty::DirtyData;
 use crate::transaction::Transaction;
 
@@ -48,7 +48,7 @@ impl OrderedExtent {
 /// What the commit in flight takes from an inode.
 pub(crate) struct Frozen {
     pub(crate) item: InodeItem,
-    pub(crate) batch: InodeBatch,
+    pub(crate) batch: Seldom<InodeBatch>,
     /// Data that the commit must write out.
     pub(crate) dirty: DirtyData,
     /// Data space reserved for it, in bytes.
@@ -71,7 +71,7 @@ pub(crate) struct InodeState {
     /// Data space reserved for `dirty`, in bytes.
     pub(crate) reserved: u64,
     /// What changed in the open transaction.
-    pub(crate) pending: InodeBatch,
+    pub(crate) pending: Seldom<InodeBatch>,
     /// What changed in the transaction that is being committed.
     pub(crate) frozen: Option<Box<Frozen>>,
     /// Data on its way to the device.
@@ -93,7 +93,7 @@ impl InodeState {
             next_index: None,
             dirty: DirtyData::new(sector_size),
             reserved: 0,
-            pending: InodeBatch::default(),
+            pending: Seldom::default(),
             frozen: None,
             ordered: Vec::new(),
             write_error: false,
@@ -154,5 +154,15 @@ impl InodeState {
     /// Forgets ordered extents whose data the device has.
     pub(crate) fn reap_ordered(&mut self) {
         self.ordered.retain(|extent| extent.ticket.lock().is_some());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_inode_takes_little_memory() {
+        assert!(size_of::<Inode>() <= 360, "{} bytes", size_of::<Inode>());
     }
 }

@@ -1,0 +1,46 @@
+//! Values that most inodes have no use for most of the time.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::LazyLock;
+
+/// What a [`Seldom`] reads as while nothing was put into it.
+pub(crate) trait Empty: Default + Sync + 'static {
+    /// The one that all share.
+    fn empty() -> &'static LazyLock<Self>;
+}
+
+/// A value that takes no memory of its own as long as it was never changed.
+pub(crate) struct Seldom<T>(Option<Box<T>>);
+
+impl<T: Empty> Seldom<T> {
+    /// The value itself.
+    pub(crate) fn into_inner(self) -> T {
+        self.0.map_or_else(T::default, |value| *value)
+    }
+}
+
+impl<T> Default for Seldom<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T> From<T> for Seldom<T> {
+    fn from(value: T) -> Self {
+        Self(Some(Box::new(value)))
+    }
+}
+
+impl<T: Empty> Deref for Seldom<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_deref().unwrap_or_else(|| T::empty())
+    }
+}
+
+impl<T: Empty> DerefMut for Seldom<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.get_or_insert_default()
+    }
+}
