@@ -126,7 +126,9 @@ fn closing_commits_nothing_whatever_there_is_to_free() {
     let (commits, dirty) = (fs.stats().commits, fs.stats().dirty_bytes);
     assert!(dirty > 0);
     fs.forget(large, 1);
-    small.iter().for_each(|file| fs.forget(*file, 1));
+    for file in &small {
+        fs.forget(*file, 1);
+    }
     let stats = fs.stats();
     assert_eq!((stats.commits, stats.dirty_bytes), (commits, 0));
     assert_eq!(stats.inactivation.inodes, 2, "large ones wait");

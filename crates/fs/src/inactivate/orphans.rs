@@ -33,7 +33,7 @@ impl Filesystem {
         let committed = self.committed();
         let writable = |flags: u64, refs: u32| flags & RootFlags::RDONLY == 0 && refs > 0;
         let subvolumes = committed.subvolumes().filter(|subvolume| writable(subvolume.item.flags, subvolume.item.refs));
-        let subvolumes = subvolumes.map(|subvolume| subvolume.id()).collect();
+        let subvolumes = subvolumes.map(crate::committed::TreeRoot::id).collect();
         self.inactivator.set_orphans(Some(Orphans { subvolumes, next: 0 }));
     }
 
@@ -47,12 +47,12 @@ impl Filesystem {
             for item in tree.range(orphan_key(orphans.next)..=orphan_key(u64::MAX)).take(most) {
                 found.push(InodeId::new(subvolume, Ino(item?.key.offset)));
             }
-            match found.last().filter(|_| found.len() == most).and_then(|last| last.ino.0.checked_add(1)) {
-                Some(next) => orphans.next = next,
-                None => {
-                    orphans.subvolumes.pop();
-                    orphans.next = 0;
-                }
+            if let Some(next) = found.last().filter(|_| found.len() == most).and_then(|last| last.ino.0.checked_add(1))
+            {
+                orphans.next = next;
+            } else {
+                orphans.subvolumes.pop();
+                orphans.next = 0;
             }
         }
         for id in &found {

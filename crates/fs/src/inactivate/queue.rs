@@ -89,12 +89,11 @@ impl Inactivator {
         let Some(first) = queue.inodes.front_mut() else { return };
         let mut freed = freed.min(first.bytes);
         first.bytes -= freed;
-        match reached {
-            Some(reached) => first.reached = reached,
-            None => {
-                freed += first.bytes;
-                queue.inodes.pop_front();
-            }
+        if let Some(reached) = reached {
+            first.reached = reached;
+        } else {
+            freed += first.bytes;
+            queue.inodes.pop_front();
         }
         queue.bytes = queue.bytes.saturating_sub(freed);
         self.progress.notify_all();
