@@ -7,6 +7,7 @@
 //!   operations in DIR took while it is freed, and while nothing is.
 //! * `unlinked_files compare [COUNT] [ROUNDS]` does the first on new volumes of ubtrfs, the kernel's btrfs and XFS in turn.
 
+#![allow(clippy::cast_precision_loss, reason = "figures to look at")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement ends where something fails")]
 
 mod close;
