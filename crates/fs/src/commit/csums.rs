@@ -78,6 +78,20 @@ impl<'a> CsumEdits<'a> {
         Ok(())
     }
 
+    /// Deletes the checksums of extents, told in order. Neighbours go at once: one by one, each would have to look over what
+    /// is left of all those before it.
+    pub(super) fn delete_all(&mut self, extents: &[(Logical, u64)]) -> Result<()> {
+        const MOST: u64 = 1 << 30;
+        let mut extents = extents.iter().copied().peekable();
+        while let Some((start, mut len)) = extents.next() {
+            while let Some((_, next)) = extents.next_if(|(at, next)| *at == start.plus(len) && len + next <= MOST) {
+                len += next;
+            }
+            self.delete(start, len)?;
+        }
+        Ok(())
+    }
+
     /// Puts the checksums of the sectors from `start` on; those that were there go.
     pub(super) fn put(&mut self, start: Logical, sums: &[u8]) -> Result<()> {
         let len = self.covered(sums.len());

@@ -440,13 +440,14 @@ fn resolve_data(
             freed.push((*start, extent.length));
         }
     }
+    let unused = freed.len();
     for (start, delta) in refs.drain() {
         if data_refs::change_extent(extent_tree, start, &delta, node_size, extent_edits)? {
             record(fs, start, delta.length, false)?;
-            csums.delete(start, delta.length)?;
             freed.push((start, delta.length));
         }
     }
+    csums.delete_all(&freed[unused..])?;
     Ok((csums.into_edits(), freed))
 }
 
