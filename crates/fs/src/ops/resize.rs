@@ -14,6 +14,15 @@ use crate::space::Demand;
 /// The largest size that programs can ask for.
 pub(crate) const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 
+/// What size a file shall have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NewSize {
+    /// This one.
+    Exactly(u64),
+    /// This one, unless it is smaller already.
+    AtMost(u64),
+}
+
 /// What has to change in a file before it may grow: found before the transaction is entered.
 #[derive(Default)]
 pub(crate) struct GrowthPlan {
@@ -38,17 +47,19 @@ impl Filesystem {
         let demand = Demand { data: sector, edits: 4, item_bytes: 500 + inline_bytes, frees: true };
         let cuts = size < inode.read().item.size;
         if cuts {
+            self.cut_in_steps(&inode, size)?;
             self.reserve_to_free(&inode, demand)?;
         } else {
             self.reserve(demand)?;
         }
         let mut surplus = sector;
-        let result = self.resize_reserved(id, size, &mut surplus);
+        let result = self.resize_reserved(id, NewSize::Exactly(size), &mut surplus);
         self.unreserve_data(surplus);
         result
     }
 
-    fn resize_reserved(&self, id: InodeId, size: u64, surplus: &mut u64) -> Result<()> {
+    /// Changes a size, with the space reserved that it takes; what is left of it is in `surplus` then.
+    pub(crate) fn resize_reserved(&self, id: InodeId, wanted: NewSize, surplus: &mut u64) -> Result<()> {
         let inode = self.inode(id)?;
         let mut state = inode.write();
         match state.file_type() {
@@ -60,6 +71,11 @@ impl Filesystem {
             return Err(Errno::NOENT.into());
         }
         let old_size = state.item.size;
+        let size = match wanted {
+            NewSize::Exactly(size) => size,
+            NewSize::AtMost(size) if size < old_size => size,
+            NewSize::AtMost(_) => return Ok(()),
+        };
         let sector = u64::from(self.volume.sector_size());
         let cut = size < old_size;
         // The sector that the new end lies in keeps its start and is zero from there on.
