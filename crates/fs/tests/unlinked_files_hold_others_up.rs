@@ -322,7 +322,7 @@ fn a_file_can_be_cut_on_a_full_volume() {
     scatter(&fs, file, 2000);
     fs.sync().unwrap();
     let other = fs.create(fs.root(), b"other", &regular()).unwrap();
-    while fs.write(other, WriteAt::End, &[1; 64 * SECTOR as usize], false).is_ok() {}
+    while fs.write(other, WriteAt::End, &vec![1; 64 * SECTOR as usize], false).is_ok() {}
     for number in 0..100_000 {
         if fs.create(fs.root(), format!("{number:0200}").as_bytes(), &regular()).is_err() {
             break;
@@ -331,7 +331,7 @@ fn a_file_can_be_cut_on_a_full_volume() {
     resize(&fs, file, SECTOR);
     assert_scattered(&fs, file, SECTOR);
     fs.sync().unwrap();
-    fs.write(other, WriteAt::End, &[1; 1000 * SECTOR as usize], false).unwrap();
+    fs.write(other, WriteAt::End, &vec![1; 1000 * SECTOR as usize], false).unwrap();
     fs.close().unwrap();
     assert_clean(&device);
 }

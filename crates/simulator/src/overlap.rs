@@ -230,8 +230,8 @@ fn one_thread(
         if !matches!(operation, Operation::Sync | Operation::Fsync { .. }) {
             let before = worker.model.clone();
             let touched = worker.perform(&operation).map_err(|what| format!("{operation:?}: {what}"))?;
-            let touched = touched.keys().copied().collect();
-            let mut states = states_between(&operation, &before, &worker.model, touched, *steps);
+            let touched: Vec<_> = touched.keys().copied().collect();
+            let mut states = states_between(&operation, &before, &worker.model, &touched, *steps);
             states.push(worker.model.clone());
             chronicle.versions.extend(states.into_iter().map(|model| Version { began, model }));
             continue;

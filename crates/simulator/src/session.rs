@@ -79,9 +79,9 @@ impl Session {
         } else {
             let before = self.worker.model.clone();
             let result = self.worker.perform(operation);
-            let touched = result.as_ref().map(|touched| touched.keys().copied().collect()).unwrap_or_default();
+            let touched: Vec<_> = result.as_ref().map(|touched| touched.keys().copied().collect()).unwrap_or_default();
             let steps = frees_in_steps(&self.options);
-            (result.map(drop), states_between(operation, &before, &self.worker.model, touched, steps))
+            (result.map(drop), states_between(operation, &before, &self.worker.model, &touched, steps))
         };
         if result.is_ok() && tolerated == self.worker.tolerated && !self.is_aborted() {
             self.note_promise(operation);
@@ -161,7 +161,7 @@ pub(crate) fn states_between(
     operation: &Operation,
     before: &Model,
     after: &Model,
-    touched: Vec<ubtrfs::InodeId>,
+    touched: &[ubtrfs::InodeId],
     steps: bool,
 ) -> Vec<Model> {
     if !is_in_steps(operation) {
@@ -180,7 +180,7 @@ pub(crate) fn states_between(
     if let Operation::Truncate { size, .. } = operation
         && steps
     {
-        states.extend(cuts(before, *size, &touched));
+        states.extend(cuts(before, *size, touched));
     }
     states
 }
