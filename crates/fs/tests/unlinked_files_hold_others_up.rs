@@ -335,3 +335,32 @@ fn a_file_can_be_cut_on_a_full_volume() {
     fs.close().unwrap();
     assert_clean(&device);
 }
+
+#[test]
+fn what_takes_no_space_to_cut_is_cut_where_there_is_none() {
+    let device = new_device();
+    let fs = open(&device, options());
+    let file = fs.create(fs.root(), b"file", &regular()).unwrap();
+    fs.write(file, WriteAt::End, &[1; 3 * SECTOR as usize], false).unwrap();
+    // An extent each, of which a cut in the middle of a sector frees nothing and takes another sector.
+    let others: Vec<_> = (0..10).map(|number| fs.create(fs.root(), &[b'a' + number], &regular()).unwrap()).collect();
+    for other in &others {
+        fs.write(*other, WriteAt::End, &[2; 3 * SECTOR as usize], false).unwrap();
+    }
+    fs.sync().unwrap();
+    let filler = fs.create(fs.root(), b"filler", &regular()).unwrap();
+    for sectors in [64, 1] {
+        while fs.write(filler, WriteAt::End, &vec![1; sectors * SECTOR as usize], false).is_ok() {}
+    }
+    let cut = |file, size| {
+        let changes = SetAttributes { size: Some(size), ..SetAttributes::default() };
+        fs.set_attributes(file, &changes).map_err(|error| error.errno())
+    };
+    let full = others.iter().find_map(|other| cut(*other, SECTOR + 1).err());
+    assert_eq!(full, Some(Errno::NOSPC), "there is space left");
+    assert_eq!(cut(file, 2 * SECTOR).unwrap().size, 2 * SECTOR);
+    assert_eq!(cut(file, 0).unwrap().size, 0);
+    assert_eq!(cut(file, 0).unwrap().size, 0);
+    fs.close().unwrap();
+    assert_clean(&device);
+}
