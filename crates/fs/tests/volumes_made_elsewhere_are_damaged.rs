@@ -177,9 +177,9 @@ fn attached_loop_devices_work_like_files() {
 
 #[test]
 fn files_are_cut_that_have_space_set_aside_behind_their_end() {
-    require!(Need::Kernel);
     const EXTENTS: u64 = 250;
     const STEP: u64 = 8192;
+    require!(Need::Kernel);
     let dir = scratch::scratch_dir();
     let image = dir.path().join("image");
     progs::mkfs_btrfs(&image, 400 << 20, &[]);
