@@ -335,3 +335,73 @@ fn a_file_can_be_cut_on_a_full_volume() {
     fs.close().unwrap();
     assert_clean(&device);
 }
+
+#[test]
+fn what_takes_no_space_to_cut_is_cut_where_there_is_none() {
+    let device = new_device();
+    let fs = open(&device, options());
+    let file = fs.create(fs.root(), b"file", &regular()).unwrap();
+    fs.write(file, WriteAt::End, &[1; 3 * SECTOR as usize], false).unwrap();
+    // An extent each, of which a cut in the middle of a sector frees nothing and takes another sector.
+    let others: Vec<_> = (0..10).map(|number| fs.create(fs.root(), &[b'a' + number], &regular()).unwrap()).collect();
+    for other in &others {
+        fs.write(*other, WriteAt::End, &[2; 3 * SECTOR as usize], false).unwrap();
+    }
+    fs.sync().unwrap();
+    let filler = fs.create(fs.root(), b"filler", &regular()).unwrap();
+    for sectors in [64, 1] {
+        while fs.write(filler, WriteAt::End, &vec![1; sectors * SECTOR as usize], false).is_ok() {}
+    }
+    let cut = |file, size| {
+        let changes = SetAttributes { size: Some(size), ..SetAttributes::default() };
+        fs.set_attributes(file, &changes).map_err(|error| error.errno())
+    };
+    let full = others.iter().find_map(|other| cut(*other, SECTOR + 1).err());
+    assert_eq!(full, Some(Errno::NOSPC), "there is space left");
+    assert_eq!(cut(file, 2 * SECTOR).unwrap().size, 2 * SECTOR);
+    assert_eq!(cut(file, 0).unwrap().size, 0);
+    assert_eq!(cut(file, 0).unwrap().size, 0);
+    fs.close().unwrap();
+    assert_clean(&device);
+}
+
+#[test]
+fn cuts_from_many_threads_leave_no_space_behind() {
+    let device = new_device();
+    let freeing = FreeingLimits { at_once: 2 * SECTOR, per_transaction: 7, queue: 1000 };
+    let fs = open(&device, Options { freeing, background_commits: true, ..options() });
+    let before = free_data(&fs);
+    let file = fs.create(fs.root(), b"file", &regular()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let fs = &fs;
+            scope.spawn(move || {
+                for round in 0..60_u64 {
+                    let mix = (thread * 7919 + round * 104_729).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+                    let changes = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
+                    match mix % 6 {
+                        0 => scatter(fs, file, mix % 60),
+                        1 => drop(fs.write(file, WriteAt::End, &[5; 3000], false).unwrap()),
+                        2 => drop(fs.set_attributes(file, &changes(mix % 60 * SECTOR)).unwrap()),
+                        3 => drop(fs.set_attributes(file, &changes(mix % 400_000)).unwrap()),
+                        4 => fs.sync().unwrap(),
+                        _ => fs.fsync(file).unwrap(),
+                    }
+                }
+            });
+        }
+    });
+    fs.sync().unwrap();
+    assert_clean(&device);
+    fs.unlink(fs.root(), b"file").unwrap();
+    fs.forget(file, 1);
+    fs.sync().unwrap();
+    while fs.stats().inactivation.inodes > 0 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    fs.sync().unwrap();
+    fs.sync().unwrap();
+    assert_eq!((fs.stats().dirty_bytes, free_data(&fs)), (0, before));
+    fs.close().unwrap();
+    assert_clean(&device);
+}
