@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ubtrfs_format::items::{FileExtent, FileExtentKind, FileType};
-use ubtrfs_format::{ItemType, Key};
+use ubtrfs_format::{Generation, ItemType, Key};
 
 use super::queue::Waiting;
 use crate::error::{Error, Result};
@@ -20,6 +20,8 @@ const FEW: u64 = 16;
 /// A part of a file, to be cut off.
 #[derive(Debug, Default)]
 struct Cut {
+    /// The transaction that it was planned in, and has space reserved in.
+    generation: Generation,
     /// Where it starts.
     from: u64,
     /// Extents in it.
@@ -45,17 +47,23 @@ impl Filesystem {
     /// Frees the end of the first inode in the queue, at most so many extents. Returns how many, the inode itself counted as
     /// one.
     pub(super) fn free_step(&self, waiting: &Waiting, most: u64) -> Result<u64> {
-        let cut = self.reserved_cut(&waiting.inode, 0..waiting.reached, most)?;
-        let mut state = waiting.inode.write();
-        if cut.is_rest {
-            self.end_inode(&waiting.inode, &mut state);
-        } else {
+        let cut = loop {
+            let cut = self.reserved_cut(&waiting.inode, 0..waiting.reached, most)?;
+            let mut state = waiting.inode.write();
             let transaction = self.gate.enter();
-            state.join(&waiting.inode, &transaction);
-            state.pending.layout.truncate(cut.from);
-            state.item.size = state.item.size.min(cut.from);
-        }
-        drop(state);
+            if transaction.generation != cut.generation {
+                // What was reserved went with the transaction before.
+                continue;
+            }
+            if cut.is_rest {
+                self.end_inode_in(&waiting.inode, &mut state, &transaction);
+            } else {
+                state.join(&waiting.inode, &transaction);
+                state.pending.layout.truncate(cut.from);
+                state.item.size = state.item.size.min(cut.from);
+            }
+            break cut;
+        };
         self.count_step(cut.extents);
         self.inactivator.advance((!cut.is_rest).then_some(cut.from), cut.bytes);
         Ok(cut.extents + 1)
@@ -85,9 +93,12 @@ impl Filesystem {
                 return Ok(());
             }
             let mut surplus = 0;
-            let cut_off = self.resize_reserved(inode.id, NewSize::AtMost(cut.from), &mut surplus);
+            let wanted = NewSize::AtMost { from: cut.from, reserved_in: cut.generation };
+            let cut_off = self.resize_reserved(inode.id, wanted, &mut surplus);
             self.unreserve_data(surplus);
-            cut_off?;
+            if !cut_off? {
+                continue;
+            }
             self.count_step(cut.extents);
             drop(turn);
             self.commit_once()?;
@@ -101,29 +112,29 @@ impl Filesystem {
 
     /// Finds what to cut off of an inode, as much as space can be reserved for.
     fn reserved_cut(&self, inode: &Arc<Inode>, range: Range<u64>, mut most: u64) -> Result<Cut> {
+        let mut tried = false;
         loop {
             let mut cut = self.plan_cut(inode, range.clone(), most)?;
-            let demand = cut.demand();
-            if self.try_reserve(demand) {
+            if self.try_reserve(cut.demand()) || (tried && most <= FEW) {
                 return Ok(cut);
+            }
+            if tried {
+                most = (most / 4).max(FEW);
             }
             // What earlier steps freed may be enough.
+            tried = true;
             self.commit_once()?;
             self.space.unpin();
-            if self.try_reserve(demand) || most <= FEW {
-                return Ok(cut);
-            }
-            most = (most / 4).max(FEW);
         }
     }
 
     /// Looks for the last extents of an inode that begin in `range`: `most`, or fewer if that is all there are.
     fn plan_cut(&self, inode: &Arc<Inode>, range: Range<u64>, most: u64) -> Result<Cut> {
-        let state = loop {
+        let (state, generation) = loop {
             let mut state = inode.write();
-            self.freeze_older(&mut state);
+            let generation = self.freeze_older(&mut state);
             if state.frozen.is_none() {
-                break state;
+                break (state, generation);
             }
             // What the commit in flight adds is not in the trees yet.
             drop(state);
@@ -132,7 +143,7 @@ impl Filesystem {
                 return Err(Error::Aborted(reason));
             }
         };
-        let mut cut = Cut { from: range.end, ..Cut::default() };
+        let mut cut = Cut { generation, from: range.end, ..Cut::default() };
         if !state.committed || range.is_empty() {
             return Ok(Cut { is_rest: true, ..cut });
         }

@@ -20,7 +20,12 @@ pub(crate) enum NewSize {
     /// This one.
     Exactly(u64),
     /// This one, unless it is smaller already; what is kept for the file behind there goes in any case.
-    AtMost(u64),
+    AtMost {
+        /// The size.
+        from: u64,
+        /// The transaction that the space for it was reserved in.
+        reserved_in: Generation,
+    },
 }
 
 /// What has to change in a file before it may grow: found before the transaction is entered.
@@ -66,7 +71,8 @@ impl Filesystem {
     }
 
     /// Changes a size, with the space reserved that it takes; what is left of it is in `surplus` then. Returns whether it did:
-    /// not if the file would have to grow, since others cut it, and no data space was reserved for that.
+    /// not if the file would have to grow, since others cut it, and no data space was reserved for that; and not if the
+    /// transaction has ended in which the space was reserved.
     pub(crate) fn resize_reserved(&self, id: InodeId, wanted: NewSize, surplus: &mut u64) -> Result<bool> {
         let inode = self.inode(id)?;
         let mut state = inode.write();
@@ -83,7 +89,7 @@ impl Filesystem {
         // From where on nothing stays, if anything has to go.
         let (size, cut_from) = match wanted {
             NewSize::Exactly(size) => (size, (size < old_size).then_some(size)),
-            NewSize::AtMost(from) => (from.min(old_size), Some(from)),
+            NewSize::AtMost { from, .. } => (from.min(old_size), Some(from)),
         };
         if size > old_size && *surplus < sector {
             return Ok(false);
@@ -106,6 +112,9 @@ impl Filesystem {
             };
             let time = now();
             let transaction = self.gate.enter();
+            if matches!(wanted, NewSize::AtMost { reserved_in, .. } if reserved_in != transaction.generation) {
+                return Ok(false);
+            }
             if transaction.generation != generation {
                 // A commit began meanwhile: what was dirty may be frozen now, and the plan wrong.
                 continue;
