@@ -25,6 +25,10 @@ use clap::Parser;
 
 use args::{Arguments, Command};
 
+/// A server allocates and frees much at each commit, in many threads: this allocator gives memory back.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let done = match &arguments.command {

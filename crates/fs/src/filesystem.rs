@@ -286,7 +286,7 @@ impl Filesystem {
         self.space.lock().reserve(demand).is_ok()
     }
 
-    /// Inodes that may change in one transaction before a commit should end it.
+    /// How much may [change](crate::transaction::Transaction::changes) in one transaction before a commit should end it.
     pub(crate) fn most_changes(&self) -> u64 {
         // An inode with its batch takes some KiB.
         (self.options.memory / 8192) as u64

@@ -37,7 +37,8 @@ pub(crate) struct Transaction {
     /// Inodes that the log has under names that they no longer have, or without some that they have.
     renamed: Mutex<Vec<Arc<Inode>>>,
     logged_sums: Mutex<Option<SumMap>>,
-    changes: AtomicU64,
+    changed_inodes: AtomicU64,
+    new_extent_count: AtomicU64,
 }
 
 impl Transaction {
@@ -48,19 +49,21 @@ impl Transaction {
             new_extents: Mutex::default(),
             renamed: Mutex::default(),
             logged_sums: Mutex::default(),
-            changes: AtomicU64::new(0),
+            changed_inodes: AtomicU64::new(0),
+            new_extent_count: AtomicU64::new(0),
         }
     }
 
     /// Notes that an inode has something to commit.
     pub(crate) fn add_inode(&self, inode: Arc<Inode>) {
         self.dirty_inodes.lock().push(inode);
-        self.changes.fetch_add(1, Ordering::Relaxed);
+        self.changed_inodes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Notes an extent whose data is on its way to the device.
     pub(crate) fn add_extent(&self, start: Logical, extent: NewExtent) {
         self.new_extents.lock().insert(start, extent);
+        self.new_extent_count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Notes that the names of an inode changed which the log has.
@@ -73,14 +76,17 @@ impl Transaction {
         std::mem::take(&mut self.renamed.lock())
     }
 
-    /// Inodes that changed.
+    /// What it takes in memory, in inodes that changed: so many extents count as one.
     pub(crate) fn changes(&self) -> u64 {
-        self.changes.load(Ordering::Relaxed)
+        /// An extent takes about a KiB until it is committed, an inode with its batch some KiB.
+        const EXTENTS_OF_A_CHANGE: u64 = 4;
+        let extents = self.new_extent_count.load(Ordering::Relaxed);
+        self.changed_inodes.load(Ordering::Relaxed) + extents / EXTENTS_OF_A_CHANGE
     }
 
     /// Whether nothing has changed.
     pub(crate) fn is_empty(&self) -> bool {
-        self.changes.load(Ordering::Relaxed) == 0
+        self.changed_inodes.load(Ordering::Relaxed) == 0
     }
 
     /// Takes the inodes that changed.

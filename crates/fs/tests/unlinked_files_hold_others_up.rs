@@ -6,7 +6,7 @@
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use ubtrfs::{Errno, Filesystem, FreeingLimits, InodeId, NewInode, Options, WriteAt};
+use ubtrfs::{Errno, Filesystem, FreeingLimits, InodeId, NewInode, Options, SetAttributes, WriteAt};
 use ubtrfs_mkfs::MkfsOptions;
 use ubtrfs_volume::{Device, MemoryDevice, OpenOptions, Volume};
 
@@ -247,6 +247,161 @@ fn the_background_frees_without_being_asked() {
     fs.sync().unwrap();
     assert_eq!(free_data(&fs), before);
     assert!(fs.stats().inactivation.steps >= 10);
+    fs.close().unwrap();
+    assert_clean(&device);
+}
+
+/// What a file holds, from `scatter`, up to `size` bytes.
+fn assert_scattered(fs: &Filesystem, file: InodeId, size: u64) {
+    assert_eq!(fs.attributes(file).unwrap().size, size);
+    for number in 0..size.div_ceil(2 * SECTOR) {
+        let at = number * 2 * SECTOR;
+        let len = SECTOR.min(size - at) as usize;
+        assert_eq!(fs.read(file, at, len).unwrap(), vec![number as u8; len], "at {at}");
+    }
+}
+
+fn resize(fs: &Filesystem, file: InodeId, size: u64) {
+    let changes = SetAttributes { size: Some(size), ..SetAttributes::default() };
+    assert_eq!(fs.set_attributes(file, &changes).unwrap().size, size);
+}
+
+#[test]
+fn a_file_of_many_extents_is_cut_over_several_commits() {
+    let device = new_device();
+    let fs = open(&device, options());
+    let before = free_data(&fs);
+    let file = fs.create(fs.root(), b"large", &regular()).unwrap();
+    scatter(&fs, file, 1000);
+    fs.sync().unwrap();
+    // What no commit knows yet is cut with the rest.
+    scatter(&fs, file, 3);
+    fs.write(file, WriteAt::End, &[7; 3 * SECTOR as usize], false).unwrap();
+    let commits = fs.stats().commits;
+    let size = 450 * 2 * SECTOR + 100;
+    resize(&fs, file, size);
+    let made = fs.stats().commits - commits;
+    assert_eq!(made, 5, "549 extents of which 100 go with each commit, the rest with a later one");
+    assert_scattered(&fs, file, size);
+    // A crash here leaves a file that was cut less, whole up to where it ends.
+    {
+        let copy = copy(&device);
+        assert_clean(&copy);
+        let fs = open(&copy, options());
+        let file = fs.lookup(fs.root(), b"large").unwrap();
+        let reached = fs.attributes(file).unwrap().size;
+        assert!((size..=size + 100 * 2 * SECTOR).contains(&reached), "{reached}");
+        assert_scattered(&fs, file, reached);
+        fs.close().unwrap();
+    }
+    fs.fsync(file).unwrap();
+    {
+        let copy = copy(&device);
+        let fs = open(&copy, options());
+        assert_scattered(&fs, fs.lookup(fs.root(), b"large").unwrap(), size);
+        fs.close().unwrap();
+        assert_clean(&copy);
+    }
+    // What it grows by is zeroes.
+    resize(&fs, file, size + 10 * SECTOR);
+    assert!(fs.read(file, size, 10 * SECTOR as usize).unwrap().iter().all(|byte| *byte == 0));
+    resize(&fs, file, 0);
+    assert_eq!(fs.attributes(file).unwrap().blocks, 0);
+    fs.sync().unwrap();
+    fs.sync().unwrap();
+    assert_eq!(free_data(&fs), before);
+    fs.close().unwrap();
+    assert_clean(&device);
+}
+
+#[test]
+fn a_file_can_be_cut_on_a_full_volume() {
+    let device = new_device();
+    let fs = open(&device, options());
+    let file = fs.create(fs.root(), b"large", &regular()).unwrap();
+    scatter(&fs, file, 2000);
+    fs.sync().unwrap();
+    let other = fs.create(fs.root(), b"other", &regular()).unwrap();
+    while fs.write(other, WriteAt::End, &vec![1; 64 * SECTOR as usize], false).is_ok() {}
+    for number in 0..100_000 {
+        if fs.create(fs.root(), format!("{number:0200}").as_bytes(), &regular()).is_err() {
+            break;
+        }
+    }
+    resize(&fs, file, SECTOR);
+    assert_scattered(&fs, file, SECTOR);
+    fs.sync().unwrap();
+    fs.write(other, WriteAt::End, &vec![1; 1000 * SECTOR as usize], false).unwrap();
+    fs.close().unwrap();
+    assert_clean(&device);
+}
+
+#[test]
+fn what_takes_no_space_to_cut_is_cut_where_there_is_none() {
+    let device = new_device();
+    let fs = open(&device, options());
+    let file = fs.create(fs.root(), b"file", &regular()).unwrap();
+    fs.write(file, WriteAt::End, &[1; 3 * SECTOR as usize], false).unwrap();
+    // An extent each, of which a cut in the middle of a sector frees nothing and takes another sector.
+    let others: Vec<_> = (0..10).map(|number| fs.create(fs.root(), &[b'a' + number], &regular()).unwrap()).collect();
+    for other in &others {
+        fs.write(*other, WriteAt::End, &[2; 3 * SECTOR as usize], false).unwrap();
+    }
+    fs.sync().unwrap();
+    let filler = fs.create(fs.root(), b"filler", &regular()).unwrap();
+    for sectors in [64, 1] {
+        while fs.write(filler, WriteAt::End, &vec![1; sectors * SECTOR as usize], false).is_ok() {}
+    }
+    let cut = |file, size| {
+        let changes = SetAttributes { size: Some(size), ..SetAttributes::default() };
+        fs.set_attributes(file, &changes).map_err(|error| error.errno())
+    };
+    let full = others.iter().find_map(|other| cut(*other, SECTOR + 1).err());
+    assert_eq!(full, Some(Errno::NOSPC), "there is space left");
+    assert_eq!(cut(file, 2 * SECTOR).unwrap().size, 2 * SECTOR);
+    assert_eq!(cut(file, 0).unwrap().size, 0);
+    assert_eq!(cut(file, 0).unwrap().size, 0);
+    fs.close().unwrap();
+    assert_clean(&device);
+}
+
+#[test]
+fn cuts_from_many_threads_leave_no_space_behind() {
+    let device = new_device();
+    let freeing = FreeingLimits { at_once: 2 * SECTOR, per_transaction: 7, queue: 1000 };
+    let fs = open(&device, Options { freeing, background_commits: true, ..options() });
+    let before = free_data(&fs);
+    let file = fs.create(fs.root(), b"file", &regular()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let fs = &fs;
+            scope.spawn(move || {
+                for round in 0..60_u64 {
+                    let mix = (thread * 7919 + round * 104_729).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+                    let changes = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
+                    match mix % 6 {
+                        0 => scatter(fs, file, mix % 60),
+                        1 => drop(fs.write(file, WriteAt::End, &[5; 3000], false).unwrap()),
+                        2 => drop(fs.set_attributes(file, &changes(mix % 60 * SECTOR)).unwrap()),
+                        3 => drop(fs.set_attributes(file, &changes(mix % 400_000)).unwrap()),
+                        4 => fs.sync().unwrap(),
+                        _ => fs.fsync(file).unwrap(),
+                    }
+                }
+            });
+        }
+    });
+    fs.sync().unwrap();
+    assert_clean(&device);
+    fs.unlink(fs.root(), b"file").unwrap();
+    fs.forget(file, 1);
+    fs.sync().unwrap();
+    while fs.stats().inactivation.inodes > 0 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    fs.sync().unwrap();
+    fs.sync().unwrap();
+    assert_eq!((fs.stats().dirty_bytes, free_data(&fs)), (0, before));
     fs.close().unwrap();
     assert_clean(&device);
 }

@@ -4,10 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use ubtrfs::{Filesystem, InodeId, NewInode, Options, RenameFlags, SetAttributes, WriteAt, XattrMode};
+use rustix::fs::FallocateFlags;
+use ubtrfs::{Filesystem, FreeingLimits, InodeId, NewInode, Options, RenameFlags, SetAttributes, WriteAt, XattrMode};
 use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::{fixture, progs, require, scratch};
@@ -17,9 +20,13 @@ const FILE: u32 = 0o100_644;
 const DIR: u32 = 0o040_755;
 
 fn open(path: &Path) -> Arc<Filesystem> {
+    open_with(path, Options::default())
+}
+
+fn open_with(path: &Path, options: Options) -> Arc<Filesystem> {
     let device = Arc::new(FileDevice::open(path, OpenMode::ReadWrite, Exclusive::Yes).unwrap());
     let volume = Volume::open(vec![device], OpenOptions::default()).unwrap();
-    let options = Options { background_commits: false, ..Options::default() };
+    let options = Options { background_commits: false, ..options };
     Filesystem::open(Arc::new(volume), options).unwrap()
 }
 
@@ -166,4 +173,57 @@ fn attached_loop_devices_work_like_files() {
     drop(fs);
     drop(device);
     assert_sound(&image, &expected);
+}
+
+#[test]
+fn files_are_cut_that_have_space_set_aside_behind_their_end() {
+    const EXTENTS: u64 = 250;
+    const STEP: u64 = 8192;
+    require!(Need::Kernel);
+    let dir = scratch::scratch_dir();
+    let image = dir.path().join("image");
+    progs::mkfs_btrfs(&image, 400 << 20, &[]);
+    let mount = KernelMount::new(&[&image], "rw");
+    let sizes = [("cut", 100), ("grown", 3 << 20)];
+    for (name, _) in sizes {
+        let file = std::fs::File::create(mount.path().join(name)).unwrap();
+        file.write_all_at(&pattern(1, 1 << 20), 0).unwrap();
+        for number in 0..EXTENTS {
+            let at = (1 << 20) + number * STEP;
+            rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, at, STEP / 2).unwrap();
+        }
+    }
+    assert_eq!(mount.unmount(), Vec::<String>::new(), "what the kernel said");
+
+    let freeing = FreeingLimits { at_once: 8192, per_transaction: 100, queue: 1000 };
+    let fs = open_with(&image, Options { freeing, ..Options::default() });
+    let mut expected = BTreeMap::new();
+    let (done, all) = std::sync::mpsc::channel();
+    let cutter = fs.clone();
+    std::thread::spawn(move || {
+        for (name, size) in sizes {
+            let file = cutter.lookup(cutter.root(), name.as_bytes()).unwrap();
+            for size in [100_000, size] {
+                cutter.set_attributes(file, &SetAttributes { size: Some(size), ..SetAttributes::default() }).unwrap();
+            }
+            let blocks = cutter.attributes(file).unwrap().blocks;
+            done.send((name, size, blocks)).unwrap();
+        }
+    });
+    for (name, size) in sizes {
+        let cut = all.recv_timeout(Duration::from_secs(60)).expect("a cut does not end");
+        assert_eq!((cut.0, cut.1), (name, size));
+        assert!(cut.2 <= 100_000 / 512 + 8, "{} blocks are left", cut.2);
+        let mut content = pattern(1, 100_000);
+        content.resize(size as usize, 0);
+        expected.insert(name.to_owned(), content);
+    }
+    fs.close().unwrap();
+    drop(fs);
+    progs::assert_btrfs_check_clean(&image);
+    let mount = KernelMount::new(&[&image], "rw");
+    for (name, content) in &expected {
+        assert!(std::fs::read(mount.path().join(name)).unwrap() == *content, "{name}");
+    }
+    assert_eq!(mount.unmount(), Vec::<String>::new(), "what the kernel said");
 }

@@ -140,11 +140,13 @@ impl Server {
         if nothing {
             return self.change_of_nothing(caller, id);
         }
-        let attributes = self.engine().set_attributes(id, &changes(change)).map_err(|error| errno(&error))?;
-        if let Some(mode) = change.mode {
-            self.shared.chmod_acl(id, mode)?;
-        }
-        Ok(attributes)
+        apply(&self.shared, id, change)
+    }
+
+    /// Whether a change cuts so much off that it takes several commits.
+    fn takes_long(&self, node: u64, change: &SetAttr) -> bool {
+        let cuts = |size| self.inode(node).is_ok_and(|id| self.engine().is_cut_in_steps(id, size));
+        change.size.is_some_and(cuts)
     }
 
     /// A change of nothing is how the kernel asks to drop set-id bits: before a write to a file that has some, and for a chown
@@ -200,6 +202,21 @@ impl Server {
             .bound(what.handle, what.offset, || self.engine().last_index(dir))
             .map_err(|error| errno(&error))?;
         Ok((dir, last))
+    }
+}
+
+fn apply(shared: &Shared, id: InodeId, change: &SetAttr) -> Result<ubtrfs::Attributes, Errno> {
+    let attributes = shared.engine.set_attributes(id, &changes(change)).map_err(|error| errno(&error))?;
+    if let Some(mode) = change.mode {
+        shared.chmod_acl(id, mode)?;
+    }
+    Ok(attributes)
+}
+
+fn answer_attributes(shared: &Shared, reply: ReplyAttr, result: Result<ubtrfs::Attributes, Errno>) {
+    match result {
+        Ok(attributes) => reply.attributes(&shared.shown(&attributes), TTL),
+        Err(errno) => reply.error(errno),
     }
 }
 
@@ -273,10 +290,8 @@ impl Filesystem for Server {
 
     fn getattr(&self, _: &Caller<'_>, node: u64, _: Option<u64>, reply: ReplyAttr) {
         self.count(Kind::GetAttr);
-        match self.inode(node).and_then(|id| self.engine().attributes(id).map_err(|error| errno(&error))) {
-            Ok(attributes) => reply.attributes(&self.shared.shown(&attributes), TTL),
-            Err(errno) => reply.error(errno),
-        }
+        let found = self.inode(node).and_then(|id| self.engine().attributes(id).map_err(|error| errno(&error)));
+        answer_attributes(&self.shared, reply, found);
     }
 
     fn statx(&self, _: &Caller<'_>, node: u64, _: Option<u64>, _: u32, _: StatxFlags, reply: ReplyStatx) {
@@ -291,10 +306,14 @@ impl Filesystem for Server {
 
     fn setattr(&self, caller: &Caller<'_>, node: u64, change: &SetAttr, reply: ReplyAttr) {
         self.count(Kind::SetAttr);
-        match self.change(caller, node, change) {
-            Ok(attributes) => reply.attributes(&self.shared.shown(&attributes), TTL),
-            Err(errno) => reply.error(errno),
+        if self.takes_long(node, change) {
+            let (shared, change) = (Arc::clone(&self.shared), *change);
+            return self.slow.run(move || {
+                let changed = shared.inode(node).and_then(|id| apply(&shared, id, &change));
+                answer_attributes(&shared, reply, changed);
+            });
         }
+        answer_attributes(&self.shared, reply, self.change(caller, node, change));
     }
 
     fn readlink(&self, _: &Caller<'_>, node: u64, reply: ReplyData) {

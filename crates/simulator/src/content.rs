@@ -1,6 +1,6 @@
 //! The content of a file of the model: pages that share memory between snapshots, and holes that take none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,6 +11,8 @@ const PAGE: u64 = 4096;
 pub struct Content {
     size: u64,
     pages: Arc<BTreeMap<u64, Arc<[u8]>>>,
+    /// Where something was written, punched, or the end, in whole pages.
+    bounds: Arc<BTreeSet<u64>>,
 }
 
 impl PartialEq for Content {
@@ -41,8 +43,24 @@ impl Content {
         self.size
     }
 
+    /// Where the file may end while all beyond `size` is cut off extent by extent: where an extent or a hole may begin.
+    pub fn ends_beyond(&self, size: u64) -> BTreeSet<u64> {
+        /// Of a file that was found, not made, it isn't known where its holes begin: small ones get the benefit of doubt.
+        const NEAR: u64 = 256;
+        let near = (size / PAGE..self.size / PAGE).take(NEAR as usize).map(|number| (number + 1) * PAGE);
+        let pages = self.pages.keys().flat_map(|number| [number * PAGE, (number + 1) * PAGE]);
+        let ends = near.chain(pages).chain(self.bounds.iter().copied());
+        ends.filter(|end| (size + 1..self.size).contains(end)).collect()
+    }
+
+    fn note_bounds(&mut self, bounds: [u64; 2]) {
+        let bounds = bounds.map(|at| [at - at % PAGE, at.next_multiple_of(PAGE)]);
+        Arc::make_mut(&mut self.bounds).extend(bounds.as_flattened());
+    }
+
     /// Writes, and extends the file if need be.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
+        self.note_bounds([offset, self.size]);
         let pages = Arc::make_mut(&mut self.pages);
         let mut at = offset;
         let mut rest = data;
@@ -63,6 +81,7 @@ impl Content {
 
     /// Cuts or extends.
     pub fn resize(&mut self, size: u64) {
+        self.note_bounds([size, self.size]);
         if size < self.size {
             let pages = Arc::make_mut(&mut self.pages);
             pages.retain(|number, _| number * PAGE < size);
@@ -78,6 +97,7 @@ impl Content {
     /// Makes a range read as zeroes; the size stays.
     pub fn punch(&mut self, offset: u64, len: u64) {
         let end = offset.saturating_add(len).min(self.size);
+        self.note_bounds([offset.min(end), end]);
         let pages = Arc::make_mut(&mut self.pages);
         pages.retain(|number, _| number * PAGE < offset || (number + 1) * PAGE > end);
         let touched = offset / PAGE..end.div_ceil(PAGE).max(offset / PAGE);

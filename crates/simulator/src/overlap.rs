@@ -14,7 +14,7 @@ use ubtrfs_format::Physical;
 use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, OverlayDevice, RecordingDevice};
 
 use crate::chronicle::{Chronicle, Promise, Version};
-use crate::examine::{check, shown_when_mounted};
+use crate::examine::{check, frees_in_steps, shown_when_mounted};
 use crate::perform::{Tolerance, Worker, make_durable};
 use crate::session::{empty, mount, open, open_volume, states_between};
 use crate::window::Window;
@@ -36,6 +36,8 @@ struct Part {
     /// What was the last commit at some moments, and what the newest version was then.
     sightings: Vec<(u64, usize)>,
     log: Vec<(usize, Operation)>,
+    /// Files are cut in steps.
+    steps: bool,
 }
 
 impl Part {
@@ -176,13 +178,14 @@ fn work(
         }
     };
     fs.sync().map_err(|error| fail(error.to_string()))?;
+    let steps = frees_in_steps(&history.options);
     let mut parts = Vec::new();
     for top in tops {
         let model = empty(&fs, top).map_err(fail)?;
         let mut chronicle = Chronicle::new(model.clone(), fs.generation().0);
         chronicle.versions[0].began = recording.len();
         let worker = Worker::new(fs.clone(), model, tolerance, true);
-        parts.push(Mutex::new(Part { worker, chronicle, sightings: Vec::new(), log: Vec::new() }));
+        parts.push(Mutex::new(Part { worker, chronicle, sightings: Vec::new(), log: Vec::new(), steps }));
     }
     let habits = Habits { remount: false, privileges: false, ..history.habits };
     let results: Vec<Result<(), String>> = std::thread::scope(|scope| {
@@ -219,7 +222,7 @@ fn one_thread(
 ) -> Result<(), String> {
     for _ in 0..length {
         let mut guard = part.lock();
-        let Part { worker, chronicle, sightings, log } = &mut *guard;
+        let Part { worker, chronicle, sightings, log, steps } = &mut *guard;
         sightings.push((fs.generation().0, chronicle.now()));
         let operation = generator.next(&worker.model, worker.handles.len());
         let began = recording.len();
@@ -227,7 +230,8 @@ fn one_thread(
         if !matches!(operation, Operation::Sync | Operation::Fsync { .. }) {
             let before = worker.model.clone();
             let touched = worker.perform(&operation).map_err(|what| format!("{operation:?}: {what}"))?;
-            let mut states = states_between(&operation, &before, &worker.model, touched.keys().copied().collect());
+            let touched: Vec<_> = touched.keys().copied().collect();
+            let mut states = states_between(&operation, &before, &worker.model, &touched, *steps);
             states.push(worker.model.clone());
             chronicle.versions.extend(states.into_iter().map(|model| Version { began, model }));
             continue;

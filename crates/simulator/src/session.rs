@@ -6,8 +6,9 @@ use ubtrfs::{Filesystem, Options};
 use ubtrfs_volume::{Device, OpenOptions, RecordingDevice, Volume};
 
 use crate::chronicle::{Chronicle, Commit, Promise, Version};
+use crate::examine::frees_in_steps;
 use crate::perform::{Tolerance, Worker};
-use crate::{Model, Operation, Times};
+use crate::{Body, Model, Operation, Times};
 
 /// A mounted volume under test.
 pub struct Session {
@@ -78,8 +79,9 @@ impl Session {
         } else {
             let before = self.worker.model.clone();
             let result = self.worker.perform(operation);
-            let touched = result.as_ref().map(|touched| touched.keys().copied().collect()).unwrap_or_default();
-            (result.map(drop), states_between(operation, &before, &self.worker.model, touched))
+            let touched: Vec<_> = result.as_ref().map(|touched| touched.keys().copied().collect()).unwrap_or_default();
+            let steps = frees_in_steps(&self.options);
+            (result.map(drop), states_between(operation, &before, &self.worker.model, &touched, steps))
         };
         if result.is_ok() && tolerated == self.worker.tolerated && !self.is_aborted() {
             self.note_promise(operation);
@@ -154,12 +156,13 @@ impl Session {
 }
 
 /// States that a crash in the middle of an operation may leave: of one that takes its space in several steps, so that it
-/// may commit between them.
+/// may commit between them; or, where files are cut in `steps`, of one that cuts.
 pub(crate) fn states_between(
     operation: &Operation,
     before: &Model,
     after: &Model,
-    touched: Vec<ubtrfs::InodeId>,
+    touched: &[ubtrfs::InodeId],
+    steps: bool,
 ) -> Vec<Model> {
     if !is_in_steps(operation) {
         return Vec::new();
@@ -167,13 +170,37 @@ pub(crate) fn states_between(
     let mut after = after.clone();
     after.forget_times(touched.iter().copied());
     let mut without_capability = before.clone();
-    for id in touched {
+    for id in touched.iter().copied() {
         if without_capability.nodes.contains_key(&id) {
             without_capability.node_mut(id).xattrs.remove(&b"security.capability"[..]);
             without_capability.node_mut(id).times = None;
         }
     }
-    vec![after, without_capability]
+    let mut states = vec![after, without_capability];
+    if let Operation::Truncate { size, .. } = operation
+        && steps
+    {
+        states.extend(cuts(before, *size, touched));
+    }
+    states
+}
+
+/// What a file may be while it is cut in steps: each ends where an extent or a hole began.
+fn cuts(before: &Model, size: u64, touched: &[ubtrfs::InodeId]) -> Vec<Model> {
+    let mut states = Vec::new();
+    for id in touched {
+        let Some(Body::File(content)) = before.nodes.get(id).map(|node| &node.body) else { continue };
+        for end in content.ends_beyond(size).into_iter().rev() {
+            let mut state = before.clone();
+            let node = state.node_mut(*id);
+            node.times = None;
+            if let Body::File(content) = &mut node.body {
+                content.resize(end);
+            }
+            states.push(state);
+        }
+    }
+    states
 }
 
 /// Whether an operation takes its space in several steps, so that it may commit between them.

@@ -8,6 +8,7 @@ use crate::file::piece::Piece;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeBatch, InodeId, InodeState, OrphanEdit};
 use crate::space::Demand;
+use crate::transaction::Transaction;
 
 /// Bytes of a file for which freeing them is assumed to change one leaf.
 const TYPICAL_EXTENT: u64 = 1 << 20;
@@ -67,9 +68,13 @@ impl Filesystem {
     }
 
     /// Makes the open transaction free all that there is of a dead inode.
-    pub(super) fn end_inode(&self, inode: &Arc<Inode>, state: &mut InodeState) {
-        let transaction = self.gate.enter();
-        state.join(inode, &transaction);
+    fn end_inode(&self, inode: &Arc<Inode>, state: &mut InodeState) {
+        self.end_inode_in(inode, state, &self.gate.enter());
+    }
+
+    /// The same in a transaction that has been entered.
+    pub(super) fn end_inode_in(&self, inode: &Arc<Inode>, state: &mut InodeState, transaction: &Transaction) {
+        state.join(inode, transaction);
         drop(state.dirty.take());
         self.unreserve_data(std::mem::take(&mut state.reserved));
         // What was lost by name stays known: the log may have to tell.

@@ -121,7 +121,9 @@ impl Filesystem {
 
     /// Frees once more before the file system ends, the smallest first; what is left then stays behind as orphans.
     pub(crate) fn free_before_the_end(&self) -> Result<()> {
+        let turn = self.inactivator.turn.lock();
         self.inactivator.queue.lock().inodes.make_contiguous().sort_by_key(|waiting| waiting.bytes);
+        drop(turn);
         self.free_some().map(drop)
     }
 }

@@ -1,15 +1,17 @@
 //! How much of an inode goes in one transaction.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ubtrfs_format::items::{FileExtent, FileExtentKind};
-use ubtrfs_format::{ItemType, Key};
+use ubtrfs_format::items::{FileExtent, FileExtentKind, FileType};
+use ubtrfs_format::{Generation, ItemType, Key};
 
 use super::queue::Waiting;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
-use crate::inode::Inode;
+use crate::inode::{Inode, InodeId};
+use crate::ops::NewSize;
 use crate::space::Demand;
 
 /// So few extents are freed even if no space can be reserved for it: what frees space has a reserve.
@@ -18,6 +20,8 @@ const FEW: u64 = 16;
 /// A part of a file, to be cut off.
 #[derive(Debug, Default)]
 struct Cut {
+    /// The transaction that it was planned in, and has space reserved in.
+    generation: Generation,
     /// Where it starts.
     from: u64,
     /// Extents in it.
@@ -26,7 +30,7 @@ struct Cut {
     bytes: u64,
     /// Where they are on disk, and how long.
     places: Vec<(u64, u64)>,
-    /// Nothing is before it.
+    /// Nothing that has to go is before it.
     is_rest: bool,
 }
 
@@ -42,44 +46,95 @@ impl Cut {
 impl Filesystem {
     /// Frees the end of the first inode in the queue, at most so many extents. Returns how many, the inode itself counted as
     /// one.
-    pub(super) fn free_step(&self, waiting: &Waiting, mut most: u64) -> Result<u64> {
+    pub(super) fn free_step(&self, waiting: &Waiting, most: u64) -> Result<u64> {
         let cut = loop {
-            let mut cut = self.plan_cut(&waiting.inode, waiting.reached, most)?;
-            let demand = cut.demand();
-            if self.try_reserve(demand) {
-                break cut;
-            }
-            // What earlier steps freed may be enough.
-            self.commit_once()?;
-            self.space.unpin();
-            if self.try_reserve(demand) || most <= FEW {
-                break cut;
-            }
-            most = (most / 4).max(FEW);
-        };
-        let mut state = waiting.inode.write();
-        if cut.is_rest {
-            self.end_inode(&waiting.inode, &mut state);
-        } else {
+            let cut = self.reserved_cut(&waiting.inode, 0..waiting.reached, most)?;
+            let mut state = waiting.inode.write();
             let transaction = self.gate.enter();
-            state.join(&waiting.inode, &transaction);
-            state.pending.layout.truncate(cut.from);
-            state.item.size = state.item.size.min(cut.from);
-        }
-        drop(state);
-        self.inactivator.steps.fetch_add(1, Ordering::Relaxed);
-        self.inactivator.extents.fetch_add(cut.extents, Ordering::Relaxed);
+            if transaction.generation != cut.generation {
+                // What was reserved went with the transaction before.
+                continue;
+            }
+            if cut.is_rest {
+                self.end_inode_in(&waiting.inode, &mut state, &transaction);
+            } else {
+                state.join(&waiting.inode, &transaction);
+                state.pending.layout.truncate(cut.from);
+                state.item.size = state.item.size.min(cut.from);
+            }
+            break cut;
+        };
+        self.count_step(cut.extents);
         self.inactivator.advance((!cut.is_rest).then_some(cut.from), cut.bytes);
         Ok(cut.extents + 1)
     }
 
-    /// Looks for the last extents before `end` of a dead inode: `most`, or fewer if that is all there are.
-    fn plan_cut(&self, inode: &Arc<Inode>, end: u64, most: u64) -> Result<Cut> {
-        let state = loop {
+    /// Whether cutting a file to `size` bytes is done in steps, with commits between them.
+    pub fn is_cut_in_steps(&self, id: InodeId, size: u64) -> bool {
+        let Ok(inode) = self.inode(id) else { return false };
+        let state = inode.read();
+        state.file_type() == FileType::Regular
+            && state.committed
+            && size < state.item.size
+            && state.item.nbytes > self.options.freeing.at_once
+    }
+
+    /// Cuts a file that may have many extents from its end, so much in each transaction, until what is left beyond `size`
+    /// goes in one. Whoever cuts waits, as they would have to before the file may grow again or be synced.
+    pub(crate) fn cut_in_steps(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+        if !self.is_cut_in_steps(inode.id, size) {
+            return Ok(());
+        }
+        let from = size.next_multiple_of(u64::from(self.volume.sector_size()));
+        loop {
+            let turn = self.inactivator.turn.lock();
+            let cut = self.reserved_cut(inode, from..u64::MAX, self.options.freeing.per_transaction)?;
+            if cut.is_rest {
+                return Ok(());
+            }
+            let mut surplus = 0;
+            let wanted = NewSize::AtMost { from: cut.from, reserved_in: cut.generation };
+            let cut_off = self.resize_reserved(inode.id, wanted, &mut surplus);
+            self.unreserve_data(surplus);
+            if !cut_off? {
+                continue;
+            }
+            self.count_step(cut.extents);
+            drop(turn);
+            self.commit_once()?;
+        }
+    }
+
+    fn count_step(&self, extents: u64) {
+        self.inactivator.steps.fetch_add(1, Ordering::Relaxed);
+        self.inactivator.extents.fetch_add(extents, Ordering::Relaxed);
+    }
+
+    /// Finds what to cut off of an inode, as much as space can be reserved for.
+    fn reserved_cut(&self, inode: &Arc<Inode>, range: Range<u64>, mut most: u64) -> Result<Cut> {
+        let mut tried = false;
+        loop {
+            let mut cut = self.plan_cut(inode, range.clone(), most)?;
+            if self.try_reserve(cut.demand()) || (tried && most <= FEW) {
+                return Ok(cut);
+            }
+            if tried {
+                most = (most / 4).max(FEW);
+            }
+            // What earlier steps freed may be enough.
+            tried = true;
+            self.commit_once()?;
+            self.space.unpin();
+        }
+    }
+
+    /// Looks for the last extents of an inode that begin in `range`: `most`, or fewer if that is all there are.
+    fn plan_cut(&self, inode: &Arc<Inode>, range: Range<u64>, most: u64) -> Result<Cut> {
+        let (state, generation) = loop {
             let mut state = inode.write();
-            self.freeze_older(&mut state);
+            let generation = self.freeze_older(&mut state);
             if state.frozen.is_none() {
-                break state;
+                break (state, generation);
             }
             // What the commit in flight adds is not in the trees yet.
             drop(state);
@@ -88,12 +143,12 @@ impl Filesystem {
                 return Err(Error::Aborted(reason));
             }
         };
-        let mut cut = Cut { from: end, ..Cut::default() };
-        if !state.committed || end == 0 {
+        let mut cut = Cut { generation, from: range.end, ..Cut::default() };
+        if !state.committed || range.is_empty() {
             return Ok(Cut { is_rest: true, ..cut });
         }
         let key = |offset| Key::new(inode.id.ino.0, ItemType::EXTENT_DATA, offset);
-        for item in self.committed().tree(inode.id.subvolume)?.range_rev(key(0)..=key(end - 1)) {
+        for item in self.committed().tree(inode.id.subvolume)?.range_rev(key(range.start)..=key(range.end - 1)) {
             if cut.extents == most {
                 return Ok(cut);
             }

@@ -24,8 +24,7 @@ pub use write::WriteAt;
 pub(crate) use create::inode_target;
 pub(crate) use lock::LockedInodes;
 pub(crate) use read::FileMap;
-pub(crate) use resize::MAX_FILE_SIZE;
-pub(crate) use resize::allocated;
+pub(crate) use resize::{MAX_FILE_SIZE, NewSize, allocated};
 
 use ubtrfs_format::items::{MAX_NAME_LEN, Timespec};
 

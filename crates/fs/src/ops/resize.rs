@@ -14,6 +14,20 @@ use crate::space::Demand;
 /// The largest size that programs can ask for.
 pub(crate) const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 
+/// What size a file shall have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NewSize {
+    /// This one.
+    Exactly(u64),
+    /// This one, unless it is smaller already; what is kept for the file behind there goes in any case.
+    AtMost {
+        /// The size.
+        from: u64,
+        /// The transaction that the space for it was reserved in.
+        reserved_in: Generation,
+    },
+}
+
 /// What has to change in a file before it may grow: found before the transaction is entered.
 #[derive(Default)]
 pub(crate) struct GrowthPlan {
@@ -35,20 +49,31 @@ impl Filesystem {
         let inode = self.inode(id)?;
         // What was cut off may have kept the file out of metadata until now.
         let inline_bytes = if size <= self.largest_inline() { size } else { 0 };
-        let demand = Demand { data: sector, edits: 4, item_bytes: 500 + inline_bytes, frees: true };
-        let cuts = size < inode.read().item.size;
-        if cuts {
-            self.reserve_to_free(&inode, demand)?;
-        } else {
-            self.reserve(demand)?;
+        let mut grows = size > inode.read().item.size;
+        self.cut_in_steps(&inode, size)?;
+        loop {
+            // Where the last sector stays as it is, a cut takes no space, and none may be left.
+            let data = if !grows && size.is_multiple_of(sector) { 0 } else { sector };
+            let demand = Demand { data, edits: 4, item_bytes: 500 + inline_bytes, frees: true };
+            if grows {
+                self.reserve(demand)?;
+            } else {
+                self.reserve_to_free(&inode, demand)?;
+            }
+            let mut surplus = data;
+            let result = self.resize_reserved(id, NewSize::Exactly(size), &mut surplus);
+            self.unreserve_data(surplus);
+            if result? {
+                return Ok(());
+            }
+            grows = true;
         }
-        let mut surplus = sector;
-        let result = self.resize_reserved(id, size, &mut surplus);
-        self.unreserve_data(surplus);
-        result
     }
 
-    fn resize_reserved(&self, id: InodeId, size: u64, surplus: &mut u64) -> Result<()> {
+    /// Changes a size, with the space reserved that it takes; what is left of it is in `surplus` then. Returns whether it did:
+    /// not if the file would have to grow, since others cut it, and no data space was reserved for that; and not if the
+    /// transaction has ended in which the space was reserved.
+    pub(crate) fn resize_reserved(&self, id: InodeId, wanted: NewSize, surplus: &mut u64) -> Result<bool> {
         let inode = self.inode(id)?;
         let mut state = inode.write();
         match state.file_type() {
@@ -61,22 +86,35 @@ impl Filesystem {
         }
         let old_size = state.item.size;
         let sector = u64::from(self.volume.sector_size());
-        let cut = size < old_size;
+        // From where on nothing stays, if anything has to go.
+        let (size, cut_from) = match wanted {
+            NewSize::Exactly(size) => (size, (size < old_size).then_some(size)),
+            NewSize::AtMost { from, .. } => (from.min(old_size), Some(from)),
+        };
+        if size > old_size && *surplus < sector {
+            return Ok(false);
+        }
         // The sector that the new end lies in keeps its start and is zero from there on.
         let last = size - size % sector;
         loop {
             let generation = self.freeze_older(&mut state);
             let growth = if size > old_size { Some(self.plan_growth(id, &state, size)?) } else { None };
             let mut kept = None;
-            if cut && size != last && self.has_data(id, &state, last)? {
+            if size < old_size && size != last && self.has_data(id, &state, last)? {
                 let mut content = vec![0; sector as usize];
                 self.read_sectors(id, &state, last, &mut content)?;
                 content.truncate((size - last) as usize);
                 kept = Some(content);
             }
-            let nbytes = if cut { self.bytes_beyond(id, &state, size.next_multiple_of(sector))? } else { 0 };
+            let nbytes = match cut_from {
+                Some(from) => self.bytes_beyond(id, &state, from.next_multiple_of(sector))?,
+                None => 0,
+            };
             let time = now();
             let transaction = self.gate.enter();
+            if matches!(wanted, NewSize::AtMost { reserved_in, .. } if reserved_in != transaction.generation) {
+                return Ok(false);
+            }
             if transaction.generation != generation {
                 // A commit began meanwhile: what was dirty may be frozen now, and the plan wrong.
                 continue;
@@ -85,13 +123,13 @@ impl Filesystem {
             if let Some(plan) = growth {
                 self.grow(&mut state, plan, surplus);
             }
-            if cut {
+            if let Some(from) = cut_from {
                 if let Some(content) = kept {
                     fill_sector(&mut state, last, &content, surplus, sector);
                 }
-                state.dirty.truncate(size);
-                state.pending.layout.truncate(size.next_multiple_of(sector));
-                state.item.nbytes = if size == 0 { 0 } else { state.item.nbytes.saturating_sub(nbytes) };
+                state.dirty.truncate(from);
+                state.pending.layout.truncate(from.next_multiple_of(sector));
+                state.item.nbytes = if from == 0 { 0 } else { state.item.nbytes.saturating_sub(nbytes) };
                 let dirty: u64 = state.dirty.ranges().map(|(_, len)| len).sum();
                 *surplus += state.reserved - dirty;
                 state.reserved = dirty;
@@ -101,7 +139,7 @@ impl Filesystem {
             state.item.mtime = time;
             state.item.ctime = time;
             state.item.sequence = state.item.sequence.wrapping_add(1);
-            return Ok(());
+            return Ok(true);
         }
     }
 
