@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ubtrfs_fuse::mount::{Mount, MountError, MountKind, MountOptions, Source, Unmount, is_dead, unmount};
-use ubtrfs_fuse::{Config, OFlags, ROOT};
+use ubtrfs_fuse::{Capabilities, Config, OFlags, ROOT};
 
 use crate::harness::{Mounted, possible, possible_as_root};
 use crate::memfs::Behaviour;
@@ -216,7 +216,8 @@ fn what_is_agreed_is_told() {
     }
     let mounted = Mounted::plain();
     let granted = mounted.session.granted();
-    assert_eq!(granted.capabilities - Config::FULL, ubtrfs_fuse::Capabilities::empty());
+    let besides = granted.capabilities - Config::FULL;
+    assert_eq!(besides - Capabilities::OVER_IO_URING, Capabilities::empty());
     assert_eq!(granted.max_write, 1 << 20);
     assert_eq!(mounted.fs().asked(&format!("INIT {}", granted.minor)), 1);
     assert_eq!(ROOT, 1);
