@@ -102,10 +102,12 @@ impl From<Errno> for Error {
 }
 
 impl Error {
-    /// The errno that a program sees.
+    /// The errno that a program sees. `EAGAIN` is for threads that [must not wait](crate::without_waiting).
     pub fn errno(&self) -> Errno {
         match self {
             Self::Posix(errno) => *errno,
+            Self::Tree(ubtrfs_tree::Error::WouldWait) => Errno::AGAIN,
+            Self::Data(crate::file::error::DataError::Tree(ubtrfs_tree::Error::WouldWait)) => Errno::AGAIN,
             Self::Aborted(_) | Self::Refused(_) => Errno::ROFS,
             _ => Errno::IO,
         }

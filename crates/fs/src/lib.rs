@@ -32,3 +32,4 @@ pub use options::LogFault;
 pub use options::{FreeingLimits, Options};
 pub use space::SpaceTotals;
 pub use stats::Stats;
+pub use ubtrfs_tree::without_waiting;

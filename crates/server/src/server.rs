@@ -13,8 +13,8 @@ use ubtrfs_fuse::request::{
     SetTime, SetXattr, Write,
 };
 use ubtrfs_fuse::{
-    Caller, Capabilities, Config, Entry, Errno, FallocateFlags, Filesystem, Granted, OFlags, OpenFlags, ROOT,
-    StatxFlags,
+    Caller, Capabilities, Config, Entry, Errno, FallocateFlags, Filesystem, Granted, OFlags, OpenFlags, ROOT, Request,
+    StatxFlags, Transport,
 };
 
 use crate::attributes as ours;
@@ -33,8 +33,8 @@ const S_IFMT: u32 = 0o170_000;
 const SET_ID: u32 = 0o6000;
 
 /// What to ask of the kernel for a [`Server`] that `threads` threads serve.
-pub fn config(threads: usize) -> Config {
-    Config { wanted: Config::FULL | Capabilities::ALLOW_IDMAP, threads, ..Config::default() }
+pub fn config(threads: usize, transport: Transport) -> Config {
+    Config { wanted: Config::FULL | Capabilities::ALLOW_IDMAP, threads, transport, ..Config::default() }
 }
 
 /// The server of one mount. The mount must have `default_permissions`: the kernel checks permissions, not the server.
@@ -250,6 +250,12 @@ impl Filesystem for Server {
     fn destroy(&self) {
         if let Err(error) = self.shared.end() {
             tracing::error!("the last commit failed: {error}");
+        }
+    }
+
+    fn at_once(&self, request: &Request<'_>, serve: &mut dyn FnMut()) {
+        if self.is_quick(request) {
+            ubtrfs::without_waiting(serve);
         }
     }
 
