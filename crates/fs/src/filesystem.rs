@@ -238,10 +238,9 @@ impl Filesystem {
     /// Whether somebody works on an inode, perhaps for long: whoever only looks at it (or, `to_change`, changes it) might have
     /// to wait.
     pub fn is_busy(&self, id: InodeId, to_change: bool) -> bool {
-        self.inodes.get(id).is_some_and(|inode| match to_change {
-            true => inode.try_write().is_none(),
-            false => inode.try_read().is_none(),
-        })
+        self.inodes
+            .get(id)
+            .is_some_and(|inode| if to_change { inode.try_write().is_none() } else { inode.try_read().is_none() })
     }
 
     /// Runs an operation with what it may need reserved; gives metadata back if it fails, for then it changed nothing.

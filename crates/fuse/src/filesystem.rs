@@ -40,8 +40,8 @@ pub trait Filesystem: Send + Sync {
     /// threads that may wait. By default all is left.
     ///
     /// A method called so that finds that it would have to wait answers EAGAIN, and must have changed nothing: it is called once
-    /// more, by a thread that may. (Elsewhere EAGAIN is an answer like any other.)
-    fn at_once(&self, request: &Request<'_>, serve: &mut dyn FnMut()) {}
+    /// more, by a thread that may. `serve` returns false then. (Elsewhere EAGAIN is an answer like any other.)
+    fn at_once(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {}
 
     /// Looks a name up in `parent`. A negative entry lets the kernel remember that there is none.
     fn lookup(&self, caller: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEntry) {

@@ -80,6 +80,6 @@ pub struct Report {
     pub cache_hits: u64,
     pub cache_misses: u64,
     pub cache_bytes: u64,
-    /// Requests of the kernel, by kind.
+    /// Requests of the kernel, by kind. Those `postponed` were tried by a ring's thread and came again: they count twice.
     pub requests: BTreeMap<String, u64>,
 }

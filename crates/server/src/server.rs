@@ -253,9 +253,9 @@ impl Filesystem for Server {
         }
     }
 
-    fn at_once(&self, request: &Request<'_>, serve: &mut dyn FnMut()) {
-        if self.is_quick(request) {
-            ubtrfs::without_waiting(serve);
+    fn at_once(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {
+        if self.is_quick(request) && !ubtrfs::without_waiting(serve) {
+            self.count(Kind::Postponed);
         }
     }
 

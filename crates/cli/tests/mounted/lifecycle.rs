@@ -10,7 +10,7 @@ use ubtrfs_testkit::progs::assert_btrfs_check_clean;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 
-use crate::harness::{FUSE, Volume, cat, fails, ubtrfs};
+use crate::harness::{FUSE, OVER_RINGS, Volume, cat, fails, ubtrfs};
 
 /// A line of the mount table.
 fn mount_line(volume: &Volume) -> String {
@@ -114,6 +114,19 @@ fn options_do_what_they_say() {
     volume.mount("noallow_other");
     let line = mount_line(&volume);
     assert!(line.contains("nodev") && line.contains("nosuid") && !line.contains("allow_other"), "{line}");
+    volume.umount();
+}
+
+#[test]
+fn requests_arrive_as_they_shall() {
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    fails(&volume.try_mount("transport=pigeon"), "auto, ring or dev");
+    // Where rings can be had they are taken, also unasked.
+    let (options, transport) = if OVER_RINGS { ("transport=auto", "io_uring") } else { ("transport=dev", "/dev/fuse") };
+    volume.mount(options);
+    let stats = volume.stats();
+    assert_eq!((&stats["transport"], &stats["transport_fallback"]), (&transport.into(), &serde_json::Value::Null));
     volume.umount();
 }
 

@@ -70,6 +70,11 @@ impl Entry {
         }
     }
 
+    /// Whether a trial has found that the request has to wait.
+    pub fn is_postponed(&self) -> bool {
+        self.progress.lock().postponed
+    }
+
     /// A trial is over. Gives the request back if it is to be served anew: it was postponed, or not even begun.
     pub fn end_trial(&self, begun: bool) -> Option<Held> {
         let mut progress = self.progress.lock();
@@ -95,12 +100,11 @@ impl Entry {
 
 /// Writes an answer into the entry that the request came in.
 fn finish<'a>(held: &mut Held, unique: u64, error: i32, parts: impl Iterator<Item = &'a [u8]>) {
-    match held.put(parts) {
-        Some(length) => held.answer(unique, error, length),
-        None => {
-            tracing::error!(request = unique, "an answer is longer than the kernel can have asked for");
-            held.answer(unique, -Errno::IO.raw_os_error(), 0);
-        }
+    if let Some(length) = held.put(parts) {
+        held.answer(unique, error, length);
+    } else {
+        tracing::error!(request = unique, "an answer is longer than the kernel can have asked for");
+        held.answer(unique, -Errno::IO.raw_os_error(), 0);
     }
 }
 

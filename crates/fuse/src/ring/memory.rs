@@ -5,7 +5,6 @@
 //! as Rust's rules want, and giving the entry to the kernel consumes it. What is left then is [`Away`], through which
 //! nothing can be touched.
 
-use std::ffi::c_void;
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -22,17 +21,12 @@ use crate::abi::{IN_HEADER, OUT_HEADER, messages::InHeader};
 /// Distance between the headers of two entries.
 const STRIDE: usize = 512;
 /// Where between them the kernel reads where the areas are.
-const VECTORS_AT: usize = STRIDE - size_of::<[Vector; 2]>();
+const VECTORS_AT: usize = STRIDE - size_of::<Vectors>();
 /// Where a submission has the number of vectors.
 const LENGTH_AT: usize = 24;
 
-/// Where the two areas of an entry are, as readv(2) has it.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Vector {
-    base: *mut c_void,
-    length: usize,
-}
+/// Where the two areas of an entry are and how long, as readv(2) has it.
+type Vectors = [usize; 4];
 
 /// The memory of all entries of a queue, mapped in one piece. Pages that no request has used take no memory.
 struct Area {
@@ -160,14 +154,11 @@ impl Held {
 
     /// The submission that gives the entry to the kernel, for the first time.
     pub fn register(mut self, device: Fd, queue: u16) -> (squeue::Entry128, Away) {
-        // The kernel reads the vector from the entry's own memory, behind the headers.
-        let vectors = [
-            Vector { base: self.headers.as_ptr().cast(), length: size_of::<Headers>() },
-            Vector { base: self.payload.as_ptr().cast(), length: self.room },
-        ];
-        let at = self.headers_mut()[VECTORS_AT..].as_mut_ptr().cast::<[Vector; 2]>();
-        // SAFETY: the last bytes of the headers' room, aligned as STRIDE is.
-        unsafe { at.write(vectors) };
+        // The kernel reads where the areas are from the entry's own memory, behind the headers.
+        let header = self.headers.as_ptr().expose_provenance();
+        let vectors: Vectors = [header, size_of::<Headers>(), self.payload.as_ptr().expose_provenance(), self.room];
+        self.headers_mut()[VECTORS_AT..].copy_from_slice(vectors.as_bytes());
+        let at = header + VECTORS_AT;
         let command = Command { queue, ..Command::default() };
         (submission(device, REGISTER, command, self.index, at as u64), Away(self))
     }
@@ -211,4 +202,4 @@ fn submission(device: Fd, operation: u32, command: Command, index: u16, vectors:
 }
 
 const _: () = assert!(size_of::<squeue::Entry128>() == 128);
-const _: () = assert!(size_of::<Headers>() + size_of::<[Vector; 2]>() <= STRIDE);
+const _: () = assert!(size_of::<Headers>() + size_of::<Vectors>() <= STRIDE);

@@ -1,4 +1,4 @@
-//! The transport over io_uring: requests arrive as completions, answers leave with the next submission.
+//! The transport over `io_uring`: requests arrive as completions, answers leave with the next submission.
 //!
 //! The kernel has one queue for each processor that there may ever be, and delivers a request to the queue of the processor
 //! that its caller runs on. Each queue has a ring with a thread that stays on that processor, and a number of *entries*:

@@ -47,6 +47,7 @@ impl<F: Filesystem> Handler<'_, F> {
                 if !std::mem::replace(&mut begun, true) {
                     self.dispatch(request, responder);
                 }
+                !entry.is_postponed()
             });
         });
         let held = entry.end_trial(begun)?;

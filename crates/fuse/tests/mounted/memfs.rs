@@ -202,7 +202,7 @@ impl Filesystem for MemFs {
         self.destroyed.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn at_once(&self, request: &Request<'_>, serve: &mut dyn FnMut()) {
+    fn at_once(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {
         self.trial.at_once(request, serve);
     }
 

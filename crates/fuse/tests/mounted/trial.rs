@@ -35,16 +35,18 @@ impl Again for ReplyAttr {
 }
 
 impl Trial {
-    pub fn at_once(&self, request: &Request<'_>, serve: &mut dyn FnMut()) {
+    pub fn at_once(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {
         if matches!(request.op, Operation::SyncFs | Operation::Destroy) {
             return;
         }
         match self.requests.fetch_add(1, Ordering::Relaxed) % 3 {
             0 => {}
-            1 => serve(),
+            1 => assert!(serve()),
             _ => {
                 POSTPONING.set(true);
-                serve();
+                let before = self.postponed.load(Ordering::Relaxed);
+                let postponed = !serve();
+                assert!(!postponed || self.postponed.load(Ordering::Relaxed) > before);
                 POSTPONING.set(false);
             }
         }
