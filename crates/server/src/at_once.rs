@@ -48,6 +48,10 @@ impl Server {
             Operation::Link { node: old, .. } => !self.is_busy(*old, true) && !self.is_busy(node, true),
             // To cut a file somewhere takes a look at all that lies beyond.
             Operation::SetAttr(change) => matches!(change.size, None | Some(0)) && !self.is_busy(node, true),
+            Operation::Fsync { .. } | Operation::FsyncDir { .. } => {
+                let shared = self.shared();
+                shared.inode(node).is_ok_and(|id| shared.engine().is_fsync_short(id))
+            }
             Operation::Write(what) => what.data.len() <= LONGEST_WRITE && !self.is_busy(node, true),
             // What programs read again the kernel has; what comes here is on the device, unless it was written just now.
             Operation::Read(what) => {

@@ -85,7 +85,12 @@ impl Server {
         match self.shared.inode(node) {
             Ok(id) => {
                 let done = move |result: ubtrfs::Result<()>| answer(reply, result.map_err(|error| errno(&error)));
-                self.engine().start_fsync(id, data_only, Box::new(done));
+                let Some(leader) = self.engine().join_fsync(id, data_only, Box::new(done)) else { return };
+                if ubtrfs::may_wait() {
+                    return self.engine().lead_fsync(leader);
+                }
+                let shared = Arc::clone(&self.shared);
+                self.slow.run(move || shared.engine.lead_fsync(leader));
             }
             Err(errno) => reply.error(errno),
         }
