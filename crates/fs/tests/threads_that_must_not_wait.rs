@@ -45,7 +45,7 @@ fn cold() -> (Arc<Filesystem>, InodeId, Arc<dyn Device>) {
         create(&fs, dir, &format!("file {number}"), FILE).unwrap();
     }
     let file = create(&fs, fs.root(), "data", FILE).unwrap();
-    fs.write(file, WriteAt::Offset(0), &[7; 100_000], false).unwrap();
+    fs.write(file, WriteAt::Offset(0), &vec![7; 100_000], false).unwrap();
     fs.close().unwrap();
     let fs = open(&device);
     let dir = fs.lookup(fs.root(), b"dir").unwrap();

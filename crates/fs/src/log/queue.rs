@@ -311,7 +311,8 @@ impl Filesystem {
 
     /// Writes what a group of fsyncs asks for.
     pub fn lead_fsync(&self, leader: FsyncLeader) {
-        self.lead(&leader.0);
+        let FsyncLeader(group) = leader;
+        self.lead(&group);
     }
 
     /// Whether nobody works on an inode, and little of it is dirty: then an fsync starts in an instant.
