@@ -1,6 +1,9 @@
 //! What can go wrong, the errno that a program sees and the sentence that a person reads.
 
 use ubtrfs_format::{Key, TreeId};
+use ubtrfs_tree::Error as TreeError;
+
+use crate::file::error::DataError;
 
 pub use rustix::io::Errno;
 
@@ -51,7 +54,7 @@ pub enum Error {
     },
     /// A file's content can't be read.
     #[error(transparent)]
-    Data(#[from] crate::file::error::DataError),
+    Data(#[from] DataError),
     /// The volume can't be opened the way it was asked for.
     #[error("{0}")]
     Refused(Refusal),
@@ -102,10 +105,11 @@ impl From<Errno> for Error {
 }
 
 impl Error {
-    /// The errno that a program sees.
+    /// The errno that a program sees. `EAGAIN` is for threads that [must not wait](crate::without_waiting).
     pub fn errno(&self) -> Errno {
         match self {
             Self::Posix(errno) => *errno,
+            Self::Tree(TreeError::WouldWait) | Self::Data(DataError::Tree(TreeError::WouldWait)) => Errno::AGAIN,
             Self::Aborted(_) | Self::Refused(_) => Errno::ROFS,
             _ => Errno::IO,
         }

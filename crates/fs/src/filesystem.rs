@@ -235,6 +235,14 @@ impl Filesystem {
         }
     }
 
+    /// Whether somebody works on an inode, perhaps for long: whoever only looks at it (or, `to_change`, changes it) might have
+    /// to wait.
+    pub fn is_busy(&self, id: InodeId, to_change: bool) -> bool {
+        self.inodes
+            .get(id)
+            .is_some_and(|inode| if to_change { inode.try_write().is_none() } else { inode.try_read().is_none() })
+    }
+
     /// Runs an operation with what it may need reserved; gives metadata back if it fails, for then it changed nothing.
     /// Called as [`Self::reserve`] is.
     pub(crate) fn with_reserved<T>(&self, demand: Demand, operation: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -266,6 +274,7 @@ impl Filesystem {
                     }
                 }
             };
+            ubtrfs_tree::about_to_wait()?;
             tracing::debug!(?shortage, commits, "space is short");
             if !self.free_some()?.freed {
                 if commits == COMMITS {
@@ -297,6 +306,7 @@ impl Filesystem {
         let budget = self.most_changes();
         let changes = self.gate.current().changes();
         if changes > 2 * budget {
+            ubtrfs_tree::about_to_wait()?;
             return self.commit();
         }
         if changes > budget {

@@ -25,10 +25,11 @@ pub use error::{Errno, Error, Refusal, Result};
 pub use filesystem::Filesystem;
 pub use inactivate::InactivationStats;
 pub use inode::InodeId;
-pub use log::{Done, Reason};
+pub use log::{Done, FsyncLeader, Reason};
 pub use ops::{Attributes, FilesystemStats, NewInode, RenameFlags, SetAttributes, TimeChange, WriteAt, XattrMode};
 #[doc(hidden)]
 pub use options::LogFault;
 pub use options::{FreeingLimits, Options};
 pub use space::SpaceTotals;
 pub use stats::Stats;
+pub use ubtrfs_tree::{may_wait, without_waiting};

@@ -9,8 +9,8 @@ use crate::reply::{
     ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatFs, ReplyStatx, ReplyWrite, ReplyXattr,
 };
 use crate::request::{
-    Caller, CopyFileRange, Create, Fallocate, Forgets, Ioctl, Lseek, MkNod, Open, Read, Release, Rename, SetAttr,
-    SetXattr, Write,
+    Caller, CopyFileRange, Create, Fallocate, Forgets, Ioctl, Lseek, MkNod, Open, Read, Release, Rename, Request,
+    SetAttr, SetXattr, Write,
 };
 
 /// One method for each request. Several threads call them at a time.
@@ -22,7 +22,8 @@ use crate::request::{
 /// not tried again). To fail just this once, answer something else.
 ///
 /// Methods should answer soon: the thread that calls them reads no further request before they return. What takes long takes
-/// its reply object along to another thread. Borrowed arguments (names, data) live until the method returns.
+/// its reply object along to another thread. Where requests arrive over rings, [`at_once`](Filesystem::at_once) says which of
+/// them their threads may serve. Borrowed arguments (names, data) live until the method returns.
 #[allow(unused_variables, reason = "the default methods need no arguments; their names are documentation")]
 pub trait Filesystem: Send + Sync {
     /// The mount begins; nothing has been asked for yet. An error ends it.
@@ -33,6 +34,14 @@ pub trait Filesystem: Send + Sync {
     /// The mount has ended: called once, whatever way it ended. With `fuseblk` umount(2) waits until this returns, and
     /// nothing but FORGETs comes after it; with plain `fuse` it is called when all threads have ended.
     fn destroy(&self) {}
+
+    /// Calls `serve`, which calls the request's method, if that method can answer without waiting for a device, for another
+    /// request or for a lock that is held long. Only with rings: this is their threads' work, and what it leaves is done by
+    /// threads that may wait. By default all is left.
+    ///
+    /// A method called so that finds that it would have to wait answers EAGAIN, and must have changed nothing: it is called once
+    /// more, by a thread that may. `serve` returns false then. (Elsewhere EAGAIN is an answer like any other.)
+    fn at_once(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {}
 
     /// Looks a name up in `parent`. A negative entry lets the kernel remember that there is none.
     fn lookup(&self, caller: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEntry) {

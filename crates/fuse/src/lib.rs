@@ -19,7 +19,7 @@
 //!
 //! Every request reaches one method of the trait, with a reply object that the method owns: it answers at once, or keeps
 //! the object and answers later from any thread. The way from the kernel to the trait goes through three floors: a transport
-//! ([`device`]) delivers messages, [`request`] turns bytes into a typed [`Request`], and [`Session`] hands it on. A reply
+//! ([`device`], or rings) delivers messages, [`request`] turns bytes into a typed [`Request`], and [`Session`] hands it on. A reply
 //! knows only a route back, not which transport it is.
 //!
 //! The protocol spoken is FUSE 7.45, down to kernels of 7.31.
@@ -34,18 +34,20 @@ mod negotiate;
 mod notify;
 pub mod reply;
 pub mod request;
+mod ring;
 mod session;
 
 pub use abi::flags::{Capabilities, OpenFlags};
 pub use attributes::{Attributes, Entry, StatFs, Statx, Timestamp};
 pub use device::Device;
 pub use filesystem::Filesystem;
-pub use negotiate::{Config, Granted, NegotiationError};
+pub use negotiate::{Config, Granted, NegotiationError, Transport};
 pub use notify::Notifier;
 pub use request::{Caller, Operation, ParseError, Request};
+pub use ring::NoRing;
 pub use rustix::fs::{FallocateFlags, OFlags, RenameFlags, StatxFlags, XattrFlags};
 pub use rustix::io::Errno;
-pub use session::{Session, SessionError};
+pub use session::{Session, SessionError, Way};
 
 /// The node number of the root directory; the kernel looks it up never and forgets it never.
 pub const ROOT: u64 = 1;

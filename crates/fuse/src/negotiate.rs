@@ -7,6 +7,18 @@ use crate::abi::messages::InitOut;
 use crate::abi::{MAJOR, MINOR, OLDEST_MINOR};
 use crate::request::{Form, Init};
 
+/// How requests shall arrive.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Over rings where there are any, else over `/dev/fuse`.
+    #[default]
+    Auto,
+    /// Over rings, or not at all.
+    Ring,
+    /// Over `/dev/fuse`.
+    Device,
+}
+
 /// What a filesystem wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -22,8 +34,10 @@ pub struct Config {
     pub congestion_threshold: u16,
     /// Granularity of times in nanoseconds.
     pub time_granularity: u32,
-    /// Threads that read requests.
+    /// Threads that read requests from `/dev/fuse`; with rings, threads for requests that may wait.
     pub threads: usize,
+    /// How requests shall arrive. ([`Capabilities::OVER_IO_URING`] in [`wanted`](Self::wanted) means nothing.)
+    pub transport: Transport,
 }
 
 impl Config {
@@ -61,6 +75,7 @@ impl Default for Config {
             congestion_threshold: 192,
             time_granularity: 1,
             threads: std::thread::available_parallelism().map_or(2, |cpus| cpus.get().max(2)),
+            transport: Transport::default(),
         }
     }
 }
@@ -106,8 +121,14 @@ pub enum Answer {
     Settled(InitOut, Granted),
 }
 
-/// Settles what both can.
-pub fn negotiate(init: &Init, config: &Config, page_size: usize) -> Result<Answer, NegotiationError> {
+/// Bytes of the longest WRITE, whole pages.
+pub fn longest_write(config: &Config, page_size: usize) -> u32 {
+    let page = page_size as u32;
+    config.max_write.max(page).next_multiple_of(page).min(u32::from(u16::MAX) * page)
+}
+
+/// Settles what both can. `rings`: they are ready.
+pub fn negotiate(init: &Init, config: &Config, page_size: usize, rings: bool) -> Result<Answer, NegotiationError> {
     if init.major > MAJOR {
         return Ok(Answer::Again(InitOut { major: MAJOR, minor: MINOR, ..Default::default() }));
     }
@@ -115,9 +136,9 @@ pub fn negotiate(init: &Init, config: &Config, page_size: usize) -> Result<Answe
         return Err(NegotiationError::TooOld(init.major, init.minor));
     }
     let always = Capabilities::MAX_PAGES | Capabilities::INIT_EXT;
-    let capabilities = (config.wanted | always) & init.capabilities;
-    let page = page_size as u32;
-    let max_write = config.max_write.max(page).next_multiple_of(page).min(u32::from(u16::MAX) * page);
+    let mut capabilities = (config.wanted | always) & init.capabilities;
+    capabilities.set(Capabilities::OVER_IO_URING, rings);
+    let max_write = longest_write(config, page_size);
     let max_readahead = config.max_readahead.min(init.max_readahead);
     let granted =
         Granted { minor: init.minor.min(MINOR), capabilities, offered: init.capabilities, max_write, max_readahead };
@@ -131,7 +152,7 @@ pub fn negotiate(init: &Init, config: &Config, page_size: usize) -> Result<Answe
         congestion_threshold: config.congestion_threshold,
         max_write,
         time_gran: config.time_granularity,
-        max_pages: (max_write / page) as u16,
+        max_pages: (max_write / page_size as u32) as u16,
         flags2: (bits >> 32) as u32,
         ..Default::default()
     };
@@ -150,7 +171,7 @@ mod tests {
     fn grants_what_both_have() {
         let offered = Capabilities::all() - Capabilities::POSIX_ACL;
         let config = Config { wanted: Config::FULL | Capabilities::ALLOW_IDMAP, ..Config::default() };
-        let Ok(Answer::Settled(out, granted)) = negotiate(&offer(45, offered), &config, 4096) else { panic!() };
+        let Ok(Answer::Settled(out, granted)) = negotiate(&offer(45, offered), &config, 4096, false) else { panic!() };
         assert_eq!(granted.capabilities, config.wanted - Capabilities::POSIX_ACL);
         assert_eq!(u64::from(out.flags) | u64::from(out.flags2) << 32, granted.capabilities.bits());
         assert_eq!((out.max_write, out.max_pages, out.max_readahead), (1 << 20, 256, 131_072));
@@ -159,7 +180,7 @@ mod tests {
     #[test]
     fn speaks_the_lower_minor() {
         for (theirs, both) in [(31, 31), (45, 45), (99, 45)] {
-            let answer = negotiate(&offer(theirs, Capabilities::empty()), &Config::default(), 4096);
+            let answer = negotiate(&offer(theirs, Capabilities::empty()), &Config::default(), 4096, false);
             let Ok(Answer::Settled(_, granted)) = answer else { panic!() };
             assert_eq!(granted.minor, both);
         }
@@ -168,8 +189,8 @@ mod tests {
     #[test]
     fn refuses_the_old_and_asks_the_new_again() {
         let old = offer(OLDEST_MINOR - 1, Capabilities::all());
-        assert_eq!(negotiate(&old, &Config::default(), 4096), Err(NegotiationError::TooOld(7, 30)));
+        assert_eq!(negotiate(&old, &Config::default(), 4096, false), Err(NegotiationError::TooOld(7, 30)));
         let new = Init { major: 8, ..old };
-        assert!(matches!(negotiate(&new, &Config::default(), 4096), Ok(Answer::Again(out)) if out.major == 7));
+        assert!(matches!(negotiate(&new, &Config::default(), 4096, false), Ok(Answer::Again(out)) if out.major == 7));
     }
 }

@@ -1,7 +1,7 @@
 //! Messages to the kernel that no request asked for.
 
 use std::io::IoSlice;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
@@ -18,12 +18,13 @@ use crate::device::Device;
 /// same holds for an inode's data and a READ of it.
 #[derive(Debug, Clone)]
 pub struct Notifier {
-    device: Arc<Device>,
+    /// The connection ends with the session, however long this lives.
+    device: Weak<Device>,
 }
 
 impl Notifier {
-    pub(crate) fn new(device: Arc<Device>) -> Self {
-        Self { device }
+    pub(crate) fn new(device: &Arc<Device>) -> Self {
+        Self { device: Arc::downgrade(device) }
     }
 
     /// Attributes and cached data of `node` are stale: the data from `offset` on, `length` bytes (zero: to the end).
@@ -70,7 +71,8 @@ impl Notifier {
 
     fn send(&self, code: i32, parts: &[&[u8]]) -> Result<(), Errno> {
         let parts: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
-        match self.device.write(0, code, &parts) {
+        let device = self.device.upgrade().ok_or(Errno::NODEV)?;
+        match device.write(0, code, &parts) {
             Err(Errno::NOENT) => Ok(()),
             result => result,
         }

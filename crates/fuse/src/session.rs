@@ -6,18 +6,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
+use crate::Capabilities;
 use crate::abi::messages::InitOut;
 use crate::abi::opcode;
 use crate::device::{self, Device};
 use crate::dispatch;
 use crate::filesystem::Filesystem;
-use crate::negotiate::{Answer, Config, Granted, NegotiationError, negotiate};
+use crate::negotiate::{Answer, Config, Granted, NegotiationError, Transport, longest_write, negotiate};
 use crate::notify::Notifier;
 use crate::reply::Reply;
-use crate::request::{Form, Operation, Request};
+use crate::request::{Form, Init, Operation, Request};
+use crate::ring::{self, NoRing, Rings};
 
 /// Room in a buffer for everything but a WRITE's data.
 const HEADERS: usize = 4096;
@@ -36,20 +39,42 @@ pub enum SessionError {
     /// The kernel's first message isn't INIT.
     #[error("the kernel began with {0} instead of INIT")]
     NotInit(&'static str),
-    /// The device fails.
-    #[error("/dev/fuse failed")]
+    /// The device, or a ring, fails.
+    #[error("the kernel's connection failed")]
     Device(#[source] io::Error),
+    /// Rings were asked for.
+    #[error("FUSE over io_uring is not to be had: {0}")]
+    NoRing(#[source] NoRing),
     /// A thread can't be started.
     #[error("no thread to serve requests")]
     Thread(#[source] io::Error),
 }
 
-/// A filesystem and the mount that it serves, the protocol agreed.
+/// How requests arrive.
 #[derive(Debug)]
+pub enum Way {
+    /// Over rings.
+    Rings {
+        /// How many there are.
+        count: usize,
+    },
+    /// Over `/dev/fuse`.
+    Device {
+        /// Why not over rings, if these were wanted.
+        why: Option<NoRing>,
+    },
+}
+
+/// A filesystem and the mount that it serves, the protocol agreed.
 pub struct Session<F> {
     filesystem: F,
-    device: Arc<Device>,
+    /// Until it has run: the connection ends with it.
+    device: Mutex<Option<Arc<Device>>>,
+    notifier: Notifier,
     granted: Granted,
+    way: Way,
+    /// Until it runs.
+    rings: Mutex<Option<Rings>>,
     threads: usize,
     destroyed: AtomicBool,
 }
@@ -72,7 +97,14 @@ impl<F: Filesystem> Session<F> {
                 reply.error(errno);
                 Err(SessionError::Negotiation(error))
             };
-            match negotiate(&init, config, page) {
+            let (rings, way) = match rings(&init, config, page, &device) {
+                Ok(found) => found,
+                Err(why) => {
+                    reply.error(Errno::OPNOTSUPP);
+                    return Err(SessionError::NoRing(why));
+                }
+            };
+            match negotiate(&init, config, page, rings.is_some()) {
                 Ok(Answer::Again(out)) => send_init(reply, &out),
                 Err(error) => return refuse(reply, Errno::PROTO, error),
                 Ok(Answer::Settled(out, granted)) => {
@@ -80,9 +112,18 @@ impl<F: Filesystem> Session<F> {
                         return refuse(reply, errno, NegotiationError::Refused(errno));
                     }
                     send_init(reply, &out);
-                    tracing::debug!(?granted, "mount begins");
-                    let threads = config.threads.max(1);
-                    return Ok(Self { filesystem, device, granted, threads, destroyed: AtomicBool::new(false) });
+                    tracing::debug!(?granted, ?way, "mount begins");
+                    let (threads, rings) = (config.threads.max(1), Mutex::new(rings));
+                    return Ok(Self {
+                        filesystem,
+                        notifier: Notifier::new(&device),
+                        device: Mutex::new(Some(device)),
+                        granted,
+                        way,
+                        rings,
+                        threads,
+                        destroyed: AtomicBool::new(false),
+                    });
                 }
             }
         }
@@ -93,6 +134,11 @@ impl<F: Filesystem> Session<F> {
         &self.granted
     }
 
+    /// How requests arrive.
+    pub fn way(&self) -> &Way {
+        &self.way
+    }
+
     /// The filesystem.
     pub fn filesystem(&self) -> &F {
         &self.filesystem
@@ -100,39 +146,57 @@ impl<F: Filesystem> Session<F> {
 
     /// A way to tell the kernel that what it cached is stale.
     pub fn notifier(&self) -> Notifier {
-        Notifier::new(Arc::clone(&self.device))
+        self.notifier.clone()
     }
 
     /// Serves until the filesystem is unmounted (by whomever) or the connection aborted, and all threads have ended.
     ///
-    /// A method of the filesystem that panics has its caller answered EIO; the thread goes on.
+    /// A method of the filesystem that panics has its caller answered EIO; the thread goes on. After an error the connection is
+    /// cut, so that nobody waits for what will not come.
     pub fn run(&self) -> Result<(), SessionError> {
-        let served = thread::scope(|scope| {
+        let Some(device) = self.device.lock().take() else { return Ok(()) };
+        let rings = self.rings.lock().take();
+        let served = match rings {
+            Some(rings) => self.serve_rings(rings, &device),
+            None => self.serve_device(&device),
+        };
+        drop(device);
+        self.destroy();
+        served.map_err(SessionError::Device)
+    }
+
+    fn serve_rings(&self, rings: Rings, device: &Arc<Device>) -> io::Result<()> {
+        let destroy = || self.destroy();
+        let handler = ring::Handler { filesystem: &self.filesystem, destroy: &destroy, form: self.granted.form() };
+        let buffer = buffer_size(self.granted.max_write as usize, rustix::param::page_size());
+        ring::serve(rings, device, self.threads, buffer, &handler)
+    }
+
+    fn serve_device(&self, device: &Arc<Device>) -> io::Result<()> {
+        thread::scope(|scope| {
             let mut threads = Vec::new();
             for number in 1..self.threads {
-                let device = match self.device.another() {
-                    Ok(device) => Arc::new(device),
+                let queue = match device.another() {
+                    Ok(queue) => Arc::new(queue),
                     Err(error) => {
                         tracing::warn!(%error, "no queue of its own for a thread; it shares the first one");
-                        Arc::clone(&self.device)
+                        Arc::clone(device)
                     }
                 };
                 let thread = thread::Builder::new()
                     .name(format!("fuse-{number}"))
-                    .spawn_scoped(scope, move || self.serve(&device));
+                    .spawn_scoped(scope, move || self.serve(&queue));
                 match thread {
                     Ok(thread) => threads.push(thread),
                     // Fewer threads serve as well.
                     Err(error) => tracing::warn!(%error, "fewer threads than wanted"),
                 }
             }
-            let first = self.serve(&self.device);
+            let first = self.serve(device);
             threads.into_iter().fold(first, |result, thread| {
                 result.and(thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))
             })
-        });
-        self.destroy();
-        served.map_err(SessionError::Device)
+        })
     }
 
     /// Serves what comes on one queue.
@@ -158,6 +222,36 @@ impl<F: Filesystem> Session<F> {
         if !self.destroyed.swap(true, Ordering::AcqRel) {
             self.filesystem.destroy();
         }
+    }
+}
+
+impl<F> std::fmt::Debug for Session<F> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Session")
+            .field("granted", &self.granted)
+            .field("way", &self.way)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Makes rings if they are wanted and offered; an error if they must be and can't.
+fn rings(init: &Init, config: &Config, page: usize, device: &Arc<Device>) -> Result<(Option<Rings>, Way), NoRing> {
+    if config.transport == Transport::Device {
+        return Ok((None, Way::Device { why: None }));
+    }
+    let prepared = if init.capabilities.contains(Capabilities::OVER_IO_URING) {
+        Rings::prepare(device, longest_write(config, page) as usize)
+    } else {
+        Err(NoRing::not_offered())
+    };
+    match prepared {
+        Ok(rings) => {
+            let count = rings.count();
+            Ok((Some(rings), Way::Rings { count }))
+        }
+        Err(why) if config.transport == Transport::Ring => Err(why),
+        Err(why) => Ok((None, Way::Device { why: Some(why) })),
     }
 }
 

@@ -30,8 +30,11 @@ pub struct Report {
     pub mount_type: String,
     /// Why it is not `fuseblk`, where it might be.
     pub mount_fallback: Option<String>,
-    /// How requests arrive.
+    /// How requests arrive: over `io_uring` or `/dev/fuse`.
     pub transport: String,
+    /// Why not over `io_uring`, where they might, and what to do about it.
+    #[serde(default)]
+    pub transport_fallback: Option<String>,
     pub threads: u64,
     pub read_only: bool,
     /// Why it turned read-only after an error.
@@ -77,6 +80,6 @@ pub struct Report {
     pub cache_hits: u64,
     pub cache_misses: u64,
     pub cache_bytes: u64,
-    /// Requests of the kernel, by kind.
+    /// Requests of the kernel, by kind. Those `postponed` were tried by a ring's thread and came again: they count twice.
     pub requests: BTreeMap<String, u64>,
 }

@@ -19,7 +19,7 @@ kinds! {
     Create "create", TmpFile "tmpfile", Open "open", Read "read", Write "write", StatFs "statfs", Fsync "fsync",
     SyncFs "syncfs", SetXattr "setxattr", GetXattr "getxattr", ListXattr "listxattr", RemoveXattr "removexattr",
     OpenDir "opendir", ReadDir "readdir", ReadDirPlus "readdirplus", FsyncDir "fsyncdir", Ioctl "ioctl",
-    Fallocate "fallocate", Lseek "lseek",
+    Fallocate "fallocate", Lseek "lseek", Postponed "postponed",
 }
 
 /// Counters of requests.

@@ -13,8 +13,8 @@ use ubtrfs_fuse::request::{
     SetTime, SetXattr, Write,
 };
 use ubtrfs_fuse::{
-    Caller, Capabilities, Config, Entry, Errno, FallocateFlags, Filesystem, Granted, OFlags, OpenFlags, ROOT,
-    StatxFlags,
+    Caller, Capabilities, Config, Entry, Errno, FallocateFlags, Filesystem, Granted, OFlags, OpenFlags, ROOT, Request,
+    StatxFlags, Transport,
 };
 
 use crate::attributes as ours;
@@ -33,8 +33,8 @@ const S_IFMT: u32 = 0o170_000;
 const SET_ID: u32 = 0o6000;
 
 /// What to ask of the kernel for a [`Server`] that `threads` threads serve.
-pub fn config(threads: usize) -> Config {
-    Config { wanted: Config::FULL | Capabilities::ALLOW_IDMAP, threads, ..Config::default() }
+pub fn config(threads: usize, transport: Transport) -> Config {
+    Config { wanted: Config::FULL | Capabilities::ALLOW_IDMAP, threads, transport, ..Config::default() }
 }
 
 /// The server of one mount. The mount must have `default_permissions`: the kernel checks permissions, not the server.
@@ -85,7 +85,12 @@ impl Server {
         match self.shared.inode(node) {
             Ok(id) => {
                 let done = move |result: ubtrfs::Result<()>| answer(reply, result.map_err(|error| errno(&error)));
-                self.engine().start_fsync(id, data_only, Box::new(done));
+                let Some(leader) = self.engine().join_fsync(id, data_only, Box::new(done)) else { return };
+                if ubtrfs::may_wait() {
+                    return self.engine().lead_fsync(leader);
+                }
+                let shared = Arc::clone(&self.shared);
+                self.slow.run(move || shared.engine.lead_fsync(leader));
             }
             Err(errno) => reply.error(errno),
         }
@@ -267,6 +272,12 @@ impl Filesystem for Server {
     fn destroy(&self) {
         if let Err(error) = self.shared.end() {
             tracing::error!("the last commit failed: {error}");
+        }
+    }
+
+    fn at_once(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {
+        if self.is_quick(request) && !ubtrfs::without_waiting(serve) {
+            self.count(Kind::Postponed);
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use ubtrfs::{Filesystem, InodeId};
-use ubtrfs_fuse::{Attributes, Entry, Errno, Granted, Notifier};
+use ubtrfs_fuse::{Attributes, Entry, Errno, Granted, Notifier, Way};
 
 use crate::attributes;
 use crate::control::Report;
@@ -33,6 +33,12 @@ pub struct MountFacts {
     pub pid_started: u64,
 }
 
+/// How requests arrive, and why not over rings if these were wanted.
+struct TransportFacts {
+    name: &'static str,
+    why: Option<String>,
+}
+
 /// The engine and what the server knows beside it.
 pub struct Shared {
     pub(crate) engine: Arc<Filesystem>,
@@ -41,6 +47,7 @@ pub struct Shared {
     pub(crate) counters: Counters,
     pub(crate) notifier: OnceLock<Notifier>,
     pub(crate) granted: OnceLock<Granted>,
+    transport: OnceLock<TransportFacts>,
     pub(crate) block_size: u32,
     facts: MountFacts,
     ended: Mutex<Option<Result<(), String>>>,
@@ -54,6 +61,7 @@ impl Shared {
             counters: Counters::new(),
             notifier: OnceLock::new(),
             granted: OnceLock::new(),
+            transport: OnceLock::new(),
             block_size: engine.volume().sector_size(),
             facts,
             ended: Mutex::default(),
@@ -69,6 +77,14 @@ impl Shared {
     /// Gives the server the way to tell the kernel what it must look at anew.
     pub fn set_notifier(&self, notifier: Notifier) {
         let _ = self.notifier.set(notifier);
+    }
+
+    /// Tells the server how requests arrive, to show it.
+    pub fn set_way(&self, way: &Way) {
+        let _ = self.transport.set(match way {
+            Way::Rings { .. } => TransportFacts { name: "io_uring", why: None },
+            Way::Device { why } => TransportFacts { name: "/dev/fuse", why: why.as_ref().map(ToString::to_string) },
+        });
     }
 
     /// Commits for the last time and ends the engine; the first call does, later ones tell how it went.
@@ -87,7 +103,8 @@ impl Shared {
             devices: self.facts.devices.clone(),
             mount_type: self.facts.mount_type.clone(),
             mount_fallback: self.facts.fallback.clone(),
-            transport: "/dev/fuse".into(),
+            transport: self.transport.get().map_or("/dev/fuse", |transport| transport.name).into(),
+            transport_fallback: self.transport.get().and_then(|transport| transport.why.clone()),
             threads: self.facts.threads as u64,
             read_only: self.engine.is_read_only(),
             aborted: stats.aborted,

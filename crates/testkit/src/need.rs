@@ -13,6 +13,9 @@ pub enum Need {
     Kernel,
     /// `/dev/fuse`, to be opened for reading and writing.
     Fuse,
+    /// The same, and FUSE over `io_uring`. Turns the kernel's switch for it on, and leaves it on: mounts that don't want it have
+    /// to say so.
+    FuseRing,
     /// The `ubtrfs` binary: see [`ubtrfs_binary`].
     Ubtrfs,
     /// A program on the `PATH`.
@@ -39,6 +42,9 @@ impl Need {
                 .open("/dev/fuse")
                 .err()
                 .map(|error| format!("/dev/fuse: {error}")),
+            Need::FuseRing => Need::Fuse.missing().or_else(|| {
+                (!turn_rings_on()).then(|| format!("FUSE over io_uring ({RING_SWITCH}, which only root turns on)"))
+            }),
             Need::Ubtrfs => ubtrfs_binary().is_none().then(|| "the ubtrfs binary (build it, or set UBTRFS_BIN)".into()),
             Need::Tool(name) => find_tool(name).is_none().then(|| format!("program {name}")),
         }
@@ -62,6 +68,14 @@ pub fn find_tool(name: &str) -> Option<PathBuf> {
         .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
         .map(|dir| dir.join(name))
         .find(|file| file.is_file())
+}
+
+/// The kernel's switch for FUSE over `io_uring`.
+const RING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+fn turn_rings_on() -> bool {
+    let is_on = || std::fs::read_to_string(RING_SWITCH).is_ok_and(|value| value.trim() == "Y");
+    is_on() || std::fs::write(RING_SWITCH, "Y").is_ok() && is_on()
 }
 
 fn kernel_has_btrfs() -> bool {

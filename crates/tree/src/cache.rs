@@ -91,6 +91,7 @@ impl NodeCache {
             shard.hits.fetch_add(1, Relaxed);
             return Ok(block);
         }
+        crate::about_to_wait()?;
         shard.misses.fetch_add(1, Relaxed);
         let bytes = self.source.read_node(&at.expectation(self.geometry.fsid)).map_err(|source| Error::Read {
             tree: at.tree,

@@ -10,6 +10,9 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// This thread [must not wait](crate::without_waiting).
+    #[error("that takes waiting for a device or a commit")]
+    WouldWait,
     /// The source of blocks failed.
     #[error("tree {tree}: block {bytenr} cannot be read")]
     Read {

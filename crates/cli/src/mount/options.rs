@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use ubtrfs_fuse::Transport;
+
 use crate::failure::{Failure, Result};
 use crate::size::parse_size;
 
@@ -24,6 +26,7 @@ pub struct MountRequest {
     pub no_tree_log: bool,
     pub max_inline: Option<u64>,
     pub threads: Option<usize>,
+    pub transport: Transport,
 }
 
 /// Options that mount(8) and fstab(5) use, which mean nothing here.
@@ -108,6 +111,14 @@ impl MountRequest {
                 Ok(threads @ 1..=MOST_THREADS) => self.threads = Some(threads),
                 _ => return Err(wrong(format!("from 1 to {MOST_THREADS} threads are possible"))),
             },
+            "transport" => {
+                self.transport = match value {
+                    "auto" => Transport::Auto,
+                    "ring" => Transport::Ring,
+                    "dev" => Transport::Device,
+                    _ => return Err(wrong("it is auto, ring or dev".into())),
+                }
+            }
             "rescue" if value == "nologreplay" => self.no_log_replay = true,
             "comment" => {}
             _ if name.starts_with("x-") => {}
@@ -150,6 +161,9 @@ mod tests {
                 ..MountRequest::default()
             }
         );
+        assert_eq!(parse("transport=ring").unwrap().transport, Transport::Ring);
+        assert_eq!(parse("transport=dev").unwrap().transport, Transport::Device);
+        assert_eq!(parse("transport=auto"), Ok(MountRequest::default()));
         assert_eq!(parse("rescue=nologreplay"), parse("nologreplay"));
         assert_eq!(parse("ro,rw,dev,nodev,suid,nosuid,noexec,exec,noatime,atime"), Ok(MountRequest::default()));
         assert_eq!(parse("allow_other").unwrap().allow_other, Some(true));
@@ -165,7 +179,16 @@ mod tests {
 
     #[test]
     fn bad_values_are_refused() {
-        for bad in ["commit=0", "commit=x", "memory=1k", "memory=lots", "threads=0", "threads=99999", "subvolid=a"] {
+        for bad in [
+            "commit=0",
+            "transport=x",
+            "commit=x",
+            "memory=1k",
+            "memory=lots",
+            "threads=0",
+            "threads=99999",
+            "subvolid=a",
+        ] {
             assert!(parse(bad).unwrap_err().contains(bad), "{bad}");
         }
         assert!(parse("subvol=a,subvolid=5").is_err());

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ubtrfs::{Filesystem, Options};
 use ubtrfs_fuse::mount::{Mount, MountError, MountKind, MountOptions, Source, Unmount, is_dead};
-use ubtrfs_fuse::{Device as FuseDevice, Session};
+use ubtrfs_fuse::{Device as FuseDevice, Session, Way};
 use ubtrfs_server::{MountFacts, Server, config};
 use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode, OpenOptions, Volume};
 
@@ -81,8 +81,13 @@ fn run(
     };
     let server = Server::new(engine, facts);
     let shared = Arc::clone(server.shared());
-    let session = Session::establish(fuse, server, &config(threads)).map_err(|error| Failure::of(&error))?;
+    let session = Session::establish(fuse, server, &config(threads, job.request.transport))
+        .map_err(|error| Failure::of(&error))?;
     shared.set_notifier(session.notifier());
+    shared.set_way(session.way());
+    if let Way::Device { why: Some(why) } = session.way() {
+        tracing::info!("requests come over /dev/fuse, not io_uring: {why}");
+    }
     ending::on_signals(Arc::clone(mount), Arc::clone(&shared))
         .map_err(|error| Failure::about("signals can't be waited for", &error))?;
     ready()?;

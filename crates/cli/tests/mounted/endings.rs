@@ -6,11 +6,11 @@ use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 
-use crate::harness::{Volume, cat, fails, ubtrfs};
+use crate::harness::{FUSE, Volume, cat, fails, ubtrfs};
 
 #[test]
 fn signals_end_it_with_a_commit() {
-    require!(Need::Root, Need::Fuse);
+    require!(Need::Root, FUSE);
     for signal in ["TERM", "INT"] {
         let volume = Volume::new();
         volume.mount("commit=1000");
@@ -26,7 +26,7 @@ fn signals_end_it_with_a_commit() {
 
 #[test]
 fn a_signal_ends_it_though_it_is_in_use() {
-    require!(Need::Root, Need::Fuse);
+    require!(Need::Root, FUSE);
     let volume = Volume::new();
     volume.mount("commit=1000");
     let open = File::create(volume.point.join("open")).unwrap();
@@ -43,7 +43,7 @@ fn a_signal_ends_it_though_it_is_in_use() {
 
 #[test]
 fn umount_says_that_it_is_busy() {
-    require!(Need::Root, Need::Fuse);
+    require!(Need::Root, FUSE);
     let volume = Volume::new();
     volume.mount("");
     let open = File::create(volume.point.join("open")).unwrap();
@@ -55,7 +55,7 @@ fn umount_says_that_it_is_busy() {
 
 #[test]
 fn the_mount_of_a_dead_server_is_cleared_and_what_was_synced_is_there() {
-    require!(Need::Root, Need::Fuse);
+    require!(Need::Root, FUSE);
     let volume = Volume::new();
     volume.mount("commit=1000");
     fs::write(volume.point.join("synced"), "content").unwrap();
@@ -77,7 +77,7 @@ fn the_mount_of_a_dead_server_is_cleared_and_what_was_synced_is_there() {
 
 #[test]
 fn plain_umount_commits_and_frees_the_image() {
-    require!(Need::Root, Need::Fuse);
+    require!(Need::Root, FUSE);
     let volume = Volume::new();
     volume.mount("commit=1000");
     fs::write(volume.point.join("file"), "content").unwrap();

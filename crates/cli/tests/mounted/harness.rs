@@ -7,8 +7,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
+use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::run::{Outcome, run};
 use ubtrfs_testkit::scratch::{mount_points, scratch_dir};
+
+/// Whether requests arrive over rings in this run of the tests.
+pub const OVER_RINGS: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"mounted_ring");
+
+/// What mounting needs in this run of the tests.
+pub const FUSE: Need = if OVER_RINGS { Need::FuseRing } else { Need::Fuse };
 
 /// Runs `ubtrfs` to its end.
 pub fn ubtrfs<S: AsRef<OsStr>>(arguments: &[S]) -> Outcome {
@@ -57,7 +64,8 @@ impl Volume {
     }
 
     pub fn try_mount_device(&self, device: &Path, options: &str) -> Outcome {
-        let mut arguments: Vec<&OsStr> = vec!["mount".as_ref()];
+        let transport = if OVER_RINGS { "transport=ring" } else { "transport=dev" };
+        let mut arguments: Vec<&OsStr> = vec!["mount".as_ref(), "-o".as_ref(), transport.as_ref()];
         if !options.is_empty() {
             arguments.extend(["-o".as_ref(), options.as_ref()] as [&OsStr; 2]);
         }

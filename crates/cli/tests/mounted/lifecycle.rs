@@ -10,7 +10,7 @@ use ubtrfs_testkit::progs::assert_btrfs_check_clean;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 
-use crate::harness::{Volume, cat, fails, ubtrfs};
+use crate::harness::{FUSE, OVER_RINGS, Volume, cat, fails, ubtrfs};
 
 /// A line of the mount table.
 fn mount_line(volume: &Volume) -> String {
@@ -21,7 +21,7 @@ fn mount_line(volume: &Volume) -> String {
 
 #[test]
 fn what_is_written_is_there_for_the_kernel_after_umount() {
-    require!(Need::Kernel, Need::Fuse);
+    require!(Need::Kernel, FUSE);
     let volume = Volume::new();
     volume.mount("");
     assert!(mount_line(&volume).contains(" - fuseblk.ubtrfs "), "{}", mount_line(&volume));
@@ -39,7 +39,7 @@ fn what_is_written_is_there_for_the_kernel_after_umount() {
 
 #[test]
 fn a_block_device_is_mounted_and_freed() {
-    require!(Need::Kernel, Need::Fuse);
+    require!(Need::Kernel, FUSE);
     let volume = Volume::new();
     let device = LoopDevice::attach(&volume.image, false);
     volume.try_mount_device(device.path(), "").ok();
@@ -55,7 +55,7 @@ fn a_block_device_is_mounted_and_freed() {
 
 #[test]
 fn a_device_that_the_kernel_has_mounted_is_refused() {
-    require!(Need::Kernel, Need::Fuse);
+    require!(Need::Kernel, FUSE);
     let volume = Volume::new();
     let device = LoopDevice::attach(&volume.image, false);
     let point = volume.dir.path().join("kernel");
@@ -78,7 +78,7 @@ fn a_device_that_the_kernel_has_mounted_is_refused() {
 
 #[test]
 fn a_write_protected_block_device_is_mounted_read_only_alone() {
-    require!(Need::Kernel, Need::Fuse);
+    require!(Need::Kernel, FUSE);
     let volume = Volume::new();
     let device = LoopDevice::attach(&volume.image, true);
     fails(&volume.try_mount_device(device.path(), ""), "write-protected");
@@ -89,7 +89,7 @@ fn a_write_protected_block_device_is_mounted_read_only_alone() {
 
 #[test]
 fn an_interval_beyond_all_time_is_none() {
-    require!(Need::Root, Need::Fuse);
+    require!(Need::Root, FUSE);
     let volume = Volume::new();
     let mounted = volume.try_mount("commit=18446744073709551615").ok();
     assert_eq!(mounted.stderr, "");
@@ -100,7 +100,7 @@ fn an_interval_beyond_all_time_is_none() {
 
 #[test]
 fn options_do_what_they_say() {
-    require!(Need::Root, Need::Fuse);
+    require!(Need::Root, FUSE);
     let volume = Volume::new();
     volume.mount("commit=7,fsname=a name,threads=3,noexec,dev,suid,noatime");
     let line = mount_line(&volume);
@@ -118,8 +118,21 @@ fn options_do_what_they_say() {
 }
 
 #[test]
+fn requests_arrive_as_they_shall() {
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    fails(&volume.try_mount("transport=pigeon"), "auto, ring or dev");
+    // Where rings can be had they are taken, also unasked.
+    let (options, transport) = if OVER_RINGS { ("transport=auto", "io_uring") } else { ("transport=dev", "/dev/fuse") };
+    volume.mount(options);
+    let stats = volume.stats();
+    assert_eq!((&stats["transport"], &stats["transport_fallback"]), (&transport.into(), &serde_json::Value::Null));
+    volume.umount();
+}
+
+#[test]
 fn a_read_only_mount_writes_nothing() {
-    require!(Need::Root, Need::Fuse);
+    require!(Need::Root, FUSE);
     let volume = Volume::new();
     volume.mount("");
     fs::write(volume.point.join("file"), "content").unwrap();
@@ -137,7 +150,7 @@ fn a_read_only_mount_writes_nothing() {
 
 #[test]
 fn sync_makes_durable_and_stats_count() {
-    require!(Need::Root, Need::Fuse);
+    require!(Need::Root, FUSE);
     let volume = Volume::new();
     volume.mount("commit=1000");
     fs::write(volume.point.join("file"), "content").unwrap();
@@ -160,7 +173,7 @@ fn sync_makes_durable_and_stats_count() {
 
 #[test]
 fn sync_of_the_system_reaches_a_fuseblk_mount() {
-    require!(Need::Root, Need::Fuse);
+    require!(Need::Root, FUSE);
     let volume = Volume::new();
     volume.mount("commit=1000");
     fs::write(volume.point.join("file"), "content").unwrap();
@@ -173,7 +186,7 @@ fn sync_of_the_system_reaches_a_fuseblk_mount() {
 
 #[test]
 fn subvolumes_are_found_and_numbered() {
-    require!(Need::Kernel, Need::Fuse);
+    require!(Need::Kernel, FUSE);
     let volume = Volume::new();
     let kernel = KernelMount::new(&[&volume.image], "");
     let subvolume = kernel.path().join("sub");
@@ -197,7 +210,7 @@ fn subvolumes_are_found_and_numbered() {
 
 #[test]
 fn a_mount_in_the_foreground_serves_until_it_is_unmounted() {
-    require!(Need::Root, Need::Fuse);
+    require!(Need::Root, FUSE);
     let volume = Volume::new();
     let mut server = std::process::Command::new(env!("CARGO_BIN_EXE_ubtrfs"))
         .args(["mount", "-f"])

@@ -16,7 +16,7 @@ use ubtrfs_testkit::progs::mkfs_btrfs;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 
-use crate::harness::Volume;
+use crate::harness::{FUSE, Volume};
 
 /// What happened, line by line.
 #[derive(Default)]
@@ -354,7 +354,7 @@ fn tour(dir: &Path) -> Vec<String> {
 
 #[test]
 fn all_operations_end_as_the_kernels_do() {
-    require!(Need::Kernel, Need::Fuse, Need::Tool("setpriv"), Need::Tool("setfacl"), Need::Tool("getfattr"));
+    require!(Need::Kernel, FUSE, Need::Tool("setpriv"), Need::Tool("setfacl"), Need::Tool("getfattr"));
     let volume = Volume::new();
     volume.mount("");
     let ours = tour(&volume.point);

@@ -9,7 +9,7 @@ use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 
-use crate::harness::{Volume, ubtrfs};
+use crate::harness::{FUSE, Volume, ubtrfs};
 
 /// A small tmpfs; taken away at the end.
 struct SmallDisk<'a>(&'a Path);
@@ -34,7 +34,7 @@ impl Drop for SmallDisk<'_> {
 
 #[test]
 fn a_file_system_that_fills_up_under_a_sparse_image_loses_nothing_durable() {
-    require!(Need::Root, Need::Fuse);
+    require!(Need::Root, FUSE);
     let mut volume = Volume::without_image();
     let below = volume.dir.path().join("below");
     let disk = SmallDisk::new(&below, "24M");
@@ -71,7 +71,7 @@ fn a_file_system_that_fills_up_under_a_sparse_image_loses_nothing_durable() {
 
 #[test]
 fn data_that_is_wrong_on_the_device_is_an_error_and_the_rest_is_not() {
-    require!(Need::Root, Need::Fuse);
+    require!(Need::Root, FUSE);
     let volume = Volume::new();
     volume.mount("");
     let content: Vec<u8> = b"a page that can be found again. ".repeat(256);

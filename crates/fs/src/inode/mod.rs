@@ -59,6 +59,11 @@ impl Inode {
         self.state.write()
     }
 
+    /// The state, to look at, if nobody changes it.
+    pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, InodeState>> {
+        self.state.try_read()
+    }
+
     /// The state if nobody has it.
     pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, InodeState>> {
         self.state.try_write()

@@ -23,6 +23,6 @@ mod reason;
 pub(crate) mod replay;
 mod write;
 
-pub use queue::Done;
 pub(crate) use queue::{ClosedGroup, Group, Log};
+pub use queue::{Done, FsyncLeader};
 pub use reason::Reason;

@@ -242,6 +242,10 @@ impl Log {
     }
 }
 
+/// The duty to write the log for a group of fsyncs.
+#[must_use = "a group that nobody leads waits forever"]
+pub struct FsyncLeader(Arc<Group>);
+
 /// What stands between an fsync and its end.
 enum Need {
     Nothing,
@@ -293,13 +297,44 @@ impl Filesystem {
     /// Makes an inode durable as [`Self::fsync`] does, or as [`Self::fdatasync`]. `done` is told when it is, by whatever
     /// thread finds out. The call itself returns sooner, unless it is the one that has to write.
     pub fn start_fsync(&self, id: InodeId, data_only: bool, done: Done) {
+        if let Some(leader) = self.join_fsync(id, data_only, done) {
+            self.lead_fsync(leader);
+        }
+    }
+
+    /// Does of [`Self::start_fsync`] what takes no waiting, if [`Self::is_fsync_short`]. Whoever gets a leader has to see to it
+    /// that [`Self::lead_fsync`] is called with it, soon, by whatever thread: others come to wait for that.
+    pub fn join_fsync(&self, id: InodeId, data_only: bool, done: Done) -> Option<FsyncLeader> {
+        // Data that was taken out of memory has to go its way.
+        ubtrfs_tree::waiting(|| self.join_group(id, data_only, done)).map(FsyncLeader)
+    }
+
+    /// Writes what a group of fsyncs asks for.
+    pub fn lead_fsync(&self, leader: FsyncLeader) {
+        let FsyncLeader(group) = leader;
+        self.lead(&group);
+    }
+
+    /// Whether nobody works on an inode, and little of it is dirty: then an fsync starts in an instant.
+    pub fn is_fsync_short(&self, id: InodeId) -> bool {
+        const LITTLE: u64 = 128 << 10;
+        let inode = self.inodes.get(id);
+        inode.is_some_and(|inode| inode.try_write().is_some_and(|state| state.reserved <= LITTLE))
+    }
+
+    /// Starts what an fsync needs; the group, if the caller has to lead it.
+    fn join_group(&self, id: InodeId, data_only: bool, done: Done) -> Option<Arc<Group>> {
         self.counters.fsyncs.fetch_add(1, Ordering::Relaxed);
         let need = self.inode(id).and_then(|inode| Ok((self.start_sync(&inode, data_only)?, inode)));
         let (need, inode) = match need {
             Ok(found) => found,
-            Err(error) => return done(Err(error)),
+            Err(error) => {
+                done(Err(error));
+                return None;
+            }
         };
         match need {
+            Need::Log => return self.log.join(inode, done),
             Need::Nothing => {
                 self.counters.fsyncs_without_work.fetch_add(1, Ordering::Relaxed);
                 done(self.result_of(Outcome::Logged));
@@ -313,12 +348,8 @@ impl Filesystem {
                 self.counters.fsyncs_without_work.fetch_add(1, Ordering::Relaxed);
                 group.tell(done, self);
             }
-            Need::Log => {
-                if let Some(group) = self.log.join(inode, done) {
-                    self.lead(&group);
-                }
-            }
         }
+        None
     }
 
     fn result_of(&self, outcome: Outcome) -> Result<()> {

@@ -190,7 +190,8 @@ impl Filesystem {
         } else {
             // Data that will replace what is on disk must not count twice: the kernel may keep what it is told for a day.
             let most = written.max(item.size.checked_next_multiple_of(sector).unwrap_or(item.size));
-            let added = self.added_bytes(id, state).unwrap_or(unwritten);
+            // That takes no more than nodes of the file's own tree, and what calls this may have changed something already.
+            let added = ubtrfs_tree::waiting(|| self.added_bytes(id, state)).unwrap_or(unwritten);
             let added = item.nbytes.saturating_add(added);
             added.checked_next_multiple_of(sector).unwrap_or(added).min(most)
         };

@@ -37,6 +37,7 @@ impl DataSource for InFlightFirst<'_> {
                 return Ok(());
             }
         }
+        ubtrfs_tree::about_to_wait()?;
         self.volume.read_data(at, buf, sums).map_err(Into::into)
     }
 }
@@ -116,6 +117,16 @@ impl FileMap {
 }
 
 impl Filesystem {
+    /// Whether all of a range has been written lately, so that reading it takes no device. Says no if it would have to wait to
+    /// know.
+    pub fn is_dirty(&self, id: InodeId, offset: u64, len: u64) -> bool {
+        let Some(inode) = self.inodes.get(id) else { return false };
+        inode.try_read().is_some_and(|state| {
+            let end = offset.saturating_add(len).min(state.item.size);
+            offset >= end || state.dirty.covers(offset..end)
+        })
+    }
+
     /// Reads up to `len` bytes from `offset`; fewer at the end of the file.
     pub fn read(&self, id: InodeId, offset: u64, len: usize) -> Result<Vec<u8>> {
         let inode = self.inode(id)?;

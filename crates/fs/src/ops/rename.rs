@@ -69,7 +69,7 @@ impl Filesystem {
     ) -> Result<()> {
         let from = End { dir: self.inode(dir)?, name };
         let to = End { dir: self.inode(new_dir)?, name: new_name };
-        let _no_cycles = (dir != new_dir).then(|| self.rename_lock.lock());
+        let _no_cycles = if dir == new_dir { None } else { Some(self.lock_renames()?) };
         loop {
             let source = self.find_named(&from.dir, name)?.ok_or(Errno::NOENT)?;
             let target = self.find_named(&to.dir, new_name)?;
@@ -87,6 +87,15 @@ impl Filesystem {
                 return Ok(());
             }
         }
+    }
+
+    /// Others may hold this lock while they wait for a device.
+    fn lock_renames(&self) -> Result<parking_lot::MutexGuard<'_, ()>> {
+        if let Some(lock) = self.rename_lock.try_lock() {
+            return Ok(lock);
+        }
+        ubtrfs_tree::about_to_wait()?;
+        Ok(self.rename_lock.lock())
     }
 
     fn check_rename(

@@ -39,6 +39,9 @@ impl Filesystem {
             if state.file_type() != FileType::Regular {
                 return Err(if state.is_dir() { Errno::ISDIR } else { Errno::INVAL }.into());
             }
+            if state.reserved.saturating_add(data.len() as u64) >= START_WRITE_OUT {
+                ubtrfs_tree::about_to_wait()?;
+            }
             let start = match at {
                 WriteAt::Offset(offset) => offset,
                 WriteAt::End => state.item.size,
@@ -118,7 +121,8 @@ impl Filesystem {
         }
         self.counters.bytes_written.fetch_add(data.len() as u64, Ordering::Relaxed);
         if state.reserved >= START_WRITE_OUT {
-            self.start_write_out(&inode, &mut state)?;
+            // A write beside this one may have added to it since that was asked; what was begun has to be ended.
+            ubtrfs_tree::waiting(|| self.start_write_out(&inode, &mut state))?;
         }
         Ok(data.len())
     }
@@ -143,6 +147,7 @@ impl Filesystem {
         let dirty = self.space.lock().reserved_data();
         let budget = (self.options.memory / 2) as u64;
         if dirty > budget {
+            ubtrfs_tree::about_to_wait()?;
             self.commit()?;
         } else if dirty > budget / 2 {
             self.wake_committer();

@@ -1,10 +1,11 @@
-//! What crosses `/dev/fuse`: opcodes, flags and structures of the protocol, in host byte order.
+//! What crosses `/dev/fuse` and rings: opcodes, flags and structures of the protocol, in host byte order.
 //!
 //! The numbers and layouts are those of the kernel's public header `<linux/fuse.h>`.
 
 pub mod flags;
 pub mod messages;
 pub mod opcode;
+pub mod ring;
 
 /// The protocol's major version.
 pub const MAJOR: u32 = 7;

@@ -6,20 +6,33 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use ubtrfs_fuse::mount::{Mount, MountOptions, Unmount};
-use ubtrfs_fuse::{Config, Session, SessionError};
+use ubtrfs_fuse::{Config, Session, SessionError, Transport, Way};
 
 use crate::memfs::{Behaviour, MemFs};
+
+/// How requests arrive in this run of the tests.
+pub const TRANSPORT: Transport =
+    if matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"mounted_ring") { Transport::Ring } else { Transport::Device };
+
+/// The kernel's switch for rings.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// Whether FUSE can be tested here, as root or by `fusermount3`; else says that `test` is skipped, or fails if that was
 /// forbidden.
 pub fn possible(test: &str) -> bool {
     let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
-    gate(test, device && (is_root() || has_fusermount()), "/dev/fuse, and root or fusermount3")
+    gate(test, device && (is_root() || has_fusermount()) && has_transport(), "/dev/fuse, and root or fusermount3")
 }
 
 /// Whether what only root can do with FUSE can be tested here.
 pub fn possible_as_root(test: &str) -> bool {
-    gate(test, Path::new("/dev/fuse").exists() && is_root(), "/dev/fuse and root")
+    gate(test, Path::new("/dev/fuse").exists() && is_root() && has_transport(), "/dev/fuse and root")
+}
+
+/// Whether requests can arrive as they shall. Rings are turned on, and left on: mounts that want none say so.
+fn has_transport() -> bool {
+    let is_on = || std::fs::read_to_string(SWITCH).is_ok_and(|value| value.trim() == "Y");
+    TRANSPORT == Transport::Device || is_on() || std::fs::write(SWITCH, "Y").is_ok() && is_on()
 }
 
 fn is_root() -> bool {
@@ -32,9 +45,10 @@ fn has_fusermount() -> bool {
 
 fn gate(test: &str, possible: bool, needs: &str) -> bool {
     let forced = std::env::var_os("UBTRFS_TEST_KERNEL").is_some_and(|value| value == "1");
-    assert!(possible || !forced, "{test}: needs {needs}");
+    let rings = if TRANSPORT == Transport::Ring { ", and FUSE over io_uring" } else { "" };
+    assert!(possible || !forced, "{test}: needs {needs}{rings}");
     if !possible {
-        eprintln!("skipped {test}: needs {needs}");
+        eprintln!("skipped {test}: needs {needs}{rings}");
     }
     possible
 }
@@ -50,10 +64,12 @@ impl Mounted {
     pub fn new(behaviour: Behaviour, options: &MountOptions, config: &Config) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (mount, device) = Mount::new(dir.path(), options).unwrap();
-        let session = Arc::new(Session::establish(device, MemFs::new(behaviour), config).unwrap());
+        let config = Config { transport: TRANSPORT, ..config.clone() };
+        let session = Arc::new(Session::establish(device, MemFs::new(behaviour), &config).unwrap());
+        assert_eq!(matches!(session.way(), Way::Rings { .. }), TRANSPORT == Transport::Ring);
         let thread = {
             let session = Arc::clone(&session);
-            std::thread::spawn(move || session.run())
+            std::thread::spawn(move || session.run().inspect_err(|error| eprintln!("the session failed: {error:?}")))
         };
         Self { session, mount, dir, thread: Some(thread) }
     }

@@ -1,4 +1,4 @@
-//! The crate against the kernel: a filesystem in memory, mounted and used.
+//! The crate against the kernel: a filesystem in memory, mounted and used. `mounted_ring` does the same over rings.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::wildcard_imports)]
 
@@ -7,3 +7,4 @@ mod files;
 mod harness;
 mod memfs;
 mod mounting;
+mod trial;

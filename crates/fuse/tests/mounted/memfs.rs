@@ -9,6 +9,8 @@ use ubtrfs_fuse::reply::*;
 use ubtrfs_fuse::request::*;
 use ubtrfs_fuse::*;
 
+use crate::trial::Trial;
+
 const DAY: Duration = Duration::from_secs(86400);
 const TYPE: u32 = 0o170_000;
 const DIRECTORY: u32 = 0o040_000;
@@ -39,6 +41,7 @@ pub struct MemFs {
     /// What was asked, each with what is of interest in it.
     asked: Mutex<Vec<String>>,
     pub destroyed: AtomicU32,
+    pub trial: Trial,
 }
 
 type Inodes = HashMap<u64, Inode>;
@@ -112,6 +115,7 @@ impl MemFs {
             inodes: Mutex::new(HashMap::from([(ROOT, root)])),
             asked: Mutex::default(),
             destroyed: AtomicU32::new(0),
+            trial: Trial::default(),
         }
     }
 
@@ -198,7 +202,12 @@ impl Filesystem for MemFs {
         self.destroyed.fetch_add(1, Ordering::SeqCst);
     }
 
+    fn at_once(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {
+        self.trial.at_once(request, serve);
+    }
+
     fn lookup(&self, _: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEntry) {
+        let Some(reply) = self.trial.unless_postponed(reply) else { return };
         self.note(format!("LOOKUP {}", String::from_utf8_lossy(name)));
         let mut inodes = self.inodes.lock();
         match child(&inodes, parent, name) {
@@ -218,6 +227,7 @@ impl Filesystem for MemFs {
     }
 
     fn getattr(&self, caller: &Caller<'_>, node: u64, _: Option<u64>, reply: ReplyAttr) {
+        let Some(reply) = self.trial.unless_postponed(reply) else { return };
         self.note(format!("GETATTR uid={}", caller.uid as i32));
         match self.inodes.lock().get(&node) {
             Some(inode) => reply.attributes(&inode.attributes, DAY),
@@ -233,6 +243,7 @@ impl Filesystem for MemFs {
     }
 
     fn setattr(&self, _: &Caller<'_>, node: u64, change: &SetAttr, reply: ReplyAttr) {
+        let Some(reply) = self.trial.unless_postponed(reply) else { return };
         self.note(format!("SETATTR size={:?} kill={} mode={:?}", change.size, change.kill_suidgid, change.mode));
         let mut inodes = self.inodes.lock();
         let Ok(inode) = inode(&mut inodes, node) else { return reply.error(Errno::STALE) };

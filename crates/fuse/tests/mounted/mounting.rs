@@ -1,15 +1,16 @@
 //! Beginnings and ends of mounts.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use rustix::mount::MountFlags;
 use ubtrfs_fuse::mount::{Mount, MountError, MountKind, MountOptions, Source, Unmount, is_dead, unmount};
-use ubtrfs_fuse::{Config, OFlags, ROOT};
+use ubtrfs_fuse::{Capabilities, Config, OFlags, ROOT, Transport};
 
-use crate::harness::{Mounted, possible, possible_as_root};
+use crate::harness::{Mounted, TRANSPORT, possible, possible_as_root};
 use crate::memfs::Behaviour;
 
 const SLOW: Duration = Duration::from_millis(300);
@@ -209,6 +210,66 @@ fn only_directories_are_mounted_on() {
     assert!(matches!(mount("/does/not/exist".as_ref()), Err(MountError::MountPoint(..))));
 }
 
+/// The kernel's file that cuts a mount's connection, if its control file system is there or can be mounted.
+fn abort_file(point: &Path) -> Option<PathBuf> {
+    const CONTROL: &str = "/sys/fs/fuse/connections";
+    let number = rustix::fs::minor(fs::metadata(point).ok()?.dev());
+    let file = Path::new(CONTROL).join(number.to_string()).join("abort");
+    if !file.exists() {
+        let _ = rustix::mount::mount("none", CONTROL, "fusectl", MountFlags::empty(), None);
+    }
+    file.exists().then_some(file)
+}
+
+#[test]
+fn nobody_waits_on_an_aborted_connection() {
+    if !possible_as_root("nobody_waits_on_an_aborted_connection") {
+        return;
+    }
+    let mut mounted = Mounted::plain();
+    let Some(abort) = abort_file(mounted.dir.path()) else {
+        eprintln!("nobody_waits_on_an_aborted_connection: no control file system");
+        return;
+    };
+    let path = mounted.path("file");
+    fs::write(&path, "content").unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            // Their requests wait for another thread's answer nearly all the time.
+            scope.spawn(|| {
+                let file = File::open(&path).unwrap();
+                while file.sync_all().is_ok() {}
+            });
+            scope.spawn(|| while fs::write(&path, "content").is_ok() {});
+        }
+        std::thread::sleep(Duration::from_millis(110));
+        fs::write(&abort, "1").unwrap();
+    });
+    mounted.ended().unwrap();
+    assert_eq!(mounted.fs().destroyed.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn what_would_wait_comes_again() {
+    if !possible("what_would_wait_comes_again") {
+        return;
+    }
+    let mounted = Mounted::plain();
+    for number in 0..60 {
+        let path = mounted.path(&number.to_string());
+        fs::write(&path, "content").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let postponed = mounted.fs().trial.postponed.load(Ordering::Relaxed);
+    assert_eq!(postponed > 0, TRANSPORT == Transport::Ring, "{postponed}");
+    assert_eq!(
+        mounted.fs().asked("SETATTR size=None kill=false mode=Some(33152)"),
+        60,
+        "{:?}",
+        mounted.fs().all_asked()
+    );
+}
+
 #[test]
 fn what_is_agreed_is_told() {
     if !possible("what_is_agreed_is_told") {
@@ -216,7 +277,8 @@ fn what_is_agreed_is_told() {
     }
     let mounted = Mounted::plain();
     let granted = mounted.session.granted();
-    assert_eq!(granted.capabilities - Config::FULL, ubtrfs_fuse::Capabilities::empty());
+    let besides = granted.capabilities - Config::FULL;
+    assert_eq!(besides - Capabilities::OVER_IO_URING, Capabilities::empty());
     assert_eq!(granted.max_write, 1 << 20);
     assert_eq!(mounted.fs().asked(&format!("INIT {}", granted.minor)), 1);
     assert_eq!(ROOT, 1);

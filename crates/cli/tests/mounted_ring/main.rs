@@ -1,0 +1,14 @@
+//! The tests of `mounted`, over rings.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
+
+#[path = "../mounted/endings.rs"]
+mod endings;
+#[path = "../mounted/harness.rs"]
+mod harness;
+#[path = "../mounted/lifecycle.rs"]
+mod lifecycle;
+#[path = "../mounted/posix.rs"]
+mod posix;
+#[path = "../mounted/trouble.rs"]
+mod trouble;

@@ -1,0 +1,77 @@
+//! Whether there can be rings, and for which processors.
+
+use std::io;
+
+/// The kernel's switch.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+const ONLINE: &str = "/sys/devices/system/cpu/online";
+/// More rings than this are too many threads.
+const MOST_PROCESSORS: usize = 512;
+
+/// Why requests don't come over rings.
+#[derive(Debug, thiserror::Error)]
+pub enum NoRing {
+    /// The kernel has none.
+    #[error("the kernel's FUSE knows no io_uring (Linux 6.14 and later may)")]
+    Kernel,
+    /// The kernel's switch is off.
+    #[error("the kernel's switch for it is off: as root run `echo Y > {SWITCH}`, then mount again")]
+    Switch,
+    /// There is no telling for how many processors rings are needed, or there are too many.
+    #[error("the number of processors can't be told, or is too large")]
+    Processors,
+    /// The kernel or a sandbox refuses rings or their memory.
+    #[error("io_uring: {0}")]
+    Refused(#[from] io::Error),
+}
+
+impl NoRing {
+    /// Why the kernel did not offer rings at INIT.
+    pub fn not_offered() -> Self {
+        match std::fs::read_to_string(SWITCH) {
+            Ok(value) if value.trim() != "Y" => Self::Switch,
+            // Also when it was turned on since the mount.
+            _ => Self::Kernel,
+        }
+    }
+}
+
+/// The processors for which the kernel wants queues, in the order of the queues: whether each is online.
+pub fn processors() -> Result<Vec<bool>, NoRing> {
+    let read = |path| std::fs::read_to_string(path).ok().and_then(|text| parse(text.trim()));
+    let possible = read(POSSIBLE).ok_or(NoRing::Processors)?;
+    let online = read(ONLINE).unwrap_or_else(|| possible.clone());
+    // Queues are numbered like processors. Where numbers are left out the last ones have no queue.
+    Ok((0..possible.len()).map(|number| online.contains(&number)).collect())
+}
+
+/// Numbers in a list like `0-3,8`.
+fn parse(list: &str) -> Option<Vec<usize>> {
+    let mut numbers = Vec::new();
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last >= usize::from(u16::MAX) {
+            return None;
+        }
+        numbers.extend(first..=last);
+    }
+    (numbers.len() <= MOST_PROCESSORS).then_some(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors() {
+        assert_eq!(parse("0"), Some(vec![0]));
+        assert_eq!(parse("0-1"), Some(vec![0, 1]));
+        assert_eq!(parse("0-2,8,10-11"), Some(vec![0, 1, 2, 8, 10, 11]));
+        for bad in ["", "a", "1-", "3-1", "0-99999999999", "0-511,513"] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+        assert!(!processors().unwrap_or_default().is_empty());
+    }
+}

@@ -1,0 +1,172 @@
+//! An entry from the request that arrives in it to the answer that leaves in it.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::mailbox::Mailbox;
+use super::memory::Held;
+use crate::reply::Responder;
+
+/// Where an entry's memory is while there is a request in it.
+enum State {
+    /// With the kernel, on the way there, or with whoever serves.
+    Elsewhere,
+    /// Here, for the answer.
+    Here(Held),
+    /// With whoever serves the request, for it is read in place. An answer has to wait until that is over.
+    Read(Option<Answer>),
+}
+
+/// An answer that waits.
+struct Answer {
+    unique: u64,
+    error: i32,
+    bytes: Vec<u8>,
+}
+
+struct Progress {
+    state: State,
+    /// It is tried whether the request can be served without waiting: EAGAIN says that it can't, and is no answer.
+    trying: bool,
+    /// That was said.
+    postponed: bool,
+}
+
+/// One entry of a queue, as replies know it.
+pub struct Entry {
+    progress: Mutex<Progress>,
+    mailbox: Arc<Mailbox>,
+}
+
+impl Entry {
+    pub fn new(mailbox: Arc<Mailbox>) -> Self {
+        let progress = Progress { state: State::Elsewhere, trying: false, postponed: false };
+        Self { progress: Mutex::new(progress), mailbox }
+    }
+
+    /// A request begins to be served that has been copied: it may be answered at any time.
+    pub fn begin(&self, held: Held, trying: bool) {
+        *self.progress.lock() = Progress { state: State::Here(held), trying, postponed: false };
+    }
+
+    /// A request begins to be served that is read in place.
+    pub fn begin_in_place(&self, trying: bool) {
+        *self.progress.lock() = Progress { state: State::Read(None), trying, postponed: false };
+    }
+
+    /// The request is no longer read in place: answers it if there is an answer.
+    pub fn end_in_place(&self, mut held: Held) {
+        let mut progress = self.progress.lock();
+        match std::mem::replace(&mut progress.state, State::Elsewhere) {
+            State::Read(Some(answer)) => {
+                drop(progress);
+                finish(&mut held, answer.unique, answer.error, std::iter::once(&answer.bytes[..]));
+                self.mailbox.put(held);
+            }
+            _ => progress.state = State::Here(held),
+        }
+    }
+
+    /// Whether a trial has found that the request has to wait.
+    pub fn is_postponed(&self) -> bool {
+        self.progress.lock().postponed
+    }
+
+    /// A trial is over. Gives the request back if it is to be served anew: it was postponed, or not even begun.
+    pub fn end_trial(&self, begun: bool) -> Option<Held> {
+        let mut progress = self.progress.lock();
+        progress.trying = false;
+        if begun && !progress.postponed {
+            return None;
+        }
+        match std::mem::replace(&mut progress.state, State::Elsewhere) {
+            State::Here(held) => Some(held),
+            other => {
+                progress.state = other;
+                None
+            }
+        }
+    }
+
+    /// Answers with an error what no reply is there for.
+    pub fn fail(&self, mut held: Held, unique: u64, errno: Errno) {
+        held.answer(unique, -errno.raw_os_error(), 0);
+        self.mailbox.put(held);
+    }
+}
+
+/// Writes an answer into the entry that the request came in.
+fn finish<'a>(held: &mut Held, unique: u64, error: i32, parts: impl Iterator<Item = &'a [u8]>) {
+    if let Some(length) = held.put(parts) {
+        held.answer(unique, error, length);
+    } else {
+        tracing::error!(request = unique, "an answer is longer than the kernel can have asked for");
+        held.answer(unique, -Errno::IO.raw_os_error(), 0);
+    }
+}
+
+impl Responder for Entry {
+    fn send(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) {
+        let mut progress = self.progress.lock();
+        if progress.trying && error == -Errno::AGAIN.raw_os_error() {
+            progress.postponed = true;
+            return;
+        }
+        match std::mem::replace(&mut progress.state, State::Elsewhere) {
+            State::Here(mut held) => {
+                drop(progress);
+                finish(&mut held, unique, error, parts.iter().map(|part| &**part));
+                self.mailbox.put(held);
+            }
+            State::Read(_) => {
+                let bytes = parts.iter().flat_map(|part| part.iter().copied()).collect();
+                progress.state = State::Read(Some(Answer { unique, error, bytes }));
+            }
+            State::Elsewhere => tracing::error!(request = unique, "answered twice"),
+        }
+    }
+
+    /// Lends the payload itself.
+    fn fill(&self, unique: u64, size: usize, fill: &mut dyn FnMut(&mut [u8]) -> Result<usize, Errno>) {
+        let taken = std::mem::replace(&mut self.progress.lock().state, State::Elsewhere);
+        let State::Here(held) = taken else {
+            // Requests for bytes bring none along, so none is read in place.
+            self.progress.lock().state = taken;
+            return self.send(unique, -Errno::IO.raw_os_error(), &[]);
+        };
+        let mut lent = Lent { entry: self, held: Some(held) };
+        let Some(held) = &mut lent.held else { return };
+        let room = held.payload_mut();
+        let most = size.min(room.len());
+        let filled = fill(&mut room[..most]);
+        match filled {
+            Ok(length) => {
+                held.answer(unique, 0, length.min(most));
+                if let Some(held) = lent.held.take() {
+                    self.mailbox.put(held);
+                }
+            }
+            Err(errno) => {
+                drop(lent);
+                self.send(unique, -errno.raw_os_error(), &[]);
+            }
+        }
+    }
+}
+
+/// A payload that is being filled; if that panics the entry is there for the answer that says so.
+struct Lent<'a> {
+    entry: &'a Entry,
+    held: Option<Held>,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            self.entry.progress.lock().state = State::Here(held);
+        }
+    }
+}

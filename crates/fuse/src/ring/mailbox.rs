@@ -1,0 +1,71 @@
+//! How answered entries find back to the thread of their ring.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use parking_lot::Mutex;
+use rustix::event::EventfdFlags;
+
+use super::memory::Held;
+
+/// Entries that are answered. Only their ring's thread may submit them; whoever answers puts them here, and wakes that
+/// thread if it sleeps in the kernel.
+pub struct Mailbox {
+    inner: Mutex<Inner>,
+    wakes: OwnedFd,
+}
+
+#[derive(Default)]
+struct Inner {
+    answered: Vec<Held>,
+    asleep: bool,
+    stop: bool,
+}
+
+impl Mailbox {
+    pub fn new() -> io::Result<Self> {
+        let wakes = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { inner: Mutex::default(), wakes })
+    }
+
+    /// What becomes readable when somebody wants the thread to wake. Nobody reads it: each write counts as an event.
+    pub fn wakes(&self) -> &OwnedFd {
+        &self.wakes
+    }
+
+    /// Puts an answered entry in.
+    pub fn put(&self, held: Held) {
+        let mut inner = self.inner.lock();
+        inner.answered.push(held);
+        self.wake(inner);
+    }
+
+    /// Asks the thread to end.
+    pub fn stop(&self) {
+        let mut inner = self.inner.lock();
+        inner.stop = true;
+        self.wake(inner);
+    }
+
+    /// Swaps what is there for `empty`; from now on the thread counts as asleep. False: it shall end.
+    pub fn fall_asleep(&self, empty: &mut Vec<Held>) -> bool {
+        let mut inner = self.inner.lock();
+        std::mem::swap(&mut inner.answered, empty);
+        inner.asleep = true;
+        !inner.stop
+    }
+
+    /// The thread is awake, and will look in again before it sleeps.
+    pub fn awake(&self) {
+        self.inner.lock().asleep = false;
+    }
+
+    fn wake(&self, mut inner: parking_lot::MutexGuard<'_, Inner>) {
+        let was_asleep = std::mem::take(&mut inner.asleep);
+        drop(inner);
+        if was_asleep {
+            // It can't fail but by a full counter, and then the event is there.
+            let _ = rustix::io::write(&self.wakes, &1_u64.to_ne_bytes());
+        }
+    }
+}

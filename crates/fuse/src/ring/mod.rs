@@ -1,0 +1,72 @@
+//! The transport over `io_uring`: requests arrive as completions, answers leave with the next submission.
+//!
+//! The kernel has one queue for each processor that there may ever be, and delivers a request to the queue of the processor
+//! that its caller runs on. Each queue has a ring with a thread that stays on that processor, and a number of *entries*:
+//! room for one request and its answer. A ring's thread takes all requests that have arrived, serves them, and gives the
+//! kernel all answers as it goes to sleep, in one system call.
+//!
+//! That thread must not wait for anything: everybody on its processor would wait with it. It serves what the filesystem
+//! can answer [at once](crate::Filesystem::at_once), and puts all else into a [backlog](workers), which other threads work
+//! off. Whoever answers a request writes into the entry's own memory and puts the entry into the [`mailbox`] of its ring.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `available` | whether there can be rings |
+//! | `memory` | the memory of entries: who has it, kernel or server, is in the types |
+//! | `entry` | the way of one request to its answer |
+//! | `mailbox` | how answers come to the thread that may submit them |
+//! | `queue` | the ring of one processor |
+//! | `workers` | requests that may wait |
+//! | `serve` | all threads together |
+//!
+//! FORGET and INTERRUPT still come over `/dev/fuse`.
+
+mod available;
+mod entry;
+mod mailbox;
+mod memory;
+mod queue;
+mod serve;
+mod workers;
+
+use std::sync::Arc;
+
+use crate::abi::ring::LEAST_PAYLOAD;
+use crate::device::Device;
+pub use available::NoRing;
+use queue::Queue;
+pub(crate) use serve::{Handler, serve};
+
+/// Entries of a ring, where there are few processors.
+const DEPTH: usize = 32;
+/// Entries of all rings, where there are many, but never fewer than [`LEAST_DEPTH`] each: their payloads may come to take memory.
+const ENTRIES: usize = 256;
+const LEAST_DEPTH: usize = 8;
+/// Entries of a processor that is not online: it might be some day.
+const OFFLINE_DEPTH: usize = 4;
+
+/// The rings of a mount, ready to be registered.
+pub(crate) struct Rings {
+    queues: Vec<Queue>,
+}
+
+impl Rings {
+    /// Makes a ring for each processor, for requests of up to `max_write` bytes. All that may fail is done here: once the kernel
+    /// has been told that there are rings, it wants nothing else.
+    pub fn prepare(device: &Arc<Device>, max_write: usize) -> Result<Self, NoRing> {
+        let processors = available::processors()?;
+        let online = processors.iter().filter(|online| **online).count().max(1);
+        let depth = (ENTRIES / online).clamp(LEAST_DEPTH, DEPTH);
+        let queue = |(number, online): (usize, &bool)| {
+            let depth = if *online { depth } else { OFFLINE_DEPTH };
+            Queue::new(number as u16, depth as u16, max_write.max(LEAST_PAYLOAD), Arc::clone(device))
+        };
+        let queues = processors.iter().enumerate().map(queue).collect::<Result<_, _>>()?;
+        Ok(Self { queues })
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.queues.len()
+    }
+}

@@ -1,0 +1,215 @@
+//! The threads of a mount with rings.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use rustix::io::Errno;
+
+use super::Rings;
+use super::mailbox::Mailbox;
+use super::queue::Work;
+use super::workers::Backlog;
+use crate::abi::opcode;
+use crate::device::{self, Device};
+use crate::dispatch;
+use crate::filesystem::Filesystem;
+use crate::reply::Responder;
+use crate::request::{Form, Request};
+
+/// Requests up to this length are copied before they are served, so that their entry is free to take the answer.
+const COPIED: usize = 4096;
+/// How long FORGETs may gather: the kernel then tells of many at once.
+const FORGETS_GATHER: Duration = Duration::from_millis(2);
+
+/// What serves requests.
+pub(crate) struct Handler<'a, F> {
+    pub filesystem: &'a F,
+    pub destroy: &'a (dyn Fn() + Sync),
+    pub form: Form,
+}
+
+impl<F: Filesystem> Handler<'_, F> {
+    fn dispatch(&self, request: &Request<'_>, responder: &Arc<dyn Responder>) {
+        dispatch::request(self.filesystem, self.destroy, request, responder);
+    }
+
+    /// Serves a request in a ring's thread if that needs no waiting; gives it back otherwise.
+    fn try_at_once(&self, work: Work, copy: &mut [u8; COPIED]) -> Option<Work> {
+        let entry = Arc::clone(&work.entry);
+        let mut begun = false;
+        let panicked = self.read(work, true, copy, &mut |request, responder| {
+            self.filesystem.at_once(request, &mut || {
+                if !std::mem::replace(&mut begun, true) {
+                    self.dispatch(request, responder);
+                }
+                !entry.is_postponed()
+            });
+        });
+        let held = entry.end_trial(begun)?;
+        match panicked {
+            None => Some(Work { entry, held }),
+            Some(unique) => {
+                // Before there was a reply.
+                entry.fail(held, unique, Errno::IO);
+                None
+            }
+        }
+    }
+
+    /// Serves a request in a thread that may wait.
+    fn serve(&self, work: Work, copy: &mut [u8; COPIED]) {
+        self.read(work, false, copy, &mut |request, responder| self.dispatch(request, responder));
+    }
+
+    /// Hands a request to `serve`, from `copy` if it fits. Returns the request's number if `serve` panicked.
+    fn read(
+        &self,
+        Work { entry, held }: Work,
+        trying: bool,
+        copy: &mut [u8; COPIED],
+        serve: &mut dyn FnMut(&Request<'_>, &Arc<dyn Responder>),
+    ) -> Option<u64> {
+        let (header, fixed, length) = held.request();
+        let responder = Arc::clone(&entry) as Arc<dyn Responder>;
+        let mut run = |rest: &[u8]| {
+            let serve = || match Request::assemble(&header, &fixed, rest, self.form) {
+                Ok(request) => serve(&request, &responder),
+                Err(error) => {
+                    tracing::error!(%error, "not understood");
+                    responder.send(header.unique, -Errno::INVAL.raw_os_error(), &[]);
+                }
+            };
+            let panicked = catch_unwind(AssertUnwindSafe(serve)).is_err();
+            if panicked {
+                tracing::error!(request = opcode::name(header.opcode), "the filesystem panicked");
+            }
+            panicked.then_some(header.unique)
+        };
+        if let Some(copy) = copy.get_mut(..length) {
+            copy.copy_from_slice(held.payload(length));
+            entry.begin(held, trying);
+            run(copy)
+        } else {
+            entry.begin_in_place(trying);
+            let panicked = run(held.payload(length));
+            entry.end_in_place(held);
+            panicked
+        }
+    }
+}
+
+/// Asks all threads to end that don't see by themselves that the connection is gone.
+struct Stop {
+    mailboxes: Vec<Arc<Mailbox>>,
+    /// Becomes readable for the thread that reads the device.
+    told: rustix::fd::OwnedFd,
+    error: Mutex<Option<io::Error>>,
+}
+
+impl Stop {
+    fn stop(&self, result: io::Result<()>) {
+        if let Err(error) = result {
+            self.error.lock().get_or_insert(error);
+        }
+        self.mailboxes.iter().for_each(|mailbox| mailbox.stop());
+        let _ = rustix::io::write(&self.told, &1_u64.to_ne_bytes());
+    }
+}
+
+/// Serves until the connection is gone, or a ring fails: then the connection goes with the last descriptor of the device.
+/// `workers` threads serve what may wait; a message takes at most `buffer` bytes.
+pub(crate) fn serve<F: Filesystem>(
+    rings: Rings,
+    device: &Arc<Device>,
+    workers: usize,
+    buffer: usize,
+    handler: &Handler<'_, F>,
+) -> io::Result<()> {
+    let stop = Stop {
+        mailboxes: rings.queues.iter().map(|queue| Arc::clone(queue.mailbox())).collect(),
+        told: rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?,
+        error: Mutex::default(),
+    };
+    let (stop, backlog) = (&stop, &Backlog::default());
+    thread::scope(|scope| {
+        let mut started = Ok(());
+        for number in 0..workers.max(1) {
+            let work = move || {
+                let mut copy = [0; COPIED];
+                while let Some(work) = backlog.next() {
+                    handler.serve(work, &mut copy);
+                }
+            };
+            match thread::Builder::new().name(format!("fuse-{number}")).spawn_scoped(scope, work) {
+                Ok(_) => {}
+                Err(error) if number == 0 => started = Err(error),
+                Err(error) => tracing::warn!(%error, "fewer threads than wanted"),
+            }
+        }
+        let mut threads = Vec::new();
+        for (number, queue) in rings.queues.into_iter().enumerate() {
+            let run = move || {
+                let mut copy = [0; COPIED];
+                let mut take = |work| {
+                    if let Some(work) = handler.try_at_once(work, &mut copy) {
+                        backlog.push(work);
+                    }
+                };
+                let ran = catch_unwind(AssertUnwindSafe(|| queue.run(&mut take)));
+                stop.stop(ran.unwrap_or_else(|_| Err(io::Error::other("a ring's thread panicked"))));
+            };
+            match thread::Builder::new().name(format!("ring-{number}")).spawn_scoped(scope, run) {
+                Ok(thread) => threads.push(thread),
+                // The kernel would wait for its registration.
+                Err(error) => started = Err(error),
+            }
+        }
+        if started.is_err() {
+            stop.stop(started);
+        }
+        let read = read_device(device, buffer, stop, handler);
+        stop.stop(read);
+        for thread in threads {
+            let _ = thread.join();
+        }
+        backlog.close();
+    });
+    stop.error.lock().take().map_or(Ok(()), Err)
+}
+
+/// Serves what does not come over rings. The kernel wants a `buffer` that might take a WRITE.
+fn read_device<F: Filesystem>(
+    device: &Arc<Device>,
+    buffer: usize,
+    stop: &Stop,
+    handler: &Handler<'_, F>,
+) -> io::Result<()> {
+    let responder = device::responder(device);
+    let mut buffer = vec![0; buffer];
+    loop {
+        let mut polled = [PollFd::new(device, PollFlags::IN), PollFd::new(&stop.told, PollFlags::IN)];
+        match rustix::event::poll(&mut polled, None) {
+            Err(Errno::INTR) => continue,
+            result => result?,
+        };
+        if polled[1].revents().contains(PollFlags::IN) {
+            return Ok(());
+        }
+        let Some(length) = device.receive(&mut buffer)? else { return Ok(()) };
+        let message = buffer.get(..length).unwrap_or_default();
+        let header = crate::request::header(message);
+        let serve = || dispatch::message(handler.filesystem, handler.destroy, message, handler.form, &responder);
+        if catch_unwind(AssertUnwindSafe(serve)).is_err() {
+            let opcode = header.map_or(0, |header| header.opcode);
+            tracing::error!(request = opcode::name(opcode), "the filesystem panicked");
+        }
+        if header.is_some_and(|header| matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET)) {
+            thread::sleep(FORGETS_GATHER);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Which requests a ring's thread may serve.
+//!
+//! It must not wait, for everybody on its processor would wait with it. What usually takes memory only is tried there, in
+//! a thread whose engine fails with `EAGAIN` rather than wait for a device, a commit or the inactivator; the request
+//! then comes again in a thread that may wait. What is known to wait, or to take long, is not tried.
+
+use ubtrfs_fuse::{Operation, Request};
+
+use crate::control;
+use crate::server::Server;
+
+/// Longer writes take the copying elsewhere.
+const LONGEST_WRITE: usize = 256 << 10;
+/// Longer reads too.
+const LONGEST_READ: u32 = 128 << 10;
+
+impl Server {
+    /// Whether it is worth trying to serve a request without waiting.
+    pub(crate) fn is_quick(&self, request: &Request<'_>) -> bool {
+        let node = request.nodeid;
+        match &request.op {
+            // Directories are seldom locked for long; whoever looks in memory for a name has it in an instant.
+            Operation::Lookup { .. }
+            | Operation::Open(_)
+            | Operation::Release(_)
+            | Operation::Flush { .. }
+            | Operation::ReleaseDir(_)
+            | Operation::StatFs
+            | Operation::Ioctl(_)
+            | Operation::Access { .. }
+            | Operation::CopyFileRange(_) => true,
+            Operation::GetXattr { name, .. } => !name.starts_with(control::NAMESPACE) && !self.is_busy(node, false),
+            Operation::GetAttr { .. }
+            | Operation::Statx { .. }
+            | Operation::ReadLink
+            | Operation::ListXattr { .. }
+            | Operation::OpenDir(_) => !self.is_busy(node, false),
+            Operation::SymLink { .. }
+            | Operation::MkNod(_)
+            | Operation::MkDir { .. }
+            | Operation::Create(_)
+            | Operation::TmpFile(_)
+            | Operation::Unlink { .. }
+            | Operation::RmDir { .. }
+            | Operation::Rename(_)
+            | Operation::SetXattr(_)
+            | Operation::RemoveXattr { .. } => !self.is_busy(node, true),
+            Operation::Link { node: old, .. } => !self.is_busy(*old, true) && !self.is_busy(node, true),
+            // To cut a file somewhere takes a look at all that lies beyond.
+            Operation::SetAttr(change) => matches!(change.size, None | Some(0)) && !self.is_busy(node, true),
+            Operation::Fsync { .. } | Operation::FsyncDir { .. } => {
+                let shared = self.shared();
+                shared.inode(node).is_ok_and(|id| shared.engine().is_fsync_short(id))
+            }
+            Operation::Write(what) => what.data.len() <= LONGEST_WRITE && !self.is_busy(node, true),
+            // What programs read again the kernel has; what comes here is on the device, unless it was written just now.
+            Operation::Read(what) => {
+                let shared = self.shared();
+                what.size <= LONGEST_READ
+                    && shared
+                        .inode(node)
+                        .is_ok_and(|id| shared.engine().is_dirty(id, what.offset, u64::from(what.size)))
+            }
+            _ => false,
+        }
+    }
+
+    fn is_busy(&self, node: u64, to_change: bool) -> bool {
+        let shared = self.shared();
+        shared.inode(node).is_ok_and(|id| shared.engine().is_busy(id, to_change))
+    }
+}
