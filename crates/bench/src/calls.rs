@@ -75,13 +75,23 @@ impl Calls {
         Ok(match self {
             Self::Kernel(_) => {
                 rustix::fs::mkdirat(dir.file()?, name, Mode::from_raw_mode(0o755))?;
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                Handle::File(rustix::fs::openat(dir.file()?, name, flags, Mode::empty())?.into())
+                self.open_dir(dir, name)?
             }
             Self::Engine(engine) => {
                 let new = NewInode { mode: 0o040_755, ..NewInode::default() };
                 Handle::Inode(engine.create(dir.inode()?, name.as_bytes(), &new)?)
             }
+        })
+    }
+
+    /// Opens a directory that is there.
+    pub fn open_dir(&self, dir: &Handle, name: &str) -> Result<Handle> {
+        Ok(match self {
+            Self::Kernel(_) => {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                Handle::File(rustix::fs::openat(dir.file()?, name, flags, Mode::empty())?.into())
+            }
+            Self::Engine(engine) => Handle::Inode(engine.lookup(dir.inode()?, name.as_bytes())?),
         })
     }
 

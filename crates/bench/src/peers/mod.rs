@@ -185,6 +185,13 @@ impl Mounted {
         }
     }
 
+    /// Takes the image out of the page cache of the file system below.
+    pub fn forget_cached(&self) -> Result<()> {
+        let image = std::fs::File::open(&self.image)?;
+        image.sync_all()?;
+        Ok(rustix::fs::fadvise(&image, 0, None, rustix::fs::Advice::DontNeed)?)
+    }
+
     /// Whether an unmounted volume can be mounted again with what was in it.
     pub fn keeps(&self) -> bool {
         self.peer.kind != Kind::Null

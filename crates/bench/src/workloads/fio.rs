@@ -27,6 +27,8 @@ pub struct Job {
     pub jobs: u32,
     /// How long.
     pub seconds: u32,
+    /// Bytes of all files together.
+    pub size: u64,
     /// Further options.
     pub more: &'static [&'static str],
 }
@@ -45,13 +47,13 @@ fn cases(scale: Scale, workload: &'static str, of: &Job, what: &str) -> Vec<Case
 
 /// 64 KiB, one after the other, fsync after each.
 pub fn sequential(scale: Scale) -> Vec<Case> {
-    let job = Job { kind: "write", block: "64k", fsync: 1, jobs: 1, seconds: 0, more: &[] };
+    let job = Job { kind: "write", block: "64k", fsync: 1, jobs: 1, seconds: 0, size: TOTAL, more: &[] };
     cases(scale, "fio-seq", &job, "fio write, 64 KiB, fsync=1")
 }
 
 /// 4 KiB anywhere, fsync after 16.
 pub fn random(scale: Scale) -> Vec<Case> {
-    let job = Job { kind: "randwrite", block: "4k", fsync: 16, jobs: 1, seconds: 0, more: &[] };
+    let job = Job { kind: "randwrite", block: "4k", fsync: 16, jobs: 1, seconds: 0, size: TOTAL, more: &[] };
     cases(scale, "fio-rand", &job, "fio randwrite, 4 KiB, fsync=16")
 }
 
@@ -66,7 +68,7 @@ fn measure(mounted: &mut Mounted, measured: &mut Measured, job: &Job) -> Result<
 
 /// Runs fio in a mount.
 pub fn fio(mounted: &Mounted, job: &Job) -> Result<(Value, Usage)> {
-    let size = TOTAL / u64::from(job.jobs);
+    let size = job.size / u64::from(job.jobs);
     let mut fio = tool("fio")?;
     fio.args(["--name=job", "--ioengine=psync", "--direct=0", "--fallocate=none", "--group_reporting"])
         .args(["--output-format=json", "--time_based", "--randseed=1", "--randrepeat=1"])

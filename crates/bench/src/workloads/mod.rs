@@ -2,7 +2,13 @@
 
 mod dbench;
 mod fio;
+mod growth;
+mod io;
+mod large;
+mod latency;
+mod mix;
 mod storm;
+mod tree;
 pub mod unlinked;
 
 use crate::failure::Result;
@@ -98,22 +104,22 @@ pub struct Workload {
     pub cases: fn(Scale) -> Vec<Case>,
 }
 
+const fn workload(name: &'static str, about: &'static str, from: Scale, cases: fn(Scale) -> Vec<Case>) -> Workload {
+    Workload { name, about, from, cases }
+}
+
 /// All workloads; those that make the headlines first.
-pub const ALL: [Workload; 6] = [
-    Workload { name: "dbench", about: "a file server's clients", from: Scale::Quick, cases: dbench::cases },
-    Workload {
-        name: "fio-seq",
-        about: "64 KiB sequential writes, fsync after each",
-        from: Scale::Quick,
-        cases: fio::sequential,
-    },
-    Workload { name: "fio-rand", about: "4 KiB random writes, fsync after 16", from: Scale::Quick, cases: fio::random },
-    Workload { name: "storm", about: "renames in one process", from: Scale::Tiny, cases: storm::cases },
-    Workload { name: "storm-mv", about: "renames by one mv each", from: Scale::Quick, cases: storm::cases_mv },
-    Workload {
-        name: "unlinked",
-        about: "O_TMPFILE files opened, and closed oldest first",
-        from: Scale::Tiny,
-        cases: unlinked::cases,
-    },
+pub const ALL: [Workload; 12] = [
+    workload("dbench", "a file server's clients", Scale::Quick, dbench::cases),
+    workload("fio-seq", "64 KiB sequential writes, fsync after each", Scale::Quick, fio::sequential),
+    workload("fio-rand", "4 KiB random writes, fsync after 16", Scale::Quick, fio::random),
+    workload("storm", "renames by one process", Scale::Tiny, storm::cases),
+    workload("storm-mv", "renames by one mv each", Scale::Quick, storm::cases_mv),
+    workload("unlinked", "O_TMPFILE files opened, and closed oldest first", Scale::Tiny, unlinked::cases),
+    workload("growth", "how cost grows with sizes and numbers, by decades", Scale::Usual, growth::cases),
+    workload("latency", "operations while commits run, and while none does", Scale::Usual, latency::cases),
+    workload("io", "reading and writing, in order and at random", Scale::Usual, io::cases),
+    workload("tree", "a source tree: tar, git checkout, rm -rf", Scale::Usual, tree::cases),
+    workload("large-file", "operations while a file of many extents is freed", Scale::Usual, large::cases),
+    workload("volume", "mount time and memory with very many files", Scale::Full, growth::volume_cases),
 ];

@@ -111,8 +111,8 @@ fn use_others(calls: &Calls, ready: &Barrier, done: &AtomicBool) -> Result<[Hist
     Ok([stat, read, write])
 }
 
-/// Open files.
-enum Held {
+/// Open files without names.
+pub enum Held {
     /// Of this process, in the engine.
     Here(Calls, std::vec::IntoIter<Handle>),
     /// Of other processes: as many as the limit of open files asks for.
@@ -120,7 +120,8 @@ enum Held {
 }
 
 impl Held {
-    fn open(calls: &Calls, count: usize) -> Result<Self> {
+    /// Opens so many.
+    pub fn open(calls: &Calls, count: usize) -> Result<Self> {
         let Calls::Kernel(dir) = calls else {
             let root = calls.root()?;
             let files: Result<Vec<Handle>> = (0..count).map(|_| calls.unnamed(&root)).collect();
@@ -132,8 +133,8 @@ impl Held {
         Ok(Self::Elsewhere(holders?))
     }
 
-    /// Closes the oldest ones.
-    fn close(&mut self, mut count: usize) -> Result<Duration> {
+    /// Closes the oldest ones; says how long that took.
+    pub fn close(&mut self, mut count: usize) -> Result<Duration> {
         match self {
             Self::Here(calls, files) => {
                 let some: Vec<Handle> = files.take(count).collect();
