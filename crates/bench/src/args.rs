@@ -20,6 +20,7 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Run(Run),
+    Report(Report),
     /// Show workloads and peers.
     List,
     /// The server of the peer `null`.
@@ -63,6 +64,23 @@ pub struct Run {
     /// Where the results go.
     #[arg(long, short, value_name = "FILE", default_value = "bench.json")]
     pub out: PathBuf,
+    /// Draw pictures (SVG and PNG) into this directory at the end.
+    #[arg(long, value_name = "DIR")]
+    pub plots: Option<PathBuf>,
+}
+
+/// Show a result file; or of two, what moved beyond the noise.
+#[derive(Debug, Args)]
+pub struct Report {
+    /// The older result file first.
+    #[arg(required = true, num_args = 1..=2, value_names = ["OLD", "NEW"])]
+    pub results: Vec<PathBuf>,
+    /// One result file as Markdown, for docs/bench.md.
+    #[arg(long)]
+    pub markdown: bool,
+    /// Draw pictures (SVG and PNG) of the last result file into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub plots: Option<PathBuf>,
 }
 
 impl Run {

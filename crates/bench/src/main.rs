@@ -12,19 +12,23 @@ mod machine;
 mod meter;
 mod null;
 mod peers;
+mod plot;
 mod process;
+mod report;
 mod runner;
 mod samples;
 mod stats;
 mod table;
 mod workloads;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use args::{Arguments, Command};
 use failure::{Failure, Result};
+use samples::Results;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -47,9 +51,13 @@ fn perform(command: &Command) -> Result<()> {
             let plan = run.plan()?;
             let results = runner::run(&plan)?;
             print!("{}", table::text(&results));
+            if let Some(dir) = &run.plots {
+                pictures(&results, dir)?;
+            }
             println!("\nsamples and all it takes to repeat them: {}", plan.out.display());
             Ok(())
         }
+        Command::Report(what) => report(what),
         Command::List => {
             args::list();
             Ok(())
@@ -57,4 +65,24 @@ fn perform(command: &Command) -> Result<()> {
         Command::Null { backing, directory } => null::serve(backing, directory),
         Command::Hold { directory, count } => workloads::unlinked::hold(directory, *count),
     }
+}
+
+fn report(what: &args::Report) -> Result<()> {
+    let last = what.results.last().ok_or_else(|| Failure::new("no result file"))?;
+    let new = Results::load(last)?;
+    if let [old, _] = what.results.as_slice() {
+        print!("{}", report::compare(&Results::load(old)?, &new));
+    } else if what.markdown {
+        print!("{}", report::markdown(&new));
+    } else {
+        print!("{}", table::text(&new));
+    }
+    what.plots.as_ref().map_or(Ok(()), |dir| pictures(&new, dir))
+}
+
+fn pictures(results: &Results, dir: &Path) -> Result<()> {
+    for path in plot::draw(results, dir)? {
+        eprintln!("{}", path.display());
+    }
+    Ok(())
 }

@@ -1,6 +1,4 @@
-//! What a piece of work costs: time, processors, bytes to the device.
-
-use std::time::Instant;
+//! What a piece of work costs: processor time, bytes to the device.
 
 use crate::failure::Result;
 use crate::machine;
@@ -10,8 +8,6 @@ use crate::samples::{Better, Measured};
 /// What something cost.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Usage {
-    /// Seconds that went by.
-    pub seconds: f64,
     /// Processor seconds of this program and the programs it ran.
     pub client: f64,
     /// Processor seconds of the serving process, if there is one.
@@ -25,7 +21,6 @@ pub struct Usage {
 }
 
 struct Reading {
-    at: Instant,
     client: f64,
     daemon: Option<f64>,
     machine: f64,
@@ -39,12 +34,11 @@ impl Reading {
         let disk = machine::disk_below(mounted.directory().parent().unwrap_or(mounted.directory()));
         let slow = || (mounted.device_written(), disk.as_deref().and_then(machine::disk_written));
         let early = first.then(slow);
-        let at = Instant::now();
         let client = machine::own_cpu();
         let daemon = mounted.daemon().and_then(machine::process_cpu);
         let machine = machine::machine_cpu();
         let (device, disk) = early.unwrap_or_else(slow);
-        Self { at, client, daemon, machine, device, disk }
+        Self { client, daemon, machine, device, disk }
     }
 }
 
@@ -57,7 +51,6 @@ pub fn metered<T>(mounted: &Mounted, work: impl FnOnce() -> Result<T>) -> Result
     let synced = Reading::take(mounted, false);
     let bytes = |from: Option<u64>, to: Option<u64>| Some(to?.saturating_sub(from?));
     let usage = Usage {
-        seconds: (after.at - before.at).as_secs_f64(),
         client: after.client - before.client,
         daemon: after.daemon.zip(before.daemon).map(|(to, from)| to - from),
         machine: after.machine - before.machine,

@@ -80,7 +80,6 @@ pub struct Sample {
     /// In which round, from 1.
     pub round: u32,
     /// What it gave.
-    #[serde(flatten)]
     pub measured: Measured,
 }
 
@@ -166,5 +165,71 @@ impl Results {
         let mut found = self.samples.iter().filter(|sample| sample.case == case);
         let metric = found.find_map(|sample| sample.measured.metrics.get(metric))?;
         Some((&metric.unit, metric.better))
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A run of one case and one curve on two peers, in as many rounds as there are values.
+    pub fn example(values: &[f64]) -> Results {
+        let case = |name: &str, workload: &str, title: &str, headline: &str| CaseFacts {
+            name: name.into(),
+            workload: workload.into(),
+            title: title.into(),
+            headline: headline.into(),
+        };
+        let mut results = Results {
+            form: FORM,
+            date: "2026-01-31 12:00 UTC".into(),
+            command: vec!["run".into()],
+            scale: "tiny".into(),
+            rounds: values.len() as u32,
+            machine: Machine::default(),
+            peers: Vec::new(),
+            cases: vec![
+                case("dbench-1", "dbench", "dbench -t 1 1", "throughput"),
+                case("growth-file", "growth", "by bytes of a file", "fsync grows"),
+                case("latency", "latency", "operations", "fsync 99.9 % during commits"),
+            ],
+            samples: Vec::new(),
+            skipped: vec!["nothing: for a reason".into()],
+        };
+        for (factor, peer) in [(1.0, "ubtrfs"), (0.5, "btrfs"), (2.0, "null")] {
+            results.peers.push(PeerFacts { name: peer.into(), ..PeerFacts::default() });
+            for (round, value) in (1..).zip(values) {
+                let mut one = Measured::default();
+                one.add("throughput", value * factor, "MB/s", Better::Higher);
+                let mut other = Measured::default();
+                for at in [10.0, 100.0, 1000.0] {
+                    other.point("fsync", "bytes of the file", at, value * factor + at.log10());
+                }
+                let mut times = Measured::default();
+                for name in ["fsync alone", "fsync during commits"] {
+                    let mut histogram = Histogram::default();
+                    histogram.add(std::time::Duration::from_micros(*value as u64));
+                    times.histograms.insert(name.into(), histogram);
+                }
+                for (case, measured) in [("dbench-1", one), ("growth-file", other), ("latency", times)] {
+                    results.samples.push(Sample { case: case.into(), peer: peer.into(), round, measured });
+                }
+            }
+        }
+        results
+    }
+
+    #[test]
+    fn results_come_back_from_their_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("bench.json");
+        let results = example(&[1.5, 2.5]);
+        results.save(&path).unwrap();
+        assert_eq!(Results::load(&path).unwrap(), results);
+        assert_eq!(results.values("dbench-1", "btrfs", "throughput"), [(1, 0.75), (2, 1.25)]);
+        std::fs::write(&path, "{}").unwrap();
+        assert!(Results::load(&path).is_err());
+        Results { form: FORM + 1, ..results }.save(&path).unwrap();
+        assert!(Results::load(&path).is_err_and(|failure| failure.to_string().contains("form")));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::histogram::Histogram;
 use crate::samples::Results;
 use crate::stats::{ratios, summary};
 
@@ -29,7 +30,9 @@ pub fn rows(results: &Results) -> Vec<Vec<String>> {
             let values = results.values(&case.name, &peer.name, &case.headline);
             let plain: Vec<f64> = values.iter().map(|(_, value)| *value).collect();
             let Some(found) = summary(&plain) else { continue };
-            let ratio = if peer.name == OURS { None } else { summary(&ratios(&ours, &values, better)) };
+            // Of how something grows a ratio tells nothing more.
+            let ratio =
+                if peer.name == OURS || unit == "times" { None } else { summary(&ratios(&ours, &values, better)) };
             let ratio =
                 ratio.map_or(String::new(), |ratio| format!("{:.2} ({:.2}–{:.2})", ratio.median, ratio.min, ratio.max));
             rows.push(vec![
@@ -47,6 +50,63 @@ pub fn rows(results: &Results) -> Vec<Vec<String>> {
 /// The heads of [`rows`].
 pub const HEADS: [&str; 5] = ["workload", "peer", "median", "least–most", "ubtrfs is better by"];
 
+/// How long an operation took on a peer, over all rounds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Latency {
+    /// The case.
+    pub case: String,
+    /// The operation.
+    pub operation: String,
+    /// Under which circumstances.
+    pub when: String,
+    /// The peer.
+    pub peer: String,
+    /// Half of them at the most, 99 %, 99.9 %, all: microseconds.
+    pub times: [f64; 4],
+}
+
+/// All times of operations, rounds taken together; by case, then operation, then circumstances, then peer.
+pub fn latencies(results: &Results) -> Vec<Latency> {
+    let mut found = Vec::new();
+    for case in &results.cases {
+        let mut names: Vec<&String> = Vec::new();
+        for sample in results.samples.iter().filter(|sample| sample.case == case.name) {
+            names.extend(sample.measured.histograms.keys());
+        }
+        names.sort();
+        names.dedup();
+        for (name, peer) in names.iter().flat_map(|name| results.peers.iter().map(move |peer| (name, peer))) {
+            let mut all = Histogram::default();
+            for sample in results.of(&case.name, &peer.name) {
+                all.merge(sample.measured.histograms.get(*name).unwrap_or(&Histogram::default()));
+            }
+            if all.count() > 0 {
+                let (operation, when) = name.split_once(' ').unwrap_or((name.as_str(), ""));
+                found.push(Latency {
+                    case: case.name.clone(),
+                    operation: operation.into(),
+                    when: when.into(),
+                    peer: peer.name.clone(),
+                    times: [all.percentile(0.5), all.percentile(0.99), all.percentile(0.999), all.max()],
+                });
+            }
+        }
+    }
+    found
+}
+
+/// The heads of [`latency_rows`].
+pub const LATENCY_HEADS: [&str; 7] = ["case", "operation", "peer", "50 % (µs)", "99 %", "99.9 %", "longest"];
+
+/// [`latencies`] as rows of cells.
+pub fn latency_rows(results: &Results) -> Vec<Vec<String>> {
+    let row = |found: Latency| {
+        let what = format!("{} {}", found.operation, found.when);
+        [found.case, what, found.peer].into_iter().chain(found.times.map(short)).collect()
+    };
+    latencies(results).into_iter().map(row).collect()
+}
+
 /// Everything worth a look at the end of a run.
 pub fn text(results: &Results) -> String {
     let mut rows = rows(results);
@@ -60,6 +120,11 @@ pub fn text(results: &Results) -> String {
     }
     let heads = HEADS.map(str::to_owned).to_vec();
     let mut text = aligned(std::iter::once(&heads).chain(&rows));
+    let times = latency_rows(results);
+    if !times.is_empty() {
+        text.push('\n');
+        text += &aligned(std::iter::once(&LATENCY_HEADS.map(str::to_owned).to_vec()).chain(&times));
+    }
     for line in &results.skipped {
         let _ = writeln!(text, "skipped: {line}");
     }

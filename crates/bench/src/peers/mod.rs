@@ -197,11 +197,6 @@ impl Mounted {
         self.peer.kind != Kind::Null
     }
 
-    /// Who it is.
-    pub fn peer(&self) -> Peer {
-        self.peer
-    }
-
     /// The directory that it is mounted on.
     pub fn directory(&self) -> &Path {
         &self.directory

@@ -112,7 +112,10 @@ fn use_others(calls: &Calls, ready: &Barrier, done: &AtomicBool) -> Result<[Hist
 }
 
 /// Open files without names.
-pub enum Held {
+pub struct Held(Holders);
+
+/// Who holds them.
+enum Holders {
     /// Of this process, in the engine.
     Here(Calls, std::vec::IntoIter<Handle>),
     /// Of other processes: as many as the limit of open files asks for.
@@ -126,17 +129,17 @@ impl Held {
             let root = calls.root()?;
             let files: Result<Vec<Handle>> = (0..count).map(|_| calls.unnamed(&root)).collect();
             calls.close(root);
-            return Ok(Self::Here(calls.clone(), files?.into_iter()));
+            return Ok(Self(Holders::Here(calls.clone(), files?.into_iter())));
         };
         let each = (raise_limit()?.saturating_sub(SPARE)).max(1) as usize;
         let holders: Result<_> = (0..count).step_by(each).map(|at| Holder::new(dir, each.min(count - at))).collect();
-        Ok(Self::Elsewhere(holders?))
+        Ok(Self(Holders::Elsewhere(holders?)))
     }
 
     /// Closes the oldest ones; says how long that took.
     pub fn close(&mut self, mut count: usize) -> Result<Duration> {
-        match self {
-            Self::Here(calls, files) => {
+        match &mut self.0 {
+            Holders::Here(calls, files) => {
                 let some: Vec<Handle> = files.take(count).collect();
                 let start = Instant::now();
                 for file in some {
@@ -144,7 +147,7 @@ impl Held {
                 }
                 Ok(start.elapsed())
             }
-            Self::Elsewhere(holders) => {
+            Holders::Elsewhere(holders) => {
                 let mut time = Duration::ZERO;
                 while let Some(first) = holders.first_mut().filter(|_| count > 0) {
                     let now = count.min(first.left);
