@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::peers::{self, Peer};
 use crate::runner::Plan;
-use crate::workloads::{self, Scale, Workload};
+use crate::workloads::{self, Scale};
 
 /// Runs the same workloads on ubtrfs, the kernel's file systems, and the bound of FUSE.
 #[derive(Debug, Parser)]
@@ -21,6 +21,7 @@ pub struct Arguments {
 pub enum Command {
     Run(Run),
     Report(Report),
+    Profile(Profile),
     /// Show workloads and peers.
     List,
     /// The server of the peer `null`.
@@ -40,7 +41,7 @@ pub enum Command {
 /// Measure.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// Workloads (see `list`) [default: what goes with --quick, --full or neither].
+    /// Workloads (see `list`), or cases such as dbench-16 [default: what goes with --quick, --full or neither].
     #[arg(value_name = "WORKLOAD")]
     pub workloads: Vec<String>,
     /// Who is compared (see `list`), separated by commas.
@@ -69,6 +70,23 @@ pub struct Run {
     pub plots: Option<PathBuf>,
 }
 
+/// Draw a flame graph of the server while it works (perf is needed).
+#[derive(Debug, Args)]
+pub struct Profile {
+    /// The workload, or one of its cases such as dbench-16.
+    #[arg(value_name = "WORKLOAD")]
+    pub workload: String,
+    /// Who serves.
+    #[arg(long, default_value = "ubtrfs")]
+    pub peer: String,
+    /// Where images are made.
+    #[arg(long, value_name = "D", default_value = "/var/tmp")]
+    pub dir: PathBuf,
+    /// The flame graph.
+    #[arg(long, short, value_name = "FILE", default_value = "profile.svg")]
+    pub out: PathBuf,
+}
+
 /// Show a result file; or of two, what moved beyond the noise.
 #[derive(Debug, Args)]
 pub struct Report {
@@ -78,6 +96,9 @@ pub struct Report {
     /// One result file as Markdown, for docs/bench.md.
     #[arg(long)]
     pub markdown: bool,
+    /// Put one result file as Markdown into this page, between its marks.
+    #[arg(long, value_name = "PAGE")]
+    pub into: Option<PathBuf>,
     /// Draw pictures (SVG and PNG) of the last result file into this directory.
     #[arg(long, value_name = "DIR")]
     pub plots: Option<PathBuf>,
@@ -96,14 +117,15 @@ impl Run {
     /// What that means.
     pub fn plan(&self) -> Result<Plan> {
         let scale = self.scale();
-        let wanted: Vec<&Workload> = if self.workloads.is_empty() {
-            workloads::ALL.iter().filter(|workload| workload.from <= scale).collect()
+        let cases = if self.workloads.is_empty() {
+            let wanted = workloads::ALL.iter().filter(|workload| workload.from <= scale);
+            wanted.flat_map(|workload| (workload.cases)(scale)).collect()
         } else {
-            let named = |name: &String| {
-                let found = workloads::ALL.iter().find(|workload| workload.name == name);
-                found.ok_or_else(|| Failure::new(format!("there is no workload {name}; see `ubtrfs-bench list`")))
-            };
-            self.workloads.iter().map(named).collect::<Result<_>>()?
+            let mut cases = Vec::new();
+            for name in &self.workloads {
+                cases.extend(workloads::named(name, scale)?);
+            }
+            cases
         };
         let usual: &[&str] = match scale {
             Scale::Tiny | Scale::Quick => &["ubtrfs", "btrfs", "null"],
@@ -112,12 +134,9 @@ impl Run {
         };
         let asked: Vec<&str> =
             if self.peers.is_empty() { usual.to_vec() } else { self.peers.iter().map(String::as_str).collect() };
-        let named = |name: &str| {
-            Peer::named(name).ok_or_else(|| Failure::new(format!("there is no peer {name}; see `ubtrfs-bench list`")))
-        };
         Ok(Plan {
-            cases: wanted.iter().flat_map(|workload| (workload.cases)(scale)).collect(),
-            peers: asked.into_iter().map(named).collect::<Result<_>>()?,
+            cases,
+            peers: asked.into_iter().map(Peer::named).collect::<Result<_>>()?,
             rounds: self.rounds.unwrap_or(if scale == Scale::Usual { 5 } else { 3 }),
             scale,
             dir: self.dir.clone(),
@@ -171,6 +190,7 @@ mod tests {
     fn what_is_unknown_is_named() {
         assert!(plan(&["nothing"]).is_err_and(|failure| failure.to_string().contains("nothing")));
         assert!(plan(&["--peers", "ubtrfs,zfs"]).is_err_and(|failure| failure.to_string().contains("zfs")));
+        assert_eq!(plan(&["dbench-16", "--quick"]).unwrap().cases.len(), 1);
         let plan = plan(&["storm", "--peers", "xfs,null", "--rounds", "2"]).unwrap();
         assert_eq!((plan.cases.len(), plan.peers.len(), plan.rounds), (2, 2, 2));
     }

@@ -14,6 +14,7 @@ mod null;
 mod peers;
 mod plot;
 mod process;
+mod profile;
 mod report;
 mod runner;
 mod samples;
@@ -58,6 +59,7 @@ fn perform(command: &Command) -> Result<()> {
             Ok(())
         }
         Command::Report(what) => report(what),
+        Command::Profile(what) => profile::run(what),
         Command::List => {
             args::list();
             Ok(())
@@ -72,6 +74,8 @@ fn report(what: &args::Report) -> Result<()> {
     let new = Results::load(last)?;
     if let [old, _] = what.results.as_slice() {
         print!("{}", report::compare(&Results::load(old)?, &new));
+    } else if let Some(page) = &what.into {
+        report::put(page, &report::markdown(&new))?;
     } else if what.markdown {
         print!("{}", report::markdown(&new));
     } else {

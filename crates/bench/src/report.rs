@@ -1,7 +1,9 @@
 //! Two runs compared, and one run as text for the docs.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
+use crate::failure::{Failure, Result};
 use crate::samples::{Results, Sample};
 use crate::stats::{Move, moved, summary};
 use crate::table::{HEADS, LATENCY_HEADS, aligned, latency_rows, rows, short};
@@ -65,6 +67,19 @@ fn one(old: &Results, new: &Results, sample: &Sample, metric: &str) -> Option<(M
         format!("{:.2} times worse", 1.0 / change.factor)
     };
     Some((change, vec![sample.case.clone(), sample.peer.clone(), metric.into(), told(&before), told(&after), way]))
+}
+
+/// Between these lines of a page stands a result.
+const MARKS: [&str; 2] = ["<!-- result: written by `ubtrfs-bench report --into` -->", "<!-- end of result -->"];
+
+/// Puts a result into a page, between its marks.
+pub fn put(page: &Path, result: &str) -> Result<()> {
+    let failed = |error: &dyn std::fmt::Display| Failure::about(page.display(), error);
+    let text = std::fs::read_to_string(page).map_err(|error| failed(&error))?;
+    let parts = text.split_once(MARKS[0]).and_then(|(head, rest)| Some((head, rest.split_once(MARKS[1])?.1)));
+    let (head, rest) = parts.ok_or_else(|| failed(&"the marks of a result are missing"))?;
+    let text = format!("{head}{}\n\n{}\n\n{}{rest}", MARKS[0], result.trim(), MARKS[1]);
+    std::fs::write(page, text).map_err(|error| failed(&error))
 }
 
 /// One run as Markdown, for the page of the docs.
@@ -137,6 +152,20 @@ mod tests {
         assert!(told.contains("dbench-1") && told.contains("times better") && told.contains("btrfs"), "{told}");
         let same = compare(&old, &old);
         assert!(same.contains("\n0 of ") && !same.contains("times"), "{same}");
+    }
+
+    #[test]
+    fn a_result_takes_the_place_of_the_one_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let page = dir.path().join("page.md");
+        std::fs::write(&page, format!("before\n{}\nold\n{}\nafter\n", MARKS[0], MARKS[1])).unwrap();
+        for _ in 0..2 {
+            put(&page, "new").unwrap();
+        }
+        let text = std::fs::read_to_string(&page).unwrap();
+        assert_eq!(text, format!("before\n{}\n\nnew\n\n{}\nafter\n", MARKS[0], MARKS[1]));
+        std::fs::write(&page, "no marks").unwrap();
+        assert!(put(&page, "new").is_err());
     }
 
     #[test]

@@ -89,8 +89,9 @@ pub const ALL: [Peer; 12] = [
 
 impl Peer {
     /// A peer by its name.
-    pub fn named(name: &str) -> Option<Self> {
-        ALL.into_iter().find(|peer| peer.name == name)
+    pub fn named(name: &str) -> Result<Self> {
+        let found = ALL.into_iter().find(|peer| peer.name == name);
+        found.ok_or_else(|| Failure::new(format!("there is no peer {name}; see `ubtrfs-bench list`")))
     }
 
     /// Whether programs can use it: it is mounted on a directory.

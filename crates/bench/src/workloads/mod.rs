@@ -11,7 +11,7 @@ mod storm;
 mod tree;
 pub mod unlinked;
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::peers::Mounted;
 use crate::samples::{CaseFacts, Measured};
 
@@ -123,3 +123,14 @@ pub const ALL: [Workload; 12] = [
     workload("large-file", "operations while a file of many extents is freed", Scale::Usual, large::cases),
     workload("volume", "mount time and memory with very many files", Scale::Full, growth::volume_cases),
 ];
+
+/// The cases of a workload, or the one case of that name.
+pub fn named(name: &str, scale: Scale) -> Result<Vec<Case>> {
+    if let Some(workload) = ALL.iter().find(|workload| workload.name == name) {
+        return Ok((workload.cases)(scale));
+    }
+    let mut all = ALL.iter().flat_map(|workload| (workload.cases)(scale));
+    let found = all.find(|case| case.facts.name == name);
+    let found = found.ok_or_else(|| Failure::new(format!("there is no workload {name}; see `ubtrfs-bench list`")))?;
+    Ok(vec![found])
+}
