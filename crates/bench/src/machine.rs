@@ -87,13 +87,22 @@ impl Machine {
     }
 }
 
+/// Whether FUSE over `io_uring` is allowed.
+pub fn ring_allowed() -> bool {
+    line("/sys/module/fuse/parameters/enable_uring") == "Y"
+}
+
 fn commit() -> String {
     let git = |words: &[&str]| {
-        let all: Vec<&str> = ["git"].iter().chain(words).copied().collect();
+        // The tree that this program was built from, if it is still there.
+        let all: Vec<&str> = ["git", "-C", env!("CARGO_MANIFEST_DIR")].iter().chain(words).copied().collect();
         process::run_words(&all).unwrap_or_default().trim().to_owned()
     };
     let changed = if git(&["status", "--porcelain", "--untracked-files=no"]).is_empty() { "" } else { "+" };
-    git(&["rev-parse", "--short=12", "HEAD"]) + changed
+    match git(&["rev-parse", "--short=12", "HEAD"]) {
+        commit if commit.is_empty() => "unknown".into(),
+        commit => commit + changed,
+    }
 }
 
 /// The line of the mount table that `dir` lies in: type, options, source.

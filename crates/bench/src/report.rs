@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::failure::{Failure, Result};
 use crate::samples::{Results, Sample};
 use crate::stats::{Move, moved, summary};
-use crate::table::{HEADS, LATENCY_HEADS, aligned, latency_rows, rows, short};
+use crate::table::{COST_HEADS, HEADS, LATENCY_HEADS, aligned, cost_rows, latency_rows, rows, short};
 
 /// Figures that tell of the machine more than of the file system, and are noise to a comparison.
 const IGNORED: [&str; 2] = ["bytes to disk", "cpu machine"];
@@ -105,6 +105,11 @@ pub fn markdown(results: &Results) -> String {
     );
     table(&mut text, &HEADS.map(str::to_owned), &rows(results));
     text.push('\n');
+    let costs = cost_rows(results);
+    if !costs.is_empty() {
+        table(&mut text, &COST_HEADS.map(str::to_owned), &costs);
+        text.push('\n');
+    }
     let times = latency_rows(results);
     if !times.is_empty() {
         table(&mut text, &LATENCY_HEADS.map(str::to_owned), &times);

@@ -107,19 +107,60 @@ pub fn latency_rows(results: &Results) -> Vec<Vec<String>> {
     latencies(results).into_iter().map(row).collect()
 }
 
-/// Everything worth a look at the end of a run.
-pub fn text(results: &Results) -> String {
-    let mut rows = rows(results);
+/// The heads of [`cost_rows`].
+pub const COST_HEADS: [&str; 7] = [
+    "workload",
+    "peer",
+    "client (µs/op)",
+    "server (µs/op)",
+    "machine (µs/op)",
+    "bytes to device per byte",
+    "bytes to disk per byte",
+];
+
+/// What each case cost on each peer, as rows of cells: medians of processor time for each operation, and of bytes written for
+/// each byte that programs wrote.
+pub fn cost_rows(results: &Results) -> Vec<Vec<String>> {
+    const METRICS: [&str; 5] = ["cpu client", "cpu daemon", "cpu machine", "bytes to device", "bytes to disk"];
+    let mut rows = Vec::new();
+    for (case, peer) in results.cases.iter().flat_map(|case| results.peers.iter().map(move |peer| (case, peer))) {
+        let cell = |metric: &&str| {
+            let values: Vec<f64> =
+                results.values(&case.name, &peer.name, metric).iter().map(|(_, value)| *value).collect();
+            summary(&values).map_or(String::new(), |found| short(found.median))
+        };
+        let cells: Vec<String> = METRICS.iter().map(cell).collect();
+        if cells.iter().any(|cell| !cell.is_empty()) {
+            rows.push([case.title.clone(), peer.name.clone()].into_iter().chain(cells).collect());
+        }
+    }
+    rows
+}
+
+/// Takes away what stands in the row above, too.
+fn thin(rows: &mut [Vec<String>]) {
     let mut last = String::new();
-    for row in &mut rows {
+    for row in rows {
         if row[0] == last {
             row[0].clear();
         } else {
             last.clone_from(&row[0]);
         }
     }
+}
+
+/// Everything worth a look at the end of a run.
+pub fn text(results: &Results) -> String {
+    let mut rows = rows(results);
+    thin(&mut rows);
     let heads = HEADS.map(str::to_owned).to_vec();
     let mut text = aligned(std::iter::once(&heads).chain(&rows));
+    let mut costs = cost_rows(results);
+    if !costs.is_empty() {
+        thin(&mut costs);
+        text.push('\n');
+        text += &aligned(std::iter::once(&COST_HEADS.map(str::to_owned).to_vec()).chain(&costs));
+    }
     let times = latency_rows(results);
     if !times.is_empty() {
         text.push('\n');

@@ -18,6 +18,8 @@ const BLOCK: u64 = 4096;
 const CHUNK: u64 = 1 << 20;
 /// Writes begin here; below lies the block that stands for the superblock.
 const BEGIN: u64 = 1 << 20;
+/// Writes go round up to here, over blocks that were written beforehand: the file system below has nothing to allocate.
+const END: u64 = 65 << 20;
 
 /// The group commit: a thread that makes durable what waits, again and again.
 pub struct Barrier {
@@ -47,6 +49,7 @@ impl Barrier {
             .map_err(|error| io::Error::other(error.to_string()))?;
         let buffer = Buffer::zeroed(CHUNK as usize).share();
         let shared = Arc::new(Shared { device, buffer, queue: Mutex::default(), wakes: Condvar::new() });
+        shared.write(&mut { BEGIN }, END - BEGIN)?;
         let working = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("barriers".into()).spawn(move || working.work())?;
         Ok(Self { shared, thread: Some(thread) })
@@ -102,7 +105,7 @@ impl Shared {
         let mut left = bytes;
         while left > 0 {
             let length = left.min(CHUNK);
-            if *at + length > self.device.size() {
+            if *at + length > END {
                 *at = BEGIN;
             }
             writes.push(DeviceWrite { at: Physical(*at), data: self.buffer.slice(0..length as usize) });

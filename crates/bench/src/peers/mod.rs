@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::failure::{Failure, Result};
+use crate::{machine, process};
 use kernel::KernelMount;
 use library::Library;
 use null::NullMount;
@@ -102,14 +103,22 @@ impl Peer {
     /// Why it can't be measured here, as far as that can be told without trying.
     pub fn missing(self) -> Option<String> {
         let root = rustix::process::geteuid().is_root();
-        let fuse = || std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").err();
         match self.kind {
             Kind::Kernel { .. } | Kind::Ubtrfs { on_loop: true, .. } if !root => Some("needs root".into()),
             Kind::Kernel { of, .. } => kernel::missing(of),
             Kind::Ubtrfs { .. } if ubtrfs::binary().is_none() => {
                 Some("the ubtrfs binary is missing (build it, or set UBTRFS_BIN)".into())
             }
-            Kind::Ubtrfs { .. } | Kind::Null => fuse().map(|error| format!("/dev/fuse: {error}")),
+            Kind::Ubtrfs { transport: Some("ring"), .. } if !machine::ring_allowed() => {
+                Some("/sys/module/fuse/parameters/enable_uring is not Y".into())
+            }
+            Kind::Ubtrfs { .. } | Kind::Null if !Path::new("/dev/fuse").exists() => {
+                Some("there is no /dev/fuse".into())
+            }
+            Kind::Ubtrfs { .. } | Kind::Null if !root && process::find("fusermount3").is_none() => {
+                Some("needs root or the program fusermount3".into())
+            }
+            Kind::Ubtrfs { .. } | Kind::Null => None,
             Kind::Library => None,
         }
     }

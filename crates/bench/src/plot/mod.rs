@@ -163,8 +163,13 @@ fn foot<DB: DrawingBackend>(area: &Area<DB>, results: &str, (_, height): (u32, u
 fn origin(results: &Results) -> String {
     let machine = &results.machine;
     format!(
-        "{}; {}, {} CPUs; {} rounds in turn; {}",
-        results.date, machine.processor, machine.cpus, results.rounds, machine.commit
+        "{}; {}, {} CPUs; {}; {} rounds in turn; commit {}",
+        results.date,
+        machine.processor,
+        machine.cpus,
+        machine.kernel.split(' ').take(2).collect::<Vec<_>>().join(" "),
+        results.rounds,
+        machine.commit
     )
 }
 
