@@ -12,6 +12,8 @@ use rustix::process::Pid;
 use crate::cleanup;
 use crate::failure::{Failure, Result};
 
+/// Lines of a failed program's words that are passed on.
+const LINES: usize = 4;
 /// How long a small program of the system may take.
 pub const SOON: Duration = Duration::from_secs(600);
 
@@ -35,8 +37,15 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<String> {
     if status.success() {
         return Ok(out);
     }
-    let told = format!("{out}{}", text(&mut err)?);
-    Err(Failure::new(format!("{line}: {status}: {}", told.trim())))
+    let err = text(&mut err)?;
+    let told = if err.trim().is_empty() { out } else { err };
+    Err(Failure::new(format!("{line}: {status}: {}", end_of(told.trim()))))
+}
+
+/// The last lines of what a program told.
+fn end_of(told: &str) -> String {
+    let lines: Vec<&str> = told.lines().collect();
+    lines[lines.len().saturating_sub(LINES)..].join("; ")
 }
 
 /// The words of a command, run to its end.

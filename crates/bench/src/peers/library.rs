@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ubtrfs::{Filesystem, Options};
+use ubtrfs::{Filesystem, Options, SetAttributes};
 use ubtrfs_mkfs::{MkfsOptions, Profile};
 use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode, OpenOptions, Volume};
 
@@ -15,6 +15,15 @@ pub fn make(image: &Path, size: u64) -> Result<String> {
     let options = MkfsOptions { data_profile: profile, metadata_profile: profile, ..MkfsOptions::new(size) };
     let layout = ubtrfs_mkfs::layout(&options).map_err(|error| Failure::about("mkfs", &error))?;
     layout.write(&mut std::fs::OpenOptions::new().write(true).open(image)?)?;
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    if !user.is_root() {
+        // Root's the new volume would be of no use to others.
+        let library = Library::open(image)?;
+        let (uid, gid) = (Some(user.as_raw()), Some(group.as_raw()));
+        let root = library.filesystem().root();
+        library.filesystem().set_attributes(root, &SetAttributes { uid, gid, ..SetAttributes::default() })?;
+        library.close()?;
+    }
     Ok("ubtrfs mkfs -m single -d single".into())
 }
 

@@ -103,6 +103,7 @@ impl Peer {
     /// Why it can't be measured here, as far as that can be told without trying.
     pub fn missing(self) -> Option<String> {
         let root = rustix::process::geteuid().is_root();
+        let fuse = || std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").err();
         match self.kind {
             Kind::Kernel { .. } | Kind::Ubtrfs { on_loop: true, .. } if !root => Some("needs root".into()),
             Kind::Kernel { of, .. } => kernel::missing(of),
@@ -112,13 +113,10 @@ impl Peer {
             Kind::Ubtrfs { transport: Some("ring"), .. } if !machine::ring_allowed() => {
                 Some("/sys/module/fuse/parameters/enable_uring is not Y".into())
             }
-            Kind::Ubtrfs { .. } | Kind::Null if !Path::new("/dev/fuse").exists() => {
-                Some("there is no /dev/fuse".into())
-            }
             Kind::Ubtrfs { .. } | Kind::Null if !root && process::find("fusermount3").is_none() => {
                 Some("needs root or the program fusermount3".into())
             }
-            Kind::Ubtrfs { .. } | Kind::Null => None,
+            Kind::Ubtrfs { .. } | Kind::Null => fuse().map(|error| format!("/dev/fuse: {error}")),
             Kind::Library => None,
         }
     }

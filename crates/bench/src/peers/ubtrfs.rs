@@ -109,7 +109,7 @@ impl Drop for UbtrfsMount {
 fn unavailable(transport: Option<&str>, failure: Failure) -> Failure {
     match (transport, failure) {
         (Some(transport), Failure::Failed(why)) if why.contains("transport") || why.contains("enable_uring") => {
-            let why = why.lines().last().and_then(|line| line.rsplit("ubtrfs: ").next()).unwrap_or_default();
+            let why = why.rsplit("ubtrfs: ").next().unwrap_or_default();
             Failure::Impossible(format!("the transport {transport} is not to be had: {why}"))
         }
         (_, failure) => failure,
