@@ -17,7 +17,7 @@ pub fn make(image: &Path, size: u64) -> Result<String> {
     layout.write(&mut std::fs::OpenOptions::new().write(true).open(image)?)?;
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     if !user.is_root() {
-        // Root's the new volume would be of no use to others.
+        // The new volume is root's, and others could do nothing in it.
         let library = Library::open(image)?;
         let (uid, gid) = (Some(user.as_raw()), Some(group.as_raw()));
         let root = library.filesystem().root();

@@ -15,7 +15,7 @@ const LOAD: &str = "/usr/share/dbench/client.txt";
 
 pub fn cases(scale: Scale) -> Vec<Case> {
     let wanted: &[(u32, u32)] = match scale {
-        Scale::Tiny => &[(1, 1)],
+        Scale::Tiny => &[(1, 2)],
         Scale::Quick => &[(1, 10), (16, 10)],
         Scale::Usual => &[(1, 20), (12, 20), (16, 20), (40, 20)],
         Scale::Full => &[(1, 120), (12, 120), (16, 300), (40, 200)],
@@ -23,7 +23,8 @@ pub fn cases(scale: Scale) -> Vec<Case> {
     wanted
         .iter()
         .map(|&(clients, seconds)| {
-            let title = format!("dbench -t {seconds} {clients}");
+            let plural = if clients == 1 { "" } else { "s" };
+            let title = format!("dbench, {clients} client{plural}, {seconds} s");
             let run =
                 move |mounted: &mut Mounted, measured: &mut Measured| measure(mounted, measured, clients, seconds);
             Case::new("dbench", format!("dbench-{clients}"), title, "throughput", run).programs(&["dbench"])
