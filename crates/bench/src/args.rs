@@ -93,6 +93,9 @@ pub struct Report {
     /// The older result file first.
     #[arg(required = true, num_args = 1..=2, value_names = ["OLD", "NEW"])]
     pub results: Vec<PathBuf>,
+    /// All figures of one result file, not just those that matter most.
+    #[arg(long)]
+    pub all: bool,
     /// One result file as Markdown, for docs/bench.md.
     #[arg(long)]
     pub markdown: bool,

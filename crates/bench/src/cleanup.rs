@@ -125,9 +125,9 @@ fn maker(path: &Path) -> Option<u32> {
 fn clear(yard: &Path) {
     for (device, directory) in mounts() {
         if directory.starts_with(yard) {
-            if let Some((_, minor)) = device.split_once(':') {
+            if let Some(connection) = connection(&device) {
                 // Only FUSE mounts have it; whoever waits for the server waits no more.
-                let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), b"1");
+                let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), b"1");
             }
             if !quietly(Command::new("umount").arg("-l").arg(&directory)) {
                 quietly(Command::new("fusermount3").arg("-uz").arg(&directory));
@@ -142,6 +142,12 @@ fn clear(yard: &Path) {
     if yard.exists() && std::fs::remove_dir_all(yard).is_err() {
         eprintln!("ubtrfs-bench: {} could not be removed", yard.display());
     }
+}
+
+/// The number by which FUSE's control files know the mount of a device, which is told as `major:minor`.
+fn connection(device: &str) -> Option<u32> {
+    let (major, minor) = device.split_once(':')?;
+    Some(major.parse::<u32>().ok()? << 20 | minor.parse::<u32>().ok()?)
 }
 
 fn quietly(command: &mut Command) -> bool {
@@ -183,6 +189,11 @@ fn loop_devices() -> Vec<(PathBuf, PathBuf)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_have_the_numbers_of_devices() {
+        assert_eq!([connection("0:53"), connection("7:1"), connection("x")], [Some(53), Some(7 << 20 | 1), None]);
+    }
 
     #[test]
     fn yards_tell_their_makers_and_go() {

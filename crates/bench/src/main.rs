@@ -76,6 +76,8 @@ fn report(what: &args::Report) -> Result<()> {
         print!("{}", report::compare(&Results::load(old)?, &new));
     } else if let Some(page) = &what.into {
         report::put(page, &report::markdown(&new))?;
+    } else if what.all {
+        print!("{}", table::all(&new));
     } else if what.markdown {
         print!("{}", report::markdown(&new));
     } else {

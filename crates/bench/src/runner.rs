@@ -121,9 +121,8 @@ impl Running<'_> {
             for peer in order {
                 self.bar.set_message(format!("{name} on {} ({round}/{})", peer.name, self.rounds));
                 if let Err(failure) = self.measure(case, peer, round) {
-                    if failure == Failure::Interrupted {
-                        return Err(failure);
-                    }
+                    // Whatever fails then, fails because of the signal.
+                    cleanup::check()?;
                     self.skip(format!("{name} on {}: {failure}", peer.name));
                     peers.retain(|other| *other != peer);
                 }

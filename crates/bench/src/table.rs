@@ -137,6 +137,32 @@ pub fn cost_rows(results: &Results) -> Vec<Vec<String>> {
     rows
 }
 
+/// Every figure of every case on every peer.
+pub fn all(results: &Results) -> String {
+    let mut rows = vec![["case", "figure", "peer", "median", "least–most"].map(str::to_owned).to_vec()];
+    for case in &results.cases {
+        let mut names: Vec<&String> = Vec::new();
+        for sample in results.samples.iter().filter(|sample| sample.case == case.name) {
+            names.extend(sample.measured.metrics.keys());
+        }
+        names.sort();
+        names.dedup();
+        for (name, peer) in names.iter().flat_map(|name| results.peers.iter().map(move |peer| (name, peer))) {
+            let values: Vec<f64> =
+                results.values(&case.name, &peer.name, name).iter().map(|(_, value)| *value).collect();
+            let (Some(found), Some((unit, _))) = (summary(&values), results.kind(&case.name, name)) else { continue };
+            rows.push(vec![
+                case.name.clone(),
+                (*name).clone(),
+                peer.name.clone(),
+                format!("{} {unit}", short(found.median)),
+                format!("{}–{}", short(found.min), short(found.max)),
+            ]);
+        }
+    }
+    aligned(rows.iter())
+}
+
 /// Takes away what stands in the row above, too.
 fn thin(rows: &mut [Vec<String>]) {
     let mut last = String::new();
@@ -196,4 +222,33 @@ pub fn aligned<'a>(rows: impl Iterator<Item = &'a Vec<String>> + Clone) -> Strin
         let _ = writeln!(text, "{}", line.trim_end());
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::tests::example;
+
+    #[test]
+    fn figures_keep_three_digits() {
+        assert_eq!([0.1234, 1.234, 12.34, 123.4, 1234.5].map(short), ["0.12", "1.23", "12.3", "123", "1234"]);
+    }
+
+    #[test]
+    fn the_ratio_is_that_of_the_same_round() {
+        let rows = rows(&example(&[100.0, 300.0]));
+        assert_eq!(rows[0][1..], ["ubtrfs", "200 MB/s", "100–300", ""]);
+        assert_eq!(rows[1][1..], ["btrfs", "100 MB/s", "50.0–150", "2.00 (2.00–2.00)"]);
+        assert_eq!(rows[2][4], "0.50 (0.50–0.50)");
+    }
+
+    #[test]
+    fn everything_is_told() {
+        let results = example(&[100.0, 300.0]);
+        let (text, all) = (text(&results), all(&results));
+        for word in ["dbench -t 1 1", "fsync during commits", "skipped: nothing", "null"] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+        assert!(all.contains("throughput") && all.lines().count() == 4, "{all}");
+    }
 }
