@@ -5,6 +5,8 @@ help:
 	@echo 'make test    lint, build and run all tests (15 minutes on 2 cores at the most)'
 	@echo 'make soak    the long tests: many seeds, many crash states, stressors'
 	@echo 'make fuzz    each fuzz target for ten minutes (FUZZ_SECONDS)'
+	@echo 'make bench   the same workloads on ubtrfs, the kernel, and the bound of FUSE (BENCH="--quick", "--full", workloads, …)'
+	@echo 'make profile WORKLOAD=dbench-16    a flame graph of the server (OUT=profile.svg)'
 	@echo 'make lint    clippy and the format of the sources'
 	@echo 'make fmt     format the sources'
 
@@ -20,6 +22,12 @@ soak:
 fuzz:
 	@tests/fuzz.sh
 
+bench:
+	@tests/bench.sh run $(BENCH)
+
+profile:
+	@tests/bench.sh profile $(WORKLOAD)
+
 lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -27,4 +35,6 @@ lint:
 fmt:
 	cargo fmt --all
 
-.PHONY: help demo test soak fuzz lint fmt
+WORKLOAD ?= dbench-16
+
+.PHONY: help demo test soak fuzz bench profile lint fmt

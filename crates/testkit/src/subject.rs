@@ -188,8 +188,13 @@ fn watch(dir: PathBuf) -> (Sender<()>, JoinHandle<()>) {
 /// Ends the FUSE connection and takes the mount away, whatever its daemon does.
 fn tear_down(dir: &Path) {
     for line in mount_table().iter().filter(|line| line.dir == dir) {
-        if let Some((_, minor)) = line.device.split_once(':') {
-            let abort = format!("/sys/fs/fuse/connections/{minor}/abort");
+        let device = line
+            .device
+            .split_once(':')
+            .and_then(|(major, minor)| Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?)));
+        if let Some((major, minor)) = device {
+            // Of `fuseblk` that is the block device's number, of plain `fuse` the major number is zero.
+            let abort = format!("/sys/fs/fuse/connections/{}/abort", major << 20 | minor);
             let _ = std::fs::write(abort, "1");
         }
     }

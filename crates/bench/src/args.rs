@@ -1,0 +1,200 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::failure::Result;
+use crate::peers::{self, Peer};
+use crate::runner::Plan;
+use crate::workloads::{self, Scale};
+
+/// Runs the same workloads on ubtrfs, the kernel's file systems, and the bound of FUSE.
+#[derive(Debug, Parser)]
+#[command(name = "ubtrfs-bench", version)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Run(Run),
+    Report(Report),
+    Profile(Profile),
+    /// Show workloads and peers.
+    List,
+    /// The server of the peer `null`.
+    #[command(hide = true)]
+    Null {
+        backing: PathBuf,
+        directory: PathBuf,
+    },
+    /// A process that holds open files.
+    #[command(hide = true)]
+    Hold {
+        directory: PathBuf,
+        count: usize,
+    },
+}
+
+/// Measure.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Workloads (see `list`), or cases such as dbench-16 [default: what goes with --quick, --full or neither].
+    #[arg(value_name = "WORKLOAD")]
+    pub workloads: Vec<String>,
+    /// Who is compared (see `list`), separated by commas.
+    #[arg(long, value_delimiter = ',', value_name = "PEER,…")]
+    pub peers: Vec<String>,
+    /// A quarter of an hour at the most.
+    #[arg(long, conflicts_with = "full")]
+    pub quick: bool,
+    /// Everything; takes hours.
+    #[arg(long)]
+    pub full: bool,
+    /// Seconds, to see that it works.
+    #[arg(long, hide = true, conflicts_with_all = ["quick", "full"])]
+    pub tiny: bool,
+    /// How often each is measured [default: 3, otherwise 5].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: Option<u32>,
+    /// Where images are made: up to 20 GiB.
+    #[arg(long, value_name = "D", default_value = "/var/tmp")]
+    pub dir: PathBuf,
+    /// Where the results go.
+    #[arg(long, short, value_name = "FILE", default_value = "bench.json")]
+    pub out: PathBuf,
+    /// Draw pictures (SVG and PNG) into this directory at the end.
+    #[arg(long, value_name = "DIR")]
+    pub plots: Option<PathBuf>,
+}
+
+/// Draw a flame graph of the server while it works (perf is needed).
+#[derive(Debug, Args)]
+pub struct Profile {
+    /// The workload, or one of its cases such as dbench-16.
+    #[arg(value_name = "WORKLOAD")]
+    pub workload: String,
+    /// Who serves.
+    #[arg(long, default_value = "ubtrfs")]
+    pub peer: String,
+    /// Where images are made.
+    #[arg(long, value_name = "D", default_value = "/var/tmp")]
+    pub dir: PathBuf,
+    /// The flame graph.
+    #[arg(long, short, value_name = "FILE", default_value = "profile.svg")]
+    pub out: PathBuf,
+}
+
+/// Show a result file; or of two, what moved beyond the noise.
+#[derive(Debug, Args)]
+pub struct Report {
+    /// The older result file first.
+    #[arg(required = true, num_args = 1..=2, value_names = ["OLD", "NEW"])]
+    pub results: Vec<PathBuf>,
+    /// All figures of one result file, not just those that matter most.
+    #[arg(long)]
+    pub all: bool,
+    /// One result file as Markdown, for docs/bench.md.
+    #[arg(long)]
+    pub markdown: bool,
+    /// Put one result file as Markdown into this page, between its marks.
+    #[arg(long, value_name = "PAGE")]
+    pub into: Option<PathBuf>,
+    /// Draw pictures (SVG and PNG) of the last result file into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub plots: Option<PathBuf>,
+}
+
+impl Run {
+    fn scale(&self) -> Scale {
+        match (self.tiny, self.quick, self.full) {
+            (true, ..) => Scale::Tiny,
+            (_, true, _) => Scale::Quick,
+            (.., true) => Scale::Full,
+            _ => Scale::Usual,
+        }
+    }
+
+    /// What that means.
+    pub fn plan(&self) -> Result<Plan> {
+        let scale = self.scale();
+        let cases = if self.workloads.is_empty() {
+            let wanted = workloads::ALL.iter().filter(|workload| workload.from <= scale);
+            wanted.flat_map(|workload| (workload.cases)(scale)).collect()
+        } else {
+            let mut cases = Vec::new();
+            for name in &self.workloads {
+                cases.extend(workloads::named(name, scale)?);
+            }
+            cases
+        };
+        let usual: &[&str] = match scale {
+            Scale::Tiny | Scale::Quick => &["ubtrfs", "btrfs", "null"],
+            Scale::Usual => &["ubtrfs", "ubtrfs-loop", "btrfs", "btrfs-direct", "xfs", "ext4", "null", "library"],
+            Scale::Full => &peers::ALL.map(|peer| peer.name),
+        };
+        let asked: Vec<&str> =
+            if self.peers.is_empty() { usual.to_vec() } else { self.peers.iter().map(String::as_str).collect() };
+        Ok(Plan {
+            cases,
+            peers: asked.into_iter().map(Peer::named).collect::<Result<_>>()?,
+            rounds: self.rounds.unwrap_or(if scale == Scale::Usual { 5 } else { 3 }),
+            scale,
+            dir: self.dir.clone(),
+            out: self.out.clone(),
+        })
+    }
+}
+
+/// Shows workloads and peers.
+pub fn list() {
+    println!("workloads");
+    for workload in &workloads::ALL {
+        println!("  {:14} {}", workload.name, workload.about);
+    }
+    println!("peers");
+    for peer in peers::ALL {
+        let missing = peer.missing().map_or(String::new(), |why| format!(" (not here: {why})"));
+        println!("  {:14} {}{missing}", peer.name, peer.about);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(words: &[&str]) -> Result<Plan> {
+        let all = ["ubtrfs-bench", "run"].iter().chain(words);
+        match Arguments::try_parse_from(all).unwrap().command {
+            Command::Run(run) => run.plan(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        use clap::CommandFactory;
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn quick_is_what_the_manual_says() {
+        let plan = plan(&["--quick"]).unwrap();
+        let peers: Vec<&str> = plan.peers.iter().map(|peer| peer.name).collect();
+        let cases: Vec<&str> = plan.cases.iter().map(|case| case.facts.name.as_str()).collect();
+        assert_eq!((peers, plan.rounds), (vec!["ubtrfs", "btrfs", "null"], 3));
+        assert_eq!(cases[..6], ["dbench-1", "dbench-16", "fio-seq-1", "fio-seq-16", "fio-rand-1", "fio-rand-16"]);
+        assert_eq!(cases[6..], ["storm-2000", "storm-mv-2000", "unlinked-20000"]);
+    }
+
+    #[test]
+    fn what_is_unknown_is_named() {
+        assert!(plan(&["nothing"]).is_err_and(|failure| failure.to_string().contains("nothing")));
+        assert!(plan(&["--peers", "ubtrfs,zfs"]).is_err_and(|failure| failure.to_string().contains("zfs")));
+        assert_eq!(plan(&["dbench-16", "--quick"]).unwrap().cases.len(), 1);
+        let plan = plan(&["storm", "--peers", "xfs,null", "--rounds", "2"]).unwrap();
+        assert_eq!((plan.cases.len(), plan.peers.len(), plan.rounds), (2, 2, 2));
+    }
+}

@@ -1,0 +1,56 @@
+//! What goes wrong, in words.
+
+use std::fmt;
+
+/// Why something could not be measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// It failed.
+    Failed(String),
+    /// This machine, this user or this build can't do it.
+    Impossible(String),
+    /// A signal asked us to end.
+    Interrupted,
+}
+
+/// What most functions here return.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// It failed.
+    pub fn new(why: impl Into<String>) -> Self {
+        Self::Failed(why.into())
+    }
+
+    /// It failed while `what` was done.
+    pub fn about(what: impl fmt::Display, error: &dyn fmt::Display) -> Self {
+        Self::Failed(format!("{what}: {error}"))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(why) | Self::Impossible(why) => formatter.write_str(why),
+            Self::Interrupted => formatter.write_str("interrupted"),
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<rustix::io::Errno> for Failure {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self::Failed(errno.to_string())
+    }
+}
+
+impl From<ubtrfs::Error> for Failure {
+    fn from(error: ubtrfs::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}

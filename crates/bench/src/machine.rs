@@ -1,0 +1,195 @@
+//! The machine: what it is, and its clocks and counters.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::process;
+
+/// Bytes of a sector in the kernel's counters.
+const SECTOR: u64 = 512;
+
+/// What a result depends on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// `uname -srvm`.
+    pub kernel: String,
+    /// The processor's name.
+    pub processor: String,
+    /// Processors.
+    pub cpus: usize,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// Whether it ran as root.
+    pub root: bool,
+    /// The directory of the images: the type of its file system, its mount options, its device.
+    pub backing: String,
+    /// The frequency governor; empty if there is none.
+    pub governor: String,
+    /// `/sys/module/fuse/parameters/enable_uring`.
+    pub fuse_uring: String,
+    /// The commit that was measured, with `+` if files had been changed.
+    pub commit: String,
+    /// How this program was built; only `optimised` gives figures that count.
+    pub build: String,
+    /// Versions of programs.
+    pub programs: BTreeMap<String, String>,
+}
+
+fn line(path: impl AsRef<Path>) -> String {
+    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.split_once(':').map(|(_, value)| value.trim()))
+}
+
+impl Machine {
+    /// This machine, with images in `dir`.
+    pub fn look(dir: &Path) -> Self {
+        let names = rustix::system::uname();
+        let part = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
+        let kernel = [names.sysname(), names.release(), names.version(), names.machine()].map(part).join(" ");
+        let cpuinfo = line("/proc/cpuinfo");
+        let meminfo = line("/proc/meminfo");
+        let memory = field(&meminfo, "MemTotal").and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
+        let versions = [
+            ("fio", "--version"),
+            ("mkfs.btrfs", "--version"),
+            ("mkfs.xfs", "-V"),
+            ("mkfs.ext4", "-V"),
+            ("git", "--version"),
+            ("tar", "--version"),
+        ];
+        let mut programs: BTreeMap<String, String> = versions
+            .into_iter()
+            .filter_map(|(name, option)| Some((name.to_owned(), process::version(name, option)?)))
+            .collect();
+        programs.insert("ubtrfs-bench".into(), env!("CARGO_PKG_VERSION").into());
+        if let Ok(package) = process::run_words(&["dpkg-query", "-W", "-f", "${Version}", "dbench"]) {
+            programs.insert("dbench".into(), package);
+        }
+        Self {
+            kernel,
+            processor: field(&cpuinfo, "model name").unwrap_or_default().into(),
+            cpus: std::thread::available_parallelism().map_or(1, Into::into),
+            memory: memory.unwrap_or_default() * 1024,
+            root: rustix::process::geteuid().is_root(),
+            backing: backing(dir),
+            governor: line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            fuse_uring: line("/sys/module/fuse/parameters/enable_uring"),
+            commit: commit(),
+            build: if cfg!(debug_assertions) { "with assertions" } else { "optimised" }.into(),
+            programs,
+        }
+    }
+}
+
+/// Whether FUSE over `io_uring` is allowed.
+pub fn ring_allowed() -> bool {
+    line("/sys/module/fuse/parameters/enable_uring") == "Y"
+}
+
+fn commit() -> String {
+    let git = |words: &[&str]| {
+        // The tree that this program was built from, if it is still there.
+        let all: Vec<&str> = ["git", "-C", env!("CARGO_MANIFEST_DIR")].iter().chain(words).copied().collect();
+        process::run_words(&all).unwrap_or_default().trim().to_owned()
+    };
+    let changed = if git(&["status", "--porcelain", "--untracked-files=no"]).is_empty() { "" } else { "+" };
+    match git(&["rev-parse", "--short=12", "HEAD"]) {
+        commit if commit.is_empty() => "unknown".into(),
+        commit => commit + changed,
+    }
+}
+
+/// The line of the mount table that `dir` lies in: type, options, source.
+fn backing(dir: &Path) -> String {
+    let told = process::run_words(&["findmnt", "-n", "-o", "FSTYPE,OPTIONS,SOURCE", "-T", &dir.display().to_string()]);
+    told.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The disk below a directory, by its number in `/sys/dev/block`; a partition counts as the disk's part that it is.
+pub fn disk_below(dir: &Path) -> Option<String> {
+    let device = dir.metadata().ok()?.dev();
+    let name = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    Path::new("/sys/dev/block").join(&name).exists().then_some(name)
+}
+
+/// Bytes written to a block device since the machine began; `name` is as [`disk_below`] gives it.
+pub fn disk_written(name: &str) -> Option<u64> {
+    written(&line(format!("/sys/dev/block/{name}/stat")))
+}
+
+/// Bytes written to a loop device such as `/dev/loop3`.
+pub fn loop_written(device: &Path) -> Option<u64> {
+    written(&line(Path::new("/sys/block").join(device.file_name()?).join("stat")))
+}
+
+fn written(stat: &str) -> Option<u64> {
+    Some(stat.split_whitespace().nth(6)?.parse::<u64>().ok()? * SECTOR)
+}
+
+/// Seconds of processor time that a process has used.
+pub fn process_cpu(pid: u32) -> Option<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+    Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// Bytes of memory that a process holds: now, and at the most so far.
+pub fn process_memory(pid: u32) -> Option<(u64, u64)> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let bytes = |name| field(&status, name)?.split(' ').next()?.parse::<u64>().ok().map(|kibibytes| kibibytes * 1024);
+    Some((bytes("VmRSS")?, bytes("VmHWM")?))
+}
+
+/// Seconds of processor time that all processors have worked: programs, kernel and interrupts, whoever caused it.
+pub fn machine_cpu() -> f64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let fields = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
+    let ticks: Vec<u64> = fields.filter_map(|field| field.parse().ok()).collect();
+    // user, nice, system, (idle, iowait,) irq, softirq
+    let busy: u64 = [0, 1, 2, 5, 6].iter().filter_map(|at| ticks.get(*at)).sum();
+    busy as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// Seconds of processor time that this process has used, and its children that have ended.
+pub fn own_cpu() -> f64 {
+    // getrusage(2) is in no safe wrapper here; the fields of our own stat tell the same in ticks.
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+    let ticks: u64 = (11..15).filter_map(|at| fields.get(at)?.parse::<u64>().ok()).sum();
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_run() {
+        let before = own_cpu();
+        let start = std::time::Instant::now();
+        while start.elapsed().as_millis() < 60 {}
+        assert!(own_cpu() > before);
+        assert!(machine_cpu() > 0.0);
+        assert!(process_cpu(std::process::id()).is_some());
+        assert!(process_memory(std::process::id()).is_some_and(|(now, most)| now > 0 && most >= now));
+    }
+
+    #[test]
+    fn counters_of_devices_are_read() {
+        assert_eq!(written("1 2 3 4 5 6 7 8 9 10 11"), Some(7 * 512));
+        assert_eq!(written(""), None);
+    }
+
+    #[test]
+    fn the_machine_has_a_kernel() {
+        let machine = Machine::look(Path::new("/"));
+        assert!(machine.kernel.starts_with("Linux") && machine.cpus > 0 && machine.memory > 0);
+    }
+}

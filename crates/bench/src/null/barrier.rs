@@ -1,0 +1,121 @@
+//! What an fsync costs at the least: its data and one block, a barrier, a superblock, a barrier. Those that come while one
+//! is under way share the next.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+use ubtrfs_format::Physical;
+use ubtrfs_fuse::Errno;
+use ubtrfs_fuse::reply::ReplyEmpty;
+use ubtrfs_volume::{Buffer, Device, DeviceWrite, Exclusive, FileDevice, OpenMode, SharedBuffer};
+
+/// A block of the log, or the superblock: 4 KiB.
+const BLOCK: u64 = 4096;
+/// Data is written from a constant buffer of so many bytes, in as many writes as it takes.
+const CHUNK: u64 = 1 << 20;
+/// Writes begin here; below lies the block that stands for the superblock.
+const BEGIN: u64 = 1 << 20;
+/// Writes go round up to here, over blocks that were written beforehand: the file system below has nothing to allocate.
+const END: u64 = 65 << 20;
+
+/// The group commit: a thread that makes durable what waits, again and again.
+pub struct Barrier {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    device: FileDevice,
+    buffer: SharedBuffer,
+    queue: Mutex<Queue>,
+    wakes: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: Vec<ReplyEmpty>,
+    /// Bytes of data that those who wait want to be durable.
+    bytes: u64,
+    ending: bool,
+}
+
+impl Barrier {
+    /// Barriers on the file `backing`.
+    pub fn new(backing: &Path) -> io::Result<Self> {
+        let device = FileDevice::open(backing, OpenMode::ReadWrite, Exclusive::No)
+            .map_err(|error| io::Error::other(error.to_string()))?;
+        let buffer = Buffer::zeroed(CHUNK as usize).share();
+        let shared = Arc::new(Shared { device, buffer, queue: Mutex::default(), wakes: Condvar::new() });
+        shared.write(&mut { BEGIN }, END - BEGIN)?;
+        let working = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("barriers".into()).spawn(move || working.work())?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Answers `reply` when `bytes` of data and all that goes with them are durable.
+    pub fn wait(&self, bytes: u64, reply: ReplyEmpty) {
+        let mut queue = self.shared.queue.lock();
+        queue.waiting.push(reply);
+        queue.bytes += bytes;
+        drop(queue);
+        self.shared.wakes.notify_one();
+    }
+}
+
+impl Drop for Barrier {
+    fn drop(&mut self) {
+        self.shared.queue.lock().ending = true;
+        self.shared.wakes.notify_one();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        let mut at = BEGIN;
+        loop {
+            let mut queue = self.queue.lock();
+            while queue.waiting.is_empty() {
+                if queue.ending {
+                    return;
+                }
+                self.wakes.wait(&mut queue);
+            }
+            let group = std::mem::take(&mut *queue);
+            queue.ending = group.ending;
+            drop(queue);
+            let result = self.write(&mut at, group.bytes.next_multiple_of(BLOCK) + BLOCK);
+            for reply in group.waiting {
+                match &result {
+                    Ok(()) => reply.ok(),
+                    Err(_) => reply.error(Errno::IO),
+                }
+            }
+        }
+    }
+
+    /// `bytes` at `at`, which moves on; a barrier; the superblock; a barrier.
+    fn write(&self, at: &mut u64, bytes: u64) -> io::Result<()> {
+        let mut writes = Vec::new();
+        let mut left = bytes;
+        while left > 0 {
+            let length = left.min(CHUNK);
+            if *at + length > END {
+                *at = BEGIN;
+            }
+            writes.push(DeviceWrite { at: Physical(*at), data: self.buffer.slice(0..length as usize) });
+            *at += length;
+            left -= length;
+        }
+        self.device.submit(writes).wait()?;
+        self.device.flush()?;
+        let superblock = DeviceWrite { at: Physical(0), data: self.buffer.slice(0..BLOCK as usize) };
+        self.device.submit(vec![superblock]).wait()?;
+        self.device.flush()
+    }
+}

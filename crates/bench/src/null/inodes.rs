@@ -1,0 +1,275 @@
+//! Inodes and names in memory.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use ubtrfs_fuse::{Attributes, Entry, Errno, ROOT, Timestamp};
+
+use super::data::Data;
+
+/// How long the kernel may keep what it is told, as with ubtrfs.
+pub const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// The bits of a mode that tell the type.
+pub const TYPE: u32 = 0o170_000;
+/// The type of directories.
+pub const DIRECTORY: u32 = 0o040_000;
+/// The type of ordinary files.
+pub const REGULAR: u32 = 0o100_000;
+/// The type of symbolic links.
+pub const LINK: u32 = 0o120_000;
+/// Numbers of names begin here; below are "." and "..".
+const FIRST: u64 = 3;
+
+/// What an inode holds.
+pub enum Content {
+    /// Bytes.
+    File(Arc<Data>),
+    /// Names.
+    Directory(Directory),
+    /// Where a symbolic link leads.
+    Link(Vec<u8>),
+    /// Nothing.
+    Other,
+}
+
+/// The names of a directory, by name and by number.
+pub struct Directory {
+    names: HashMap<Box<[u8]>, (u64, u64)>,
+    order: BTreeMap<u64, (Box<[u8]>, u64)>,
+    next: u64,
+    parent: u64,
+}
+
+/// A name in a listing: its number, the name, what it leads to.
+pub type Listed = (u64, Box<[u8]>, u64);
+
+/// An inode; the kernel refers to it `lookups` times.
+pub struct Inode {
+    /// What stat(2) shows, but for the size of files.
+    pub attributes: Attributes,
+    /// What is in it.
+    pub content: Content,
+    lookups: u64,
+}
+
+/// All inodes by number.
+pub struct Inodes {
+    slots: Vec<Option<Box<Inode>>>,
+    free: Vec<u64>,
+}
+
+/// Who makes an inode, and what it is to be.
+#[derive(Clone, Copy)]
+pub struct New {
+    /// Type and permissions.
+    pub mode: u32,
+    /// Owner and group.
+    pub owner: (u32, u32),
+    /// Of a device: which.
+    pub rdev: u32,
+}
+
+/// The present.
+pub fn now() -> Timestamp {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() }
+}
+
+impl Inode {
+    fn new(new: New, ino: u64, parent: u64) -> Self {
+        let time = now();
+        let content = match new.mode & TYPE {
+            REGULAR => Content::File(Arc::default()),
+            DIRECTORY => {
+                Content::Directory(Directory { names: HashMap::new(), order: BTreeMap::new(), next: FIRST, parent })
+            }
+            _ => Content::Other,
+        };
+        let attributes = Attributes {
+            ino,
+            mode: new.mode,
+            nlink: if matches!(content, Content::Directory(_)) { 2 } else { 1 },
+            uid: new.owner.0,
+            gid: new.owner.1,
+            rdev: new.rdev,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            blksize: 4096,
+            ..Attributes::default()
+        };
+        Self { attributes, content, lookups: 0 }
+    }
+
+    /// What stat(2) shows.
+    pub fn shown(&self) -> Attributes {
+        let size = match &self.content {
+            Content::File(data) => data.size(),
+            Content::Directory(directory) => directory.names.len() as u64 * 32,
+            Content::Link(target) => target.len() as u64,
+            Content::Other => 0,
+        };
+        Attributes { size, blocks: size.div_ceil(512), ..self.attributes }
+    }
+
+    fn directory(&self) -> Result<&Directory, Errno> {
+        if let Content::Directory(directory) = &self.content { Ok(directory) } else { Err(Errno::NOTDIR) }
+    }
+
+    fn directory_mut(&mut self) -> Result<&mut Directory, Errno> {
+        let time = now();
+        self.attributes.mtime = time;
+        self.attributes.ctime = time;
+        if let Content::Directory(directory) = &mut self.content { Ok(directory) } else { Err(Errno::NOTDIR) }
+    }
+
+    fn is_directory(&self) -> bool {
+        matches!(self.content, Content::Directory(_))
+    }
+}
+
+impl Inodes {
+    /// An empty root.
+    pub fn new() -> Self {
+        let mut root = Inode::new(New { mode: DIRECTORY | 0o777, owner: (0, 0), rdev: 0 }, ROOT, ROOT);
+        root.lookups = 1;
+        Self { slots: vec![None, Some(Box::new(root))], free: Vec::new() }
+    }
+
+    /// An inode by its number.
+    pub fn get(&self, node: u64) -> Result<&Inode, Errno> {
+        self.slots.get(node as usize).and_then(|slot| slot.as_deref()).ok_or(Errno::STALE)
+    }
+
+    /// An inode by its number, to change it.
+    pub fn get_mut(&mut self, node: u64) -> Result<&mut Inode, Errno> {
+        self.slots.get_mut(node as usize).and_then(|slot| slot.as_deref_mut()).ok_or(Errno::STALE)
+    }
+
+    /// The content of a file.
+    pub fn data(&self, node: u64) -> Result<Arc<Data>, Errno> {
+        if let Content::File(data) = &self.get(node)?.content { Ok(Arc::clone(data)) } else { Err(Errno::INVAL) }
+    }
+
+    /// A new inode without a name.
+    pub fn make(&mut self, new: New, parent: u64) -> u64 {
+        let node = self.free.pop().unwrap_or(self.slots.len() as u64);
+        let inode = Some(Box::new(Inode::new(new, node, parent)));
+        match self.slots.get_mut(node as usize) {
+            Some(slot) => *slot = inode,
+            None => self.slots.push(inode),
+        }
+        node
+    }
+
+    /// What a name leads to.
+    pub fn find(&self, directory: u64, name: &[u8]) -> Result<u64, Errno> {
+        self.get(directory)?.directory()?.names.get(name).map(|(node, _)| *node).ok_or(Errno::NOENT)
+    }
+
+    /// Adds a name that isn't there yet.
+    pub fn add(&mut self, directory: u64, name: &[u8], node: u64) -> Result<(), Errno> {
+        if self.find(directory, name).is_ok() {
+            return Err(Errno::EXIST);
+        }
+        let below = u32::from(self.get(node)?.is_directory());
+        let inode = self.get_mut(directory)?;
+        inode.attributes.nlink += below;
+        let names = inode.directory_mut()?;
+        let number = names.next;
+        names.next += 1;
+        names.names.insert(name.into(), (node, number));
+        names.order.insert(number, (name.into(), node));
+        Ok(())
+    }
+
+    /// Takes a name away, not the inode.
+    fn take(&mut self, directory: u64, name: &[u8]) -> Result<u64, Errno> {
+        let node = self.find(directory, name)?;
+        let below = u32::from(self.get(node)?.is_directory());
+        let inode = self.get_mut(directory)?;
+        inode.attributes.nlink -= below;
+        let names = inode.directory_mut()?;
+        let (node, number) = names.names.remove(name).ok_or(Errno::NOENT)?;
+        names.order.remove(&number);
+        Ok(node)
+    }
+
+    /// Removes a name: that of an empty directory, or of anything else.
+    pub fn remove(&mut self, directory: u64, name: &[u8], of_directory: bool) -> Result<(), Errno> {
+        let node = self.find(directory, name)?;
+        match (&self.get(node)?.content, of_directory) {
+            (Content::Directory(_), false) => return Err(Errno::ISDIR),
+            (Content::Directory(names), true) if !names.names.is_empty() => return Err(Errno::NOTEMPTY),
+            (Content::Directory(_), true) | (_, false) => {}
+            (_, true) => return Err(Errno::NOTDIR),
+        }
+        self.take(directory, name)?;
+        self.unlink(node)
+    }
+
+    fn unlink(&mut self, node: u64) -> Result<(), Errno> {
+        let inode = self.get_mut(node)?;
+        inode.attributes.ctime = now();
+        inode.attributes.nlink = if inode.is_directory() { 0 } else { inode.attributes.nlink.saturating_sub(1) };
+        self.drop_if_unused(node);
+        Ok(())
+    }
+
+    /// Renames; what had the new name loses it.
+    pub fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8]), replace: bool) -> Result<(), Errno> {
+        let node = self.find(from.0, from.1)?;
+        match self.find(to.0, to.1) {
+            Ok(_) if !replace => return Err(Errno::EXIST),
+            Ok(there) if there == node => return Ok(()),
+            Ok(there) => self.remove(to.0, to.1, self.get(there)?.is_directory())?,
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+        self.take(from.0, from.1)?;
+        self.add(to.0, to.1, node)?;
+        let inode = self.get_mut(node)?;
+        inode.attributes.ctime = now();
+        if let Content::Directory(directory) = &mut inode.content {
+            directory.parent = to.0;
+        }
+        Ok(())
+    }
+
+    /// What the kernel is told of an inode, which it then refers to once more.
+    pub fn entry(&mut self, node: u64) -> Result<Entry, Errno> {
+        let inode = self.get_mut(node)?;
+        inode.lookups += 1;
+        Ok(Entry { node, generation: 0, name_ttl: DAY, attributes_ttl: DAY, attributes: inode.shown() })
+    }
+
+    /// The kernel refers to it so many times less.
+    pub fn forget(&mut self, node: u64, lookups: u64) {
+        if let Ok(inode) = self.get_mut(node) {
+            inode.lookups = inode.lookups.saturating_sub(lookups);
+            self.drop_if_unused(node);
+        }
+    }
+
+    fn drop_if_unused(&mut self, node: u64) {
+        let unused = |inode: &Inode| inode.attributes.nlink == 0 && inode.lookups == 0;
+        if node != ROOT && self.get(node).is_ok_and(unused) {
+            self.slots[node as usize] = None;
+            self.free.push(node);
+        }
+    }
+
+    /// The names of a directory numbered above `after`, with their numbers, at most `limit` of them; "." and ".." first.
+    pub fn list(&self, directory: u64, after: u64, limit: usize) -> Result<Vec<Listed>, Errno> {
+        let names = self.get(directory)?.directory()?;
+        let dots: [(u64, &[u8], u64); 2] = [(1, b".", directory), (2, b"..", names.parent)];
+        let dots = dots
+            .into_iter()
+            .filter(|(number, ..)| *number > after)
+            .map(|(number, name, node)| (number, name.into(), node));
+        let from = (after + 1).max(FIRST);
+        let others = names.order.range(from..).map(|(number, (name, node))| (*number, name.clone(), *node));
+        Ok(dots.chain(others).take(limit).collect())
+    }
+}

@@ -1,0 +1,52 @@
+//! The peer `null`: a file system in memory on our own FUSE crate that pays for the barriers of fsync and for nothing else.
+//! So it is the bound of what any server on this transport can reach.
+
+mod barrier;
+mod data;
+mod inodes;
+mod server;
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use ubtrfs_fuse::Session;
+use ubtrfs_fuse::mount::{Mount, MountOptions, Source, Unmount};
+
+use crate::failure::{Failure, Result};
+
+/// What the server says on its standard output when it can be used; after it comes the kind of mount.
+pub const READY: &str = "ready";
+
+/// Serves a mount on `directory` until it is unmounted. Barriers go to the image `backing`, which is overwritten.
+pub fn serve(backing: &Path, directory: &Path) -> Result<()> {
+    let failed = |what: &str, error: &dyn std::error::Error| Failure::new(format!("null: {what}: {error}"));
+    let root = rustix::process::geteuid().is_root();
+    // As the ubtrfs command mounts: see `crates/cli/src/mount/serve.rs`.
+    let options = MountOptions {
+        source: Source::Image(backing.into()),
+        subtype: "null".into(),
+        allow_other: root,
+        default_permissions: true,
+        ..MountOptions::default()
+    };
+    let (mount, device) = Mount::new(directory, &options).map_err(|error| failed("mount", &error))?;
+    let mount = Arc::new(mount);
+    let threads = std::thread::available_parallelism().map_or(4, |cpus| (2 * cpus.get()).max(4));
+    let server = server::Null::new(backing).map_err(|error| failed("open the backing file", &error))?;
+    let session =
+        Session::establish(device, server, &ubtrfs_server::config(threads)).map_err(|error| failed("begin", &error))?;
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| failed("signals", &error))?;
+    let ending = Arc::clone(&mount);
+    std::thread::spawn(move || {
+        for _ in signals.forever() {
+            // What fails now is told by the mount that stays.
+            let _ = ending.unmount(Unmount::Lazy);
+        }
+    });
+    println!("{READY} {:?}", mount.kind());
+    let _ = std::io::stdout().flush();
+    session.run().map_err(|error| failed("serve", &error))
+}

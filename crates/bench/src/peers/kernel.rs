@@ -1,0 +1,118 @@
+//! The kernel's file systems, each on a loop device.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::loop_device::LoopDevice;
+use super::{KernelType, unmount_by};
+use crate::failure::Result;
+use crate::machine;
+use crate::process::{self, SOON, run, tool};
+
+impl KernelType {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Btrfs => "btrfs",
+            Self::Xfs => "xfs",
+            Self::Ext4 => "ext4",
+        }
+    }
+
+    fn mkfs(self) -> (&'static str, &'static [&'static str]) {
+        match self {
+            Self::Btrfs => ("mkfs.btrfs", &["-q", "-f", "-m", "single", "-d", "single"]),
+            Self::Xfs => ("mkfs.xfs", &["-q", "-f"]),
+            // Like the others it has all its tables when it is made, and writes none of them while it is measured.
+            Self::Ext4 => ("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"]),
+        }
+    }
+
+    fn mount_options(self) -> &'static str {
+        match self {
+            // A loop device counts as rotating where its file's disk does; the documents that this goes back to had SSDs.
+            Self::Btrfs => "ssd,space_cache=v2",
+            Self::Xfs | Self::Ext4 => "defaults",
+        }
+    }
+}
+
+/// Why the kernel can't mount it.
+pub fn missing(of: KernelType) -> Option<String> {
+    let name = of.name();
+    let known = || {
+        let listed = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        listed.split_whitespace().any(|word| word == name)
+    };
+    if !Path::new("/dev/loop-control").exists() {
+        return Some("there are no loop devices (/dev/loop-control)".into());
+    }
+    if process::find(of.mkfs().0).is_none() {
+        return Some(format!("the program {} is missing", of.mkfs().0));
+    }
+    if !known() {
+        let _ = process::run_words(&["modprobe", name]);
+    }
+    (!known()).then(|| format!("the kernel has no {name}"))
+}
+
+/// Makes a volume; says how.
+pub fn make(of: KernelType, image: &Path) -> Result<String> {
+    let (program, options) = of.mkfs();
+    run(tool(program)?.args(options).arg(image), SOON)?;
+    Ok(format!("{program} {}", options.join(" ")))
+}
+
+/// A mount by the kernel.
+pub struct KernelMount {
+    of: KernelType,
+    device: LoopDevice,
+    direct: bool,
+    directory: PathBuf,
+    mounted: bool,
+}
+
+impl KernelMount {
+    /// Attaches `image` to a loop device and mounts that.
+    pub fn new(of: KernelType, direct: bool, image: &Path, directory: &Path) -> Result<Self> {
+        let device = LoopDevice::attach(image, direct)?;
+        let mut mount = tool("mount")?;
+        mount.args(["-t", of.name(), "-o", of.mount_options()]).arg(device.path()).arg(directory);
+        run(&mut mount, SOON)?;
+        Ok(Self { of, device, direct, directory: directory.into(), mounted: true })
+    }
+
+    /// How it is mounted.
+    pub fn facts(&self) -> BTreeMap<String, String> {
+        let direct = if self.direct { "direct I/O" } else { "buffered" };
+        BTreeMap::from([
+            ("mount".into(), format!("-o {}", self.of.mount_options())),
+            ("backing".into(), format!("loop device, {direct}")),
+        ])
+    }
+
+    /// Bytes written to the loop device since it was attached.
+    pub fn device_written(&self) -> Option<u64> {
+        machine::loop_written(self.device.path())
+    }
+
+    /// Unmounts.
+    pub fn unmount(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.mounted) {
+            return Ok(());
+        }
+        let umount = tool("umount")?.get_program().to_owned();
+        unmount_by(&self.directory, || {
+            let mut command = std::process::Command::new(&umount);
+            command.arg(&self.directory);
+            command
+        })
+    }
+}
+
+impl Drop for KernelMount {
+    fn drop(&mut self) {
+        if let Err(failure) = self.unmount() {
+            eprintln!("ubtrfs-bench: {failure}");
+        }
+    }
+}

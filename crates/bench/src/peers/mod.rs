@@ -1,0 +1,280 @@
+//! Who is compared: each peer makes a fresh volume and mounts it.
+
+mod kernel;
+mod library;
+mod loop_device;
+mod null;
+mod ubtrfs;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::failure::{Failure, Result};
+use crate::{machine, process};
+use kernel::KernelMount;
+use library::Library;
+use null::NullMount;
+use ubtrfs::UbtrfsMount;
+
+/// How often an unmount is tried while something (an indexer, a shell) holds the mount.
+const ATTEMPTS: u32 = 100;
+
+/// A kernel's file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum KernelType {
+    Btrfs,
+    Xfs,
+    Ext4,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// `ubtrfs mount`: with what transport, and whether on a loop device instead of the image file.
+    Ubtrfs { transport: Option<&'static str>, on_loop: bool },
+    /// A file system of the kernel on a loop device: past the page cache below or not.
+    Kernel { of: KernelType, direct: bool },
+    /// The bound.
+    Null,
+    /// The engine in this process, without FUSE.
+    Library,
+}
+
+/// Who is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// In words.
+    pub about: &'static str,
+    kind: Kind,
+}
+
+const fn kernel(name: &'static str, about: &'static str, of: KernelType, direct: bool) -> Peer {
+    Peer { name, about, kind: Kind::Kernel { of, direct } }
+}
+
+/// All peers.
+pub const ALL: [Peer; 12] = [
+    Peer {
+        name: "ubtrfs",
+        about: "ubtrfs over FUSE, on an image file",
+        kind: Kind::Ubtrfs { transport: None, on_loop: false },
+    },
+    Peer {
+        name: "ubtrfs-ring",
+        about: "ubtrfs, FUSE over io_uring",
+        kind: Kind::Ubtrfs { transport: Some("ring"), on_loop: false },
+    },
+    Peer {
+        name: "ubtrfs-dev",
+        about: "ubtrfs, FUSE over /dev/fuse",
+        kind: Kind::Ubtrfs { transport: Some("dev"), on_loop: false },
+    },
+    Peer {
+        name: "ubtrfs-loop",
+        about: "ubtrfs over FUSE, on a loop device (direct)",
+        kind: Kind::Ubtrfs { transport: None, on_loop: true },
+    },
+    kernel("btrfs", "the kernel's btrfs on a loop device", KernelType::Btrfs, false),
+    kernel("btrfs-direct", "the kernel's btrfs on a loop device with direct I/O", KernelType::Btrfs, true),
+    kernel("xfs", "XFS on a loop device", KernelType::Xfs, false),
+    kernel("xfs-direct", "XFS on a loop device with direct I/O", KernelType::Xfs, true),
+    kernel("ext4", "ext4 on a loop device", KernelType::Ext4, false),
+    kernel("ext4-direct", "ext4 on a loop device with direct I/O", KernelType::Ext4, true),
+    Peer { name: "null", about: "FUSE's bound: memory, and the barriers of fsync", kind: Kind::Null },
+    Peer { name: "library", about: "ubtrfs as a library, without FUSE", kind: Kind::Library },
+];
+
+impl Peer {
+    /// A peer by its name.
+    pub fn named(name: &str) -> Result<Self> {
+        let found = ALL.into_iter().find(|peer| peer.name == name);
+        found.ok_or_else(|| Failure::new(format!("there is no peer {name}; see `ubtrfs-bench list`")))
+    }
+
+    /// Whether programs can use it: it is mounted on a directory.
+    pub fn has_directory(self) -> bool {
+        self.kind != Kind::Library
+    }
+
+    /// Why it can't be measured here, as far as that can be told without trying.
+    pub fn missing(self) -> Option<String> {
+        let root = rustix::process::geteuid().is_root();
+        let fuse = || std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").err();
+        match self.kind {
+            Kind::Kernel { .. } | Kind::Ubtrfs { on_loop: true, .. } if !root => Some("needs root".into()),
+            Kind::Kernel { of, .. } => kernel::missing(of),
+            Kind::Ubtrfs { .. } if ubtrfs::binary().is_none() => {
+                Some("the ubtrfs binary is missing (build it, or set UBTRFS_BIN)".into())
+            }
+            Kind::Ubtrfs { transport: Some("ring"), .. } if !machine::ring_allowed() => {
+                Some("/sys/module/fuse/parameters/enable_uring is not Y".into())
+            }
+            Kind::Ubtrfs { .. } | Kind::Null if !root && process::find("fusermount3").is_none() => {
+                Some("needs root or the program fusermount3".into())
+            }
+            Kind::Ubtrfs { .. } | Kind::Null => fuse().map(|error| format!("/dev/fuse: {error}")),
+            Kind::Library => None,
+        }
+    }
+
+    /// Makes a fresh volume of `size` bytes in `yard` and mounts it.
+    pub fn begin(self, yard: &Path, size: u64) -> Result<Mounted> {
+        let image = yard.join("image");
+        let directory = yard.join("mnt");
+        std::fs::create_dir_all(&directory)?;
+        std::fs::File::create(&image).and_then(|file| file.set_len(size))?;
+        let mut mounted = Mounted { peer: self, image, directory, volume: None, facts: BTreeMap::new() };
+        mounted.make(size)?;
+        mounted.mount()?;
+        Ok(mounted)
+    }
+}
+
+enum Volume {
+    Kernel(KernelMount),
+    Ubtrfs(UbtrfsMount),
+    Null(NullMount),
+    Library(Library),
+}
+
+/// A volume of a peer, mounted; unmounted and removed when it is dropped.
+pub struct Mounted {
+    peer: Peer,
+    image: PathBuf,
+    directory: PathBuf,
+    volume: Option<Volume>,
+    facts: BTreeMap<String, String>,
+}
+
+impl Mounted {
+    fn make(&mut self, size: u64) -> Result<()> {
+        let how = match self.peer.kind {
+            Kind::Kernel { of, .. } => kernel::make(of, &self.image)?,
+            Kind::Ubtrfs { .. } | Kind::Library => library::make(&self.image, size)?,
+            Kind::Null => return Ok(()),
+        };
+        self.facts.insert("mkfs".into(), how);
+        Ok(())
+    }
+
+    /// Mounts the volume (again).
+    pub fn mount(&mut self) -> Result<()> {
+        let (image, directory) = (&self.image, &self.directory);
+        let volume = match self.peer.kind {
+            Kind::Kernel { of, direct } => Volume::Kernel(KernelMount::new(of, direct, image, directory)?),
+            Kind::Ubtrfs { transport, on_loop } => {
+                Volume::Ubtrfs(UbtrfsMount::new(transport, on_loop, image, directory)?)
+            }
+            Kind::Null => Volume::Null(NullMount::new(image, directory)?),
+            Kind::Library => Volume::Library(Library::open(image)?),
+        };
+        self.facts.extend(match &volume {
+            Volume::Kernel(mount) => mount.facts(),
+            Volume::Ubtrfs(mount) => mount.facts(),
+            Volume::Null(mount) => mount.facts(),
+            Volume::Library(_) => BTreeMap::new(),
+        });
+        self.volume = Some(volume);
+        Ok(())
+    }
+
+    /// Unmounts; returns when all is durable.
+    pub fn unmount(&mut self) -> Result<()> {
+        match self.volume.take() {
+            Some(Volume::Kernel(mut mount)) => mount.unmount(),
+            Some(Volume::Ubtrfs(mut mount)) => mount.unmount(),
+            Some(Volume::Null(mut mount)) => mount.unmount(),
+            Some(Volume::Library(library)) => library.close(),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the image out of the page cache of the file system below.
+    pub fn forget_cached(&self) -> Result<()> {
+        let image = std::fs::File::open(&self.image)?;
+        image.sync_all()?;
+        Ok(rustix::fs::fadvise(&image, 0, None, rustix::fs::Advice::DontNeed)?)
+    }
+
+    /// Whether an unmounted volume can be mounted again with what was in it.
+    pub fn keeps(&self) -> bool {
+        self.peer.kind != Kind::Null
+    }
+
+    /// The directory that it is mounted on.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The engine, if it runs in this process.
+    pub fn library(&self) -> Option<&Arc<::ubtrfs::Filesystem>> {
+        if let Some(Volume::Library(library)) = &self.volume { Some(library.filesystem()) } else { None }
+    }
+
+    /// The process that serves it.
+    pub fn daemon(&self) -> Option<u32> {
+        match &self.volume {
+            Some(Volume::Ubtrfs(mount)) => Some(mount.daemon()),
+            Some(Volume::Null(mount)) => Some(mount.daemon()),
+            _ => None,
+        }
+    }
+
+    /// Makes everything durable.
+    pub fn sync(&self) -> Result<()> {
+        match &self.volume {
+            Some(Volume::Kernel(_) | Volume::Null(_)) => {
+                let directory = std::fs::File::open(&self.directory)?;
+                Ok(rustix::fs::syncfs(&directory)?)
+            }
+            Some(Volume::Ubtrfs(mount)) => mount.sync(),
+            Some(Volume::Library(library)) => Ok(library.filesystem().sync()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes that the file system has given to its device so far.
+    pub fn device_written(&self) -> Option<u64> {
+        match self.volume.as_ref()? {
+            Volume::Kernel(mount) => mount.device_written(),
+            Volume::Ubtrfs(mount) => mount.device_written(),
+            Volume::Library(library) => Some(library.filesystem().stats().volume.devices.written_bytes),
+            Volume::Null(_) => None,
+        }
+    }
+
+    /// How it was made and mounted.
+    pub fn facts(&self) -> &BTreeMap<String, String> {
+        &self.facts
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Err(failure) = self.unmount() {
+            eprintln!("ubtrfs-bench: {}: {failure}", self.peer.name);
+        }
+        let _ = std::fs::remove_file(&self.image);
+    }
+}
+
+/// Runs what unmounts `directory`, again and again while it is busy. It also works after a signal has come.
+fn unmount_by(directory: &Path, command: impl Fn() -> Command) -> Result<()> {
+    let mut told = String::new();
+    for _ in 0..ATTEMPTS {
+        let output = command().output().map_err(|error| Failure::about("unmount", &error))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        String::from_utf8_lossy(&output.stderr).trim().clone_into(&mut told);
+        if !told.contains("busy") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Err(Failure::new(format!("{} could not be unmounted: {told}", directory.display())))
+}

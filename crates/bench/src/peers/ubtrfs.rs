@@ -1,0 +1,117 @@
+//! ubtrfs as its command mounts it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::loop_device::LoopDevice;
+use super::unmount_by;
+use crate::failure::{Failure, Result};
+use crate::process::{SOON, run};
+
+/// The command: `UBTRFS_BIN`, or the one beside this program.
+pub fn binary() -> Option<PathBuf> {
+    ubtrfs_testkit::need::ubtrfs_binary()
+}
+
+/// A mount by `ubtrfs mount`.
+pub struct UbtrfsMount {
+    binary: PathBuf,
+    directory: PathBuf,
+    device: Option<LoopDevice>,
+    mounted: bool,
+    report: Value,
+    transport: Option<&'static str>,
+}
+
+impl UbtrfsMount {
+    /// Mounts `image`, or a loop device of it.
+    pub fn new(transport: Option<&'static str>, on_loop: bool, image: &Path, directory: &Path) -> Result<Self> {
+        let binary = binary().ok_or_else(|| Failure::Impossible("the ubtrfs binary is missing".into()))?;
+        let device = if on_loop { Some(LoopDevice::attach(image, true)?) } else { None };
+        let mut mount = Command::new(&binary);
+        mount.arg("mount");
+        if let Some(transport) = transport {
+            mount.args(["-o", &format!("transport={transport}")]);
+        }
+        mount.arg(device.as_ref().map_or(image, LoopDevice::path)).arg(directory);
+        run(&mut mount, SOON).map_err(|failure| unavailable(transport, failure))?;
+        let mut mount =
+            Self { binary, directory: directory.into(), device, mounted: true, report: Value::Null, transport };
+        mount.report = mount.report()?;
+        Ok(mount)
+    }
+
+    fn report(&self) -> Result<Value> {
+        let told = run(Command::new(&self.binary).args(["stats", "--json"]).arg(&self.directory), SOON)?;
+        serde_json::from_str(&told).map_err(|error| Failure::about("ubtrfs stats", &error))
+    }
+
+    /// How it is mounted.
+    pub fn facts(&self) -> BTreeMap<String, String> {
+        let told = |name: &str| self.report[name].as_str().unwrap_or_default().to_owned();
+        let options = self.transport.map_or("no options".into(), |transport| format!("-o transport={transport}"));
+        let mut facts = BTreeMap::from([
+            ("mount".into(), options),
+            ("backing".into(), if self.device.is_some() { "loop device, direct I/O" } else { "image file" }.into()),
+            ("type".into(), told("mount_type")),
+            ("transport".into(), told("transport")),
+            ("threads".into(), self.report["threads"].to_string()),
+            ("commit interval (s)".into(), self.report["commit_interval_seconds"].to_string()),
+            ("permissions".into(), "default_permissions".into()),
+            ("version".into(), told("version")),
+        ]);
+        if !told("mount_fallback").is_empty() {
+            facts.insert("why not fuseblk".into(), told("mount_fallback"));
+        }
+        facts
+    }
+
+    /// The server's process.
+    pub fn daemon(&self) -> u32 {
+        self.report["pid"].as_u64().unwrap_or_default() as u32
+    }
+
+    /// Commits.
+    pub fn sync(&self) -> Result<()> {
+        run(Command::new(&self.binary).arg("sync").arg(&self.directory), SOON).map(drop)
+    }
+
+    /// Bytes that the server has written to its device.
+    pub fn device_written(&self) -> Option<u64> {
+        self.report().ok()?["device_bytes_written"].as_u64()
+    }
+
+    /// Unmounts.
+    pub fn unmount(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.mounted) {
+            return Ok(());
+        }
+        unmount_by(&self.directory, || {
+            let mut command = Command::new(&self.binary);
+            command.arg("umount").arg(&self.directory);
+            command
+        })
+    }
+}
+
+impl Drop for UbtrfsMount {
+    fn drop(&mut self) {
+        if let Err(failure) = self.unmount() {
+            eprintln!("ubtrfs-bench: {failure}");
+        }
+    }
+}
+
+/// A mount that failed because of the transport that it was to have is impossible here, not broken.
+fn unavailable(transport: Option<&str>, failure: Failure) -> Failure {
+    match (transport, failure) {
+        (Some(transport), Failure::Failed(why)) if why.contains("transport") || why.contains("enable_uring") => {
+            let why = why.rsplit("ubtrfs: ").next().unwrap_or_default();
+            Failure::Impossible(format!("the transport {transport} is not to be had: {why}"))
+        }
+        (_, failure) => failure,
+    }
+}

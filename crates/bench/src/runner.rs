@@ -1,0 +1,206 @@
+//! Rounds: each case on each peer in turn, on a fresh volume every time.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::cleanup::{self, Yard};
+use crate::failure::{Failure, Result};
+use crate::machine::Machine;
+use crate::peers::Peer;
+use crate::process;
+use crate::samples::{Better, FORM, Measured, PeerFacts, Results, Sample};
+use crate::workloads::{Case, Scale};
+
+/// Room that must be free for the images, in bytes.
+const LEAST_ROOM: u64 = 10 << 30;
+
+/// What is to be measured.
+pub struct Plan {
+    /// Cases in their order.
+    pub cases: Vec<Case>,
+    /// Peers in their order.
+    pub peers: Vec<Peer>,
+    /// Rounds.
+    pub rounds: u32,
+    /// How much.
+    pub scale: Scale,
+    /// Where images are made.
+    pub dir: PathBuf,
+    /// Where the results go.
+    pub out: PathBuf,
+}
+
+/// Measures. What could be measured is written even if it is interrupted.
+pub fn run(plan: &Plan) -> Result<Results> {
+    let yard = Yard::new(&plan.dir)?;
+    cleanup::listen(yard.path())?;
+    let room = rustix::fs::statvfs(yard.path())?;
+    if plan.scale > Scale::Tiny && room.f_bavail * room.f_frsize < LEAST_ROOM {
+        return Err(Failure::new(format!("{}: less than 10 GiB are free", plan.dir.display())));
+    }
+    let mut results = Results {
+        form: FORM,
+        date: date(),
+        command: std::env::args().skip(1).collect(),
+        scale: plan.scale.name().into(),
+        rounds: plan.rounds,
+        machine: Machine::look(&plan.dir),
+        peers: Vec::new(),
+        cases: plan.cases.iter().map(|case| case.facts.clone()).collect(),
+        samples: Vec::new(),
+        skipped: Vec::new(),
+    };
+    let peers = able_peers(plan, &mut results);
+    let bar = bar((plan.cases.len() * peers.len()) as u64 * u64::from(plan.rounds));
+    let mut running = Running { yard: yard.path(), rounds: plan.rounds, peers, results, bar };
+    let mut ended = Ok(());
+    for case in &plan.cases {
+        ended = running.case(case);
+        running.results.save(&plan.out)?;
+        if ended.is_err() {
+            break;
+        }
+    }
+    running.bar.finish_and_clear();
+    let mut results = running.results;
+    if ended == Err(Failure::Interrupted) {
+        results.skipped.push("everything that a signal came before".into());
+        results.save(&plan.out)?;
+    }
+    ended.map(|()| results)
+}
+
+/// The peers that can be measured here; of the others it is noted why not.
+fn able_peers(plan: &Plan, results: &mut Results) -> Vec<Peer> {
+    let mut able = Vec::new();
+    for peer in &plan.peers {
+        if let Some(why) = peer.missing() {
+            results.skipped.push(format!("{}: {why}", peer.name));
+            continue;
+        }
+        able.push(*peer);
+        let (name, about) = (peer.name.into(), peer.about.into());
+        results.peers.push(PeerFacts { name, about, ..PeerFacts::default() });
+    }
+    able
+}
+
+/// A run under way.
+struct Running<'a> {
+    yard: &'a Path,
+    rounds: u32,
+    peers: Vec<Peer>,
+    results: Results,
+    bar: ProgressBar,
+}
+
+impl Running<'_> {
+    /// Says why something is not measured.
+    fn skip(&mut self, line: String) {
+        self.bar.suspend(|| eprintln!("skipped: {line}"));
+        self.results.skipped.push(line);
+    }
+
+    /// All rounds of a case.
+    fn case(&mut self, case: &Case) -> Result<()> {
+        let name = &case.facts.name;
+        let steps = self.peers.len() as u64 * u64::from(self.rounds);
+        if let Some(program) = case.programs.iter().find(|program| process::find(program).is_none()) {
+            self.skip(format!("{name}: the program {program} is missing"));
+            self.bar.inc(steps);
+            return Ok(());
+        }
+        let mut peers = self.peers.clone();
+        peers.retain(|peer| peer.has_directory() || case.in_process);
+        self.bar.inc(steps - peers.len() as u64 * u64::from(self.rounds));
+        for round in 1..=self.rounds {
+            // Whoever came first comes last in the next round: what drifts in one direction favours nobody.
+            let order: Vec<Peer> = if round % 2 == 1 { peers.clone() } else { peers.iter().rev().copied().collect() };
+            for peer in order {
+                self.bar.set_message(format!("{name} on {} ({round}/{})", peer.name, self.rounds));
+                if let Err(failure) = self.measure(case, peer, round) {
+                    // Whatever fails then, fails because of the signal.
+                    cleanup::check()?;
+                    self.skip(format!("{name} on {}: {failure}", peer.name));
+                    peers.retain(|other| *other != peer);
+                }
+                self.bar.inc(1);
+            }
+        }
+        Ok(())
+    }
+
+    /// One case once on one peer.
+    fn measure(&mut self, case: &Case, peer: Peer, round: u32) -> Result<()> {
+        cleanup::check()?;
+        if !self.peers.contains(&peer) {
+            return Ok(());
+        }
+        let mut mounted = match peer.begin(self.yard, case.size) {
+            Err(Failure::Impossible(why)) => {
+                self.skip(format!("{}: {why}", peer.name));
+                self.peers.retain(|other| *other != peer);
+                self.results.peers.retain(|other| other.name != peer.name);
+                return Ok(());
+            }
+            begun => begun?,
+        };
+        let mut measured = Measured::default();
+        let done = (case.run)(&mut mounted, &mut measured);
+        if let Some(facts) = self.results.peers.iter_mut().find(|facts| facts.name == peer.name) {
+            facts.facts = mounted.facts().clone();
+        }
+        // Whatever happened, the volume is given up before anything else begins.
+        let start = Instant::now();
+        let unmounted = mounted.unmount();
+        measured.add("unmount", start.elapsed().as_secs_f64() * 1e3, "ms", Better::Lower);
+        done.and(unmounted)?;
+        self.results.samples.push(Sample { case: case.facts.name.clone(), peer: peer.name.into(), round, measured });
+        Ok(())
+    }
+}
+
+fn bar(length: u64) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} (about {eta} left) {msg}");
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_secs(1));
+    bar
+}
+
+/// The present in UTC, to the minute.
+fn date() -> String {
+    let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let (year, month, day) = civil(seconds / 86400);
+    let minutes = seconds % 86400 / 60;
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minutes / 60, minutes % 60)
+}
+
+/// The date of a day since the epoch: years begin in March here, so that leap days come last.
+fn civil(day: u64) -> (u64, u64, u64) {
+    let day = day + 719_468;
+    let era = day / 146_097;
+    let of_era = day % 146_097;
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let of_month = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (era * 400 + year + u64::from(month <= 2), month, of_month)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::civil;
+
+    #[test]
+    fn days_have_dates() {
+        for (day, date) in [(0, (1970, 1, 1)), (59, (1970, 3, 1)), (11_016, (2000, 2, 29)), (20_453, (2025, 12, 31))] {
+            assert_eq!(civil(day), date);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What was measured, and all it takes to measure it again: the content of a result file.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Failure, Result};
+use crate::histogram::Histogram;
+use crate::machine::Machine;
+
+/// The version of the file's form.
+pub const FORM: u32 = 1;
+
+/// Which way a figure is good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// The more the better, as with throughput.
+    Higher,
+    /// The less the better, as with time.
+    Lower,
+}
+
+/// A figure with its unit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Metric {
+    /// How much.
+    pub value: f64,
+    /// Of what.
+    pub unit: String,
+    /// Which way it is good.
+    pub better: Better,
+}
+
+/// How a figure grows with something.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// What it grows with.
+    pub along: String,
+    /// The unit of the figure.
+    pub unit: String,
+    /// Pairs: how much of the one, how much of the other.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// What one run of a workload on one peer gave.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Figures by name.
+    pub metrics: BTreeMap<String, Metric>,
+    /// Curves by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub series: BTreeMap<String, Series>,
+    /// Times of operations by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub histograms: BTreeMap<String, Histogram>,
+}
+
+impl Measured {
+    /// Adds a figure.
+    pub fn add(&mut self, name: impl Into<String>, value: f64, unit: &str, better: Better) {
+        self.metrics.insert(name.into(), Metric { value, unit: unit.into(), better });
+    }
+
+    /// Adds a point to a curve of times in microseconds.
+    pub fn point(&mut self, name: &str, along: &str, at: f64, micros: f64) {
+        let new = || Series { along: along.into(), unit: "µs".into(), points: Vec::new() };
+        self.series.entry(name.into()).or_insert_with(new).points.push((at, micros));
+    }
+}
+
+/// A run of a workload on a peer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// The case, see [`CaseFacts::name`].
+    pub case: String,
+    /// The peer.
+    pub peer: String,
+    /// In which round, from 1.
+    pub round: u32,
+    /// What it gave.
+    pub measured: Measured,
+}
+
+/// What a case is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CaseFacts {
+    /// Its name, such as `dbench-16`.
+    pub name: String,
+    /// The workload that it belongs to, such as `dbench`.
+    pub workload: String,
+    /// In words.
+    pub title: String,
+    /// The figure that matters most.
+    pub headline: String,
+}
+
+/// What a peer is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerFacts {
+    /// Its name.
+    pub name: String,
+    /// In words.
+    pub about: String,
+    /// How volumes were made, mounted, and what they said of themselves.
+    pub facts: BTreeMap<String, String>,
+}
+
+/// A result file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// [`FORM`].
+    pub form: u32,
+    /// When it began, as in `2026-01-31 12:00 UTC`.
+    pub date: String,
+    /// The command line.
+    pub command: Vec<String>,
+    /// `quick`, `usual` or `full`.
+    pub scale: String,
+    /// Rounds.
+    pub rounds: u32,
+    /// Where.
+    pub machine: Machine,
+    /// Peers in the order in which they were asked for.
+    pub peers: Vec<PeerFacts>,
+    /// Cases in the order in which they ran.
+    pub cases: Vec<CaseFacts>,
+    /// Everything measured.
+    pub samples: Vec<Sample>,
+    /// What could not be measured, and why.
+    pub skipped: Vec<String>,
+}
+
+impl Results {
+    /// Reads a result file.
+    pub fn load(path: &Path) -> Result<Self> {
+        let failed = |error: &dyn std::fmt::Display| Failure::about(path.display(), error);
+        let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+        let results: Self = serde_json::from_str(&text).map_err(|error| failed(&error))?;
+        if results.form == FORM { Ok(results) } else { Err(failed(&format!("form {}, not {FORM}", results.form))) }
+    }
+
+    /// Writes a result file; what was there stays until it is whole.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let failed = |error: &dyn std::fmt::Display| Failure::about(path.display(), error);
+        let text = serde_json::to_string_pretty(self).map_err(|error| failed(&error))?;
+        let new = path.with_extension("json.new");
+        std::fs::write(&new, text + "\n").and_then(|()| std::fs::rename(&new, path)).map_err(|error| failed(&error))
+    }
+
+    /// Samples of a case on a peer, in the order of their rounds.
+    pub fn of<'a>(&'a self, case: &'a str, peer: &'a str) -> impl Iterator<Item = &'a Sample> {
+        self.samples.iter().filter(move |sample| sample.case == case && sample.peer == peer)
+    }
+
+    /// A figure of a case on a peer, round by round.
+    pub fn values(&self, case: &str, peer: &str, metric: &str) -> Vec<(u32, f64)> {
+        let value = |sample: &Sample| Some((sample.round, sample.measured.metrics.get(metric)?.value));
+        self.of(case, peer).filter_map(value).collect()
+    }
+
+    /// The unit of a figure, and which way it is good.
+    pub fn kind(&self, case: &str, metric: &str) -> Option<(&str, Better)> {
+        let mut found = self.samples.iter().filter(|sample| sample.case == case);
+        let metric = found.find_map(|sample| sample.measured.metrics.get(metric))?;
+        Some((&metric.unit, metric.better))
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A run of one case and one curve on two peers, in as many rounds as there are values.
+    pub fn example(values: &[f64]) -> Results {
+        let case = |name: &str, workload: &str, title: &str, headline: &str| CaseFacts {
+            name: name.into(),
+            workload: workload.into(),
+            title: title.into(),
+            headline: headline.into(),
+        };
+        let mut results = Results {
+            form: FORM,
+            date: "2026-01-31 12:00 UTC".into(),
+            command: vec!["run".into()],
+            scale: "tiny".into(),
+            rounds: values.len() as u32,
+            machine: Machine::default(),
+            peers: Vec::new(),
+            cases: vec![
+                case("dbench-1", "dbench", "dbench -t 1 1", "throughput"),
+                case("growth-file", "growth", "by bytes of a file", "fsync grows"),
+                case("latency", "latency", "operations", "fsync 99.9 % during commits"),
+            ],
+            samples: Vec::new(),
+            skipped: vec!["nothing: for a reason".into()],
+        };
+        for (factor, peer) in [(1.0, "ubtrfs"), (0.5, "btrfs"), (2.0, "null")] {
+            results.peers.push(PeerFacts { name: peer.into(), ..PeerFacts::default() });
+            for (round, value) in (1..).zip(values) {
+                let mut one = Measured::default();
+                one.add("throughput", value * factor, "MB/s", Better::Higher);
+                let mut other = Measured::default();
+                for at in [10.0, 100.0, 1000.0] {
+                    other.point("fsync", "bytes of the file", at, value * factor + at.log10());
+                }
+                let mut times = Measured::default();
+                for name in ["fsync alone", "fsync during commits"] {
+                    let mut histogram = Histogram::default();
+                    histogram.add(std::time::Duration::from_micros(*value as u64));
+                    times.histograms.insert(name.into(), histogram);
+                }
+                for (case, measured) in [("dbench-1", one), ("growth-file", other), ("latency", times)] {
+                    results.samples.push(Sample { case: case.into(), peer: peer.into(), round, measured });
+                }
+            }
+        }
+        results
+    }
+
+    #[test]
+    fn results_come_back_from_their_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("bench.json");
+        let results = example(&[1.5, 2.5]);
+        results.save(&path).unwrap();
+        assert_eq!(Results::load(&path).unwrap(), results);
+        assert_eq!(results.values("dbench-1", "btrfs", "throughput"), [(1, 0.75), (2, 1.25)]);
+        std::fs::write(&path, "{}").unwrap();
+        assert!(Results::load(&path).is_err());
+        Results { form: FORM + 1, ..results }.save(&path).unwrap();
+        assert!(Results::load(&path).is_err_and(|failure| failure.to_string().contains("form")));
+    }
+}

@@ -1,0 +1,97 @@
+//! Few figures out of many.
+
+use crate::samples::Better;
+
+/// Samples in short.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Summary {
+    /// The one in the middle.
+    pub median: f64,
+    /// The least.
+    pub min: f64,
+    /// The most.
+    pub max: f64,
+    /// How many.
+    pub count: usize,
+}
+
+/// Median, least and most; nothing of nothing.
+pub fn summary(values: &[f64]) -> Option<Summary> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (min, max) = (*sorted.first()?, *sorted.last()?);
+    let middle = sorted.len() / 2;
+    let median = if sorted.len() % 2 == 1 { sorted[middle] } else { f64::midpoint(sorted[middle - 1], sorted[middle]) };
+    Some(Summary { median, min, max, count: sorted.len() })
+}
+
+/// How much better `ours` is than `theirs`, round by round, as a factor: above 1 is better, whichever way the figure goes.
+pub fn ratios(ours: &[(u32, f64)], theirs: &[(u32, f64)], better: Better) -> Vec<f64> {
+    let of_round = |round: u32| theirs.iter().find(|(other, _)| *other == round).map(|(_, value)| *value);
+    let ratio = |&(round, ours): &(u32, f64)| {
+        let theirs = of_round(round)?;
+        let ratio = match better {
+            Better::Higher => ours / theirs,
+            Better::Lower => theirs / ours,
+        };
+        ratio.is_finite().then_some(ratio)
+    };
+    ours.iter().filter_map(ratio).collect()
+}
+
+/// How a figure moved from an old run to a new one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Move {
+    /// The factor by which it got better (above 1) or worse (below).
+    pub factor: f64,
+    /// Whether that is more than noise.
+    pub certain: bool,
+}
+
+/// Noise is what the rounds of one run differ by: a move counts if no sample of the one run lies within the range of the other's,
+/// and the medians differ by 2 % at the least.
+pub fn moved(old: &[f64], new: &[f64], better: Better) -> Option<Move> {
+    let (old, new) = (summary(old)?, summary(new)?);
+    let factor = match better {
+        Better::Higher => new.median / old.median,
+        Better::Lower => old.median / new.median,
+    };
+    let apart = new.min > old.max || new.max < old.min;
+    // One sample has no range: then nobody knows what noise is.
+    let known = old.count > 1 && new.count > 1;
+    let certain = apart && known && (factor - 1.0).abs() >= 0.02;
+    factor.is_finite().then_some(Move { factor, certain })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_ranges() {
+        assert_eq!(summary(&[]), None);
+        assert_eq!(summary(&[3.0, 1.0, 2.0]), Some(Summary { median: 2.0, min: 1.0, max: 3.0, count: 3 }));
+        assert_eq!(summary(&[4.0, 1.0]), Some(Summary { median: 2.5, min: 1.0, max: 4.0, count: 2 }));
+    }
+
+    #[test]
+    fn ratios_are_of_the_same_round_and_above_one_is_better() {
+        let (ours, theirs) = ([(1, 10.0), (2, 30.0), (3, 1.0)], [(2, 10.0), (1, 20.0)]);
+        assert_eq!(ratios(&ours, &theirs, Better::Higher), [0.5, 3.0]);
+        assert_eq!(ratios(&ours, &theirs, Better::Lower), [2.0, 1.0 / 3.0]);
+        assert_eq!(ratios(&[(1, 0.0)], &[(1, 1.0)], Better::Lower), [0.0; 0]);
+    }
+
+    #[test]
+    fn only_ranges_that_are_apart_have_moved() {
+        let old = [10.0, 11.0, 12.0];
+        let of = |new: &[f64], better| moved(&old, new, better).unwrap();
+        assert!(of(&[13.0, 14.0, 15.0], Better::Higher).certain);
+        assert!(!of(&[11.5, 14.0, 15.0], Better::Higher).certain);
+        assert!(of(&[5.0, 5.5, 6.0], Better::Lower).certain);
+        assert!((of(&[5.0, 5.5, 6.0], Better::Lower).factor - 2.0).abs() < 1e-9);
+        assert!(!of(&[20.0], Better::Higher).certain);
+        assert!(!moved(&[1.0, 1.001], &[1.002, 1.003], Better::Higher).unwrap().certain);
+        assert_eq!(moved(&old, &[], Better::Higher), None);
+    }
+}

@@ -1,0 +1,254 @@
+//! Results as text.
+
+use std::fmt::Write;
+
+use crate::histogram::Histogram;
+use crate::samples::Results;
+use crate::stats::{ratios, summary};
+
+/// Whom others are compared with, if it was measured.
+const KERNEL: &str = "btrfs";
+/// Who is compared.
+const OURS: &str = "ubtrfs";
+
+/// A figure with three digits that count.
+pub fn short(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// The headline figure of each case on each peer: median (least to most), and ubtrfs's ratio to the others, as rows of cells.
+pub fn rows(results: &Results) -> Vec<Vec<String>> {
+    let mut rows = Vec::new();
+    for case in &results.cases {
+        let Some((unit, better)) = results.kind(&case.name, &case.headline) else { continue };
+        let ours = results.values(&case.name, OURS, &case.headline);
+        for peer in &results.peers {
+            let values = results.values(&case.name, &peer.name, &case.headline);
+            let plain: Vec<f64> = values.iter().map(|(_, value)| *value).collect();
+            let Some(found) = summary(&plain) else { continue };
+            // Of how something grows a ratio tells nothing more.
+            let ratio =
+                if peer.name == OURS || unit == "times" { None } else { summary(&ratios(&ours, &values, better)) };
+            let ratio =
+                ratio.map_or(String::new(), |ratio| format!("{:.2} ({:.2}–{:.2})", ratio.median, ratio.min, ratio.max));
+            rows.push(vec![
+                case.title.clone(),
+                peer.name.clone(),
+                format!("{} {unit}", short(found.median)),
+                format!("{}–{}", short(found.min), short(found.max)),
+                ratio,
+            ]);
+        }
+    }
+    rows
+}
+
+/// The heads of [`rows`].
+pub const HEADS: [&str; 5] = ["workload", "peer", "median", "least–most", "ubtrfs is better by"];
+
+/// How long an operation took on a peer, over all rounds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Latency {
+    /// The case.
+    pub case: String,
+    /// The operation.
+    pub operation: String,
+    /// Under which circumstances.
+    pub when: String,
+    /// The peer.
+    pub peer: String,
+    /// Half of them at the most, 99 %, 99.9 %, all: microseconds.
+    pub times: [f64; 4],
+}
+
+/// All times of operations, rounds taken together; by case, then operation, then circumstances, then peer.
+pub fn latencies(results: &Results) -> Vec<Latency> {
+    let mut found = Vec::new();
+    for case in &results.cases {
+        let mut names: Vec<&String> = Vec::new();
+        for sample in results.samples.iter().filter(|sample| sample.case == case.name) {
+            names.extend(sample.measured.histograms.keys());
+        }
+        names.sort();
+        names.dedup();
+        for (name, peer) in names.iter().flat_map(|name| results.peers.iter().map(move |peer| (name, peer))) {
+            let mut all = Histogram::default();
+            for sample in results.of(&case.name, &peer.name) {
+                all.merge(sample.measured.histograms.get(*name).unwrap_or(&Histogram::default()));
+            }
+            if all.count() > 0 {
+                let (operation, when) = name.split_once(' ').unwrap_or((name.as_str(), ""));
+                found.push(Latency {
+                    case: case.name.clone(),
+                    operation: operation.into(),
+                    when: when.into(),
+                    peer: peer.name.clone(),
+                    times: [all.percentile(0.5), all.percentile(0.99), all.percentile(0.999), all.max()],
+                });
+            }
+        }
+    }
+    found
+}
+
+/// The heads of [`latency_rows`].
+pub const LATENCY_HEADS: [&str; 7] = ["case", "operation", "peer", "50 % (µs)", "99 %", "99.9 %", "longest"];
+
+/// [`latencies`] as rows of cells.
+pub fn latency_rows(results: &Results) -> Vec<Vec<String>> {
+    let row = |found: Latency| {
+        let what = format!("{} {}", found.operation, found.when);
+        [found.case, what, found.peer].into_iter().chain(found.times.map(short)).collect()
+    };
+    latencies(results).into_iter().map(row).collect()
+}
+
+/// The heads of [`cost_rows`].
+pub const COST_HEADS: [&str; 7] = [
+    "workload",
+    "peer",
+    "client (µs/op)",
+    "server (µs/op)",
+    "machine (µs/op)",
+    "bytes to device per byte",
+    "bytes to disk per byte",
+];
+
+/// What each case cost on each peer, as rows of cells: medians of processor time for each operation, and of bytes written for
+/// each byte that programs wrote.
+pub fn cost_rows(results: &Results) -> Vec<Vec<String>> {
+    const METRICS: [&str; 5] = ["cpu client", "cpu daemon", "cpu machine", "bytes to device", "bytes to disk"];
+    let mut rows = Vec::new();
+    for (case, peer) in results.cases.iter().flat_map(|case| results.peers.iter().map(move |peer| (case, peer))) {
+        let cell = |metric: &&str| {
+            let values: Vec<f64> =
+                results.values(&case.name, &peer.name, metric).iter().map(|(_, value)| *value).collect();
+            summary(&values).map_or(String::new(), |found| short(found.median))
+        };
+        let cells: Vec<String> = METRICS.iter().map(cell).collect();
+        if cells.iter().any(|cell| !cell.is_empty()) {
+            rows.push([case.title.clone(), peer.name.clone()].into_iter().chain(cells).collect());
+        }
+    }
+    rows
+}
+
+/// Every figure of every case on every peer.
+pub fn all(results: &Results) -> String {
+    let mut rows = vec![["case", "figure", "peer", "median", "least–most"].map(str::to_owned).to_vec()];
+    for case in &results.cases {
+        let mut names: Vec<&String> = Vec::new();
+        for sample in results.samples.iter().filter(|sample| sample.case == case.name) {
+            names.extend(sample.measured.metrics.keys());
+        }
+        names.sort();
+        names.dedup();
+        for (name, peer) in names.iter().flat_map(|name| results.peers.iter().map(move |peer| (name, peer))) {
+            let values: Vec<f64> =
+                results.values(&case.name, &peer.name, name).iter().map(|(_, value)| *value).collect();
+            let (Some(found), Some((unit, _))) = (summary(&values), results.kind(&case.name, name)) else { continue };
+            rows.push(vec![
+                case.name.clone(),
+                (*name).clone(),
+                peer.name.clone(),
+                format!("{} {unit}", short(found.median)),
+                format!("{}–{}", short(found.min), short(found.max)),
+            ]);
+        }
+    }
+    aligned(rows.iter())
+}
+
+/// Takes away what stands in the row above, too.
+fn thin(rows: &mut [Vec<String>]) {
+    let mut last = String::new();
+    for row in rows {
+        if row[0] == last {
+            row[0].clear();
+        } else {
+            last.clone_from(&row[0]);
+        }
+    }
+}
+
+/// Everything worth a look at the end of a run.
+pub fn text(results: &Results) -> String {
+    let mut rows = rows(results);
+    thin(&mut rows);
+    let heads = HEADS.map(str::to_owned).to_vec();
+    let mut text = aligned(std::iter::once(&heads).chain(&rows));
+    let mut costs = cost_rows(results);
+    if !costs.is_empty() {
+        thin(&mut costs);
+        text.push('\n');
+        text += &aligned(std::iter::once(&COST_HEADS.map(str::to_owned).to_vec()).chain(&costs));
+    }
+    let times = latency_rows(results);
+    if !times.is_empty() {
+        text.push('\n');
+        text += &aligned(std::iter::once(&LATENCY_HEADS.map(str::to_owned).to_vec()).chain(&times));
+    }
+    for line in &results.skipped {
+        let _ = writeln!(text, "skipped: {line}");
+    }
+    if results.machine.build != "optimised" {
+        let _ = writeln!(text, "built {}: the figures mean nothing", results.machine.build);
+    }
+    if results.peers.iter().all(|peer| peer.name != KERNEL) {
+        text.push_str("without the kernel's btrfs there is nothing to compare with\n");
+    }
+    text
+}
+
+/// Cells in columns.
+pub fn aligned<'a>(rows: impl Iterator<Item = &'a Vec<String>> + Clone) -> String {
+    let mut widths: Vec<usize> = Vec::new();
+    for row in rows.clone() {
+        widths.resize(widths.len().max(row.len()), 0);
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (width, cell) in widths.iter().zip(row) {
+            let _ = write!(line, "{cell:width$}  ");
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::tests::example;
+
+    #[test]
+    fn figures_keep_three_digits() {
+        assert_eq!([0.1234, 1.234, 12.34, 123.4, 1234.5].map(short), ["0.12", "1.23", "12.3", "123", "1234"]);
+    }
+
+    #[test]
+    fn the_ratio_is_that_of_the_same_round() {
+        let rows = rows(&example(&[100.0, 300.0]));
+        assert_eq!(rows[0][1..], ["ubtrfs", "200 MB/s", "100–300", ""]);
+        assert_eq!(rows[1][1..], ["btrfs", "100 MB/s", "50.0–150", "2.00 (2.00–2.00)"]);
+        assert_eq!(rows[2][4], "0.50 (0.50–0.50)");
+    }
+
+    #[test]
+    fn everything_is_told() {
+        let results = example(&[100.0, 300.0]);
+        let (text, all) = (text(&results), all(&results));
+        for word in ["dbench -t 1 1", "fsync during commits", "skipped: nothing", "null"] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+        assert!(all.contains("throughput") && all.lines().count() == 4, "{all}");
+    }
+}

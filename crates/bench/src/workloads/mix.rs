@@ -1,0 +1,73 @@
+//! Somebody who works in a directory, one operation after the other, while the clock runs.
+
+use std::time::Duration;
+
+use crate::calls::{Calls, Handle};
+use crate::failure::Result;
+use crate::histogram::Histogram;
+use crate::samples::{Better, Measured};
+
+/// What is done, in this order.
+pub const OPERATIONS: [&str; 6] = ["create", "write", "stat", "fsync", "rename", "unlink"];
+/// Every so many files one is fsynced.
+const FSYNC_EVERY: u64 = 5;
+
+/// Times by operation.
+pub type Times = [Histogram; OPERATIONS.len()];
+
+/// One file: made, written, looked at, perhaps fsynced, renamed, removed. `time` runs each operation and is told its place in
+/// [`OPERATIONS`].
+pub fn step(
+    calls: &Calls,
+    dir: &Handle,
+    number: u64,
+    mut time: impl FnMut(usize, &mut dyn FnMut() -> Result<()>) -> Result<()>,
+) -> Result<()> {
+    let (name, other) = (format!("a{number}"), format!("b{number}"));
+    let mut file = None;
+    time(0, &mut || {
+        file = Some(calls.create(dir, &name)?);
+        Ok(())
+    })?;
+    if let Some(file) = file {
+        time(1, &mut || calls.write(&file, 0, &[1; 4096]))?;
+        time(2, &mut || calls.stat(dir, &name))?;
+        if number.is_multiple_of(FSYNC_EVERY) {
+            time(3, &mut || calls.fsync(&file))?;
+        }
+        calls.close(file);
+    }
+    time(4, &mut || calls.rename(dir, &name, &other))?;
+    time(5, &mut || calls.unlink(dir, &other))
+}
+
+/// Notes one operation's time.
+pub fn timed(times: &mut Times, operation: usize, call: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+    times[operation].time(call)
+}
+
+/// Adds what matters of such times, and the times; `when` is told with them.
+pub fn add(measured: &mut Measured, times: Times, when: &str) {
+    for (operation, times) in OPERATIONS.iter().zip(times) {
+        if times.count() > 0 {
+            measured.add(format!("{operation} 50 % {when}"), times.percentile(0.5), "µs", Better::Lower);
+            measured.add(format!("{operation} 99.9 % {when}"), times.percentile(0.999), "µs", Better::Lower);
+            measured.add(format!("{operation} longest {when}"), times.max(), "µs", Better::Lower);
+            measured.histograms.insert(format!("{operation} {when}"), times);
+        }
+    }
+}
+
+/// Works in `dir` for so long.
+pub fn watch(calls: &Calls, dir: &Handle, length: Duration) -> Result<Times> {
+    let mut times = Times::default();
+    let start = std::time::Instant::now();
+    for number in 0.. {
+        if start.elapsed() > length {
+            break;
+        }
+        crate::cleanup::check()?;
+        step(calls, dir, number, |operation, call| timed(&mut times, operation, call))?;
+    }
+    Ok(times)
+}

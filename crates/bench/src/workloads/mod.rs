@@ -1,0 +1,136 @@
+//! What is measured.
+
+mod dbench;
+mod fio;
+mod growth;
+mod io;
+mod large;
+mod latency;
+mod mix;
+mod storm;
+mod tree;
+pub mod unlinked;
+
+use crate::failure::{Failure, Result};
+use crate::peers::Mounted;
+use crate::samples::{CaseFacts, Measured};
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scale {
+    /// Seconds: to see that everything works.
+    Tiny,
+    /// A quarter of an hour.
+    Quick,
+    /// An hour or two.
+    Usual,
+    /// All of it.
+    Full,
+}
+
+impl Scale {
+    /// Its name in result files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tiny => "tiny",
+            Self::Quick => "quick",
+            Self::Usual => "usual",
+            Self::Full => "full",
+        }
+    }
+
+    /// What of four goes with it.
+    fn pick<T>(self, tiny: T, quick: T, usual: T, full: T) -> T {
+        match self {
+            Self::Tiny => tiny,
+            Self::Quick => quick,
+            Self::Usual => usual,
+            Self::Full => full,
+        }
+    }
+}
+
+/// Bytes of a volume; its image is sparse.
+const SIZE: u64 = 8 << 30;
+
+type Run = Box<dyn Fn(&mut Mounted, &mut Measured) -> Result<()>>;
+
+/// One thing to measure, on a fresh volume each time.
+pub struct Case {
+    /// What it is.
+    pub facts: CaseFacts,
+    /// Bytes of the volume.
+    pub size: u64,
+    /// Programs that it runs.
+    pub programs: &'static [&'static str],
+    /// Whether it can do with an engine in this process.
+    pub in_process: bool,
+    /// Measures.
+    pub run: Run,
+}
+
+impl Case {
+    fn new(
+        workload: &str,
+        name: String,
+        title: String,
+        headline: &str,
+        run: impl Fn(&mut Mounted, &mut Measured) -> Result<()> + 'static,
+    ) -> Self {
+        let facts = CaseFacts { name, workload: workload.into(), title, headline: headline.into() };
+        Self { facts, size: SIZE, programs: &[], in_process: false, run: Box::new(run) }
+    }
+
+    fn programs(mut self, programs: &'static [&'static str]) -> Self {
+        self.programs = programs;
+        self
+    }
+
+    fn in_process(mut self) -> Self {
+        self.in_process = true;
+        self
+    }
+}
+
+/// A workload: its name, what it is, the least scale at which it runs without being asked for by name, and its cases.
+pub struct Workload {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// In words.
+    pub about: &'static str,
+    /// From which scale on it runs unasked.
+    pub from: Scale,
+    /// Its cases at a scale.
+    pub cases: fn(Scale) -> Vec<Case>,
+}
+
+const fn workload(name: &'static str, about: &'static str, from: Scale, cases: fn(Scale) -> Vec<Case>) -> Workload {
+    Workload { name, about, from, cases }
+}
+
+/// All workloads; those that make the headlines first.
+pub const ALL: [Workload; 12] = [
+    workload("dbench", "a file server's clients", Scale::Quick, dbench::cases),
+    workload("fio-seq", "64 KiB sequential writes, fsync after each", Scale::Quick, fio::sequential),
+    workload("fio-rand", "4 KiB random writes, fsync after 16", Scale::Quick, fio::random),
+    workload("storm", "renames by one process", Scale::Tiny, storm::cases),
+    workload("storm-mv", "renames by one mv each", Scale::Quick, storm::cases_mv),
+    workload("unlinked", "O_TMPFILE files opened, and closed oldest first", Scale::Tiny, unlinked::cases),
+    workload("growth", "how cost grows with sizes and numbers, by decades", Scale::Usual, growth::cases),
+    workload("latency", "operations while commits run, and while none does", Scale::Usual, latency::cases),
+    workload("io", "reading and writing, in order and at random", Scale::Usual, io::cases),
+    workload("tree", "a source tree: tar, git checkout, rm -rf", Scale::Usual, tree::cases),
+    workload("large-file", "operations while a file of many extents is freed", Scale::Usual, large::cases),
+    workload("volume", "mount time and memory with very many files", Scale::Full, growth::volume_cases),
+];
+
+/// The cases of a workload, or the one case of that name.
+pub fn named(name: &str, scale: Scale) -> Result<Vec<Case>> {
+    if let Some(workload) = ALL.iter().find(|workload| workload.name == name) {
+        return Ok((workload.cases)(scale));
+    }
+    let mut all = ALL.iter().flat_map(|workload| (workload.cases)(scale));
+    let found = all.find(|case| case.facts.name == name);
+    let found = found.ok_or_else(|| Failure::new(format!("there is no workload {name}; see `ubtrfs-bench list`")))?;
+    Ok(vec![found])
+}

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Builds and runs the bench command: `bench.sh run [WORD…]` measures and draws pictures, `bench.sh profile WORKLOAD` draws a
+# flame graph. Results go into target/bench, or where OUT says (profile: a file).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mode=${1:-run}
+shift || true
+
+tests/install-packages.sh \
+    mkfs.btrfs=btrfs-progs mkfs.xfs=xfsprogs mkfs.ext4=e2fsprogs fusermount3=fuse3 dbench=dbench fio=fio git=git \
+    losetup=mount findmnt=util-linux
+export PATH="$PATH:/usr/sbin:/sbin"
+target=${CARGO_TARGET_DIR:-$PWD/target}
+
+case "$mode" in
+run)
+    cargo build --release -p ubtrfs-cli -p ubtrfs-bench
+    out=${OUT:-$target/bench}
+    mkdir -p "$out"
+    exec "$target/release/ubtrfs-bench" run --out "$out/bench.json" --plots "$out" "$@"
+    ;;
+profile)
+    tests/install-packages.sh perf=linux-perf
+    # perf follows frame pointers; what is built with them lies apart.
+    RUSTFLAGS='-C force-frame-pointers=yes' cargo build --release --target-dir "$target/profile" -p ubtrfs-cli -p ubtrfs-bench
+    exec "$target/profile/release/ubtrfs-bench" profile --out "${OUT:-profile.svg}" "$@"
+    ;;
+*)
+    echo 'bench.sh run [WORD…] | profile WORKLOAD' >&2
+    exit 2
+    ;;
+esac
