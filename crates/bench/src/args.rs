@@ -56,9 +56,9 @@ pub struct Run {
     /// Seconds, to see that it works.
     #[arg(long, hide = true, conflicts_with_all = ["quick", "full"])]
     pub tiny: bool,
-    /// How often each is measured [default: 3, otherwise 5].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub rounds: Option<u32>,
+    /// How often each is measured.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
     /// Where images are made: up to 20 GiB.
     #[arg(long, value_name = "D", default_value = "/var/tmp")]
     pub dir: PathBuf,
@@ -140,7 +140,7 @@ impl Run {
         Ok(Plan {
             cases,
             peers: asked.into_iter().map(Peer::named).collect::<Result<_>>()?,
-            rounds: self.rounds.unwrap_or(if scale == Scale::Usual { 5 } else { 3 }),
+            rounds: self.rounds,
             scale,
             dir: self.dir.clone(),
             out: self.out.clone(),

@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn what_moved_is_told_and_nothing_else() {
-        let (old, new) = (example(&[100.0, 101.0]), example(&[200.0, 202.0]));
+        let (old, new) = (example(&[100.0, 101.0, 102.0]), example(&[200.0, 202.0, 204.0]));
         let told = compare(&old, &new);
         assert!(told.contains("dbench-1") && told.contains("times better") && told.contains("btrfs"), "{told}");
         let same = compare(&old, &old);

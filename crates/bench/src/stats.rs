@@ -48,8 +48,11 @@ pub struct Move {
     pub certain: bool,
 }
 
+/// Samples without which nobody knows what noise is.
+const LEAST_SAMPLES: usize = 3;
+
 /// Noise is what the rounds of one run differ by: a move counts if no sample of the one run lies within the range of the other's,
-/// and the medians differ by 2 % at the least.
+/// and the medians differ by more than both ranges together, and by 2 % at the least.
 pub fn moved(old: &[f64], new: &[f64], better: Better) -> Option<Move> {
     let (old, new) = (summary(old)?, summary(new)?);
     let factor = match better {
@@ -57,9 +60,9 @@ pub fn moved(old: &[f64], new: &[f64], better: Better) -> Option<Move> {
         Better::Lower => old.median / new.median,
     };
     let apart = new.min > old.max || new.max < old.min;
-    // One sample has no range: then nobody knows what noise is.
-    let known = old.count > 1 && new.count > 1;
-    let certain = apart && known && (factor - 1.0).abs() >= 0.02;
+    let far = (new.median - old.median).abs() > (old.max - old.min) + (new.max - new.min);
+    let known = old.count >= LEAST_SAMPLES && new.count >= LEAST_SAMPLES;
+    let certain = apart && far && known && (factor - 1.0).abs() >= 0.02;
     factor.is_finite().then_some(Move { factor, certain })
 }
 
@@ -86,12 +89,13 @@ mod tests {
     fn only_ranges_that_are_apart_have_moved() {
         let old = [10.0, 11.0, 12.0];
         let of = |new: &[f64], better| moved(&old, new, better).unwrap();
-        assert!(of(&[13.0, 14.0, 15.0], Better::Higher).certain);
+        assert!(of(&[17.0, 18.0, 19.0], Better::Higher).certain);
+        assert!(!of(&[13.0, 14.0, 15.0], Better::Higher).certain);
         assert!(!of(&[11.5, 14.0, 15.0], Better::Higher).certain);
         assert!(of(&[5.0, 5.5, 6.0], Better::Lower).certain);
         assert!((of(&[5.0, 5.5, 6.0], Better::Lower).factor - 2.0).abs() < 1e-9);
-        assert!(!of(&[20.0], Better::Higher).certain);
-        assert!(!moved(&[1.0, 1.001], &[1.002, 1.003], Better::Higher).unwrap().certain);
+        assert!(!of(&[20.0, 20.0], Better::Higher).certain);
+        assert!(!moved(&[1.0; 3], &[1.01; 3], Better::Higher).unwrap().certain);
         assert_eq!(moved(&old, &[], Better::Higher), None);
     }
 }

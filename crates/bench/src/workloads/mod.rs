@@ -22,7 +22,7 @@ pub enum Scale {
     Tiny,
     /// A quarter of an hour.
     Quick,
-    /// An hour or two.
+    /// Two or three hours.
     Usual,
     /// All of it.
     Full,
