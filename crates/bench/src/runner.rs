@@ -11,6 +11,7 @@ use crate::machine::Machine;
 use crate::peers::Peer;
 use crate::process;
 use crate::samples::{Better, FORM, Measured, PeerFacts, Results, Sample};
+use crate::switch::Switch;
 use crate::workloads::{Case, Scale};
 
 /// Room that must be free for the images, in bytes.
@@ -36,6 +37,7 @@ pub struct Plan {
 pub fn run(plan: &Plan) -> Result<Results> {
     let yard = Yard::new(&plan.dir)?;
     cleanup::listen(yard.path())?;
+    let _switch = Switch::turn_on();
     let room = rustix::fs::statvfs(yard.path())?;
     if plan.scale > Scale::Tiny && room.f_bavail * room.f_frsize < LEAST_ROOM {
         return Err(Failure::new(format!("{}: less than 10 GiB are free", plan.dir.display())));

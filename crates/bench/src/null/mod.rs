@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use ubtrfs_fuse::Session;
 use ubtrfs_fuse::mount::{Mount, MountOptions, Source, Unmount};
+use ubtrfs_fuse::{Session, Transport};
 
 use crate::failure::{Failure, Result};
 
@@ -36,8 +36,8 @@ pub fn serve(backing: &Path, directory: &Path) -> Result<()> {
     let mount = Arc::new(mount);
     let threads = std::thread::available_parallelism().map_or(4, |cpus| (2 * cpus.get()).max(4));
     let server = server::Null::new(backing).map_err(|error| failed("open the backing file", &error))?;
-    let session =
-        Session::establish(device, server, &ubtrfs_server::config(threads)).map_err(|error| failed("begin", &error))?;
+    let session = Session::establish(device, server, &ubtrfs_server::config(threads, Transport::Auto))
+        .map_err(|error| failed("begin", &error))?;
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| failed("signals", &error))?;
     let ending = Arc::clone(&mount);
     std::thread::spawn(move || {

@@ -1,0 +1,35 @@
+//! The kernel's switch for FUSE over io_uring, which is off by default: on while we measure.
+
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// The switch, to be put back to where it was.
+#[derive(Debug)]
+pub struct Switch {
+    was_off: bool,
+}
+
+impl Switch {
+    /// Turns the switch on if it is off and we may. A killed run leaves it on, which harms nobody.
+    pub fn turn_on() -> Self {
+        let is_off = read().is_some_and(|value| value == "N");
+        let was_off = is_off && std::fs::write(SWITCH, "Y").is_ok();
+        if was_off {
+            eprintln!("FUSE over io_uring was off: on for this run ({SWITCH})");
+        }
+        Self { was_off }
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        if self.was_off
+            && let Err(error) = std::fs::write(SWITCH, "N")
+        {
+            eprintln!("ubtrfs-bench: {SWITCH}: {error}");
+        }
+    }
+}
+
+fn read() -> Option<String> {
+    Some(std::fs::read_to_string(SWITCH).ok()?.trim().to_owned())
+}
