@@ -34,7 +34,9 @@ impl Server {
             | Operation::Statx { .. }
             | Operation::ReadLink
             | Operation::ListXattr { .. }
-            | Operation::OpenDir(_) => !self.is_busy(node, false),
+            | Operation::OpenDir(_)
+            | Operation::ReadDir(_)
+            | Operation::ReadDirPlus(_) => !self.is_busy(node, false),
             Operation::SymLink { .. }
             | Operation::MkNod(_)
             | Operation::MkDir { .. }

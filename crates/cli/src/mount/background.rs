@@ -59,12 +59,17 @@ fn keep_descriptors() {
     }
 }
 
-/// Leaves the session and the directory of whoever started us.
+/// Leaves the process group and the directory of whoever started us: signals that a terminal sends to those in its foreground
+/// are not for us.
+///
+/// The session stays the same. Linux groups processes by sessions for scheduling (autogroup), and where a server is in
+/// another group than its clients it moves them to another processor with each answer: on virtual machines a request
+/// then takes 36 µs instead of 11.
 pub fn detach() -> Result<()> {
     // The program was started by its link in /proc, whose name is "exe".
     let _ = rustix::thread::set_name(c"ubtrfs");
     let failed = |error: rustix::io::Errno| Failure::about("the server can't detach", &io::Error::from(error));
-    rustix::process::setsid().map_err(failed)?;
+    rustix::process::setpgid(None, None).map_err(failed)?;
     rustix::process::chdir("/").map_err(failed)
 }
 

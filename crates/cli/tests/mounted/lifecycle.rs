@@ -38,6 +38,20 @@ fn what_is_written_is_there_for_the_kernel_after_umount() {
 }
 
 #[test]
+fn a_mount_outlives_the_terminal_that_it_was_made_in() {
+    require!(Need::Kernel, FUSE);
+    let volume = Volume::new();
+    let (program, image, point) = (env!("CARGO_BIN_EXE_ubtrfs"), volume.image.display(), volume.point.display());
+    let mount = format!("{program} mount {image} {point}");
+    // A session of its own on a terminal of its own, which is hung up when the command ends.
+    run(&mut command("script", &["--quiet", "--return", "--command", &mount, "/dev/null"])).ok();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    fs::write(volume.point.join("file"), "content").unwrap();
+    volume.umount();
+    assert_eq!(cat(&volume.image, "/file"), "content");
+}
+
+#[test]
 fn a_block_device_is_mounted_and_freed() {
     require!(Need::Kernel, FUSE);
     let volume = Volume::new();

@@ -1,6 +1,6 @@
 //! What changed of one inode in one transaction: the typed edits that its commit merges into the trees.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, btree_map, hash_map};
 use std::sync::{Arc, LazyLock};
 
 use ubtrfs_format::items::FileType;
@@ -62,6 +62,8 @@ pub(crate) struct InodeBatch {
     pub(crate) entries: HashMap<Name, EntryChange>,
     /// … and by number: `None` is a number that is no longer used.
     pub(crate) entry_numbers: BTreeMap<DirIndex, Option<(Name, Target)>>,
+    /// The first number that the directory gave to a new entry in the transaction: the trees know neither it nor those above.
+    pub(crate) first_new_number: Option<DirIndex>,
     /// Bytes of new entries by the hash of their name: they share an item.
     pub(crate) hash_bytes: HashMap<u64, usize>,
     /// Extended attributes; `None` is one that was removed.
@@ -97,8 +99,13 @@ impl InodeBatch {
 
     /// The inode loses a name, which had this number.
     pub(crate) fn remove_ref(&mut self, dir: Ino, name: Name, index: DirIndex) {
-        let change = self.refs.entry((dir, name)).or_insert(RefChange { base: Some(index), now: None });
-        change.now = None;
+        match self.refs.entry((dir, name)) {
+            // Nobody has heard of the name.
+            btree_map::Entry::Occupied(change) if change.get().base.is_none() && self.logged.is_none() => {
+                change.remove();
+            }
+            change => change.or_insert(RefChange { base: Some(index), now: None }).now = None,
+        }
         self.names_changed();
     }
 
@@ -122,6 +129,12 @@ impl InodeBatch {
         }
     }
 
+    /// The directory gets an entry with a number that no entry had before.
+    pub(crate) fn put_new_entry(&mut self, name: Name, index: DirIndex, target: Target) {
+        self.first_new_number = Some(self.first_new_number.map_or(index, |first| first.min(index)));
+        self.put_entry(name, index, target);
+    }
+
     /// The directory gets an entry.
     pub(crate) fn put_entry(&mut self, name: Name, index: DirIndex, target: Target) {
         self.entry_changed(&name);
@@ -141,13 +154,55 @@ impl InodeBatch {
     /// The directory loses an entry.
     pub(crate) fn remove_entry(&mut self, name: Name, index: DirIndex, target: Target) {
         self.entry_changed(&name);
-        self.entry_numbers.insert(index, None);
-        let (hash, bytes) = (name_hash(&name), ENTRY_HEADER + name.len());
-        let change = self.entries.entry(name).or_insert(EntryChange { base: Some(target), now: None });
-        if change.now.take().is_some()
-            && let Some(sum) = self.hash_bytes.get_mut(&hash)
-        {
-            *sum = sum.saturating_sub(bytes);
+        if self.first_new_number.is_some_and(|first| index >= first) {
+            self.entry_numbers.remove(&index);
+        } else {
+            self.entry_numbers.insert(index, None);
         }
+        let (hash, bytes) = (name_hash(&name), ENTRY_HEADER + name.len());
+        let is_unheard_of = |change: &EntryChange| change.base.is_none() && self.logged.is_none();
+        let was_new = match self.entries.entry(name) {
+            hash_map::Entry::Occupied(change) if is_unheard_of(change.get()) => change.remove().now.is_some(),
+            change => change.or_insert(EntryChange { base: Some(target), now: None }).now.take().is_some(),
+        };
+        if was_new && let hash_map::Entry::Occupied(mut sum) = self.hash_bytes.entry(hash) {
+            *sum.get_mut() = sum.get().saturating_sub(bytes);
+            if *sum.get() == 0 {
+                sum.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ubtrfs_format::ItemType;
+
+    use super::*;
+
+    #[test]
+    fn what_comes_and_goes_in_one_transaction_leaves_nothing() {
+        let target = Target { location: Key::new(300, ItemType::INODE_ITEM, 0), file_type: FileType::Regular };
+        let name = |text: &[u8]| -> Name { text.into() };
+        let (mut dir, mut file) = (InodeBatch::default(), InodeBatch::default());
+        for number in 10..1000 {
+            dir.put_new_entry(name(b"a"), DirIndex(number), target);
+            file.add_ref(Ino(256), name(b"a"), DirIndex(number));
+            dir.remove_entry(name(b"a"), DirIndex(number), target);
+            file.remove_ref(Ino(256), name(b"a"), DirIndex(number));
+        }
+        assert!(dir.entries.is_empty() && dir.entry_numbers.is_empty() && dir.hash_bytes.is_empty());
+        assert!(file.refs.is_empty());
+
+        // What the trees know has to be taken out of them, whatever comes in its place and goes.
+        dir.remove_entry(name(b"old"), DirIndex(5), target);
+        dir.put_new_entry(name(b"old"), DirIndex(1000), target);
+        dir.remove_entry(name(b"old"), DirIndex(1000), target);
+        assert_eq!(dir.entries[&name(b"old")], EntryChange { base: Some(target), now: None });
+        assert_eq!(dir.entry_numbers.into_iter().collect::<Vec<_>>(), [(DirIndex(5), None)]);
+        file.remove_ref(Ino(256), name(b"old"), DirIndex(5));
+        file.add_ref(Ino(256), name(b"old"), DirIndex(1000));
+        file.remove_ref(Ino(256), name(b"old"), DirIndex(1000));
+        assert_eq!(file.refs[&(Ino(256), name(b"old"))], RefChange { base: Some(DirIndex(5)), now: None });
     }
 }

@@ -193,11 +193,11 @@ pub(crate) fn inode_target(id: InodeId, file_type: FileType) -> Target {
     Target { location: Key::new(id.ino.0, ItemType::INODE_ITEM, 0), file_type }
 }
 
-/// Adds an entry to a directory that has joined the transaction.
+/// Adds an entry to a directory that has joined the transaction, with the directory's next number.
 pub(crate) fn add_entry(dir: &mut InodeState, name: Name, index: DirIndex, target: Target, time: Timespec) {
     dir.item.size += 2 * name.len() as u64;
     touch_dir(dir, time);
-    dir.pending.put_entry(name, index, target);
+    dir.pending.put_new_entry(name, index, target);
 }
 
 /// Removes an entry from a directory that has joined the transaction.
