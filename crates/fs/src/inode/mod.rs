@@ -14,7 +14,7 @@ pub(crate) use batch::{EntryChange, InodeBatch, Name, OrphanEdit, RefChange, Tar
 pub(crate) use load::load_inode;
 pub(crate) use logged::{Logged, LoggedAs};
 pub(crate) use seldom::Seldom;
-pub(crate) use state::{Frozen, InodeState, OrderedExtent};
+pub(crate) use state::{Frozen, InodeState, OrderedExtent, SharedTicket};
 pub(crate) use table::InodeTable;
 
 /// Names an inode in the volume.

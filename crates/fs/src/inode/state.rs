@@ -17,8 +17,11 @@ pub(crate) struct OrderedExtent {
     /// The data, in order; together as long as the extent.
     pub(crate) data: Vec<SharedBuffer>,
     /// The I/O.
-    pub(crate) ticket: parking_lot::Mutex<Option<ubtrfs_volume::Ticket>>,
+    pub(crate) ticket: SharedTicket,
 }
+
+/// The I/O of extents that were submitted together; `None` once somebody has waited for it.
+pub(crate) type SharedTicket = Arc<parking_lot::Mutex<Option<ubtrfs_volume::Ticket>>>;
 
 impl OrderedExtent {
     /// Bytes of the extent.

@@ -104,8 +104,8 @@ impl Gatherer<'_> {
             let transaction = self.fs.gate.enter();
             self.fs.write_out_for_log(inode, state, &transaction).map_err(super::queue::Stop::Error)?;
         }
-        let on_their_way = state.ordered.iter().filter(|extent| extent.ticket.lock().is_some());
-        self.gathered.ordered.extend(on_their_way.cloned());
+        state.reap_ordered();
+        self.gathered.ordered.extend(state.ordered.iter().cloned());
         let sector = u64::from(self.fs.volume.sector_size());
         let end = state.item.size.next_multiple_of(sector);
         if let Some(before) = logged.whole() {

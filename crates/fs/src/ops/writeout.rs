@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::{Compression, InodeFlags, InodeItem};
-use ubtrfs_volume::{SharedBuffer, Write};
+use ubtrfs_volume::{SharedBuffer, Volume, Write};
 
 use super::read::FileMap;
 use super::resize::allocated;
@@ -13,7 +13,7 @@ use crate::file::dirty::{DirtyData, DirtyRun};
 use crate::file::layout::Layout;
 use crate::file::piece::{ExtentPiece, InlinePiece, Mapped, Piece};
 use crate::filesystem::Filesystem;
-use crate::inode::{Inode, InodeState, OrderedExtent};
+use crate::inode::{Inode, InodeState, OrderedExtent, SharedTicket};
 use crate::transaction::{NewExtent, Transaction};
 
 /// Data of one file that may be on its way to the device at a time.
@@ -21,6 +21,45 @@ const MAX_IN_FLIGHT: u64 = 32 << 20;
 
 /// The largest extent.
 const MAX_EXTENT: u64 = 128 << 20;
+
+/// Data that is submitted at a time.
+const SUBMITTED_AT_ONCE: u64 = 4 << 20;
+
+/// Writes that are submitted together: neighbours on the device become one write, and all have one ticket.
+struct Submission<'a> {
+    volume: &'a Volume,
+    writes: Vec<Write>,
+    bytes: u64,
+    ticket: SharedTicket,
+}
+
+impl<'a> Submission<'a> {
+    fn new(volume: &'a Volume) -> Self {
+        Self { volume, writes: Vec::new(), bytes: 0, ticket: SharedTicket::default() }
+    }
+
+    /// Adds the data of an extent.
+    fn add(&mut self, start: Logical, data: Vec<SharedBuffer>) -> Arc<OrderedExtent> {
+        let mut at = start;
+        for part in &data {
+            self.writes.push(Write { at, data: part.clone() });
+            at = at.plus(part.len() as u64);
+        }
+        self.bytes += at.0 - start.0;
+        Arc::new(OrderedExtent { start, data, ticket: self.ticket.clone() })
+    }
+
+    /// Submits what was added; to be called before anybody may look at the extents.
+    fn submit(&mut self) -> Result<()> {
+        if self.writes.is_empty() {
+            return Ok(());
+        }
+        self.bytes = 0;
+        let ticket = self.volume.submit(std::mem::take(&mut self.writes))?;
+        *std::mem::take(&mut self.ticket).lock() = Some(ticket);
+        Ok(())
+    }
+}
 
 /// A placed part of a run.
 struct Placed {
@@ -40,6 +79,19 @@ impl Filesystem {
         transaction: &Transaction,
         complete: bool,
     ) -> Result<()> {
+        let mut submission = Submission::new(&self.volume);
+        let written = self.write_out_pending_by(&mut submission, inode, state, transaction, complete);
+        written.and(submission.submit())
+    }
+
+    fn write_out_pending_by(
+        &self,
+        submission: &mut Submission<'_>,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        transaction: &Transaction,
+        complete: bool,
+    ) -> Result<()> {
         let mut dirty = state.dirty.take();
         let inline = complete && self.is_for_metadata(&dirty, &state.item);
         while let Some(run) = dirty.take_run(MAX_EXTENT) {
@@ -47,7 +99,7 @@ impl Filesystem {
             let placed = if inline {
                 vec![Self::place_inline(&run, state.item.size, transaction)]
             } else {
-                self.place(run, state, transaction)?
+                self.place(run, state, transaction, submission)?
             };
             state.reserved -= len;
             self.unreserve_data(len);
@@ -68,13 +120,16 @@ impl Filesystem {
     /// Writes out what is dirty in the frozen transaction.
     pub(crate) fn write_out_frozen(&self, state: &mut InodeState, transaction: &Transaction) -> Result<()> {
         let Some(mut frozen) = state.frozen.take() else { return Ok(()) };
+        let mut submission = Submission::new(&self.volume);
         let result = self.write_out_frozen_layer(
+            &mut submission,
             state,
             &mut frozen.dirty,
             &mut frozen.batch.layout,
             frozen.item.size,
             transaction,
         );
+        let result = result.and(submission.submit());
         frozen.reserved = 0;
         state.frozen = Some(frozen);
         result
@@ -96,6 +151,7 @@ impl Filesystem {
 
     fn write_out_frozen_layer(
         &self,
+        submission: &mut Submission<'_>,
         state: &mut InodeState,
         dirty: &mut DirtyData,
         layout: &mut Layout,
@@ -108,7 +164,7 @@ impl Filesystem {
             let placed = if inline {
                 vec![Self::place_inline(&run, size, transaction)]
             } else {
-                self.place(run, state, transaction)?
+                self.place(run, state, transaction, submission)?
             };
             self.unreserve_data(len);
             for part in placed {
@@ -134,8 +190,14 @@ impl Filesystem {
         Placed { offset: 0, len: run.len(), piece, ordered: None }
     }
 
-    /// Finds places for a run and starts its writes.
-    fn place(&self, run: DirtyRun, state: &mut InodeState, transaction: &Transaction) -> Result<Vec<Placed>> {
+    /// Finds places for a run, and adds its writes to `submission`.
+    fn place(
+        &self,
+        run: DirtyRun,
+        state: &mut InodeState,
+        transaction: &Transaction,
+        submission: &mut Submission<'_>,
+    ) -> Result<Vec<Placed>> {
         let checksum = self.volume.checksum();
         let sector = self.volume.sector_size() as usize;
         let mut placed = Vec::new();
@@ -157,17 +219,7 @@ impl Filesystem {
                 sums
             });
             transaction.add_extent(start, NewExtent { length: len, sums, logged: false });
-            let mut at = start;
-            let writes = data
-                .iter()
-                .map(|part| {
-                    let write = Write { at, data: part.clone() };
-                    at = at.plus(part.len() as u64);
-                    write
-                })
-                .collect();
-            let ticket = self.volume.submit(writes)?;
-            let ordered = OrderedExtent { start, data, ticket: parking_lot::Mutex::new(Some(ticket)) };
+            let ordered = submission.add(start, data);
             let piece = Piece::Extent(ExtentPiece {
                 disk_bytenr: start,
                 disk_num_bytes: len,
@@ -177,9 +229,12 @@ impl Filesystem {
                 prealloc: false,
                 generation: transaction.generation,
             });
-            placed.push(Placed { offset, len, piece, ordered: Some(Arc::new(ordered)) });
+            placed.push(Placed { offset, len, piece, ordered: Some(ordered) });
             offset += len;
             left -= len;
+            if submission.bytes >= SUBMITTED_AT_ONCE {
+                submission.submit()?;
+            }
         }
         Ok(placed)
     }
