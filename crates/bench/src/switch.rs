@@ -1,4 +1,4 @@
-//! The kernel's switch for FUSE over io_uring, which is off by default: on while we measure.
+//! The kernel's switch for FUSE over `io_uring`, which is off by default: on while we measure.
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 

@@ -63,6 +63,7 @@ struct Gated {
     inner: MemoryDevice,
     writes: Gate,
     flushes: Gate,
+    submissions: AtomicUsize,
 }
 
 impl Device for Gated {
@@ -77,6 +78,7 @@ impl Device for Gated {
     }
     fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
         self.writes.pass();
+        self.submissions.fetch_add(1, Ordering::SeqCst);
         self.inner.submit(writes)
     }
     fn flush(&self) -> io::Result<()> {
@@ -98,7 +100,8 @@ fn open(size: u64) -> (Arc<Gated>, Arc<Filesystem>) {
     let mut bytes = vec![0; size as usize];
     std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
     let (writes, flushes) = (Gate::default(), Gate::default());
-    let device = Arc::new(Gated { inner: MemoryDevice::from_bytes(bytes), writes, flushes });
+    let device =
+        Arc::new(Gated { inner: MemoryDevice::from_bytes(bytes), writes, flushes, submissions: AtomicUsize::new(0) });
     let volume = Volume::open(vec![device.clone()], OpenOptions { read_only: false }).unwrap();
     let options = Options { background_commits: false, ..Options::default() };
     let fs = Filesystem::open(Arc::new(volume), options).unwrap();
@@ -181,6 +184,23 @@ fn an_append_costs_its_data_and_the_least_of_a_log() {
     write(&fs, file, 256 * KIB, 64 * KIB);
     let cost = fsync(&fs, file);
     assert_eq!((cost.bytes, cost.searches, cost.reads), (64 * KIB + LEAST, 0, 0), "{cost:?}");
+}
+
+#[test]
+fn scattered_writes_cost_one_submission_of_data() {
+    let (device, fs) = open(256 << 20);
+    let file = create(&fs, fs.root(), "file", FILE);
+    write(&fs, file, 0, 1024 * KIB);
+    fs.sync().unwrap();
+    for round in 0..50 {
+        for number in 0..16 {
+            write(&fs, file, (number * 8 + round % 8) * 8 * KIB, 4 * KIB);
+        }
+        let before = device.submissions.load(Ordering::SeqCst);
+        fsync(&fs, file);
+        let submissions = device.submissions.load(Ordering::SeqCst) - before;
+        assert_eq!(submissions, 3, "data, log, superblock");
+    }
 }
 
 #[test]
