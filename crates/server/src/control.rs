@@ -82,4 +82,10 @@ pub struct Report {
     pub cache_bytes: u64,
     /// Requests of the kernel, by kind. Those `postponed` were tried by a ring's thread and came again: they count twice.
     pub requests: BTreeMap<String, u64>,
+    /// Nanoseconds in the methods that serve these, but for what other threads did for them.
+    #[serde(default)]
+    pub request_nanos: BTreeMap<String, u64>,
+    /// Time of processors that the server has used, everything included.
+    #[serde(default)]
+    pub cpu_micros: u64,
 }

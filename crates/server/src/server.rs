@@ -19,7 +19,7 @@ use ubtrfs_fuse::{
 
 use crate::attributes as ours;
 use crate::control;
-use crate::counters::Kind;
+use crate::counters::{Kind, Timed};
 use crate::directories::{Row, list};
 use crate::pool::Pool;
 use crate::privileges::is_root_or;
@@ -54,8 +54,8 @@ impl Server {
         &self.shared
     }
 
-    fn count(&self, kind: Kind) {
-        self.shared.counters.count(kind);
+    fn count(&self, kind: Kind) -> Timed<'_> {
+        self.shared.counters.count(kind)
     }
 
     fn inode(&self, node: u64) -> Result<InodeId, Errno> {
@@ -277,12 +277,12 @@ impl Filesystem for Server {
 
     fn at_once(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {
         if self.is_quick(request) && !ubtrfs::without_waiting(serve) {
-            self.count(Kind::Postponed);
+            drop(self.count(Kind::Postponed));
         }
     }
 
     fn lookup(&self, _: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEntry) {
-        self.count(Kind::Lookup);
+        let _timed = self.count(Kind::Lookup);
         let found = self.inode(parent).and_then(|dir| self.engine().lookup(dir, name).map_err(|error| errno(&error)));
         match found {
             Err(Errno::NOENT) => reply.negative(TTL),
@@ -291,7 +291,7 @@ impl Filesystem for Server {
     }
 
     fn forget(&self, forgets: &Forgets<'_>) {
-        self.count(Kind::Forget);
+        let _timed = self.count(Kind::Forget);
         for (node, lookups) in forgets.iter().filter(|(node, _)| *node != ROOT) {
             if let Ok(id) = self.inode(node) {
                 self.engine().forget(id, lookups);
@@ -300,13 +300,13 @@ impl Filesystem for Server {
     }
 
     fn getattr(&self, _: &Caller<'_>, node: u64, _: Option<u64>, reply: ReplyAttr) {
-        self.count(Kind::GetAttr);
+        let _timed = self.count(Kind::GetAttr);
         let found = self.inode(node).and_then(|id| self.engine().attributes(id).map_err(|error| errno(&error)));
         answer_attributes(&self.shared, reply, found);
     }
 
     fn statx(&self, _: &Caller<'_>, node: u64, _: Option<u64>, _: u32, _: StatxFlags, reply: ReplyStatx) {
-        self.count(Kind::Statx);
+        let _timed = self.count(Kind::Statx);
         match self.inode(node).and_then(|id| self.engine().attributes(id).map_err(|error| errno(&error))) {
             Ok(attributes) => {
                 reply.statx(&ours::statx(&self.shared.numbers, self.shared.block_size, &attributes), TTL);
@@ -316,7 +316,7 @@ impl Filesystem for Server {
     }
 
     fn setattr(&self, caller: &Caller<'_>, node: u64, change: &SetAttr, reply: ReplyAttr) {
-        self.count(Kind::SetAttr);
+        let _timed = self.count(Kind::SetAttr);
         if self.takes_long(node, change) {
             let (shared, change) = (Arc::clone(&self.shared), *change);
             return self.slow.run(move || {
@@ -328,7 +328,7 @@ impl Filesystem for Server {
     }
 
     fn readlink(&self, _: &Caller<'_>, node: u64, reply: ReplyData) {
-        self.count(Kind::ReadLink);
+        let _timed = self.count(Kind::ReadLink);
         match self.inode(node).and_then(|id| self.engine().read_link(id).map_err(|error| errno(&error))) {
             Ok(target) => reply.data(&target),
             Err(errno) => reply.error(errno),
@@ -336,7 +336,7 @@ impl Filesystem for Server {
     }
 
     fn symlink(&self, caller: &Caller<'_>, parent: u64, name: &[u8], target: &[u8], reply: ReplyEntry) {
-        self.count(Kind::SymLink);
+        let _timed = self.count(Kind::SymLink);
         let made = self.inode(parent).and_then(|dir| {
             let new = Shared::new_symlink(caller, target);
             let id = self.engine().create(dir, name, &new).map_err(|error| errno(&error))?;
@@ -346,7 +346,7 @@ impl Filesystem for Server {
     }
 
     fn mknod(&self, caller: &Caller<'_>, parent: u64, what: &MkNod<'_>, reply: ReplyEntry) {
-        self.count(Kind::MkNod);
+        let _timed = self.count(Kind::MkNod);
         let made = self.inode(parent).and_then(|dir| {
             let mode = if what.mode & S_IFMT == 0 { what.mode | S_IFREG } else { what.mode };
             let new = self.shared.new_inode(dir, caller, mode, what.umask, what.rdev)?;
@@ -357,7 +357,7 @@ impl Filesystem for Server {
     }
 
     fn mkdir(&self, caller: &Caller<'_>, parent: u64, name: &[u8], mode: u32, umask: u32, reply: ReplyEntry) {
-        self.count(Kind::MkDir);
+        let _timed = self.count(Kind::MkDir);
         let made = self.inode(parent).and_then(|dir| {
             let new = self.shared.new_inode(dir, caller, mode & !S_IFMT | S_IFDIR, umask, 0)?;
             let id = self.engine().create(dir, name, &new).map_err(|error| errno(&error))?;
@@ -367,20 +367,20 @@ impl Filesystem for Server {
     }
 
     fn unlink(&self, _: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEmpty) {
-        self.count(Kind::Unlink);
+        let _timed = self.count(Kind::Unlink);
         let done = self.inode(parent).and_then(|dir| self.engine().unlink(dir, name).map_err(|error| errno(&error)));
         answer(reply, done);
     }
 
     fn rmdir(&self, _: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEmpty) {
-        self.count(Kind::RmDir);
+        let _timed = self.count(Kind::RmDir);
         let done = self.inode(parent).and_then(|dir| self.engine().rmdir(dir, name).map_err(|error| errno(&error)));
         answer(reply, done);
     }
 
     fn rename(&self, caller: &Caller<'_>, parent: u64, what: &Rename<'_>, reply: ReplyEmpty) {
         use ubtrfs_fuse::RenameFlags as Wanted;
-        self.count(Kind::Rename);
+        let _timed = self.count(Kind::Rename);
         if !(Wanted::NOREPLACE | Wanted::EXCHANGE | Wanted::WHITEOUT).contains(what.flags) {
             return reply.error(Errno::INVAL);
         }
@@ -398,7 +398,7 @@ impl Filesystem for Server {
     }
 
     fn link(&self, _: &Caller<'_>, node: u64, parent: u64, name: &[u8], reply: ReplyEntry) {
-        self.count(Kind::Link);
+        let _timed = self.count(Kind::Link);
         let linked = self.inode(node).and_then(|id| {
             let dir = self.inode(parent)?;
             self.engine().link(id, dir, name).map_err(|error| errno(&error))?;
@@ -410,12 +410,12 @@ impl Filesystem for Server {
 
     /// No file needs opening: the kernel asks this once.
     fn open(&self, _: &Caller<'_>, _: u64, _: &Open, reply: ReplyOpen) {
-        self.count(Kind::Open);
+        let _timed = self.count(Kind::Open);
         reply.error(Errno::NOSYS);
     }
 
     fn read(&self, _: &Caller<'_>, node: u64, what: &Read, reply: ReplyData) {
-        self.count(Kind::Read);
+        let _timed = self.count(Kind::Read);
         let data = self
             .inode(node)
             .and_then(|id| self.engine().read(id, what.offset, what.size as usize).map_err(|error| errno(&error)));
@@ -426,7 +426,7 @@ impl Filesystem for Server {
     }
 
     fn write(&self, _: &Caller<'_>, node: u64, what: &Write<'_>, reply: ReplyWrite) {
-        self.count(Kind::Write);
+        let _timed = self.count(Kind::Write);
         match self.write_to(node, what) {
             Ok(bytes) => reply.written(bytes),
             Err(errno) => reply.error(errno),
@@ -434,32 +434,32 @@ impl Filesystem for Server {
     }
 
     fn statfs(&self, _: &Caller<'_>, _: u64, reply: ReplyStatFs) {
-        self.count(Kind::StatFs);
+        let _timed = self.count(Kind::StatFs);
         reply.statfs(&ours::statfs(&self.engine().statfs()));
     }
 
     fn fsync(&self, _: &Caller<'_>, node: u64, _: u64, data_only: bool, reply: ReplyEmpty) {
-        self.count(Kind::Fsync);
+        let _timed = self.count(Kind::Fsync);
         self.sync_inode(node, data_only, reply);
     }
 
     fn fsyncdir(&self, _: &Caller<'_>, node: u64, _: u64, data_only: bool, reply: ReplyEmpty) {
-        self.count(Kind::FsyncDir);
+        let _timed = self.count(Kind::FsyncDir);
         self.sync_inode(node, data_only, reply);
     }
 
     fn syncfs(&self, _: &Caller<'_>, node: u64, reply: ReplyEmpty) {
-        self.count(Kind::SyncFs);
+        let _timed = self.count(Kind::SyncFs);
         self.slowly(node, reply, |engine, _| engine.sync());
     }
 
     fn setxattr(&self, _: &Caller<'_>, node: u64, what: &SetXattr<'_>, reply: ReplyEmpty) {
-        self.count(Kind::SetXattr);
+        let _timed = self.count(Kind::SetXattr);
         answer(reply, self.inode(node).and_then(|id| self.shared.set_xattr(id, what)));
     }
 
     fn getxattr(&self, _: &Caller<'_>, node: u64, name: &[u8], reply: ReplyXattr) {
-        self.count(Kind::GetXattr);
+        let _timed = self.count(Kind::GetXattr);
         if name.starts_with(control::NAMESPACE) {
             return self.get_control(name, reply);
         }
@@ -470,7 +470,7 @@ impl Filesystem for Server {
     }
 
     fn listxattr(&self, _: &Caller<'_>, node: u64, reply: ReplyXattr) {
-        self.count(Kind::ListXattr);
+        let _timed = self.count(Kind::ListXattr);
         match self.inode(node).and_then(|id| self.shared.list_xattrs(id)) {
             Ok(list) => reply.value(&list),
             Err(errno) => reply.error(errno),
@@ -478,12 +478,12 @@ impl Filesystem for Server {
     }
 
     fn removexattr(&self, _: &Caller<'_>, node: u64, name: &[u8], reply: ReplyEmpty) {
-        self.count(Kind::RemoveXattr);
+        let _timed = self.count(Kind::RemoveXattr);
         answer(reply, self.inode(node).and_then(|id| self.shared.remove_xattr(id, name)));
     }
 
     fn opendir(&self, _: &Caller<'_>, node: u64, _: &Open, reply: ReplyOpen) {
-        self.count(Kind::OpenDir);
+        let _timed = self.count(Kind::OpenDir);
         match self.inode(node).and_then(|dir| self.engine().last_index(dir).map_err(|error| errno(&error))) {
             Ok(last) => reply.opened(self.shared.directories.open(last), OpenFlags::empty()),
             Err(errno) => reply.error(errno),
@@ -496,7 +496,7 @@ impl Filesystem for Server {
     }
 
     fn readdir(&self, _: &Caller<'_>, node: u64, what: &Read, mut reply: ReplyDirectory) {
-        self.count(Kind::ReadDir);
+        let _timed = self.count(Kind::ReadDir);
         let listed = self.bound(node, what).and_then(|(dir, last)| {
             let numbers = &self.shared.numbers;
             list(self.engine(), dir, what.offset, last, &mut |row| {
@@ -518,7 +518,7 @@ impl Filesystem for Server {
     }
 
     fn readdirplus(&self, _: &Caller<'_>, node: u64, what: &Read, mut reply: ReplyDirectoryPlus) {
-        self.count(Kind::ReadDirPlus);
+        let _timed = self.count(Kind::ReadDirPlus);
         let mut postponed = false;
         let listed = self.bound(node, what).and_then(|(dir, last)| {
             let numbers = &self.shared.numbers;
@@ -559,12 +559,12 @@ impl Filesystem for Server {
     }
 
     fn create(&self, caller: &Caller<'_>, parent: u64, what: &Create<'_>, reply: ReplyCreate) {
-        self.count(Kind::Create);
+        let _timed = self.count(Kind::Create);
         answer_create(reply, self.open_file(parent, caller, what));
     }
 
     fn tmpfile(&self, caller: &Caller<'_>, parent: u64, what: &Create<'_>, reply: ReplyCreate) {
-        self.count(Kind::TmpFile);
+        let _timed = self.count(Kind::TmpFile);
         let made = self.inode(parent).and_then(|dir| {
             let mode = what.mode & !S_IFMT | S_IFREG;
             let new = self.shared.new_inode(dir, caller, mode, what.umask, 0)?;
@@ -575,13 +575,13 @@ impl Filesystem for Server {
     }
 
     fn ioctl(&self, _: &Caller<'_>, _: u64, _: &Ioctl<'_>, reply: ReplyIoctl) {
-        self.count(Kind::Ioctl);
+        let _timed = self.count(Kind::Ioctl);
         reply.error(Errno::NOTTY);
     }
 
     /// Holes are punched; anything else is refused, but not once for all (as ENOSYS would be): it depends on the mode.
     fn fallocate(&self, caller: &Caller<'_>, node: u64, what: &Fallocate, reply: ReplyEmpty) {
-        self.count(Kind::Fallocate);
+        let _timed = self.count(Kind::Fallocate);
         if what.mode != FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE {
             return reply.error(Errno::OPNOTSUPP);
         }
@@ -589,7 +589,7 @@ impl Filesystem for Server {
     }
 
     fn lseek(&self, _: &Caller<'_>, node: u64, what: &Lseek, reply: ReplyLseek) {
-        self.count(Kind::Lseek);
+        let _timed = self.count(Kind::Lseek);
         let found = self.inode(node).and_then(|id| {
             let found = match what.whence {
                 Seek::Data => self.engine().seek_data(id, what.offset),

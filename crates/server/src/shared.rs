@@ -146,7 +146,9 @@ impl Shared {
             cache_hits: stats.cache.hits,
             cache_misses: stats.cache.misses,
             cache_bytes: stats.cache.bytes,
-            requests: self.counters.by_name().into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
+            requests: self.counters.requests(),
+            request_nanos: self.counters.nanos(),
+            cpu_micros: cpu_micros(),
         }
     }
 
@@ -182,4 +184,10 @@ pub(crate) fn errno(error: &ubtrfs::Error) -> Errno {
         tracing::warn!("{error}");
     }
     errno
+}
+
+/// Time of processors that the process has used so far, in user and in kernel mode.
+fn cpu_micros() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
 }
