@@ -6,14 +6,39 @@ use std::sync::Arc;
 use std::thread;
 
 use parking_lot::{Condvar, Mutex};
+use rustix::process::{getpriority_process, setpriority_process};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 type Job = Box<dyn FnOnce() + Send>;
 
 /// A few threads, started when they are needed and kept from then on. When the pool is dropped they finish what is queued.
-#[derive(Default)]
 pub struct Pool {
     inner: Arc<Inner>,
     most: usize,
+    start: Start,
+}
+
+/// What a thread begins with. A thread inherits from the one that starts it, and that may be one that is kept on a processor
+/// and preferred to others.
+#[derive(Clone, Copy)]
+struct Start {
+    processors: Option<CpuSet>,
+    niceness: Option<i32>,
+}
+
+impl Start {
+    fn of_this_thread() -> Self {
+        let (processors, niceness) = (sched_getaffinity(None).ok(), getpriority_process(None).ok());
+        Self { processors, niceness }
+    }
+
+    fn apply(self) {
+        let applied = self.processors.map_or(Ok(()), |processors| sched_setaffinity(None, &processors));
+        let applied = applied.and(self.niceness.map_or(Ok(()), |niceness| setpriority_process(None, niceness)));
+        if let Err(error) = applied {
+            tracing::debug!(%error, "a thread for slow requests is scheduled like the one that started it");
+        }
+    }
 }
 
 #[derive(Default)]
@@ -31,9 +56,9 @@ struct State {
 }
 
 impl Pool {
-    /// A pool of at most so many threads.
+    /// A pool of at most so many threads, scheduled like this one.
     pub fn new(most: usize) -> Self {
-        Self { inner: Arc::default(), most: most.max(1) }
+        Self { inner: Arc::default(), most: most.max(1), start: Start::of_this_thread() }
     }
 
     /// Runs `job` in one of the threads, after those that came before it.
@@ -41,8 +66,12 @@ impl Pool {
         let mut state = self.inner.state.lock();
         state.jobs.push_back(Box::new(job));
         if state.idle < state.jobs.len() && state.threads < self.most {
-            let inner = Arc::clone(&self.inner);
-            match thread::Builder::new().name("slow".into()).spawn(move || inner.work()) {
+            let (inner, start) = (Arc::clone(&self.inner), self.start);
+            let work = move || {
+                start.apply();
+                inner.work();
+            };
+            match thread::Builder::new().name("slow".into()).spawn(work) {
                 Ok(_) => state.threads += 1,
                 Err(error) if state.threads == 0 => {
                     tracing::warn!(%error, "no thread for slow requests: serving one on the spot");
@@ -115,6 +144,20 @@ mod tests {
         for _ in 0..3 {
             all.recv_timeout(PATIENCE).unwrap();
         }
+    }
+
+    #[test]
+    fn threads_go_where_the_pool_was_made_not_where_they_are_started() {
+        let all = sched_getaffinity(None).unwrap();
+        let pool = Pool::new(1);
+        let (tell, told) = channel();
+        std::thread::spawn(move || {
+            let mut one = CpuSet::new();
+            one.set((0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap());
+            sched_setaffinity(None, &one).unwrap();
+            pool.run(move || tell.send(sched_getaffinity(None).unwrap()).unwrap());
+        });
+        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), all);
     }
 
     #[test]
