@@ -1,6 +1,7 @@
 //! The machine: what it is, and its clocks and counters.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -8,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::process;
 
+/// The kernel's switch for FUSE over `io_uring`.
+pub const RING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 /// Bytes of a sector in the kernel's counters.
 const SECTOR: u64 = 512;
 
@@ -28,7 +31,7 @@ pub struct Machine {
     pub backing: String,
     /// The frequency governor; empty if there is none.
     pub governor: String,
-    /// `/sys/module/fuse/parameters/enable_uring`.
+    /// What [`RING_SWITCH`] says.
     pub fuse_uring: String,
     /// The commit that was measured, with `+` if files had been changed.
     pub commit: String,
@@ -38,7 +41,8 @@ pub struct Machine {
     pub programs: BTreeMap<String, String>,
 }
 
-fn line(path: impl AsRef<Path>) -> String {
+/// The content of a small file, without the end of its line; nothing if there is none.
+pub fn line(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
@@ -79,7 +83,7 @@ impl Machine {
             root: rustix::process::geteuid().is_root(),
             backing: backing(dir),
             governor: line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-            fuse_uring: line("/sys/module/fuse/parameters/enable_uring"),
+            fuse_uring: line(RING_SWITCH),
             commit: commit(),
             build: if cfg!(debug_assertions) { "with assertions" } else { "optimised" }.into(),
             programs,
@@ -89,7 +93,7 @@ impl Machine {
 
 /// Whether FUSE over `io_uring` is allowed.
 pub fn ring_allowed() -> bool {
-    line("/sys/module/fuse/parameters/enable_uring") == "Y"
+    line(RING_SWITCH) == "Y"
 }
 
 fn commit() -> String {
@@ -134,9 +138,14 @@ fn written(stat: &str) -> Option<u64> {
 
 /// Seconds of processor time that a process has used.
 pub fn process_cpu(pid: u32) -> Option<f64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    cpu_of(&format!("/proc/{pid}/stat"), 11..13)
+}
+
+/// The sum of fields of a `/proc/PID/stat`, counted from behind the name, that are ticks; in seconds.
+fn cpu_of(stat: &str, which: Range<usize>) -> Option<f64> {
+    let stat = std::fs::read_to_string(stat).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+    let ticks = fields.get(which)?.iter().map(|field| field.parse::<u64>().ok()).sum::<Option<u64>>()?;
     Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
@@ -160,10 +169,7 @@ pub fn machine_cpu() -> f64 {
 /// Seconds of processor time that this process has used, and its children that have ended.
 pub fn own_cpu() -> f64 {
     // getrusage(2) is in no safe wrapper here; the fields of our own stat tell the same in ticks.
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
-    let ticks: u64 = (11..15).filter_map(|at| fields.get(at)?.parse::<u64>().ok()).sum();
-    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+    cpu_of("/proc/self/stat", 11..15).unwrap_or_default()
 }
 
 #[cfg(test)]

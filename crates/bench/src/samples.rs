@@ -1,6 +1,6 @@
 //! What was measured, and all it takes to measure it again: the content of a result file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -152,6 +152,12 @@ impl Results {
     /// Samples of a case on a peer, in the order of their rounds.
     pub fn of<'a>(&'a self, case: &'a str, peer: &'a str) -> impl Iterator<Item = &'a Sample> {
         self.samples.iter().filter(move |sample| sample.case == case && sample.peer == peer)
+    }
+
+    /// The names of what the samples of a case have, each once, in their order.
+    pub fn names<'a>(&'a self, case: &'a str, of: impl Fn(&'a Measured) -> Vec<&'a String>) -> BTreeSet<&'a String> {
+        let samples = self.samples.iter().filter(move |sample| sample.case == case);
+        samples.flat_map(|sample| of(&sample.measured)).collect()
     }
 
     /// A figure of a case on a peer, round by round.

@@ -1,6 +1,6 @@
 //! The kernel's switch for FUSE over `io_uring`, which is off by default: on while we measure.
 
-const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+use crate::machine::{RING_SWITCH, line};
 
 /// The switch, to be put back to where it was.
 #[derive(Debug)]
@@ -11,10 +11,10 @@ pub struct Switch {
 impl Switch {
     /// Turns the switch on if it is off and we may. A killed run leaves it on, which harms nobody.
     pub fn turn_on() -> Self {
-        let is_off = read().is_some_and(|value| value == "N");
-        let was_off = is_off && std::fs::write(SWITCH, "Y").is_ok();
+        let is_off = line(RING_SWITCH) == "N";
+        let was_off = is_off && std::fs::write(RING_SWITCH, "Y").is_ok();
         if was_off {
-            eprintln!("FUSE over io_uring was off: on for this run ({SWITCH})");
+            eprintln!("FUSE over io_uring was off: on for this run ({RING_SWITCH})");
         }
         Self { was_off }
     }
@@ -23,13 +23,9 @@ impl Switch {
 impl Drop for Switch {
     fn drop(&mut self) {
         if self.was_off
-            && let Err(error) = std::fs::write(SWITCH, "N")
+            && let Err(error) = std::fs::write(RING_SWITCH, "N")
         {
-            eprintln!("ubtrfs-bench: {SWITCH}: {error}");
+            eprintln!("ubtrfs-bench: {RING_SWITCH}: {error}");
         }
     }
-}
-
-fn read() -> Option<String> {
-    Some(std::fs::read_to_string(SWITCH).ok()?.trim().to_owned())
 }

@@ -69,12 +69,7 @@ pub struct Latency {
 pub fn latencies(results: &Results) -> Vec<Latency> {
     let mut found = Vec::new();
     for case in &results.cases {
-        let mut names: Vec<&String> = Vec::new();
-        for sample in results.samples.iter().filter(|sample| sample.case == case.name) {
-            names.extend(sample.measured.histograms.keys());
-        }
-        names.sort();
-        names.dedup();
+        let names = results.names(&case.name, |measured| measured.histograms.keys().collect());
         for (name, peer) in names.iter().flat_map(|name| results.peers.iter().map(move |peer| (name, peer))) {
             let mut all = Histogram::default();
             for sample in results.of(&case.name, &peer.name) {
@@ -141,12 +136,7 @@ pub fn cost_rows(results: &Results) -> Vec<Vec<String>> {
 pub fn all(results: &Results) -> String {
     let mut rows = vec![["case", "figure", "peer", "median", "least–most"].map(str::to_owned).to_vec()];
     for case in &results.cases {
-        let mut names: Vec<&String> = Vec::new();
-        for sample in results.samples.iter().filter(|sample| sample.case == case.name) {
-            names.extend(sample.measured.metrics.keys());
-        }
-        names.sort();
-        names.dedup();
+        let names = results.names(&case.name, |measured| measured.metrics.keys().collect());
         for (name, peer) in names.iter().flat_map(|name| results.peers.iter().map(move |peer| (name, peer))) {
             let values: Vec<f64> =
                 results.values(&case.name, &peer.name, name).iter().map(|(_, value)| *value).collect();

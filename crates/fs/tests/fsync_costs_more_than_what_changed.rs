@@ -2,15 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
+#[path = "common/memory.rs"]
+mod memory;
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 
+use memory::new_volume;
 use parking_lot::{Condvar, Mutex};
 use ubtrfs::{Filesystem, InodeId, NewInode, Options, RenameFlags, Stats, WriteAt};
 use ubtrfs_format::Physical;
-use ubtrfs_mkfs::MkfsOptions;
 use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, MemoryDevice, OpenOptions, Volume};
 
 const FILE: u32 = 0o100_644;
@@ -94,14 +97,8 @@ impl Device for Gated {
 }
 
 fn open(size: u64) -> (Arc<Gated>, Arc<Filesystem>) {
-    let file = tempfile::tempfile().unwrap();
-    file.set_len(size).unwrap();
-    ubtrfs_mkfs::layout(&MkfsOptions::new(size)).unwrap().write(&mut file.try_clone().unwrap()).unwrap();
-    let mut bytes = vec![0; size as usize];
-    std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
     let (writes, flushes) = (Gate::default(), Gate::default());
-    let device =
-        Arc::new(Gated { inner: MemoryDevice::from_bytes(bytes), writes, flushes, submissions: AtomicUsize::new(0) });
+    let device = Arc::new(Gated { inner: new_volume(size), writes, flushes, submissions: AtomicUsize::new(0) });
     let volume = Volume::open(vec![device.clone()], OpenOptions { read_only: false }).unwrap();
     let options = Options { background_commits: false, ..Options::default() };
     let fs = Filesystem::open(Arc::new(volume), options).unwrap();

@@ -2,24 +2,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
-use std::os::unix::fs::FileExt;
+#[path = "common/memory.rs"]
+mod memory;
+
 use std::sync::Arc;
 
+use memory::new_volume;
 use ubtrfs::{Errno, Error, Filesystem, NewInode, Options, Result, SetAttributes, WriteAt};
-use ubtrfs_mkfs::MkfsOptions;
-use ubtrfs_volume::{MemoryDevice, OpenOptions, Volume};
+use ubtrfs_volume::{OpenOptions, Volume};
 
 const FILE: u32 = 0o100_644;
 const SIZE: u64 = 128 << 20;
 
 /// A new volume all of whose space is in data chunks but for the metadata chunk that mkfs made.
 fn without_room_for_metadata() -> Arc<Filesystem> {
-    let file = tempfile::tempfile().unwrap();
-    file.set_len(SIZE).unwrap();
-    ubtrfs_mkfs::layout(&MkfsOptions::new(SIZE)).unwrap().write(&mut file.try_clone().unwrap()).unwrap();
-    let mut bytes = vec![0; SIZE as usize];
-    file.read_exact_at(&mut bytes, 0).unwrap();
-    let device = Arc::new(MemoryDevice::from_bytes(bytes));
+    let device = Arc::new(new_volume(SIZE));
     let volume = Volume::open(vec![device], OpenOptions { read_only: false }).unwrap();
     let options = Options { background_commits: false, ..Options::default() };
     let fs = Filesystem::open(Arc::new(volume), options).unwrap();

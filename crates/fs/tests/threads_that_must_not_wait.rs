@@ -2,24 +2,22 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
+#[path = "common/memory.rs"]
+mod memory;
+
 use std::sync::Arc;
 
+use memory::new_volume;
 use ubtrfs::{Errno, Filesystem, InodeId, NewInode, Options, RenameFlags, Result, WriteAt, without_waiting};
 use ubtrfs_format::DirIndex;
-use ubtrfs_mkfs::MkfsOptions;
-use ubtrfs_volume::{Device, MemoryDevice, OpenOptions, Volume};
+use ubtrfs_volume::{Device, OpenOptions, Volume};
 
 const FILE: u32 = 0o100_644;
 const DIR: u32 = 0o040_755;
 const NAMES: usize = 3000;
 
 fn fresh(size: u64) -> Arc<dyn Device> {
-    let file = tempfile::tempfile().unwrap();
-    file.set_len(size).unwrap();
-    ubtrfs_mkfs::layout(&MkfsOptions::new(size)).unwrap().write(&mut file.try_clone().unwrap()).unwrap();
-    let mut bytes = vec![0; size as usize];
-    std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
-    Arc::new(MemoryDevice::from_bytes(bytes))
+    Arc::new(new_volume(size))
 }
 
 fn open(device: &Arc<dyn Device>) -> Arc<Filesystem> {

@@ -3,23 +3,20 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
-use std::os::unix::fs::FileExt;
+#[path = "common/memory.rs"]
+mod memory;
+
 use std::sync::Arc;
 
+use memory::new_volume;
 use ubtrfs::{Errno, Filesystem, FreeingLimits, InodeId, NewInode, Options, SetAttributes, WriteAt};
-use ubtrfs_mkfs::MkfsOptions;
 use ubtrfs_volume::{Device, MemoryDevice, OpenOptions, Volume};
 
 const SECTOR: u64 = 4096;
 const SIZE: u64 = 256 << 20;
 
 fn new_device() -> Arc<MemoryDevice> {
-    let mut image = tempfile::tempfile().unwrap();
-    image.set_len(SIZE).unwrap();
-    ubtrfs_mkfs::layout(&MkfsOptions::new(SIZE)).unwrap().write(&mut image).unwrap();
-    let mut bytes = vec![0; SIZE as usize];
-    image.read_exact_at(&mut bytes, 0).unwrap();
-    Arc::new(MemoryDevice::from_bytes(bytes))
+    Arc::new(new_volume(SIZE))
 }
 
 /// Few extents for each transaction, and commits only when the test says so.

@@ -5,7 +5,8 @@
 //! to what the engine is told. It holds no state of files; that is the engine's.
 //!
 //! Requests that memory answers are answered by the thread that read them; those that wait for a commit go to a [`Pool`]
-//! with their reply. Where requests arrive over rings, `at_once` says which of them their threads try. Programs that look after a mount talk to it through [`control`].
+//! with their reply. Where requests arrive over rings, `at_once` says which of them their threads try. Programs that look
+//! after a mount talk to it through [`control`].
 
 pub mod acl;
 mod at_once;

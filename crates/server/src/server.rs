@@ -519,7 +519,6 @@ impl Filesystem for Server {
 
     fn readdirplus(&self, _: &Caller<'_>, node: u64, what: &Read, mut reply: ReplyDirectoryPlus) {
         let _timed = self.count(Kind::ReadDirPlus);
-        let mut postponed = false;
         let listed = self.bound(node, what).and_then(|(dir, last)| {
             let numbers = &self.shared.numbers;
             list(self.engine(), dir, what.offset, last, &mut |row| match row {
@@ -537,10 +536,7 @@ impl Filesystem for Server {
                         // Gone since it was listed.
                         Err(Errno::NOENT) => Ok(true),
                         // Where there is no waiting: what was added goes now, the rest with another request.
-                        Err(Errno::AGAIN) => {
-                            postponed = true;
-                            Ok(false)
-                        }
+                        Err(Errno::AGAIN) => Err(Errno::AGAIN.into()),
                         // A damaged inode has a name all the same.
                         Err(_) => {
                             let mode = ours::type_bits(entry.file_type);
@@ -552,7 +548,6 @@ impl Filesystem for Server {
             .map_err(|error| errno(&error))
         });
         match listed {
-            Ok(()) if postponed && reply.is_empty() => reply.error(Errno::AGAIN),
             Err(errno) if reply.is_empty() => reply.error(errno),
             _ => reply.done(),
         }

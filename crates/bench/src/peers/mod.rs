@@ -111,7 +111,7 @@ impl Peer {
                 Some("the ubtrfs binary is missing (build it, or set UBTRFS_BIN)".into())
             }
             Kind::Ubtrfs { transport: Some("ring"), .. } if !machine::ring_allowed() => {
-                Some("/sys/module/fuse/parameters/enable_uring is not Y".into())
+                Some(format!("{} is not Y", machine::RING_SWITCH))
             }
             Kind::Ubtrfs { .. } | Kind::Null if !root && process::find("fusermount3").is_none() => {
                 Some("needs root or the program fusermount3".into())

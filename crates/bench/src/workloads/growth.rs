@@ -19,6 +19,7 @@ const SELDOM: u32 = 20;
 const FILES_EACH: u64 = 1000;
 
 fn case(
+    workload: &str,
     name: &str,
     title: &str,
     headline: &str,
@@ -29,7 +30,7 @@ fn case(
         grown(measured);
         Ok(())
     };
-    Case::new("growth", format!("growth-{name}"), title.into(), headline, run).in_process()
+    Case::new(workload, format!("{workload}-{name}"), title.into(), headline, run).in_process()
 }
 
 /// All of it.
@@ -40,23 +41,18 @@ pub fn cases(scale: Scale) -> Vec<Case> {
     let jobs = scale.pick(2, 4, 64, 64);
     let time = Duration::from_millis(scale.pick(100, 300, 1000, 3000));
     vec![
-        case("directory", "by names in a directory", "create grows", move |m, to| directory(m, to, files)),
-        case("file", "by bytes of a file", "fsync grows", move |m, to| file(m, to, bytes)),
-        case("open", "by unnamed files open", "close grows", move |m, to| open_files(m, to, open)),
-        case("jobs", "by jobs", "fsync grows", move |m, to| many_jobs(m, to, jobs, time)),
+        case("growth", "directory", "by names in a directory", "create grows", move |m, to| directory(m, to, files)),
+        case("growth", "file", "by bytes of a file", "fsync grows", move |m, to| file(m, to, bytes)),
+        case("growth", "open", "by unnamed files open", "close grows", move |m, to| open_files(m, to, open)),
+        case("growth", "jobs", "by jobs", "fsync grows", move |m, to| many_jobs(m, to, jobs, time)),
     ]
 }
 
 /// A volume of very many files.
 pub fn volume_cases(scale: Scale) -> Vec<Case> {
     let files = scale.pick(1000, 10_000, 100_000, 1_000_000);
-    let run = move |mounted: &mut Mounted, measured: &mut Measured| {
-        volume(mounted, measured, files)?;
-        grown(measured);
-        Ok(())
-    };
     let title = format!("a volume of {files} files");
-    vec![Case::new("volume", format!("volume-{files}"), title, "mount", run).in_process()]
+    vec![case("volume", &files.to_string(), &title, "mount", move |m, to| volume(m, to, files))]
 }
 
 /// Powers of ten from `first` to `last`.

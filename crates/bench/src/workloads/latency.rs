@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use super::mix::{self, Times};
 use super::{Case, Scale};
 use crate::calls::Calls;
-use crate::cleanup;
 use crate::failure::{Failure, Result};
 use crate::peers::Mounted;
 use crate::samples::Measured;
@@ -34,18 +33,14 @@ fn measure(mounted: &mut Mounted, measured: &mut Measured, seconds: u64) -> Resu
     let [during, between] = std::thread::scope(|scope| {
         let load = scope.spawn(|| commit_on_and_on(mounted, &calls, &done, &committing));
         let mut times = [Times::default(), Times::default()];
-        let start = Instant::now();
-        let worked = (0..).take_while(|_| start.elapsed() < length).try_for_each(|number| {
-            cleanup::check()?;
-            mix::step(&calls, &dir, number, |operation, call| {
-                let before = committing.load(Ordering::Relaxed);
-                let begun = Instant::now();
-                let result = call();
-                let time = begun.elapsed();
-                let overlaps = before || committing.load(Ordering::Relaxed);
-                times[usize::from(!overlaps)][operation].add(time);
-                result
-            })
+        let worked = mix::work(&calls, &dir, length, |operation, call| {
+            let before = committing.load(Ordering::Relaxed);
+            let begun = Instant::now();
+            let result = call();
+            let time = begun.elapsed();
+            let overlaps = before || committing.load(Ordering::Relaxed);
+            times[usize::from(!overlaps)][operation].add(time);
+            result
         });
         done.store(true, Ordering::Relaxed);
         load.join().map_err(|_| Failure::new("a thread panicked"))??;

@@ -1,8 +1,9 @@
 //! Somebody who works in a directory, one operation after the other, while the clock runs.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::calls::{Calls, Handle};
+use crate::cleanup;
 use crate::failure::Result;
 use crate::histogram::Histogram;
 use crate::samples::{Better, Measured};
@@ -17,7 +18,7 @@ pub type Times = [Histogram; OPERATIONS.len()];
 
 /// One file: made, written, looked at, perhaps fsynced, renamed, removed. `time` runs each operation and is told its place in
 /// [`OPERATIONS`].
-pub fn step(
+fn step(
     calls: &Calls,
     dir: &Handle,
     number: u64,
@@ -41,11 +42,6 @@ pub fn step(
     time(5, &mut || calls.unlink(dir, &other))
 }
 
-/// Notes one operation's time.
-pub fn timed(times: &mut Times, operation: usize, call: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-    times[operation].time(call)
-}
-
 /// Adds what matters of such times, and the times; `when` is told with them.
 pub fn add(measured: &mut Measured, times: Times, when: &str) {
     for (operation, times) in OPERATIONS.iter().zip(times) {
@@ -58,16 +54,27 @@ pub fn add(measured: &mut Measured, times: Times, when: &str) {
     }
 }
 
-/// Works in `dir` for so long.
-pub fn watch(calls: &Calls, dir: &Handle, length: Duration) -> Result<Times> {
-    let mut times = Times::default();
-    let start = std::time::Instant::now();
+/// Works in `dir` for so long; `time` as in [`step`].
+pub fn work(
+    calls: &Calls,
+    dir: &Handle,
+    length: Duration,
+    mut time: impl FnMut(usize, &mut dyn FnMut() -> Result<()>) -> Result<()>,
+) -> Result<()> {
+    let start = Instant::now();
     for number in 0.. {
         if start.elapsed() > length {
             break;
         }
-        crate::cleanup::check()?;
-        step(calls, dir, number, |operation, call| timed(&mut times, operation, call))?;
+        cleanup::check()?;
+        step(calls, dir, number, &mut time)?;
     }
+    Ok(())
+}
+
+/// Works in `dir` for so long, and measures it.
+pub fn watch(calls: &Calls, dir: &Handle, length: Duration) -> Result<Times> {
+    let mut times = Times::default();
+    work(calls, dir, length, |operation, call| times[operation].time(call))?;
     Ok(times)
 }

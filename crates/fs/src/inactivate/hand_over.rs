@@ -53,7 +53,7 @@ impl Filesystem {
         let demand = Demand { edits: 4 + bytes / TYPICAL_EXTENT, frees: true, ..Demand::default() };
         let is_small = bytes <= self.options.freeing.at_once && self.try_reserve(demand);
         if is_small || state.is_unheard_of() {
-            self.end_inode(inode, &mut state);
+            self.end_inode(inode, &mut state, &self.gate.enter());
             if state.is_unheard_of() {
                 // Born and gone inside one transaction: no tree ever hears of it.
                 drop(state);
@@ -67,13 +67,8 @@ impl Filesystem {
         true
     }
 
-    /// Makes the open transaction free all that there is of a dead inode.
-    fn end_inode(&self, inode: &Arc<Inode>, state: &mut InodeState) {
-        self.end_inode_in(inode, state, &self.gate.enter());
-    }
-
-    /// The same in a transaction that has been entered.
-    pub(super) fn end_inode_in(&self, inode: &Arc<Inode>, state: &mut InodeState, transaction: &Transaction) {
+    /// Makes a transaction that has been entered free all that there is of a dead inode.
+    pub(super) fn end_inode(&self, inode: &Arc<Inode>, state: &mut InodeState, transaction: &Transaction) {
         state.join(inode, transaction);
         drop(state.dirty.take());
         self.unreserve_data(std::mem::take(&mut state.reserved));

@@ -56,7 +56,7 @@ impl Filesystem {
                 continue;
             }
             if cut.is_rest {
-                self.end_inode_in(&waiting.inode, &mut state, &transaction);
+                self.end_inode(&waiting.inode, &mut state, &transaction);
             } else {
                 state.join(&waiting.inode, &transaction);
                 state.pending.layout.truncate(cut.from);

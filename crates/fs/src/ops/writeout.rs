@@ -34,8 +34,11 @@ struct Submission<'a> {
 }
 
 impl<'a> Submission<'a> {
-    fn new(volume: &'a Volume) -> Self {
-        Self { volume, writes: Vec::new(), bytes: 0, ticket: SharedTicket::default() }
+    /// Submits what `add` adds, also if it fails on the way: what has its place has to go there.
+    fn of(volume: &'a Volume, add: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let mut submission = Self { volume, writes: Vec::new(), bytes: 0, ticket: SharedTicket::default() };
+        let added = add(&mut submission);
+        added.and(submission.submit())
     }
 
     /// Adds the data of an extent.
@@ -79,12 +82,12 @@ impl Filesystem {
         transaction: &Transaction,
         complete: bool,
     ) -> Result<()> {
-        let mut submission = Submission::new(&self.volume);
-        let written = self.write_out_pending_by(&mut submission, inode, state, transaction, complete);
-        written.and(submission.submit())
+        Submission::of(&self.volume, |submission| {
+            self.write_out_pending_layer(submission, inode, state, transaction, complete)
+        })
     }
 
-    fn write_out_pending_by(
+    fn write_out_pending_layer(
         &self,
         submission: &mut Submission<'_>,
         inode: &Arc<Inode>,
@@ -120,16 +123,16 @@ impl Filesystem {
     /// Writes out what is dirty in the frozen transaction.
     pub(crate) fn write_out_frozen(&self, state: &mut InodeState, transaction: &Transaction) -> Result<()> {
         let Some(mut frozen) = state.frozen.take() else { return Ok(()) };
-        let mut submission = Submission::new(&self.volume);
-        let result = self.write_out_frozen_layer(
-            &mut submission,
-            state,
-            &mut frozen.dirty,
-            &mut frozen.batch.layout,
-            frozen.item.size,
-            transaction,
-        );
-        let result = result.and(submission.submit());
+        let result = Submission::of(&self.volume, |submission| {
+            self.write_out_frozen_layer(
+                submission,
+                state,
+                &mut frozen.dirty,
+                &mut frozen.batch.layout,
+                frozen.item.size,
+                transaction,
+            )
+        });
         frozen.reserved = 0;
         state.frozen = Some(frozen);
         result
