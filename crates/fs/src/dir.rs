@@ -250,6 +250,20 @@ impl Filesystem {
         }
     }
 
+    /// Begins a listing that comes piece by piece, and remembers where it ends: at [`Self::last_index`] of now. A later beginning
+    /// moves the end of those that go on: further out, so none loses a name.
+    pub fn begin_listing(&self, dir: InodeId) -> Result<DirIndex> {
+        let last = self.last_index(dir)?;
+        self.inode(dir)?.write().listing_end = Some(last);
+        Ok(last)
+    }
+
+    /// Where the listing ends that was begun last.
+    pub fn listing_end(&self, dir: InodeId) -> Result<DirIndex> {
+        let remembered = self.inode(dir)?.read().listing_end;
+        remembered.map_or_else(|| self.begin_listing(dir), Ok)
+    }
+
     /// Lists entries numbered above `after` and up to `last`, at most `limit` of them, in the order of their numbers.
     pub fn list(&self, dir: InodeId, after: DirIndex, last: DirIndex, limit: usize) -> Result<Vec<DirectoryEntry>> {
         let inode = self.inode(dir)?;

@@ -54,11 +54,12 @@ impl Config {
         .union(Capabilities::INIT_EXT)
         .union(Capabilities::HAS_EXPIRE_ONLY);
 
-    /// What a filesystem gets that is the only one to change its files, opens none of them, applies umask and ACLs by itself,
+    /// What a filesystem gets that is the only one to change its files, opens neither these nor directories, applies umask and ACLs by itself,
     /// and clears set-id bits and capabilities when told to. With `default_permissions` add [`Capabilities::ALLOW_IDMAP`].
     pub const FULL: Capabilities = Self::BASIC
         .union(Capabilities::DONT_MASK)
         .union(Capabilities::NO_OPEN_SUPPORT)
+        .union(Capabilities::NO_OPENDIR_SUPPORT)
         .union(Capabilities::POSIX_ACL)
         .union(Capabilities::HANDLE_KILLPRIV_V2)
         .union(Capabilities::SETXATTR_EXT)

@@ -24,7 +24,7 @@ impl Server {
             | Operation::Open(_)
             | Operation::Release(_)
             | Operation::Flush { .. }
-            | Operation::ReleaseDir(_)
+            | Operation::OpenDir(_)
             | Operation::StatFs
             | Operation::Ioctl(_)
             | Operation::Access { .. }
@@ -34,7 +34,6 @@ impl Server {
             | Operation::Statx { .. }
             | Operation::ReadLink
             | Operation::ListXattr { .. }
-            | Operation::OpenDir(_)
             | Operation::ReadDir(_)
             | Operation::ReadDirPlus(_) => !self.is_busy(node, false),
             Operation::SymLink { .. }

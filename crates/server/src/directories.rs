@@ -1,10 +1,5 @@
-//! Open directories and their listings.
+//! Listings of directories.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::RwLock;
 use ubtrfs::{DirectoryEntry, InodeId, Result};
 use ubtrfs_format::DirIndex;
 
@@ -14,40 +9,10 @@ const AFTER_DOTS: u64 = 2;
 /// Entries that are fetched at once.
 const BATCH: usize = 128;
 
-/// What OPENDIR opened. A listing shows no entry that came after it began, or else one that renames what it reads never
-/// ends.
-#[derive(Debug, Default)]
-pub(crate) struct OpenDirectories {
-    next: AtomicU64,
-    /// By handle: the number of the last entry to show.
-    bounds: RwLock<HashMap<u64, Arc<AtomicU64>>>,
-}
-
-impl OpenDirectories {
-    /// A new handle.
-    pub(crate) fn open(&self, last: DirIndex) -> u64 {
-        let handle = self.next.fetch_add(1, Ordering::Relaxed) + 1;
-        self.bounds.write().insert(handle, Arc::new(AtomicU64::new(last.0)));
-        handle
-    }
-
-    pub(crate) fn close(&self, handle: u64) {
-        self.bounds.write().remove(&handle);
-    }
-
-    /// The last entry to show. At the beginning (rewinddir(3)) `fresh` says what that is now.
-    pub(crate) fn bound(&self, handle: u64, offset: u64, fresh: impl FnOnce() -> Result<DirIndex>) -> Result<DirIndex> {
-        let bound = self.bounds.read().get(&handle).cloned();
-        match bound {
-            Some(bound) if offset == 0 => {
-                let last = fresh()?;
-                bound.store(last.0, Ordering::Relaxed);
-                Ok(last)
-            }
-            Some(bound) => Ok(DirIndex(bound.load(Ordering::Relaxed))),
-            None => fresh(),
-        }
-    }
+/// Where a listing that goes on at `offset` ends. It shows no entry that came after it began, or else one that renames what
+/// it reads never ends.
+pub(crate) fn end(engine: &ubtrfs::Filesystem, dir: InodeId, offset: u64) -> Result<DirIndex> {
+    if offset == 0 { engine.begin_listing(dir) } else { engine.listing_end(dir) }
 }
 
 /// A row of a listing, and the offset at which the listing goes on after it.

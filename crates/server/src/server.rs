@@ -9,8 +9,8 @@ use ubtrfs_fuse::reply::{
     ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatFs, ReplyStatx, ReplyWrite, ReplyXattr,
 };
 use ubtrfs_fuse::request::{
-    CopyFileRange, Create, Fallocate, Forgets, Ioctl, Lseek, MkNod, Open, Read, Release, Rename, Seek, SetAttr,
-    SetTime, SetXattr, Write,
+    CopyFileRange, Create, Fallocate, Forgets, Ioctl, Lseek, MkNod, Open, Read, Rename, Seek, SetAttr, SetTime,
+    SetXattr, Write,
 };
 use ubtrfs_fuse::{
     Caller, Capabilities, Config, Entry, Errno, FallocateFlags, Filesystem, Granted, OFlags, OpenFlags, ROOT, Request,
@@ -20,7 +20,7 @@ use ubtrfs_fuse::{
 use crate::attributes as ours;
 use crate::control;
 use crate::counters::{Kind, Timed};
-use crate::directories::{Row, list};
+use crate::directories::{Row, end, list};
 use crate::pool::Pool;
 use crate::privileges::is_root_or;
 use crate::shared::{MountFacts, Shared, TTL, errno};
@@ -201,11 +201,7 @@ impl Server {
 
     fn bound(&self, node: u64, what: &Read) -> Result<(InodeId, ubtrfs_format::DirIndex), Errno> {
         let dir = self.inode(node)?;
-        let last = self
-            .shared
-            .directories
-            .bound(what.handle, what.offset, || self.engine().last_index(dir))
-            .map_err(|error| errno(&error))?;
+        let last = end(self.engine(), dir, what.offset).map_err(|error| errno(&error))?;
         Ok((dir, last))
     }
 }
@@ -482,17 +478,18 @@ impl Filesystem for Server {
         answer(reply, self.inode(node).and_then(|id| self.shared.remove_xattr(id, name)));
     }
 
-    fn opendir(&self, _: &Caller<'_>, node: u64, _: &Open, reply: ReplyOpen) {
+    /// Directories are not opened: the kernel keeps their listings, and drops them when names change.
+    fn opendir(&self, _: &Caller<'_>, _: u64, _: &Open, reply: ReplyOpen) {
         let _timed = self.count(Kind::OpenDir);
-        match self.inode(node).and_then(|dir| self.engine().last_index(dir).map_err(|error| errno(&error))) {
-            Ok(last) => reply.opened(self.shared.directories.open(last), OpenFlags::empty()),
-            Err(errno) => reply.error(errno),
+        if self
+            .shared
+            .granted
+            .get()
+            .is_some_and(|granted| granted.capabilities.contains(Capabilities::NO_OPENDIR_SUPPORT))
+        {
+            return reply.error(Errno::NOSYS);
         }
-    }
-
-    fn releasedir(&self, _: &Caller<'_>, _: u64, what: &Release, reply: ReplyEmpty) {
-        self.shared.directories.close(what.handle);
-        reply.ok();
+        reply.opened(0, OpenFlags::KEEP_CACHE | OpenFlags::CACHE_DIR);
     }
 
     fn readdir(&self, _: &Caller<'_>, node: u64, what: &Read, mut reply: ReplyDirectory) {

@@ -10,7 +10,6 @@ use ubtrfs_fuse::{Attributes, Entry, Errno, Granted, Notifier, Way};
 use crate::attributes;
 use crate::control::Report;
 use crate::counters::Counters;
-use crate::directories::OpenDirectories;
 use crate::nodes::NodeNumbers;
 
 /// How long the kernel keeps what it was told. Nobody else changes the volume, so what it knows does not grow old.
@@ -43,7 +42,6 @@ struct TransportFacts {
 pub struct Shared {
     pub(crate) engine: Arc<Filesystem>,
     pub(crate) numbers: NodeNumbers,
-    pub(crate) directories: OpenDirectories,
     pub(crate) counters: Counters,
     pub(crate) notifier: OnceLock<Notifier>,
     pub(crate) granted: OnceLock<Granted>,
@@ -57,7 +55,6 @@ impl Shared {
     pub(crate) fn new(engine: Arc<Filesystem>, facts: MountFacts) -> Self {
         Self {
             numbers: NodeNumbers::new(engine.root().subvolume),
-            directories: OpenDirectories::default(),
             counters: Counters::new(),
             notifier: OnceLock::new(),
             granted: OnceLock::new(),

@@ -244,7 +244,7 @@ impl Filesystem for Null {
     }
 
     fn opendir(&self, _: &Caller<'_>, _: u64, _: &Open, reply: ReplyOpen) {
-        reply.opened(0, OpenFlags::empty());
+        reply.error(Errno::NOSYS);
     }
 
     fn readdir(&self, _: &Caller<'_>, node: u64, what: &Read, mut reply: ReplyDirectory) {

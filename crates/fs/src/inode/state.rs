@@ -69,6 +69,8 @@ pub(crate) struct InodeState {
     pub(crate) no_xattrs: bool,
     /// For directories: the number of the next entry, once known.
     pub(crate) next_index: Option<DirIndex>,
+    /// Of a directory: where the listing ends that was begun last.
+    pub(crate) listing_end: Option<DirIndex>,
     /// Data that is only in memory.
     pub(crate) dirty: DirtyData,
     /// Data space reserved for `dirty`, in bytes.
@@ -94,6 +96,7 @@ impl InodeState {
             committed,
             no_xattrs,
             next_index: None,
+            listing_end: None,
             dirty: DirtyData::new(sector_size),
             reserved: 0,
             pending: Seldom::default(),
