@@ -235,6 +235,11 @@ impl Filesystem {
         }
     }
 
+    /// Whether somebody holds a reference to an inode: [`Self::lookup`] and the like give them, [`Self::forget`] takes them.
+    pub fn is_referenced(&self, id: InodeId) -> bool {
+        self.inodes.is_referenced(id)
+    }
+
     /// Whether somebody works on an inode, perhaps for long: whoever only looks at it (or, `to_change`, changes it) might have
     /// to wait.
     pub fn is_busy(&self, id: InodeId, to_change: bool) -> bool {

@@ -520,6 +520,11 @@ impl Filesystem for Server {
             let numbers = &self.shared.numbers;
             list(self.engine(), dir, what.offset, last, &mut |row| match row {
                 Row::Dots { name, id, next } => Ok(reply.add_name(numbers.shown(id), next, S_IFDIR, name)),
+                // The kernel has it: to tell its attributes again would only cost time.
+                Row::Entry { entry, next } if self.engine().is_referenced(entry.inode) => {
+                    let mode = ours::type_bits(entry.file_type);
+                    Ok(reply.add_name(numbers.shown(entry.inode), next, mode, &entry.name))
+                }
                 Row::Entry { entry, next } => {
                     let found = self.engine().lookup(dir, &entry.name).map_err(|error| errno(&error));
                     match found.and_then(|id| self.shared.entry(id).map(|entry| (id, entry))) {

@@ -260,6 +260,11 @@ impl Inodes {
         }
     }
 
+    /// Whether the kernel has the inode.
+    pub fn is_looked_up(&self, node: u64) -> bool {
+        self.get(node).is_ok_and(|inode| inode.lookups > 0)
+    }
+
     /// The names of a directory numbered above `after`, with their numbers, at most `limit` of them; "." and ".." first.
     pub fn list(&self, directory: u64, after: u64, limit: usize) -> Result<Vec<Listed>, Errno> {
         let names = self.get(directory)?.directory()?;

@@ -269,8 +269,9 @@ impl Filesystem for Null {
             Err(errno) => return reply.error(errno),
         };
         for (next, name, node) in names {
-            if matches!(&*name, b"." | b"..") {
-                if !reply.add_name(node, next, DIRECTORY, &name) {
+            if inodes.is_looked_up(node) || matches!(&*name, b"." | b"..") {
+                let mode = inodes.get(node).map_or(DIRECTORY, |inode| inode.attributes.mode);
+                if !reply.add_name(node, next, mode, &name) {
                     break;
                 }
                 continue;

@@ -1,11 +1,70 @@
 //! Space for the nodes of a log.
 
+use std::collections::BTreeSet;
+
 use ubtrfs_format::{Logical, TreeId};
 use ubtrfs_tree::{FreedNode, NodeAllocator};
 
 use super::queue::Place;
 use crate::filesystem::Filesystem;
 use crate::options::LogFault;
+
+/// The space of one log. A write of the log takes what lies side by side, so that the device sees one write and not one for
+/// each node: for that the log goes round in several times the space that it needs, as long as there is plenty.
+#[derive(Debug, Default)]
+pub(super) struct Arena {
+    /// All nodes that were ever allocated for this log.
+    all: Vec<Logical>,
+    /// Those that no durable superblock leads to any more.
+    spare: BTreeSet<Logical>,
+    /// Behind the node that was taken last.
+    next: Logical,
+}
+
+impl Arena {
+    /// How many times the nodes in use the arena should have, and how many nodes at the least.
+    const ROUNDS: usize = 4;
+    const LEAST: usize = 32;
+
+    fn take(&mut self, node_size: u64, mut allocate: impl FnMut(Demand) -> Option<Logical>) -> Option<Logical> {
+        let mut grow = |arena: &mut Self, demand| {
+            let node = allocate(demand)?;
+            arena.all.push(node);
+            Some(node)
+        };
+        let is_small = self.all.len() < Self::LEAST.max(Self::ROUNDS * (self.all.len() - self.spare.len()));
+        let onward = self.spare.take(&self.next);
+        let grown = || is_small.then(|| grow(self, Demand::Convenience)).flatten();
+        let node = onward.or_else(grown).or_else(|| self.take_spare()).or_else(|| grow(self, Demand::Necessity))?;
+        self.next = Logical(node.0 + node_size);
+        Some(node)
+    }
+
+    /// The nearest spare node behind the last, or else the first.
+    fn take_spare(&mut self) -> Option<Logical> {
+        let node = self.spare.range(self.next..).next().or_else(|| self.spare.first()).copied()?;
+        self.spare.take(&node)
+    }
+
+    /// Nodes can be used again.
+    pub(super) fn reuse(&mut self, nodes: impl IntoIterator<Item = Logical>) {
+        self.spare.extend(nodes);
+    }
+
+    /// All of it.
+    pub(super) fn into_nodes(self) -> Vec<Logical> {
+        self.all
+    }
+}
+
+/// How badly the log needs space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Demand {
+    /// It can't be written else.
+    Necessity,
+    /// It would lie better.
+    Convenience,
+}
 
 /// Allocates the nodes of one write of the log.
 pub(super) struct LogNodes<'a> {
@@ -25,23 +84,76 @@ impl<'a> LogNodes<'a> {
 
 impl NodeAllocator for LogNodes<'_> {
     fn allocate(&mut self, _: TreeId, _: u8) -> ubtrfs_tree::Result<Logical> {
-        if let Some(spare) = self.place.spare.pop() {
-            return Ok(spare);
-        }
-        let Some(bytenr) = self.fs.space.allocate_log_node() else {
+        /// What has to be left for others, in multiples of what the log has.
+        const PLENTY: u64 = 8;
+        let space = &self.fs.space;
+        let arena = &mut self.place.arena;
+        let node_size = space.node_size();
+        let plenty = PLENTY * arena.all.len() as u64 * node_size;
+        let node = arena
+            .take(node_size, |demand| space.allocate_log_node(if demand == Demand::Convenience { plenty } else { 0 }));
+        node.ok_or_else(|| {
             self.short = true;
-            return Err(ubtrfs_tree::Error::allocator("no space for the log"));
-        };
-        self.place.nodes.push(bytenr);
-        Ok(bytenr)
+            ubtrfs_tree::Error::allocator("no space for the log")
+        })
     }
 
     fn free(&mut self, node: FreedNode) -> ubtrfs_tree::Result<()> {
         if node.born_in_this_commit || self.fs.options.log_fault == Some(LogFault::ReusePinned) {
-            self.place.spare.push(node.bytenr);
+            self.place.arena.reuse([node.bytenr]);
         } else {
             self.replaced.push(node.bytenr);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: u64 = 16384;
+
+    /// Writes of `width` nodes each that replace the nodes of the write before; how many pieces each consists of.
+    fn pieces(width: usize, writes: usize, room: usize) -> Vec<usize> {
+        let (mut arena, mut old) = (Arena::default(), Vec::new());
+        let allocated = std::cell::Cell::new(0);
+        let allocate = |demand| {
+            let at = allocated.get();
+            let limit = if demand == Demand::Convenience { room } else { usize::MAX };
+            (at < limit).then(|| {
+                allocated.set(at + 1);
+                Logical(at as u64 * NODE)
+            })
+        };
+        let mut counts = Vec::new();
+        for _ in 0..writes {
+            let new: Vec<_> = (0..width).map(|_| arena.take(NODE, allocate).unwrap()).collect();
+            counts.push(1 + new.windows(2).filter(|pair| pair[1].0 != pair[0].0 + NODE).count());
+            arena.reuse(std::mem::replace(&mut old, new));
+        }
+        assert!(allocated.get() <= Arena::LEAST.max((Arena::ROUNDS + 1) * 2 * width), "the log grows without end");
+        let mut in_use = old.clone();
+        in_use.extend(&arena.spare);
+        in_use.sort_unstable();
+        let mut all = arena.into_nodes();
+        all.sort_unstable();
+        assert_eq!(in_use, all, "nodes are lost, or used twice");
+        counts
+    }
+
+    #[test]
+    fn nodes_of_one_write_lie_side_by_side() {
+        for width in [1, 3, 4, 17, 60] {
+            let pieces = pieces(width, 1000, usize::MAX);
+            assert!(pieces.iter().all(|count| *count <= 2), "{width}: {pieces:?}");
+            assert!(pieces.iter().filter(|count| **count > 1).count() <= 1000 / 4, "{width}: {pieces:?}");
+        }
+    }
+
+    #[test]
+    fn little_space_is_enough() {
+        let pieces = pieces(5, 100, 10);
+        assert!(pieces.iter().all(|count| *count <= 2), "{pieces:?}");
     }
 }

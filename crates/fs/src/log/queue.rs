@@ -9,6 +9,7 @@ use ubtrfs_format::items::{InodeItem, Timespec};
 use ubtrfs_format::{Generation, Logical, TreeId};
 use ubtrfs_tree::Root;
 
+use super::nodes::Arena;
 use super::ranges::NumberRanges;
 use super::reason::{Fallbacks, Reason};
 use super::write::Written;
@@ -118,10 +119,8 @@ pub(crate) struct Place {
     pub(super) root: Option<Root>,
     /// The log trees of subvolumes.
     pub(super) trees: BTreeMap<TreeId, Root>,
-    /// Nodes of the log that no durable superblock leads to any more.
-    pub(super) spare: Vec<Logical>,
-    /// All nodes that were ever allocated for this log.
-    pub(super) nodes: Vec<Logical>,
+    /// The space of its nodes.
+    pub(super) arena: Arena,
     /// Entry numbers over which the log speaks, by directory.
     pub(super) ranges: HashMap<InodeId, NumberRanges>,
     /// Directories that are in the log only so that ranges of theirs count.
@@ -136,8 +135,7 @@ impl Place {
             abandoned: false,
             root: None,
             trees: BTreeMap::new(),
-            spare: Vec::new(),
-            nodes: Vec::new(),
+            arena: Arena::default(),
             ranges: HashMap::new(),
             holders: HashSet::new(),
         }
@@ -147,7 +145,7 @@ impl Place {
     /// that is durable.
     pub(crate) fn end(&mut self, next: Generation) -> Vec<Logical> {
         let ended = std::mem::replace(self, Self { commit_in_flight: true, ..Self::new(next) });
-        ended.nodes
+        ended.arena.into_nodes()
     }
 }
 

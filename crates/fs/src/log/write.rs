@@ -50,7 +50,7 @@ impl Written {
         for (at, block) in self.blocks {
             fs.cache.insert(at, self.generation, block);
         }
-        place.spare.extend(self.replaced);
+        place.arena.reuse(self.replaced);
     }
 }
 

@@ -122,10 +122,16 @@ impl Space {
         self.inner.lock().allocate_node(system, known_only)
     }
 
-    /// Space for a node of the log: only where no commit may need it, and in a chunk that the last commit knows.
-    pub(crate) fn allocate_log_node(&self) -> Option<Logical> {
+    /// Bytes of a node.
+    pub(crate) fn node_size(&self) -> u64 {
+        self.node_size
+    }
+
+    /// Space for a node of the log: only where no commit may need it, where more than `left` bytes are left for others, and in
+    /// a chunk that the last commit knows.
+    pub(crate) fn allocate_log_node(&self, left: u64) -> Option<Logical> {
         let mut inner = self.inner.lock();
-        if inner.spare_metadata() < inner.node_size { None } else { inner.allocate_node(false, true) }
+        if inner.spare_metadata() < inner.node_size + left { None } else { inner.allocate_node(false, true) }
     }
 
     /// Whether an address lies in a chunk that the last commit does not know.
