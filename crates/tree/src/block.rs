@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
 
 use ubtrfs_format::{
     ChecksumType, ChildPointer, Generation, Header, Internal, Key, Logical, Node, NodeExpectation, TreeId, Uuid,
 };
+use ubtrfs_volume::{Buffer, SharedBuffer};
 
 use crate::{Error, Result};
 
@@ -40,17 +40,22 @@ pub struct Root {
 
 /// The bytes of one node. Clones share them.
 #[derive(Clone)]
-pub struct Block(Arc<[u8]>);
+pub struct Block(SharedBuffer);
 
 impl Block {
     /// A block of zeros.
     pub(crate) fn zeroed(node_size: usize) -> Self {
-        Self(std::iter::repeat_n(0, node_size).collect())
+        Self(Buffer::zeroed(node_size).share())
     }
 
     /// The bytes, for writing; copied first if anybody else holds them.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        Arc::make_mut(&mut self.0)
+        self.0.to_mut()
+    }
+
+    /// The bytes as a write takes them.
+    pub fn share(&self) -> SharedBuffer {
+        self.0.clone()
     }
 
     /// The block's header.
@@ -65,7 +70,7 @@ impl Block {
 
     /// Where `part`, a slice of this block, starts.
     pub(crate) fn offset_of(&self, part: &[u8]) -> usize {
-        part.as_ptr().addr().wrapping_sub(self.0.as_ptr().addr())
+        part.as_ptr().addr().wrapping_sub(self.as_ptr().addr())
     }
 }
 
@@ -84,6 +89,7 @@ impl Deref for Block {
 }
 
 impl From<Vec<u8>> for Block {
+    /// Takes the memory as it is.
     fn from(bytes: Vec<u8>) -> Self {
         Self(bytes.into())
     }

@@ -1,6 +1,6 @@
 //! Nodes of the commit under way.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use ubtrfs_format::{Generation, Key, LeafBuilder, Logical, Node};
 
@@ -12,13 +12,13 @@ use crate::{Block, Error, Geometry, NodeCache, NodeRef, Result, Root};
 pub struct DirtyNodes {
     generation: Generation,
     geometry: Geometry,
-    nodes: HashMap<Logical, Block>,
+    nodes: BTreeMap<Logical, Block>,
 }
 
 impl DirtyNodes {
     /// No nodes yet; all will be of `generation`.
     pub fn new(generation: Generation, geometry: Geometry) -> Self {
-        Self { generation, geometry, nodes: HashMap::new() }
+        Self { generation, geometry, nodes: BTreeMap::new() }
     }
 
     /// The commit's generation.
@@ -49,7 +49,6 @@ impl DirtyNodes {
     /// All nodes with their checksums set, by ascending address: ready to be written and to be put into the cache.
     pub fn into_sealed(self) -> Vec<(Logical, Block)> {
         let mut nodes: Vec<_> = self.nodes.into_iter().collect();
-        nodes.sort_unstable_by_key(|(bytenr, _)| *bytenr);
         for (_, block) in &mut nodes {
             LeafBuilder::seal(block.bytes_mut(), self.geometry.checksum);
         }

@@ -119,6 +119,24 @@ enum Owner {
     Plain(Vec<u8>),
 }
 
+impl Deref for Owner {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Aligned(buffer) => buffer,
+            Self::Plain(bytes) => bytes,
+        }
+    }
+}
+
+impl Clone for Owner {
+    /// The same bytes, aligned.
+    fn clone(&self) -> Self {
+        Self::Aligned(Buffer::from(&**self))
+    }
+}
+
 /// A part of an immutable buffer that several users share. Writes keep it alive until they are done.
 #[derive(Clone, Debug)]
 pub struct SharedBuffer {
@@ -136,16 +154,22 @@ impl SharedBuffer {
         assert!(range.start <= range.end && range.end <= self.range.len(), "a slice beyond the end of its buffer");
         Self { owner: Arc::clone(&self.owner), range: self.range.start + range.start..self.range.start + range.end }
     }
+
+    /// The bytes, for writing. If somebody else holds any of the buffer, it is copied as a whole first: what a write under
+    /// way takes does not change.
+    pub fn to_mut(&mut self) -> &mut [u8] {
+        let whole = match Arc::make_mut(&mut self.owner) {
+            Owner::Aligned(buffer) => &mut **buffer,
+            Owner::Plain(bytes) => bytes,
+        };
+        &mut whole[self.range.clone()]
+    }
 }
 
 impl Deref for SharedBuffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        let whole: &[u8] = match &*self.owner {
-            Owner::Aligned(buffer) => buffer,
-            Owner::Plain(bytes) => bytes,
-        };
-        &whole[self.range.clone()]
+        &self.owner[self.range.clone()]
     }
 }
 
@@ -190,6 +214,19 @@ mod tests {
         let inner = shared.slice(10..50).slice(5..10);
         assert_eq!(&*inner, &[15, 16, 17, 18, 19]);
         assert!(is_aligned(&Buffer::zeroed(8192).share().slice(4096..8192)));
+    }
+
+    #[test]
+    fn what_others_hold_is_copied_before_it_changes() {
+        for mut shared in [Buffer::zeroed(8192).share(), SharedBuffer::from(vec![0; 8192])] {
+            let place = shared.as_ptr();
+            shared.to_mut()[4096] = 1;
+            assert_eq!(shared.as_ptr(), place, "nobody else held it");
+            let mut half = shared.slice(4096..8192);
+            half.to_mut()[0] = 2;
+            assert_eq!((half.len(), half[0], shared[4096]), (4096, 2, 1));
+            assert!(is_aligned(&half));
+        }
     }
 
     #[test]

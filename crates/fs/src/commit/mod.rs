@@ -22,8 +22,8 @@ use std::time::Instant;
 
 use ubtrfs_format::items::{BlockGroupFlags, DevExtent, DevItem};
 use ubtrfs_format::{CompatRo, Generation, ItemType, Key, Logical, Superblock, TreeId, objectid};
-use ubtrfs_tree::{Block, DirtyNodes, EditBatch, Geometry, Root, Snapshot, merge};
-use ubtrfs_volume::{Copies, SharedBuffer, Write};
+use ubtrfs_tree::{DirtyNodes, EditBatch, Geometry, Root, Snapshot, merge};
+use ubtrfs_volume::{Copies, Write};
 
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Result};
@@ -261,7 +261,7 @@ impl Commit {
     /// Returns those of them that need another commit.
     fn write(self, fs: &Filesystem, committed: &Arc<Committed>, inodes: &[Arc<Inode>]) -> Result<Option<ClosedGroup>> {
         let blocks = self.dirty.into_sealed();
-        let writes = blocks.iter().map(|(at, block)| Write { at: *at, data: aligned(block) }).collect();
+        let writes = blocks.iter().map(|(at, block)| Write { at: *at, data: block.share() }).collect();
         let nodes = fs.volume.submit(writes)?;
         let mut superblock = superblock::next(
             fs,
@@ -321,13 +321,6 @@ impl Commit {
         fs.space.pin(Arc::downgrade(&previous), self.freed);
         Ok(closed)
     }
-}
-
-/// A node's bytes where direct I/O can take them.
-pub(crate) fn aligned(block: &Block) -> SharedBuffer {
-    let mut buffer = ubtrfs_volume::Buffer::for_reading(block.len());
-    buffer.copy_from_slice(block);
-    buffer.share()
 }
 
 /// What all nodes of the volume have in common.

@@ -13,7 +13,7 @@ use super::gather::{Gathered, Gatherer};
 use super::nodes::LogNodes;
 use super::queue::{ClosedGroup, Place, Stop};
 use super::reason::Reason;
-use crate::commit::{aligned, geometry};
+use crate::commit::geometry;
 use crate::committed::Committed;
 use crate::filesystem::Filesystem;
 use crate::inode::OrderedExtent;
@@ -33,7 +33,7 @@ pub(crate) struct Written {
 impl Written {
     /// The writes of its nodes.
     pub(crate) fn writes(&self) -> impl Iterator<Item = Write> + '_ {
-        self.blocks.iter().map(|(at, block)| Write { at: *at, data: aligned(block) })
+        self.blocks.iter().map(|(at, block)| Write { at: *at, data: block.share() })
     }
 
     /// Makes a superblock lead to the log.
