@@ -1,11 +1,13 @@
 //! Builders of tree blocks.
 
-use zerocopy::IntoBytes;
+use std::ops::Range;
+
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::node::{ItemHeaderBytes, KeyPointerBytes};
 use crate::{
     CHECKSUM_FIELD, ChecksumType, ChildPointer, Error, HEADER_SIZE, Header, ITEM_HEADER_SIZE, KEY_POINTER_SIZE, Key,
-    Result,
+    Leaf, Result,
 };
 
 /// Fills a leaf with items in ascending order.
@@ -60,12 +62,40 @@ impl<'a> LeafBuilder<'a> {
         Ok(())
     }
 
+    /// Adds the items in `slots` of another leaf: their data as one piece, their headers at one go.
+    /// `Err(NoRoom)` leaves the leaf as it was; any other error, which only a leaf brings up that was never checked, spoils it.
+    pub fn push_run(&mut self, leaf: &Leaf<'_>, slots: Range<usize>) -> Result<()> {
+        let misplaced = Error::ItemPlacement { slot: slots.start };
+        let Some((items, data)) = leaf.run(slots) else { return Err(misplaced) };
+        let (Some(first), Some(last)) = (items.first(), items.last()) else { return Ok(()) };
+        if self.free() < data.len() + size_of_val(items) {
+            return Err(Error::NoRoom { size: data.len() });
+        }
+        debug_assert!(self.last.is_none_or(|last| last < first.key.into()), "{:?} again", self.last);
+        let mut end = self.data_start;
+        self.data_start -= data.len();
+        let start = HEADER_SIZE + self.data_start;
+        self.block[start..start + data.len()].copy_from_slice(data);
+        let headers = &mut self.block[HEADER_SIZE + self.count * ITEM_HEADER_SIZE..];
+        let Ok((headers, _)) = <[ItemHeaderBytes]>::mut_from_prefix_with_elems(headers, items.len()) else {
+            return Err(misplaced);
+        };
+        for (new, old) in headers.iter_mut().zip(items) {
+            // One piece of data, but perhaps not one after the other in it.
+            let Some(offset) = end.checked_sub(old.size.get() as usize) else { return Err(misplaced) };
+            *new = ItemHeaderBytes { offset: (offset as u32).into(), ..*old };
+            end = offset;
+        }
+        self.count += items.len();
+        self.last = Some(last.key.into());
+        if end == self.data_start { Ok(()) } else { Err(misplaced) }
+    }
+
     /// Zeroes the gap, writes the header (its `nritems` and `level` are set here). The checksum comes last, by [`seal`](Self::seal).
     pub fn finish(self, header: Header) {
         let gap = HEADER_SIZE + self.count * ITEM_HEADER_SIZE..HEADER_SIZE + self.data_start;
         self.block[gap].fill(0);
-        let header = Header { nritems: self.count as u32, level: 0, ..header };
-        self.block[..HEADER_SIZE].copy_from_slice(header.to_bytes().as_bytes());
+        Header { nritems: self.count as u32, level: 0, ..header }.put(self.block);
     }
 
     /// Writes the checksum of a finished block of any level.
@@ -112,7 +142,6 @@ impl<'a> InternalBuilder<'a> {
     pub fn finish(self, header: Header) {
         let end = HEADER_SIZE + self.count * KEY_POINTER_SIZE;
         self.block[end..].fill(0);
-        let header = Header { nritems: self.count as u32, ..header };
-        self.block[..HEADER_SIZE].copy_from_slice(header.to_bytes().as_bytes());
+        Header { nritems: self.count as u32, ..header }.put(self.block);
     }
 }

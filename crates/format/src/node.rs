@@ -1,5 +1,7 @@
 //! Tree blocks: the header, and leaf and internal blocks searched in place.
 
+use std::ops::Range;
+
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -55,7 +57,7 @@ pub struct HeaderBytes {
 }
 
 /// A block's header, without its checksum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// The file system's id in metadata.
     pub fsid: Uuid,
@@ -93,6 +95,11 @@ impl Header {
             nritems: bytes.nritems.get(),
             level: bytes.level,
         })
+    }
+
+    /// Writes the header, with a zero checksum, to the start of `block` (at least [`HEADER_SIZE`] bytes).
+    pub fn put(self, block: &mut [u8]) {
+        block[..HEADER_SIZE].copy_from_slice(self.to_bytes().as_bytes());
     }
 
     /// The header's bytes with a zero checksum.
@@ -216,8 +223,8 @@ impl<'a> Node<'a> {
     }
 }
 
-/// A leaf, viewed in place.
-#[derive(Clone, Copy)]
+/// A leaf, viewed in place. The default one has no items.
+#[derive(Clone, Copy, Default)]
 pub struct Leaf<'a> {
     items: &'a [ItemHeaderBytes],
     /// All bytes after the header, which item offsets count from.
@@ -264,6 +271,19 @@ impl<'a> Leaf<'a> {
     /// Key and data in this slot.
     pub fn item(&self, slot: usize) -> Option<(Key, &'a [u8])> {
         Some((self.key(slot)?, self.data(slot)?))
+    }
+
+    /// The headers of a run of items, and their data, which lies in one piece from the last item's to the first one's.
+    pub(crate) fn run(&self, slots: Range<usize>) -> Option<(&'a [ItemHeaderBytes], &'a [u8])> {
+        let items = self.items.get(slots)?;
+        let data = match items {
+            [] => &[],
+            [first, ..] => {
+                let end = (first.offset.get() as usize).checked_add(first.size.get() as usize)?;
+                self.data.get(items.last()?.offset.get() as usize..end)?
+            }
+        };
+        Some((items, data))
     }
 
     /// All items in order of their keys.

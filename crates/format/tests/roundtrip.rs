@@ -2,7 +2,9 @@
 
 #![allow(clippy::wildcard_imports, reason = "nearly every name of the crate is under test")]
 
-use proptest::collection::vec;
+use std::collections::BTreeMap;
+
+use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use ubtrfs_format::items::*;
 use ubtrfs_format::*;
@@ -63,6 +65,19 @@ fn backup() -> impl Strategy<Value = BackupRoot> {
         bytes_used,
         num_devices,
     })
+}
+
+fn item_map() -> impl Strategy<Value = BTreeMap<Key, Vec<u8>>> {
+    btree_map(key(), vec(any::<u8>(), 0..400), 0..60)
+}
+
+/// Makes a leaf of as many of the items as fit, and returns those.
+fn fill_leaf(block: &mut [u8], items: &BTreeMap<Key, Vec<u8>>) -> Vec<(Key, Vec<u8>)> {
+    let mut builder = LeafBuilder::new(block);
+    let held =
+        items.iter().map_while(|(key, data)| builder.push(*key, data).ok().map(|()| (*key, data.clone()))).collect();
+    builder.finish(Header::default());
+    held
 }
 
 proptest! {
@@ -245,6 +260,61 @@ proptest! {
             prop_assert_eq!(leaf.search(key), Ok(slot));
         }
         prop_assert_eq!(back, held);
+    }
+
+    /// A leaf made of runs of another one and of new items has the bytes of one that is made item by item.
+    #[test]
+    fn leaves_of_runs(old in item_map(), new in item_map(), steps in vec((0..8_usize, 0..3_usize), 0..12)) {
+        let (mut source, mut by_runs, mut by_items) = (vec![0xee; 16384], vec![0x11; 16384], vec![0x22; 16384]);
+        let held = fill_leaf(&mut source, &old);
+        let Node::Leaf(leaf) = Node::view(&source).unwrap() else { panic!("not a leaf") };
+        let (mut runs, mut items) = (LeafBuilder::new(&mut by_runs), LeafBuilder::new(&mut by_items));
+        let (mut next, mut after) = (0, None);
+        // Some items are kept, others dropped, and between them come new ones with keys in between.
+        for (kept, dropped) in steps {
+            let run = next..(next + kept).min(held.len());
+            next = (run.end + dropped).min(held.len());
+            let room = held[run.clone()].iter().map(|(_, data)| data.len() + ITEM_HEADER_SIZE).sum::<usize>() <= runs.free();
+            prop_assert_eq!(runs.push_run(&leaf, run.clone()).is_ok(), room);
+            if !room {
+                break;
+            }
+            for (key, data) in &held[run] {
+                items.push(*key, data).unwrap();
+                after = Some(*key);
+            }
+            let below = held.get(next).map_or(Key::MAX, |(key, _)| *key);
+            if let Some((key, data)) = new.iter().find(|(key, _)| Some(**key) > after && **key < below) {
+                prop_assert_eq!(runs.push(*key, data), items.push(*key, data));
+                after = after.max(Some(*key));
+            }
+            prop_assert_eq!((runs.free(), runs.len()), (items.free(), items.len()));
+        }
+        runs.finish(Header::default());
+        items.finish(Header::default());
+        prop_assert!(by_runs == by_items);
+        let expected = NodeExpectation {
+            bytenr: Logical(0), level: Some(0), generation: None, owner: None, first_key: None, fsid: Uuid::NIL,
+        };
+        prop_assert!(Node::check(&by_runs, &expected, 4096).is_ok());
+    }
+
+    /// Runs of leaves that nobody has checked are refused or make a leaf that can be viewed.
+    #[test]
+    fn runs_of_damaged_leaves(items in item_map(), damage in vec((101..600_usize, any::<u8>()), 0..6), run in (0..50_usize, 0..50_usize)) {
+        let mut source = vec![0; 4096];
+        fill_leaf(&mut source, &items);
+        for (at, byte) in damage {
+            source[at] = byte;
+        }
+        let Node::Leaf(leaf) = Node::view(&source).unwrap() else { panic!("not a leaf") };
+        let mut block = vec![0xee; 4096];
+        let mut builder = LeafBuilder::new(&mut block);
+        if builder.push_run(&leaf, run.0..run.0.max(run.1)).is_ok() {
+            builder.finish(Header::default());
+            let Node::Leaf(copy) = Node::view(&block).unwrap() else { panic!("not a leaf") };
+            prop_assert!((0..copy.len()).all(|slot| copy.item(slot).is_some()));
+        }
     }
 
     #[test]

@@ -3,9 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-use ubtrfs_format::{
-    ChecksumType, ChildPointer, Generation, Header, Internal, Key, Logical, Node, NodeExpectation, TreeId, Uuid,
-};
+use ubtrfs_format::{ChecksumType, Generation, Header, Internal, Key, Logical, Node, NodeExpectation, TreeId, Uuid};
 use ubtrfs_volume::{Buffer, SharedBuffer};
 
 use crate::{Error, Result};
@@ -43,7 +41,18 @@ pub struct Root {
 pub struct Block(SharedBuffer);
 
 impl Block {
+    /// A block that `fill` writes to: all of it, for it gets memory as others left it.
+    pub(crate) fn filled(
+        node_size: usize,
+        fill: impl FnOnce(&mut [u8]) -> ubtrfs_format::Result<()>,
+    ) -> ubtrfs_format::Result<Self> {
+        let mut buffer = Buffer::for_reading(node_size);
+        fill(&mut buffer)?;
+        Ok(Self(buffer.share()))
+    }
+
     /// A block of zeros.
+    #[cfg(test)]
     pub(crate) fn zeroed(node_size: usize) -> Self {
         Self(Buffer::zeroed(node_size).share())
     }
@@ -184,11 +193,6 @@ impl NodeRef {
 
     pub(crate) fn bad(&self, problem: ubtrfs_format::Error) -> Error {
         Error::Block { tree: self.tree, bytenr: self.bytenr, problem }
-    }
-
-    /// This node as its parent holds it.
-    pub(crate) fn pointer(&self) -> ChildPointer {
-        ChildPointer { key: self.first_key.unwrap_or(Key::MIN), bytenr: self.bytenr, generation: self.generation }
     }
 }
 

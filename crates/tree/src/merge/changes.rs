@@ -12,7 +12,7 @@ pub(super) struct Changes<'a> {
     pub(super) ranges: &'a [(Key, Key)],
 }
 
-impl<'a> Changes<'a> {
+impl Changes<'_> {
     pub(super) fn is_empty(&self) -> bool {
         self.edits.is_empty() && self.ranges.is_empty()
     }
@@ -37,13 +37,10 @@ impl<'a> Changes<'a> {
         Self { edits, ranges: &self.ranges[..reaching] }
     }
 
-    /// The next edit, if its key is `wanted`.
-    pub(super) fn next_edit(&mut self, wanted: impl Fn(Key) -> bool) -> Option<(Key, &'a Edit)> {
-        let (first, rest) = self.edits.split_first()?;
-        wanted(first.0).then(|| {
-            self.edits = rest;
-            *first
-        })
+    /// The first key that an edit or range is about.
+    pub(super) fn first_key(&self) -> Option<Key> {
+        let (edit, range) = (self.edits.first().map(|(key, _)| *key), self.ranges.first().map(|(first, _)| *first));
+        edit.into_iter().chain(range).min()
     }
 
     /// Whether a range deletes `key`. Keys must come in ascending order.

@@ -3,17 +3,59 @@
 use std::ops::Range;
 
 use ubtrfs_format::{
-    ChildPointer, Header, ITEM_HEADER_SIZE, InternalBuilder, KEY_POINTER_SIZE, Key, LeafBuilder, Node, Result,
+    ChildPointer, Header, ITEM_HEADER_SIZE, InternalBuilder, KEY_POINTER_SIZE, Key, Leaf, LeafBuilder, Node, Result,
     leaf_data_size,
 };
 
+use super::Change;
 use crate::Block;
 
 /// The entries of one node to be, or of several neighbours: more than one node holds, or less.
 #[derive(Debug)]
 pub(super) enum Contents {
+    /// Items that make one leaf.
+    Leaf(BuiltLeaf),
     Items(Items),
     Children(Vec<ChildPointer>),
+}
+
+/// A leaf that lacks nothing but its header. It is made of runs of the items of the one before, which is much quicker than
+/// item by item.
+#[derive(Debug)]
+pub(super) struct BuiltLeaf {
+    block: Block,
+    /// Bytes that its items take, with their headers.
+    used: usize,
+}
+
+impl BuiltLeaf {
+    /// The items of `leaf` after `changes`, if they fit.
+    fn new(leaf: &Leaf<'_>, changes: &[Change<'_>], node_size: usize) -> Result<Self> {
+        let mut used = 0;
+        let block = Block::filled(node_size, |bytes| {
+            let mut builder = LeafBuilder::new(bytes);
+            let mut next = 0;
+            for Change { old, new } in changes {
+                builder.push_run(leaf, next..old.start)?;
+                if let Some((key, data)) = new {
+                    builder.push(*key, data)?;
+                }
+                next = old.end;
+            }
+            builder.push_run(leaf, next..leaf.len())?;
+            used = leaf_data_size(node_size) - builder.free();
+            builder.finish(Header::default());
+            Ok(())
+        })?;
+        Ok(Self { block, used })
+    }
+
+    fn view(&self) -> Leaf<'_> {
+        match self.block.node() {
+            Ok(Node::Leaf(leaf)) => leaf,
+            Ok(Node::Internal(_)) | Err(_) => Leaf::default(),
+        }
+    }
 }
 
 /// Items in order of their keys, their data in one buffer.
@@ -34,6 +76,10 @@ impl Items {
         self.places.push((key, start..self.data.len()));
     }
 
+    fn push_run(&mut self, leaf: &Leaf<'_>, slots: Range<usize>) {
+        slots.filter_map(|slot| leaf.item(slot)).for_each(|(key, data)| self.push(key, data));
+    }
+
     pub(super) fn len(&self) -> usize {
         self.places.len()
     }
@@ -44,11 +90,29 @@ impl Items {
 }
 
 impl Contents {
+    /// The items of `leaf` after `changes`.
+    pub(super) fn changed(leaf: &Leaf<'_>, changes: &[Change<'_>], node_size: usize) -> Self {
+        if let Ok(built) = BuiltLeaf::new(leaf, changes, node_size) {
+            return Self::Leaf(built);
+        }
+        let mut items = Items::with_capacity(2 * node_size);
+        let mut next = 0;
+        for Change { old, new } in changes {
+            items.push_run(leaf, next..old.start);
+            if let Some((key, data)) = new {
+                items.push(*key, data);
+            }
+            next = old.end;
+        }
+        items.push_run(leaf, next..leaf.len());
+        Self::Items(items)
+    }
+
     pub(super) fn of(node: &Node<'_>) -> Self {
         match node {
             Node::Leaf(leaf) => {
                 let mut items = Items::default();
-                leaf.iter().for_each(|(key, data)| items.push(key, data));
+                items.push_run(leaf, 0..leaf.len());
                 Self::Items(items)
             }
             Node::Internal(internal) => Self::Children(internal.iter().collect()),
@@ -58,13 +122,14 @@ impl Contents {
     /// Bytes of entries that one node of this kind holds.
     pub(super) fn capacity(&self, node_size: usize) -> usize {
         match self {
-            Self::Items(_) => leaf_data_size(node_size),
+            Self::Leaf(_) | Self::Items(_) => leaf_data_size(node_size),
             Self::Children(_) => InternalBuilder::capacity(node_size) * KEY_POINTER_SIZE,
         }
     }
 
     pub(super) fn len(&self) -> usize {
         match self {
+            Self::Leaf(leaf) => leaf.view().len(),
             Self::Items(items) => items.len(),
             Self::Children(children) => children.len(),
         }
@@ -77,6 +142,7 @@ impl Contents {
     /// Bytes that the entries take in nodes.
     pub(super) fn used(&self) -> usize {
         match self {
+            Self::Leaf(leaf) => leaf.used,
             Self::Items(items) => items.data.len() + items.len() * ITEM_HEADER_SIZE,
             Self::Children(children) => children.len() * KEY_POINTER_SIZE,
         }
@@ -84,13 +150,16 @@ impl Contents {
 
     pub(super) fn key(&self, index: usize) -> Option<Key> {
         match self {
+            Self::Leaf(leaf) => leaf.view().key(index),
             Self::Items(items) => items.key(index),
             Self::Children(children) => children.get(index).map(|child| child.key),
         }
     }
 
     /// Adds the entries of a right neighbour, which is of the same level.
-    pub(super) fn append(&mut self, right: Self) {
+    pub(super) fn append(&mut self, mut right: Self) {
+        self.take_apart();
+        right.take_apart();
         match (self, right) {
             (Self::Items(left), Self::Items(right)) => {
                 let shift = left.data.len();
@@ -99,14 +168,20 @@ impl Contents {
                 left.places.extend(moved);
             }
             (Self::Children(left), Self::Children(right)) => left.extend(right),
-            (Self::Items(_), Self::Children(_)) | (Self::Children(_), Self::Items(_)) => {
-                debug_assert!(false, "neighbours are of one level");
-            }
+            _ => debug_assert!(false, "neighbours are of one level"),
+        }
+    }
+
+    /// Makes single items of a leaf.
+    fn take_apart(&mut self) {
+        if let Self::Leaf(built) = self {
+            *self = Self::of(&Node::Leaf(built.view()));
         }
     }
 
     fn weight(&self, index: usize) -> usize {
         match self {
+            Self::Leaf(leaf) => leaf.view().data(index).map_or(0, |data| data.len() + ITEM_HEADER_SIZE),
             Self::Items(items) => items.places.get(index).map_or(0, |(_, at)| at.len() + ITEM_HEADER_SIZE),
             Self::Children(_) => KEY_POINTER_SIZE,
         }
@@ -115,6 +190,9 @@ impl Contents {
     /// Which entries go into which node. `full`: all nodes but the last are filled to the brim, as suits entries that
     /// keep being appended; otherwise they get about the same. No entries: one empty node.
     pub(super) fn partition(&self, node_size: usize, full: bool) -> Vec<Range<usize>> {
+        if let Self::Leaf(_) = self {
+            return std::iter::once(0..self.len()).collect();
+        }
         let capacity = self.capacity(node_size);
         let mut groups = Vec::with_capacity(1);
         let mut left = self.used();
@@ -140,25 +218,29 @@ impl Contents {
     }
 
     /// The node with the entries of `group`.
-    pub(super) fn build(&self, group: Range<usize>, header: Header, node_size: usize) -> Result<Block> {
-        let mut block = Block::zeroed(node_size);
+    pub(super) fn build(&mut self, group: Range<usize>, header: Header, node_size: usize) -> Result<Block> {
         match self {
-            Self::Items(items) => {
-                let mut builder = LeafBuilder::new(block.bytes_mut());
+            Self::Leaf(leaf) => {
+                header.put(leaf.block.bytes_mut());
+                Ok(leaf.block.clone())
+            }
+            Self::Items(items) => Block::filled(node_size, |bytes| {
+                let mut builder = LeafBuilder::new(bytes);
                 for (key, place) in &items.places[group] {
                     builder.push(*key, &items.data[place.clone()])?;
                 }
                 builder.finish(header);
-            }
-            Self::Children(children) => {
-                let mut builder = InternalBuilder::new(block.bytes_mut());
+                Ok(())
+            }),
+            Self::Children(children) => Block::filled(node_size, |bytes| {
+                let mut builder = InternalBuilder::new(bytes);
                 for child in &children[group] {
                     builder.push(*child)?;
                 }
                 builder.finish(header);
-            }
+                Ok(())
+            }),
         }
-        Ok(block)
     }
 }
 

@@ -1,17 +1,19 @@
 //! Joining of under-full neighbours.
 
+use ubtrfs_format::Internal;
+
 use super::{Contents, Merger, Open, Piece};
 use crate::{NodeRef, Result};
 
 impl Merger<'_> {
-    /// Drops empty pieces of one level and joins small ones with a neighbour under the same parent.
-    pub(super) fn join(&mut self, pieces: Vec<Piece>) -> Result<Vec<Piece>> {
+    /// Drops empty pieces of one level and joins small ones with a neighbour under the same parent, `node` at `at`.
+    pub(super) fn join(&mut self, at: &NodeRef, node: &Internal<'_>, pieces: Vec<Piece>) -> Result<Vec<Piece>> {
         let mut joined: Vec<Piece> = Vec::with_capacity(pieces.len());
         for piece in pieces {
             match (joined.last_mut(), piece) {
                 (_, Piece::Open(open)) if open.contents.is_empty() => self.release(open.homes)?,
                 (Some(Piece::Open(left)), Piece::Open(right)) if self.belong_together(left, &right) => {
-                    left.append(right);
+                    left.append(*right);
                 }
                 (_, piece) => joined.push(piece),
             }
@@ -19,17 +21,19 @@ impl Merger<'_> {
         let mut index = 0;
         while index < joined.len() {
             let small = matches!(&joined[index], Piece::Open(open) if self.is_small(open));
-            let Some(neighbour) = small.then(|| self.neighbour(&joined, index)).flatten() else {
+            let Some(neighbour) = small.then(|| self.neighbour(at, node, &joined, index)).flatten() else {
                 index += 1;
                 continue;
             };
-            if let Piece::Kept(at) = joined[neighbour] {
-                joined[neighbour] = Piece::Open(self.open(&at)?);
+            if let Piece::Kept(slot) = joined[neighbour]
+                && let Some(kept) = at.child(node, slot)
+            {
+                joined[neighbour] = Piece::Open(Box::new(self.open(&kept)?));
             }
             // The result may still be small, so it is looked at next.
             index = neighbour.min(index);
             if let (Piece::Open(right), Some(Piece::Open(left))) = (joined.remove(index + 1), joined.get_mut(index)) {
-                left.append(right);
+                left.append(*right);
             }
         }
         Ok(joined)
@@ -48,11 +52,13 @@ impl Merger<'_> {
 
     /// The neighbour that a small piece joins: one that is written in any case, or else one of this commit, or else
     /// any that no snapshot may share.
-    fn neighbour(&self, pieces: &[Piece], index: usize) -> Option<usize> {
+    fn neighbour(&self, at: &NodeRef, node: &Internal<'_>, pieces: &[Piece], index: usize) -> Option<usize> {
         let cost = |place: usize| match pieces.get(place)? {
             Piece::Open(_) => Some(0),
-            Piece::Kept(at) if self.may_be_shared(at) => None,
-            Piece::Kept(at) => Some(if self.dirty.find(at).is_some() { 1 } else { 2 }),
+            Piece::Kept(slot) => {
+                let kept = at.child(node, *slot).filter(|kept| !self.may_be_shared(kept))?;
+                Some(if self.dirty.find(&kept).is_some() { 1 } else { 2 })
+            }
         };
         let sides = [index.checked_sub(1), Some(index + 1)];
         sides.into_iter().flatten().filter_map(|place| Some((cost(place)?, place))).min().map(|(_, place)| place)

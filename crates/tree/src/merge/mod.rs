@@ -3,17 +3,19 @@
 mod changes;
 mod contents;
 mod join;
+mod resolve;
 
 use std::sync::Arc;
 
 use ubtrfs_format::{
     BACKREF_REV_MIXED, ChildPointer, Generation, Header, Internal, Key, Leaf, Logical, MAX_LEVEL, Node, NodeFlags,
-    TreeId, max_item_size,
+    TreeId,
 };
 
 use self::changes::Changes;
 use self::contents::{Contents, Items};
-use crate::{Block, DirtyNodes, Edit, EditBatch, Error, NodeCache, NodeRef, Result, Root};
+use self::resolve::Change;
+use crate::{Block, DirtyNodes, EditBatch, Error, NodeCache, NodeRef, Result, Root};
 
 /// Where nodes get their space.
 pub trait NodeAllocator {
@@ -67,13 +69,14 @@ pub fn merge(
     let changes = Changes { edits: &keys, ranges: &ranges };
     match root {
         None => {
-            let (items, _) = merger.merge_items(None, std::iter::empty(), changes)?;
-            merger.make_root(0, Open { contents: Contents::Items(items), homes: Vec::new(), tail: true })
+            let leaf = Leaf::default();
+            let contents = Contents::changed(&leaf, &merger.resolve(None, &leaf, changes)?, node_size);
+            merger.make_root(0, Open { contents, homes: Vec::new(), tail: true })
         }
         Some(root) if edits.is_empty() => Ok(root),
         Some(root) => match merger.update(&NodeRef::root(&root), changes)? {
-            Piece::Kept(_) => Ok(root),
-            Piece::Open(open) => merger.make_root(root.level, open),
+            None => Ok(root),
+            Some(open) => merger.make_root(root.level, open),
         },
     }
 }
@@ -82,12 +85,12 @@ fn ranges_of(edits: &EditBatch) -> Vec<(Key, Key)> {
     edits.deleted_ranges().map(std::ops::RangeInclusive::into_inner).collect()
 }
 
-/// A part of a level after the edits below it have been merged.
+/// A part of a level after the edits below it have been merged. Small, for most children of a node are only passed on.
 enum Piece {
-    /// A node that stays as it is.
-    Kept(NodeRef),
+    /// The child in this slot of the parent stays as it is.
+    Kept(usize),
     /// Entries that are yet to be written into nodes.
-    Open(Open),
+    Open(Box<Open>),
 }
 
 /// Entries of one level that will become one or more nodes, or none.
@@ -114,7 +117,8 @@ impl Merger<'_> {
         self.dirty.find(at).map_or_else(|| self.cache.fetch(at), |block| Ok(block.clone()))
     }
 
-    fn update(&mut self, at: &NodeRef, changes: Changes<'_>) -> Result<Piece> {
+    /// Merges `changes` into the node; `None` if it stays as it is.
+    fn update(&mut self, at: &NodeRef, changes: Changes<'_>) -> Result<Option<Open>> {
         let block = self.read(at)?;
         match at.view(&block)? {
             Node::Leaf(leaf) => self.update_leaf(at, &block, leaf, changes),
@@ -122,15 +126,22 @@ impl Merger<'_> {
         }
     }
 
-    fn update_leaf(&mut self, at: &NodeRef, block: &Block, leaf: Leaf<'_>, changes: Changes<'_>) -> Result<Piece> {
-        let (items, changed) = self.merge_items(Some(at.bytenr), leaf.iter(), changes)?;
-        if !changed {
-            return Ok(Piece::Kept(*at));
+    fn update_leaf(
+        &mut self,
+        at: &NodeRef,
+        block: &Block,
+        leaf: Leaf<'_>,
+        changes: Changes<'_>,
+    ) -> Result<Option<Open>> {
+        let changes = self.resolve(Some(at.bytenr), &leaf, changes)?;
+        if changes.is_empty() {
+            return Ok(None);
         }
         let homes = self.retire(at, block)?;
+        let contents = Contents::changed(&leaf, &changes, self.node_size);
         let last = leaf.len().wrapping_sub(1);
-        let tail = at.upper.is_none() && (leaf.is_empty() || items.key(last) == leaf.key(last));
-        Ok(Piece::Open(Open { contents: Contents::Items(items), homes, tail }))
+        let tail = at.upper.is_none() && (leaf.is_empty() || contents.key(last) == leaf.key(last));
+        Ok(Some(Open { contents, homes, tail }))
     }
 
     fn update_internal(
@@ -138,92 +149,51 @@ impl Merger<'_> {
         at: &NodeRef,
         block: &Block,
         node: Internal<'_>,
-        mut changes: Changes<'_>,
-    ) -> Result<Piece> {
-        let mut pieces = Vec::with_capacity(node.len());
-        for child in (0..node.len()).filter_map(|slot| at.child(&node, slot)) {
-            let below = changes.take_for(&child);
-            pieces.push(if below.is_empty() { Piece::Kept(child) } else { self.update(&child, below)? });
-        }
-        if pieces.iter().all(|piece| matches!(piece, Piece::Kept(_))) {
-            return Ok(Piece::Kept(*at));
+        changes: Changes<'_>,
+    ) -> Result<Option<Open>> {
+        let pieces = self.update_children(at, &node, changes)?;
+        if pieces.is_empty() {
+            return Ok(None);
         }
         let mut children = Vec::with_capacity(pieces.len() + 1);
-        for piece in self.join(pieces)? {
+        for piece in self.join(at, &node, pieces)? {
             match piece {
-                Piece::Kept(child) => children.push(child.pointer()),
-                Piece::Open(open) => children.extend(self.write(at.level - 1, open)?),
+                Piece::Kept(slot) => children.extend(node.child(slot)),
+                Piece::Open(open) => children.extend(self.write(at.level - 1, *open)?),
             }
         }
         // All children may have been rewritten in place.
         if children.iter().copied().eq(node.iter()) {
-            return Ok(Piece::Kept(*at));
+            return Ok(None);
         }
         let homes = self.retire(at, block)?;
         let last = node.len().wrapping_sub(1);
         let tail = at.upper.is_none() && children.get(last).map(|child| child.key) == node.key(last);
-        Ok(Piece::Open(Open { contents: Contents::Children(children), homes, tail }))
+        Ok(Some(Open { contents: Contents::Children(children), homes, tail }))
     }
 
-    /// The items `old` of the leaf at `leaf` with `changes` made to them, and whether that is any different.
-    fn merge_items<'b>(
-        &mut self,
-        leaf: Option<Logical>,
-        old: impl Iterator<Item = (Key, &'b [u8])>,
-        mut changes: Changes<'_>,
-    ) -> Result<(Items, bool)> {
-        let mut items = Items::with_capacity(self.node_size);
-        let mut changed = false;
-        for (key, data) in old {
-            while let Some((new, edit)) = changes.next_edit(|edited| edited < key) {
-                changed |= self.edit_item(leaf, new, None, edit, &mut items)?;
+    /// Merges `changes` into the children of a node: a piece for each, or none at all if all stay as they are.
+    fn update_children(&mut self, at: &NodeRef, node: &Internal<'_>, mut changes: Changes<'_>) -> Result<Vec<Piece>> {
+        let mut pieces = Vec::new();
+        let mut slot = 0;
+        while let Some(first) = changes.first_key() {
+            // A range may have begun in a child before.
+            slot = slot.max(node.slot_for(&first));
+            let Some(child) = at.child(node, slot) else { break };
+            let below = changes.take_for(&child);
+            if !below.is_empty()
+                && let Some(open) = self.update(&child, below)?
+            {
+                pieces.reserve(node.len() - pieces.len());
+                pieces.extend((pieces.len()..slot).map(Piece::Kept));
+                pieces.push(Piece::Open(Box::new(open)));
             }
-            let covered = changes.deletes(&key);
-            let edit = changes.next_edit(|edited| edited == key);
-            if covered {
-                (self.removed)(&key, data);
-                changed = true;
-            }
-            let base = (!covered).then_some(data);
-            match (edit, base) {
-                (Some((_, edit)), base) => changed |= self.edit_item(leaf, key, base, edit, &mut items)?,
-                (None, Some(data)) => items.push(key, data),
-                (None, None) => {}
-            }
+            slot += 1;
         }
-        while let Some((new, edit)) = changes.next_edit(|_| true) {
-            changed |= self.edit_item(leaf, new, None, edit, &mut items)?;
+        if !pieces.is_empty() {
+            pieces.extend((pieces.len()..node.len()).map(Piece::Kept));
         }
-        Ok((items, changed))
-    }
-
-    /// Adds what `edit` makes of an item to `items`; whether that differs from `base`, the item before.
-    fn edit_item(
-        &mut self,
-        leaf: Option<Logical>,
-        key: Key,
-        base: Option<&[u8]>,
-        edit: &Edit,
-        items: &mut Items,
-    ) -> Result<bool> {
-        let new = edit.apply(&key, base).map_err(|problem| match (leaf, base) {
-            (Some(bytenr), Some(_)) => Error::Corrupt { tree: self.owner, bytenr, key, problem },
-            _ => Error::BadPatch { key, problem },
-        })?;
-        let changed = new.as_deref() != base;
-        if let Some(old) = base
-            && (changed || !matches!(edit, Edit::Patch(_)))
-        {
-            (self.removed)(&key, old);
-        }
-        if let Some(new) = new {
-            let (size, max) = (new.len(), max_item_size(self.node_size));
-            if size > max {
-                return Err(Error::ItemTooLarge { tree: self.owner, key, size, max });
-            }
-            items.push(key, &new);
-        }
-        Ok(changed)
+        Ok(pieces)
     }
 
     /// Takes a node out of the tree because its entries change: a node of this commit leaves its address to its
@@ -267,8 +237,9 @@ impl Merger<'_> {
     /// Writes entries into as many nodes of `level` as they need.
     fn write(&mut self, level: u8, open: Open) -> Result<Vec<ChildPointer>> {
         let generation = self.dirty.generation();
-        let groups = open.contents.partition(self.node_size, open.tail);
-        let mut homes = open.homes.into_iter();
+        let Open { mut contents, homes, tail } = open;
+        let groups = contents.partition(self.node_size, tail);
+        let mut homes = homes.into_iter();
         let mut pointers = Vec::with_capacity(groups.len());
         for group in groups {
             let bytenr = match homes.next() {
@@ -285,8 +256,8 @@ impl Merger<'_> {
                 nritems: group.len() as u32,
                 level,
             };
-            let key = open.contents.key(group.start).unwrap_or(Key::MIN);
-            let block = open.contents.build(group, header, self.node_size);
+            let key = contents.key(group.start).unwrap_or(Key::MIN);
+            let block = contents.build(group, header, self.node_size);
             let block = block.map_err(|problem| Error::Block { tree: self.owner, bytenr, problem })?;
             self.dirty.insert(bytenr, block);
             pointers.push(ChildPointer { key, bytenr, generation });
