@@ -14,6 +14,10 @@ pub enum LogFault {
     ForgetSiblingName,
     /// Xattrs of the last commit are left out.
     ForgetXattr,
+    /// Checksums of data that was written into reserved space are left out.
+    ForgetPlacedSums,
+    /// Space that is reserved behind the end of a file is left out.
+    ForgetReserved,
     /// Log nodes are overwritten while a durable superblock leads to them.
     ReusePinned,
 }

@@ -2,6 +2,8 @@
 
 mod attr;
 mod create;
+mod fallocate;
+mod in_place;
 mod link;
 mod lock;
 mod punch;
