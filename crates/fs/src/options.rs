@@ -16,8 +16,6 @@ pub enum LogFault {
     ForgetXattr,
     /// Checksums of data that was written into reserved space are left out.
     ForgetPlacedSums,
-    /// Space that is reserved behind the end of a file is left out.
-    ForgetReserved,
     /// Log nodes are overwritten while a durable superblock leads to them.
     ReusePinned,
 }

@@ -233,9 +233,6 @@ impl Gatherer<'_> {
 
     /// Reserved space from `end` on: as it is now, or as the commit below has it.
     fn prealloc(&mut self, id: InodeId, state: &InodeState, end: u64, now: bool) -> Result<()> {
-        if self.gets_wrong(LogFault::ForgetReserved) {
-            return Ok(());
-        }
         self.count_searches(1);
         let pieces = CommittedPieces::new(self.tree(id.subvolume)?, id.ino, self.fs.volume.sector_size());
         let layers = if now { vec![&state.pending.layout] } else { Vec::new() };

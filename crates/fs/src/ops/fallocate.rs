@@ -2,10 +2,12 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ubtrfs_format::items::{Compression, FileType, InodeFlags};
 use ubtrfs_format::{Generation, Logical};
 
+use super::flags::{check_mutable, check_unrestricted};
 use super::now;
 use super::read::FileMap;
 use super::resize::{MAX_FILE_SIZE, fill_sector};
@@ -37,6 +39,7 @@ impl Filesystem {
     pub fn allocate(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<()> {
         let wanted = self.wanted(id, offset, len, keep_size)?;
         let inode = self.regular(id)?;
+        check_mutable(&inode.read())?;
         let mut held = 0;
         let result = self.allocate_holding(&inode, &wanted, &mut held);
         self.unreserve_data(held);
@@ -48,6 +51,7 @@ impl Filesystem {
     pub fn zero_range(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<()> {
         let wanted = self.wanted(id, offset, len, keep_size)?;
         let inode = self.regular(id)?;
+        check_unrestricted(&inode.read())?;
         // What is there is given up first, so a shortage has to be known before.
         let mut held = self.reserve_range(&wanted.range, wanted.range.end - wanted.range.start)?;
         let size = inode.read().item.size;
@@ -172,6 +176,7 @@ impl Filesystem {
                 let Some((place, got)) = self.space.allocate_data(want, state.allocation_hint) else { return false };
                 self.unreserve_data(got);
                 *held -= got;
+                self.counters.bytes_reserved.fetch_add(got, Ordering::Relaxed);
                 state.allocation_hint = place.plus(got);
                 transaction.add_extent(place, NewExtent { length: got, sums: None, logged: false });
                 state.pending.layout.replace(at, got, reserved_extent(place, got, transaction.generation));

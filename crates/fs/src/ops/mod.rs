@@ -1,8 +1,10 @@
 //! The operations of a file system: what programs ask for.
 
 mod attr;
+mod clone;
 mod create;
 mod fallocate;
+mod flags;
 mod in_place;
 mod link;
 mod lock;
@@ -17,6 +19,7 @@ mod xattr;
 
 pub use attr::{Attributes, SetAttributes, TimeChange};
 pub use create::NewInode;
+pub use flags::SETTABLE_FLAGS;
 pub use rename::RenameFlags;
 pub use statfs::FilesystemStats;
 pub use xattr::XattrMode;

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use ubtrfs_format::items::FileType;
 
+use super::flags::check_unrestricted;
 use super::now;
 use super::read::FileMap;
 use super::resize::{allocated, fill_sector};
@@ -53,6 +54,7 @@ impl Filesystem {
         if state.dead {
             return Err(Errno::NOENT.into());
         }
+        check_unrestricted(&state)?;
         if keep_reserved {
             self.settle_frozen(id, &mut state)?;
         }

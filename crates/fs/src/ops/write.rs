@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use ubtrfs_format::items::FileType;
 
 use super::attr::without_set_id;
+use super::flags::check_may_write;
 use super::in_place::writes_in_place;
 use super::now;
 use super::resize::{MAX_FILE_SIZE, fill_sector};
@@ -95,6 +96,7 @@ impl Filesystem {
                 WriteAt::End => old_size,
             };
             let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::FBIG)?;
+            check_may_write(&state, offset)?;
             let mut fills = Vec::new();
             for start in state.dirty.sectors_to_fill(offset, data.len() as u64, old_size) {
                 let mut content = vec![0; sector as usize];

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::{Compression, InodeFlags, InodeItem};
@@ -329,6 +330,7 @@ impl Filesystem {
             let (sector, size) = (self.volume.sector_size(), self.volume.checksum().size());
             transaction.put_sums(place.disk_bytenr, place.offset, len, &sums, || SumMap::new(sector, size));
         }
+        self.counters.bytes_placed.fetch_add(len, Ordering::Relaxed);
         let ordered = submission.add(start, data);
         let piece = place.prealloc.then_some(Piece::Extent(ExtentPiece {
             prealloc: false,
