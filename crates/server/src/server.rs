@@ -82,10 +82,10 @@ impl Server {
     }
 
     /// Most fsyncs wait for the write of another: no thread is held up by that.
-    fn sync_inode(&self, node: u64, data_only: bool, reply: ReplyEmpty) {
+    fn sync_inode(&self, node: u64, data_only: bool, done: impl FnOnce(Result<(), Errno>) + Send + 'static) {
         match self.shared.inode(node) {
             Ok(id) => {
-                let done = move |result: ubtrfs::Result<()>| answer(reply, result.map_err(|error| errno(&error)));
+                let done = move |result: ubtrfs::Result<()>| done(result.map_err(|error| errno(&error)));
                 let Some(leader) = self.engine().join_fsync(id, data_only, Box::new(done)) else { return };
                 if ubtrfs::may_wait() {
                     return self.engine().lead_fsync(leader);
@@ -93,7 +93,7 @@ impl Server {
                 let shared = Arc::clone(&self.shared);
                 self.slow.run(move || shared.engine.lead_fsync(leader));
             }
-            Err(errno) => reply.error(errno),
+            Err(errno) => done(Err(errno)),
         }
     }
 
@@ -438,7 +438,12 @@ impl Filesystem for Server {
 
     fn write(&self, _: &Caller<'_>, node: u64, what: &Write<'_>, reply: ReplyWrite) {
         let _timed = self.count(Kind::Write);
+        let is_synchronous = self.inode(node).is_ok_and(|id| self.engine().is_synchronous(id));
         match self.write_to(node, what) {
+            Ok(bytes) if is_synchronous => self.sync_inode(node, false, move |result| match result {
+                Ok(()) => reply.written(bytes),
+                Err(errno) => reply.error(errno),
+            }),
             Ok(bytes) => reply.written(bytes),
             Err(errno) => reply.error(errno),
         }
@@ -451,12 +456,12 @@ impl Filesystem for Server {
 
     fn fsync(&self, _: &Caller<'_>, node: u64, _: u64, data_only: bool, reply: ReplyEmpty) {
         let _timed = self.count(Kind::Fsync);
-        self.sync_inode(node, data_only, reply);
+        self.sync_inode(node, data_only, |result| answer(reply, result));
     }
 
     fn fsyncdir(&self, _: &Caller<'_>, node: u64, _: u64, data_only: bool, reply: ReplyEmpty) {
         let _timed = self.count(Kind::FsyncDir);
-        self.sync_inode(node, data_only, reply);
+        self.sync_inode(node, data_only, |result| answer(reply, result));
     }
 
     fn syncfs(&self, _: &Caller<'_>, node: u64, reply: ReplyEmpty) {

@@ -60,6 +60,11 @@ impl Filesystem {
         self.with_reserved(demand, || self.set_flags_reserved(id, wanted))
     }
 
+    /// Whether writes of the file are to be durable when they return (`chattr +S`).
+    pub fn is_synchronous(&self, id: InodeId) -> bool {
+        self.inodes.get(id).is_some_and(|inode| inode.read().item.flags & InodeFlags::SYNC != 0)
+    }
+
     fn set_flags_reserved(&self, id: InodeId, wanted: u64) -> Result<()> {
         const IN_PLACE: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
         let inode = self.inode(id)?;
