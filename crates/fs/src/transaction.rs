@@ -123,14 +123,7 @@ impl Transaction {
 
     /// Notes the checksums of `len` bytes that are being written in place, from `offset` of an extent on: `none` is what they
     /// are added to if there are none yet.
-    pub(crate) fn put_sums(
-        &self,
-        extent: Logical,
-        offset: u64,
-        len: u64,
-        sums: &[u8],
-        none: impl FnOnce() -> SumMap,
-    ) {
+    pub(crate) fn put_sums(&self, extent: Logical, offset: u64, len: u64, sums: &[u8], none: impl FnOnce() -> SumMap) {
         self.later_sums.lock().get_or_insert_with(none).put(extent.plus(offset), sums);
         self.unlogged_windows.lock().extend(windows(offset, len).map(|window| (extent, window)));
         self.new_extent_count.fetch_add(1, Ordering::Relaxed);

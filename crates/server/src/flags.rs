@@ -60,7 +60,10 @@ fn meant(bits: u32, as_what: impl Fn(&Names) -> u32) -> Result<u64, Errno> {
 
 /// The 32-bit word at this place of an argument.
 fn word(data: &[u8], number: usize) -> Result<u32, Errno> {
-    data.get(number * 4..).and_then(|rest| rest.first_chunk()).map(|bytes| u32::from_ne_bytes(*bytes)).ok_or(Errno::INVAL)
+    data.get(number * 4..)
+        .and_then(|rest| rest.first_chunk())
+        .map(|bytes| u32::from_ne_bytes(*bytes))
+        .ok_or(Errno::INVAL)
 }
 
 impl Shared {

@@ -627,9 +627,7 @@ impl Filesystem for Server {
         let shared = self.inode(node).and_then(|source| {
             let target = self.inode(what.node_out)?;
             let engine = self.engine();
-            engine
-                .clone_range(source, what.offset_in, target, what.offset_out, length)
-                .map_err(|error| errno(&error))
+            engine.clone_range(source, what.offset_in, target, what.offset_out, length).map_err(|error| errno(&error))
         });
         match shared {
             Ok(bytes) => reply.copied(bytes),

@@ -3,8 +3,8 @@
 use ubtrfs::{RenameFlags, WriteAt};
 
 use crate::words::{
-    append, at, clone, directory, exchange, fdatasync, file, fsync, link, make, path, remove_xattr, rename, reserve, rmdir,
-    set_xattr, unlink, write, zero,
+    append, at, clone, directory, exchange, fdatasync, file, fsync, link, make, path, remove_xattr, rename, reserve,
+    rmdir, set_xattr, unlink, write, zero,
 };
 use crate::{Body, Model, Operation, What};
 

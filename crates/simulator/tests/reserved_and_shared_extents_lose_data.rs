@@ -1,7 +1,8 @@
 //! Reserved space, what is written there, and shared extents: after each operation power may be cut.
 
 use ubtrfs_simulator::words::{
-    allocate, append, at, clone, clone_range, directory, fdatasync, file, fsync, link, rename, reserve, unlink, write, zero,
+    allocate, append, at, clone, clone_range, directory, fdatasync, file, fsync, link, rename, reserve, unlink, write,
+    zero,
 };
 use ubtrfs_simulator::{Operation, Stage, shrink};
 
@@ -56,7 +57,10 @@ fn space_behind_the_end_is_filled_step_by_step() {
     let reserved = [file(FOO), append(FOO, 3000), reserve(FOO, 0, 300_000)];
     let step = [append(FOO, 5000), fsync(FOO)];
     survive_either_way(&reserved, &vec![step.clone(); 8].concat());
-    survive_either_way(&reserved, &[&step[..], &[Operation::Sync], &step, &[rename(FOO, "B/foo"), fsync("B")]].concat());
+    survive_either_way(
+        &reserved,
+        &[&step[..], &[Operation::Sync], &step, &[rename(FOO, "B/foo"), fsync("B")]].concat(),
+    );
     survive_either_way(&reserved, &[truncate(FOO, 100_000), fsync(FOO), append(FOO, 10), fsync(FOO)]);
     survive_either_way(&reserved, &[append(FOO, 70_000), fsync(FOO), truncate(FOO, 9000), fsync(FOO), append(FOO, 10)]);
     survive_either_way(&reserved, &[truncate(FOO, 3000), fsync(FOO), append(FOO, 9000), fsync(FOO)]);
@@ -71,7 +75,10 @@ fn holes_data_and_reserved_space_side_by_side() {
     survive_either_way(&mixed, &[zero(FOO, 5000, 60_001), fsync(FOO), write(FOO, 0, 50_000), fsync(FOO)]);
     survive_either_way(&mixed, &[zero(FOO, 25_000, 100), write(FOO, 30_000, 10), fsync(FOO), zero(FOO, 0, 1 << 20)]);
     survive_either_way(&mixed, &[punch(FOO, 0, 1 << 20), allocate(FOO, 4096, 8192), append(FOO, 1), fsync(FOO)]);
-    survive_either_way(&mixed, &[truncate(FOO, 0), allocate(FOO, 0, 9000), fsync(FOO), write(FOO, 0, 9000), fsync(FOO)]);
+    survive_either_way(
+        &mixed,
+        &[truncate(FOO, 0), allocate(FOO, 0, 9000), fsync(FOO), write(FOO, 0, 9000), fsync(FOO)],
+    );
 }
 
 #[test]
@@ -86,10 +93,16 @@ fn small_files_leave_their_inode_when_space_is_reserved() {
 fn shared_ranges_are_there_after_fsync() {
     let source = [file(FOO), append(FOO, 100_000), file(BAR), append(BAR, 30_000)];
     survive_either_way(&source, &[clone(FOO, BAR), fsync(BAR), append(BAR, 10), fsync(BAR)]);
-    survive_either_way(&source, &[clone(FOO, BAR), fsync(BAR), unlink(FOO), fsync("A"), write(BAR, 5000, 10), fsync(BAR)]);
+    survive_either_way(
+        &source,
+        &[clone(FOO, BAR), fsync(BAR), unlink(FOO), fsync("A"), write(BAR, 5000, 10), fsync(BAR)],
+    );
     survive_either_way(&source, &[clone(FOO, BAR), write(FOO, 0, 50_000), fsync(FOO), fsync(BAR)]);
     survive_either_way(&source, &[write(FOO, 8192, 9000), clone_range(FOO, 4096, BAR, 20_480, 40_960), fsync(BAR)]);
-    survive_either_way(&source, &[clone_range(FOO, 0, FOO, 102_400, 40_960), fsync(FOO), truncate(FOO, 50_000), fsync(FOO)]);
+    survive_either_way(
+        &source,
+        &[clone_range(FOO, 0, FOO, 102_400, 40_960), fsync(FOO), truncate(FOO, 50_000), fsync(FOO)],
+    );
     survive_either_way(&source, &[clone(FOO, BAR), truncate(FOO, 0), fsync(FOO), clone(BAR, FOO), fsync(FOO)]);
     survive_either_way(&source, &[clone_range(FOO, 8192, BAR, 1 << 20, 8192), fsync(BAR), punch(BAR, 0, 2 << 20)]);
 }

@@ -2,9 +2,9 @@
 
 use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, Timespec};
 
+use super::flags::{check_mutable, check_unrestricted};
 use super::read::FileMap;
 use super::resize::allocated;
-use super::flags::{check_mutable, check_unrestricted};
 use super::{check_real, now};
 use crate::error::{Errno, Result};
 use crate::file::dirty::DirtyData;

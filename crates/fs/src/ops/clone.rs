@@ -235,7 +235,8 @@ impl Filesystem {
         let range = ends.from..(ends.from + len).next_multiple_of(sector);
         let committed = self.committed();
         let map = FileMap::new(&committed, source, state)?;
-        let mut pieces = map.with_stack(state, |stack| stack.pieces(range).take(most).collect::<std::result::Result<Vec<_>, _>>())?;
+        let mut pieces =
+            map.with_stack(state, |stack| stack.pieces(range).take(most).collect::<std::result::Result<Vec<_>, _>>())?;
         let is_first_inline = matches!(pieces.first(), Some(Mapped { piece: Piece::Inline(_), .. }));
         let copies = is_first_inline || state.item.size <= self.largest_inline();
         let mut copied = None;
@@ -272,8 +273,7 @@ impl Filesystem {
         let transactions = self.open_transactions();
         pieces.iter().any(|mapped| match &mapped.piece {
             Piece::Extent(extent) => transactions.iter().any(|transaction| {
-                transaction.extents().contains_key(&extent.disk_bytenr)
-                    || extent.generation == transaction.generation
+                transaction.extents().contains_key(&extent.disk_bytenr) || extent.generation == transaction.generation
             }),
             _ => false,
         })

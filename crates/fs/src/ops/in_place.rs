@@ -29,7 +29,8 @@ pub(crate) fn writes_in_place(state: &InodeState) -> bool {
     state.item.flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0
 }
 
-fn overwrites(state: &InodeState) -> bool {
+/// Whether data of the file is written over its older data.
+pub(crate) fn overwrites(state: &InodeState) -> bool {
     state.item.flags & InodeFlags::NODATACOW != 0
 }
 
@@ -56,7 +57,7 @@ impl Filesystem {
         let mut parts: Vec<Part> = Vec::new();
         for Mapped { start, len, piece } in pieces {
             let place = match piece {
-                Piece::Extent(extent) if self.may_write_in_place(id, state, start, &extent)? => Some(extent),
+                Piece::Extent(extent) if self.may_write_in_place(id, state, start, len, &extent)? => Some(extent),
                 _ => None,
             };
             match parts.last_mut() {
@@ -84,9 +85,20 @@ impl Filesystem {
         Ok(true)
     }
 
-    /// Whether what stands at `start` of a file may be written over where it is.
-    fn may_write_in_place(&self, id: InodeId, state: &InodeState, start: u64, extent: &ExtentPiece) -> Result<bool> {
+    /// Whether what stands at `start` of a file for `len` bytes may be written over where it is.
+    fn may_write_in_place(
+        &self,
+        id: InodeId,
+        state: &InodeState,
+        start: u64,
+        len: u64,
+        extent: &ExtentPiece,
+    ) -> Result<bool> {
         if extent.compression != Compression::None || !(extent.prealloc || overwrites(state)) {
+            return Ok(false);
+        }
+        // An item may say anything; what lies behind the extent is another's.
+        if extent.offset.checked_add(len).is_none_or(|end| end > extent.disk_num_bytes) {
             return Ok(false);
         }
         // Before the commit is asked for: a transaction that is no longer here is in it.

@@ -27,6 +27,7 @@ pub use xattr::XattrMode;
 pub use write::WriteAt;
 
 pub(crate) use create::inode_target;
+pub(crate) use in_place::overwrites;
 pub(crate) use lock::LockedInodes;
 pub(crate) use read::FileMap;
 pub(crate) use resize::{MAX_FILE_SIZE, NewSize, allocated};

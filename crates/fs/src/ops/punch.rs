@@ -38,14 +38,7 @@ impl Filesystem {
         result
     }
 
-    fn punch_reserved(
-        &self,
-        id: InodeId,
-        offset: u64,
-        end: u64,
-        keep_reserved: bool,
-        surplus: &mut u64,
-    ) -> Result<()> {
+    fn punch_reserved(&self, id: InodeId, offset: u64, end: u64, keep_reserved: bool, surplus: &mut u64) -> Result<()> {
         let inode = self.inode(id)?;
         let mut state = inode.write();
         if state.file_type() != FileType::Regular {
@@ -80,7 +73,8 @@ impl Filesystem {
                 zeroed.push((at, self.sector_without(id, &state, at, offset, end)?));
             }
         }
-        let emptied = if whole.start < whole.end { self.pieces_to_empty(id, &state, &whole, keep_reserved)? } else { vec![] };
+        let emptied =
+            if whole.start < whole.end { self.pieces_to_empty(id, &state, &whole, keep_reserved)? } else { vec![] };
         let time = now();
         let transaction = self.gate.enter();
         state.join(&inode, &transaction);

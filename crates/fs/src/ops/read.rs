@@ -32,7 +32,8 @@ impl InFlightFirst<'_> {
     fn copy(&self, at: Logical, buf: &mut [u8]) -> Vec<Range<usize>> {
         let mut missing = vec![0..buf.len()];
         for extent in self.ordered.iter().rev() {
-            let (from, to) = (extent.start.0.saturating_sub(at.0), extent.start.plus(extent.len()).0.saturating_sub(at.0));
+            let (from, to) =
+                (extent.start.0.saturating_sub(at.0), extent.start.plus(extent.len()).0.saturating_sub(at.0));
             let there = (from as usize).min(buf.len())..(to as usize).min(buf.len());
             if there.is_empty() {
                 continue;
@@ -86,7 +87,9 @@ impl Checksums for NewestSums<'_> {
         let below = NewestSums { transactions: older, tree: self.tree };
         // Looking below may take a device: not with the lock held.
         let known: Vec<(u64, Option<Vec<u8>>)> = match &*newest.later_sums() {
-            Some(later) => later.pieces(at, len).into_iter().map(|(len, sums)| (len, sums.map(<[u8]>::to_vec))).collect(),
+            Some(later) => {
+                later.pieces(at, len).into_iter().map(|(len, sums)| (len, sums.map(<[u8]>::to_vec))).collect()
+            }
             None => vec![(len, None)],
         };
         let mut all = Vec::new();

@@ -261,8 +261,7 @@ impl Workload {
         let place = to_offset;
         let mut left = length as usize;
         while left > 0 {
-            let result =
-                rustix::fs::copy_file_range(&source, Some(&mut offset), &target, Some(&mut to_offset), left);
+            let result = rustix::fs::copy_file_range(&source, Some(&mut offset), &target, Some(&mut to_offset), left);
             match result {
                 Ok(0) => return Err(format!("copy_file_range: nothing, with {left} bytes left")),
                 Ok(copied) => left -= copied,
