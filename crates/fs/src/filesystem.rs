@@ -50,6 +50,9 @@ pub(crate) struct Counters {
     pub(crate) log_searches: AtomicU64,
     pub(crate) bytes_read: AtomicU64,
     pub(crate) bytes_written: AtomicU64,
+    pub(crate) bytes_reserved: AtomicU64,
+    pub(crate) bytes_placed: AtomicU64,
+    pub(crate) bytes_cloned: AtomicU64,
     pub(crate) orphans_cleaned: AtomicU64,
 }
 

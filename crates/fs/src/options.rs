@@ -14,6 +14,8 @@ pub enum LogFault {
     ForgetSiblingName,
     /// Xattrs of the last commit are left out.
     ForgetXattr,
+    /// Checksums of data that was written into reserved space are left out.
+    ForgetPlacedSums,
     /// Log nodes are overwritten while a durable superblock leads to them.
     ReusePinned,
 }

@@ -33,6 +33,12 @@ pub struct Stats {
     pub bytes_read: u64,
     /// Bytes that programs wrote.
     pub bytes_written: u64,
+    /// Bytes that programs reserved in files.
+    pub bytes_reserved: u64,
+    /// Bytes that were written where they had their place: in reserved space, or over what was there.
+    pub bytes_placed: u64,
+    /// Bytes that came to be shared instead of copied.
+    pub bytes_cloned: u64,
     /// Bytes of dirty data in memory.
     pub dirty_bytes: u64,
     /// Inodes in memory.
@@ -67,6 +73,9 @@ impl Filesystem {
             log_fallbacks: self.log.fallbacks.counts().collect(),
             bytes_read: load(&counters.bytes_read),
             bytes_written: load(&counters.bytes_written),
+            bytes_reserved: load(&counters.bytes_reserved),
+            bytes_placed: load(&counters.bytes_placed),
+            bytes_cloned: load(&counters.bytes_cloned),
             dirty_bytes: self.space.lock().reserved_data(),
             inodes: self.inodes.len() as u64,
             orphans_cleaned: load(&counters.orphans_cleaned),

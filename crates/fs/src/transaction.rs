@@ -7,7 +7,8 @@
 //! Locks are taken in this order: the rename lock; inodes, by subvolume and number; the gate; everything else (space,
 //! tables, lists), which is held for memory work only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,12 +18,16 @@ use ubtrfs_format::{Generation, Logical};
 use crate::file::sum_map::SumMap;
 use crate::inode::Inode;
 
+/// Checksums of data that is written in place are logged in windows of so many bytes of its extent: so no two items of a
+/// log overlap, and a small write logs few.
+pub(crate) const SUM_WINDOW: u64 = 256 << 10;
+
 /// A data extent allocated in a transaction.
 #[derive(Debug)]
 pub(crate) struct NewExtent {
     /// Bytes on disk.
     pub(crate) length: u64,
-    /// Checksums of its sectors, or `None` for a file without.
+    /// Checksums of its sectors; `None` for a file without, and for space whose data comes later.
     pub(crate) sums: Option<Vec<u8>>,
     /// The log has the checksums.
     pub(crate) logged: bool,
@@ -36,7 +41,12 @@ pub(crate) struct Transaction {
     new_extents: Mutex<BTreeMap<Logical, NewExtent>>,
     /// Inodes that the log has under names that they no longer have, or without some that they have.
     renamed: Mutex<Vec<Arc<Inode>>>,
-    logged_sums: Mutex<Option<SumMap>>,
+    /// Checksums of sectors whose data did not come with their extent.
+    later_sums: Mutex<Option<SumMap>>,
+    /// The windows of these that the log has not: extent, and offset in it / [`SUM_WINDOW`].
+    unlogged_windows: Mutex<BTreeSet<(Logical, u64)>>,
+    /// Extents that a second file, or a second place of a file, came to refer to.
+    shared: Mutex<HashSet<Logical>>,
     changed_inodes: AtomicU64,
     new_extent_count: AtomicU64,
 }
@@ -48,7 +58,9 @@ impl Transaction {
             dirty_inodes: Mutex::default(),
             new_extents: Mutex::default(),
             renamed: Mutex::default(),
-            logged_sums: Mutex::default(),
+            later_sums: Mutex::default(),
+            unlogged_windows: Mutex::default(),
+            shared: Mutex::default(),
             changed_inodes: AtomicU64::new(0),
             new_extent_count: AtomicU64::new(0),
         }
@@ -106,12 +118,42 @@ impl Transaction {
 
     /// Notes checksums that a log had of data, whether its extents are new or not.
     pub(crate) fn set_logged_sums(&self, sums: SumMap) {
-        *self.logged_sums.lock() = Some(sums).filter(|sums| !sums.is_empty());
+        *self.later_sums.lock() = Some(sums).filter(|sums| !sums.is_empty());
     }
 
-    /// Checksums that a log had, if there are any.
-    pub(crate) fn logged_sums(&self) -> parking_lot::MutexGuard<'_, Option<SumMap>> {
-        self.logged_sums.lock()
+    /// Notes the checksums of `len` bytes that are being written in place, from `offset` of an extent on: `none` is what they
+    /// are added to if there are none yet.
+    pub(crate) fn put_sums(&self, extent: Logical, offset: u64, len: u64, sums: &[u8], none: impl FnOnce() -> SumMap) {
+        self.later_sums.lock().get_or_insert_with(none).put(extent.plus(offset), sums);
+        self.unlogged_windows.lock().extend(windows(offset, len).map(|window| (extent, window)));
+        self.new_extent_count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The windows with checksums in a range of an extent that the log has not, and will have now.
+    pub(crate) fn take_unlogged_windows(&self, extent: Logical, offset: u64, len: u64) -> Vec<u64> {
+        let mut unlogged = self.unlogged_windows.lock();
+        let (first, last) = windows(offset, len).into_inner();
+        let found: Vec<u64> = unlogged.range((extent, first)..=(extent, last)).map(|(_, window)| *window).collect();
+        for window in &found {
+            unlogged.remove(&(extent, *window));
+        }
+        found
+    }
+
+    /// Checksums of sectors whose data did not come with their extent: from a log, or written in place. Taken by address, over
+    /// those that extents came with.
+    pub(crate) fn later_sums(&self) -> parking_lot::MutexGuard<'_, Option<SumMap>> {
+        self.later_sums.lock()
+    }
+
+    /// Notes that an extent got a reference from elsewhere than those that it had.
+    pub(crate) fn add_shared(&self, extent: Logical) {
+        self.shared.lock().insert(extent);
+    }
+
+    /// Whether [`Self::add_shared`] was told of an extent.
+    pub(crate) fn is_shared(&self, extent: Logical) -> bool {
+        self.shared.lock().contains(&extent)
     }
 
     /// Checksums of `len` bytes from `at` on, if they are of an extent allocated in this transaction.
@@ -125,6 +167,11 @@ impl Transaction {
         let scale = |bytes: u64| (u128::from(bytes) * sums.len() as u128 / u128::from(extent.length)) as usize;
         sums.get(scale(offset)..scale(end)).map(<[u8]>::to_vec)
     }
+}
+
+/// The windows that `len` bytes from `offset` of an extent on lie in.
+fn windows(offset: u64, len: u64) -> RangeInclusive<u64> {
+    offset / SUM_WINDOW..=(offset + len.max(1) - 1) / SUM_WINDOW
 }
 
 /// The gate.

@@ -27,8 +27,7 @@ impl Server {
             | Operation::OpenDir(_)
             | Operation::StatFs
             | Operation::Ioctl(_)
-            | Operation::Access { .. }
-            | Operation::CopyFileRange(_) => true,
+            | Operation::Access { .. } => true,
             Operation::GetXattr { name, .. } => !name.starts_with(control::NAMESPACE) && !self.is_busy(node, false),
             Operation::GetAttr { .. }
             | Operation::Statx { .. }

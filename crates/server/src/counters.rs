@@ -20,7 +20,7 @@ kinds! {
     Create "create", TmpFile "tmpfile", Open "open", Read "read", Write "write", StatFs "statfs", Fsync "fsync",
     SyncFs "syncfs", SetXattr "setxattr", GetXattr "getxattr", ListXattr "listxattr", RemoveXattr "removexattr",
     OpenDir "opendir", ReadDir "readdir", ReadDirPlus "readdirplus", FsyncDir "fsyncdir", Ioctl "ioctl",
-    Fallocate "fallocate", Lseek "lseek", Postponed "postponed",
+    Fallocate "fallocate", Lseek "lseek", CopyFileRange "copy_file_range", Postponed "postponed",
 }
 
 /// Counters of requests.

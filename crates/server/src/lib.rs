@@ -16,6 +16,7 @@ mod counters;
 mod create;
 pub mod device_number;
 mod directories;
+mod flags;
 mod nodes;
 mod pool;
 mod privileges;

@@ -21,6 +21,7 @@ use crate::attributes as ours;
 use crate::control;
 use crate::counters::{Kind, Timed};
 use crate::directories::{Row, end, list};
+use crate::flags;
 use crate::pool::Pool;
 use crate::privileges::is_root_or;
 use crate::shared::{MountFacts, Shared, TTL, errno};
@@ -81,10 +82,10 @@ impl Server {
     }
 
     /// Most fsyncs wait for the write of another: no thread is held up by that.
-    fn sync_inode(&self, node: u64, data_only: bool, reply: ReplyEmpty) {
+    fn sync_inode(&self, node: u64, data_only: bool, done: impl FnOnce(Result<(), Errno>) + Send + 'static) {
         match self.shared.inode(node) {
             Ok(id) => {
-                let done = move |result: ubtrfs::Result<()>| answer(reply, result.map_err(|error| errno(&error)));
+                let done = move |result: ubtrfs::Result<()>| done(result.map_err(|error| errno(&error)));
                 let Some(leader) = self.engine().join_fsync(id, data_only, Box::new(done)) else { return };
                 if ubtrfs::may_wait() {
                     return self.engine().lead_fsync(leader);
@@ -92,7 +93,7 @@ impl Server {
                 let shared = Arc::clone(&self.shared);
                 self.slow.run(move || shared.engine.lead_fsync(leader));
             }
-            Err(errno) => reply.error(errno),
+            Err(errno) => done(Err(errno)),
         }
     }
 
@@ -166,7 +167,13 @@ impl Server {
         self.engine().set_attributes(id, &changes).map_err(|error| errno(&error))
     }
 
-    fn punch(&self, caller: &Caller<'_>, node: u64, what: &Fallocate) -> Result<(), Errno> {
+    fn allocate(&self, caller: &Caller<'_>, node: u64, what: &Fallocate) -> Result<(), Errno> {
+        let keep_size = what.mode.contains(FallocateFlags::KEEP_SIZE);
+        let kind = what.mode - FallocateFlags::KEEP_SIZE;
+        let is_known = kind.is_empty() || kind == FallocateFlags::ZERO_RANGE;
+        if !is_known && !(kind == FallocateFlags::PUNCH_HOLE && keep_size) {
+            return Err(Errno::OPNOTSUPP);
+        }
         let id = self.inode(node)?;
         let attributes = self.engine().attributes(id).map_err(|error| errno(&error))?;
         // Unlike a write, this comes without a word on set-id bits; the kernel has asked for root and the owner only.
@@ -175,7 +182,15 @@ impl Server {
             self.engine().set_attributes(id, &changes).map_err(|error| errno(&error))?;
             self.mode_changed(node);
         }
-        self.engine().punch_hole(id, what.offset, what.length).map_err(|error| errno(&error))
+        let engine = self.engine();
+        let done = if kind == FallocateFlags::PUNCH_HOLE {
+            engine.punch_hole(id, what.offset, what.length)
+        } else if kind == FallocateFlags::ZERO_RANGE {
+            engine.zero_range(id, what.offset, what.length, keep_size)
+        } else {
+            engine.allocate(id, what.offset, what.length, keep_size)
+        };
+        done.map_err(|error| errno(&error))
     }
 
     /// Tells the kernel, which goes on believing in the mode that it knows.
@@ -423,7 +438,12 @@ impl Filesystem for Server {
 
     fn write(&self, _: &Caller<'_>, node: u64, what: &Write<'_>, reply: ReplyWrite) {
         let _timed = self.count(Kind::Write);
+        let is_synchronous = self.inode(node).is_ok_and(|id| self.engine().is_synchronous(id));
         match self.write_to(node, what) {
+            Ok(bytes) if is_synchronous => self.sync_inode(node, false, move |result| match result {
+                Ok(()) => reply.written(bytes),
+                Err(errno) => reply.error(errno),
+            }),
             Ok(bytes) => reply.written(bytes),
             Err(errno) => reply.error(errno),
         }
@@ -436,12 +456,12 @@ impl Filesystem for Server {
 
     fn fsync(&self, _: &Caller<'_>, node: u64, _: u64, data_only: bool, reply: ReplyEmpty) {
         let _timed = self.count(Kind::Fsync);
-        self.sync_inode(node, data_only, reply);
+        self.sync_inode(node, data_only, |result| answer(reply, result));
     }
 
     fn fsyncdir(&self, _: &Caller<'_>, node: u64, _: u64, data_only: bool, reply: ReplyEmpty) {
         let _timed = self.count(Kind::FsyncDir);
-        self.sync_inode(node, data_only, reply);
+        self.sync_inode(node, data_only, |result| answer(reply, result));
     }
 
     fn syncfs(&self, _: &Caller<'_>, node: u64, reply: ReplyEmpty) {
@@ -571,18 +591,16 @@ impl Filesystem for Server {
         answer_create(reply, made);
     }
 
-    fn ioctl(&self, _: &Caller<'_>, _: u64, _: &Ioctl<'_>, reply: ReplyIoctl) {
+    fn ioctl(&self, _: &Caller<'_>, node: u64, what: &Ioctl<'_>, reply: ReplyIoctl) {
         let _timed = self.count(Kind::Ioctl);
-        reply.error(Errno::NOTTY);
+        let result = self.inode(node).and_then(|id| self.shared.flags_ioctl(id, what).unwrap_or(Err(Errno::NOTTY)));
+        flags::answer(reply, result);
     }
 
-    /// Holes are punched; anything else is refused, but not once for all (as ENOSYS would be): it depends on the mode.
+    /// What is refused is not refused once for all (as ENOSYS would be): it depends on the mode.
     fn fallocate(&self, caller: &Caller<'_>, node: u64, what: &Fallocate, reply: ReplyEmpty) {
         let _timed = self.count(Kind::Fallocate);
-        if what.mode != FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE {
-            return reply.error(Errno::OPNOTSUPP);
-        }
-        answer(reply, self.punch(caller, node, what));
+        answer(reply, self.allocate(caller, node, what));
     }
 
     fn lseek(&self, _: &Caller<'_>, node: u64, what: &Lseek, reply: ReplyLseek) {
@@ -600,8 +618,20 @@ impl Filesystem for Server {
         }
     }
 
-    /// Never asked again: the kernel copies by reading and writing.
-    fn copy_file_range(&self, _: &Caller<'_>, _: u64, _: &CopyFileRange, reply: ReplyCopy) {
-        reply.error(Errno::NOSYS);
+    /// Shares extents. What can't be shared the kernel copies by reading and writing (not once for all, as after ENOSYS).
+    fn copy_file_range(&self, _: &Caller<'_>, node: u64, what: &CopyFileRange, reply: ReplyCopy) {
+        let _timed = self.count(Kind::CopyFileRange);
+        /// The most that an answer of 32 bits can tell, in whole sectors of any size.
+        const NARROW: u64 = u32::MAX as u64 & !0xffff;
+        let length = if what.wide { what.length } else { what.length.min(NARROW) };
+        let shared = self.inode(node).and_then(|source| {
+            let target = self.inode(what.node_out)?;
+            let engine = self.engine();
+            engine.clone_range(source, what.offset_in, target, what.offset_out, length).map_err(|error| errno(&error))
+        });
+        match shared {
+            Ok(bytes) => reply.copied(bytes),
+            Err(errno) => reply.error(errno),
+        }
     }
 }

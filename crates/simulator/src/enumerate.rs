@@ -3,8 +3,8 @@
 use ubtrfs::{RenameFlags, WriteAt};
 
 use crate::words::{
-    append, at, directory, exchange, fdatasync, file, fsync, link, make, path, remove_xattr, rename, rmdir, set_xattr,
-    unlink, write,
+    append, at, clone, directory, exchange, fdatasync, file, fsync, link, make, path, remove_xattr, rename, reserve,
+    rmdir, set_xattr, unlink, write, zero,
 };
 use crate::{Body, Model, Operation, What};
 
@@ -59,6 +59,9 @@ pub fn operations(model: &Model) -> Vec<Vec<Operation>> {
                     vec![Operation::Truncate { what: what.clone(), size: size / 2 }],
                     vec![Operation::Truncate { what: what.clone(), size: size + 6000 }],
                     vec![Operation::Punch { what, offset: size / 4, len: size / 2 + 1 }],
+                    vec![reserve(text, size, 20_000)],
+                    vec![reserve(text, size, 20_000), append(text, 5000)],
+                    vec![zero(text, size / 2, 10_000)],
                     vec![unlink(text)],
                 ]);
             }
@@ -74,6 +77,9 @@ pub fn operations(model: &Model) -> Vec<Vec<Operation>> {
         if node.is_some_and(|node| node.xattrs.contains_key(&b"user.one"[..])) {
             found.push(vec![remove_xattr(text, "user.one")]);
             found.push(vec![set_xattr(text, "user.one", 4)]);
+        }
+        for other in PATHS.iter().filter(|other| *other != text && is_file(model, other) && is_file(model, text)) {
+            found.push(vec![clone(text, other)]);
         }
         for other in PATHS {
             found.extend(moves(model, text, other));
@@ -94,6 +100,10 @@ pub fn operations(model: &Model) -> Vec<Vec<Operation>> {
         ]);
     }
     found
+}
+
+fn is_file(model: &Model, text: &str) -> bool {
+    model.resolve(&path(text)).is_some_and(|id| matches!(model.node(id).body, Body::File(_)))
 }
 
 /// Renames, exchanges and links from one name to another.

@@ -60,7 +60,7 @@ impl Generator {
         if self.habits.fsyncs && self.random.one_in(4) {
             return Operation::Fsync { what: self.any(&paths, handles), data_only: self.random.one_in(4) };
         }
-        match self.random.below(115) {
+        match self.random.below(130) {
             0..18 => self.create(model, &paths),
             18..46 => self.write(model, &paths, handles),
             46..53 => {
@@ -106,6 +106,8 @@ impl Generator {
                 let offset = self.random.below(size + 1);
                 Operation::Punch { what, offset, len: self.random.below(size / 2 + 5000) }
             }
+            115..123 => self.allocate(model, &paths, handles),
+            123..130 => self.clone_range(model, &paths, handles),
             112 if self.habits.remount => Operation::Remount,
             _ => Operation::Look,
         }
@@ -201,6 +203,38 @@ impl Generator {
         let at = if self.random.one_in(5) { WriteAt::End } else { WriteAt::Offset(offset) };
         let kill_privileges = self.habits.privileges && self.random.one_in(8);
         Operation::Write { what, at, len, fill: self.random.number(), kill_privileges }
+    }
+
+    fn allocate(&mut self, model: &Model, paths: &[(Path, ubtrfs::InodeId)], handles: usize) -> Operation {
+        let (what, size) = self.file(model, paths, handles);
+        let offset = match self.random.below(4) {
+            0 => 0,
+            1 => size,
+            2 => self.random.below(size.min(1 << 20) / 4096 + 1) * 4096,
+            _ => self.random.below(size.min(1 << 20) + 20_000),
+        };
+        let longest = self.random.one_of([5000, 40_000, 300_000]);
+        // What fails after it has begun leaves a state that is neither old nor new: not where space may be short.
+        let zero = !self.habits.large && self.random.one_in(3);
+        Operation::Allocate { what, offset, len: self.random.below(longest), zero, keep_size: self.random.one_in(2) }
+    }
+
+    fn clone_range(&mut self, model: &Model, paths: &[(Path, ubtrfs::InodeId)], handles: usize) -> Operation {
+        let (from, from_size) = self.file(model, paths, handles);
+        let (to, to_size) = self.file(model, paths, handles);
+        let mut offset = |size: u64| match self.random.below(4) {
+            0 | 1 => 0,
+            2 => self.random.below(size.min(1 << 20) / 4096 + 2) * 4096,
+            _ => size.min(1 << 20).next_multiple_of(4096),
+        };
+        let (from_offset, to_offset) = (offset(from_size), offset(to_size));
+        // Where a file has grown to many TiB, not all of it.
+        let len = match self.random.below(4) {
+            0 | 1 => 1 << 20,
+            2 => self.random.below(20) * 4096,
+            _ => self.random.below(100_000),
+        };
+        Operation::Clone { from, from_offset, to, to_offset, len }
     }
 
     fn new_size(&mut self, size: u64) -> u64 {

@@ -126,6 +126,22 @@ pub enum Operation {
         offset: u64,
         len: u64,
     },
+    /// Space is reserved for a range; `zero`: what is there is given up.
+    Allocate {
+        what: What,
+        offset: u64,
+        len: u64,
+        zero: bool,
+        keep_size: bool,
+    },
+    /// A range comes to share the extents of another.
+    Clone {
+        from: What,
+        from_offset: u64,
+        to: What,
+        to_offset: u64,
+        len: u64,
+    },
     Attributes {
         what: What,
         mode: Option<u32>,

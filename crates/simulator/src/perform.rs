@@ -130,6 +130,27 @@ impl Worker {
         }
     }
 
+    /// How many bytes can be shared.
+    fn bytes_to_clone(&self, source: InodeId, from: u64, target: InodeId, to: u64, len: u64) -> Result<u64, Errno> {
+        const SECTOR: u64 = 4096;
+        let size = |id: InodeId| match &self.model.node(id).body {
+            Body::File(content) => Ok(content.size()),
+            Body::Directory { .. } => Err(Errno::ISDIR),
+            _ => Err(Errno::INVAL),
+        };
+        let (source_size, target_size) = (size(source)?, size(target)?);
+        let len = len.min(source_size.saturating_sub(from));
+        if len == 0 {
+            return Ok(0);
+        }
+        if source == target && from < to + len && to < from + len {
+            return Err(Errno::INVAL);
+        }
+        let ends_both = from + len == source_size && to + len >= target_size;
+        let len = if ends_both { len } else { len / SECTOR * SECTOR };
+        if from % SECTOR != 0 || to % SECTOR != 0 || len == 0 { Err(Errno::OPNOTSUPP) } else { Ok(len) }
+    }
+
     #[allow(clippy::too_many_lines, reason = "one arm for each operation")]
     fn apply(&mut self, operation: &Operation, touched: &mut Touched) -> Result<(), String> {
         let fs = Arc::clone(&self.fs);
@@ -235,6 +256,50 @@ impl Worker {
                 {
                     content.punch(*offset, *len);
                     touch(touched, id, true);
+                }
+                Ok(())
+            }
+            Operation::Allocate { what, offset, len, zero, keep_size } => {
+                let Some(id) = self.find(what) else { return Ok(()) };
+                let expected = match &self.model.node(id).body {
+                    _ if *len == 0 => Err(Errno::INVAL),
+                    Body::File(_) => Ok(()),
+                    Body::Directory { .. } => Err(Errno::ISDIR),
+                    _ => Err(Errno::NODEV),
+                };
+                let done = if *zero {
+                    fs.zero_range(id, *offset, *len, *keep_size)
+                } else {
+                    fs.allocate(id, *offset, *len, *keep_size)
+                };
+                if self.agree(operation, expected, done)?.is_some() {
+                    if let Body::File(content) = &mut self.model.node_mut(id).body {
+                        if *zero && *offset < content.size() {
+                            content.punch(*offset, *len);
+                        }
+                        if !keep_size && offset + len > content.size() {
+                            content.resize(offset + len);
+                        }
+                    }
+                    touch(touched, id, true);
+                }
+                Ok(())
+            }
+            Operation::Clone { from, from_offset, to, to_offset, len } => {
+                let (Some(source), Some(target)) = (self.find(from), self.find(to)) else { return Ok(()) };
+                let expected = self.bytes_to_clone(source, *from_offset, target, *to_offset, *len);
+                let done = fs.clone_range(source, *from_offset, target, *to_offset, *len);
+                let Some((expected, done)) = self.agree(operation, expected, done)? else { return Ok(()) };
+                if done != expected && !(self.tolerance.no_space && done < expected) {
+                    return Err(format!("shared {done} bytes, not {expected}"));
+                }
+                let Body::File(content) = &self.model.node(source).body else { return Ok(()) };
+                let copy = content.read(*from_offset, done as usize);
+                if let Body::File(content) = &mut self.model.node_mut(target).body
+                    && done > 0
+                {
+                    content.write(*to_offset, &copy);
+                    touch(touched, target, true);
                 }
                 Ok(())
             }

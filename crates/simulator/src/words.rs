@@ -42,6 +42,31 @@ pub fn append(text: &str, len: usize) -> Operation {
     Operation::Write { what: at(text), at: WriteAt::End, len, fill: len as u64, kill_privileges: false }
 }
 
+/// Reserves space and leaves the size as it is.
+pub fn reserve(text: &str, offset: u64, len: u64) -> Operation {
+    Operation::Allocate { what: at(text), offset, len, zero: false, keep_size: true }
+}
+
+/// Reserves space; the file becomes as long as that reaches.
+pub fn allocate(text: &str, offset: u64, len: u64) -> Operation {
+    Operation::Allocate { what: at(text), offset, len, zero: false, keep_size: false }
+}
+
+/// Makes a range zero, with space reserved for it; the size stays.
+pub fn zero(text: &str, offset: u64, len: u64) -> Operation {
+    Operation::Allocate { what: at(text), offset, len, zero: true, keep_size: true }
+}
+
+/// Makes a file begin as another does, by sharing.
+pub fn clone(from: &str, to: &str) -> Operation {
+    clone_range(from, 0, to, 0, 1 << 20)
+}
+
+/// Makes a range of a file share the extents of another.
+pub fn clone_range(from: &str, from_offset: u64, to: &str, to_offset: u64, len: u64) -> Operation {
+    Operation::Clone { from: at(from), from_offset, to: at(to), to_offset, len }
+}
+
 /// Sets an xattr.
 pub fn set_xattr(text: &str, name: &str, fill: u64) -> Operation {
     let name = Name(name.as_bytes().to_vec());

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use ubtrfs::LogFault;
 use ubtrfs_mkfs::{MkfsOptions, Profile};
 use ubtrfs_simulator::enumerate::Start;
-use ubtrfs_simulator::words::{append, directory, file, fsync, link, rename, set_xattr, unlink, write};
+use ubtrfs_simulator::words::{append, directory, file, fsync, link, rename, reserve, set_xattr, unlink, write};
 use ubtrfs_simulator::{Body, History, Lie, LyingDevice, Model, Operation, Random, Stage};
 use ubtrfs_volume::{Device, RecordingDevice};
 
@@ -56,7 +56,7 @@ fn a_superblock_before_what_it_refers_to() {
 
 #[test]
 fn a_torn_superblock() {
-    let (lied, noticed) = found_out(1..6, |seed| Lie::TornSuperblock(seed as usize % 3));
+    let (lied, noticed) = found_out(1..9, |seed| Lie::TornSuperblock(seed as usize % 3));
     assert!(lied >= 4 && noticed == lied);
 }
 
@@ -148,6 +148,14 @@ fn a_name_beside_that_the_log_forgets() {
 fn an_xattr_that_the_log_forgets() {
     let committed = [file("foo"), set_xattr("foo", "user.one", 1)];
     let (made, random) = found_out_in_log(LogFault::ForgetXattr, &committed, &[append("foo", 10), fsync("foo")]);
+    assert!(made && random > 0);
+}
+
+#[test]
+fn checksums_of_data_in_reserved_space_that_the_log_forgets() {
+    let committed = [directory("A"), file("A/foo"), reserve("A/foo", 0, 40_000)];
+    let (made, random) =
+        found_out_in_log(LogFault::ForgetPlacedSums, &committed, &[write("A/foo", 0, 9000), fsync("A/foo")]);
     assert!(made && random > 0);
 }
 

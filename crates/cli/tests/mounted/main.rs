@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 mod endings;
+mod extents;
 mod harness;
 mod lifecycle;
 mod posix;

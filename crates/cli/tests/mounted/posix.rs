@@ -20,19 +20,19 @@ use crate::harness::{FUSE, Volume};
 
 /// What happened, line by line.
 #[derive(Default)]
-struct Diary(Vec<String>);
+pub struct Diary(pub Vec<String>);
 
 impl Diary {
-    fn note(&mut self, what: &str, seen: impl std::fmt::Debug) {
+    pub fn note(&mut self, what: &str, seen: impl std::fmt::Debug) {
         self.0.push(format!("{what}: {seen:?}"));
     }
 
     /// An outcome: success, or the number of the error.
-    fn io<T>(&mut self, what: &str, result: std::io::Result<T>) {
+    pub fn io<T>(&mut self, what: &str, result: std::io::Result<T>) {
         self.note(what, result.map(drop).map_err(|error| error.raw_os_error()));
     }
 
-    fn sys<T>(&mut self, what: &str, result: Result<T, Errno>) {
+    pub fn sys<T>(&mut self, what: &str, result: Result<T, Errno>) {
         self.note(what, result.map(drop));
     }
 

@@ -4,6 +4,8 @@
 
 #[path = "../mounted/endings.rs"]
 mod endings;
+#[path = "../mounted/extents.rs"]
+mod extents;
 #[path = "../mounted/harness.rs"]
 mod harness;
 #[path = "../mounted/lifecycle.rs"]

@@ -144,7 +144,7 @@ impl Filesystem {
         for inode in inodes {
             let mut state = inode.write();
             state.freeze_before(next);
-            self.write_out_frozen(&mut state, transaction)?;
+            self.write_out_frozen(inode.id, &mut state, transaction)?;
         }
         for inode in inodes {
             let ordered = inode.read().ordered.clone();
@@ -412,8 +412,8 @@ fn resolve_data(
     let mut csums =
         CsumEdits::new(&csum_tree, superblock.checksum.size(), u64::from(superblock.sector_size), node_size);
     let mut freed = Vec::new();
-    let replayed = transaction.logged_sums();
-    for (start, sums) in replayed.iter().flat_map(SumMap::iter) {
+    let later = transaction.later_sums();
+    for (start, sums) in later.iter().flat_map(SumMap::iter) {
         csums.put(start, sums)?;
     }
     for (start, extent) in transaction.extents().iter() {
@@ -427,7 +427,7 @@ fn resolve_data(
                 csums.put(*start, sums)?;
             }
         } else {
-            if replayed.is_some() {
+            if later.is_some() {
                 csums.delete(*start, extent.length)?;
             }
             freed.push((*start, extent.length));

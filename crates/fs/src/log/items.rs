@@ -13,6 +13,7 @@ use crate::file::piece::{ExtentPiece, Mapped, Piece};
 use crate::file::resolve::Stack;
 use crate::inode::{EntryChange, Inode, InodeId, InodeState, Logged, LoggedAs};
 use crate::options::LogFault;
+use crate::transaction::SUM_WINDOW;
 
 /// The item of an inode that is in the log only so that it exists. Of one that the commit below has, recovery takes
 /// nothing if the generation is 0, nor the size if that is 0.
@@ -81,7 +82,7 @@ impl Gatherer<'_> {
         let id = inode.id;
         let mut entries = Vec::new();
         match state.file_type() {
-            FileType::Regular => self.content(inode, state, logged, known)?,
+            FileType::Regular => self.content(inode, state, logged)?,
             FileType::Symlink if logged.whole().is_none() && !known => self.pieces(id, state, &[(0, u64::MAX)])?,
             FileType::Directory if logged.whole().is_some() => {
                 let changed = std::mem::take(&mut logged.entries);
@@ -99,7 +100,7 @@ impl Gatherer<'_> {
     }
 
     /// The content of a regular file, where it changed since the log had it.
-    fn content(&mut self, inode: &Arc<Inode>, state: &mut InodeState, logged: &Logged, known: bool) -> Result<()> {
+    fn content(&mut self, inode: &Arc<Inode>, state: &mut InodeState, logged: &Logged) -> Result<()> {
         if !state.dirty.is_empty() {
             let transaction = self.fs.gate.enter();
             self.fs.write_out_for_log(inode, state, &transaction).map_err(super::queue::Stop::Error)?;
@@ -119,9 +120,12 @@ impl Gatherer<'_> {
             for (from, to) in &changed {
                 self.clear(id.subvolume, key(*from)..=key(to - 1));
             }
+        } else if state.item.flags & InodeFlags::PREALLOC != 0 {
+            // What was reserved behind the end when only the names were logged may lie before it now.
+            self.clear(id.subvolume, key(0)..=key(u64::MAX));
         }
         self.pieces(id, state, &changed)?;
-        if state.item.flags & InodeFlags::PREALLOC != 0 && known {
+        if state.item.flags & InodeFlags::PREALLOC != 0 {
             self.clear(id.subvolume, key(end)..=key(u64::MAX));
             self.prealloc(id, state, end, true)?;
         }
@@ -137,10 +141,14 @@ impl Gatherer<'_> {
                 let mapped = match mapped.piece {
                     Piece::Hole if mapped.start >= end => continue,
                     Piece::Hole => Mapped { len: mapped.len.min(end - mapped.start), ..mapped },
+                    // What is reserved behind the end is gathered as a whole, so that no two items overlap.
+                    Piece::Extent(extent) if extent.prealloc && mapped.start < end => {
+                        Mapped { len: mapped.len.min(end - mapped.start), ..mapped }
+                    }
                     _ => mapped,
                 };
                 if let Piece::Extent(extent) = &mapped.piece {
-                    self.extent(id, extent)?;
+                    self.extent(id, extent, mapped.len)?;
                 }
                 self.put_piece(id, &mapped);
             }
@@ -153,28 +161,61 @@ impl Gatherer<'_> {
         self.put(id.subvolume, Key::new(id.ino.0, ItemType::EXTENT_DATA, mapped.start), item);
     }
 
-    /// The checksums of an extent that no commit knows, unless the log has them.
-    fn extent(&mut self, id: InodeId, extent: &ExtentPiece) -> Result<()> {
+    /// The checksums of a piece of an extent that no commit knows, unless the log has them.
+    fn extent(&mut self, id: InodeId, extent: &ExtentPiece, len: u64) -> Result<()> {
         if self.fs.space.is_in_new_chunk(extent.disk_bytenr) {
             return Err(Reason::NewChunk.into());
         }
+        self.new_extent_sums(id, extent);
+        if !extent.prealloc && !self.gets_wrong(LogFault::ForgetPlacedSums) {
+            self.placed_sums(id, extent, len);
+        }
+        Ok(())
+    }
+
+    /// The checksums that a new extent came with.
+    fn new_extent_sums(&mut self, id: InodeId, extent: &ExtentPiece) {
         let sum_size = self.fs.volume.checksum().size();
         // As large as they may be so that two items fit a leaf. They always start at the same addresses, so that no two
         // overlap.
         let most = leaf_data_size(self.fs.volume.node_size() as usize) / 2 - ubtrfs_format::ITEM_HEADER_SIZE;
         let most = most / sum_size * sum_size;
         let mut extents = self.transaction.extents();
-        let Some(new) = extents.get_mut(&extent.disk_bytenr).filter(|new| !new.logged) else { return Ok(()) };
+        let Some(new) = extents.get_mut(&extent.disk_bytenr).filter(|new| !new.logged) else { return };
         new.logged = true;
         let sums = new.sums.clone().unwrap_or_default();
         drop(extents);
         let covered = (most / sum_size) as u64 * u64::from(self.fs.volume.sector_size());
         let starts = (0..).map(|number: u64| Logical(extent.disk_bytenr.0 + number * covered));
         for (part, start) in sums.chunks(most).zip(starts) {
-            let key = Key::new(objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM, start.0);
-            self.put(id.subvolume, key, part.to_vec());
+            self.put(id.subvolume, sum_key(start), part.to_vec());
         }
-        Ok(())
+    }
+
+    /// The checksums of data that was written in place, by whole windows, in which nothing else has any.
+    fn placed_sums(&mut self, id: InodeId, extent: &ExtentPiece, len: u64) {
+        let transaction = self.transaction;
+        for window in transaction.take_unlogged_windows(extent.disk_bytenr, extent.offset, len) {
+            let start = extent.disk_bytenr.plus(window * SUM_WINDOW);
+            let len = SUM_WINDOW.min(extent.disk_num_bytes.saturating_sub(window * SUM_WINDOW));
+            self.clear(id.subvolume, sum_key(start)..=sum_key(Logical(start.plus(len).0.saturating_sub(1))));
+            let mut at = start;
+            // Neighbours in one item.
+            let mut runs: Vec<(Logical, Vec<u8>)> = Vec::new();
+            let mut end_of_run = Logical(0);
+            for (len, sums) in transaction.later_sums().iter().flat_map(|later| later.pieces(start, len)) {
+                match (sums, runs.last_mut()) {
+                    (Some(sums), Some((_, run))) if end_of_run == at => run.extend_from_slice(sums),
+                    (Some(sums), _) => runs.push((at, sums.to_vec())),
+                    (None, _) => {}
+                }
+                at = at.plus(len);
+                end_of_run = if sums.is_some() { at } else { Logical(0) };
+            }
+            for (at, sums) in runs {
+                self.put(id.subvolume, sum_key(at), sums);
+            }
+        }
     }
 
     /// Reserved space behind the end of a file as the commit below has it: recovery drops what the log has not.
@@ -203,4 +244,8 @@ impl Gatherer<'_> {
         }
         Ok(())
     }
+}
+
+fn sum_key(at: Logical) -> Key {
+    Key::new(objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM, at.0)
 }

@@ -17,6 +17,7 @@ use crate::committed::Committed;
 use crate::error::{Errno, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState, LoggedAs};
+use crate::ops::overwrites;
 use crate::transaction::Transaction;
 
 /// What became of a group.
@@ -317,7 +318,9 @@ impl Filesystem {
     pub fn is_fsync_short(&self, id: InodeId) -> bool {
         const LITTLE: u64 = 128 << 10;
         let inode = self.inodes.get(id);
-        inode.is_some_and(|inode| inode.try_write().is_some_and(|state| state.reserved <= LITTLE))
+        // What is written over its old place may have to wait for what is on its way there.
+        let may_wait = |state: &InodeState| overwrites(state) && !state.ordered.is_empty();
+        inode.is_some_and(|inode| inode.try_write().is_some_and(|state| state.reserved <= LITTLE && !may_wait(&state)))
     }
 
     /// Starts what an fsync needs; the group, if the caller has to lead it.

@@ -1,7 +1,8 @@
 //! Attributes: stat, chmod, chown, utimens, and truncation through them.
 
-use ubtrfs_format::items::{FileType, InodeItem, Timespec};
+use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, Timespec};
 
+use super::flags::{check_mutable, check_unrestricted};
 use super::read::FileMap;
 use super::resize::allocated;
 use super::{check_real, now};
@@ -103,6 +104,13 @@ impl Filesystem {
     pub fn set_attributes(&self, id: InodeId, changes: &SetAttributes) -> Result<Attributes> {
         self.check_writable(id.subvolume)?;
         check_real(id)?;
+        let sets_times = [changes.atime, changes.mtime].iter().flatten().any(|time| *time != TimeChange::Now);
+        let restricted = changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() || sets_times;
+        if restricted || changes.size.is_some() {
+            check_unrestricted(&self.inode(id)?.read())?;
+        } else if changes.atime.is_some() || changes.mtime.is_some() {
+            check_mutable(&self.inode(id)?.read())?;
+        }
         let kills_capabilities = changes.kill_privileges || changes.uid.is_some() || changes.gid.is_some();
         if let Some(size) = changes.size {
             self.resize(id, size)?;
@@ -143,7 +151,7 @@ impl Filesystem {
         if self.inode(id)?.read().no_xattrs {
             return Ok(());
         }
-        match self.remove_xattr(id, b"security.capability") {
+        match self.remove_xattr_anyway(id, b"security.capability") {
             Err(error) if error.errno() == Errno::NODATA => Ok(()),
             other => other,
         }
@@ -153,6 +161,9 @@ impl Filesystem {
     pub(crate) fn touch_atime(&self, inode: &Arc<Inode>) {
         const DAY: i64 = 24 * 60 * 60;
         if self.options.no_atime || self.check_writable(inode.id.subvolume).is_err() {
+            return;
+        }
+        if inode.read().item.flags & InodeFlags::NOATIME != 0 {
             return;
         }
         let time = now();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ubtrfs_format::items::{FileType, INLINE_DATA_OFFSET, InodeFlags, InodeItem, Timespec};
 use ubtrfs_format::{DirIndex, ItemType, Key, max_item_size, name_hash};
 
+use super::flags::check_mutable;
 use super::{check_name, check_real, now};
 use crate::error::{Errno, Result};
 use crate::file::piece::{InlinePiece, Piece};
@@ -74,6 +75,7 @@ impl Filesystem {
         if !parent_state.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
+        check_mutable(&parent_state)?;
         let id = InodeId::new(dir.subvolume, subvolume.new_ino()?);
         let mut state = self.new_state(&parent_state, new, now());
         state.item.nlink = 0;
@@ -152,6 +154,7 @@ impl Filesystem {
         if state.item.nlink == 0 || state.dead {
             return Err(Errno::NOENT.into());
         }
+        check_mutable(state)?;
         if self.find_entry(dir, state, name)?.is_some() {
             return Err(Errno::EXIST.into());
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ubtrfs_format::{DirIndex, Incompat, ItemType, Key, max_item_size};
 
 use super::create::{add_entry, inode_target, remove_entry};
+use super::flags::{check_removable_from, check_unrestricted};
 use super::{LockedInodes, check_name, now};
 use crate::dir::{EMPTY_SUBVOLUME_INO, resolve};
 use crate::error::{Errno, Result};
@@ -73,6 +74,7 @@ impl Filesystem {
         if state.dead {
             return Err(Errno::NOENT.into());
         }
+        check_unrestricted(state)?;
         if state.item.nlink >= MAX_LINKS {
             return Err(Errno::MLINK.into());
         }
@@ -137,6 +139,7 @@ impl Filesystem {
         let parent = self.inode(dir)?;
         loop {
             let named = self.find_named(&parent, name)?.ok_or(Errno::NOENT)?;
+            check_removable_from(&parent, &named.inode)?;
             check_removable(&named, directory)?;
             let id = named.inode.id;
             {

@@ -1,7 +1,11 @@
 //! The operations of a file system: what programs ask for.
 
 mod attr;
+mod clone;
 mod create;
+mod fallocate;
+mod flags;
+mod in_place;
 mod link;
 mod lock;
 mod punch;
@@ -15,6 +19,7 @@ mod xattr;
 
 pub use attr::{Attributes, SetAttributes, TimeChange};
 pub use create::NewInode;
+pub use flags::SETTABLE_FLAGS;
 pub use rename::RenameFlags;
 pub use statfs::FilesystemStats;
 pub use xattr::XattrMode;
@@ -22,6 +27,7 @@ pub use xattr::XattrMode;
 pub use write::WriteAt;
 
 pub(crate) use create::inode_target;
+pub(crate) use in_place::overwrites;
 pub(crate) use lock::LockedInodes;
 pub(crate) use read::FileMap;
 pub(crate) use resize::{MAX_FILE_SIZE, NewSize, allocated};

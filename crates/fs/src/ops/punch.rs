@@ -1,7 +1,10 @@
 //! Punching holes.
 
+use std::ops::Range;
+
 use ubtrfs_format::items::FileType;
 
+use super::flags::check_unrestricted;
 use super::now;
 use super::read::FileMap;
 use super::resize::{allocated, fill_sector};
@@ -14,6 +17,11 @@ use crate::space::Demand;
 impl Filesystem {
     /// Makes a range of a file read as zeroes and gives its whole sectors back. The size stays.
     pub fn punch_hole(&self, id: InodeId, offset: u64, len: u64) -> Result<()> {
+        self.punch(id, offset, len, false)
+    }
+
+    /// The same; `keep_reserved`: what is reserved and holds nothing stays so.
+    pub(crate) fn punch(&self, id: InodeId, offset: u64, len: u64, keep_reserved: bool) -> Result<()> {
         self.check_writable(id.subvolume)?;
         let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Errno::INVAL)?;
         let sector = u64::from(self.volume.sector_size());
@@ -25,12 +33,12 @@ impl Filesystem {
         let demand = Demand { data: 2 * sector, edits: 6, item_bytes: 700 + inline_bytes, frees: true };
         self.reserve_to_free(&inode, demand)?;
         let mut surplus = 2 * sector;
-        let result = self.punch_reserved(id, offset, end, &mut surplus);
+        let result = self.punch_reserved(id, offset, end, keep_reserved, &mut surplus);
         self.unreserve_data(surplus);
         result
     }
 
-    fn punch_reserved(&self, id: InodeId, offset: u64, end: u64, surplus: &mut u64) -> Result<()> {
+    fn punch_reserved(&self, id: InodeId, offset: u64, end: u64, keep_reserved: bool, surplus: &mut u64) -> Result<()> {
         let inode = self.inode(id)?;
         let mut state = inode.write();
         if state.file_type() != FileType::Regular {
@@ -39,13 +47,22 @@ impl Filesystem {
         if state.dead {
             return Err(Errno::NOENT.into());
         }
-        let end = end.min(state.item.size);
+        check_unrestricted(&state)?;
+        if keep_reserved {
+            self.settle_frozen(id, &mut state)?;
+        }
+        let (asked, end) = (end, end.min(state.item.size));
         if offset >= end {
             return Ok(());
         }
         let sector = u64::from(self.volume.sector_size());
-        // The last sector of the file counts as whole: behind the end there is nothing to keep.
-        let whole_end = if end == state.item.size { end.next_multiple_of(sector) } else { end - end % sector };
+        // The last sector of the file counts as whole: behind the end there is nothing to keep, but reserved space, of
+        // which whole sectors go.
+        let whole_end = if end == state.item.size {
+            end.next_multiple_of(sector).max(asked - asked % sector)
+        } else {
+            end - end % sector
+        };
         let whole = offset.next_multiple_of(sector)..whole_end;
         let mut edges = vec![offset - offset % sector];
         edges.extend((end % sector != 0).then_some(end - end % sector));
@@ -56,7 +73,8 @@ impl Filesystem {
                 zeroed.push((at, self.sector_without(id, &state, at, offset, end)?));
             }
         }
-        let freed = if whole.start < whole.end { self.bytes_in(id, &state, whole.clone())? } else { 0 };
+        let emptied =
+            if whole.start < whole.end { self.pieces_to_empty(id, &state, &whole, keep_reserved)? } else { vec![] };
         let time = now();
         let transaction = self.gate.enter();
         state.join(&inode, &transaction);
@@ -66,8 +84,10 @@ impl Filesystem {
         }
         if whole.start < whole.end {
             state.dirty.discard(whole.clone());
-            state.pending.layout.replace(whole.start, whole.end - whole.start, Piece::Hole);
-            state.item.nbytes = state.item.nbytes.saturating_sub(freed);
+            for (start, len, bytes) in emptied {
+                state.pending.layout.replace(start, len, Piece::Hole);
+                state.item.nbytes = state.item.nbytes.saturating_sub(bytes);
+            }
             let dirty: u64 = state.dirty.ranges().map(|(_, len)| len).sum();
             *surplus += state.reserved - dirty;
             state.reserved = dirty;
@@ -90,10 +110,22 @@ impl Filesystem {
         Ok(content)
     }
 
-    fn bytes_in(&self, id: InodeId, state: &InodeState, range: std::ops::Range<u64>) -> Result<u64> {
+    /// Ranges that become holes, and the bytes that each takes on disk.
+    fn pieces_to_empty(
+        &self,
+        id: InodeId,
+        state: &InodeState,
+        whole: &Range<u64>,
+        keep_reserved: bool,
+    ) -> Result<Vec<(u64, u64, u64)>> {
         let committed = self.committed();
         let map = FileMap::new(&committed, id, state)?;
-        let pieces = map.with_stack(state, |stack| stack.resolve(range))?;
-        Ok(pieces.iter().map(allocated).sum())
+        let pieces = map.with_stack(state, |stack| stack.resolve(whole.clone()))?;
+        if !keep_reserved {
+            return Ok(vec![(whole.start, whole.end - whole.start, pieces.iter().map(allocated).sum())]);
+        }
+        let is_reserved = |piece: &Piece| matches!(piece, Piece::Extent(extent) if extent.prealloc);
+        let emptied = pieces.iter().filter(|mapped| !is_reserved(&mapped.piece));
+        Ok(emptied.map(|mapped| (mapped.start, mapped.len, allocated(mapped))).collect())
     }
 }

@@ -1,5 +1,6 @@
 //! Reading: content, symlinks, where data is.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,7 +17,6 @@ use crate::file::extent_reader::{DataSource, ReadContext};
 use crate::file::piece::Mapped;
 use crate::file::resolve::Stack;
 use crate::file::seek::Seek;
-use crate::file::sum_map::SumMap;
 use crate::filesystem::Filesystem;
 use crate::inode::{InodeId, InodeState, OrderedExtent};
 use crate::transaction::Transaction;
@@ -27,50 +27,76 @@ struct InFlightFirst<'a> {
     volume: &'a Volume,
 }
 
-impl DataSource for InFlightFirst<'_> {
-    fn read_data(&self, at: Logical, buf: &mut [u8], sums: Option<&[u8]>) -> DataResult<()> {
-        for extent in self.ordered {
-            if let Some(offset) = at.0.checked_sub(extent.start.0)
-                && offset.saturating_add(buf.len() as u64) <= extent.len()
-            {
-                extent.copy(offset as usize, buf);
-                return Ok(());
+impl InFlightFirst<'_> {
+    /// Copies what is on its way into `buf`, newest first; returns the ranges of `buf` that are not, in order.
+    fn copy(&self, at: Logical, buf: &mut [u8]) -> Vec<Range<usize>> {
+        let mut missing = vec![0..buf.len()];
+        for extent in self.ordered.iter().rev() {
+            let (from, to) =
+                (extent.start.0.saturating_sub(at.0), extent.start.plus(extent.len()).0.saturating_sub(at.0));
+            let there = (from as usize).min(buf.len())..(to as usize).min(buf.len());
+            if there.is_empty() {
+                continue;
+            }
+            let mut left = Vec::new();
+            for gap in missing {
+                let (start, end) = (gap.start.max(there.start), gap.end.min(there.end));
+                if start >= end {
+                    left.push(gap);
+                    continue;
+                }
+                extent.copy((at.0 + start as u64 - extent.start.0) as usize, &mut buf[start..end]);
+                left.extend([gap.start..start, end..gap.end].into_iter().filter(|rest| !rest.is_empty()));
+            }
+            missing = left;
+            if missing.is_empty() {
+                break;
             }
         }
-        ubtrfs_tree::about_to_wait()?;
-        self.volume.read_data(at, buf, sums).map_err(Into::into)
+        missing
     }
 }
 
-/// Checksums of extents that no commit knows yet, and below them the checksum tree.
+impl DataSource for InFlightFirst<'_> {
+    fn read_data(&self, at: Logical, buf: &mut [u8], sums: Option<&[u8]>) -> DataResult<()> {
+        let len = buf.len();
+        for gap in self.copy(at, buf) {
+            ubtrfs_tree::about_to_wait()?;
+            // Sums are of equal size, one for each sector.
+            let scale = |bytes: usize, sums: usize| (bytes as u64 * sums as u64 / len as u64) as usize;
+            let part = sums.and_then(|sums| sums.get(scale(gap.start, sums.len())..scale(gap.end, sums.len())));
+            self.volume.read_data(at.plus(gap.start as u64), &mut buf[gap], part)?;
+        }
+        Ok(())
+    }
+}
+
+/// Checksums of data that no commit knows yet, and below them the checksum tree.
 struct NewestSums<'a> {
+    /// Newest first.
     transactions: &'a [Arc<Transaction>],
     tree: &'a dyn Checksums,
 }
 
 impl Checksums for NewestSums<'_> {
-    fn lookup(&self, at: Logical, len: u64) -> DataResult<Vec<u8>> {
-        for transaction in self.transactions {
-            if let Some(sums) = transaction.new_sums(at, len) {
-                return Ok(sums);
-            }
-            if let Some(logged) = &*transaction.logged_sums() {
-                return self.lookup_below(logged, at, len);
-            }
+    fn lookup(&self, mut at: Logical, len: u64) -> DataResult<Vec<u8>> {
+        let Some((newest, older)) = self.transactions.split_first() else { return self.tree.lookup(at, len) };
+        if let Some(sums) = newest.new_sums(at, len) {
+            return Ok(sums);
         }
-        self.tree.lookup(at, len)
-    }
-}
-
-impl NewestSums<'_> {
-    /// From a log where it had them, else from the tree. (Only the first transaction of a mount replays a log, so that
-    /// there is no third place.)
-    fn lookup_below(&self, logged: &SumMap, mut at: Logical, len: u64) -> DataResult<Vec<u8>> {
+        let below = NewestSums { transactions: older, tree: self.tree };
+        // Looking below may take a device: not with the lock held.
+        let known: Vec<(u64, Option<Vec<u8>>)> = match &*newest.later_sums() {
+            Some(later) => {
+                later.pieces(at, len).into_iter().map(|(len, sums)| (len, sums.map(<[u8]>::to_vec))).collect()
+            }
+            None => vec![(len, None)],
+        };
         let mut all = Vec::new();
-        for (len, sums) in logged.pieces(at, len) {
+        for (len, sums) in known {
             match sums {
-                Some(sums) => all.extend_from_slice(sums),
-                None => all.extend(self.tree.lookup(at, len)?),
+                Some(sums) => all.extend(sums),
+                None => all.extend(below.lookup(at, len)?),
             }
             at = at.plus(len);
         }
@@ -108,6 +134,11 @@ impl FileMap {
             Some(frozen) => look(Stack::new(&[&frozen.batch.layout], &*self.bottom)),
             None => look(Stack::new(&[], &*self.bottom)),
         }
+    }
+
+    /// The committed tree's layer.
+    pub(crate) fn bottom(&self) -> &dyn PieceSource {
+        &*self.bottom
     }
 
     /// What lies below the frozen layer.

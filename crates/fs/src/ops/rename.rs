@@ -6,6 +6,7 @@ use ubtrfs_format::items::FileType;
 use ubtrfs_format::{DirIndex, ItemType};
 
 use super::create::{NewInode, add_entry, inode_target, remove_entry};
+use super::flags::{check_mutable, check_removable_from};
 use super::link::{Named, add_name, drop_name, name_demand};
 use super::{LockedInodes, check_name, now};
 use crate::error::{Errno, Result};
@@ -116,6 +117,11 @@ impl Filesystem {
         if found.into_iter().flatten().any(|named| named.target.location.item_type == ItemType::ROOT_ITEM) {
             // Moving a subvolume changes references in the root tree, which is not done yet.
             return Err(Errno::XDEV.into());
+        }
+        check_removable_from(&from.dir, &source.inode)?;
+        match target {
+            Some(target) => check_removable_from(&to.dir, &target.inode)?,
+            None => check_mutable(&to.dir.read())?,
         }
         let source_is_dir = source.inode.read().is_dir();
         let target_is_dir = target.map(|target| target.inode.read().is_dir());

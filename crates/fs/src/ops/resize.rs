@@ -1,6 +1,6 @@
 //! Changing a file's size.
 
-use ubtrfs_format::items::FileType;
+use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_format::{Generation, Incompat};
 
 use super::now;
@@ -32,7 +32,7 @@ pub(crate) enum NewSize {
 #[derive(Default)]
 pub(crate) struct GrowthPlan {
     /// The last sector's content, if what lies behind the old end is not zero or the content has to leave its inode.
-    last_sector: Option<Vec<u8>>,
+    pub(crate) last_sector: Option<Vec<u8>>,
     /// What lies beyond the old end must go before.
     half_truncated: bool,
     /// Ranges that need an item though they hold nothing.
@@ -88,7 +88,11 @@ impl Filesystem {
         let sector = u64::from(self.volume.sector_size());
         // From where on nothing stays, if anything has to go.
         let (size, cut_from) = match wanted {
-            NewSize::Exactly(size) => (size, (size < old_size).then_some(size)),
+            // Space that is reserved beyond the end goes even if the size stays.
+            NewSize::Exactly(size) => {
+                let cuts = size < old_size || (size == old_size && state.item.flags & InodeFlags::PREALLOC != 0);
+                (size, cuts.then_some(size))
+            }
             NewSize::AtMost { from, .. } => (from.min(old_size), Some(from)),
         };
         if size > old_size && *surplus < sector {
@@ -211,7 +215,7 @@ impl Filesystem {
         Ok(plan)
     }
 
-    fn is_inline(&self, id: InodeId, state: &InodeState) -> Result<bool> {
+    pub(crate) fn is_inline(&self, id: InodeId, state: &InodeState) -> Result<bool> {
         let committed = self.committed();
         let map = FileMap::new(&committed, id, state)?;
         let pieces = map.with_stack(state, |stack| stack.resolve(0..1))?;

@@ -6,6 +6,8 @@ use std::sync::atomic::Ordering;
 use ubtrfs_format::items::FileType;
 
 use super::attr::without_set_id;
+use super::flags::check_may_write;
+use super::in_place::writes_in_place;
 use super::now;
 use super::resize::{MAX_FILE_SIZE, fill_sector};
 use crate::error::{Errno, Result};
@@ -33,7 +35,9 @@ impl Filesystem {
             return Ok(0);
         }
         self.throttle()?;
-        let inline_bytes = {
+        let sector = u64::from(self.volume.sector_size());
+        let sectors = data.len() as u64 / sector + 3;
+        let (inline_bytes, has_place) = {
             let inode = self.inode(id)?;
             let state = inode.read();
             if state.file_type() != FileType::Regular {
@@ -46,18 +50,25 @@ impl Filesystem {
                 WriteAt::Offset(offset) => offset,
                 WriteAt::End => state.item.size,
             };
-            self.inline_bytes(&state, start.saturating_add(data.len() as u64).max(state.item.size))
+            let end = start.checked_add(data.len() as u64).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::FBIG)?;
+            // Asked only where space is short: then what was reserved for the file has to do.
+            let has_place = writes_in_place(&state)
+                && self.space.lock().is_data_short(sectors * sector)
+                && self.has_place(id, &state, start - start % sector..end.next_multiple_of(sector))?;
+            (self.inline_bytes(&state, end.max(state.item.size)), has_place)
         };
         if kill_privileges {
             self.drop_capabilities(id)?;
         }
-        let sector = u64::from(self.volume.sector_size());
-        let sectors = data.len() as u64 / sector + 3;
         let sum_bytes = sectors * self.volume.checksum().size() as u64;
         let item_bytes = 300 + sum_bytes + inline_bytes;
-        self.reserve(Demand { data: sectors * sector, edits: 4, item_bytes, ..Demand::default() })?;
+        let new_space = if has_place { 0 } else { sectors * sector };
+        self.reserve(Demand { data: new_space, edits: 4, item_bytes, ..Demand::default() })?;
+        if has_place {
+            self.space.lock().promise_placed_data(sectors * sector);
+        }
         let mut surplus = sectors * sector;
-        let result = self.write_reserved(id, at, data, kill_privileges, &mut surplus);
+        let result = self.write_reserved(id, at, data, kill_privileges, has_place, &mut surplus);
         self.unreserve_data(surplus);
         result
     }
@@ -68,6 +79,7 @@ impl Filesystem {
         at: WriteAt,
         data: &[u8],
         kill_privileges: bool,
+        in_place_only: bool,
         surplus: &mut u64,
     ) -> Result<usize> {
         let inode = self.inode(id)?;
@@ -84,6 +96,7 @@ impl Filesystem {
                 WriteAt::End => old_size,
             };
             let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::FBIG)?;
+            check_may_write(&state, offset)?;
             let mut fills = Vec::new();
             for start in state.dirty.sectors_to_fill(offset, data.len() as u64, old_size) {
                 let mut content = vec![0; sector as usize];
@@ -92,6 +105,13 @@ impl Filesystem {
                 fills.push((start, content));
             }
             let growth = if end > old_size { Some(self.plan_growth(id, &state, end)?) } else { None };
+            if in_place_only {
+                let range = offset - offset % sector..end.next_multiple_of(sector);
+                let fills_more = growth.as_ref().is_some_and(|plan| plan.last_sector.is_some());
+                if fills_more || !self.has_place(id, &state, range)? {
+                    return Err(Errno::NOSPC.into());
+                }
+            }
 
             let transaction = self.gate.enter();
             if transaction.generation != generation {

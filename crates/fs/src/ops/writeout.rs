@@ -1,19 +1,23 @@
 //! Write-out: dirty data gets its place on disk and goes there.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::{Compression, InodeFlags, InodeItem};
 use ubtrfs_volume::{SharedBuffer, Volume, Write};
 
+use super::in_place::writes_in_place;
 use super::read::FileMap;
 use super::resize::allocated;
 use crate::error::{Errno, Error, Result};
 use crate::file::dirty::{DirtyData, DirtyRun};
 use crate::file::layout::Layout;
 use crate::file::piece::{ExtentPiece, InlinePiece, Mapped, Piece};
+use crate::file::sum_map::SumMap;
 use crate::filesystem::Filesystem;
-use crate::inode::{Inode, InodeState, OrderedExtent, SharedTicket};
+use crate::inode::{Inode, InodeId, InodeState, OrderedExtent, SharedTicket};
 use crate::transaction::{NewExtent, Transaction};
 
 /// Data of one file that may be on its way to the device at a time.
@@ -68,8 +72,30 @@ impl<'a> Submission<'a> {
 struct Placed {
     offset: u64,
     len: u64,
-    piece: Piece,
+    /// What the file has there now; `None` if it is what it had.
+    piece: Option<Piece>,
     ordered: Option<Arc<OrderedExtent>>,
+}
+
+impl Placed {
+    /// Enters it into a layout.
+    fn enter(self, layout: &mut Layout, ordered: &mut Vec<Arc<OrderedExtent>>) {
+        match self.piece {
+            Some(piece) => drop(layout.replace(self.offset, self.len, piece)),
+            // For the log there is something new all the same.
+            None => layout.note_changed(self.offset, self.offset + self.len),
+        }
+        ordered.extend(self.ordered);
+    }
+}
+
+/// What is written out, of which transaction.
+#[derive(Clone, Copy)]
+struct Layer<'a> {
+    id: InodeId,
+    transaction: &'a Transaction,
+    /// What the transaction says of the file, if that is not the newest.
+    layout: Option<&'a Layout>,
 }
 
 impl Filesystem {
@@ -95,6 +121,11 @@ impl Filesystem {
         transaction: &Transaction,
         complete: bool,
     ) -> Result<()> {
+        if writes_in_place(state) {
+            // Older data first: where both have one place, it must not come after newer.
+            self.settle_frozen(inode.id, state)?;
+        }
+        let layer = Layer { id: inode.id, transaction, layout: None };
         let mut dirty = state.dirty.take();
         let inline = complete && self.is_for_metadata(&dirty, &state.item);
         while let Some(run) = dirty.take_run(MAX_EXTENT) {
@@ -102,30 +133,50 @@ impl Filesystem {
             let placed = if inline {
                 vec![Self::place_inline(&run, state.item.size, transaction)]
             } else {
-                self.place(run, state, transaction, submission)?
+                self.place(run, state, layer, submission)?
             };
             state.reserved -= len;
             self.unreserve_data(len);
             for part in placed {
-                let range = part.offset..part.offset + part.len;
-                let committed = self.committed();
-                let map = FileMap::new(&committed, inode.id, state)?;
-                let before: u64 = map.with_stack(state, |stack| stack.resolve(range))?.iter().map(allocated).sum();
-                let mapped = Mapped { start: part.offset, len: part.len, piece: part.piece };
-                state.item.nbytes = state.item.nbytes.saturating_add(allocated(&mapped)).saturating_sub(before);
-                state.pending.layout.replace(mapped.start, mapped.len, mapped.piece);
-                state.ordered.extend(part.ordered);
+                if let Some(piece) = &part.piece {
+                    let range = part.offset..part.offset + part.len;
+                    let committed = self.committed();
+                    let map = FileMap::new(&committed, inode.id, state)?;
+                    let before: u64 = map.with_stack(state, |stack| stack.resolve(range))?.iter().map(allocated).sum();
+                    let mapped = Mapped { start: part.offset, len: part.len, piece: piece.clone() };
+                    state.item.nbytes = state.item.nbytes.saturating_add(allocated(&mapped)).saturating_sub(before);
+                }
+                part.enter(&mut state.pending.layout, &mut state.ordered);
             }
         }
         Ok(())
     }
 
+    /// Starts the write-out of what the commit in flight has yet to write of an inode, so that the layouts tell all that there
+    /// is but for what is dirty in the open transaction.
+    pub(crate) fn settle_frozen(&self, id: InodeId, state: &mut InodeState) -> Result<()> {
+        if state.frozen.as_ref().is_none_or(|frozen| frozen.dirty.is_empty()) {
+            return Ok(());
+        }
+        let transaction = self.frozen.read().clone();
+        match transaction {
+            Some(transaction) => self.write_out_frozen(id, state, &transaction).inspect_err(|error| self.abort(error)),
+            None => Ok(()),
+        }
+    }
+
     /// Writes out what is dirty in the frozen transaction.
-    pub(crate) fn write_out_frozen(&self, state: &mut InodeState, transaction: &Transaction) -> Result<()> {
+    pub(crate) fn write_out_frozen(
+        &self,
+        id: InodeId,
+        state: &mut InodeState,
+        transaction: &Transaction,
+    ) -> Result<()> {
         let Some(mut frozen) = state.frozen.take() else { return Ok(()) };
         let result = Submission::of(&self.volume, |submission| {
             self.write_out_frozen_layer(
                 submission,
+                id,
                 state,
                 &mut frozen.dirty,
                 &mut frozen.batch.layout,
@@ -152,9 +203,11 @@ impl Filesystem {
         if state.dirty.covers(0..1) { size.saturating_sub(state.item.size) } else { size }
     }
 
+    #[allow(clippy::too_many_arguments, reason = "the parts of a frozen inode that are borrowed apart")]
     fn write_out_frozen_layer(
         &self,
         submission: &mut Submission<'_>,
+        id: InodeId,
         state: &mut InodeState,
         dirty: &mut DirtyData,
         layout: &mut Layout,
@@ -167,12 +220,11 @@ impl Filesystem {
             let placed = if inline {
                 vec![Self::place_inline(&run, size, transaction)]
             } else {
-                self.place(run, state, transaction, submission)?
+                self.place(run, state, Layer { id, transaction, layout: Some(layout) }, submission)?
             };
             self.unreserve_data(len);
             for part in placed {
-                layout.replace(part.offset, part.len, part.piece);
-                state.ordered.extend(part.ordered);
+                part.enter(layout, &mut state.ordered);
             }
         }
         Ok(())
@@ -190,7 +242,7 @@ impl Filesystem {
     fn place_inline(run: &DirtyRun, size: u64, transaction: &Transaction) -> Placed {
         let data = Arc::from(&run.buffers[0][..size as usize]);
         let piece = Piece::Inline(InlinePiece::plain(data, transaction.generation));
-        Placed { offset: 0, len: run.len(), piece, ordered: None }
+        Placed { offset: 0, len: run.len(), piece: Some(piece), ordered: None }
     }
 
     /// Finds places for a run, and adds its writes to `submission`.
@@ -198,48 +250,105 @@ impl Filesystem {
         &self,
         run: DirtyRun,
         state: &mut InodeState,
-        transaction: &Transaction,
+        layer: Layer<'_>,
         submission: &mut Submission<'_>,
     ) -> Result<Vec<Placed>> {
-        let checksum = self.volume.checksum();
-        let sector = self.volume.sector_size() as usize;
         let mut placed = Vec::new();
         let mut offset = run.offset;
-        let mut left = run.len();
+        let parts = self.parts_to_write(layer.id, state, layer.layout, offset..offset + run.len())?;
         let mut buffers = run.buffers.into();
-        while left > 0 {
-            let (start, len) =
-                self.space.allocate_data(left, state.allocation_hint).ok_or(Error::Posix(Errno::NOSPC))?;
-            state.allocation_hint = Logical(start.0 + len);
-            let data = split_front(&mut buffers, len);
-            let sums = state.has_checksums().then(|| {
-                let mut sums = Vec::with_capacity(len as usize / sector * checksum.size());
-                for part in &data {
-                    for bytes in part.chunks(sector) {
-                        sums.extend_from_slice(&checksum.compute(bytes).0[..checksum.size()]);
-                    }
+        for part in parts {
+            let end = offset + part.len;
+            if let Some(place) = part.place {
+                let data = split_front(&mut buffers, part.len);
+                placed.push(self.place_over(offset, data, place, state, layer.transaction, submission)?);
+                offset = end;
+            }
+            while offset < end {
+                let new = self.place_new(offset, end - offset, &mut buffers, state, layer.transaction, submission)?;
+                offset += new.len;
+                placed.push(new);
+                if submission.bytes >= SUBMITTED_AT_ONCE {
+                    submission.submit()?;
                 }
-                sums
-            });
-            transaction.add_extent(start, NewExtent { length: len, sums, logged: false });
-            let ordered = submission.add(start, data);
-            let piece = Piece::Extent(ExtentPiece {
-                disk_bytenr: start,
-                disk_num_bytes: len,
-                offset: 0,
-                ram_bytes: len,
-                compression: Compression::None,
-                prealloc: false,
-                generation: transaction.generation,
-            });
-            placed.push(Placed { offset, len, piece, ordered: Some(ordered) });
-            offset += len;
-            left -= len;
-            if submission.bytes >= SUBMITTED_AT_ONCE {
-                submission.submit()?;
             }
         }
         Ok(placed)
+    }
+
+    /// Finds a place for the front of `buffers`, up to `want` bytes.
+    fn place_new(
+        &self,
+        offset: u64,
+        want: u64,
+        buffers: &mut VecDeque<SharedBuffer>,
+        state: &mut InodeState,
+        transaction: &Transaction,
+        submission: &mut Submission<'_>,
+    ) -> Result<Placed> {
+        let (start, len) = self.space.allocate_data(want, state.allocation_hint).ok_or(Error::Posix(Errno::NOSPC))?;
+        state.allocation_hint = Logical(start.0 + len);
+        let data = split_front(buffers, len);
+        let sums = state.has_checksums().then(|| self.sums_of(&data, len));
+        transaction.add_extent(start, NewExtent { length: len, sums, logged: false });
+        let ordered = submission.add(start, data);
+        let piece = Piece::Extent(ExtentPiece {
+            disk_bytenr: start,
+            disk_num_bytes: len,
+            offset: 0,
+            ram_bytes: len,
+            compression: Compression::None,
+            prealloc: false,
+            generation: transaction.generation,
+        });
+        Ok(Placed { offset, len, piece: Some(piece), ordered: Some(ordered) })
+    }
+
+    /// Writes data where its place is already: reserved space becomes data, and data of nodatacow files other data.
+    fn place_over(
+        &self,
+        offset: u64,
+        data: Vec<SharedBuffer>,
+        place: ExtentPiece,
+        state: &mut InodeState,
+        transaction: &Transaction,
+        submission: &mut Submission<'_>,
+    ) -> Result<Placed> {
+        let len: u64 = data.iter().map(|part| part.len() as u64).sum();
+        let start = place.disk_bytenr.plus(place.offset);
+        if !place.prealloc {
+            // Two writes of one place must not pass each other.
+            let overlaps = |extent: &&Arc<OrderedExtent>| {
+                extent.start.0 < start.0 + len && start.0 < extent.start.0 + extent.len()
+            };
+            for extent in state.ordered.iter().filter(overlaps) {
+                self.wait_for(extent)?;
+            }
+        }
+        if state.has_checksums() {
+            let sums = self.sums_of(&data, len);
+            let (sector, size) = (self.volume.sector_size(), self.volume.checksum().size());
+            transaction.put_sums(place.disk_bytenr, place.offset, len, &sums, || SumMap::new(sector, size));
+        }
+        self.counters.bytes_placed.fetch_add(len, Ordering::Relaxed);
+        let ordered = submission.add(start, data);
+        let piece = place.prealloc.then_some(Piece::Extent(ExtentPiece {
+            prealloc: false,
+            generation: transaction.generation,
+            ..place
+        }));
+        Ok(Placed { offset, len, piece, ordered: Some(ordered) })
+    }
+
+    /// The checksums of `len` bytes of data, one sector's after the other.
+    fn sums_of(&self, data: &[SharedBuffer], len: u64) -> Vec<u8> {
+        let checksum = self.volume.checksum();
+        let sector = self.volume.sector_size() as usize;
+        let mut sums = Vec::with_capacity(len as usize / sector * checksum.size());
+        for bytes in data.iter().flat_map(|part| part.chunks(sector)) {
+            sums.extend_from_slice(&checksum.compute(bytes).0[..checksum.size()]);
+        }
+        sums
     }
 
     /// Forgets data that the device has, and waits for the oldest if too much is on its way.
@@ -276,7 +385,7 @@ impl Filesystem {
 }
 
 /// Takes `len` bytes from the front of a list of buffers.
-fn split_front(buffers: &mut std::collections::VecDeque<SharedBuffer>, mut len: u64) -> Vec<SharedBuffer> {
+fn split_front(buffers: &mut VecDeque<SharedBuffer>, mut len: u64) -> Vec<SharedBuffer> {
     let mut taken = Vec::new();
     while len > 0 {
         let Some(front) = buffers.pop_front() else { break };

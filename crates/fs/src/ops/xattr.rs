@@ -6,6 +6,7 @@ use ubtrfs_format::items::{self, MAX_NAME_LEN};
 use ubtrfs_format::{ItemType, Key, max_item_size, name_hash};
 
 use super::create::ENTRY_HEADER;
+use super::flags::check_unrestricted;
 use super::{check_real, now};
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
@@ -94,6 +95,7 @@ impl Filesystem {
         if ENTRY_HEADER + name.len() + value.len() > most {
             return Err(Errno::NOSPC.into());
         }
+        check_unrestricted(&self.inode(id)?.read())?;
         self.change_xattr(id, name, Some(value), |exists| match mode {
             XattrMode::Create if exists => Err(Errno::EXIST.into()),
             XattrMode::Replace if !exists => Err(Errno::NODATA.into()),
@@ -103,6 +105,12 @@ impl Filesystem {
 
     /// Removes an xattr. `ENODATA` if there is none.
     pub fn remove_xattr(&self, id: InodeId, name: &[u8]) -> Result<()> {
+        check_unrestricted(&self.inode(id)?.read())?;
+        self.remove_xattr_anyway(id, name)
+    }
+
+    /// The same, whatever flags the inode has.
+    pub(crate) fn remove_xattr_anyway(&self, id: InodeId, name: &[u8]) -> Result<()> {
         self.change_xattr(id, name, None, |exists| if exists { Ok(()) } else { Err(Errno::NODATA.into()) })
     }
 

@@ -118,6 +118,16 @@ impl SpaceInner {
         self.reserved.data
     }
 
+    /// Whether so much data could not be reserved now.
+    pub(crate) fn is_data_short(&self, bytes: u64) -> bool {
+        self.reserved.data + bytes > self.available(BlockGroupFlags::DATA)
+    }
+
+    /// Counts data as reserved that has its place on the device already.
+    pub(crate) fn promise_placed_data(&mut self, bytes: u64) {
+        self.reserved.data += bytes;
+    }
+
     /// Gives back data space: it has been allocated, or it won't be.
     pub(crate) fn unreserve_data(&mut self, bytes: u64) {
         debug_assert!(self.reserved.data >= bytes, "{} reserved, {bytes} given back", self.reserved.data);

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::{FallocateFlags, IFlags, OFlags};
 use rustix::io::Errno;
 
 use super::{Step, Workload, errno};
@@ -236,6 +236,56 @@ impl Workload {
         }
         self.model.node_mut(id).mtime = Mtime::Unknown;
         Ok(())
+    }
+
+    /// Copies a range from one file to another, or to another place of the same, as programs do that let the file system share.
+    pub(super) fn copy(&mut self) -> Step {
+        let (Some((from, source)), Some((to, target))) =
+            (self.random_file(OFlags::empty())?, self.random_file(OFlags::empty())?)
+        else {
+            return Ok(());
+        };
+        let (size, target_size) = (self.size(from), self.size(to));
+        let block = |number: u64| number / BLOCK * BLOCK;
+        let aligned = !self.rng.one_in(4);
+        let (mut offset, mut to_offset) = (self.rng.below(size.min(1 << 20) + 1), self.random_offset(target_size));
+        if aligned {
+            (offset, to_offset) = (block(offset), block(to_offset));
+        }
+        let length = (if aligned { 1 << 20 } else { self.random_length() }).min(size.saturating_sub(offset));
+        if from == to && offset < to_offset + length && to_offset < offset + length {
+            return Ok(());
+        }
+        self.note(&format!("copy {length} bytes from {offset} to {to_offset}"));
+        let bytes = self.model.node(from).content().map(|content| content.read(offset, length)).unwrap_or_default();
+        let place = to_offset;
+        let mut left = length as usize;
+        while left > 0 {
+            let result = rustix::fs::copy_file_range(&source, Some(&mut offset), &target, Some(&mut to_offset), left);
+            match result {
+                Ok(0) => return Err(format!("copy_file_range: nothing, with {left} bytes left")),
+                Ok(copied) => left -= copied,
+                Err(error) => return Err(format!("copy_file_range: {error}")),
+            }
+        }
+        if length > 0 {
+            self.model.content_mut(to).write(place, &bytes);
+            self.modified(to);
+        }
+        Ok(())
+    }
+
+    /// Has an empty file written in place from now on.
+    pub(super) fn write_in_place(&mut self, file: &File) -> Step {
+        self.note("chattr +C");
+        match rustix::fs::ioctl_setflags(file, IFlags::NOCOW) {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOTTY) => {
+                self.unsupported.insert("chattr +C");
+                Ok(())
+            }
+            Err(error) => Err(format!("chattr: {error}")),
+        }
     }
 
     /// Looks at an open file, whose names may all be gone.

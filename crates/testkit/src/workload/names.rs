@@ -62,6 +62,9 @@ impl Workload {
         if let Some(file) = file {
             let body = Body::File(Content::default());
             let id = self.born(dir, &name, body, mode & !self.umask);
+            if self.rng.one_in(8) {
+                self.write_in_place(&file)?;
+            }
             if !self.rng.one_in(4) {
                 self.write_to(id, &file)?;
             }

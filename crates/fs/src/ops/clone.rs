@@ -1,0 +1,344 @@
+//! Reflinks: a range of a file comes to share the extents of another.
+//!
+//! What is kept within metadata is copied, for extents alone can be shared. Reserved space becomes a hole: shared, it could
+//! not be written in place, which is all that it is for.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ubtrfs_format::items::{FileType, InodeFlags};
+
+use super::flags::check_may_write;
+use super::read::FileMap;
+use super::resize::{GrowthPlan, MAX_FILE_SIZE, allocated, fill_sector};
+use super::{LockedInodes, now};
+use crate::error::{Errno, Result};
+use crate::file::piece::{Mapped, Piece};
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeId, InodeState, OrderedExtent};
+use crate::space::Demand;
+use crate::transaction::Transaction;
+
+/// Pieces that are shared in one passage of the gate.
+const AT_ONCE: usize = 64;
+/// Bytes of a file extent item, of those that it may be cut from, and of the reference to its extent.
+const PIECE_BYTES: u64 = 200;
+
+/// A step, found before the transaction is entered.
+struct Plan {
+    /// Pieces of the source, or nothing if it is to be copied.
+    pieces: Vec<Mapped>,
+    /// Bytes of the destination that the step ends after.
+    len: u64,
+    /// The content, if it can't be shared.
+    copied: Option<Vec<u8>>,
+    growth: Option<GrowthPlan>,
+    /// Content of the destination that has to leave its inode.
+    inline: Option<Vec<u8>>,
+    /// Bytes that the destination gives up.
+    freed: u64,
+}
+
+/// What a step came to.
+enum Step {
+    Done(u64),
+    /// What is to be shared must be committed before.
+    NeedsCommit,
+}
+
+/// Ranges of two files.
+struct Ends<'a> {
+    source: &'a Arc<Inode>,
+    from: u64,
+    target: &'a Arc<Inode>,
+    to: u64,
+}
+
+impl Filesystem {
+    /// Makes `len` bytes of a file from `to_offset` on the same as those of another from `from_offset` on, by sharing their
+    /// extents. Returns how many bytes it did: fewer where the source ends, where the range does not end with a sector, and
+    /// after an error on the way.
+    ///
+    /// `EOPNOTSUPP` if these can't share: the offsets are not those of sectors, or one file has checksums and the other has
+    /// not. `EINVAL` if the ranges overlap.
+    pub fn clone_range(
+        &self,
+        source: InodeId,
+        from_offset: u64,
+        target: InodeId,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        self.check_writable(target.subvolume)?;
+        let (source, target) = (self.file_to_clone(source)?, self.file_to_clone(target)?);
+        let len = self.bytes_to_clone(&source, from_offset, &target, to_offset, len)?;
+        let mut done = 0;
+        let mut commits = 0;
+        while done < len {
+            let ends = Ends { source: &source, from: from_offset + done, target: &target, to: to_offset + done };
+            match self.clone_some(&ends, len - done) {
+                Ok(Step::Done(0)) => break,
+                Ok(Step::Done(bytes)) => done += bytes,
+                // Somebody who goes on writing must not keep us forever: what was done counts, and the rest is copied.
+                Ok(Step::NeedsCommit) if commits < 3 => {
+                    commits += 1;
+                    self.commit()?;
+                }
+                Ok(Step::NeedsCommit) if done == 0 => return Err(Errno::OPNOTSUPP.into()),
+                Ok(Step::NeedsCommit) => break,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        self.counters.bytes_cloned.fetch_add(done, Ordering::Relaxed);
+        Ok(done)
+    }
+
+    fn file_to_clone(&self, id: InodeId) -> Result<Arc<Inode>> {
+        let inode = self.inode(id)?;
+        let file_type = inode.read().file_type();
+        match file_type {
+            FileType::Regular => Ok(inode),
+            FileType::Directory => Err(Errno::ISDIR.into()),
+            _ => Err(Errno::INVAL.into()),
+        }
+    }
+
+    /// How many bytes can be shared of what was asked for.
+    fn bytes_to_clone(&self, source: &Arc<Inode>, from: u64, target: &Arc<Inode>, to: u64, len: u64) -> Result<u64> {
+        let sector = u64::from(self.volume.sector_size());
+        let fits = |offset: u64| offset.checked_add(len).is_some_and(|end| end <= MAX_FILE_SIZE);
+        if !fits(from) || !fits(to) {
+            return Err(Errno::INVAL.into());
+        }
+        let (size, flags) = {
+            let state = source.read();
+            (state.item.size, state.item.flags)
+        };
+        let (target_size, target_flags) = {
+            let state = target.read();
+            (state.item.size, state.item.flags)
+        };
+        let len = len.min(size.saturating_sub(from));
+        if len == 0 {
+            return Ok(0);
+        }
+        if source.id == target.id && from < to + len && to < from + len {
+            return Err(Errno::INVAL.into());
+        }
+        if (flags ^ target_flags) & InodeFlags::NODATASUM != 0 {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        if !from.is_multiple_of(sector) || !to.is_multiple_of(sector) {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        self.whole_sectors(len, from + len == size && to + len >= target_size)
+    }
+
+    /// As much of `len` bytes as can be shared: all of them only where both files end there, for the last sector is shared
+    /// whole.
+    fn whole_sectors(&self, len: u64, ends_both: bool) -> Result<u64> {
+        let len = if ends_both { len } else { len - len % u64::from(self.volume.sector_size()) };
+        if len == 0 { Err(Errno::OPNOTSUPP.into()) } else { Ok(len) }
+    }
+
+    /// Shares the first pieces of a range.
+    fn clone_some(&self, ends: &Ends<'_>, len: u64) -> Result<Step> {
+        let sector = u64::from(self.volume.sector_size());
+        let most = {
+            let state = ends.source.read();
+            self.pieces_at_most(ends.source.id, &state, ends.from..ends.from + len, AT_ONCE)?
+        };
+        let edits = 8 + 4 * most as u64;
+        let item_bytes = PIECE_BYTES * (most as u64 + 2) + 2 * sector;
+        let demand = Demand { data: 3 * sector, edits, item_bytes, ..Demand::default() };
+        self.reserve_to_free(ends.target, demand)?;
+        let mut surplus = 3 * sector;
+        let result = self.clone_reserved(ends, len, most, &mut surplus);
+        self.unreserve_data(surplus);
+        result
+    }
+
+    /// How many pieces a range may have when its dirty data is written out; `most` if there are more.
+    fn pieces_at_most(&self, id: InodeId, state: &InodeState, range: Range<u64>, most: usize) -> Result<usize> {
+        let committed = self.committed();
+        let map = FileMap::new(&committed, id, state)?;
+        let mapped = map.with_stack(state, |stack| -> Result<usize> {
+            let mut count = 0;
+            for piece in stack.pieces(range).take(most) {
+                piece?;
+                count += 1;
+            }
+            Ok(count)
+        })?;
+        let dirty = state.dirty.ranges().chain(state.frozen.iter().flat_map(|frozen| frozen.dirty.ranges()));
+        Ok((mapped + 2 * dirty.take(most).count() + 2).min(most))
+    }
+
+    fn clone_reserved(&self, ends: &Ends<'_>, len: u64, most: usize, surplus: &mut u64) -> Result<Step> {
+        let (source, target) = (ends.source.id, ends.target.id);
+        let mut locked = LockedInodes::lock(&[ends.source, ends.target]);
+        if locked.get(source).dead || locked.get(target).dead {
+            return Err(Errno::NOENT.into());
+        }
+        loop {
+            let generation = self.freeze_older(locked.get_mut(source));
+            self.freeze_older(locked.get_mut(target));
+            self.settle_frozen(target, locked.get_mut(target))?;
+            let is_small = locked.get(source).item.size <= self.largest_inline();
+            if !is_small {
+                self.give_places(ends.source, locked.get_mut(source))?;
+            }
+            check_may_write(locked.get(target), ends.to)?;
+            // Others may have cut or extended them meanwhile.
+            let sizes = (locked.get(source).item.size, locked.get(target).item.size);
+            let len = len.min(sizes.0.saturating_sub(ends.from));
+            if len == 0 {
+                return Ok(Step::Done(0));
+            }
+            let len = self.whole_sectors(len, ends.from + len == sizes.0 && ends.to + len >= sizes.1)?;
+            let Some(plan) = self.plan_clone(ends, &locked, len, most)? else { return Ok(Step::NeedsCommit) };
+            let in_flight = in_flight(locked.get(source), &plan.pieces);
+            let transaction = self.gate.enter();
+            if transaction.generation != generation {
+                continue;
+            }
+            let state = locked.get_mut(target);
+            state.join(ends.target, &transaction);
+            let done = plan.len;
+            self.carry_out(state, plan, ends, in_flight, &transaction, surplus);
+            return Ok(Step::Done(done));
+        }
+    }
+
+    /// Has all data of a file written out, so that each byte has its place.
+    fn give_places(&self, inode: &Arc<Inode>, state: &mut InodeState) -> Result<()> {
+        self.settle_frozen(inode.id, state)?;
+        if state.dirty.is_empty() {
+            return Ok(());
+        }
+        self.limit_in_flight(state)?;
+        let transaction = self.gate.enter();
+        if state.pending.generation != transaction.generation {
+            // A commit began just now: the caller will notice.
+            return Ok(());
+        }
+        self.write_out_pending(inode, state, &transaction, false).inspect_err(|error| self.abort(error))
+    }
+
+    /// What the next step is to do; `None` if a commit has to come first.
+    fn plan_clone(&self, ends: &Ends<'_>, locked: &LockedInodes<'_>, len: u64, most: usize) -> Result<Option<Plan>> {
+        let sector = u64::from(self.volume.sector_size());
+        let (source, target) = (ends.source.id, ends.target.id);
+        let state = locked.get(source);
+        let range = ends.from..(ends.from + len).next_multiple_of(sector);
+        let committed = self.committed();
+        let map = FileMap::new(&committed, source, state)?;
+        let mut pieces =
+            map.with_stack(state, |stack| stack.pieces(range).take(most).collect::<std::result::Result<Vec<_>, _>>())?;
+        let is_first_inline = matches!(pieces.first(), Some(Mapped { piece: Piece::Inline(_), .. }));
+        let copies = is_first_inline || state.item.size <= self.largest_inline();
+        let mut copied = None;
+        let len = if copies {
+            pieces.clear();
+            let len = len.min(sector);
+            let mut content = vec![0; sector as usize];
+            self.read_sectors(source, state, ends.from, &mut content)?;
+            content.truncate(len as usize);
+            copied = Some(content);
+            len
+        } else {
+            len.min(pieces.last().map_or(0, |last| last.end() - ends.from))
+        };
+        if source.subvolume != target.subvolume && self.has_uncommitted(&pieces) {
+            // The log of one subvolume does not know what the log of the other has of the extents.
+            return Ok(None);
+        }
+        let state = locked.get(target);
+        let range = ends.to..(ends.to + len).next_multiple_of(sector);
+        let growth = if range.start + len > state.item.size {
+            Some(self.plan_growth(target, state, range.start + len)?)
+        } else {
+            None
+        };
+        let inline = if ends.to > 0 { self.inline_content(target, state)? } else { None };
+        let map = FileMap::new(&committed, target, state)?;
+        let freed = map.with_stack(state, |stack| stack.resolve(range))?.iter().map(allocated).sum();
+        Ok(Some(Plan { pieces, len, copied, growth, inline, freed }))
+    }
+
+    /// Whether no commit has all of the extents or the checksums of their data.
+    fn has_uncommitted(&self, pieces: &[Mapped]) -> bool {
+        let transactions = self.open_transactions();
+        pieces.iter().any(|mapped| match &mapped.piece {
+            Piece::Extent(extent) => transactions.iter().any(|transaction| {
+                transaction.extents().contains_key(&extent.disk_bytenr) || extent.generation == transaction.generation
+            }),
+            _ => false,
+        })
+    }
+
+    fn carry_out(
+        &self,
+        state: &mut InodeState,
+        plan: Plan,
+        ends: &Ends<'_>,
+        in_flight: Vec<Arc<OrderedExtent>>,
+        transaction: &Transaction,
+        surplus: &mut u64,
+    ) {
+        let sector = u64::from(self.volume.sector_size());
+        if let Some(content) = plan.inline {
+            fill_sector(state, 0, &content, surplus, sector);
+        }
+        if let Some(growth) = plan.growth {
+            self.grow(state, growth, surplus);
+        }
+        let end = ends.to + plan.len;
+        let range = ends.to..end.next_multiple_of(sector);
+        if let Some(content) = plan.copied {
+            let added = state.dirty.newly_dirty(ends.to, plan.len);
+            *surplus = surplus.saturating_sub(added);
+            state.reserved += added;
+            state.dirty.write(ends.to, &content);
+        } else {
+            state.dirty.discard(range.clone());
+            let dirty: u64 = state.dirty.ranges().map(|(_, len)| len).sum();
+            *surplus += state.reserved - dirty;
+            state.reserved = dirty;
+            state.item.nbytes = state.item.nbytes.saturating_sub(plan.freed);
+            state.ordered.extend(in_flight);
+            for Mapped { start, len, piece } in plan.pieces {
+                let piece = match piece {
+                    Piece::Extent(extent) if !extent.prealloc => {
+                        transaction.add_shared(extent.disk_bytenr);
+                        state.item.nbytes = state.item.nbytes.saturating_add(len);
+                        piece
+                    }
+                    _ => Piece::Hole,
+                };
+                state.pending.layout.replace(start - ends.from + ends.to, len, piece);
+            }
+        }
+        let time = now();
+        state.item.size = state.item.size.max(end);
+        state.item.mtime = time;
+        state.item.ctime = time;
+        state.item.sequence = state.item.sequence.wrapping_add(1);
+    }
+}
+
+/// Data on its way to the device that pieces consist of: who reads or syncs them has to know.
+fn in_flight(state: &InodeState, pieces: &[Mapped]) -> Vec<Arc<OrderedExtent>> {
+    let is_part = |ordered: &&Arc<OrderedExtent>| {
+        pieces.iter().any(|mapped| match &mapped.piece {
+            Piece::Extent(extent) => {
+                let end = extent.disk_bytenr.plus(extent.disk_num_bytes);
+                (extent.disk_bytenr..end).contains(&ordered.start)
+            }
+            _ => false,
+        })
+    };
+    state.ordered.iter().filter(is_part).cloned().collect()
+}

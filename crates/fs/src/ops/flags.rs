@@ -1,0 +1,95 @@
+//! Flags of inodes that programs set (`chattr`), and what some of them forbid.
+
+use ubtrfs_format::items::{FileType, InodeFlags};
+
+use super::{check_real, now};
+use crate::error::{Errno, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeId, InodeState};
+use crate::space::Demand;
+
+/// The flags that programs may set.
+pub const SETTABLE_FLAGS: u64 = InodeFlags::SYNC
+    | InodeFlags::IMMUTABLE
+    | InodeFlags::APPEND
+    | InodeFlags::NODUMP
+    | InodeFlags::NOATIME
+    | InodeFlags::DIRSYNC
+    | InodeFlags::NODATACOW
+    | InodeFlags::COMPRESS
+    | InodeFlags::NOCOMPRESS;
+
+/// An error if the inode may not be changed at all.
+pub(crate) fn check_mutable(state: &InodeState) -> Result<()> {
+    if state.item.flags & InodeFlags::IMMUTABLE != 0 { Err(Errno::PERM.into()) } else { Ok(()) }
+}
+
+/// An error if the inode may not be changed but by what it grows by.
+pub(crate) fn check_unrestricted(state: &InodeState) -> Result<()> {
+    let restricted = state.item.flags & (InodeFlags::IMMUTABLE | InodeFlags::APPEND) != 0;
+    if restricted { Err(Errno::PERM.into()) } else { Ok(()) }
+}
+
+/// An error if bytes from `offset` on may not be written.
+pub(crate) fn check_may_write(state: &InodeState, offset: u64) -> Result<()> {
+    let is_append_only = state.item.flags & InodeFlags::APPEND != 0;
+    if is_append_only && offset < state.item.size {
+        return Err(Errno::PERM.into());
+    }
+    check_mutable(state)
+}
+
+/// An error if a directory may not lose this inode's name.
+pub(crate) fn check_removable_from(dir: &Inode, inode: &Inode) -> Result<()> {
+    check_unrestricted(&dir.read())?;
+    check_unrestricted(&inode.read())
+}
+
+impl Filesystem {
+    /// Sets those of the [`SETTABLE_FLAGS`] that are in `wanted` and clears the others. The flag for overwriting in place
+    /// (`chattr +C`) comes and goes with empty files only, and with directories, whose new files take it over; of other files it
+    /// stays as it is.
+    pub fn set_flags(&self, id: InodeId, wanted: u64) -> Result<()> {
+        const PACKED: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
+        self.check_writable(id.subvolume)?;
+        check_real(id)?;
+        if wanted & PACKED == PACKED || (wanted & PACKED != 0 && wanted & InodeFlags::NODATACOW != 0) {
+            return Err(Errno::INVAL.into());
+        }
+        let demand = Demand { edits: 1, item_bytes: 185, frees: true, ..Demand::default() };
+        self.with_reserved(demand, || self.set_flags_reserved(id, wanted))
+    }
+
+    /// Whether writes of the file are to be durable when they return (`chattr +S`).
+    pub fn is_synchronous(&self, id: InodeId) -> bool {
+        self.inodes.get(id).is_some_and(|inode| inode.read().item.flags & InodeFlags::SYNC != 0)
+    }
+
+    fn set_flags_reserved(&self, id: InodeId, wanted: u64) -> Result<()> {
+        const IN_PLACE: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
+        let inode = self.inode(id)?;
+        let mut state = inode.write();
+        if state.dead {
+            return Err(Errno::NOENT.into());
+        }
+        let old = state.item.flags;
+        let mut flags = old & !SETTABLE_FLAGS | wanted & SETTABLE_FLAGS;
+        if state.file_type() == FileType::Regular {
+            flags = if state.item.size > 0 {
+                flags & !IN_PLACE | old & IN_PLACE
+            } else if wanted & InodeFlags::NODATACOW != 0 {
+                flags | IN_PLACE
+            } else if old & InodeFlags::NODATACOW != 0 {
+                flags & !IN_PLACE
+            } else {
+                flags
+            };
+        }
+        let transaction = self.gate.enter();
+        state.join(&inode, &transaction);
+        state.item.flags = flags;
+        state.item.ctime = now();
+        state.item.sequence = state.item.sequence.wrapping_add(1);
+        Ok(())
+    }
+}

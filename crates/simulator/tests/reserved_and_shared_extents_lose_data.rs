@@ -1,0 +1,126 @@
+//! Reserved space, what is written there, and shared extents: after each operation power may be cut.
+
+use ubtrfs_simulator::words::{
+    allocate, append, at, clone, clone_range, directory, fdatasync, file, fsync, link, rename, reserve, unlink, write,
+    zero,
+};
+use ubtrfs_simulator::{Operation, Stage, shrink};
+
+/// Crash states of each sequence.
+const STATES: usize = 60;
+
+/// After `committed` was committed and `operations` were done, no crash breaks a promise.
+#[track_caller]
+fn survive(committed: &[Operation], operations: &[Operation]) {
+    let committed = [&[directory("A"), directory("B")], committed].concat();
+    let stage = Stage::new(&committed).unwrap_or_else(|what| panic!("{what}"));
+    if let Err(failure) = stage.run(operations, 1, STATES) {
+        let shorter = shrink(operations, 100, &mut |some| stage.run(some, 1, STATES).is_err());
+        let shorter = stage.run(&shorter, 1, STATES).err();
+        panic!("{failure}\n\nshorter:\n{}", shorter.map_or(String::new(), |failure| failure.to_string()));
+    }
+}
+
+/// The same, begun with what is committed, and with all of it in one transaction.
+#[track_caller]
+fn survive_either_way(before: &[Operation], operations: &[Operation]) {
+    survive(before, operations);
+    survive(&[], &[before, operations].concat());
+}
+
+fn truncate(text: &str, size: u64) -> Operation {
+    Operation::Truncate { what: at(text), size }
+}
+
+fn punch(text: &str, offset: u64, len: u64) -> Operation {
+    Operation::Punch { what: at(text), offset, len }
+}
+
+const FOO: &str = "A/foo";
+const BAR: &str = "B/bar";
+
+#[test]
+fn data_in_reserved_space_is_there_after_fsync() {
+    let reserved = [file(FOO), allocate(FOO, 0, 600_000)];
+    for sync in [fsync(FOO), fdatasync(FOO)] {
+        survive_either_way(&reserved, &[write(FOO, 0, 9000), sync.clone(), write(FOO, 8192, 4096), sync.clone()]);
+        survive_either_way(
+            &reserved,
+            &[write(FOO, 300_000, 70_000), sync.clone(), write(FOO, 5000, 10), sync.clone(), write(FOO, 4096, 4096)],
+        );
+        survive_either_way(&reserved, &[write(FOO, 0, 4096), Operation::Sync, write(FOO, 0, 8192), sync]);
+    }
+}
+
+#[test]
+fn space_behind_the_end_is_filled_step_by_step() {
+    let reserved = [file(FOO), append(FOO, 3000), reserve(FOO, 0, 300_000)];
+    let step = [append(FOO, 5000), fsync(FOO)];
+    survive_either_way(&reserved, &vec![step.clone(); 8].concat());
+    survive_either_way(
+        &reserved,
+        &[&step[..], &[Operation::Sync], &step, &[rename(FOO, "B/foo"), fsync("B")]].concat(),
+    );
+    survive_either_way(&reserved, &[truncate(FOO, 100_000), fsync(FOO), append(FOO, 10), fsync(FOO)]);
+    survive_either_way(&reserved, &[append(FOO, 70_000), fsync(FOO), truncate(FOO, 9000), fsync(FOO), append(FOO, 10)]);
+    survive_either_way(&reserved, &[truncate(FOO, 3000), fsync(FOO), append(FOO, 9000), fsync(FOO)]);
+    survive_either_way(&reserved, &[link(FOO, BAR), fsync("B"), append(FOO, 9000), fsync(BAR)]);
+    survive_either_way(&reserved, &[rename(FOO, BAR), fsync("B"), append(BAR, 9000), fsync(BAR)]);
+}
+
+#[test]
+fn holes_data_and_reserved_space_side_by_side() {
+    let mixed = [file(FOO), write(FOO, 20_000, 30_000), allocate(FOO, 0, 80_000), punch(FOO, 30_000, 9000)];
+    survive_either_way(&mixed, &[write(FOO, 1000, 90_000), fsync(FOO), punch(FOO, 10_000, 50_000), fsync(FOO)]);
+    survive_either_way(&mixed, &[zero(FOO, 5000, 60_001), fsync(FOO), write(FOO, 0, 50_000), fsync(FOO)]);
+    survive_either_way(&mixed, &[zero(FOO, 25_000, 100), write(FOO, 30_000, 10), fsync(FOO), zero(FOO, 0, 1 << 20)]);
+    survive_either_way(&mixed, &[punch(FOO, 0, 1 << 20), allocate(FOO, 4096, 8192), append(FOO, 1), fsync(FOO)]);
+    survive_either_way(
+        &mixed,
+        &[truncate(FOO, 0), allocate(FOO, 0, 9000), fsync(FOO), write(FOO, 0, 9000), fsync(FOO)],
+    );
+}
+
+#[test]
+fn small_files_leave_their_inode_when_space_is_reserved() {
+    let small = [file(FOO), append(FOO, 300)];
+    survive_either_way(&small, &[reserve(FOO, 0, 100), fsync(FOO), append(FOO, 10), fsync(FOO)]);
+    survive_either_way(&small, &[allocate(FOO, 100, 9000), fsync(FOO), truncate(FOO, 10), fsync(FOO)]);
+    survive_either_way(&small, &[zero(FOO, 10, 20), fsync(FOO), append(FOO, 10), fsync(FOO)]);
+}
+
+#[test]
+fn shared_ranges_are_there_after_fsync() {
+    let source = [file(FOO), append(FOO, 100_000), file(BAR), append(BAR, 30_000)];
+    survive_either_way(&source, &[clone(FOO, BAR), fsync(BAR), append(BAR, 10), fsync(BAR)]);
+    survive_either_way(
+        &source,
+        &[clone(FOO, BAR), fsync(BAR), unlink(FOO), fsync("A"), write(BAR, 5000, 10), fsync(BAR)],
+    );
+    survive_either_way(&source, &[clone(FOO, BAR), write(FOO, 0, 50_000), fsync(FOO), fsync(BAR)]);
+    survive_either_way(&source, &[write(FOO, 8192, 9000), clone_range(FOO, 4096, BAR, 20_480, 40_960), fsync(BAR)]);
+    survive_either_way(
+        &source,
+        &[clone_range(FOO, 0, FOO, 102_400, 40_960), fsync(FOO), truncate(FOO, 50_000), fsync(FOO)],
+    );
+    survive_either_way(&source, &[clone(FOO, BAR), truncate(FOO, 0), fsync(FOO), clone(BAR, FOO), fsync(FOO)]);
+    survive_either_way(&source, &[clone_range(FOO, 8192, BAR, 1 << 20, 8192), fsync(BAR), punch(BAR, 0, 2 << 20)]);
+}
+
+#[test]
+fn what_shares_reserved_space_is_not_written_with_it() {
+    let reserved = [file(FOO), allocate(FOO, 0, 200_000), write(FOO, 0, 50_000), file(BAR), append(BAR, 5)];
+    survive_either_way(&reserved, &[clone(FOO, BAR), write(FOO, 40_000, 60_000), fsync(FOO), fsync(BAR)]);
+    survive_either_way(&reserved, &[clone(FOO, BAR), fsync(BAR), write(BAR, 40_000, 60_000), fsync(BAR)]);
+    survive_either_way(
+        &reserved,
+        &[write(FOO, 60_000, 9000), fsync(FOO), clone(FOO, BAR), unlink(FOO), fsync(BAR), append(BAR, 9), fsync(BAR)],
+    );
+}
+
+#[test]
+fn small_files_are_copied() {
+    let small = [file(FOO), append(FOO, 300), file(BAR), append(BAR, 200)];
+    survive_either_way(&small, &[clone(FOO, BAR), fsync(BAR), unlink(FOO), append(BAR, 9000), fsync(BAR)]);
+    survive_either_way(&small, &[clone_range(FOO, 0, BAR, 8192, 300), fsync(BAR), append(FOO, 9000), clone(FOO, BAR)]);
+}
