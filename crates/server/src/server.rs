@@ -18,6 +18,7 @@ use ubtrfs_fuse::{
 };
 
 use crate::attributes as ours;
+use crate::btrfs_ioctls::VolumeIoctl;
 use crate::control;
 use crate::counters::{Kind, Timed};
 use crate::directories::{Row, end, list};
@@ -176,6 +177,24 @@ impl Server {
             self.mode_changed(node);
         }
         self.engine().punch_hole(id, what.offset, what.length).map_err(|error| errno(&error))
+    }
+
+    /// Trims the volume or tells about it, in a thread that may take its time.
+    fn answer_about_volume(&self, caller: &Caller<'_>, node: u64, asked: VolumeIoctl, reply: ReplyIoctl) {
+        if asked.is_for_root() && !is_root_or(0, caller) {
+            return reply.error(Errno::PERM);
+        }
+        let shared = Arc::clone(&self.shared);
+        self.slow.run(move || {
+            let answer = shared.inode(node).and_then(|id| {
+                let answer = asked.answer(&shared.engine, id.subvolume, shared.device_paths());
+                answer.map_err(|error| errno(&error))
+            });
+            match answer {
+                Ok(answer) => reply.result(0, &answer),
+                Err(errno) => reply.error(errno),
+            }
+        });
     }
 
     /// Tells the kernel, which goes on believing in the mode that it knows.
@@ -571,9 +590,13 @@ impl Filesystem for Server {
         answer_create(reply, made);
     }
 
-    fn ioctl(&self, _: &Caller<'_>, _: u64, _: &Ioctl<'_>, reply: ReplyIoctl) {
+    fn ioctl(&self, caller: &Caller<'_>, node: u64, what: &Ioctl<'_>, reply: ReplyIoctl) {
         let _timed = self.count(Kind::Ioctl);
-        reply.error(Errno::NOTTY);
+        match VolumeIoctl::parse(what.command, what.data) {
+            Some(Ok(asked)) => self.answer_about_volume(caller, node, asked, reply),
+            Some(Err(error)) => reply.error(errno(&error)),
+            None => reply.error(Errno::NOTTY),
+        }
     }
 
     /// Holes are punched; anything else is refused, but not once for all (as ENOSYS would be): it depends on the mode.

@@ -103,6 +103,14 @@ impl SpaceInner {
         self.available(BlockGroupFlags::METADATA).saturating_sub(need)
     }
 
+    /// Bytes of block groups of this kind that could be missed: what was promised finds its place without them.
+    pub(super) fn spare(&self, flags: BlockGroupFlags) -> u64 {
+        let of = |kind, spare: u64| if flags.contains(kind) { spare } else { u64::MAX };
+        let data = self.available(BlockGroupFlags::DATA).saturating_sub(self.reserved.data);
+        let system = if flags.contains(BlockGroupFlags::SYSTEM) { 0 } else { u64::MAX };
+        system.min(of(BlockGroupFlags::METADATA, self.spare_metadata())).min(of(BlockGroupFlags::DATA, data))
+    }
+
     /// Whether the commit that begins may need more metadata space than there is.
     pub(crate) fn is_metadata_short(&self) -> bool {
         self.metadata_need(self.reserved.frozen) + self.deletion_reserve() > self.available(BlockGroupFlags::METADATA)
