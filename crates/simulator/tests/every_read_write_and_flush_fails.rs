@@ -92,13 +92,11 @@ fn begin(seed: u64) -> Begin {
 }
 
 /// Two mounts. Fails the test if anything is not as promised; returns whether the fault stopped it.
-fn run(begin: &Begin, seed: u64, fault: Option<(Kind, u64, Lasting)>) -> (Arc<FaultyDevice>, bool) {
+fn run(begin: &Begin, seed: u64, (kind, successes, lasting): (Kind, u64, Lasting)) -> (Arc<FaultyDevice>, bool) {
     let recording = Arc::new(RecordingDevice::on(&begin.device));
     let faulty = Arc::new(FaultyDevice::new(recording.clone()));
-    if let Some((kind, successes, lasting)) = fault {
-        faulty.fail(kind, successes, EIO, lasting);
-    }
-    let tolerance = Tolerance { no_space: false, faults: fault.is_some() };
+    faulty.fail(kind, successes, EIO, lasting);
+    let tolerance = Tolerance { no_space: false, faults: true };
     let mut model = begin.model.clone();
     for mount in 0..2 {
         let on_what = faulty.clone();
@@ -106,8 +104,8 @@ fn run(begin: &Begin, seed: u64, fault: Option<(Kind, u64, Lasting)>) -> (Arc<Fa
         let mut session = match opened {
             Ok(session) => session,
             Err(error) => {
-                assert!(fault.is_some(), "{error}");
-                assert!(error.contains("Input/output error") || error.contains("os error 5"), "not told why: {error}");
+                let causes = ["Input/output error", "os error 5", "cannot be read"];
+                assert!(causes.iter().any(|cause| error.contains(cause)), "not told why: {error}");
                 // Not a step was made: the next mount shows all of it.
                 faulty.heal();
                 shows(&recording, model);
@@ -124,8 +122,7 @@ fn run(begin: &Begin, seed: u64, fault: Option<(Kind, u64, Lasting)>) -> (Arc<Fa
         let closed = if session.is_aborted() { None } else { Some(session.worker.fs.close()) };
         let reason = session.worker.fs.abort_reason();
         if closed.is_none_or(|closed| closed.is_err()) || reason.is_some() {
-            assert!(fault.is_some(), "gave up: {reason:?}");
-            assert!(session.worker.fs.abort_reason().is_some(), "turned read-only without a reason");
+            assert!(reason.is_some_and(|reason| !reason.is_empty()), "turned read-only without a reason");
             faulty.heal();
             let judge = judge_of(begin, &mut session);
             let last = recording.len();
@@ -188,7 +185,9 @@ fn every(kind: Kind, usual_step: u64) {
     let soaks = std::env::var_os("UBTRFS_SOAK").is_some();
     for seed in seeds(if soaks { 2 } else { 1 }) {
         let begin = begin(seed);
-        let (counter, _) = run(&begin, seed, None);
+        // A fault that never comes: where faults are told of, some steps of the script are left out.
+        let (counter, ended) = run(&begin, seed, (kind, u64::MAX, Lasting::Once));
+        assert!(!ended, "the script fails by itself");
         let total = counter.asked(kind);
         let step = if soaks { 1 } else { usual_step };
         let first = Random::new(seed).below(step);
@@ -196,30 +195,31 @@ fn every(kind: Kind, usual_step: u64) {
         for successes in (first..total).step_by(step as usize) {
             for lasting in [Lasting::Once, Lasting::Forever] {
                 RUNS.fetch_add(1, Ordering::Relaxed);
-                let fault = Some((kind, successes, lasting));
+                let fault = (kind, successes, lasting);
                 let result = catch_unwind(AssertUnwindSafe(|| run(&begin, seed, fault).1));
                 let what = format!("seed {seed}: {kind:?} {successes} of {total} fails, {lasting:?}");
-                stopped += u64::from(result.unwrap_or_else(|_| panic!("{what}")));
+                let ended = result.unwrap_or_else(|_| panic!("{what}"));
+                assert!(ended || kind == Kind::Read, "{what}, and nobody noticed");
+                stopped += u64::from(ended);
                 tried += 1;
             }
         }
         eprintln!("seed {seed}: {tried} faults of {kind:?}, of {total} each; {stopped} ended the mount");
         assert!(tried > 4, "{total}");
-        assert!(kind == Kind::Read || stopped == tried, "{stopped} of {tried}: a failure went unnoticed");
     }
 }
 
 #[test]
 fn every_read_fails() {
-    every(Kind::Read, 40);
+    every(Kind::Read, 10);
 }
 
 #[test]
 fn every_write_fails() {
-    every(Kind::Write, 40);
+    every(Kind::Write, 10);
 }
 
 #[test]
 fn every_flush_fails() {
-    every(Kind::Flush, 8);
+    every(Kind::Flush, 3);
 }

@@ -7,4 +7,5 @@ mod endings;
 mod harness;
 mod lifecycle;
 mod posix;
+mod space;
 mod trouble;

@@ -66,9 +66,11 @@ impl Filesystem {
         if let Some(reason) = self.abort_reason() {
             return Err(Error::Aborted(reason));
         }
+        // Who mounts and unmounts only does not want the volume changed.
+        let has_worked = self.counters.commits.load(Ordering::Relaxed) > 0;
         let idle = wanted.is_empty() && {
             let space = self.space.lock();
-            space.new_chunks.is_empty() && !space.has_wanted_groups(&self.volume)
+            space.new_chunks.is_empty() && !(has_worked && space.has_empty_groups(&self.volume))
         };
         // A log that changed nothing goes with a commit all the same.
         let has_log = self.committed().superblock.log_root.0 != 0;

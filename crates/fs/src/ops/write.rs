@@ -33,7 +33,7 @@ impl Filesystem {
             return Ok(0);
         }
         self.throttle()?;
-        let inline_bytes = {
+        let (inline_bytes, edits) = {
             let inode = self.inode(id)?;
             let state = inode.read();
             if state.file_type() != FileType::Regular {
@@ -46,7 +46,16 @@ impl Filesystem {
                 WriteAt::Offset(offset) => offset,
                 WriteAt::End => state.item.size,
             };
-            self.inline_bytes(&state, start.saturating_add(data.len() as u64).max(state.item.size))
+            let inline_bytes = self.inline_bytes(&state, start.saturating_add(data.len() as u64).max(state.item.size));
+            // Of a new file the map stands with the inode, and nothing goes that the extent and checksum trees have.
+            let edits = if !state.is_unheard_of() {
+                4
+            } else if inline_bytes > 0 {
+                1
+            } else {
+                2
+            };
+            (inline_bytes, edits)
         };
         if kill_privileges {
             self.drop_capabilities(id)?;
@@ -55,7 +64,7 @@ impl Filesystem {
         let sectors = data.len() as u64 / sector + 3;
         let sum_bytes = sectors * self.volume.checksum().size() as u64;
         let item_bytes = 300 + sum_bytes + inline_bytes;
-        self.reserve(Demand { data: sectors * sector, edits: 4, item_bytes, ..Demand::default() })?;
+        self.reserve(Demand { data: sectors * sector, edits, item_bytes, ..Demand::default() })?;
         let mut surplus = sectors * sector;
         let result = self.write_reserved(id, at, data, kill_privileges, &mut surplus);
         self.unreserve_data(surplus);

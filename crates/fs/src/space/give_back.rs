@@ -23,9 +23,18 @@ impl SpaceInner {
         self.wanted = Some(shortage);
     }
 
-    /// Whether a commit would give groups back, though nothing else has changed.
-    pub(crate) fn has_wanted_groups(&self, volume: &Volume) -> bool {
-        self.wanted.is_some() && self.groups.values().any(|group| self.may_go(group) && is_unused(group, volume))
+    /// Whether commits would give groups back, though nothing else has changed.
+    pub(crate) fn has_empty_groups(&self, volume: &Volume) -> bool {
+        self.groups.values().any(|group| self.may_go(group) && is_unused(group, volume))
+    }
+
+    /// Device bytes of empty metadata chunks that could be data chunks.
+    pub(super) fn reclaimable(&self) -> u64 {
+        let is_metadata = |group: &&Group| group.flags.contains(BlockGroupFlags::METADATA) && !self.mixed;
+        let (empty, used): (Vec<_>, Vec<_>) =
+            self.groups.values().filter(is_metadata).partition(|group| group.recorded_used == 0);
+        let kept = usize::from(used.is_empty());
+        empty.into_iter().skip(kept).map(|group| group.length * Self::copies(group.flags)).sum()
     }
 
     /// Takes the groups that the commit being made gives back, with their chunks.

@@ -91,6 +91,12 @@ pub struct SpaceTotals {
     pub used_on_devices: u64,
     /// Bytes promised to writes that are not allocated yet.
     pub data_reserved: u64,
+    /// Device bytes of metadata chunks that are empty and will be given back, or when data needs them.
+    pub reclaimable: u64,
+    /// Bytes of metadata block groups that new files can have: some is kept for commits and for deleting.
+    pub metadata_usable: u64,
+    /// Whether data and metadata share block groups.
+    pub mixed: bool,
 }
 
 impl Space {
@@ -283,6 +289,9 @@ impl SpaceInner {
             data_copies: Self::copies(self.data_profile),
             metadata_copies: Self::copies(self.metadata_profile),
             data_reserved: self.reserved.data,
+            reclaimable: self.reclaimable(),
+            metadata_usable: self.usable_metadata(),
+            mixed: self.mixed,
             ..SpaceTotals::default()
         };
         for group in self.groups.values() {
