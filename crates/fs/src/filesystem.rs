@@ -286,7 +286,8 @@ impl Filesystem {
             };
             ubtrfs_tree::about_to_wait()?;
             tracing::debug!(?shortage, commits, "space is short");
-            if self.options.discard && without_discards.is_none() {
+            if without_discards.is_none() {
+                // What is being discarded is withheld.
                 without_discards = Some(self.discards.hold_off());
                 continue;
             }

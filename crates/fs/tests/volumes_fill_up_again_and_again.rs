@@ -8,6 +8,7 @@ mod filling;
 use std::process::Command;
 
 use filling::{Content, available, empty, fill, make, open};
+use ubtrfs_mkfs::MkfsOptions;
 
 const MIB: u64 = 1 << 20;
 
@@ -17,11 +18,11 @@ fn assert_clean(path: &std::path::Path) {
     assert!(output.status.success(), "{}{}", told[0], told[1]);
 }
 
-fn rounds(size: u64, mixed: bool, contents: &[Content], usual: usize) {
+fn rounds(size: u64, change: impl FnOnce(&mut MkfsOptions), contents: &[Content], usual: usize) {
     let soaks = std::env::var_os("UBTRFS_SOAK").is_some();
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
-    make(&image, size, |options| options.mixed = mixed);
+    make(&image, size, change);
     let mut first: Vec<Option<u64>> = vec![None; contents.len()];
     let mut fs = open(&image, |_| ());
     let empty_volume = available(&fs);
@@ -64,15 +65,16 @@ const INLINE: Content = Content::Inline(1900);
 
 #[test]
 fn with_small_and_large_files_and_with_metadata_first_on_256_mib() {
-    rounds(256 * MIB, false, &[SMALL, LARGE, INLINE], 6);
+    rounds(256 * MIB, |_| (), &[SMALL, LARGE, INLINE], 6);
 }
 
 #[test]
 fn with_small_and_large_files_where_data_and_metadata_share_block_groups() {
-    rounds(128 * MIB, true, &[SMALL, LARGE, INLINE], 6);
+    rounds(128 * MIB, |options| options.mixed = true, &[SMALL, LARGE, INLINE], 6);
 }
 
 #[test]
 fn with_large_files_on_8_gib() {
-    rounds(8192 * MIB, false, &[Content::Files { len: 300 * MIB, step: 1 << 20 }], 2);
+    let change = |options: &mut MkfsOptions| options.block_group_tree = true;
+    rounds(8192 * MIB, change, &[Content::Files { len: 300 * MIB, step: 1 << 20 }], 2);
 }

@@ -22,7 +22,8 @@ fn image_bytes(volume: &Volume) -> u64 {
 
 /// Writes so many MiB of noise that nothing keeps small.
 fn write(volume: &Volume, name: &str, mib: u64) {
-    let noise: Vec<u8> = (0..MIB as u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).take(1 << 20).collect();
+    let noise: Vec<u8> =
+        (0..MIB as u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).take(1 << 20).collect();
     let mut file = File::create(volume.point.join(name)).unwrap();
     for _ in 0..mib {
         file.write_all(&noise).unwrap();

@@ -13,6 +13,7 @@ mod csums;
 mod data_refs;
 mod nodes;
 mod roots;
+mod stragglers;
 mod superblock;
 mod worker;
 
@@ -40,6 +41,7 @@ use csums::CsumEdits;
 use data_refs::DataRefDeltas;
 use nodes::{CommitNodes, record};
 use roots::NewRoots;
+use stragglers::{move_stragglers, stragglers};
 
 /// Dirty data of an inode from which on its write-out starts before the transaction is closed.
 const EARLY_WRITE_OUT: u64 = 64 << 10;
@@ -66,12 +68,7 @@ impl Filesystem {
         if let Some(reason) = self.abort_reason() {
             return Err(Error::Aborted(reason));
         }
-        // Who mounts and unmounts only does not want the volume changed.
-        let has_worked = self.counters.commits.load(Ordering::Relaxed) > 0;
-        let idle = wanted.is_empty() && {
-            let space = self.space.lock();
-            space.new_chunks.is_empty() && !(has_worked && space.has_empty_groups(&self.volume))
-        };
+        let idle = wanted.is_empty() && self.space.lock().new_chunks.is_empty() && !self.has_chunks_to_empty();
         // A log that changed nothing goes with a commit all the same.
         let has_log = self.committed().superblock.log_root.0 != 0;
         if self.is_read_only() || (idle && !has_log) {
@@ -95,6 +92,13 @@ impl Filesystem {
             Err(error) => self.abort(error),
         }
         result
+    }
+
+    /// Whether commits would give chunks back though nothing else has changed. Who mounts and unmounts only does not want
+    /// the volume changed.
+    fn has_chunks_to_empty(&self) -> bool {
+        self.counters.commits.load(Ordering::Relaxed) > 0
+            && (self.space.lock().has_empty_groups(&self.volume) || !stragglers(self, &self.committed()).is_empty())
     }
 
     /// Commits. Returns fsyncs that wait for another commit.
@@ -226,6 +230,7 @@ impl Commit {
             resolve_data(fs, committed, transaction, &mut refs, &extent_tree, node_size, &mut extent_edits)?;
         tree.update(&mut roots, TreeId::CSUM, &csum_edits)?;
 
+        move_stragglers(&mut tree, &mut roots, &stragglers(fs, committed), generation)?;
         let has_free_space_tree = superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE);
         let (chunks, mut gone_groups) = ChunkChanges::take(fs, has_free_space_tree)?;
         tree.nodes.chunks_closed = true;

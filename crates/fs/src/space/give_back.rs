@@ -6,6 +6,8 @@
 //! at which a commit takes such a group nobody can allocate in it; the device's space is given to others only when
 //! that commit is durable.
 
+use std::ops::Range;
+
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem};
 use ubtrfs_volume::Volume;
@@ -25,7 +27,18 @@ impl SpaceInner {
 
     /// Whether commits would give groups back, though nothing else has changed.
     pub(crate) fn has_empty_groups(&self, volume: &Volume) -> bool {
-        self.groups.values().any(|group| self.may_go(group) && is_unused(group, volume))
+        self.groups.values().any(|group| is_unused(group, volume) && self.may_go(group))
+    }
+
+    /// Where the metadata groups are that hold next to nothing, but for the first one, if that has room for it.
+    pub(crate) fn sparse_metadata(&self) -> Vec<Range<u64>> {
+        let (few, room) = (16 * self.node_size, 64 * self.node_size);
+        let mut groups = self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
+        if groups.next().is_none_or(|first| first.available.total() < room) || self.mixed {
+            return Vec::new();
+        }
+        let is_sparse = |group: &&Group| group.recorded_used > 0 && group.recorded_used <= few;
+        groups.filter(is_sparse).map(|group| group.start.0..group.end()).collect()
     }
 
     /// Device bytes of empty metadata chunks that could be data chunks.

@@ -77,7 +77,7 @@ impl SpaceInner {
     pub(super) fn usable_metadata(&self) -> u64 {
         let metadata = self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
         let free: u64 = metadata.map(|group| group.length - group.recorded_used).sum();
-        free.saturating_sub(self.deletion_reserve() + self.least_transaction())
+        free.saturating_sub(self.deletion_reserve() + 2 * self.least_transaction())
     }
 
     /// Reserves, or says what is short. A shortage may be cured by a new chunk or a commit.

@@ -161,11 +161,11 @@ pub fn empty(fs: &Filesystem, filled: &Filled) {
     for number in 0..filled.files {
         fs.unlink(fs.root(), &name(number)).unwrap_or_else(|error| panic!("unlink {number}: {error}"));
     }
-    // The first frees, the second makes what was freed available, more give empty chunks back.
     while fs.stats().inactivation.inodes > 0 {
         fs.sync().unwrap();
     }
-    for _ in 0..2 {
+    // What was freed becomes available with the next commit; after some more, empty chunks are given back.
+    for _ in 0..8 {
         fs.sync().unwrap();
     }
 }
