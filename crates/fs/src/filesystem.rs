@@ -11,6 +11,7 @@ use ubtrfs_tree::NodeCache;
 use ubtrfs_volume::Volume;
 
 use crate::committed::Committed;
+use crate::discard::Discarder;
 use crate::error::{Errno, Error, Refusal, Result};
 use crate::inactivate::Inactivator;
 use crate::inode::{Inode, InodeId, InodeTable, load_inode};
@@ -81,6 +82,7 @@ pub struct Filesystem {
     pub(crate) committer: Mutex<CommitterState>,
     pub(crate) committer_wakes: Condvar,
     pub(crate) inactivator: Inactivator,
+    pub(crate) discards: Discarder,
     /// What works in the background: the committer and the inactivator.
     pub(crate) threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
     /// Held by a rename that moves a directory to another one: no cycle may come about.
@@ -129,6 +131,7 @@ impl Filesystem {
             committer: Mutex::default(),
             committer_wakes: Condvar::new(),
             inactivator: Inactivator::default(),
+            discards: Discarder::default(),
             threads: Mutex::default(),
             rename_lock: Mutex::default(),
             read_only: AtomicBool::new(read_only),
@@ -264,6 +267,7 @@ impl Filesystem {
         const COMMITS: usize = 2;
         let mut commits = 0;
         self.limit_changes()?;
+        let mut without_discards = None;
         loop {
             let shortage = {
                 let mut space = self.space.lock();
@@ -278,12 +282,18 @@ impl Filesystem {
                             self.volume.add_chunk(made.start, made.chunk)?;
                             continue;
                         }
+                        space.want_empty_groups(shortage);
                         shortage
                     }
                 }
             };
             ubtrfs_tree::about_to_wait()?;
             tracing::debug!(?shortage, commits, "space is short");
+            if without_discards.is_none() {
+                // What is being discarded is withheld.
+                without_discards = Some(self.discards.hold_off());
+                continue;
+            }
             if !self.free_some()?.freed {
                 if commits == COMMITS {
                     return Err(Errno::NOSPC.into());

@@ -6,6 +6,7 @@
 mod commit;
 mod committed;
 mod dir;
+mod discard;
 mod error;
 mod file;
 mod filesystem;
@@ -16,6 +17,7 @@ mod name_items;
 mod open;
 mod ops;
 mod options;
+mod search;
 mod space;
 mod stats;
 mod transaction;
@@ -32,6 +34,7 @@ pub use ops::{
 #[doc(hidden)]
 pub use options::LogFault;
 pub use options::{FreeingLimits, Options};
+pub use search::FoundItem;
 pub use space::SpaceTotals;
 pub use stats::Stats;
 pub use ubtrfs_tree::{may_wait, without_waiting};

@@ -108,11 +108,17 @@ impl Filesystem {
         if !read_only {
             fs.find_orphans();
         }
+        if fs.options.discard && !read_only {
+            fs.space.lock().start_discards();
+        }
         if background {
             let failed = |error| Error::Posix(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN));
             let mut threads = fs.threads.lock();
             threads.push(fs.start_committer().map_err(failed)?);
             threads.push(fs.start_inactivator().map_err(failed)?);
+            if fs.options.discard {
+                threads.push(fs.start_discarder().map_err(failed)?);
+            }
         }
         Ok(fs)
     }
@@ -126,6 +132,7 @@ impl Filesystem {
             self.committer_wakes.notify_all();
         }
         self.stop_inactivator();
+        self.stop_discarder();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             let _ = thread.join();
         }
@@ -133,7 +140,12 @@ impl Filesystem {
             return Ok(());
         }
         self.free_before_the_end()?;
-        self.commit_once()
+        self.commit_once()?;
+        self.space.unpin();
+        if let Err(error) = self.discard_freed() {
+            tracing::warn!("what was freed last is not discarded: {error}");
+        }
+        Ok(())
     }
 }
 

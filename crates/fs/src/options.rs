@@ -66,6 +66,8 @@ pub struct Options {
     pub max_inline: u64,
     /// How much is freed at a time of what nobody refers to any more.
     pub freeing: FreeingLimits,
+    /// Tell the devices, some time after the commit, what it freed.
+    pub discard: bool,
 }
 
 impl Default for Options {
@@ -83,6 +85,7 @@ impl Default for Options {
             log_fault: None,
             max_inline: 2048,
             freeing: FreeingLimits::default(),
+            discard: false,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::filesystem::Filesystem;
 use crate::inactivate::InactivationStats;
 use crate::log::Reason;
+use crate::space::SpaceTotals;
 
 /// What a mount has done so far.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +48,14 @@ pub struct Stats {
     pub orphans_cleaned: u64,
     /// What waits to be freed, and what has been.
     pub inactivation: InactivationStats,
+    /// Chunks made of unallocated device space.
+    pub chunks_made: u64,
+    /// Empty chunks given back.
+    pub chunks_given_back: u64,
+    /// Bytes discarded, each counted once whatever the number of copies.
+    pub bytes_discarded: u64,
+    /// How full the volume is.
+    pub space: SpaceTotals,
     /// Devices: reads, writes, bytes, barriers, repairs.
     pub volume: ubtrfs_volume::VolumeCounters,
     /// Node cache: hits, misses, bytes.
@@ -60,7 +69,12 @@ impl Filesystem {
     pub fn stats(&self) -> Stats {
         let counters = &self.counters;
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let (chunks_made, chunks_given_back) = self.space.lock().chunk_counts();
         Stats {
+            chunks_made,
+            chunks_given_back,
+            bytes_discarded: load(&self.discards.bytes),
+            space: self.space.totals(),
             generation: self.generation().0,
             commits: load(&counters.commits),
             commit_micros: load(&counters.commit_micros),

@@ -71,6 +71,16 @@ pub struct Report {
     pub inactivation_extents: u64,
     /// How often whoever unlinked was held back.
     pub inactivation_waits: u64,
+    /// Bytes of data block groups (of mixed ones, all).
+    pub data_bytes: u64,
+    pub data_bytes_used: u64,
+    pub metadata_bytes: u64,
+    pub metadata_bytes_used: u64,
+    /// Device bytes that no chunk has.
+    pub unallocated_bytes: u64,
+    pub chunks_made: u64,
+    pub chunks_given_back: u64,
+    pub bytes_discarded: u64,
     pub device_reads: u64,
     pub device_bytes_read: u64,
     pub device_writes: u64,

@@ -11,6 +11,7 @@
 pub mod acl;
 mod at_once;
 mod attributes;
+mod btrfs_ioctls;
 pub mod control;
 mod counters;
 mod create;

@@ -18,6 +18,7 @@ use ubtrfs_fuse::{
 };
 
 use crate::attributes as ours;
+use crate::btrfs_ioctls::VolumeIoctl;
 use crate::control;
 use crate::counters::{Kind, Timed};
 use crate::directories::{Row, end, list};
@@ -191,6 +192,24 @@ impl Server {
             engine.allocate(id, what.offset, what.length, keep_size)
         };
         done.map_err(|error| errno(&error))
+    }
+
+    /// Trims the volume or tells about it, in a thread that may take its time.
+    fn answer_about_volume(&self, caller: &Caller<'_>, node: u64, asked: VolumeIoctl, reply: ReplyIoctl) {
+        if asked.is_for_root() && !is_root_or(0, caller) {
+            return reply.error(Errno::PERM);
+        }
+        let shared = Arc::clone(&self.shared);
+        self.slow.run(move || {
+            let answer = shared.inode(node).and_then(|id| {
+                let answer = asked.answer(&shared.engine, id.subvolume, shared.device_paths());
+                answer.map_err(|error| errno(&error))
+            });
+            match answer {
+                Ok(answer) => reply.result(0, &answer),
+                Err(errno) => reply.error(errno),
+            }
+        });
     }
 
     /// Tells the kernel, which goes on believing in the mode that it knows.
@@ -591,10 +610,18 @@ impl Filesystem for Server {
         answer_create(reply, made);
     }
 
-    fn ioctl(&self, _: &Caller<'_>, node: u64, what: &Ioctl<'_>, reply: ReplyIoctl) {
+    fn ioctl(&self, caller: &Caller<'_>, node: u64, what: &Ioctl<'_>, reply: ReplyIoctl) {
         let _timed = self.count(Kind::Ioctl);
-        let result = self.inode(node).and_then(|id| self.shared.flags_ioctl(id, what).unwrap_or(Err(Errno::NOTTY)));
-        flags::answer(reply, result);
+        if let Some(result) =
+            self.inode(node).map_or_else(|errno| Some(Err(errno)), |id| self.shared.flags_ioctl(id, what))
+        {
+            return flags::answer(reply, result);
+        }
+        match VolumeIoctl::parse(what.command, what.data) {
+            Some(Ok(asked)) => self.answer_about_volume(caller, node, asked, reply),
+            Some(Err(error)) => reply.error(errno(&error)),
+            None => reply.error(Errno::NOTTY),
+        }
     }
 
     /// What is refused is not refused once for all (as ENOSYS would be): it depends on the mode.

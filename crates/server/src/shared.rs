@@ -84,6 +84,11 @@ impl Shared {
         });
     }
 
+    /// The paths of the volume's devices.
+    pub(crate) fn device_paths(&self) -> &[String] {
+        &self.facts.devices
+    }
+
     /// Commits for the last time and ends the engine; the first call does, later ones tell how it went.
     pub fn end(&self) -> Result<(), String> {
         self.ended.lock().get_or_insert_with(|| self.engine.close().map_err(|error| error.to_string())).clone()
@@ -135,6 +140,14 @@ impl Shared {
             inactivation_steps: stats.inactivation.steps,
             inactivation_extents: stats.inactivation.extents,
             inactivation_waits: stats.inactivation.waits,
+            data_bytes: stats.space.data_total,
+            data_bytes_used: stats.space.data_total - stats.space.data_free,
+            metadata_bytes: stats.space.metadata_total,
+            metadata_bytes_used: stats.space.metadata_total - stats.space.metadata_free,
+            unallocated_bytes: stats.space.unallocated,
+            chunks_made: stats.chunks_made,
+            chunks_given_back: stats.chunks_given_back,
+            bytes_discarded: stats.bytes_discarded,
             device_reads: device.reads,
             device_bytes_read: device.read_bytes,
             device_writes: device.writes,

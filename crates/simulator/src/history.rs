@@ -71,7 +71,7 @@ impl History {
         } else {
             FreeingLimits::default()
         };
-        let options = Options { freeing, ..options };
+        let options = Options { freeing, discard: random.one_in(3), ..options };
         let habits = Habits { remount: true, privileges, large: plan.tight, huge, eager, fsyncs };
         Self { seed, plan, options, habits, faults: false }
     }

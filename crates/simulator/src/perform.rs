@@ -107,7 +107,14 @@ impl Worker {
             if !self.model.nodes.contains_key(id) {
                 continue;
             }
-            let found = self.fs.attributes(*id).map_err(|error| format!("stat of inode {}: {error}", id.ino))?;
+            let found = match self.fs.attributes(*id) {
+                Ok(found) => found,
+                Err(error) if self.tolerance.faults && error.errno() == Errno::IO => {
+                    self.model.node_mut(*id).times = None;
+                    continue;
+                }
+                Err(error) => return Err(format!("stat of inode {}: {error}", id.ino)),
+            };
             let times = Times { mtime: found.mtime, ctime: found.ctime, btime: found.btime };
             let order = |time: Timespec| (time.sec as i64, time.nsec);
             if let Some(old) = self.model.node(*id).times {

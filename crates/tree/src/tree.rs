@@ -128,6 +128,11 @@ impl Item {
         let start = block.offset_of(data);
         Some(Self { key, leaf: block.clone(), start: start as u32, end: (start + data.len()) as u32 })
     }
+
+    /// The leaf that holds the item.
+    pub fn leaf(&self) -> &Block {
+        &self.leaf
+    }
 }
 
 impl Deref for Item {

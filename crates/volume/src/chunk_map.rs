@@ -218,6 +218,14 @@ impl ChunkMap {
         self.chunks.iter().map(|(start, chunk)| (Logical(*start), &chunk.item))
     }
 
+    /// Whether a chunk has something of a range of a device.
+    pub(crate) fn has_stripe_in(&self, devid: DeviceId, range: Range<u64>) -> bool {
+        self.chunks.values().any(|chunk| {
+            let overlaps = |start: u64| start < range.end && start + chunk.extent_len() > range.start;
+            chunk.item.stripes.iter().any(|stripe| stripe.devid == devid && overlaps(stripe.offset.0))
+        })
+    }
+
     /// The piece that starts at `at`, not longer than `len`.
     pub(crate) fn locate(&self, at: Logical, len: u64) -> Result<Piece> {
         let unmapped = Error::Unmapped { at, len };

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use ubtrfs_format::Physical;
@@ -33,6 +34,8 @@ pub enum Lasting {
 pub struct FaultyDevice {
     inner: Arc<dyn Device>,
     faults: Mutex<Vec<Fault>>,
+    /// Reads, writes and barriers that came.
+    asked: [AtomicU64; 3],
 }
 
 #[derive(Debug)]
@@ -47,12 +50,17 @@ struct Fault {
 impl FaultyDevice {
     /// A device that does what `inner` does.
     pub fn new(inner: Arc<dyn Device>) -> Self {
-        Self { inner, faults: Mutex::default() }
+        Self { inner, faults: Mutex::default(), asked: Default::default() }
     }
 
     /// After `successes` more operations of this kind, the next one fails with the system's error number `errno`.
     pub fn fail(&self, operation: Operation, successes: u64, errno: i32, lasting: Lasting) {
         self.faults.lock().push(Fault { operation, countdown: successes, errno, lasting });
+    }
+
+    /// Operations of this kind that came so far, whether they failed or not.
+    pub fn asked(&self, operation: Operation) -> u64 {
+        self.asked[operation as usize].load(Ordering::Relaxed)
     }
 
     /// Forgets all faults.
@@ -61,6 +69,7 @@ impl FaultyDevice {
     }
 
     fn pass(&self, operation: Operation) -> io::Result<()> {
+        self.asked[operation as usize].fetch_add(1, Ordering::Relaxed);
         let mut faults = self.faults.lock();
         let mut failed = None;
         faults.retain_mut(|fault| {
@@ -161,5 +170,6 @@ mod tests {
         assert!(device.flush().is_err() && device.flush().is_err());
         device.heal();
         device.flush().unwrap();
+        assert_eq!([Operation::Read, Operation::Write, Operation::Flush].map(|kind| device.asked(kind)), [3, 4, 3]);
     }
 }

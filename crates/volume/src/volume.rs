@@ -212,6 +212,11 @@ impl Volume {
         if self.map.write().remove(start) { Ok(()) } else { Err(Error::Unmapped { at: start, len: 0 }) }
     }
 
+    /// The chunk that starts at `start`.
+    pub fn chunk(&self, start: Logical) -> Option<ChunkItem> {
+        self.map.read().get(start).cloned()
+    }
+
     /// All chunks, by address.
     pub fn chunks(&self) -> Vec<(Logical, ChunkItem)> {
         self.map.read().iter().map(|(start, item)| (start, item.clone())).collect()

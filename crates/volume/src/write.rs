@@ -149,20 +149,34 @@ impl Volume {
         result
     }
 
-    /// Tells the devices that the content of these addresses is no longer needed. Devices that can't discard ignore it.
-    pub fn discard(&self, at: Logical, len: u64) -> Result<()> {
+    /// Tells the devices that the content of these addresses is no longer needed. False if one of them can't discard.
+    pub fn discard(&self, at: Logical, len: u64) -> Result<bool> {
         self.require_writable()?;
         let pieces = self.map.read().pieces(at, len)?;
+        let mut done = true;
         for piece in pieces.iter().filter(|piece| piece.writable) {
             for place in &piece.copies {
-                keep_superblocks(place.at, piece.len)?;
-                match self.member(place.devid)?.device.discard(place.at, piece.len) {
-                    Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {}
-                    other => other.map_err(|source| Error::Discard { devid: place.devid, source })?,
-                }
+                done &= self.discard_at(place.devid, place.at, piece.len)?;
             }
         }
-        Ok(())
+        Ok(done)
+    }
+
+    /// The same for a range of a device that no chunk has; an error if one does.
+    pub fn discard_unallocated(&self, devid: DeviceId, at: Physical, len: u64) -> Result<bool> {
+        self.require_writable()?;
+        if self.map.read().has_stripe_in(devid, at.0..at.0.saturating_add(len)) {
+            return Err(Error::BadRequest("a discard of what a chunk has"));
+        }
+        self.discard_at(devid, at, len)
+    }
+
+    fn discard_at(&self, devid: DeviceId, at: Physical, len: u64) -> Result<bool> {
+        keep_superblocks(at, len)?;
+        match self.member(devid)?.device.discard(at, len) {
+            Err(error) if error.kind() == std::io::ErrorKind::Unsupported => Ok(false),
+            other => other.map(|()| true).map_err(|source| Error::Discard { devid, source }),
+        }
     }
 }
 

@@ -24,6 +24,7 @@ pub struct MountRequest {
     pub memory: Option<usize>,
     pub no_log_replay: bool,
     pub no_tree_log: bool,
+    pub discard: bool,
     pub max_inline: Option<u64>,
     pub threads: Option<usize>,
     pub transport: Transport,
@@ -84,6 +85,8 @@ impl MountRequest {
             "nologreplay" => self.no_log_replay = true,
             "treelog" => self.no_tree_log = false,
             "notreelog" => self.no_tree_log = true,
+            "discard" => self.discard = true,
+            "nodiscard" => self.discard = false,
             _ if WITHOUT_MEANING.contains(&option) || option.starts_with("x-") => {}
             _ => return Err(Failure::new(format!("unknown mount option '{option}'"))),
         }
@@ -120,6 +123,7 @@ impl MountRequest {
                 }
             }
             "rescue" if value == "nologreplay" => self.no_log_replay = true,
+            "discard" if value == "async" => self.discard = true,
             "comment" => {}
             _ if name.starts_with("x-") => {}
             _ => return Err(Failure::new(format!("unknown mount option '{option}'"))),
@@ -165,6 +169,8 @@ mod tests {
         assert_eq!(parse("transport=dev").unwrap().transport, Transport::Device);
         assert_eq!(parse("transport=auto"), Ok(MountRequest::default()));
         assert_eq!(parse("rescue=nologreplay"), parse("nologreplay"));
+        assert_eq!(parse("discard=async"), parse("discard"));
+        assert!(parse("discard").unwrap().discard && !parse("discard,nodiscard").unwrap().discard);
         assert_eq!(parse("ro,rw,dev,nodev,suid,nosuid,noexec,exec,noatime,atime"), Ok(MountRequest::default()));
         assert_eq!(parse("allow_other").unwrap().allow_other, Some(true));
         assert_eq!(parse("subvolid=257,fsname=x=y").unwrap().name.as_deref(), Some("x=y"));

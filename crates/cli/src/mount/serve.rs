@@ -132,6 +132,7 @@ fn engine_options(request: &MountRequest, root: bool) -> Options {
         read_only: request.read_only,
         no_log_replay: request.no_log_replay,
         tree_log: !request.no_tree_log,
+        discard: request.discard,
         commit_interval: request.commit.unwrap_or(if root { USUAL_INTERVAL } else { SHORT_INTERVAL }),
         memory: request.memory.unwrap_or(usual.memory),
         subvolume: request.subvolume.clone(),

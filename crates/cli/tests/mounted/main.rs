@@ -8,4 +8,5 @@ mod extents;
 mod harness;
 mod lifecycle;
 mod posix;
+mod space;
 mod trouble;

@@ -12,5 +12,7 @@ mod harness;
 mod lifecycle;
 #[path = "../mounted/posix.rs"]
 mod posix;
+#[path = "../mounted/space.rs"]
+mod space;
 #[path = "../mounted/trouble.rs"]
 mod trouble;

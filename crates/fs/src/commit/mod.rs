@@ -8,10 +8,12 @@
 //! 5. Publish, unpin.
 
 mod build;
+mod chunks;
 mod csums;
 mod data_refs;
 mod nodes;
 mod roots;
+mod stragglers;
 mod superblock;
 mod worker;
 
@@ -20,8 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use ubtrfs_format::items::{BlockGroupFlags, DevExtent, DevItem};
-use ubtrfs_format::{CompatRo, Generation, ItemType, Key, Logical, Superblock, TreeId, objectid};
+use ubtrfs_format::{CompatRo, Generation, ItemType, Logical, Superblock, TreeId};
 use ubtrfs_tree::{DirtyNodes, EditBatch, Geometry, Root, Snapshot, merge};
 use ubtrfs_volume::{Copies, Write};
 
@@ -35,10 +36,12 @@ use crate::ops::FileMap;
 use crate::space::NewChunk;
 use crate::transaction::Transaction;
 use build::Builder;
+use chunks::{ChunkChanges, ensure_metadata};
 use csums::CsumEdits;
 use data_refs::DataRefDeltas;
 use nodes::{CommitNodes, record};
 use roots::NewRoots;
+use stragglers::{move_stragglers, stragglers};
 
 /// Dirty data of an inode from which on its write-out starts before the transaction is closed.
 const EARLY_WRITE_OUT: u64 = 64 << 10;
@@ -49,6 +52,8 @@ impl Filesystem {
         if !self.options.background_commits {
             // Nobody else would ever do it.
             self.free_some()?;
+            self.commit_once()?;
+            return self.discard_freed();
         }
         self.commit_once()
     }
@@ -63,7 +68,7 @@ impl Filesystem {
         if let Some(reason) = self.abort_reason() {
             return Err(Error::Aborted(reason));
         }
-        let idle = wanted.is_empty() && self.space.lock().new_chunks.is_empty();
+        let idle = wanted.is_empty() && self.space.lock().new_chunks.is_empty() && !self.has_chunks_to_empty();
         // A log that changed nothing goes with a commit all the same.
         let has_log = self.committed().superblock.log_root.0 != 0;
         if self.is_read_only() || (idle && !has_log) {
@@ -89,6 +94,13 @@ impl Filesystem {
         result
     }
 
+    /// Whether commits would give chunks back though nothing else has changed. Who mounts and unmounts only does not want
+    /// the volume changed.
+    fn has_chunks_to_empty(&self) -> bool {
+        self.counters.commits.load(Ordering::Relaxed) > 0
+            && (self.space.lock().has_empty_groups(&self.volume) || !stragglers(self, &self.committed()).is_empty())
+    }
+
     /// Commits. Returns fsyncs that wait for another commit.
     fn commit_open_transaction(&self) -> Result<Option<ClosedGroup>> {
         self.start_early_write_out()?;
@@ -106,6 +118,7 @@ impl Filesystem {
         let result = self.commit_frozen(&transaction, log_nodes);
         // That commit was itself a reader of the one before.
         self.space.unpin();
+        self.discards.wake();
         if let Err(error) = &result {
             // Before those who wait for the commit look.
             self.abort(error);
@@ -217,16 +230,17 @@ impl Commit {
             resolve_data(fs, committed, transaction, &mut refs, &extent_tree, node_size, &mut extent_edits)?;
         tree.update(&mut roots, TreeId::CSUM, &csum_edits)?;
 
-        let (new_chunks, devices) = take_new_chunks(fs)?;
+        move_stragglers(&mut tree, &mut roots, &stragglers(fs, committed), generation)?;
+        let has_free_space_tree = superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE);
+        let (chunks, mut gone_groups) = ChunkChanges::take(fs, has_free_space_tree)?;
         tree.nodes.chunks_closed = true;
         let mut chunk_tree = committed.chunk_tree;
-        if !new_chunks.is_empty() {
-            let (chunk_edits, device_edits) = chunk_edits(fs, &new_chunks, devices);
+        if !chunks.is_empty() {
+            let (chunk_edits, device_edits) = chunks.edits(fs);
             chunk_tree = tree.merge(Some(chunk_tree), TreeId::CHUNK, &chunk_edits)?;
             tree.update(&mut roots, TreeId::DEV, &device_edits)?;
         }
 
-        let has_free_space_tree = superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE);
         let block_group_tree = committed.block_group_tree_id();
         roots.will_change(TreeId::EXTENT);
         roots.will_change(block_group_tree);
@@ -239,7 +253,8 @@ impl Commit {
         // commit has written already is written again in its place.
         loop {
             tree.nodes.take_extent_edits(tree.dirty, &mut extent_edits)?;
-            let group_edits = fs.space.lock().take_group_edits(has_free_space_tree);
+            let mut group_edits = std::mem::take(&mut gone_groups);
+            group_edits.append(fs.space.lock().take_group_edits(has_free_space_tree))?;
             let mut edits = std::mem::take(&mut extent_edits);
             if edits.is_empty() && group_edits.block_groups.is_empty() && group_edits.free_space.is_empty() {
                 break;
@@ -254,6 +269,7 @@ impl Commit {
         }
         roots.write_final(&root_tree, &nodes.balance, &mut dirty)?;
         freed.append(&mut nodes.unpin_later);
+        let new_chunks = chunks.new;
         Ok(Self { dirty, root_tree, chunk_tree, roots, generation, freed, new_chunks, nbytes })
     }
 
@@ -297,6 +313,7 @@ impl Commit {
             closed
         });
         let previous = fs.publish(next);
+        fs.space.lock().vacate(&fs.volume);
         for (inode, nbytes) in inodes.iter().zip(self.nbytes) {
             let mut state = inode.write();
             let gone = state.frozen.take().is_some_and(|frozen| frozen.batch.gone);
@@ -355,18 +372,6 @@ impl TreeMerger<'_, '_> {
         roots.set(id, root);
         Ok(())
     }
-}
-
-/// Room for the nodes that a commit may write, in a new chunk if need be.
-fn ensure_metadata(fs: &Filesystem) -> Result<()> {
-    let mut space = fs.space.lock();
-    if space.is_metadata_short()
-        && let Some(made) = space.add_chunk(BlockGroupFlags::METADATA)
-    {
-        // Before anybody can allocate from it: in mixed groups that may be data, which is written at once.
-        fs.volume.add_chunk(made.start, made.chunk)?;
-    }
-    Ok(())
 }
 
 /// The edits of all subvolumes, from the frozen inodes; and the bytes that each inode's content takes.
@@ -442,52 +447,4 @@ fn resolve_data(
     }
     csums.delete_all(&freed[unused..])?;
     Ok((csums.into_edits(), freed))
-}
-
-/// The chunks that this commit makes part of the volume, with system chunks for the chunk tree's own growth; and the
-/// device items with these and no later ones.
-fn take_new_chunks(fs: &Filesystem) -> Result<(Vec<NewChunk>, Vec<DevItem>)> {
-    let mut space = fs.space.lock();
-    if !space.new_chunks.is_empty()
-        && space.is_system_short()
-        && let Some(made) = space.add_chunk(BlockGroupFlags::SYSTEM)
-    {
-        fs.volume.add_chunk(made.start, made.chunk)?;
-    }
-    let made = std::mem::take(&mut space.new_chunks);
-    for chunk in &made {
-        if let Some(group) = space.groups.get_mut(&chunk.start) {
-            group.new = false;
-        }
-    }
-    Ok((made, space.device_items()))
-}
-
-/// Edits of the chunk tree and of the device tree for new chunks.
-fn chunk_edits(fs: &Filesystem, new_chunks: &[NewChunk], devices: Vec<DevItem>) -> (EditBatch, EditBatch) {
-    let (mut chunk_edits, mut device_edits) = (EditBatch::new(), EditBatch::new());
-    let chunk_tree_uuid = fs.space.lock().chunk_tree_uuid;
-    for NewChunk { start, chunk } in new_chunks {
-        let key = Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.0);
-        chunk_edits.put(key, chunk.to_bytes());
-        for stripe in &chunk.stripes {
-            let extent = DevExtent {
-                chunk_tree: TreeId::CHUNK.0,
-                chunk_objectid: objectid::FIRST_CHUNK_TREE,
-                chunk_offset: *start,
-                length: crate::space::stripe_length(chunk),
-                chunk_tree_uuid,
-            };
-            let key = Key::new(stripe.devid.0, ItemType::DEV_EXTENT, stripe.offset.0);
-            device_edits.put(key, extent.to_bytes());
-        }
-    }
-    for device in devices {
-        let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, device.devid.0);
-        chunk_edits.put(key, device.to_bytes());
-        if let Err(error) = fs.volume.set_device_item(device) {
-            tracing::warn!("device {}: {error}", device.devid);
-        }
-    }
-    (chunk_edits, device_edits)
 }

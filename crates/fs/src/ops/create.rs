@@ -41,7 +41,7 @@ impl Filesystem {
         check_name(name)?;
         let subvolume = self.check_writable(dir.subvolume)?;
         self.check_new_inode(new)?;
-        self.reserve(creation_demand(name, new))?;
+        self.reserve(creation_demand(name, new, self.has_joined(dir)?))?;
         let parent = self.inode(dir)?;
         let mut parent_state = parent.write();
         self.check_can_add(dir, &parent_state, name)?;
@@ -69,7 +69,7 @@ impl Filesystem {
     pub fn create_unnamed(&self, dir: InodeId, new: &NewInode) -> Result<InodeId> {
         let subvolume = self.check_writable(dir.subvolume)?;
         self.check_new_inode(new)?;
-        self.reserve(creation_demand(b"", new))?;
+        self.reserve(creation_demand(b"", new, true))?;
         let parent = self.inode(dir)?;
         let parent_state = parent.read();
         if !parent_state.is_dir() {
@@ -181,11 +181,13 @@ impl Filesystem {
 /// Bytes of an entry beside its name.
 pub(crate) const ENTRY_HEADER: usize = 30;
 
-/// What a new name and a new inode take.
-fn creation_demand(name: &[u8], new: &NewInode) -> Demand {
+/// What a new name and a new inode take. All items of new inodes come to stand behind those of the inodes that there are:
+/// in one place, however many they are. `joined`: the directory has changed in the open transaction, so that its inode item
+/// and the end of its list have been reserved for.
+fn creation_demand(name: &[u8], new: &NewInode, joined: bool) -> Demand {
     let xattrs: usize = new.xattrs.iter().map(|(name, value)| ENTRY_HEADER + 25 + name.len() + value.len()).sum();
     Demand {
-        edits: 7 + new.xattrs.len() as u64,
+        edits: if joined { 2 } else { 4 },
         item_bytes: (185 + 3 * (55 + name.len()) + 60 + new.symlink_target.len() + xattrs) as u64,
         ..Demand::default()
     }
@@ -217,6 +219,12 @@ fn touch_dir(dir: &mut InodeState, time: Timespec) {
 }
 
 impl Filesystem {
+    /// Whether an inode has changed in the open transaction.
+    fn has_joined(&self, id: InodeId) -> Result<bool> {
+        let open = self.gate.current().generation;
+        Ok(self.inode(id)?.read().pending.generation == open)
+    }
+
     /// Makes the whiteout that a rename leaves; its entry is the caller's matter.
     #[allow(clippy::too_many_arguments, reason = "a step of rename, which has all of these at hand")]
     pub(crate) fn add_whiteout(

@@ -37,7 +37,7 @@ impl Filesystem {
         self.throttle()?;
         let sector = u64::from(self.volume.sector_size());
         let sectors = data.len() as u64 / sector + 3;
-        let (inline_bytes, has_place) = {
+        let (inline_bytes, edits, has_place) = {
             let inode = self.inode(id)?;
             let state = inode.read();
             if state.file_type() != FileType::Regular {
@@ -55,7 +55,16 @@ impl Filesystem {
             let has_place = writes_in_place(&state)
                 && self.space.lock().is_data_short(sectors * sector)
                 && self.has_place(id, &state, start - start % sector..end.next_multiple_of(sector))?;
-            (self.inline_bytes(&state, end.max(state.item.size)), has_place)
+            let inline_bytes = self.inline_bytes(&state, end.max(state.item.size));
+            // Of a new file the map stands with the inode, and nothing goes that the extent and checksum trees have.
+            let edits = if !state.is_unheard_of() {
+                4
+            } else if inline_bytes > 0 {
+                1
+            } else {
+                2
+            };
+            (inline_bytes, edits, has_place)
         };
         if kill_privileges {
             self.drop_capabilities(id)?;
@@ -63,7 +72,7 @@ impl Filesystem {
         let sum_bytes = sectors * self.volume.checksum().size() as u64;
         let item_bytes = 300 + sum_bytes + inline_bytes;
         let new_space = if has_place { 0 } else { sectors * sector };
-        self.reserve(Demand { data: new_space, edits: 4, item_bytes, ..Demand::default() })?;
+        self.reserve(Demand { data: new_space, edits, item_bytes, ..Demand::default() })?;
         if has_place {
             self.space.lock().promise_placed_data(sectors * sector);
         }

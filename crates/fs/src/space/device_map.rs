@@ -46,6 +46,48 @@ impl DeviceMap {
         }
     }
 
+    /// Counts a chunk no longer, though its place stays taken.
+    pub(crate) fn uncount(&mut self, chunk: &ChunkItem) {
+        let length = stripe_length(chunk);
+        for stripe in &chunk.stripes {
+            if let Some((item, _)) = self.devices.get_mut(&stripe.devid) {
+                item.bytes_used = item.bytes_used.saturating_sub(length);
+            }
+        }
+    }
+
+    /// Gives back the place of a chunk that is no longer counted; returns the ranges.
+    pub(crate) fn vacate(&mut self, chunk: &ChunkItem) -> Vec<(DeviceId, u64, u64)> {
+        let length = stripe_length(chunk);
+        // Volumes made long ago may have a chunk at the very start.
+        let place = |stripe: &Stripe| {
+            let start = stripe.offset.0.max(RESERVED);
+            (stripe.devid, start, (stripe.offset.0 + length).saturating_sub(start))
+        };
+        let places: Vec<_> = chunk.stripes.iter().map(place).collect();
+        for (devid, start, len) in &places {
+            self.give_back(*devid, *start, *len);
+        }
+        places
+    }
+
+    /// Takes the first unallocated range in `start..end` of a device, as far as it lies in there, for a while.
+    pub(crate) fn withhold(&mut self, devid: DeviceId, start: u64, end: u64) -> Option<(u64, u64)> {
+        let (_, free) = self.devices.get_mut(&devid)?;
+        let (at, len) = free.overlapping(start, end).next()?;
+        let (from, to) = (at.max(start), (at + len).min(end));
+        free.remove(from, to - from);
+        Some((from, to - from))
+    }
+
+    /// Makes a range unallocated.
+    pub(crate) fn give_back(&mut self, devid: DeviceId, start: u64, len: u64) {
+        if let Some((_, free)) = self.devices.get_mut(&devid) {
+            let fresh = free.insert(start, len);
+            debug_assert!(fresh, "device space at {start} given back twice");
+        }
+    }
+
     pub(crate) fn total_bytes(&self) -> u64 {
         self.devices.values().fold(0, |sum, (item, _)| sum.saturating_add(item.total_bytes))
     }

@@ -81,10 +81,20 @@ impl Group {
         (high, high.saturating_sub(100))
     }
 
-    fn write_all_free_space(&self, edits: &mut EditBatch, sector_size: u64) {
+    /// Deletes all that the trees say of a group that is given back.
+    pub(crate) fn delete_items(&self, edits: &mut GroupEdits) {
+        edits.block_groups.delete(Key::new(self.start.0, ItemType::BLOCK_GROUP_ITEM, self.length));
+        self.delete_free_space(&mut edits.free_space);
+    }
+
+    fn delete_free_space(&self, edits: &mut EditBatch) {
         edits.delete_range(
             Key::new(self.start.0, ItemType(0), 0)..=Key::new(self.end() - 1, ItemType(u8::MAX), u64::MAX),
         );
+    }
+
+    fn write_all_free_space(&self, edits: &mut EditBatch, sector_size: u64) {
+        self.delete_free_space(edits);
         match self.form {
             FreeSpaceForm::Extents => {
                 for (start, len) in self.recorded_free.iter() {
@@ -147,6 +157,15 @@ pub(crate) struct GroupEdits {
     pub(crate) block_groups: EditBatch,
     /// Of the free-space tree.
     pub(crate) free_space: EditBatch,
+}
+
+impl GroupEdits {
+    /// Adds other groups' edits.
+    pub(crate) fn append(&mut self, other: Self) -> Result<()> {
+        self.block_groups.append(other.block_groups)?;
+        self.free_space.append(other.free_space)?;
+        Ok(())
+    }
 }
 
 impl SpaceInner {

@@ -59,6 +59,8 @@ pub(crate) struct Group {
     pub(crate) rewrite_free_space: bool,
     /// The chunk is not in the trees yet; the next commit puts it there.
     pub(crate) new: bool,
+    /// Commits since the last one at which the group was not empty.
+    pub(crate) idle_commits: u32,
     /// Where the last allocation ended.
     pub(crate) cursor: u64,
 }
@@ -80,6 +82,7 @@ impl Group {
             form: FreeSpaceForm::Extents,
             rewrite_free_space: false,
             new: false,
+            idle_commits: 0,
             cursor: start.0,
         }
     }

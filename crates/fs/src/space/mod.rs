@@ -4,8 +4,10 @@
 //! edits of the commit being made, and is what the free-space tree, the block group items and the sums say.
 
 mod device_map;
+mod discards;
 mod free_map;
 mod free_space_tree;
+mod give_back;
 mod group;
 mod load;
 mod reserve;
@@ -18,6 +20,7 @@ use ubtrfs_format::Logical;
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem};
 
 pub(crate) use device_map::{DeviceMap, stripe_length};
+pub(crate) use free_space_tree::GroupEdits;
 pub(crate) use group::{FreeSpaceForm, Group};
 pub(crate) use load::{SpaceSources, load_space};
 pub(crate) use reserve::{Demand, Shortage};
@@ -47,6 +50,13 @@ pub(crate) struct SpaceInner {
     pub(crate) groups: BTreeMap<Logical, Group>,
     pub(crate) devices: DeviceMap,
     pub(crate) new_chunks: Vec<NewChunk>,
+    /// Chunks that the commit being made gives back.
+    leaving: Vec<(Logical, ChunkItem)>,
+    /// What there was too little of since the last commit.
+    wanted: Option<Shortage>,
+    freed: discards::Freed,
+    /// Chunks made, and given back.
+    chunk_counts: (u64, u64),
     pinned: Vec<Pinned>,
     reserved: reserve::Reserved,
     data_profile: BlockGroupFlags,
@@ -81,6 +91,12 @@ pub struct SpaceTotals {
     pub used_on_devices: u64,
     /// Bytes promised to writes that are not allocated yet.
     pub data_reserved: u64,
+    /// Device bytes of metadata chunks that are empty and will be given back, or when data needs them.
+    pub reclaimable: u64,
+    /// Bytes of metadata block groups that new files can have: some is kept for commits and for deleting.
+    pub metadata_usable: u64,
+    /// Whether data and metadata share block groups.
+    pub mixed: bool,
 }
 
 impl Space {
@@ -94,6 +110,10 @@ impl Space {
             groups: BTreeMap::new(),
             devices: DeviceMap::new(devices),
             new_chunks: Vec::new(),
+            leaving: Vec::new(),
+            wanted: None,
+            freed: discards::Freed::default(),
+            chunk_counts: (0, 0),
             pinned: Vec::new(),
             reserved: reserve::Reserved::default(),
             data_profile: BlockGroupFlags(0),
@@ -232,7 +252,7 @@ impl SpaceInner {
         None
     }
 
-    fn make_available(&mut self, start: Logical, len: u64) {
+    pub(crate) fn make_available(&mut self, start: Logical, len: u64) {
         if let Some(group) = self.group_of(start) {
             let fresh = group.available.insert(start.0, len);
             debug_assert!(fresh, "{start}+{len} freed twice");
@@ -248,6 +268,7 @@ impl SpaceInner {
             let Pinned { extents, .. } = self.pinned.remove(0);
             for (start, len) in extents {
                 self.make_available(start, len);
+                self.freed.add_extent(start.0, len);
             }
         }
     }
@@ -268,6 +289,9 @@ impl SpaceInner {
             data_copies: Self::copies(self.data_profile),
             metadata_copies: Self::copies(self.metadata_profile),
             data_reserved: self.reserved.data,
+            reclaimable: self.reclaimable(),
+            metadata_usable: self.usable_metadata(),
+            mixed: self.mixed,
             ..SpaceTotals::default()
         };
         for group in self.groups.values() {
@@ -311,7 +335,9 @@ impl SpaceInner {
         };
         let want = ceiling.min(device_bytes / 10).max(MIB) / MIB * MIB;
         let stripes = self.devices.place(flags, want, MIB)?;
-        let start = self.groups.values().next_back().map_or(MIB, Group::end).checked_next_multiple_of(MIB)?;
+        let leaving = self.leaving.iter().map(|(start, chunk)| start.0 + chunk.length);
+        let end = self.groups.values().next_back().map(Group::end).into_iter().chain(leaving).max();
+        let start = end.unwrap_or(MIB).checked_next_multiple_of(MIB)?;
         let length = stripes.length;
         let chunk = ChunkItem {
             length,
@@ -335,7 +361,13 @@ impl SpaceInner {
         self.groups.insert(start, group);
         let made = NewChunk { start, chunk };
         self.new_chunks.push(made.clone());
+        self.chunk_counts.0 += 1;
         Some(made)
+    }
+
+    /// Chunks made so far, and given back.
+    pub(crate) fn chunk_counts(&self) -> (u64, u64) {
+        self.chunk_counts
     }
 
     /// The device items as they are now.

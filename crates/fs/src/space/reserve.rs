@@ -67,6 +67,19 @@ impl SpaceInner {
         (size / 16).clamp(32 * self.node_size, 64 << 20)
     }
 
+    /// Room without which a transaction is not worth its commit. Whoever finds less than that when nothing is pending is told
+    /// that the volume is full: otherwise the last of it would be used up by commits of a few operations each.
+    fn least_transaction(&self) -> u64 {
+        (self.deletion_reserve() / 2).min(8 << 20)
+    }
+
+    /// Bytes of metadata space that operations can have, once nothing is pending.
+    pub(super) fn usable_metadata(&self) -> u64 {
+        let metadata = self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
+        let free: u64 = metadata.map(|group| group.length - group.recorded_used).sum();
+        free.saturating_sub(self.deletion_reserve() + 2 * self.least_transaction())
+    }
+
     /// Reserves, or says what is short. A shortage may be cured by a new chunk or a commit.
     pub(crate) fn reserve(&mut self, demand: Demand) -> std::result::Result<(), Shortage> {
         let data = self.reserved.data + demand.data;
@@ -78,10 +91,14 @@ impl SpaceInner {
             item_bytes: self.reserved.pending.item_bytes + demand.item_bytes,
             ..Demand::default()
         };
-        let mut need = self.metadata_need(pending) + self.metadata_need(self.reserved.frozen);
+        let mut need = self.metadata_need(pending);
         if !demand.frees {
+            if self.reserved.pending.edits == 0 {
+                need = need.max(self.least_transaction());
+            }
             need += self.deletion_reserve();
         }
+        need += self.metadata_need(self.reserved.frozen);
         if self.mixed {
             need += data;
         }
@@ -101,6 +118,14 @@ impl SpaceInner {
             need += self.reserved.data;
         }
         self.available(BlockGroupFlags::METADATA).saturating_sub(need)
+    }
+
+    /// Bytes of block groups of this kind that could be missed: what was promised finds its place without them.
+    pub(super) fn spare(&self, flags: BlockGroupFlags) -> u64 {
+        let of = |kind, spare: u64| if flags.contains(kind) { spare } else { u64::MAX };
+        let data = self.available(BlockGroupFlags::DATA).saturating_sub(self.reserved.data);
+        let system = if flags.contains(BlockGroupFlags::SYSTEM) { 0 } else { u64::MAX };
+        system.min(of(BlockGroupFlags::METADATA, self.spare_metadata())).min(of(BlockGroupFlags::DATA, data))
     }
 
     /// Whether the commit that begins may need more metadata space than there is.

@@ -1,0 +1,100 @@
+//! Chunks that a commit makes part of the volume, and those that it gives back.
+
+use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevExtent, DevItem};
+use ubtrfs_format::{ItemType, Key, Logical, TreeId, objectid};
+use ubtrfs_tree::EditBatch;
+
+use crate::error::Result;
+use crate::filesystem::Filesystem;
+use crate::space::{GroupEdits, NewChunk};
+
+/// Room for the nodes that a commit may write, in a new chunk if need be.
+pub(super) fn ensure_metadata(fs: &Filesystem) -> Result<()> {
+    let mut space = fs.space.lock();
+    if space.is_metadata_short()
+        && let Some(made) = space.add_chunk(BlockGroupFlags::METADATA)
+    {
+        // Before anybody can allocate from it: in mixed groups that may be data, which is written at once.
+        fs.volume.add_chunk(made.start, made.chunk)?;
+    }
+    Ok(())
+}
+
+/// What becomes of chunks in one commit.
+pub(super) struct ChunkChanges {
+    /// Chunks that were made since the last commit.
+    pub(super) new: Vec<NewChunk>,
+    /// Empty chunks that are given back.
+    gone: Vec<(Logical, ChunkItem)>,
+    /// The device items with these changes and no later ones.
+    devices: Vec<DevItem>,
+}
+
+impl ChunkChanges {
+    /// Takes the chunks that were made, with system chunks for the chunk tree's own growth, and those that can be given
+    /// back; and the edits that delete the block groups of the latter.
+    pub(super) fn take(fs: &Filesystem, free_space_tree: bool) -> Result<(Self, GroupEdits)> {
+        let mut space = fs.space.lock();
+        if !space.new_chunks.is_empty()
+            && space.is_system_short()
+            && let Some(made) = space.add_chunk(BlockGroupFlags::SYSTEM)
+        {
+            fs.volume.add_chunk(made.start, made.chunk)?;
+        }
+        let mut edits = GroupEdits::default();
+        // Without a free-space tree older kernels' caches of free space may stand in the root tree, one for each group.
+        let groups = if free_space_tree { space.take_empty_groups(&fs.volume) } else { Vec::new() };
+        let gone = groups.into_iter().map(|(group, chunk)| {
+            group.delete_items(&mut edits);
+            (group.start, chunk)
+        });
+        let gone = gone.collect();
+        let new = std::mem::take(&mut space.new_chunks);
+        for chunk in &new {
+            if let Some(group) = space.groups.get_mut(&chunk.start) {
+                group.new = false;
+            }
+        }
+        Ok((Self { new, gone, devices: space.device_items() }, edits))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.new.is_empty() && self.gone.is_empty()
+    }
+
+    /// Edits of the chunk tree and of the device tree.
+    pub(super) fn edits(&self, fs: &Filesystem) -> (EditBatch, EditBatch) {
+        let (mut chunk_edits, mut device_edits) = (EditBatch::new(), EditBatch::new());
+        let chunk_tree_uuid = fs.space.lock().chunk_tree_uuid;
+        let chunk_key = |start: Logical| Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.0);
+        for (start, chunk) in &self.gone {
+            tracing::debug!("chunk {start}: {} bytes are given back", chunk.length);
+            chunk_edits.delete(chunk_key(*start));
+            for stripe in &chunk.stripes {
+                device_edits.delete(Key::new(stripe.devid.0, ItemType::DEV_EXTENT, stripe.offset.0));
+            }
+        }
+        for NewChunk { start, chunk } in &self.new {
+            chunk_edits.put(chunk_key(*start), chunk.to_bytes());
+            for stripe in &chunk.stripes {
+                let extent = DevExtent {
+                    chunk_tree: TreeId::CHUNK.0,
+                    chunk_objectid: objectid::FIRST_CHUNK_TREE,
+                    chunk_offset: *start,
+                    length: crate::space::stripe_length(chunk),
+                    chunk_tree_uuid,
+                };
+                let key = Key::new(stripe.devid.0, ItemType::DEV_EXTENT, stripe.offset.0);
+                device_edits.put(key, extent.to_bytes());
+            }
+        }
+        for device in &self.devices {
+            let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, device.devid.0);
+            chunk_edits.put(key, device.to_bytes());
+            if let Err(error) = fs.volume.set_device_item(*device) {
+                tracing::warn!("device {}: {error}", device.devid);
+            }
+        }
+        (chunk_edits, device_edits)
+    }
+}

@@ -1,0 +1,202 @@
+//! Telling the devices what is no longer needed: as the volume is used (`discard`), or all at once (FITRIM).
+//!
+//! What is discarded is what may be allocated: nothing that a durable superblock leads to is, so the content of such space
+//! matters to no state that a crash may leave. While a part of it is being discarded it is withheld from allocation,
+//! never so much that what was promised would not find its place.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES};
+
+use crate::error::{Errno, Error, Result};
+use crate::filesystem::Filesystem;
+
+/// Bytes that are withheld from allocation at a time.
+const AT_ONCE: u64 = 256 << 20;
+/// What was freed waits so long for more: neighbours are discarded as one.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Shorter ranges are not worth a discard while the volume is used.
+const WORTH_IT: u64 = 64 << 10;
+/// What is left alone around a copy of the superblock.
+const AROUND_SUPERBLOCK: u64 = 64 << 10;
+
+/// The discarding of a mount.
+#[derive(Default)]
+pub(crate) struct Discarder {
+    /// Held while space is withheld: whoever finds too little waits for it.
+    turn: Mutex<()>,
+    stop: Mutex<bool>,
+    work: Condvar,
+    /// Bytes discarded so far.
+    pub(crate) bytes: AtomicU64,
+}
+
+impl Discarder {
+    /// Waits for what is withheld, and keeps more from being.
+    pub(crate) fn hold_off(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock()
+    }
+
+    /// Something was freed.
+    pub(crate) fn wake(&self) {
+        self.work.notify_one();
+    }
+}
+
+impl Filesystem {
+    /// Discards what is free: of block groups in the range of addresses `start..start + len`, in pieces of at least `least`
+    /// bytes; and, if the range begins at 0, what no chunk has of the devices. Returns the number of bytes. `EOPNOTSUPP` if
+    /// the device can't.
+    pub fn trim(&self, start: u64, len: u64, least: u64) -> Result<u64> {
+        if self.is_read_only() {
+            return Err(Errno::ROFS.into());
+        }
+        ubtrfs_tree::about_to_wait()?;
+        let least = least.max(u64::from(self.volume.sector_size()));
+        let end = start.saturating_add(len);
+        // What is pinned may be free by now; what waits to be discarded is going to be.
+        self.space.unpin();
+        self.space.lock().take_discards();
+        let mut bytes = self.discard_groups(start, end, least)?;
+        if start == 0 {
+            let devices: Vec<_> = self.volume.devices().iter().map(|item| item.devid).collect();
+            for devid in devices {
+                bytes += self.discard_unallocated(devid, 0, u64::MAX, least)?;
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Discards what commits have freed since the last call.
+    pub(crate) fn discard_freed(&self) -> Result<()> {
+        let (freed, vacated) = self.space.lock().take_discards();
+        for (start, len) in freed.iter().filter(|(_, len)| *len >= WORTH_IT) {
+            self.discard_groups(start, start + len, WORTH_IT)?;
+        }
+        for (devid, start, len) in vacated {
+            self.discard_unallocated(devid, start, start + len, WORTH_IT)?;
+        }
+        Ok(())
+    }
+
+    fn discard_groups(&self, start: u64, end: u64, least: u64) -> Result<u64> {
+        let mut bytes = 0;
+        let mut at = start;
+        while at < end && !self.is_read_only() {
+            let _turn = self.discards.turn.lock();
+            let (ranges, next) = self.space.lock().withhold_free(at, end, least, AT_ONCE);
+            let discarded = ranges.iter().try_fold(0, |sum, (start, len)| {
+                supported(self.volume.discard(Logical(*start), *len))?;
+                Ok(sum + len)
+            });
+            let mut space = self.space.lock();
+            for (start, len) in ranges {
+                space.make_available(Logical(start), len);
+            }
+            drop(space);
+            bytes += self.count(discarded)?;
+            let Some(next) = next else { break };
+            at = next;
+        }
+        Ok(bytes)
+    }
+
+    fn discard_unallocated(&self, devid: DeviceId, start: u64, end: u64, least: u64) -> Result<u64> {
+        let mut bytes = 0;
+        let mut at = start;
+        while at < end && !self.is_read_only() {
+            let _turn = self.discards.turn.lock();
+            let Some((start, len)) = self.space.lock().devices.withhold(devid, at, end) else { break };
+            at = start + len;
+            let pieces = around_superblocks(start, at).into_iter().filter(|(_, len)| *len >= least);
+            let discarded = pieces.into_iter().try_fold(0, |sum, (start, len)| {
+                supported(self.volume.discard_unallocated(devid, Physical(start), len))?;
+                Ok(sum + len)
+            });
+            self.space.lock().devices.give_back(devid, start, len);
+            bytes += self.count(discarded)?;
+        }
+        Ok(bytes)
+    }
+
+    fn count(&self, discarded: Result<u64>) -> Result<u64> {
+        self.discards.bytes.fetch_add(*discarded.as_ref().unwrap_or(&0), Ordering::Relaxed);
+        discarded
+    }
+
+    /// Starts the thread that discards what is freed.
+    pub(crate) fn start_discarder(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
+        let fs = self.clone();
+        std::thread::Builder::new().name("discard".into()).spawn(move || fs.discard_in_background())
+    }
+
+    /// Has the thread that discards end after what it is at.
+    pub(crate) fn stop_discarder(&self) {
+        *self.discards.stop.lock() = true;
+        self.discards.work.notify_all();
+    }
+
+    fn discard_in_background(&self) {
+        loop {
+            {
+                let mut stop = self.discards.stop.lock();
+                if !*stop {
+                    self.discards.work.wait(&mut stop);
+                }
+                if !*stop {
+                    self.discards.work.wait_for(&mut stop, PATIENCE);
+                }
+                if *stop {
+                    return;
+                }
+            }
+            if let Err(error) = self.discard_freed() {
+                // Nothing is lost by that but space on the device.
+                tracing::warn!("freed space is no longer discarded: {error}");
+                self.space.lock().stop_discards();
+                return;
+            }
+        }
+    }
+}
+
+fn supported(discarded: ubtrfs_volume::Result<bool>) -> Result<()> {
+    if discarded? { Ok(()) } else { Err(Error::Posix(Errno::OPNOTSUPP)) }
+}
+
+/// What lies in `start..end` of a device beside the copies of its superblock.
+fn around_superblocks(start: u64, end: u64) -> Vec<(u64, u64)> {
+    let mut pieces = Vec::new();
+    let mut at = start;
+    for copy in SUPERBLOCK_COPIES.iter().map(|copy| copy.0) {
+        if copy < end && copy + AROUND_SUPERBLOCK > at {
+            pieces.push((at, copy.saturating_sub(at)));
+            at = copy + AROUND_SUPERBLOCK;
+        }
+    }
+    pieces.push((at, end.saturating_sub(at)));
+    pieces.retain(|(_, len)| *len > 0);
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn superblocks_are_left_alone() {
+        const MIB: u64 = 1 << 20;
+        assert_eq!(around_superblocks(MIB, 10 * MIB), [(MIB, 9 * MIB)]);
+        let cut = [(MIB, 63 * MIB), (64 * MIB + AROUND_SUPERBLOCK, 36 * MIB - AROUND_SUPERBLOCK)];
+        assert_eq!(around_superblocks(MIB, 100 * MIB), cut);
+        assert_eq!(around_superblocks(64 * MIB, 64 * MIB + AROUND_SUPERBLOCK), []);
+        assert_eq!(
+            around_superblocks(64 * MIB + 4096, 65 * MIB),
+            [(64 * MIB + AROUND_SUPERBLOCK, MIB - AROUND_SUPERBLOCK)]
+        );
+    }
+}

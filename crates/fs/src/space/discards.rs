@@ -1,0 +1,88 @@
+//! What is free and may be discarded; and what was freed and has not been.
+
+use ubtrfs_format::DeviceId;
+
+use super::SpaceInner;
+use super::free_map::FreeMap;
+
+/// What was freed since it was last looked at. Some of it may be in use again by then.
+#[derive(Default)]
+pub(super) struct Freed {
+    /// Whether anybody wants to know.
+    wanted: bool,
+    extents: FreeMap,
+    vacated: Vec<(DeviceId, u64, u64)>,
+}
+
+impl Freed {
+    pub(super) fn add_extent(&mut self, start: u64, len: u64) {
+        if self.wanted {
+            self.extents.remove_any(start, len);
+            self.extents.insert(start, len);
+        }
+    }
+
+    pub(super) fn add_vacated(&mut self, devid: DeviceId, start: u64, len: u64) {
+        if self.wanted {
+            self.vacated.push((devid, start, len));
+        }
+    }
+}
+
+impl SpaceInner {
+    /// Keeps account of what is freed from now on.
+    pub(crate) fn start_discards(&mut self) {
+        self.freed.wanted = true;
+    }
+
+    /// … no longer.
+    pub(crate) fn stop_discards(&mut self) {
+        self.freed = Freed::default();
+    }
+
+    /// Takes what was freed since the last call: of block groups, and of devices.
+    pub(crate) fn take_discards(&mut self) -> (FreeMap, Vec<(DeviceId, u64, u64)>) {
+        (std::mem::take(&mut self.freed.extents), std::mem::take(&mut self.freed.vacated))
+    }
+
+    /// Withholds what is free in `start..end`, in pieces of at least `least` bytes, no more than `most` and than what can be
+    /// spared. Returns the pieces, and where to go on.
+    pub(crate) fn withhold_free(
+        &mut self,
+        start: u64,
+        end: u64,
+        least: u64,
+        most: u64,
+    ) -> (Vec<(u64, u64)>, Option<u64>) {
+        let Some(next) = self.groups.values().find(|group| group.end() > start) else { return (Vec::new(), None) };
+        if next.start.0 >= end {
+            return (Vec::new(), None);
+        }
+        let (key, group_end) = (next.start, next.end());
+        let mut left = most.min(self.spare(next.flags)) / self.sector_size * self.sector_size;
+        let mut taken = Vec::new();
+        let mut go_on = group_end;
+        for (at, len) in next.available.overlapping(start, end.min(group_end)) {
+            let (from, to) = (at.max(start), (at + len).min(end));
+            if to - from < least {
+                continue;
+            }
+            let len = (to - from).min(left);
+            if len < least || len == 0 {
+                break;
+            }
+            left -= len;
+            taken.push((from, len));
+            if left == 0 {
+                go_on = from + len;
+                break;
+            }
+        }
+        if let Some(group) = self.groups.get_mut(&key) {
+            for (at, len) in &taken {
+                group.available.remove(*at, *len);
+            }
+        }
+        (taken, Some(go_on))
+    }
+}

@@ -1,0 +1,113 @@
+//! Giving empty block groups back to the devices, so that the other kind can have the room.
+//!
+//! A group goes when nothing is in it for anybody: not in the trees of the last commit nor in those that readers of older
+//! ones may see (what these freed is pinned), not in the log, not in the open transaction. All of these keep space from being
+//! *available*, so a group that is available as a whole is empty in every state that a crash may leave. From the moment
+//! at which a commit takes such a group nobody can allocate in it; the device's space is given to others only when
+//! that commit is durable.
+
+use std::ops::Range;
+
+use ubtrfs_format::Logical;
+use ubtrfs_format::items::{BlockGroupFlags, ChunkItem};
+use ubtrfs_volume::Volume;
+
+use super::free_map::FreeMap;
+use super::{DeviceMap, Group, Shortage, SpaceInner};
+
+/// Commits at whose time a group has to have been empty: one that is about to be filled again is left alone.
+const IDLE_COMMITS: u32 = 2;
+
+impl SpaceInner {
+    /// Notes that something could not be reserved, and that no chunk can be made for it: what is empty of the other kind
+    /// is wanted now.
+    pub(crate) fn want_empty_groups(&mut self, shortage: Shortage) {
+        self.wanted = Some(shortage);
+    }
+
+    /// Whether commits would give groups back, though nothing else has changed.
+    pub(crate) fn has_empty_groups(&self, volume: &Volume) -> bool {
+        self.groups.values().any(|group| is_unused(group, volume) && self.may_go(group))
+    }
+
+    /// Where the metadata groups are that hold next to nothing, but for the first one, if that has room for it.
+    pub(crate) fn sparse_metadata(&self) -> Vec<Range<u64>> {
+        let (few, room) = (16 * self.node_size, 64 * self.node_size);
+        let mut groups = self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
+        if groups.next().is_none_or(|first| first.available.total() < room) || self.mixed {
+            return Vec::new();
+        }
+        let is_sparse = |group: &&Group| group.recorded_used > 0 && group.recorded_used <= few;
+        groups.filter(is_sparse).map(|group| group.start.0..group.end()).collect()
+    }
+
+    /// Device bytes of empty metadata chunks that could be data chunks.
+    pub(super) fn reclaimable(&self) -> u64 {
+        let is_metadata = |group: &&Group| group.flags.contains(BlockGroupFlags::METADATA) && !self.mixed;
+        let (empty, used): (Vec<_>, Vec<_>) =
+            self.groups.values().filter(is_metadata).partition(|group| group.recorded_used == 0);
+        let kept = usize::from(used.is_empty());
+        empty.into_iter().skip(kept).map(|group| group.length * Self::copies(group.flags)).sum()
+    }
+
+    /// Takes the groups that the commit being made gives back, with their chunks.
+    pub(crate) fn take_empty_groups(&mut self, volume: &Volume) -> Vec<(Group, ChunkItem)> {
+        let starts: Vec<Logical> = self.groups.keys().copied().collect();
+        let mut gone = Vec::new();
+        for start in starts {
+            let Some(group) = self.groups.get(&start) else { continue };
+            let idle = if is_unused(group, volume) { group.idle_commits.saturating_add(1) } else { 0 };
+            let goes = idle > 0 && (idle > IDLE_COMMITS || self.wanted.is_some()) && self.may_go(group);
+            if let Some(group) = self.groups.get_mut(&start) {
+                group.idle_commits = idle;
+            }
+            if goes
+                && let Some(chunk) = volume.chunk(start)
+                && let Some(group) = self.groups.remove(&start)
+            {
+                self.devices.uncount(&chunk);
+                self.leaving.push((start, chunk.clone()));
+                gone.push((group, chunk));
+            }
+        }
+        self.wanted = None;
+        gone
+    }
+
+    /// The commit that gave groups back is durable: others can have their place on the devices.
+    pub(crate) fn vacate(&mut self, volume: &Volume) {
+        for (start, chunk) in std::mem::take(&mut self.leaving) {
+            self.chunk_counts.1 += 1;
+            if let Err(error) = volume.remove_chunk(start) {
+                tracing::warn!("chunk {start}: {error}");
+            }
+            for (devid, start, len) in self.devices.vacate(&chunk) {
+                self.freed.add_vacated(devid, start, len);
+            }
+        }
+    }
+
+    /// Whether a group can be done without: it isn't the last of its kind, and what stays is enough for what was promised.
+    /// System chunks stay: they are small, and the superblock has a copy of each.
+    fn may_go(&self, group: &Group) -> bool {
+        let flags = group.flags;
+        !group.new
+            && !flags.contains(BlockGroupFlags::SYSTEM)
+            && self.groups.values().any(|other| other.flags == flags && other.start != group.start)
+            && group.available.total() <= self.spare(flags)
+    }
+}
+
+/// Whether nothing is in a group for anybody.
+fn is_unused(group: &Group, volume: &Volume) -> bool {
+    if group.recorded_used != 0 || group.recorded_free.total() != group.length {
+        return false;
+    }
+    let Some(chunk) = volume.chunk(group.start) else { return false };
+    let mut all = FreeMap::default();
+    all.insert(group.start.0, group.length);
+    for (at, len) in DeviceMap::superblock_ranges(group.start, &chunk) {
+        all.remove_any(at.0, len);
+    }
+    all.total() == group.available.total()
+}

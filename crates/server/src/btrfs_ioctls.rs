@@ -1,0 +1,228 @@
+//! What btrfs's own ioctls answer on a mount, as far as they reach a server: FUSE passes arguments of the size that a command's
+//! number tells, and nothing behind them. So `SPACE_INFO` and `TREE_SEARCH_V2`, whose answers follow their argument, can't
+//! be served. And FITRIM, of which the same is true for every file system.
+
+use ubtrfs::{Errno, Filesystem, Result};
+use ubtrfs_format::{DeviceId, ItemType, Key, TreeId};
+
+/// An ioctl that asks about the volume or lets it be trimmed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum VolumeIoctl {
+    /// `FITRIM`.
+    Trim { start: u64, len: u64, least: u64 },
+    /// `BTRFS_IOC_FS_INFO`.
+    FsInfo,
+    /// `BTRFS_IOC_DEV_INFO`.
+    DevInfo { devid: u64, uuid: [u8; 16] },
+    /// `BTRFS_IOC_TREE_SEARCH`.
+    TreeSearch(Box<Search>),
+}
+
+/// What to search for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Search {
+    /// 0: the subvolume of the file that was asked.
+    tree: u64,
+    first: Key,
+    last: Key,
+    generations: std::ops::RangeInclusive<u64>,
+    most: u32,
+    /// The head of the argument, which goes back.
+    head: Vec<u8>,
+}
+
+/// `_IOWR('X', 121, struct fstrim_range)`.
+const FITRIM: u32 = 0xc018_5879;
+/// `_IOR(0x94, 31, struct btrfs_ioctl_fs_info_args)`.
+const FS_INFO: u32 = 0x8400_941f;
+/// `_IOWR(0x94, 30, struct btrfs_ioctl_dev_info_args)`.
+const DEV_INFO: u32 = 0xd000_941e;
+/// `_IOWR(0x94, 17, struct btrfs_ioctl_search_args)`.
+const TREE_SEARCH: u32 = 0xd000_9411;
+
+const FS_INFO_SIZE: usize = 1024;
+const DEV_INFO_SIZE: usize = 4096;
+/// Where the path stands in the answer to `DEV_INFO`, and how long it may be with the zero behind it.
+const DEV_INFO_PATH: usize = 3072;
+const PATH_SIZE: usize = 1024;
+const SEARCH_SIZE: usize = 4096;
+const SEARCH_HEAD: usize = 104;
+const SEARCH_ITEM_HEAD: usize = 32;
+/// Where the number of items stands in the head of a search.
+const SEARCH_COUNT: usize = 64;
+
+fn u64_at(data: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*data.get(at..)?.first_chunk()?))
+}
+
+fn u32_at(data: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*data.get(at..)?.first_chunk()?))
+}
+
+/// The answer to an ioctl: what ioctl(2) returns is 0, and this is left in the argument.
+pub(crate) type Answer = Vec<u8>;
+
+impl VolumeIoctl {
+    /// Reads a command; `None` if it isn't one of these, an error if its argument makes no sense.
+    pub(crate) fn parse(command: u32, data: &[u8]) -> Option<Result<Self>> {
+        let read = match command {
+            FITRIM => Self::parse_trim(data),
+            FS_INFO => Some(Self::FsInfo),
+            DEV_INFO => Self::parse_dev_info(data),
+            TREE_SEARCH => Search::parse(data).map(|search| Self::TreeSearch(Box::new(search))),
+            _ => return None,
+        };
+        Some(read.ok_or_else(|| Errno::INVAL.into()))
+    }
+
+    fn parse_trim(data: &[u8]) -> Option<Self> {
+        Some(Self::Trim { start: u64_at(data, 0)?, len: u64_at(data, 8)?, least: u64_at(data, 16)? })
+    }
+
+    fn parse_dev_info(data: &[u8]) -> Option<Self> {
+        Some(Self::DevInfo { devid: u64_at(data, 0)?, uuid: *data.get(8..)?.first_chunk()? })
+    }
+
+    /// Whether only root may ask.
+    pub(crate) fn is_for_root(&self) -> bool {
+        matches!(self, Self::Trim { .. } | Self::TreeSearch(_))
+    }
+
+    /// Answers. `subvolume`: that of the file that was asked; `devices`: the paths of the volume's devices.
+    pub(crate) fn answer(self, engine: &Filesystem, subvolume: TreeId, devices: &[String]) -> Result<Answer> {
+        match self {
+            Self::Trim { start, len, least } => {
+                let trimmed = engine.trim(start, len, least)?;
+                Ok([start, trimmed, least].iter().flat_map(|number| number.to_le_bytes()).collect())
+            }
+            Self::FsInfo => Ok(fs_info(engine)),
+            Self::DevInfo { devid, uuid } => dev_info(engine, devid, uuid, devices),
+            Self::TreeSearch(search) => search.answer(engine, subvolume),
+        }
+    }
+}
+
+fn fs_info(engine: &Filesystem) -> Answer {
+    /// Which of the fields that came later are filled in: checksums, generation, metadata id.
+    const ALL: u64 = 7;
+    let volume = engine.volume();
+    let superblock = volume.superblock();
+    let devices = volume.devices();
+    let highest = devices.iter().map(|device| device.devid.0).max().unwrap_or_default();
+    let mut answer = Vec::with_capacity(FS_INFO_SIZE);
+    answer.extend(highest.to_le_bytes());
+    answer.extend((devices.len() as u64).to_le_bytes());
+    answer.extend(volume.fsid().0);
+    for number in [volume.node_size(), volume.sector_size(), volume.sector_size()] {
+        answer.extend(number.to_le_bytes());
+    }
+    answer.extend((volume.checksum() as u16).to_le_bytes());
+    answer.extend((volume.checksum().size() as u16).to_le_bytes());
+    answer.extend(ALL.to_le_bytes());
+    answer.extend(superblock.generation.0.to_le_bytes());
+    answer.extend(volume.metadata_fsid().0);
+    answer.resize(FS_INFO_SIZE, 0);
+    answer
+}
+
+fn dev_info(engine: &Filesystem, devid: u64, uuid: [u8; 16], paths: &[String]) -> Result<Answer> {
+    let devices = engine.volume().devices();
+    let asked = |device: &ubtrfs_format::items::DevItem| {
+        device.devid == DeviceId(devid) && (uuid == [0; 16] || device.uuid.0 == uuid)
+    };
+    let number = devices.iter().position(asked).ok_or(Errno::NODEV)?;
+    let device = &devices[number];
+    let mut answer = Vec::with_capacity(DEV_INFO_SIZE);
+    answer.extend(devid.to_le_bytes());
+    answer.extend(device.uuid.0);
+    answer.extend(device.bytes_used.to_le_bytes());
+    answer.extend(device.total_bytes.to_le_bytes());
+    answer.extend(device.fsid.0);
+    answer.resize(DEV_INFO_PATH, 0);
+    let path = paths.get(number).map(String::as_bytes).unwrap_or_default();
+    answer.extend(&path[..path.len().min(PATH_SIZE - 1)]);
+    answer.resize(DEV_INFO_SIZE, 0);
+    Ok(answer)
+}
+
+impl Search {
+    fn parse(data: &[u8]) -> Option<Self> {
+        let number = |index: usize| u64_at(data, index * 8);
+        let item_type = |at| Some(ItemType(u8::try_from(u32_at(data, at)?).unwrap_or(u8::MAX)));
+        Some(Self {
+            tree: number(0)?,
+            first: Key::new(number(1)?, item_type(56)?, number(3)?),
+            last: Key::new(number(2)?, item_type(60)?, number(4)?),
+            generations: number(5)?..=number(6)?,
+            most: u32_at(data, SEARCH_COUNT)?,
+            head: data.get(..SEARCH_HEAD)?.to_vec(),
+        })
+    }
+
+    fn answer(self, engine: &Filesystem, subvolume: TreeId) -> Result<Answer> {
+        let tree = if self.tree == 0 { subvolume } else { TreeId(self.tree) };
+        let mut answer = self.head;
+        let mut count = 0_u32;
+        let mut too_large = false;
+        if self.first <= self.last && self.most > 0 {
+            engine.search_tree(tree, self.first, self.last, &mut |item| {
+                if !self.generations.contains(&item.generation) {
+                    return true;
+                }
+                if answer.len() + SEARCH_ITEM_HEAD + item.data.len() > SEARCH_SIZE {
+                    too_large = count == 0;
+                    return false;
+                }
+                for number in [item.generation, item.key.objectid, item.key.offset] {
+                    answer.extend(number.to_le_bytes());
+                }
+                answer.extend(u32::from(item.key.item_type.0).to_le_bytes());
+                answer.extend((item.data.len() as u32).to_le_bytes());
+                answer.extend(item.data);
+                count += 1;
+                count < self.most
+            })?;
+        }
+        if too_large {
+            return Err(Errno::OVERFLOW.into());
+        }
+        answer[SEARCH_COUNT..SEARCH_COUNT + 4].copy_from_slice(&count.to_le_bytes());
+        answer.resize(SEARCH_SIZE, 0);
+        Ok(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_commands_tell_the_sizes_of_their_arguments() {
+        let size = |command: u32| (command >> 16 & 0x3fff) as usize;
+        assert_eq!([FITRIM, FS_INFO, DEV_INFO, TREE_SEARCH].map(size), [24, FS_INFO_SIZE, DEV_INFO_SIZE, SEARCH_SIZE]);
+    }
+
+    #[test]
+    fn short_arguments_are_refused() {
+        for command in [FITRIM, DEV_INFO, TREE_SEARCH] {
+            assert!(VolumeIoctl::parse(command, &[0; 20]).is_some_and(|read| read.is_err()));
+        }
+        assert!(VolumeIoctl::parse(0x8004_6601, &[0; 4096]).is_none());
+    }
+
+    #[test]
+    fn a_search_is_read() {
+        let mut data = [0; SEARCH_SIZE];
+        let numbers: [u64; 7] = [5, 256, 300, 1, u64::MAX, 2, 9];
+        for (at, number) in numbers.iter().enumerate() {
+            data[at * 8..at * 8 + 8].copy_from_slice(&number.to_le_bytes());
+        }
+        data[56] = 1;
+        data[60..64].copy_from_slice(&u32::MAX.to_le_bytes());
+        data[64] = 7;
+        let Some(Ok(VolumeIoctl::TreeSearch(search))) = VolumeIoctl::parse(TREE_SEARCH, &data) else { panic!() };
+        assert_eq!((search.tree, search.most, search.generations.clone()), (5, 7, 2..=9));
+        assert_eq!(search.first, Key::new(256, ItemType(1), 1));
+        assert_eq!(search.last, Key::new(300, ItemType(255), u64::MAX));
+    }
+}
