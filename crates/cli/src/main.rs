@@ -13,6 +13,7 @@ mod mount;
 mod mount_table;
 mod path;
 mod rescue;
+mod restore;
 mod show;
 mod size;
 mod tree;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Command::Stats(arguments) => control::stats(arguments),
         Command::Check(arguments) => check::run(arguments),
         Command::Rescue(arguments) => rescue::run(arguments),
+        Command::Restore(arguments) => restore::run(arguments),
         Command::Info(arguments) => info::run(arguments),
         Command::Tree(arguments) => tree::run(arguments),
         Command::Ls(arguments) => browse::ls(arguments),

@@ -26,10 +26,10 @@ pub use filesystem::Filesystem;
 pub use inactivate::InactivationStats;
 pub use inode::InodeId;
 pub use log::{Done, FsyncLeader, Reason};
-pub use ops::{Attributes, FilesystemStats, NewInode, RenameFlags, SetAttributes, TimeChange, WriteAt, XattrMode};
+pub use ops::{Attributes, FilesystemStats, FoundInode, FoundSubvolume, NewInode, RenameFlags, SetAttributes, TimeChange, WriteAt, XattrMode};
 #[doc(hidden)]
 pub use options::LogFault;
-pub use options::{FreeingLimits, Options};
+pub use options::{FreeingLimits, Options, Rescue};
 pub use space::SpaceTotals;
 pub use stats::Stats;
-pub use ubtrfs_tree::{may_wait, without_waiting};
+pub use ubtrfs_tree::{Damage, may_wait, without_waiting};

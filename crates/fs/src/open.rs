@@ -67,8 +67,8 @@ impl VolumeNodes {
     }
 }
 
-/// The trees of a volume through a cache of `memory` bytes, for reading only or for writing too.
-pub(crate) fn node_cache(volume: &Arc<Volume>, memory: usize, read_only: bool) -> Arc<NodeCache> {
+/// The trees of a volume through a cache, for reading only or for writing too.
+fn node_cache(volume: &Arc<Volume>, options: &Options, read_only: bool) -> Arc<NodeCache> {
     let superblock = volume.superblock();
     let geometry = Geometry {
         node_size: superblock.node_size,
@@ -78,7 +78,11 @@ pub(crate) fn node_cache(volume: &Arc<Volume>, memory: usize, read_only: bool) -
         checksum: superblock.checksum,
     };
     let source = VolumeNodes { volume: volume.clone(), whole: !read_only };
-    Arc::new(NodeCache::new(Arc::new(source), geometry, memory))
+    let cache = NodeCache::new(Arc::new(source), geometry, options.memory / 2);
+    Arc::new(match &options.rescue.pass_over {
+        Some(damage) => cache.passing_over(Arc::clone(damage)),
+        None => cache,
+    })
 }
 
 impl Filesystem {
@@ -91,8 +95,11 @@ impl Filesystem {
             check_chunks(&superblock, &volume)?;
         }
         let has_log_to_replay = check_log(&superblock, read_only, options.no_log_replay)?;
-        let cache = node_cache(&volume, options.memory / 2, read_only);
-        let committed = Committed::load(superblock, cache.clone())?;
+        if !read_only && (options.rescue.pass_over.is_some() || options.rescue.ignore_data_checksums) {
+            return Err(Error::Refused(Refusal::RescueOfWriters));
+        }
+        let cache = node_cache(&volume, &options, read_only);
+        let committed = Committed::load(superblock, cache.clone(), &options.rescue)?;
         if !read_only {
             check_writable_state(&committed, &volume)?;
         }

@@ -1,6 +1,9 @@
 //! How a volume is mounted.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use ubtrfs_tree::Damage;
 
 /// Something that the log gets wrong on purpose: tests of the tests.
 #[doc(hidden)]
@@ -35,6 +38,25 @@ impl Default for FreeingLimits {
     }
 }
 
+/// How to read a volume that is damaged; for those who write nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Rescue {
+    /// Leave out what can't be read of trees, and read data whose checksums are lost, instead of failing. Noted here.
+    pub pass_over: Option<Arc<Damage>>,
+    /// Take data as it is, whatever its checksums say.
+    pub ignore_data_checksums: bool,
+}
+
+impl Rescue {
+    /// Whether to leave out what fails like this, which is noted then.
+    pub(crate) fn passes_over(&self, error: &dyn std::error::Error) -> bool {
+        self.pass_over.as_ref().is_some_and(|damage| {
+            damage.note(error);
+            true
+        })
+    }
+}
+
 /// Options of a mount.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
@@ -64,6 +86,8 @@ pub struct Options {
     pub max_inline: u64,
     /// How much is freed at a time of what nobody refers to any more.
     pub freeing: FreeingLimits,
+    /// How to read a damaged volume: only together with `read_only`.
+    pub rescue: Rescue,
 }
 
 impl Default for Options {
@@ -81,6 +105,7 @@ impl Default for Options {
             log_fault: None,
             max_inline: 2048,
             freeing: FreeingLimits::default(),
+            rescue: Rescue::default(),
         }
     }
 }

@@ -8,6 +8,7 @@ mod punch;
 mod read;
 mod rename;
 mod resize;
+mod salvage;
 mod statfs;
 mod write;
 mod writeout;
@@ -16,6 +17,7 @@ mod xattr;
 pub use attr::{Attributes, SetAttributes, TimeChange};
 pub use create::NewInode;
 pub use rename::RenameFlags;
+pub use salvage::{FoundInode, FoundSubvolume};
 pub use statfs::FilesystemStats;
 pub use xattr::XattrMode;
 
