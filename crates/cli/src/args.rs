@@ -123,6 +123,7 @@ pub struct Stats {
 
 /// Check a volume that is not mounted. Exit status: 0 clean, 1 faults were found, 2 it could not be checked.
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct Check {
     /// For programs.
     #[arg(long)]
@@ -130,6 +131,13 @@ pub struct Check {
     /// Don't read the data to compare it with its checksums.
     #[arg(long)]
     pub no_data: bool,
+    /// Put right what can be derived from the rest: counters of space, the free-space tree, sizes of directories, link counts,
+    /// orphans. Says what will be done, and asks.
+    #[arg(long)]
+    pub repair: bool,
+    /// With --repair: don't ask.
+    #[arg(short, long, requires = "repair")]
+    pub yes: bool,
     /// All devices of the volume.
     #[arg(required = true, value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,

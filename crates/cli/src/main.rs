@@ -3,6 +3,7 @@
 mod args;
 mod browse;
 mod check;
+mod confirm;
 mod control;
 mod describe;
 mod device;
@@ -12,6 +13,7 @@ mod mkfs;
 mod mount;
 mod mount_table;
 mod path;
+mod repair;
 mod rescue;
 mod restore;
 mod show;
@@ -31,6 +33,9 @@ use args::{Arguments, Command};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    if mount::helper::is_called(std::env::args_os().next().as_ref()) {
+        return mount::helper::main();
+    }
     let arguments = Arguments::parse();
     let done = match &arguments.command {
         Command::Mkfs(arguments) => mkfs::run(arguments),

@@ -12,6 +12,7 @@ mod filesystem;
 mod inactivate;
 mod inode;
 mod log;
+mod mend;
 mod name_items;
 mod open;
 mod ops;
@@ -25,6 +26,7 @@ pub use error::{Errno, Error, Refusal, Result};
 pub use filesystem::Filesystem;
 pub use inactivate::InactivationStats;
 pub use inode::InodeId;
+pub use mend::InodeFix;
 pub use log::{Done, FsyncLeader, Reason};
 pub use ops::{Attributes, FilesystemStats, FoundInode, FoundSubvolume, NewInode, RenameFlags, SetAttributes, TimeChange, WriteAt, XattrMode};
 #[doc(hidden)]

@@ -86,6 +86,9 @@ pub struct Options {
     pub max_inline: u64,
     /// How much is freed at a time of what nobody refers to any more.
     pub freeing: FreeingLimits,
+    /// Believe neither block groups nor devices nor the free-space tree about what is used: count it anew, and have the next
+    /// commit write all of that.
+    pub recount_space: bool,
     /// How to read a damaged volume: only together with `read_only`.
     pub rescue: Rescue,
 }
@@ -105,6 +108,7 @@ impl Default for Options {
             log_fault: None,
             max_inline: 2048,
             freeing: FreeingLimits::default(),
+            recount_space: false,
             rescue: Rescue::default(),
         }
     }

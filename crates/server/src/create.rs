@@ -21,10 +21,11 @@ impl Shared {
         umask: u32,
         rdev: u32,
     ) -> Result<NewInode, Errno> {
+        let (uid, gid) = self.guise().maker(caller);
         let mut new = NewInode {
             mode,
-            uid: caller.uid,
-            gid: caller.gid,
+            uid,
+            gid,
             rdev: device_number::to_disk(rdev),
             ..NewInode::default()
         };
@@ -43,11 +44,12 @@ impl Shared {
     }
 
     /// A symbolic link, for which neither umask nor ACLs count.
-    pub(crate) fn new_symlink(caller: &Caller<'_>, target: &[u8]) -> NewInode {
+    pub(crate) fn new_symlink(&self, caller: &Caller<'_>, target: &[u8]) -> NewInode {
+        let (uid, gid) = self.guise().maker(caller);
         NewInode {
             mode: S_IFLNK | 0o777,
-            uid: caller.uid,
-            gid: caller.gid,
+            uid,
+            gid,
             symlink_target: target.to_vec(),
             ..NewInode::default()
         }

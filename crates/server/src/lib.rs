@@ -16,6 +16,7 @@ mod counters;
 mod create;
 pub mod device_number;
 mod directories;
+mod guise;
 mod nodes;
 mod pool;
 mod privileges;
@@ -23,6 +24,7 @@ mod server;
 mod shared;
 mod xattrs;
 
+pub use guise::Guise;
 pub use nodes::NodeNumbers;
 pub use pool::Pool;
 pub use server::{Server, config};

@@ -22,6 +22,7 @@ mod runs;
 mod split_mix;
 mod uring;
 mod volume;
+mod window_device;
 mod write;
 mod write_pool;
 
@@ -38,4 +39,5 @@ pub use recording_device::{Event, Fate, OpenWrite, RecordedWrite, RecordingDevic
 pub use rescue::Candidate;
 pub use split_mix::SplitMix64;
 pub use volume::{Volume, VolumeCounters};
+pub use window_device::WindowDevice;
 pub use write::{Flushed, Ticket, Write, Written};

@@ -2,7 +2,10 @@
 
 mod background;
 mod ending;
+pub mod helper;
+mod ignored;
 mod log;
+mod notify;
 mod options;
 mod serve;
 
@@ -19,8 +22,9 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
     let Some((directory, devices)) = arguments.places.split_last() else {
         return Err(Failure::new("a device and a directory are needed"));
     };
+    let devices = devices.iter().chain(&request.devices);
     let job = Job {
-        devices: devices.iter().map(|path| absolute(path)).collect::<Result<_>>()?,
+        devices: devices.map(|path| absolute(path)).collect::<Result<_>>()?,
         directory: absolute(directory)?,
         request,
     };

@@ -63,7 +63,10 @@ impl Filesystem {
         if let Some(reason) = self.abort_reason() {
             return Err(Error::Aborted(reason));
         }
-        let idle = wanted.is_empty() && self.space.lock().new_chunks.is_empty();
+        let idle = wanted.is_empty() && {
+            let space = self.space.lock();
+            space.new_chunks.is_empty() && !space.rewrite_all
+        };
         // A log that changed nothing goes with a commit all the same.
         let has_log = self.committed().superblock.log_root.0 != 0;
         if self.is_read_only() || (idle && !has_log) {
@@ -220,7 +223,7 @@ impl Commit {
         let (new_chunks, devices) = take_new_chunks(fs)?;
         tree.nodes.chunks_closed = true;
         let mut chunk_tree = committed.chunk_tree;
-        if !new_chunks.is_empty() {
+        if !new_chunks.is_empty() || fs.space.lock().rewrite_all {
             let (chunk_edits, device_edits) = chunk_edits(fs, &new_chunks, devices);
             chunk_tree = tree.merge(Some(chunk_tree), TreeId::CHUNK, &chunk_edits)?;
             tree.update(&mut roots, TreeId::DEV, &device_edits)?;

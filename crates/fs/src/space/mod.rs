@@ -47,6 +47,8 @@ pub(crate) struct SpaceInner {
     pub(crate) groups: BTreeMap<Logical, Group>,
     pub(crate) devices: DeviceMap,
     pub(crate) new_chunks: Vec<NewChunk>,
+    /// The next commit writes all that is said of block groups, devices and free space, whatever the trees have.
+    pub(crate) rewrite_all: bool,
     pinned: Vec<Pinned>,
     reserved: reserve::Reserved,
     data_profile: BlockGroupFlags,
@@ -94,6 +96,7 @@ impl Space {
             groups: BTreeMap::new(),
             devices: DeviceMap::new(devices),
             new_chunks: Vec::new(),
+            rewrite_all: false,
             pinned: Vec::new(),
             reserved: reserve::Reserved::default(),
             data_profile: BlockGroupFlags(0),
