@@ -22,7 +22,9 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
     let Some((directory, devices)) = arguments.places.split_last() else {
         return Err(Failure::new("a device and a directory are needed"));
     };
-    let devices = devices.iter().chain(&request.devices);
+    // A server in the background is given all devices as such.
+    let more = if arguments.server { &[] } else { &*request.devices };
+    let devices = devices.iter().chain(more);
     let job = Job {
         devices: devices.map(|path| absolute(path)).collect::<Result<_>>()?,
         directory: absolute(directory)?,

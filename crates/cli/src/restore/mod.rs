@@ -90,9 +90,9 @@ struct Report {
 }
 
 impl Report {
-    /// Whether nothing was lost.
+    /// Whether nothing was lost, and all that has checksums was held against them.
     fn is_entire(&self) -> bool {
-        self.problems.is_empty() && self.damage.is_empty()
+        self.problems.is_empty() && self.damage.is_empty() && !self.unverified
     }
 
     fn summary(&self) -> String {
