@@ -8,8 +8,8 @@ use clap::{Args, Parser, Subcommand};
 use crate::size::parse_size;
 
 const MOUNT_OPTIONS: &str = "Options, separated by commas: ro, rw, subvol=PATH, subvolid=ID, commit=SECONDS, memory=SIZE, \
-     nologreplay, notreelog, max_inline=SIZE, threads=N, fsname=NAME, allow_other, default_permissions, noatime, dev, suid, noexec \
-     and their opposites";
+     nologreplay, rescue=HOW, notreelog, max_inline=SIZE, threads=N, offset=SIZE, sizelimit=SIZE, uid=ID, gid=ID, umask=OCTAL, fakeroot, \
+     fsname=NAME, allow_other, noatime, dev, suid, noexec and their opposites";
 
 /// btrfs in user space: make, mount, check and look into btrfs volumes.
 #[derive(Debug, Parser)]

@@ -26,9 +26,12 @@ pub use error::{Errno, Error, Refusal, Result};
 pub use filesystem::Filesystem;
 pub use inactivate::InactivationStats;
 pub use inode::InodeId;
-pub use mend::InodeFix;
 pub use log::{Done, FsyncLeader, Reason};
-pub use ops::{Attributes, FilesystemStats, FoundInode, FoundSubvolume, NewInode, RenameFlags, SetAttributes, TimeChange, WriteAt, XattrMode};
+pub use mend::InodeFix;
+pub use ops::{
+    Attributes, FilesystemStats, FoundInode, FoundSubvolume, NewInode, RenameFlags, SetAttributes, TimeChange, WriteAt,
+    XattrMode,
+};
 #[doc(hidden)]
 pub use options::LogFault;
 pub use options::{FreeingLimits, Options, Rescue};

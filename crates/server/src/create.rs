@@ -22,13 +22,7 @@ impl Shared {
         rdev: u32,
     ) -> Result<NewInode, Errno> {
         let (uid, gid) = self.guise().maker(caller);
-        let mut new = NewInode {
-            mode,
-            uid,
-            gid,
-            rdev: device_number::to_disk(rdev),
-            ..NewInode::default()
-        };
+        let mut new = NewInode { mode, uid, gid, rdev: device_number::to_disk(rdev), ..NewInode::default() };
         let Some(value) = self.xattr(parent, acl::DEFAULT)? else {
             new.mode &= !(umask & 0o777);
             return Ok(new);
@@ -46,13 +40,7 @@ impl Shared {
     /// A symbolic link, for which neither umask nor ACLs count.
     pub(crate) fn new_symlink(&self, caller: &Caller<'_>, target: &[u8]) -> NewInode {
         let (uid, gid) = self.guise().maker(caller);
-        NewInode {
-            mode: S_IFLNK | 0o777,
-            uid,
-            gid,
-            symlink_target: target.to_vec(),
-            ..NewInode::default()
-        }
+        NewInode { mode: S_IFLNK | 0o777, uid, gid, symlink_target: target.to_vec(), ..NewInode::default() }
     }
 
     /// An attribute's value, if the inode has the attribute.

@@ -2,6 +2,7 @@
 //! how mount(8) calls it for the types `ubtrfs` and `fuse.ubtrfs`.
 
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -79,7 +80,8 @@ fn run(mut arguments: Arguments) -> Result<()> {
         return MountRequest::parse(&arguments.options).map(|_| ());
     }
     if arguments.verbose {
-        println!("mount.ubtrfs: {} on {}", arguments.spec.display(), arguments.directory.display());
+        let _ =
+            writeln!(io::stdout(), "mount.ubtrfs: {} on {}", arguments.spec.display(), arguments.directory.display());
     }
     super::run(&args::Mount {
         options: arguments.options,
@@ -92,9 +94,7 @@ fn run(mut arguments: Arguments) -> Result<()> {
 /// Options that mean something, or are known to mean nothing.
 fn known(lists: &[String]) -> Vec<&str> {
     let options = lists.iter().flat_map(|list| list.split(','));
-    let is_known = |option: &&str| {
-        is_ignored(option) || refusal(option).is_some() || MountRequest::knows(option)
-    };
+    let is_known = |option: &&str| is_ignored(option) || refusal(option).is_some() || MountRequest::knows(option);
     options.filter(is_known).collect()
 }
 
@@ -117,6 +117,9 @@ mod tests {
 
     #[test]
     fn sloppy_forgets_only_what_is_unknown() {
-        assert_eq!(known(&["ro,foo,compress=zstd,bar=1,nofail,subvol=a".into()]), ["ro", "compress=zstd", "nofail", "subvol=a"]);
+        assert_eq!(
+            known(&["ro,foo,compress=zstd,bar=1,nofail,subvol=a".into()]),
+            ["ro", "compress=zstd", "nofail", "subvol=a"]
+        );
     }
 }

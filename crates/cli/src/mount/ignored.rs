@@ -116,10 +116,14 @@ mod tests {
 
     #[test]
     fn what_people_have_in_fstab_is_ignored_or_refused_with_a_reason() {
-        for fine in ["defaults", "nofail", "x-systemd.automount", "X-mount.mkdir", "comment=a", "user=joe", "space_cache=v2"] {
+        for fine in
+            ["defaults", "nofail", "x-systemd.automount", "X-mount.mkdir", "comment=a", "user=joe", "space_cache=v2"]
+        {
             assert!(is_ignored(fine), "{fine}");
         }
-        for refused in ["compress=zstd", "errors=panic", "errors=continue", "space_cache=v1", "remount", "discard=maybe"] {
+        for refused in
+            ["compress=zstd", "errors=panic", "errors=continue", "space_cache=v1", "remount", "discard=maybe"]
+        {
             assert!(!is_ignored(refused) && refusal(refused).is_some(), "{refused}");
         }
         assert!(!is_ignored("nonsense") && refusal("nonsense").is_none());

@@ -125,8 +125,7 @@ impl MountRequest {
                 "ignoredatacsums" | "idatacsums" => self.rescue.ignore_data_checksums = true,
                 "all" => {
                     self.no_log_replay = true;
-                    self.rescue =
-                        Rescue { use_backup_root: true, ignore_bad_roots: true, ignore_data_checksums: true };
+                    self.rescue = Rescue { use_backup_root: true, ignore_bad_roots: true, ignore_data_checksums: true };
                 }
                 _ => {
                     return Err(Failure::new(format!(

@@ -12,8 +12,8 @@ use ubtrfs_fuse::{Device as FuseDevice, Session, Way};
 use ubtrfs_server::{MountFacts, Server, config};
 use ubtrfs_volume::{Device, Error as VolumeError, Exclusive, FileDevice, OpenMode, OpenOptions, Volume, WindowDevice};
 
-use super::{ending, notify};
 use super::options::MountRequest;
+use super::{ending, notify};
 use crate::device::{about_volume, claim, is_block, open_exclusively};
 use crate::failure::{Failure, Result};
 
@@ -78,8 +78,9 @@ fn run(
     };
     let server = Server::new(engine, facts);
     let shared = Arc::clone(server.shared());
-    let session = Session::establish(fuse, server, &config(threads, job.request.transport, !job.request.guise.fakeroot))
-        .map_err(|error| Failure::of(&error))?;
+    let session =
+        Session::establish(fuse, server, &config(threads, job.request.transport, !job.request.guise.fakeroot))
+            .map_err(|error| Failure::of(&error))?;
     shared.set_notifier(session.notifier());
     shared.set_way(session.way());
     if let Way::Device { why: Some(why) } = session.way() {
@@ -135,11 +136,7 @@ fn window(path: &Path, device: FileDevice, request: &MountRequest) -> Result<Arc
 }
 
 /// The volume and its file system; with `rescue=usebackuproot` by whatever leads to one.
-fn open_volume(
-    job: &Job,
-    devices: Vec<Arc<dyn Device>>,
-    options: &Options,
-) -> Result<(Arc<Volume>, Arc<Filesystem>)> {
+fn open_volume(job: &Job, devices: Vec<Arc<dyn Device>>, options: &Options) -> Result<(Arc<Volume>, Arc<Filesystem>)> {
     if !job.request.rescue.use_backup_root {
         let how = OpenOptions { read_only: job.request.read_only };
         let volume = Volume::open(devices, how).map_err(|error| about_volume(&job.devices, &error))?;

@@ -28,7 +28,8 @@ impl Walk<'_> {
             let found = match self.source.fs.find_inodes(subvolume, from, BATCH) {
                 Ok(found) => found,
                 Err(error) => {
-                    self.problems.add("/", format!("lost files can't be looked for: {}", crate::failure::chain(&error)));
+                    self.problems
+                        .add("/", format!("lost files can't be looked for: {}", crate::failure::chain(&error)));
                     return Ok(());
                 }
             };
@@ -73,17 +74,11 @@ impl Walk<'_> {
             }
         };
         // A directory that was made on the way to something else is entered, not made.
-        let is_directory = self
-            .source
-            .fs
-            .attributes(id)
-            .is_ok_and(|attributes| attributes.file_type == FileType::Directory);
+        let is_directory =
+            self.source.fs.attributes(id).is_ok_and(|attributes| attributes.file_type == FileType::Directory);
         let is_there = at.as_ref().is_some_and(|at| target::exists(at, &name));
-        let entered = if is_there && is_directory {
-            self.seen.insert(id)
-        } else {
-            self.entry(at.as_ref(), &path, &name, id)?
-        };
+        let entered =
+            if is_there && is_directory { self.seen.insert(id) } else { self.entry(at.as_ref(), &path, &name, id)? };
         if entered {
             path.push(name);
             self.below(&mut path, id)?;

@@ -33,30 +33,27 @@ pub fn run(arguments: &args::Restore) -> Result<()> {
     let source = Source::open(&devices, &reading.devices, arguments)?;
     eprintln!("ubtrfs: copying {}", source.what);
     let mut walk = Walk::new(&source, arguments, target);
-    match &arguments.path {
-        None => {
-            walk.tree(source.fs.root())?;
-            walk.lost_inodes()?;
-        }
-        Some(path) => {
-            let path = path.as_bytes();
-            let id = find(&source.fs, path, AtEnd::Stay)?;
-            let attributes = source.fs.attributes(id).map_err(|error| crate::path::failure(path, &error))?;
-            if attributes.file_type == FileType::Directory {
-                walk.tree(id)?;
-            } else {
-                let name = path.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty()).unwrap_or_default();
-                walk.single(name, id)?;
-            }
-        }
-    }
+    let done = match &arguments.path {
+        None => walk.tree(source.fs.root()).and_then(|()| walk.lost_inodes()),
+        Some(path) => copy_path(&mut walk, path.as_bytes()),
+    };
+    // What was lost until then is told also where nothing more can be written.
     let report = walk.finish();
     say(&report.summary())?;
-    if report.is_entire() {
-        return Ok(());
-    }
     report.tell_problems();
-    Err(Failure::Said(1))
+    done?;
+    if report.is_entire() { Ok(()) } else { Err(Failure::Said(1)) }
+}
+
+fn copy_path(walk: &mut Walk<'_>, path: &[u8]) -> Result<()> {
+    let fs = &walk.source.fs;
+    let id = find(fs, path, AtEnd::Stay)?;
+    let attributes = fs.attributes(id).map_err(|error| crate::path::failure(path, &error))?;
+    if attributes.file_type == FileType::Directory {
+        return walk.tree(id);
+    }
+    let name = path.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty()).unwrap_or_default();
+    walk.single(name, id)
 }
 
 /// The devices, and the directory unless nothing will be made.

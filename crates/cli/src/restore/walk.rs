@@ -2,7 +2,7 @@
 //! bit for each inode that was seen, and a path for each file whose other names have not come yet.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 
 use ubtrfs::{Attributes, DirectoryEntry, Errno, InodeId};
@@ -196,13 +196,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Makes what an entry leads to. True if it is a directory whose content is to be copied next.
-    pub(super) fn entry(
-        &mut self,
-        at: Option<&OwnedFd>,
-        path: &[Vec<u8>],
-        name: &[u8],
-        id: InodeId,
-    ) -> Result<bool> {
+    pub(super) fn entry(&mut self, at: Option<&OwnedFd>, path: &[Vec<u8>], name: &[u8], id: InodeId) -> Result<bool> {
         let shown = joined(&[path, &[name.to_vec()]].concat());
         if !is_name(name) {
             self.problems.add(&shown, "nothing can have this name");
@@ -220,7 +214,8 @@ impl<'a> Walk<'a> {
             }
         };
         if self.arguments.verbose {
-            println!("{shown}");
+            // Whether or not somebody reads that.
+            let _ = writeln!(io::stdout(), "{shown}");
         }
         let is_directory = attributes.file_type == FileType::Directory;
         if is_directory && !self.seen.insert(id) {
@@ -271,7 +266,8 @@ impl<'a> Walk<'a> {
             FileType::Regular => {
                 let file = target::make_file(at, name)?;
                 let before = self.source.damage.count();
-                let copied = content::copy(&self.source.fs, &self.source.damage, attributes.id, attributes.size, &file)?;
+                let copied =
+                    content::copy(&self.source.fs, &self.source.damage, attributes.id, attributes.size, &file)?;
                 if copied.lost > 0 {
                     let why = copied.why.unwrap_or_default();
                     self.problems.add(shown, format!("{} bytes of {} are lost: {why}", copied.lost, attributes.size));
@@ -282,7 +278,8 @@ impl<'a> Walk<'a> {
                 self.count(attributes, copied.copied);
             }
             FileType::Symlink => {
-                let to = self.source.fs.read_link(attributes.id).map_err(|error| io::Error::other(error.to_string()))?;
+                let to =
+                    self.source.fs.read_link(attributes.id).map_err(|error| io::Error::other(error.to_string()))?;
                 target::make_symlink(at, name, &to)?;
                 self.dress(&Made::Named { at, name, is_symlink: true }, attributes, shown);
                 self.count(attributes, 0);

@@ -223,9 +223,10 @@ fn systemd_is_told_and_a_signal_brings_statistics() {
     fs::write(volume.point.join("file"), "content").unwrap();
     run(Command::new("kill").args(["-USR1", &server.id().to_string()])).ok();
     let mut lines = BufReader::new(server.stderr.take().unwrap()).lines();
-    let report = lines.by_ref().map_while(Result::ok).find_map(|line| {
-        line.split_once("statistics: ").map(|(_, report)| report.to_owned())
-    });
+    let report = lines
+        .by_ref()
+        .map_while(Result::ok)
+        .find_map(|line| line.split_once("statistics: ").map(|(_, report)| report.to_owned()));
     let report: serde_json::Value = serde_json::from_str(&report.unwrap()).unwrap();
     assert!(report["bytes_written"].as_u64().unwrap() >= 7, "{report}");
     assert!(volume.is_mounted(), "the signal has ended the mount");

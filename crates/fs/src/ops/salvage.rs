@@ -33,7 +33,8 @@ impl Filesystem {
         let tree = self.committed().tree(subvolume)?;
         let mut found: Vec<FoundInode> = Vec::new();
         let first = from.max(Ino::ROOT_DIR);
-        let range = Key::new(first.0, ItemType::INODE_ITEM, 0)..=Key::new(Ino::LAST_FREE.0, ItemType(u8::MAX), u64::MAX);
+        let range =
+            Key::new(first.0, ItemType::INODE_ITEM, 0)..=Key::new(Ino::LAST_FREE.0, ItemType(u8::MAX), u64::MAX);
         for item in tree.range(range) {
             let item = item?;
             let ino = Ino(item.key.objectid);
