@@ -9,6 +9,7 @@ help:
 	@echo 'make profile WORKLOAD=dbench-16    a flame graph of the server (OUT=profile.svg)'
 	@echo 'make lint    clippy and the format of the sources'
 	@echo 'make fmt     format the sources'
+	@echo 'make install ubtrfs, the helpers of mount(8), a unit for systemd (PREFIX=/usr/local, SBINDIR=/sbin, DESTDIR=)'
 
 demo:
 	@tests/demo.sh
@@ -35,6 +36,18 @@ lint:
 fmt:
 	cargo fmt --all
 
+# mount(8) looks for its helpers in /sbin, whatever the prefix.
+install:
+	cargo build --release -p ubtrfs-cli
+	install -D -m 755 $(TARGET)/release/ubtrfs $(DESTDIR)$(PREFIX)/bin/ubtrfs
+	install -d $(DESTDIR)$(SBINDIR) $(DESTDIR)$(PREFIX)/lib/systemd/system
+	ln -sf $(PREFIX)/bin/ubtrfs $(DESTDIR)$(SBINDIR)/mount.ubtrfs
+	ln -sf $(PREFIX)/bin/ubtrfs $(DESTDIR)$(SBINDIR)/mount.fuse.ubtrfs
+	sed 's|@bin@|$(PREFIX)/bin|' docs/ubtrfs@.service.in > $(DESTDIR)$(PREFIX)/lib/systemd/system/ubtrfs@.service
+
+PREFIX ?= /usr/local
+SBINDIR ?= /sbin
+TARGET ?= $(or $(CARGO_TARGET_DIR),target)
 WORKLOAD ?= dbench-16
 
-.PHONY: help demo test soak fuzz bench profile lint fmt
+.PHONY: help demo test soak fuzz bench profile lint fmt install

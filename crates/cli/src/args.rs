@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -7,8 +8,8 @@ use clap::{Args, Parser, Subcommand};
 use crate::size::parse_size;
 
 const MOUNT_OPTIONS: &str = "Options, separated by commas: ro, rw, subvol=PATH, subvolid=ID, commit=SECONDS, memory=SIZE, \
-     nologreplay, notreelog, discard, max_inline=SIZE, threads=N, fsname=NAME, allow_other, default_permissions, noatime, dev, suid, noexec \
-     and their opposites";
+     nologreplay, rescue=HOW, notreelog, discard, max_inline=SIZE, threads=N, offset=SIZE, sizelimit=SIZE, uid=ID, gid=ID, umask=OCTAL, fakeroot, \
+     fsname=NAME, allow_other, noatime, dev, suid, noexec and their opposites";
 
 /// btrfs in user space: make, mount, check and look into btrfs volumes.
 #[derive(Debug, Parser)]
@@ -31,6 +32,7 @@ pub enum Command {
     Stats(Stats),
     Check(Check),
     Rescue(Rescue),
+    Restore(Restore),
     Info(Info),
     Tree(Tree),
     Ls(Ls),
@@ -121,6 +123,7 @@ pub struct Stats {
 
 /// Check a volume that is not mounted. Exit status: 0 clean, 1 faults were found, 2 it could not be checked.
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct Check {
     /// For programs.
     #[arg(long)]
@@ -128,6 +131,13 @@ pub struct Check {
     /// Don't read the data to compare it with its checksums.
     #[arg(long)]
     pub no_data: bool,
+    /// Put right what can be derived from the rest: counters of space, the free-space tree, sizes of directories, link counts,
+    /// orphans. Says what will be done, and asks.
+    #[arg(long)]
+    pub repair: bool,
+    /// With --repair: don't ask.
+    #[arg(short, long, requires = "repair")]
+    pub yes: bool,
     /// All devices of the volume.
     #[arg(required = true, value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
@@ -154,6 +164,47 @@ pub struct ZeroLog {
     /// All devices of the volume.
     #[arg(required = true, value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
+}
+
+/// Copy what can be read of a damaged volume into a directory. Nothing is written to the volume.
+///
+/// Exit status: 0 everything was copied, 1 something was lost, and is listed.
+#[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
+pub struct Restore {
+    /// Only say what would be copied. DIR may be left out.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Only list the commits that superblocks and their backups lead to. DIR may be left out.
+    #[arg(short, long)]
+    pub list_commits: bool,
+    /// The commit to copy, by its number [default: the newest that can be opened].
+    #[arg(long, value_name = "NUMBER")]
+    pub commit: Option<u64>,
+    /// Copy this directory or file only.
+    #[arg(long, value_name = "PATH")]
+    pub path: Option<OsString>,
+    /// The subvolume that is copied, by its path [default: the default subvolume].
+    #[arg(long, value_name = "PATH", conflicts_with = "subvolid")]
+    pub subvol: Option<String>,
+    /// The subvolume that is copied, by its number.
+    #[arg(long, value_name = "ID")]
+    pub subvolid: Option<u64>,
+    /// Copy snapshots as well, each in full.
+    #[arg(long)]
+    pub snapshots: bool,
+    /// Copy data though its checksum says that it is damaged.
+    #[arg(long)]
+    pub ignore_checksums: bool,
+    /// Copy the volume as of its last commit, without what its log adds.
+    #[arg(long)]
+    pub nologreplay: bool,
+    /// Name everything that is copied.
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// All devices of the volume, then the directory, which is made or must be empty.
+    #[arg(required = true, num_args = 1.., value_names = ["DEVICE", "DIR"])]
+    pub places: Vec<PathBuf>,
 }
 
 /// Show what a volume is and what it holds.

@@ -9,25 +9,53 @@ use ubtrfs_check::{Options, Progress, Report, check};
 use crate::args;
 use crate::device::open_for_reading;
 use crate::failure::{Failure, Result};
+use crate::repair::Plan;
 use crate::size::show_size;
 
 /// The exit status of a check that found faults.
 const FAULTY: u8 = 1;
 /// The exit status of a check that could not be made.
 const NOT_CHECKED: u8 = 2;
+/// Faults that are kept for a repair: all must be known before anything is changed.
+const KEPT_TO_REPAIR: usize = 100_000;
 
 /// `ubtrfs check`
 pub fn run(arguments: &args::Check) -> Result<()> {
+    if arguments.repair {
+        return repair(arguments);
+    }
+    let report = report_on(arguments, Options::default().keep)?;
+    tell(arguments, &report)
+}
+
+fn repair(arguments: &args::Check) -> Result<()> {
+    let before = report_on(arguments, KEPT_TO_REPAIR)?;
+    if before.is_clean() && before.warning_count == 0 {
+        return tell(arguments, &before);
+    }
+    let plan = Plan::of(&before);
+    io::stdout().write_all(plan.as_text().as_bytes()).map_err(|error| Failure::output(&error))?;
+    plan.carry_out(arguments)?;
+    let after = report_on(arguments, Options::default().keep)?;
+    tell(arguments, &after)
+}
+
+/// Checks the volume, keeping so many faults.
+fn report_on(arguments: &args::Check, keep: usize) -> Result<Report> {
     let reading = open_for_reading(&arguments.devices).map_err(|failure| failure.with_status(NOT_CHECKED))?;
     let bar = Bar::new();
-    let options = Options { data_checksums: !arguments.no_data, progress: Some(&bar), ..Options::default() };
+    let options = Options { data_checksums: !arguments.no_data, progress: Some(&bar), keep };
     let checked = check(&reading.devices, &options);
     bar.clear();
-    let report = checked.map_err(|error| {
+    checked.map_err(|error| {
         let device = arguments.devices.first().map(|path| path.display().to_string()).unwrap_or_default();
         Failure::about(device, &error).with_status(NOT_CHECKED)
-    })?;
-    let text = if arguments.json { as_json(&report)? } else { as_text(&report) };
+    })
+}
+
+/// Says what was found.
+fn tell(arguments: &args::Check, report: &Report) -> Result<()> {
+    let text = if arguments.json { as_json(report)? } else { as_text(report) };
     let said = io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error));
     if report.is_clean() {
         return said;

@@ -39,25 +39,34 @@ pub fn open_exclusively(path: &Path, mode: OpenMode) -> Result<FileDevice> {
     }
 }
 
-/// Devices opened for reading.
-pub struct Reading {
+/// Devices, opened.
+pub struct Opened {
     /// The devices.
     pub devices: Vec<Arc<dyn Device>>,
-    /// Claims on them, to be kept as long as they are read.
+    /// Claims on them, to be kept as long as they are used.
     pub claims: Vec<File>,
 }
 
 /// Opens devices for reading only, and refuses those that somebody has mounted.
-pub fn open_for_reading(paths: &[PathBuf]) -> Result<Reading> {
-    let mut reading = Reading { devices: Vec::new(), claims: Vec::new() };
+pub fn open_for_reading(paths: &[PathBuf]) -> Result<Opened> {
+    open_all(paths, OpenMode::ReadOnly)
+}
+
+/// Opens devices for writing, and refuses those that somebody has mounted.
+pub fn open_for_writing(paths: &[PathBuf]) -> Result<Opened> {
+    open_all(paths, OpenMode::ReadWrite)
+}
+
+fn open_all(paths: &[PathBuf], mode: OpenMode) -> Result<Opened> {
+    let mut opened = Opened { devices: Vec::new(), claims: Vec::new() };
     for path in paths {
-        let device = open_exclusively(path, OpenMode::ReadOnly)?;
+        let device = open_exclusively(path, mode)?;
         if is_block(path) {
-            reading.claims.push(claim(path)?);
+            opened.claims.push(claim(path)?);
         }
-        reading.devices.push(Arc::new(device));
+        opened.devices.push(Arc::new(device));
     }
-    Ok(reading)
+    Ok(opened)
 }
 
 /// Opens devices for reading only, mounted or not: what is read may be changing.

@@ -3,6 +3,7 @@
 mod args;
 mod browse;
 mod check;
+mod confirm;
 mod control;
 mod describe;
 mod device;
@@ -12,7 +13,9 @@ mod mkfs;
 mod mount;
 mod mount_table;
 mod path;
+mod repair;
 mod rescue;
+mod restore;
 mod show;
 mod size;
 mod tree;
@@ -30,6 +33,9 @@ use args::{Arguments, Command};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    if mount::helper::is_called(std::env::args_os().next().as_ref()) {
+        return mount::helper::main();
+    }
     let arguments = Arguments::parse();
     let done = match &arguments.command {
         Command::Mkfs(arguments) => mkfs::run(arguments),
@@ -39,6 +45,7 @@ fn main() -> ExitCode {
         Command::Stats(arguments) => control::stats(arguments),
         Command::Check(arguments) => check::run(arguments),
         Command::Rescue(arguments) => rescue::run(arguments),
+        Command::Restore(arguments) => restore::run(arguments),
         Command::Info(arguments) => info::run(arguments),
         Command::Tree(arguments) => tree::run(arguments),
         Command::Ls(arguments) => browse::ls(arguments),

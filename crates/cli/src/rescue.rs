@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{self, BufRead, IsTerminal, Write};
-use std::path::PathBuf;
+use std::io::{self, Write};
 use std::sync::Arc;
 
 use ubtrfs_format::items::{FileType, InodeItem, RootItem, inode_refs};
 use ubtrfs_format::{Ino, ItemType, Key, Logical, Node, TreeId};
 use ubtrfs_tree::{Snapshot, Walk};
-use ubtrfs_volume::{Copies, Device, Exclusive, FileDevice, OpenMode, OpenOptions, Volume, Written};
+use ubtrfs_volume::{Copies, OpenOptions, Volume, Written};
 
 use crate::args;
-use crate::device::{about_volume, claim, is_block};
+use crate::confirm::confirm;
+use crate::device::{about_volume, open_for_writing};
 use crate::failure::{Failure, Result};
 use crate::show;
 use crate::trees::Trees;
@@ -31,18 +31,9 @@ pub fn run(arguments: &args::Rescue) -> Result<()> {
 
 fn zero_log(arguments: &args::ZeroLog) -> Result<()> {
     let paths = &arguments.devices;
-    let mut claims = Vec::new();
-    let mut devices: Vec<Arc<dyn Device>> = Vec::new();
-    for path in paths {
-        let device =
-            FileDevice::open(path, OpenMode::ReadWrite, Exclusive::Yes).map_err(|error| Failure::of(&error))?;
-        if is_block(path) {
-            claims.push(claim(path)?);
-        }
-        devices.push(Arc::new(device));
-    }
+    let writing = open_for_writing(paths)?;
     let volume =
-        Volume::open(devices, OpenOptions { read_only: false }).map_err(|error| about_volume(paths, &error))?;
+        Volume::open(writing.devices, OpenOptions { read_only: false }).map_err(|error| about_volume(paths, &error))?;
     let volume = Arc::new(volume);
     let mut superblock = volume.superblock();
     let shown = paths.first().map(|path| path.display().to_string()).unwrap_or_default();
@@ -50,8 +41,8 @@ fn zero_log(arguments: &args::ZeroLog) -> Result<()> {
         return say(&format!("{shown}: there is no log; nothing was changed\n"));
     }
     say(&Held::read(&volume).as_text(&shown))?;
-    if !arguments.yes && !confirmed(paths)? {
-        return Err(Failure::new("nothing was changed"));
+    if !arguments.yes {
+        confirm("Give this up?", "ubtrfs rescue zero-log --yes", paths)?;
     }
     superblock.log_root = Logical(0);
     superblock.log_root_level = 0;
@@ -63,21 +54,6 @@ fn zero_log(arguments: &args::ZeroLog) -> Result<()> {
 
 fn say(text: &str) -> Result<()> {
     io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
-}
-
-fn confirmed(paths: &[PathBuf]) -> Result<bool> {
-    if !io::stdin().is_terminal() {
-        let devices: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
-        let devices = devices.join(" ");
-        return Err(Failure::new(format!(
-            "nobody is there to ask, and nothing was changed: 'ubtrfs rescue zero-log --yes {devices}' gives the log up"
-        )));
-    }
-    say("Give this up? [y/N] ")?;
-    let _ = io::stdout().flush();
-    let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer).map_err(|error| Failure::about("standard input", &error))?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 /// What a log holds, as far as it can be read.

@@ -8,6 +8,7 @@ use ubtrfs_format::{Generation, Ino, ItemType, Key, Superblock, TreeId};
 use ubtrfs_tree::{NodeCache, Root, Snapshot};
 
 use crate::error::{Error, Result};
+use crate::options::Rescue;
 
 /// A tree's root as the root tree has it.
 #[derive(Clone, Debug)]
@@ -39,7 +40,7 @@ pub(crate) struct Committed {
 
 impl Committed {
     /// Reads all root items.
-    pub(crate) fn load(superblock: Superblock, cache: Arc<NodeCache>) -> Result<Self> {
+    pub(crate) fn load(superblock: Superblock, cache: Arc<NodeCache>, rescue: &Rescue) -> Result<Self> {
         let root_tree = Root {
             owner: TreeId::ROOT,
             bytenr: superblock.root,
@@ -57,8 +58,11 @@ impl Committed {
             let item = item?;
             let key = item.key;
             if key.item_type == ItemType::ROOT_ITEM {
-                let root = TreeRoot { key, item: RootItem::parse(&item)? };
-                trees.insert(root.id(), root);
+                match RootItem::parse(&item) {
+                    Ok(item) => drop(trees.insert(TreeId(key.objectid), TreeRoot { key, item })),
+                    Err(error) if rescue.passes_over(&error) => {}
+                    Err(error) => return Err(error.into()),
+                }
             }
         }
         Ok(Self { generation: superblock.generation, superblock, root_tree, chunk_tree, trees, cache })

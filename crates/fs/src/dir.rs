@@ -324,10 +324,14 @@ impl Filesystem {
                     continue;
                 }
                 let Some(entry) = items::dir_entries(&item).next() else { continue };
-                let entry = entry?;
-                let target = Target { location: entry.location, file_type: entry.file_type };
-                if push(index, entry.name, target)? {
-                    return Ok(entries);
+                let pushed = entry.map_err(Error::from).and_then(|entry| {
+                    push(index, entry.name, Target { location: entry.location, file_type: entry.file_type })
+                });
+                match pushed {
+                    Ok(true) => return Ok(entries),
+                    Ok(false) => {}
+                    Err(error) if self.passes_over(&error) => {}
+                    Err(error) => return Err(error),
                 }
             }
         }

@@ -90,6 +90,9 @@ pub enum Refusal {
     /// A log may be passed over only by those who write nothing.
     #[error("the volume holds a log: nologreplay passes over it only together with ro")]
     LogPassedOver,
+    /// What is left out while reading would be lost by writing.
+    #[error("a damaged volume is read as far as it goes only together with ro")]
+    RescueOfWriters,
     /// A state that this version can't keep right while writing.
     #[error("{0}; ubtrfs can only read such a volume: mount it with -o ro")]
     ReadOnlyState(String),

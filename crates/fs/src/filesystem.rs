@@ -180,6 +180,11 @@ impl Filesystem {
         std::mem::replace(&mut self.committed.write(), committed)
     }
 
+    /// Whether whoever reads this volume leaves out what fails like this: noted then.
+    pub(crate) fn passes_over(&self, error: &Error) -> bool {
+        error.errno() != Errno::AGAIN && self.options.rescue.passes_over(error)
+    }
+
     /// Turns read-only for good. Says why, once.
     pub(crate) fn abort(&self, error: &Error) {
         let mut aborted = self.aborted.lock();

@@ -13,6 +13,7 @@ mod filesystem;
 mod inactivate;
 mod inode;
 mod log;
+mod mend;
 mod name_items;
 mod open;
 mod ops;
@@ -28,13 +29,15 @@ pub use filesystem::Filesystem;
 pub use inactivate::InactivationStats;
 pub use inode::InodeId;
 pub use log::{Done, FsyncLeader, Reason};
+pub use mend::InodeFix;
 pub use ops::{
-    Attributes, FilesystemStats, NewInode, RenameFlags, SETTABLE_FLAGS, SetAttributes, TimeChange, WriteAt, XattrMode,
+    Attributes, FilesystemStats, FoundInode, FoundSubvolume, NewInode, RenameFlags, SETTABLE_FLAGS, SetAttributes,
+    TimeChange, WriteAt, XattrMode,
 };
 #[doc(hidden)]
 pub use options::LogFault;
-pub use options::{FreeingLimits, Options};
+pub use options::{FreeingLimits, Options, Rescue};
 pub use search::FoundItem;
 pub use space::SpaceTotals;
 pub use stats::Stats;
-pub use ubtrfs_tree::{may_wait, without_waiting};
+pub use ubtrfs_tree::{Damage, may_wait, without_waiting};

@@ -67,8 +67,8 @@ impl VolumeNodes {
     }
 }
 
-/// The trees of a volume through a cache of `memory` bytes, for reading only or for writing too.
-pub(crate) fn node_cache(volume: &Arc<Volume>, memory: usize, read_only: bool) -> Arc<NodeCache> {
+/// The trees of a volume through a cache, for reading only or for writing too.
+fn node_cache(volume: &Arc<Volume>, options: &Options, read_only: bool) -> Arc<NodeCache> {
     let superblock = volume.superblock();
     let geometry = Geometry {
         node_size: superblock.node_size,
@@ -78,7 +78,11 @@ pub(crate) fn node_cache(volume: &Arc<Volume>, memory: usize, read_only: bool) -
         checksum: superblock.checksum,
     };
     let source = VolumeNodes { volume: volume.clone(), whole: !read_only };
-    Arc::new(NodeCache::new(Arc::new(source), geometry, memory))
+    let cache = NodeCache::new(Arc::new(source), geometry, options.memory / 2);
+    Arc::new(match &options.rescue.pass_over {
+        Some(damage) => cache.passing_over(Arc::clone(damage)),
+        None => cache,
+    })
 }
 
 impl Filesystem {
@@ -88,15 +92,22 @@ impl Filesystem {
         let read_only = options.read_only || volume.is_read_only();
         check_features(&superblock, read_only)?;
         if !read_only {
-            check_chunks(&superblock, &volume)?;
+            check_chunks(&superblock, &volume, options.recount_space)?;
         }
         let has_log_to_replay = check_log(&superblock, read_only, options.no_log_replay)?;
-        let cache = node_cache(&volume, options.memory / 2, read_only);
-        let committed = Committed::load(superblock, cache.clone())?;
+        if !read_only && (options.rescue.pass_over.is_some() || options.rescue.ignore_data_checksums) {
+            return Err(Error::Refused(Refusal::RescueOfWriters));
+        }
+        let cache = node_cache(&volume, &options, read_only);
+        let committed = Committed::load(superblock, cache.clone(), &options.rescue)?;
         if !read_only {
             check_writable_state(&committed, &volume)?;
         }
-        let space = if read_only { empty_space(&committed, &volume) } else { read_space(&committed, &volume)? };
+        let space = if read_only {
+            empty_space(&committed, &volume)
+        } else {
+            read_space(&committed, &volume, options.recount_space)?
+        };
         let mounted = Self::find_subvolume(&committed, &options)?;
         let background = options.background_commits && !read_only;
         let fs = Arc::new(Self::assemble(volume, cache, options, committed, space, read_only, mounted));
@@ -173,14 +184,14 @@ fn check_features(superblock: &Superblock, read_only: bool) -> Result<()> {
 }
 
 /// The rules for the superblock, the chunks and the devices that reading does without.
-fn check_chunks(superblock: &Superblock, volume: &Volume) -> Result<()> {
+fn check_chunks(superblock: &Superblock, volume: &Volume, recount: bool) -> Result<()> {
     superblock.check_mountable()?;
     let context = ItemContext::from(superblock);
     for (start, chunk) in volume.chunks() {
         check_chunk(start, &chunk, &context)?;
     }
     for device in volume.devices() {
-        if device.bytes_used > device.total_bytes {
+        if device.bytes_used > device.total_bytes && !recount {
             let what = "device item bytes_used";
             return Err(ubtrfs_format::Error::BadValue { what, value: device.bytes_used }.into());
         }
@@ -238,7 +249,7 @@ fn check_writable_state(committed: &Committed, volume: &Volume) -> Result<()> {
     Ok(())
 }
 
-fn read_space(committed: &Committed, volume: &Volume) -> Result<Space> {
+fn read_space(committed: &Committed, volume: &Volume, recount: bool) -> Result<Space> {
     let superblock = &committed.superblock;
     let extent_tree = committed.tree(TreeId::EXTENT)?;
     let block_group_tree = committed.tree(committed.block_group_tree_id())?;
@@ -259,13 +270,14 @@ fn read_space(committed: &Committed, volume: &Volume) -> Result<Space> {
         sector_size: superblock.sector_size.into(),
         mixed: superblock.incompat.contains(Incompat::MIXED_GROUPS),
         chunk_tree_uuid: volume.chunk_tree_uuid(),
+        recount,
     })?;
     Ok(Space::new(inner))
 }
 
 /// Space of a file system that allocates nothing: a damaged extent tree must not keep a volume from being read.
 fn empty_space(committed: &Committed, volume: &Volume) -> Space {
-    read_space(committed, volume).unwrap_or_else(|error| {
+    read_space(committed, volume, false).unwrap_or_else(|error| {
         tracing::debug!("free space is not known: {error}");
         let superblock = &committed.superblock;
         Space::unknown(&volume.devices(), superblock.node_size.into(), superblock.sector_size.into())

@@ -1,6 +1,9 @@
 //! How a volume is mounted.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use ubtrfs_tree::Damage;
 
 /// Something that the log gets wrong on purpose: tests of the tests.
 #[doc(hidden)]
@@ -37,6 +40,25 @@ impl Default for FreeingLimits {
     }
 }
 
+/// How to read a volume that is damaged; for those who write nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Rescue {
+    /// Leave out what can't be read of trees, and read data whose checksums are lost, instead of failing. Noted here.
+    pub pass_over: Option<Arc<Damage>>,
+    /// Take data as it is, whatever its checksums say.
+    pub ignore_data_checksums: bool,
+}
+
+impl Rescue {
+    /// Whether to leave out what fails like this, which is noted then.
+    pub(crate) fn passes_over(&self, error: &dyn std::error::Error) -> bool {
+        self.pass_over.as_ref().is_some_and(|damage| {
+            damage.note(error);
+            true
+        })
+    }
+}
+
 /// Options of a mount.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
@@ -68,6 +90,11 @@ pub struct Options {
     pub freeing: FreeingLimits,
     /// Tell the devices, some time after the commit, what it freed.
     pub discard: bool,
+    /// Believe neither block groups nor devices nor the free-space tree about what is used: count it anew, and have the next
+    /// commit write all of that.
+    pub recount_space: bool,
+    /// How to read a damaged volume: only together with `read_only`.
+    pub rescue: Rescue,
 }
 
 impl Default for Options {
@@ -86,6 +113,8 @@ impl Default for Options {
             max_inline: 2048,
             freeing: FreeingLimits::default(),
             discard: false,
+            recount_space: false,
+            rescue: Rescue::default(),
         }
     }
 }

@@ -21,13 +21,8 @@ impl Shared {
         umask: u32,
         rdev: u32,
     ) -> Result<NewInode, Errno> {
-        let mut new = NewInode {
-            mode,
-            uid: caller.uid,
-            gid: caller.gid,
-            rdev: device_number::to_disk(rdev),
-            ..NewInode::default()
-        };
+        let (uid, gid) = self.guise().maker(caller);
+        let mut new = NewInode { mode, uid, gid, rdev: device_number::to_disk(rdev), ..NewInode::default() };
         let Some(value) = self.xattr(parent, acl::DEFAULT)? else {
             new.mode &= !(umask & 0o777);
             return Ok(new);
@@ -43,14 +38,9 @@ impl Shared {
     }
 
     /// A symbolic link, for which neither umask nor ACLs count.
-    pub(crate) fn new_symlink(caller: &Caller<'_>, target: &[u8]) -> NewInode {
-        NewInode {
-            mode: S_IFLNK | 0o777,
-            uid: caller.uid,
-            gid: caller.gid,
-            symlink_target: target.to_vec(),
-            ..NewInode::default()
-        }
+    pub(crate) fn new_symlink(&self, caller: &Caller<'_>, target: &[u8]) -> NewInode {
+        let (uid, gid) = self.guise().maker(caller);
+        NewInode { mode: S_IFLNK | 0o777, uid, gid, symlink_target: target.to_vec(), ..NewInode::default() }
     }
 
     /// An attribute's value, if the inode has the attribute.

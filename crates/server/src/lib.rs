@@ -18,6 +18,7 @@ mod create;
 pub mod device_number;
 mod directories;
 mod flags;
+mod guise;
 mod nodes;
 mod pool;
 mod privileges;
@@ -25,6 +26,7 @@ mod server;
 mod shared;
 mod xattrs;
 
+pub use guise::Guise;
 pub use nodes::NodeNumbers;
 pub use pool::Pool;
 pub use server::{Server, config};

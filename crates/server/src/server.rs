@@ -34,12 +34,15 @@ const S_IFDIR: u32 = 0o040_000;
 const S_IFMT: u32 = 0o170_000;
 const SET_ID: u32 = 0o6000;
 
-/// What to ask of the kernel for a [`Server`] that `threads` threads serve.
-pub fn config(threads: usize, transport: Transport) -> Config {
-    Config { wanted: Config::FULL | Capabilities::ALLOW_IDMAP, threads, transport, ..Config::default() }
+/// What to ask of the kernel for a [`Server`] that `threads` threads serve. Without `checked` the kernel checks no permissions.
+pub fn config(threads: usize, transport: Transport, checked: bool) -> Config {
+    let wanted = Config::FULL | Capabilities::ALLOW_IDMAP;
+    // Both turn the kernel's checks on, or need them.
+    let wanted = if checked { wanted } else { wanted - Capabilities::POSIX_ACL - Capabilities::ALLOW_IDMAP };
+    Config { wanted, threads, transport, ..Config::default() }
 }
 
-/// The server of one mount. The mount must have `default_permissions`: the kernel checks permissions, not the server.
+/// The server of one mount. The kernel checks permissions (`default_permissions`), not the server; without that nobody does.
 pub struct Server {
     shared: Arc<Shared>,
     slow: Pool,
@@ -339,7 +342,9 @@ impl Filesystem for Server {
         let _timed = self.count(Kind::Statx);
         match self.inode(node).and_then(|id| self.engine().attributes(id).map_err(|error| errno(&error))) {
             Ok(attributes) => {
-                reply.statx(&ours::statx(&self.shared.numbers, self.shared.block_size, &attributes), TTL);
+                let mut shown = ours::statx(&self.shared.numbers, self.shared.block_size, &attributes);
+                self.shared.guise().show(&mut shown.attributes);
+                reply.statx(&shown, TTL);
             }
             Err(errno) => reply.error(errno),
         }
@@ -347,14 +352,18 @@ impl Filesystem for Server {
 
     fn setattr(&self, caller: &Caller<'_>, node: u64, change: &SetAttr, reply: ReplyAttr) {
         let _timed = self.count(Kind::SetAttr);
-        if self.takes_long(node, change) {
-            let (shared, change) = (Arc::clone(&self.shared), *change);
+        let change = match self.shared.guise().wanted(change) {
+            Ok(change) => change,
+            Err(errno) => return reply.error(errno),
+        };
+        if self.takes_long(node, &change) {
+            let shared = Arc::clone(&self.shared);
             return self.slow.run(move || {
                 let changed = shared.inode(node).and_then(|id| apply(&shared, id, &change));
                 answer_attributes(&shared, reply, changed);
             });
         }
-        answer_attributes(&self.shared, reply, self.change(caller, node, change));
+        answer_attributes(&self.shared, reply, self.change(caller, node, &change));
     }
 
     fn readlink(&self, _: &Caller<'_>, node: u64, reply: ReplyData) {
@@ -368,7 +377,7 @@ impl Filesystem for Server {
     fn symlink(&self, caller: &Caller<'_>, parent: u64, name: &[u8], target: &[u8], reply: ReplyEntry) {
         let _timed = self.count(Kind::SymLink);
         let made = self.inode(parent).and_then(|dir| {
-            let new = Shared::new_symlink(caller, target);
+            let new = self.shared.new_symlink(caller, target);
             let id = self.engine().create(dir, name, &new).map_err(|error| errno(&error))?;
             self.shared.entry(id)
         });

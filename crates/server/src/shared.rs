@@ -10,6 +10,7 @@ use ubtrfs_fuse::{Attributes, Entry, Errno, Granted, Notifier, Way};
 use crate::attributes;
 use crate::control::Report;
 use crate::counters::Counters;
+use crate::guise::Guise;
 use crate::nodes::NodeNumbers;
 
 /// How long the kernel keeps what it was told. Nobody else changes the volume, so what it knows does not grow old.
@@ -30,6 +31,8 @@ pub struct MountFacts {
     pub commit_interval: Duration,
     /// When this process started, in the clock ticks of `/proc/PID/stat`.
     pub pid_started: u64,
+    /// How files show.
+    pub guise: Guise,
 }
 
 /// How requests arrive, and why not over rings if these were wanted.
@@ -185,8 +188,16 @@ impl Shared {
         })
     }
 
+    /// Attributes as this mount shows them.
     pub(crate) fn shown(&self, of: &ubtrfs::Attributes) -> Attributes {
-        attributes::attributes(&self.numbers, self.block_size, of)
+        let mut shown = attributes::attributes(&self.numbers, self.block_size, of);
+        self.guise().show(&mut shown);
+        shown
+    }
+
+    /// How files show.
+    pub(crate) fn guise(&self) -> &Guise {
+        &self.facts.guise
     }
 }
 

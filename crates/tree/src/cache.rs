@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use parking_lot::RwLock;
 use ubtrfs_format::{Generation, Logical, NodeExpectation};
 
-use crate::{Block, BoxError, Error, Geometry, NodeRef, Result};
+use crate::{Block, BoxError, Damage, Error, Geometry, NodeRef, Result};
 
 /// Where nodes come from that are not in the cache.
 pub trait NodeSource: Send + Sync {
@@ -45,6 +45,8 @@ pub struct NodeCache {
     hasher: Seeded,
     /// A power of two of them.
     shards: Box<[Shard]>,
+    /// Where readers of ranges note nodes that they pass over; without it such a node is an error.
+    damage: Option<Arc<Damage>>,
 }
 
 #[derive(Default)]
@@ -68,7 +70,25 @@ impl NodeCache {
             nodes: RwLock::new(Clock { capacity: nodes.div_ceil(shards), ..Clock::new(hasher) }),
             ..Shard::default()
         };
-        Self { source, geometry, hasher, shards: std::iter::repeat_with(shard).take(shards).collect() }
+        let shards = std::iter::repeat_with(shard).take(shards).collect();
+        Self { source, geometry, hasher, shards, damage: None }
+    }
+
+    /// Has ranges pass over nodes that can't be read or don't fit, noting each in `damage`: for volumes that are only read.
+    #[must_use]
+    pub fn passing_over(self, damage: Arc<Damage>) -> Self {
+        Self { damage: Some(damage), ..self }
+    }
+
+    /// Whether a range goes on after this error of one of its nodes, which is noted then.
+    pub(crate) fn passes_over(&self, error: &Error) -> bool {
+        match &self.damage {
+            Some(damage) if !matches!(error, Error::WouldWait) => {
+                damage.note(error);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// What all nodes have in common.

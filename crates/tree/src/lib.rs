@@ -6,6 +6,7 @@
 
 mod block;
 mod cache;
+mod damage;
 mod dirty;
 mod edit;
 mod error;
@@ -18,6 +19,7 @@ mod walk;
 
 pub use block::{Block, Geometry, NodeRef, Root};
 pub use cache::{CacheCounters, NodeCache, NodeSource};
+pub use damage::Damage;
 pub use dirty::{DirtyNodes, Working, WorkingTree, patch_in_place};
 pub use edit::{Edit, EditBatch};
 pub use error::{BoxError, Error, Result};

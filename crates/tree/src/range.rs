@@ -43,9 +43,14 @@ impl<R: Reader> Range<R> {
         Ok(())
     }
 
+    /// The same; of a damaged volume perhaps not, which has been noted then. Nothing is on the path of a node that failed.
+    fn enter_or_pass(&mut self, at: NodeRef) -> Result<()> {
+        self.enter(at).or_else(|error| if self.tree.passes_over(&error) { Ok(()) } else { Err(error) })
+    }
+
     fn advance(&mut self) -> Result<Option<Item>> {
         if std::mem::take(&mut self.fresh) {
-            self.enter(NodeRef::root(self.tree.root()))?;
+            self.enter_or_pass(NodeRef::root(self.tree.root()))?;
         }
         while let Some(step) = self.path.last_mut() {
             let slot = step.slot;
@@ -58,8 +63,9 @@ impl<R: Reader> Range<R> {
                     self.path.pop();
                 }
                 Node::Internal(node) => match step.at.child(&node, slot) {
-                    // An error may leave the path in pieces, but nothing follows an error.
-                    Some(child) if child.first_key.is_none_or(|first| first <= self.end) => self.enter(child)?,
+                    Some(child) if child.first_key.is_none_or(|first| first <= self.end) => {
+                        self.enter_or_pass(child)?
+                    }
                     _ => drop(self.path.pop()),
                 },
             }
@@ -105,9 +111,14 @@ impl<R: Reader> RangeRev<R> {
         Ok(())
     }
 
+    /// The same; of a damaged volume perhaps not, which has been noted then. Nothing is on the path of a node that failed.
+    fn enter_or_pass(&mut self, at: NodeRef) -> Result<()> {
+        self.enter(at).or_else(|error| if self.tree.passes_over(&error) { Ok(()) } else { Err(error) })
+    }
+
     fn advance(&mut self) -> Result<Option<Item>> {
         if std::mem::take(&mut self.fresh) {
-            self.enter(NodeRef::root(self.tree.root()))?;
+            self.enter_or_pass(NodeRef::root(self.tree.root()))?;
         }
         while let Some(step) = self.path.last_mut() {
             let Some(slot) = step.slot.checked_sub(1) else {
@@ -121,7 +132,7 @@ impl<R: Reader> RangeRev<R> {
                     return Ok(item.filter(|item| item.key >= self.start));
                 }
                 Node::Internal(node) => match step.at.child(&node, slot) {
-                    Some(child) if child.upper.is_none_or(|upper| upper > self.start) => self.enter(child)?,
+                    Some(child) if child.upper.is_none_or(|upper| upper > self.start) => self.enter_or_pass(child)?,
                     _ => drop(self.path.pop()),
                 },
             }

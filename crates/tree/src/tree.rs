@@ -5,17 +5,26 @@ use std::sync::{Arc, OnceLock};
 
 use ubtrfs_format::{Key, Leaf, Node};
 
-use crate::{Block, NodeCache, NodeRef, Range, RangeRev, Result, Root};
+use crate::{Block, Error, NodeCache, NodeRef, Range, RangeRev, Result, Root};
 
 /// How the nodes of a tree are reached.
 pub trait Reader {
     /// The node's bytes. That they fit the place is for the caller to check.
     fn fetch(&self, at: &NodeRef) -> Result<Block>;
+
+    /// Whether ranges leave out a node that fails like this, and go on with its neighbour.
+    fn passes_over(&self, _error: &Error) -> bool {
+        false
+    }
 }
 
 impl Reader for Arc<NodeCache> {
     fn fetch(&self, at: &NodeRef) -> Result<Block> {
         NodeCache::fetch(self, at)
+    }
+
+    fn passes_over(&self, error: &Error) -> bool {
+        NodeCache::passes_over(self, error)
     }
 }
 
@@ -93,6 +102,11 @@ impl<R: Reader> Tree<R> {
         R: Clone,
     {
         self.range_rev(Key::MIN..=*key).next().transpose()
+    }
+
+    /// Whether ranges leave out a node that fails like this; see [`NodeCache::passing_over`].
+    pub(crate) fn passes_over(&self, error: &Error) -> bool {
+        self.reader.passes_over(error)
     }
 
     /// The items with keys in `range`, ascending. Nodes are read when they are reached. Ends after an error.

@@ -12,7 +12,7 @@ use ubtrfs_format::{
     BACKREF_REV_MIXED, ChildPointer, Generation, Header, InternalBuilder, ItemType, Key, LeafBuilder, Logical, Node,
     NodeFlags, TreeId,
 };
-use ubtrfs_tree::{DirtyNodes, EditBatch, Error, NodeAllocator, NodeCache, Root, Snapshot, Walk, merge};
+use ubtrfs_tree::{Damage, DirtyNodes, EditBatch, Error, NodeAllocator, NodeCache, Root, Snapshot, Walk, merge};
 
 const NODE_SIZE: u32 = 4096;
 
@@ -237,4 +237,37 @@ impl NodeAllocator for Lenient {
     fn free(&mut self, _: ubtrfs_tree::FreedNode) -> Result<(), Error> {
         Ok(())
     }
+}
+
+#[test]
+fn a_range_may_pass_over_what_is_lost_and_says_so() {
+    let forged = Forged::new();
+    forged.leaf(4096, TreeId::FS, &[1, 2]);
+    forged.leaf(8192, TreeId::FS, &[5, 6]);
+    // 12288 is not there; 16384 holds keys that are its neighbour's.
+    forged.leaf(16384, TreeId::FS, &[20, 99]);
+    forged.leaf(20480, TreeId::FS, &[30, 31]);
+    forged.internal(40960, 1, &[(1, 4096), (5, 8192), (10, 12288), (20, 16384), (30, 20480)]);
+    let damage = Arc::new(Damage::default());
+    let cache = NodeCache::new(forged.disk.clone(), geometry(NODE_SIZE), 0).passing_over(damage.clone());
+    let root = Root { owner: TreeId::FS, bytenr: Logical(40960), generation: Generation(7), level: 1 };
+    let tree = Snapshot::new(Arc::new(cache), root);
+    let all = Key::MIN..=Key::MAX;
+    let up: Vec<_> = tree.range(all.clone()).map(|item| item.unwrap().key.objectid).collect();
+    assert_eq!(up, [1, 2, 5, 6, 30, 31]);
+    assert_eq!((damage.count(), damage.sentences().len()), (2, 2));
+    let mut down: Vec<_> = tree.range_rev(all.clone()).map(|item| item.unwrap().key.objectid).collect();
+    down.reverse();
+    assert_eq!(down, up);
+    assert_eq!((damage.count(), damage.sentences().len()), (4, 2), "noted each time, told once");
+    assert_eq!(tree.last_at_or_before(&key(25)).unwrap().unwrap().key, key(6));
+    assert!(tree.get(&key(20)).is_err(), "a single item is there, or not, or lost");
+    // Who doesn't ask for it gets an error.
+    let strict = forged.tree(TreeId::FS, 40960, 1);
+    assert!(strict.range(all.clone()).any(|item| item.is_err()));
+    // Even the root may be lost.
+    forged.disk.blocks.lock().remove(&Logical(40960));
+    let cache = NodeCache::new(forged.disk.clone(), geometry(NODE_SIZE), 0).passing_over(damage.clone());
+    assert_eq!(Snapshot::new(Arc::new(cache), root).range(all).count(), 0);
+    assert_eq!(damage.sentences().len(), 3);
 }

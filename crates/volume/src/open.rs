@@ -30,8 +30,8 @@ pub struct OpenOptions {
 }
 
 /// The superblock of one device, and its bytes.
-struct Found {
-    superblock: Superblock,
+pub(crate) struct Found {
+    pub(crate) superblock: Superblock,
     bytes: Buffer,
 }
 
@@ -53,6 +53,15 @@ impl Volume {
             .find(|(_, found)| found.superblock.generation == newest)
             .map(|(_, found)| found.superblock.clone())
             .ok_or(Error::NoDevice)?;
+        Self::open_by(found, superblock, options)
+    }
+
+    /// Opens the volume on these devices (in the order of their numbers) by this superblock.
+    pub(crate) fn open_by(
+        found: Vec<(Arc<dyn Device>, Found)>,
+        superblock: Superblock,
+        options: OpenOptions,
+    ) -> Result<Self> {
         check_members(&found, &superblock, options)?;
         let members = found
             .into_iter()
@@ -184,13 +193,13 @@ fn find_superblock(device: &dyn Device, options: OpenOptions) -> Result<Found> {
     }
 }
 
-enum CopyError {
+pub(crate) enum CopyError {
     /// Nothing there says that this is a btrfs.
     Missing,
     Damaged(FormatError),
 }
 
-fn read_copy(device: &dyn Device, at: Physical) -> std::result::Result<Found, CopyError> {
+pub(crate) fn read_copy(device: &dyn Device, at: Physical) -> std::result::Result<Found, CopyError> {
     let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE);
     if device.read_at(at, &mut bytes).is_err() {
         return Err(if device.size() < at.0 + SUPERBLOCK_SIZE as u64 {

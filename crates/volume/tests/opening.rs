@@ -323,3 +323,31 @@ fn random_damage_never_panics() {
     }
     assert!(opened > 100 && opened < 2900, "{opened} of 3000 opened: the damage is too harmless or too great");
 }
+
+#[test]
+fn older_commits_and_other_superblocks_lead_to_a_volume_too() {
+    if !has("zstd") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let paths = fixture("plain", dir.path());
+    let devices = || vec![device(&paths[0], OpenMode::ReadOnly, Engine::Threads)];
+    let candidates = Volume::candidates(&devices());
+    let newest = candidates[0].superblock.generation;
+    assert!(!candidates[0].backup && candidates[0].copy == SUPERBLOCK_COPIES[0]);
+    assert!(candidates.len() > 2 && candidates[1..].iter().all(|older| older.backup), "{candidates:?}");
+    assert!(candidates.windows(2).all(|pair| pair[0].superblock.generation >= pair[1].superblock.generation));
+    for candidate in &candidates {
+        let volume = Volume::open_candidate(devices(), candidate).unwrap();
+        assert!(volume.is_read_only());
+        assert_eq!(volume.superblock().generation, candidate.superblock.generation);
+    }
+    // The same without the primary superblock, and without any.
+    scribble(&paths[0], SUPERBLOCK_COPIES[0], &[0; 4096]);
+    assert!(matches!(error(Volume::open(devices(), READ_ONLY)), Error::NotBtrfs));
+    let others = Volume::candidates(&devices());
+    assert_eq!((others[0].superblock.generation, others[0].copy), (newest, SUPERBLOCK_COPIES[1]));
+    Volume::open_candidate(devices(), &others[0]).unwrap();
+    scribble(&paths[0], SUPERBLOCK_COPIES[1], &[0; 4096]);
+    assert!(Volume::candidates(&devices()).is_empty());
+}

@@ -1,4 +1,4 @@
-//! SIGTERM, SIGINT and SIGHUP end a mount.
+//! SIGTERM, SIGINT and SIGHUP end a mount; SIGUSR1 has it write its statistics to the log.
 //!
 //! They are waited for in a thread of their own, since umount(2) of `fuseblk` returns only when a serving thread has done
 //! the last commit.
@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use ubtrfs_fuse::mount::{Mount, Unmount};
 use ubtrfs_server::Shared;
 
+use super::log;
 use crate::mount_table;
 
 /// Whoever only looked in is given that many tenths of a second to leave.
@@ -21,14 +22,26 @@ const ATTEMPTS: u32 = 10;
 
 /// Begins to wait for signals.
 pub fn on_signals(mount: Arc<Mount>, server: Arc<Shared>) -> io::Result<()> {
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
     thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {
+            if signal == SIGUSR1 {
+                tell_statistics(&server);
+                continue;
+            }
             tracing::info!(signal, "ending");
             end(&mount, &server);
         }
     })?;
     Ok(())
+}
+
+/// Writes what `ubtrfs stats --json` shows, as one line, whatever level of messages is asked for.
+fn tell_statistics(server: &Shared) {
+    match serde_json::to_string(&server.report()) {
+        Ok(report) => log::note(&format!("statistics: {report}")),
+        Err(error) => tracing::warn!("statistics: {error}"),
+    }
 }
 
 fn end(mount: &Mount, server: &Shared) {

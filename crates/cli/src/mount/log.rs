@@ -43,6 +43,11 @@ pub fn to_system_log() {
         .init();
 }
 
+/// Tells something that was asked for: on the terminal of a server in the foreground, else in the system's log.
+pub fn note(text: &str) {
+    drop(Message { severity: 6, text: text.as_bytes().to_vec() });
+}
+
 /// From now on nothing goes to the terminal.
 pub fn leave_terminal() {
     DETACHED.store(true, Ordering::Release);

@@ -2,7 +2,10 @@
 
 mod background;
 mod ending;
+pub mod helper;
+mod ignored;
 mod log;
+mod notify;
 mod options;
 mod serve;
 
@@ -19,8 +22,11 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
     let Some((directory, devices)) = arguments.places.split_last() else {
         return Err(Failure::new("a device and a directory are needed"));
     };
+    // A server in the background is given all devices as such.
+    let more = if arguments.server { &[] } else { &*request.devices };
+    let devices = devices.iter().chain(more);
     let job = Job {
-        devices: devices.iter().map(|path| absolute(path)).collect::<Result<_>>()?,
+        devices: devices.map(|path| absolute(path)).collect::<Result<_>>()?,
         directory: absolute(directory)?,
         request,
     };

@@ -1,9 +1,12 @@
 //! The options of `ubtrfs mount -o`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ubtrfs_fuse::Transport;
+use ubtrfs_server::Guise;
 
+use super::ignored::{is_ignored, refusal};
 use crate::failure::{Failure, Result};
 use crate::size::parse_size;
 
@@ -28,25 +31,32 @@ pub struct MountRequest {
     pub max_inline: Option<u64>,
     pub threads: Option<usize>,
     pub transport: Transport,
+    /// More devices of the volume.
+    pub devices: Vec<PathBuf>,
+    /// Where on its device the volume begins.
+    pub offset: u64,
+    /// Bytes of it, if less than all that follows.
+    pub size_limit: Option<u64>,
+    pub rescue: Rescue,
+    pub guise: Guise,
 }
 
-/// Options that mount(8) and fstab(5) use, which mean nothing here.
-const WITHOUT_MEANING: [&str; 14] = [
-    "defaults",
-    "auto",
-    "noauto",
-    "user",
-    "nouser",
-    "users",
-    "nousers",
-    "owner",
-    "group",
-    "nofail",
-    "_netdev",
-    "async",
-    "relatime",
-    "default_permissions",
-];
+/// How to mount a volume that is damaged.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rescue {
+    /// By any superblock or backup root that leads anywhere.
+    pub use_backup_root: bool,
+    /// What can't be read of trees is left out.
+    pub ignore_bad_roots: bool,
+    /// Data is shown whatever its checksums say.
+    pub ignore_data_checksums: bool,
+}
+
+impl Rescue {
+    fn is_wanted(self) -> bool {
+        self != Self::default()
+    }
+}
 
 /// The least memory that caches and dirty data get.
 const LEAST_MEMORY: u64 = 16 << 20;
@@ -62,7 +72,22 @@ impl MountRequest {
         if request.subvolume.is_some() && request.subvolume_id.is_some() {
             return Err(Failure::new("the options subvol= and subvolid= exclude each other"));
         }
+        if request.rescue.is_wanted() && !request.read_only {
+            return Err(Failure::new("a damaged volume is only mounted with ro: rescue= needs it"));
+        }
+        if request.guise.fakeroot && request.allow_other == Some(true) {
+            return Err(Failure::new("with fakeroot nobody checks permissions: it excludes allow_other"));
+        }
         Ok(request)
+    }
+
+    /// Whether an option means something, whatever its value.
+    pub fn knows(option: &str) -> bool {
+        let unknown = format!("unknown mount option '{option}'");
+        match Self::default().apply(option) {
+            Err(Failure::Sentence(sentence, _)) => sentence != unknown,
+            _ => true,
+        }
     }
 
     fn apply(&mut self, option: &str) -> Result<()> {
@@ -82,13 +107,36 @@ impl MountRequest {
             "nosuid" => self.suid = false,
             "exec" => self.no_exec = false,
             "noexec" => self.no_exec = true,
-            "nologreplay" => self.no_log_replay = true,
+            "nologreplay" | "norecovery" => self.no_log_replay = true,
+            "usebackuproot" | "recovery" => self.rescue.use_backup_root = true,
+            "fakeroot" => self.guise.fakeroot = true,
             "treelog" => self.no_tree_log = false,
             "notreelog" => self.no_tree_log = true,
             "discard" => self.discard = true,
             "nodiscard" => self.discard = false,
-            _ if WITHOUT_MEANING.contains(&option) || option.starts_with("x-") => {}
-            _ => return Err(Failure::new(format!("unknown mount option '{option}'"))),
+            _ => return without_effect(option),
+        }
+        Ok(())
+    }
+
+    fn rescue(&mut self, option: &str, ways: &str) -> Result<()> {
+        for way in ways.split(':') {
+            match way {
+                "usebackuproot" => self.rescue.use_backup_root = true,
+                "nologreplay" => self.no_log_replay = true,
+                "ignorebadroots" | "ibadroots" => self.rescue.ignore_bad_roots = true,
+                "ignoredatacsums" | "idatacsums" => self.rescue.ignore_data_checksums = true,
+                "all" => {
+                    self.no_log_replay = true;
+                    self.rescue = Rescue { use_backup_root: true, ignore_bad_roots: true, ignore_data_checksums: true };
+                }
+                _ => {
+                    return Err(Failure::new(format!(
+                        "mount option '{option}': it is usebackuproot, nologreplay, ignorebadroots, ignoredatacsums, several of \
+                         them with ':' between, or all"
+                    )));
+                }
+            }
         }
         Ok(())
     }
@@ -122,14 +170,37 @@ impl MountRequest {
                     _ => return Err(wrong("it is auto, ring or dev".into())),
                 }
             }
-            "rescue" if value == "nologreplay" => self.no_log_replay = true,
-            "discard" if value == "async" => self.discard = true,
-            "comment" => {}
-            _ if name.starts_with("x-") => {}
-            _ => return Err(Failure::new(format!("unknown mount option '{option}'"))),
+            "discard" if matches!(value, "async" | "sync") => self.discard = true,
+            "rescue" => self.rescue(option, value)?,
+            "device" => self.devices.push(value.into()),
+            "offset" => self.offset = size()?,
+            "sizelimit" => self.size_limit = Some(size()?).filter(|limit| *limit > 0),
+            "uid" => self.guise.uid = Some(id(value).ok_or_else(|| wrong("it is a user's number".into()))?),
+            "gid" => self.guise.gid = Some(id(value).ok_or_else(|| wrong("it is a group's number".into()))?),
+            "umask" => match u32::from_str_radix(value, 8) {
+                Ok(umask @ 0..=0o777) => self.guise.umask = umask,
+                _ => return Err(wrong("it is an octal number up to 777".into())),
+            },
+            _ => return without_effect(option),
         }
         Ok(())
     }
+}
+
+/// An owner: `-1` means nobody in the system's calls.
+fn id(value: &str) -> Option<u32> {
+    value.parse().ok().filter(|id| *id != u32::MAX)
+}
+
+/// An option that is ignored, or the reason why it can't be.
+fn without_effect(option: &str) -> Result<()> {
+    if is_ignored(option) {
+        return Ok(());
+    }
+    Err(Failure::new(match refusal(option) {
+        Some(why) => format!("mount option '{option}' is not possible: {why}"),
+        None => format!("unknown mount option '{option}'"),
+    }))
 }
 
 #[cfg(test)]
@@ -171,6 +242,11 @@ mod tests {
         assert_eq!(parse("rescue=nologreplay"), parse("nologreplay"));
         assert_eq!(parse("discard=async"), parse("discard"));
         assert!(parse("discard").unwrap().discard && !parse("discard,nodiscard").unwrap().discard);
+        let all = parse("ro,rescue=all").unwrap();
+        assert_eq!(parse("ro,rescue=usebackuproot:ibadroots:ignoredatacsums,nologreplay"), Ok(all));
+        let request = parse("offset=1M,sizelimit=0,device=/a,device=/b,uid=7,gid=8,umask=027").unwrap();
+        assert_eq!((request.offset, request.size_limit, request.devices.len()), (1 << 20, None, 2));
+        assert_eq!(request.guise, Guise { uid: Some(7), gid: Some(8), umask: 0o27, fakeroot: false });
         assert_eq!(parse("ro,rw,dev,nodev,suid,nosuid,noexec,exec,noatime,atime"), Ok(MountRequest::default()));
         assert_eq!(parse("allow_other").unwrap().allow_other, Some(true));
         assert_eq!(parse("subvolid=257,fsname=x=y").unwrap().name.as_deref(), Some("x=y"));
@@ -178,7 +254,7 @@ mod tests {
 
     #[test]
     fn what_is_unknown_is_named() {
-        for bad in ["compress", "foo", "foo=1", "rescue=all", "ro=1"] {
+        for bad in ["foo", "foo=1", "ro=1"] {
             assert_eq!(parse(&format!("ro,{bad}")), Err(format!("unknown mount option '{bad}'")));
         }
     }
@@ -194,9 +270,19 @@ mod tests {
             "threads=0",
             "threads=99999",
             "subvolid=a",
+            "uid=4294967295",
+            "gid=x",
+            "umask=1000",
+            "umask=9",
+            "offset=x",
+            "rescue=nothing",
+            "compress=zstd",
+            "errors=panic",
         ] {
             assert!(parse(bad).unwrap_err().contains(bad), "{bad}");
         }
-        assert!(parse("subvol=a,subvolid=5").is_err());
+        for bad in ["subvol=a,subvolid=5", "rescue=all", "rescue=usebackuproot", "fakeroot,allow_other"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ubtrfs::{Filesystem, Options};
+use ubtrfs::{Filesystem, Options, Rescue};
 use ubtrfs_fuse::mount::{Mount, MountError, MountKind, MountOptions, Source, Unmount, is_dead};
 use ubtrfs_fuse::{Device as FuseDevice, Session, Way};
 use ubtrfs_server::{MountFacts, Server, config};
-use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode, OpenOptions, Volume};
+use ubtrfs_volume::{Device, Error as VolumeError, Exclusive, FileDevice, OpenMode, OpenOptions, Volume, WindowDevice};
 
-use super::ending;
 use super::options::MountRequest;
+use super::{ending, notify};
 use crate::device::{about_volume, claim, is_block, open_exclusively};
 use crate::failure::{Failure, Result};
 
@@ -34,12 +34,8 @@ pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()>) -> Result<()> {
     check_mount_point(&job.directory)?;
     let root = rustix::process::geteuid().is_root();
     let mut opened = open_devices(job, root)?;
-    let how = OpenOptions { read_only: job.request.read_only };
-    let volume =
-        Volume::open(std::mem::take(&mut opened.devices), how).map_err(|error| about_volume(&job.devices, &error))?;
-    let volume = Arc::new(volume);
     let mut options = engine_options(&job.request, root);
-    let mut engine = open_engine(job, &volume, &options)?;
+    let (volume, mut engine) = open_volume(job, std::mem::take(&mut opened.devices), &options)?;
 
     let mount_options = mount_options(job, root);
     if matches!(mount_options.source, Source::BlockDevice(_)) {
@@ -78,11 +74,13 @@ fn run(
         threads,
         commit_interval: options.commit_interval,
         pid_started: super::started("self").unwrap_or_default(),
+        guise: job.request.guise,
     };
     let server = Server::new(engine, facts);
     let shared = Arc::clone(server.shared());
-    let session = Session::establish(fuse, server, &config(threads, job.request.transport))
-        .map_err(|error| Failure::of(&error))?;
+    let session =
+        Session::establish(fuse, server, &config(threads, job.request.transport, !job.request.guise.fakeroot))
+            .map_err(|error| Failure::of(&error))?;
     shared.set_notifier(session.notifier());
     shared.set_way(session.way());
     if let Way::Device { why: Some(why) } = session.way() {
@@ -91,8 +89,10 @@ fn run(
     ending::on_signals(Arc::clone(mount), Arc::clone(&shared))
         .map_err(|error| Failure::about("signals can't be waited for", &error))?;
     ready()?;
+    notify::ready(&list(&job.devices));
     tracing::info!("{} is mounted on {}", list(&job.devices), mount.path().display());
     let served = session.run();
+    notify::stopping();
     if mount.is_mounted() {
         // The connection was cut: what is left is of no use to anybody.
         let _ = mount.unmount(Unmount::Lazy);
@@ -121,9 +121,44 @@ fn open_devices(job: &Job, root: bool) -> Result<Opened> {
         } else {
             open_exclusively(path, mode)?
         };
-        opened.devices.push(Arc::new(device));
+        opened.devices.push(window(path, device, &job.request)?);
     }
     Ok(opened)
+}
+
+/// The part of a device that the volume is in.
+fn window(path: &Path, device: FileDevice, request: &MountRequest) -> Result<Arc<dyn Device>> {
+    if request.offset == 0 && request.size_limit.is_none() {
+        return Ok(Arc::new(device));
+    }
+    let window = WindowDevice::new(Arc::new(device), request.offset, request.size_limit);
+    window.map(|window| Arc::new(window) as _).map_err(|error| Failure::about(path.display(), &error))
+}
+
+/// The volume and its file system; with `rescue=usebackuproot` by whatever leads to one.
+fn open_volume(job: &Job, devices: Vec<Arc<dyn Device>>, options: &Options) -> Result<(Arc<Volume>, Arc<Filesystem>)> {
+    if !job.request.rescue.use_backup_root {
+        let how = OpenOptions { read_only: job.request.read_only };
+        let volume = Volume::open(devices, how).map_err(|error| about_volume(&job.devices, &error))?;
+        let volume = Arc::new(volume);
+        let engine = open_engine(job, &volume, options)?;
+        return Ok((volume, engine));
+    }
+    let mut failure = about_volume(&job.devices, &VolumeError::NotBtrfs);
+    for candidate in Volume::candidates(&devices) {
+        let opened = Volume::open_candidate(devices.clone(), &candidate)
+            .map_err(|error| about_volume(&job.devices, &error))
+            .map(Arc::new)
+            .and_then(|volume| open_engine(job, &volume, options).map(|engine| (volume, engine)));
+        match opened {
+            Ok(opened) => {
+                tracing::warn!("mounting {candidate}");
+                return Ok(opened);
+            }
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
 }
 
 fn engine_options(request: &MountRequest, root: bool) -> Options {
@@ -139,6 +174,10 @@ fn engine_options(request: &MountRequest, root: bool) -> Options {
         subvolume_id: request.subvolume_id,
         no_atime: request.no_atime,
         max_inline: request.max_inline.unwrap_or(usual.max_inline),
+        rescue: Rescue {
+            pass_over: request.rescue.ignore_bad_roots.then(Arc::default),
+            ignore_data_checksums: request.rescue.ignore_data_checksums,
+        },
         ..usual
     }
 }
@@ -161,8 +200,9 @@ fn mount_options(job: &Job, root: bool) -> MountOptions {
         name: request.name.clone().unwrap_or_default(),
         subtype: "ubtrfs".into(),
         read_only: request.read_only,
-        allow_other: request.allow_other.unwrap_or(root),
-        default_permissions: true,
+        // Where nobody checks permissions, the mount is for whoever mounts alone.
+        allow_other: request.allow_other.unwrap_or(root && !request.guise.fakeroot),
+        default_permissions: !request.guise.fakeroot,
         no_atime: request.no_atime,
         dev: request.dev,
         suid: request.suid,

@@ -4,8 +4,12 @@
 
 mod bad_input;
 mod fixtures;
+#[path = "../../../check/tests/common/image.rs"]
+mod image;
 mod making;
+mod repair;
 mod rescue;
+mod restore;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -3,9 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
+mod as_people_mount;
 mod endings;
 mod extents;
 mod harness;
+#[path = "../../../check/tests/common/image.rs"]
+mod image;
 mod lifecycle;
 mod posix;
 mod space;

@@ -68,7 +68,12 @@ impl Filesystem {
         if let Some(reason) = self.abort_reason() {
             return Err(Error::Aborted(reason));
         }
-        let idle = wanted.is_empty() && self.space.lock().new_chunks.is_empty() && !self.has_chunks_to_empty();
+        let idle = wanted.is_empty()
+            && {
+                let space = self.space.lock();
+                space.new_chunks.is_empty() && !space.rewrite_all
+            }
+            && !self.has_chunks_to_empty();
         // A log that changed nothing goes with a commit all the same.
         let has_log = self.committed().superblock.log_root.0 != 0;
         if self.is_read_only() || (idle && !has_log) {
@@ -235,7 +240,7 @@ impl Commit {
         let (chunks, mut gone_groups) = ChunkChanges::take(fs, has_free_space_tree)?;
         tree.nodes.chunks_closed = true;
         let mut chunk_tree = committed.chunk_tree;
-        if !chunks.is_empty() {
+        if !chunks.is_empty() || fs.space.lock().rewrite_all {
             let (chunk_edits, device_edits) = chunks.edits(fs);
             chunk_tree = tree.merge(Some(chunk_tree), TreeId::CHUNK, &chunk_edits)?;
             tree.update(&mut roots, TreeId::DEV, &device_edits)?;

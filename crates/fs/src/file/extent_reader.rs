@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::Compression;
+use ubtrfs_tree::Damage;
 use ubtrfs_volume::{Buffer, Volume};
 
 use super::committed::MAX_PACKED;
@@ -46,11 +47,19 @@ pub(crate) struct ReadContext<'a> {
     pub(crate) source: &'a dyn DataSource,
     /// Their checksums; `None` for files without (NODATASUM).
     pub(crate) checksums: Option<&'a dyn Checksums>,
+    /// Where data is noted that is read though its checksums are lost; without it that is an error.
+    pub(crate) damage: Option<&'a Damage>,
 }
 
 impl ReadContext<'_> {
     fn read(&self, at: Logical, buf: &mut [u8]) -> Result<()> {
-        let sums = self.checksums.map(|checksums| checksums.lookup(at, buf.len() as u64)).transpose()?;
+        let sums = match (self.checksums.map(|checksums| checksums.lookup(at, buf.len() as u64)), self.damage) {
+            (Some(Err(DataError::MissingChecksum(_) | DataError::Item { .. })), Some(damage)) => {
+                damage.note_unverified();
+                None
+            }
+            (sums, _) => sums.transpose()?,
+        };
         self.source.read_data(at, buf, sums.as_deref())
     }
 }
@@ -224,7 +233,7 @@ mod tests {
     fn reads_of_any_alignment_see_the_right_bytes() {
         let memory = memory();
         let reader = ExtentReader::new(4096);
-        let context = ReadContext { source: &memory, checksums: Some(&Sums) };
+        let context = ReadContext { source: &memory, checksums: Some(&Sums), damage: None };
         let map = [
             Mapped { start: 0, len: 8192, piece: Piece::Extent(extent(BASE, 4096)) },
             Mapped { start: 8192, len: 4096, piece: Piece::Hole },
@@ -244,7 +253,7 @@ mod tests {
     fn missing_checksums_and_short_extents_are_told() {
         let memory = memory();
         let reader = ExtentReader::new(4096);
-        let checked = ReadContext { source: &memory, checksums: Some(&Sums) };
+        let checked = ReadContext { source: &memory, checksums: Some(&Sums), damage: None };
         let mut buf = vec![0; 4096];
         let far = Mapped { start: 0, len: 4096, piece: Piece::Extent(extent(2 * BASE, 0)) };
         let result = reader.read_piece(checked, &far, &mut buf);
@@ -260,7 +269,7 @@ mod tests {
     fn inline_content_is_zero_beyond_its_end() {
         let memory = memory();
         let reader = ExtentReader::new(4096);
-        let context = ReadContext { source: &memory, checksums: Some(&Sums) };
+        let context = ReadContext { source: &memory, checksums: Some(&Sums), damage: None };
         let text = b"some content that is written inline".repeat(20);
         let packed = zstd(&text);
         let plain = InlinePiece::plain(Arc::from(&text[..]), Generation(7));
@@ -284,7 +293,7 @@ mod tests {
         let packed_len = packed.len() as u64;
         let memory = Memory { bytes: packed, reads: AtomicUsize::new(0) };
         let reader = ExtentReader::new(4096);
-        let context = ReadContext { source: &memory, checksums: Some(&Sums) };
+        let context = ReadContext { source: &memory, checksums: Some(&Sums), damage: None };
         let piece = ExtentPiece {
             disk_num_bytes: packed_len,
             ram_bytes: 128 << 10,

@@ -120,8 +120,11 @@ fn compare(fixture: &Fixture) -> usize {
         let inode = tree.get(&Key::new(ino.0, ItemType::INODE_ITEM, 0)).unwrap().expect("an inode");
         let inode = InodeItem::parse(&inode).unwrap();
         let checked = inode.flags & InodeFlags::NODATASUM == 0;
-        let context =
-            ReadContext { source: &*opened.volume, checksums: checked.then_some(&checksums as &dyn Checksums) };
+        let context = ReadContext {
+            source: &*opened.volume,
+            checksums: checked.then_some(&checksums as &dyn Checksums),
+            damage: None,
+        };
         let committed = Committed::new(tree, ino, opened.volume.sector_size());
         let stack = Stack::new(&[], &committed);
         let read = |at: u64, len: usize| {
@@ -212,7 +215,7 @@ fn what_a_kernel_packs_is_unpacked() {
             };
             packed += map.iter().filter(is_packed).count();
             let checksums = opened.checksums();
-            let context = ReadContext { source: &*opened.volume, checksums: Some(&checksums) };
+            let context = ReadContext { source: &*opened.volume, checksums: Some(&checksums), damage: None };
             let mut read = vec![0xEE; bytes.len()];
             opened
                 .reader

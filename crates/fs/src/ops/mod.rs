@@ -12,6 +12,7 @@ mod punch;
 mod read;
 mod rename;
 mod resize;
+mod salvage;
 mod statfs;
 mod write;
 mod writeout;
@@ -21,6 +22,7 @@ pub use attr::{Attributes, SetAttributes, TimeChange};
 pub use create::NewInode;
 pub use flags::SETTABLE_FLAGS;
 pub use rename::RenameFlags;
+pub use salvage::{FoundInode, FoundSubvolume};
 pub use statfs::FilesystemStats;
 pub use xattr::XattrMode;
 

@@ -11,7 +11,7 @@ use ubtrfs_volume::Volume;
 use crate::committed::Committed;
 use crate::error::{Errno, Result};
 use crate::file::committed::{Committed as CommittedPieces, PieceSource, Unborn};
-use crate::file::csums::{ChecksumTree, Checksums};
+use crate::file::csums::{ChecksumTree, Checksums, NoChecksums};
 use crate::file::error::Result as DataResult;
 use crate::file::extent_reader::{DataSource, ReadContext};
 use crate::file::piece::Mapped;
@@ -195,16 +195,22 @@ impl Filesystem {
         }
         let committed = self.committed();
         let map = FileMap::new(&committed, id, state)?;
-        let checksums = ChecksumTree::new(
-            committed.tree(TreeId::CSUM)?,
-            committed.superblock.checksum,
-            committed.superblock.sector_size,
-        );
+        let rescue = &self.options.rescue;
+        let superblock = &committed.superblock;
+        let checksums: Box<dyn Checksums> = match committed.tree(TreeId::CSUM) {
+            Ok(tree) => Box::new(ChecksumTree::new(tree, superblock.checksum, superblock.sector_size)),
+            Err(error) if rescue.passes_over(&error) => Box::new(NoChecksums),
+            Err(error) => return Err(error),
+        };
         let transactions = self.open_transactions();
-        let sums = NewestSums { transactions: &transactions, tree: &checksums };
+        let sums = NewestSums { transactions: &transactions, tree: &*checksums };
         let source = InFlightFirst { ordered: &state.ordered, volume: &self.volume };
-        let context =
-            ReadContext { source: &source, checksums: state.has_checksums().then_some(&sums as &dyn Checksums) };
+        let verified = state.has_checksums() && !rescue.ignore_data_checksums;
+        let context = ReadContext {
+            source: &source,
+            checksums: verified.then_some(&sums as &dyn Checksums),
+            damage: rescue.pass_over.as_deref(),
+        };
         for (start, len, piece) in state.pending.layout.get(range) {
             let part = &mut buf[(start - at) as usize..(start - at + len) as usize];
             if state.dirty.covers(start..start + len) {

@@ -88,6 +88,16 @@ impl DeviceMap {
         }
     }
 
+    /// Sets what the items say is used to what the chunks have.
+    pub(crate) fn recount(&mut self, chunks: &[(Logical, ChunkItem)]) {
+        for (item, _) in self.devices.values_mut() {
+            let stripes = chunks.iter().flat_map(|(_, chunk)| chunk.stripes.iter().map(move |stripe| (stripe, chunk)));
+            let own = stripes.filter(|(stripe, _)| stripe.devid == item.devid);
+            item.bytes_used = own.fold(0, |sum, (_, chunk)| sum.saturating_add(stripe_length(chunk)));
+        }
+    }
+
+    /// Bytes of all devices.
     pub(crate) fn total_bytes(&self) -> u64 {
         self.devices.values().fold(0, |sum, (item, _)| sum.saturating_add(item.total_bytes))
     }
@@ -97,6 +107,7 @@ impl DeviceMap {
         self.devices.values().fold(0, |sum, (_, free)| sum.saturating_add(free.total()))
     }
 
+    /// The device items.
     pub(crate) fn items(&self) -> Vec<DevItem> {
         self.devices.values().map(|(item, _)| *item).collect()
     }

@@ -23,6 +23,8 @@ pub(crate) struct SpaceSources<'a> {
     pub(crate) sector_size: u64,
     pub(crate) mixed: bool,
     pub(crate) chunk_tree_uuid: Uuid,
+    /// Count what is used by the extents and chunks alone.
+    pub(crate) recount: bool,
 }
 
 /// Reads block groups and their free space.
@@ -33,6 +35,9 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
         devices.occupy(chunk);
         let group = load_group(sources, *start, chunk)?;
         groups.insert(*start, group);
+    }
+    if sources.recount {
+        devices.recount(sources.chunks);
     }
     let profile_of = |kind: BlockGroupFlags, fallback: BlockGroupFlags| {
         sources
@@ -51,6 +56,7 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
         wanted: None,
         freed: super::discards::Freed::default(),
         chunk_counts: (0, 0),
+        rewrite_all: sources.recount,
         pinned: Vec::new(),
         reserved: reserve::Reserved::default(),
         data_profile: profile_of(BlockGroupFlags::DATA, BlockGroupFlags(0)),
@@ -64,6 +70,13 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
 }
 
 fn load_group(sources: &SpaceSources<'_>, start: Logical, chunk: &ChunkItem) -> Result<Group> {
+    let mut group = Group::empty(start, chunk.length, chunk.flags);
+    if sources.recount {
+        group.recorded_free = complement_of_extents(sources, start, chunk.length)?;
+        group.rewrite_free_space = sources.keeps_free_space_tree;
+        group.touched = true;
+        return Ok(with_available(group, chunk));
+    }
     let key = Key::new(start.0, ItemType::BLOCK_GROUP_ITEM, chunk.length);
     let item = sources
         .block_group_tree
@@ -77,7 +90,6 @@ fn load_group(sources: &SpaceSources<'_>, start: Logical, chunk: &ChunkItem) -> 
             what: "the block group contradicts its chunk",
         });
     }
-    let mut group = Group::empty(start, chunk.length, chunk.flags);
     let recorded = match sources.free_space_tree {
         Some(tree) => free_space_tree::read_group(tree, start, chunk.length, sources.sector_size)?,
         None => None,
@@ -91,12 +103,17 @@ fn load_group(sources: &SpaceSources<'_>, start: Logical, chunk: &ChunkItem) -> 
         group.rewrite_free_space = sources.keeps_free_space_tree;
         group.touched = sources.keeps_free_space_tree;
     }
+    Ok(with_available(group, chunk))
+}
+
+/// The group with what follows from its recorded free space.
+fn with_available(mut group: Group, chunk: &ChunkItem) -> Group {
     group.recorded_used = chunk.length - group.recorded_free.total();
     group.available = group.recorded_free.clone();
-    for (at, len) in DeviceMap::superblock_ranges(start, chunk) {
+    for (at, len) in DeviceMap::superblock_ranges(group.start, chunk) {
         group.available.remove_any(at.0, len);
     }
-    Ok(group)
+    group
 }
 
 fn complement_of_extents(sources: &SpaceSources<'_>, start: Logical, length: u64) -> Result<FreeMap> {

@@ -57,6 +57,8 @@ pub(crate) struct SpaceInner {
     freed: discards::Freed,
     /// Chunks made, and given back.
     chunk_counts: (u64, u64),
+    /// The next commit writes all that is said of block groups, devices and free space, whatever the trees have.
+    pub(crate) rewrite_all: bool,
     pinned: Vec<Pinned>,
     reserved: reserve::Reserved,
     data_profile: BlockGroupFlags,
@@ -114,6 +116,7 @@ impl Space {
             wanted: None,
             freed: discards::Freed::default(),
             chunk_counts: (0, 0),
+            rewrite_all: false,
             pinned: Vec::new(),
             reserved: reserve::Reserved::default(),
             data_profile: BlockGroupFlags(0),

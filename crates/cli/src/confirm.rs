@@ -1,0 +1,22 @@
+//! Asking before something is changed that can't be had back.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+
+use crate::failure::{Failure, Result};
+
+/// Asks. Fails unless somebody says yes; where nobody is there to ask, with the `command` that does it unasked.
+pub fn confirm(question: &str, command: &str, paths: &[PathBuf]) -> Result<()> {
+    if !io::stdin().is_terminal() {
+        let devices: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+        let devices = devices.join(" ");
+        return Err(Failure::new(format!(
+            "nobody is there to ask, and nothing was changed: '{command} {devices}' does it"
+        )));
+    }
+    let mut out = io::stdout();
+    write!(out, "{question} [y/N] ").and_then(|()| out.flush()).map_err(|error| Failure::output(&error))?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer).map_err(|error| Failure::about("standard input", &error))?;
+    if matches!(answer.trim(), "y" | "Y" | "yes") { Ok(()) } else { Err(Failure::new("nothing was changed")) }
+}

@@ -1,0 +1,125 @@
+//! The program as a helper of mount(8): `mount.ubtrfs SPEC DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE.SUBTYPE]`, which is
+//! how mount(8) calls it for the types `ubtrfs` and `fuse.ubtrfs`.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use super::ignored::{is_ignored, refusal};
+use super::options::MountRequest;
+use crate::args;
+use crate::failure::{Failure, Result};
+
+/// Exit statuses that mount(8) knows: a wrong call, and a mount that failed.
+const WRONG_CALL: u8 = 1;
+const NOT_MOUNTED: u8 = 32;
+
+/// What mount(8) calls a helper with.
+#[derive(Debug, Parser)]
+#[command(name = "mount.ubtrfs", version, about = "Mounts a btrfs volume in user space, for mount(8).")]
+struct Arguments {
+    /// Ignore options that are unknown.
+    #[arg(short)]
+    sloppy: bool,
+    /// Only see whether the options make sense.
+    #[arg(short)]
+    fake: bool,
+    /// Accepted: there is no mtab to keep.
+    #[arg(short)]
+    no_mtab: bool,
+    /// Say what is done.
+    #[arg(short)]
+    verbose: bool,
+    /// The mount namespace: not possible.
+    #[arg(short = 'N', value_name = "NAMESPACE")]
+    namespace: Option<OsString>,
+    /// Options, separated by commas.
+    #[arg(short, value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// The type, which is known.
+    #[arg(short = 't', value_name = "TYPE")]
+    kind: Option<String>,
+    /// The device or image.
+    spec: PathBuf,
+    /// The directory.
+    directory: PathBuf,
+}
+
+/// Whether the program was called as a helper.
+pub fn is_called(name: Option<&OsString>) -> bool {
+    let name = name.and_then(|name| Path::new(name).file_name()).and_then(|name| name.to_str());
+    name.is_some_and(|name| matches!(name, "mount.ubtrfs" | "mount.fuse.ubtrfs" | "mount.fuseblk.ubtrfs"))
+}
+
+/// The program as a helper.
+pub fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { WRONG_CALL.into() } else { ExitCode::SUCCESS };
+        }
+    };
+    match run(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.with_status(NOT_MOUNTED).report(),
+    }
+}
+
+fn run(mut arguments: Arguments) -> Result<()> {
+    if arguments.namespace.is_some() {
+        return Err(Failure::new("mounting in another namespace is not possible: use nsenter(1)"));
+    }
+    if arguments.sloppy {
+        arguments.options = vec![known(&arguments.options).join(",")];
+    }
+    if arguments.fake {
+        return MountRequest::parse(&arguments.options).map(|_| ());
+    }
+    if arguments.verbose {
+        let _ =
+            writeln!(io::stdout(), "mount.ubtrfs: {} on {}", arguments.spec.display(), arguments.directory.display());
+    }
+    super::run(&args::Mount {
+        options: arguments.options,
+        foreground: false,
+        server: false,
+        places: vec![arguments.spec, arguments.directory],
+    })
+}
+
+/// Options that mean something, or are known to mean nothing.
+fn known(lists: &[String]) -> Vec<&str> {
+    let options = lists.iter().flat_map(|list| list.split(','));
+    let is_known = |option: &&str| is_ignored(option) || refusal(option).is_some() || MountRequest::knows(option);
+    options.filter(is_known).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_called_as_mount_calls_it() {
+        let parse = |line: &str| Arguments::try_parse_from(line.split(' ')).unwrap();
+        let arguments = parse("mount.ubtrfs /image /mnt -sfnv -o rw,noatime -t fuse.ubtrfs");
+        assert!(arguments.sloppy && arguments.fake && arguments.no_mtab && arguments.verbose);
+        assert_eq!(arguments.options, ["rw,noatime"]);
+        assert_eq!(arguments.kind.as_deref(), Some("fuse.ubtrfs"));
+        assert!(parse("mount.ubtrfs -N 7 /image /mnt").namespace.is_some());
+        for (name, is) in [("/sbin/mount.ubtrfs", true), ("mount.fuse.ubtrfs", true), ("/usr/bin/ubtrfs", false)] {
+            assert_eq!(is_called(Some(&name.into())), is, "{name}");
+        }
+    }
+
+    #[test]
+    fn sloppy_forgets_only_what_is_unknown() {
+        assert_eq!(
+            known(&["ro,foo,compress=zstd,bar=1,nofail,subvol=a".into()]),
+            ["ro", "compress=zstd", "nofail", "subvol=a"]
+        );
+    }
+}

@@ -1,0 +1,127 @@
+//! Options that people have in fstab and that ask nothing of us; and those that would change what a mount means, with the reason
+//! why they are refused.
+
+/// Handled by mount(8), systemd or the kernel, or what we do anyway.
+const WITHOUT_MEANING: [&str; 52] = [
+    // mount(8), fstab(5), systemd.mount(5).
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "nousers",
+    "owner",
+    "group",
+    "nofail",
+    "_netdev",
+    "async",
+    "loud",
+    "silent",
+    "nomand",
+    "iversion",
+    "noiversion",
+    // Times of access are as with relatime.
+    "relatime",
+    "norelatime",
+    "nostrictatime",
+    "diratime",
+    "nodiratime",
+    "lazytime",
+    "nolazytime",
+    "default_permissions",
+    // Hints of btrfs about performance, and what we do whether or not it is asked for.
+    "acl",
+    "autodefrag",
+    "noautodefrag",
+    "barrier",
+    "nobarrier",
+    "datacow",
+    "datasum",
+    "enospc_debug",
+    "noenospc_debug",
+    "fatal_errors=bug",
+    "flushoncommit",
+    "noflushoncommit",
+    "noinode_cache",
+    "rescan_uuid_tree",
+    "skip_balance",
+    "space_cache",
+    "space_cache=v2",
+    "ssd",
+    "nossd",
+    "ssd_spread",
+    "nossd_spread",
+    "user_subvol_rm_allowed",
+    "errors=remount-ro",
+    "compress=no",
+    "compress=none",
+    "compress-force=no",
+    "compress-force=none",
+];
+
+/// Names of options with a value that doesn't matter.
+const WITH_ANY_VALUE: [&str; 6] = ["comment", "user", "thread_pool", "metadata_ratio", "alloc_start", "uhelper"];
+
+/// What would mean something that we don't do.
+const REFUSED: [(&str, &str); 24] = [
+    ("compress", "what ubtrfs writes is not compressed"),
+    ("compress-force", "what ubtrfs writes is not compressed"),
+    ("nodatacow", "ubtrfs doesn't turn copy-on-write off for a whole mount"),
+    ("nodatasum", "ubtrfs doesn't turn checksums off for a whole mount"),
+    ("noacl", "ACLs always count"),
+    ("sync", "use commit= and fsync(2)"),
+    ("dirsync", "use commit= and fsync(2)"),
+    ("strictatime", "times of access are as with relatime"),
+    ("mand", "there are no mandatory locks"),
+    ("nosymfollow", "it can't be had with FUSE"),
+    ("degraded", "all devices of a volume are needed"),
+    ("nospace_cache", "a free-space tree is kept if the volume has one"),
+    ("space_cache", "a free-space tree is kept if the volume has one"),
+    ("clear_cache", "'ubtrfs check --repair' writes a free-space tree anew"),
+    ("inode_cache", "no kernel knows that any more"),
+    ("errors", "after an error the mount turns read-only: only errors=remount-ro is possible"),
+    ("fatal_errors", "after an error the mount turns read-only"),
+    ("check_int", "use 'ubtrfs check'"),
+    ("check_int_data", "use 'ubtrfs check'"),
+    ("discard", "it is discard, discard=sync, discard=async or nodiscard"),
+    ("remount", "a mount can't be changed: unmount it, and mount it with the other options"),
+    ("bind", "mount(8) does that without a helper"),
+    ("rbind", "mount(8) does that without a helper"),
+    ("loop", "images are mounted without a loop device"),
+];
+
+/// Whether an option may be given and has no effect.
+pub fn is_ignored(option: &str) -> bool {
+    let name = option.split_once('=').map(|(name, _)| name);
+    WITHOUT_MEANING.contains(&option)
+        || name.is_some_and(|name| WITH_ANY_VALUE.contains(&name))
+        || option.starts_with("x-")
+        || option.starts_with("X-")
+}
+
+/// Why an option is refused that is known.
+pub fn refusal(option: &str) -> Option<&'static str> {
+    let name = option.split_once('=').map_or(option, |(name, _)| name);
+    REFUSED.iter().find(|(refused, _)| *refused == name).map(|(_, why)| *why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_people_have_in_fstab_is_ignored_or_refused_with_a_reason() {
+        for fine in
+            ["defaults", "nofail", "x-systemd.automount", "X-mount.mkdir", "comment=a", "user=joe", "space_cache=v2"]
+        {
+            assert!(is_ignored(fine), "{fine}");
+        }
+        for refused in
+            ["compress=zstd", "errors=panic", "errors=continue", "space_cache=v1", "remount", "discard=maybe"]
+        {
+            assert!(!is_ignored(refused) && refusal(refused).is_some(), "{refused}");
+        }
+        assert!(!is_ignored("nonsense") && refusal("nonsense").is_none());
+    }
+}

@@ -1,0 +1,222 @@
+//! `ubtrfs check --repair`: what of the faults can be put right, and how.
+//!
+//! Only what follows from everything else is written: counters, the free-space tree, sizes of directories, link counts, missing
+//! orphan items. All of it goes through an ordinary commit, which needs sound trees; so any other fault of the trees is a
+//! reason to change nothing.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use ubtrfs::{Filesystem, InodeFix, InodeId};
+use ubtrfs_check::{Fault, FaultKind, Report};
+use ubtrfs_volume::{OpenOptions, Volume};
+
+use crate::args;
+use crate::confirm::confirm;
+use crate::device::{about_volume, open_for_writing};
+use crate::failure::{Failure, Result};
+
+/// Lines of each kind that are shown.
+const SHOWN: usize = 20;
+
+/// What is to be done about a fault.
+enum Remedy {
+    /// Space is counted anew.
+    Recount,
+    /// An inode gets other attributes.
+    Inode(InodeFix),
+    /// Nothing, and nothing needs to be.
+    Leave(&'static str),
+    /// Nothing can be done, nor may anything else be while it is there.
+    Refuse(&'static str),
+}
+
+/// What a repair would do.
+pub struct Plan {
+    recount: Vec<String>,
+    inodes: BTreeMap<InodeId, InodeFix>,
+    inode_lines: Vec<String>,
+    left: Vec<(String, &'static str)>,
+    refused: Vec<(String, &'static str)>,
+}
+
+impl Plan {
+    /// What to do about all that was found.
+    pub fn of(report: &Report) -> Self {
+        let mut plan = Self {
+            recount: Vec::new(),
+            inodes: BTreeMap::new(),
+            inode_lines: Vec::new(),
+            left: Vec::new(),
+            refused: Vec::new(),
+        };
+        for fault in report.faults.iter().chain(&report.warnings) {
+            match remedy(fault) {
+                Remedy::Recount => plan.recount.push(fault.to_string()),
+                Remedy::Inode(fix) => {
+                    plan.inode_lines.push(fault.to_string());
+                    plan.fix(fix);
+                }
+                Remedy::Leave(why) => plan.left.push((fault.to_string(), why)),
+                Remedy::Refuse(why) => plan.refused.push((fault.to_string(), why)),
+            }
+        }
+        // An inode that gets its names back in its count is no orphan.
+        for fix in plan.inodes.values_mut() {
+            fix.orphan &= fix.nlink.is_none();
+        }
+        if report.fault_count > report.faults.len() as u64 {
+            plan.refused.push(("the volume".into(), "has more faults than can be looked at together"));
+        }
+        if report.stats.has_log {
+            let why = "holds a log: mount it, which replays the log, or give the log up with 'ubtrfs rescue zero-log'";
+            plan.refused.push(("the volume".into(), why));
+        }
+        plan
+    }
+
+    fn fix(&mut self, fix: InodeFix) {
+        let InodeFix { inode, nlink, size, orphan } = fix;
+        let all = self.inodes.entry(inode).or_insert(InodeFix { inode, nlink: None, size: None, orphan: false });
+        all.nlink = nlink.or(all.nlink);
+        all.size = size.or(all.size);
+        all.orphan |= orphan;
+    }
+
+    fn is_empty(&self) -> bool {
+        self.recount.is_empty() && self.inodes.is_empty()
+    }
+
+    /// What will be done, what will not, and why.
+    pub fn as_text(&self) -> String {
+        let mut text = String::new();
+        let mut part = |title: &str, lines: &mut dyn Iterator<Item = String>| {
+            let lines: Vec<_> = lines.collect();
+            if lines.is_empty() {
+                return;
+            }
+            let _ = writeln!(text, "{title}:");
+            for line in lines.iter().take(SHOWN) {
+                let _ = writeln!(text, "  {line}");
+            }
+            if lines.len() > SHOWN {
+                let _ = writeln!(text, "  … and {} more", lines.len() - SHOWN);
+            }
+        };
+        part(
+            "to be counted anew and written: use of block groups and devices, the superblock's totals, the free-space tree",
+            &mut self.recount.iter().cloned(),
+        );
+        part("to be put right in inodes", &mut self.inode_lines.iter().cloned());
+        part("left as it is", &mut self.left.iter().map(|(fault, why)| format!("{fault} ({why})")));
+        part("can't be put right", &mut self.refused.iter().map(|(fault, why)| format!("{fault} ({why})")));
+        text
+    }
+
+    /// Does it, once that is confirmed.
+    pub fn carry_out(&self, arguments: &args::Check) -> Result<()> {
+        if !self.refused.is_empty() {
+            return Err(Failure::new(
+                "nothing was changed: writing needs sound trees; 'ubtrfs restore' copies what can be read",
+            ));
+        }
+        if self.is_empty() {
+            return Ok(());
+        }
+        let paths = &arguments.devices;
+        if !arguments.yes {
+            confirm("Write this?", "ubtrfs check --repair --yes", paths)?;
+        }
+        let writing = open_for_writing(paths)?;
+        let volume = Volume::open(writing.devices, OpenOptions { read_only: false });
+        let volume = volume.map_err(|error| about_volume(paths, &error))?;
+        let fixes: Vec<_> = self.inodes.values().copied().collect();
+        Filesystem::mend(Arc::new(volume), !self.recount.is_empty(), &fixes).map_err(|error| {
+            let device = paths.first().map(|path| path.display().to_string()).unwrap_or_default();
+            Failure::about(device, &error)
+        })
+    }
+}
+
+fn remedy(fault: &Fault) -> Remedy {
+    use FaultKind as Kind;
+    let inode = fault.place.tree.zip(fault.place.inode).map(|(tree, ino)| InodeId::new(tree, ino));
+    let fix = |nlink: Option<u64>, size: Option<u64>, orphan: bool| match (inode, nlink.map(u32::try_from)) {
+        (Some(inode), None) => Remedy::Inode(InodeFix { inode, nlink: None, size, orphan }),
+        (Some(inode), Some(Ok(nlink))) => Remedy::Inode(InodeFix { inode, nlink: Some(nlink), size, orphan }),
+        _ => Remedy::Refuse("no inode can have that"),
+    };
+    match &fault.kind {
+        Kind::BlockGroupUsed { .. }
+        | Kind::ChunkWithoutBlockGroup
+        | Kind::BlockGroupDiffersFromChunk { field: "flags", .. }
+        | Kind::DeviceBytesUsed { .. }
+        | Kind::SuperblockField { field: "bytes_used" | "dev_item.bytes_used" | "dev_item.total_bytes", .. }
+        | Kind::SuperblockCopyDiffers { .. }
+        | Kind::SuperblockCopyStale { .. }
+        | Kind::FreeSpaceInfoMissing
+        | Kind::FreeSpaceStale
+        | Kind::FreeSpaceCount { .. }
+        | Kind::UsedListedFree { .. }
+        | Kind::FreeNotListed { .. }
+        | Kind::FreeSpaceNotMerged
+        | Kind::FreeSpaceWrongKind
+        | Kind::FreeSpaceOutside => Remedy::Recount,
+        // Copies but the first are written with each commit; the first must be good for anything to be written.
+        Kind::SuperblockCopyBad { copy, .. } if *copy > 0 => Remedy::Recount,
+        Kind::DirectorySize { expected, .. } => fix(None, Some(*expected), false),
+        Kind::LinkCount { expected: 0, .. } => {
+            Remedy::Refuse("nothing tells where it belongs; 'ubtrfs restore' copies it to lost+found")
+        }
+        Kind::LinkCount { expected, .. } => fix(Some(*expected), None, false),
+        Kind::NoOrphanItem => fix(None, None, true),
+        Kind::BadCopy { .. } => Remedy::Leave("a mount puts it right when it reads the block, from the other copy"),
+        Kind::BadData { .. } | Kind::UnreadableData { .. } => {
+            Remedy::Leave("data can't be derived from anything but another copy, which a mount uses when it reads")
+        }
+        Kind::OddChecksum { .. } | Kind::UuidSurplus { .. } => Remedy::Leave("it does no harm"),
+        _ => Remedy::Refuse("it does not follow from anything else what is right"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ubtrfs_check::Place;
+    use ubtrfs_format::{Ino, TreeId};
+
+    use super::*;
+
+    fn report(kinds: Vec<FaultKind>) -> Report {
+        let place = Place { tree: Some(TreeId::FS), inode: Some(Ino(300)), ..Place::default() };
+        let faults: Vec<_> = kinds.into_iter().map(|kind| Fault { kind, place: place.clone() }).collect();
+        Report { fault_count: faults.len() as u64, faults, ..Report::default() }
+    }
+
+    #[test]
+    fn what_is_wrong_with_one_inode_is_put_right_together() {
+        let kinds = vec![
+            FaultKind::LinkCount { found: 0, expected: 2 },
+            FaultKind::NoOrphanItem,
+            FaultKind::DirectorySize { found: 7, expected: 12 },
+        ];
+        let plan = Plan::of(&report(kinds));
+        let inode = InodeId::new(TreeId::FS, Ino(300));
+        let fix = InodeFix { inode, nlink: Some(2), size: Some(12), orphan: false };
+        assert_eq!(plan.inodes.into_values().collect::<Vec<_>>(), [fix]);
+        let plan = Plan::of(&report(vec![FaultKind::NoOrphanItem]));
+        assert!(plan.inodes[&inode].orphan && plan.refused.is_empty());
+    }
+
+    #[test]
+    fn one_fault_that_cannot_be_mended_stops_all() {
+        let plan = Plan::of(&report(vec![FaultKind::FreeSpaceInfoMissing, FaultKind::ExtentsOverlap]));
+        assert_eq!((plan.recount.len(), plan.refused.len()), (1, 1));
+        let mut with_log = report(vec![FaultKind::FreeSpaceInfoMissing]);
+        with_log.stats.has_log = true;
+        assert_eq!(Plan::of(&with_log).refused.len(), 1);
+        let mut too_many = report(vec![FaultKind::FreeSpaceInfoMissing]);
+        too_many.fault_count = 2;
+        assert_eq!(Plan::of(&too_many).refused.len(), 1);
+    }
+}

@@ -1,0 +1,128 @@
+//! Inodes that no directory leads to, because what led there is lost: found by their own items, and put where their names say,
+//! or under `lost+found`.
+
+use ubtrfs::{FoundInode, InodeId};
+use ubtrfs_format::items::FileType;
+use ubtrfs_format::{Ino, TreeId};
+
+use super::target::{self, is_name, joined};
+use super::walk::Walk;
+use crate::failure::{Failure, Result};
+
+/// Inodes that are looked at together.
+const BATCH: usize = 256;
+/// Names on the way to the root; a damaged volume may have a loop.
+const MOST_NAMES: usize = 4096;
+const LOST: &[u8] = b"lost+found";
+
+impl Walk<'_> {
+    /// Copies what was not seen. Without damage to the trees there is none.
+    pub fn lost_inodes(&mut self) -> Result<()> {
+        if self.source.damage.count() == 0 && self.problems.is_empty() {
+            return Ok(());
+        }
+        // Only below the root of what was copied: of other subvolumes it is not known where they were.
+        let Some(subvolume) = self.subvolumes.first().copied() else { return Ok(()) };
+        let mut from = Ino::ROOT_DIR;
+        loop {
+            let found = match self.source.fs.find_inodes(subvolume, from, BATCH) {
+                Ok(found) => found,
+                Err(error) => {
+                    self.problems
+                        .add("/", format!("lost files can't be looked for: {}", crate::failure::chain(&error)));
+                    return Ok(());
+                }
+            };
+            let Some(last) = found.last() else { return Ok(()) };
+            let is_end = found.len() < BATCH;
+            from = Ino(last.ino.0 + 1);
+            for inode in found {
+                self.lost_inode(subvolume, &inode)?;
+            }
+            if is_end {
+                return Ok(());
+            }
+        }
+    }
+
+    fn lost_inode(&mut self, subvolume: TreeId, inode: &FoundInode) -> Result<()> {
+        let id = InodeId::new(subvolume, inode.ino);
+        if !inode.is_alive || inode.ino == Ino::ROOT_DIR || self.seen.contains(id) {
+            return Ok(());
+        }
+        let mut path = match inode.names.first() {
+            Some((parent, name)) => {
+                let mut path = self.way_to(subvolume, *parent);
+                path.push(name.clone());
+                path
+            }
+            None => vec![LOST.to_vec(), format!("inode-{}", inode.ino).into_bytes()],
+        };
+        if let Some(odd) = path.iter().find(|name| !is_name(name)) {
+            let odd = crate::show::bytes(odd);
+            self.problems.add(&joined(&path), format!("nothing can have the name '{odd}'"));
+            return Ok(());
+        }
+        self.problems.add(&joined(&path), "no directory led to it any more");
+        let Some(name) = path.pop() else { return Ok(()) };
+        let (at, times) = match self.make_way(&path) {
+            Ok(at) => at,
+            Err(error) if target::is_fatal(&error) => return Err(Failure::about(joined(&path), &error)),
+            Err(error) => {
+                self.problems.add(&joined(&path), crate::failure::chain(&error));
+                return Ok(());
+            }
+        };
+        // A directory that was made on the way to something else is entered, not made.
+        let is_directory =
+            self.source.fs.attributes(id).is_ok_and(|attributes| attributes.file_type == FileType::Directory);
+        let is_there = at.as_ref().is_some_and(|at| target::exists(at, &name));
+        let entered =
+            if is_there && is_directory { self.seen.insert(id) } else { self.entry(at.as_ref(), &path, &name, id)? };
+        if entered {
+            path.push(name);
+            self.below(&mut path, id)?;
+        }
+        if let (Some(at), Some(times)) = (&at, &times) {
+            let _ = target::set_times(at, times);
+        }
+        Ok(())
+    }
+
+    /// The names from the root to a directory; from `lost+found` on if they don't lead there.
+    fn way_to(&self, subvolume: TreeId, directory: Ino) -> Vec<Vec<u8>> {
+        let mut names = Vec::new();
+        let mut at = directory;
+        while at != Ino::ROOT_DIR {
+            let found = self.source.fs.find_inodes(subvolume, at, 1).unwrap_or_default();
+            let parent = found.first().filter(|found| found.ino == at).and_then(|found| found.names.first());
+            let (Some((parent, name)), true) = (parent, names.len() < MOST_NAMES) else {
+                names.push(format!("inode-{at}").into_bytes());
+                names.push(LOST.to_vec());
+                break;
+            };
+            names.push(name.clone());
+            at = *parent;
+        }
+        names.reverse();
+        names
+    }
+
+    /// Makes the directories of a path that are not there. Returns the last one, and its times as they should stay.
+    #[allow(clippy::type_complexity, reason = "two things of one directory")]
+    fn make_way(
+        &self,
+        path: &[Vec<u8>],
+    ) -> std::io::Result<(Option<std::os::fd::OwnedFd>, Option<rustix::fs::Timestamps>)> {
+        let Some(target) = &self.target else { return Ok((None, None)) };
+        let mut at = target.directory(&[])?;
+        for name in path {
+            if !target::exists(&at, name) {
+                target::make_directory(&at, name)?;
+            }
+            at = target::enter(&at, name)?;
+        }
+        let times = target::times(&at)?;
+        Ok((Some(at), Some(times)))
+    }
+}

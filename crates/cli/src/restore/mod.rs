@@ -1,0 +1,129 @@
+//! `ubtrfs restore`: copies what can be read of a damaged volume, which is not written to.
+
+mod content;
+mod lost;
+mod problems;
+mod source;
+mod target;
+mod walk;
+
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use ubtrfs_format::items::FileType;
+
+use crate::args;
+use crate::device::open_for_reading;
+use crate::failure::{Failure, Result};
+use crate::path::{AtEnd, find};
+use crate::size::show_size;
+use source::Source;
+use target::Target;
+use walk::Walk;
+
+/// `ubtrfs restore`
+pub fn run(arguments: &args::Restore) -> Result<()> {
+    let (devices, directory) = places(arguments)?;
+    let reading = open_for_reading(&devices)?;
+    if arguments.list_commits {
+        return say(&source::list(&reading.devices)?);
+    }
+    let target = directory.map(|directory| Target::prepare(&directory)).transpose()?;
+    let source = Source::open(&devices, &reading.devices, arguments)?;
+    eprintln!("ubtrfs: copying {}", source.what);
+    let mut walk = Walk::new(&source, arguments, target);
+    let done = match &arguments.path {
+        None => walk.tree(source.fs.root()).and_then(|()| walk.lost_inodes()),
+        Some(path) => copy_path(&mut walk, path.as_bytes()),
+    };
+    // What was lost until then is told also where nothing more can be written.
+    let report = walk.finish();
+    say(&report.summary())?;
+    report.tell_problems();
+    done?;
+    if report.is_entire() { Ok(()) } else { Err(Failure::Said(1)) }
+}
+
+fn copy_path(walk: &mut Walk<'_>, path: &[u8]) -> Result<()> {
+    let fs = &walk.source.fs;
+    let id = find(fs, path, AtEnd::Stay)?;
+    let attributes = fs.attributes(id).map_err(|error| crate::path::failure(path, &error))?;
+    if attributes.file_type == FileType::Directory {
+        return walk.tree(id);
+    }
+    let name = path.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty()).unwrap_or_default();
+    walk.single(name, id)
+}
+
+/// The devices, and the directory unless nothing will be made.
+fn places(arguments: &args::Restore) -> Result<(Vec<PathBuf>, Option<PathBuf>)> {
+    let places = &arguments.places;
+    if arguments.dry_run || arguments.list_commits {
+        let is_directory = |path: &&PathBuf| path.is_dir() || !path.exists();
+        let devices = match places.split_last() {
+            Some((last, rest)) if !rest.is_empty() && is_directory(&last) => rest,
+            _ => places,
+        };
+        return Ok((devices.to_vec(), None));
+    }
+    match places.split_last() {
+        Some((directory, devices)) if !devices.is_empty() => Ok((devices.to_vec(), Some(directory.clone()))),
+        _ => Err(Failure::new("a device and a directory are needed").with_status(2)),
+    }
+}
+
+fn say(text: &str) -> Result<()> {
+    io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
+}
+
+/// What came of it.
+struct Report {
+    copied: walk::Copied,
+    problems: problems::Problems,
+    damage: Vec<String>,
+    unverified: bool,
+    dry_run: bool,
+}
+
+impl Report {
+    /// Whether nothing was lost, and all that has checksums was held against them.
+    fn is_entire(&self) -> bool {
+        self.problems.is_empty() && self.damage.is_empty() && !self.unverified
+    }
+
+    fn summary(&self) -> String {
+        let copied = &self.copied;
+        let verb = if self.dry_run { "to copy" } else { "copied" };
+        let mut text = format!(
+            "{verb}: {} directories, {} files of {}, {} symbolic links, {} other\n",
+            copied.directories,
+            copied.files,
+            show_size(copied.bytes),
+            copied.symlinks,
+            copied.others
+        );
+        for (what, count) in &copied.left_out {
+            text.push_str(&format!("left out: {what}: {count}\n"));
+        }
+        if self.unverified {
+            text.push_str("the checksums of some data are lost: it was copied as it is\n");
+        }
+        text
+    }
+
+    /// Lists what was lost on the standard error stream.
+    fn tell_problems(&self) {
+        let mut err = io::stderr().lock();
+        for sentence in &self.damage {
+            let _ = writeln!(err, "ubtrfs: unreadable: {sentence}");
+        }
+        for problem in self.problems.list() {
+            let _ = writeln!(err, "ubtrfs: {problem}");
+        }
+        let more = self.problems.not_listed();
+        if more > 0 {
+            let _ = writeln!(err, "ubtrfs: … and {more} more");
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The directory that is copied to. Whatever names an image has, nothing is made or changed outside of it: every step is
+//! relative to an open directory, never follows a symbolic link, and never goes up.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps, XattrFlags};
+use ubtrfs::Attributes;
+use ubtrfs_format::items::{MAX_NAME_LEN, Timespec as VolumeTime};
+use ubtrfs_server::device_number;
+
+use crate::failure::{Failure, Result};
+
+/// Bytes of a path that is opened at once; the system takes 4096.
+const STRETCH: usize = 3800;
+
+/// The directory.
+pub struct Target {
+    root: OwnedFd,
+    /// Whether owners can be kept.
+    is_root: bool,
+}
+
+impl Target {
+    /// Makes the directory, or takes it if it is empty.
+    pub fn prepare(path: &Path) -> Result<Self> {
+        let failed = |error: &io::Error| Failure::about(path.display(), error);
+        match std::fs::create_dir(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(&error)),
+            _ => {}
+        }
+        if std::fs::read_dir(path).map_err(|error| failed(&error))?.next().is_some() {
+            return Err(Failure::new(format!("{} is not empty", path.display())));
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|error| failed(&error.into()))?;
+        Ok(Self { root, is_root: rustix::process::geteuid().is_root() })
+    }
+
+    /// A directory in it, which must be there.
+    pub fn directory(&self, path: &[Vec<u8>]) -> io::Result<OwnedFd> {
+        let mut at = self.root.try_clone()?;
+        let mut rest = path;
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = rest.iter().take_while(|name| {
+                bytes += name.len() + 1;
+                bytes <= STRETCH
+            });
+            let (stretch, after) = rest.split_at(fits.count().max(1));
+            at = open_below(at.as_fd(), &stretch.join(&b'/'), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+            rest = after;
+        }
+        Ok(at)
+    }
+
+    /// Whether whoever runs this may give files to others.
+    pub fn keeps_owners(&self) -> bool {
+        self.is_root
+    }
+}
+
+/// Whether a name can be made: hostile images have others.
+pub fn is_name(name: &[u8]) -> bool {
+    let odd = name.is_empty() || name == b"." || name == b".." || name.len() > MAX_NAME_LEN;
+    !odd && !name.contains(&b'/') && !name.contains(&0)
+}
+
+/// Opens below a directory, through no symbolic link.
+fn open_below(at: BorrowedFd<'_>, path: &[u8], flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    Ok(rustix::fs::openat2(at, path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, mode, resolve)?)
+}
+
+/// Opens a directory in a directory.
+pub fn enter(at: &OwnedFd, name: &[u8]) -> io::Result<OwnedFd> {
+    open_below(at.as_fd(), name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+}
+
+/// Makes a directory for its owner alone.
+pub fn make_directory(at: &OwnedFd, name: &[u8]) -> io::Result<()> {
+    Ok(rustix::fs::mkdirat(at, name, Mode::RWXU)?)
+}
+
+/// Makes a file that was not there, for its owner alone.
+pub fn make_file(at: &OwnedFd, name: &[u8]) -> io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+    open_below(at.as_fd(), name, flags, Mode::RUSR | Mode::WUSR).map(File::from)
+}
+
+/// Makes a symbolic link.
+pub fn make_symlink(at: &OwnedFd, name: &[u8], to: &[u8]) -> io::Result<()> {
+    Ok(rustix::fs::symlinkat(to, at, name)?)
+}
+
+/// Makes a device node, a FIFO or a socket.
+pub fn make_node(at: &OwnedFd, name: &[u8], attributes: &Attributes) -> io::Result<()> {
+    let number = device_number::from_disk(attributes.rdev);
+    let device = rustix::fs::makedev(number >> 8 & 0xfff, number & 0xff | number >> 12 & 0xf_ff00);
+    let kind = FileType::from_raw_mode(attributes.mode);
+    Ok(rustix::fs::mknodat(at, name, kind, Mode::RUSR | Mode::WUSR, device)?)
+}
+
+/// Makes another name of a file.
+pub fn make_link(from: &OwnedFd, old: &[u8], at: &OwnedFd, name: &[u8]) -> io::Result<()> {
+    Ok(rustix::fs::linkat(from, old, at, name, AtFlags::empty())?)
+}
+
+/// Whether a name is there.
+pub fn exists(at: &OwnedFd, name: &[u8]) -> bool {
+    rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+}
+
+/// Something that was made, to be given its attributes.
+pub enum Made<'a> {
+    /// It is open.
+    Open(BorrowedFd<'a>),
+    /// It can't be opened: by its name in its directory.
+    Named { at: &'a OwnedFd, name: &'a [u8], is_symlink: bool },
+}
+
+impl Made<'_> {
+    /// Gives it to owner and group.
+    pub fn own(&self, uid: u32, gid: u32) -> io::Result<()> {
+        match self {
+            Self::Open(file) => rustix::fs::fchown(file, owner(uid), group(gid))?,
+            Self::Named { at, name, .. } => {
+                rustix::fs::chownat(at, *name, owner(uid), group(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets permissions; symbolic links have none.
+    pub fn permit(&self, mode: u32) -> io::Result<()> {
+        let mode = Mode::from_raw_mode(mode & 0o7777);
+        match self {
+            Self::Open(file) => rustix::fs::fchmod(file, mode)?,
+            Self::Named { is_symlink: true, .. } => {}
+            // A node that we made: there is nothing to follow.
+            Self::Named { at, name, .. } => rustix::fs::chmodat(at, *name, mode, AtFlags::empty())?,
+        }
+        Ok(())
+    }
+
+    /// Sets an extended attribute.
+    pub fn set_xattr(&self, name: &[u8], value: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Open(file) => rustix::fs::fsetxattr(file, name, value, XattrFlags::empty())?,
+            Self::Named { at, name: of, .. } => {
+                let path = [format!("/proc/self/fd/{}/", at.as_raw_fd()).as_bytes(), of].concat();
+                rustix::fs::lsetxattr(path, name, value, XattrFlags::empty())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the times of the last access and the last change.
+    pub fn stamp(&self, accessed: VolumeTime, modified: VolumeTime) -> io::Result<()> {
+        let times = stamps(accessed, modified);
+        match self {
+            Self::Open(file) => rustix::fs::futimens(file, &times)?,
+            Self::Named { at, name, .. } => rustix::fs::utimensat(at, *name, &times, AtFlags::SYMLINK_NOFOLLOW)?,
+        }
+        Ok(())
+    }
+}
+
+/// The times of an open directory, to be put back.
+pub fn times(of: &OwnedFd) -> io::Result<Timestamps> {
+    let stat = rustix::fs::fstat(of)?;
+    let time = |sec, nsec: u64| Timespec { tv_sec: sec, tv_nsec: nsec as _ };
+    Ok(Timestamps {
+        last_access: time(stat.st_atime, stat.st_atime_nsec as u64),
+        last_modification: time(stat.st_mtime, stat.st_mtime_nsec as u64),
+    })
+}
+
+/// Puts back the times of a directory.
+pub fn set_times(of: &OwnedFd, times: &Timestamps) -> io::Result<()> {
+    Ok(rustix::fs::futimens(of, times)?)
+}
+
+fn stamps(accessed: VolumeTime, modified: VolumeTime) -> Timestamps {
+    // A damaged time must not mean "now" or "leave it".
+    let time = |time: VolumeTime| Timespec { tv_sec: time.sec as i64, tv_nsec: i64::from(time.nsec.min(999_999_999)) };
+    Timestamps { last_access: time(accessed), last_modification: time(modified) }
+}
+
+/// `-1` would mean to leave it.
+fn owner(uid: u32) -> Option<rustix::fs::Uid> {
+    (uid != u32::MAX).then(|| rustix::fs::Uid::from_raw(uid))
+}
+
+fn group(gid: u32) -> Option<rustix::fs::Gid> {
+    (gid != u32::MAX).then(|| rustix::fs::Gid::from_raw(gid))
+}
+
+/// A path out of names.
+pub fn joined(path: &[Vec<u8>]) -> String {
+    let mut shown = crate::show::bytes(&path.join(&b'/'));
+    shown.insert(0, '/');
+    shown
+}
+
+/// Whether an error means that nothing more can be made at all.
+pub fn is_fatal(error: &io::Error) -> bool {
+    use io::ErrorKind::{ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), StorageFull | ReadOnlyFilesystem | io::ErrorKind::QuotaExceeded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_elsewhere_are_none() {
+        for odd in [&b""[..], b".", b"..", b"/", b"a/b", b"../x", b"a\0b", &[b'x'; 256]] {
+            assert!(!is_name(odd), "{odd:?}");
+        }
+        for fine in [&b"a"[..], b"...", b"..a", b"\xff\n", &[b'x'; 255]] {
+            assert!(is_name(fine), "{fine:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_opened_through_links_or_upwards() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("in")).unwrap();
+        std::os::unix::fs::symlink("/", dir.path().join("in/out")).unwrap();
+        let target = Target::prepare(&dir.path().join("in")).err();
+        assert!(target.is_some(), "a directory with something in it was taken");
+        let target = Target::prepare(&dir.path().join("new")).unwrap();
+        std::os::unix::fs::symlink("..", dir.path().join("new/up")).unwrap();
+        let names = |path: &str| path.split('/').map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
+        for path in ["up", "up/in", "..", "../in"] {
+            assert!(target.directory(&names(path)).is_err(), "{path}");
+        }
+        let root = target.directory(&[]).unwrap();
+        assert!(make_file(&root, b"up/x").is_err() && make_file(&root, b"up").is_err());
+        assert!(enter(&root, b"up").is_err());
+        // Deeper than a path can be.
+        let mut deep = Vec::new();
+        for level in 0..40 {
+            let at = target.directory(&deep).unwrap();
+            let name = vec![b'a' + level % 26; 200];
+            make_directory(&at, &name).unwrap();
+            deep.push(name);
+        }
+        make_file(&target.directory(&deep).unwrap(), b"bottom").unwrap();
+    }
+}

@@ -1,0 +1,382 @@
+//! The way through the directories of the volume, and what is made of each entry. Memory is bounded by the depth of the tree, a
+//! bit for each inode that was seen, and a path for each file whose other names have not come yet.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+
+use ubtrfs::{Attributes, DirectoryEntry, Errno, InodeId};
+use ubtrfs_format::items::FileType;
+use ubtrfs_format::{DirIndex, Ino, TreeId};
+
+use super::Report;
+use super::content;
+use super::problems::Problems;
+use super::source::Source;
+use super::target::{self, Made, Target, is_fatal, is_name, joined};
+use crate::args;
+use crate::failure::{Failure, Result};
+
+/// Entries that are listed at once.
+const BATCH: usize = 64;
+/// Deeper directories are left out.
+const MOST_LEVELS: usize = 8192;
+/// Files of several names whose other names are waited for.
+const MOST_LINKED: usize = 1 << 20;
+
+/// How much was copied.
+#[derive(Default)]
+pub struct Copied {
+    pub directories: u64,
+    pub files: u64,
+    pub bytes: u64,
+    pub symlinks: u64,
+    pub others: u64,
+    /// What was left out though nothing is wrong with it, and how often.
+    pub left_out: BTreeMap<String, u64>,
+}
+
+/// A set of inodes: a bit for each, in words of neighbours.
+#[derive(Default)]
+pub struct InodeSet(HashMap<(TreeId, u64), u64>);
+
+impl InodeSet {
+    /// Adds an inode; false if it was there.
+    pub fn insert(&mut self, id: InodeId) -> bool {
+        let bit = 1 << (id.ino.0 % 64);
+        let word = self.0.entry((id.subvolume, id.ino.0 / 64)).or_default();
+        let fresh = *word & bit == 0;
+        *word |= bit;
+        fresh
+    }
+
+    pub fn contains(&self, id: InodeId) -> bool {
+        self.0.get(&(id.subvolume, id.ino.0 / 64)).is_some_and(|word| word & 1 << (id.ino.0 % 64) != 0)
+    }
+}
+
+/// A directory on the way.
+struct Level {
+    id: InodeId,
+    after: DirIndex,
+    batch: VecDeque<DirectoryEntry>,
+    is_listed: bool,
+}
+
+/// A copy under way.
+pub struct Walk<'a> {
+    pub(super) source: &'a Source,
+    pub(super) arguments: &'a args::Restore,
+    pub(super) target: Option<Target>,
+    pub(super) problems: Problems,
+    copied: Copied,
+    pub(super) seen: InodeSet,
+    /// Where files with several names are, and how many of the names have not come yet.
+    linked: HashMap<InodeId, (Vec<Vec<u8>>, u32)>,
+    snapshots: Vec<TreeId>,
+    /// Subvolumes that something was copied of.
+    pub(super) subvolumes: Vec<TreeId>,
+}
+
+impl<'a> Walk<'a> {
+    pub fn new(source: &'a Source, arguments: &'a args::Restore, target: Option<Target>) -> Self {
+        let found = source.fs.find_subvolumes().into_iter();
+        let snapshots = found.filter(|subvolume| subvolume.is_snapshot).map(|subvolume| subvolume.id).collect();
+        Self {
+            source,
+            arguments,
+            target,
+            problems: Problems::default(),
+            copied: Copied::default(),
+            seen: InodeSet::default(),
+            linked: HashMap::new(),
+            snapshots,
+            subvolumes: Vec::new(),
+        }
+    }
+
+    pub fn finish(self) -> Report {
+        Report {
+            copied: self.copied,
+            problems: self.problems,
+            damage: self.source.damage.sentences(),
+            unverified: self.source.damage.unverified() > 0,
+            dry_run: self.target.is_none(),
+        }
+    }
+
+    /// Copies a directory with all below it to the target itself.
+    pub fn tree(&mut self, id: InodeId) -> Result<()> {
+        self.seen.insert(id);
+        self.subvolumes.push(id.subvolume);
+        self.copied.directories += 1;
+        self.below(&mut Vec::new(), id)
+    }
+
+    /// Copies one file.
+    pub fn single(&mut self, name: &[u8], id: InodeId) -> Result<()> {
+        let at = self.target.as_ref().map(|target| target.directory(&[])).transpose();
+        let at = at.map_err(|error| Failure::about("the directory to copy to", &error))?;
+        self.entry(at.as_ref(), &[], name, id).map(|_| ())
+    }
+
+    /// Copies what is in a directory that has been made at `path`, and in the end its attributes.
+    pub(super) fn below(&mut self, path: &mut Vec<Vec<u8>>, id: InodeId) -> Result<()> {
+        let top = path.len();
+        let level = |id| Level { id, after: DirIndex(0), batch: VecDeque::new(), is_listed: false };
+        let mut levels = vec![level(id)];
+        let mut at = self.open(path)?;
+        while let Some(here) = levels.last_mut() {
+            if here.batch.is_empty() && !here.is_listed {
+                self.list(path, here);
+            }
+            let Some(entry) = here.batch.pop_front() else {
+                let id = here.id;
+                self.finish_directory(path, at.as_ref(), id)?;
+                levels.pop();
+                if path.len() > top {
+                    path.pop();
+                    at = self.open(path)?;
+                }
+                continue;
+            };
+            here.after = entry.index;
+            let inside = here.id.subvolume;
+            if entry.inode.subvolume != inside && self.is_left_out(entry.inode.subvolume) {
+                continue;
+            }
+            if self.entry(at.as_ref(), path, &entry.name, entry.inode)? {
+                if levels.len() >= MOST_LEVELS {
+                    self.problems.add(&joined(path), "directories are too deep");
+                    continue;
+                }
+                if entry.inode.subvolume != inside && entry.inode.ino == Ino::ROOT_DIR {
+                    self.subvolumes.push(entry.inode.subvolume);
+                }
+                path.push(entry.name);
+                levels.push(level(entry.inode));
+                at = self.open(path)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_left_out(&mut self, subvolume: TreeId) -> bool {
+        let left_out = !self.arguments.snapshots && self.snapshots.contains(&subvolume);
+        if left_out {
+            self.leave_out("snapshots (--snapshots copies them)".into());
+        }
+        left_out
+    }
+
+    pub(super) fn leave_out(&mut self, what: String) {
+        *self.copied.left_out.entry(what).or_default() += 1;
+    }
+
+    fn open(&self, path: &[Vec<u8>]) -> Result<Option<OwnedFd>> {
+        let opened = self.target.as_ref().map(|target| target.directory(path)).transpose();
+        opened.map_err(|error| Failure::about(joined(path), &error))
+    }
+
+    fn list(&mut self, path: &[Vec<u8>], level: &mut Level) {
+        let before = self.source.damage.count();
+        match self.source.fs.list(level.id, level.after, DirIndex(u64::MAX), BATCH) {
+            Ok(entries) => {
+                level.is_listed = entries.len() < BATCH;
+                level.batch = entries.into();
+            }
+            Err(error) => {
+                level.is_listed = true;
+                self.problems.add(&joined(path), format!("can't be listed: {}", crate::failure::chain(&error)));
+            }
+        }
+        if self.source.damage.count() != before {
+            self.problems.add(&joined(path), "part of the directory can't be read");
+        }
+    }
+
+    /// Makes what an entry leads to. True if it is a directory whose content is to be copied next.
+    pub(super) fn entry(&mut self, at: Option<&OwnedFd>, path: &[Vec<u8>], name: &[u8], id: InodeId) -> Result<bool> {
+        let shown = joined(&[path, &[name.to_vec()]].concat());
+        if !is_name(name) {
+            self.problems.add(&shown, "nothing can have this name");
+            return Ok(false);
+        }
+        let attributes = match self.source.fs.attributes(id) {
+            Ok(attributes) => attributes,
+            Err(error) => {
+                let error = match error.errno() {
+                    Errno::NOENT => "its attributes are lost".into(),
+                    _ => crate::failure::chain(&error),
+                };
+                self.problems.add(&shown, error);
+                return Ok(false);
+            }
+        };
+        if self.arguments.verbose {
+            // Whether or not somebody reads that.
+            let _ = writeln!(io::stdout(), "{shown}");
+        }
+        let is_directory = attributes.file_type == FileType::Directory;
+        if is_directory && !self.seen.insert(id) {
+            // The stand-ins of subvolumes that are elsewhere are many with one number.
+            if id.ino != Ino(2) {
+                self.problems.add(&shown, "the directory is elsewhere, too");
+                return Ok(false);
+            }
+        }
+        if !is_directory {
+            self.seen.insert(id);
+        }
+        let made = match at {
+            Some(at) => self.make(at, path, name, &attributes, &shown),
+            None => {
+                self.count(&attributes, attributes.size);
+                Ok(())
+            }
+        };
+        match made {
+            Ok(()) => Ok(is_directory),
+            Err(error) if is_fatal(&error) => Err(Failure::about(shown, &error)),
+            Err(error) => {
+                self.problems.add(&shown, crate::failure::chain(&error));
+                Ok(false)
+            }
+        }
+    }
+
+    fn make(
+        &mut self,
+        at: &OwnedFd,
+        path: &[Vec<u8>],
+        name: &[u8],
+        attributes: &Attributes,
+        shown: &str,
+    ) -> io::Result<()> {
+        if attributes.file_type == FileType::Directory {
+            // It is given its attributes when all is in it.
+            target::make_directory(at, name)?;
+            self.count(attributes, 0);
+            return Ok(());
+        }
+        if attributes.nlink > 1 && self.link(at, name, attributes.id)? {
+            return Ok(());
+        }
+        match attributes.file_type {
+            FileType::Regular => {
+                let file = target::make_file(at, name)?;
+                let before = self.source.damage.count();
+                let copied =
+                    content::copy(&self.source.fs, &self.source.damage, attributes.id, attributes.size, &file)?;
+                if copied.lost > 0 {
+                    let why = copied.why.unwrap_or_default();
+                    self.problems.add(shown, format!("{} bytes of {} are lost: {why}", copied.lost, attributes.size));
+                } else if self.source.damage.count() != before {
+                    self.problems.add(shown, "part of its map can't be read: there may be holes where data was");
+                }
+                self.dress(&Made::Open(file.as_fd()), attributes, shown);
+                self.count(attributes, copied.copied);
+            }
+            FileType::Symlink => {
+                let to =
+                    self.source.fs.read_link(attributes.id).map_err(|error| io::Error::other(error.to_string()))?;
+                target::make_symlink(at, name, &to)?;
+                self.dress(&Made::Named { at, name, is_symlink: true }, attributes, shown);
+                self.count(attributes, 0);
+            }
+            FileType::CharDevice | FileType::BlockDevice if !self.keeps_owners() => {
+                self.leave_out("device nodes, which only root can make".into());
+                return Ok(());
+            }
+            FileType::CharDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket => {
+                target::make_node(at, name, attributes)?;
+                self.dress(&Made::Named { at, name, is_symlink: false }, attributes, shown);
+                self.count(attributes, 0);
+            }
+            _ => return Err(io::Error::other("its type is unknown")),
+        }
+        if attributes.nlink > 1 && self.linked.len() < MOST_LINKED {
+            let path = [path, &[name.to_vec()]].concat();
+            self.linked.insert(attributes.id, (path, attributes.nlink - 1));
+        }
+        Ok(())
+    }
+
+    /// Makes a name of a file that is there already under another one.
+    fn link(&mut self, at: &OwnedFd, name: &[u8], id: InodeId) -> io::Result<bool> {
+        let (Some((path, left)), Some(target)) = (self.linked.get_mut(&id), &self.target) else { return Ok(false) };
+        let Some((old, directory)) = path.split_last() else { return Ok(false) };
+        target::make_link(&target.directory(directory)?, old, at, name)?;
+        *left -= 1;
+        if *left == 0 {
+            self.linked.remove(&id);
+        }
+        Ok(true)
+    }
+
+    fn finish_directory(&mut self, path: &[Vec<u8>], at: Option<&OwnedFd>, id: InodeId) -> Result<()> {
+        let Some(at) = at else { return Ok(()) };
+        match self.source.fs.attributes(id) {
+            Ok(attributes) => self.dress(&Made::Open(at.as_fd()), &attributes, &joined(path)),
+            Err(error) => self.problems.add(&joined(path), crate::failure::chain(&error)),
+        }
+        Ok(())
+    }
+
+    pub(super) fn keeps_owners(&self) -> bool {
+        self.target.as_ref().is_some_and(Target::keeps_owners)
+    }
+
+    /// Gives owner, permissions, xattrs and times. What the user or the file system there doesn't allow is left out.
+    fn dress(&mut self, made: &Made<'_>, attributes: &Attributes, shown: &str) {
+        let fs = &self.source.fs;
+        if self.keeps_owners() {
+            if let Err(error) = made.own(attributes.uid, attributes.gid) {
+                self.leave_out(format!("owners: {}", crate::failure::chain(&error)));
+            }
+        } else if attributes.uid != rustix::process::geteuid().as_raw() {
+            self.leave_out("owners, which only root can give".into());
+        }
+        // A file that now belongs to somebody else than before must not run with the rights of that one.
+        let mode = if self.keeps_owners() { attributes.mode } else { attributes.mode & 0o1777 };
+        if let Err(error) = made.permit(mode) {
+            self.leave_out(format!("permissions: {}", crate::failure::chain(&error)));
+        }
+        let names = fs.list_xattrs(attributes.id).unwrap_or_else(|error| {
+            self.problems.add(shown, format!("extended attributes: {}", crate::failure::chain(&error)));
+            Vec::new()
+        });
+        for name in names {
+            match fs.get_xattr(attributes.id, &name) {
+                Ok(value) => {
+                    if let Err(error) = made.set_xattr(&name, &value) {
+                        let space = name.split(|byte| *byte == b'.').next().unwrap_or_default();
+                        let space = crate::show::bytes(space);
+                        let error = crate::failure::chain(&error);
+                        self.leave_out(format!("extended attributes of the namespace {space}: {error}"));
+                    }
+                }
+                Err(error) => {
+                    let name = crate::show::bytes(&name);
+                    self.problems.add(shown, format!("extended attribute {name}: {}", crate::failure::chain(&error)));
+                }
+            }
+        }
+        if let Err(error) = made.stamp(attributes.atime, attributes.mtime) {
+            self.leave_out(format!("times: {}", crate::failure::chain(&error)));
+        }
+    }
+
+    fn count(&mut self, attributes: &Attributes, bytes: u64) {
+        let copied = &mut self.copied;
+        match attributes.file_type {
+            FileType::Directory => copied.directories += 1,
+            FileType::Regular => {
+                copied.files += 1;
+                copied.bytes = copied.bytes.saturating_add(bytes);
+            }
+            FileType::Symlink => copied.symlinks += 1,
+            _ => copied.others += 1,
+        }
+    }
+}

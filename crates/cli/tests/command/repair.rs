@@ -1,0 +1,181 @@
+//! `ubtrfs check --repair` puts right what can be derived, says before what it will do, and leaves all else alone.
+
+use std::path::Path;
+
+use ubtrfs_format::items::{BlockGroupItem, DevItem, FileType, FreeSpaceInfo, InodeItem};
+use ubtrfs_format::{ItemType, Key, TreeId, objectid};
+use ubtrfs_testkit::fixture::Fixture;
+use ubtrfs_testkit::kernel::KernelMount;
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::progs::assert_btrfs_check_clean;
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::scratch::scratch_dir;
+use ubtrfs_testkit::walk::walk;
+
+use crate::image::Image;
+use crate::{success, ubtrfs};
+
+/// A kind of damage, the fixture that suffers it, and what is done to it.
+struct Damage(&'static str, &'static str, fn(&Image));
+
+fn of_type(item_type: ItemType) -> impl Fn(&Key, &[u8]) -> bool {
+    move |key, _| key.item_type == item_type
+}
+
+fn change_inode(image: &Image, wanted: impl Fn(&Key, &InodeItem) -> bool, change: impl Fn(&mut InodeItem)) {
+    let wanted = |key: &Key, data: &[u8]| {
+        key.item_type == ItemType::INODE_ITEM && InodeItem::parse(data).is_ok_and(|item| wanted(key, &item))
+    };
+    image.edit(TreeId::FS, wanted, |_, data| {
+        let mut item = InodeItem::parse(data).unwrap();
+        change(&mut item);
+        *data = item.to_bytes().to_vec();
+    });
+}
+
+fn is_file(_: &Key, item: &InodeItem) -> bool {
+    FileType::from_mode(item.mode) == FileType::Regular
+}
+
+fn change_group(image: &Image, tree: TreeId) {
+    image.edit(tree, of_type(ItemType::BLOCK_GROUP_ITEM), |_, data| {
+        let mut item = BlockGroupItem::parse(data).unwrap();
+        item.used += 12288;
+        *data = item.to_bytes().to_vec();
+    });
+}
+
+const DAMAGES: [Damage; 15] = [
+    Damage("use of a block group", "plain", |image| change_group(image, TreeId::EXTENT)),
+    Damage("use of a block group in its own tree", "bgtree", |image| change_group(image, TreeId::BLOCK_GROUP)),
+    Damage("use of a device", "plain", |image| {
+        image.edit(TreeId::CHUNK, of_type(ItemType::DEV_ITEM), |_, data| {
+            let mut item = DevItem::parse(data).unwrap();
+            item.bytes_used -= 1 << 20;
+            *data = item.to_bytes().to_vec();
+        });
+    }),
+    Damage("totals of the superblock", "plain", |image| {
+        image.edit_superblock(&[0, 1], |superblock| superblock.bytes_used += 1 << 20);
+    }),
+    Damage("a copy of the superblock", "plain", |image| image.flip_raw((64 << 20) + 1000)),
+    Damage("a free range is gone", "plain", |image| {
+        image.remove(TreeId::FREE_SPACE, of_type(ItemType::FREE_SPACE_EXTENT));
+    }),
+    Damage("a count of free ranges", "plain", |image| {
+        image.edit(TreeId::FREE_SPACE, of_type(ItemType::FREE_SPACE_INFO), |_, data| {
+            let mut info = FreeSpaceInfo::parse(data).unwrap();
+            info.extent_count += 3;
+            *data = info.to_bytes().to_vec();
+        });
+    }),
+    Damage("a free range over used space", "plain", |image| {
+        image.edit(
+            TreeId::FREE_SPACE,
+            |key, _| key.item_type == ItemType::FREE_SPACE_EXTENT && key.offset > 1 << 20,
+            |key, _| key.objectid -= 4096,
+        );
+    }),
+    Damage("free space of a group that is not there", "plain", |image| {
+        let end = image.items(TreeId::FREE_SPACE).last().unwrap().0;
+        let start = (end.objectid + end.offset).next_multiple_of(1 << 30) + (1 << 30);
+        let info = FreeSpaceInfo { extent_count: 0, flags: 0 };
+        image.add(TreeId::FREE_SPACE, Key::new(start, ItemType::FREE_SPACE_INFO, 1 << 20), &info.to_bytes());
+    }),
+    Damage("the size of a directory", "plain", |image| {
+        change_inode(image, |key, _| key.objectid == 256, |item| item.size += 2);
+    }),
+    Damage("a link count too high", "plain", |image| change_inode(image, is_file, |item| item.nlink += 5)),
+    Damage("a link count of a file with many names", "plain", |image| {
+        change_inode(image, |_, item| item.nlink > 2, |item| item.nlink -= 1);
+    }),
+    Damage("a link count of nothing", "plain", |image| change_inode(image, is_file, |item| item.nlink = 0)),
+    Damage("an orphan that is not noted", "orphans", |image| {
+        image.remove(TreeId::FS, |key, _| key.objectid == objectid::ORPHAN);
+    }),
+    Damage("several at once", "plain", |image| {
+        change_group(image, TreeId::EXTENT);
+        image.remove(TreeId::FREE_SPACE, of_type(ItemType::FREE_SPACE_EXTENT));
+        change_inode(image, |key, _| key.objectid == 256, |item| item.size += 2);
+        change_inode(image, is_file, |item| item.nlink += 1);
+    }),
+];
+
+fn check(image: &Path, options: &[&str]) -> std::process::Output {
+    let mut arguments: Vec<&std::ffi::OsStr> = vec!["check".as_ref()];
+    arguments.extend(options.iter().map(AsRef::<std::ffi::OsStr>::as_ref));
+    arguments.push(image.as_os_str());
+    ubtrfs(&arguments)
+}
+
+#[test]
+fn what_can_be_derived_is_put_right() {
+    require!(Need::Kernel);
+    for Damage(what, name, damage) in &DAMAGES {
+        let dir = scratch_dir();
+        let fixture = Fixture::load(name);
+        let image = fixture.unpack(dir.path()).remove(0);
+        damage(&Image::open(&image));
+        let damaged = std::fs::read(&image).unwrap();
+        let stale = *what == "free space of a group that is not there";
+        assert_eq!(check(&image, &[]).status.code(), Some(i32::from(!stale)), "{what}: not damaged");
+
+        // Nobody is there to say yes: what would be done is told, and not done.
+        let asked = check(&image, &["--repair"]);
+        assert_eq!(asked.status.code(), Some(1), "{what}");
+        let plan = String::from_utf8_lossy(&asked.stdout).into_owned();
+        assert!(plan.contains("to be "), "{what}: {plan}");
+        assert!(String::from_utf8_lossy(&asked.stderr).contains("nothing was changed"), "{what}: {asked:?}");
+        assert!(damaged == std::fs::read(&image).unwrap(), "{what}: the image was changed without a yes");
+
+        let output = check(&image, &["--repair", "--yes"]);
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{what}: {told}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(told.starts_with(&plan) && told.contains("no fault found"), "{what}: {told}");
+        assert_btrfs_check_clean(&image);
+        let mount = KernelMount::new(&[&image], &fixture.options("noatime"));
+        fixture.assert_shows(&walk(mount.path()));
+        assert_eq!(mount.unmount(), Vec::<String>::new(), "{what}");
+        assert_btrfs_check_clean(&image);
+        assert!(success(&check(&image, &[])).contains("no fault found"), "{what}");
+    }
+}
+
+#[test]
+fn what_follows_from_nothing_is_left_alone_with_all_else() {
+    let refused: [Damage; 3] = [
+        Damage("references of an extent", "plain", |image| {
+            image.edit(TreeId::EXTENT, of_type(ItemType::EXTENT_ITEM), |_, data| data[0] += 1);
+        }),
+        Damage("a name of an inode", "plain", |image| {
+            image.remove(TreeId::FS, |key, _| key.item_type == ItemType::DIR_INDEX);
+        }),
+        Damage("a volume with a log", "log-new-file", |image| {
+            change_inode(image, |key, _| key.objectid == 256, |item| item.size += 2);
+        }),
+    ];
+    for Damage(what, name, damage) in &refused {
+        let dir = scratch_dir();
+        let image = Fixture::load(name).unpack(dir.path()).remove(0);
+        let volume = Image::open(&image);
+        damage(&volume);
+        change_inode(&volume, |key, _| key.objectid == 256, |item| item.size += 4);
+        let damaged = std::fs::read(&image).unwrap();
+        let output = check(&image, &["--repair", "--yes"]);
+        assert_eq!(output.status.code(), Some(1), "{what}");
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(told.contains("can't be put right:"), "{what}: {told}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("nothing was changed"), "{what}");
+        assert!(damaged == std::fs::read(&image).unwrap(), "{what}: the image was changed");
+    }
+}
+
+#[test]
+fn a_sound_volume_is_not_written_to() {
+    let dir = scratch_dir();
+    let image = Fixture::load("plain").unpack(dir.path()).remove(0);
+    let before = std::fs::read(&image).unwrap();
+    assert!(success(&check(&image, &["--repair", "--yes"])).contains("no fault found"));
+    assert!(before == std::fs::read(&image).unwrap());
+    assert_eq!(check(&image, &["--yes"]).status.code(), Some(2), "--yes alone makes no sense");
+}

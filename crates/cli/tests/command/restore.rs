@@ -1,0 +1,271 @@
+//! `ubtrfs restore` copies what can be read, and nothing goes anywhere but into the directory.
+
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use ubtrfs_format::{Ino, ItemType, Key, TreeId};
+use ubtrfs_testkit::diff::{Options, assert_same, diff};
+use ubtrfs_testkit::fixture::{Fixture, ordinary};
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::run::{command, run};
+use ubtrfs_testkit::scratch::scratch_dir;
+use ubtrfs_testkit::walk::{Tree, walk};
+
+use crate::image::Image;
+use crate::{changed, fails, ubtrfs};
+
+/// A volume to restore, and a directory to restore to.
+struct Case {
+    dir: tempfile::TempDir,
+    fixture: Fixture,
+    image: PathBuf,
+}
+
+impl Case {
+    fn new(name: &str) -> Self {
+        let dir = scratch_dir();
+        let fixture = Fixture::load(name);
+        let image = fixture.unpack(dir.path()).remove(0);
+        Self { dir, fixture, image }
+    }
+
+    fn out(&self) -> PathBuf {
+        self.dir.path().join("out")
+    }
+
+    fn restore(&self, options: &[&str]) -> Output {
+        let subvolume = self.fixture.manifest.subvol.to_string();
+        let mut arguments = vec!["restore".as_ref(), "--subvolid".as_ref(), subvolume.as_ref()];
+        arguments.extend(options.iter().map(AsRef::<std::ffi::OsStr>::as_ref));
+        let out = self.out();
+        arguments.extend([self.image.as_os_str(), out.as_os_str()]);
+        ubtrfs(&arguments)
+    }
+
+    /// What is different in the copy.
+    fn differences(&self) -> Vec<String> {
+        diff(&within_range(self.fixture.tree()), &within_range(walk(&self.out())), Options::COPY)
+    }
+}
+
+/// Without files whose times other file systems can't store.
+fn within_range(mut tree: Tree) -> Tree {
+    tree.entries.retain(|path, _| !path.starts_with(b"time/"));
+    tree
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn sound_volumes_are_copied_as_they_are() {
+    require!(Need::Root);
+    for fixture in ordinary().into_iter().filter(|fixture| !fixture.is_shared()) {
+        let name = fixture.manifest.name.clone();
+        let case = Case::new(&name);
+        let before = changed(&case.image);
+        let output = case.restore(&[]);
+        assert_eq!(output.status.code(), Some(0), "{name}: {}", said(&output));
+        let what = format!("{name} (left: its manifest, right: the copy)");
+        assert_same(&what, &within_range(case.fixture.tree()), &within_range(walk(&case.out())), Options::COPY);
+        assert_eq!(changed(&case.image), before, "{name} was written to");
+        // Not again into what is there.
+        fails(&case.restore(&[]), 1, "is not empty");
+    }
+}
+
+#[test]
+fn a_log_is_taken_along_unless_it_is_not_wanted() {
+    require!(Need::Root);
+    let case = Case::new("log-new-file");
+    assert_eq!(case.restore(&[]).status.code(), Some(0));
+    assert_eq!(case.differences(), Vec::<String>::new());
+    let with_log = walk(&case.out()).entries.len();
+    fs::remove_dir_all(case.out()).unwrap();
+    assert_eq!(case.restore(&["--nologreplay"]).status.code(), Some(0));
+    assert!(walk(&case.out()).entries.len() < with_log);
+}
+
+#[test]
+fn holes_stay_holes() {
+    require!(Need::Root);
+    let case = Case::new("holes");
+    assert_eq!(case.restore(&[]).status.code(), Some(0));
+    let data: u64 = case.fixture.manifest.entries.iter().filter_map(|entry| entry.size).sum();
+    let taken: u64 = walk(&case.out())
+        .entries
+        .keys()
+        .map(|path| fs::symlink_metadata(case.out().join(std::ffi::OsStr::from_bytes(path))).unwrap().blocks() * 512)
+        .sum();
+    assert!(taken < data / 4, "{taken} bytes for {data}");
+}
+
+#[test]
+fn any_superblock_and_any_older_root_will_do() {
+    require!(Need::Root);
+    let case = Case::new("plain");
+    let zeroes = vec![0; 4096];
+    let write = |at: u64| File::options().write(true).open(&case.image).unwrap().write_all_at(&zeroes, at).unwrap();
+    let image = Image::open(&case.image);
+    write(64 << 10);
+    let output = case.restore(&[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(said(&output).contains("superblock at 67108864"), "{}", said(&output));
+    assert_eq!(case.differences(), Vec::<String>::new());
+
+    // The newest commit leads nowhere; one of those before it does.
+    fs::remove_dir_all(case.out()).unwrap();
+    for copy in 0..2 {
+        image.flip(image.superblock.root, copy);
+    }
+    let output = case.restore(&[]);
+    assert!(said(&output).contains("backup root"), "{}", said(&output));
+    assert!(walk(&case.out()).entries.len() > 10, "{}", said(&output));
+    let listed = ubtrfs(&["restore".as_ref(), "--list-commits".as_ref(), case.image.as_os_str()]);
+    assert!(String::from_utf8_lossy(&listed.stdout).lines().count() > 2);
+    fails(&case.restore(&["--commit", "99999"]), 1, "is not empty");
+    fs::remove_dir_all(case.out()).unwrap();
+    fails(&case.restore(&["--commit", "99999"]), 1, "no superblock leads to commit 99999");
+
+    write(64 << 20);
+    fails(&case.restore(&[]), 1, "no btrfs found");
+}
+
+#[test]
+fn lost_leaves_take_only_their_own_items_along() {
+    require!(Need::Root);
+    let all = Case::new("plain").fixture.tree().entries.len();
+    let leaves = Image::open(&Case::new("plain").image).leaves(TreeId::FS).len();
+    // The first holds the root directory's names, all other leaves are like each other.
+    for number in [0, 1, leaves / 2, leaves - 1] {
+        let case = Case::new("plain");
+        let image = Image::open(&case.image);
+        let leaf = image.leaves(TreeId::FS)[number];
+        (0..image.places(leaf).len()).for_each(|copy| image.flip(leaf, copy));
+        let before = changed(&case.image);
+        let output = case.restore(&[]);
+        let told = said(&output);
+        if number == 0 {
+            // Nothing can be opened whose root directory has no attributes; an older commit may have another leaf there.
+            assert!(!told.contains("panicked"), "{told}");
+            continue;
+        }
+        assert_eq!(output.status.code(), Some(1), "leaf {number}: {told}");
+        assert!(told.contains("unreadable: "), "leaf {number}: {told}");
+        let left = walk(&case.out()).entries.len();
+        assert!(left + all / 2 > all, "leaf {number}: {left} of {all} are left: {told}");
+        assert_eq!(changed(&case.image), before, "the image was written to");
+        fs::remove_dir_all(case.out()).unwrap();
+        assert_eq!(case.restore(&["--dry-run"]).status.code(), Some(1), "leaf {number}");
+        assert!(!case.out().exists());
+    }
+}
+
+#[test]
+fn data_is_copied_around_a_bad_sector_and_without_checksums() {
+    require!(Need::Root);
+    let case = Case::new("plain");
+    let image = Image::open(&case.image);
+    let is_data = |key: &Key, data: &[u8]| {
+        use ubtrfs_format::items::{ExtentFlags, ExtentItem};
+        key.item_type == ItemType::EXTENT_ITEM
+            && ExtentItem::parse(key, data).is_ok_and(|item| item.flags & ExtentFlags::DATA != 0)
+    };
+    let extents: Vec<_> = image.items(TreeId::EXTENT).into_iter().filter(|(key, data)| is_data(key, data)).collect();
+    let (key, _) = extents.iter().max_by_key(|(key, _)| key.offset).unwrap();
+    image.flip(ubtrfs_format::Logical(key.objectid + 4096), 0);
+    let output = case.restore(&[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("4096 bytes of ") && said(&output).contains("checksum"), "{}", said(&output));
+    assert!(!case.differences().is_empty());
+    fs::remove_dir_all(case.out()).unwrap();
+    assert_eq!(case.restore(&["--ignore-checksums"]).status.code(), Some(0));
+
+    // Without the checksum tree everything is there, and nobody knows whether it is right.
+    let case = Case::new("plain");
+    let image = Image::open(&case.image);
+    for leaf in image.leaves(TreeId::CSUM) {
+        (0..image.places(leaf).len()).for_each(|copy| image.flip(leaf, copy));
+    }
+    let output = case.restore(&[]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("checksums of some data are lost"));
+    assert_eq!(case.differences(), Vec::<String>::new());
+}
+
+#[test]
+fn hostile_names_stay_inside_and_loops_end() {
+    require!(Need::Root);
+    let case = Case::new("plain");
+    let image = Image::open(&case.image);
+    let names: [&[u8]; 6] = [b"..", b"../../evil", b"/evil", b"a/../../evil", b".", b"x\0y"];
+    for (number, name) in names.iter().enumerate() {
+        let mut left = number;
+        image.edit_leaf(TreeId::FS, |items| {
+            let entries = items.iter_mut().filter(|(key, _)| key.item_type == ItemType::DIR_INDEX);
+            for (_, data) in entries {
+                if left == 0 {
+                    // The length of the name is the 16-bit number at 27, the name stands at 30.
+                    data[27..29].copy_from_slice(&(name.len() as u16).to_le_bytes());
+                    data.truncate(30);
+                    data.extend_from_slice(name);
+                    return true;
+                }
+                left -= 1;
+            }
+            false
+        });
+    }
+    // Directories that lead to the root again.
+    let mut loops = 0;
+    image.edit_leaf(TreeId::FS, |items| {
+        for (key, data) in items.iter_mut() {
+            if key.item_type == ItemType::DIR_INDEX && data[29] == 2 && key.objectid != Ino::ROOT_DIR.0 && loops < 3 {
+                data[..8].copy_from_slice(&Ino::ROOT_DIR.0.to_le_bytes());
+                loops += 1;
+            }
+        }
+        loops > 0
+    });
+    let deep = case.dir.path().join("x/y/z");
+    fs::create_dir_all(&deep).unwrap();
+    let arguments = ["restore".as_ref(), case.image.as_os_str(), deep.as_os_str()];
+    let output = ubtrfs(&arguments);
+    assert_eq!(output.status.code(), Some(1));
+    let told = said(&output);
+    assert!(told.contains("nothing can have this name") && told.contains("is elsewhere, too"), "{told}");
+    assert!(!told.contains("panicked"), "{told}");
+    for outside in ["", "x", "x/y"] {
+        let entries: Vec<_> = fs::read_dir(case.dir.path().join(outside)).unwrap().flatten().collect();
+        assert!(entries.len() <= if outside.is_empty() { 2 } else { 1 }, "{outside}: {entries:?}");
+    }
+    assert!(!Path::new("/evil").exists());
+}
+
+#[test]
+fn a_user_gets_what_a_user_may_have() {
+    require!(Need::Root, Need::Tool("setpriv"));
+    let case = Case::new("plain");
+    fs::set_permissions(case.dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    fs::set_permissions(&case.image, PermissionsExt::from_mode(0o644)).unwrap();
+    let binary = case.dir.path().join("ubtrfs");
+    fs::copy(env!("CARGO_BIN_EXE_ubtrfs"), &binary).unwrap();
+    let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let mut line = command("setpriv", &user);
+    line.arg(&binary).arg("restore").arg(&case.image).arg(case.out());
+    let outcome = run(&mut line);
+    assert_eq!(outcome.code(), Some(0), "{}", outcome.report());
+    assert!(outcome.stdout.contains("only root can"), "{}", outcome.report());
+    let copied = walk(&case.out());
+    assert!(copied.entries.len() > 2000, "{}", outcome.report());
+    for path in copied.entries.keys().take(100) {
+        let path = case.out().join(std::ffi::OsStr::from_bytes(path));
+        let metadata = fs::symlink_metadata(&path).unwrap();
+        assert_eq!((metadata.uid(), metadata.mode() & 0o6000), (65534, 0), "{}", path.display());
+    }
+}

@@ -1,0 +1,237 @@
+//! Mounting by mount(8), by fstab and by systemd; volumes inside of images, from elsewhere, and damaged ones.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::run::{command, run};
+
+use crate::harness::{FUSE, Volume, cat, fails, ubtrfs};
+use crate::image::Image;
+
+/// The user `nobody`.
+const NOBODY: u32 = 65534;
+
+/// In a mount namespace where `mount.ubtrfs` is installed: `$1` is ubtrfs, `$2` the image, `$3` the mount point, `$4` a directory.
+const SESSION: &str = r#"
+    set -e
+    mkdir "$4/sbin"
+    ln -s "$1" "$4/sbin/mount.ubtrfs"
+    ln -s "$1" "$4/sbin/mount.fuse.ubtrfs"
+    mount -t overlay overlay -o "lowerdir=$4/sbin:/usr/sbin" /usr/sbin
+    trap 'umount "$3" 2>/dev/null || true' EXIT
+    mount -t ubtrfs -o noatime,nofail,_netdev,user,x-systemd.automount,ssd,space_cache=v2 "$2" "$3"
+    echo by-type > "$3/by-type"
+    umount "$3"
+    mount -t fuse.ubtrfs "$2" "$3"
+    test "$(cat "$3/by-type")" = by-type
+    umount "$3"
+    echo "$2 $3 ubtrfs defaults,noauto,nofail,x-systemd.device-timeout=5,errors=remount-ro 0 0" > "$4/fstab"
+    mount -T "$4/fstab" "$3"
+    echo by-fstab > "$3/by-fstab"
+    umount "$3"
+    mount -f -t ubtrfs "$2" "$3"
+    if mountpoint -q "$3"; then exit 1; fi
+    mount -s -t ubtrfs -o unheard_of "$2" "$3"
+    umount "$3"
+    if mount -t ubtrfs -o unheard_of "$2" "$3"; then exit 1; fi
+"#;
+
+#[test]
+fn mount_and_fstab_find_the_helper() {
+    require!(Need::Root, FUSE, Need::Tool("unshare"));
+    let volume = Volume::new();
+    let mut line = command("unshare", &["--mount", "--propagation", "private", "sh", "-c", SESSION, "sh"]);
+    line.arg(env!("CARGO_BIN_EXE_ubtrfs")).args([&volume.image, &volume.point]).arg(volume.dir.path());
+    let outcome = run(&mut line);
+    assert_eq!(outcome.code(), Some(0), "{}", outcome.report());
+    assert!(outcome.stderr.contains("unknown mount option 'unheard_of'"), "{}", outcome.report());
+    for name in ["by-type", "by-fstab"] {
+        assert_eq!(cat(&volume.image, &format!("/{name}")).trim(), name);
+    }
+    volume.check();
+}
+
+#[test]
+fn a_volume_inside_of_an_image_is_mounted_at_its_offset() {
+    require!(Need::Root, FUSE);
+    const OFFSET: u64 = 3 << 20;
+    let volume = Volume::new();
+    let disk = volume.dir.path().join("disk");
+    let inside = fs::read(&volume.image).unwrap();
+    let file = File::create(&disk).unwrap();
+    file.set_len(OFFSET + inside.len() as u64 + (1 << 20)).unwrap();
+    file.write_all_at(&[0xAB; 4096], OFFSET - 4096).unwrap();
+    file.write_all_at(&[0xAB; 4096], OFFSET + inside.len() as u64).unwrap();
+    file.write_all_at(&inside, OFFSET).unwrap();
+    drop(file);
+    fails(&volume.try_mount_device(&disk, ""), "no btrfs found");
+    fails(&volume.try_mount_device(&disk, "offset=1000"), "no multiple of 4096");
+    fails(&volume.try_mount_device(&disk, "offset=1T"), "behind the end");
+    fails(&volume.try_mount_device(&disk, "offset=3M,sizelimit=10M"), "truncated");
+    let size = inside.len();
+    volume.try_mount_device(&disk, &format!("offset=3M,sizelimit={size}")).ok();
+    fs::write(volume.point.join("file"), vec![7; 5 << 20]).unwrap();
+    volume.umount();
+    let after = fs::read(&disk).unwrap();
+    let (before, behind) = (&after[..OFFSET as usize], &after[OFFSET as usize + size..]);
+    assert!(before[before.len() - 4096..].iter().chain(&behind[..4096]).all(|byte| *byte == 0xAB));
+    fs::write(&volume.image, &after[OFFSET as usize..OFFSET as usize + size]).unwrap();
+    assert_eq!(cat(&volume.image, "/file").len(), 5 << 20);
+    volume.check();
+}
+
+#[test]
+fn damaged_volumes_are_mounted_to_be_read() {
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    volume.mount("");
+    fs::write(volume.point.join("old"), "old").unwrap();
+    volume.umount();
+    volume.mount("");
+    fs::write(volume.point.join("data"), vec![7; 64 << 10]).unwrap();
+    volume.umount();
+    let image = Image::open(&volume.image);
+    let is_data = |(key, data): &(ubtrfs_format::Key, Vec<u8>)| {
+        use ubtrfs_format::items::{ExtentFlags, ExtentItem};
+        ExtentItem::parse(key, data).is_ok_and(|item| item.flags & ExtentFlags::DATA != 0)
+    };
+    let items = image.items(ubtrfs_format::TreeId::EXTENT);
+    let extents = items.iter().filter(|(key, _)| key.item_type == ubtrfs_format::ItemType::EXTENT_ITEM);
+    let extent = extents.clone().find(|item| is_data(item)).unwrap().0.objectid;
+    image.flip(ubtrfs_format::Logical(extent), 0);
+    volume.mount("ro");
+    assert!(fs::read(volume.point.join("data")).is_err());
+    volume.umount();
+    volume.mount("ro,rescue=ignoredatacsums");
+    assert_eq!(fs::read(volume.point.join("data")).unwrap().len(), 64 << 10);
+    volume.umount();
+
+    for copy in 0..image.places(image.superblock.root).len() {
+        image.flip(image.superblock.root, copy);
+    }
+    assert_eq!(volume.try_mount("ro").code(), Some(1));
+    fails(&volume.try_mount("rescue=all"), "needs it");
+    let before = fs::read(&volume.image).unwrap();
+    volume.mount("ro,rescue=usebackuproot:ignorebadroots");
+    assert_eq!(fs::read_to_string(volume.point.join("old")).unwrap(), "old");
+    assert!(fs::write(volume.point.join("new"), "").is_err());
+    volume.umount();
+    assert!(before == fs::read(&volume.image).unwrap(), "the image was written to");
+}
+
+#[test]
+fn owners_show_as_it_is_asked_for() {
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    volume.mount("uid=1234,gid=2345,umask=027");
+    let file = volume.point.join("file");
+    fs::write(&file, "content").unwrap();
+    let shown = |path: &Path| {
+        let metadata = fs::metadata(path).unwrap();
+        (metadata.uid(), metadata.gid(), metadata.mode() & 0o7777)
+    };
+    fs::set_permissions(&file, PermissionsExt::from_mode(0o666)).unwrap();
+    assert_eq!(shown(&file), (1234, 2345, 0o640));
+    assert_eq!((shown(&volume.point).0, shown(&volume.point).1), (1234, 2345));
+    chown(&file, Some(1234), None).unwrap();
+    assert!(chown(&file, Some(1), None).is_err());
+    volume.umount();
+    volume.mount("");
+    assert_eq!(shown(&file), (0, 0, 0o666));
+    volume.umount();
+    volume.check();
+}
+
+#[test]
+fn a_user_is_root_on_a_volume_from_elsewhere() {
+    require!(Need::Root, FUSE, Need::Tool("setpriv"), Need::Tool("unshare"), Need::Tool("fusermount3"));
+    /// As in the tests of ordinary users: everybody gets `/dev/fuse` in this namespace.
+    const OPEN_FUSE: &str = r#"
+        set -e
+        cp -a /dev/fuse "$1"
+        chmod 666 "$1"
+        mount --bind "$1" /dev/fuse
+        shift
+        exec "$@"
+    "#;
+    const USER: &str = r#"
+        set -e
+        "$1" mount "$2" "$3"
+        trap '"$1" umount "$3" || fusermount3 -u -z "$3"' EXIT
+        if cat "$3/secret" 2>/dev/null; then exit 1; fi
+        "$1" umount "$3"
+        "$1" mount -o fakeroot "$2" "$3"
+        test "$(cat "$3/secret")" = secret
+        echo new > "$3/new"
+        test "$(stat -c %u "$3/new")" = 0
+        chown 7 "$3/secret"
+        if "$1" mount -o fakeroot,allow_other "$2" "$3"; then exit 1; fi
+    "#;
+    let volume = Volume::new();
+    volume.mount("");
+    let secret = volume.point.join("secret");
+    fs::write(&secret, "secret").unwrap();
+    fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
+    volume.umount();
+    let binary = volume.dir.path().join("ubtrfs");
+    fs::copy(env!("CARGO_BIN_EXE_ubtrfs"), &binary).unwrap();
+    fs::set_permissions(volume.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    for path in [&volume.image, &volume.point] {
+        chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let mut line = command("unshare", &["--mount", "--propagation", "private", "sh", "-c", OPEN_FUSE, "sh"]);
+    line.arg(volume.dir.path().join("fuse"));
+    line.args(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", USER, "sh"]);
+    line.arg(&binary).args([&volume.image, &volume.point]);
+    let outcome = run(&mut line);
+    assert_eq!(outcome.code(), Some(0), "{}", outcome.report());
+    volume.mount("");
+    assert_eq!(fs::metadata(&secret).unwrap().uid(), 7);
+    assert_eq!(fs::metadata(volume.point.join("new")).unwrap().uid(), 0);
+    volume.umount();
+    volume.check();
+}
+
+#[test]
+fn systemd_is_told_and_a_signal_brings_statistics() {
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    let path = volume.dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let receive = || {
+        let mut message = [0; 1000];
+        let length = socket.recv(&mut message).unwrap();
+        String::from_utf8_lossy(&message[..length]).into_owned()
+    };
+    let mut server = Command::new(env!("CARGO_BIN_EXE_ubtrfs"))
+        .args(["mount", "-f", "-o", "transport=dev"])
+        .args([&volume.image, &volume.point])
+        .env("NOTIFY_SOCKET", &path)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    assert!(receive().lines().any(|line| line == "READY=1"));
+    assert!(volume.is_mounted());
+    fs::write(volume.point.join("file"), "content").unwrap();
+    run(Command::new("kill").args(["-USR1", &server.id().to_string()])).ok();
+    let mut lines = BufReader::new(server.stderr.take().unwrap()).lines();
+    let report = lines
+        .by_ref()
+        .map_while(Result::ok)
+        .find_map(|line| line.split_once("statistics: ").map(|(_, report)| report.to_owned()));
+    let report: serde_json::Value = serde_json::from_str(&report.unwrap()).unwrap();
+    assert!(report["bytes_written"].as_u64().unwrap() >= 7, "{report}");
+    assert!(volume.is_mounted(), "the signal has ended the mount");
+    ubtrfs(&["umount".as_ref(), volume.point.as_os_str()]).ok();
+    assert!(receive().lines().any(|line| line == "STOPPING=1"));
+    assert!(lines.all(|line| line.is_ok()) && server.wait().unwrap().success());
+    assert_eq!(cat(&volume.image, "/file"), "content");
+}

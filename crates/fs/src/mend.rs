@@ -1,0 +1,56 @@
+//! Putting right what can be derived from everything else: through an ordinary transaction and commit.
+
+use std::sync::Arc;
+
+use ubtrfs_volume::Volume;
+
+use crate::error::Result;
+use crate::filesystem::Filesystem;
+use crate::inode::{InodeId, OrphanEdit};
+use crate::options::Options;
+use crate::space::Demand;
+
+/// What is to be put right of an inode; `None` stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InodeFix {
+    /// The inode.
+    pub inode: InodeId,
+    /// Its link count.
+    pub nlink: Option<u32>,
+    /// Of a directory: the size, twice the bytes of its names.
+    pub size: Option<u64>,
+    /// It has no name, and is to be noted as an orphan, so that the next mount frees it.
+    pub orphan: bool,
+}
+
+impl Filesystem {
+    /// Puts inodes right, and, with [`Options::recount_space`], all counters of space and the free-space tree; in one commit, which
+    /// is durable in the end. Nothing else of the volume is changed: orphans stay, and a volume with a log is refused.
+    pub fn mend(volume: Arc<Volume>, recount_space: bool, inodes: &[InodeFix]) -> Result<()> {
+        let options = Options { background_commits: false, tree_log: false, recount_space, ..Options::default() };
+        let fs = Self::open(volume, options)?;
+        for fix in inodes {
+            fs.with_reserved(Demand { edits: 2, item_bytes: 400, frees: true, ..Demand::default() }, || {
+                fs.mend_inode(fix)
+            })?;
+        }
+        fs.commit_once()
+    }
+
+    fn mend_inode(&self, fix: &InodeFix) -> Result<()> {
+        let inode = self.inode(fix.inode)?;
+        let mut state = inode.write();
+        let transaction = self.gate.enter();
+        state.join(&inode, &transaction);
+        if let Some(nlink) = fix.nlink {
+            state.item.nlink = nlink;
+        }
+        if let Some(size) = fix.size {
+            state.item.size = size;
+        }
+        if fix.orphan {
+            state.pending.orphan = OrphanEdit::Add;
+        }
+        Ok(())
+    }
+}

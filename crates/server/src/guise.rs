@@ -1,0 +1,56 @@
+//! Files shown otherwise than the volume has them: for volumes from elsewhere, whose owners mean nothing here.
+
+use ubtrfs_fuse::request::SetAttr;
+use ubtrfs_fuse::{Attributes, Caller, Errno};
+
+/// How files show to those who use a mount.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Guise {
+    /// All files show as this user's. What is made is stored as its maker's.
+    pub uid: Option<u32>,
+    /// All files show as of this group.
+    pub gid: Option<u32>,
+    /// Permissions that don't show, and so don't count.
+    pub umask: u32,
+    /// Whoever uses the mount is root on it: nothing checks permissions, and what is made is stored as root's.
+    pub fakeroot: bool,
+}
+
+impl Guise {
+    /// Shows attributes in this guise.
+    pub(crate) fn show(&self, attributes: &mut Attributes) {
+        attributes.uid = self.uid.unwrap_or(attributes.uid);
+        attributes.gid = self.gid.unwrap_or(attributes.gid);
+        attributes.mode &= !(self.umask & 0o777);
+    }
+
+    /// Owner and group of what somebody makes.
+    pub(crate) fn maker(&self, caller: &Caller<'_>) -> (u32, u32) {
+        if self.fakeroot { (0, 0) } else { (caller.uid, caller.gid) }
+    }
+
+    /// What of a change reaches the volume: an owner that is only shown can't be changed, but may be set to what it shows as.
+    pub(crate) fn wanted(&self, change: &SetAttr) -> Result<SetAttr, Errno> {
+        let mut wanted = *change;
+        for (wanted, shown) in [(&mut wanted.uid, self.uid), (&mut wanted.gid, self.gid)] {
+            if shown.is_some() && wanted.take().is_some_and(|asked| Some(asked) != shown) {
+                return Err(Errno::PERM);
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_that_are_shown_stay_as_they_are() {
+        let guise = Guise { uid: Some(7), ..Guise::default() };
+        let change = |uid, gid| SetAttr { uid, gid, ..SetAttr::default() };
+        assert_eq!(guise.wanted(&change(Some(7), Some(8))), Ok(change(None, Some(8))));
+        assert_eq!(guise.wanted(&change(Some(8), None)), Err(Errno::PERM));
+        assert_eq!(Guise::default().wanted(&change(Some(8), Some(9))), Ok(change(Some(8), Some(9))));
+    }
+}

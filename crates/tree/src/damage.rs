@@ -1,0 +1,55 @@
+//! What a reader of a damaged volume passes over.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+/// Notes what could not be read and was left out. Whoever reads a file or a directory knows by the [count](Self::count), before
+/// and after, whether something of it is missing.
+#[derive(Debug, Default)]
+pub struct Damage {
+    count: AtomicU64,
+    unverified: AtomicU64,
+    sentences: Mutex<BTreeSet<String>>,
+}
+
+impl Damage {
+    /// Different sentences that are kept.
+    const KEPT: usize = 1000;
+
+    /// Notes that something was left out; the same place may come again and again.
+    pub fn note(&self, what: &dyn std::error::Error) {
+        self.count.fetch_add(1, Relaxed);
+        let mut sentence = what.to_string();
+        let mut cause = what.source();
+        while let Some(error) = cause {
+            sentence = format!("{sentence}: {error}");
+            cause = error.source();
+        }
+        let mut sentences = self.sentences.lock();
+        if sentences.len() < Self::KEPT {
+            sentences.insert(sentence);
+        }
+    }
+
+    /// How often something was left out.
+    pub fn count(&self) -> u64 {
+        self.count.load(Relaxed)
+    }
+
+    /// Notes that data was read whose checksum is lost.
+    pub fn note_unverified(&self) {
+        self.unverified.fetch_add(1, Relaxed);
+    }
+
+    /// How often data was read whose checksum is lost.
+    pub fn unverified(&self) -> u64 {
+        self.unverified.load(Relaxed)
+    }
+
+    /// What was left out, each once, at most a thousand of them.
+    pub fn sentences(&self) -> Vec<String> {
+        self.sentences.lock().iter().cloned().collect()
+    }
+}

@@ -1,0 +1,95 @@
+//! Opening a damaged volume for reading, by whatever superblock or older root is left.
+
+use std::sync::Arc;
+
+use ubtrfs_format::{BackupRoot, Logical, Physical, SUPERBLOCK_COPIES, Superblock};
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::open::{Found, OpenOptions, read_copy};
+use crate::volume::Volume;
+
+/// A state of a volume that something in a superblock leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// A superblock that leads there.
+    pub superblock: Superblock,
+    /// Where it, or the superblock that it was made from, stands on its device.
+    pub copy: Physical,
+    /// It is not what that superblock says, but one of the older commits that it remembers.
+    pub backup: bool,
+}
+
+impl std::fmt::Display for Candidate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { superblock, copy, backup } = self;
+        let what = if *backup { "backup root in the superblock" } else { "superblock" };
+        write!(f, "commit {}, by the {what} at {copy}", superblock.generation)
+    }
+}
+
+impl Volume {
+    /// All states that the superblocks on these devices lead to, each once, best first: what superblocks say, then the older
+    /// commits that they remember, of which space may have been used again since.
+    pub fn candidates(devices: &[Arc<dyn Device>]) -> Vec<Candidate> {
+        let mut said = Vec::new();
+        for at in SUPERBLOCK_COPIES {
+            for device in devices {
+                if let Ok(found) = read_copy(&**device, at) {
+                    said.push(Candidate { superblock: found.superblock, copy: at, backup: false });
+                }
+            }
+        }
+        let mut remembered: Vec<Candidate> = said.iter().flat_map(backups).collect();
+        // Stable: of the same commit the primary superblock comes first.
+        said.sort_by_key(|candidate| std::cmp::Reverse(candidate.superblock.generation));
+        remembered.sort_by_key(|candidate| std::cmp::Reverse(candidate.superblock.generation));
+        let mut candidates: Vec<Candidate> = Vec::new();
+        for candidate in said.into_iter().chain(remembered) {
+            let roots = |one: &Candidate| (one.superblock.generation, one.superblock.root, one.superblock.chunk_root);
+            if candidates.iter().all(|other| roots(other) != roots(&candidate)) {
+                candidates.push(candidate);
+            }
+        }
+        candidates
+    }
+
+    /// Opens the volume on these devices as of a [candidate](Self::candidates), for reading only. All devices must be given, and
+    /// each must have some superblock that is good.
+    pub fn open_candidate(devices: Vec<Arc<dyn Device>>, candidate: &Candidate) -> Result<Self> {
+        let mut found: Vec<(Arc<dyn Device>, Found)> = Vec::with_capacity(devices.len());
+        for device in devices {
+            let copies = SUPERBLOCK_COPIES.iter().filter_map(|at| read_copy(&*device, *at).ok());
+            let best = copies.max_by_key(|found| found.superblock.generation).ok_or(Error::NotBtrfs)?;
+            found.push((device, best));
+        }
+        found.sort_by_key(|(_, found)| found.superblock.dev_item.devid);
+        Self::open_by(found, candidate.superblock.clone(), OpenOptions { read_only: true })
+    }
+}
+
+/// The older commits that a superblock remembers.
+fn backups(of: &Candidate) -> Vec<Candidate> {
+    let newest = of.superblock.generation;
+    let usable = |backup: &&BackupRoot| {
+        let [(root, generation, _), (chunk_root, _, _), ..] = backup.trees;
+        root != Logical(0) && chunk_root != Logical(0) && generation <= newest
+    };
+    let with = |backup: &BackupRoot| {
+        let [(root, generation, root_level), (chunk_root, chunk_root_generation, chunk_root_level), ..] = backup.trees;
+        let superblock = Superblock {
+            generation,
+            root,
+            root_level,
+            chunk_root,
+            chunk_root_generation,
+            chunk_root_level,
+            log_root: Logical(0),
+            log_root_level: 0,
+            bytes_used: backup.bytes_used,
+            ..of.superblock.clone()
+        };
+        Candidate { superblock, copy: of.copy, backup: true }
+    };
+    of.superblock.backup_roots.iter().filter(usable).map(with).collect()
+}

@@ -1,0 +1,99 @@
+//! A part of a device as a device: a volume inside of an image, at an offset.
+
+use std::io;
+use std::sync::Arc;
+
+use ubtrfs_format::Physical;
+
+use crate::buffer::ALIGNMENT;
+use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, check_range, check_writes};
+use crate::error::{Error, Result};
+
+/// A range of another device.
+#[derive(Debug)]
+pub struct WindowDevice {
+    device: Arc<dyn Device>,
+    start: u64,
+    size: u64,
+}
+
+impl WindowDevice {
+    /// The part from `start` on, `size` bytes or to the end. The start must be a multiple of 4096 and lie inside of the device.
+    pub fn new(device: Arc<dyn Device>, start: u64, size: Option<u64>) -> Result<Self> {
+        if !start.is_multiple_of(ALIGNMENT as u64) {
+            return Err(Error::BadRequest("an offset that is no multiple of 4096"));
+        }
+        let rest = device.size().checked_sub(start).filter(|rest| *rest > 0);
+        let rest = rest.ok_or(Error::BadRequest("an offset behind the end of the device"))?;
+        let size = size.map_or(rest, |size| size.min(rest));
+        Ok(Self { device, start, size: size - size % ALIGNMENT as u64 })
+    }
+
+    fn place(&self, at: Physical) -> Physical {
+        Physical(self.start.saturating_add(at.0))
+    }
+}
+
+impl Device for WindowDevice {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.device.is_read_only()
+    }
+
+    fn read_at(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
+        check_range(at, buf.len(), self.size)?;
+        self.device.read_at(self.place(at), buf)
+    }
+
+    fn submit(&self, mut writes: Vec<DeviceWrite>) -> DeviceTicket {
+        if let Err(error) = check_writes(&writes, self.size) {
+            return DeviceTicket::done(Err(error));
+        }
+        for write in &mut writes {
+            write.at = self.place(write.at);
+        }
+        self.device.submit(writes)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.device.flush()
+    }
+
+    fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
+        check_range(at, len as usize, self.size)?;
+        self.device.discard(self.place(at), len)
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.device.counters()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{OverlayDevice, SharedBuffer};
+
+    #[test]
+    fn nothing_outside_of_the_window_is_touched() {
+        let base = Arc::new(OverlayDevice::new(vec![7; 5 * ALIGNMENT].into()));
+        let window = WindowDevice::new(base.clone(), 4096, Some(2 * 4096 + 100)).unwrap();
+        assert_eq!(window.size(), 8192);
+        let write = |at: u64, len: usize| {
+            window.submit(vec![DeviceWrite { at: Physical(at), data: SharedBuffer::from(vec![1; len]) }]).wait()
+        };
+        write(4096, 4096).unwrap();
+        assert!(write(8192, 4096).is_err() && write(0, 3 * 4096).is_err());
+        let bytes = base.to_bytes();
+        assert!(bytes[..8192].iter().chain(&bytes[12288..]).all(|byte| *byte == 7));
+        assert!(bytes[8192..12288].iter().all(|byte| *byte == 1));
+        assert!(window.read_at(Physical(8191), &mut [0; 2]).is_err());
+        assert!(window.discard(Physical(4096), 8192).is_err());
+        for odd in [100, 5 * 4096, 1 << 40] {
+            assert!(WindowDevice::new(base.clone(), odd, None).is_err(), "{odd}");
+        }
+    }
+}
