@@ -26,7 +26,9 @@ pub use filesystem::Filesystem;
 pub use inactivate::InactivationStats;
 pub use inode::InodeId;
 pub use log::{Done, FsyncLeader, Reason};
-pub use ops::{Attributes, FilesystemStats, NewInode, RenameFlags, SetAttributes, TimeChange, WriteAt, XattrMode};
+pub use ops::{
+    Attributes, FilesystemStats, ModeAndXattr, NewInode, RenameFlags, SetAttributes, TimeChange, WriteAt, XattrMode,
+};
 #[doc(hidden)]
 pub use options::LogFault;
 pub use options::{FreeingLimits, Options};

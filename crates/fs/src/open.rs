@@ -91,7 +91,8 @@ impl Filesystem {
             check_chunks(&superblock, &volume)?;
         }
         let has_log_to_replay = check_log(&superblock, read_only, options.no_log_replay)?;
-        let cache = node_cache(&volume, options.memory / 2, read_only);
+        // An allocator gives a node up to a fourth more than it needs: so this is a fourth of the memory.
+        let cache = node_cache(&volume, options.memory / 5, read_only);
         let committed = Committed::load(superblock, cache.clone())?;
         if !read_only {
             check_writable_state(&committed, &volume)?;

@@ -23,7 +23,7 @@ use std::time::Instant;
 use ubtrfs_format::items::{BlockGroupFlags, DevExtent, DevItem};
 use ubtrfs_format::{CompatRo, Generation, ItemType, Key, Logical, Superblock, TreeId, objectid};
 use ubtrfs_tree::{Block, DirtyNodes, EditBatch, Geometry, Root, Snapshot, merge};
-use ubtrfs_volume::{Copies, SharedBuffer, Write};
+use ubtrfs_volume::{Copies, SharedBuffer, Ticket, Write, Written};
 
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Result};
@@ -260,9 +260,7 @@ impl Commit {
     /// Writes the nodes, then the superblocks; publishes. Fsyncs that came in meanwhile have their log written along.
     /// Returns those of them that need another commit.
     fn write(self, fs: &Filesystem, committed: &Arc<Committed>, inodes: &[Arc<Inode>]) -> Result<Option<ClosedGroup>> {
-        let blocks = self.dirty.into_sealed();
-        let writes = blocks.iter().map(|(at, block)| Write { at: *at, data: aligned(block) }).collect();
-        let nodes = fs.volume.submit(writes)?;
+        let (mut written, nodes) = submit_nodes(fs, self.generation, self.dirty.into_sealed())?;
         let mut superblock = superblock::next(
             fs,
             committed,
@@ -272,16 +270,15 @@ impl Commit {
             &self.roots,
             &self.new_chunks,
         );
-        for (at, block) in blocks {
-            fs.cache.insert(at, self.generation, block);
-        }
         let trees = self.roots.into_trees();
         let next = Committed::after(superblock.clone(), self.root_tree, self.chunk_tree, trees, fs.cache.clone());
         let next = Arc::new(next);
 
         let mut place = fs.log.place();
         let mut waiting = fs.prepare_waiting_log(&mut place, &next)?;
-        let mut written = fs.volume.wait(nodes)?;
+        if let Some(nodes) = nodes {
+            written = written.merge(fs.volume.wait(nodes)?);
+        }
         if let Some((_, Some(log))) = &waiting {
             let nodes = fs.volume.submit(log.writes().collect())?;
             log.ordered.iter().try_for_each(|extent| fs.wait_for(extent))?;
@@ -321,6 +318,29 @@ impl Commit {
         fs.space.pin(Arc::downgrade(&previous), self.freed);
         Ok(closed)
     }
+}
+
+/// Submits the nodes of a commit, and puts them into the cache. All but the last part, whose ticket comes back, are written when
+/// this returns: copies of all of them at once might be as large as all else that is in memory.
+fn submit_nodes(
+    fs: &Filesystem,
+    generation: Generation,
+    nodes: Vec<(Logical, Block)>,
+) -> Result<(Written, Option<Ticket>)> {
+    const PART: usize = 4 << 20;
+    let mut written = Written::nothing();
+    let mut under_way: Option<Ticket> = None;
+    for part in nodes.chunks((PART / fs.volume.node_size() as usize).max(1)) {
+        let writes = part.iter().map(|(at, block)| Write { at: *at, data: aligned(block) }).collect();
+        let before = under_way.replace(fs.volume.submit(writes)?);
+        for (at, block) in part {
+            fs.cache.insert(*at, generation, block.clone());
+        }
+        if let Some(before) = before {
+            written = written.merge(fs.volume.wait(before)?);
+        }
+    }
+    Ok((written, under_way))
 }
 
 /// A node's bytes where direct I/O can take them.
