@@ -200,6 +200,22 @@ impl Filesystem {
         Ok(id)
     }
 
+    /// Looks up an inode that is known by its number alone, as one that a file handle names. Takes a reference to it, which the
+    /// caller gives back with [`Self::forget`]. `ENOENT` if it is gone, or has neither a name nor anybody who refers to it.
+    pub fn lookup_inode(&self, id: InodeId) -> Result<()> {
+        let in_use = self.inodes.is_referenced(id);
+        self.inodes.reference(id);
+        let alive = self.inode(id).map(|inode| {
+            let state = inode.read();
+            !state.dead && (state.item.nlink > 0 || in_use)
+        });
+        if matches!(alive, Ok(true)) {
+            return Ok(());
+        }
+        self.forget(id, 1);
+        Err(alive.err().unwrap_or(Errno::NOENT.into()))
+    }
+
     /// The directory that holds a directory: the inode that `..` leads to. The root of a subvolume is its own parent, or
     /// lies in the directory that holds the subvolume's entry.
     pub fn parent(&self, dir: InodeId) -> Result<InodeId> {

@@ -117,7 +117,7 @@ impl Filesystem {
         let gate = Gate::new(first);
         let reader = crate::file::extent_reader::ExtentReader::new(volume.sector_size());
         Self {
-            inodes: InodeTable::new(options.memory / 4 / 1024),
+            inodes: InodeTable::new(options.memory / 8 / 1024),
             volume,
             cache,
             options,
@@ -312,23 +312,33 @@ impl Filesystem {
 
     /// Reserves if that takes no more than looking: starts no I/O, waits for nothing. The caller may hold locks.
     pub(crate) fn try_reserve(&self, demand: Demand) -> bool {
-        if self.gate.current().changes() > self.most_changes() {
+        if self.changes() > self.most_changes() {
             self.wake_committer();
         }
         self.space.lock().reserve(demand).is_ok()
     }
 
-    /// How much may [change](crate::transaction::Transaction::changes) in one transaction before a commit should end it.
+    /// What the open transaction takes in memory, in inodes that changed.
+    pub(crate) fn changes(&self) -> u64 {
+        /// So much dirty data, of whatever transaction, counts as one inode.
+        const DATA_OF_A_CHANGE: u64 = 8192;
+        self.gate.current().changes() + self.space.lock().reserved_data() / DATA_OF_A_CHANGE
+    }
+
+    /// How many [changes](Self::changes) one transaction should hold; there may be half as many more.
+    ///
+    /// An inode with its batch takes up to 2.5 KiB, a commit works on the like of that, and the next transaction fills meanwhile: at
+    /// the worst the two take five eighths of the memory. The node cache has a fourth, and what is left is for clean inodes and
+    /// for the program itself.
     pub(crate) fn most_changes(&self) -> u64 {
-        // An inode with its batch takes some KiB.
-        (self.options.memory / 8192) as u64
+        (self.options.memory / 16384) as u64
     }
 
     /// Holds operations back when the open transaction has grown too large for the memory budget.
     fn limit_changes(&self) -> Result<()> {
         let budget = self.most_changes();
-        let changes = self.gate.current().changes();
-        if changes > 2 * budget {
+        let changes = self.changes();
+        if changes > budget + budget / 2 {
             ubtrfs_tree::about_to_wait()?;
             return self.commit();
         }

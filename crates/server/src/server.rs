@@ -24,7 +24,7 @@ use crate::counters::{Kind, Timed};
 use crate::directories::{Row, end, list};
 use crate::flags;
 use crate::pool::Pool;
-use crate::privileges::is_root_or;
+use crate::privileges::owns;
 use crate::shared::{MountFacts, Shared, TTL, errno};
 
 /// Threads for requests that wait for a commit.
@@ -36,7 +36,7 @@ const SET_ID: u32 = 0o6000;
 
 /// What to ask of the kernel for a [`Server`] that `threads` threads serve. Without `checked` the kernel checks no permissions.
 pub fn config(threads: usize, transport: Transport, checked: bool) -> Config {
-    let wanted = Config::FULL | Capabilities::ALLOW_IDMAP;
+    let wanted = Config::FULL | Capabilities::ALLOW_IDMAP | Capabilities::EXPORT_SUPPORT;
     // Both turn the kernel's checks on, or need them.
     let wanted = if checked { wanted } else { wanted - Capabilities::POSIX_ACL - Capabilities::ALLOW_IDMAP };
     Config { wanted, threads, transport, ..Config::default() }
@@ -146,9 +146,18 @@ impl Server {
 
     fn change(&self, caller: &Caller<'_>, node: u64, change: &SetAttr) -> Result<ubtrfs::Attributes, Errno> {
         let id = self.inode(node)?;
-        let nothing = *change == (SetAttr { handle: change.handle, ..SetAttr::default() });
-        if nothing {
+        let nothing = SetAttr { handle: change.handle, ..SetAttr::default() };
+        if *change == nothing {
             return self.change_of_nothing(caller, id);
+        }
+        // truncate(2), unlike ftruncate(2), leaves the times of a file as they are that has the wanted size; to nothing, it
+        // can't be told from O_TRUNC.
+        let only_size = SetAttr { size: change.size, handle: None, ..nothing };
+        if *change == only_size && change.size != Some(0) {
+            let attributes = self.engine().attributes(id).map_err(|error| errno(&error))?;
+            if change.size == Some(attributes.size) && attributes.mode & S_IFMT == S_IFREG {
+                return Ok(attributes);
+            }
         }
         apply(&self.shared, id, change)
     }
@@ -164,11 +173,23 @@ impl Server {
     /// they ask for. Another's write takes the bits along by itself.
     fn change_of_nothing(&self, caller: &Caller<'_>, id: InodeId) -> Result<ubtrfs::Attributes, Errno> {
         let attributes = self.engine().attributes(id).map_err(|error| errno(&error))?;
-        if !is_root_or(attributes.uid, caller) {
+        let kill_privileges = owns(attributes.uid, caller);
+        if !kill_privileges && attributes.mode & S_IFMT != S_IFDIR && attributes.mode & SET_ID != 0 {
             return Ok(attributes);
         }
-        let changes = SetAttributes { kill_privileges: true, ..SetAttributes::default() };
+        let changes = SetAttributes { kill_privileges, ..SetAttributes::default() };
         self.engine().set_attributes(id, &changes).map_err(|error| errno(&error))
+    }
+
+    /// Finds a name. `.` is an inode itself and `..` the directory that it lies in: so the kernel asks for what a file handle names.
+    fn find(&self, dir: InodeId, name: &[u8]) -> ubtrfs::Result<InodeId> {
+        let id = match name {
+            b"." => dir,
+            b".." => self.engine().parent(dir)?,
+            name => return self.engine().lookup(dir, name),
+        };
+        self.engine().lookup_inode(id)?;
+        Ok(id)
     }
 
     fn allocate(&self, caller: &Caller<'_>, node: u64, what: &Fallocate) -> Result<(), Errno> {
@@ -181,7 +202,7 @@ impl Server {
         let id = self.inode(node)?;
         let attributes = self.engine().attributes(id).map_err(|error| errno(&error))?;
         // Unlike a write, this comes without a word on set-id bits; the kernel has asked for root and the owner only.
-        if !is_root_or(attributes.uid, caller) {
+        if !owns(attributes.uid, caller) {
             let changes = SetAttributes { kill_privileges: true, ..SetAttributes::default() };
             self.engine().set_attributes(id, &changes).map_err(|error| errno(&error))?;
             self.mode_changed(node);
@@ -199,7 +220,7 @@ impl Server {
 
     /// Trims the volume or tells about it, in a thread that may take its time.
     fn answer_about_volume(&self, caller: &Caller<'_>, node: u64, asked: VolumeIoctl, reply: ReplyIoctl) {
-        if asked.is_for_root() && !is_root_or(0, caller) {
+        if asked.is_for_root() && !owns(0, caller) {
             return reply.error(Errno::PERM);
         }
         let shared = Arc::clone(&self.shared);
@@ -244,11 +265,12 @@ impl Server {
 }
 
 fn apply(shared: &Shared, id: InodeId, change: &SetAttr) -> Result<ubtrfs::Attributes, Errno> {
-    let attributes = shared.engine.set_attributes(id, &changes(change)).map_err(|error| errno(&error))?;
-    if let Some(mode) = change.mode {
-        shared.chmod_acl(id, mode)?;
-    }
-    Ok(attributes)
+    let changes = changes(change);
+    let changed = match change.mode {
+        Some(mode) => shared.chmod(id, mode, &changes),
+        None => shared.engine.set_attributes(id, &changes),
+    };
+    changed.map_err(|error| errno(&error))
 }
 
 fn answer_attributes(shared: &Shared, reply: ReplyAttr, result: Result<ubtrfs::Attributes, Errno>) {
@@ -316,9 +338,10 @@ impl Filesystem for Server {
 
     fn lookup(&self, _: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEntry) {
         let _timed = self.count(Kind::Lookup);
-        let found = self.inode(parent).and_then(|dir| self.engine().lookup(dir, name).map_err(|error| errno(&error)));
+        let found = self.inode(parent).and_then(|dir| self.find(dir, name).map_err(|error| errno(&error)));
         match found {
-            Err(Errno::NOENT) => reply.negative(TTL),
+            // A file handle may name what is gone, and that is no name to remember.
+            Err(Errno::NOENT) if !matches!(name, b"." | b"..") => reply.negative(TTL),
             found => answer_entry(reply, found.and_then(|id| self.shared.entry(id))),
         }
     }
@@ -455,9 +478,15 @@ impl Filesystem for Server {
 
     fn read(&self, _: &Caller<'_>, node: u64, what: &Read, reply: ReplyData) {
         let _timed = self.count(Kind::Read);
-        let data = self
-            .inode(node)
-            .and_then(|id| self.engine().read(id, what.offset, what.size as usize).map_err(|error| errno(&error)));
+        let data = self.inode(node).and_then(|id| {
+            let (offset, size) = (what.offset, what.size as usize);
+            let read = if what.flags.contains(OFlags::NOATIME) {
+                self.engine().read_unseen(id, offset, size)
+            } else {
+                self.engine().read(id, offset, size)
+            };
+            read.map_err(|error| errno(&error))
+        });
         match data {
             Ok(data) => reply.data(&data),
             Err(errno) => reply.error(errno),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use ubtrfs::{Filesystem, InodeId};
-use ubtrfs_fuse::{Attributes, Entry, Errno, Granted, Notifier, Way};
+use ubtrfs_fuse::{Attributes, Entry, Errno, Granted, Notifier, ROOT, Way};
 
 use crate::attributes;
 use crate::control::Report;
@@ -179,13 +179,11 @@ impl Shared {
             self.engine.forget(id, 1);
             errno(&error)
         })?;
-        Ok(Entry {
-            node: self.numbers.node(id),
-            generation: 0,
-            name_ttl: TTL,
-            attributes_ttl: TTL,
-            attributes: self.shown(&attributes),
-        })
+        let node = self.numbers.node(id);
+        // The kernel knows the root before it asks for anything. Others' numbers may be given again by a later mount, once the
+        // inode is gone: a file handle must not lead to what came in its place.
+        let generation = if node == ROOT { 0 } else { attributes.generation.0 };
+        Ok(Entry { node, generation, name_ttl: TTL, attributes_ttl: TTL, attributes: self.shown(&attributes) })
     }
 
     /// Attributes as this mount shows them.

@@ -1,6 +1,6 @@
 //! Extended attributes: which namespaces there are, and how ACLs and the mode depend on each other.
 
-use ubtrfs::{InodeId, SetAttributes, XattrMode};
+use ubtrfs::{Attributes, InodeId, ModeAndXattr, SetAttributes, XattrMode};
 use ubtrfs_fuse::request::SetXattr;
 use ubtrfs_fuse::{Errno, XattrFlags};
 
@@ -76,15 +76,12 @@ impl Shared {
     /// Sets an inode's own ACL, and its mode accordingly. A list that says no more than a mode is not kept.
     fn set_access_acl(&self, id: InodeId, value: &[u8], kill_sgid: bool) -> Result<(), Errno> {
         let Some(list) = Acl::parse(value)? else { return self.remove_acl(id, acl::ACCESS) };
-        if list.is_trivial() {
-            self.remove_acl(id, acl::ACCESS)?;
-        } else {
-            self.put(id, acl::ACCESS, &list)?;
-        }
-        let old = self.engine.attributes(id).map_err(|error| errno(&error))?.mode;
-        let kept = if kill_sgid { old & !S_ISGID } else { old };
-        let changes = SetAttributes { mode: Some(kept & !0o777 | list.mode_bits()), ..SetAttributes::default() };
-        self.engine.set_attributes(id, &changes).map(drop).map_err(|error| errno(&error))
+        let kept = (!list.is_trivial()).then(|| list.to_bytes());
+        let plan = |mode: u32, _: Option<&[u8]>| {
+            let mode = if kill_sgid { mode & !S_ISGID } else { mode };
+            Ok((mode & !0o777 | list.mode_bits(), kept.clone()))
+        };
+        self.with_acl(id, acl::ACCESS, &SetAttributes::default(), &plan).map(drop).map_err(|error| errno(&error))
     }
 
     fn set_default_acl(&self, id: InodeId, value: &[u8]) -> Result<(), Errno> {
@@ -96,12 +93,28 @@ impl Shared {
         self.put(id, acl::DEFAULT, &list)
     }
 
-    /// After chmod(2): the inode's ACL, if it has one, follows the mode.
-    pub(crate) fn chmod_acl(&self, id: InodeId, mode: u32) -> Result<(), Errno> {
-        let Some(value) = self.xattr(id, acl::ACCESS)? else { return Ok(()) };
-        let Some(mut list) = Acl::parse(&value).map_err(|_| Errno::IO)? else { return Ok(()) };
-        list.chmod(mode);
-        self.put(id, acl::ACCESS, &list)
+    /// Changes attributes, the mode among them; the inode's ACL, if it has one, follows the mode.
+    pub(crate) fn chmod(&self, id: InodeId, mode: u32, changes: &SetAttributes) -> ubtrfs::Result<Attributes> {
+        let plan = |_: u32, value: Option<&[u8]>| {
+            let Some(value) = value else { return Ok((mode, None)) };
+            let list = Acl::parse(value).map_err(|_| ubtrfs::Error::from(Errno::IO))?;
+            let followed = list.map(|mut list| {
+                list.chmod(mode);
+                list.to_bytes()
+            });
+            Ok((mode, Some(followed.unwrap_or_else(|| value.to_vec()))))
+        };
+        self.with_acl(id, acl::ACCESS, changes, &plan)
+    }
+
+    fn with_acl(
+        &self,
+        id: InodeId,
+        name: &[u8],
+        changes: &SetAttributes,
+        plan: &dyn Fn(u32, Option<&[u8]>) -> ubtrfs::Result<(u32, Option<Vec<u8>>)>,
+    ) -> ubtrfs::Result<Attributes> {
+        self.engine.set_attributes_with(id, changes, &ModeAndXattr { name, plan })
     }
 
     fn put(&self, id: InodeId, name: &[u8], list: &Acl) -> Result<(), Errno> {
@@ -110,9 +123,7 @@ impl Shared {
 
     /// Removes an ACL; that there is none is success.
     fn remove_acl(&self, id: InodeId, name: &[u8]) -> Result<(), Errno> {
-        match self.engine.remove_xattr(id, name) {
-            Err(error) if error.errno() != Errno::NODATA => Err(errno(&error)),
-            _ => Ok(()),
-        }
+        let plan = |mode: u32, _: Option<&[u8]>| Ok((mode, None));
+        self.with_acl(id, name, &SetAttributes::default(), &plan).map(drop).map_err(|error| errno(&error))
     }
 }

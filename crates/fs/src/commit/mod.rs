@@ -284,6 +284,9 @@ impl Commit {
         let blocks = self.dirty.into_sealed();
         let writes = blocks.iter().map(|(at, block)| Write { at: *at, data: block.share() }).collect();
         let nodes = fs.volume.submit(writes)?;
+        for (at, block) in blocks {
+            fs.cache.insert(at, self.generation, block);
+        }
         let mut superblock = superblock::next(
             fs,
             committed,
@@ -293,9 +296,6 @@ impl Commit {
             &self.roots,
             &self.new_chunks,
         );
-        for (at, block) in blocks {
-            fs.cache.insert(at, self.generation, block);
-        }
         let trees = self.roots.into_trees();
         let next = Committed::after(superblock.clone(), self.root_tree, self.chunk_tree, trees, fs.cache.clone());
         let next = Arc::new(next);

@@ -41,7 +41,7 @@ impl Filesystem {
                 return Ok(round);
             }
             // Inodes take memory until the commit.
-            if left == 0 || self.is_read_only() || self.gate.current().changes() > self.most_changes() {
+            if left == 0 || self.is_read_only() || self.changes() > self.most_changes() {
                 return Ok(Round { more: true, ..round });
             }
             let done = match first {

@@ -77,6 +77,7 @@ impl InodeTable {
         let (was_there, unreferenced) = (slot.inode.take().is_some(), slot.references == 0);
         if unreferenced {
             shard.slots.remove(&id);
+            shard.shrink();
         }
         shard.in_memory -= usize::from(was_there);
     }
@@ -94,6 +95,7 @@ impl InodeTable {
         let last = slot.references == 0;
         if last && slot.inode.is_none() {
             shard.slots.remove(&id);
+            shard.shrink();
         }
         last
     }
@@ -110,6 +112,14 @@ impl InodeTable {
 }
 
 impl Shard {
+    /// Gives memory back when most of what took it is gone.
+    fn shrink(&mut self) {
+        const LEAST: usize = 64;
+        if self.slots.len() > LEAST && self.slots.len() < self.slots.capacity() / 4 {
+            self.slots.shrink_to(self.slots.len() * 2);
+        }
+    }
+
     /// Lets clean, linked inodes that nobody uses leave memory, those first that were not used lately. What has to stay
     /// raises the bar for the next time, so that a shard full of dirty inodes isn't searched at each insertion.
     fn evict(&mut self, limit: usize) {

@@ -1,6 +1,7 @@
 //! Attributes: stat, chmod, chown, utimens, and truncation through them.
 
-use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, Timespec};
+use ubtrfs_format::Generation;
+use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, MAX_NAME_LEN, Timespec};
 
 use super::flags::{check_mutable, check_unrestricted};
 use super::read::FileMap;
@@ -44,6 +45,8 @@ pub struct Attributes {
     pub ctime: Timespec,
     /// Creation.
     pub btime: Timespec,
+    /// The transaction in which the inode was made: tells it from others that had its number before.
+    pub generation: Generation,
 }
 
 /// A new time.
@@ -76,6 +79,38 @@ pub struct SetAttributes {
     pub kill_privileges: bool,
 }
 
+/// A mode and an xattr that change together.
+pub struct ModeAndXattr<'a> {
+    /// The xattr's name.
+    pub name: &'a [u8],
+    /// Says what shall be, given the mode and the xattr's value that are; `None` is no xattr. It may be asked several times.
+    pub plan: &'a dyn Fn(u32, Option<&[u8]>) -> Result<(u32, Option<Vec<u8>>)>,
+}
+
+/// What a [`ModeAndXattr`] has come to.
+struct Planned {
+    mode: u32,
+    /// The xattr's new value, if it changes.
+    change: Option<Option<Vec<u8>>>,
+}
+
+impl Planned {
+    /// Bytes of items that the xattr takes at the most.
+    fn room(&self) -> u64 {
+        self.change.as_ref().and_then(Option::as_ref).map_or(0, |value| (XATTR_ROOM + value.len()) as u64)
+    }
+}
+
+enum Outcome {
+    Done(Attributes),
+    /// Nothing was changed: so many bytes have to be reserved first.
+    Takes(u64),
+}
+
+/// Capabilities of a program.
+const CAPABILITIES: &[u8] = b"security.capability";
+/// Bytes of an xattr's item beside the value, at the most.
+const XATTR_ROOM: usize = 30 + 25 + MAX_NAME_LEN;
 const S_ISUID: u32 = 0o4000;
 const S_ISGID: u32 = 0o2000;
 const S_IXGRP: u32 = 0o0010;
@@ -102,6 +137,25 @@ impl Filesystem {
 
     /// Changes attributes.
     pub fn set_attributes(&self, id: InodeId, changes: &SetAttributes) -> Result<Attributes> {
+        self.change_attributes(id, changes, None)
+    }
+
+    /// Changes attributes, and in the same transaction the mode and an xattr that depend on each other, as a mode and an ACL do.
+    pub fn set_attributes_with(
+        &self,
+        id: InodeId,
+        changes: &SetAttributes,
+        with: &ModeAndXattr<'_>,
+    ) -> Result<Attributes> {
+        self.change_attributes(id, changes, Some(with))
+    }
+
+    fn change_attributes(
+        &self,
+        id: InodeId,
+        changes: &SetAttributes,
+        with: Option<&ModeAndXattr<'_>>,
+    ) -> Result<Attributes> {
         self.check_writable(id.subvolume)?;
         check_real(id)?;
         let sets_times = [changes.atime, changes.mtime].iter().flatten().any(|time| *time != TimeChange::Now);
@@ -111,24 +165,65 @@ impl Filesystem {
         } else if changes.atime.is_some() || changes.mtime.is_some() {
             check_mutable(&self.inode(id)?.read())?;
         }
-        let kills_capabilities = changes.kill_privileges || changes.uid.is_some() || changes.gid.is_some();
         if let Some(size) = changes.size {
             self.resize(id, size)?;
         }
-        if kills_capabilities {
-            self.drop_capabilities(id)?;
+        // What the xattr will take is known for certain only when the inode is locked.
+        let mut room = match with {
+            Some(with) => self.plan_xattr(id, &self.inode(id)?.read(), with)?.room(),
+            None => 0,
+        };
+        loop {
+            let demand = Demand { edits: 3, item_bytes: 185 + room, frees: true, ..Demand::default() };
+            let outcome = self.with_reserved(demand, || self.change_attributes_reserved(id, changes, with, room))?;
+            match outcome {
+                Outcome::Done(attributes) => return Ok(attributes),
+                Outcome::Takes(more) => {
+                    self.space.lock().unreserve_metadata(demand);
+                    room = more;
+                }
+            }
         }
-        self.reserve(Demand { edits: 1, item_bytes: 185, frees: true, ..Demand::default() })?;
+    }
+
+    fn change_attributes_reserved(
+        &self,
+        id: InodeId,
+        changes: &SetAttributes,
+        with: Option<&ModeAndXattr<'_>>,
+        room: u64,
+    ) -> Result<Outcome> {
         let inode = self.inode(id)?;
         let mut state = inode.write();
         if state.dead {
             return Err(Errno::NOENT.into());
         }
+        let planned = with.map(|with| self.plan_xattr(id, &state, with)).transpose()?;
+        if let Some(planned) = &planned
+            && planned.room() > room
+        {
+            return Ok(Outcome::Takes(planned.room()));
+        }
+        let kills_capabilities = changes.kill_privileges || changes.uid.is_some() || changes.gid.is_some();
+        let loses_capabilities = kills_capabilities && self.find_xattr(id, &state, CAPABILITIES)?.is_some();
         let transaction = self.gate.enter();
         state.join(&inode, &transaction);
+        if loses_capabilities {
+            state.pending.set_xattr(CAPABILITIES.into(), None);
+        }
+        let mode = match (with, planned) {
+            (Some(with), Some(planned)) => {
+                if let Some(change) = planned.change {
+                    state.no_xattrs &= change.is_none();
+                    state.pending.set_xattr(with.name.into(), change.map(Into::into));
+                }
+                Some(planned.mode)
+            }
+            _ => changes.mode,
+        };
         let time = now();
         let item = &mut state.item;
-        if let Some(mode) = changes.mode {
+        if let Some(mode) = mode {
             item.mode = item.mode & !0o7777 | mode & 0o7777;
         } else if changes.kill_privileges && item.mode & 0o170_000 != 0o040_000 {
             item.mode = without_set_id(item.mode);
@@ -143,7 +238,20 @@ impl Filesystem {
         item.mtime = changes.mtime.map_or(item.mtime, moment);
         item.ctime = changes.ctime.unwrap_or(time);
         item.sequence = item.sequence.wrapping_add(1);
-        Ok(self.attributes_of(id, &state))
+        Ok(Outcome::Done(self.attributes_of(id, &state)))
+    }
+
+    /// What becomes of a mode and an xattr. The caller holds the inode's lock.
+    fn plan_xattr(&self, id: InodeId, state: &InodeState, with: &ModeAndXattr<'_>) -> Result<Planned> {
+        let old = self.find_xattr(id, state, with.name)?;
+        let (mode, new) = (with.plan)(state.item.mode, old.as_deref())?;
+        if new == old {
+            return Ok(Planned { mode, change: None });
+        }
+        if let Some(new) = &new {
+            self.check_xattr_collisions(id, state, with.name, new)?;
+        }
+        Ok(Planned { mode, change: Some(new) })
     }
 
     /// Removes `security.capability`, if there is one.
@@ -151,7 +259,7 @@ impl Filesystem {
         if self.inode(id)?.read().no_xattrs {
             return Ok(());
         }
-        match self.remove_xattr_anyway(id, b"security.capability") {
+        match self.remove_xattr_anyway(id, CAPABILITIES) {
             Err(error) if error.errno() == Errno::NODATA => Ok(()),
             other => other,
         }
@@ -221,6 +329,7 @@ impl Filesystem {
             mtime: item.mtime,
             ctime: item.ctime,
             btime: item.otime,
+            generation: item.generation,
         }
     }
 

@@ -174,7 +174,7 @@ impl Filesystem {
     /// Holds writers back when memory holds too much dirty data.
     fn throttle(&self) -> Result<()> {
         let dirty = self.space.lock().reserved_data();
-        let budget = (self.options.memory / 2) as u64;
+        let budget = (self.options.memory / 4) as u64;
         if dirty > budget {
             ubtrfs_tree::about_to_wait()?;
             self.commit()?;

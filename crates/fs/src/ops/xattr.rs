@@ -62,7 +62,8 @@ impl Filesystem {
         Ok(names.into_iter().collect())
     }
 
-    fn find_xattr(&self, id: InodeId, state: &InodeState, name: &[u8]) -> Result<Option<Vec<u8>>> {
+    /// An xattr of an inode whose lock the caller holds.
+    pub(crate) fn find_xattr(&self, id: InodeId, state: &InodeState, name: &[u8]) -> Result<Option<Vec<u8>>> {
         if state.no_xattrs {
             return Ok(None);
         }
@@ -156,7 +157,13 @@ impl Filesystem {
     }
 
     /// All xattrs whose names have one hash share an item, which must fit a leaf.
-    fn check_xattr_collisions(&self, id: InodeId, state: &InodeState, name: &[u8], value: &[u8]) -> Result<()> {
+    pub(crate) fn check_xattr_collisions(
+        &self,
+        id: InodeId,
+        state: &InodeState,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
         let hash = name_hash(name);
         let size = |name: &[u8], value: &[u8]| ENTRY_HEADER + name.len() + value.len();
         let mut bytes = size(name, value);

@@ -1,0 +1,149 @@
+//! Many files, names and xattrs: the server holds to its memory, and a volume of many files mounts at once.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::XattrFlags;
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::require;
+
+use crate::harness::{FUSE, Volume, ubtrfs};
+
+/// What the program takes beside what `memory=` is about: its code, its threads' stacks, buffers of requests.
+const BESIDE: u64 = 24 << 20;
+
+/// The most memory that the server has ever taken, in bytes.
+fn peak(volume: &Volume) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", volume.stats()["pid"])).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+fn timed(what: &str, count: u64, work: impl FnOnce()) {
+    let start = Instant::now();
+    work();
+    println!("{what}: {:.0} a second", count as f64 / start.elapsed().as_secs_f64());
+}
+
+/// One directory of `count` entries and a tree of as many files: made, looked at, renamed, removed.
+fn many_files(volume: &Volume, count: u64, check_memory: &dyn Fn(&str)) {
+    let large = volume.point.join("large");
+    fs::create_dir(&large).unwrap();
+    let in_large = |name: &str, number: u64| large.join(format!("{name}{number:07}"));
+    timed("create in one directory", count, || {
+        (0..count).for_each(|n| drop(File::create(in_large("file", n)).unwrap()))
+    });
+    check_memory("create");
+    timed("list", count, || assert_eq!(fs::read_dir(&large).unwrap().count() as u64, count));
+    timed("stat", count, || (0..count).for_each(|n| assert!(fs::symlink_metadata(in_large("file", n)).is_ok())));
+    timed("rename", count, || (0..count).for_each(|n| fs::rename(in_large("file", n), in_large("other", n)).unwrap()));
+    check_memory("rename");
+
+    let in_tree = |number: u64| volume.point.join(format!("tree/{}/{}", number / 1000, number % 1000));
+    fs::create_dir(volume.point.join("tree")).unwrap();
+    timed("create a tree", count, || {
+        for number in 0..count {
+            if number % 1000 == 0 {
+                fs::create_dir(in_tree(number).parent().unwrap()).unwrap();
+            }
+            fs::write(in_tree(number), number.to_string()).unwrap();
+        }
+    });
+    check_memory("create a tree");
+    volume.umount();
+    let start = Instant::now();
+    volume.mount(&mount_options(count));
+    let mounted_in = start.elapsed();
+    println!("mount: {mounted_in:?}");
+    assert!(mounted_in < Duration::from_secs(if count >= 1_000_000 { 1 } else { 5 }), "{mounted_in:?}");
+    timed("read a tree", count, || {
+        (0..count).for_each(|n| assert_eq!(fs::read(in_tree(n)).unwrap(), n.to_string().as_bytes()));
+    });
+    check_memory("read a tree");
+    timed("remove all", 2 * count, || {
+        fs::remove_dir_all(&large).unwrap();
+        fs::remove_dir_all(volume.point.join("tree")).unwrap();
+    });
+    check_memory("remove");
+}
+
+fn memory_of(count: u64) -> u64 {
+    if count >= 1_000_000 { 256 << 20 } else { 48 << 20 }
+}
+
+fn mount_options(count: u64) -> String {
+    format!("memory={}", memory_of(count))
+}
+
+fn memory_is_held_with(count: u64, size: &str) {
+    let volume = Volume::without_image();
+    ubtrfs(&["mkfs".as_ref(), "--size".as_ref(), size.as_ref(), volume.image.as_os_str()]).ok();
+    volume.mount(&mount_options(count));
+    let most = memory_of(count) + BESIDE;
+    let check_memory = |after: &str| {
+        let peak = peak(&volume);
+        println!("after {after}: {} MiB at the most", peak >> 20);
+        assert!(peak <= most, "{} MiB after: {after}", peak >> 20);
+    };
+    many_files(&volume, count, &check_memory);
+    volume.umount();
+    volume.check();
+}
+
+#[test]
+fn memory_is_held_with_many_files() {
+    require!(FUSE);
+    memory_is_held_with(30_000, "1G");
+}
+
+/// `make soak` does it; alone: `cargo test --profile proof -p ubtrfs-cli --test posix million -- --ignored --nocapture`.
+#[test]
+#[ignore = "takes ten minutes"]
+fn memory_is_held_with_a_million_files() {
+    require!(FUSE);
+    memory_is_held_with(1_000_000, "16G");
+}
+
+fn xattrs_of(path: &Path) -> usize {
+    let mut names = vec![0_u8; 1 << 16];
+    let length = rustix::fs::listxattr(path, &mut names[..]).unwrap();
+    names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()).count()
+}
+
+#[test]
+fn ten_thousand_xattrs_stay() {
+    require!(Need::Kernel, FUSE);
+    const FILES: usize = 40;
+    const EACH: usize = 250;
+    let volume = Volume::new();
+    volume.mount("");
+    let path = |root: &Path, file: usize| root.join(file.to_string());
+    for file in 0..FILES {
+        fs::write(path(&volume.point, file), "").unwrap();
+        for number in 0..EACH {
+            let (name, value) = (format!("user.attribute-{number}"), vec![number as u8; number % 300]);
+            rustix::fs::setxattr(path(&volume.point, file), name, &value, XattrFlags::CREATE).unwrap();
+        }
+        assert_eq!(xattrs_of(&path(&volume.point, file)), EACH);
+    }
+    volume.umount();
+    volume.check();
+    let kernel = ubtrfs_testkit::kernel::KernelMount::new(&[&volume.image], "");
+    for file in 0..FILES {
+        assert_eq!(xattrs_of(&path(kernel.path(), file)), EACH);
+        let mut value = [0_u8; 300];
+        let length = rustix::fs::getxattr(path(kernel.path(), file), "user.attribute-123", &mut value[..]).unwrap();
+        assert_eq!(value[..length], [123; 123]);
+    }
+    assert_eq!(kernel.unmount(), Vec::<String>::new());
+    volume.mount("");
+    for file in 0..FILES {
+        for number in (0..EACH).step_by(2) {
+            rustix::fs::removexattr(path(&volume.point, file), format!("user.attribute-{number}")).unwrap();
+        }
+        assert_eq!(xattrs_of(&path(&volume.point, file)), EACH / 2);
+    }
+    volume.umount();
+    volume.check();
+}

@@ -1,0 +1,69 @@
+//! Each operation on each kind of object, as root, as the owner and as somebody else.
+
+use std::fs;
+use std::path::Path;
+
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::require;
+
+use crate::actors::Actor;
+use crate::harness::FUSE;
+use crate::objects::{Object, Place};
+use crate::operations;
+use crate::run::{Exceptions, Outcomes, compare, short, traces};
+
+const EXCEPTIONS: Exceptions = &[
+    // What the kernel knows to be empty it doesn't ask for.
+    ("EmptyFile / read of", "an access time stays"),
+    ("EmptyFile / truncate 0", "it comes as O_TRUNC does, which changes times"),
+    ("Fifo / write of RDWR", "the kernel keeps to itself what goes through a FIFO"),
+];
+
+fn table(root: &Path) -> Outcomes {
+    let operations = operations::all();
+    let mut outcomes = Outcomes::new();
+    let dir = root.join("case");
+    for actor in [Actor::Root, Actor::Owner, Actor::Other] {
+        for object in Object::ALL {
+            for operation in &operations {
+                let case = format!("{actor:?} / {object:?} / {}", operation.name);
+                let place = Place::new(&dir, object);
+                let seen = [
+                    dir.join("o"),
+                    dir.clone(),
+                    dir.join("file"),
+                    dir.join("dir"),
+                    dir.join("other"),
+                    dir.join("other_dir"),
+                ];
+                let before: Vec<_> = seen.iter().map(|path| fs::symlink_metadata(path).ok()).collect();
+                let outcome = actor.does(|| (operation.act)(&place));
+                let mut told = outcome.unwrap_or_else(|error| short(Err::<(), _>(error)));
+                for (path, before) in seen.iter().zip(&before) {
+                    let (now, unchanged) =
+                        (traces(path, before.as_ref()), before.as_ref().map_or("nothing".into(), untouched));
+                    if now != unchanged {
+                        let name = path.strip_prefix(&dir).unwrap().display().to_string();
+                        told.push_str(&format!(" | {name}: {now}"));
+                    }
+                }
+                told.push_str(&format!(" | new: {}", traces(&dir.join("new"), None)));
+                assert_eq!(outcomes.insert(case, told), None);
+                fs::remove_dir_all(&dir).unwrap();
+            }
+        }
+    }
+    outcomes
+}
+
+/// What `traces` says of what nobody has touched.
+fn untouched(of: &fs::Metadata) -> String {
+    use std::os::unix::fs::MetadataExt;
+    format!("{:o} n{} {}:{} s{}", of.mode(), of.nlink(), of.uid(), of.gid(), of.size())
+}
+
+#[test]
+fn each_operation_on_each_object_ends_as_the_kernels_does() {
+    require!(Need::Kernel, FUSE);
+    compare(("dev,suid", ""), table, EXCEPTIONS);
+}
