@@ -45,7 +45,7 @@ pub fn config(threads: usize, transport: Transport, checked: bool) -> Config {
 /// The server of one mount. The kernel checks permissions (`default_permissions`), not the server; without that nobody does.
 pub struct Server {
     shared: Arc<Shared>,
-    slow: Pool,
+    pub(crate) slow: Pool,
 }
 
 impl Server {
@@ -586,6 +586,7 @@ impl Filesystem for Server {
         });
         match listed {
             Err(errno) if reply.is_empty() => reply.error(errno),
+            Ok(()) if reply.is_empty() => self.end_listing(node, move || reply.done()),
             // What was listed before the error is told now; the error comes again with the next request.
             _ => reply.done(),
         }
@@ -628,6 +629,7 @@ impl Filesystem for Server {
         });
         match listed {
             Err(errno) if reply.is_empty() => reply.error(errno),
+            Ok(()) if reply.is_empty() => self.end_listing(node, move || reply.done()),
             _ => reply.done(),
         }
     }

@@ -10,6 +10,7 @@ mod harness;
 #[path = "../../../check/tests/common/image.rs"]
 mod image;
 mod lifecycle;
+mod listings;
 mod posix;
 mod space;
 mod trouble;

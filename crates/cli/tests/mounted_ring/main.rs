@@ -10,6 +10,8 @@ mod extents;
 mod harness;
 #[path = "../mounted/lifecycle.rs"]
 mod lifecycle;
+#[path = "../mounted/listings.rs"]
+mod listings;
 #[path = "../mounted/posix.rs"]
 mod posix;
 #[path = "../mounted/space.rs"]
