@@ -64,7 +64,7 @@ impl<R: Reader> Range<R> {
                 }
                 Node::Internal(node) => match step.at.child(&node, slot) {
                     Some(child) if child.first_key.is_none_or(|first| first <= self.end) => {
-                        self.enter_or_pass(child)?
+                        self.enter_or_pass(child)?;
                     }
                     _ => drop(self.path.pop()),
                 },

@@ -19,6 +19,7 @@ const NOT_MOUNTED: u8 = 32;
 
 /// What mount(8) calls a helper with.
 #[derive(Debug, Parser)]
+#[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 #[command(name = "mount.ubtrfs", version, about = "Mounts a btrfs volume in user space, for mount(8).")]
 struct Arguments {
     /// Ignore options that are unknown.

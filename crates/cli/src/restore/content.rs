@@ -27,10 +27,7 @@ pub fn copy(fs: &Filesystem, damage: &Damage, id: InodeId, size: u64, to: &File)
     let mut copy = Copy { fs, damage, id, to, outcome: Outcome::default(), lost_in_a_row: 0 };
     let mut at = 0;
     while at < size {
-        let start = match copy.seek_data(at, size) {
-            Some(start) => start,
-            None => break,
-        };
+        let Some(start) = copy.seek_data(at, size) else { break };
         let end = fs.seek_hole(id, start).unwrap_or(start.saturating_add(PIECES[0])).min(size).max(start + 1);
         copy.data(start, end)?;
         at = end;
@@ -72,7 +69,7 @@ impl Copy<'_> {
         let mut at = start;
         while at < end {
             if self.lost_in_a_row >= STRETCH {
-                at = self.sample(at, end)?;
+                at = self.sample(at, end);
                 continue;
             }
             let next = (at - at % PIECES[0]).saturating_add(PIECES[0]).min(end);
@@ -108,16 +105,16 @@ impl Copy<'_> {
     }
 
     /// Tries one sector far into what can't be read; returns where to go on.
-    fn sample(&mut self, at: u64, end: u64) -> std::io::Result<u64> {
+    fn sample(&mut self, at: u64, end: u64) -> u64 {
         let next = at.saturating_add(PIECES[2]).min(end);
         if self.fs.read(self.id, at, (next - at) as usize).is_ok() {
             self.lost_in_a_row = 0;
-            return Ok(at);
+            return at;
         }
         let next = at.saturating_add((self.lost_in_a_row / 64).max(PIECES[0])).min(end);
         self.outcome.lost += next - at;
         self.lost_in_a_row += next - at;
-        Ok(next)
+        next
     }
 
     fn write(&mut self, at: u64, data: &[u8]) -> std::io::Result<()> {

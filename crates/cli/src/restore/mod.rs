@@ -7,6 +7,7 @@ mod source;
 mod target;
 mod walk;
 
+use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -104,7 +105,7 @@ impl Report {
             copied.others
         );
         for (what, count) in &copied.left_out {
-            text.push_str(&format!("left out: {what}: {count}\n"));
+            let _ = writeln!(text, "left out: {what}: {count}");
         }
         if self.unverified {
             text.push_str("the checksums of some data are lost: it was copied as it is\n");

@@ -132,7 +132,7 @@ impl<'a> Walk<'a> {
             }
             let Some(entry) = here.batch.pop_front() else {
                 let id = here.id;
-                self.finish_directory(path, at.as_ref(), id)?;
+                self.finish_directory(path, at.as_ref(), id);
                 levels.pop();
                 if path.len() > top {
                     path.pop();
@@ -228,12 +228,11 @@ impl<'a> Walk<'a> {
         if !is_directory {
             self.seen.insert(id);
         }
-        let made = match at {
-            Some(at) => self.make(at, path, name, &attributes, &shown),
-            None => {
-                self.count(&attributes, attributes.size);
-                Ok(())
-            }
+        let made = if let Some(at) = at {
+            self.make(at, path, name, &attributes, &shown)
+        } else {
+            self.count(&attributes, attributes.size);
+            Ok(())
         };
         match made {
             Ok(()) => Ok(is_directory),
@@ -314,13 +313,12 @@ impl<'a> Walk<'a> {
         Ok(true)
     }
 
-    fn finish_directory(&mut self, path: &[Vec<u8>], at: Option<&OwnedFd>, id: InodeId) -> Result<()> {
-        let Some(at) = at else { return Ok(()) };
+    fn finish_directory(&mut self, path: &[Vec<u8>], at: Option<&OwnedFd>, id: InodeId) {
+        let Some(at) = at else { return };
         match self.source.fs.attributes(id) {
             Ok(attributes) => self.dress(&Made::Open(at.as_fd()), &attributes, &joined(path)),
             Err(error) => self.problems.add(&joined(path), crate::failure::chain(&error)),
         }
-        Ok(())
     }
 
     pub(super) fn keeps_owners(&self) -> bool {

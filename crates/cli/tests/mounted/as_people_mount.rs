@@ -18,6 +18,34 @@ use crate::image::Image;
 /// The user `nobody`.
 const NOBODY: u32 = 65534;
 
+/// As in the tests of ordinary users: everybody gets `/dev/fuse` in this namespace.
+const OPEN_FUSE: &str = r#"
+    set -e
+    cp -a /dev/fuse "$1"
+    chmod 666 "$1"
+    mount --bind "$1" /dev/fuse
+    shift
+    exec "$@"
+"#;
+
+/// What the user does. `$1` is ubtrfs, `$2` the image, `$3` the mount point.
+const USER: &str = r#"
+    set -e
+    "$1" mount "$2" "$3"
+    trap '"$1" umount "$3" || fusermount3 -u -z "$3"' EXIT
+    if cat "$3/secret" 2>/dev/null; then exit 1; fi
+    "$1" umount "$3"
+    "$1" mount -o fakeroot "$2" "$3"
+    test "$(cat "$3/secret")" = secret
+    echo new > "$3/new"
+    test "$(stat -c %u "$3/new")" = 0
+    chown 7 "$3/secret"
+    if "$1" mount -o fakeroot,allow_other "$2" "$3"; then exit 1; fi
+"#;
+
+/// Where the volume lies in the image.
+const OFFSET: u64 = 3 << 20;
+
 /// In a mount namespace where `mount.ubtrfs` is installed: `$1` is ubtrfs, `$2` the image, `$3` the mount point, `$4` a directory.
 const SESSION: &str = r#"
     set -e
@@ -61,7 +89,6 @@ fn mount_and_fstab_find_the_helper() {
 #[test]
 fn a_volume_inside_of_an_image_is_mounted_at_its_offset() {
     require!(Need::Root, FUSE);
-    const OFFSET: u64 = 3 << 20;
     let volume = Volume::new();
     let disk = volume.dir.path().join("disk");
     let inside = fs::read(&volume.image).unwrap();
@@ -152,28 +179,6 @@ fn owners_show_as_it_is_asked_for() {
 #[test]
 fn a_user_is_root_on_a_volume_from_elsewhere() {
     require!(Need::Root, FUSE, Need::Tool("setpriv"), Need::Tool("unshare"), Need::Tool("fusermount3"));
-    /// As in the tests of ordinary users: everybody gets `/dev/fuse` in this namespace.
-    const OPEN_FUSE: &str = r#"
-        set -e
-        cp -a /dev/fuse "$1"
-        chmod 666 "$1"
-        mount --bind "$1" /dev/fuse
-        shift
-        exec "$@"
-    "#;
-    const USER: &str = r#"
-        set -e
-        "$1" mount "$2" "$3"
-        trap '"$1" umount "$3" || fusermount3 -u -z "$3"' EXIT
-        if cat "$3/secret" 2>/dev/null; then exit 1; fi
-        "$1" umount "$3"
-        "$1" mount -o fakeroot "$2" "$3"
-        test "$(cat "$3/secret")" = secret
-        echo new > "$3/new"
-        test "$(stat -c %u "$3/new")" = 0
-        chown 7 "$3/secret"
-        if "$1" mount -o fakeroot,allow_other "$2" "$3"; then exit 1; fi
-    "#;
     let volume = Volume::new();
     volume.mount("");
     let secret = volume.point.join("secret");
