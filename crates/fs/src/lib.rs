@@ -27,7 +27,8 @@ pub use inactivate::InactivationStats;
 pub use inode::InodeId;
 pub use log::{Done, FsyncLeader, Reason};
 pub use ops::{
-    Attributes, FilesystemStats, ModeAndXattr, NewInode, RenameFlags, SetAttributes, TimeChange, WriteAt, XattrMode,
+    Attributes, FilesystemStats, ModeAndXattr, NewInode, Plan, RenameFlags, SetAttributes, TimeChange, WriteAt,
+    XattrMode,
 };
 #[doc(hidden)]
 pub use options::LogFault;

@@ -260,7 +260,7 @@ impl Commit {
     /// Writes the nodes, then the superblocks; publishes. Fsyncs that came in meanwhile have their log written along.
     /// Returns those of them that need another commit.
     fn write(self, fs: &Filesystem, committed: &Arc<Committed>, inodes: &[Arc<Inode>]) -> Result<Option<ClosedGroup>> {
-        let (mut written, nodes) = submit_nodes(fs, self.generation, self.dirty.into_sealed())?;
+        let (mut written, nodes) = submit_nodes(fs, self.generation, &self.dirty.into_sealed())?;
         let mut superblock = superblock::next(
             fs,
             committed,
@@ -325,7 +325,7 @@ impl Commit {
 fn submit_nodes(
     fs: &Filesystem,
     generation: Generation,
-    nodes: Vec<(Logical, Block)>,
+    nodes: &[(Logical, Block)],
 ) -> Result<(Written, Option<Ticket>)> {
     const PART: usize = 4 << 20;
     let mut written = Written::nothing();

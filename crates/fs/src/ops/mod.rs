@@ -13,7 +13,7 @@ mod write;
 mod writeout;
 mod xattr;
 
-pub use attr::{Attributes, ModeAndXattr, SetAttributes, TimeChange};
+pub use attr::{Attributes, ModeAndXattr, Plan, SetAttributes, TimeChange};
 pub use create::NewInode;
 pub use rename::RenameFlags;
 pub use statfs::FilesystemStats;
