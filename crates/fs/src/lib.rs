@@ -31,7 +31,7 @@ pub use inode::InodeId;
 pub use log::{Done, FsyncLeader, Reason};
 pub use mend::InodeFix;
 pub use ops::{
-    Attributes, FilesystemStats, FoundInode, FoundSubvolume, ModeAndXattr, NewInode, RenameFlags, SETTABLE_FLAGS,
+    Attributes, FilesystemStats, FoundInode, FoundSubvolume, ModeAndXattr, NewInode, Plan, RenameFlags, SETTABLE_FLAGS,
     SetAttributes, TimeChange, WriteAt, XattrMode,
 };
 #[doc(hidden)]

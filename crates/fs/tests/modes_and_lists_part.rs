@@ -28,7 +28,7 @@ fn every_commit_has_a_mode_with_its_list() {
     // The list's bytes are the mode, so that what belongs together shows.
     let change = |mode: u32| {
         let plan = |_: u32, _: Option<&[u8]>| {
-            Ok((mode, (mode % 5 != 0).then(|| mode.to_le_bytes().repeat(mode as usize % 7 + 1))))
+            Ok((mode, (!mode.is_multiple_of(5)).then(|| mode.to_le_bytes().repeat(mode as usize % 7 + 1))))
         };
         fs.set_attributes_with(file, &SetAttributes::default(), &ModeAndXattr { name: ACL, plan: &plan }).unwrap();
     };
@@ -51,7 +51,7 @@ fn every_commit_has_a_mode_with_its_list() {
             let there = crashed.lookup(crashed.root(), b"f").unwrap();
             let mode = crashed.attributes(there).unwrap().mode & 0o777;
             let list = crashed.get_xattr(there, ACL).ok();
-            let wanted = (mode % 5 != 0).then(|| mode.to_le_bytes().repeat(mode as usize % 7 + 1));
+            let wanted = (!mode.is_multiple_of(5)).then(|| mode.to_le_bytes().repeat(mode as usize % 7 + 1));
             assert_eq!(list, wanted, "{mode:o}");
             seen.insert(mode);
         }

@@ -1,6 +1,6 @@
 //! Extended attributes: which namespaces there are, and how ACLs and the mode depend on each other.
 
-use ubtrfs::{Attributes, InodeId, ModeAndXattr, SetAttributes, XattrMode};
+use ubtrfs::{Attributes, InodeId, ModeAndXattr, Plan, SetAttributes, XattrMode};
 use ubtrfs_fuse::request::SetXattr;
 use ubtrfs_fuse::{Errno, XattrFlags};
 
@@ -112,7 +112,7 @@ impl Shared {
         id: InodeId,
         name: &[u8],
         changes: &SetAttributes,
-        plan: &dyn Fn(u32, Option<&[u8]>) -> ubtrfs::Result<(u32, Option<Vec<u8>>)>,
+        plan: &Plan<'_>,
     ) -> ubtrfs::Result<Attributes> {
         self.engine.set_attributes_with(id, changes, &ModeAndXattr { name, plan })
     }

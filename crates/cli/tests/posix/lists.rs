@@ -1,5 +1,6 @@
 //! ACLs of whole trees, and idmapped mounts.
 
+use std::fmt::Write;
 use std::path::Path;
 
 use ubtrfs_testkit::need::Need;
@@ -43,7 +44,7 @@ fn script(seed: u64) -> String {
             "setpriv --reuid=1000 --regid=1000 --groups=1001 ",
             "setpriv --reuid=1002 --regid=1002 --clear-groups ",
         ]);
-        script.push_str(&format!("{who}sh -c '{act}' > /dev/null 2>&1; echo {step} $?\n"));
+        let _ = writeln!(script, "{who}sh -c '{act}' > /dev/null 2>&1; echo {step} $?");
     }
     script.push_str("getfacl -R -n . 2>/dev/null; find . -printf '%p %m %U %G %y\\n' | sort\n");
     script

@@ -110,7 +110,9 @@ fn bits_go(root: &Path) -> Outcomes {
     outcomes
 }
 
-const MAKERS: &[(&str, fn(&Path, Mode) -> Result<(), Errno>)] = &[
+type Make = fn(&Path, Mode) -> Result<(), Errno>;
+
+const MAKERS: &[(&str, Make)] = &[
     ("open", |path, mode| rustix::fs::open(path, OFlags::CREATE | OFlags::WRONLY, mode).map(drop)),
     ("mkdir", |path, mode| rustix::fs::mkdir(path, mode)),
     ("fifo", |path, mode| rustix::fs::mknodat(CWD, path, FileType::Fifo, mode, 0)),

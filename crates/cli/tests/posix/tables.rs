@@ -1,5 +1,6 @@
 //! Each operation on each kind of object, as root, as the owner and as somebody else.
 
+use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
@@ -44,10 +45,10 @@ fn table(root: &Path) -> Outcomes {
                         (traces(path, before.as_ref()), before.as_ref().map_or("nothing".into(), untouched));
                     if now != unchanged {
                         let name = path.strip_prefix(&dir).unwrap().display().to_string();
-                        told.push_str(&format!(" | {name}: {now}"));
+                        let _ = write!(told, " | {name}: {now}");
                     }
                 }
-                told.push_str(&format!(" | new: {}", traces(&dir.join("new"), None)));
+                let _ = write!(told, " | new: {}", traces(&dir.join("new"), None));
                 assert_eq!(outcomes.insert(case, told), None);
                 fs::remove_dir_all(&dir).unwrap();
             }

@@ -35,11 +35,11 @@ const LOOKS: &[(&str, Look)] = &[
         let _ = file.read_at(&mut [0; 9], 0);
     }),
     ("open", |dir| drop(File::open(dir.join("f")).unwrap())),
-    ("stat", |dir| drop(fs::metadata(dir.join("f")).unwrap())),
+    ("stat", |dir| assert!(fs::metadata(dir.join("f")).is_ok())),
     ("write", |dir| OpenOptions::new().write(true).open(dir.join("f")).unwrap().write_all(b"x").unwrap()),
     ("list", |dir| assert_eq!(fs::read_dir(dir.join("d")).unwrap().count(), 1)),
     ("open a directory", |dir| drop(File::open(dir.join("d")).unwrap())),
-    ("look up", |dir| drop(fs::metadata(dir.join("d/within")).unwrap())),
+    ("look up", |dir| assert!(fs::metadata(dir.join("d/within")).is_ok())),
     ("readlink", |dir| drop(fs::read_link(dir.join("l")).unwrap())),
     ("follow", |dir| drop(fs::metadata(dir.join("l")))),
     ("read xattr", |dir| assert!(rustix::fs::getxattr(dir.join("f"), "user.a", &mut [0_u8; 9][..]).is_err())),

@@ -79,25 +79,36 @@ pub struct SetAttributes {
     pub kill_privileges: bool,
 }
 
+/// See [`ModeAndXattr::plan`].
+pub type Plan<'a> = dyn Fn(u32, Option<&[u8]>) -> Result<(u32, Option<Vec<u8>>)> + 'a;
+
 /// A mode and an xattr that change together.
 pub struct ModeAndXattr<'a> {
     /// The xattr's name.
     pub name: &'a [u8],
     /// Says what shall be, given the mode and the xattr's value that are; `None` is no xattr. It may be asked several times.
-    pub plan: &'a dyn Fn(u32, Option<&[u8]>) -> Result<(u32, Option<Vec<u8>>)>,
+    pub plan: &'a Plan<'a>,
+}
+
+enum XattrChange {
+    None,
+    Remove,
+    Set(Vec<u8>),
 }
 
 /// What a [`ModeAndXattr`] has come to.
 struct Planned {
     mode: u32,
-    /// The xattr's new value, if it changes.
-    change: Option<Option<Vec<u8>>>,
+    xattr: XattrChange,
 }
 
 impl Planned {
     /// Bytes of items that the xattr takes at the most.
     fn room(&self) -> u64 {
-        self.change.as_ref().and_then(Option::as_ref).map_or(0, |value| (XATTR_ROOM + value.len()) as u64)
+        match &self.xattr {
+            XattrChange::Set(value) => (XATTR_ROOM + value.len()) as u64,
+            XattrChange::None | XattrChange::Remove => 0,
+        }
     }
 }
 
@@ -213,9 +224,13 @@ impl Filesystem {
         }
         let mode = match (with, planned) {
             (Some(with), Some(planned)) => {
-                if let Some(change) = planned.change {
-                    state.no_xattrs &= change.is_none();
-                    state.pending.set_xattr(with.name.into(), change.map(Into::into));
+                match planned.xattr {
+                    XattrChange::None => {}
+                    XattrChange::Remove => state.pending.set_xattr(with.name.into(), None),
+                    XattrChange::Set(value) => {
+                        state.no_xattrs = false;
+                        state.pending.set_xattr(with.name.into(), Some(value.into()));
+                    }
                 }
                 Some(planned.mode)
             }
@@ -245,13 +260,15 @@ impl Filesystem {
     fn plan_xattr(&self, id: InodeId, state: &InodeState, with: &ModeAndXattr<'_>) -> Result<Planned> {
         let old = self.find_xattr(id, state, with.name)?;
         let (mode, new) = (with.plan)(state.item.mode, old.as_deref())?;
-        if new == old {
-            return Ok(Planned { mode, change: None });
-        }
-        if let Some(new) = &new {
-            self.check_xattr_collisions(id, state, with.name, new)?;
-        }
-        Ok(Planned { mode, change: Some(new) })
+        let xattr = match new {
+            new if new == old => XattrChange::None,
+            None => XattrChange::Remove,
+            Some(new) => {
+                self.check_xattr_collisions(id, state, with.name, &new)?;
+                XattrChange::Set(new)
+            }
+        };
+        Ok(Planned { mode, xattr })
     }
 
     /// Removes `security.capability`, if there is one.

@@ -18,7 +18,7 @@ mod write;
 mod writeout;
 mod xattr;
 
-pub use attr::{Attributes, ModeAndXattr, SetAttributes, TimeChange};
+pub use attr::{Attributes, ModeAndXattr, Plan, SetAttributes, TimeChange};
 pub use create::NewInode;
 pub use flags::SETTABLE_FLAGS;
 pub use rename::RenameFlags;
