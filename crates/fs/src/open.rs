@@ -234,12 +234,6 @@ fn check_writable_state(committed: &Committed, volume: &Volume) -> Result<()> {
     {
         return refuse("a device replacement is under way".into());
     }
-    for subvolume in committed.subvolumes() {
-        let item = &subvolume.item;
-        if item.last_snapshot.0 != 0 {
-            return refuse(format!("subvolume {} has or is a snapshot, which shares blocks", subvolume.id()));
-        }
-    }
     let striped = |flags: BlockGroupFlags| !matches!(flags.profile(), BlockGroupFlags(0) | BlockGroupFlags::DUP);
     if let Some((_, chunk)) = volume.chunks().into_iter().find(|(_, chunk)| striped(chunk.flags)) {
         return refuse(format!("the volume has {} chunks", chunk.flags.profile_name()));
@@ -260,7 +254,7 @@ fn read_space(committed: &Committed, volume: &Volume, recount: bool) -> Result<S
     } else {
         None
     };
-    let inner = load_space(&SpaceSources {
+    let mut inner = load_space(&SpaceSources {
         extent_tree: &extent_tree,
         block_group_tree: &block_group_tree,
         free_space_tree: free_space_tree.as_ref(),
@@ -273,6 +267,7 @@ fn read_space(committed: &Committed, volume: &Volume, recount: bool) -> Result<S
         chunk_tree_uuid: volume.chunk_tree_uuid(),
         recount,
     })?;
+    inner.sharing = committed.sharing();
     Ok(Space::new(inner))
 }
 

@@ -7,14 +7,18 @@
 //! 4. Nodes; flush; superblocks; flush.
 //! 5. Publish, unpin.
 
+mod block_refs;
 mod build;
 mod chunks;
 mod csums;
 mod data_refs;
+mod extent_refs;
 mod nodes;
 mod roots;
 mod stragglers;
 mod superblock;
+#[cfg(test)]
+mod unsharing_tests;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -228,6 +232,7 @@ impl Commit {
             failed?;
             roots.set(subvolume, new);
         }
+        refs.append(nodes.take_data_refs());
 
         let mut tree = TreeMerger { fs, dirty: &mut dirty, nodes: &mut nodes };
         let mut extent_edits = EditBatch::new();
@@ -339,7 +344,12 @@ impl Commit {
         // Those whose log is durable go on.
         let closed = closed.filter(ClosedGroup::needs_commit);
         fs.reader.forget();
-        fs.space.lock().drop_frozen_reservations();
+        let sharing = fs.committed().sharing();
+        {
+            let mut space = fs.space.lock();
+            space.drop_frozen_reservations();
+            space.sharing = sharing;
+        }
         fs.space.pin(Arc::downgrade(&previous), self.freed);
         Ok(closed)
     }

@@ -23,7 +23,7 @@ pub(crate) use device_map::{DeviceMap, stripe_length};
 pub(crate) use free_space_tree::GroupEdits;
 pub(crate) use group::{FreeSpaceForm, Group};
 pub(crate) use load::{SpaceSources, load_space};
-pub(crate) use reserve::{Demand, Shortage};
+pub(crate) use reserve::{Demand, Sharing, Shortage};
 
 use crate::committed::Committed;
 
@@ -61,6 +61,7 @@ pub(crate) struct SpaceInner {
     pub(crate) rewrite_all: bool,
     pinned: Vec<Pinned>,
     reserved: reserve::Reserved,
+    pub(crate) sharing: Sharing,
     data_profile: BlockGroupFlags,
     metadata_profile: BlockGroupFlags,
     system_profile: BlockGroupFlags,
@@ -119,6 +120,7 @@ impl Space {
             rewrite_all: false,
             pinned: Vec::new(),
             reserved: reserve::Reserved::default(),
+            sharing: Sharing::default(),
             data_profile: BlockGroupFlags(0),
             metadata_profile: BlockGroupFlags(0),
             system_profile: BlockGroupFlags(0),
