@@ -80,7 +80,7 @@ fn what_is_shared_is_not_written_over() {
     assert_eq!(fs.clone_range(id, 0, copy, 0, 1 << 20).unwrap(), 100_000);
     // Before a commit knows of it, and after.
     for round in 2..5 {
-        fs.write(id, WriteAt::Offset(8192), &[round; 30_000], false).unwrap();
+        fs.write(id, WriteAt::Offset(8192), &vec![round; 30_000], false).unwrap();
         fs.fsync(id).unwrap();
         fs.fsync(copy).unwrap();
         assert!(after_crash(&recording, b"copy") == old, "round {round}");
@@ -108,8 +108,8 @@ fn data_of_two_transactions_in_one_place_keeps_its_order() {
             while !committer.is_finished() {
                 round = round.wrapping_add(1);
                 let at = u64::from(round % 16) << 16;
-                fs.write(id, WriteAt::Offset(at), &[round; 65_536], false).unwrap();
-                if round % 3 == 0 {
+                fs.write(id, WriteAt::Offset(at), &vec![round; 65_536], false).unwrap();
+                if round.is_multiple_of(3) {
                     fs.fsync(id).unwrap();
                 }
                 let read = fs.read(id, at, 65_536).unwrap();

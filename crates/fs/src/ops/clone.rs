@@ -86,9 +86,8 @@ impl Filesystem {
                     self.commit()?;
                 }
                 Ok(Step::NeedsCommit) if done == 0 => return Err(Errno::OPNOTSUPP.into()),
-                Ok(Step::NeedsCommit) => break,
                 Err(error) if done == 0 => return Err(error),
-                Err(_) => break,
+                Ok(Step::NeedsCommit) | Err(_) => break,
             }
         }
         self.counters.bytes_cloned.fetch_add(done, Ordering::Relaxed);

@@ -30,7 +30,7 @@ struct InFlightFirst<'a> {
 impl InFlightFirst<'_> {
     /// Copies what is on its way into `buf`, newest first; returns the ranges of `buf` that are not, in order.
     fn copy(&self, at: Logical, buf: &mut [u8]) -> Vec<Range<usize>> {
-        let mut missing = vec![0..buf.len()];
+        let mut missing: Vec<Range<usize>> = std::iter::once(0..buf.len()).collect();
         for extent in self.ordered.iter().rev() {
             let (from, to) =
                 (extent.start.0.saturating_sub(at.0), extent.start.plus(extent.len()).0.saturating_sub(at.0));
