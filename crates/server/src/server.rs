@@ -195,8 +195,8 @@ impl Server {
     fn allocate(&self, caller: &Caller<'_>, node: u64, what: &Fallocate) -> Result<(), Errno> {
         let keep_size = what.mode.contains(FallocateFlags::KEEP_SIZE);
         let kind = what.mode - FallocateFlags::KEEP_SIZE;
-        let is_known = kind.is_empty() || kind == FallocateFlags::ZERO_RANGE;
-        if !is_known && !(kind == FallocateFlags::PUNCH_HOLE && keep_size) {
+        let punches = kind == FallocateFlags::PUNCH_HOLE && keep_size;
+        if !(kind.is_empty() || kind == FallocateFlags::ZERO_RANGE || punches) {
             return Err(Errno::OPNOTSUPP);
         }
         let id = self.inode(node)?;
@@ -208,7 +208,7 @@ impl Server {
             self.mode_changed(node);
         }
         let engine = self.engine();
-        let done = if kind == FallocateFlags::PUNCH_HOLE {
+        let done = if punches {
             engine.punch_hole(id, what.offset, what.length)
         } else if kind == FallocateFlags::ZERO_RANGE {
             engine.zero_range(id, what.offset, what.length, keep_size)
@@ -687,9 +687,9 @@ impl Filesystem for Server {
 
     /// Shares extents. What can't be shared the kernel copies by reading and writing (not once for all, as after ENOSYS).
     fn copy_file_range(&self, _: &Caller<'_>, node: u64, what: &CopyFileRange, reply: ReplyCopy) {
-        let _timed = self.count(Kind::CopyFileRange);
         /// The most that an answer of 32 bits can tell, in whole sectors of any size.
         const NARROW: u64 = u32::MAX as u64 & !0xffff;
+        let _timed = self.count(Kind::CopyFileRange);
         let length = if what.wide { what.length } else { what.length.min(NARROW) };
         let shared = self.inode(node).and_then(|source| {
             let target = self.inode(what.node_out)?;

@@ -155,7 +155,8 @@ impl Worker {
         }
         let ends_both = from + len == source_size && to + len >= target_size;
         let len = if ends_both { len } else { len / SECTOR * SECTOR };
-        if from % SECTOR != 0 || to % SECTOR != 0 || len == 0 { Err(Errno::OPNOTSUPP) } else { Ok(len) }
+        let aligned = from.is_multiple_of(SECTOR) && to.is_multiple_of(SECTOR);
+        if aligned && len > 0 { Ok(len) } else { Err(Errno::OPNOTSUPP) }
     }
 
     #[allow(clippy::too_many_lines, reason = "one arm for each operation")]

@@ -7,13 +7,18 @@ use std::sync::Arc;
 
 use ubtrfs::{Filesystem, InodeId, NewInode, Options, WriteAt};
 use ubtrfs_format::items::InodeFlags;
-use ubtrfs_mkfs::MkfsOptions;
+use ubtrfs_mkfs::{MkfsOptions, Profile};
 use ubtrfs_simulator::make_volume;
 use ubtrfs_volume::{Device, Fate, OpenOptions, RecordingDevice, Volume};
 
 fn open(device: Arc<dyn Device>) -> Arc<Filesystem> {
     let volume = Arc::new(Volume::open(vec![device], OpenOptions { read_only: false }).unwrap());
     Filesystem::open(volume, Options { background_commits: false, ..Options::default() }).unwrap()
+}
+
+fn new_volume() -> Arc<RecordingDevice> {
+    let options = MkfsOptions { metadata_profile: Some(Profile::Single), ..MkfsOptions::new(46 << 20) };
+    Arc::new(RecordingDevice::new(make_volume(&options)))
 }
 
 fn new_file(fs: &Filesystem, name: &[u8]) -> InodeId {
@@ -35,7 +40,7 @@ fn after_crash(recording: &RecordingDevice, name: &[u8]) -> Vec<u8> {
 
 #[test]
 fn each_sync_of_what_is_written_in_place_lasts() {
-    let recording = Arc::new(RecordingDevice::new(make_volume(&MkfsOptions::new(46 << 20))));
+    let recording = new_volume();
     let fs = open(recording.clone());
     let id = new_file(&fs, b"f");
     fs.set_flags(id, InodeFlags::NODATACOW).unwrap();
@@ -63,7 +68,7 @@ fn each_sync_of_what_is_written_in_place_lasts() {
 
 #[test]
 fn what_is_shared_is_not_written_over() {
-    let recording = Arc::new(RecordingDevice::new(make_volume(&MkfsOptions::new(46 << 20))));
+    let recording = new_volume();
     let fs = open(recording.clone());
     let (id, copy) = (new_file(&fs, b"f"), new_file(&fs, b"copy"));
     for file in [id, copy] {
@@ -75,7 +80,7 @@ fn what_is_shared_is_not_written_over() {
     assert_eq!(fs.clone_range(id, 0, copy, 0, 1 << 20).unwrap(), 100_000);
     // Before a commit knows of it, and after.
     for round in 2..5 {
-        fs.write(id, WriteAt::Offset(8192), &[round; 30_000], false).unwrap();
+        fs.write(id, WriteAt::Offset(8192), &vec![round; 30_000], false).unwrap();
         fs.fsync(id).unwrap();
         fs.fsync(copy).unwrap();
         assert!(after_crash(&recording, b"copy") == old, "round {round}");
@@ -91,7 +96,7 @@ fn what_is_shared_is_not_written_over() {
 #[test]
 fn data_of_two_transactions_in_one_place_keeps_its_order() {
     for flags in [0, InodeFlags::NODATACOW] {
-        let recording = Arc::new(RecordingDevice::new(make_volume(&MkfsOptions::new(46 << 20))));
+        let recording = new_volume();
         let fs = open(recording.clone());
         let id = new_file(&fs, b"f");
         fs.set_flags(id, flags).unwrap();
@@ -103,8 +108,8 @@ fn data_of_two_transactions_in_one_place_keeps_its_order() {
             while !committer.is_finished() {
                 round = round.wrapping_add(1);
                 let at = u64::from(round % 16) << 16;
-                fs.write(id, WriteAt::Offset(at), &[round; 65_536], false).unwrap();
-                if round % 3 == 0 {
+                fs.write(id, WriteAt::Offset(at), &vec![round; 65_536], false).unwrap();
+                if round.is_multiple_of(3) {
                     fs.fsync(id).unwrap();
                 }
                 let read = fs.read(id, at, 65_536).unwrap();

@@ -82,7 +82,7 @@ fn reserved(dir: &Path, diary: &mut Diary) {
     step("grown", &file, KEEP, 0, 1);
     file.set_len(70_001).unwrap();
     step("cut to the size that it has", &file, KEEP, 0, 1);
-    file.write_all_at(&[2; 30_000], 65_000).unwrap();
+    file.write_all_at(&vec![2; 30_000], 65_000).unwrap();
     step("written across the end", &file, PUNCH, 0, 1);
     file.set_len(100).unwrap();
     step("cut", &file, KEEP, 0, 5000);
@@ -94,7 +94,7 @@ fn reserved(dir: &Path, diary: &mut Diary) {
     let file = filled(&dir.join("mixed"), 100_000, 4);
     step("holes", &file, PUNCH, 20_000, 30_000);
     step("reserve within the hole", &file, empty, 24_000, 5000);
-    file.write_all_at(&[5; 60_000], 10_000).unwrap();
+    file.write_all_at(&vec![5; 60_000], 10_000).unwrap();
     step("written across all", &file, PUNCH, 99_999, 1);
 
     let file = open(&dir.join("errors"));
@@ -316,11 +316,13 @@ fn what_was_reserved_can_be_written_on_a_full_volume() {
     rustix::fs::fallocate(&reserved, FallocateFlags::empty(), 0, 20 << 20).unwrap();
     let filler = open(&volume.point.join("filler"));
     let mut at = 0;
-    while filler.write_all_at(&[7; 65_536], at).is_ok() {
+    while filler.write_all_at(&vec![7; 65_536], at).is_ok() {
         at += 65_536;
     }
     for step in 0..320_u64 {
-        reserved.write_all_at(&[step as u8; 65_536], step << 16).unwrap_or_else(|error| panic!("step {step}: {error}"));
+        reserved
+            .write_all_at(&vec![step as u8; 65_536], step << 16)
+            .unwrap_or_else(|error| panic!("step {step}: {error}"));
         if step % 50 == 7 {
             reserved.sync_all().unwrap();
         }
