@@ -42,8 +42,9 @@ fn rounds(size: u64, change: impl FnOnce(&mut MkfsOptions), contents: &[Content]
                 had * 100 >= said * 95 && had * 95 <= said * 100,
                 "{said} bytes were said to be free; it had {had}"
             );
-            assert!(available(&fs) <= said / 50, "full, and {} bytes are said to be free", available(&fs));
         }
+        let left = available(&fs);
+        assert!(left <= filled.said_free / 50, "full of {content:?}, and {left} bytes are said to be free");
         if round % 5 == 4 {
             fs.close().unwrap();
             drop(fs);

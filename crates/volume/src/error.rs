@@ -39,6 +39,9 @@ pub enum Error {
     /// The primary superblock is damaged, and no other copy is good either.
     #[error("the superblock is damaged: {0}")]
     Superblock(ubtrfs_format::Error),
+    /// The primary superblock can't be read.
+    #[error("the superblock cannot be read: {0}")]
+    SuperblockUnread(io::Error),
     /// The primary superblock is damaged, but another copy is good: enough for reading only.
     #[error(
         "the primary superblock is damaged ({source}); the copy at {copy} is good: open read-only to read the volume"

@@ -177,37 +177,36 @@ fn find_superblock(device: &dyn Device, options: OpenOptions) -> Result<Found> {
     let damage = match read_copy(device, primary) {
         Ok(found) => return Ok(found),
         Err(CopyError::Missing) => return Err(Error::NotBtrfs),
-        Err(CopyError::Damaged(source)) => source,
+        Err(CopyError::Unread(source)) => Error::SuperblockUnread(source),
+        Err(CopyError::Damaged(source)) => Error::Superblock(source),
     };
     let copies = SUPERBLOCK_COPIES[1..].iter().filter_map(|at| read_copy(device, *at).ok());
     match copies.max_by_key(|found| found.superblock.generation) {
-        None => Err(Error::Superblock(damage)),
+        None => Err(damage),
         Some(found) if options.read_only => {
-            tracing::warn!(
-                copy = found.superblock.bytenr.0,
-                "the primary superblock is damaged ({damage}): using a copy"
-            );
+            tracing::warn!(copy = found.superblock.bytenr.0, "using a copy of the superblock: {damage}");
             Ok(found)
         }
-        Some(found) => Err(Error::PrimarySuperblock { copy: found.superblock.bytenr, source: damage }),
+        Some(found) => Err(match damage {
+            Error::Superblock(source) => Error::PrimarySuperblock { copy: found.superblock.bytenr, source },
+            unread => unread,
+        }),
     }
 }
 
 pub(crate) enum CopyError {
     /// Nothing there says that this is a btrfs.
     Missing,
+    Unread(std::io::Error),
     Damaged(FormatError),
 }
 
 pub(crate) fn read_copy(device: &dyn Device, at: Physical) -> std::result::Result<Found, CopyError> {
     let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE);
-    if device.read_at(at, &mut bytes).is_err() {
-        return Err(if device.size() < at.0 + SUPERBLOCK_SIZE as u64 {
-            CopyError::Missing
-        } else {
-            CopyError::Damaged(FormatError::TooShort { what: "superblock", need: SUPERBLOCK_SIZE, have: 0 })
-        });
+    if device.size() < at.0 + SUPERBLOCK_SIZE as u64 {
+        return Err(CopyError::Missing);
     }
+    device.read_at(at, &mut bytes).map_err(CopyError::Unread)?;
     if bytes[MAGIC_AT..MAGIC_AT + SUPERBLOCK_MAGIC.len()] != SUPERBLOCK_MAGIC {
         return Err(CopyError::Missing);
     }

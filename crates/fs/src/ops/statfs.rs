@@ -22,19 +22,19 @@ impl Filesystem {
     /// metadata too; what is available is what data can have: nothing once no file can be made or grow for lack of metadata.
     /// Inodes are not counted, for the format has no limit.
     pub fn statfs(&self) -> FilesystemStats {
-        /// The least chunk.
-        const CHUNK: u64 = 1 << 20;
+        /// A chunk finds room if there is so much for each copy: sizes are tried by halves, down to 1 MiB.
+        const CHUNK: u64 = 2 << 20;
         let totals = self.space.totals();
         let block_size = self.volume.sector_size();
         let copies = totals.data_copies.max(1);
         let unallocated = totals.unallocated.saturating_add(totals.reclaimable);
         let can_grow = unallocated >= CHUNK * totals.metadata_copies.max(copies);
-        let data_free = if totals.mixed { totals.data_free.min(totals.metadata_usable) } else { totals.data_free };
-        let mut available = data_free.saturating_sub(totals.data_reserved);
+        let mut available = totals.data_free.saturating_sub(totals.data_reserved);
         if can_grow {
             available = available.saturating_add(unallocated / copies);
-        } else if totals.metadata_usable == 0 && !self.is_read_only() {
-            available = 0;
+        }
+        if totals.mixed || !can_grow && totals.metadata_usable == 0 {
+            available = available.min(totals.metadata_usable);
         }
         let used = totals.used_on_devices.saturating_add(totals.data_reserved.saturating_mul(copies));
         let free = totals.device_bytes.saturating_sub(used) / copies;

@@ -96,7 +96,8 @@ pub struct SpaceTotals {
     pub data_reserved: u64,
     /// Device bytes of metadata chunks that are empty and will be given back, or when data needs them.
     pub reclaimable: u64,
-    /// Bytes of metadata block groups that new files can have: some is kept for commits and for deleting.
+    /// Bytes of metadata block groups that new files can have: some is kept for commits and for deleting. Where data shares
+    /// them, of what is unallocated too.
     pub metadata_usable: u64,
     /// Whether data and metadata share block groups.
     pub mixed: bool,

@@ -87,23 +87,34 @@ impl SpaceInner {
 
     /// Room that only operations that free space may use.
     fn deletion_reserve(&self) -> u64 {
-        let size: u64 =
-            self.groups.values().filter(|g| g.flags.contains(BlockGroupFlags::METADATA)).map(|g| g.length).sum();
+        let metadata = self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
+        self.deletion_reserve_of(metadata.map(|group| group.length).sum())
+    }
+
+    /// … if so many bytes can have metadata.
+    fn deletion_reserve_of(&self, size: u64) -> u64 {
         let unsharing = if self.sharing.subvolumes == 0 { 0 } else { self.extent_nodes() * 3 / 2 * self.node_size };
         (size / 16).clamp(32 * self.node_size, 64 << 20) + unsharing
     }
 
     /// Room without which a transaction is not worth its commit. Whoever finds less than that when nothing is pending is told
     /// that the volume is full: otherwise the last of it would be used up by commits of a few operations each.
-    fn least_transaction(&self) -> u64 {
-        (self.deletion_reserve() / 2).min(8 << 20)
+    fn least_transaction(reserve: u64) -> u64 {
+        (reserve / 2).min(8 << 20)
     }
 
-    /// Bytes of metadata space that operations can have, once nothing is pending.
+    /// Bytes of metadata space that operations can have, once nothing is pending; where data shares it, of all that there can
+    /// be.
     pub(super) fn usable_metadata(&self) -> u64 {
-        let metadata = self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
-        let free: u64 = metadata.map(|group| group.length - group.recorded_used).sum();
-        free.saturating_sub(self.deletion_reserve() + 2 * self.least_transaction())
+        let metadata = || self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
+        let mut free: u64 = metadata().map(|group| group.length - group.recorded_used).sum();
+        let mut size: u64 = metadata().map(|group| group.length).sum();
+        if self.mixed {
+            let more = self.devices.unallocated() / Self::copies(self.metadata_profile);
+            (free, size) = (free + more, size + more);
+        }
+        let reserve = self.deletion_reserve_of(size);
+        free.saturating_sub(reserve + 2 * Self::least_transaction(reserve))
     }
 
     /// Reserves, or says what is short. A shortage may be cured by a new chunk or a commit.
@@ -120,7 +131,7 @@ impl SpaceInner {
         let mut need = self.metadata_need(pending);
         if !demand.frees {
             if self.reserved.pending.edits == 0 {
-                need = need.max(self.least_transaction());
+                need = need.max(Self::least_transaction(self.deletion_reserve()));
             }
             need += self.deletion_reserve();
         }
