@@ -66,6 +66,12 @@ impl Histogram {
         self.classes.values().sum()
     }
 
+    /// Whether it can have come from [`add`](Self::add): a file that was read may hold anything.
+    pub fn is_sound(&self) -> bool {
+        let known = self.classes.last_key_value().is_none_or(|(last, _)| *last <= class(u64::MAX));
+        known && self.classes.values().try_fold(0_u64, |sum, count| sum.checked_add(*count)).is_some()
+    }
+
     /// The longest, in microseconds.
     pub fn max(&self) -> f64 {
         self.max as f64 / 1e3
@@ -95,6 +101,14 @@ mod tests {
             let back = middle(class(nanos));
             assert!(back.abs_diff(nanos) as f64 <= nanos as f64 * 0.0625 + 0.5, "{nanos} became {back}");
         }
+    }
+
+    #[test]
+    fn what_is_no_histogram_is_told_apart() {
+        let of = |classes: &[(u32, u64)]| Histogram { classes: classes.iter().copied().collect(), max: u64::MAX };
+        assert!(of(&[]).is_sound() && of(&[(0, 1), (class(u64::MAX), 2)]).is_sound());
+        assert!(of(&[(class(u64::MAX), 1)]).percentile(1.0) > 1e15);
+        assert!(!of(&[(class(u64::MAX) + 1, 1)]).is_sound() && !of(&[(1, u64::MAX), (2, 1)]).is_sound());
     }
 
     #[test]

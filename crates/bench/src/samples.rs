@@ -63,6 +63,14 @@ impl Measured {
         self.metrics.insert(name.into(), Metric { value, unit: unit.into(), better });
     }
 
+    /// Whether all of it can have been measured: a file that was read may hold anything.
+    fn is_sound(&self) -> bool {
+        let sound = |value: f64| value.is_finite() && value >= 0.0;
+        self.metrics.values().all(|metric| sound(metric.value))
+            && self.series.values().flat_map(|series| &series.points).all(|(at, value)| sound(*at) && sound(*value))
+            && self.histograms.values().all(Histogram::is_sound)
+    }
+
     /// Adds a point to a curve of times in microseconds.
     pub fn point(&mut self, name: &str, along: &str, at: f64, micros: f64) {
         let new = || Series { along: along.into(), unit: "µs".into(), points: Vec::new() };
@@ -138,7 +146,13 @@ impl Results {
         let failed = |error: &dyn std::fmt::Display| Failure::about(path.display(), error);
         let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
         let results: Self = serde_json::from_str(&text).map_err(|error| failed(&error))?;
-        if results.form == FORM { Ok(results) } else { Err(failed(&format!("form {}, not {FORM}", results.form))) }
+        if results.form != FORM {
+            return Err(failed(&format!("form {}, not {FORM}", results.form)));
+        }
+        match results.samples.iter().find(|sample| !sample.measured.is_sound()) {
+            Some(sample) => Err(failed(&format!("{} on {} has figures that can't be", sample.case, sample.peer))),
+            None => Ok(results),
+        }
     }
 
     /// Writes a result file; what was there stays until it is whole.
@@ -235,6 +249,8 @@ pub mod tests {
         assert_eq!(results.values("dbench-1", "btrfs", "throughput"), [(1, 0.75), (2, 1.25)]);
         std::fs::write(&path, "{}").unwrap();
         assert!(Results::load(&path).is_err());
+        example(&[-1.0]).save(&path).unwrap();
+        assert!(Results::load(&path).is_err_and(|failure| failure.to_string().contains("can't be")));
         Results { form: FORM + 1, ..results }.save(&path).unwrap();
         assert!(Results::load(&path).is_err_and(|failure| failure.to_string().contains("form")));
     }

@@ -254,14 +254,27 @@ impl Filesystem {
     /// moves the end of those that go on: further out, so none loses a name.
     pub fn begin_listing(&self, dir: InodeId) -> Result<DirIndex> {
         let last = self.last_index(dir)?;
-        self.inode(dir)?.write().listing_end = Some(last);
+        self.inode(dir)?.write().listings.begin(last);
         Ok(last)
     }
 
     /// Where the listing ends that was begun last.
     pub fn listing_end(&self, dir: InodeId) -> Result<DirIndex> {
-        let remembered = self.inode(dir)?.read().listing_end;
+        let remembered = self.inode(dir)?.read().listings.end();
         remembered.map_or_else(|| self.begin_listing(dir), Ok)
+    }
+
+    /// A listing has been read to its end. Whether all that may be under way show the same names: none has changed since they began.
+    /// If not, whoever joins what was read of several shows names that are gone, or lacks some, until
+    /// [`Self::forget_listings`].
+    pub fn is_listing_whole(&self, dir: InodeId) -> Result<bool> {
+        Ok(self.inode(dir)?.write().listings.is_ended_unchanged())
+    }
+
+    /// Nobody has anything any more of what was listed so far.
+    pub fn forget_listings(&self, dir: InodeId) -> Result<()> {
+        self.inode(dir)?.write().listings.forget();
+        Ok(())
     }
 
     /// Lists entries numbered above `after` and up to `last`, at most `limit` of them, in the order of their numbers.

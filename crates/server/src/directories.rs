@@ -1,7 +1,15 @@
 //! Listings of directories.
+//!
+//! The kernel keeps a listing in its page cache, from the beginning up to wherever anybody has read, and goes on with whoever
+//! reads there. Once that one comes to the end it counts as whole, and serves others where they are. Only who begins asks
+//! whether names have changed since. So where some have, the kernel has to drop what it keeps before it hears of the end.
+
+use std::sync::Arc;
 
 use ubtrfs::{DirectoryEntry, InodeId, Result};
 use ubtrfs_format::DirIndex;
+
+use crate::server::Server;
 
 /// Where a listing stands: the offset that the kernel sends.
 const AFTER_DOT: u64 = 1;
@@ -13,6 +21,26 @@ const BATCH: usize = 128;
 /// it reads never ends.
 pub(crate) fn end(engine: &ubtrfs::Filesystem, dir: InodeId, offset: u64) -> Result<DirIndex> {
     if offset == 0 { engine.begin_listing(dir) } else { engine.listing_end(dir) }
+}
+
+impl Server {
+    /// Answers, by `done`, that a directory's listing has come to its end.
+    pub(crate) fn end_listing(&self, node: u64, done: impl FnOnce() + Send + 'static) {
+        let is_whole = self.shared().inode(node).map(|dir| self.shared().engine().is_listing_whole(dir));
+        if !matches!(is_whole, Ok(Ok(false))) {
+            return done();
+        }
+        // Somebody may have a page of it locked, and wait for us with that.
+        let shared = Arc::clone(self.shared());
+        self.slow.run(move || {
+            let dropped = shared.notifier.get().map(|notifier| notifier.inval_inode(node, 0, 0));
+            match (dropped, shared.inode(node)) {
+                (Some(Ok(())), Ok(dir)) => drop(shared.engine().forget_listings(dir)),
+                (dropped, _) => tracing::debug!(?dropped, "the kernel keeps an old listing"),
+            }
+            done();
+        });
+    }
 }
 
 /// A row of a listing, and the offset at which the listing goes on after it.

@@ -40,7 +40,7 @@ pub fn config(threads: usize, transport: Transport) -> Config {
 /// The server of one mount. The mount must have `default_permissions`: the kernel checks permissions, not the server.
 pub struct Server {
     shared: Arc<Shared>,
-    slow: Pool,
+    pub(crate) slow: Pool,
 }
 
 impl Server {
@@ -509,6 +509,7 @@ impl Filesystem for Server {
         });
         match listed {
             Err(errno) if reply.is_empty() => reply.error(errno),
+            Ok(()) if reply.is_empty() => self.end_listing(node, move || reply.done()),
             // What was listed before the error is told now; the error comes again with the next request.
             _ => reply.done(),
         }
@@ -551,6 +552,7 @@ impl Filesystem for Server {
         });
         match listed {
             Err(errno) if reply.is_empty() => reply.error(errno),
+            Ok(()) if reply.is_empty() => self.end_listing(node, move || reply.done()),
             _ => reply.done(),
         }
     }

@@ -6,5 +6,6 @@
 mod endings;
 mod harness;
 mod lifecycle;
+mod listings;
 mod posix;
 mod trouble;

@@ -8,6 +8,8 @@ mod endings;
 mod harness;
 #[path = "../mounted/lifecycle.rs"]
 mod lifecycle;
+#[path = "../mounted/listings.rs"]
+mod listings;
 #[path = "../mounted/posix.rs"]
 mod posix;
 #[path = "../mounted/trouble.rs"]

@@ -1,6 +1,7 @@
 //! Inodes in memory.
 
 mod batch;
+mod listing;
 mod load;
 mod logged;
 mod seldom;
@@ -11,6 +12,7 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use ubtrfs_format::{Ino, TreeId};
 
 pub(crate) use batch::{EntryChange, InodeBatch, Name, OrphanEdit, RefChange, Target};
+pub(crate) use listing::Listings;
 pub(crate) use load::load_inode;
 pub(crate) use logged::{Logged, LoggedAs};
 pub(crate) use seldom::Seldom;

@@ -6,7 +6,7 @@ use ubtrfs_format::items::{FileType, InodeFlags, InodeItem};
 use ubtrfs_format::{DirIndex, Generation, Logical};
 use ubtrfs_volume::SharedBuffer;
 
-use super::{Inode, InodeBatch, Seldom};
+use super::{Inode, InodeBatch, Listings, Seldom};
 use crate::file::dirty::DirtyData;
 use crate::transaction::Transaction;
 
@@ -69,8 +69,8 @@ pub(crate) struct InodeState {
     pub(crate) no_xattrs: bool,
     /// For directories: the number of the next entry, once known.
     pub(crate) next_index: Option<DirIndex>,
-    /// Of a directory: where the listing ends that was begun last.
-    pub(crate) listing_end: Option<DirIndex>,
+    /// Of a directory: its listings.
+    pub(crate) listings: Listings,
     /// Data that is only in memory.
     pub(crate) dirty: DirtyData,
     /// Data space reserved for `dirty`, in bytes.
@@ -96,7 +96,7 @@ impl InodeState {
             committed,
             no_xattrs,
             next_index: None,
-            listing_end: None,
+            listings: Listings::default(),
             dirty: DirtyData::new(sector_size),
             reserved: 0,
             pending: Seldom::default(),

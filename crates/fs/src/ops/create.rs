@@ -197,6 +197,7 @@ pub(crate) fn inode_target(id: InodeId, file_type: FileType) -> Target {
 pub(crate) fn add_entry(dir: &mut InodeState, name: Name, index: DirIndex, target: Target, time: Timespec) {
     dir.item.size += 2 * name.len() as u64;
     touch_dir(dir, time);
+    dir.listings.names_change();
     dir.pending.put_new_entry(name, index, target);
 }
 
@@ -204,6 +205,7 @@ pub(crate) fn add_entry(dir: &mut InodeState, name: Name, index: DirIndex, targe
 pub(crate) fn remove_entry(dir: &mut InodeState, name: Name, index: DirIndex, target: Target, time: Timespec) {
     dir.item.size = dir.item.size.saturating_sub(2 * name.len() as u64);
     touch_dir(dir, time);
+    dir.listings.names_change();
     dir.pending.remove_entry(name, index, target);
 }
 

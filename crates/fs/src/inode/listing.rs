@@ -1,0 +1,93 @@
+//! What is known of the listings of a directory that were begun.
+
+use ubtrfs_format::DirIndex;
+
+/// Whether names have changed since the first of the listings began that may not have ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Since {
+    /// There is none.
+    #[default]
+    Nothing,
+    /// They haven't.
+    Unchanged,
+    /// They have.
+    Changed,
+    /// All have ended, as far as can be told, and no name has changed since they began.
+    Ended,
+}
+
+/// The listings of a directory.
+#[derive(Debug, Default)]
+pub(crate) struct Listings {
+    end: Option<DirIndex>,
+    since: Since,
+}
+
+impl Listings {
+    /// One begins, and is to end at this entry.
+    pub(crate) fn begin(&mut self, end: DirIndex) {
+        self.end = Some(end);
+        if self.since != Since::Changed {
+            self.since = Since::Unchanged;
+        }
+    }
+
+    /// Where the one ends that was begun last.
+    pub(crate) fn end(&self) -> Option<DirIndex> {
+        self.end
+    }
+
+    /// A name comes or goes.
+    pub(crate) fn names_change(&mut self) {
+        self.since = match self.since {
+            Since::Nothing | Since::Ended => Since::Nothing,
+            Since::Unchanged | Since::Changed => Since::Changed,
+        };
+    }
+
+    /// One has ended. Whether all that were begun before it show the same names.
+    pub(crate) fn is_ended_unchanged(&mut self) -> bool {
+        if self.since == Since::Unchanged {
+            self.since = Since::Ended;
+        }
+        self.since == Since::Ended
+    }
+
+    /// Nobody can tell any more what those showed that were begun so far.
+    pub(crate) fn forget(&mut self) {
+        self.since = Since::Nothing;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const END: DirIndex = DirIndex(9);
+
+    #[test]
+    fn a_change_before_the_end_shows_at_every_end_until_all_is_forgotten() {
+        let mut listings = Listings::default();
+        listings.begin(END);
+        listings.names_change();
+        listings.begin(END);
+        assert!(!listings.is_ended_unchanged() && !listings.is_ended_unchanged());
+        listings.forget();
+        listings.begin(END);
+        assert!(listings.is_ended_unchanged());
+    }
+
+    #[test]
+    fn ends_without_a_change_are_unchanged_and_a_change_between_listings_is_none() {
+        let mut listings = Listings::default();
+        for _ in 0..2 {
+            listings.begin(END);
+            listings.begin(END);
+            assert!(listings.is_ended_unchanged() && listings.is_ended_unchanged());
+            listings.names_change();
+            // Whatever ends now was begun before.
+            assert!(!listings.is_ended_unchanged());
+        }
+        assert_eq!(listings.end(), Some(END));
+    }
+}
