@@ -169,6 +169,8 @@ impl Promises {
     /// An fsync or fdatasync of an inode has returned; nothing has changed since `moment`.
     fn synced(&mut self, moment: u64, number: u64) {
         let inode = self.inode_mut(number);
+        // A name that came and went since is as it was or later, like any other: nobody was promised that it is there.
+        let heard_of = inode.names.allowed().first().map(|(_, names)| names.clone()).unwrap_or_default();
         inode.content.promise(moment);
         inode.mode.promise(moment);
         inode.mark.promise(moment);
@@ -179,7 +181,7 @@ impl Promises {
             .names
             .steps()
             .flat_map(|(_, before, when, after)| before.difference(after).map(move |name| (when, name.clone())))
-            .filter(|(_, name)| !names.contains(name))
+            .filter(|(_, name)| heard_of.contains(name) && !names.contains(name))
             .collect();
         for (when, name) in lost {
             self.promise_name(when, &name);

@@ -51,6 +51,12 @@ impl Arena {
         self.spare.extend(nodes);
     }
 
+    /// A node is used again before any other.
+    fn reuse_first(&mut self, node: Logical) {
+        self.spare.insert(node);
+        self.next = node;
+    }
+
     /// All of it.
     pub(super) fn into_nodes(self) -> Vec<Logical> {
         self.all
@@ -99,7 +105,9 @@ impl NodeAllocator for LogNodes<'_> {
     }
 
     fn free(&mut self, node: FreedNode) -> ubtrfs_tree::Result<()> {
-        if node.born_in_this_commit || self.fs.options.log_fault == Some(LogFault::ReusePinned) {
+        if self.fs.options.log_fault == Some(LogFault::ReusePinned) {
+            self.place.arena.reuse_first(node.bytenr);
+        } else if node.born_in_this_commit {
             self.place.arena.reuse([node.bytenr]);
         } else {
             self.replaced.push(node.bytenr);
