@@ -96,8 +96,12 @@ impl NodeAllocator for LogNodes<'_> {
         let arena = &mut self.place.arena;
         let node_size = space.node_size();
         let plenty = PLENTY * arena.all.len() as u64 * node_size;
-        let node = arena
-            .take(node_size, |demand| space.allocate_log_node(if demand == Demand::Convenience { plenty } else { 0 }));
+        // What is lost by too early a use is seen only if it is used soon.
+        let early = if self.fs.options.log_fault == Some(LogFault::ReusePinned) { arena.take_spare() } else { None };
+        let node = early.or_else(|| {
+            let left = |demand| if demand == Demand::Convenience { plenty } else { 0 };
+            arena.take(node_size, |demand| space.allocate_log_node(left(demand)))
+        });
         node.ok_or_else(|| {
             self.short = true;
             ubtrfs_tree::Error::allocator("no space for the log")
