@@ -210,12 +210,6 @@ fn check_writable_state(committed: &Committed, volume: &Volume) -> Result<()> {
     {
         return refuse("a device replacement is under way".into());
     }
-    for subvolume in committed.subvolumes() {
-        let item = &subvolume.item;
-        if item.last_snapshot.0 != 0 {
-            return refuse(format!("subvolume {} has or is a snapshot, which shares blocks", subvolume.id()));
-        }
-    }
     let striped = |flags: BlockGroupFlags| !matches!(flags.profile(), BlockGroupFlags(0) | BlockGroupFlags::DUP);
     if let Some((_, chunk)) = volume.chunks().into_iter().find(|(_, chunk)| striped(chunk.flags)) {
         return refuse(format!("the volume has {} chunks", chunk.flags.profile_name()));

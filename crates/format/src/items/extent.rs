@@ -98,7 +98,8 @@ impl InlineRef {
         }
     }
 
-    fn encoded_len(&self) -> usize {
+    /// Bytes that it takes in an extent item.
+    pub fn size(&self) -> usize {
         match self {
             Self::Data { .. } => 29,
             Self::SharedData { .. } => 13,
@@ -208,7 +209,7 @@ impl ExtentItem {
         let mut inline_refs = Vec::new();
         while at < item.len() {
             let reference = InlineRef::parse(&item[at..])?;
-            at += reference.encoded_len();
+            at += reference.size();
             inline_refs.push(reference);
         }
         Ok(Self {

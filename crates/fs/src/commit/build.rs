@@ -7,6 +7,7 @@ use ubtrfs_format::{Generation, Incompat, Ino, ItemType, Key, name_hash, objecti
 use ubtrfs_tree::{EditBatch, Patch, Snapshot};
 
 use super::data_refs::DataRefDeltas;
+use super::extent_refs::User;
 use crate::committed::Committed;
 use crate::error::Result;
 use crate::file::piece::{Mapped, Piece};
@@ -217,7 +218,7 @@ impl Builder<'_> {
         self.edits.put(Key::new(id.ino.0, ItemType::EXTENT_DATA, mapped.start), item);
         if let Piece::Extent(extent) = &mapped.piece {
             let data = DataRef { root: id.subvolume, ino: id.ino, offset: mapped.start.wrapping_sub(extent.offset) };
-            self.refs.add(extent.disk_bytenr, extent.disk_num_bytes, data, 1);
+            self.refs.add(extent.disk_bytenr, extent.disk_num_bytes, User::File(data), 1);
         }
     }
 }

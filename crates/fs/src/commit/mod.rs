@@ -7,9 +7,11 @@
 //! 4. Nodes; flush; superblocks; flush.
 //! 5. Publish, unpin.
 
+mod block_refs;
 mod build;
 mod csums;
 mod data_refs;
+mod extent_refs;
 mod nodes;
 mod roots;
 mod superblock;
@@ -210,6 +212,7 @@ impl Commit {
             failed?;
             roots.set(subvolume, new);
         }
+        refs.append(nodes.take_data_refs());
 
         let mut tree = TreeMerger { fs, dirty: &mut dirty, nodes: &mut nodes };
         let mut extent_edits = EditBatch::new();

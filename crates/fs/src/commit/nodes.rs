@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 
 use ubtrfs_format::items::{ExtentFlags, ExtentItem, InlineRef};
 use ubtrfs_format::{Generation, Incompat, ItemType, Key, Logical, TreeId};
-use ubtrfs_tree::{DirtyNodes, EditBatch, FreedNode, NodeAllocator, Snapshot};
+use ubtrfs_tree::{Block, DirtyNodes, EditBatch, FreedNode, NodeAllocator, Snapshot};
 
+use super::block_refs::BlockRefs;
+use super::data_refs::DataRefDeltas;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 
 /// Allocates a commit's nodes and remembers what the extent tree has to be told.
 pub(super) struct CommitNodes<'a> {
     fs: &'a Filesystem,
-    extent_tree: &'a Snapshot,
+    refs: BlockRefs<'a>,
     skinny: bool,
     generation: Generation,
     /// New nodes of which the extent tree has not been told.
@@ -21,8 +23,8 @@ pub(super) struct CommitNodes<'a> {
     told: BTreeMap<Logical, (TreeId, u8)>,
     /// Nodes of this commit that are gone again though the extent tree was told of them.
     taken_back: Vec<(Logical, u8)>,
-    /// Nodes of earlier commits that this one replaced.
-    freed: Vec<FreedNode>,
+    /// Nodes of earlier commits that nobody uses any more, and of which the extent tree has not been told.
+    freed: Vec<Logical>,
     /// Addresses to withhold until the commit is durable.
     pub(super) unpin_later: Vec<(Logical, u64)>,
     /// Nodes more (or fewer) by tree.
@@ -40,7 +42,7 @@ impl<'a> CommitNodes<'a> {
     ) -> Self {
         Self {
             fs,
-            extent_tree,
+            refs: BlockRefs::new(extent_tree, fs.space.node_size as usize),
             skinny: incompat.contains(Incompat::SKINNY_METADATA),
             generation,
             untold: BTreeMap::new(),
@@ -61,10 +63,10 @@ impl<'a> CommitNodes<'a> {
             edits.delete(self.key_of(bytenr, level, node_size));
             self.record(bytenr, node_size, false)?;
         }
-        for node in std::mem::take(&mut self.freed) {
-            edits.delete(self.committed_key(&node, node_size)?);
-            self.record(node.bytenr, node_size, false)?;
-            self.unpin_later.push((node.bytenr, node_size));
+        self.refs.take_edits(edits);
+        for bytenr in std::mem::take(&mut self.freed) {
+            self.record(bytenr, node_size, false)?;
+            self.unpin_later.push((bytenr, node_size));
         }
         for (bytenr, (owner, level)) in std::mem::take(&mut self.untold) {
             let tree_block = if self.skinny {
@@ -99,20 +101,9 @@ impl<'a> CommitNodes<'a> {
         }
     }
 
-    /// The key under which the committed extent tree has a node; an error if the node is shared, which must not be.
-    fn committed_key(&self, node: &FreedNode, node_size: u64) -> Result<Key> {
-        let skinny = Key::new(node.bytenr.0, ItemType::METADATA_ITEM, node.level.into());
-        let full = Key::new(node.bytenr.0, ItemType::EXTENT_ITEM, node_size);
-        for key in [skinny, full] {
-            if let Some(item) = self.extent_tree.get(&key)? {
-                let item = ExtentItem::parse(&key, &item)?;
-                if item.refs != 1 || item.flags & ExtentFlags::FULL_BACKREF != 0 {
-                    return Err(Error::Inconsistent { tree: TreeId::EXTENT, key, what: "the block is shared" });
-                }
-                return Ok(key);
-            }
-        }
-        Err(Error::MissingItem { tree: TreeId::EXTENT, key: skinny })
+    /// Takes what unsharing of leaves has changed of the references to data.
+    pub(super) fn take_data_refs(&mut self) -> DataRefDeltas {
+        std::mem::take(&mut self.refs.data)
     }
 }
 
@@ -143,9 +134,11 @@ impl NodeAllocator for CommitNodes<'_> {
     }
 
     fn free(&mut self, node: FreedNode) -> ubtrfs_tree::Result<()> {
-        *self.balance.entry(node.owner).or_default() -= 1;
+        *self.balance.entry(node.tree).or_default() -= 1;
         if !node.born_in_this_commit {
-            self.freed.push(node);
+            if self.refs.free(&node).map_err(ubtrfs_tree::Error::allocator)? {
+                self.freed.push(node.bytenr);
+            }
         } else if self.untold.remove(&node.bytenr).is_some() {
             self.fs.space.give_back(node.bytenr, self.fs.space.node_size);
         } else if let Some((_, level)) = self.told.remove(&node.bytenr) {
@@ -153,5 +146,9 @@ impl NodeAllocator for CommitNodes<'_> {
             self.unpin_later.push((node.bytenr, self.fs.space.node_size));
         }
         Ok(())
+    }
+
+    fn unshare(&mut self, tree: TreeId, node: &Block) -> ubtrfs_tree::Result<()> {
+        self.refs.unshare(tree, node).map_err(ubtrfs_tree::Error::allocator)
     }
 }

@@ -56,7 +56,7 @@ impl Merger<'_> {
         let cost = |place: usize| match pieces.get(place)? {
             Piece::Open(_) => Some(0),
             Piece::Kept(slot) => {
-                let kept = at.child(node, *slot).filter(|kept| !self.may_be_shared(kept))?;
+                let kept = at.child(node, *slot).filter(|kept| !self.shared.may_share(kept.generation))?;
                 Some(if self.dirty.find(&kept).is_some() { 1 } else { 2 })
             }
         };
@@ -68,7 +68,9 @@ impl Merger<'_> {
     fn open(&mut self, at: &NodeRef) -> Result<Open> {
         let block = self.read(at)?;
         let contents = Contents::of(&at.view(&block)?);
+        self.shared.enter(at, &block);
         let homes = self.retire(at, &block)?;
+        self.shared.leave(at);
         Ok(Open { contents, homes, tail: false })
     }
 }

@@ -4,6 +4,7 @@ mod changes;
 mod contents;
 mod join;
 mod resolve;
+mod unshare;
 
 use std::sync::Arc;
 
@@ -22,8 +23,18 @@ pub trait NodeAllocator {
     /// The address of free space for a node of `owner` at `level`. The space stays the node's until it is freed.
     fn allocate(&mut self, owner: TreeId, level: u8) -> Result<Logical>;
 
-    /// The tree no longer uses this node.
+    /// The tree no longer uses this node; others may.
     fn free(&mut self, node: FreedNode) -> Result<()>;
+
+    /// `tree` is about to replace this node, which other trees may use as well, by a copy: what its entries lead to gets
+    /// the references that the two will have. Ancestors come before their descendants, each node once, before it is freed.
+    ///
+    /// An allocator of trees without snapshots need not know how: [`Error::Shared`].
+    fn unshare(&mut self, tree: TreeId, node: &Block) -> Result<()> {
+        let Header { bytenr, generation, .. } =
+            node.header().map_err(|problem| Error::Block { tree, bytenr: Logical(0), problem })?;
+        Err(Error::Shared { tree, bytenr, generation })
+    }
 }
 
 /// A node that its tree no longer uses.
@@ -31,8 +42,8 @@ pub trait NodeAllocator {
 pub struct FreedNode {
     /// Its address.
     pub bytenr: Logical,
-    /// The tree that its header names.
-    pub owner: TreeId,
+    /// The tree that used it.
+    pub tree: TreeId,
     /// Its generation.
     pub generation: Generation,
     /// Its level.
@@ -50,8 +61,9 @@ pub struct FreedNode {
 /// `removed` hears of every item of the tree that a delete or a deleted range removes or a put replaces (also by the
 /// same bytes), and of those that a patch changes or removes, with the bytes that the tree held.
 ///
-/// No node of a generation up to `last_snapshot` (if that is not 0) is changed: [`Error::Shared`]. After any error, the
-/// tree under `root` is as it was, but `dirty` and the allocator are not: the commit has to be given up.
+/// Before a node of a generation up to `last_snapshot` (if that is not 0), or one that a relocation made, is replaced, the
+/// allocator is asked to [unshare](NodeAllocator::unshare) it, after all such nodes above it. After any error, the tree
+/// under `root` is as it was, but `dirty` and the allocator are not: the commit has to be given up.
 #[expect(clippy::too_many_arguments, reason = "a merge has that many sides, and each caller has them apart")]
 pub fn merge(
     cache: &Arc<NodeCache>,
@@ -64,7 +76,8 @@ pub fn merge(
     removed: &mut dyn FnMut(&Key, &[u8]),
 ) -> Result<Root> {
     let node_size = dirty.geometry().node_size as usize;
-    let mut merger = Merger { cache, owner, dirty, allocator, last_snapshot, removed, node_size };
+    let shared = unshare::SharedPath::new(last_snapshot);
+    let mut merger = Merger { cache, owner, dirty, allocator, shared, removed, node_size };
     let (keys, ranges) = (edits.iter().map(|(key, edit)| (*key, edit)).collect::<Vec<_>>(), ranges_of(edits));
     let changes = Changes { edits: &keys, ranges: &ranges };
     match root {
@@ -107,7 +120,7 @@ struct Merger<'a> {
     owner: TreeId,
     dirty: &'a mut DirtyNodes,
     allocator: &'a mut dyn NodeAllocator,
-    last_snapshot: Generation,
+    shared: unshare::SharedPath,
     removed: &'a mut dyn FnMut(&Key, &[u8]),
     node_size: usize,
 }
@@ -120,10 +133,14 @@ impl Merger<'_> {
     /// Merges `changes` into the node; `None` if it stays as it is.
     fn update(&mut self, at: &NodeRef, changes: Changes<'_>) -> Result<Option<Open>> {
         let block = self.read(at)?;
-        match at.view(&block)? {
-            Node::Leaf(leaf) => self.update_leaf(at, &block, leaf, changes),
-            Node::Internal(node) => self.update_internal(at, &block, node, changes),
-        }
+        let view = at.view(&block)?;
+        self.shared.enter(at, &block);
+        let piece = match view {
+            Node::Leaf(leaf) => self.update_leaf(at, &block, leaf, changes)?,
+            Node::Internal(node) => self.update_internal(at, &block, node, changes)?,
+        };
+        self.shared.leave(at);
+        Ok(piece)
     }
 
     fn update_leaf(
@@ -197,26 +214,20 @@ impl Merger<'_> {
     }
 
     /// Takes a node out of the tree because its entries change: a node of this commit leaves its address to its
-    /// successors, any other is freed.
-    ///
-    /// This is where a node that snapshots may share is refused. Unsharing belongs here: ask for the node's references,
-    /// ancestors first, and give its children their references before the node is replaced.
+    /// successors, any other is freed, once what its entries lead to has its references.
     fn retire(&mut self, at: &NodeRef, block: &Block) -> Result<Vec<Logical>> {
         let owner = block.header().map_err(|problem| at.bad(problem))?.owner;
         let born_in_this_commit = self.dirty.find(at).is_some();
-        if self.may_be_shared(at) || (born_in_this_commit && owner != self.owner) {
-            return Err(Error::Shared { tree: self.owner, bytenr: at.bytenr, generation: at.generation });
-        }
         if born_in_this_commit {
+            if owner != self.owner {
+                return Err(Error::Shared { tree: self.owner, bytenr: at.bytenr, generation: at.generation });
+            }
             return Ok(vec![at.bytenr]);
         }
-        let (bytenr, generation, level) = (at.bytenr, at.generation, at.level);
-        self.allocator.free(FreedNode { bytenr, owner, generation, level, born_in_this_commit })?;
+        self.shared.unshare(self.owner, self.allocator)?;
+        let (tree, bytenr, generation, level) = (self.owner, at.bytenr, at.generation, at.level);
+        self.allocator.free(FreedNode { bytenr, tree, generation, level, born_in_this_commit })?;
         Ok(Vec::new())
-    }
-
-    fn may_be_shared(&self, at: &NodeRef) -> bool {
-        self.last_snapshot.0 != 0 && at.generation <= self.last_snapshot
     }
 
     /// Frees addresses of this commit that no node needs any more.
@@ -225,7 +236,7 @@ impl Merger<'_> {
             let Some(Ok(header)) = self.dirty.remove(bytenr).map(|block| block.header()) else { continue };
             self.allocator.free(FreedNode {
                 bytenr,
-                owner: header.owner,
+                tree: self.owner,
                 generation: header.generation,
                 level: header.level,
                 born_in_this_commit: true,
@@ -275,6 +286,7 @@ impl Merger<'_> {
         }
         if let Contents::Children(children) = &open.contents
             && let [only] = children[..]
+            && self.may_be_root(level - 1, only)?
         {
             self.release(open.homes)?;
             return self.collapse(level - 1, only);
@@ -293,6 +305,13 @@ impl Merger<'_> {
         }
     }
 
+    /// Whether a node is the tree's alone: a root has to be. One that snapshots may use stays below a root of one child.
+    fn may_be_root(&self, level: u8, only: ChildPointer) -> Result<bool> {
+        let ChildPointer { bytenr, generation, .. } = only;
+        let at = NodeRef::root(&Root { owner: self.owner, bytenr, generation, level });
+        Ok(!self.shared.is_shared(&at, &self.read(&at)?))
+    }
+
     /// The only node of its level becomes the root, or the only child at the end of a chain below it.
     fn collapse(&mut self, level: u8, only: ChildPointer) -> Result<Root> {
         let ChildPointer { bytenr, generation, .. } = only;
@@ -301,13 +320,17 @@ impl Merger<'_> {
             let at = NodeRef::root(&root);
             let block = self.read(&at)?;
             let child = match at.view(&block)? {
-                Node::Internal(node) if node.len() == 1 && !self.may_be_shared(&at) => at.child(&node, 0),
+                Node::Internal(node) if node.len() == 1 => node.child(0),
                 _ => None,
             };
-            let Some(NodeRef { bytenr, generation, level, .. }) = child else { return Ok(root) };
+            let Some(only) = child else { return Ok(root) };
+            if !self.may_be_root(root.level - 1, only)? {
+                return Ok(root);
+            }
             let homes = self.retire(&at, &block)?;
             self.release(homes)?;
-            root = Root { owner: self.owner, bytenr, generation, level };
+            let ChildPointer { bytenr, generation, .. } = only;
+            root = Root { bytenr, generation, level: root.level - 1, ..root };
         }
     }
 }

@@ -76,7 +76,7 @@ impl NodeAllocator for Space {
 
     fn free(&mut self, node: FreedNode) -> Result<(), Error> {
         self.freed += 1;
-        assert_eq!(self.live.remove(&node.bytenr), Some((node.owner, node.level)), "{node:?}");
+        assert_eq!(self.live.remove(&node.bytenr), Some((node.tree, node.level)), "{node:?}");
         if node.born_in_this_commit {
             self.reusable.push(node.bytenr);
         }
