@@ -8,6 +8,7 @@ use ubtrfs_format::{Generation, Ino, ItemType, Key, Superblock, TreeId};
 use ubtrfs_tree::{NodeCache, Root, Snapshot};
 
 use crate::error::{Error, Result};
+use crate::space::Sharing;
 
 /// A tree's root as the root tree has it.
 #[derive(Clone, Debug)]
@@ -94,9 +95,16 @@ impl Committed {
         self.trees.contains_key(&id)
     }
 
-    /// Whether there is such a tree and it holds files.
+    /// Whether there is such a tree and it holds files. One that is being dropped is as good as gone.
     pub(crate) fn has_subvolume(&self, id: TreeId) -> bool {
-        id.is_subvolume() && self.has_tree(id)
+        id.is_subvolume() && self.trees.get(&id).is_some_and(|tree| tree.item.refs > 0)
+    }
+
+    /// What snapshots add to the cost of changes.
+    pub(crate) fn sharing(&self) -> Sharing {
+        let subvolumes = self.subvolumes().filter(|subvolume| subvolume.item.last_snapshot.0 != 0).count();
+        let extent_bytes = self.trees.get(&TreeId::EXTENT).map_or(0, |tree| tree.item.bytes_used);
+        Sharing { subvolumes: subvolumes as u64, extent_nodes: extent_bytes / u64::from(self.superblock.node_size) }
     }
 
     /// The tree with the block group items.

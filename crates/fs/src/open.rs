@@ -230,7 +230,7 @@ fn read_space(committed: &Committed, volume: &Volume) -> Result<Space> {
     } else {
         None
     };
-    let inner = load_space(&SpaceSources {
+    let mut inner = load_space(&SpaceSources {
         extent_tree: &extent_tree,
         block_group_tree: &block_group_tree,
         free_space_tree: free_space_tree.as_ref(),
@@ -242,6 +242,7 @@ fn read_space(committed: &Committed, volume: &Volume) -> Result<Space> {
         mixed: superblock.incompat.contains(Incompat::MIXED_GROUPS),
         chunk_tree_uuid: volume.chunk_tree_uuid(),
     })?;
+    inner.sharing = committed.sharing();
     Ok(Space::new(inner))
 }
 

@@ -61,7 +61,7 @@ impl<'a> BlockRefs<'a> {
     }
 
     /// Changes the references to all that the entries of a block lead to.
-    fn change_children(&mut self, node: &Node<'_>, level: u8, by: By, count: i64) -> Result<()> {
+    pub(super) fn change_children(&mut self, node: &Node<'_>, level: u8, by: By, count: i64) -> Result<()> {
         match node {
             Node::Leaf(leaf) => self.data.add_leaf(leaf, by, count),
             Node::Internal(node) => {

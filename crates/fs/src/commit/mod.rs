@@ -15,6 +15,8 @@ mod extent_refs;
 mod nodes;
 mod roots;
 mod superblock;
+#[cfg(test)]
+mod unsharing_tests;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -320,7 +322,12 @@ impl Commit {
         // Those whose log is durable go on.
         let closed = closed.filter(ClosedGroup::needs_commit);
         fs.reader.forget();
-        fs.space.lock().drop_frozen_reservations();
+        let sharing = fs.committed().sharing();
+        {
+            let mut space = fs.space.lock();
+            space.drop_frozen_reservations();
+            space.sharing = sharing;
+        }
         fs.space.pin(Arc::downgrade(&previous), self.freed);
         Ok(closed)
     }

@@ -49,6 +49,7 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
         new_chunks: Vec::new(),
         pinned: Vec::new(),
         reserved: reserve::Reserved::default(),
+        sharing: reserve::Sharing::default(),
         data_profile: profile_of(BlockGroupFlags::DATA, BlockGroupFlags(0)),
         metadata_profile,
         system_profile: profile_of(BlockGroupFlags::SYSTEM, metadata_profile),

@@ -20,7 +20,7 @@ use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem};
 pub(crate) use device_map::{DeviceMap, stripe_length};
 pub(crate) use group::{FreeSpaceForm, Group};
 pub(crate) use load::{SpaceSources, load_space};
-pub(crate) use reserve::{Demand, Shortage};
+pub(crate) use reserve::{Demand, Sharing, Shortage};
 
 use crate::committed::Committed;
 
@@ -49,6 +49,7 @@ pub(crate) struct SpaceInner {
     pub(crate) new_chunks: Vec<NewChunk>,
     pinned: Vec<Pinned>,
     reserved: reserve::Reserved,
+    pub(crate) sharing: Sharing,
     data_profile: BlockGroupFlags,
     metadata_profile: BlockGroupFlags,
     system_profile: BlockGroupFlags,
@@ -96,6 +97,7 @@ impl Space {
             new_chunks: Vec::new(),
             pinned: Vec::new(),
             reserved: reserve::Reserved::default(),
+            sharing: Sharing::default(),
             data_profile: BlockGroupFlags(0),
             metadata_profile: BlockGroupFlags(0),
             system_profile: BlockGroupFlags(0),

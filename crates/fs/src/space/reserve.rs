@@ -39,6 +39,15 @@ pub(crate) struct Reserved {
     frozen: Demand,
 }
 
+/// What snapshots add to the cost of changes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sharing {
+    /// Subvolumes that may share nodes with others.
+    pub(crate) subvolumes: u64,
+    /// Nodes of the extent tree.
+    pub(crate) extent_nodes: u64,
+}
+
 impl SpaceInner {
     /// Bytes of metadata in use: an upper bound of what commits can touch.
     fn metadata_used(&self) -> u64 {
@@ -53,18 +62,35 @@ impl SpaceInner {
 
     /// Bytes of metadata that a commit of these edits may need at the worst.
     fn metadata_need(&self, demand: Demand) -> u64 {
-        let leaves = self.metadata_used() / self.node_size + 4;
+        // A node that several trees use may be written anew by each.
+        let leaves = (self.metadata_used() / self.node_size + 4).saturating_mul(self.sharing.subvolumes.max(1));
         let touched = (demand.edits * 2).min(leaves);
         // A touched leaf is written anew together with its share of the path above it and of the extent and
         // free-space trees' leaves that note both: one more node for two leaves covers what was measured.
-        2 * demand.item_bytes + (touched + touched / 2) * self.node_size
+        2 * demand.item_bytes + (touched + touched / 2 + self.unsharing_need(touched)) * self.node_size
+    }
+
+    /// Nodes of the extent tree that are written when so many nodes that snapshots may share are replaced.
+    fn unsharing_need(&self, replaced: u64) -> u64 {
+        /// Entries of a node, each of which may lead to another leaf of the extent tree.
+        const ENTRIES: u64 = 500;
+        if self.sharing.subvolumes == 0 || replaced == 0 {
+            return 0;
+        }
+        // New references take less than the entries that lead to them.
+        replaced + self.extent_nodes().min(replaced.saturating_mul(ENTRIES)) * 3 / 2
+    }
+
+    fn extent_nodes(&self) -> u64 {
+        self.sharing.extent_nodes.min(self.metadata_used() / self.node_size)
     }
 
     /// Room that only operations that free space may use.
     fn deletion_reserve(&self) -> u64 {
         let size: u64 =
             self.groups.values().filter(|g| g.flags.contains(BlockGroupFlags::METADATA)).map(|g| g.length).sum();
-        (size / 16).clamp(32 * self.node_size, 64 << 20)
+        let unsharing = if self.sharing.subvolumes == 0 { 0 } else { self.extent_nodes() * 3 / 2 * self.node_size };
+        (size / 16).clamp(32 * self.node_size, 64 << 20) + unsharing
     }
 
     /// Reserves, or says what is short. A shortage may be cured by a new chunk or a commit.
