@@ -1,0 +1,160 @@
+//! What subvolumes and snapshots answer, operation by operation: what the kernel's btrfs answers.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Timestamps, XattrFlags};
+use rustix::io::Errno;
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::progs::mkfs_btrfs;
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::run::{command, run};
+use ubtrfs_testkit::scratch::scratch_dir;
+use ubtrfs_testkit::subject::Subject;
+
+fn make(image: &Path) {
+    mkfs_btrfs(image, 512 << 20, &[]);
+    let mount = Subject::Kernel.mount(&[image], "");
+    let top = mount.path();
+    let btrfs = |words: &[&str], paths: &[&str]| {
+        run(command("btrfs", &["-q"]).args(words).args(paths.iter().map(|path| top.join(path)))).ok();
+    };
+    btrfs(&["subvolume", "create"], &["origin"]);
+    btrfs(&["subvolume", "create"], &["origin/inner"]);
+    std::fs::write(top.join("origin/inner/file"), "inside").expect("write");
+    for dir in ["origin/dir", "origin/empty"] {
+        std::fs::create_dir(top.join(dir)).expect("mkdir");
+    }
+    for file in ["origin/file", "origin/dir/file"] {
+        std::fs::write(top.join(file), vec![b'x'; 5000]).expect("write");
+    }
+    std::os::unix::fs::symlink("file", top.join("origin/link")).expect("symlink");
+    rustix::fs::lsetxattr(top.join("origin/file"), "user.name", b"value", XattrFlags::empty()).expect("setxattr");
+    btrfs(&["subvolume", "snapshot", "-r"], &["origin", "old"]);
+    btrfs(&["subvolume", "snapshot"], &["origin", "new"]);
+    mount.unmount();
+}
+
+/// What each change below `dir` answers; none of them may succeed in a read-only snapshot.
+fn changes(dir: &Path) -> BTreeMap<&'static str, Result<(), Errno>> {
+    let at = |name: &str| dir.join(name);
+    let open = |name: &str, flags| rustix::fs::open(at(name), flags, Mode::from_raw_mode(0o644)).map(drop);
+    let now = Timestamps {
+        last_access: rustix::fs::Timespec { tv_sec: 1, tv_nsec: 0 },
+        last_modification: rustix::fs::Timespec { tv_sec: 1, tv_nsec: 0 },
+    };
+    let node = |kind| rustix::fs::mknodat(CWD, at("made"), kind, Mode::from_raw_mode(0o644), 0);
+    let by_handle = |change: &dyn Fn(std::fs::File) -> Result<(), Errno>| {
+        let file =
+            std::fs::File::open(at("file")).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        change(file)
+    };
+    BTreeMap::from([
+        ("create", open("made", OFlags::CREATE | OFlags::WRONLY)),
+        ("open to write", open("file", OFlags::WRONLY)),
+        ("open to read and write", open("dir/file", OFlags::RDWR)),
+        ("open and truncate", open("file", OFlags::WRONLY | OFlags::TRUNC)),
+        ("open to read and truncate", open("file", OFlags::TRUNC)),
+        ("open and create what is there", open("file", OFlags::CREATE | OFlags::RDONLY)),
+        ("mkdir", rustix::fs::mkdir(at("made"), Mode::from_raw_mode(0o755))),
+        ("mknod", node(FileType::Fifo)),
+        ("symlink", rustix::fs::symlink("x", at("made"))),
+        ("link", rustix::fs::link(at("file"), at("made"))),
+        ("unlink", rustix::fs::unlink(at("file"))),
+        ("rmdir", rustix::fs::rmdir(at("empty"))),
+        ("rename", rustix::fs::rename(at("file"), at("made"))),
+        ("exchange", rustix::fs::renameat_with(CWD, at("file"), CWD, at("dir/file"), RenameFlags::EXCHANGE)),
+        ("chmod", rustix::fs::chmod(at("file"), Mode::from_raw_mode(0o600))),
+        ("chmod a directory", rustix::fs::chmod(at("dir"), Mode::from_raw_mode(0o700))),
+        ("chown", rustix::fs::chown(at("file"), Some(rustix::fs::Uid::from_raw(7)), None)),
+        ("utimens", rustix::fs::utimensat(CWD, at("file"), &now, AtFlags::empty())),
+        ("setxattr", rustix::fs::lsetxattr(at("file"), "user.new", b"value", XattrFlags::empty())),
+        ("removexattr", rustix::fs::lremovexattr(at("file"), "user.name")),
+        ("fchmod", by_handle(&|file| rustix::fs::fchmod(file, Mode::from_raw_mode(0o600)))),
+        ("fallocate", by_handle(&|file| rustix::fs::fallocate(file, FallocateFlags::empty(), 0, 4096))),
+        ("fsync", by_handle(&|file| rustix::fs::fsync(file))),
+    ])
+}
+
+fn between(top: &Path) -> BTreeMap<String, Result<(), Errno>> {
+    let mut answers = BTreeMap::new();
+    let pairs =
+        [("origin/file", "new/f"), ("origin/file", "x"), ("origin/file", "origin/inner/f"), ("new/dir", "origin/d")];
+    for (from, to) in pairs {
+        let (one, other) = (top.join(from), top.join(to));
+        answers.insert(format!("rename {from} {to}"), rustix::fs::rename(&one, &other));
+        if !one.is_dir() {
+            answers.insert(format!("link {from} {to}"), rustix::fs::link(&one, &other));
+        }
+    }
+    let exchange = |one: &str, other: &str| {
+        rustix::fs::renameat_with(CWD, top.join(one), CWD, top.join(other), RenameFlags::EXCHANGE)
+    };
+    answers.insert("exchange files".into(), exchange("origin/file", "new/file"));
+    for stub in ["new/inner", "old/inner"] {
+        let made = top.join(stub).join("made");
+        let made_file = rustix::fs::open(&made, OFlags::CREATE | OFlags::WRONLY, Mode::from_raw_mode(0o644)).map(drop);
+        answers.insert(format!("create in {stub}"), made_file.map_err(refused));
+        let made_dir = rustix::fs::mkdir(&made, Mode::from_raw_mode(0o755));
+        answers.insert(format!("mkdir in {stub}"), made_dir.map_err(refused));
+        answers.insert(format!("open {stub}/none"), rustix::fs::open(&made, OFlags::RDONLY, Mode::empty()).map(drop));
+    }
+    answers
+}
+
+/// A stub takes nothing; which of the errors for that comes doesn't matter.
+fn refused(error: Errno) -> Errno {
+    if matches!(error, Errno::PERM | Errno::ACCESS | Errno::ROFS) { Errno::PERM } else { error }
+}
+
+#[test]
+fn subvolumes_answer_as_the_kernels_do() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
+    let dir = scratch_dir();
+    let image = dir.path().join("image");
+    make(&image);
+    let answers = |subject: Subject| {
+        let mount = subject.mount(&[&image], "");
+        let top = mount.path();
+        let read_only = changes(&top.join("old"));
+        let between = between(top);
+        mount.unmount();
+        (read_only, between)
+    };
+    let (kernel, ubtrfs) = (answers(Subject::Kernel), answers(Subject::ubtrfs()));
+    assert_eq!(kernel.0, ubtrfs.0, "in a read-only snapshot (left: the kernel, right: ubtrfs)");
+    assert_eq!(kernel.1, ubtrfs.1, "between subvolumes (left: the kernel, right: ubtrfs)");
+    let failing = ubtrfs.0.values().filter(|answer| **answer == Err(Errno::ROFS)).count();
+    assert!(failing >= 15, "{:?}", ubtrfs.0);
+}
+
+#[test]
+fn subvolumes_are_directories_with_numbers_of_their_own() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
+    let dir = scratch_dir();
+    let image = dir.path().join("image");
+    make(&image);
+    let mount = Subject::ubtrfs().mount(&[&image], "");
+    let top = mount.path();
+    let mut numbers: BTreeMap<u64, std::path::PathBuf> = BTreeMap::new();
+    let mut open = vec![top.to_owned()];
+    while let Some(path) = open.pop() {
+        for entry in std::fs::read_dir(&path).expect("list") {
+            let entry = entry.expect("an entry");
+            let meta = entry.path().symlink_metadata().expect("stat");
+            assert_eq!(entry.ino(), meta.ino(), "{}", entry.path().display());
+            if let Some(other) = numbers.insert(meta.ino(), entry.path()) {
+                panic!("{} and {} have one number", other.display(), entry.path().display());
+            }
+            if meta.is_dir() {
+                open.push(entry.path());
+            }
+        }
+    }
+    assert!(top.join("origin/inner/file").exists());
+    for stub in ["new/inner", "old/inner"] {
+        assert_eq!(std::fs::read_dir(top.join(stub)).expect("list").count(), 0, "{stub}");
+    }
+    mount.unmount();
+}
