@@ -6,10 +6,15 @@ use ubtrfs::Options;
 use ubtrfs_mkfs::{MkfsOptions, Profile};
 use ubtrfs_volume::{OverlayDevice, RecordingDevice};
 
+use crate::chronicle::Chronicle;
 use crate::enumerate::{operations, persistence};
 use crate::examine::check;
 use crate::perform::Tolerance;
-use crate::{Crashes, Failure, Found, Judge, Model, Operation, Random, Session, Wrap, examine, make_volume};
+use crate::session::{mount as mount_volume, open_volume};
+use crate::{
+    Crashes, Failure, Found, Generator, Habits, Judge, Model, Operation, Random, Session, Wrap, examine, look,
+    make_volume,
+};
 
 /// A crash state that is as promised.
 #[derive(Debug)]
@@ -56,6 +61,19 @@ impl Stage {
         Ok(Self { device, model: session.worker.model, judge, wrap })
     }
 
+    /// A volume that somebody else made: these bytes.
+    pub fn found(bytes: Arc<[u8]>) -> Result<Self, String> {
+        let recording = Arc::new(RecordingDevice::new(bytes));
+        let mount = Options { background_commits: false, ..Options::default() };
+        let device = recording.current();
+        let inodes = check(&device)?;
+        let fs = mount_volume(open_volume(recording, true)?, Options { read_only: true, ..mount.clone() })?;
+        let model = look(&fs)?;
+        let own_inodes = inodes - model.nodes.len() as u64;
+        let judge = Judge { chronicle: Chronicle::default(), options: mount, own_inodes, unseen_orphans: false };
+        Ok(Self { device, model, judge, wrap: &|device| device })
+    }
+
     /// The same, mounted with other options.
     #[must_use]
     pub fn with_options(mut self, change: impl FnOnce(&mut Options)) -> Self {
@@ -92,6 +110,20 @@ impl Stage {
             }
             done.extend(next);
         }
+        Ok(done)
+    }
+
+    /// So many random operations, of those that histories consist of, and a sync.
+    pub fn improvise(&self, seed: u64, habits: Habits, length: usize) -> Result<Vec<Operation>, String> {
+        let mut generator = Generator::new(seed, habits);
+        let mut session = self.mount()?;
+        let mut done = Vec::with_capacity(length + 1);
+        for _ in 0..length {
+            let next = generator.next(&session.worker.model, session.worker.handles.len());
+            session.perform(&next.numbered(done.len() as u64))?;
+            done.push(next);
+        }
+        done.push(Operation::Sync);
         Ok(done)
     }
 

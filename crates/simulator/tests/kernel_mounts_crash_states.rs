@@ -6,20 +6,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ubtrfs::Filesystem;
 use ubtrfs_simulator::enumerate::Start;
-use ubtrfs_simulator::{Body, Crashes, History, Model, Operation, Random, Stage, examine, shrink};
+use ubtrfs_simulator::{Body, Crashes, Habits, History, Model, Operation, Random, Stage, examine, look, shrink};
 use ubtrfs_testkit::content::Digester;
 use ubtrfs_testkit::diff::{Options, diff};
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
-use ubtrfs_testkit::progs::btrfs_check;
+use ubtrfs_testkit::progs::{btrfs_check, mkfs_btrfs};
 use ubtrfs_testkit::require;
+use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::{many_seeds, seeds};
 use ubtrfs_testkit::walk::{Entry, Kind, Tree, walk};
-use ubtrfs_volume::OverlayDevice;
+use ubtrfs_volume::{OpenOptions, OverlayDevice, Volume};
 
 /// What a walk of the model's volume must see.
 fn expected(model: &Model) -> Tree {
@@ -148,6 +151,97 @@ fn the_kernel_finds_the_last_commit() {
     }
     eprintln!("the kernel mounted {mounted} crash states");
     assert!(mounted >= seeds.len() * states * 2 / 3, "{mounted}");
+}
+
+/// A volume that the kernel made: mounted is a subvolume of which there are two snapshots, one of them changed; files share
+/// extents. Returns its bytes and the snapshots' numbers.
+fn volume_with_snapshots(dir: &Path, mkfs: &[&str]) -> (Arc<[u8]>, [u64; 2]) {
+    let image = dir.join("shared");
+    mkfs_btrfs(&image, 96 << 20, mkfs);
+    let mount = KernelMount::new(&[&image], "");
+    let top = mount.path();
+    let btrfs = |words: &[&str], paths: &[std::path::PathBuf]| run(command("btrfs", words).args(paths)).ok().stdout;
+    let (home, old, changed) = (top.join("home"), top.join("old"), top.join("changed"));
+    btrfs(&["subvolume", "create"], std::slice::from_ref(&home));
+    for directory in ["b", "d"] {
+        std::fs::create_dir(home.join(directory)).unwrap();
+        for number in 0..40 {
+            std::fs::write(home.join(directory).join(format!("file {number}")), vec![number as u8; 150]).unwrap();
+        }
+    }
+    let mut random = Random::new(5);
+    for name in ["a", "e", "f"] {
+        let file = File::create(home.join(name)).unwrap();
+        for _ in 0..12 {
+            let at = random.below(40) * 4096;
+            file.write_all_at(&Random::noise(random.number(), 1 + random.below(20_000) as usize), at).unwrap();
+            file.sync_all().unwrap();
+        }
+    }
+    run(command("cp", &["--reflink=always"]).args([home.join("a"), home.join("g")])).ok();
+    btrfs(&["subvolume", "snapshot", "-r"], &[home.clone(), old.clone()]);
+    btrfs(&["subvolume", "snapshot"], &[home.clone(), changed.clone()]);
+    File::options().write(true).open(changed.join("e")).unwrap().write_all_at(&[7; 9000], 10_000).unwrap();
+    std::fs::remove_file(changed.join("b/file 7")).unwrap();
+    let snapshots = [subvolume_id(&old), subvolume_id(&changed)];
+    btrfs(&["subvolume", "set-default"], std::slice::from_ref(&home));
+    assert_eq!(mount.unmount(), Vec::<String>::new());
+    (std::fs::read(&image).unwrap().into(), snapshots)
+}
+
+fn subvolume_id(path: &Path) -> u64 {
+    let told = run(command("btrfs", &["inspect-internal", "rootid"]).arg(path)).ok().stdout;
+    told.trim().parse().unwrap()
+}
+
+/// What a subvolume holds that is not the mounted one.
+fn shown_in(device: &OverlayDevice, subvolume: u64) -> Model {
+    let volume = Volume::open(vec![Arc::new(device.fork())], OpenOptions { read_only: true }).unwrap();
+    let options = ubtrfs::Options {
+        read_only: true,
+        subvolume_id: Some(subvolume),
+        background_commits: false,
+        ..Default::default()
+    };
+    look(&Filesystem::open(Arc::new(volume), options).unwrap()).unwrap()
+}
+
+#[test]
+fn crashes_leave_snapshots_as_they_were() {
+    require!(Need::Kernel);
+    let soaks = std::env::var_os("UBTRFS_SOAK").is_some();
+    let dir = scratch_dir();
+    let image = dir.path().join("image");
+    let layouts: [&[&str]; 2] = [&["-m", "single", "-n", "4k"], &["-m", "single", "-O", "^no-holes"]];
+    let (mut states, mut mounted, mut logs) = (0, 0, 0);
+    for mkfs in layouts {
+        let (bytes, snapshots) = volume_with_snapshots(dir.path(), mkfs);
+        let stage = Stage::found(bytes.clone()).unwrap();
+        let before = OverlayDevice::new(bytes);
+        let wanted = snapshots.map(|id| shown_in(&before, id));
+        for seed in seeds(if soaks { 50 } else { 5 }) {
+            let fsyncs = seed % 2 == 0;
+            let habits = Habits { remount: true, privileges: false, large: false, huge: false, eager: !fsyncs, fsyncs };
+            let operations = stage.improvise(seed, habits, 60).unwrap_or_else(|what| panic!("{seed}: {what}"));
+            let examined = stage.run_with(&operations, seed, 60, &mut |state| {
+                for (id, wanted) in snapshots.iter().zip(&wanted) {
+                    if let Some(difference) = wanted.difference(&shown_in(state.device, *id)) {
+                        return Err(format!("subvolume {id} has changed: {difference}"));
+                    }
+                }
+                states += 1;
+                logs += usize::from(state.found.has_log);
+                if states % 15 != 0 && !(state.found.has_log && logs % 6 == 0) {
+                    return Ok(());
+                }
+                mounted += 1;
+                kernel_agrees(state.device, &state.found.model, &image)
+            });
+            examined.unwrap_or_else(|failure| panic!("mkfs {mkfs:?}: {failure}"));
+        }
+    }
+    eprintln!("{states} crash states, {logs} with a log; the kernel mounted {mounted}");
+    assert!(std::env::var_os("UBTRFS_SEEDS").is_some() || (states > 300 && logs > 20 && mounted > 20));
 }
 
 #[test]
