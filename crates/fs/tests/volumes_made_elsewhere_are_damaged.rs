@@ -148,7 +148,7 @@ fn a_volume_with_a_block_group_tree() {
 #[test]
 fn volumes_with_a_life_in_the_kernel_behind_them() {
     require!(Need::Kernel);
-    for fixture in fixture::ordinary().into_iter().filter(|fixture| !fixture.is_shared()) {
+    for fixture in fixture::ordinary() {
         eprintln!("{}", fixture.manifest.name);
         let dir = scratch::scratch_dir();
         let image = fixture.unpack(dir.path()).remove(0);

@@ -147,11 +147,6 @@ impl Fixture {
         Self { manifest }
     }
 
-    /// True when the volume holds snapshots or files that share extents.
-    pub fn is_shared(&self) -> bool {
-        self.manifest.subvolumes.iter().any(|subvolume| subvolume.parent_uuid.is_some())
-    }
-
     /// Mount options that show what the manifest lists, whatever the default subvolume is: `options` (may be empty) and that.
     pub fn options(&self, options: &str) -> String {
         let comma = if options.is_empty() { "" } else { "," };
@@ -335,8 +330,6 @@ mod tests {
             }
         }
         assert!(ordinary().len() >= 12);
-        assert!(Fixture::load("snapshots").is_shared());
-        assert!(!Fixture::load("plain").is_shared());
     }
 
     #[test]

@@ -41,7 +41,7 @@ fn every_fixture_reads_back_equal_to_its_manifest() {
 #[test]
 fn fixtures_are_written_to_and_the_kernel_approves() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
-    for fixture in fixture::ordinary().iter().filter(|fixture| !fixture.is_shared()) {
+    for fixture in &fixture::ordinary() {
         let name = &fixture.manifest.name;
         eprintln!("fixture {name}");
         let dir = scratch_dir();
@@ -89,27 +89,6 @@ fn write_and_compare(writer: &Subject, fixture: &Fixture, image: &Path) {
 }
 
 #[test]
-fn snapshots_open_read_only_by_a_sentence() {
-    require!(Need::Root, Need::Fuse, Need::Ubtrfs);
-    let fixture = Fixture::load("snapshots");
-    let dir = scratch_dir();
-    let image = single_image(&fixture, dir.path());
-    match Subject::ubtrfs().try_mount(&[&image], &fixture.options("")) {
-        Err(refusal) => {
-            let said = refusal.stderr.to_lowercase();
-            assert!(said.contains("snapshot") || said.contains("shared"), "{}", refusal.report());
-        }
-        Ok(mount) => {
-            let written = std::fs::write(mount.path().join("file"), "content");
-            let error = written.expect_err("writing to a volume with snapshots");
-            assert_eq!(error.raw_os_error(), Some(30), "{error}");
-            fixture.assert_shows(&walk(mount.path()));
-            mount.unmount();
-        }
-    }
-}
-
-#[test]
 fn logs_are_replayed_and_can_be_passed_over() {
     require!(Need::Root, Need::Fuse, Need::Ubtrfs);
     for name in fixture::names().iter().filter(|name| name.starts_with("log-")) {
@@ -129,10 +108,8 @@ fn logs_are_replayed_and_can_be_passed_over() {
         fixture.assert_shows(&show("ro"));
         let after = std::fs::read(&image).expect("read the image");
         assert!(before == after, "{name}: a read-only mount wrote to the image");
-        if !fixture.is_shared() {
-            fixture.assert_shows(&show(""));
-            fixture.assert_shows(&show("ro,nologreplay"));
-        }
+        fixture.assert_shows(&show(""));
+        fixture.assert_shows(&show("ro,nologreplay"));
     }
 }
 
