@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ubtrfs_format::items::RootItem;
+use ubtrfs_format::items::{RootFlags, RootItem};
 use ubtrfs_format::{Generation, Ino, ItemType, Key, Superblock, TreeId};
 use ubtrfs_tree::{NodeCache, Root, Snapshot};
 
@@ -22,6 +22,11 @@ pub(crate) struct TreeRoot {
 impl TreeRoot {
     pub(crate) fn id(&self) -> TreeId {
         TreeId(self.key.objectid)
+    }
+
+    /// Whether it is a subvolume in which nothing may be changed.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.item.flags & RootFlags::RDONLY != 0
     }
 
     pub(crate) fn root(&self) -> Root {

@@ -10,7 +10,7 @@ use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId};
 use ubtrfs_tree::NodeCache;
 use ubtrfs_volume::Volume;
 
-use crate::committed::Committed;
+use crate::committed::{Committed, TreeRoot};
 use crate::discard::Discarder;
 use crate::error::{Errno, Error, Refusal, Result};
 use crate::inactivate::Inactivator;
@@ -214,6 +214,16 @@ impl Filesystem {
         if subvolume.read_only { Err(Errno::ROFS.into()) } else { Ok(subvolume) }
     }
 
+    /// Whether any subvolume of the volume is read-only.
+    pub fn has_read_only_subvolumes(&self) -> bool {
+        self.committed().subvolumes().any(TreeRoot::is_read_only)
+    }
+
+    /// Whether the inode is in a subvolume that is read-only.
+    pub fn is_in_read_only_subvolume(&self, id: InodeId) -> bool {
+        self.committed().trees.get(&id.subvolume).is_some_and(TreeRoot::is_read_only)
+    }
+
     pub(crate) fn subvolume(&self, id: TreeId) -> Result<Arc<Subvolume>> {
         if let Some(found) = self.subvolumes.read().get(&id) {
             return Ok(found.clone());
@@ -223,7 +233,7 @@ impl Filesystem {
         let highest = Key::new(Ino::LAST_FREE.0, ItemType(u8::MAX), u64::MAX);
         let last = committed.tree(id)?.last_at_or_before(&highest)?.map_or(0, |item| item.key.objectid);
         let subvolume = Arc::new(Subvolume {
-            read_only: root.item.flags & ubtrfs_format::items::RootFlags::RDONLY != 0,
+            read_only: root.is_read_only(),
             next_ino: AtomicU64::new(last.max(Ino::FIRST_FREE.0) + 1),
         });
         Ok(self.subvolumes.write().entry(id).or_insert(subvolume).clone())

@@ -470,10 +470,18 @@ impl Filesystem for Server {
         answer_entry(reply, linked);
     }
 
-    /// No file needs opening: the kernel asks this once.
-    fn open(&self, _: &Caller<'_>, _: u64, _: &Open, reply: ReplyOpen) {
+    /// No file needs opening: the kernel asks this once. But where a subvolume is read-only, opening to write has to be refused.
+    fn open(&self, _: &Caller<'_>, node: u64, what: &Open, reply: ReplyOpen) {
         let _timed = self.count(Kind::Open);
-        reply.error(Errno::NOSYS);
+        if !self.engine().has_read_only_subvolumes() {
+            return reply.error(Errno::NOSYS);
+        }
+        let writes = what.flags & OFlags::RWMODE != OFlags::RDONLY;
+        match self.inode(node) {
+            Ok(id) if writes && self.engine().is_in_read_only_subvolume(id) => reply.error(Errno::ROFS),
+            Ok(_) => reply.opened(0, OpenFlags::KEEP_CACHE),
+            Err(errno) => reply.error(errno),
+        }
     }
 
     fn read(&self, _: &Caller<'_>, node: u64, what: &Read, reply: ReplyData) {

@@ -147,16 +147,30 @@ impl Volume {
 fn assert_clean(image: &Path, lowmem: bool) {
     assert_btrfs_check_clean(image);
     if lowmem {
-        run(command("btrfs", &["check", "--readonly", "--mode=lowmem"]).arg(image)).ok();
+        let outcome = run(command("btrfs", &["check", "--readonly", "--mode=lowmem"]).arg(image));
+        // In this mode it counts an error, without telling one, where a file has names in INODE_EXTREF items, whoever made
+        // them. What is really wrong it tells.
+        let told =
+            outcome.stderr.lines().find(|line| line.contains("ERROR") && !line.contains("errors found in fs roots"));
+        assert!(told.is_none() && outcome.stderr.contains("checking fs roots"), "{}", outcome.report());
     }
     let own = ubtrfs_binary().expect("the ubtrfs binary");
     run(std::process::Command::new(own).arg("check").arg(image)).ok();
 }
 
+/// What is there, with inode numbers as they are in each subvolume: a mount of ubtrfs adds the subvolume's to them.
+fn seen(top: &Path) -> Tree {
+    let mut tree = walk(top);
+    for entry in tree.entries.values_mut() {
+        entry.ino = entry.ino.map(|ino| ino & ((1 << 40) - 1));
+    }
+    tree
+}
+
 #[track_caller]
 fn assert_shows(subject: &Subject, image: &Path, wanted: &Tree, what: &str) {
     let mount = subject.mount(&[image], "");
-    let seen = walk(mount.path());
+    let seen = seen(mount.path());
     mount.unmount();
     let what = format!("{what} (left: before, right: as {} sees it)", subject.name());
     assert_same(&what, wanted, &seen, Options::SAME_VOLUME);
@@ -185,14 +199,14 @@ fn back_and_forth(mkfs: &[&str], seed: u64, rounds: u64, operations: usize) {
             // Blocks that relocation has made are referred to by address.
             run(command("btrfs", &["balance", "start", "--full-balance"]).arg(top)).ok();
         }
-        let left = walk(top);
+        let left = seen(top);
         mount.unmount();
         assert_shows(&Subject::ubtrfs(), &image, &left, &what);
 
         let mount = Subject::ubtrfs().mount(&[&image], "");
         volume.work(mount.path(), operations);
         volume.assert_in(&format!("{what}, by ubtrfs"), mount.path());
-        let left = walk(mount.path());
+        let left = seen(mount.path());
         mount.unmount();
         assert_clean(&image, round + 1 == rounds);
         assert_shows(&Subject::Kernel, &image, &left, &what);
