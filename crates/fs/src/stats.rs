@@ -46,6 +46,8 @@ pub struct Stats {
     pub inodes: u64,
     /// Inodes that a crash had left without a name, freed.
     pub orphans_cleaned: u64,
+    /// Nodes that snapshots had in common with the tree that changed, and that it replaced by its own.
+    pub nodes_unshared: u64,
     /// What waits to be freed, and what has been.
     pub inactivation: InactivationStats,
     /// Chunks made of unallocated device space.
@@ -93,6 +95,7 @@ impl Filesystem {
             dirty_bytes: self.space.lock().reserved_data(),
             inodes: self.inodes.len() as u64,
             orphans_cleaned: load(&counters.orphans_cleaned),
+            nodes_unshared: load(&counters.nodes_unshared),
             inactivation: self.inactivator.stats(),
             volume: self.volume.counters(),
             cache: self.cache.counters(),

@@ -62,6 +62,8 @@ pub struct Report {
     pub dirty_bytes: u64,
     pub inodes_in_memory: u64,
     pub orphans_cleaned: u64,
+    /// Nodes that were shared with snapshots and are no more.
+    pub nodes_unshared: u64,
     /// Large inodes that nobody refers to and that are yet to be freed, and their bytes.
     pub inactivation_inodes: u64,
     pub inactivation_bytes: u64,

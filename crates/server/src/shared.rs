@@ -137,6 +137,7 @@ impl Shared {
             dirty_bytes: stats.dirty_bytes,
             inodes_in_memory: stats.inodes,
             orphans_cleaned: stats.orphans_cleaned,
+            nodes_unshared: stats.nodes_unshared,
             inactivation_inodes: stats.inactivation.inodes,
             inactivation_bytes: stats.inactivation.bytes,
             inactivation_orphans_left: stats.inactivation.orphans_left,

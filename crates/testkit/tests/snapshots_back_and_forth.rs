@@ -165,6 +165,15 @@ fn assert_clean(image: &Path, lowmem: bool) {
     run(std::process::Command::new(own).arg("check").arg(image)).ok();
 }
 
+/// How many nodes ubtrfs has unshared in the mount at `top`.
+fn unshared(top: &Path) -> u64 {
+    let own = ubtrfs_binary().expect("the ubtrfs binary");
+    run(std::process::Command::new(&own).arg("sync").arg(top)).ok();
+    let told = run(std::process::Command::new(&own).args(["stats", "--json"]).arg(top)).ok().stdout;
+    let report: serde_json::Value = serde_json::from_str(&told).expect("a report as JSON");
+    report["nodes_unshared"].as_u64().expect("a number")
+}
+
 /// What is there, with inode numbers as they are in each subvolume: a mount of ubtrfs adds the subvolume's to them.
 fn seen(top: &Path) -> Tree {
     let mut tree = walk(top);
@@ -213,6 +222,7 @@ fn back_and_forth(mkfs: &[&str], seed: u64, rounds: u64, operations: usize) {
         let mount = Subject::ubtrfs().mount(&[&image], "");
         volume.work(mount.path(), operations);
         volume.assert_in(&format!("{what}, by ubtrfs"), mount.path());
+        assert!(unshared(mount.path()) > 0, "{what}: nothing was shared");
         let left = seen(mount.path());
         mount.unmount();
         assert_clean(&image, round + 1 == rounds);

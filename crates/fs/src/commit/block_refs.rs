@@ -13,7 +13,7 @@
 //!
 //! Then the tree gives up its own reference to the old block.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ubtrfs_format::items::ExtentFlags;
 use ubtrfs_format::{ItemType, Key, Logical, Node, TreeId};
@@ -28,13 +28,21 @@ pub(super) struct BlockRefs<'a> {
     extent_tree: &'a Snapshot,
     node_size: usize,
     blocks: BTreeMap<Logical, ExtentRefs>,
+    /// Blocks whose entries lead to what has the right references, though others use the block too.
+    unshared: BTreeSet<Logical>,
     /// What unsharing of leaves changes of the references to data.
     pub(super) data: DataRefDeltas,
 }
 
 impl<'a> BlockRefs<'a> {
     pub(super) fn new(extent_tree: &'a Snapshot, node_size: usize) -> Self {
-        Self { extent_tree, node_size, blocks: BTreeMap::new(), data: DataRefDeltas::default() }
+        Self {
+            extent_tree,
+            node_size,
+            blocks: BTreeMap::new(),
+            unshared: BTreeSet::new(),
+            data: DataRefDeltas::default(),
+        }
     }
 
     fn block(&mut self, bytenr: Logical, level: u8) -> Result<&mut ExtentRefs> {
@@ -74,8 +82,9 @@ impl<'a> BlockRefs<'a> {
         }
     }
 
-    /// `tree` is about to replace a block: see above. Its ancestors must have been unshared.
-    pub(super) fn unshare(&mut self, tree: TreeId, block: &Block) -> Result<()> {
+    /// `tree` is about to replace a block: see above. Its ancestors must have been unshared. Returns whether others use the
+    /// block too.
+    pub(super) fn unshare(&mut self, tree: TreeId, block: &Block) -> Result<bool> {
         let header = block.header()?;
         let (bytenr, level) = (header.bytenr, header.level);
         let refs = self.block(bytenr, level)?;
@@ -84,19 +93,22 @@ impl<'a> BlockRefs<'a> {
         match (shared, full) {
             (true, false) if header.owner == tree => {
                 refs.item.flags |= ExtentFlags::FULL_BACKREF;
-                self.change_children(&block.node()?, level, by_address, 1)
+                self.change_children(&block.node()?, level, by_address, 1)?;
             }
-            (true, _) => self.change_children(&block.node()?, level, by_tree, 1),
+            (true, _) => self.change_children(&block.node()?, level, by_tree, 1)?,
             (false, true) => {
                 refs.item.flags &= !ExtentFlags::FULL_BACKREF;
                 self.change_children(&block.node()?, level, by_tree, 1)?;
-                self.change_children(&block.node()?, level, by_address, -1)
+                self.change_children(&block.node()?, level, by_address, -1)?;
             }
-            (false, false) if header.owner == tree => Ok(()),
+            (false, false) if header.owner == tree => {}
             (false, false) => {
-                Err(refs.inconsistent("a block of another tree does not refer to its children by address"))
+                let what = "a block of another tree does not refer to its children by address";
+                return Err(refs.inconsistent(what));
             }
         }
+        self.unshared.insert(bytenr);
+        Ok(shared)
     }
 
     /// A tree no longer uses a block; returns whether nobody does.
@@ -106,7 +118,12 @@ impl<'a> BlockRefs<'a> {
         if refs.is_unused() && refs.item.flags & ExtentFlags::FULL_BACKREF != 0 {
             return Err(refs.inconsistent("a block goes whose children are referred to by its address"));
         }
-        Ok(refs.is_unused())
+        let unused = refs.is_unused();
+        if !unused && !self.unshared.contains(&node.bytenr) {
+            let refs = self.block(node.bytenr, node.level)?;
+            return Err(refs.inconsistent("a block is in use by others that came after the last snapshot"));
+        }
+        Ok(unused)
     }
 
     /// Takes the extent tree's edits for all that changed since the last call.

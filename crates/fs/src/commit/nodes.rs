@@ -1,6 +1,7 @@
 //! Space for the nodes that a commit writes, and what the extent tree must say of it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use ubtrfs_format::items::{ExtentFlags, ExtentItem, InlineRef};
 use ubtrfs_format::{Generation, Incompat, ItemType, Key, Logical, TreeId};
@@ -149,6 +150,9 @@ impl NodeAllocator for CommitNodes<'_> {
     }
 
     fn unshare(&mut self, tree: TreeId, node: &Block) -> ubtrfs_tree::Result<()> {
-        self.refs.unshare(tree, node).map_err(ubtrfs_tree::Error::allocator)
+        if self.refs.unshare(tree, node).map_err(ubtrfs_tree::Error::allocator)? {
+            self.fs.counters.nodes_unshared.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
     }
 }

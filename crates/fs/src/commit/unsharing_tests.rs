@@ -60,7 +60,7 @@ impl NodeAllocator for Nodes<'_, '_> {
 
     fn unshare(&mut self, tree: TreeId, node: &Block) -> ubtrfs_tree::Result<()> {
         let refs = self.refs.as_mut().expect("the extent tree shares nothing");
-        refs.unshare(tree, node).map_err(ubtrfs_tree::Error::allocator)
+        refs.unshare(tree, node).map(drop).map_err(ubtrfs_tree::Error::allocator)
     }
 }
 
