@@ -4,6 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -11,6 +13,9 @@ use ubtrfs_volume::{Device, Error, Exclusive, FileDevice, OpenMode, OpenOptions 
 
 use crate::failure::{Failure, Result};
 use crate::mount_table;
+
+/// How long a device is waited for that somebody holds.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Whether the path is a block device.
 pub fn is_block(path: &Path) -> bool {
@@ -20,19 +25,34 @@ pub fn is_block(path: &Path) -> bool {
 /// Claims a block device: while the result lives, nobody mounts it, and nobody has it mounted.
 pub fn claim(path: &Path) -> Result<File> {
     let flags = (OFlags::EXCL | OFlags::CLOEXEC).bits() as i32;
-    OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|error| {
-        if Errno::from_io_error(&error) == Some(Errno::BUSY) {
-            Failure::of(&Error::Held { path: path.into() })
-        } else {
-            Failure::of(&Error::Open { path: path.into(), source: error })
+    let open = || {
+        OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|error| {
+            if Errno::from_io_error(&error) == Some(Errno::BUSY) {
+                Error::Held { path: path.into() }
+            } else {
+                Error::Open { path: path.into(), source: error }
+            }
+        })
+    };
+    patiently(open).map_err(|error| Failure::of(&error))
+}
+
+/// Tries again for a while what fails because somebody holds the device. umount(8) returns when the last commit is durable; the
+/// server lets go of the device a moment later, and nobody should have to wait for that between two commands.
+fn patiently<T>(attempt: impl Fn() -> std::result::Result<T, Error>) -> std::result::Result<T, Error> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match attempt() {
+            Err(Error::Held { .. }) if Instant::now() < deadline => thread::sleep(Duration::from_millis(20)),
+            done => return done,
         }
-    })
+    }
 }
 
 /// Opens a device so that nobody else has it. The kernel doesn't ask for our lock of an image file, so whether it has mounted
 /// one is looked up.
 pub fn open_exclusively(path: &Path, mode: OpenMode) -> Result<FileDevice> {
-    let device = FileDevice::open(path, mode, Exclusive::Yes).map_err(|error| Failure::of(&error))?;
+    let device = patiently(|| FileDevice::open(path, mode, Exclusive::Yes)).map_err(|error| Failure::of(&error))?;
     match mount_table::mounted_loop_device(path) {
         Some(by) => Err(Failure::new(format!("{} is mounted by the kernel, through {}", path.display(), by.display()))),
         None => Ok(device),
