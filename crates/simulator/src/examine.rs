@@ -21,8 +21,9 @@ pub struct Judge {
     pub options: Options,
     /// Inodes of an empty volume that are no program's.
     pub own_inodes: u64,
-    /// There may be inodes without names that are no program's: the history begins with a log, which leaves some that
-    /// nobody has seen; or large inodes are freed in steps. Later commits of the next mount free them.
+    /// There may be inodes without names that are no program's: the history begins with those that a crash left, or with a
+    /// log, which leaves some that nobody has seen; or large inodes are freed in steps. Later commits of the next mount free
+    /// them.
     pub unseen_orphans: bool,
 }
 

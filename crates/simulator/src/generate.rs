@@ -159,14 +159,14 @@ impl Generator {
     fn create(&mut self, model: &Model, paths: &[(Path, ubtrfs::InodeId)]) -> Operation {
         let path = self.new_path(model, paths);
         let bits = self.random.one_of([0o644, 0o600, 0o755, 0o1777, 0o2775, 0o6755]);
-        let (mut rdev, mut target) = (0, Vec::new());
+        let (mut rdev, mut target) = (0, Path::default());
         let mode = match self.random.below(24) {
             0..14 => 0o100_000 | bits,
             14..19 => 0o040_000 | bits,
             19..22 => {
                 let longest = self.random.one_of([10, 200, 3000]);
                 let len = 1 + self.random.below(longest) as usize;
-                target = Random::noise(self.random.number(), len).iter().map(|byte| b'a' + byte % 26).collect();
+                target = Path(Random::noise(self.random.number(), len).iter().map(|byte| b'a' + byte % 26).collect());
                 0o120_777
             }
             22 => 0o010_000 | bits,

@@ -160,7 +160,7 @@ impl Filler {
         match self.step {
             1 => {
                 self.step = 2;
-                let target = Vec::new();
+                let target = Path::default();
                 let (mode, owner) = (0o100_644, (0, 0));
                 Some(Operation::Create { path, mode, owner, rdev: 0, target, xattr: false, open: false })
             }

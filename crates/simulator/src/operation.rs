@@ -92,7 +92,7 @@ pub enum Operation {
         mode: u32,
         owner: (u32, u32),
         rdev: u64,
-        target: Vec<u8>,
+        target: Path,
         xattr: bool,
         open: bool,
     },

@@ -269,10 +269,12 @@ fn make_promise(
     // Which commit was the last is not known for certain: any up to this version.
     let covered = |at| guard.chronicle.covered(id, !data_only, since..=at, at);
     let mut covers = covered(version);
-    // What left a directory during the call may have been none of its entries at the moment that counts.
+    // What left a directory during the call may have been none of its entries at the moment that counts; and a name that the
+    // inode lost during the call may have been none of its names.
     for later in version + 1..=until {
-        let there = covered(later).exist;
-        covers.exist.retain(|id| there.contains(id));
+        let then = covered(later);
+        covers.exist.retain(|id| then.exist.contains(id));
+        covers.names.retain(|place| then.names.contains(place));
     }
     guard.chronicle.promises.push(Promise { returned, version, until, covers });
     fs.forget(id, 1);

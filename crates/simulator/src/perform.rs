@@ -422,13 +422,13 @@ impl Worker {
         let value: Arc<[u8]> = b"born with it".as_slice().into();
         let xattrs = if *xattr { vec![(b"user.born".to_vec(), value.to_vec())] } else { Vec::new() };
         let new =
-            NewInode { mode: *mode, uid: owner.0, gid: owner.1, rdev: *rdev, symlink_target: target.clone(), xattrs };
+            NewInode { mode: *mode, uid: owner.0, gid: owner.1, rdev: *rdev, symlink_target: target.0.clone(), xattrs };
         let expected = self.model.can_add(dir, name);
         let made = self.fs.create(dir, name, &new);
         let Some(((), id)) = self.agree(operation, expected, made)? else { return Ok(()) };
         let body = match mode & 0o170_000 {
             0o040_000 => dir_body(dir),
-            0o120_000 => Body::Symlink(target.clone()),
+            0o120_000 => Body::Symlink(target.0.clone()),
             _ if is_regular(*mode) => Body::File(Content::default()),
             _ => Body::Special(*rdev),
         };

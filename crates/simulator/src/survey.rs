@@ -66,6 +66,7 @@ impl Recorded {
 fn recover(judge: &Judge, device: &OverlayDevice, found: Found, seed: u64) -> Result<usize, String> {
     let recording = Arc::new(RecordingDevice::on(device));
     let tolerance = Tolerance { no_space: true, faults: false };
+    let unseen_orphans = judge.unseen_orphans || found.has_log || !found.model.orphans().is_empty();
     let mut session =
         Session::open(Arc::clone(&recording), recording.clone(), judge.options.clone(), Some(found.model), tolerance)?;
     let habits = Habits { remount: false, privileges: false, large: false, huge: false, eager: false, fsyncs: true };
@@ -76,8 +77,7 @@ fn recover(judge: &Judge, device: &OverlayDevice, found: Found, seed: u64) -> Re
         session.perform(&operation)?;
     }
     session.perform(&Operation::Sync)?;
-    let after =
-        Judge { chronicle: session.chronicle, unseen_orphans: found.has_log || judge.unseen_orphans, ..judge.clone() };
+    let after = Judge { chronicle: session.chronicle, unseen_orphans, ..judge.clone() };
     let mut states = 0;
     for (point, device) in Crashes::new(&recording, seed, 6) {
         examine(&after, &device, point.event)

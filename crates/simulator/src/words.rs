@@ -27,7 +27,7 @@ pub fn directory(text: &str) -> Operation {
 
 /// Makes something of a type and mode; a symlink leads to `target`.
 pub fn make(text: &str, mode: u32, target: &str) -> Operation {
-    let (owner, target) = ((0, 0), target.as_bytes().to_vec());
+    let (owner, target) = ((0, 0), path(target));
     Operation::Create { path: path(text), mode, owner, rdev: 0, target, xattr: false, open: false }
 }
 

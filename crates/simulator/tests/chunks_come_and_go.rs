@@ -12,7 +12,7 @@ fn path(name: &str) -> Path {
 
 fn create(name: &str) -> Operation {
     let (mode, owner) = (0o100_644, (0, 0));
-    Operation::Create { path: path(name), mode, owner, rdev: 0, target: Vec::new(), xattr: false, open: false }
+    Operation::Create { path: path(name), mode, owner, rdev: 0, target: Path::default(), xattr: false, open: false }
 }
 
 fn write(name: &str, len: usize, fill: u64) -> Operation {

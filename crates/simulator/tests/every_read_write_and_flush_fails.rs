@@ -77,7 +77,15 @@ fn begin(seed: u64) -> Begin {
     session.perform(&Operation::Sync).unwrap();
     let file = Path(b"logged".to_vec());
     let (mode, owner) = (0o100_644, (0, 0));
-    let new = Operation::Create { path: file.clone(), mode, owner, rdev: 0, target: vec![], xattr: false, open: false };
+    let new = Operation::Create {
+        path: file.clone(),
+        mode,
+        owner,
+        rdev: 0,
+        target: Path::default(),
+        xattr: false,
+        open: false,
+    };
     let (what, at) = (What::At(file), ubtrfs::WriteAt::End);
     let write = Operation::Write { what: what.clone(), at, len: 30_000, fill: 7, kill_privileges: false };
     for operation in [new, write, Operation::Fsync { what, data_only: false }] {
