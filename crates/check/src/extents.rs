@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use ubtrfs_format::items::{
-    BlockGroupFlags, ExtentFlags, ExtentItem, STRIPE_LEN, decode_data_ref, decode_shared_data_ref,
+    BlockGroupFlags, ExtentFlags, ExtentItem, InlineRef, STRIPE_LEN, decode_data_ref, decode_shared_data_ref,
 };
 use ubtrfs_format::{Generation, ItemType, Key, Leaf, Logical, TreeId};
 
@@ -23,6 +23,13 @@ fn length_of(key: &Key, node_size: u32) -> u64 {
     if key.item_type == ItemType::METADATA_ITEM { node_size.into() } else { key.offset }
 }
 
+/// Whether not all references to a data extent are those of one place of one file.
+fn is_shared(item: &ExtentItem) -> bool {
+    let of_one =
+        |reference: &InlineRef| matches!(reference, InlineRef::Data { count, .. } if u64::from(*count) == item.refs);
+    !item.inline_refs.iter().any(of_one)
+}
+
 /// The first look at the extent tree: which space it says is used, by what.
 pub(crate) struct Allocated {
     node_size: u32,
@@ -30,6 +37,8 @@ pub(crate) struct Allocated {
     pub(crate) used: RangeSet,
     /// Data extents alone.
     pub(crate) data: RangeSet,
+    /// Data extents with others than one place of one file to refer to them.
+    pub(crate) shared: RangeSet,
     /// Blocks whose children are referred to by address.
     pub(crate) full_backref: Vec<Logical>,
     /// Block groups, where they have no tree of their own.
@@ -44,6 +53,7 @@ impl Allocated {
             node_size,
             used: RangeSet::default(),
             data: RangeSet::default(),
+            shared: RangeSet::default(),
             full_backref: Vec::new(),
             groups: Groups::default(),
             extents: 0,
@@ -63,6 +73,9 @@ impl Allocated {
         let flags = data.get(16..24).and_then(|field| field.try_into().ok()).map_or(0, u64::from_le_bytes);
         if flags & ExtentFlags::DATA != 0 {
             self.data.push(start, end);
+            if ExtentItem::parse(&key, data).is_ok_and(|item| is_shared(&item)) {
+                self.shared.push(start, end);
+            }
         } else if flags & ExtentFlags::FULL_BACKREF != 0 {
             self.full_backref.push(Logical(start));
         }

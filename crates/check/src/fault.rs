@@ -252,8 +252,8 @@ pub enum FaultKind {
     ChecksumWithoutExtent { length: u64 },
     #[error("{length} bytes of written data have no checksum")]
     MissingChecksum { length: u64 },
-    #[error("{length} bytes have checksums that they should not have")]
-    OddChecksum { length: u64 },
+    #[error("{length} bytes of {of} have checksums")]
+    OddChecksum { length: u64, of: &'static str },
     #[error("copy {copy} of data: checksum does not match")]
     BadData { copy: u64 },
     #[error("copy {copy} of data can't be read: {reason}")]

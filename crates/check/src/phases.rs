@@ -15,6 +15,7 @@ use crate::free_space::FreeSpace;
 use crate::groups::Groups;
 use crate::log::Contents;
 use crate::media::Media;
+use crate::ranges::RangeSet;
 use crate::references::User;
 use crate::report::{Faults, LogStats};
 use crate::roots::{Roots, Uuids};
@@ -94,7 +95,7 @@ impl Check<'_> {
         let covered = self.checksum_tree(&roots, &space);
         self.uuid_tree(&roots);
         self.other_trees(&roots);
-        self.subvolumes(&mut roots, covered.as_ref());
+        self.subvolumes(&mut roots, &space.allocated.shared, covered.as_ref());
         self.log(&space, covered.as_ref());
         if roots_complete {
             roots.judge_links(&mut self.faults);
@@ -281,7 +282,7 @@ impl Check<'_> {
         }
     }
 
-    fn subvolumes(&mut self, roots: &mut Roots, covered: Option<&Covered>) {
+    fn subvolumes(&mut self, roots: &mut Roots, shared: &RangeSet, covered: Option<&Covered>) {
         self.phase("files");
         if roots.get(TreeId::FS).is_none() {
             self.missing(TreeId::FS);
@@ -290,6 +291,7 @@ impl Check<'_> {
             sector_size: self.superblock.sector_size.into(),
             no_holes: self.superblock.incompat.contains(Incompat::NO_HOLES),
             covered: covered.map(|covered| &covered.ranges),
+            shared,
         };
         let trees: Vec<_> = subvolume_roots(roots).collect();
         // Trees that have the very same root block are one tree with several names; seen once is enough.

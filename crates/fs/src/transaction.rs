@@ -7,8 +7,7 @@
 //! Locks are taken in this order: the rename lock; inodes, by subvolume and number; the gate; everything else (space,
 //! tables, lists), which is held for memory work only.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::ops::RangeInclusive;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,10 +16,6 @@ use ubtrfs_format::{Generation, Logical};
 
 use crate::file::sum_map::SumMap;
 use crate::inode::Inode;
-
-/// Checksums of data that is written in place are logged in windows of so many bytes of its extent: so no two items of a
-/// log overlap, and a small write logs few.
-pub(crate) const SUM_WINDOW: u64 = 256 << 10;
 
 /// A data extent allocated in a transaction.
 #[derive(Debug)]
@@ -43,8 +38,8 @@ pub(crate) struct Transaction {
     renamed: Mutex<Vec<Arc<Inode>>>,
     /// Checksums of sectors whose data did not come with their extent.
     later_sums: Mutex<Option<SumMap>>,
-    /// The windows of these that the log has not: extent, and offset in it / [`SUM_WINDOW`].
-    unlogged_windows: Mutex<BTreeSet<(Logical, u64)>>,
+    /// Those of data written in place that the log has not.
+    unlogged_sums: Mutex<Option<SumMap>>,
     /// Extents that a second file, or a second place of a file, came to refer to.
     shared: Mutex<HashSet<Logical>>,
     changed_inodes: AtomicU64,
@@ -59,7 +54,7 @@ impl Transaction {
             new_extents: Mutex::default(),
             renamed: Mutex::default(),
             later_sums: Mutex::default(),
-            unlogged_windows: Mutex::default(),
+            unlogged_sums: Mutex::default(),
             shared: Mutex::default(),
             changed_inodes: AtomicU64::new(0),
             new_extent_count: AtomicU64::new(0),
@@ -121,23 +116,17 @@ impl Transaction {
         *self.later_sums.lock() = Some(sums).filter(|sums| !sums.is_empty());
     }
 
-    /// Notes the checksums of `len` bytes that are being written in place, from `offset` of an extent on: `none` is what they
-    /// are added to if there are none yet.
-    pub(crate) fn put_sums(&self, extent: Logical, offset: u64, len: u64, sums: &[u8], none: impl FnOnce() -> SumMap) {
-        self.later_sums.lock().get_or_insert_with(none).put(extent.plus(offset), sums);
-        self.unlogged_windows.lock().extend(windows(offset, len).map(|window| (extent, window)));
+    /// Notes the checksums of data that is being written in place: `none` is what they are added to if there are none yet.
+    pub(crate) fn put_sums(&self, at: Logical, sums: &[u8], none: impl Fn() -> SumMap) {
+        for map in [&self.later_sums, &self.unlogged_sums] {
+            map.lock().get_or_insert_with(&none).put(at, sums);
+        }
         self.new_extent_count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The windows with checksums in a range of an extent that the log has not, and will have now.
-    pub(crate) fn take_unlogged_windows(&self, extent: Logical, offset: u64, len: u64) -> Vec<u64> {
-        let mut unlogged = self.unlogged_windows.lock();
-        let (first, last) = windows(offset, len).into_inner();
-        let found: Vec<u64> = unlogged.range((extent, first)..=(extent, last)).map(|(_, window)| *window).collect();
-        for window in &found {
-            unlogged.remove(&(extent, *window));
-        }
-        found
+    /// The checksums of data in a range that was written in place, if the log has not got them: it will have them now.
+    pub(crate) fn take_unlogged_sums(&self, at: Logical, len: u64) -> Vec<(Logical, Vec<u8>)> {
+        self.unlogged_sums.lock().as_mut().map_or_else(Vec::new, |sums| sums.take(at, len))
     }
 
     /// Checksums of sectors whose data did not come with their extent: from a log, or written in place. Taken by address, over
@@ -167,11 +156,6 @@ impl Transaction {
         let scale = |bytes: u64| (u128::from(bytes) * sums.len() as u128 / u128::from(extent.length)) as usize;
         sums.get(scale(offset)..scale(end)).map(<[u8]>::to_vec)
     }
-}
-
-/// The windows that `len` bytes from `offset` of an extent on lie in.
-fn windows(offset: u64, len: u64) -> RangeInclusive<u64> {
-    offset / SUM_WINDOW..=(offset + len.max(1) - 1) / SUM_WINDOW
 }
 
 /// The gate.

@@ -11,7 +11,7 @@ const PAGE: u64 = 4096;
 pub struct Content {
     size: u64,
     pages: Arc<BTreeMap<u64, Arc<[u8]>>>,
-    /// Where something was written, punched, or the end, in whole pages.
+    /// Where something was written, reserved, punched, or the end, in whole pages.
     bounds: Arc<BTreeSet<u64>>,
 }
 
@@ -92,6 +92,11 @@ impl Content {
             }
         }
         self.size = size;
+    }
+
+    /// Space is reserved for a range: nothing to be seen, but something begins and ends there.
+    pub fn reserve(&mut self, offset: u64, len: u64) {
+        self.note_bounds([offset, offset.saturating_add(len)]);
     }
 
     /// Makes a range read as zeroes; the size stays.

@@ -282,6 +282,7 @@ impl Worker {
                 };
                 if self.agree(operation, expected, done)?.is_some() {
                     if let Body::File(content) = &mut self.model.node_mut(id).body {
+                        content.reserve(*offset, *len);
                         if *zero && *offset < content.size() {
                             content.punch(*offset, *len);
                         }

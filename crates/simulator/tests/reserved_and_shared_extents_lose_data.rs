@@ -119,6 +119,15 @@ fn what_shares_reserved_space_is_not_written_with_it() {
 }
 
 #[test]
+fn the_log_of_who_shares_an_extent_tells_of_his_part_alone() {
+    let reserved = [file(FOO), allocate(FOO, 0, 64 << 10), file(BAR)];
+    let part = [write(FOO, 8192, 16_384), clone_range(FOO, 8192, BAR, 0, 4096), fsync(BAR)];
+    survive_either_way(&reserved, &part);
+    survive_either_way(&reserved, &[&part[..], &[write(FOO, 32_768, 4096), fsync(FOO)]].concat());
+    survive_either_way(&reserved, &[&part[..], &[unlink(BAR), write(FOO, 8192, 4096), fsync(FOO)]].concat());
+}
+
+#[test]
 fn small_files_are_copied() {
     let small = [file(FOO), append(FOO, 300), file(BAR), append(BAR, 200)];
     survive_either_way(&small, &[clone(FOO, BAR), fsync(BAR), unlink(FOO), append(BAR, 9000), fsync(BAR)]);

@@ -14,6 +14,8 @@ pub(crate) struct Rules<'a> {
     pub(crate) no_holes: bool,
     /// Which addresses have checksums; `None` where the checksum tree could not all be read.
     pub(crate) covered: Option<&'a RangeSet>,
+    /// Data extents that are shared: what one file has of them as data another may have reserved.
+    pub(crate) shared: &'a RangeSet,
 }
 
 const TYPE_MASK: u32 = 0o170_000;
@@ -143,8 +145,9 @@ fn judge_checksums(
     let found = covered.len_within(start.0, start.plus(length).0);
     let place = || place.clone().in_block(start);
     if prealloc || inode.flags & InodeFlags::NODATASUM != 0 {
-        if found != 0 {
-            faults.add(FaultKind::OddChecksum { length: found }, place());
+        if found != 0 && rules.shared.len_within(start.0, start.plus(length).0) == 0 {
+            let of = if prealloc { "reserved space" } else { "a file that has none" };
+            faults.add(FaultKind::OddChecksum { length: found, of }, place());
         }
     } else if found < length {
         faults.add(FaultKind::MissingChecksum { length: length - found }, place());

@@ -45,16 +45,43 @@ impl SumMap {
         if sums.is_empty() {
             return;
         }
-        for at in self.touching(&(from..to)) {
-            let Some(old) = self.runs.remove(&at) else { continue };
-            if at < from {
-                self.runs.insert(at, old[..self.position(at, from)].to_vec());
+        self.take(start, to - from);
+        self.runs.insert(from, sums.to_vec());
+    }
+
+    /// The checksums of `len` bytes of data from `at` on, those of neighbours in one run.
+    pub(crate) fn runs(&self, at: Logical, len: u64) -> Vec<(Logical, Vec<u8>)> {
+        let (mut next, mut end_of_run) = (at, None);
+        let mut runs: Vec<(Logical, Vec<u8>)> = Vec::new();
+        for (len, sums) in self.pieces(at, len) {
+            match (sums, runs.last_mut()) {
+                (Some(sums), Some((_, run))) if end_of_run == Some(next) => run.extend_from_slice(sums),
+                (Some(sums), _) => runs.push((next, sums.to_vec())),
+                (None, _) => {}
             }
-            if at + self.covered(&old) > to {
-                self.runs.insert(to, old[self.position(at, to)..].to_vec());
+            next = next.plus(len);
+            end_of_run = sums.and(Some(next));
+        }
+        runs
+    }
+
+    /// Removes the checksums of `len` bytes of data from `at` on, and returns them in runs.
+    pub(crate) fn take(&mut self, at: Logical, len: u64) -> Vec<(Logical, Vec<u8>)> {
+        let (from, to) = (at.0, at.plus(len).0);
+        let mut taken = Vec::new();
+        for start in self.touching(&(from..to)) {
+            let Some(old) = self.runs.remove(&start) else { continue };
+            let stop = start + self.covered(&old);
+            let (first, last) = (start.max(from), stop.min(to));
+            taken.push((Logical(first), old[self.position(start, first)..self.position(start, last)].to_vec()));
+            if start < from {
+                self.runs.insert(start, old[..self.position(start, from)].to_vec());
+            }
+            if stop > to {
+                self.runs.insert(to, old[self.position(start, to)..].to_vec());
             }
         }
-        self.runs.insert(from, sums.to_vec());
+        taken
     }
 
     /// The starts of the runs that overlap a range.
@@ -102,6 +129,7 @@ mod tests {
             puts in prop::collection::vec((0..60_u64, 1..12_u64, any::<u8>()), 0..20),
             from in 0..60_u64,
             len in 0..20_u64,
+            gone in 0..60_u64,
         ) {
             let mut map = SumMap::new(SECTOR as u32, 4);
             let mut model: BTreeMap<u64, [u8; 4]> = BTreeMap::new();
@@ -111,6 +139,10 @@ mod tests {
                 map.put(Logical(start * SECTOR), &sums);
                 model.extend((start..start + len).map(|sector| (sector, sum(sector))));
             }
+            let taken = map.take(Logical(gone * SECTOR), 5 * SECTOR);
+            let taken = taken.iter().flat_map(|(at, sums)| (at.0 / SECTOR..).zip(sums.chunks(4)));
+            let wanted = (gone..gone + 5).filter_map(|sector| Some((sector, model.remove(&sector)?)));
+            prop_assert!(taken.eq(wanted.collect::<Vec<_>>().iter().map(|(sector, sum)| (*sector, &sum[..]))));
             let mut sector = from;
             for (bytes, sums) in map.pieces(Logical(from * SECTOR), len * SECTOR) {
                 let count = bytes / SECTOR;

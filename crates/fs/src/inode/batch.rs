@@ -97,11 +97,12 @@ impl InodeBatch {
         self.names_changed();
     }
 
-    /// The inode loses a name, which had this number.
-    pub(crate) fn remove_ref(&mut self, dir: Ino, name: Name, index: DirIndex) {
+    /// The inode loses a name, which had this number. With the directory in the log, the log may have the name although it
+    /// does not have the inode yet.
+    pub(crate) fn remove_ref(&mut self, dir: Ino, name: Name, index: DirIndex, is_dir_logged: bool) {
+        let is_unheard_of = self.logged.is_none() && !is_dir_logged;
         match self.refs.entry((dir, name)) {
-            // Nobody has heard of the name.
-            btree_map::Entry::Occupied(change) if change.get().base.is_none() && self.logged.is_none() => {
+            btree_map::Entry::Occupied(change) if change.get().base.is_none() && is_unheard_of => {
                 change.remove();
             }
             change => change.or_insert(RefChange { base: Some(index), now: None }).now = None,
@@ -189,7 +190,7 @@ mod tests {
             dir.put_new_entry(name(b"a"), DirIndex(number), target);
             file.add_ref(Ino(256), name(b"a"), DirIndex(number));
             dir.remove_entry(name(b"a"), DirIndex(number), target);
-            file.remove_ref(Ino(256), name(b"a"), DirIndex(number));
+            file.remove_ref(Ino(256), name(b"a"), DirIndex(number), false);
         }
         assert!(dir.entries.is_empty() && dir.entry_numbers.is_empty() && dir.hash_bytes.is_empty());
         assert!(file.refs.is_empty());
@@ -200,9 +201,14 @@ mod tests {
         dir.remove_entry(name(b"old"), DirIndex(1000), target);
         assert_eq!(dir.entries[&name(b"old")], EntryChange { base: Some(target), now: None });
         assert_eq!(dir.entry_numbers.into_iter().collect::<Vec<_>>(), [(DirIndex(5), None)]);
-        file.remove_ref(Ino(256), name(b"old"), DirIndex(5));
+        file.remove_ref(Ino(256), name(b"old"), DirIndex(5), false);
         file.add_ref(Ino(256), name(b"old"), DirIndex(1000));
-        file.remove_ref(Ino(256), name(b"old"), DirIndex(1000));
+        file.remove_ref(Ino(256), name(b"old"), DirIndex(1000), false);
         assert_eq!(file.refs[&(Ino(256), name(b"old"))], RefChange { base: Some(DirIndex(5)), now: None });
+
+        // A log that has the directory may have told of the name before it comes to the inode.
+        file.add_ref(Ino(256), name(b"told"), DirIndex(1001));
+        file.remove_ref(Ino(256), name(b"told"), DirIndex(1001), true);
+        assert_eq!(file.refs[&(Ino(256), name(b"told"))], RefChange { base: None, now: None });
     }
 }

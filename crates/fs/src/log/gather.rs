@@ -69,7 +69,7 @@ pub(super) struct Gatherer<'a> {
     pub(super) transaction: &'a Arc<Transaction>,
     pub(super) gathered: Gathered,
     group: &'a Arc<Group>,
-    place: &'a mut Place,
+    pub(super) place: &'a mut Place,
     trees: BTreeMap<TreeId, Snapshot>,
     work: VecDeque<(Arc<Inode>, Want)>,
     taken_in: usize,

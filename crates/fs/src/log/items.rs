@@ -1,6 +1,6 @@
 //! The items that the log has of one inode.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ubtrfs_format::items::{self, DirEntry, FileType, InodeFlags, InodeItem, encode_dir_entry};
@@ -11,9 +11,13 @@ use super::reason::Reason;
 use crate::file::committed::Committed as CommittedPieces;
 use crate::file::piece::{ExtentPiece, Mapped, Piece};
 use crate::file::resolve::Stack;
+use crate::file::sum_map::SumMap;
 use crate::inode::{EntryChange, Inode, InodeId, InodeState, Logged, LoggedAs};
 use crate::options::LogFault;
-use crate::transaction::SUM_WINDOW;
+
+/// Checksums of data that is written in place are logged in windows of so many bytes of its extent: so no two items of a
+/// log overlap, and a small write logs few.
+const SUM_WINDOW: u64 = 256 << 10;
 
 /// The item of an inode that is in the log only so that it exists. Of one that the commit below has, recovery takes
 /// nothing if the generation is 0, nor the size if that is 0.
@@ -192,26 +196,29 @@ impl Gatherer<'_> {
         }
     }
 
-    /// The checksums of data that was written in place, by whole windows, in which nothing else has any.
+    /// The checksums of a piece that was written in place: no others, for whoever shares the extent may not be in the log with
+    /// what he has of it. They are laid out by windows of the extent, each told anew when something of it comes to the log.
     fn placed_sums(&mut self, id: InodeId, extent: &ExtentPiece, len: u64) {
-        let transaction = self.transaction;
-        for window in transaction.take_unlogged_windows(extent.disk_bytenr, extent.offset, len) {
+        let piece = extent.disk_bytenr.plus(extent.offset);
+        let unlogged = self.transaction.take_unlogged_sums(piece, len);
+        if unlogged.is_empty() {
+            return;
+        }
+        let volume = &self.fs.volume;
+        let empty = || SumMap::new(volume.sector_size(), volume.checksum().size());
+        let logged = self.place.placed_sums.get_or_insert_with(empty);
+        let (sector, sum_size) = (u64::from(volume.sector_size()), volume.checksum().size());
+        let mut windows = BTreeSet::new();
+        for (at, sums) in unlogged {
+            logged.put(at, &sums);
+            let (offset, covered) = (at.0 - extent.disk_bytenr.0, (sums.len() / sum_size) as u64 * sector);
+            windows.extend(offset / SUM_WINDOW..=(offset + covered - 1) / SUM_WINDOW);
+        }
+        for window in windows {
             let start = extent.disk_bytenr.plus(window * SUM_WINDOW);
             let len = SUM_WINDOW.min(extent.disk_num_bytes.saturating_sub(window * SUM_WINDOW));
+            let runs = self.place.placed_sums.iter().flat_map(|logged| logged.runs(start, len)).collect::<Vec<_>>();
             self.clear(id.subvolume, sum_key(start)..=sum_key(Logical(start.plus(len).0.saturating_sub(1))));
-            let mut at = start;
-            // Neighbours in one item.
-            let mut runs: Vec<(Logical, Vec<u8>)> = Vec::new();
-            let mut end_of_run = Logical(0);
-            for (len, sums) in transaction.later_sums().iter().flat_map(|later| later.pieces(start, len)) {
-                match (sums, runs.last_mut()) {
-                    (Some(sums), Some((_, run))) if end_of_run == at => run.extend_from_slice(sums),
-                    (Some(sums), _) => runs.push((at, sums.to_vec())),
-                    (None, _) => {}
-                }
-                at = at.plus(len);
-                end_of_run = if sums.is_some() { at } else { Logical(0) };
-            }
             for (at, sums) in runs {
                 self.put(id.subvolume, sum_key(at), sums);
             }

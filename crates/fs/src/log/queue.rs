@@ -15,6 +15,7 @@ use super::reason::{Fallbacks, Reason};
 use super::write::Written;
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Result};
+use crate::file::sum_map::SumMap;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState, LoggedAs};
 use crate::ops::overwrites;
@@ -126,6 +127,8 @@ pub(crate) struct Place {
     pub(super) ranges: HashMap<InodeId, NumberRanges>,
     /// Directories that are in the log only so that ranges of theirs count.
     pub(super) holders: HashSet<InodeId>,
+    /// The checksums that it has of data that was written in place.
+    pub(super) placed_sums: Option<SumMap>,
 }
 
 impl Place {
@@ -139,6 +142,7 @@ impl Place {
             arena: Arena::default(),
             ranges: HashMap::new(),
             holders: HashSet::new(),
+            placed_sums: None,
         }
     }
 

@@ -152,7 +152,8 @@ impl Filesystem {
                 let name: Name = name.into();
                 let transaction = self.gate.enter();
                 locked.join(&transaction);
-                drop_name(locked.get_mut(id), dir, name.clone(), index, directory);
+                let is_logged = locked.get(dir).pending.logged.is_some();
+                drop_name(locked.get_mut(id), (dir, name.clone(), index), is_logged, directory);
                 let state = locked.get_mut(id);
                 state.item.ctime = time;
                 state.item.sequence = state.item.sequence.wrapping_add(1);
@@ -181,6 +182,9 @@ pub(crate) fn check_removable(named: &Named, directory: bool) -> Result<()> {
     Ok(())
 }
 
+/// A name of an inode: directory, name, number.
+pub(crate) type NameAt = (InodeId, Name, DirIndex);
+
 /// Notes a new name in an inode that has joined the transaction.
 pub(crate) fn add_name(state: &mut InodeState, dir: InodeId, name: Name, index: DirIndex) {
     state.pending.add_ref(dir.ino, name, index);
@@ -192,8 +196,8 @@ pub(crate) fn add_name(state: &mut InodeState, dir: InodeId, name: Name, index: 
 
 /// Notes in an inode that has joined the transaction that it lost a name; with the last one (a directory has but one) it
 /// becomes an orphan.
-pub(crate) fn drop_name(state: &mut InodeState, dir: InodeId, name: Name, index: DirIndex, directory: bool) {
-    state.pending.remove_ref(dir.ino, name, index);
+pub(crate) fn drop_name(state: &mut InodeState, (dir, name, index): NameAt, is_dir_logged: bool, directory: bool) {
+    state.pending.remove_ref(dir.ino, name, index, is_dir_logged);
     state.item.nlink = if directory { 0 } else { state.item.nlink.saturating_sub(1) };
     if state.item.nlink == 0 {
         state.pending.orphan = OrphanEdit::Add;

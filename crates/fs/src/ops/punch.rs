@@ -1,6 +1,7 @@
 //! Punching holes.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use ubtrfs_format::items::FileType;
 
@@ -11,7 +12,7 @@ use super::resize::{allocated, fill_sector};
 use crate::error::{Errno, Result};
 use crate::file::piece::Piece;
 use crate::filesystem::Filesystem;
-use crate::inode::{InodeId, InodeState};
+use crate::inode::{Inode, InodeId, InodeState};
 use crate::space::Demand;
 
 impl Filesystem {
@@ -48,12 +49,28 @@ impl Filesystem {
             return Err(Errno::NOENT.into());
         }
         check_unrestricted(&state)?;
+        while !self.punch_in_transaction(&inode, &mut state, offset..end, keep_reserved, surplus)? {}
+        Ok(())
+    }
+
+    /// Punches in the open transaction; returns whether it did, for another one may have begun meanwhile: then what was dirty
+    /// is on its way to what is reserved.
+    fn punch_in_transaction(
+        &self,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        Range { start: offset, end }: Range<u64>,
+        keep_reserved: bool,
+        surplus: &mut u64,
+    ) -> Result<bool> {
+        let id = inode.id;
+        let generation = self.freeze_older(state);
         if keep_reserved {
-            self.settle_frozen(id, &mut state)?;
+            self.settle_frozen(id, state)?;
         }
         let (asked, end) = (end, end.min(state.item.size));
         if offset >= end {
-            return Ok(());
+            return Ok(true);
         }
         let sector = u64::from(self.volume.sector_size());
         // The last sector of the file counts as whole: behind the end there is nothing to keep, but reserved space, of
@@ -69,17 +86,20 @@ impl Filesystem {
         edges.dedup();
         let mut zeroed = Vec::new();
         for at in edges {
-            if !whole.contains(&at) && at < state.item.size && self.has_data(id, &state, at)? {
-                zeroed.push((at, self.sector_without(id, &state, at, offset, end)?));
+            if !whole.contains(&at) && at < state.item.size && self.has_data(id, state, at)? {
+                zeroed.push((at, self.sector_without(id, state, at, offset, end)?));
             }
         }
         let emptied =
-            if whole.start < whole.end { self.pieces_to_empty(id, &state, &whole, keep_reserved)? } else { vec![] };
+            if whole.start < whole.end { self.pieces_to_empty(id, state, &whole, keep_reserved)? } else { vec![] };
         let time = now();
         let transaction = self.gate.enter();
-        state.join(&inode, &transaction);
+        if transaction.generation != generation {
+            return Ok(false);
+        }
+        state.join(inode, &transaction);
         for (at, content) in zeroed {
-            fill_sector(&mut state, at, &content, surplus, sector);
+            fill_sector(state, at, &content, surplus, sector);
             state.dirty.write(at, &content);
         }
         if whole.start < whole.end {
@@ -95,7 +115,7 @@ impl Filesystem {
         state.item.mtime = time;
         state.item.ctime = time;
         state.item.sequence = state.item.sequence.wrapping_add(1);
-        Ok(())
+        Ok(true)
     }
 
     /// The sector at `at` with zeroes in `from..to`.

@@ -328,7 +328,7 @@ impl Filesystem {
         if state.has_checksums() {
             let sums = self.sums_of(&data, len);
             let (sector, size) = (self.volume.sector_size(), self.volume.checksum().size());
-            transaction.put_sums(place.disk_bytenr, place.offset, len, &sums, || SumMap::new(sector, size));
+            transaction.put_sums(start, &sums, || SumMap::new(sector, size));
         }
         self.counters.bytes_placed.fetch_add(len, Ordering::Relaxed);
         let ordered = submission.add(start, data);

@@ -102,7 +102,7 @@ impl Replay<'_> {
             state.pending.remove_entry(name.clone(), index, target);
         });
         if let Some(inode) = self.inode(ino)? {
-            self.change(&inode, |state| state.pending.remove_ref(dir.id.ino, name, index));
+            self.change(&inode, |state| state.pending.remove_ref(dir.id.ino, name, index, false));
             self.recount.insert(ino);
         }
         Ok(())
