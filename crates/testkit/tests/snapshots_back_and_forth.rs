@@ -25,11 +25,60 @@ const SIZE: u64 = 1 << 30;
 /// Where in a subvolume the workload is.
 const PLACE: &str = "work";
 
-/// A subvolume or snapshot, and what its `work` must hold.
+/// Where in a subvolume many small files are, so that it has leaves to share.
+const CROWD: &str = "crowd";
+
+/// Files of a crowd.
+const CROWD_SIZE: u64 = 900;
+
+/// How often each file of a crowd was written.
+#[derive(Clone)]
+struct Crowd(Vec<u64>);
+
+impl Crowd {
+    fn begin(dir: &Path) -> Self {
+        std::fs::create_dir(dir).expect("mkdir");
+        let crowd = Self(vec![0; CROWD_SIZE as usize]);
+        (0..CROWD_SIZE).for_each(|number| crowd.write(dir, number));
+        crowd
+    }
+
+    fn content(number: u64, version: u64) -> String {
+        format!("file {number}, version {version}; ").repeat(12)
+    }
+
+    fn write(&self, dir: &Path, number: u64) {
+        let content = Self::content(number, self.0[number as usize]);
+        std::fs::write(dir.join(number.to_string()), content).expect("write");
+    }
+
+    /// Writes some files anew, half of them under a new inode.
+    fn stir(&mut self, dir: &Path, rng: &mut Rng) {
+        for _ in 0..20 {
+            let number = rng.below(CROWD_SIZE);
+            if rng.one_in(2) {
+                std::fs::remove_file(dir.join(number.to_string())).expect("unlink");
+            }
+            self.0[number as usize] += 1;
+            self.write(dir, number);
+        }
+    }
+
+    #[track_caller]
+    fn assert_in(&self, what: &str, dir: &Path) {
+        for (number, version) in (0..).zip(&self.0) {
+            let found = std::fs::read_to_string(dir.join(number.to_string())).expect("read");
+            assert_eq!(found, Self::content(number, *version), "{what}");
+        }
+    }
+}
+
+/// A subvolume or snapshot, and what its `work` and its `crowd` must hold.
 struct Subvolume {
     name: String,
     read_only: bool,
     model: Model,
+    crowd: Crowd,
 }
 
 fn btrfs(words: &[&str], path: &Path) {
@@ -52,7 +101,9 @@ impl Volume {
             btrfs(&["subvolume", "create"], &top.join(name));
             let place = top.join(name).join(PLACE);
             std::fs::create_dir(&place).expect("mkdir");
-            subvolumes.push(Subvolume { name: name.into(), read_only: false, model: Model::of_empty(&place) });
+            let model = Model::of_empty(&place);
+            let crowd = Crowd::begin(&top.join(name).join(CROWD));
+            subvolumes.push(Subvolume { name: name.into(), read_only: false, model, crowd });
         }
         let inner = top.join("first/inner");
         btrfs(&["subvolume", "create"], &inner);
@@ -73,6 +124,7 @@ impl Volume {
             let mut workload = Workload::resume(&place, subvolume.model.clone(), self.rng.next_u64()).limited(limits);
             workload.run_or_panic(operations);
             subvolume.model = workload.finish();
+            subvolume.crowd.stir(&top.join(&subvolume.name).join(CROWD), &mut self.rng);
         }
     }
 
@@ -87,8 +139,9 @@ impl Volume {
             let from = top.join(&self.subvolumes[source].name);
             let words = if read_only { vec!["subvolume", "snapshot", "-r"] } else { vec!["subvolume", "snapshot"] };
             run(command("btrfs", &["-q"]).args(&words).arg(from).arg(top.join(&name))).ok();
-            let model = self.subvolumes[source].model.clone();
-            self.subvolumes.push(Subvolume { name, read_only, model });
+            let Subvolume { model, crowd, .. } = &self.subvolumes[source];
+            let (model, crowd) = (model.clone(), crowd.clone());
+            self.subvolumes.push(Subvolume { name, read_only, model, crowd });
         }
         while self.subvolumes.len() > MOST {
             // Of the first, the kernel can't delete the one with another inside.
@@ -145,20 +198,30 @@ impl Volume {
     #[track_caller]
     fn assert_in(&self, what: &str, top: &Path) {
         for subvolume in &self.subvolumes {
-            subvolume.model.assert_in(&format!("{what}, {}", subvolume.name), &top.join(&subvolume.name).join(PLACE));
+            let (what, dir) = (format!("{what}, {}", subvolume.name), top.join(&subvolume.name));
+            subvolume.model.assert_in(&what, &dir.join(PLACE));
+            subvolume.crowd.assert_in(&what, &dir.join(CROWD));
         }
     }
+}
+
+/// Whether the kernel was interrupted while it dropped a deleted subvolume. `btrfs check` in its lowmem mode follows what such a
+/// one no longer has.
+fn has_half_dropped(image: &Path) -> bool {
+    let roots = run(command("btrfs", &["inspect-internal", "dump-tree", "-t", "root"]).arg(image)).ok().stdout;
+    roots.lines().any(|line| line.ends_with(" refs 0"))
 }
 
 #[track_caller]
 fn assert_clean(image: &Path, lowmem: bool) {
     assert_btrfs_check_clean(image);
-    if lowmem {
+    if lowmem && !has_half_dropped(image) {
         let outcome = run(command("btrfs", &["check", "--readonly", "--mode=lowmem"]).arg(image));
         // In this mode it counts an error, without telling one, where a file has names in INODE_EXTREF items, whoever made
-        // them. What is really wrong it tells.
-        let told =
-            outcome.stderr.lines().find(|line| line.contains("ERROR") && !line.contains("errors found in fs roots"));
+        // them; and it tells of checksums in files with `chattr +C` that the kernel alone has ever written.
+        let excused = ["errors found in fs roots", "nodatasum shouldn't have datasum"];
+        let is_told = |line: &&str| line.contains("ERROR") && !excused.iter().any(|excused| line.contains(excused));
+        let told = outcome.stderr.lines().find(is_told);
         assert!(told.is_none() && outcome.stderr.contains("checking fs roots"), "{}", outcome.report());
     }
     let own = ubtrfs_binary().expect("the ubtrfs binary");
@@ -201,6 +264,7 @@ fn back_and_forth(mkfs: &[&str], seed: u64, rounds: u64, operations: usize) {
     let mut volume = Volume::begin(mount.path(), seed, nodesize);
     volume.work(mount.path(), operations);
     mount.unmount();
+    let mut nodes_unshared = 0;
     for round in 0..rounds {
         let what = format!("mkfs {mkfs:?}, seed {seed}, round {round}");
         eprintln!("{what}");
@@ -222,7 +286,7 @@ fn back_and_forth(mkfs: &[&str], seed: u64, rounds: u64, operations: usize) {
         let mount = Subject::ubtrfs().mount(&[&image], "");
         volume.work(mount.path(), operations);
         volume.assert_in(&format!("{what}, by ubtrfs"), mount.path());
-        assert!(unshared(mount.path()) > 0, "{what}: nothing was shared");
+        nodes_unshared += unshared(mount.path());
         let left = seen(mount.path());
         mount.unmount();
         assert_clean(&image, round + 1 == rounds);
@@ -230,14 +294,15 @@ fn back_and_forth(mkfs: &[&str], seed: u64, rounds: u64, operations: usize) {
         assert_shows(&Subject::ubtrfs(), &image, &left, &what);
         assert_clean(&image, false);
     }
+    assert!(nodes_unshared > 2 * rounds, "mkfs {mkfs:?}, seed {seed}: {nodes_unshared} nodes were shared and changed");
 }
 
 #[test]
 fn snapshots_and_originals_are_changed_by_turns() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     for seed in seeds(1) {
-        back_and_forth(&["-n", "4k", "-m", "single"], seed, 5, 200);
-        back_and_forth(&[], seed + 50, 3, 300);
+        back_and_forth(&["-n", "4k", "-m", "single"], seed, 4, 150);
+        back_and_forth(&[], seed + 50, 2, 200);
     }
 }
 
@@ -248,7 +313,7 @@ fn snapshots_in_other_layouts_are_changed_by_turns() {
         [&["-n", "4k", "--csum", "xxhash", "-O", "^no-holes"], &["-O", "^extref,^skinny-metadata"]];
     for (layout, number) in layouts.into_iter().zip(100..) {
         for seed in seeds(1) {
-            back_and_forth(layout, seed + number, 3, 150);
+            back_and_forth(layout, seed + number, 2, 120);
         }
     }
 }

@@ -24,9 +24,16 @@ fn table(root: &Path) -> Outcomes {
     let operations = operations::all();
     let mut outcomes = Outcomes::new();
     let dir = root.join("case");
+    // What others than root may do has its own table: a third of them, unless there is time for all.
+    let share = if std::env::var_os("UBTRFS_SOAK").is_some() { 1 } else { 3 };
+    let mut number = 0;
     for actor in [Actor::Root, Actor::Owner, Actor::Other] {
         for object in Object::ALL {
             for operation in &operations {
+                number += 1;
+                if actor != Actor::Root && number % share != 0 {
+                    continue;
+                }
                 let case = format!("{actor:?} / {object:?} / {}", operation.name);
                 let place = Place::new(&dir, object);
                 let seen = [
