@@ -8,6 +8,7 @@ use rustix::fs::ioctl_ficlone;
 use rustix::io::Errno;
 use ubtrfs_testkit::content::Content;
 use ubtrfs_testkit::diff::{Options, assert_same};
+use ubtrfs_testkit::fixture;
 use ubtrfs_testkit::model::{Model, Mtime, NodeId, join};
 use ubtrfs_testkit::need::{Need, ubtrfs_binary};
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, mkfs_btrfs};
@@ -316,4 +317,46 @@ fn snapshots_in_other_layouts_are_changed_by_turns() {
             back_and_forth(layout, seed + number, 2, 120);
         }
     }
+}
+
+/// What a deleted subvolume has left stays the snapshot's, or the kernel's to drop, whatever is written meanwhile.
+#[test]
+fn a_half_dropped_subvolume_is_left_to_the_kernel() {
+    const FILES: usize = 24_000;
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
+    let dir = scratch_dir();
+    let image = dir.path().join("image");
+    let packed = fixture::directory().join("half-dropped.img.zst");
+    run(command("zstd", &["-d", "-q", "--sparse"]).arg(packed).arg("-o").arg(&image)).ok();
+    assert!(has_half_dropped(&image));
+    let content = |number: usize, round: usize| {
+        if number.is_multiple_of(7) {
+            format!("written in round {round}; ").repeat(15)
+        } else {
+            format!("file {number}")
+        }
+    };
+
+    let mount = Subject::ubtrfs().mount(&[&image], "");
+    assert_eq!(std::fs::read_dir(mount.path()).expect("readdir").count(), 1);
+    for round in 0..3 {
+        for number in (0..FILES).step_by(7) {
+            std::fs::write(mount.path().join(format!("s/{number}")), content(number, round)).expect("write");
+        }
+        let top = std::fs::File::open(mount.path()).expect("open");
+        rustix::fs::syncfs(&top).expect("syncfs");
+    }
+    mount.unmount();
+    assert_clean(&image, false);
+    assert!(has_half_dropped(&image));
+
+    let mount = Subject::Kernel.mount(&[&image], "");
+    btrfs(&["subvolume", "sync"], mount.path());
+    for number in 0..FILES {
+        let found = std::fs::read_to_string(mount.path().join(format!("s/{number}"))).expect("read");
+        assert_eq!(found, content(number, 2));
+    }
+    mount.unmount();
+    assert!(!has_half_dropped(&image));
+    assert_clean(&image, true);
 }
