@@ -145,12 +145,13 @@ start_kernel() {
 }
 
 # run SIDE SUITE ROUND FILE: the tests that FILE names. Their logs go to $logs/SUITE.SIDE.ROUND, with the files "results" (lines
-# `pass NAME`, `fail NAME`, `skip NAME`) and "failures" (lines `NAME CASE`, where a test tells cases apart).
+# `pass NAME CASES`, `fail NAME`, `skip NAME`) and "failures" (lines `NAME CASE`, where a test tells cases apart).
 run() {
     local out=$logs/$2.$1.$3
     rm -rf "$out" && mkdir -p "$out"
     : >"$out/failures"
-    "tests/suites/$2.sh" run "$place/$1" "$out" <"$4" >"$out/output" 2>&1 || true
+    "tests/suites/$2.sh" run "$place/$1" "$out" <"$4" >"$out/output" 2>&1 &
+    wait $! || true # so that a signal is heard at once
     end_processes
     if ! [ -s "$out/results" ]; then
         echo "$2 could not be run on $1 (see $out/output)"
@@ -160,18 +161,22 @@ run() {
     sort -o "$out/failures" "$out/failures"
 }
 count() { grep -c "^$2 " "$logs/$1/results" || true; }
+cases() { awk '/^pass/ { cases += $3 } END { print cases + 0 }' "$logs/$1/results"; }
 
 suite() { # NAME
     local name=$1 started=$SECONDS
     say "$name"
-    prepare "$name" || return 0
+    if ! prepare "$name"; then
+        status=1
+        return
+    fi
     echo "built in $((SECONDS - started)) seconds"
     "tests/suites/$name.sh" list | { if [ -n "${SUITES_TESTS:-}" ]; then grep -xF "$(tr ' ' '\n' <<<"$SUITES_TESTS")" || true; else cat; fi; } >"$place/tests"
     [ -s "$place/tests" ] || return 0
     started=$SECONDS
     run ubtrfs "$name" 1 "$place/tests"
-    printf 'ubtrfs: %d passed, %d failed, %d skipped, of %d, in %d seconds\n' "$(count "$name.ubtrfs.1" pass)" \
-        "$(count "$name.ubtrfs.1" fail)" "$(count "$name.ubtrfs.1" skip)" "$(wc -l <"$place/tests")" $((SECONDS - started))
+    printf 'ubtrfs: %d passed with %d cases, %d failed, %d skipped, of %d, in %d seconds\n' "$(count "$name.ubtrfs.1" pass)" \
+        "$(cases "$name.ubtrfs.1")" "$(count "$name.ubtrfs.1" fail)" "$(count "$name.ubtrfs.1" skip)" "$(wc -l <"$place/tests")" $((SECONDS - started))
 
     { grep -v '^pass ' "$logs/$name.ubtrfs.1/results" || true; } | cut -d ' ' -f 2 >"$place/doubtful"
     [ -s "$place/doubtful" ] || return 0
@@ -182,9 +187,14 @@ suite() { # NAME
         "$(count "$name.kernel.1" pass)" "$(count "$name.kernel.1" fail)" "$(count "$name.kernel.1" skip)" $((SECONDS - started))
 
     grep '^skip ' "$logs/$name.ubtrfs.1/results" | sort >"$place/skipped" || true
-    { grep -v '^skip ' "$logs/$name.kernel.1/results" || true; } | sed 's/^[a-z]* /skip /' | sort |
+    { grep -v '^skip ' "$logs/$name.kernel.1/results" || true; } | awk '{ print "skip", $2 }' | sort |
         comm -12 - "$place/skipped" | sed 's/^skip /skipped on ubtrfs only: /' | tee -a "$logs/skipped"
-    comm -12 "$logs/$name.ubtrfs.1/failures" "$logs/$name.kernel.1/failures" | sed "s/^/fails on both: $name /"
+    comm -12 "$logs/$name.ubtrfs.1/failures" "$logs/$name.kernel.1/failures" >"$place/both"
+    sed "s/^/fails on both: $name /" "$place/both"
+    if [ $(($(cut -d ' ' -f 1 "$place/both" | sort -u | wc -l) * 10)) -gt "$(wc -l <"$place/tests")" ]; then
+        echo "FAILED: $name says little here: more than a tenth of its tests fail on both"
+        status=1
+    fi
     comm -23 "$logs/$name.ubtrfs.1/failures" "$logs/$name.kernel.1/failures" >"$place/differences"
     [ -s "$place/differences" ] || return 0
     judge "$name"

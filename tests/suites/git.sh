@@ -11,7 +11,7 @@ test_of() {
     if grep -q '^1\.\.0 # SKIP' "$log"; then
         echo skip
     elif [ "$result" -eq 0 ]; then
-        echo pass
+        echo "pass $(grep -c '^ok ' "$log")"
     else
         sed -n "s/^not ok \([0-9]*\) - \(.*\)/\1 \2/; t ok; d; :ok; / # TODO known breakage/d; s|^|$1 |p" "$log" >"$OUT/$1.cases"
         echo fail

@@ -11,11 +11,12 @@ as_nobody() {
         env -i PATH="$PATH" HOME="${HOME_OF_TESTS:-/}" LANG=C.UTF-8 TZ=UTC SHELL=/bin/sh SUITES_MARK="$SUITES_MARK" "$@"
 }
 
-# each FUNCTION OUT: FUNCTION for each name of the standard input, some at a time. It says `pass`, `fail` or `skip`, and may write lines
-# `NAME CASE` to OUT/failures.NAME; a test that fails without telling cases is a case itself.
+# each FUNCTION OUT: FUNCTION for each name of the standard input, some at a time. It says `pass CASES` (how many there are), `fail` or
+# `skip`, and may write a line `NAME CASE` for each case that failed to OUT/FLAG.cases, where FLAG is the name with _ for /; a test that
+# fails without telling cases is a case itself.
 each() {
-    local function=$1 out=$2 name verdict
-    export OUT=$out
+    local function=$1
+    export OUT=$2
     # shellcheck disable=SC2163 # the function's name
     export -f "$function" as_nobody
     xargs -r -P "$jobs" -I {} bash -c '
@@ -24,6 +25,6 @@ each() {
         [ "$verdict" != fail ] || [ -s "$OUT/$flag.cases" ] || echo "{} (whole)" >"$OUT/$flag.cases"
         [ ! -s "$OUT/$flag.cases" ] || cat "$OUT/$flag.cases" >>"$OUT/failures"
         rm -f "$OUT/$flag.cases"
-        [ "$verdict" != pass ] || rm -f "$OUT/$flag.log"
-        echo "$verdict {}" >>"$OUT/results"' - {}
+        [ "${verdict% *}" != pass ] || rm -f "$OUT/$flag.log"
+        echo "${verdict%% *} $1 ${verdict#* }" | sed "s/ \(fail\|skip\)$//" >>"$OUT/results"' - {}
 }
