@@ -14,7 +14,8 @@ check() {
     local tree=$1 list=$2
     shift 2
     [ -s "$list" ] || return 0
-    (cd "$tree" && "$@" timeout -k 10 "${LIMIT:-3600}" make -k -j "$jobs" check SUBDIRS=. TESTS="$(tr '\n' ' ' <"$list")" VERBOSE=yes ${FULL:+RUN_EXPENSIVE_TESTS=yes}) || true
+    (cd "$tree" && "$@" timeout -k 10 "${LIMIT:-3600}" make -k -j "$jobs" check \
+        SUBDIRS=. TESTS="$(tr '\n' ' ' <"$list")" VERBOSE=yes ${FULL:+RUN_EXPENSIVE_TESTS=yes}) || true
 }
 
 case $1 in
