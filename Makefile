@@ -4,6 +4,7 @@ help:
 	@echo 'make demo    build, make a volume, mount it, do some real work on it, unmount, check'
 	@echo 'make test    lint, build and run all tests (15 minutes on 2 cores at the most)'
 	@echo 'make soak    the long tests: many seeds, many crash states, stressors'
+	@echo 'make suites  the test suites of coreutils, SQLite and git on a mount, compared with the kernel (SUITES="git …", FULL=1)'
 	@echo 'make fuzz    each fuzz target for ten minutes (FUZZ_SECONDS)'
 	@echo 'make bench   the same workloads on ubtrfs, the kernel, and the bound of FUSE (BENCH="--quick", "--full", workloads, …)'
 	@echo 'make profile WORKLOAD=dbench-16    a flame graph of the server (OUT=profile.svg)'
@@ -19,6 +20,9 @@ test:
 
 soak:
 	@tests/run.sh soak
+
+suites:
+	@tests/suites.sh $(SUITES)
 
 fuzz:
 	@tests/fuzz.sh
@@ -50,4 +54,4 @@ SBINDIR ?= /sbin
 TARGET ?= $(or $(CARGO_TARGET_DIR),target)
 WORKLOAD ?= dbench-16
 
-.PHONY: help demo test soak fuzz bench profile lint fmt install
+.PHONY: help demo test soak suites fuzz bench profile lint fmt install

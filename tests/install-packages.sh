@@ -2,12 +2,12 @@
 # Installs the Debian packages that tests and demo need and that are missing, or says which are. Always ends well: what is
 # still missing then, the tests that need it say themselves.
 #
-# usage: install-packages.sh PROGRAM=PACKAGE...
+# usage: install-packages.sh PROGRAM=PACKAGE... (or, of a library, PATH-OF-A-FILE=PACKAGE)
 set -u
 
 missing=()
 for pair in "$@"; do
-    PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%=*}" >/dev/null 2>&1 || missing+=("${pair#*=}")
+    PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%=*}" >/dev/null 2>&1 || [ -f "${pair%%=*}" ] || missing+=("${pair#*=}")
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
 mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
