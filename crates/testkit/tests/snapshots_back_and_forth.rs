@@ -53,11 +53,11 @@ impl Crowd {
         std::fs::write(dir.join(number.to_string()), content).expect("write");
     }
 
-    /// Writes some files anew, half of them under a new inode.
+    /// Writes some neighbours anew, a few of them under a new inode: other leaves stay shared.
     fn stir(&mut self, dir: &Path, rng: &mut Rng) {
-        for _ in 0..20 {
-            let number = rng.below(CROWD_SIZE);
-            if rng.one_in(2) {
+        let first = rng.below(CROWD_SIZE);
+        for number in first..(first + 20).min(CROWD_SIZE) {
+            if rng.one_in(6) {
                 std::fs::remove_file(dir.join(number.to_string())).expect("unlink");
             }
             self.0[number as usize] += 1;
@@ -256,6 +256,11 @@ fn assert_shows(subject: &Subject, image: &Path, wanted: &Tree, what: &str) {
     assert_same(&what, wanted, &seen, Options::SAME_VOLUME);
 }
 
+/// How often it goes to and fro: more often in a soak.
+fn rounds(usual: u64) -> u64 {
+    if std::env::var_os("UBTRFS_SOAK").is_some() { usual + 2 } else { usual }
+}
+
 fn back_and_forth(mkfs: &[&str], seed: u64, rounds: u64, operations: usize) {
     let dir = scratch_dir();
     let image = dir.path().join("image");
@@ -295,15 +300,15 @@ fn back_and_forth(mkfs: &[&str], seed: u64, rounds: u64, operations: usize) {
         assert_shows(&Subject::ubtrfs(), &image, &left, &what);
         assert_clean(&image, false);
     }
-    assert!(nodes_unshared > 2 * rounds, "mkfs {mkfs:?}, seed {seed}: {nodes_unshared} nodes were shared and changed");
+    assert!(nodes_unshared >= rounds, "mkfs {mkfs:?}, seed {seed}: {nodes_unshared} nodes were shared and changed");
 }
 
 #[test]
 fn snapshots_and_originals_are_changed_by_turns() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     for seed in seeds(1) {
-        back_and_forth(&["-n", "4k", "-m", "single"], seed, 4, 150);
-        back_and_forth(&[], seed + 50, 2, 200);
+        back_and_forth(&["-n", "4k", "-m", "single"], seed, rounds(3), 120);
+        back_and_forth(&[], seed + 50, rounds(1), 200);
     }
 }
 
@@ -314,7 +319,7 @@ fn snapshots_in_other_layouts_are_changed_by_turns() {
         [&["-n", "4k", "--csum", "xxhash", "-O", "^no-holes"], &["-O", "^extref,^skinny-metadata"]];
     for (layout, number) in layouts.into_iter().zip(100..) {
         for seed in seeds(1) {
-            back_and_forth(layout, seed + number, 2, 120);
+            back_and_forth(layout, seed + number, rounds(1), 120);
         }
     }
 }

@@ -38,6 +38,11 @@ pub fn traces(path: &Path, before: Option<&fs::Metadata>) -> String {
     told
 }
 
+/// One case in so many of a large table is tried by default; in a soak all are.
+pub fn share() -> usize {
+    if std::env::var_os("UBTRFS_SOAK").is_some() { 1 } else { 3 }
+}
+
 /// An outcome in few words: errors by their numbers.
 pub fn short<T: std::fmt::Debug>(outcome: Result<T, Errno>) -> String {
     match outcome {

@@ -11,7 +11,7 @@ use crate::actors::Actor;
 use crate::harness::FUSE;
 use crate::objects::{Object, Place};
 use crate::operations;
-use crate::run::{Exceptions, Outcomes, compare, short, traces};
+use crate::run::{Exceptions, Outcomes, compare, share, short, traces};
 
 const EXCEPTIONS: Exceptions = &[
     // What the kernel knows to be empty it doesn't ask for.
@@ -25,8 +25,7 @@ fn table(root: &Path) -> Outcomes {
     let mut outcomes = Outcomes::new();
     let dir = root.join("case");
     // What others than root may do has its own table: a third of them, unless there is time for all.
-    let share = if std::env::var_os("UBTRFS_SOAK").is_some() { 1 } else { 3 };
-    let mut number = 0;
+    let (share, mut number) = (share(), 0);
     for actor in [Actor::Root, Actor::Owner, Actor::Other] {
         for object in Object::ALL {
             for operation in &operations {
