@@ -300,7 +300,12 @@ fn back_and_forth(mkfs: &[&str], seed: u64, rounds: u64, operations: usize) {
         assert_shows(&Subject::ubtrfs(), &image, &left, &what);
         assert_clean(&image, false);
     }
-    assert!(nodes_unshared >= rounds, "mkfs {mkfs:?}, seed {seed}: {nodes_unshared} nodes were shared and changed");
+    // A tree of large nodes has few: both sides may have changed all of them by now.
+    let has_many = nodesize == 4096 && rounds > 1;
+    assert!(
+        !has_many || nodes_unshared >= rounds,
+        "mkfs {mkfs:?}, seed {seed}: {nodes_unshared} nodes were shared and changed"
+    );
 }
 
 #[test]
