@@ -17,11 +17,6 @@ tests/install-packages.sh \
 export PATH="$PATH:/usr/sbin:/sbin"
 target=${CARGO_TARGET_DIR:-$PWD/target}
 proof=(--profile proof)
-grep -q '^\[profile\.proof\]' Cargo.toml || proof+=(
-    --config 'profile.proof.inherits="release"'
-    --config 'profile.proof.debug-assertions=true'
-    --config 'profile.proof.overflow-checks=true'
-)
 log=$(mktemp)
 export UBTRFS_SKIP_LOG
 UBTRFS_SKIP_LOG=$(mktemp)
@@ -34,8 +29,11 @@ if [ "$mode" = test ]; then
 fi
 
 say 'build'
-cargo build --workspace --bins "${proof[@]}"
+# With the programs, which are the same for all tests.
+cargo test --workspace --no-run "${proof[@]}"
 export UBTRFS_BIN=$target/proof/ubtrfs
+# They wait for disks and other processes more than they compute.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 
 lacking=()
 [ "$(id -u)" -eq 0 ] || lacking+=('root')

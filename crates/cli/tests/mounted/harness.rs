@@ -14,6 +14,14 @@ use ubtrfs_testkit::scratch::{mount_points, scratch_dir};
 /// Whether requests arrive over rings in this run of the tests.
 pub const OVER_RINGS: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"mounted_ring");
 
+/// How requests arrive: over both in turn where it is a mount that is tested, and over what is faster where it is a table of
+/// rules with many thousands of requests.
+const TRANSPORT: &str = match env!("CARGO_CRATE_NAME").as_bytes() {
+    b"mounted_ring" => "transport=ring",
+    b"posix" => "transport=auto",
+    _ => "transport=dev",
+};
+
 /// What mounting needs in this run of the tests.
 pub const FUSE: Need = if OVER_RINGS { Need::FuseRing } else { Need::Fuse };
 
@@ -64,8 +72,7 @@ impl Volume {
     }
 
     pub fn try_mount_device(&self, device: &Path, options: &str) -> Outcome {
-        let transport = if OVER_RINGS { "transport=ring" } else { "transport=dev" };
-        let mut arguments: Vec<&OsStr> = vec!["mount".as_ref(), "-o".as_ref(), transport.as_ref()];
+        let mut arguments: Vec<&OsStr> = vec!["mount".as_ref(), "-o".as_ref(), TRANSPORT.as_ref()];
         if !options.is_empty() {
             arguments.extend(["-o".as_ref(), options.as_ref()] as [&OsStr; 2]);
         }
