@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::size::parse_size;
 
 const MOUNT_OPTIONS: &str = "Options, separated by commas: ro, rw, subvol=PATH, subvolid=ID, commit=SECONDS, memory=SIZE, \
-     nologreplay, rescue=HOW, notreelog, discard, max_inline=SIZE, threads=N, offset=SIZE, sizelimit=SIZE, uid=ID, gid=ID, umask=OCTAL, fakeroot, \
+     nologreplay, rescue=HOW, notreelog, discard, max_inline=SIZE, threads=N, offset=SIZE, sizelimit=SIZE, uid=ID, gid=ID, umask=OCTAL, fakeroot, single_user, \
      fsname=NAME, allow_other, noatime, dev, suid, noexec and their opposites";
 
 /// btrfs in user space: make, mount, check and look into btrfs volumes.

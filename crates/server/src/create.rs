@@ -5,10 +5,12 @@ use ubtrfs_fuse::{Caller, Errno};
 
 use crate::acl::{self, Acl};
 use crate::device_number;
+use crate::properties::COMPRESSION;
 use crate::shared::{Shared, errno};
 
 const S_IFMT: u32 = 0o170_000;
 const S_IFDIR: u32 = 0o040_000;
+const S_IFREG: u32 = 0o100_000;
 const S_IFLNK: u32 = 0o120_000;
 
 impl Shared {
@@ -23,6 +25,10 @@ impl Shared {
     ) -> Result<NewInode, Errno> {
         let (uid, gid) = self.guise().maker(caller);
         let mut new = NewInode { mode, uid, gid, rdev: device_number::to_disk(rdev), ..NewInode::default() };
+        if [S_IFREG, S_IFDIR].contains(&(mode & S_IFMT)) {
+            let property = self.inherited_property(parent)?;
+            new.xattrs.extend(property.map(|value| (COMPRESSION.to_vec(), value.to_vec())));
+        }
         let Some(value) = self.xattr(parent, acl::DEFAULT)? else {
             new.mode &= !(umask & 0o777);
             return Ok(new);

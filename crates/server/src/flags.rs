@@ -9,6 +9,7 @@ use ubtrfs_fuse::Errno;
 use ubtrfs_fuse::reply::ReplyIoctl;
 use ubtrfs_fuse::request::Ioctl;
 
+use crate::properties::COMPRESSION;
 use crate::shared::{Shared, errno};
 
 const GETFLAGS: [u32; 2] = [0x8008_6601, 0x8004_6601];
@@ -41,8 +42,7 @@ const NAMES: [Names; 9] = [
     Names { ours: InodeFlags::NOCOMPRESS, flag: 0x400, xflag: 0 },
 ];
 
-/// The property that says how a file is to be compressed, and what `chattr +c` makes it.
-const COMPRESSION: &[u8] = b"btrfs.compression";
+/// What `chattr +c` makes of the property.
 const DEFAULT_COMPRESSION: &[u8] = b"zlib";
 
 fn shown(ours: u64, as_what: impl Fn(&Names) -> u32) -> u32 {

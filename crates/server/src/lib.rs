@@ -22,6 +22,7 @@ mod guise;
 mod nodes;
 mod pool;
 mod privileges;
+mod properties;
 mod server;
 mod shared;
 mod xattrs;

@@ -6,6 +6,7 @@ use ubtrfs_fuse::{Errno, XattrFlags};
 
 use crate::acl::{self, Acl};
 use crate::control;
+use crate::properties;
 use crate::shared::{Shared, errno};
 
 const S_ISGID: u32 = 0o2000;
@@ -28,8 +29,11 @@ impl Shared {
         if name.starts_with(control::NAMESPACE) {
             return Err(Errno::NODATA);
         }
-        // Properties that the kernel has set can be read, though not set here.
-        let known = is_plain(name)? || name == acl::ACCESS || name == acl::DEFAULT || name.starts_with(b"btrfs.");
+        if name == properties::NAMESPACE {
+            return Err(Errno::INVAL);
+        }
+        let is_acl = name == acl::ACCESS || name == acl::DEFAULT;
+        let known = is_plain(name)? || is_acl || name.starts_with(properties::NAMESPACE);
         if !known {
             return Err(Errno::OPNOTSUPP);
         }
@@ -48,19 +52,18 @@ impl Shared {
     }
 
     pub(crate) fn set_xattr(&self, id: InodeId, what: &SetXattr<'_>) -> Result<(), Errno> {
+        let mode = if what.flags.contains(XattrFlags::CREATE) {
+            XattrMode::Create
+        } else if what.flags.contains(XattrFlags::REPLACE) {
+            XattrMode::Replace
+        } else {
+            XattrMode::Set
+        };
         match what.name {
             acl::ACCESS => self.set_access_acl(id, what.value, what.kill_sgid),
             acl::DEFAULT => self.set_default_acl(id, what.value),
-            name if is_plain(name)? => {
-                let mode = if what.flags.contains(XattrFlags::CREATE) {
-                    XattrMode::Create
-                } else if what.flags.contains(XattrFlags::REPLACE) {
-                    XattrMode::Replace
-                } else {
-                    XattrMode::Set
-                };
-                self.engine.set_xattr(id, name, what.value, mode).map_err(|error| errno(&error))
-            }
+            name if name.starts_with(properties::NAMESPACE) => self.set_property(id, name, what.value, mode),
+            name if is_plain(name)? => self.engine.set_xattr(id, name, what.value, mode).map_err(|error| errno(&error)),
             _ => Err(Errno::OPNOTSUPP),
         }
     }
@@ -68,6 +71,7 @@ impl Shared {
     pub(crate) fn remove_xattr(&self, id: InodeId, name: &[u8]) -> Result<(), Errno> {
         match name {
             acl::ACCESS | acl::DEFAULT => self.remove_acl(id, name),
+            name if name.starts_with(properties::NAMESPACE) => self.set_property(id, name, b"", XattrMode::Replace),
             name if is_plain(name)? => self.engine.remove_xattr(id, name).map_err(|error| errno(&error)),
             _ => Err(Errno::OPNOTSUPP),
         }

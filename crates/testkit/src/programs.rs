@@ -11,7 +11,7 @@ pub use bench::{STRESSORS, dbench, fio, stress_ng};
 pub use build::untar_and_build;
 pub(crate) use git::git_in;
 pub use git::{git, source_repository};
-pub use rsync::rsync_there_and_back;
+pub use rsync::{rsync_keeps_up, rsync_there_and_back};
 pub use sqlite::sqlite;
 
 use std::path::{Path, PathBuf};

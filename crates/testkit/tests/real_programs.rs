@@ -1,10 +1,14 @@
 //! Real programs at work on a volume that ubtrfs mounted; afterwards the kernel finds what they left.
 
 use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use ubtrfs_testkit::diff::{Options, assert_same};
-use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::need::{Need, ubtrfs_binary};
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, mkfs_btrfs};
+use ubtrfs_testkit::run::run;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::subject::Subject;
 use ubtrfs_testkit::walk::walk;
@@ -20,6 +24,7 @@ fn on_ubtrfs(options: &str, work: impl FnOnce(&Path)) {
     let left = walk(mount.path());
     mount.unmount();
     assert_btrfs_check_clean(&image);
+    run(Command::new(ubtrfs_binary().expect("the ubtrfs binary")).arg("check").arg(&image)).ok();
     let mount = Subject::Kernel.mount(&[&image], "");
     let seen = walk(mount.path());
     mount.unmount();
@@ -71,4 +76,48 @@ fn dbench_runs() {
 fn stress_ng_finds_nothing() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("stress-ng"));
     on_ubtrfs("", |dir| programs::stress_ng(dir, 3));
+}
+
+/// An hour, or as many minutes as `UBTRFS_SOAK_MINUTES` says.
+fn soak_time() -> Duration {
+    let minutes = std::env::var("UBTRFS_SOAK_MINUTES").map_or(60, |minutes| minutes.parse().expect("minutes"));
+    Duration::from_secs(60 * minutes)
+}
+
+#[test]
+#[ignore = "soak: takes an hour"]
+fn stressors_rsync_and_dbench_disturb_nobody_together() {
+    const CLIENTS: u32 = 4;
+    require!(
+        Need::Kernel,
+        Need::Fuse,
+        Need::Ubtrfs,
+        Need::Tool("stress-ng"),
+        Need::Tool("rsync"),
+        Need::Tool("dbench")
+    );
+    let deadline = Instant::now() + soak_time();
+    let again_and_again = |dir: &Path, name: &str, work: &dyn Fn(&Path)| {
+        let mut rounds = 0;
+        while Instant::now() < deadline {
+            let place = dir.join(name);
+            std::fs::create_dir(&place).expect("mkdir");
+            work(&place);
+            std::fs::remove_dir_all(&place).expect("remove what a program left");
+            rounds += 1;
+        }
+        eprintln!("{name}: {rounds} rounds");
+    };
+    on_ubtrfs("", |dir| {
+        thread::scope(|scope| {
+            scope.spawn(|| again_and_again(dir, "stressors", &|place| programs::stress_ng(place, 5)));
+            scope.spawn(|| again_and_again(dir, "copies", &programs::rsync_there_and_back));
+            scope.spawn(|| {
+                again_and_again(dir, "clients", &|place| {
+                    programs::dbench(place, CLIENTS, 20);
+                });
+            });
+            scope.spawn(|| programs::rsync_keeps_up(dir, deadline));
+        });
+    });
 }

@@ -32,8 +32,8 @@ enum KernelType {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// `ubtrfs mount`: with what transport, and whether on a loop device instead of the image file.
-    Ubtrfs { transport: Option<&'static str>, on_loop: bool },
+    /// `ubtrfs mount`: with what options, and whether on a loop device instead of the image file.
+    Ubtrfs { options: Option<&'static str>, on_loop: bool },
     /// A file system of the kernel on a loop device: past the page cache below or not.
     Kernel { of: KernelType, direct: bool },
     /// The bound.
@@ -56,27 +56,35 @@ const fn kernel(name: &'static str, about: &'static str, of: KernelType, direct:
     Peer { name, about, kind: Kind::Kernel { of, direct } }
 }
 
+/// The mount option for FUSE over `io_uring`.
+const RING: &str = "transport=ring";
+
 /// All peers.
-pub const ALL: [Peer; 12] = [
+pub const ALL: [Peer; 13] = [
     Peer {
         name: "ubtrfs",
         about: "ubtrfs over FUSE, on an image file",
-        kind: Kind::Ubtrfs { transport: None, on_loop: false },
+        kind: Kind::Ubtrfs { options: None, on_loop: false },
     },
     Peer {
         name: "ubtrfs-ring",
         about: "ubtrfs, FUSE over io_uring",
-        kind: Kind::Ubtrfs { transport: Some("ring"), on_loop: false },
+        kind: Kind::Ubtrfs { options: Some(RING), on_loop: false },
     },
     Peer {
         name: "ubtrfs-dev",
         about: "ubtrfs, FUSE over /dev/fuse",
-        kind: Kind::Ubtrfs { transport: Some("dev"), on_loop: false },
+        kind: Kind::Ubtrfs { options: Some("transport=dev"), on_loop: false },
     },
     Peer {
         name: "ubtrfs-loop",
         about: "ubtrfs over FUSE, on a loop device (direct)",
-        kind: Kind::Ubtrfs { transport: None, on_loop: true },
+        kind: Kind::Ubtrfs { options: None, on_loop: true },
+    },
+    Peer {
+        name: "ubtrfs-single",
+        about: "ubtrfs over FUSE for root alone: nobody checks permissions",
+        kind: Kind::Ubtrfs { options: Some("single_user"), on_loop: false },
     },
     kernel("btrfs", "the kernel's btrfs on a loop device", KernelType::Btrfs, false),
     kernel("btrfs-direct", "the kernel's btrfs on a loop device with direct I/O", KernelType::Btrfs, true),
@@ -110,7 +118,7 @@ impl Peer {
             Kind::Ubtrfs { .. } if ubtrfs::binary().is_none() => {
                 Some("the ubtrfs binary is missing (build it, or set UBTRFS_BIN)".into())
             }
-            Kind::Ubtrfs { transport: Some("ring"), .. } if !machine::ring_allowed() => {
+            Kind::Ubtrfs { options: Some(RING), .. } if !machine::ring_allowed() => {
                 Some(format!("{} is not Y", machine::RING_SWITCH))
             }
             Kind::Ubtrfs { .. } | Kind::Null if !root && process::find("fusermount3").is_none() => {
@@ -166,9 +174,7 @@ impl Mounted {
         let (image, directory) = (&self.image, &self.directory);
         let volume = match self.peer.kind {
             Kind::Kernel { of, direct } => Volume::Kernel(KernelMount::new(of, direct, image, directory)?),
-            Kind::Ubtrfs { transport, on_loop } => {
-                Volume::Ubtrfs(UbtrfsMount::new(transport, on_loop, image, directory)?)
-            }
+            Kind::Ubtrfs { options, on_loop } => Volume::Ubtrfs(UbtrfsMount::new(options, on_loop, image, directory)?),
             Kind::Null => Volume::Null(NullMount::new(image, directory)?),
             Kind::Library => Volume::Library(Library::open(image)?),
         };

@@ -23,23 +23,23 @@ pub struct UbtrfsMount {
     device: Option<LoopDevice>,
     mounted: bool,
     report: Value,
-    transport: Option<&'static str>,
+    options: Option<&'static str>,
 }
 
 impl UbtrfsMount {
-    /// Mounts `image`, or a loop device of it.
-    pub fn new(transport: Option<&'static str>, on_loop: bool, image: &Path, directory: &Path) -> Result<Self> {
+    /// Mounts `image`, or a loop device of it, with these mount options.
+    pub fn new(options: Option<&'static str>, on_loop: bool, image: &Path, directory: &Path) -> Result<Self> {
         let binary = binary().ok_or_else(|| Failure::Impossible("the ubtrfs binary is missing".into()))?;
         let device = if on_loop { Some(LoopDevice::attach(image, true)?) } else { None };
         let mut mount = Command::new(&binary);
         mount.arg("mount");
-        if let Some(transport) = transport {
-            mount.args(["-o", &format!("transport={transport}")]);
+        if let Some(options) = options {
+            mount.args(["-o", options]);
         }
         mount.arg(device.as_ref().map_or(image, LoopDevice::path)).arg(directory);
-        run(&mut mount, SOON).map_err(|failure| unavailable(transport, failure))?;
+        run(&mut mount, SOON).map_err(|failure| unavailable(options, failure))?;
         let mut mount =
-            Self { binary, directory: directory.into(), device, mounted: true, report: Value::Null, transport };
+            Self { binary, directory: directory.into(), device, mounted: true, report: Value::Null, options };
         mount.report = mount.report()?;
         Ok(mount)
     }
@@ -52,7 +52,7 @@ impl UbtrfsMount {
     /// How it is mounted.
     pub fn facts(&self) -> BTreeMap<String, String> {
         let told = |name: &str| self.report[name].as_str().unwrap_or_default().to_owned();
-        let options = self.transport.map_or("no options".into(), |transport| format!("-o transport={transport}"));
+        let options = self.options.map_or("no options".into(), |options| format!("-o {options}"));
         let mut facts = BTreeMap::from([
             ("mount".into(), options),
             ("backing".into(), if self.device.is_some() { "loop device, direct I/O" } else { "image file" }.into()),
@@ -60,7 +60,10 @@ impl UbtrfsMount {
             ("transport".into(), told("transport")),
             ("threads".into(), self.report["threads"].to_string()),
             ("commit interval (s)".into(), self.report["commit_interval_seconds"].to_string()),
-            ("permissions".into(), "default_permissions".into()),
+            (
+                "permissions".into(),
+                if self.options == Some("single_user") { "unchecked" } else { "default_permissions" }.into(),
+            ),
             ("version".into(), told("version")),
         ]);
         if !told("mount_fallback").is_empty() {
@@ -106,8 +109,8 @@ impl Drop for UbtrfsMount {
 }
 
 /// A mount that failed because of the transport that it was to have is impossible here, not broken.
-fn unavailable(transport: Option<&str>, failure: Failure) -> Failure {
-    match (transport, failure) {
+fn unavailable(options: Option<&str>, failure: Failure) -> Failure {
+    match (options.and_then(|options| options.strip_prefix("transport=")), failure) {
         (Some(transport), Failure::Failed(why)) if why.contains("transport") || why.contains("enable_uring") => {
             let why = why.rsplit("ubtrfs: ").next().unwrap_or_default();
             Failure::Impossible(format!("the transport {transport} is not to be had: {why}"))

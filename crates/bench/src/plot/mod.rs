@@ -108,6 +108,7 @@ fn colour(peer: &str) -> RGBColor {
         "ubtrfs-ring" => RGBColor(0, 60, 150),
         "ubtrfs-dev" => RGBColor(90, 150, 230),
         "ubtrfs-loop" => RGBColor(120, 170, 235),
+        "ubtrfs-single" => RGBColor(70, 190, 230),
         "library" => RGBColor(0, 160, 190),
         "btrfs" => RGBColor(230, 120, 20),
         "btrfs-direct" => RGBColor(245, 175, 105),

@@ -39,6 +39,8 @@ pub struct MountRequest {
     pub size_limit: Option<u64>,
     pub rescue: Rescue,
     pub guise: Guise,
+    /// The mount is for one user, and nobody checks permissions.
+    pub single_user: bool,
 }
 
 /// How to mount a volume that is damaged.
@@ -75,10 +77,18 @@ impl MountRequest {
         if request.rescue.is_wanted() && !request.read_only {
             return Err(Failure::new("a damaged volume is only mounted with ro: rescue= needs it"));
         }
-        if request.guise.fakeroot && request.allow_other == Some(true) {
-            return Err(Failure::new("with fakeroot nobody checks permissions: it excludes allow_other"));
+        if !request.checks_permissions() && request.allow_other == Some(true) {
+            return Err(Failure::new(
+                "with fakeroot and single_user nobody checks permissions: they exclude allow_other",
+            ));
         }
         Ok(request)
+    }
+
+    /// Whether the kernel is to check permissions. Without that only names that it has not cached would lead to a check of
+    /// directories, so whoever reaches the mount may do everything.
+    pub fn checks_permissions(&self) -> bool {
+        !(self.guise.fakeroot || self.single_user)
     }
 
     /// Whether an option means something, whatever its value.
@@ -110,6 +120,7 @@ impl MountRequest {
             "nologreplay" | "norecovery" => self.no_log_replay = true,
             "usebackuproot" | "recovery" => self.rescue.use_backup_root = true,
             "fakeroot" => self.guise.fakeroot = true,
+            "single_user" => self.single_user = true,
             "treelog" => self.no_tree_log = false,
             "notreelog" => self.no_tree_log = true,
             "discard" => self.discard = true,
@@ -281,7 +292,13 @@ mod tests {
         ] {
             assert!(parse(bad).unwrap_err().contains(bad), "{bad}");
         }
-        for bad in ["subvol=a,subvolid=5", "rescue=all", "rescue=usebackuproot", "fakeroot,allow_other"] {
+        for bad in [
+            "subvol=a,subvolid=5",
+            "rescue=all",
+            "rescue=usebackuproot",
+            "fakeroot,allow_other",
+            "allow_other,single_user",
+        ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

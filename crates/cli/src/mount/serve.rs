@@ -79,7 +79,7 @@ fn run(
     let server = Server::new(engine, facts);
     let shared = Arc::clone(server.shared());
     let session =
-        Session::establish(fuse, server, &config(threads, job.request.transport, !job.request.guise.fakeroot))
+        Session::establish(fuse, server, &config(threads, job.request.transport, job.request.checks_permissions()))
             .map_err(|error| Failure::of(&error))?;
     shared.set_notifier(session.notifier());
     shared.set_way(session.way());
@@ -201,8 +201,8 @@ fn mount_options(job: &Job, root: bool) -> MountOptions {
         subtype: "ubtrfs".into(),
         read_only: request.read_only,
         // Where nobody checks permissions, the mount is for whoever mounts alone.
-        allow_other: request.allow_other.unwrap_or(root && !request.guise.fakeroot),
-        default_permissions: !request.guise.fakeroot,
+        allow_other: request.allow_other.unwrap_or(root && request.checks_permissions()),
+        default_permissions: request.checks_permissions(),
         no_atime: request.no_atime,
         dev: request.dev,
         suid: request.suid,

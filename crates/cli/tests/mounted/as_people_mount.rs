@@ -41,6 +41,12 @@ const USER: &str = r#"
     test "$(stat -c %u "$3/new")" = 0
     chown 7 "$3/secret"
     if "$1" mount -o fakeroot,allow_other "$2" "$3"; then exit 1; fi
+    "$1" umount "$3"
+    "$1" mount -o single_user "$2" "$3"
+    test "$(cat "$3/secret")" = secret
+    echo mine > "$3/mine"
+    test "$(stat -c %u "$3/mine")" = "$(id -u)"
+    test "$(stat -c %a "$3/secret")" = 600
 "#;
 
 /// Where the volume lies in the image.

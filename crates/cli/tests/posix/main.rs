@@ -14,6 +14,7 @@ mod objects;
 mod operations;
 mod permissions;
 mod privileges;
+mod properties;
 mod run;
 mod scale;
 mod tables;

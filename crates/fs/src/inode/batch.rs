@@ -42,6 +42,16 @@ pub(crate) struct RefChange {
     pub(crate) now: Option<DirIndex>,
 }
 
+/// A name that an inode loses.
+pub(crate) struct LostName {
+    pub(crate) dir: Ino,
+    pub(crate) name: Name,
+    /// Its number in the directory.
+    pub(crate) index: DirIndex,
+    /// Whether the log has the directory: then it may have the name although it does not have the inode yet.
+    pub(crate) is_dir_logged: bool,
+}
+
 /// What happened to an inode's orphan item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OrphanEdit {
@@ -97,9 +107,8 @@ impl InodeBatch {
         self.names_changed();
     }
 
-    /// The inode loses a name, which had this number. With the directory in the log, the log may have the name although it
-    /// does not have the inode yet.
-    pub(crate) fn remove_ref(&mut self, dir: Ino, name: Name, index: DirIndex, is_dir_logged: bool) {
+    /// The inode loses a name.
+    pub(crate) fn remove_ref(&mut self, LostName { dir, name, index, is_dir_logged }: LostName) {
         let is_unheard_of = self.logged.is_none() && !is_dir_logged;
         match self.refs.entry((dir, name)) {
             btree_map::Entry::Occupied(change) if change.get().base.is_none() && is_unheard_of => {
@@ -185,12 +194,18 @@ mod tests {
     fn what_comes_and_goes_in_one_transaction_leaves_nothing() {
         let target = Target { location: Key::new(300, ItemType::INODE_ITEM, 0), file_type: FileType::Regular };
         let name = |text: &[u8]| -> Name { text.into() };
+        let lost = |text: &[u8], number, is_dir_logged| LostName {
+            dir: Ino(256),
+            name: name(text),
+            index: DirIndex(number),
+            is_dir_logged,
+        };
         let (mut dir, mut file) = (InodeBatch::default(), InodeBatch::default());
         for number in 10..1000 {
             dir.put_new_entry(name(b"a"), DirIndex(number), target);
             file.add_ref(Ino(256), name(b"a"), DirIndex(number));
             dir.remove_entry(name(b"a"), DirIndex(number), target);
-            file.remove_ref(Ino(256), name(b"a"), DirIndex(number), false);
+            file.remove_ref(lost(b"a", number, false));
         }
         assert!(dir.entries.is_empty() && dir.entry_numbers.is_empty() && dir.hash_bytes.is_empty());
         assert!(file.refs.is_empty());
@@ -201,14 +216,14 @@ mod tests {
         dir.remove_entry(name(b"old"), DirIndex(1000), target);
         assert_eq!(dir.entries[&name(b"old")], EntryChange { base: Some(target), now: None });
         assert_eq!(dir.entry_numbers.into_iter().collect::<Vec<_>>(), [(DirIndex(5), None)]);
-        file.remove_ref(Ino(256), name(b"old"), DirIndex(5), false);
+        file.remove_ref(lost(b"old", 5, false));
         file.add_ref(Ino(256), name(b"old"), DirIndex(1000));
-        file.remove_ref(Ino(256), name(b"old"), DirIndex(1000), false);
+        file.remove_ref(lost(b"old", 1000, false));
         assert_eq!(file.refs[&(Ino(256), name(b"old"))], RefChange { base: Some(DirIndex(5)), now: None });
 
         // A log that has the directory may have told of the name before it comes to the inode.
         file.add_ref(Ino(256), name(b"told"), DirIndex(1001));
-        file.remove_ref(Ino(256), name(b"told"), DirIndex(1001), true);
+        file.remove_ref(lost(b"told", 1001, true));
         assert_eq!(file.refs[&(Ino(256), name(b"told"))], RefChange { base: None, now: None });
     }
 }

@@ -11,7 +11,7 @@ mod table;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use ubtrfs_format::{Ino, TreeId};
 
-pub(crate) use batch::{EntryChange, InodeBatch, Name, OrphanEdit, RefChange, Target};
+pub(crate) use batch::{EntryChange, InodeBatch, LostName, Name, OrphanEdit, RefChange, Target};
 pub(crate) use listing::Listings;
 pub(crate) use load::load_inode;
 pub(crate) use logged::{Logged, LoggedAs};

@@ -10,7 +10,7 @@ use super::{LockedInodes, check_name, now};
 use crate::dir::{EMPTY_SUBVOLUME_INO, resolve};
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
-use crate::inode::{Inode, InodeId, InodeState, Name, OrphanEdit, Target};
+use crate::inode::{Inode, InodeId, InodeState, LostName, Name, OrphanEdit, Target};
 use crate::space::Demand;
 
 /// The most names that an inode may have.
@@ -152,8 +152,8 @@ impl Filesystem {
                 let name: Name = name.into();
                 let transaction = self.gate.enter();
                 locked.join(&transaction);
-                let is_logged = locked.get(dir).pending.logged.is_some();
-                drop_name(locked.get_mut(id), (dir, name.clone(), index), is_logged, directory);
+                let lost = lost_name(locked.get(dir), dir, &name, index);
+                drop_name(locked.get_mut(id), lost, directory);
                 let state = locked.get_mut(id);
                 state.item.ctime = time;
                 state.item.sequence = state.item.sequence.wrapping_add(1);
@@ -182,8 +182,10 @@ pub(crate) fn check_removable(named: &Named, directory: bool) -> Result<()> {
     Ok(())
 }
 
-/// A name of an inode: directory, name, number.
-pub(crate) type NameAt = (InodeId, Name, DirIndex);
+/// A name that an inode is about to lose, in a directory in this state that has joined the transaction.
+pub(crate) fn lost_name(state: &InodeState, dir: InodeId, name: &Name, index: DirIndex) -> LostName {
+    LostName { dir: dir.ino, name: name.clone(), index, is_dir_logged: state.pending.logged.is_some() }
+}
 
 /// Notes a new name in an inode that has joined the transaction.
 pub(crate) fn add_name(state: &mut InodeState, dir: InodeId, name: Name, index: DirIndex) {
@@ -196,8 +198,8 @@ pub(crate) fn add_name(state: &mut InodeState, dir: InodeId, name: Name, index: 
 
 /// Notes in an inode that has joined the transaction that it lost a name; with the last one (a directory has but one) it
 /// becomes an orphan.
-pub(crate) fn drop_name(state: &mut InodeState, (dir, name, index): NameAt, is_dir_logged: bool, directory: bool) {
-    state.pending.remove_ref(dir.ino, name, index, is_dir_logged);
+pub(crate) fn drop_name(state: &mut InodeState, lost: LostName, directory: bool) {
+    state.pending.remove_ref(lost);
     state.item.nlink = if directory { 0 } else { state.item.nlink.saturating_sub(1) };
     if state.item.nlink == 0 {
         state.pending.orphan = OrphanEdit::Add;

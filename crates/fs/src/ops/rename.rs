@@ -7,11 +7,11 @@ use ubtrfs_format::{DirIndex, ItemType};
 
 use super::create::{NewInode, add_entry, inode_target, remove_entry};
 use super::flags::{check_mutable, check_removable_from};
-use super::link::{NameAt, Named, add_name, drop_name, name_demand};
+use super::link::{Named, add_name, drop_name, lost_name, name_demand};
 use super::{LockedInodes, check_name, now};
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
-use crate::inode::{Inode, InodeId, InodeState, Name};
+use crate::inode::{Inode, InodeId, InodeState, LostName, Name};
 use crate::space::Demand;
 
 /// How a rename treats its target and its source.
@@ -217,18 +217,18 @@ impl Filesystem {
         let (name, new_name): (Name, Name) = (from.name.into(), to.name.into());
         let transaction = self.gate.enter();
         locked.join(&transaction);
-        let is_logged = |dir| locked.get(dir).pending.logged.is_some();
-        let (is_dir_logged, is_new_dir_logged) = (is_logged(dir), is_logged(new_dir));
+        let lost = lost_name(locked.get(dir), dir, &name, old_index);
         remove_entry(locked.get_mut(dir), name.clone(), old_index, source.target, time);
         if let (Some(target), Some(index)) = (target, target_index) {
+            let lost = lost_name(locked.get(new_dir), new_dir, &new_name, index);
             remove_entry(locked.get_mut(new_dir), new_name.clone(), index, target.target, time);
             let state = locked.get_mut(target.inode.id);
             if flags.exchange {
                 let back = back_index.unwrap_or(DirIndex::FIRST);
-                move_name(state, (new_dir, new_name.clone(), index), is_new_dir_logged, (dir, name.clone(), back));
+                move_name(state, lost, dir, name.clone(), back);
             } else {
                 let is_dir = state.is_dir();
-                drop_name(state, (new_dir, new_name.clone(), index), is_new_dir_logged, is_dir);
+                drop_name(state, lost, is_dir);
             }
             state.item.ctime = time;
             state.item.sequence = state.item.sequence.wrapping_add(1);
@@ -237,7 +237,7 @@ impl Filesystem {
             }
         }
         let state = locked.get_mut(id);
-        move_name(state, (dir, name.clone(), old_index), is_dir_logged, (new_dir, new_name.clone(), new_index));
+        move_name(state, lost, new_dir, new_name.clone(), new_index);
         state.item.ctime = time;
         state.item.sequence = state.item.sequence.wrapping_add(1);
         add_entry(locked.get_mut(new_dir), new_name, new_index, source.target, time);
@@ -254,14 +254,9 @@ impl Filesystem {
 }
 
 /// Notes in an inode that has joined the transaction that one of its names became another.
-fn move_name(
-    state: &mut InodeState,
-    (dir, name, index): NameAt,
-    is_dir_logged: bool,
-    (new_dir, new_name, new_index): NameAt,
-) {
+fn move_name(state: &mut InodeState, lost: LostName, dir: InodeId, name: Name, index: DirIndex) {
     let nlink = state.item.nlink;
-    state.pending.remove_ref(dir.ino, name, index, is_dir_logged);
-    add_name(state, new_dir, new_name, new_index);
+    state.pending.remove_ref(lost);
+    add_name(state, dir, name, index);
     state.item.nlink = nlink;
 }

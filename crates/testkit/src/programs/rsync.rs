@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
+use std::time::Instant;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
 
@@ -25,11 +26,57 @@ pub fn rsync_there_and_back(dir: &Path) {
     let there = workplace(dir, "rsync");
     copy(&source, &there);
     copy(&there, &back);
-    compare(&source, &there);
-    compare(&source, &back);
+    compare("-aHAX", &source, &there);
+    compare("-aHAX", &source, &back);
     let wanted = walk(&source);
     assert_same("rsync into the volume", &wanted, &walk(&there), Options::COPY);
     assert_same("rsync out of the volume", &wanted, &walk(&back), Options::COPY);
+}
+
+/// Keeps two copies of a tree that changes in `dir` until `deadline`, one of new files and one written in place; after each
+/// round rsync must find no difference, content compared.
+#[track_caller]
+pub fn rsync_keeps_up(dir: &Path, deadline: Instant) {
+    let outside = scratch_dir();
+    let source = workplace(outside.path(), "source");
+    make_source(&source);
+    let (anew, in_place) = (workplace(dir, "rsync-anew"), workplace(dir, "rsync-in-place"));
+    let mut rng = Rng::new(32);
+    while Instant::now() < deadline {
+        // Links and writing in place go ill together: what was one file and is two would be written twice.
+        for (copy, way) in [(&anew, &["-aHAXS"][..]), (&in_place, &["-aAX", "--inplace"])] {
+            run(command("rsync", way).arg("--delete").args([inside(&source), inside(copy)])).ok();
+            compare(way[0], &source, copy);
+        }
+        for _ in 0..40 {
+            change_something(&source, &mut rng);
+        }
+    }
+}
+
+/// Writes, cuts, removes or renames a file.
+fn change_something(source: &Path, rng: &mut Rng) {
+    let place = |rng: &mut Rng| source.join(format!("sub-{}/file-{}", rng.below(6), rng.below(60)));
+    let path = place(rng);
+    match rng.below(6) {
+        0 => drop(fs::remove_file(path)),
+        // Onto another file, as often as not.
+        1 => drop(fs::rename(path, place(rng))),
+        2 => {
+            let Ok(file) = File::options().write(true).open(path) else { return };
+            let size = file.metadata().expect("stat").len();
+            file.set_len(rng.below(size + 2)).expect("truncate");
+        }
+        3 => {
+            let Ok(file) = File::options().write(true).open(path) else { return };
+            let length = 1 + rng.below(20_000) as usize;
+            file.write_all_at(&rng.bytes(length), rng.below(200_000)).expect("write");
+        }
+        _ => {
+            let length = rng.below(60_000) as usize;
+            fs::write(path, rng.bytes(length)).expect("write");
+        }
+    }
 }
 
 /// `path/`, which to rsync means what is in it.
@@ -43,8 +90,8 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[track_caller]
-fn compare(one: &Path, two: &Path) {
-    let words = ["-aHAX", "--checksum", "--itemize-changes", "--dry-run", "--delete"];
+fn compare(what: &str, one: &Path, two: &Path) {
+    let words = [what, "--checksum", "--itemize-changes", "--dry-run", "--delete"];
     let outcome = run(command("rsync", &words).args([inside(one), inside(two)])).ok();
     assert_eq!(outcome.stdout, "", "rsync finds differences");
 }

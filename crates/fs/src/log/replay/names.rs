@@ -11,7 +11,7 @@ use ubtrfs_tree::Item;
 use super::read::only_entry;
 use super::{Replay, damaged};
 use crate::error::Result;
-use crate::inode::{Inode, InodeState, Name, Target};
+use crate::inode::{Inode, InodeState, LostName, Name, Target};
 use crate::ops::inode_target;
 
 /// An entry of a directory.
@@ -102,7 +102,9 @@ impl Replay<'_> {
             state.pending.remove_entry(name.clone(), index, target);
         });
         if let Some(inode) = self.inode(ino)? {
-            self.change(&inode, |state| state.pending.remove_ref(dir.id.ino, name, index, false));
+            self.change(&inode, |state| {
+                state.pending.remove_ref(LostName { dir: dir.id.ino, name, index, is_dir_logged: false });
+            });
             self.recount.insert(ino);
         }
         Ok(())
