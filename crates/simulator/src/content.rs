@@ -13,6 +13,7 @@ pub struct Content {
     pages: Arc<BTreeMap<u64, Arc<[u8]>>>,
     /// Where something was written, reserved, punched, or the end, in whole pages.
     bounds: Arc<BTreeSet<u64>>,
+    in_place: bool,
 }
 
 impl PartialEq for Content {
@@ -25,6 +26,7 @@ impl PartialEq for Content {
             })
         };
         self.size == other.size
+            && self.in_place == other.in_place
             && (Arc::ptr_eq(&self.pages, &other.pages) || (holds_all_of(self, other) && holds_all_of(other, self)))
     }
 }
@@ -38,6 +40,34 @@ impl std::fmt::Debug for Content {
 }
 
 impl Content {
+    /// Whether writes go to where the data is (`chattr +C`): then what a crash leaves is of one version in one page, and of
+    /// another in the next.
+    pub fn is_in_place(&self) -> bool {
+        self.in_place
+    }
+
+    /// Writes go in place from now on.
+    pub fn set_in_place(&mut self) {
+        self.in_place = true;
+    }
+
+    /// Whether each page is as in one of these versions, and the size too.
+    pub fn is_mixed_of(&self, versions: &[&Self]) -> bool {
+        let page_of = |content: &Self, start: u64| {
+            let mut bytes = content.read(start, PAGE.min(self.size - start) as usize);
+            bytes.resize(PAGE.min(self.size - start) as usize, 0);
+            bytes
+        };
+        let numbers: BTreeSet<u64> =
+            versions.iter().copied().chain([self]).flat_map(|content| content.pages.keys().copied()).collect();
+        let mut starts = numbers.into_iter().map(|number| number * PAGE).filter(|start| *start < self.size);
+        let is_of_one = |start| {
+            let mine = page_of(self, start);
+            versions.iter().any(|version| page_of(version, start) == mine)
+        };
+        versions.iter().any(|version| version.size == self.size) && starts.all(is_of_one)
+    }
+
     /// Bytes of the file.
     pub fn size(&self) -> u64 {
         self.size

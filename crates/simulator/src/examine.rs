@@ -101,14 +101,14 @@ pub fn examine(judge: &Judge, device: &OverlayDevice, event: usize) -> Result<Fo
     let mut first = None;
     for version in &judge.chronicle.versions[commit.versions.clone()] {
         let wanted = version.model.nodes.len() as u64 + judge.own_inodes;
-        let same = match model.difference(&version.model) {
+        let same = match model.difference_but_in_place(&version.model) {
             Some(difference) => Err(difference),
             None if judge.unseen_orphans => recovers(judge, device, &model),
             None if inodes != wanted => Err(format!("{inodes} inodes are there, not {wanted}")),
             None => compare_nameless(&fs, &version.model),
         };
         match same {
-            Ok(()) => return Ok(Found { model: version.model.clone(), base, has_log }),
+            Ok(()) => return Ok(Found { model: version.model.with_data_in_place_of(&model), base, has_log }),
             Err(what) => first = first.or(Some(what)),
         }
     }

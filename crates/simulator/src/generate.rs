@@ -60,7 +60,7 @@ impl Generator {
         if self.habits.fsyncs && self.random.one_in(4) {
             return Operation::Fsync { what: self.any(&paths, handles), data_only: self.random.one_in(4) };
         }
-        match self.random.below(130) {
+        match self.random.below(140) {
             0..18 => self.create(model, &paths),
             18..46 => self.write(model, &paths, handles),
             46..53 => {
@@ -108,6 +108,21 @@ impl Generator {
             }
             115..123 => self.allocate(model, &paths, handles),
             123..130 => self.clone_range(model, &paths, handles),
+            130..134 => {
+                let what = self.any(&paths, handles);
+                let name = self.xattr_name(model, &what);
+                let len = if self.random.one_in(3) { None } else { Some(self.random.below(300) as usize) };
+                let mode = self.random.below(0o10_000) as u32;
+                Operation::ModeAndXattr { what, mode, name: Name(name), len, fill: self.random.number() }
+            }
+            134..140 => {
+                let is_empty = |id| matches!(&model.node(id).body, Body::File(content) if content.size() == 0);
+                let empty: Vec<_> = paths.iter().filter(|(_, id)| is_empty(*id)).collect();
+                match self.random.pick(&empty) {
+                    Some((path, _)) => Operation::InPlace { what: What::At(path.clone()) },
+                    None => Operation::InPlace { what: self.file(model, &paths, handles).0 },
+                }
+            }
             112 if self.habits.remount => Operation::Remount,
             _ => Operation::Look,
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ubtrfs::{Attributes, Errno, Filesystem, InodeId};
 use ubtrfs_format::DirIndex;
-use ubtrfs_format::items::FileType;
+use ubtrfs_format::items::{FileType, InodeFlags};
 
 use crate::{Body, Content, Model, Node, Path, Times};
 
@@ -63,7 +63,13 @@ impl Walk<'_> {
                 }
                 Body::Directory { entries: self.entries(id)?, parent }
             }
-            FileType::Regular => Body::File(self.content(id, found.size)?),
+            FileType::Regular => {
+                let mut content = self.content(id, found.size)?;
+                if found.flags & InodeFlags::NODATACOW != 0 {
+                    content.set_in_place();
+                }
+                Body::File(content)
+            }
             FileType::Symlink => Body::Symlink(told("readlink", self.fs.read_link(id))?),
             _ => Body::Special(found.rdev),
         };

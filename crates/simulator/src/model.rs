@@ -204,6 +204,29 @@ impl Model {
         })
     }
 
+    /// The same, but for the data of files that are written in place, which is no commit's.
+    pub fn difference_but_in_place(&self, other: &Self) -> Option<String> {
+        self.difference(&other.with_data_in_place_of(self))
+    }
+
+    /// The same with the data that another model has of files that are written in place, where the sizes are the same.
+    #[must_use]
+    pub fn with_data_in_place_of(&self, other: &Self) -> Self {
+        let mut model = self.clone();
+        for (id, node) in &mut model.nodes {
+            let theirs = other.nodes.get(id).map(|node| &node.body);
+            if let (Body::File(mine), Some(Body::File(theirs))) = (&node.body, theirs)
+                && mine.is_in_place()
+                && theirs.is_in_place()
+                && mine.size() == theirs.size()
+            {
+                let body = Body::File(theirs.clone());
+                Arc::make_mut(node).body = body;
+            }
+        }
+        model
+    }
+
     /// Forgets times, where it is not known which moment of an operation counts.
     pub fn forget_times(&mut self, of: impl IntoIterator<Item = InodeId>) {
         for id in of {

@@ -160,6 +160,18 @@ pub enum Operation {
         what: What,
         name: Name,
     },
+    /// The mode and an xattr at once, as of an ACL; without a length the xattr goes.
+    ModeAndXattr {
+        what: What,
+        mode: u32,
+        name: Name,
+        len: Option<usize>,
+        fill: u64,
+    },
+    /// A regular file that is empty is written in place from now on; others stay as they are.
+    InPlace {
+        what: What,
+    },
     Link {
         what: What,
         path: Path,
@@ -192,7 +204,8 @@ impl Operation {
     #[must_use]
     pub fn numbered(&self, number: u64) -> Self {
         let mut operation = self.clone();
-        if let Self::Write { fill, .. } | Self::SetXattr { fill, .. } = &mut operation {
+        if let Self::Write { fill, .. } | Self::SetXattr { fill, .. } | Self::ModeAndXattr { fill, .. } = &mut operation
+        {
             *fill ^= (number + 1) << 32;
         }
         operation

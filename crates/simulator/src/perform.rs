@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use ubtrfs::{Errno, Filesystem, InodeId, NewInode, SetAttributes, TimeChange, WriteAt, XattrMode};
-use ubtrfs_format::items::Timespec;
+use ubtrfs::{Errno, Filesystem, InodeId, ModeAndXattr, NewInode, SetAttributes, TimeChange, WriteAt, XattrMode};
+use ubtrfs_format::items::{InodeFlags, Timespec};
 use ubtrfs_format::max_item_size;
 
 use crate::model::{Touched, is_regular, touch};
@@ -137,6 +137,10 @@ impl Worker {
         }
     }
 
+    fn is_in_place(&self, id: InodeId) -> bool {
+        matches!(&self.model.node(id).body, Body::File(content) if content.is_in_place())
+    }
+
     /// How many bytes can be shared.
     fn bytes_to_clone(&self, source: InodeId, from: u64, target: InodeId, to: u64, len: u64) -> Result<u64, Errno> {
         const SECTOR: u64 = 4096;
@@ -152,6 +156,9 @@ impl Worker {
         }
         if source == target && from < to + len && to < from + len {
             return Err(Errno::INVAL);
+        }
+        if self.is_in_place(source) != self.is_in_place(target) {
+            return Err(Errno::OPNOTSUPP);
         }
         let ends_both = from + len == source_size && to + len >= target_size;
         let len = if ends_both { len } else { len / SECTOR * SECTOR };
@@ -355,6 +362,41 @@ impl Worker {
                 let expected = if self.model.node(id).xattrs.contains_key(name) { Ok(()) } else { Err(Errno::NODATA) };
                 if self.agree(operation, expected, fs.remove_xattr(id, name))?.is_some() {
                     self.model.node_mut(id).xattrs.remove(name);
+                    touch(touched, id, false);
+                }
+                Ok(())
+            }
+            Operation::ModeAndXattr { what, mode, name: Name(name), len, fill } => {
+                let Some(id) = self.find(what) else { return Ok(()) };
+                let most = max_item_size(fs.volume().node_size() as usize);
+                let is_too_long = len.is_some_and(|len| XATTR_HEADER + name.len() + len > most);
+                let expected = if is_too_long { Err(Errno::NOSPC) } else { Ok(()) };
+                let value = len.map(|len| Random::noise(*fill, len));
+                let with = |old: u32| old & !0o7777 | mode & 0o7777;
+                let plan = |old: u32, _: Option<&[u8]>| Ok((with(old), value.clone()));
+                let changed =
+                    fs.set_attributes_with(id, &SetAttributes::default(), &ModeAndXattr { name, plan: &plan });
+                if self.agree(operation, expected, changed)?.is_some() {
+                    let node = self.model.node_mut(id);
+                    node.mode = with(node.mode);
+                    match value {
+                        Some(value) => node.xattrs.insert(name.clone(), value.into()),
+                        None => node.xattrs.remove(name),
+                    };
+                    touch(touched, id, false);
+                }
+                Ok(())
+            }
+            Operation::InPlace { what } => {
+                let Some(id) = self.find(what).filter(|id| is_regular(self.model.node(*id).mode)) else {
+                    return Ok(());
+                };
+                if self.agree(operation, Ok(()), fs.set_flags(id, InodeFlags::NODATACOW))?.is_some() {
+                    if let Body::File(content) = &mut self.model.node_mut(id).body
+                        && content.size() == 0
+                    {
+                        content.set_in_place();
+                    }
                     touch(touched, id, false);
                 }
                 Ok(())

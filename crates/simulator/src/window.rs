@@ -161,7 +161,7 @@ fn nodes_since<'a>(line: &Timeline<Option<&'a Arc<Node>>>, since: usize) -> Vec<
 
 /// Whether content, target or device number is that of one of these states. A new file that nobody asked to be durable may
 /// be there empty.
-fn about_body(found: &Node, allowed: &[&Node], may_be_empty: bool) -> Option<String> {
+fn about_body<'a>(found: &Node, allowed: &[&'a Node], may_be_empty: bool) -> Option<String> {
     let Body::File(content) = &found.body else {
         let is_dir = found.is_dir();
         let same = allowed.iter().any(|node| node.body == found.body || (is_dir && node.is_dir()));
@@ -169,6 +169,13 @@ fn about_body(found: &Node, allowed: &[&Node], may_be_empty: bool) -> Option<Str
     };
     let is_one_of = |node: &&Node| matches!(&node.body, Body::File(wanted) if wanted == content);
     if allowed.iter().any(is_one_of) || (may_be_empty && content.size() == 0) {
+        return None;
+    }
+    let in_place = |node: &&'a Node| match &node.body {
+        Body::File(wanted) if wanted.is_in_place() => Some(wanted),
+        _ => None,
+    };
+    if content.is_in_place() && content.is_mixed_of(&allowed.iter().filter_map(in_place).collect::<Vec<_>>()) {
         return None;
     }
     let differences: Vec<String> = allowed.iter().rev().take(4).map(|node| difference(content, &node.body)).collect();

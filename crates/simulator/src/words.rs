@@ -113,3 +113,8 @@ pub fn fsync(text: &str) -> Operation {
 pub fn fdatasync(text: &str) -> Operation {
     Operation::Fsync { what: at(text), data_only: true }
 }
+
+/// Has an empty file written in place from now on.
+pub fn in_place(text: &str) -> Operation {
+    Operation::InPlace { what: at(text) }
+}
