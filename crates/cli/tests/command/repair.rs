@@ -45,7 +45,7 @@ fn change_group(image: &Image, tree: TreeId) {
     });
 }
 
-const DAMAGES: [Damage; 15] = [
+const DAMAGES: [Damage; 17] = [
     Damage("use of a block group", "plain", |image| change_group(image, TreeId::EXTENT)),
     Damage("use of a block group in its own tree", "bgtree", |image| change_group(image, TreeId::BLOCK_GROUP)),
     Damage("use of a device", "plain", |image| {
@@ -92,6 +92,14 @@ const DAMAGES: [Damage; 15] = [
     Damage("a link count of nothing", "plain", |image| change_inode(image, is_file, |item| item.nlink = 0)),
     Damage("an orphan that is not noted", "orphans", |image| {
         image.remove(TreeId::FS, |key, _| key.objectid == objectid::ORPHAN);
+    }),
+    Damage("space of a volume with snapshots", "snapshots", |image| {
+        change_group(image, TreeId::EXTENT);
+        image.remove(TreeId::FREE_SPACE, of_type(ItemType::FREE_SPACE_EXTENT));
+    }),
+    Damage("inodes of a volume with snapshots", "snapshots", |image| {
+        change_inode(image, |key, _| key.objectid == 256, |item| item.size += 2);
+        change_inode(image, is_file, |item| item.nlink += 5);
     }),
     Damage("several at once", "plain", |image| {
         change_group(image, TreeId::EXTENT);
