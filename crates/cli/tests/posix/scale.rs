@@ -1,14 +1,18 @@
 //! Many files, names and xattrs: the server holds to its memory, and a volume of many files mounts at once.
 
 use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::fs::XattrFlags;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
 
 use crate::harness::{FUSE, Volume, ubtrfs};
+
+/// Bytes that a mount reads at the most.
+const READ_BY_A_MOUNT: u64 = 8 << 20;
 
 /// What the server takes beside what `memory=` is about: its code, its threads' stacks, buffers of requests; and the leaves that one
 /// commit writes anew, which in a large directory are as many as it has changes, for entries are sorted by a hash.
@@ -58,11 +62,10 @@ fn many_files(volume: &Volume, count: u64, check_memory: &dyn Fn(&str)) {
     });
     check_memory("create a tree");
     volume.umount();
-    let start = Instant::now();
-    volume.mount(&mount_options(count));
-    let mounted_in = start.elapsed();
-    println!("mount: {mounted_in:?}");
-    assert!(mounted_in < Duration::from_secs(if count >= 1_000_000 { 1 } else { 5 }), "{mounted_in:?}");
+    timed("mount", 1, || volume.mount(&mount_options(count)));
+    // However many files there are: so a mount takes a moment.
+    let read = volume.stats()["device_bytes_read"].as_u64().unwrap();
+    assert!(read < READ_BY_A_MOUNT, "{} KiB", read >> 10);
     timed("read a tree", count, || {
         (0..count).for_each(|n| assert_eq!(fs::read(in_tree(n)).unwrap(), n.to_string().as_bytes()));
     });
@@ -150,6 +153,101 @@ fn ten_thousand_xattrs_stay() {
         }
         assert_eq!(xattrs_of(&path(&volume.point, file)), EACH / 2);
     }
+    volume.umount();
+    volume.check();
+}
+
+/// Of each pair of sectors one is written, so that no two extents are neighbours.
+const STEP: u64 = 8192;
+
+/// A file of so many extents: made, read, partly written over, cut, removed.
+fn many_extents(count: u64, size: &str) {
+    let volume = Volume::without_image();
+    ubtrfs(&["mkfs".as_ref(), "--size".as_ref(), size.as_ref(), volume.image.as_os_str()]).ok();
+    let path = volume.point.join("file");
+    let content = |number: u64, round: u64| [number, round].map(u64::to_le_bytes).as_flattened().repeat(256);
+    let most = memory_of(count) + beside(count);
+    let check_memory = |after: &str| {
+        let peak = peak(&volume);
+        println!("after {after}: {} MiB at the most", peak >> 20);
+        assert!(peak <= most, "{} MiB after: {after}", peak >> 20);
+    };
+    volume.mount(&mount_options(count));
+    let file = File::create(&path).unwrap();
+    timed("write", count, || {
+        (0..count).for_each(|number| file.write_all_at(&content(number, 0), number * STEP).unwrap());
+        file.sync_all().unwrap();
+    });
+    drop(file);
+    check_memory("write");
+    assert_eq!(fs::metadata(&path).unwrap().blocks(), count * 8);
+    volume.umount();
+    volume.mount(&mount_options(count));
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    let read = |number: u64, round: u64| {
+        let mut found = vec![0; 4096];
+        file.read_exact_at(&mut found, number * STEP).unwrap();
+        assert!(found == content(number, round), "extent {number}");
+    };
+    timed("read", count, || (0..count).for_each(|number| read(number, 0)));
+    timed("overwrite", count / 50, || {
+        (0..count).step_by(50).for_each(|number| file.write_all_at(&content(number, 1), number * STEP).unwrap());
+        file.sync_all().unwrap();
+    });
+    (0..count).step_by(25).for_each(|number| read(number, u64::from(number % 50 == 0)));
+    check_memory("overwrite");
+    timed("cut", count / 2, || file.set_len(count / 2 * STEP).unwrap());
+    read(count / 2 - 1, 0);
+    assert_eq!(file.metadata().unwrap().blocks(), count / 2 * 8);
+    drop(file);
+    volume.umount();
+    volume.check();
+    volume.mount(&mount_options(count));
+    timed("remove", count / 2, || fs::remove_file(&path).unwrap());
+    volume.umount();
+    volume.check();
+}
+
+#[test]
+fn a_file_of_many_extents_is_kept() {
+    require!(Need::Kernel, FUSE);
+    many_extents(20_000, "1G");
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn a_file_of_a_million_extents_is_kept() {
+    require!(Need::Kernel, FUSE);
+    many_extents(1_000_000, "16G");
+}
+
+#[test]
+fn a_file_has_as_many_names_as_the_format_allows() {
+    const MOST: u64 = 65_535;
+    const EACH: u64 = 8000;
+    require!(Need::Kernel, FUSE);
+    let volume = Volume::without_image();
+    ubtrfs(&["mkfs".as_ref(), "--size".as_ref(), "1G".as_ref(), volume.image.as_os_str()]).ok();
+    volume.mount("");
+    let name = |root: &Path, number: u64| root.join(format!("{}/{number}", number / EACH));
+    (0..=MOST / EACH).for_each(|dir| fs::create_dir(volume.point.join(dir.to_string())).unwrap());
+    fs::write(name(&volume.point, 0), "content").unwrap();
+    timed("link", MOST, || {
+        (1..MOST).for_each(|n| fs::hard_link(name(&volume.point, 0), name(&volume.point, n)).unwrap());
+    });
+    let one_more = fs::hard_link(name(&volume.point, 0), volume.point.join("one more")).unwrap_err();
+    assert_eq!(one_more.raw_os_error(), Some(rustix::io::Errno::MLINK.raw_os_error()));
+    volume.umount();
+    volume.check();
+    let kernel = ubtrfs_testkit::kernel::KernelMount::new(&[&volume.image], "");
+    for number in (0..MOST).step_by(997) {
+        assert_eq!(fs::metadata(name(kernel.path(), number)).unwrap().nlink(), MOST);
+        assert_eq!(fs::read_to_string(name(kernel.path(), number)).unwrap(), "content");
+    }
+    assert_eq!(kernel.unmount(), Vec::<String>::new());
+    volume.mount("");
+    timed("unlink", EACH, || (MOST - EACH..MOST).for_each(|n| fs::remove_file(name(&volume.point, n)).unwrap()));
+    assert_eq!(fs::metadata(name(&volume.point, 0)).unwrap().nlink(), MOST - EACH);
     volume.umount();
     volume.check();
 }
