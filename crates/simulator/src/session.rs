@@ -167,16 +167,17 @@ pub(crate) fn states_between(
     if !is_in_steps(operation) {
         return Vec::new();
     }
-    let mut after = after.clone();
-    after.forget_times(touched.iter().copied());
-    let mut without_capability = before.clone();
+    let (mut before_it, mut after) = (before.clone(), after.clone());
+    for state in [&mut before_it, &mut after] {
+        state.forget_times(touched.iter().copied());
+    }
+    let mut without_capability = before_it.clone();
     for id in touched.iter().copied() {
         if without_capability.nodes.contains_key(&id) {
             without_capability.node_mut(id).xattrs.remove(&b"security.capability"[..]);
-            without_capability.node_mut(id).times = None;
         }
     }
-    let mut states = vec![after, without_capability];
+    let mut states = vec![before_it, after, without_capability];
     if let Operation::Truncate { size, .. } = operation
         && steps
     {
