@@ -8,7 +8,7 @@ use ubtrfs_volume::{Device, OpenOptions, RecordingDevice, Volume};
 use crate::chronicle::{Chronicle, Commit, Promise, Version};
 use crate::examine::frees_in_steps;
 use crate::perform::{Tolerance, Worker};
-use crate::{Body, Model, Operation, Times};
+use crate::{Body, Judge, Model, Operation, Times};
 
 /// A mounted volume under test.
 pub struct Session {
@@ -20,6 +20,8 @@ pub struct Session {
     pub chronicle: Chronicle,
     /// The operations, each with the number of events before it.
     pub log: Vec<(usize, Operation)>,
+    /// Whether files without names were open when it was unmounted: some later commit of the next mount frees them.
+    left_orphans: bool,
     device: Arc<dyn Device>,
     options: Options,
 }
@@ -65,7 +67,7 @@ impl Session {
         }
         model.drop_orphans();
         let worker = Worker::new(fs, model, tolerance, true);
-        Ok(Self { worker, recording, chronicle, log: Vec::new(), device, options })
+        Ok(Self { worker, recording, chronicle, log: Vec::new(), left_orphans: false, device, options })
     }
 
     /// Does an operation on engine and model, and notes what it makes durable. A sentence if the two disagree.
@@ -88,6 +90,12 @@ impl Session {
         }
         self.note_commits(between, generation, began);
         result.and_then(|()| self.check_durable(operation)).map_err(|what| format!("{operation:?}: {what}"))
+    }
+
+    /// What of this history a crash may leave, on a volume that `fresh` is the judge of.
+    pub fn judge(&self, fresh: &Judge) -> Judge {
+        let unseen_orphans = fresh.unseen_orphans || self.left_orphans;
+        Judge { chronicle: self.chronicle.clone(), unseen_orphans, ..fresh.clone() }
     }
 
     /// Whether the engine has given up after an error.
@@ -150,6 +158,7 @@ impl Session {
         let fs = open(Arc::clone(&self.device), self.options.clone())?;
         self.worker.fs = fs;
         self.worker.handles.clear();
+        self.left_orphans |= !self.worker.model.orphans().is_empty();
         self.worker.model.drop_orphans();
         Ok(())
     }
