@@ -39,7 +39,7 @@ pub fn claim(path: &Path) -> Result<File> {
 
 /// Tries again for a while what fails because somebody holds the device. umount(8) returns when the last commit is durable; the
 /// server lets go of the device a moment later, and nobody should have to wait for that between two commands.
-fn patiently<T>(attempt: impl Fn() -> std::result::Result<T, Error>) -> std::result::Result<T, Error> {
+pub fn patiently<T>(attempt: impl Fn() -> std::result::Result<T, Error>) -> std::result::Result<T, Error> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match attempt() {
@@ -53,9 +53,15 @@ fn patiently<T>(attempt: impl Fn() -> std::result::Result<T, Error>) -> std::res
 /// one is looked up.
 pub fn open_exclusively(path: &Path, mode: OpenMode) -> Result<FileDevice> {
     let device = patiently(|| FileDevice::open(path, mode, Exclusive::Yes)).map_err(|error| Failure::of(&error))?;
-    match mount_table::mounted_loop_device(path) {
+    check_unmounted(path).map(|()| device)
+}
+
+/// An error if the kernel has mounted an image file, or that behind a loop device, through any loop device.
+pub fn check_unmounted(path: &Path) -> Result<()> {
+    let image = mount_table::backing_file(path).unwrap_or_else(|| path.into());
+    match mount_table::mounted_loop_device(&image) {
         Some(by) => Err(Failure::new(format!("{} is mounted by the kernel, through {}", path.display(), by.display()))),
-        None => Ok(device),
+        None => Ok(()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Result};
@@ -37,13 +37,24 @@ pub fn mounted_on(path: &Path) -> Result<Option<Mounted>> {
     Ok(all()?.into_iter().rfind(|mounted| mounted.point == path))
 }
 
+/// The image file behind a loop device.
+pub fn backing_file(device: &Path) -> Option<PathBuf> {
+    let number = std::fs::metadata(device).ok().filter(|metadata| metadata.file_type().is_block_device())?.rdev();
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    backing_of(&PathBuf::from(format!("/sys/dev/block/{major}:{minor}")))
+}
+
+fn backing_of(entry: &Path) -> Option<PathBuf> {
+    let told = std::fs::read(entry.join("loop/backing_file")).ok()?;
+    Some(OsStr::from_bytes(told.strip_suffix(b"\n")?).into())
+}
+
 /// The loop device through which the kernel has mounted an image file.
 pub fn mounted_loop_device(image: &Path) -> Option<PathBuf> {
     let image = std::fs::metadata(image).ok()?;
     let mounted = all().ok()?;
     std::fs::read_dir("/sys/block").ok()?.flatten().find_map(|entry| {
-        let backing = std::fs::read(entry.path().join("loop/backing_file")).ok()?;
-        let backing = std::fs::metadata(OsStr::from_bytes(backing.strip_suffix(b"\n")?)).ok()?;
+        let backing = std::fs::metadata(backing_of(&entry.path())?).ok()?;
         if (backing.dev(), backing.ino()) != (image.dev(), image.ino()) {
             return None;
         }

@@ -201,13 +201,13 @@ impl Filesystem {
     }
 
     /// Looks up an inode that is known by its number alone, as one that a file handle names. Takes a reference to it, which the
-    /// caller gives back with [`Self::forget`]. `ENOENT` if it is gone, or has neither a name nor anybody who refers to it.
+    /// caller gives back with [`Self::forget`]. `ENOENT` if it is gone or has no name: whoever has a file without one open does not
+    /// have to ask, and that it was forgotten may be told later than this is asked.
     pub fn lookup_inode(&self, id: InodeId) -> Result<()> {
-        let in_use = self.inodes.is_referenced(id);
         self.inodes.reference(id);
         let alive = self.inode(id).map(|inode| {
             let state = inode.read();
-            !state.dead && (state.item.nlink > 0 || in_use)
+            !state.dead && state.item.nlink > 0
         });
         if matches!(alive, Ok(true)) {
             return Ok(());

@@ -66,6 +66,11 @@ fn word(data: &[u8], number: usize) -> Result<u32, Errno> {
         .ok_or(Errno::INVAL)
 }
 
+/// Whether an ioctl sets flags, which changes the ctime.
+pub(crate) fn is_change(command: u32) -> bool {
+    SETFLAGS.contains(&command) || command == FSSETXATTR
+}
+
 impl Shared {
     /// Whether an ioctl is about flags; then it is answered.
     pub(crate) fn flags_ioctl(&self, id: InodeId, what: &Ioctl<'_>) -> Option<Result<Vec<u8>, Errno>> {

@@ -192,6 +192,18 @@ impl Server {
         Ok(id)
     }
 
+    /// Takes set-id bits and capabilities from a file that somebody is about to change. Unlike a write, what calls this comes
+    /// without a word on them; the kernel has asked for root and the owner only.
+    fn drop_privileges(&self, caller: &Caller<'_>, node: u64, id: InodeId) -> Result<(), Errno> {
+        let attributes = self.engine().attributes(id).map_err(|error| errno(&error))?;
+        if !owns(attributes.uid, caller) {
+            let changes = SetAttributes { kill_privileges: true, ..SetAttributes::default() };
+            self.engine().set_attributes(id, &changes).map_err(|error| errno(&error))?;
+            self.attributes_changed(node);
+        }
+        Ok(())
+    }
+
     fn allocate(&self, caller: &Caller<'_>, node: u64, what: &Fallocate) -> Result<(), Errno> {
         let keep_size = what.mode.contains(FallocateFlags::KEEP_SIZE);
         let kind = what.mode - FallocateFlags::KEEP_SIZE;
@@ -200,13 +212,7 @@ impl Server {
             return Err(Errno::OPNOTSUPP);
         }
         let id = self.inode(node)?;
-        let attributes = self.engine().attributes(id).map_err(|error| errno(&error))?;
-        // Unlike a write, this comes without a word on set-id bits; the kernel has asked for root and the owner only.
-        if !owns(attributes.uid, caller) {
-            let changes = SetAttributes { kill_privileges: true, ..SetAttributes::default() };
-            self.engine().set_attributes(id, &changes).map_err(|error| errno(&error))?;
-            self.mode_changed(node);
-        }
+        self.drop_privileges(caller, node, id)?;
         let engine = self.engine();
         let done = if punches {
             engine.punch_hole(id, what.offset, what.length)
@@ -236,12 +242,12 @@ impl Server {
         });
     }
 
-    /// Tells the kernel, which goes on believing in the mode that it knows.
-    fn mode_changed(&self, node: u64) {
+    /// Tells the kernel, which goes on believing in the attributes that it knows.
+    fn attributes_changed(&self, node: u64) {
         if let Some(notifier) = self.shared.notifier.get()
             && let Err(error) = notifier.inval_attributes(node)
         {
-            tracing::debug!(%error, "the kernel was not told of a mode");
+            tracing::debug!(%error, "the kernel was not told of attributes");
         }
     }
 
@@ -249,10 +255,11 @@ impl Server {
         let id = self.inode(node)?;
         let kill = what.write_flags.contains(WriteFlags::KILL_SUIDGID);
         let loses = kill && self.engine().mode(id).is_ok_and(|mode| mode & SET_ID != 0);
-        let written =
-            self.engine().write(id, WriteAt::Offset(what.offset), what.data, kill).map_err(|error| errno(&error))?;
+        let is_mapped = what.write_flags.contains(WriteFlags::CACHE);
+        let at = if is_mapped { WriteAt::Mapped(what.offset) } else { WriteAt::Offset(what.offset) };
+        let written = self.engine().write(id, at, what.data, kill).map_err(|error| errno(&error))?;
         if loses {
-            self.mode_changed(node);
+            self.attributes_changed(node);
         }
         Ok(u32::try_from(written).unwrap_or(u32::MAX))
     }
@@ -663,6 +670,9 @@ impl Filesystem for Server {
         if let Some(result) =
             self.inode(node).map_or_else(|errno| Some(Err(errno)), |id| self.shared.flags_ioctl(id, what))
         {
+            if result.is_ok() && flags::is_change(what.command) {
+                self.attributes_changed(node);
+            }
             return flags::answer(reply, result);
         }
         match VolumeIoctl::parse(what.command, what.data) {
@@ -694,13 +704,14 @@ impl Filesystem for Server {
     }
 
     /// Shares extents. What can't be shared the kernel copies by reading and writing (not once for all, as after ENOSYS).
-    fn copy_file_range(&self, _: &Caller<'_>, node: u64, what: &CopyFileRange, reply: ReplyCopy) {
+    fn copy_file_range(&self, caller: &Caller<'_>, node: u64, what: &CopyFileRange, reply: ReplyCopy) {
         /// The most that an answer of 32 bits can tell, in whole sectors of any size.
         const NARROW: u64 = u32::MAX as u64 & !0xffff;
         let _timed = self.count(Kind::CopyFileRange);
         let length = if what.wide { what.length } else { what.length.min(NARROW) };
         let shared = self.inode(node).and_then(|source| {
             let target = self.inode(what.node_out)?;
+            self.drop_privileges(caller, what.node_out, target)?;
             let engine = self.engine();
             engine.clone_range(source, what.offset_in, target, what.offset_out, length).map_err(|error| errno(&error))
         });

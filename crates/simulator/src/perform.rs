@@ -225,7 +225,7 @@ impl Worker {
                 }
                 if *len > 0 {
                     let offset = match at {
-                        WriteAt::Offset(offset) => *offset,
+                        WriteAt::Offset(offset) | WriteAt::Mapped(offset) => *offset,
                         WriteAt::End => size,
                     };
                     if *kill_privileges {

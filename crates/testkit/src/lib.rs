@@ -24,7 +24,7 @@ pub mod fixture;
 pub mod kernel;
 pub mod kmsg;
 pub mod load;
-mod mapped;
+pub mod mapped;
 pub mod model;
 pub mod names;
 pub mod need;

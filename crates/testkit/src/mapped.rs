@@ -35,3 +35,19 @@ pub fn exchange(file: &File, offset: u64, bytes: &[u8]) -> io::Result<Vec<u8>> {
     synced?;
     Ok(before)
 }
+
+/// Writes `bytes` to the beginning of a file through a shared mapping, does something else while the page is dirty, and takes the
+/// mapping away. The file must be as long as that, and nobody may truncate it meanwhile.
+pub fn write_and(file: &File, bytes: &[u8], meanwhile: impl FnOnce()) -> io::Result<()> {
+    assert!(bytes.len() as u64 <= file.metadata()?.len(), "the range to map is not in the file");
+    let length = bytes.len();
+    // SAFETY: a fresh shared mapping at an address of the kernel's choice; it is unmapped below and never escapes.
+    let address =
+        unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)? };
+    // SAFETY: `address` maps `length` writable bytes of the file, whose size was checked above.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address.cast::<u8>(), length) };
+    meanwhile();
+    // SAFETY: the mapping made above, which nobody else knows of.
+    unsafe { munmap(address, length)? };
+    Ok(())
+}

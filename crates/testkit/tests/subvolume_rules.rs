@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::Path;
+use std::process::Command;
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Timestamps, XattrFlags};
 use rustix::io::Errno;
-use ubtrfs_testkit::need::Need;
-use ubtrfs_testkit::progs::mkfs_btrfs;
+use ubtrfs_testkit::need::{Need, ubtrfs_binary};
+use ubtrfs_testkit::progs::{assert_btrfs_check_clean, mkfs_btrfs};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
@@ -92,7 +93,16 @@ fn between(top: &Path) -> BTreeMap<String, Result<(), Errno>> {
         rustix::fs::renameat_with(CWD, top.join(one), CWD, top.join(other), RenameFlags::EXCHANGE)
     };
     answers.insert("exchange files".into(), exchange("origin/file", "new/file"));
+    for (from, to) in [("new/dir/file", "new/inner/g"), ("new/inner", "new/stub"), ("new/file", "new/inner")] {
+        for (how, flags) in [("", RenameFlags::empty()), ("and replace nothing ", RenameFlags::NOREPLACE)] {
+            let renamed = rustix::fs::renameat_with(CWD, top.join(from), CWD, top.join(to), flags);
+            answers.insert(format!("rename {how}{from} {to}"), renamed);
+        }
+    }
     for stub in ["new/inner", "old/inner"] {
+        let unnamed = OFlags::TMPFILE | OFlags::RDWR;
+        let opened = rustix::fs::open(top.join(stub), unnamed, Mode::from_raw_mode(0o600)).map(drop);
+        answers.insert(format!("a file without a name in {stub}"), opened);
         let made = top.join(stub).join("made");
         let made_file = rustix::fs::open(&made, OFlags::CREATE | OFlags::WRONLY, Mode::from_raw_mode(0o644)).map(drop);
         answers.insert(format!("create in {stub}"), made_file.map_err(refused));
@@ -106,6 +116,23 @@ fn between(top: &Path) -> BTreeMap<String, Result<(), Errno>> {
 /// A stub takes nothing; which of the errors for that comes doesn't matter.
 fn refused(error: Errno) -> Errno {
     if matches!(error, Errno::PERM | Errno::ACCESS | Errno::ROFS) { Errno::PERM } else { error }
+}
+
+/// What mv(1) would answer to EXDEV: it copies the subvolume file by file, and deletes it.
+#[test]
+fn a_subvolume_that_cannot_be_moved_is_not_taken_apart() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
+    let dir = scratch_dir();
+    let image = dir.path().join("image");
+    make(&image);
+    let mount = Subject::ubtrfs().mount(&[&image], "");
+    for to in ["moved", "origin/empty/moved"] {
+        let moved = run(command("mv", &["-T"]).args([mount.path().join("new"), mount.path().join(to)]));
+        assert_eq!(moved.code(), Some(1), "{}", moved.report());
+        assert!(!mount.path().join(to).exists());
+    }
+    assert_eq!(std::fs::read(mount.path().join("new/file")).expect("read").len(), 5000);
+    mount.unmount();
 }
 
 #[test]
@@ -127,6 +154,8 @@ fn subvolumes_answer_as_the_kernels_do() {
     assert_eq!(kernel.1, ubtrfs.1, "between subvolumes (left: the kernel, right: ubtrfs)");
     let failing = ubtrfs.0.values().filter(|answer| **answer == Err(Errno::ROFS)).count();
     assert!(failing >= 15, "{:?}", ubtrfs.0);
+    run(Command::new(ubtrfs_binary().expect("the ubtrfs binary")).arg("check").arg(&image)).ok();
+    assert_btrfs_check_clean(&image);
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Image files and block devices.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,7 +38,9 @@ pub enum Exclusive {
     /// Read-write: nobody else may have the device open through ubtrfs, and a block device may not be mounted or be
     /// otherwise in use. Read-only: others may read, and an image file may not be open read-write through ubtrfs.
     Yes,
-    /// No questions: for a block device that the kernel holds for us (`fuseblk`).
+    /// The same, but for a block device that is claimed apart from this, as by the kernel for a mount (`fuseblk`).
+    ButDevice,
+    /// No questions.
     No,
 }
 
@@ -53,6 +57,8 @@ pub enum Engine {
 #[derive(Debug)]
 pub struct FileDevice {
     file: Arc<File>,
+    /// The image file behind a loop device: its lock is what others who use the image look for.
+    image: Option<File>,
     path: PathBuf,
     size: u64,
     read_only: bool,
@@ -96,25 +102,18 @@ impl FileDevice {
         if is_block && !read_only && is_write_protected(&file).map_err(failed)? {
             return Err(failed(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the device is write-protected")));
         }
-        if !is_block && exclusive == Exclusive::Yes {
-            let lock = if read_only {
-                FlockOperation::NonBlockingLockShared
-            } else {
-                FlockOperation::NonBlockingLockExclusive
-            };
-            match rustix::fs::flock(&file, lock) {
-                Ok(()) => {}
-                Err(Errno::WOULDBLOCK) => return Err(Error::Held { path: path.to_owned() }),
-                // A file system without locks, such as some network ones.
-                Err(error) => tracing::warn!(path = %path.display(), %error, "cannot lock the image"),
-            }
+        let image = if is_block { backing_file(&file) } else { None };
+        if exclusive != Exclusive::No
+            && let Some(image) = if is_block { image.as_ref() } else { Some(&file) }
+        {
+            lock(image, read_only, path)?;
         }
         let size = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|error| failed(error.into()))?;
         let direct = settle_direct(&file).map_err(failed)?;
         let file = Arc::new(file);
         let writer = if read_only { Writer::None } else { Writer::start(&file, engine).map_err(failed)? };
         let (path, counters) = (path.to_owned(), CounterCells::default());
-        Ok(Self { file, path, size, read_only, is_block, direct, writer, counters })
+        Ok(Self { file, image, path, size, read_only, is_block, direct, writer, counters })
     }
 
     /// The path that it was opened by.
@@ -163,6 +162,26 @@ impl Writer {
 }
 
 /// Opens with `O_DIRECT`, or without it where the file system refuses.
+/// The image file behind a loop device, where it can be found.
+fn backing_file(device: &File) -> Option<File> {
+    let number = rustix::fs::fstat(device).ok()?.st_rdev;
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    let told = std::fs::read(format!("/sys/dev/block/{major}:{minor}/loop/backing_file")).ok()?;
+    File::open(OsStr::from_bytes(told.strip_suffix(b"\n")?)).ok()
+}
+
+/// Locks an image file: for us alone if it is written to, against writers else.
+fn lock(image: &File, read_only: bool, path: &Path) -> Result<()> {
+    let shared = FlockOperation::NonBlockingLockShared;
+    match rustix::fs::flock(image, if read_only { shared } else { FlockOperation::NonBlockingLockExclusive }) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Err(Error::Held { path: path.to_owned() }),
+        // A file system without locks, such as some network ones.
+        Err(error) => tracing::warn!(path = %path.display(), %error, "cannot lock the image"),
+    }
+    Ok(())
+}
+
 fn open_file(path: &Path, read_only: bool, claim: bool) -> Result<File> {
     let mut flags = OFlags::CLOEXEC | if read_only { OFlags::RDONLY } else { OFlags::RDWR };
     if claim {
@@ -284,8 +303,9 @@ impl Drop for FileDevice {
             ring.drain();
         }
         self.writer = Writer::None;
-        if !self.is_block
-            && let Err(error) = rustix::fs::flock(self.file.as_fd(), FlockOperation::Unlock)
+        let locked = if self.is_block { self.image.as_ref() } else { Some(&*self.file) };
+        if let Some(locked) = locked
+            && let Err(error) = rustix::fs::flock(locked, FlockOperation::Unlock)
         {
             tracing::debug!(%error, "cannot unlock the image");
         }

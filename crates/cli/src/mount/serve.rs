@@ -14,7 +14,7 @@ use ubtrfs_volume::{Device, Error as VolumeError, Exclusive, FileDevice, OpenMod
 
 use super::options::MountRequest;
 use super::{ending, notify};
-use crate::device::{about_volume, claim, is_block, open_exclusively};
+use crate::device::{about_volume, check_unmounted, claim, is_block, open_exclusively, patiently};
 use crate::failure::{Failure, Result};
 
 /// What is to be mounted where, by absolute paths.
@@ -117,7 +117,9 @@ fn open_devices(job: &Job, root: bool) -> Result<Opened> {
     for path in &job.devices {
         let device = if root && is_block(path) {
             opened.claims.push(claim(path)?);
-            FileDevice::open(path, mode, Exclusive::No).map_err(|error| Failure::of(&error))?
+            let device = patiently(|| FileDevice::open(path, mode, Exclusive::ButDevice));
+            check_unmounted(path)?;
+            device.map_err(|error| Failure::of(&error))?
         } else {
             open_exclusively(path, mode)?
         };

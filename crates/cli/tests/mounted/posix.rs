@@ -7,16 +7,18 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, sy
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, StatxFlags, Timespec, Timestamps, XattrFlags,
+    AtFlags, CWD, FallocateFlags, FileType, IFlags, Mode, OFlags, RenameFlags, StatxFlags, Timespec, Timestamps,
+    XattrFlags,
 };
 use rustix::io::Errno;
 use ubtrfs_testkit::kernel::KernelMount;
+use ubtrfs_testkit::mapped;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::mkfs_btrfs;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 
-use crate::harness::{FUSE, Volume};
+use crate::harness::{FUSE, Volume, cat};
 
 /// What happened, line by line.
 #[derive(Default)]
@@ -350,6 +352,25 @@ fn tour(dir: &Path) -> Vec<String> {
         part(&dir, &mut diary);
     }
     diary.0
+}
+
+/// A page that was written while that was allowed is not lost because the file was made immutable before it was written back.
+#[test]
+fn mapped_pages_outlive_a_flag_that_forbids_writing() {
+    require!(Need::Root, FUSE);
+    for flag in [IFlags::IMMUTABLE, IFlags::APPEND] {
+        let volume = Volume::new();
+        volume.mount("");
+        let path = volume.point.join("file");
+        fs::write(&path, vec![b'a'; 8192]).unwrap();
+        let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+        mapped::write_and(&file, b"new", || rustix::fs::ioctl_setflags(&file, flag).unwrap()).unwrap();
+        file.sync_all().unwrap();
+        drop(file);
+        volume.umount();
+        assert!(cat(&volume.image, "/file").starts_with("newaaa"), "{flag:?}");
+        volume.check();
+    }
 }
 
 #[test]

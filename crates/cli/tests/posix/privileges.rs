@@ -27,6 +27,10 @@ const ACTS: &[(&str, Act)] = &[
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(open(f, OFlags::WRONLY)?, flags, 1, 2)
     }),
+    ("copy a range", |f| {
+        let from = open(&f.with_file_name("source"), OFlags::RDONLY)?;
+        rustix::fs::copy_file_range(from, None, open(f, OFlags::WRONLY)?, None, 7).map(drop)
+    }),
     ("chown of nothing", |f| rustix::fs::chownat(CWD, f, None, None, AtFlags::empty())),
     ("chown to the same", |f| rustix::fs::chownat(CWD, f, Some(Uid::from_raw(OWNER)), None, AtFlags::empty())),
     ("chown", |f| rustix::fs::chownat(CWD, f, Some(Uid::from_raw(5)), None, AtFlags::empty())),
@@ -78,6 +82,7 @@ fn bits_go(root: &Path) -> Outcomes {
                         fs::create_dir(&dir).unwrap();
                         fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
                         let f = dir.join("f");
+                        fs::write(dir.join("source"), "another").unwrap();
                         if kind == "file" {
                             fs::write(&f, "content").unwrap();
                         } else {
@@ -180,6 +185,7 @@ const GO: Exceptions = &[
     ("file 2767", "whether set-group-id goes that isn't one depends on the writer's groups"),
     // Before root writes to a file with capabilities the kernel says that something has to go, and means the capabilities.
     ("/ Root / write", "set-id bits go along with capabilities"),
+    ("/ Root / copy a range", "set-id bits go along with capabilities"),
     ("/ Root / punch", "set-id bits go along with capabilities"),
     ("/ chown of nothing", "the kernel doesn't say that somebody asked who may not"),
 ];

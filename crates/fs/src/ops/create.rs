@@ -67,6 +67,7 @@ impl Filesystem {
     /// Makes a file without a name (`O_TMPFILE`). The caller gets a reference to it; without a link by then, the file goes
     /// with the last reference.
     pub fn create_unnamed(&self, dir: InodeId, new: &NewInode) -> Result<InodeId> {
+        check_real(dir).map_err(|_| Errno::OPNOTSUPP)?;
         let subvolume = self.check_writable(dir.subvolume)?;
         self.check_new_inode(new)?;
         self.reserve(creation_demand(b"", new, true))?;

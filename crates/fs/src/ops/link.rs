@@ -27,6 +27,18 @@ pub(crate) struct Named {
     pub(crate) inode: Arc<Inode>,
 }
 
+impl Named {
+    /// Whether the entry is a subvolume's, be it only the empty directory that a snapshot shows in its place.
+    pub(crate) fn leads_to_root(&self) -> bool {
+        self.target.location.item_type == ItemType::ROOT_ITEM
+    }
+
+    /// Whether it leads into another subvolume.
+    pub(crate) fn is_subvolume(&self) -> bool {
+        self.leads_to_root() && self.inode.id.ino != EMPTY_SUBVOLUME_INO
+    }
+}
+
 impl Filesystem {
     /// Finds what a name leads to. The caller verifies after locking that it still does.
     pub(crate) fn find_named(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Named>> {
@@ -175,7 +187,7 @@ pub(crate) fn check_removable(named: &Named, directory: bool) -> Result<()> {
     if !is_dir && directory {
         return Err(Errno::NOTDIR.into());
     }
-    if named.target.location.item_type == ItemType::ROOT_ITEM {
+    if named.leads_to_root() {
         // A subvolume is deleted, not unlinked.
         return Err(if named.inode.id.ino == EMPTY_SUBVOLUME_INO { Errno::PERM } else { Errno::NOTEMPTY }.into());
     }

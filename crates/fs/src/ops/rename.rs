@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use ubtrfs_format::DirIndex;
 use ubtrfs_format::items::FileType;
-use ubtrfs_format::{DirIndex, ItemType};
 
 use super::create::{NewInode, add_entry, inode_target, remove_entry};
 use super::flags::{check_mutable, check_removable_from};
 use super::link::{Named, add_name, drop_name, lost_name, name_demand};
-use super::{LockedInodes, check_name, now};
+use super::{LockedInodes, check_name, check_real, now};
+use crate::dir::EMPTY_SUBVOLUME_INO;
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState, LostName, Name};
@@ -35,6 +36,9 @@ struct End<'a> {
 
 impl Filesystem {
     /// Gives the inode `name` of `dir` the name `new_name` in `new_dir`. What had that name loses it, or gets the old one.
+    ///
+    /// A subvolume keeps its name: another would change references in the root tree, which is not done yet. The error is not
+    /// EXDEV, to which mv(1) answers by copying it file by file and deleting it.
     pub fn rename(
         &self,
         dir: InodeId,
@@ -49,8 +53,13 @@ impl Filesystem {
         }
         self.check_writable(dir.subvolume)?;
         if dir.subvolume != new_dir.subvolume {
-            return Err(Errno::XDEV.into());
+            let source = self.find_named(&self.inode(dir)?, name)?;
+            return Err(
+                if source.is_some_and(|source| source.is_subvolume()) { Errno::PERM } else { Errno::XDEV }.into()
+            );
         }
+        check_real(dir)?;
+        check_real(new_dir)?;
         let (one, two) = (name_demand(name), name_demand(new_name));
         let demand = Demand {
             edits: 2 * (one.edits + two.edits),
@@ -113,10 +122,12 @@ impl Filesystem {
         if flags.exchange && target.is_none() {
             return Err(Errno::NOENT.into());
         }
-        let found = [Some(source), target];
-        if found.into_iter().flatten().any(|named| named.target.location.item_type == ItemType::ROOT_ITEM) {
-            // Moving a subvolume changes references in the root tree, which is not done yet.
-            return Err(Errno::XDEV.into());
+        let replaces_subvolume = target.is_some_and(Named::leads_to_root) && !flags.exchange;
+        if source.inode.id.ino == EMPTY_SUBVOLUME_INO || replaces_subvolume {
+            return Err(Errno::NOTEMPTY.into());
+        }
+        if source.leads_to_root() || target.is_some_and(Named::leads_to_root) {
+            return Err(Errno::PERM.into());
         }
         check_removable_from(&from.dir, &source.inode)?;
         match target {

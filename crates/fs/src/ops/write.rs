@@ -22,6 +22,8 @@ pub enum WriteAt {
     Offset(u64),
     /// At the end of the file, whatever that is by then.
     End,
+    /// At this offset, from a mapped page that was written when that was allowed: flags that forbid it may have come since.
+    Mapped(u64),
 }
 
 /// Dirty data of one file that starts its write-out.
@@ -47,7 +49,7 @@ impl Filesystem {
                 ubtrfs_tree::about_to_wait()?;
             }
             let start = match at {
-                WriteAt::Offset(offset) => offset,
+                WriteAt::Offset(offset) | WriteAt::Mapped(offset) => offset,
                 WriteAt::End => state.item.size,
             };
             let end = start.checked_add(data.len() as u64).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::FBIG)?;
@@ -101,11 +103,13 @@ impl Filesystem {
             let generation = self.freeze_older(&mut state);
             let old_size = state.item.size;
             let offset = match at {
-                WriteAt::Offset(offset) => offset,
+                WriteAt::Offset(offset) | WriteAt::Mapped(offset) => offset,
                 WriteAt::End => old_size,
             };
             let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::FBIG)?;
-            check_may_write(&state, offset)?;
+            if !matches!(at, WriteAt::Mapped(_)) {
+                check_may_write(&state, offset)?;
+            }
             let mut fills = Vec::new();
             for start in state.dirty.sectors_to_fill(offset, data.len() as u64, old_size) {
                 let mut content = vec![0; sector as usize];
