@@ -303,7 +303,7 @@ impl Filesystem {
         Ok(entries)
     }
 
-    fn entries(
+    pub(crate) fn entries(
         &self,
         dir: InodeId,
         state: &InodeState,

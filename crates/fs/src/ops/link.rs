@@ -153,6 +153,12 @@ impl Filesystem {
             let named = self.find_named(&parent, name)?.ok_or(Errno::NOENT)?;
             check_removable_from(&parent, &named.inode)?;
             check_removable(&named, directory)?;
+            if named.leads_to_root() {
+                if self.remove_empty_subvolume(&parent, name, &named)? {
+                    return Ok(());
+                }
+                continue;
+            }
             let id = named.inode.id;
             {
                 let mut locked = LockedInodes::lock(&[&parent, &named.inode]);
@@ -176,6 +182,38 @@ impl Filesystem {
             return Ok(());
         }
     }
+
+    /// The number of an entry of a directory, looked for among all of them: of an inode the reference to its name tells it, but
+    /// that of a subvolume is in the root tree, and that of a snapshot's empty directory nowhere.
+    fn number_of(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<Option<DirIndex>> {
+        const AT_ONCE: usize = 1000;
+        let mut after = DirIndex(0);
+        loop {
+            let entries = self.entries(dir, state, after, DirIndex(u64::MAX), AT_ONCE)?;
+            if let Some(found) = entries.iter().find(|entry| entry.name == name) {
+                return Ok(Some(found.index));
+            }
+            match entries.last() {
+                Some(entry) => after = entry.index,
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Removes the entry of the empty directory that a snapshot shows in place of a subvolume, if it is still there. It is no inode
+    /// of the volume, so nothing else changes.
+    fn remove_empty_subvolume(&self, parent: &Arc<Inode>, name: &[u8], named: &Named) -> Result<bool> {
+        let mut locked = LockedInodes::lock(&[parent]);
+        let found = self.find_entry(parent.id, locked.get(parent.id), name)?;
+        if found.is_none_or(|found| found.target != named.target) {
+            return Ok(false);
+        }
+        let index = self.number_of(parent.id, locked.get(parent.id), name)?.ok_or(Errno::IO)?;
+        let transaction = self.gate.enter();
+        locked.join(&transaction);
+        remove_entry(locked.get_mut(parent.id), name.into(), index, named.target, now());
+        Ok(true)
+    }
 }
 
 /// An error unless what was found may be removed this way.
@@ -187,11 +225,8 @@ pub(crate) fn check_removable(named: &Named, directory: bool) -> Result<()> {
     if !is_dir && directory {
         return Err(Errno::NOTDIR.into());
     }
-    if named.leads_to_root() {
-        // A subvolume is deleted, not unlinked.
-        return Err(if named.inode.id.ino == EMPTY_SUBVOLUME_INO { Errno::PERM } else { Errno::NOTEMPTY }.into());
-    }
-    Ok(())
+    // A subvolume is deleted, not unlinked.
+    if named.is_subvolume() { Err(Errno::NOTEMPTY.into()) } else { Ok(()) }
 }
 
 /// A name that an inode is about to lose, in a directory in this state that has joined the transaction.
