@@ -2,19 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
-#[path = "common/memory.rs"]
-mod memory;
+#[path = "common/gated.rs"]
+mod gated;
 
-use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 
-use memory::new_volume;
-use parking_lot::{Condvar, Mutex};
-use ubtrfs::{Filesystem, InodeId, NewInode, Options, RenameFlags, Stats, WriteAt};
-use ubtrfs_format::Physical;
-use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, MemoryDevice, OpenOptions, Volume};
+use gated::{Gated, open_gated};
+use ubtrfs::{Filesystem, InodeId, NewInode, RenameFlags, Stats, WriteAt};
 
 const FILE: u32 = 0o100_644;
 const DIR: u32 = 0o040_755;
@@ -25,83 +21,8 @@ const SUPERBLOCK: u64 = 4 * KIB;
 /// Node of the log tree, node of the tree of log trees, superblock: the least that a write of the log takes.
 const LEAST: u64 = 2 * NODE + SUPERBLOCK;
 
-/// A way that can be closed.
-#[derive(Debug, Default)]
-struct Gate {
-    closed: Mutex<bool>,
-    opened: Condvar,
-    waiting: AtomicUsize,
-}
-
-impl Gate {
-    fn close(&self) {
-        *self.closed.lock() = true;
-    }
-
-    fn open(&self) {
-        *self.closed.lock() = false;
-        self.opened.notify_all();
-    }
-
-    fn pass(&self) {
-        let mut closed = self.closed.lock();
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        while *closed {
-            self.opened.wait(&mut closed);
-        }
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// Waits until a thread stands before it.
-    fn until_reached(&self) {
-        while self.waiting.load(Ordering::SeqCst) == 0 {
-            std::thread::yield_now();
-        }
-    }
-}
-
-/// A device whose writes and flushes can be held up.
-#[derive(Debug)]
-struct Gated {
-    inner: MemoryDevice,
-    writes: Gate,
-    flushes: Gate,
-    submissions: AtomicUsize,
-}
-
-impl Device for Gated {
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-    fn is_read_only(&self) -> bool {
-        false
-    }
-    fn read_at(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
-        self.inner.read_at(at, buf)
-    }
-    fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
-        self.writes.pass();
-        self.submissions.fetch_add(1, Ordering::SeqCst);
-        self.inner.submit(writes)
-    }
-    fn flush(&self) -> io::Result<()> {
-        self.flushes.pass();
-        self.inner.flush()
-    }
-    fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
-        self.inner.discard(at, len)
-    }
-    fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
-    }
-}
-
 fn open(size: u64) -> (Arc<Gated>, Arc<Filesystem>) {
-    let (writes, flushes) = (Gate::default(), Gate::default());
-    let device = Arc::new(Gated { inner: new_volume(size), writes, flushes, submissions: AtomicUsize::new(0) });
-    let volume = Volume::open(vec![device.clone()], OpenOptions { read_only: false }).unwrap();
-    let options = Options { background_commits: false, ..Options::default() };
-    let fs = Filesystem::open(Arc::new(volume), options).unwrap();
+    let (device, fs) = open_gated(size);
     // The first write of data makes a chunk, which only a commit can make known.
     let first = create(&fs, fs.root(), "first", FILE);
     write(&fs, first, 0, 1024 * KIB);

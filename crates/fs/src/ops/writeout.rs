@@ -15,6 +15,7 @@ use crate::error::{Errno, Error, Result};
 use crate::file::dirty::{DirtyData, DirtyRun};
 use crate::file::layout::Layout;
 use crate::file::piece::{ExtentPiece, InlinePiece, Mapped, Piece};
+use crate::file::resolve::Stack;
 use crate::file::sum_map::SumMap;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState, OrderedExtent, SharedTicket};
@@ -142,7 +143,7 @@ impl Filesystem {
                     let range = part.offset..part.offset + part.len;
                     let committed = self.committed();
                     let map = FileMap::new(&committed, inode.id, state)?;
-                    let before: u64 = map.with_stack(state, |stack| stack.resolve(range))?.iter().map(allocated).sum();
+                    let before = bytes_of(&map.with_stack(state, |stack| stack.resolve(range))?);
                     let mapped = Mapped { start: part.offset, len: part.len, piece: piece.clone() };
                     state.item.nbytes = state.item.nbytes.saturating_add(allocated(&mapped)).saturating_sub(before);
                 }
@@ -223,8 +224,18 @@ impl Filesystem {
                 self.place(run, state, Layer { id, transaction, layout: Some(layout) }, submission)?
             };
             self.unreserve_data(len);
+            let committed = self.committed();
+            let map = FileMap::new(&committed, id, state)?;
             for part in placed {
+                // The open transaction may have cut or replaced some of it since.
+                let range = part.offset..part.offset + part.len;
+                let seen = |state: &InodeState, layout: &Layout| -> Result<u64> {
+                    let layers = [&state.pending.layout, layout];
+                    Ok(bytes_of(&Stack::new(&layers, map.bottom()).resolve(range.clone())?))
+                };
+                let before = seen(state, layout)?;
                 part.enter(layout, &mut state.ordered);
+                state.item.nbytes = state.item.nbytes.saturating_add(seen(state, layout)?).saturating_sub(before);
             }
         }
         Ok(())
@@ -382,6 +393,11 @@ impl Filesystem {
         }
         Ok(())
     }
+}
+
+/// Bytes on disk that the pieces of a file count in its inode.
+fn bytes_of(pieces: &[Mapped]) -> u64 {
+    pieces.iter().map(allocated).sum()
 }
 
 /// Takes `len` bytes from the front of a list of buffers.
