@@ -1,7 +1,7 @@
 //! Opening devices for the commands that don't mount.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use ubtrfs_volume::{Device, Error, Exclusive, FileDevice, OpenMode, OpenOptions as VolumeOptions, Volume};
+use ubtrfs_volume::{
+    Device, Error, Exclusive, FileDevice, OpenMode, OpenOptions as VolumeOptions, Volume, backing_file,
+};
 
 use crate::failure::{Failure, Result};
 use crate::mount_table;
@@ -58,7 +60,8 @@ pub fn open_exclusively(path: &Path, mode: OpenMode) -> Result<FileDevice> {
 
 /// An error if the kernel has mounted an image file, or that behind a loop device, through any loop device.
 pub fn check_unmounted(path: &Path) -> Result<()> {
-    let image = mount_table::backing_file(path).unwrap_or_else(|| path.into());
+    let behind = std::fs::metadata(path).ok().and_then(|metadata| backing_file(metadata.rdev()));
+    let image = behind.unwrap_or_else(|| path.into());
     match mount_table::mounted_loop_device(&image) {
         Some(by) => Err(Failure::new(format!("{} is mounted by the kernel, through {}", path.display(), by.display()))),
         None => Ok(()),

@@ -1,9 +1,11 @@
 //! What is mounted where.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use ubtrfs_volume::backing_file;
 
 use crate::failure::{Failure, Result};
 
@@ -37,28 +39,17 @@ pub fn mounted_on(path: &Path) -> Result<Option<Mounted>> {
     Ok(all()?.into_iter().rfind(|mounted| mounted.point == path))
 }
 
-/// The image file behind a loop device.
-pub fn backing_file(device: &Path) -> Option<PathBuf> {
-    let number = std::fs::metadata(device).ok().filter(|metadata| metadata.file_type().is_block_device())?.rdev();
-    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-    backing_of(&PathBuf::from(format!("/sys/dev/block/{major}:{minor}")))
-}
-
-fn backing_of(entry: &Path) -> Option<PathBuf> {
-    let told = std::fs::read(entry.join("loop/backing_file")).ok()?;
-    Some(OsStr::from_bytes(told.strip_suffix(b"\n")?).into())
-}
-
 /// The loop device through which the kernel has mounted an image file.
 pub fn mounted_loop_device(image: &Path) -> Option<PathBuf> {
     let image = std::fs::metadata(image).ok()?;
     let mounted = all().ok()?;
     std::fs::read_dir("/sys/block").ok()?.flatten().find_map(|entry| {
-        let backing = std::fs::metadata(backing_of(&entry.path())?).ok()?;
+        let device = Path::new("/dev").join(entry.file_name());
+        let number = std::fs::metadata(&device).ok()?.rdev();
+        let backing = std::fs::metadata(backing_file(number)?).ok()?;
         if (backing.dev(), backing.ino()) != (image.dev(), image.ino()) {
             return None;
         }
-        let device = Path::new("/dev").join(entry.file_name());
         // Our own mounts only name such a device; their servers hold the image itself.
         mounted.iter().any(|mounted| mounted.source == device && !mounted.is_ours()).then_some(device)
     })

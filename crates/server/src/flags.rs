@@ -93,8 +93,9 @@ impl Shared {
         })
     }
 
-    fn flags_of(&self, id: InodeId) -> Result<u64, Errno> {
-        Ok(self.engine.attributes(id).map_err(|error| errno(&error))?.flags)
+    /// The flags of an inode, as the format has them.
+    pub(crate) fn flags_of(&self, id: InodeId) -> Result<u64, Errno> {
+        self.engine.flags(id).map_err(|error| errno(&error))
     }
 
     /// `SETFLAGS`: all flags that there are.

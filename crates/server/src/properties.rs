@@ -66,8 +66,7 @@ impl Shared {
 
     /// The property that files and directories made in a directory take over.
     pub(crate) fn inherited_property(&self, parent: InodeId) -> Result<Option<&'static [u8]>, Errno> {
-        let flags = self.engine.attributes(parent).map_err(|error| errno(&error))?.flags;
-        let value = if flags & PACKED == 0 { None } else { self.xattr(parent, COMPRESSION)? };
+        let value = if self.flags_of(parent)? & PACKED == 0 { None } else { self.xattr(parent, COMPRESSION)? };
         Ok(value.and_then(|value| way_of(&value)))
     }
 }

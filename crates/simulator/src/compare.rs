@@ -33,7 +33,7 @@ pub fn compare(fs: &Filesystem, model: &Model, how: Compare) -> Result<(), Strin
 /// knows what a crash has left.
 pub(crate) fn compare_nameless(fs: &Filesystem, model: &Model) -> Result<(), String> {
     let how = Compare { times: true, nameless: true };
-    let is_known = |id: &InodeId| !matches!(&model.node(*id).body, Body::File(content) if content.is_in_place());
+    let is_known = |id: &InodeId| !model.node(*id).is_in_place();
     model.orphans().into_iter().filter(is_known).try_for_each(|id| {
         compare_node(fs, model, id, how).map_err(|what| format!("nameless inode {}: {what}", id.ino))
     })

@@ -136,7 +136,7 @@ impl History {
         }
         let aborted = session.worker.fs.abort_reason();
         let tolerated = session.worker.tolerated;
-        let judge = session.judge(&fresh);
+        let judge = session.judge(fresh);
         Ok(Recorded { seed: self.seed, recording, judge, operations: session.log, aborted, tolerated })
     }
 }

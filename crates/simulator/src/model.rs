@@ -62,6 +62,11 @@ impl Node {
         matches!(self.body, Body::Directory { .. })
     }
 
+    /// Whether it is a file whose data is written to where it is.
+    pub fn is_in_place(&self) -> bool {
+        matches!(&self.body, Body::File(content) if content.is_in_place())
+    }
+
     /// The size that stat shows; a directory's is the sum of its names, twice.
     pub fn size(&self) -> u64 {
         match &self.body {

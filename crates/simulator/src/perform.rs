@@ -137,10 +137,6 @@ impl Worker {
         }
     }
 
-    fn is_in_place(&self, id: InodeId) -> bool {
-        matches!(&self.model.node(id).body, Body::File(content) if content.is_in_place())
-    }
-
     /// How many bytes can be shared.
     fn bytes_to_clone(&self, source: InodeId, from: u64, target: InodeId, to: u64, len: u64) -> Result<u64, Errno> {
         const SECTOR: u64 = 4096;
@@ -157,7 +153,7 @@ impl Worker {
         if source == target && from < to + len && to < from + len {
             return Err(Errno::INVAL);
         }
-        if self.is_in_place(source) != self.is_in_place(target) {
+        if self.model.node(source).is_in_place() != self.model.node(target).is_in_place() {
             return Err(Errno::OPNOTSUPP);
         }
         let ends_both = from + len == source_size && to + len >= target_size;

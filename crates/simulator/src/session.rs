@@ -1,5 +1,6 @@
 //! A mounted volume under test: the engine, the model, the recording, and the chronicle of what was promised so far.
 
+use std::mem;
 use std::sync::Arc;
 
 use ubtrfs::{Filesystem, Options};
@@ -93,9 +94,10 @@ impl Session {
     }
 
     /// What of this history a crash may leave, on a volume that `fresh` is the judge of.
-    pub fn judge(&self, fresh: &Judge) -> Judge {
+    /// It takes the chronicle, so nothing can be done in the session after it.
+    pub fn judge(&mut self, fresh: Judge) -> Judge {
         let unseen_orphans = fresh.unseen_orphans || self.left_orphans;
-        Judge { chronicle: self.chronicle.clone(), unseen_orphans, ..fresh.clone() }
+        Judge { chronicle: mem::take(&mut self.chronicle), unseen_orphans, ..fresh }
     }
 
     /// Whether the engine has given up after an error.

@@ -157,7 +157,7 @@ impl Stage {
             };
             return Err(Failure { operations: session.log, ..fail(what) });
         }
-        let judge = session.judge(&self.judge);
+        let judge = session.judge(self.judge.clone());
         for (point, device) in Crashes::new(&session.recording, seed, budget) {
             let result = examine(&judge, &device, point.event)
                 .and_then(|found| more(&Examined { judge: &judge, device: &device, event: point.event, found }));

@@ -1,8 +1,10 @@
-//! btrfs-progs as judge and maker: `mkfs.btrfs` and `btrfs check`.
+//! btrfs-progs as judge and maker, `mkfs.btrfs` and `btrfs check`; and `ubtrfs check` beside it.
 
 use std::fs::File;
 use std::path::Path;
+use std::process::Command;
 
+use crate::need::ubtrfs_binary;
 use crate::run::{Outcome, command, run};
 
 /// A new sparse image file of `size` bytes at `path`, with a file system made by `mkfs.btrfs OPTIONS`.
@@ -44,4 +46,10 @@ pub fn assert_btrfs_check_clean(image: &Path) {
         ["error:", "warning:", "mismatch", "bad ", "corrupt", "missing"].iter().any(|word| line.contains(word))
     });
     assert!(outcome.success() && grumble.is_none(), "btrfs check is not content: {}", outcome.report());
+}
+
+/// Fails the test with everything that `ubtrfs check` said unless it found the image clean.
+#[track_caller]
+pub fn assert_ubtrfs_check_clean(image: &Path) {
+    run(Command::new(ubtrfs_binary().expect("the ubtrfs binary")).arg("check").arg(image)).ok();
 }

@@ -1,14 +1,12 @@
 //! Real programs at work on a volume that ubtrfs mounted; afterwards the kernel finds what they left.
 
 use std::path::Path;
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ubtrfs_testkit::diff::{Options, assert_same};
-use ubtrfs_testkit::need::{Need, ubtrfs_binary};
-use ubtrfs_testkit::progs::{assert_btrfs_check_clean, mkfs_btrfs};
-use ubtrfs_testkit::run::run;
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean, mkfs_btrfs};
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::subject::Subject;
 use ubtrfs_testkit::walk::walk;
@@ -24,7 +22,7 @@ fn on_ubtrfs(options: &str, work: impl FnOnce(&Path)) {
     let left = walk(mount.path());
     mount.unmount();
     assert_btrfs_check_clean(&image);
-    run(Command::new(ubtrfs_binary().expect("the ubtrfs binary")).arg("check").arg(&image)).ok();
+    assert_ubtrfs_check_clean(&image);
     let mount = Subject::Kernel.mount(&[&image], "");
     let seen = walk(mount.path());
     mount.unmount();

@@ -11,7 +11,7 @@ use ubtrfs_testkit::diff::{Options, assert_same};
 use ubtrfs_testkit::fixture;
 use ubtrfs_testkit::model::{Model, Mtime, NodeId, join};
 use ubtrfs_testkit::need::{Need, ubtrfs_binary};
-use ubtrfs_testkit::progs::{assert_btrfs_check_clean, mkfs_btrfs};
+use ubtrfs_testkit::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean, mkfs_btrfs};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::run::{command, run};
@@ -228,8 +228,7 @@ fn assert_clean(image: &Path, lowmem: bool) {
         let told = outcome.stderr.lines().find(is_told);
         assert!(told.is_none() && outcome.stderr.contains("checking fs roots"), "{}", outcome.report());
     }
-    let own = ubtrfs_binary().expect("the ubtrfs binary");
-    run(std::process::Command::new(own).arg("check").arg(image)).ok();
+    assert_ubtrfs_check_clean(image);
 }
 
 /// How many nodes ubtrfs has unshared in the mount at `top`.
@@ -303,7 +302,7 @@ fn back_and_forth(mkfs: &[&str], seed: u64, rounds: u64, operations: usize) {
         assert_shows(&Subject::ubtrfs(), &image, &left, &what);
         assert_clean(&image, false);
     }
-    assert!(nodes_unshared >= rounds, "mkfs {mkfs:?}, seed {seed}: {nodes_unshared} nodes were shared and changed");
+    assert!(nodes_unshared > 2 * rounds, "mkfs {mkfs:?}, seed {seed}: {nodes_unshared} nodes were shared and changed");
 }
 
 #[test]

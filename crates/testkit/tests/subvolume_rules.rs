@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::Path;
-use std::process::Command;
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Timestamps, XattrFlags};
 use rustix::io::Errno;
-use ubtrfs_testkit::need::{Need, ubtrfs_binary};
-use ubtrfs_testkit::progs::{assert_btrfs_check_clean, mkfs_btrfs};
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean, mkfs_btrfs};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
@@ -155,7 +154,7 @@ fn trees_of_snapshots_can_be_removed() {
     mount.unmount();
     for (image, is_there) in [(&image, true), (&crashed, false)] {
         assert_btrfs_check_clean(image);
-        run(Command::new(ubtrfs_binary().expect("the ubtrfs binary")).arg("check").arg(image)).ok();
+        assert_ubtrfs_check_clean(image);
         for reader in [Subject::Kernel, Subject::ubtrfs()] {
             let mount = reader.mount(&[image], "");
             assert_eq!(mount.path().join("new/inner").exists(), is_there, "{}", reader.name());
@@ -184,7 +183,7 @@ fn subvolumes_answer_as_the_kernels_do() {
     assert_eq!(kernel.1, ubtrfs.1, "between subvolumes (left: the kernel, right: ubtrfs)");
     let failing = ubtrfs.0.values().filter(|answer| **answer == Err(Errno::ROFS)).count();
     assert!(failing >= 15, "{:?}", ubtrfs.0);
-    run(Command::new(ubtrfs_binary().expect("the ubtrfs binary")).arg("check").arg(&image)).ok();
+    assert_ubtrfs_check_clean(&image);
     assert_btrfs_check_clean(&image);
 }
 

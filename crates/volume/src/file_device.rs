@@ -91,22 +91,23 @@ impl FileDevice {
     ) -> Result<Self> {
         let path = path.as_ref();
         let failed = |source: io::Error| Error::Open { path: path.to_owned(), source };
-        let is_block = match rustix::fs::stat(path).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
-            Ok(FileType::RegularFile) => false,
-            Ok(FileType::BlockDevice) => true,
-            Ok(_) => return Err(Error::NotADevice { path: path.to_owned() }),
-            Err(error) => return Err(failed(error.into())),
+        let stat = rustix::fs::stat(path).map_err(|error| failed(error.into()))?;
+        let is_block = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => false,
+            FileType::BlockDevice => true,
+            _ => return Err(Error::NotADevice { path: path.to_owned() }),
         };
         let read_only = mode == OpenMode::ReadOnly;
         let file = open_file(path, read_only, is_block && !read_only && exclusive == Exclusive::Yes)?;
         if is_block && !read_only && is_write_protected(&file).map_err(failed)? {
             return Err(failed(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the device is write-protected")));
         }
-        let image = if is_block { backing_file(&file) } else { None };
-        if exclusive != Exclusive::No
-            && let Some(image) = if is_block { image.as_ref() } else { Some(&file) }
-        {
-            lock(image, read_only, path)?;
+        let mut image = None;
+        if exclusive != Exclusive::No {
+            image = if is_block { backing_file(stat.st_rdev).and_then(|path| File::open(path).ok()) } else { None };
+            if let Some(locked) = if is_block { image.as_ref() } else { Some(&file) } {
+                lock(locked, read_only, path)?;
+            }
         }
         let size = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|error| failed(error.into()))?;
         let direct = settle_direct(&file).map_err(failed)?;
@@ -161,13 +162,11 @@ impl Writer {
     }
 }
 
-/// Opens with `O_DIRECT`, or without it where the file system refuses.
-/// The image file behind a loop device, where it can be found.
-fn backing_file(device: &File) -> Option<File> {
-    let number = rustix::fs::fstat(device).ok()?.st_rdev;
-    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+/// The image file behind the loop device of this number, where it can be found.
+pub fn backing_file(device_number: u64) -> Option<PathBuf> {
+    let (major, minor) = (rustix::fs::major(device_number), rustix::fs::minor(device_number));
     let told = std::fs::read(format!("/sys/dev/block/{major}:{minor}/loop/backing_file")).ok()?;
-    File::open(OsStr::from_bytes(told.strip_suffix(b"\n")?)).ok()
+    Some(OsStr::from_bytes(told.strip_suffix(b"\n")?).into())
 }
 
 /// Locks an image file: for us alone if it is written to, against writers else.
@@ -182,6 +181,7 @@ fn lock(image: &File, read_only: bool, path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Opens with `O_DIRECT`, or without it where the file system refuses.
 fn open_file(path: &Path, read_only: bool, claim: bool) -> Result<File> {
     let mut flags = OFlags::CLOEXEC | if read_only { OFlags::RDONLY } else { OFlags::RDWR };
     if claim {

@@ -6,11 +6,13 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
+use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
-use ubtrfs_testkit::run::{command, run};
+use ubtrfs_testkit::run::{Outcome, command, run};
 
 use crate::harness::{FUSE, Volume, cat, fails, ubtrfs};
 use crate::image::Image;
@@ -89,6 +91,48 @@ fn mount_and_fstab_find_the_helper() {
     for name in ["by-type", "by-fstab"] {
         assert_eq!(cat(&volume.image, &format!("/{name}")).trim(), name);
     }
+    volume.check();
+}
+
+/// Two servers that write to one image, each by its own idea of what is free, leave nothing of it.
+#[test]
+fn one_image_has_one_server_whatever_it_is_called() {
+    require!(Need::Kernel, FUSE);
+    let volume = Volume::new();
+    let (one, other) = (LoopDevice::attach(&volume.image, false), LoopDevice::attach(&volume.image, false));
+    let again = Volume::without_image();
+    let repair = |device: &Path| {
+        let outcome = ubtrfs(&["check".as_ref(), "--repair".as_ref(), "--yes".as_ref(), device.as_os_str()]);
+        assert_eq!(outcome.code(), Some(2), "{}", outcome.report());
+    };
+    let in_use = |outcome: &Outcome| fails(outcome, "in use by another program");
+    let attempts: [&(dyn Fn(&Path) + Sync); 4] = [
+        &|device| in_use(&again.try_mount_device(device, "")),
+        &|device| in_use(&again.try_mount_device(device, "ro")),
+        &|device| in_use(&ubtrfs(&["mkfs".as_ref(), "-f".as_ref(), device.as_os_str()])),
+        &repair,
+    ];
+    // Together, as each of them tries for seconds.
+    let all_refused = |devices: [&Path; 2]| {
+        thread::scope(|scope| {
+            for device in devices {
+                for attempt in attempts {
+                    scope.spawn(move || attempt(device));
+                }
+            }
+        });
+    };
+    volume.mount("");
+    all_refused([one.path(), other.path()]);
+    volume.umount();
+    volume.try_mount_device(one.path(), "").ok();
+    all_refused([other.path(), &volume.image]);
+    volume.umount();
+    let kernel = KernelMount::new(&[&volume.image], "");
+    for device in [other.path(), &volume.image] {
+        fails(&volume.try_mount_device(device, ""), "mounted by the kernel");
+    }
+    assert_eq!(kernel.unmount(), Vec::<String>::new());
     volume.check();
 }
 

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::process::Command;
 
 use rustix::fs::FlockOperation;
 use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
@@ -50,33 +49,6 @@ fn a_mount_outlives_the_terminal_that_it_was_made_in() {
     fs::write(volume.point.join("file"), "content").unwrap();
     volume.umount();
     assert_eq!(cat(&volume.image, "/file"), "content");
-}
-
-/// Two servers that write to one image, each by its own idea of what is free, leave nothing of it.
-#[test]
-fn one_image_has_one_server_whatever_it_is_called() {
-    require!(Need::Kernel, FUSE);
-    let volume = Volume::new();
-    let (one, other) = (LoopDevice::attach(&volume.image, false), LoopDevice::attach(&volume.image, false));
-    let again = Volume::without_image();
-    if OVER_RINGS {
-        // Each refusal is waited for a while, and has nothing to do with them.
-        return;
-    }
-    volume.mount("");
-    fails(&again.try_mount_device(one.path(), "ro"), "in use by another program");
-    fails(&ubtrfs(&["mkfs".as_ref(), "-f".as_ref(), one.path().as_os_str()]), "in use by another program");
-    volume.umount();
-    volume.try_mount_device(one.path(), "").ok();
-    for device in [other.path(), &volume.image] {
-        fails(&again.try_mount_device(device, ""), "in use by another program");
-    }
-    volume.umount();
-    let point = again.point.as_os_str();
-    run(Command::new("mount").args([one.path().as_os_str(), point])).ok();
-    fails(&volume.try_mount_device(other.path(), ""), "mounted by the kernel");
-    run(Command::new("umount").arg(point)).ok();
-    volume.check();
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn timed(what: &str, count: u64, work: impl FnOnce()) {
 }
 
 /// One directory of `count` entries and a tree of as many files: made, looked at, renamed, removed.
-fn many_files(volume: &Volume, count: u64, check_memory: &dyn Fn(&str)) {
+fn many_files(volume: &Volume, count: u64) {
     let large = volume.point.join("large");
     fs::create_dir(&large).unwrap();
     let in_large = |name: &str, number: u64| large.join(format!("{name}{number:07}"));
@@ -44,11 +44,11 @@ fn many_files(volume: &Volume, count: u64, check_memory: &dyn Fn(&str)) {
             drop(File::create(in_large("file", number)).unwrap());
         }
     });
-    check_memory("create");
+    check_memory(volume, count, "create");
     timed("list", count, || assert_eq!(fs::read_dir(&large).unwrap().count() as u64, count));
     timed("stat", count, || (0..count).for_each(|n| assert!(fs::symlink_metadata(in_large("file", n)).is_ok())));
     timed("rename", count, || (0..count).for_each(|n| fs::rename(in_large("file", n), in_large("other", n)).unwrap()));
-    check_memory("rename");
+    check_memory(volume, count, "rename");
 
     let in_tree = |number: u64| volume.point.join(format!("tree/{}/{}", number / 1000, number % 1000));
     fs::create_dir(volume.point.join("tree")).unwrap();
@@ -60,7 +60,7 @@ fn many_files(volume: &Volume, count: u64, check_memory: &dyn Fn(&str)) {
             fs::write(in_tree(number), number.to_string()).unwrap();
         }
     });
-    check_memory("create a tree");
+    check_memory(volume, count, "create a tree");
     volume.umount();
     timed("mount", 1, || volume.mount(&mount_options(count)));
     // However many files there are: so a mount takes a moment.
@@ -69,12 +69,12 @@ fn many_files(volume: &Volume, count: u64, check_memory: &dyn Fn(&str)) {
     timed("read a tree", count, || {
         (0..count).for_each(|n| assert_eq!(fs::read(in_tree(n)).unwrap(), n.to_string().as_bytes()));
     });
-    check_memory("read a tree");
+    check_memory(volume, count, "read a tree");
     timed("remove all", 2 * count, || {
         fs::remove_dir_all(&large).unwrap();
         fs::remove_dir_all(volume.point.join("tree")).unwrap();
     });
-    check_memory("remove");
+    check_memory(volume, count, "remove");
 }
 
 fn memory_of(count: u64) -> u64 {
@@ -85,17 +85,18 @@ fn mount_options(count: u64) -> String {
     format!("memory={}", memory_of(count))
 }
 
+#[track_caller]
+fn check_memory(volume: &Volume, count: u64, after: &str) {
+    let peak = peak(volume);
+    println!("after {after}: {} MiB at the most", peak >> 20);
+    assert!(peak <= memory_of(count) + beside(count), "{} MiB after: {after}", peak >> 20);
+}
+
 fn memory_is_held_with(count: u64, size: &str) {
     let volume = Volume::without_image();
     ubtrfs(&["mkfs".as_ref(), "--size".as_ref(), size.as_ref(), volume.image.as_os_str()]).ok();
     volume.mount(&mount_options(count));
-    let most = memory_of(count) + beside(count);
-    let check_memory = |after: &str| {
-        let peak = peak(&volume);
-        println!("after {after}: {} MiB at the most", peak >> 20);
-        assert!(peak <= most, "{} MiB after: {after}", peak >> 20);
-    };
-    many_files(&volume, count, &check_memory);
+    many_files(&volume, count);
     volume.umount();
     volume.check();
 }
@@ -166,12 +167,6 @@ fn many_extents(count: u64, size: &str) {
     ubtrfs(&["mkfs".as_ref(), "--size".as_ref(), size.as_ref(), volume.image.as_os_str()]).ok();
     let path = volume.point.join("file");
     let content = |number: u64, round: u64| [number, round].map(u64::to_le_bytes).as_flattened().repeat(256);
-    let most = memory_of(count) + beside(count);
-    let check_memory = |after: &str| {
-        let peak = peak(&volume);
-        println!("after {after}: {} MiB at the most", peak >> 20);
-        assert!(peak <= most, "{} MiB after: {after}", peak >> 20);
-    };
     volume.mount(&mount_options(count));
     let file = File::create(&path).unwrap();
     timed("write", count, || {
@@ -179,7 +174,7 @@ fn many_extents(count: u64, size: &str) {
         file.sync_all().unwrap();
     });
     drop(file);
-    check_memory("write");
+    check_memory(&volume, count, "write");
     assert_eq!(fs::metadata(&path).unwrap().blocks(), count * 8);
     volume.umount();
     volume.mount(&mount_options(count));
@@ -195,7 +190,7 @@ fn many_extents(count: u64, size: &str) {
         file.sync_all().unwrap();
     });
     (0..count).step_by(25).for_each(|number| read(number, u64::from(number % 50 == 0)));
-    check_memory("overwrite");
+    check_memory(&volume, count, "overwrite");
     timed("cut", count / 2, || file.set_len(count / 2 * STEP).unwrap());
     read(count / 2 - 1, 0);
     assert_eq!(file.metadata().unwrap().blocks(), count / 2 * 8);

@@ -146,6 +146,11 @@ impl Filesystem {
         Ok(self.inode(id)?.read().item.mode)
     }
 
+    /// Flags of an inode, as the format has them: less work than [`attributes`](Self::attributes).
+    pub fn flags(&self, id: InodeId) -> Result<u64> {
+        Ok(self.inode(id)?.read().item.flags)
+    }
+
     /// Changes attributes.
     pub fn set_attributes(&self, id: InodeId, changes: &SetAttributes) -> Result<Attributes> {
         self.change_attributes(id, changes, None)
