@@ -38,6 +38,7 @@ pub fn serve(backing: &Path, directory: &Path) -> Result<()> {
     let server = server::Null::new(backing).map_err(|error| failed("open the backing file", &error))?;
     let session = Session::establish(device, server, &ubtrfs_server::config(threads, Transport::Auto, true))
         .map_err(|error| failed("begin", &error))?;
+    mount.read_far_ahead();
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| failed("signals", &error))?;
     let ending = Arc::clone(&mount);
     std::thread::spawn(move || {

@@ -81,6 +81,7 @@ fn run(
     let session =
         Session::establish(fuse, server, &config(threads, job.request.transport, job.request.checks_permissions()))
             .map_err(|error| Failure::of(&error))?;
+    mount.read_far_ahead();
     shared.set_notifier(session.notifier());
     shared.set_way(session.way());
     if let Way::Device { why: Some(why) } = session.way() {

@@ -145,6 +145,18 @@ fn requests_arrive_as_they_shall() {
 }
 
 #[test]
+fn files_are_read_ahead_as_far_as_by_the_kernels_driver() {
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    volume.mount("");
+    let line = mount_line(&volume);
+    let number = line.split(' ').nth(2).unwrap();
+    let read_ahead = fs::read_to_string(format!("/sys/class/bdi/{number}-fuseblk/read_ahead_kb")).unwrap();
+    assert_eq!(read_ahead.trim(), "4096");
+    volume.umount();
+}
+
+#[test]
 fn a_read_only_mount_writes_nothing() {
     require!(Need::Root, FUSE);
     let volume = Volume::new();

@@ -2,20 +2,28 @@
 
 use std::path::Path;
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
 
 /// `STATX_MNT_ID_UNIQUE` (since Linux 6.8): a number that no later mount gets.
 const UNIQUE_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
-/// The number of the mount that is seen at `path`. Before Linux 6.8 another mount may get it when this one has ended. Asks
-/// nothing of the filesystem, so it works while nobody serves it.
-pub fn of(path: &Path) -> Option<u64> {
+/// What statx(2) tells of the mount that is seen at `path`. Asks nothing of the filesystem, so it works while nobody serves it.
+fn statx(path: &Path, what: StatxFlags) -> Option<Statx> {
     let place = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    rustix::fs::statx(&place, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, what).ok()
+}
+
+/// The number of the mount. Before Linux 6.8 another mount may get it when this one has ended.
+pub fn of(path: &Path) -> Option<u64> {
     [UNIQUE_ID, StatxFlags::MNT_ID].into_iter().find_map(|kind| {
-        let statx = rustix::fs::statx(&place, "", flags, kind).ok()?;
+        let statx = statx(path, kind)?;
         StatxFlags::from_bits_retain(statx.stx_mask).contains(kind).then_some(statx.stx_mnt_id)
     })
+}
+
+/// The device number of what is mounted, major and minor.
+pub fn device_number(path: &Path) -> Option<(u32, u32)> {
+    statx(path, StatxFlags::MNT_ID).map(|statx| (statx.stx_dev_major, statx.stx_dev_minor))
 }
 
 #[cfg(test)]

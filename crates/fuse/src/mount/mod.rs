@@ -138,6 +138,19 @@ impl Mount {
         self.id.is_some() && self.id == identity::of(&self.path)
     }
 
+    /// Has the kernel read ahead as far as it does for its own btrfs in files that are read in order: 4 MiB instead of FUSE's 128 KiB.
+    /// To be called once the session is established, when the kernel has set its own value. Only root may: for anybody else it
+    /// stays at that.
+    pub fn read_far_ahead(&self) {
+        const READ_AHEAD_KIB: &str = "4096";
+        let Some((major, minor)) = identity::device_number(&self.path).filter(|_| self.is_mounted()) else { return };
+        let suffix = if self.kind == MountKind::Block { "-fuseblk" } else { "" };
+        let setting = format!("/sys/class/bdi/{major}:{minor}{suffix}/read_ahead_kb");
+        if let Err(error) = std::fs::write(&setting, READ_AHEAD_KIB) {
+            tracing::debug!(%error, setting, "the kernel reads ahead no further than it does by itself");
+        }
+    }
+
     /// Unmounts. The session must be running, or else `fuseblk` waits for its end forever.
     pub fn unmount(&self, how: Unmount) -> Result<(), MountError> {
         unmount(&self.path, how)
