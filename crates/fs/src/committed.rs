@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ubtrfs_format::items::{RootFlags, RootItem};
-use ubtrfs_format::{Generation, Ino, ItemType, Key, Superblock, TreeId};
+use ubtrfs_format::{Generation, ItemType, Key, Superblock, TreeId};
 use ubtrfs_tree::{NodeCache, Root, Snapshot};
 
 use crate::error::{Error, Result};
@@ -142,15 +142,5 @@ impl Committed {
             }
         }
         Ok(TreeId::FS)
-    }
-
-    /// Where a subvolume's entry is: parent subvolume, directory and name; `None` for the top level.
-    pub(crate) fn subvolume_entry(&self, id: TreeId) -> Result<Option<(TreeId, Ino, Vec<u8>)>> {
-        let from = Key::new(id.0, ItemType::ROOT_BACKREF, 0);
-        let to = Key::new(id.0, ItemType::ROOT_BACKREF, u64::MAX);
-        let Some(item) = self.tree(TreeId::ROOT)?.range(from..=to).next() else { return Ok(None) };
-        let item = item?;
-        let entry = ubtrfs_format::items::RootRef::parse(&item)?;
-        Ok(Some((TreeId(item.key.offset), entry.dirid, entry.name.to_vec())))
     }
 }

@@ -72,8 +72,8 @@ pub(crate) fn committed_ref_index(
     Ok(None)
 }
 
-/// What an entry leads to.
-pub(crate) fn resolve(committed: &Committed, dir: InodeId, name: &[u8], target: Target) -> Result<InodeId> {
+/// What a committed entry leads to.
+fn resolve(committed: &Committed, dir: InodeId, name: &[u8], target: Target) -> Result<InodeId> {
     match target.location.item_type {
         ItemType::INODE_ITEM => Ok(InodeId::new(dir.subvolume, Ino(target.location.objectid))),
         ItemType::ROOT_ITEM => {
@@ -143,10 +143,27 @@ impl Filesystem {
         Ok(target.map(|target| Found { index: None, target }))
     }
 
+    /// What an entry leads to. The caller holds the lock of the directory.
+    pub(crate) fn resolve(&self, committed: &Committed, dir: InodeId, name: &[u8], target: Target) -> Result<InodeId> {
+        let child = TreeId(target.location.objectid);
+        match target.subvolume().and_then(|child| self.moved_subvolumes.get(child)) {
+            Some(entry) if entry.is_at(dir, name) => Ok(InodeId::root_of(child)),
+            Some(_) => Ok(InodeId::new(dir.subvolume, EMPTY_SUBVOLUME_INO)),
+            None => resolve(committed, dir, name, target),
+        }
+    }
+
     /// The number of an entry that was found. `found` must stem from this directory under the same hold of its lock.
-    pub(crate) fn entry_index(&self, dir: InodeId, name: &[u8], found: &Found) -> Result<DirIndex> {
+    pub(crate) fn entry_index(&self, dir: InodeId, state: &InodeState, name: &[u8], found: &Found) -> Result<DirIndex> {
         if let Some(index) = found.index {
             return Ok(index);
+        }
+        if let Some(child) = found.target.subvolume() {
+            // Of an inode the reference to its name tells it, of a subvolume the root tree, of a snapshot's empty directory nothing.
+            return match self.subvolume_entry(child)?.filter(|entry| entry.is_at(dir, name)) {
+                Some(entry) => Ok(entry.index),
+                None => self.number_of(dir, state, name),
+            };
         }
         let ino = Ino(found.target.location.objectid);
         committed_ref_index(&self.committed(), dir.subvolume, ino, dir.ino, name)?.ok_or(Error::Inconsistent {
@@ -154,6 +171,19 @@ impl Filesystem {
             key: Key::new(ino.0, ItemType::INODE_REF, dir.ino.0),
             what: "the inode does not know a name that its directory has",
         })
+    }
+
+    /// The number of an entry of a directory, looked for among all of them.
+    fn number_of(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<DirIndex> {
+        const AT_ONCE: usize = 1000;
+        let mut after = DirIndex(0);
+        loop {
+            let entries = self.entries(dir, state, after, DirIndex(u64::MAX), AT_ONCE)?;
+            if let Some(found) = entries.iter().find(|entry| entry.name == name) {
+                return Ok(found.index);
+            }
+            after = entries.last().ok_or(Errno::IO)?.index;
+        }
     }
 
     /// The number that the next entry of a directory gets; the caller holds its lock and puts it there.
@@ -189,7 +219,7 @@ impl Filesystem {
             return Err(Errno::NOTDIR.into());
         }
         let found = self.find_entry(dir, &state, name)?.ok_or(Errno::NOENT)?;
-        let id = resolve(&self.committed(), dir, name, found.target)?;
+        let id = self.resolve(&self.committed(), dir, name, found.target)?;
         drop(state);
         self.inodes.reference(id);
         let alive = self.inode(id).and_then(|inode| if inode.read().dead { Err(Errno::NOENT.into()) } else { Ok(()) });
@@ -223,10 +253,7 @@ impl Filesystem {
             return Ok(dir);
         }
         if dir.ino == Ino::ROOT_DIR {
-            return Ok(match self.committed().subvolume_entry(dir.subvolume)? {
-                Some((subvolume, ino, _)) => InodeId::new(subvolume, ino),
-                None => dir,
-            });
+            return Ok(self.subvolume_entry(dir.subvolume)?.map_or(dir, |entry| entry.dir));
         }
         let inode = self.inode(dir)?;
         let state = inode.read();
@@ -327,7 +354,7 @@ impl Filesystem {
         let committed = self.committed();
         let mut entries = Vec::new();
         let mut push = |index: DirIndex, name: &[u8], target: Target| -> Result<bool> {
-            let inode = resolve(&committed, dir, name, target)?;
+            let inode = self.resolve(&committed, dir, name, target)?;
             entries.push(DirectoryEntry { index, name: name.to_vec(), inode, file_type: target.file_type });
             Ok(entries.len() == limit)
         };

@@ -18,6 +18,7 @@ use crate::inode::{Inode, InodeId, InodeTable, load_inode};
 use crate::log::Log;
 use crate::options::Options;
 use crate::space::{Demand, Shortage, Space};
+use crate::subvolume_entries::MovedSubvolumes;
 use crate::transaction::{Gate, Transaction};
 
 /// A subvolume's state that outlives its inodes' stay in memory.
@@ -88,6 +89,7 @@ pub struct Filesystem {
     pub(crate) threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
     /// Held by a rename that moves a directory to another one: no cycle may come about.
     pub(crate) rename_lock: Mutex<()>,
+    pub(crate) moved_subvolumes: MovedSubvolumes,
     read_only: AtomicBool,
     aborted: Mutex<Option<String>>,
     pub(crate) counters: Counters,
@@ -135,6 +137,7 @@ impl Filesystem {
             discards: Discarder::default(),
             threads: Mutex::default(),
             rename_lock: Mutex::default(),
+            moved_subvolumes: MovedSubvolumes::default(),
             read_only: AtomicBool::new(read_only),
             aborted: Mutex::default(),
             counters: Counters::default(),

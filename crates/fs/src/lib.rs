@@ -21,6 +21,7 @@ mod options;
 mod search;
 mod space;
 mod stats;
+mod subvolume_entries;
 mod transaction;
 
 pub use dir::DirectoryEntry;

@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use ubtrfs_format::{Generation, Logical};
+use ubtrfs_format::{Generation, Logical, TreeId};
 
 use crate::file::sum_map::SumMap;
 use crate::inode::Inode;
+use crate::subvolume_entries::EntryPlace;
 
 /// A data extent allocated in a transaction.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub(crate) struct Transaction {
     unlogged_sums: Mutex<Option<SumMap>>,
     /// Extents that a second file, or a second place of a file, came to refer to.
     shared: Mutex<HashSet<Logical>>,
+    /// Subvolumes whose entries were renamed, with where they are now.
+    moved_subvolumes: Mutex<BTreeMap<TreeId, EntryPlace>>,
     changed_inodes: AtomicU64,
     new_extent_count: AtomicU64,
 }
@@ -56,6 +59,7 @@ impl Transaction {
             later_sums: Mutex::default(),
             unlogged_sums: Mutex::default(),
             shared: Mutex::default(),
+            moved_subvolumes: Mutex::default(),
             changed_inodes: AtomicU64::new(0),
             new_extent_count: AtomicU64::new(0),
         }
@@ -81,6 +85,16 @@ impl Transaction {
     /// Takes the inodes whose names changed since the log had them.
     pub(crate) fn take_renamed(&self) -> Vec<Arc<Inode>> {
         std::mem::take(&mut self.renamed.lock())
+    }
+
+    /// Notes where the entry of a subvolume is now.
+    pub(crate) fn move_subvolume(&self, id: TreeId, entry: EntryPlace) {
+        self.moved_subvolumes.lock().insert(id, entry);
+    }
+
+    /// The subvolumes whose entries were renamed.
+    pub(crate) fn moved_subvolumes(&self) -> parking_lot::MutexGuard<'_, BTreeMap<TreeId, EntryPlace>> {
+        self.moved_subvolumes.lock()
     }
 
     /// What it takes in memory, in inodes that changed: so many extents count as one.

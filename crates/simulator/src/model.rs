@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ubtrfs::{Errno, InodeId, RenameFlags};
+use ubtrfs_format::Ino;
 use ubtrfs_format::items::Timespec;
 
 use crate::{Content, Path};
@@ -285,6 +286,7 @@ impl Model {
         let id = self.entry(dir, name).ok_or(Errno::NOENT)?;
         match &self.node(id).body {
             Body::Directory { .. } if !directory => Err(Errno::ISDIR),
+            _ if self.is_subvolume(id) => Err(Errno::NOTEMPTY),
             Body::Directory { entries, .. } if !entries.is_empty() => Err(Errno::NOTEMPTY),
             Body::Directory { .. } => Ok(id),
             _ if directory => Err(Errno::NOTDIR),
@@ -298,6 +300,14 @@ impl Model {
         self.node_mut(id).nlink -= 1;
         touch(touched, dir, true);
         touch(touched, id, false);
+    }
+
+    /// Whether another name can be added to a node.
+    pub fn can_link(&self, id: InodeId, dir: InodeId, name: &[u8]) -> Result<(), Errno> {
+        if id.subvolume != dir.subvolume {
+            return Err(Errno::XDEV);
+        }
+        if self.node(id).is_dir() { Err(Errno::PERM) } else { self.can_add(dir, name) }
     }
 
     /// Whether a rename is possible, and what it moves: `None` if both names are of one node, and nothing happens.
@@ -323,6 +333,14 @@ impl Model {
         }
         if flags.exchange && target.is_none() {
             return Err(Errno::NOENT);
+        }
+        let is_subvolume = |id: InodeId| self.is_subvolume(id);
+        let exchanged = target.filter(|_| flags.exchange);
+        if dir.subvolume != new_dir.subvolume && !(is_subvolume(source) && exchanged.is_none_or(is_subvolume)) {
+            return Err(Errno::XDEV);
+        }
+        if !flags.exchange && target.is_some_and(is_subvolume) {
+            return Err(Errno::NOTEMPTY);
         }
         let is_dir = |id: InodeId| self.node(id).is_dir();
         if let Some(target) = target.filter(|_| !flags.exchange) {
@@ -355,6 +373,18 @@ impl Model {
         Ok(Some(source))
     }
 
+    /// Whether it is the top of a subvolume that lies in another one.
+    fn is_subvolume(&self, id: InodeId) -> bool {
+        id.ino == Ino::ROOT_DIR && id != self.root
+    }
+
+    /// Notes that a node was given another name. Of a subvolume nothing tells it but the entry.
+    fn touch_renamed(&self, touched: &mut Touched, id: InodeId) {
+        if !self.is_subvolume(id) {
+            touch(touched, id, false);
+        }
+    }
+
     fn is_below(&self, mut dir: InodeId, ancestor: InodeId) -> bool {
         loop {
             if dir == ancestor {
@@ -385,7 +415,7 @@ impl Model {
             } else {
                 self.node_mut(target).nlink -= 1;
             }
-            touch(touched, target, false);
+            self.touch_renamed(touched, target);
         }
         self.add_entry(new_dir, new_name, source);
         if let Some(id) = whiteout {
@@ -395,7 +425,7 @@ impl Model {
             self.add_entry(dir, name, id);
             touch(touched, id, true);
         }
-        touch(touched, source, false);
+        self.touch_renamed(touched, source);
         touch(touched, dir, true);
         touch(touched, new_dir, true);
     }

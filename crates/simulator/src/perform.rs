@@ -399,8 +399,7 @@ impl Worker {
             }
             Operation::Link { what, path } => {
                 let (Some(id), Some((dir, name))) = (self.find(what), self.model.place(path)) else { return Ok(()) };
-                let expected =
-                    if self.model.node(id).is_dir() { Err(Errno::PERM) } else { self.model.can_add(dir, name) };
+                let expected = self.model.can_link(id, dir, name);
                 if self.agree(operation, expected, fs.link(id, dir, name))?.is_some() {
                     self.model.node_mut(id).nlink += 1;
                     self.model.add_entry(dir, name, id);

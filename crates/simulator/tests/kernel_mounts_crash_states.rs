@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ubtrfs::Filesystem;
+use ubtrfs_format::Ino;
 use ubtrfs_simulator::enumerate::Start;
 use ubtrfs_simulator::{Body, Crashes, Habits, History, Model, Operation, Random, Stage, examine, look, shrink};
 use ubtrfs_testkit::content::Digester;
@@ -242,6 +243,64 @@ fn crashes_leave_snapshots_as_they_were() {
     }
     eprintln!("{states} crash states, {logs} with a log; the kernel mounted {mounted}");
     assert!(std::env::var_os("UBTRFS_SEEDS").is_some() || (states > 300 && logs > 20 && mounted > 20));
+}
+
+/// A small volume that the kernel made, with subvolumes in one another, one of them a snapshot. Returns its bytes.
+fn volume_of_subvolumes(dir: &Path) -> Arc<[u8]> {
+    let image = dir.join("subvolumes");
+    mkfs_btrfs(&image, 96 << 20, &["-m", "single", "-n", "4k"]);
+    let mount = KernelMount::new(&[&image], "");
+    let top = mount.path();
+    let btrfs = |words: &[&str], paths: &[&str]| {
+        run(command("btrfs", words).args(paths.iter().map(|path| top.join(path)))).ok();
+    };
+    btrfs(&["subvolume", "create"], &["a"]);
+    for directory in ["b", "a/d"] {
+        std::fs::create_dir(top.join(directory)).unwrap();
+    }
+    for (number, name) in ["e", "a/e", "a/f", "a/d/g"].into_iter().enumerate() {
+        std::fs::write(top.join(name), Random::noise(number as u64, 30_000)).unwrap();
+    }
+    btrfs(&["subvolume", "snapshot"], &["a", "b/c"]);
+    btrfs(&["subvolume", "create"], &["a/h"]);
+    assert_eq!(mount.unmount(), Vec::<String>::new());
+    std::fs::read(&image).unwrap().into()
+}
+
+#[test]
+fn crashes_between_subvolumes_lose_nothing_that_was_synced() {
+    require!(Need::Kernel);
+    let soaks = std::env::var_os("UBTRFS_SOAK").is_some();
+    let dir = scratch_dir();
+    let image = dir.path().join("image");
+    let stage = Stage::found(volume_of_subvolumes(dir.path())).unwrap();
+    let subvolumes = |model: &Model| -> Vec<_> {
+        let tops = model.paths().into_iter().filter(|(_, id)| id.ino == Ino::ROOT_DIR);
+        tops.map(|(path, id)| (id.subvolume, path.0)).collect()
+    };
+    let before = subvolumes(&stage.model);
+    assert_eq!(before.len(), 4, "{before:?}");
+    let (mut states, mut mounted, mut moved, mut logs) = (0, 0, 0, 0);
+    for seed in seeds(if soaks { 200 } else { 10 }) {
+        let fsyncs = seed % 2 == 0;
+        let habits = Habits { remount: true, privileges: false, large: false, huge: false, eager: !fsyncs, fsyncs };
+        let operations = stage.improvise(seed, habits, 70).unwrap_or_else(|what| panic!("{seed}: {what}"));
+        let examined = stage.run_with(&operations, seed, 60, &mut |state| {
+            states += 1;
+            logs += usize::from(state.found.has_log);
+            moved += usize::from(subvolumes(&state.found.model) != before);
+            if states % 15 != 0 {
+                return Ok(());
+            }
+            mounted += 1;
+            kernel_agrees(state.device, &state.found.model, &image)
+        });
+        examined.unwrap_or_else(|failure| panic!("{failure}"));
+    }
+    eprintln!(
+        "{states} crash states, {logs} with a log, {moved} with subvolumes elsewhere; the kernel mounted {mounted}"
+    );
+    assert!(std::env::var_os("UBTRFS_SEEDS").is_some() || (states > 300 && logs > 20 && moved > 50 && mounted > 20));
 }
 
 #[test]

@@ -6,12 +6,14 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Timestamps, XattrFlags};
 use rustix::io::Errno;
+use ubtrfs_testkit::diff::{Options, assert_same};
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean, mkfs_btrfs};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::subject::Subject;
+use ubtrfs_testkit::walk::walk;
 
 fn make(image: &Path) {
     mkfs_btrfs(image, 512 << 20, &[]);
@@ -117,21 +119,105 @@ fn refused(error: Errno) -> Errno {
     if matches!(error, Errno::PERM | Errno::ACCESS | Errno::ROFS) { Errno::PERM } else { error }
 }
 
-/// What mv(1) would answer to EXDEV: it copies the subvolume file by file, and deletes it.
+const MOVE: RenameFlags = RenameFlags::empty();
+const EXCHANGE: RenameFlags = RenameFlags::EXCHANGE;
+
+/// Renames of subvolumes, one after the other, of those that [`make`] makes.
+const MOVES: [(&str, &str, RenameFlags); 21] = [
+    ("new", "renamed", MOVE),
+    ("renamed", "new", MOVE),
+    ("new", "renamed", MOVE),
+    ("renamed", "origin/dir/moved", MOVE),
+    ("origin/dir/moved", "origin/dir/moved/dir/x", MOVE),
+    ("origin", "origin/dir/moved/dir/x", MOVE),
+    ("origin/dir", "origin/dir/moved/dir/x", MOVE),
+    ("old", "old-again", MOVE),
+    ("old-again", "origin/old", MOVE),
+    ("old-again", "origin", RenameFlags::NOREPLACE),
+    ("old-again", "origin", MOVE),
+    ("old-again", "origin", EXCHANGE),
+    ("old-again", "origin", EXCHANGE),
+    ("origin/dir/moved", "origin/file", EXCHANGE),
+    ("origin/file", "file", EXCHANGE),
+    ("origin/dir/moved", "origin", EXCHANGE),
+    ("origin/file", "origin/empty", MOVE),
+    ("origin/link", "origin/inner", MOVE),
+    ("origin/inner", "inner", MOVE),
+    ("inner", "replaced", RenameFlags::WHITEOUT),
+    ("old-again/inner", "stub", MOVE),
+];
+
+fn move_subvolumes(top: &Path) -> Vec<(&'static str, &'static str, Result<(), Errno>)> {
+    std::fs::write(top.join("file"), "at the top").expect("write");
+    std::fs::create_dir(top.join("replaced")).expect("mkdir");
+    MOVES
+        .map(|(from, to, flags)| (from, to, rustix::fs::renameat_with(CWD, top.join(from), CWD, top.join(to), flags)))
+        .into()
+}
+
 #[test]
-fn a_subvolume_that_cannot_be_moved_is_not_taken_apart() {
+fn subvolumes_are_moved_as_by_the_kernel() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     let dir = scratch_dir();
-    let image = dir.path().join("image");
+    let images = ["kernel", "ubtrfs"].map(|name| dir.path().join(name));
+    make(&images[0]);
+    std::fs::copy(&images[0], &images[1]).expect("copy");
+    let [kernel, ours] = [(Subject::Kernel, &images[0]), (Subject::ubtrfs(), &images[1])].map(|(subject, image)| {
+        let mount = subject.mount(&[image], "");
+        let answers = move_subvolumes(mount.path());
+        mount.unmount();
+        assert_btrfs_check_clean(image);
+        assert_ubtrfs_check_clean(image);
+        answers
+    });
+    assert_eq!(kernel, ours, "left: the kernel, right: ubtrfs");
+    assert!(ours.iter().filter(|(_, _, answer)| answer.is_ok()).count() > MOVES.len() / 2, "{ours:?}");
+    // Then each sees both as the other does.
+    let shown = |subject: Subject, image: &Path| {
+        let mount = subject.mount(&[image], "noatime");
+        let tree = walk(mount.path());
+        mount.unmount();
+        tree
+    };
+    // Numbers in subvolumes are ubtrfs's own.
+    let options = Options { ino: false, ..Options::SAME_VOLUME };
+    for image in &images {
+        assert_same("moved", &shown(Subject::Kernel, image), &shown(Subject::ubtrfs(), image), options);
+    }
+    let names = |image: &Path| shown(Subject::Kernel, image).entries.into_keys().collect::<Vec<_>>();
+    assert_eq!(names(&images[0]), names(&images[1]), "left: as the kernel moved them, right: as ubtrfs did");
+}
+
+/// A log can't tell of it, and no log may be replayed over it.
+#[test]
+fn where_a_subvolume_was_moved_to_is_durable_after_fsync() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
+    let dir = scratch_dir();
+    let (image, crashed) = (dir.path().join("image"), dir.path().join("crashed"));
     make(&image);
     let mount = Subject::ubtrfs().mount(&[&image], "");
-    for to in ["moved", "origin/empty/moved"] {
-        let moved = run(command("mv", &["-T"]).args([mount.path().join("new"), mount.path().join(to)]));
-        assert_eq!(moved.code(), Some(1), "{}", moved.report());
-        assert!(!mount.path().join(to).exists());
-    }
-    assert_eq!(std::fs::read(mount.path().join("new/file")).expect("read").len(), 5000);
+    let top = mount.path();
+    let sync = |path: &str| rustix::fs::fsync(std::fs::File::open(top.join(path)).expect("open")).expect("fsync");
+    std::fs::write(top.join("origin/file"), "logged before").expect("write");
+    sync("origin/file");
+    std::fs::rename(top.join("new"), top.join("origin/empty/moved")).expect("rename");
+    // What has the name now goes with it.
+    std::fs::write(top.join("new"), "a file").expect("write");
+    sync("new");
+    std::fs::copy(&image, &crashed).expect("copy");
     mount.unmount();
+    for image in [&image, &crashed] {
+        for reader in [Subject::Kernel, Subject::ubtrfs()] {
+            let mount = reader.mount(&[image], "");
+            let read = |path: &str| std::fs::read(mount.path().join(path)).expect("read");
+            assert_eq!(read("new"), b"a file", "{}", reader.name());
+            assert_eq!(read("origin/file"), b"logged before");
+            assert_eq!(read("origin/empty/moved/file").len(), 5000);
+            mount.unmount();
+        }
+        assert_btrfs_check_clean(image);
+        assert_ubtrfs_check_clean(image);
+    }
 }
 
 /// A tree with a subvolume in it can be removed from a snapshot, and what was synced stays removed after a crash. (Linux 6.18 can't

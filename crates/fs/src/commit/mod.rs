@@ -38,6 +38,7 @@ use crate::inode::Inode;
 use crate::log::ClosedGroup;
 use crate::ops::FileMap;
 use crate::space::NewChunk;
+use crate::subvolume_entries::edits_of_moved;
 use crate::transaction::Transaction;
 use build::Builder;
 use chunks::{ChunkChanges, ensure_metadata};
@@ -257,7 +258,9 @@ impl Commit {
         if has_free_space_tree {
             roots.will_change(TreeId::FREE_SPACE);
         }
-        let root_tree = tree.merge(Some(committed.root_tree), TreeId::ROOT, &roots.placeholders()?)?;
+        let mut root_edits = roots.placeholders()?;
+        root_edits.append(edits_of_moved(committed, &transaction.moved_subvolumes())?)?;
+        let root_tree = tree.merge(Some(committed.root_tree), TreeId::ROOT, &root_edits)?;
 
         // What these trees must say of the space changes as they are merged, but less each time: a node that this
         // commit has written already is written again in its place.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, btree_map, hash_map};
 use std::sync::{Arc, LazyLock};
 
 use ubtrfs_format::items::FileType;
-use ubtrfs_format::{DirIndex, Generation, Ino, Key, name_hash};
+use ubtrfs_format::{DirIndex, Generation, Ino, ItemType, Key, TreeId, name_hash};
 
 use super::Logged;
 use super::seldom::Empty;
@@ -22,6 +22,13 @@ pub(crate) struct Target {
     /// Key of the inode item or of the subvolume's root item.
     pub(crate) location: Key,
     pub(crate) file_type: FileType,
+}
+
+impl Target {
+    /// The subvolume that it is, or that a snapshot had there.
+    pub(crate) fn subvolume(&self) -> Option<TreeId> {
+        (self.location.item_type == ItemType::ROOT_ITEM).then_some(TreeId(self.location.objectid))
+    }
 }
 
 /// What happened to a name of a directory.

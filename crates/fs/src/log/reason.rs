@@ -11,7 +11,7 @@ pub enum Reason {
     NoSpace,
     /// A directory was moved to another one.
     MovedDirectory,
-    /// The entry of a subvolume went, of which a log can't tell.
+    /// The entry of a subvolume went or was moved, of which a log can't tell.
     Subvolume,
     /// Too many inodes have to be logged with it.
     ManyInodes,

@@ -7,7 +7,7 @@ use ubtrfs_format::{DirIndex, Incompat, ItemType, Key, max_item_size};
 use super::create::{add_entry, inode_target, remove_entry};
 use super::flags::{check_removable_from, check_unrestricted};
 use super::{LockedInodes, check_name, now};
-use crate::dir::{EMPTY_SUBVOLUME_INO, resolve};
+use crate::dir::EMPTY_SUBVOLUME_INO;
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState, LostName, Name, OrphanEdit, Target};
@@ -30,12 +30,17 @@ pub(crate) struct Named {
 impl Named {
     /// Whether the entry is a subvolume's, be it only the empty directory that a snapshot shows in its place.
     pub(crate) fn leads_to_root(&self) -> bool {
-        self.target.location.item_type == ItemType::ROOT_ITEM
+        self.target.subvolume().is_some()
     }
 
     /// Whether it leads into another subvolume.
     pub(crate) fn is_subvolume(&self) -> bool {
         self.leads_to_root() && self.inode.id.ino != EMPTY_SUBVOLUME_INO
+    }
+
+    /// Whether it is the empty directory that a snapshot shows in place of a subvolume.
+    pub(crate) fn is_empty_subvolume(&self) -> bool {
+        self.inode.id.ino == EMPTY_SUBVOLUME_INO
     }
 }
 
@@ -47,7 +52,7 @@ impl Filesystem {
             return Err(Errno::NOTDIR.into());
         }
         let Some(found) = self.find_entry(dir.id, &state, name)? else { return Ok(None) };
-        let id = resolve(&self.committed(), dir.id, name, found.target)?;
+        let id = self.resolve(&self.committed(), dir.id, name, found.target)?;
         drop(state);
         Ok(Some(Named { target: found.target, inode: self.inode(id)? }))
     }
@@ -61,7 +66,7 @@ impl Filesystem {
         target: Target,
     ) -> Result<Option<DirIndex>> {
         match self.find_entry(dir, state, name)? {
-            Some(found) if found.target == target => self.entry_index(dir, name, &found).map(Some),
+            Some(found) if found.target == target => self.entry_index(dir, state, name, &found).map(Some),
             _ => Ok(None),
         }
     }
@@ -183,32 +188,12 @@ impl Filesystem {
         }
     }
 
-    /// The number of an entry of a directory, looked for among all of them: of an inode the reference to its name tells it, but
-    /// that of a subvolume is in the root tree, and that of a snapshot's empty directory nowhere.
-    fn number_of(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<Option<DirIndex>> {
-        const AT_ONCE: usize = 1000;
-        let mut after = DirIndex(0);
-        loop {
-            let entries = self.entries(dir, state, after, DirIndex(u64::MAX), AT_ONCE)?;
-            if let Some(found) = entries.iter().find(|entry| entry.name == name) {
-                return Ok(Some(found.index));
-            }
-            match entries.last() {
-                Some(entry) => after = entry.index,
-                None => return Ok(None),
-            }
-        }
-    }
-
     /// Removes the entry of the empty directory that a snapshot shows in place of a subvolume, if it is still there. It is no inode
     /// of the volume, so nothing else changes.
     fn remove_empty_subvolume(&self, parent: &Arc<Inode>, name: &[u8], named: &Named) -> Result<bool> {
         let mut locked = LockedInodes::lock(&[parent]);
-        let found = self.find_entry(parent.id, locked.get(parent.id), name)?;
-        if found.is_none_or(|found| found.target != named.target) {
-            return Ok(false);
-        }
-        let index = self.number_of(parent.id, locked.get(parent.id), name)?.ok_or(Errno::IO)?;
+        let state = locked.get(parent.id);
+        let Some(index) = self.still_named(parent.id, state, name, named.target)? else { return Ok(false) };
         let transaction = self.gate.enter();
         locked.join(&transaction);
         remove_entry(locked.get_mut(parent.id), name.into(), index, named.target, now());

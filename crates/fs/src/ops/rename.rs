@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use ubtrfs_format::DirIndex;
-use ubtrfs_format::items::FileType;
+use ubtrfs_format::items::{FileType, Timespec};
 
 use super::create::{NewInode, add_entry, inode_target, remove_entry};
 use super::flags::{check_mutable, check_removable_from};
 use super::link::{Named, add_name, drop_name, lost_name, name_demand};
 use super::{LockedInodes, check_name, check_real, now};
-use crate::dir::EMPTY_SUBVOLUME_INO;
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState, LostName, Name};
 use crate::space::Demand;
+use crate::subvolume_entries::EntryPlace;
+use crate::transaction::Transaction;
 
 /// How a rename treats its target and its source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,8 +37,8 @@ struct End<'a> {
 impl Filesystem {
     /// Gives the inode `name` of `dir` the name `new_name` in `new_dir`. What had that name loses it, or gets the old one.
     ///
-    /// A subvolume keeps its name: another would change references in the root tree, which is not done yet. The error is not
-    /// EXDEV, to which mv(1) answers by copying it file by file and deleting it.
+    /// The entries of subvolumes can be moved between subvolumes, all else can't. Until the next commit no log is written then,
+    /// as a log can't tell of it.
     pub fn rename(
         &self,
         dir: InodeId,
@@ -51,15 +51,10 @@ impl Filesystem {
         if flags.exchange && (flags.no_replace || flags.whiteout) {
             return Err(Errno::INVAL.into());
         }
-        self.check_writable(dir.subvolume)?;
-        if dir.subvolume != new_dir.subvolume {
-            let source = self.find_named(&self.inode(dir)?, name)?;
-            return Err(
-                if source.is_some_and(|source| source.is_subvolume()) { Errno::PERM } else { Errno::XDEV }.into()
-            );
+        for dir in [dir, new_dir] {
+            self.check_writable(dir.subvolume)?;
+            check_real(dir)?;
         }
-        check_real(dir)?;
-        check_real(new_dir)?;
         let (one, two) = (name_demand(name), name_demand(new_name));
         let demand = Demand {
             edits: 2 * (one.edits + two.edits),
@@ -122,12 +117,21 @@ impl Filesystem {
         if flags.exchange && target.is_none() {
             return Err(Errno::NOENT.into());
         }
+        let exchanged = target.filter(|_| flags.exchange);
+        let mut moved = [Some(source), exchanged].into_iter().flatten();
+        if from.dir.id.subvolume != to.dir.id.subvolume && !moved.clone().all(Named::is_subvolume) {
+            return Err(Errno::XDEV.into());
+        }
         let replaces_subvolume = target.is_some_and(Named::leads_to_root) && !flags.exchange;
-        if source.inode.id.ino == EMPTY_SUBVOLUME_INO || replaces_subvolume {
+        if source.is_empty_subvolume() || replaces_subvolume {
             return Err(Errno::NOTEMPTY.into());
         }
-        if source.leads_to_root() || target.is_some_and(Named::leads_to_root) {
+        if exchanged.is_some_and(Named::is_empty_subvolume) {
             return Err(Errno::PERM.into());
+        }
+        if from.dir.id != to.dir.id {
+            // Where `..` leads to would change in it.
+            moved.try_for_each(|named| self.check_writable(named.inode.id.subvolume).map(drop))?;
         }
         check_removable_from(&from.dir, &source.inode)?;
         match target {
@@ -170,7 +174,7 @@ impl Filesystem {
                 return Ok(true);
             }
             let parent = self.parent(at)?;
-            if parent == at || parent.subvolume != dir.subvolume {
+            if parent == at {
                 return Ok(false);
             }
             at = parent;
@@ -186,9 +190,11 @@ impl Filesystem {
         target: Option<&Named>,
         flags: RenameFlags,
     ) -> Result<bool> {
-        let (dir, new_dir, id) = (from.dir.id, to.dir.id, source.inode.id);
-        let mut inodes = vec![&from.dir, &to.dir, &source.inode];
-        inodes.extend(target.map(|target| &target.inode));
+        let (dir, new_dir) = (from.dir.id, to.dir.id);
+        let mut inodes = vec![&from.dir, &to.dir];
+        // Nothing changes in a subvolume of another name: the root tree says where its entry is.
+        let ends = [Some(source), target].into_iter().flatten().filter(|named| !named.is_subvolume());
+        inodes.extend(ends.map(|named| &named.inode));
         let mut locked = LockedInodes::lock(&inodes);
         let Some(old_index) = self.still_named(dir, locked.get(dir), from.name, source.target)? else {
             return Ok(false);
@@ -211,9 +217,9 @@ impl Filesystem {
         {
             return Err(Errno::NOTEMPTY.into());
         }
-        self.check_name_fits(id, locked.get(id), new_dir, to.name)?;
+        self.check_moved_name_fits(&locked, source, new_dir, to.name)?;
         if let Some(target) = target.filter(|_| flags.exchange) {
-            self.check_name_fits(target.inode.id, locked.get(target.inode.id), dir, from.name)?;
+            self.check_moved_name_fits(&locked, target, dir, from.name)?;
         }
         self.check_collisions(new_dir, locked.get(new_dir), to.name)?;
         if flags.exchange {
@@ -233,25 +239,18 @@ impl Filesystem {
         if let (Some(target), Some(index)) = (target, target_index) {
             let lost = lost_name(locked.get(new_dir), new_dir, &new_name, index);
             remove_entry(locked.get_mut(new_dir), new_name.clone(), index, target.target, time);
-            let state = locked.get_mut(target.inode.id);
-            if flags.exchange {
-                let back = back_index.unwrap_or(DirIndex::FIRST);
-                move_name(state, lost, dir, name.clone(), back);
+            if let Some(back) = back_index.filter(|_| flags.exchange) {
+                let place = EntryPlace { dir, name: name.clone(), index: back };
+                self.move_entry(&mut locked, target, lost, place, &transaction, time);
             } else {
+                let state = locked.get_mut(target.inode.id);
                 let is_dir = state.is_dir();
                 drop_name(state, lost, is_dir);
-            }
-            state.item.ctime = time;
-            state.item.sequence = state.item.sequence.wrapping_add(1);
-            if let Some(back) = back_index.filter(|_| flags.exchange) {
-                add_entry(locked.get_mut(dir), name.clone(), back, target.target, time);
+                touch(state, time);
             }
         }
-        let state = locked.get_mut(id);
-        move_name(state, lost, new_dir, new_name.clone(), new_index);
-        state.item.ctime = time;
-        state.item.sequence = state.item.sequence.wrapping_add(1);
-        add_entry(locked.get_mut(new_dir), new_name, new_index, source.target, time);
+        let place = EntryPlace { dir: new_dir, name: new_name, index: new_index };
+        self.move_entry(&mut locked, source, lost, place, &transaction, time);
         if let (Some(ino), Some(index)) = (whiteout_ino, back_index) {
             let whiteout = InodeId::new(dir.subvolume, ino);
             let (uid, gid) = flags.whiteout_owner;
@@ -262,12 +261,44 @@ impl Filesystem {
         locked.note_renamed(&transaction);
         Ok(true)
     }
+
+    fn check_moved_name_fits(&self, locked: &LockedInodes<'_>, named: &Named, dir: InodeId, name: &[u8]) -> Result<()> {
+        let id = named.inode.id;
+        if named.is_subvolume() { Ok(()) } else { self.check_name_fits(id, locked.get(id), dir, name) }
+    }
+
+    /// Gives what lost a name another one, and an entry there.
+    fn move_entry(
+        &self,
+        locked: &mut LockedInodes<'_>,
+        named: &Named,
+        lost: LostName,
+        place: EntryPlace,
+        transaction: &Transaction,
+        time: Timespec,
+    ) {
+        let id = named.inode.id;
+        add_entry(locked.get_mut(place.dir), place.name.clone(), place.index, named.target, time);
+        if named.is_subvolume() {
+            self.moved_subvolumes.put(id.subvolume, place.clone());
+            transaction.move_subvolume(id.subvolume, place);
+        } else {
+            let state = locked.get_mut(id);
+            move_name(state, lost, &place);
+            touch(state, time);
+        }
+    }
 }
 
 /// Notes in an inode that has joined the transaction that one of its names became another.
-fn move_name(state: &mut InodeState, lost: LostName, dir: InodeId, name: Name, index: DirIndex) {
+fn move_name(state: &mut InodeState, lost: LostName, place: &EntryPlace) {
     let nlink = state.item.nlink;
     state.pending.remove_ref(lost);
-    add_name(state, dir, name, index);
+    add_name(state, place.dir, place.name.clone(), place.index);
     state.item.nlink = nlink;
+}
+
+fn touch(state: &mut InodeState, time: Timespec) {
+    state.item.ctime = time;
+    state.item.sequence = state.item.sequence.wrapping_add(1);
 }

@@ -38,7 +38,7 @@ impl Replay<'_> {
             let entry = Entry { name: name.into(), index: DirIndex(0), target: found.target };
             return Ok(Some(entry));
         }
-        let index = self.fs.entry_index(dir.id, name, &found)?;
+        let index = self.fs.entry_index(dir.id, &state, name, &found)?;
         Ok(Some(Entry { name: name.into(), index, target: found.target }))
     }
 

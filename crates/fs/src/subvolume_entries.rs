@@ -1,0 +1,89 @@
+//! The entries that lead to subvolumes: where the root tree has them, and where renames have put them since the mount.
+
+use std::collections::BTreeMap;
+
+use parking_lot::RwLock;
+use ubtrfs_format::items::RootRef;
+use ubtrfs_format::{DirIndex, ItemType, Key, TreeId};
+use ubtrfs_tree::EditBatch;
+
+use crate::committed::Committed;
+use crate::error::Result;
+use crate::filesystem::Filesystem;
+use crate::inode::{InodeId, Name};
+
+/// Where an entry is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EntryPlace {
+    pub(crate) dir: InodeId,
+    pub(crate) name: Name,
+    pub(crate) index: DirIndex,
+}
+
+impl EntryPlace {
+    /// Whether it is there.
+    pub(crate) fn is_at(&self, dir: InodeId, name: &[u8]) -> bool {
+        self.dir == dir && *self.name == *name
+    }
+
+    /// Where a commit has the entry of a subvolume; `None` of the top level.
+    pub(crate) fn committed(committed: &Committed, id: TreeId) -> Result<Option<Self>> {
+        let from = Key::new(id.0, ItemType::ROOT_BACKREF, 0);
+        let to = Key::new(id.0, ItemType::ROOT_BACKREF, u64::MAX);
+        let Some(item) = committed.tree(TreeId::ROOT)?.range(from..=to).next() else { return Ok(None) };
+        let item = item?;
+        let entry = RootRef::parse(&item)?;
+        let dir = InodeId::new(TreeId(item.key.offset), entry.dirid);
+        Ok(Some(Self { dir, name: entry.name.into(), index: DirIndex(entry.sequence) }))
+    }
+
+    /// The reference to a subvolume, the same in both directions.
+    fn to_item(&self) -> Vec<u8> {
+        RootRef { dirid: self.dir.ino, sequence: self.index.0, name: &self.name }.to_bytes()
+    }
+}
+
+/// The entries that were renamed since the mount, those of earlier transactions too: they are few.
+#[derive(Debug, Default)]
+pub(crate) struct MovedSubvolumes(RwLock<BTreeMap<TreeId, EntryPlace>>);
+
+impl MovedSubvolumes {
+    /// Where the entry is, if it was moved.
+    pub(crate) fn get(&self, id: TreeId) -> Option<EntryPlace> {
+        self.0.read().get(&id).cloned()
+    }
+
+    /// Notes where it is now. The caller holds the locks of both directories.
+    pub(crate) fn put(&self, id: TreeId, entry: EntryPlace) {
+        self.0.write().insert(id, entry);
+    }
+}
+
+impl Filesystem {
+    /// Where the entry of a subvolume is; `None` of the top level.
+    pub(crate) fn subvolume_entry(&self, id: TreeId) -> Result<Option<EntryPlace>> {
+        match self.moved_subvolumes.get(id) {
+            Some(entry) => Ok(Some(entry)),
+            None => EntryPlace::committed(&self.committed(), id),
+        }
+    }
+}
+
+/// Edits of the root tree that put the references of these subvolumes to where their entries are now.
+pub(crate) fn edits_of_moved(committed: &Committed, moved: &BTreeMap<TreeId, EntryPlace>) -> Result<EditBatch> {
+    let mut edits = EditBatch::new();
+    let keys = |parent: TreeId, child: TreeId| {
+        [Key::new(parent.0, ItemType::ROOT_REF, child.0), Key::new(child.0, ItemType::ROOT_BACKREF, parent.0)]
+    };
+    for (child, entry) in moved {
+        if let Some(before) = EntryPlace::committed(committed, *child)? {
+            for key in keys(before.dir.subvolume, *child) {
+                edits.delete(key);
+            }
+        }
+        for key in keys(entry.dir.subvolume, *child) {
+            edits.put(key, entry.to_item());
+        }
+    }
+    Ok(edits)
+}
