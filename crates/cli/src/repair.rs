@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use ubtrfs::{Filesystem, InodeFix, InodeId};
 use ubtrfs_check::{Fault, FaultKind, Report};
+use ubtrfs_format::TreeId;
 use ubtrfs_volume::{OpenOptions, Volume};
 
 use crate::args;
@@ -176,6 +177,8 @@ fn remedy(fault: &Fault) -> Remedy {
             Remedy::Leave("data can't be derived from anything but another copy, which a mount uses when it reads")
         }
         Kind::OddChecksum { .. } | Kind::UuidSurplus { .. } => Remedy::Leave("it does no harm"),
+        // It is made anew as a whole: nothing of it is needed for that.
+        _ if fault.place.tree == Some(TreeId::FREE_SPACE) => Remedy::Recount,
         _ => Remedy::Refuse("it does not follow from anything else what is right"),
     }
 }
@@ -183,7 +186,7 @@ fn remedy(fault: &Fault) -> Remedy {
 #[cfg(test)]
 mod tests {
     use ubtrfs_check::Place;
-    use ubtrfs_format::{Ino, TreeId};
+    use ubtrfs_format::Ino;
 
     use super::*;
 

@@ -45,7 +45,7 @@ fn change_group(image: &Image, tree: TreeId) {
     });
 }
 
-const DAMAGES: [Damage; 17] = [
+const DAMAGES: [Damage; 19] = [
     Damage("use of a block group", "plain", |image| change_group(image, TreeId::EXTENT)),
     Damage("use of a block group in its own tree", "bgtree", |image| change_group(image, TreeId::BLOCK_GROUP)),
     Damage("use of a device", "plain", |image| {
@@ -81,6 +81,15 @@ const DAMAGES: [Damage; 17] = [
         let start = (end.objectid + end.offset).next_multiple_of(1 << 30) + (1 << 30);
         let info = FreeSpaceInfo { extent_count: 0, flags: 0 };
         image.add(TreeId::FREE_SPACE, Key::new(start, ItemType::FREE_SPACE_INFO, 1 << 20), &info.to_bytes());
+    }),
+    Damage("a free-space tree that cannot be read", "plain", |image| {
+        let root = image.root(TreeId::FREE_SPACE);
+        (0..image.places(root).len()).for_each(|copy| image.flip(root, copy));
+    }),
+    Damage("what belongs to another tree in the free-space tree", "plain", |image| {
+        image.edit(TreeId::FREE_SPACE, of_type(ItemType::FREE_SPACE_INFO), |key, _| {
+            key.item_type = ItemType::INODE_ITEM;
+        });
     }),
     Damage("the size of a directory", "plain", |image| {
         change_inode(image, |key, _| key.objectid == 256, |item| item.size += 2);

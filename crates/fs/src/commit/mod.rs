@@ -17,6 +17,7 @@ mod nodes;
 mod roots;
 mod stragglers;
 mod superblock;
+mod tree_anew;
 #[cfg(test)]
 mod unsharing_tests;
 mod worker;
@@ -47,6 +48,7 @@ use data_refs::DataRefDeltas;
 use nodes::{CommitNodes, record};
 use roots::NewRoots;
 use stragglers::{move_stragglers, stragglers};
+use tree_anew::begin_anew;
 
 /// Dirty data of an inode from which on its write-out starts before the transaction is closed.
 const EARLY_WRITE_OUT: u64 = 64 << 10;
@@ -243,10 +245,14 @@ impl Commit {
 
         move_stragglers(&mut tree, &mut roots, &stragglers(fs, committed), generation)?;
         let has_free_space_tree = superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE);
+        let recounted = std::mem::take(&mut fs.space.lock().rewrite_all);
+        if recounted && has_free_space_tree {
+            begin_anew(&mut tree, &mut roots, TreeId::FREE_SPACE, &extent_tree)?;
+        }
         let (chunks, mut gone_groups) = ChunkChanges::take(fs, has_free_space_tree)?;
         tree.nodes.chunks_closed = true;
         let mut chunk_tree = committed.chunk_tree;
-        if !chunks.is_empty() || fs.space.lock().rewrite_all {
+        if !chunks.is_empty() || recounted {
             let (chunk_edits, device_edits) = chunks.edits(fs);
             chunk_tree = tree.merge(Some(chunk_tree), TreeId::CHUNK, &chunk_edits)?;
             tree.update(&mut roots, TreeId::DEV, &device_edits)?;

@@ -173,10 +173,6 @@ impl SpaceInner {
     pub(crate) fn take_group_edits(&mut self, free_space_tree: bool) -> GroupEdits {
         let mut edits = GroupEdits::default();
         let sector_size = self.sector_size;
-        if std::mem::take(&mut self.rewrite_all) && free_space_tree {
-            // Items of groups that are no more lie between the others.
-            edits.free_space.delete_range(Key::MIN..=Key::MAX);
-        }
         for group in self.groups.values_mut().filter(|group| group.touched && !group.new) {
             group.touched = false;
             let item = BlockGroupItem { used: group.recorded_used, chunk_objectid: 256, flags: group.flags.0 };
