@@ -160,9 +160,12 @@ impl Filesystem {
         }
         if let Some(child) = found.target.subvolume() {
             // Of an inode the reference to its name tells it, of a subvolume the root tree, of a snapshot's empty directory nothing.
-            return match self.subvolume_entry(child)?.filter(|entry| entry.is_at(dir, name)) {
-                Some(entry) => Ok(entry.index),
-                None => self.number_of(dir, state, name),
+            let place = self.subvolume_entry(child)?.filter(|place| place.is_at(dir, name));
+            let after = place.and_then(|place| place.index.0.checked_sub(1)).map(DirIndex);
+            let there = after.map(|after| self.entries(dir, state, after, DirIndex(after.0 + 1), 1)).transpose()?;
+            return match there.as_deref() {
+                Some([entry]) if entry.name == name => Ok(entry.index),
+                _ => self.number_of(dir, state, name),
             };
         }
         let ino = Ino(found.target.location.objectid);

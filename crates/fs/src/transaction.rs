@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use ubtrfs_format::{Generation, Logical, TreeId};
@@ -45,6 +45,8 @@ pub(crate) struct Transaction {
     shared: Mutex<HashSet<Logical>>,
     /// Subvolumes whose entries were renamed, with where they are now.
     moved_subvolumes: Mutex<BTreeMap<TreeId, EntryPlace>>,
+    /// What a log can't tell of has happened.
+    forbids_log: AtomicBool,
     changed_inodes: AtomicU64,
     new_extent_count: AtomicU64,
 }
@@ -60,6 +62,7 @@ impl Transaction {
             unlogged_sums: Mutex::default(),
             shared: Mutex::default(),
             moved_subvolumes: Mutex::default(),
+            forbids_log: AtomicBool::new(false),
             changed_inodes: AtomicU64::new(0),
             new_extent_count: AtomicU64::new(0),
         }
@@ -87,9 +90,22 @@ impl Transaction {
         std::mem::take(&mut self.renamed.lock())
     }
 
-    /// Notes where the entry of a subvolume is now.
+    /// Notes where the entry of a subvolume is now. The caller holds the locks of both directories.
     pub(crate) fn move_subvolume(&self, id: TreeId, entry: EntryPlace) {
+        self.forbid_log();
         self.moved_subvolumes.lock().insert(id, entry);
+    }
+
+    /// Notes that a subvolume's entry goes, of which a log can't tell: nor can it of what takes the name. The caller holds the lock of the
+    /// directory.
+    pub(crate) fn forbid_log(&self) {
+        self.forbids_log.store(true, Ordering::Release);
+    }
+
+    /// Whether no log may be written. To be asked once all is gathered that the log would hold: whatever is seen of what came
+    /// after a [`Self::forbid_log`], that is seen too.
+    pub(crate) fn forbids_log(&self) -> bool {
+        self.forbids_log.load(Ordering::Acquire)
     }
 
     /// The subvolumes whose entries were renamed.

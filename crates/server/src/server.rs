@@ -493,19 +493,15 @@ impl Filesystem for Server {
 
     fn read(&self, _: &Caller<'_>, node: u64, what: &Read, reply: ReplyData) {
         let _timed = self.count(Kind::Read);
-        let data = self.inode(node).and_then(|id| {
-            let (offset, size) = (what.offset, what.size as usize);
+        reply.fill(|buffer| {
+            let id = self.inode(node)?;
             let read = if what.flags.contains(OFlags::NOATIME) {
-                self.engine().read_unseen(id, offset, size)
+                self.engine().read_into_unseen(id, what.offset, buffer)
             } else {
-                self.engine().read(id, offset, size)
+                self.engine().read_into(id, what.offset, buffer)
             };
             read.map_err(|error| errno(&error))
         });
-        match data {
-            Ok(data) => reply.data(&data),
-            Err(errno) => reply.error(errno),
-        }
     }
 
     fn write(&self, _: &Caller<'_>, node: u64, what: &Write<'_>, reply: ReplyWrite) {

@@ -123,7 +123,9 @@ const MOVE: RenameFlags = RenameFlags::empty();
 const EXCHANGE: RenameFlags = RenameFlags::EXCHANGE;
 
 /// Renames of subvolumes, one after the other, of those that [`make`] makes.
-const MOVES: [(&str, &str, RenameFlags); 21] = [
+const MOVES: [(&str, &str, RenameFlags); 23] = [
+    ("new/file", "new/inner", MOVE),
+    ("new/empty", "new/inner", MOVE),
     ("new", "renamed", MOVE),
     ("renamed", "new", MOVE),
     ("new", "renamed", MOVE),
@@ -226,11 +228,16 @@ fn where_a_subvolume_was_moved_to_is_durable_after_fsync() {
 fn trees_of_snapshots_can_be_removed() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     let dir = scratch_dir();
-    let (image, crashed) = (dir.path().join("image"), dir.path().join("crashed"));
+    let [image, crashed, replaced] = ["image", "crashed", "replaced"].map(|name| dir.path().join(name));
     make(&image);
     let mount = Subject::ubtrfs().mount(&[&image], "");
     let new = mount.path().join("new");
     std::fs::remove_dir(new.join("inner")).expect("rmdir");
+    // What takes its name, and is synced, does not collide with it.
+    std::fs::write(new.join("inner"), "a file").expect("write");
+    rustix::fs::fsync(std::fs::File::open(new.join("inner")).expect("open")).expect("fsync");
+    std::fs::copy(&image, &replaced).expect("copy");
+    std::fs::remove_file(new.join("inner")).expect("unlink");
     rustix::fs::fsync(std::fs::File::open(&new).expect("open")).expect("fsync");
     std::fs::copy(&image, &crashed).expect("copy");
     let left = ["dir", "empty", "file", "link"].map(str::len).iter().sum::<usize>();
@@ -238,7 +245,7 @@ fn trees_of_snapshots_can_be_removed() {
     std::fs::create_dir(new.join("inner")).expect("mkdir where it was");
     std::fs::remove_dir_all(new.join("dir")).expect("rm -r");
     mount.unmount();
-    for (image, is_there) in [(&image, true), (&crashed, false)] {
+    for (image, is_there) in [(&image, true), (&crashed, false), (&replaced, true)] {
         assert_btrfs_check_clean(image);
         assert_ubtrfs_check_clean(image);
         for reader in [Subject::Kernel, Subject::ubtrfs()] {

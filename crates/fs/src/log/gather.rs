@@ -128,7 +128,9 @@ impl<'a> Gatherer<'a> {
             }
             let renamed = self.transaction.take_renamed();
             if renamed.is_empty() {
-                return Ok(self.gathered);
+                // Asked last: it may have happened while this was gathered, and be in it.
+                let is_told = !self.transaction.forbids_log();
+                return if is_told { Ok(self.gathered) } else { Err(Reason::Subvolume.into()) };
             }
             self.work.extend(renamed.into_iter().map(|inode| (inode, Want::Names)));
         }
@@ -227,7 +229,6 @@ impl<'a> Gatherer<'a> {
         }
         if whole {
             facts.entries = self.whole(inode, state, &mut logged, known)?;
-            check_entries(&facts.entries)?;
         } else if first {
             self.exists(id, state, known)?;
         }
@@ -314,7 +315,6 @@ impl<'a> Gatherer<'a> {
         };
         let names = state.pending.refs.iter().map(fact).collect();
         let entries = if known && is_dir { state.pending.entries.values().copied().collect() } else { Vec::new() };
-        check_entries(&entries)?;
         Ok(Facts { names, entries, gone: true })
     }
 
@@ -412,13 +412,4 @@ impl<'a> Gatherer<'a> {
         }
         Ok(())
     }
-}
-
-/// A reason to commit if a log can't tell of what became of these entries.
-fn check_entries(entries: &[EntryChange]) -> Result<()> {
-    let of_subvolume = |target: Target| target.location.item_type == ItemType::ROOT_ITEM;
-    if entries.iter().any(|change| change.base.is_some_and(of_subvolume)) {
-        return Err(Reason::Subvolume.into());
-    }
-    Ok(())
 }

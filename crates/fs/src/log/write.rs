@@ -89,9 +89,6 @@ impl Filesystem {
         if place.abandoned {
             return Err(Reason::Abandoned.into());
         }
-        if !transaction.moved_subvolumes().is_empty() {
-            return Err(Reason::Subvolume.into());
-        }
         if transaction.generation != base.generation.next() || place.generation != transaction.generation {
             return Err(Reason::Generation.into());
         }

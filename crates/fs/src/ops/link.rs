@@ -57,18 +57,23 @@ impl Filesystem {
         Ok(Some(Named { target: found.target, inode: self.inode(id)? }))
     }
 
-    /// The entry's number if the directory, locked, still has the entry that was found before; `None` if not.
+    /// The entry's number if the directory, locked, still has the entry that was found before, and it leads where it led; `None` if
+    /// not.
     pub(crate) fn still_named(
         &self,
         dir: InodeId,
         state: &InodeState,
         name: &[u8],
-        target: Target,
+        named: &Named,
     ) -> Result<Option<DirIndex>> {
-        match self.find_entry(dir, state, name)? {
-            Some(found) if found.target == target => self.entry_index(dir, state, name, &found).map(Some),
-            _ => Ok(None),
+        let Some(found) = self.find_entry(dir, state, name)?.filter(|found| found.target == named.target) else {
+            return Ok(None);
+        };
+        // A snapshot's empty directory and the subvolume itself have the same entry.
+        if named.leads_to_root() && self.resolve(&self.committed(), dir, name, found.target)? != named.inode.id {
+            return Ok(None);
         }
+        self.entry_index(dir, state, name, &found).map(Some)
     }
 
     /// Gives an inode another name.
@@ -167,7 +172,7 @@ impl Filesystem {
             let id = named.inode.id;
             {
                 let mut locked = LockedInodes::lock(&[&parent, &named.inode]);
-                let Some(index) = self.still_named(dir, locked.get(dir), name, named.target)? else { continue };
+                let Some(index) = self.still_named(dir, locked.get(dir), name, &named)? else { continue };
                 if directory && !Self::is_empty_dir(locked.get(id)) {
                     return Err(Errno::NOTEMPTY.into());
                 }
@@ -193,9 +198,10 @@ impl Filesystem {
     fn remove_empty_subvolume(&self, parent: &Arc<Inode>, name: &[u8], named: &Named) -> Result<bool> {
         let mut locked = LockedInodes::lock(&[parent]);
         let state = locked.get(parent.id);
-        let Some(index) = self.still_named(parent.id, state, name, named.target)? else { return Ok(false) };
+        let Some(index) = self.still_named(parent.id, state, name, named)? else { return Ok(false) };
         let transaction = self.gate.enter();
         locked.join(&transaction);
+        transaction.forbid_log();
         remove_entry(locked.get_mut(parent.id), name.into(), index, named.target, now());
         Ok(true)
     }

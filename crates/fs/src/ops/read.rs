@@ -160,41 +160,54 @@ impl Filesystem {
 
     /// Reads up to `len` bytes from `offset`; fewer at the end of the file.
     pub fn read(&self, id: InodeId, offset: u64, len: usize) -> Result<Vec<u8>> {
-        let data = self.read_unseen(id, offset, len)?;
-        if !data.is_empty() {
+        // What no read fills would show.
+        const POISON: u8 = 0xA5;
+        let size = self.inode(id)?.read().item.size;
+        let mut data = vec![POISON; (len as u64).min(size.saturating_sub(offset)) as usize];
+        let read = self.read_into(id, offset, &mut data)?;
+        data.truncate(read);
+        Ok(data)
+    }
+
+    /// Reads from `offset` on into `buf`, as much of it as the file has, and returns how many bytes that is. Nothing is copied on the
+    /// way where offset and end are at sectors' bounds and the memory is aligned to 4096 bytes. What is behind the end of the
+    /// file in `buf` may change, too.
+    pub fn read_into(&self, id: InodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let read = self.read_into_unseen(id, offset, buf)?;
+        if read > 0 {
             self.touch_atime(&self.inode(id)?);
         }
-        Ok(data)
+        Ok(read)
     }
 
     /// The same without a change of the access time, as for a file that was opened with `O_NOATIME`.
-    pub fn read_unseen(&self, id: InodeId, offset: u64, len: usize) -> Result<Vec<u8>> {
+    pub fn read_into_unseen(&self, id: InodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let inode = self.inode(id)?;
-        let data = {
-            let state = inode.read();
-            match state.file_type() {
-                FileType::Regular => {}
-                FileType::Directory => return Err(Errno::ISDIR.into()),
-                _ => return Err(Errno::INVAL.into()),
-            }
-            if offset >= state.item.size {
-                return Ok(Vec::new());
-            }
-            let len = (len as u64).min(state.item.size - offset);
-            let sector = u64::from(self.volume.sector_size());
-            let start = offset - offset % sector;
-            let end = (offset + len).next_multiple_of(sector);
-            let mut data = vec![0; (end - start) as usize];
-            self.read_sectors(id, &state, start, &mut data)?;
-            data.truncate((offset - start + len) as usize);
-            data.drain(..(offset - start) as usize);
-            data
-        };
-        self.counters.bytes_read.fetch_add(data.len() as u64, Ordering::Relaxed);
-        Ok(data)
+        let state = inode.read();
+        match state.file_type() {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Errno::ISDIR.into()),
+            _ => return Err(Errno::INVAL.into()),
+        }
+        let len = (buf.len() as u64).min(state.item.size.saturating_sub(offset)) as usize;
+        if len == 0 {
+            return Ok(0);
+        }
+        let sector = u64::from(self.volume.sector_size());
+        let skip = (offset % sector) as usize;
+        let whole = (skip + len).next_multiple_of(sector as usize);
+        if let Some(sectors) = buf.get_mut(..whole).filter(|_| skip == 0) {
+            self.read_sectors(id, &state, offset, sectors)?;
+        } else {
+            let mut sectors = vec![0; whole];
+            self.read_sectors(id, &state, offset - skip as u64, &mut sectors)?;
+            buf[..len].copy_from_slice(&sectors[skip..skip + len]);
+        }
+        self.counters.bytes_read.fetch_add(len as u64, Ordering::Relaxed);
+        Ok(len)
     }
 
-    /// Reads whole sectors through all layers. What lies beyond the end of the file is as the layers have it.
+    /// Reads whole sectors through all layers, each byte of them. What lies beyond the end of the file is as the layers have it.
     pub(crate) fn read_sectors(&self, id: InodeId, state: &InodeState, at: u64, buf: &mut [u8]) -> Result<()> {
         let range = at..at + buf.len() as u64;
         if state.dirty.covers(range.clone()) {

@@ -86,6 +86,7 @@ impl Filesystem {
             if self.rename_found(&from, &to, &source, target.as_ref(), flags)? {
                 if let Some(target) = target
                     && !flags.exchange
+                    && !target.is_empty_subvolume()
                 {
                     self.inactivate_if_unused(&target.inode);
                 }
@@ -122,7 +123,7 @@ impl Filesystem {
         if from.dir.id.subvolume != to.dir.id.subvolume && !moved.clone().all(Named::is_subvolume) {
             return Err(Errno::XDEV.into());
         }
-        let replaces_subvolume = target.is_some_and(Named::leads_to_root) && !flags.exchange;
+        let replaces_subvolume = target.is_some_and(Named::is_subvolume) && !flags.exchange;
         if source.is_empty_subvolume() || replaces_subvolume {
             return Err(Errno::NOTEMPTY.into());
         }
@@ -193,14 +194,14 @@ impl Filesystem {
         let (dir, new_dir) = (from.dir.id, to.dir.id);
         let mut inodes = vec![&from.dir, &to.dir];
         // Nothing changes in a subvolume of another name: the root tree says where its entry is.
-        let ends = [Some(source), target].into_iter().flatten().filter(|named| !named.is_subvolume());
+        let ends = [Some(source), target].into_iter().flatten().filter(|named| !named.leads_to_root());
         inodes.extend(ends.map(|named| &named.inode));
         let mut locked = LockedInodes::lock(&inodes);
-        let Some(old_index) = self.still_named(dir, locked.get(dir), from.name, source.target)? else {
+        let Some(old_index) = self.still_named(dir, locked.get(dir), from.name, source)? else {
             return Ok(false);
         };
         let target_index = match target {
-            Some(target) => match self.still_named(new_dir, locked.get(new_dir), to.name, target.target)? {
+            Some(target) => match self.still_named(new_dir, locked.get(new_dir), to.name, target)? {
                 Some(index) => Some(index),
                 None => return Ok(false),
             },
@@ -212,6 +213,7 @@ impl Filesystem {
         }
         if let Some(target) = target
             && !flags.exchange
+            && !target.leads_to_root()
             && locked.get(target.inode.id).is_dir()
             && !Self::is_empty_dir(locked.get(target.inode.id))
         {
@@ -242,6 +244,8 @@ impl Filesystem {
             if let Some(back) = back_index.filter(|_| flags.exchange) {
                 let place = EntryPlace { dir, name: name.clone(), index: back };
                 self.move_entry(&mut locked, target, lost, place, &transaction, time);
+            } else if target.is_empty_subvolume() {
+                transaction.forbid_log();
             } else {
                 let state = locked.get_mut(target.inode.id);
                 let is_dir = state.is_dir();

@@ -14,11 +14,14 @@ pub(crate) trait Responder: Send + Sync {
     /// Lends a buffer of `size` bytes to `fill` and sends what it says, a count of bytes or an error. A transport that has a
     /// buffer of its own for the reply overrides this.
     fn fill(&self, unique: u64, size: usize, fill: &mut dyn FnMut(&mut [u8]) -> Result<usize, Errno>) {
+        /// Devices read without copies into memory that begins at such an address.
+        const ALIGNMENT: usize = 4096;
         let mut buffer = BUFFER.take();
-        if buffer.len() < size {
-            buffer.resize(size, 0);
+        if buffer.len() < size + ALIGNMENT {
+            buffer.resize(size + ALIGNMENT, 0);
         }
-        let room = buffer.get_mut(..size).unwrap_or_default();
+        let start = buffer.as_ptr().align_offset(ALIGNMENT);
+        let room = buffer.get_mut(start..start.saturating_add(size)).unwrap_or_default();
         match fill(room) {
             Ok(length) => {
                 let length = length.min(room.len());
