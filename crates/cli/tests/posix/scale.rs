@@ -104,7 +104,7 @@ fn memory_is_held_with(count: u64, size: &str) {
 #[test]
 fn memory_is_held_with_many_files() {
     require!(FUSE);
-    memory_is_held_with(30_000, "1G");
+    memory_is_held_with(20_000, "1G");
 }
 
 /// `make soak` does it; alone: `cargo test --profile proof -p ubtrfs-cli --test posix million -- --ignored --nocapture`.
@@ -206,7 +206,7 @@ fn many_extents(count: u64, size: &str) {
 #[test]
 fn a_file_of_many_extents_is_kept() {
     require!(Need::Kernel, FUSE);
-    many_extents(20_000, "1G");
+    many_extents(10_000, "1G");
 }
 
 #[test]

@@ -83,6 +83,8 @@ impl ExtentReader {
             next = piece.end();
         }
         debug_assert!(rest.is_empty(), "the map ends too early");
+        // What was in the memory before is nobody's business.
+        rest.fill(0);
         Ok(())
     }
 
