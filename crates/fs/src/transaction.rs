@@ -108,9 +108,9 @@ impl Transaction {
         self.forbids_log.load(Ordering::Acquire)
     }
 
-    /// The subvolumes whose entries were renamed.
-    pub(crate) fn moved_subvolumes(&self) -> parking_lot::MutexGuard<'_, BTreeMap<TreeId, EntryPlace>> {
-        self.moved_subvolumes.lock()
+    /// Takes the subvolumes whose entries were renamed.
+    pub(crate) fn take_moved_subvolumes(&self) -> BTreeMap<TreeId, EntryPlace> {
+        std::mem::take(&mut self.moved_subvolumes.lock())
     }
 
     /// What it takes in memory, in inodes that changed: so many extents count as one.

@@ -48,8 +48,14 @@ pub fn assert_btrfs_check_clean(image: &Path) {
     assert!(outcome.success() && grumble.is_none(), "btrfs check is not content: {}", outcome.report());
 }
 
+/// Runs `ubtrfs check` on an image that is not mounted.
+#[track_caller]
+pub fn ubtrfs_check(image: &Path) -> Outcome {
+    run(Command::new(ubtrfs_binary().expect("the ubtrfs binary")).arg("check").arg(image))
+}
+
 /// Fails the test with everything that `ubtrfs check` said unless it found the image clean.
 #[track_caller]
 pub fn assert_ubtrfs_check_clean(image: &Path) {
-    run(Command::new(ubtrfs_binary().expect("the ubtrfs binary")).arg("check").arg(image)).ok();
+    ubtrfs_check(image).ok();
 }

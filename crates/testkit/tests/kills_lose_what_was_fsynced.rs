@@ -15,7 +15,7 @@ use rustix::fs::FlockOperation;
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::load::{Database, JOURNALS, Journal, Programs, Repository, bench};
 use ubtrfs_testkit::need::{Need, ubtrfs_binary};
-use ubtrfs_testkit::progs::{assert_btrfs_check_clean, mkfs_btrfs};
+use ubtrfs_testkit::progs::{assert_btrfs_check_clean, mkfs_btrfs, ubtrfs_check};
 use ubtrfs_testkit::promises::{Promises, Writer};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::rng::Rng;
@@ -339,7 +339,6 @@ fn remove_noise(place: &Path, round: u64, dying: &AtomicBool) -> Result<String, 
 
 #[track_caller]
 fn assert_check_clean(what: &str, image: &Path) {
-    let binary = ubtrfs_binary().expect("the ubtrfs binary");
-    let outcome = run(Command::new(binary).arg("check").arg(image));
+    let outcome = ubtrfs_check(image);
     assert!(outcome.success(), "{what}: {}", outcome.report());
 }

@@ -265,7 +265,7 @@ impl Commit {
             roots.will_change(TreeId::FREE_SPACE);
         }
         let mut root_edits = roots.placeholders()?;
-        root_edits.append(edits_of_moved(committed, &transaction.moved_subvolumes())?)?;
+        root_edits.append(edits_of_moved(committed, &transaction.take_moved_subvolumes())?)?;
         let root_tree = tree.merge(Some(committed.root_tree), TreeId::ROOT, &root_edits)?;
 
         // What these trees must say of the space changes as they are merged, but less each time: a node that this

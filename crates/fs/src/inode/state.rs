@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ubtrfs_format::items::{FileType, InodeFlags, InodeItem};
+use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, Timespec};
 use ubtrfs_format::{DirIndex, Generation, Logical};
 use ubtrfs_volume::SharedBuffer;
 
@@ -155,6 +155,18 @@ impl InodeState {
             dirty: self.dirty.take(),
             reserved: std::mem::take(&mut self.reserved),
         }));
+    }
+
+    /// Notes the time of a change of the attributes, in an inode that has joined the transaction.
+    pub(crate) fn attributes_changed(&mut self, time: Timespec) {
+        self.item.ctime = time;
+        self.item.sequence = self.item.sequence.wrapping_add(1);
+    }
+
+    /// Notes the time of a change of the content, which changes the ctime, too.
+    pub(crate) fn content_changed(&mut self, time: Timespec) {
+        self.item.mtime = time;
+        self.attributes_changed(time);
     }
 
     /// Forgets ordered extents whose data the device has.

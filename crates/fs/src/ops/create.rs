@@ -216,9 +216,7 @@ pub(crate) fn remove_entry(dir: &mut InodeState, name: Name, index: DirIndex, ta
 }
 
 fn touch_dir(dir: &mut InodeState, time: Timespec) {
-    dir.item.mtime = time;
-    dir.item.ctime = time;
-    dir.item.sequence = dir.item.sequence.wrapping_add(1);
+    dir.content_changed(time);
 }
 
 impl Filesystem {

@@ -149,9 +149,7 @@ impl Filesystem {
             }
             let time = now();
             state.item.size = state.item.size.max(wanted.size);
-            state.item.mtime = time;
-            state.item.ctime = time;
-            state.item.sequence = state.item.sequence.wrapping_add(1);
+            state.content_changed(time);
             return Ok(true);
         }
     }

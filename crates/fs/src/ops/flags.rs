@@ -88,8 +88,7 @@ impl Filesystem {
         let transaction = self.gate.enter();
         state.join(&inode, &transaction);
         state.item.flags = flags;
-        state.item.ctime = now();
-        state.item.sequence = state.item.sequence.wrapping_add(1);
+        state.attributes_changed(now());
         Ok(())
     }
 }

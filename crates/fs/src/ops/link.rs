@@ -35,7 +35,7 @@ impl Named {
 
     /// Whether it leads into another subvolume.
     pub(crate) fn is_subvolume(&self) -> bool {
-        self.leads_to_root() && self.inode.id.ino != EMPTY_SUBVOLUME_INO
+        self.leads_to_root() && !self.is_empty_subvolume()
     }
 
     /// Whether it is the empty directory that a snapshot shows in place of a subvolume.
@@ -110,8 +110,7 @@ impl Filesystem {
         locked.join(&transaction);
         let state = locked.get_mut(id);
         add_name(state, dir, name.clone(), index);
-        state.item.ctime = time;
-        state.item.sequence = state.item.sequence.wrapping_add(1);
+        state.attributes_changed(time);
         add_entry(locked.get_mut(dir), name, index, target, time);
         locked.note_renamed(&transaction);
         Ok(())
@@ -183,8 +182,7 @@ impl Filesystem {
                 let lost = lost_name(locked.get(dir), dir, &name, index);
                 drop_name(locked.get_mut(id), lost, directory);
                 let state = locked.get_mut(id);
-                state.item.ctime = time;
-                state.item.sequence = state.item.sequence.wrapping_add(1);
+                state.attributes_changed(time);
                 remove_entry(locked.get_mut(dir), name, index, named.target, time);
                 locked.note_renamed(&transaction);
             }

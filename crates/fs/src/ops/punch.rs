@@ -112,9 +112,7 @@ impl Filesystem {
             *surplus += state.reserved - dirty;
             state.reserved = dirty;
         }
-        state.item.mtime = time;
-        state.item.ctime = time;
-        state.item.sequence = state.item.sequence.wrapping_add(1);
+        state.content_changed(time);
         Ok(true)
     }
 

@@ -250,7 +250,7 @@ impl Filesystem {
                 let state = locked.get_mut(target.inode.id);
                 let is_dir = state.is_dir();
                 drop_name(state, lost, is_dir);
-                touch(state, time);
+                state.attributes_changed(time);
             }
         }
         let place = EntryPlace { dir: new_dir, name: new_name, index: new_index };
@@ -289,7 +289,7 @@ impl Filesystem {
         } else {
             let state = locked.get_mut(id);
             move_name(state, lost, &place);
-            touch(state, time);
+            state.attributes_changed(time);
         }
     }
 }
@@ -300,9 +300,4 @@ fn move_name(state: &mut InodeState, lost: LostName, place: &EntryPlace) {
     state.pending.remove_ref(lost);
     add_name(state, place.dir, place.name.clone(), place.index);
     state.item.nlink = nlink;
-}
-
-fn touch(state: &mut InodeState, time: Timespec) {
-    state.item.ctime = time;
-    state.item.sequence = state.item.sequence.wrapping_add(1);
 }

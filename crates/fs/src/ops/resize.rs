@@ -140,9 +140,7 @@ impl Filesystem {
             }
             state.item.size = size;
             // Even if the size stays: a file made anew with O_TRUNC has changed for those who compare times.
-            state.item.mtime = time;
-            state.item.ctime = time;
-            state.item.sequence = state.item.sequence.wrapping_add(1);
+            state.content_changed(time);
             return Ok(true);
         }
     }

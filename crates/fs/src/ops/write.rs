@@ -144,9 +144,7 @@ impl Filesystem {
             *surplus = surplus.saturating_sub(added);
             let time = now();
             state.item.size = old_size.max(end);
-            state.item.mtime = time;
-            state.item.ctime = time;
-            state.item.sequence = state.item.sequence.wrapping_add(1);
+            state.content_changed(time);
             if kill_privileges {
                 state.item.mode = without_set_id(state.item.mode);
             }

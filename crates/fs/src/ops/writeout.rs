@@ -227,6 +227,10 @@ impl Filesystem {
             let committed = self.committed();
             let map = FileMap::new(&committed, id, state)?;
             for part in placed {
+                if part.piece.is_none() {
+                    part.enter(layout, &mut state.ordered);
+                    continue;
+                }
                 // The open transaction may have cut or replaced some of it since.
                 let range = part.offset..part.offset + part.len;
                 let seen = |state: &InodeState, layout: &Layout| -> Result<u64> {

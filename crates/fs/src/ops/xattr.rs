@@ -147,8 +147,7 @@ impl Filesystem {
         }
         let transaction = self.gate.enter();
         state.join(&inode, &transaction);
-        state.item.ctime = now();
-        state.item.sequence = state.item.sequence.wrapping_add(1);
+        state.attributes_changed(now());
         if value.is_some() {
             state.no_xattrs = false;
         }
