@@ -1,5 +1,10 @@
 //! Which seeds a test runs: a few in `make test`, many in `make soak`.
 
+/// Whether the long form of each test is wanted, as by `make soak`.
+pub fn soaks() -> bool {
+    std::env::var_os("UBTRFS_SOAK").is_some()
+}
+
 /// The seeds in `UBTRFS_SEEDS`, which is a list such as `3,17,100-120`; the first `usual` whole numbers from 1 when it is not set.
 pub fn seeds(usual: u64) -> Vec<u64> {
     match std::env::var("UBTRFS_SEEDS") {
@@ -11,7 +16,7 @@ pub fn seeds(usual: u64) -> Vec<u64> {
 /// Seeds of a test that has many short runs: as [`seeds`], but in `make soak` each stands for `each` runs. The number of any
 /// of these, given alone and without `UBTRFS_SOAK`, is that run again.
 pub fn many_seeds(usual: u64, each: u64) -> Vec<u64> {
-    if std::env::var_os("UBTRFS_SOAK").is_none() {
+    if !soaks() {
         return seeds(usual);
     }
     let seeds = seeds(100);

@@ -4,8 +4,6 @@
 
 mod bad_input;
 mod fixtures;
-#[path = "../../../check/tests/common/image.rs"]
-mod image;
 mod making;
 mod repair;
 mod rescue;

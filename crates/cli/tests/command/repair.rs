@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ubtrfs_format::items::{BlockGroupItem, DevItem, FileType, FreeSpaceInfo, InodeItem};
-use ubtrfs_format::{ItemType, Key, TreeId, objectid};
+use ubtrfs_format::{ItemType, Key, Physical, TreeId, objectid};
 use ubtrfs_testkit::fixture::Fixture;
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
@@ -12,8 +12,8 @@ use ubtrfs_testkit::require;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::walk::walk;
 
-use crate::image::Image;
 use crate::{success, ubtrfs};
+use ubtrfs_damage::Image;
 
 /// A kind of damage, the fixture that suffers it, and what is done to it.
 struct Damage(&'static str, &'static str, fn(&Image));
@@ -58,7 +58,7 @@ const OF_SPACE: [Damage; 11] = [
     Damage("totals of the superblock", "plain", |image| {
         image.edit_superblock(&[0, 1], |superblock| superblock.bytes_used += 1 << 20);
     }),
-    Damage("a copy of the superblock", "plain", |image| image.flip_raw((64 << 20) + 1000)),
+    Damage("a copy of the superblock", "plain", |image| image.flip_raw(Physical((64 << 20) + 1000))),
     Damage("a free range is gone", "plain", |image| {
         image.remove(TreeId::FREE_SPACE, of_type(ItemType::FREE_SPACE_EXTENT));
     }),
@@ -84,7 +84,7 @@ const OF_SPACE: [Damage; 11] = [
     }),
     Damage("a free-space tree that cannot be read", "plain", |image| {
         let root = image.root(TreeId::FREE_SPACE);
-        (0..image.places(root).len()).for_each(|copy| image.flip(root, copy));
+        image.flip_all(root);
     }),
     Damage("what belongs to another tree in the free-space tree", "plain", |image| {
         image.edit(TreeId::FREE_SPACE, of_type(ItemType::FREE_SPACE_INFO), |key, _| {

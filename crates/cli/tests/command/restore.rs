@@ -15,8 +15,8 @@ use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::walk::{Tree, walk};
 
-use crate::image::Image;
 use crate::{changed, fails, ubtrfs};
+use ubtrfs_damage::Image;
 
 /// A volume to restore, and a directory to restore to.
 struct Case {
@@ -123,9 +123,7 @@ fn any_superblock_and_any_older_root_will_do() {
 
     // The newest commit leads nowhere; one of those before it does.
     fs::remove_dir_all(case.out()).unwrap();
-    for copy in 0..2 {
-        image.flip(image.superblock.root, copy);
-    }
+    image.flip_all(image.superblock.root);
     let output = case.restore(&[]);
     assert!(said(&output).contains("backup root"), "{}", said(&output));
     assert!(walk(&case.out()).entries.len() > 10, "{}", said(&output));
@@ -149,7 +147,7 @@ fn lost_leaves_take_only_their_own_items_along() {
         let case = Case::new("plain");
         let image = Image::open(&case.image);
         let leaf = image.leaves(TreeId::FS)[number];
-        (0..image.places(leaf).len()).for_each(|copy| image.flip(leaf, copy));
+        image.flip_all(leaf);
         let before = changed(&case.image);
         let output = case.restore(&[]);
         let told = said(&output);
@@ -181,7 +179,7 @@ fn data_is_copied_around_a_bad_sector_and_without_checksums() {
     };
     let extents: Vec<_> = image.items(TreeId::EXTENT).into_iter().filter(|(key, data)| is_data(key, data)).collect();
     let (key, _) = extents.iter().max_by_key(|(key, _)| key.offset).unwrap();
-    image.flip(ubtrfs_format::Logical(key.objectid + 4096), 0);
+    image.flip(ubtrfs_format::Logical(key.objectid + 4096), &[0]);
     let output = case.restore(&[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(said(&output).contains("4096 bytes of ") && said(&output).contains("checksum"), "{}", said(&output));
@@ -193,7 +191,7 @@ fn data_is_copied_around_a_bad_sector_and_without_checksums() {
     let case = Case::new("plain");
     let image = Image::open(&case.image);
     for leaf in image.leaves(TreeId::CSUM) {
-        (0..image.places(leaf).len()).for_each(|copy| image.flip(leaf, copy));
+        image.flip_all(leaf);
     }
     let output = case.restore(&[]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));

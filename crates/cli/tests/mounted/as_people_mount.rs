@@ -15,7 +15,7 @@ use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{Outcome, command, run};
 
 use crate::harness::{FUSE, Volume, cat, fails, ubtrfs};
-use crate::image::Image;
+use ubtrfs_damage::Image;
 
 /// The user `nobody`.
 const NOBODY: u32 = 65534;
@@ -182,7 +182,7 @@ fn damaged_volumes_are_mounted_to_be_read() {
     let items = image.items(ubtrfs_format::TreeId::EXTENT);
     let extents = items.iter().filter(|(key, _)| key.item_type == ubtrfs_format::ItemType::EXTENT_ITEM);
     let extent = extents.clone().find(|item| is_data(item)).unwrap().0.objectid;
-    image.flip(ubtrfs_format::Logical(extent), 0);
+    image.flip(ubtrfs_format::Logical(extent), &[0]);
     volume.mount("ro");
     assert!(fs::read(volume.point.join("data")).is_err());
     volume.umount();
@@ -190,9 +190,7 @@ fn damaged_volumes_are_mounted_to_be_read() {
     assert_eq!(fs::read(volume.point.join("data")).unwrap().len(), 64 << 10);
     volume.umount();
 
-    for copy in 0..image.places(image.superblock.root).len() {
-        image.flip(image.superblock.root, copy);
-    }
+    image.flip_all(image.superblock.root);
     assert_eq!(volume.try_mount("ro").code(), Some(1));
     fails(&volume.try_mount("rescue=all"), "needs it");
     let before = fs::read(&volume.image).unwrap();

@@ -7,8 +7,6 @@ mod as_people_mount;
 mod endings;
 mod extents;
 mod harness;
-#[path = "../../../check/tests/common/image.rs"]
-mod image;
 mod lifecycle;
 mod listings;
 mod posix;

@@ -8,6 +8,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::progs::mkfs_btrfs;
+use ubtrfs_testkit::seeds::soaks;
 
 use crate::harness::Volume;
 
@@ -40,7 +41,7 @@ pub fn traces(path: &Path, before: Option<&fs::Metadata>) -> String {
 
 /// One case in so many of a large table is tried by default; in a soak all are.
 pub fn share() -> usize {
-    if std::env::var_os("UBTRFS_SOAK").is_some() { 1 } else { 3 }
+    if soaks() { 1 } else { 4 }
 }
 
 /// An outcome in few words: errors by their numbers.

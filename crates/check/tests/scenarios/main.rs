@@ -1,0 +1,9 @@
+//! What the check must find in volumes that are damaged, and must not find in sound ones.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+mod common;
+mod damage;
+mod dropping;
+mod fixtures;
+mod hostile;

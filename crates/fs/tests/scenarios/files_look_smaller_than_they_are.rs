@@ -1,0 +1,69 @@
+//! The space that a file is said to take is what it takes, whatever is committed meanwhile.
+
+use std::thread;
+
+use crate::common::gated::open_gated;
+use ubtrfs::{Filesystem, InodeId, NewInode, SetAttributes, WriteAt};
+
+const SECTOR: u64 = 4096;
+
+fn create(fs: &Filesystem, name: &str) -> InodeId {
+    fs.create(fs.root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
+}
+
+fn write(fs: &Filesystem, id: InodeId, sector: u64, count: u64) {
+    fs.write(id, WriteAt::Offset(sector * SECTOR), &vec![7; (count * SECTOR) as usize], false).unwrap();
+}
+
+/// Sectors that a file is said to take.
+fn sectors(fs: &Filesystem, id: InodeId) -> u64 {
+    fs.attributes(id).unwrap().blocks * 512 / SECTOR
+}
+
+#[test]
+fn what_a_commit_writes_out_counts_though_more_is_written_meanwhile() {
+    const ROUNDS: u64 = 5;
+    let (device, fs) = open_gated(256 << 20);
+    let file = create(&fs, "file");
+    for round in 0..ROUNDS {
+        // No two are neighbours, and the one from before is written anew.
+        write(&fs, file, round * 4, 1);
+        thread::scope(|scope| {
+            device.flushes.close();
+            let commit = scope.spawn(|| fs.sync().unwrap());
+            device.flushes.until_reached();
+            write(&fs, file, round * 4 + 2, 1);
+            write(&fs, file, round * 4, 1);
+            device.flushes.open();
+            commit.join().unwrap();
+        });
+        assert_eq!(sectors(&fs, file), 2 * round + 2, "round {round}");
+    }
+    fs.fsync(file).unwrap();
+    assert_eq!(sectors(&fs, file), 2 * ROUNDS);
+    fs.sync().unwrap();
+    assert_eq!(sectors(&fs, file), 2 * ROUNDS);
+}
+
+#[test]
+fn what_is_cut_off_before_a_commit_has_written_it_counts_no_more() {
+    let (device, fs) = open_gated(256 << 20);
+    let (first, cut) = (create(&fs, "first"), create(&fs, "cut"));
+    write(&fs, first, 0, 1);
+    write(&fs, cut, 0, 8);
+    thread::scope(|scope| {
+        device.writes.close();
+        let commit = scope.spawn(|| fs.sync().unwrap());
+        device.writes.until_reached();
+        let size = Some(3 * SECTOR);
+        fs.set_attributes(cut, &SetAttributes { size, ..SetAttributes::default() }).unwrap();
+        write(&fs, cut, 10, 1);
+        device.writes.open();
+        commit.join().unwrap();
+    });
+    assert_eq!(sectors(&fs, cut), 4);
+    fs.fsync(cut).unwrap();
+    assert_eq!(sectors(&fs, cut), 4);
+    fs.sync().unwrap();
+    assert_eq!(sectors(&fs, cut), 4);
+}

@@ -1,0 +1,76 @@
+//! What a full volume may cost: ENOSPC, and never more.
+
+use std::sync::Arc;
+
+use crate::common::memory::new_volume;
+use ubtrfs::{Errno, Error, Filesystem, NewInode, Options, Result, SetAttributes, WriteAt};
+use ubtrfs_volume::{OpenOptions, Volume};
+
+const FILE: u32 = 0o100_644;
+const SIZE: u64 = 128 << 20;
+
+/// A new volume all of whose space is in data chunks but for the metadata chunk that mkfs made.
+fn without_room_for_metadata() -> Arc<Filesystem> {
+    let device = Arc::new(new_volume(SIZE));
+    let volume = Volume::open(vec![device], OpenOptions { read_only: false }).unwrap();
+    let options = Options { background_commits: false, ..Options::default() };
+    let fs = Filesystem::open(Arc::new(volume), options).unwrap();
+    let big = fs.create(fs.root(), b"big", &regular()).unwrap();
+    let filled = (0..).find_map(|at| fs.write(big, WriteAt::Offset(at << 20), &vec![7; 1 << 20], false).err());
+    assert_full(&filled.unwrap());
+    fs.unlink(fs.root(), b"big").unwrap();
+    fs.forget(big, 1);
+    fs.sync().unwrap();
+    fs
+}
+
+fn regular() -> NewInode {
+    NewInode { mode: FILE, ..NewInode::default() }
+}
+
+fn assert_full(error: &Error) {
+    assert_eq!(error.errno(), Errno::NOSPC, "{error}");
+}
+
+/// Makes files by `make` until the volume is full, commits, removes them, and commits.
+fn fill_and_empty(fs: &Filesystem, make: impl Fn(&str) -> Result<()>) {
+    let mut made = 0;
+    let full = loop {
+        match make(&format!("file{made}")) {
+            Ok(()) => made += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_full(&full);
+    fs.sync().unwrap();
+    for number in 0..made {
+        fs.unlink(fs.root(), format!("file{number}").as_bytes()).unwrap();
+    }
+    fs.sync().unwrap();
+    assert!(made > 500, "full after {made} files");
+}
+
+#[test]
+fn small_files_that_are_kept_within_metadata_are_refused_in_time() {
+    let fs = without_room_for_metadata();
+    fill_and_empty(&fs, |name| {
+        let file = fs.create(fs.root(), name.as_bytes(), &regular())?;
+        let written = fs.write(file, WriteAt::End, &[1; 1900], false);
+        fs.forget(file, 1);
+        written.map(drop)
+    });
+    fs.close().unwrap();
+}
+
+#[test]
+fn files_that_are_cut_until_metadata_keeps_them_are_refused_in_time() {
+    let fs = without_room_for_metadata();
+    fill_and_empty(&fs, |name| {
+        let file = fs.create(fs.root(), name.as_bytes(), &regular())?;
+        let written = fs.write(file, WriteAt::End, &[1; 4096], false);
+        let cut = fs.set_attributes(file, &SetAttributes { size: Some(2000), ..SetAttributes::default() });
+        fs.forget(file, 1);
+        written.and(cut).map(drop)
+    });
+    fs.close().unwrap();
+}

@@ -1,0 +1,399 @@
+//! What freeing an inode may cost those who have nothing to do with it: nothing; and what a crash in the middle of it may
+//! leave: an orphan that the next mount frees.
+
+use std::sync::Arc;
+
+use crate::common::memory::new_volume;
+use ubtrfs::{Errno, Filesystem, FreeingLimits, InodeId, NewInode, Options, SetAttributes, WriteAt};
+use ubtrfs_volume::{Device, MemoryDevice, OpenOptions, Volume};
+
+const SECTOR: u64 = 4096;
+const SIZE: u64 = 256 << 20;
+
+fn new_device() -> Arc<MemoryDevice> {
+    Arc::new(new_volume(SIZE))
+}
+
+/// Few extents for each transaction, and commits only when the test says so.
+fn options() -> Options {
+    let freeing = FreeingLimits { at_once: 4 * SECTOR, per_transaction: 100, queue: 1000 };
+    Options { background_commits: false, freeing, ..Options::default() }
+}
+
+fn open(device: &Arc<MemoryDevice>, options: Options) -> Arc<Filesystem> {
+    let device: Arc<dyn Device> = device.clone();
+    Filesystem::open(Arc::new(Volume::open(vec![device], OpenOptions { read_only: false }).unwrap()), options).unwrap()
+}
+
+/// The device as it is now, for a crash of its own.
+fn copy(device: &MemoryDevice) -> Arc<MemoryDevice> {
+    Arc::new(MemoryDevice::from_bytes(device.to_bytes()))
+}
+
+fn assert_clean(device: &Arc<MemoryDevice>) {
+    let device: [Arc<dyn Device>; 1] = [device.clone()];
+    let report = ubtrfs_check::check(&device, &ubtrfs_check::Options::default()).unwrap();
+    assert!(report.is_clean(), "{:?}", report.faults);
+}
+
+fn regular() -> NewInode {
+    NewInode { mode: 0o100_644, ..NewInode::default() }
+}
+
+/// Writes every other sector of a file: as many extents.
+fn scatter(fs: &Filesystem, file: InodeId, extents: u64) {
+    for number in 0..extents {
+        fs.write(file, WriteAt::Offset(number * 2 * SECTOR), &[number as u8; SECTOR as usize], false).unwrap();
+    }
+}
+
+/// A committed file of many extents, open and without a name.
+fn large_unlinked(fs: &Filesystem, extents: u64) -> InodeId {
+    let file = fs.create(fs.root(), b"large", &regular()).unwrap();
+    scatter(fs, file, extents);
+    fs.sync().unwrap();
+    fs.unlink(fs.root(), b"large").unwrap();
+    fs.sync().unwrap();
+    file
+}
+
+fn free_data(fs: &Filesystem) -> u64 {
+    fs.statfs().blocks_available * SECTOR
+}
+
+#[test]
+fn a_file_of_many_extents_is_freed_over_several_commits() {
+    let device = new_device();
+    let fs = open(&device, options());
+    let before = free_data(&fs);
+    let file = large_unlinked(&fs, 1000);
+    let commits = fs.stats().commits;
+    fs.forget(file, 1);
+    let waiting = fs.stats().inactivation;
+    assert_eq!((waiting.inodes, waiting.bytes), (1, 1000 * SECTOR));
+    assert_eq!(fs.stats().commits, commits, "closing a file committed");
+
+    let mut last = free_data(&fs);
+    for step in 1..=9 {
+        fs.sync().unwrap();
+        let free = free_data(&fs);
+        assert_eq!(free - last, 100 * SECTOR, "in step {step}");
+        assert_eq!(fs.stats().inactivation.bytes, (1000 - step * 100) * SECTOR);
+        last = free;
+        assert_clean(&device);
+        // A crash here: the next mount goes on where this one was, in no more commits than are left.
+        let copy = copy(&device);
+        let fs = open(&copy, options());
+        let mut commits = 0;
+        while fs.stats().inactivation.orphans_left || fs.stats().inactivation.inodes > 0 {
+            fs.sync().unwrap();
+            assert_clean(&copy);
+            commits += 1;
+        }
+        fs.sync().unwrap();
+        assert!(commits <= 12 - step, "{commits} commits after step {step}");
+        assert_eq!(free_data(&fs), before);
+        assert_eq!(fs.stats().orphans_cleaned, 1);
+        fs.close().unwrap();
+        assert_clean(&copy);
+    }
+    fs.sync().unwrap();
+    fs.sync().unwrap();
+    assert_eq!((free_data(&fs), fs.stats().inactivation.inodes), (before, 0));
+    fs.close().unwrap();
+    assert_clean(&device);
+}
+
+#[test]
+fn closing_commits_nothing_whatever_there_is_to_free() {
+    let device = new_device();
+    let fs = open(&device, options());
+    let large = large_unlinked(&fs, 500);
+    let small: Vec<_> = (0..1000).map(|_| fs.create_unnamed(fs.root(), &regular()).unwrap()).collect();
+    scatter(&fs, small[7], 500);
+    fs.sync().unwrap();
+    // What was written since is lost with the file.
+    scatter(&fs, small[8], 300);
+    scatter(&fs, large, 700);
+    let (commits, dirty) = (fs.stats().commits, fs.stats().dirty_bytes);
+    assert!(dirty > 0);
+    fs.forget(large, 1);
+    for file in &small {
+        fs.forget(*file, 1);
+    }
+    let stats = fs.stats();
+    assert_eq!((stats.commits, stats.dirty_bytes), (commits, 0));
+    assert_eq!(stats.inactivation.inodes, 2, "large ones wait");
+    for _ in 0..20 {
+        fs.sync().unwrap();
+        assert_clean(&device);
+    }
+    assert_eq!((fs.stats().inactivation.inodes, fs.stats().inodes), (0, 1));
+}
+
+#[test]
+fn what_waits_to_be_freed_is_free_for_whoever_needs_it() {
+    let device = new_device();
+    let fs = open(&device, options());
+    let file = large_unlinked(&fs, 2000);
+    let other = fs.create(fs.root(), b"other", &regular()).unwrap();
+    let mut end = 0;
+    let fill = |end: &mut u64| {
+        loop {
+            match fs.write(other, WriteAt::Offset(*end), &vec![3; 1 << 20], false) {
+                Ok(len) => *end += len as u64,
+                Err(error) => break assert_eq!(error.errno(), Errno::NOSPC),
+            }
+        }
+    };
+    fill(&mut end);
+    let full = end;
+    fs.forget(file, 1);
+    fill(&mut end);
+    assert!(end - full > 1900 * SECTOR, "{} bytes came back", end - full);
+    assert_eq!(fs.stats().inactivation.inodes, 0);
+    fs.close().unwrap();
+    assert_clean(&device);
+}
+
+#[test]
+fn unmounting_frees_what_is_small_and_leaves_the_rest() {
+    let device = new_device();
+    let fs = open(&device, options());
+    let large = large_unlinked(&fs, 1000);
+    let medium = fs.create_unnamed(fs.root(), &regular()).unwrap();
+    scatter(&fs, medium, 20);
+    fs.sync().unwrap();
+    fs.forget(large, 1);
+    fs.forget(medium, 1);
+    assert_eq!(fs.stats().inactivation.inodes, 2);
+    fs.close().unwrap();
+    assert_clean(&device);
+    let fs = open(&device, options());
+    fs.sync().unwrap();
+    assert_eq!((fs.stats().orphans_cleaned, fs.stats().inactivation.inodes), (1, 1));
+    fs.close().unwrap();
+}
+
+#[test]
+fn too_many_that_wait_hold_back_who_unlinks() {
+    let device = new_device();
+    let freeing = FreeingLimits { at_once: 0, per_transaction: 100, queue: 10 };
+    let fs = open(&device, Options { freeing, ..options() });
+    for number in 0..50 {
+        let file = fs.create(fs.root(), format!("{number}").as_bytes(), &regular()).unwrap();
+        scatter(&fs, file, 10);
+        fs.forget(file, 1);
+    }
+    fs.sync().unwrap();
+    for number in 0..50 {
+        fs.unlink(fs.root(), format!("{number}").as_bytes()).unwrap();
+        assert!(fs.stats().inactivation.inodes <= 11);
+    }
+    assert!(fs.stats().inactivation.waits > 0);
+    fs.close().unwrap();
+    assert_clean(&device);
+}
+
+#[test]
+fn orphans_are_freed_in_batches_while_files_come_and_go() {
+    let device = new_device();
+    let fs = open(&device, options());
+    for _ in 0..2500 {
+        fs.create_unnamed(fs.root(), &regular()).unwrap();
+    }
+    fs.sync().unwrap();
+    drop(fs);
+    let fs = open(&device, options());
+    assert_eq!(fs.stats().inodes, 1, "orphans are in memory before they are freed");
+    let mine = fs.create_unnamed(fs.root(), &regular()).unwrap();
+    scatter(&fs, mine, 10);
+    let mut commits = 0;
+    while fs.stats().inactivation.orphans_left {
+        fs.sync().unwrap();
+        commits += 1;
+        assert!(fs.stats().inodes < 200);
+    }
+    assert!((25..=27).contains(&commits), "{commits} commits");
+    assert_eq!(fs.stats().orphans_cleaned, 2500);
+    assert_eq!(fs.read(mine, 18 * SECTOR, 1).unwrap(), [9]);
+    fs.link(mine, fs.root(), b"mine").unwrap();
+    fs.forget(mine, 1);
+    fs.close().unwrap();
+    assert_clean(&device);
+    assert_eq!(open(&device, options()).lookup(InodeId::root_of(ubtrfs_format::TreeId::FS), b"mine").unwrap(), mine);
+}
+
+#[test]
+fn the_background_frees_without_being_asked() {
+    let device = new_device();
+    let fs = open(&device, Options { background_commits: true, ..options() });
+    let before = free_data(&fs);
+    let file = large_unlinked(&fs, 1000);
+    fs.forget(file, 1);
+    let start = std::time::Instant::now();
+    while fs.stats().inactivation.inodes > 0 {
+        assert!(start.elapsed().as_secs() < 60);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    fs.sync().unwrap();
+    assert_eq!(free_data(&fs), before);
+    assert!(fs.stats().inactivation.steps >= 10);
+    fs.close().unwrap();
+    assert_clean(&device);
+}
+
+/// What a file holds, from `scatter`, up to `size` bytes.
+fn assert_scattered(fs: &Filesystem, file: InodeId, size: u64) {
+    assert_eq!(fs.attributes(file).unwrap().size, size);
+    for number in 0..size.div_ceil(2 * SECTOR) {
+        let at = number * 2 * SECTOR;
+        let len = SECTOR.min(size - at) as usize;
+        assert_eq!(fs.read(file, at, len).unwrap(), vec![number as u8; len], "at {at}");
+    }
+}
+
+fn resize(fs: &Filesystem, file: InodeId, size: u64) {
+    let changes = SetAttributes { size: Some(size), ..SetAttributes::default() };
+    assert_eq!(fs.set_attributes(file, &changes).unwrap().size, size);
+}
+
+#[test]
+fn a_file_of_many_extents_is_cut_over_several_commits() {
+    let device = new_device();
+    let fs = open(&device, options());
+    let before = free_data(&fs);
+    let file = fs.create(fs.root(), b"large", &regular()).unwrap();
+    scatter(&fs, file, 1000);
+    fs.sync().unwrap();
+    // What no commit knows yet is cut with the rest.
+    scatter(&fs, file, 3);
+    fs.write(file, WriteAt::End, &[7; 3 * SECTOR as usize], false).unwrap();
+    let commits = fs.stats().commits;
+    let size = 450 * 2 * SECTOR + 100;
+    resize(&fs, file, size);
+    let made = fs.stats().commits - commits;
+    assert_eq!(made, 5, "549 extents of which 100 go with each commit, the rest with a later one");
+    assert_scattered(&fs, file, size);
+    // A crash here leaves a file that was cut less, whole up to where it ends.
+    {
+        let copy = copy(&device);
+        assert_clean(&copy);
+        let fs = open(&copy, options());
+        let file = fs.lookup(fs.root(), b"large").unwrap();
+        let reached = fs.attributes(file).unwrap().size;
+        assert!((size..=size + 100 * 2 * SECTOR).contains(&reached), "{reached}");
+        assert_scattered(&fs, file, reached);
+        fs.close().unwrap();
+    }
+    fs.fsync(file).unwrap();
+    {
+        let copy = copy(&device);
+        let fs = open(&copy, options());
+        assert_scattered(&fs, fs.lookup(fs.root(), b"large").unwrap(), size);
+        fs.close().unwrap();
+        assert_clean(&copy);
+    }
+    // What it grows by is zeroes.
+    resize(&fs, file, size + 10 * SECTOR);
+    assert!(fs.read(file, size, 10 * SECTOR as usize).unwrap().iter().all(|byte| *byte == 0));
+    resize(&fs, file, 0);
+    assert_eq!(fs.attributes(file).unwrap().blocks, 0);
+    fs.sync().unwrap();
+    fs.sync().unwrap();
+    assert_eq!(free_data(&fs), before);
+    fs.close().unwrap();
+    assert_clean(&device);
+}
+
+#[test]
+fn a_file_can_be_cut_on_a_full_volume() {
+    let device = new_device();
+    let fs = open(&device, options());
+    let file = fs.create(fs.root(), b"large", &regular()).unwrap();
+    scatter(&fs, file, 2000);
+    fs.sync().unwrap();
+    let other = fs.create(fs.root(), b"other", &regular()).unwrap();
+    while fs.write(other, WriteAt::End, &vec![1; 64 * SECTOR as usize], false).is_ok() {}
+    for number in 0..100_000 {
+        if fs.create(fs.root(), format!("{number:0200}").as_bytes(), &regular()).is_err() {
+            break;
+        }
+    }
+    resize(&fs, file, SECTOR);
+    assert_scattered(&fs, file, SECTOR);
+    fs.sync().unwrap();
+    fs.write(other, WriteAt::End, &vec![1; 1000 * SECTOR as usize], false).unwrap();
+    fs.close().unwrap();
+    assert_clean(&device);
+}
+
+#[test]
+fn what_takes_no_space_to_cut_is_cut_where_there_is_none() {
+    let device = new_device();
+    let fs = open(&device, options());
+    let file = fs.create(fs.root(), b"file", &regular()).unwrap();
+    fs.write(file, WriteAt::End, &[1; 3 * SECTOR as usize], false).unwrap();
+    // An extent each, of which a cut in the middle of a sector frees nothing and takes another sector.
+    let others: Vec<_> = (0..10).map(|number| fs.create(fs.root(), &[b'a' + number], &regular()).unwrap()).collect();
+    for other in &others {
+        fs.write(*other, WriteAt::End, &[2; 3 * SECTOR as usize], false).unwrap();
+    }
+    fs.sync().unwrap();
+    let filler = fs.create(fs.root(), b"filler", &regular()).unwrap();
+    for sectors in [64, 1] {
+        while fs.write(filler, WriteAt::End, &vec![1; sectors * SECTOR as usize], false).is_ok() {}
+    }
+    let cut = |file, size| {
+        let changes = SetAttributes { size: Some(size), ..SetAttributes::default() };
+        fs.set_attributes(file, &changes).map_err(|error| error.errno())
+    };
+    let full = others.iter().find_map(|other| cut(*other, SECTOR + 1).err());
+    assert_eq!(full, Some(Errno::NOSPC), "there is space left");
+    assert_eq!(cut(file, 2 * SECTOR).unwrap().size, 2 * SECTOR);
+    assert_eq!(cut(file, 0).unwrap().size, 0);
+    assert_eq!(cut(file, 0).unwrap().size, 0);
+    fs.close().unwrap();
+    assert_clean(&device);
+}
+
+#[test]
+fn cuts_from_many_threads_leave_no_space_behind() {
+    let device = new_device();
+    let freeing = FreeingLimits { at_once: 2 * SECTOR, per_transaction: 7, queue: 1000 };
+    let fs = open(&device, Options { freeing, background_commits: true, ..options() });
+    let before = free_data(&fs);
+    let file = fs.create(fs.root(), b"file", &regular()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let fs = &fs;
+            scope.spawn(move || {
+                for round in 0..60_u64 {
+                    let mix = (thread * 7919 + round * 104_729).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+                    let changes = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
+                    match mix % 6 {
+                        0 => scatter(fs, file, mix % 60),
+                        1 => drop(fs.write(file, WriteAt::End, &[5; 3000], false).unwrap()),
+                        2 => drop(fs.set_attributes(file, &changes(mix % 60 * SECTOR)).unwrap()),
+                        3 => drop(fs.set_attributes(file, &changes(mix % 400_000)).unwrap()),
+                        4 => fs.sync().unwrap(),
+                        _ => fs.fsync(file).unwrap(),
+                    }
+                }
+            });
+        }
+    });
+    fs.sync().unwrap();
+    assert_clean(&device);
+    fs.unlink(fs.root(), b"file").unwrap();
+    fs.forget(file, 1);
+    fs.sync().unwrap();
+    while fs.stats().inactivation.inodes > 0 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    fs.sync().unwrap();
+    fs.sync().unwrap();
+    assert_eq!((fs.stats().dirty_bytes, free_data(&fs)), (0, before));
+    fs.close().unwrap();
+    assert_clean(&device);
+}

@@ -1,0 +1,76 @@
+//! Volumes that are filled and emptied many times hold as much the last time as the first, and say so before.
+
+use std::process::Command;
+
+use crate::common::filling::{Content, available, empty, fill, make, open};
+use ubtrfs_mkfs::MkfsOptions;
+use ubtrfs_testkit::seeds::soaks;
+
+const MIB: u64 = 1 << 20;
+
+fn assert_clean(path: &std::path::Path) {
+    let output = Command::new("btrfs").args(["check"]).arg(path).output().unwrap();
+    let told = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(output.status.success(), "{}{}", told[0], told[1]);
+}
+
+fn rounds(size: u64, change: impl FnOnce(&mut MkfsOptions), contents: &[Content], usual: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    make(&image, size, change);
+    let mut first: Vec<Option<u64>> = vec![None; contents.len()];
+    let mut fs = open(&image, |_| ());
+    let empty_volume = available(&fs);
+    for round in 0..if soaks() { 20 } else { usual } {
+        let which = round % contents.len();
+        let content = contents[which];
+        let filled = fill(&fs, content);
+        eprintln!("{size} bytes, round {round}, {content:?}: {filled:?}, then {} free", available(&fs));
+        fs.sync().unwrap();
+        let most = *first[which].get_or_insert(filled.files);
+        assert!(filled.files * 20 >= most * 19, "{} files, {most} at first", filled.files);
+        if let Content::Files { len, .. } = content
+            && len > MIB
+        {
+            let (said, had) = (filled.said_free, filled.bytes);
+            assert!(
+                had * 100 >= said * 95 && had * 95 <= said * 100,
+                "{said} bytes were said to be free; it had {had}"
+            );
+        }
+        let left = available(&fs);
+        assert!(left <= filled.said_free / 50, "full of {content:?}, and {left} bytes are said to be free");
+        if round % 5 == 4 {
+            fs.close().unwrap();
+            drop(fs);
+            assert_clean(&image);
+            fs = open(&image, |_| ());
+        }
+        empty(&fs, &filled);
+        let now = available(&fs);
+        assert!(now * 10 >= empty_volume * 9, "{now} bytes are free, {empty_volume} at first");
+    }
+    fs.close().unwrap();
+    drop(fs);
+    assert_clean(&image);
+}
+
+const SMALL: Content = Content::Files { len: 20_000, step: 20_000 };
+const LARGE: Content = Content::Files { len: 16 * MIB, step: 1 << 20 };
+const INLINE: Content = Content::Inline(1900);
+
+#[test]
+fn with_small_and_large_files_and_with_metadata_first_on_256_mib() {
+    rounds(256 * MIB, |_| (), &[SMALL, LARGE, INLINE], 6);
+}
+
+#[test]
+fn with_small_and_large_files_where_data_and_metadata_share_block_groups() {
+    rounds(128 * MIB, |options| options.mixed = true, &[SMALL, LARGE, INLINE], 6);
+}
+
+#[test]
+fn with_large_files_on_8_gib() {
+    let change = |options: &mut MkfsOptions| options.block_group_tree = true;
+    rounds(8192 * MIB, change, &[Content::Files { len: 300 * MIB, step: 1 << 20 }], 2);
+}

@@ -1,0 +1,227 @@
+//! Volumes that mkfs.btrfs and the kernel made, in all their forms, are written to, and `btrfs check` and the kernel
+//! approve of the result.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::FallocateFlags;
+use ubtrfs::{Filesystem, FreeingLimits, InodeId, NewInode, Options, RenameFlags, SetAttributes, WriteAt, XattrMode};
+use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::{fixture, progs, require, scratch};
+use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode, OpenOptions, Volume};
+
+const FILE: u32 = 0o100_644;
+const DIR: u32 = 0o040_755;
+
+fn open(path: &Path) -> Arc<Filesystem> {
+    open_with(path, Options::default())
+}
+
+fn open_with(path: &Path, options: Options) -> Arc<Filesystem> {
+    let device = Arc::new(FileDevice::open(path, OpenMode::ReadWrite, Exclusive::Yes).unwrap());
+    let volume = Volume::open(vec![device], OpenOptions::default()).unwrap();
+    let options = Options { background_commits: false, ..options };
+    Filesystem::open(Arc::new(volume), options).unwrap()
+}
+
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|at| (at.wrapping_mul(131).wrapping_add(seed * 977) >> 5) as u8).collect()
+}
+
+/// Work that touches every tree: content by path comes back.
+fn work(fs: &Filesystem, megabytes: u64) -> BTreeMap<String, Vec<u8>> {
+    let mut expected = BTreeMap::new();
+    let make = |dir: InodeId, name: &str, mode| {
+        fs.create(dir, name.as_bytes(), &NewInode { mode, ..NewInode::default() }).unwrap()
+    };
+    let top = make(fs.root(), "work", DIR);
+    for index in 0..300_u64 {
+        let name = format!("a rather long file name, so that leaves fill up quickly {index}");
+        let id = make(top, &name, FILE);
+        let data = pattern(index, (index * 61) as usize);
+        fs.write(id, WriteAt::Offset(0), &data, false).unwrap();
+        fs.set_xattr(id, b"user.index", index.to_string().as_bytes(), XattrMode::Create).unwrap();
+        if index % 2 == 0 {
+            fs.unlink(top, name.as_bytes()).unwrap();
+        } else {
+            expected.insert(format!("work/{name}"), data);
+        }
+        fs.forget(id, 1);
+        if index % 50 == 0 {
+            fs.sync().unwrap();
+        }
+    }
+    let big = make(top, "big", FILE);
+    for megabyte in 0..megabytes {
+        fs.write(big, WriteAt::Offset(megabyte << 20), &pattern(megabyte, 1 << 20), false).unwrap();
+    }
+    fs.sync().unwrap();
+    let mut content: Vec<u8> = (0..megabytes).flat_map(|megabyte| pattern(megabyte, 1 << 20)).collect();
+    fs.write(big, WriteAt::Offset(700_001), &pattern(9, 300_000), false).unwrap();
+    content[700_001..1_000_001].copy_from_slice(&pattern(9, 300_000));
+    let size = (megabytes << 20) - 123_457;
+    fs.set_attributes(big, &SetAttributes { size: Some(size), ..SetAttributes::default() }).unwrap();
+    content.truncate(size as usize);
+    fs.set_attributes(big, &SetAttributes { size: Some(size + 5_000_000), ..SetAttributes::default() }).unwrap();
+    content.resize(size as usize + 5_000_000, 0);
+    fs.rename(top, b"big", fs.root(), b"big", RenameFlags::default()).unwrap();
+    expected.insert("big".into(), content);
+    let linked = make(top, "linked", FILE);
+    for index in 0..200 {
+        fs.link(linked, top, format!("link number {index} with a name of some length").as_bytes()).ok();
+    }
+    fs.sync().unwrap();
+    for index in 0..100 {
+        fs.unlink(top, format!("link number {index} with a name of some length").as_bytes()).ok();
+    }
+    expected
+}
+
+fn assert_sound(image: &Path, expected: &BTreeMap<String, Vec<u8>>) {
+    progs::assert_btrfs_check_clean(image);
+    let device: Arc<dyn Device> = Arc::new(FileDevice::open(image, OpenMode::ReadOnly, Exclusive::Yes).unwrap());
+    let options = ubtrfs_check::Options { data_checksums: true, ..ubtrfs_check::Options::default() };
+    let report = ubtrfs_check::check(&[device], &options).unwrap();
+    assert!(report.faults.is_empty(), "{:#?}", report.faults);
+    let mount = KernelMount::new(&[image], "rw");
+    for (path, content) in expected {
+        assert!(std::fs::read(mount.path().join(path)).unwrap() == *content, "{path}");
+    }
+    std::fs::write(mount.path().join("by the kernel"), b"hello").unwrap();
+    std::fs::remove_dir_all(mount.path().join("work")).unwrap();
+    assert_eq!(mount.unmount(), Vec::<String>::new(), "what the kernel said");
+    progs::assert_btrfs_check_clean(image);
+}
+
+#[test]
+fn fresh_volumes_of_every_form() {
+    require!(Need::Kernel);
+    let forms: &[&[&str]] = &[
+        &[],
+        &["-n", "4k"],
+        &["-n", "65536", "-m", "single"],
+        &["-O", "^no-holes"],
+        &["-R", "^free-space-tree"],
+        &["--mixed"],
+        &["-O", "^skinny-metadata"],
+        &["-O", "^extref,^skinny-metadata,^no-holes", "-R", "^free-space-tree"],
+        &["--csum", "xxhash", "-d", "dup"],
+        &["--csum", "sha256"],
+        &["--csum", "blake2b"],
+    ];
+    for form in forms {
+        let dir = scratch::scratch_dir();
+        let image = dir.path().join("image");
+        eprintln!("mkfs.btrfs {form:?}");
+        progs::mkfs_btrfs(&image, 400 << 20, form);
+        let fs = open(&image);
+        let expected = work(&fs, 90);
+        fs.close().unwrap();
+        drop(fs);
+        assert_sound(&image, &expected);
+    }
+}
+
+#[test]
+fn a_volume_with_a_block_group_tree() {
+    require!(Need::Kernel);
+    let dir = scratch::scratch_dir();
+    let image = dir.path().join("image");
+    progs::blank_image(&image, 400 << 20);
+    let mut options = ubtrfs_mkfs::MkfsOptions::new(400 << 20);
+    options.block_group_tree = true;
+    let mut file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();
+    ubtrfs_mkfs::layout(&options).unwrap().write(&mut file).unwrap();
+    let fs = open(&image);
+    let expected = work(&fs, 90);
+    fs.close().unwrap();
+    drop(fs);
+    assert_sound(&image, &expected);
+}
+
+#[test]
+fn volumes_with_a_life_in_the_kernel_behind_them() {
+    require!(Need::Kernel);
+    for fixture in fixture::ordinary() {
+        eprintln!("{}", fixture.manifest.name);
+        let dir = scratch::scratch_dir();
+        let image = fixture.unpack(dir.path()).remove(0);
+        let fs = open(&image);
+        let expected = work(&fs, 12);
+        fs.close().unwrap();
+        drop(fs);
+        assert_sound(&image, &expected);
+    }
+}
+
+#[test]
+fn attached_loop_devices_work_like_files() {
+    require!(Need::Kernel);
+    let dir = scratch::scratch_dir();
+    let image = dir.path().join("image");
+    progs::mkfs_btrfs(&image, 400 << 20, &[]);
+    let device = LoopDevice::attach(&image, false);
+    let fs = open(device.path());
+    let expected = work(&fs, 10);
+    fs.close().unwrap();
+    drop(fs);
+    drop(device);
+    assert_sound(&image, &expected);
+}
+
+#[test]
+fn files_are_cut_that_have_space_set_aside_behind_their_end() {
+    const EXTENTS: u64 = 250;
+    const STEP: u64 = 8192;
+    require!(Need::Kernel);
+    let dir = scratch::scratch_dir();
+    let image = dir.path().join("image");
+    progs::mkfs_btrfs(&image, 400 << 20, &[]);
+    let mount = KernelMount::new(&[&image], "rw");
+    let sizes = [("cut", 100), ("grown", 3 << 20)];
+    for (name, _) in sizes {
+        let file = std::fs::File::create(mount.path().join(name)).unwrap();
+        file.write_all_at(&pattern(1, 1 << 20), 0).unwrap();
+        for number in 0..EXTENTS {
+            let at = (1 << 20) + number * STEP;
+            rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, at, STEP / 2).unwrap();
+        }
+    }
+    assert_eq!(mount.unmount(), Vec::<String>::new(), "what the kernel said");
+
+    let freeing = FreeingLimits { at_once: 8192, per_transaction: 100, queue: 1000 };
+    let fs = open_with(&image, Options { freeing, ..Options::default() });
+    let mut expected = BTreeMap::new();
+    let (done, all) = std::sync::mpsc::channel();
+    let cutter = fs.clone();
+    std::thread::spawn(move || {
+        for (name, size) in sizes {
+            let file = cutter.lookup(cutter.root(), name.as_bytes()).unwrap();
+            for size in [100_000, size] {
+                cutter.set_attributes(file, &SetAttributes { size: Some(size), ..SetAttributes::default() }).unwrap();
+            }
+            let blocks = cutter.attributes(file).unwrap().blocks;
+            done.send((name, size, blocks)).unwrap();
+        }
+    });
+    for (name, size) in sizes {
+        let cut = all.recv_timeout(Duration::from_secs(60)).expect("a cut does not end");
+        assert_eq!((cut.0, cut.1), (name, size));
+        assert!(cut.2 <= 100_000 / 512 + 8, "{} blocks are left", cut.2);
+        let mut content = pattern(1, 100_000);
+        content.resize(size as usize, 0);
+        expected.insert(name.to_owned(), content);
+    }
+    fs.close().unwrap();
+    drop(fs);
+    progs::assert_btrfs_check_clean(&image);
+    let mount = KernelMount::new(&[&image], "rw");
+    for (name, content) in &expected {
+        assert!(std::fs::read(mount.path().join(name)).unwrap() == *content, "{name}");
+    }
+    assert_eq!(mount.unmount(), Vec::<String>::new(), "what the kernel said");
+}

@@ -1,0 +1,6 @@
+//! Volumes that we make, beside those of mkfs.btrfs.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+mod against_btrfs;
+mod options;

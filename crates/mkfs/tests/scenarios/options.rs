@@ -1,0 +1,137 @@
+//! Which options are refused, how the writes are ordered, and that equal options give equal bytes.
+
+use std::io;
+
+use ubtrfs_format::{
+    Header, ItemContext, Node, NodeExpectation, Physical, Superblock, check_header, check_leaf, verify_node_checksum,
+};
+use ubtrfs_mkfs::{Medium, MkfsError, MkfsOptions, Profile, layout};
+
+const MIB: u64 = 1 << 20;
+
+fn refusal(options: &MkfsOptions) -> MkfsError {
+    layout(options).unwrap_err()
+}
+
+#[test]
+fn impossible_options_are_refused() {
+    let good = MkfsOptions::new(128 * MIB);
+    assert!(layout(&good).is_ok());
+    let node = |node_size| refusal(&MkfsOptions { node_size: Some(node_size), ..good.clone() });
+    assert_eq!(node(2048), MkfsError::NodeSize(2048));
+    assert_eq!(node(12288), MkfsError::NodeSize(12288));
+    assert_eq!(node(131_072), MkfsError::NodeSize(131_072));
+    assert_eq!(refusal(&MkfsOptions { sector_size: 16384, ..good.clone() }), MkfsError::SectorSize(16384));
+    let mixed = MkfsOptions { mixed: true, ..good.clone() };
+    assert!(layout(&mixed).is_ok());
+    assert_eq!(
+        refusal(&MkfsOptions { node_size: Some(16384), ..mixed.clone() }),
+        MkfsError::MixedNodeSize { node_size: 16384, sector_size: 4096 }
+    );
+    let (data_profile, metadata_profile) = (Some(Profile::Single), Some(Profile::Dup));
+    assert_eq!(refusal(&MkfsOptions { data_profile, metadata_profile, ..mixed }), MkfsError::MixedProfiles);
+    let grouped = MkfsOptions { block_group_tree: true, ..good.clone() };
+    assert!(layout(&grouped).is_ok());
+    assert_eq!(refusal(&MkfsOptions { no_holes: false, ..grouped.clone() }), MkfsError::BlockGroupTree);
+    assert_eq!(refusal(&MkfsOptions { free_space_tree: false, ..grouped }), MkfsError::BlockGroupTree);
+    assert_eq!(refusal(&MkfsOptions { label: vec![b'x'; 256], ..good.clone() }), MkfsError::LabelTooLong(256));
+    assert!(layout(&MkfsOptions { label: vec![b'x'; 255], ..good.clone() }).is_ok());
+    assert_eq!(refusal(&MkfsOptions { label: b"two\nlines".to_vec(), ..good.clone() }), MkfsError::LabelByte);
+    assert_eq!(refusal(&MkfsOptions { label: b"zero\0".to_vec(), ..good }), MkfsError::LabelByte);
+}
+
+#[test]
+fn a_small_device_is_told_how_large_it_must_be() {
+    for size in [0, 1, 4096, 108 * MIB, 109 * MIB - 1] {
+        let minimum = 109 * MIB;
+        assert_eq!(refusal(&MkfsOptions::new(size)), MkfsError::TooSmall { size, minimum });
+    }
+    let said = refusal(&MkfsOptions::new(1000)).to_string();
+    assert!(said.contains("114294784") && said.contains("109 MiB"), "{said}");
+    assert!(layout(&MkfsOptions::new(109 * MIB)).is_ok());
+}
+
+/// Notes what is done to it.
+#[derive(Default)]
+struct Recorder(Vec<Event>);
+
+enum Event {
+    Write(Physical, Vec<u8>),
+    Flush,
+}
+
+impl Medium for Recorder {
+    fn write_at(&mut self, at: Physical, bytes: &[u8]) -> io::Result<()> {
+        self.0.push(Event::Write(at, bytes.to_vec()));
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.push(Event::Flush);
+        Ok(())
+    }
+}
+
+#[test]
+fn superblocks_come_last_between_flushes() {
+    let options = MkfsOptions::new(128 * MIB);
+    let layout = layout(&options).unwrap();
+    let mut recorder = Recorder::default();
+    layout.write(&mut recorder).unwrap();
+    let stages: Vec<&[Event]> = recorder.0.split(|event| matches!(event, Event::Flush)).collect();
+    assert_eq!(stages.len(), 4);
+    assert!(stages[3].is_empty());
+    let is_superblock = |event: &Event| match event {
+        Event::Write(at, bytes) => Superblock::parse(bytes, *at).is_ok(),
+        Event::Flush => false,
+    };
+    assert!(!stages[0].iter().chain(stages[1]).any(is_superblock));
+    assert_eq!(stages[2].len(), 2, "128 MiB hold two copies");
+    assert!(stages[2].iter().all(is_superblock));
+    for event in stages[0] {
+        assert!(matches!(event, Event::Write(_, bytes) if bytes.iter().all(|byte| *byte == 0)));
+    }
+}
+
+#[test]
+fn equal_options_give_equal_bytes() {
+    let options = MkfsOptions::new(128 * MIB);
+    let (one, two) = (layout(&options).unwrap(), layout(&options).unwrap());
+    assert_eq!(one.blocks, two.blocks);
+    assert_eq!(one.superblocks, two.superblocks);
+    assert_ne!(MkfsOptions::new(128 * MIB).fsid, options.fsid);
+}
+
+#[test]
+fn every_block_keeps_the_rules() {
+    let plain = MkfsOptions::new(256 * MIB);
+    let small_nodes = MkfsOptions { node_size: Some(4096), block_group_tree: true, ..plain.clone() };
+    let mixed = MkfsOptions { mixed: true, ..plain.clone() };
+    let mut internal = 0;
+    for options in [plain, small_nodes, mixed] {
+        let layout = layout(&options).unwrap();
+        layout.superblock.check_mountable().unwrap();
+        let context = ItemContext::from(&layout.superblock);
+        for (_, block) in &layout.blocks {
+            verify_node_checksum(block, options.checksum).unwrap();
+            let header = Header::parse(block).unwrap();
+            check_header(&header, options.chunk_tree_uuid).unwrap();
+            let expected = NodeExpectation {
+                bytenr: header.bytenr,
+                level: None,
+                generation: Some(layout.superblock.generation),
+                owner: None,
+                first_key: None,
+                fsid: options.fsid,
+            };
+            match Node::check(block, &expected, options.sector_size).unwrap() {
+                Node::Leaf(leaf) => check_leaf(header.owner, &leaf, &context).unwrap(),
+                Node::Internal(node) => {
+                    internal += 1;
+                    assert_eq!(node.len(), 2);
+                }
+            }
+        }
+    }
+    assert_eq!(internal, 2, "both copies of the root tree's root where its items don't fit one small leaf");
+}

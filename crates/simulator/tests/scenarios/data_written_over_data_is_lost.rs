@@ -1,0 +1,122 @@
+//! Files without copy-on-write: what was fsynced is there when power is cut, what was not may be, and nobody else's data
+//! changes.
+
+use std::sync::Arc;
+
+use ubtrfs::{Filesystem, InodeId, NewInode, Options, WriteAt};
+use ubtrfs_format::items::InodeFlags;
+use ubtrfs_mkfs::{MkfsOptions, Profile};
+use ubtrfs_simulator::make_volume;
+use ubtrfs_volume::{Device, Fate, OpenOptions, RecordingDevice, Volume};
+
+fn open(device: Arc<dyn Device>) -> Arc<Filesystem> {
+    let volume = Arc::new(Volume::open(vec![device], OpenOptions { read_only: false }).unwrap());
+    Filesystem::open(volume, Options { background_commits: false, ..Options::default() }).unwrap()
+}
+
+fn new_volume() -> Arc<RecordingDevice> {
+    let options = MkfsOptions { metadata_profile: Some(Profile::Single), ..MkfsOptions::new(46 << 20) };
+    Arc::new(RecordingDevice::new(make_volume(&options)))
+}
+
+fn new_file(fs: &Filesystem, name: &[u8]) -> InodeId {
+    fs.create(fs.root(), name, &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
+}
+
+/// What a file holds after a crash now, with everything lost that no barrier has made durable; `check` finds no fault.
+fn after_crash(recording: &RecordingDevice, name: &[u8]) -> Vec<u8> {
+    let device = recording.crash_state(recording.len(), &mut |_| Fate::Lost);
+    let devices: [Arc<dyn Device>; 1] = [Arc::new(device.fork())];
+    let report = ubtrfs_check::check(&devices, &ubtrfs_check::Options::default()).unwrap();
+    assert!(report.is_clean(), "{:?}", report.faults);
+    let fs = open(Arc::new(device.fork()));
+    let id = fs.lookup(fs.root(), name).unwrap();
+    let content = fs.read(id, 0, 1 << 20).unwrap();
+    fs.close().unwrap();
+    content
+}
+
+#[test]
+fn each_sync_of_what_is_written_in_place_lasts() {
+    let recording = new_volume();
+    let fs = open(recording.clone());
+    let id = new_file(&fs, b"f");
+    fs.set_flags(id, InodeFlags::NODATACOW).unwrap();
+    let mut wanted = vec![1; 100_000];
+    fs.write(id, WriteAt::Offset(0), &wanted, false).unwrap();
+    fs.sync().unwrap();
+    let committed = fs.stats();
+    for round in 2..9_u8 {
+        let (at, len) = (usize::from(round) * 3001, 40_000);
+        wanted[at..at + len].fill(round);
+        fs.write(id, WriteAt::Offset(at as u64), &wanted[at..at + len], false).unwrap();
+        match round % 4 {
+            0 => fs.sync().unwrap(),
+            1 => fs.fsync(id).unwrap(),
+            _ => fs.fdatasync(id).unwrap(),
+        }
+        assert!(after_crash(&recording, b"f") == wanted, "round {round}");
+    }
+    // All of it went where it was: nothing new was allocated for it.
+    let stats = fs.stats();
+    assert!(stats.bytes_placed - committed.bytes_placed >= 7 * 40_000);
+    assert_eq!(fs.attributes(id).unwrap().blocks, 200);
+    fs.close().unwrap();
+}
+
+#[test]
+fn what_is_shared_is_not_written_over() {
+    let recording = new_volume();
+    let fs = open(recording.clone());
+    let (id, copy) = (new_file(&fs, b"f"), new_file(&fs, b"copy"));
+    for file in [id, copy] {
+        fs.set_flags(file, InodeFlags::NODATACOW).unwrap();
+    }
+    let old = vec![1; 100_000];
+    fs.write(id, WriteAt::Offset(0), &old, false).unwrap();
+    fs.sync().unwrap();
+    assert_eq!(fs.clone_range(id, 0, copy, 0, 1 << 20).unwrap(), 100_000);
+    // Before a commit knows of it, and after.
+    for round in 2..5 {
+        fs.write(id, WriteAt::Offset(8192), &vec![round; 30_000], false).unwrap();
+        fs.fsync(id).unwrap();
+        fs.fsync(copy).unwrap();
+        assert!(after_crash(&recording, b"copy") == old, "round {round}");
+        let content = after_crash(&recording, b"f");
+        assert!(content[8192..38_192].iter().all(|byte| *byte == round), "round {round}");
+        fs.sync().unwrap();
+    }
+    assert!(fs.read(copy, 0, 1 << 20).unwrap() == old);
+    fs.close().unwrap();
+}
+
+/// Reserved space of a file that is committed while its data is on its way: older data never comes after newer.
+#[test]
+fn data_of_two_transactions_in_one_place_keeps_its_order() {
+    for flags in [0, InodeFlags::NODATACOW] {
+        let recording = new_volume();
+        let fs = open(recording.clone());
+        let id = new_file(&fs, b"f");
+        fs.set_flags(id, flags).unwrap();
+        fs.allocate(id, 0, 1 << 20, false).unwrap();
+        fs.sync().unwrap();
+        std::thread::scope(|scope| {
+            let committer = scope.spawn(|| (0..40).for_each(|_| fs.sync().unwrap()));
+            let mut round = 0_u8;
+            while !committer.is_finished() {
+                round = round.wrapping_add(1);
+                let at = u64::from(round % 16) << 16;
+                fs.write(id, WriteAt::Offset(at), &vec![round; 65_536], false).unwrap();
+                if round.is_multiple_of(3) {
+                    fs.fsync(id).unwrap();
+                }
+                let read = fs.read(id, at, 65_536).unwrap();
+                assert!(read.iter().all(|byte| *byte == round), "flags {flags}, round {round}");
+            }
+        });
+        let wanted = fs.read(id, 0, 1 << 20).unwrap();
+        fs.fsync(id).unwrap();
+        assert!(after_crash(&recording, b"f") == wanted, "flags {flags}");
+        fs.close().unwrap();
+    }
+}

@@ -1,0 +1,230 @@
+//! One script of mounts, a replay of a log, some hundred operations, commits, fsyncs, the end of unlinked files, unmounts:
+//! each of its reads, writes and barriers fails once, alone or with all after it. The caller is told, what was durable is
+//! there afterwards, nothing panics and nothing hangs.
+//!
+//! `UBTRFS_SOAK` tries each; without it, one of several each time, others with another seed.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ubtrfs::{FreeingLimits, Options};
+use ubtrfs_mkfs::{MkfsOptions, Profile};
+use ubtrfs_simulator::{
+    Generator, Habits, Judge, Model, Operation, Path, Random, Session, Tolerance, What, examine, make_volume,
+};
+use ubtrfs_testkit::seeds::{seeds, soaks};
+use ubtrfs_volume::{Device, FaultyDevice, Lasting, Operation as Kind, OverlayDevice, RecordingDevice};
+
+const EIO: i32 = 5;
+/// Operations of each of the two mounts.
+const LENGTH: usize = 150;
+
+/// A volume with a log and with an inode that lost its name, and what it holds.
+struct Begin {
+    device: OverlayDevice,
+    model: Model,
+    judge: Judge,
+}
+
+fn options() -> Options {
+    Options {
+        background_commits: false,
+        // So little that nodes are read again and again.
+        memory: 128 << 10,
+        freeing: FreeingLimits { at_once: 8192, per_transaction: 3, queue: 4 },
+        ..Options::default()
+    }
+}
+
+fn habits() -> Habits {
+    Habits { remount: false, privileges: false, large: false, huge: false, eager: false, fsyncs: true }
+}
+
+/// Random operations that fit the model as it becomes; the script of a seed is always the same.
+struct Script {
+    generator: Generator,
+    left: usize,
+}
+
+impl Script {
+    fn new(seed: u64, left: usize) -> Self {
+        Self { generator: Generator::new(seed, habits()), left }
+    }
+
+    fn next(&mut self, session: &Session) -> Option<Operation> {
+        self.left = self.left.checked_sub(1)?;
+        let operation = self.generator.next(&session.worker.model, session.worker.handles.len());
+        Some(if self.left.is_multiple_of(40) { Operation::Sync } else { operation })
+    }
+}
+
+fn begin(seed: u64) -> Begin {
+    let mut plan = MkfsOptions::new(46 << 20);
+    plan.metadata_profile = Some(Profile::Single);
+    plan.node_size = Some(4096);
+    let recording = Arc::new(RecordingDevice::new(make_volume(&plan)));
+    let judge = Judge::new(options(), &recording).unwrap();
+    let device = recording.clone();
+    let mut session = Session::open(recording.clone(), device, options(), None, Tolerance::default()).unwrap();
+    let mut script = Script::new(seed, LENGTH);
+    while let Some(operation) = script.next(&session) {
+        session.perform(&operation).unwrap();
+    }
+    session.perform(&Operation::Sync).unwrap();
+    let file = Path(b"logged".to_vec());
+    let (mode, owner) = (0o100_644, (0, 0));
+    let new = Operation::Create {
+        path: file.clone(),
+        mode,
+        owner,
+        rdev: 0,
+        target: Path::default(),
+        xattr: false,
+        open: false,
+    };
+    let (what, at) = (What::At(file), ubtrfs::WriteAt::End);
+    let write = Operation::Write { what: what.clone(), at, len: 30_000, fill: 7, kill_privileges: false };
+    for operation in [new, write, Operation::Fsync { what, data_only: false }] {
+        session.perform(&operation).unwrap();
+    }
+    let device = recording.current();
+    let found = examine(&Judge { chronicle: session.chronicle, ..judge.clone() }, &device, recording.len()).unwrap();
+    assert!(found.has_log);
+    let mut model = found.model;
+    model.drop_orphans();
+    Begin { device, model, judge }
+}
+
+/// Two mounts. Fails the test if anything is not as promised; returns whether the fault stopped it.
+fn run(begin: &Begin, seed: u64, (kind, successes, lasting): (Kind, u64, Lasting)) -> (Arc<FaultyDevice>, bool) {
+    let recording = Arc::new(RecordingDevice::on(&begin.device));
+    let faulty = Arc::new(FaultyDevice::new(recording.clone()));
+    faulty.fail(kind, successes, EIO, lasting);
+    let tolerance = Tolerance { no_space: false, faults: true };
+    let mut model = begin.model.clone();
+    for mount in 0..2 {
+        let on_what = faulty.clone();
+        let opened = Session::open(recording.clone(), on_what, options(), Some(model.clone()), tolerance);
+        let mut session = match opened {
+            Ok(session) => session,
+            Err(error) => {
+                let causes = ["Input/output error", "os error 5", "cannot be read"];
+                assert!(causes.iter().any(|cause| error.contains(cause)), "not told why: {error}");
+                // Not a step was made: the next mount shows all of it.
+                faulty.heal();
+                shows(&recording, model);
+                return (faulty, true);
+            }
+        };
+        let mut script = Script::new(seed ^ (mount + 1) << 8, LENGTH);
+        while let Some(operation) = script.next(&session) {
+            session.perform(&operation).unwrap_or_else(|what| panic!("{what}\n{:?}", session.log));
+            if session.is_aborted() {
+                break;
+            }
+        }
+        let closed = if session.is_aborted() { None } else { Some(session.worker.fs.close()) };
+        let reason = session.worker.fs.abort_reason();
+        if closed.is_none_or(|closed| closed.is_err()) || reason.is_some() {
+            assert!(reason.is_some_and(|reason| !reason.is_empty()), "turned read-only without a reason");
+            faulty.heal();
+            let judge = judge_of(begin, &mut session);
+            let last = recording.len();
+            examine(&judge, &recording.current(), last).unwrap_or_else(|what| panic!("{what}\n{:?}", session.log));
+            return (faulty, true);
+        }
+        model = session.worker.model.clone();
+        model.drop_orphans();
+    }
+    faulty.heal();
+    shows(&recording, model);
+    (faulty, false)
+}
+
+/// The judge of a session that may have ended with a commit of everything.
+fn judge_of(begin: &Begin, session: &mut Session) -> Judge {
+    let mut chronicle = session.chronicle.clone();
+    let version = chronicle.now();
+    let newest = chronicle.commits.iter().map(|commit| commit.generation).max().unwrap_or_default();
+    for generation in newest + 1..=newest + 3 {
+        let (began, returned) = (session.recording.len(), None);
+        chronicle.commits.push(ubtrfs_simulator::Commit {
+            generation,
+            began,
+            returned,
+            versions: version..version + 1,
+        });
+    }
+    Judge { chronicle, unseen_orphans: true, ..begin.judge.clone() }
+}
+
+/// The volume, mounted anew, shows the model.
+fn shows(recording: &RecordingDevice, model: Model) {
+    let fork = Arc::new(RecordingDevice::on(&recording.current()));
+    let device: Arc<dyn Device> = fork.clone();
+    let mut session = Session::open(fork, device, options(), Some(model), Tolerance::default()).unwrap();
+    session.perform(&Operation::Look).unwrap();
+    session.worker.fs.close().unwrap();
+}
+
+/// Ends the test program when one run takes too long: what hangs can't be waited for.
+fn watch(runs: &'static AtomicU64) {
+    std::thread::spawn(move || {
+        let mut last = u64::MAX;
+        loop {
+            let now = runs.load(Ordering::Relaxed);
+            if now == last {
+                eprintln!("run {now} hangs");
+                std::process::abort();
+            }
+            last = now;
+            std::thread::sleep(Duration::from_secs(120));
+        }
+    });
+}
+
+fn every(kind: Kind, usual_step: u64) {
+    static RUNS: AtomicU64 = AtomicU64::new(0);
+    watch(&RUNS);
+    for seed in seeds(if soaks() { 2 } else { 1 }) {
+        let begin = begin(seed);
+        // A fault that never comes: where faults are told of, some steps of the script are left out.
+        let (counter, ended) = run(&begin, seed, (kind, u64::MAX, Lasting::Once));
+        assert!(!ended, "the script fails by itself");
+        let total = counter.asked(kind);
+        let step = if soaks() { 1 } else { usual_step };
+        let first = Random::new(seed).below(step);
+        let (mut stopped, mut tried) = (0, 0);
+        for successes in (first..total).step_by(step as usize) {
+            for lasting in [Lasting::Once, Lasting::Forever] {
+                RUNS.fetch_add(1, Ordering::Relaxed);
+                let fault = (kind, successes, lasting);
+                let result = catch_unwind(AssertUnwindSafe(|| run(&begin, seed, fault).1));
+                let what = format!("seed {seed}: {kind:?} {successes} of {total} fails, {lasting:?}");
+                let ended = result.unwrap_or_else(|_| panic!("{what}"));
+                assert!(ended || kind == Kind::Read, "{what}, and nobody noticed");
+                stopped += u64::from(ended);
+                tried += 1;
+            }
+        }
+        eprintln!("seed {seed}: {tried} faults of {kind:?}, of {total} each; {stopped} ended the mount");
+        assert!(tried > 4, "{total}");
+    }
+}
+
+#[test]
+fn every_read_fails() {
+    every(Kind::Read, 10);
+}
+
+#[test]
+fn every_write_fails() {
+    every(Kind::Write, 10);
+}
+
+#[test]
+fn every_flush_fails() {
+    every(Kind::Flush, 3);
+}

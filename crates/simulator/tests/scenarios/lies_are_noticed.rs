@@ -1,0 +1,263 @@
+//! The simulator proves something only if it notices devices that break the rules, and logs with something left out.
+
+use std::sync::{Arc, Mutex};
+
+use ubtrfs::LogFault;
+use ubtrfs_mkfs::{MkfsOptions, Profile};
+use ubtrfs_simulator::enumerate::Start;
+use ubtrfs_simulator::words::{append, directory, file, fsync, link, rename, reserve, set_xattr, unlink, write};
+use ubtrfs_simulator::{Body, History, Lie, LyingDevice, Model, Operation, Random, Stage};
+use ubtrfs_volume::{Device, RecordingDevice};
+
+/// Runs histories on lying devices. Returns how many of them lied, and how many of those were found out.
+fn found_out(seeds: std::ops::Range<u64>, lie: fn(u64) -> Lie) -> (usize, usize) {
+    found_out_in(seeds.map(History::new), 40, lie)
+}
+
+fn found_out_in(histories: impl Iterator<Item = History>, length: usize, lie: fn(u64) -> Lie) -> (usize, usize) {
+    let (mut lied, mut noticed) = (0, 0);
+    for history in histories {
+        let seed = history.seed;
+        let device = Mutex::new(None);
+        let wrap = |recording: Arc<RecordingDevice>| -> Arc<dyn Device> {
+            let lying = Arc::new(LyingDevice::new(recording, lie(seed)));
+            *device.lock().unwrap() = Some(lying.clone());
+            lying
+        };
+        let failure = history.run_on(length, &wrap).and_then(|recorded| recorded.survey(150)).err();
+        if device.lock().unwrap().as_ref().is_some_and(|device| device.has_lied()) {
+            lied += 1;
+            noticed += usize::from(failure.is_some());
+            match failure {
+                Some(failure) => eprintln!("seed {seed}: {}", failure.what.lines().next().unwrap_or_default()),
+                None => eprintln!("seed {seed}: not noticed"),
+            }
+        } else if let Some(failure) = failure {
+            panic!("{failure}");
+        }
+    }
+    eprintln!("{noticed} of {lied}");
+    (lied, noticed)
+}
+
+#[test]
+fn barriers_that_do_nothing() {
+    let (lied, noticed) = found_out(1..6, |_| Lie::NoBarriers);
+    assert!(lied == 5 && noticed == lied);
+}
+
+#[test]
+fn a_superblock_before_what_it_refers_to() {
+    let (lied, noticed) = found_out(1..6, |_| Lie::SuperblockFirst);
+    assert!(lied == 5 && noticed == lied);
+}
+
+#[test]
+fn a_torn_superblock() {
+    let (lied, noticed) = found_out(1..9, |seed| Lie::TornSuperblock(seed as usize % 3));
+    assert!(lied >= 4 && noticed == lied);
+}
+
+#[test]
+fn a_lost_write() {
+    // One that a later commit replaced before power was cut may go unnoticed.
+    let (lied, noticed) = found_out(1..9, |seed| Lie::LostWrite(seed as usize * 3));
+    assert!(lied >= 6 && noticed * 3 >= lied * 2);
+}
+
+#[test]
+fn what_was_there_before_comes_back() {
+    // Large nodes and many commits: space is used again soon.
+    let histories = (1..9).map(|seed| {
+        let mut history = History::new(seed);
+        let mut options = MkfsOptions::new(46 << 20);
+        options.metadata_profile = Some(Profile::Single);
+        options.node_size = Some(65536);
+        history.plan.options = options;
+        history.habits.eager = true;
+        history
+    });
+    let (lied, noticed) = found_out_in(histories, 250, |seed| Lie::StaleBlock(seed as usize * 3));
+    assert!(lied >= 6 && noticed * 3 >= lied * 2);
+}
+
+#[test]
+fn one_barrier_of_an_fsync_that_does_nothing() {
+    let operations = [append("foo", 5000), fsync("foo")];
+    let stage = Stage::new(&[file("foo")]).unwrap();
+    assert!(stage.run(&operations, 1, STATES).is_ok());
+    let stage = stage.with_device(&|device| Arc::new(LyingDevice::new(device, Lie::DroppedBarrier(0))));
+    eprintln!("before the superblock: {}", stage.run(&operations, 1, STATES).unwrap_err().what);
+    let stage = stage.with_device(&|device| Arc::new(LyingDevice::new(device, Lie::DroppedBarrier(1))));
+    eprintln!("behind it: {}", stage.run(&operations, 1, STATES).unwrap_err().what);
+}
+
+/// Crash states of a sequence that is made for a fault.
+const STATES: usize = 200;
+
+/// Whether a fault of the log is noticed in a sequence that is made for it, and in how many of some random ones.
+fn found_out_in_log(fault: LogFault, committed: &[Operation], operations: &[Operation]) -> (bool, usize) {
+    let wrong = |committed: &[Operation]| {
+        Stage::new(committed).unwrap().with_options(|options| options.log_fault = Some(fault))
+    };
+    Stage::new(committed).unwrap().run(operations, 1, STATES).unwrap_or_else(|failure| panic!("{failure}"));
+    let failure = wrong(committed).run(operations, 1, STATES).err();
+    if let Some(failure) = &failure {
+        eprintln!("{fault:?}: {}", failure.what);
+    }
+    let starts = Start::all();
+    let stages: Vec<Stage> = starts.iter().map(|start| wrong(&start.committed)).collect();
+    let fails = |seed: &u64| {
+        let mut random = Random::new(*seed);
+        let number = random.below(starts.len() as u64) as usize;
+        let operations = stages[number].wander(&starts[number].open, &mut random, 8).unwrap();
+        stages[number].run(&operations, *seed, 8).is_err()
+    };
+    let noticed = (1..=400).filter(fails).count();
+    eprintln!("{fault:?}: noticed in {noticed} of 400 random sequences");
+    (failure.is_some(), noticed)
+}
+
+#[test]
+fn a_new_directory_that_is_not_logged() {
+    let new = [directory("D"), file("D/foo"), append("D/foo", 5000), fsync("D/foo")];
+    // Few of the random sequences have a new directory with a file in it that is synced.
+    let (made, _) = found_out_in_log(LogFault::ForgetParent, &[], &new);
+    assert!(made);
+}
+
+#[test]
+fn a_lost_name_that_the_log_forgets() {
+    let committed = [directory("A"), directory("B"), file("A/foo")];
+    let (made, random) =
+        found_out_in_log(LogFault::ForgetRemovedName, &committed, &[rename("A/foo", "B/foo"), fsync("B/foo")]);
+    assert!(made && random > 0);
+}
+
+#[test]
+fn a_name_beside_that_the_log_forgets() {
+    let committed = [directory("A"), file("A/foo"), link("A/foo", "A/bar")];
+    let (made, random) =
+        found_out_in_log(LogFault::ForgetSiblingName, &committed, &[link("A/foo", "A/more"), fsync("A/foo")]);
+    assert!(made && random > 0);
+}
+
+#[test]
+fn an_xattr_that_the_log_forgets() {
+    let committed = [file("foo"), set_xattr("foo", "user.one", 1)];
+    let (made, random) = found_out_in_log(LogFault::ForgetXattr, &committed, &[append("foo", 10), fsync("foo")]);
+    assert!(made && random > 0);
+}
+
+#[test]
+fn checksums_of_data_in_reserved_space_that_the_log_forgets() {
+    let committed = [directory("A"), file("A/foo"), reserve("A/foo", 0, 40_000)];
+    let (made, random) =
+        found_out_in_log(LogFault::ForgetPlacedSums, &committed, &[write("A/foo", 0, 9000), fsync("A/foo")]);
+    assert!(made && random > 0);
+}
+
+#[test]
+fn nodes_of_the_log_that_are_reused_too_early() {
+    let many: Vec<Operation> = (0..8).flat_map(|_| [append("foo", 5000), fsync("foo")]).collect();
+    let (made, random) = found_out_in_log(LogFault::ReusePinned, &[file("foo")], &many);
+    assert!(made && random > 0);
+}
+
+/// A good state with something changed as a log would that forgot something.
+type Change = fn(&Model, &Model) -> Option<Model>;
+
+fn without_new_directory(found: &Model, base: &Model) -> Option<Model> {
+    let (path, id) =
+        found.paths().into_iter().find(|(_, id)| found.node(*id).is_dir() && !base.nodes.contains_key(id))?;
+    let mut model = found.clone();
+    let (dir, name) = model.place(&path)?;
+    for gone in model.below(id).nodes.into_keys() {
+        model.nodes.remove(&gone);
+    }
+    if let Body::Directory { entries, .. } = &mut model.node_mut(dir).body {
+        entries.remove(name);
+    }
+    Some(model)
+}
+
+fn with_old_name(found: &Model, base: &Model) -> Option<Model> {
+    let is_lost = |(path, id): &(ubtrfs_simulator::Path, ubtrfs::InodeId)| {
+        found.resolve(path).is_none() && found.nodes.contains_key(id) && !base.node(*id).is_dir()
+    };
+    let (path, id) = base.paths().into_iter().find(is_lost)?;
+    let mut model = found.clone();
+    let (dir, name) = model.place(&path)?;
+    model.add_entry(dir, name, id);
+    model.node_mut(id).nlink += 1;
+    Some(model)
+}
+
+fn without_sibling(found: &Model, _: &Model) -> Option<Model> {
+    let (path, id) = found.paths().into_iter().find(|(_, id)| found.node(*id).nlink > 1)?;
+    let mut model = found.clone();
+    let (dir, name) = model.place(&path)?;
+    model.node_mut(id).nlink -= 1;
+    if let Body::Directory { entries, .. } = &mut model.node_mut(dir).body {
+        entries.remove(name);
+    }
+    Some(model)
+}
+
+fn without_xattr(found: &Model, _: &Model) -> Option<Model> {
+    let (id, _) = found.nodes.iter().find(|(_, node)| !node.xattrs.is_empty())?;
+    let mut model = found.clone();
+    model.node_mut(*id).xattrs.clear();
+    Some(model)
+}
+
+fn with_foreign_content(found: &Model, _: &Model) -> Option<Model> {
+    let (id, _) =
+        found.nodes.iter().find(|(_, node)| matches!(&node.body, Body::File(content) if content.size() > 0))?;
+    let mut model = found.clone();
+    if let Body::File(content) = &mut model.node_mut(*id).body {
+        content.write(0, b"what another file holds"[..content.size().min(23) as usize].as_ref());
+    }
+    Some(model)
+}
+
+fn without_anything_new(found: &Model, base: &Model) -> Option<Model> {
+    found.difference(base).map(|_| base.clone())
+}
+
+/// Whatever is changed in a state that an fsync promised, the judge objects.
+#[test]
+fn changed_states() {
+    let foo =
+        [directory("A"), directory("B"), file("A/foo"), write("A/foo", 0, 9000), set_xattr("A/foo", "user.one", 1)];
+    let new = [directory("D"), file("D/foo"), append("D/foo", 300), fsync("D/foo")];
+    let moved = [rename("A/foo", "B/foo"), fsync("B/foo")];
+    let linked = [link("A/foo", "A/bar"), unlink("A/foo"), link("A/bar", "A/more"), fsync("A/bar")];
+    let tagged = [set_xattr("A/foo", "user.one", 7), append("A/foo", 10), fsync("A/foo")];
+    let cases: [(&str, Change, &[Operation]); 8] = [
+        ("a new directory", without_new_directory, &new),
+        ("an old name of a moved file", with_old_name, &moved),
+        ("an old name of a file with several", with_old_name, &linked),
+        ("a name beside", without_sibling, &linked),
+        ("an xattr", without_xattr, &tagged),
+        ("content", with_foreign_content, &tagged),
+        ("all of a write", without_anything_new, &tagged),
+        ("all of a move", without_anything_new, &moved),
+    ];
+    let stage = Stage::new(&foo).unwrap();
+    for (what, change, operations) in cases {
+        let (mut objections, mut last) = (0, 0);
+        stage
+            .run_with(operations, 1, 30, &mut |state| {
+                // Before the fsync has returned nothing is promised.
+                last = last.max(state.event);
+                let Some(changed) = change(&state.found.model, &stage.model) else { return Ok(()) };
+                let Err(objection) = state.judge.judge(&changed, state.found.base, state.event) else { return Ok(()) };
+                eprintln!("{what}, after event {}: {objection}", state.event);
+                objections += usize::from(state.event == last);
+                Ok(())
+            })
+            .unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(objections > 0, "{what}: nobody objects");
+    }
+}

@@ -1,0 +1,16 @@
+//! Whole programs and the kernel's btrfs on the same volumes, by turns and side by side.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+mod back_and_forth;
+mod fixtures_through_the_mount;
+mod harness_keeps_promises;
+mod harness_runs_real_programs;
+mod harness_tells_right_from_wrong;
+mod kills_lose_what_was_fsynced;
+mod logs_forget_what_kernels_made;
+mod ordinary_users;
+mod orphans_back_and_forth;
+mod real_programs;
+mod snapshots_back_and_forth;
+mod subvolume_rules;

@@ -1,0 +1,160 @@
+//! Very many open unnamed files when power goes: whoever mounts the volume next frees them, ours or the kernel's.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::progs::{assert_btrfs_check_clean, mkfs_btrfs};
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::run::{command, run};
+use ubtrfs_testkit::scratch::scratch_dir;
+use ubtrfs_testkit::subject::{Mount, Subject};
+
+const ORPHANS: usize = 100_000;
+/// No process may have more files open than this.
+const EACH: usize = 900;
+/// Where a holder opens its files.
+const DIR: &str = "UBTRFS_TEST_HOLD";
+const READY: &str = "all are open";
+/// Extents of a file that takes several transactions to free.
+const EXTENTS: u64 = 70_000;
+
+fn unnamed(dir: &Path) -> File {
+    let flags = rustix::fs::OFlags::TMPFILE.bits() as i32;
+    OpenOptions::new().write(true).custom_flags(flags).open(dir).unwrap()
+}
+
+/// Not a test but a process of one: holds unnamed files open until it is killed.
+#[test]
+fn hold() {
+    let Some(dir) = std::env::var_os(DIR) else { return };
+    let files: Vec<File> = (0..EACH).map(|_| unnamed(Path::new(&dir))).collect();
+    for (number, file) in files.iter().enumerate().filter(|(number, _)| number % 10 == 0) {
+        file.write_all_at(&[number as u8; 5000], 0).unwrap();
+    }
+    println!("{READY}");
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+struct Holder(Child);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Opens unnamed files, in as many processes as that takes.
+fn hold_many(dir: &Path) -> Vec<Holder> {
+    let start = || {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["orphans_back_and_forth::hold", "--exact", "--nocapture"]).env(DIR, dir).stdout(Stdio::piped());
+        Holder(command.spawn().unwrap())
+    };
+    let mut holders: Vec<Holder> = (0..ORPHANS.div_ceil(EACH)).map(|_| start()).collect();
+    for holder in &mut holders {
+        let output = BufReader::new(holder.0.stdout.as_mut().unwrap());
+        assert!(output.lines().any(|line| line.unwrap().contains(READY)));
+    }
+    holders
+}
+
+/// What the server of a mount says of itself.
+fn stats(mount: &Mount) -> serde_json::Value {
+    let Subject::Ubtrfs(binary) = Subject::ubtrfs() else { unreachable!() };
+    let outcome = run(Command::new(binary).args(["stats", "--json"]).arg(mount.path())).ok();
+    serde_json::from_str(&outcome.stdout).unwrap()
+}
+
+fn number(stats: &serde_json::Value, name: &str) -> u64 {
+    stats[name].as_u64().unwrap_or_else(|| panic!("{name} in {stats}"))
+}
+
+fn wait_until(mount: &Mount, what: &str, is_so: impl Fn(&serde_json::Value) -> bool) {
+    let start = Instant::now();
+    while !is_so(&stats(mount)) {
+        assert!(start.elapsed() < Duration::from_secs(120), "{what}: {}", stats(mount));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Mounts what one side left on the other, and then has the checker look at it.
+fn is_cleaned_by_kernel(image: &Path) {
+    let mount = Subject::Kernel.mount(&[image], "");
+    assert_eq!(std::fs::read(mount.path().join("kept")).unwrap(), b"content");
+    mount.unmount();
+    assert_btrfs_check_clean(image);
+    assert_eq!(inodes(image), 2);
+}
+
+/// Inodes of the volume's file tree.
+fn inodes(image: &Path) -> usize {
+    let tree = run(command("btrfs", &["inspect-internal", "dump-tree", "-t", "5"]).arg(image)).ok();
+    tree.stdout.lines().filter(|line| line.contains("INODE_ITEM 0) itemoff")).count()
+}
+
+#[test]
+fn the_kernel_frees_what_we_left() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
+    let dir = scratch_dir();
+    let image = dir.path().join("image");
+    mkfs_btrfs(&image, 4 << 30, &[]);
+    let mount = Subject::ubtrfs().mount(&[&image], "");
+    std::fs::write(mount.path().join("kept"), "content").unwrap();
+    let path = mount.path().join("large");
+    let large = File::create(&path).unwrap();
+    for extent in 0..EXTENTS {
+        large.write_all_at(&[1; 4096], extent * 8192).unwrap();
+    }
+    large.sync_all().unwrap();
+    let holders = hold_many(mount.path());
+    std::fs::remove_file(&path).unwrap();
+    let Subject::Ubtrfs(binary) = Subject::ubtrfs() else { unreachable!() };
+    run(Command::new(binary).arg("sync").arg(mount.path())).ok();
+    drop(large);
+    let before = number(&stats(&mount), "commits");
+    wait_until(&mount, "a part is freed", |stats| number(stats, "commits") > before);
+    let pid = i32::try_from(number(&stats(&mount), "pid")).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    drop(holders);
+    mount.unmount();
+    assert!(inodes(&image) > ORPHANS, "{} inodes were left", inodes(&image));
+    assert_btrfs_check_clean(&image);
+    is_cleaned_by_kernel(&image);
+}
+
+#[test]
+fn we_free_what_the_kernel_left() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
+    let dir = scratch_dir();
+    let (image, copy) = (dir.path().join("image"), dir.path().join("copy"));
+    mkfs_btrfs(&image, 4 << 30, &[]);
+    let mount = Subject::Kernel.mount(&[&image], "");
+    std::fs::write(mount.path().join("kept"), "content").unwrap();
+    let holders = hold_many(mount.path());
+    run(command("sync", &["-f"]).arg(mount.path())).ok();
+    run(command("cp", &["--sparse=always"]).arg(&image).arg(&copy)).ok();
+    drop(holders);
+    mount.unmount();
+    std::fs::remove_file(&image).unwrap();
+
+    let start = Instant::now();
+    let mount = Subject::ubtrfs().mount(&[&copy], "");
+    eprintln!("mounted after {:.2?}", start.elapsed());
+    // Work goes on meanwhile.
+    let file = unnamed(mount.path());
+    file.write_all_at(b"mine", 0).unwrap();
+    wait_until(&mount, "all are found", |stats| stats["inactivation_orphans_left"] == false);
+    assert!(number(&stats(&mount), "orphans_cleaned") as usize >= ORPHANS);
+    assert_eq!(file.metadata().unwrap().len(), 4);
+    drop(file);
+    mount.unmount();
+    assert_eq!(inodes(&copy), 2);
+    is_cleaned_by_kernel(&copy);
+}

@@ -1,0 +1,351 @@
+//! What may be opened, and the exact reason where something may not.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::common::{
+    READ_ONLY, READ_WRITE, bytes_at, copies, device, fixture, fixtures, has, mkfs, open, root_of, scribble,
+};
+use ubtrfs_format::items::{ChunkItem, encode_sys_chunk};
+use ubtrfs_format::{
+    CHECKSUM_FIELD, ChecksumType, DeviceId, Error as FormatError, Generation, HEADER_SIZE, ItemType, KEY_POINTER_SIZE,
+    Key, Physical, SUPERBLOCK_COPIES, Superblock,
+};
+use ubtrfs_volume::{
+    Device, Engine, Error, Exclusive, FileDevice, MemoryDevice, OpenMode, OverlayDevice, Result, SplitMix64, Volume,
+};
+
+const NODE: usize = 16384;
+
+fn made(size: u64, options: &[&str]) -> Option<(tempfile::TempDir, PathBuf)> {
+    has("mkfs.btrfs").then(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = mkfs(dir.path(), size, options);
+        (dir, path)
+    })
+}
+
+fn error(result: Result<Volume>) -> Error {
+    match result {
+        Ok(_) => panic!("it opened"),
+        Err(error) => error,
+    }
+}
+
+#[test]
+fn what_is_no_btrfs_is_named_so() {
+    let memory = |bytes| Volume::open(vec![Arc::new(MemoryDevice::from_bytes(bytes))], READ_ONLY);
+    assert!(matches!(error(memory(vec![0; 1 << 20])), Error::NotBtrfs));
+    assert!(matches!(error(memory(vec![0; 5000])), Error::NotBtrfs));
+    assert!(matches!(error(memory(Vec::new())), Error::NotBtrfs));
+    assert!(matches!(error(Volume::open(Vec::new(), READ_ONLY)), Error::NoDevice));
+    let dir = tempfile::tempdir().unwrap();
+    let open = |path: PathBuf| FileDevice::open(path, OpenMode::ReadWrite, Exclusive::Yes).unwrap_err();
+    assert!(matches!(open(dir.path().to_owned()), Error::NotADevice { .. }));
+    assert!(matches!(open(dir.path().join("none")), Error::Open { .. }));
+    assert!(matches!(open("/dev/null".into()), Error::NotADevice { .. }));
+}
+
+#[test]
+fn one_program_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    std::fs::write(&path, vec![0; 8192]).unwrap();
+    let open = |mode, exclusive| FileDevice::open(&path, mode, exclusive);
+    let held = |result| matches!(result, Err(Error::Held { path: held }) if held == path);
+    let writer = open(OpenMode::ReadWrite, Exclusive::Yes).unwrap();
+    assert!(held(open(OpenMode::ReadWrite, Exclusive::Yes)));
+    assert!(held(open(OpenMode::ReadOnly, Exclusive::Yes)));
+    open(OpenMode::ReadOnly, Exclusive::No).unwrap();
+    drop(writer);
+    let reader = open(OpenMode::ReadOnly, Exclusive::Yes).unwrap();
+    open(OpenMode::ReadOnly, Exclusive::Yes).unwrap();
+    assert!(held(open(OpenMode::ReadWrite, Exclusive::Yes)));
+    drop(reader);
+    open(OpenMode::ReadWrite, Exclusive::Yes).unwrap();
+}
+
+#[test]
+fn a_damaged_primary_superblock_leaves_reading() {
+    let Some((_dir, path)) = made(256 << 20, &[]) else { return };
+    let paths = [path.clone()];
+    scribble(&path, SUPERBLOCK_COPIES[0].plus(600), b"rubbish");
+    let failure = error(open(&paths, READ_WRITE, Engine::Threads));
+    let source = FormatError::BadChecksum { what: "superblock" };
+    assert!(
+        matches!(&failure, Error::PrimarySuperblock { copy, source: s } if *copy == SUPERBLOCK_COPIES[1] && *s == source),
+        "{failure}"
+    );
+    let volume = open(&paths, READ_ONLY, Engine::Threads).unwrap();
+    volume.read_node(&root_of(&volume)).unwrap();
+    drop(volume);
+    scribble(&path, SUPERBLOCK_COPIES[1].plus(600), b"rubbish");
+    for options in [READ_ONLY, READ_WRITE] {
+        assert!(matches!(error(open(&paths, options, Engine::Threads)), Error::Superblock(s) if s == source));
+    }
+    scribble(&path, SUPERBLOCK_COPIES[0].plus(64), b"!");
+    assert!(matches!(error(open(&paths, READ_ONLY, Engine::Threads)), Error::NotBtrfs));
+}
+
+#[test]
+fn a_truncated_image_is_for_reading_only() {
+    let Some((_dir, path)) = made(256 << 20, &[]) else { return };
+    let paths = [path.clone()];
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len((256 << 20) - 4096).unwrap();
+    let failure = error(open(&paths, READ_WRITE, Engine::Auto));
+    assert!(
+        matches!(failure, Error::Truncated { devid: DeviceId(1), have: 268_431_360, need: 268_435_456 }),
+        "{failure}"
+    );
+    let volume = open(&paths, READ_ONLY, Engine::Auto).unwrap();
+    volume.read_node(&root_of(&volume)).unwrap();
+    let (last, chunk) = volume.chunks().pop().unwrap();
+    drop(volume);
+    // Short enough that the chunks are gone, long enough that the superblock is there: an error, nothing worse.
+    file.set_len(2 << 20).unwrap();
+    let failure = error(open(&paths, READ_ONLY, Engine::Auto));
+    assert!(matches!(failure, Error::Read { .. }), "{failure}");
+    assert!(chunk.length > 0 && last.0 > 0);
+}
+
+#[test]
+fn a_volume_is_opened_whole() {
+    if !has("zstd") || !fixtures().join("prof-raid1.0.img.zst").exists() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let raid1 = fixture("prof-raid1", dir.path());
+    let raid0 = fixture("prof-raid0", dir.path());
+    let open = |paths: &[&PathBuf]| {
+        let devices = paths.iter().map(|path| device(path, OpenMode::ReadOnly, Engine::Threads)).collect();
+        Volume::open(devices, READ_ONLY)
+    };
+    let volume = open(&[&raid1[1], &raid1[0]]).unwrap();
+    assert_eq!(volume.devices().iter().map(|item| item.devid.0).collect::<Vec<_>>(), [1, 2]);
+    assert!(matches!(error(open(&[&raid1[0]])), Error::MissingDevices { have: 1, need: 2 }));
+    assert!(matches!(error(open(&[&raid1[0], &raid0[1]])), Error::ForeignDevice { .. }));
+    assert!(matches!(error(open(&[&raid1[0], &raid1[0]])), Error::DuplicateDevice(DeviceId(1))));
+}
+
+/// An image in memory whose superblock and chunk root can be changed, checksums kept right.
+struct Hostile {
+    base: Arc<[u8]>,
+    superblock: Superblock,
+    /// Where the chunk root lies on the device, and its bytes.
+    chunk_root: u64,
+    root: Vec<u8>,
+    /// A block right after the chunk root.
+    beside: Option<Vec<u8>>,
+}
+
+fn overwrite(device: &OverlayDevice, at: u64, bytes: &[u8]) {
+    let write = ubtrfs_volume::DeviceWrite { at: Physical(at), data: bytes.to_vec().into() };
+    device.submit(vec![write]).wait().unwrap();
+}
+
+fn fix_checksum(bytes: &mut [u8]) {
+    let sum = ChecksumType::Crc32c.compute(&bytes[CHECKSUM_FIELD..]);
+    bytes[..CHECKSUM_FIELD].copy_from_slice(&sum.0);
+}
+
+impl Hostile {
+    fn new() -> Option<Self> {
+        let (_dir, path) = made(128 << 20, &["-m", "single"])?;
+        let volume = open(std::slice::from_ref(&path), READ_ONLY, Engine::Threads).unwrap();
+        let superblock = volume.superblock();
+        let chunk_root = copies(&volume, superblock.chunk_root)[0].0;
+        let root = bytes_at(&path, Physical(chunk_root), NODE);
+        Some(Self { base: std::fs::read(path).unwrap().into(), superblock, chunk_root, root, beside: None })
+    }
+
+    fn open(&self) -> Result<Volume> {
+        let device = OverlayDevice::new(Arc::clone(&self.base));
+        overwrite(&device, SUPERBLOCK_COPIES[0].0, &self.superblock.to_bytes().unwrap()[..]);
+        overwrite(&device, self.chunk_root, &self.root);
+        if let Some(beside) = &self.beside {
+            overwrite(&device, self.chunk_root + NODE as u64, beside);
+        }
+        Volume::open(vec![Arc::new(device)], READ_WRITE)
+    }
+
+    fn with_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Self {
+        let mut superblock = self.superblock.clone();
+        change(&mut superblock);
+        let (base, root) = (Arc::clone(&self.base), self.root.clone());
+        Self { base, superblock, chunk_root: self.chunk_root, root, beside: None }
+    }
+
+    fn change_root(&self, change: impl FnOnce(&mut [u8])) -> Self {
+        let mut changed = self.with_superblock(|_| ());
+        change(&mut changed.root);
+        fix_checksum(&mut changed.root);
+        changed
+    }
+
+    /// Changes an item of the chunk root, found by its type and its place among those.
+    fn change_item(&self, item_type: ItemType, nth: usize, change: impl FnOnce(&mut [u8])) -> Self {
+        self.change_root(|node| {
+            let count = u32::from_le_bytes(node[96..100].try_into().unwrap()) as usize;
+            let header = |slot: usize| HEADER_SIZE + slot * 25;
+            let slot = (0..count).filter(|slot| node[header(*slot) + 8] == item_type.0).nth(nth).unwrap();
+            let field =
+                |at: usize| u32::from_le_bytes(node[header(slot) + at..header(slot) + at + 4].try_into().unwrap());
+            let start = HEADER_SIZE + field(17) as usize;
+            let end = start + field(21) as usize;
+            change(&mut node[start..end]);
+        })
+    }
+}
+
+#[test]
+fn hostile_superblocks_and_chunk_trees_are_exact_errors() {
+    let Some(image) = Hostile::new() else { return };
+    image.open().unwrap();
+    let fails = |image: &Hostile, text: &str| {
+        let error = error(image.open()).to_string();
+        assert!(error.contains(text), "{error:?} should say {text:?}");
+    };
+    fails(&image.with_superblock(|s| s.num_devices = 2), "2 devices, 1 given");
+    fails(&image.with_superblock(|s| s.chunk_root.0 += 4096), "checksum does not match");
+    fails(&image.with_superblock(|s| s.chunk_root.0 = 1 << 50), "no chunk holds");
+    fails(&image.with_superblock(|s| s.chunk_root_generation = Generation(1)), "generation");
+    fails(&image.with_superblock(|s| s.chunk_root_level = 3), "level");
+    fails(&image.with_superblock(|s| s.sys_chunk_array.truncate(60)), "sys_chunk_array_size");
+    fails(&image.with_superblock(|s| s.sys_chunk_array.extend_from_slice(&[0; 200])), "unexpected item type");
+    fails(&image.with_superblock(|s| s.dev_item.fsid.0[0] ^= 1), "another file system's id");
+    fails(&image.with_superblock(|s| s.bytes_used = 5 * 16384), "bytes_used");
+    fails(&image.with_superblock(|s| s.compat_ro.0 = 8), "block-group tree");
+    fails(&image.with_superblock(|s| s.dev_item.uuid.0[0] ^= 1), "not the one that the volume knows");
+    fails(&image.with_superblock(|s| s.dev_item.devid.0 = 9), "device 1 of the volume is missing");
+    // The same chunk twice.
+    fails(&image.with_superblock(|s| s.sys_chunk_array.extend_from_within(..)), "overlap");
+    // A system chunk that only the superblock knows.
+    let more = |s: &mut Superblock| {
+        let (_, mut item) = ubtrfs_format::items::sys_chunks(&s.sys_chunk_array).unwrap().remove(0);
+        item.length = 65536;
+        encode_sys_chunk(&mut s.sys_chunk_array, Key::new(256, ItemType::CHUNK_ITEM, 1 << 50), &item);
+    };
+    fails(&image.with_superblock(more), "is not that of the chunk tree");
+
+    let last_chunk = |change: &dyn Fn(&mut ChunkItem)| {
+        image.change_item(ItemType::CHUNK_ITEM, 2, |bytes| {
+            let mut item = ChunkItem::parse(bytes).unwrap();
+            change(&mut item);
+            bytes.copy_from_slice(&item.to_bytes());
+        })
+    };
+    fails(&last_chunk(&|c| c.stripes[0].offset.0 = 1 << 40), "beyond its device");
+    fails(&last_chunk(&|c| c.stripes[0].devid.0 = 7), "device 7 of the volume is missing");
+    fails(&last_chunk(&|c| c.length = 1 << 44), "beyond its device");
+    fails(&last_chunk(&|c| c.length = 0), "chunk length");
+    fails(&last_chunk(&|c| c.flags.0 |= 1 << 5), "stripe count does not fit");
+    fails(&last_chunk(&|c| c.stripe_len = 4096), "stripe_len");
+    let first = image.change_item(ItemType::CHUNK_ITEM, 0, |bytes| {
+        let mut item = ChunkItem::parse(bytes).unwrap();
+        item.length += 1 << 20;
+        bytes.copy_from_slice(&item.to_bytes());
+    });
+    fails(&first, "overlap");
+    fails(&image.change_item(ItemType::CHUNK_ITEM, 1, |bytes| bytes[44] = 2), "chunk stripe: 0 bytes");
+    fails(&image.change_item(ItemType::DEV_ITEM, 0, |bytes| bytes[0] = 2), "key has another id");
+    fails(&image.change_root(|node| node[96] = 255), "item");
+}
+
+#[test]
+fn a_chunk_tree_that_leads_back_to_itself_ends() {
+    let Some(image) = Hostile::new() else { return };
+    // The root becomes an internal block, whose children are itself (levels must fall) or the same block twice.
+    let at = image.superblock.chunk_root.0;
+    let loops = |children: &[(u64, u64)]| {
+        let mut hostile = image.change_root(|node| {
+            node[100] = 1;
+            node[96..100].copy_from_slice(&(children.len() as u32).to_le_bytes());
+            for (slot, (objectid, bytenr)) in children.iter().enumerate() {
+                let pointer = &mut node[HEADER_SIZE + slot * KEY_POINTER_SIZE..][..KEY_POINTER_SIZE];
+                pointer[..8].copy_from_slice(&objectid.to_le_bytes());
+                pointer[8] = ItemType::DEV_ITEM.0;
+                pointer[9..17].copy_from_slice(&1_u64.to_le_bytes());
+                pointer[17..25].copy_from_slice(&bytenr.to_le_bytes());
+                pointer[25..33].copy_from_slice(&image.superblock.chunk_root_generation.0.to_le_bytes());
+            }
+        });
+        hostile.superblock.chunk_root_level = 1;
+        hostile
+    };
+    let text = error(loops(&[(1, at)]).open()).to_string();
+    assert!(text.contains("referenced more than once"), "{text}");
+    // A good leaf beside the root, reached twice.
+    let leaf_at = at + 16384;
+    let mut twice = loops(&[(1, leaf_at), (2, leaf_at)]);
+    let mut leaf = image.root.clone();
+    leaf[48..56].copy_from_slice(&leaf_at.to_le_bytes());
+    fix_checksum(&mut leaf);
+    twice.beside = Some(leaf);
+    let text = error(twice.open()).to_string();
+    assert!(text.contains("referenced more than once"), "{text}");
+}
+
+#[test]
+fn random_damage_never_panics() {
+    let Some(image) = Hostile::new() else { return };
+    let mut random = SplitMix64::new(11);
+    let mut opened = 0;
+    for _ in 0..3000 {
+        let mut sb = image.superblock.to_bytes().unwrap();
+        let mut root = image.root.clone();
+        for _ in 0..=random.below(3) {
+            let value = [0, 1, 0xff, random.next_u64() as u8][random.below(4) as usize];
+            if random.below(2) == 0 {
+                // Mostly the fields and the chunk array, not the padding.
+                let at = 32 + random.below(1100) as usize;
+                sb[at] = value;
+            } else {
+                let at = if random.below(2) == 0 { 32 + random.below(300) } else { 15700 + random.below(684) };
+                root[at as usize] = value;
+            }
+        }
+        fix_checksum(&mut sb[..]);
+        fix_checksum(&mut root);
+        let device = OverlayDevice::new(Arc::clone(&image.base));
+        overwrite(&device, SUPERBLOCK_COPIES[0].0, &sb[..]);
+        overwrite(&device, image.chunk_root, &root);
+        if let Ok(volume) = Volume::open(vec![Arc::new(device)], READ_ONLY) {
+            opened += 1;
+            let _ = volume.read_node(&root_of(&volume));
+            for (start, chunk) in volume.chunks() {
+                let _ = volume.superblock_ranges(start);
+                let _ = volume.read_data(start.plus(chunk.length - 4096), &mut [0; 8192], None);
+            }
+        }
+    }
+    assert!(opened > 100 && opened < 2900, "{opened} of 3000 opened: the damage is too harmless or too great");
+}
+
+#[test]
+fn older_commits_and_other_superblocks_lead_to_a_volume_too() {
+    if !has("zstd") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let paths = fixture("plain", dir.path());
+    let devices = || vec![device(&paths[0], OpenMode::ReadOnly, Engine::Threads)];
+    let candidates = Volume::candidates(&devices());
+    let newest = candidates[0].superblock.generation;
+    assert!(!candidates[0].backup && candidates[0].copy == SUPERBLOCK_COPIES[0]);
+    assert!(candidates.len() > 2 && candidates[1..].iter().all(|older| older.backup), "{candidates:?}");
+    assert!(candidates.windows(2).all(|pair| pair[0].superblock.generation >= pair[1].superblock.generation));
+    for candidate in &candidates {
+        let volume = Volume::open_candidate(devices(), candidate).unwrap();
+        assert!(volume.is_read_only());
+        assert_eq!(volume.superblock().generation, candidate.superblock.generation);
+    }
+    // The same without the primary superblock, and without any.
+    scribble(&paths[0], SUPERBLOCK_COPIES[0], &[0; 4096]);
+    assert!(matches!(error(Volume::open(devices(), READ_ONLY)), Error::NotBtrfs));
+    let others = Volume::candidates(&devices());
+    assert_eq!((others[0].superblock.generation, others[0].copy), (newest, SUPERBLOCK_COPIES[1]));
+    Volume::open_candidate(devices(), &others[0]).unwrap();
+    scribble(&paths[0], SUPERBLOCK_COPIES[1], &[0; 4096]);
+    assert!(Volume::candidates(&devices()).is_empty());
+}
