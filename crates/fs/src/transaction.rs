@@ -25,8 +25,15 @@ pub(crate) struct NewExtent {
     pub(crate) length: u64,
     /// Checksums of its sectors; `None` for a file without, and for space whose data comes later.
     pub(crate) sums: Option<Vec<u8>>,
-    /// The log has the checksums.
-    pub(crate) logged: bool,
+    /// Bytes from the start whose checksums the log has.
+    pub(crate) logged: u64,
+}
+
+impl NewExtent {
+    /// An extent of which the log has nothing.
+    pub(crate) fn new(length: u64, sums: Option<Vec<u8>>) -> Self {
+        Self { length, sums, logged: 0 }
+    }
 }
 
 /// What has changed since the last transaction was closed, but for what the inodes themselves hold.
@@ -78,6 +85,23 @@ impl Transaction {
     pub(crate) fn add_extent(&self, start: Logical, extent: NewExtent) {
         self.new_extents.lock().insert(start, extent);
         self.new_extent_count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Lets an extent of `length` bytes grow by data that goes where it ends. Returns `false`, and changes nothing, if it is not of this
+    /// transaction, somebody else refers to it, or only one of the two has checksums.
+    pub(crate) fn grow_extent(&self, start: Logical, length: u64, by: u64, sums: Option<&[u8]>) -> bool {
+        if self.is_shared(start) {
+            return false;
+        }
+        let mut extents = self.new_extents.lock();
+        let Some(extent) = extents.get_mut(&start).filter(|extent| extent.length == length) else { return false };
+        match (&mut extent.sums, sums) {
+            (Some(all), Some(more)) => all.extend_from_slice(more),
+            (None, None) => {}
+            _ => return false,
+        }
+        extent.length += by;
+        true
     }
 
     /// Notes that the names of an inode changed which the log has.

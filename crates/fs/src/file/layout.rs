@@ -72,6 +72,12 @@ impl Layout {
         (next.map_or(u64::MAX, |(&start, _)| start), None)
     }
 
+    /// The piece that ends at offset `end`, whole.
+    pub(crate) fn ending_at(&self, end: u64) -> Option<Mapped> {
+        let (&start, (len, piece)) = self.pieces.range(..end).next_back()?;
+        (start.saturating_add(*len) == end).then(|| Mapped { start, len: *len, piece: piece.clone() })
+    }
+
     /// All pieces in order: offset, length, piece.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64, &Piece)> {
         self.pieces.iter().map(|(&start, (len, piece))| (start, *len, piece))

@@ -185,12 +185,13 @@ impl Gatherer<'_> {
         let most = leaf_data_size(self.fs.volume.node_size() as usize) / 2 - ubtrfs_format::ITEM_HEADER_SIZE;
         let most = most / sum_size * sum_size;
         let mut extents = self.transaction.extents();
-        let Some(new) = extents.get_mut(&extent.disk_bytenr).filter(|new| !new.logged) else { return };
-        new.logged = true;
-        let sums = new.sums.clone().unwrap_or_default();
-        drop(extents);
+        let Some(new) = extents.get_mut(&extent.disk_bytenr).filter(|new| new.logged < new.length) else { return };
         let covered = (most / sum_size) as u64 * u64::from(self.fs.volume.sector_size());
-        let starts = (0..).map(|number: u64| Logical(extent.disk_bytenr.0 + number * covered));
+        // The last item that the log has may be short, if the extent has grown since.
+        let first = std::mem::replace(&mut new.logged, new.length) / covered;
+        let sums = new.sums.as_ref().map_or_else(Vec::new, |sums| sums[first as usize * most..].to_vec());
+        drop(extents);
+        let starts = (first..).map(|number| extent.disk_bytenr.plus(number * covered));
         for (part, start) in sums.chunks(most).zip(starts) {
             self.put(id.subvolume, sum_key(start), part.to_vec());
         }

@@ -176,7 +176,7 @@ impl Filesystem {
                 *held -= got;
                 self.counters.bytes_reserved.fetch_add(got, Ordering::Relaxed);
                 state.allocation_hint = place.plus(got);
-                transaction.add_extent(place, NewExtent { length: got, sums: None, logged: false });
+                transaction.add_extent(place, NewExtent::new(got, None));
                 state.pending.layout.replace(at, got, reserved_extent(place, got, transaction.generation));
                 state.item.nbytes = state.item.nbytes.saturating_add(got);
                 at += got;

@@ -280,8 +280,8 @@ impl Filesystem {
                 offset = end;
             }
             while offset < end {
-                let new = self.place_new(offset, end - offset, &mut buffers, state, layer.transaction, submission)?;
-                offset += new.len;
+                let new = self.place_new(offset, end - offset, &mut buffers, state, layer, submission)?;
+                offset = new.offset + new.len;
                 placed.push(new);
                 if submission.bytes >= SUBMITTED_AT_ONCE {
                     submission.submit()?;
@@ -291,22 +291,31 @@ impl Filesystem {
         Ok(placed)
     }
 
-    /// Finds a place for the front of `buffers`, up to `want` bytes.
+    /// Finds a place for the front of `buffers`, up to `want` bytes. What goes on where an extent of the same transaction ends, in
+    /// the file and on disk, becomes a part of that: a file that grows from one fsync to the next has few extents, and its log few items.
     fn place_new(
         &self,
         offset: u64,
         want: u64,
         buffers: &mut VecDeque<SharedBuffer>,
         state: &mut InodeState,
-        transaction: &Transaction,
+        layer: Layer<'_>,
         submission: &mut Submission<'_>,
     ) -> Result<Placed> {
+        let transaction = layer.transaction;
         let (start, len) = self.space.allocate_data(want, state.allocation_hint).ok_or(Error::Posix(Errno::NOSPC))?;
         state.allocation_hint = Logical(start.0 + len);
         let data = split_front(buffers, len);
         let sums = state.has_checksums().then(|| self.sums_of(&data, len));
-        transaction.add_extent(start, NewExtent { length: len, sums, logged: false });
         let ordered = submission.add(start, data);
+        // Into what a commit is about to write the open transaction may have pieces of the same extents.
+        if layer.layout.is_none()
+            && let Some(grown) = self.grow_extent(offset, start, len, sums.as_deref(), state, transaction)
+        {
+            let (offset, len) = (grown.start, grown.len);
+            return Ok(Placed { offset, len, piece: Some(grown.piece), ordered: Some(ordered) });
+        }
+        transaction.add_extent(start, NewExtent::new(len, sums));
         let piece = Piece::Extent(ExtentPiece {
             disk_bytenr: start,
             disk_num_bytes: len,
@@ -317,6 +326,32 @@ impl Filesystem {
             generation: transaction.generation,
         });
         Ok(Placed { offset, len, piece: Some(piece), ordered: Some(ordered) })
+    }
+
+    /// Lets the extent that ends at `offset` of a file and at `start` on disk grow by `len` bytes. It must be the file's own, and
+    /// whole. Returns the piece that the file has then, if there is such an extent.
+    fn grow_extent(
+        &self,
+        offset: u64,
+        start: Logical,
+        len: u64,
+        sums: Option<&[u8]>,
+        state: &InodeState,
+        transaction: &Transaction,
+    ) -> Option<Mapped> {
+        let before = state.pending.layout.ending_at(offset)?;
+        let Piece::Extent(extent) = before.piece else { return None };
+        let is_whole = extent.offset == 0 && extent.disk_num_bytes == before.len && extent.ram_bytes == before.len;
+        let goes_on = extent.disk_bytenr.plus(before.len) == start && before.len + len <= MAX_EXTENT;
+        let is_plain = extent.compression == Compression::None && !extent.prealloc;
+        if !(is_whole && goes_on && is_plain && self.space.are_in_one_chunk(extent.disk_bytenr, start))
+            || !transaction.grow_extent(extent.disk_bytenr, before.len, len, sums)
+        {
+            return None;
+        }
+        let len = before.len + len;
+        let piece = Piece::Extent(ExtentPiece { disk_num_bytes: len, ram_bytes: len, ..extent });
+        Some(Mapped { start: before.start, len, piece })
     }
 
     /// Writes data where its place is already: reserved space becomes data, and data of nodatacow files other data.

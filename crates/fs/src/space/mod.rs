@@ -160,6 +160,13 @@ impl Space {
         if inner.spare_metadata() < inner.node_size + left { None } else { inner.allocate_node(false, true) }
     }
 
+    /// Whether two addresses lie in one chunk.
+    pub(crate) fn are_in_one_chunk(&self, one: Logical, other: Logical) -> bool {
+        let mut inner = self.inner.lock();
+        let chunk = inner.group_of(one).map(|group| group.start);
+        chunk.is_some() && chunk == inner.group_of(other).map(|group| group.start)
+    }
+
     /// Whether an address lies in a chunk that the last commit does not know.
     pub(crate) fn is_in_new_chunk(&self, address: Logical) -> bool {
         self.inner.lock().group_of(address).is_none_or(|group| group.new)

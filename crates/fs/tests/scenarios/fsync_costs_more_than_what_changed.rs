@@ -6,6 +6,7 @@ use std::sync::mpsc::channel;
 
 use crate::common::gated::{Gated, open_gated};
 use ubtrfs::{Filesystem, InodeId, NewInode, RenameFlags, Stats, WriteAt};
+use ubtrfs_format::{ItemType, Key};
 
 const FILE: u32 = 0o100_644;
 const DIR: u32 = 0o040_755;
@@ -97,6 +98,39 @@ fn an_append_costs_its_data_and_the_least_of_a_log() {
     write(&fs, file, 256 * KIB, 64 * KIB);
     let cost = fsync(&fs, file);
     assert_eq!((cost.bytes, cost.searches, cost.reads), (64 * KIB + LEAST, 0, 0), "{cost:?}");
+}
+
+/// How many extents the last commit has of a file.
+fn extents(fs: &Filesystem, file: InodeId) -> usize {
+    let key = |offset| Key::new(file.ino.0, ItemType::EXTENT_DATA, offset);
+    let mut found = 0;
+    fs.search_tree(file.subvolume, key(0), key(u64::MAX), &mut |_| {
+        found += 1;
+        true
+    })
+    .unwrap();
+    found
+}
+
+#[test]
+fn a_file_that_grows_from_fsync_to_fsync_costs_the_same_each_time_and_stays_in_one_piece() {
+    const STEP: u64 = 64 * KIB;
+    const STEPS: u64 = 100;
+    let (_, fs) = open(256 << 20);
+    let file = create(&fs, fs.root(), "file", FILE);
+    for number in 0..STEPS {
+        write(&fs, file, number * STEP, STEP);
+        let cost = fsync(&fs, file);
+        assert_eq!(cost.bytes, STEP + LEAST, "{number}: {cost:?}");
+    }
+    fs.sync().unwrap();
+    assert_eq!(extents(&fs, file), 1);
+    // What a commit has does not grow.
+    write(&fs, file, STEPS * STEP, STEP);
+    fsync(&fs, file);
+    fs.sync().unwrap();
+    assert_eq!(extents(&fs, file), 2);
+    assert!(fs.read(file, 0, ((STEPS + 1) * STEP) as usize).unwrap().iter().all(|byte| *byte == 7));
 }
 
 #[test]

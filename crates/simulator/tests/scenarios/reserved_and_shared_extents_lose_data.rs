@@ -90,6 +90,27 @@ fn small_files_leave_their_inode_when_space_is_reserved() {
 }
 
 #[test]
+fn extents_that_grow_hold_what_each_fsync_promised() {
+    let step = |len| [append(FOO, len), fsync(FOO)];
+    let steps = |number, len| vec![step(len); number].concat();
+    for begun in [vec![file(FOO)], vec![file(FOO), append(FOO, 8192)], vec![file(FOO), in_place(FOO)]] {
+        survive_either_way(&begun, &steps(6, 8192));
+        // The checksums of 8 MiB take an item of the log: one is told again, and one more begins.
+        survive_either_way(&begun, &[&steps(1, 7 << 20)[..], &steps(3, 1 << 20)].concat());
+        survive_either_way(&begun, &[&steps(3, 8192)[..], &[write(FOO, 4096, 8192)], &steps(2, 8192)].concat());
+        survive_either_way(&begun, &[&steps(3, 8192)[..], &[truncate(FOO, 12_288)], &steps(2, 8192)].concat());
+        survive_either_way(&begun, &[&steps(2, 8192)[..], &[punch(FOO, 0, 4096)], &steps(2, 8192)].concat());
+        survive_either_way(
+            &begun,
+            &[&steps(2, 8192)[..], &[file(BAR), clone(FOO, BAR), fsync(BAR)], &steps(2, 8192), &[fsync(BAR)]].concat(),
+        );
+        survive_either_way(&begun, &[&steps(2, 8192)[..], &[Operation::Sync], &steps(3, 8192)].concat());
+        survive_either_way(&begun, &[&steps(2, 8192)[..], &[unlink(FOO), file(FOO)], &steps(2, 8192)].concat());
+        survive_either_way(&begun, &[&steps(2, 8192)[..], &[rename(FOO, BAR), append(BAR, 8192), fsync(BAR)]].concat());
+    }
+}
+
+#[test]
 fn shared_ranges_are_there_after_fsync() {
     let source = [file(FOO), append(FOO, 100_000), file(BAR), append(BAR, 30_000)];
     survive_either_way(&source, &[clone(FOO, BAR), fsync(BAR), append(BAR, 10), fsync(BAR)]);

@@ -91,7 +91,7 @@ fn withhold(fs: &Filesystem, blocks: &[Logical], extents: &BTreeMap<Logical, u64
         let allocated =
             allocated.ok_or_else(|| misplaced(*start, "an extent of the log lies where something else is"))?;
         if !allocated {
-            transaction.add_extent(*start, NewExtent { length: *length, sums: None, logged: false });
+            transaction.add_extent(*start, NewExtent::new(*length, None));
         } else if !fs.is_read_only() {
             let key = Key::new(start.0, ItemType::EXTENT_ITEM, *length);
             if fs.committed().tree(TreeId::EXTENT)?.get(&key)?.is_none() {
