@@ -103,6 +103,10 @@ pub struct SpaceTotals {
     pub mixed: bool,
 }
 
+/// Bytes that are passed over behind a file that had to go on elsewhere, as others took what lay behind it: it may grow there in
+/// one piece meanwhile. They stay free for whoever comes round to them.
+const ROOM_TO_GROW: u64 = 1 << 20;
+
 impl Space {
     pub(crate) fn new(inner: SpaceInner) -> Self {
         Self { node_size: inner.node_size, inner: Mutex::new(inner) }
@@ -220,7 +224,7 @@ impl SpaceInner {
         let hinted = self.group_of(hint).filter(|group| group.flags.contains(BlockGroupFlags::DATA));
         if let Some(group) = hinted
             && let Some((start, len)) = group.available.find(hint.0, want, sector)
-            && len == want
+            && (start, len) == (hint.0, want)
         {
             group.available.remove(start, len);
             return Some((Logical(start), len));
@@ -243,7 +247,7 @@ impl SpaceInner {
         let (group, start, len) = best?;
         let group = self.groups.get_mut(&group)?;
         group.available.remove(start, len);
-        group.cursor = start + len;
+        group.cursor = start + len + if hint.0 > 0 { ROOM_TO_GROW } else { 0 };
         Some((Logical(start), len))
     }
 

@@ -134,6 +134,23 @@ fn a_file_that_grows_from_fsync_to_fsync_costs_the_same_each_time_and_stays_in_o
 }
 
 #[test]
+fn files_that_grow_side_by_side_leave_each_other_room() {
+    const STEP: u64 = 64 * KIB;
+    let (_, fs) = open(256 << 20);
+    let files = ["one", "other"].map(|name| create(&fs, fs.root(), name, FILE));
+    for number in 0..40 {
+        for file in files {
+            write(&fs, file, number * STEP, STEP);
+            fsync(&fs, file);
+        }
+    }
+    fs.sync().unwrap();
+    for file in files {
+        assert!(extents(&fs, file) <= 5, "{}", extents(&fs, file));
+    }
+}
+
+#[test]
 fn scattered_writes_cost_one_submission_of_data() {
     let (device, fs) = open(256 << 20);
     let file = create(&fs, fs.root(), "file", FILE);
