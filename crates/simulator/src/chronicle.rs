@@ -122,7 +122,9 @@ impl Chronicle {
         let model = &self.versions[version].model;
         let lines = Timelines::new(&self.versions, *base.start(), version);
         let mut covered = Covered { inode: Some(id), times, ..Covered::default() };
-        for (place, line) in &lines.names {
+        // Where a subvolume's entry is only its directory tells.
+        let own_names = lines.names.iter().filter(|_| !model.is_subvolume(id));
+        for (place, line) in own_names {
             if *line.at(version) == Some(id) {
                 covered.names.insert(place.clone());
             } else if line.since(*base.start()).any(|target| *target == Some(id)) {

@@ -374,7 +374,7 @@ impl Model {
     }
 
     /// Whether it is the top of a subvolume that lies in another one.
-    fn is_subvolume(&self, id: InodeId) -> bool {
+    pub(crate) fn is_subvolume(&self, id: InodeId) -> bool {
         id.ino == Ino::ROOT_DIR && id != self.root
     }
 

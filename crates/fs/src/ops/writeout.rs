@@ -344,9 +344,8 @@ impl Filesystem {
         let is_whole = extent.offset == 0 && extent.disk_num_bytes == before.len && extent.ram_bytes == before.len;
         let goes_on = extent.disk_bytenr.plus(before.len) == start && before.len + len <= MAX_EXTENT;
         let is_plain = extent.compression == Compression::None && !extent.prealloc;
-        if !(is_whole && goes_on && is_plain && self.space.are_in_one_chunk(extent.disk_bytenr, start))
-            || !transaction.grow_extent(extent.disk_bytenr, before.len, len, sums)
-        {
+        let may_grow = is_whole && goes_on && is_plain && self.space.are_in_one_chunk(extent.disk_bytenr, start);
+        if !may_grow || !transaction.grow_extent(extent.disk_bytenr, before.len, len, sums) {
             return None;
         }
         let len = before.len + len;
