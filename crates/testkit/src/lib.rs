@@ -9,6 +9,7 @@
 //! * [`promises`]: what must be there after a crash.
 //! * [`kernel`], [`kmsg`], [`progs`]: loop devices and kernel mounts, the kernel's log, btrfs-progs.
 //! * [`seeds`]: which seeds a test runs.
+//! * [`ordinary_user`]: what somebody does who is not root.
 //! * [`need`]: what this machine offers, and how a test says that it cannot run.
 //!
 //! A helper that cannot do its work panics, since that is how a test fails; where a test wants to see a failure, the
@@ -28,7 +29,7 @@ pub mod mapped;
 pub mod model;
 pub mod names;
 pub mod need;
-
+pub mod ordinary_user;
 pub mod programs;
 pub mod progs;
 pub mod promises;

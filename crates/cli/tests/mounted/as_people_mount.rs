@@ -11,24 +11,12 @@ use std::time::Duration;
 
 use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
 use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::ordinary_user::{NOBODY, shell};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{Outcome, command, run};
 
 use crate::harness::{FUSE, Volume, cat, fails, ubtrfs};
 use ubtrfs_damage::Image;
-
-/// The user `nobody`.
-const NOBODY: u32 = 65534;
-
-/// As in the tests of ordinary users: everybody gets `/dev/fuse` in this namespace.
-const OPEN_FUSE: &str = r#"
-    set -e
-    cp -a /dev/fuse "$1"
-    chmod 666 "$1"
-    mount --bind "$1" /dev/fuse
-    shift
-    exec "$@"
-"#;
 
 /// What the user does. `$1` is ubtrfs, `$2` the image, `$3` the mount point.
 const USER: &str = r#"
@@ -239,11 +227,7 @@ fn a_user_is_root_on_a_volume_from_elsewhere() {
     for path in [&volume.image, &volume.point] {
         chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
     }
-    let mut line = command("unshare", &["--mount", "--propagation", "private", "sh", "-c", OPEN_FUSE, "sh"]);
-    line.arg(volume.dir.path().join("fuse"));
-    line.args(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", USER, "sh"]);
-    line.arg(&binary).args([&volume.image, &volume.point]);
-    let outcome = run(&mut line);
+    let outcome = run(shell(volume.dir.path(), USER).arg(&binary).args([&volume.image, &volume.point]));
     assert_eq!(outcome.code(), Some(0), "{}", outcome.report());
     volume.mount("");
     assert_eq!(fs::metadata(&secret).unwrap().uid(), 7);

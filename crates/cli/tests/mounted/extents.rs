@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use ubtrfs_testkit::diff::{Options, assert_same};
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
-use ubtrfs_testkit::progs::{assert_btrfs_check_clean, mkfs_btrfs};
+use ubtrfs_testkit::progs::assert_btrfs_check_clean;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::walk::walk;
@@ -268,14 +268,7 @@ fn extents_and_flags_are_as_the_kernels() {
     volume.check();
     assert_btrfs_check_clean(&volume.image);
 
-    let other = volume.dir.path().join("kernels");
-    mkfs_btrfs(&other, 256 << 20, &[]);
-    let kernel = KernelMount::new(&[&other], "");
-    let theirs = tour(kernel.path());
-    drop(kernel);
-    let differences: Vec<_> = ours.iter().zip(&theirs).filter(|(ours, theirs)| ours != theirs).collect();
-    assert!(differences.is_empty(), "ours and theirs: {differences:#?}");
-    assert_eq!(ours.len(), theirs.len());
+    volume.assert_kernels_tour_is_the_same(&ours, tour);
 
     let kernel = KernelMount::new(&[&volume.image], "");
     let seen = walk(kernel.path());

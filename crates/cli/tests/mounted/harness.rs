@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
+use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::progs::mkfs_btrfs;
 use ubtrfs_testkit::run::{Outcome, run};
 use ubtrfs_testkit::scratch::{mount_points, scratch_dir};
 
@@ -51,6 +53,19 @@ pub struct Volume {
 }
 
 impl Volume {
+    /// What a tour brought to light is what it brings to light in a new volume that the kernel has mounted.
+    #[track_caller]
+    pub fn assert_kernels_tour_is_the_same(&self, ours: &[String], tour: fn(&Path) -> Vec<String>) {
+        let other = self.dir.path().join("kernels");
+        mkfs_btrfs(&other, 256 << 20, &[]);
+        let kernel = KernelMount::new(&[&other], "");
+        let theirs = tour(kernel.path());
+        drop(kernel);
+        let differences: Vec<_> = ours.iter().zip(&theirs).filter(|(ours, theirs)| ours != theirs).collect();
+        assert!(differences.is_empty(), "ours and theirs: {differences:#?}");
+        assert_eq!(ours.len(), theirs.len());
+    }
+
     /// A new volume.
     pub fn new() -> Self {
         let volume = Self::without_image();

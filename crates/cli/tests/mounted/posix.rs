@@ -14,7 +14,6 @@ use rustix::io::Errno;
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::mapped;
 use ubtrfs_testkit::need::Need;
-use ubtrfs_testkit::progs::mkfs_btrfs;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 
@@ -382,14 +381,7 @@ fn all_operations_end_as_the_kernels_do() {
     volume.umount();
     volume.check();
 
-    let other = volume.dir.path().join("kernels");
-    mkfs_btrfs(&other, 256 << 20, &[]);
-    let kernel = KernelMount::new(&[&other], "");
-    let theirs = tour(kernel.path());
-    drop(kernel);
-    let differences: Vec<_> = ours.iter().zip(&theirs).filter(|(ours, theirs)| ours != theirs).collect();
-    assert!(differences.is_empty(), "ours and theirs: {differences:#?}");
-    assert_eq!(ours.len(), theirs.len());
+    volume.assert_kernels_tour_is_the_same(&ours, tour);
 
     // And what the kernel sees of ours is what it would have made.
     let ours = KernelMount::new(&[&volume.image], "");

@@ -39,6 +39,8 @@ impl Filesystem {
     /// Makes an inode and its first name. The caller gets a reference to it, as from a lookup.
     pub fn create(&self, dir: InodeId, name: &[u8], new: &NewInode) -> Result<InodeId> {
         check_name(name)?;
+        let is_regular = FileType::from_mode(new.mode) == FileType::Regular;
+        check_real(dir).map_err(|_| if is_regular { Errno::ACCESS } else { Errno::PERM })?;
         let subvolume = self.check_writable(dir.subvolume)?;
         self.check_new_inode(new)?;
         self.reserve(creation_demand(name, new, self.has_joined(dir)?))?;

@@ -4,25 +4,12 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 
 use ubtrfs_testkit::need::{Need, ubtrfs_binary};
+use ubtrfs_testkit::ordinary_user::{NOBODY, shell};
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, mkfs_btrfs};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::{mount_points, scratch_dir};
 use ubtrfs_testkit::subject::Subject;
-
-/// The user `nobody`.
-const NOBODY: u32 = 65534;
-
-/// Lets everybody have `/dev/fuse`, which some machines keep for root, in a mount namespace of its own. `$1` is where a node
-/// may be made; the rest is what to run then.
-const OPEN_FUSE: &str = r#"
-    set -e
-    cp -a /dev/fuse "$1"
-    chmod 666 "$1"
-    mount --bind "$1" /dev/fuse
-    shift
-    exec "$@"
-"#;
 
 /// What the user does. `$1` is ubtrfs, `$2` the image, `$3` the mount point.
 const SESSION: &str = r#"
@@ -64,14 +51,7 @@ fn a_user_mounts_works_and_unmounts() {
         chown(path, Some(NOBODY), Some(NOBODY)).expect("chown");
     }
     fs::set_permissions(&binary, Permissions::from_mode(0o755)).expect("chmod");
-    let user = [format!("--reuid={NOBODY}"), format!("--regid={NOBODY}")];
-    let outcome = run(command("unshare", &["--mount", "sh", "-c", OPEN_FUSE, "sh"])
-        .arg(dir.path().join("fuse"))
-        .arg("setpriv")
-        .args(&user)
-        .args(["--clear-groups", "sh", "-c", SESSION, "sh"])
-        .args([&binary, &image, &point])
-        .current_dir("/"));
+    let outcome = run(shell(dir.path(), SESSION).args([&binary, &image, &point]).current_dir("/"));
     if mount_points().contains(&point) {
         run(command("umount", &["-l"]).arg(&point));
     }
