@@ -123,8 +123,8 @@ impl Chronicle {
         let lines = Timelines::new(&self.versions, *base.start(), version);
         let mut covered = Covered { inode: Some(id), times, ..Covered::default() };
         // Where a subvolume's entry is only its directory tells.
-        let own_names = lines.names.iter().filter(|_| !model.is_subvolume(id));
-        for (place, line) in own_names {
+        let told_itself = !model.is_subvolume(id);
+        for (place, line) in lines.names.iter().filter(|_| told_itself) {
             if *line.at(version) == Some(id) {
                 covered.names.insert(place.clone());
             } else if line.since(*base.start()).any(|target| *target == Some(id)) {

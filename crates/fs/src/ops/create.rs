@@ -204,7 +204,7 @@ pub(crate) fn inode_target(id: InodeId, file_type: FileType) -> Target {
 /// Adds an entry to a directory that has joined the transaction, with the directory's next number.
 pub(crate) fn add_entry(dir: &mut InodeState, name: Name, index: DirIndex, target: Target, time: Timespec) {
     dir.item.size += 2 * name.len() as u64;
-    touch_dir(dir, time);
+    dir.content_changed(time);
     dir.listings.names_change();
     dir.pending.put_new_entry(name, index, target);
 }
@@ -212,13 +212,9 @@ pub(crate) fn add_entry(dir: &mut InodeState, name: Name, index: DirIndex, targe
 /// Removes an entry from a directory that has joined the transaction.
 pub(crate) fn remove_entry(dir: &mut InodeState, name: Name, index: DirIndex, target: Target, time: Timespec) {
     dir.item.size = dir.item.size.saturating_sub(2 * name.len() as u64);
-    touch_dir(dir, time);
+    dir.content_changed(time);
     dir.listings.names_change();
     dir.pending.remove_entry(name, index, target);
-}
-
-fn touch_dir(dir: &mut InodeState, time: Timespec) {
-    dir.content_changed(time);
 }
 
 impl Filesystem {

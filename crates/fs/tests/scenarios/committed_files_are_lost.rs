@@ -4,27 +4,19 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
+use crate::common::image;
 use ubtrfs::{Filesystem, InodeId, NewInode, Options, RenameFlags, SetAttributes, WriteAt, XattrMode};
 use ubtrfs_mkfs::MkfsOptions;
-use ubtrfs_volume::{Exclusive, FileDevice, OpenMode, OpenOptions, Volume};
 
 const FILE: u32 = 0o100_644;
 const DIR: u32 = 0o040_755;
 
 fn make(path: &Path, change: impl FnOnce(&mut MkfsOptions)) {
-    let file = std::fs::File::create_new(path).unwrap();
-    file.set_len(512 << 20).unwrap();
-    let mut options = MkfsOptions::new(512 << 20);
-    change(&mut options);
-    ubtrfs_mkfs::layout(&options).unwrap().write(&mut { file }).unwrap();
+    image::make(path, 512 << 20, change);
 }
 
 fn open(path: &Path, read_only: bool) -> Arc<Filesystem> {
-    let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
-    let device = Arc::new(FileDevice::open(path, mode, Exclusive::Yes).unwrap());
-    let volume = Volume::open(vec![device], OpenOptions { read_only }).unwrap();
-    let options = Options { read_only, background_commits: false, ..Options::default() };
-    Filesystem::open(Arc::new(volume), options).unwrap()
+    image::open(path, Options { read_only, ..Options::default() })
 }
 
 fn assert_clean(path: &Path) {

@@ -5,11 +5,11 @@ use std::fs::OpenOptions as FileOptions;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::common::{image, pattern};
 use ubtrfs::{Errno, Error, Filesystem, InodeId, NewInode, Options, WriteAt};
 use ubtrfs_damage::Image;
 use ubtrfs_format::items::{BlockGroupFlags, ExtentFlags, ExtentItem};
 use ubtrfs_format::{DirIndex, ItemType, Key, Logical, SUPERBLOCK_COPIES, TreeId};
-use ubtrfs_mkfs::MkfsOptions;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
@@ -23,10 +23,6 @@ const SIZE: u64 = 256 << 20;
 const FILES: u64 = 400;
 const ENOSPC: i32 = 28;
 
-fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    (0..len as u64).map(|at| (at.wrapping_mul(131).wrapping_add(seed * 977) >> 5) as u8).collect()
-}
-
 fn name(number: u64) -> String {
     format!("file number {number}")
 }
@@ -37,10 +33,7 @@ fn content(number: u64) -> Vec<u8> {
 }
 
 fn make_volume(path: &Path, size: u64) {
-    let file = FileOptions::new().write(true).create_new(true).open(path).unwrap();
-    file.set_len(size).unwrap();
-    let options = MkfsOptions { node_size: Some(4096), ..MkfsOptions::new(size) };
-    ubtrfs_mkfs::layout(&options).unwrap().write(&mut { file }).unwrap();
+    image::make(path, size, |options| options.node_size = Some(4096));
 }
 
 /// A volume with files in it.

@@ -4,11 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::common::image;
 use ubtrfs::{Errno, Filesystem, InodeId, NewInode, Options, RenameFlags, SetAttributes, WriteAt};
 use ubtrfs_damage::Image;
 use ubtrfs_format::{DirIndex, Ino, ItemType, Key, TreeId};
-use ubtrfs_mkfs::MkfsOptions;
-use ubtrfs_volume::{Exclusive, FileDevice, OpenMode, OpenOptions, Volume};
 
 const FILE: u32 = 0o100_644;
 const DIR: u32 = 0o040_755;
@@ -22,18 +21,13 @@ const ATIME: usize = 112;
 const SEQUENCE: usize = 72;
 
 fn open(path: &Path) -> Arc<Filesystem> {
-    let device = Arc::new(FileDevice::open(path, OpenMode::ReadWrite, Exclusive::Yes).unwrap());
-    let volume = Volume::open(vec![device], OpenOptions::default()).unwrap();
-    let options = Options { background_commits: false, ..Options::default() };
-    Filesystem::open(Arc::new(volume), options).unwrap()
+    image::open(path, Options::default())
 }
 
 /// A volume with the directories `one` and `two`, a directory `sub` in `one`, and a file `file` of 10,000 bytes.
 fn volume(dir: &Path) -> PathBuf {
     let path = dir.join("image");
-    let file = std::fs::File::create_new(&path).unwrap();
-    file.set_len(256 << 20).unwrap();
-    ubtrfs_mkfs::layout(&MkfsOptions::new(256 << 20)).unwrap().write(&mut { file }).unwrap();
+    image::make(&path, 256 << 20, |_| ());
     let fs = open(&path);
     let one = create(&fs, fs.root(), "one", DIR);
     create(&fs, fs.root(), "two", DIR);

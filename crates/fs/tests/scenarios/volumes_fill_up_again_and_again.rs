@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-use crate::common::filling::{Content, available, empty, fill, make, open};
+use crate::common::filling::{Content, available, empty, fill, open};
+use crate::common::image::make;
 use ubtrfs_mkfs::MkfsOptions;
 use ubtrfs_testkit::seeds::soaks;
 

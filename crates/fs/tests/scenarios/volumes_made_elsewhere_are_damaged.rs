@@ -7,29 +7,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{image, pattern};
 use rustix::fs::FallocateFlags;
 use ubtrfs::{Filesystem, FreeingLimits, InodeId, NewInode, Options, RenameFlags, SetAttributes, WriteAt, XattrMode};
 use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::{fixture, progs, require, scratch};
-use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode, OpenOptions, Volume};
+use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode};
 
 const FILE: u32 = 0o100_644;
 const DIR: u32 = 0o040_755;
 
 fn open(path: &Path) -> Arc<Filesystem> {
-    open_with(path, Options::default())
-}
-
-fn open_with(path: &Path, options: Options) -> Arc<Filesystem> {
-    let device = Arc::new(FileDevice::open(path, OpenMode::ReadWrite, Exclusive::Yes).unwrap());
-    let volume = Volume::open(vec![device], OpenOptions::default()).unwrap();
-    let options = Options { background_commits: false, ..options };
-    Filesystem::open(Arc::new(volume), options).unwrap()
-}
-
-fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    (0..len as u64).map(|at| (at.wrapping_mul(131).wrapping_add(seed * 977) >> 5) as u8).collect()
+    image::open(path, Options::default())
 }
 
 /// Work that touches every tree: content by path comes back.
@@ -97,6 +87,14 @@ fn assert_sound(image: &Path, expected: &BTreeMap<String, Vec<u8>>) {
     progs::assert_btrfs_check_clean(image);
 }
 
+fn assert_sound_after_work(image: &Path, megabytes: u64) {
+    let fs = open(image);
+    let expected = work(&fs, megabytes);
+    fs.close().unwrap();
+    drop(fs);
+    assert_sound(image, &expected);
+}
+
 #[test]
 fn fresh_volumes_of_every_form() {
     require!(Need::Kernel);
@@ -118,11 +116,7 @@ fn fresh_volumes_of_every_form() {
         let image = dir.path().join("image");
         eprintln!("mkfs.btrfs {form:?}");
         progs::mkfs_btrfs(&image, 400 << 20, form);
-        let fs = open(&image);
-        let expected = work(&fs, 90);
-        fs.close().unwrap();
-        drop(fs);
-        assert_sound(&image, &expected);
+        assert_sound_after_work(&image, 90);
     }
 }
 
@@ -131,16 +125,8 @@ fn a_volume_with_a_block_group_tree() {
     require!(Need::Kernel);
     let dir = scratch::scratch_dir();
     let image = dir.path().join("image");
-    progs::blank_image(&image, 400 << 20);
-    let mut options = ubtrfs_mkfs::MkfsOptions::new(400 << 20);
-    options.block_group_tree = true;
-    let mut file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();
-    ubtrfs_mkfs::layout(&options).unwrap().write(&mut file).unwrap();
-    let fs = open(&image);
-    let expected = work(&fs, 90);
-    fs.close().unwrap();
-    drop(fs);
-    assert_sound(&image, &expected);
+    image::make(&image, 400 << 20, |options| options.block_group_tree = true);
+    assert_sound_after_work(&image, 90);
 }
 
 #[test]
@@ -150,11 +136,7 @@ fn volumes_with_a_life_in_the_kernel_behind_them() {
         eprintln!("{}", fixture.manifest.name);
         let dir = scratch::scratch_dir();
         let image = fixture.unpack(dir.path()).remove(0);
-        let fs = open(&image);
-        let expected = work(&fs, 12);
-        fs.close().unwrap();
-        drop(fs);
-        assert_sound(&image, &expected);
+        assert_sound_after_work(&image, 12);
     }
 }
 
@@ -194,7 +176,7 @@ fn files_are_cut_that_have_space_set_aside_behind_their_end() {
     assert_eq!(mount.unmount(), Vec::<String>::new(), "what the kernel said");
 
     let freeing = FreeingLimits { at_once: 8192, per_transaction: 100, queue: 1000 };
-    let fs = open_with(&image, Options { freeing, ..Options::default() });
+    let fs = image::open(&image, Options { freeing, ..Options::default() });
     let mut expected = BTreeMap::new();
     let (done, all) = std::sync::mpsc::channel();
     let cutter = fs.clone();

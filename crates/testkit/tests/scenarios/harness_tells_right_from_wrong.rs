@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
+use crate::kernels_volume::on_the_kernel;
 use ubtrfs_testkit::chaos::chaos;
 use ubtrfs_testkit::diff::{Options, assert_same, diff};
 use ubtrfs_testkit::fixture::{self, Fixture};
@@ -18,21 +19,12 @@ use ubtrfs_testkit::subject::Subject;
 use ubtrfs_testkit::walk::{Kind, walk};
 use ubtrfs_testkit::workload::{Limits, Workload, run_threads};
 
-/// Calls `test` with a fresh volume, mounted by the kernel.
-fn with_volume(test: impl FnOnce(&Path)) {
-    let dir = scratch_dir();
-    let image = dir.path().join("image");
-    mkfs_btrfs(&image, 1 << 30, &[]);
-    let mount = Subject::Kernel.mount(&[&image], "");
-    test(mount.path());
-    mount.unmount();
-    assert_btrfs_check_clean(&image);
-}
+const SIZE: u64 = 1 << 30;
 
 #[test]
 fn workloads_pass_on_the_kernels_own_btrfs() {
     require!(Need::Kernel);
-    with_volume(|top| {
+    on_the_kernel(SIZE, |top| {
         for seed in 1..=6 {
             let dir = top.join(format!("seed-{seed}"));
             fs::create_dir(&dir).expect("make a directory");
@@ -52,7 +44,7 @@ fn workloads_pass_on_the_kernels_own_btrfs() {
 #[test]
 fn one_seed_leaves_one_tree() {
     require!(Need::Kernel);
-    with_volume(|top| {
+    on_the_kernel(SIZE, |top| {
         let leave = |name: &str| {
             let dir = top.join(name);
             fs::create_dir(&dir).expect("make a directory");
@@ -70,7 +62,7 @@ fn one_seed_leaves_one_tree() {
 #[test]
 fn threads_and_races_pass_on_the_kernels_own_btrfs() {
     require!(Need::Kernel);
-    with_volume(|top| {
+    on_the_kernel(SIZE, |top| {
         for (dir, model) in run_threads(top, 5, 3, 300) {
             model.assert_in("after threads", &dir);
         }
@@ -184,7 +176,7 @@ type Spoil = fn(&Path);
 #[test]
 fn a_workload_notices_what_it_did_not_do() {
     require!(Need::Kernel);
-    with_volume(|top| {
+    on_the_kernel(SIZE, |top| {
         let spoil: [(&str, Spoil); 4] = [
             ("content", |file| {
                 let meta = fs::metadata(file).expect("stat");

@@ -7,6 +7,7 @@ mod fixtures_through_the_mount;
 mod harness_keeps_promises;
 mod harness_runs_real_programs;
 mod harness_tells_right_from_wrong;
+mod kernels_volume;
 mod kills_lose_what_was_fsynced;
 mod logs_forget_what_kernels_made;
 mod ordinary_users;

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use ubtrfs::{Errno, Filesystem, NewInode, Options, WriteAt};
 use ubtrfs_format::Physical;
-use ubtrfs_mkfs::MkfsOptions;
 use ubtrfs_volume::{
     Device, DeviceCounters, DeviceTicket, DeviceWrite, Exclusive, FileDevice, OpenMode, OpenOptions, Volume,
 };
@@ -52,15 +51,6 @@ impl Device for Sparse {
     fn counters(&self) -> DeviceCounters {
         self.0.counters()
     }
-}
-
-/// Makes an image of `size` bytes with a new volume.
-pub fn make(path: &Path, size: u64, change: impl FnOnce(&mut MkfsOptions)) {
-    let file = std::fs::File::create_new(path).unwrap();
-    file.set_len(size).unwrap();
-    let mut options = MkfsOptions::new(size);
-    change(&mut options);
-    ubtrfs_mkfs::layout(&options).unwrap().write(&mut { file }).unwrap();
 }
 
 pub fn open(path: &Path, change: impl FnOnce(&mut Options)) -> Arc<Filesystem> {

@@ -3,5 +3,11 @@
 pub mod filling;
 pub mod fsyncs;
 pub mod gated;
+pub mod image;
 pub mod memory;
 pub mod tree;
+
+/// Bytes that differ from place to place, and with the seed.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|at| (at.wrapping_mul(131).wrapping_add(seed * 977) >> 5) as u8).collect()
+}
