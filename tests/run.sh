@@ -65,5 +65,5 @@ grep -E '^test .* FAILED$' "$log" | sort -u || true
 awk '/^ +(Running|Doc-tests) / { name = ($1 == "Running") ? $2 " " $3 : "doc " $2 } /^test result/ { print name ": " $0 }' "$log" |
     sed -E 's/ \([^)]*\)//'
 grep -E '^test result' "$log" | awk '{ passed += $4; failed += $6; ignored += $8 }
-        END { printf "test result: %s. %d passed; %d failed; %d ignored\n", failed ? "FAILED" : "ok", passed, failed, ignored }'
+        END { printf "tests: %d passed, %d failed, %d skipped\n", passed, failed, ignored }'
 exit "$status"

@@ -34,6 +34,12 @@ struct Arguments {
     /// Say what is done.
     #[arg(short)]
     verbose: bool,
+    /// Mount read-only, as `-o ro`: mount(8) asks for it in the options, people ask like this.
+    #[arg(short, overrides_with = "writable")]
+    read_only: bool,
+    /// Mount for reading and writing, as `-o rw`.
+    #[arg(short = 'w')]
+    writable: bool,
     /// The mount namespace: not possible.
     #[arg(short = 'N', value_name = "NAMESPACE")]
     namespace: Option<OsString>,
@@ -74,6 +80,9 @@ fn run(mut arguments: Arguments) -> Result<()> {
     if arguments.namespace.is_some() {
         return Err(Failure::new("mounting in another namespace is not possible: use nsenter(1)"));
     }
+    // In front: what the options say holds.
+    let access = [(arguments.read_only, "ro"), (arguments.writable, "rw")];
+    arguments.options.splice(0..0, access.iter().filter(|(is_asked, _)| *is_asked).map(|(_, word)| (*word).to_owned()));
     if arguments.sloppy {
         arguments.options = vec![known(&arguments.options).join(",")];
     }
@@ -110,6 +119,10 @@ mod tests {
         assert!(arguments.sloppy && arguments.fake && arguments.no_mtab && arguments.verbose);
         assert_eq!(arguments.options, ["rw,noatime"]);
         assert_eq!(arguments.kind.as_deref(), Some("fuse.ubtrfs"));
+        let arguments = parse("mount.ubtrfs -r /image /mnt");
+        assert!(arguments.read_only && !arguments.writable);
+        let arguments = parse("mount.ubtrfs /image /mnt -rw");
+        assert!(!arguments.read_only && arguments.writable, "the last one holds");
         assert!(parse("mount.ubtrfs -N 7 /image /mnt").namespace.is_some());
         for (name, is) in [("/sbin/mount.ubtrfs", true), ("mount.fuse.ubtrfs", true), ("/usr/bin/ubtrfs", false)] {
             assert_eq!(is_called(Some(&name.into())), is, "{name}");
