@@ -11,7 +11,10 @@ use crate::filesystem::Filesystem;
 
 /// The longest that whoever unlinks is held back.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// The longest pause after a commit that was made to go on with freeing.
+/// So many times as long as a step took, its commit with it, is the pause after it: an fsync that meets such a commit waits for its
+/// end, and few should.
+const PAUSE: u32 = 4;
+/// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What came of the work of one transaction.
@@ -110,8 +113,7 @@ impl Filesystem {
             if self.commit_once().is_err() || self.is_read_only() {
                 return;
             }
-            // Programs come first: an fsync during such a commit waits for it.
-            let until = Instant::now() + start.elapsed().min(LONGEST_PAUSE);
+            let until = Instant::now() + (PAUSE * start.elapsed()).min(LONGEST_PAUSE);
             let mut queue = self.inactivator.queue.lock();
             while !queue.stop
                 && queue.inodes.len() <= self.options.freeing.queue
