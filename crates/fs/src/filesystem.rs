@@ -57,6 +57,7 @@ pub(crate) struct Counters {
     pub(crate) bytes_cloned: AtomicU64,
     pub(crate) orphans_cleaned: AtomicU64,
     pub(crate) nodes_unshared: AtomicU64,
+    pub(crate) leaves_written_early: AtomicU64,
 }
 
 /// Who waits for the background committer, and why it should wake.

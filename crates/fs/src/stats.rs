@@ -48,6 +48,8 @@ pub struct Stats {
     pub orphans_cleaned: u64,
     /// Nodes that snapshots had in common with the tree that changed, and that it replaced by its own.
     pub nodes_unshared: u64,
+    /// Leaves that commits wrote before they had made the rest, for want of memory.
+    pub leaves_written_early: u64,
     /// What waits to be freed, and what has been.
     pub inactivation: InactivationStats,
     /// Chunks made of unallocated device space.
@@ -96,6 +98,7 @@ impl Filesystem {
             inodes: self.inodes.len() as u64,
             orphans_cleaned: load(&counters.orphans_cleaned),
             nodes_unshared: load(&counters.nodes_unshared),
+            leaves_written_early: load(&counters.leaves_written_early),
             inactivation: self.inactivator.stats(),
             volume: self.volume.counters(),
             cache: self.cache.counters(),

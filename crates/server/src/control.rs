@@ -64,6 +64,8 @@ pub struct Report {
     pub orphans_cleaned: u64,
     /// Nodes that were shared with snapshots and are no more.
     pub nodes_unshared: u64,
+    /// Leaves that commits wrote before they had made the rest, so as not to have all in memory.
+    pub leaves_written_early: u64,
     /// Large inodes that nobody refers to and that are yet to be freed, and their bytes.
     pub inactivation_inodes: u64,
     pub inactivation_bytes: u64,

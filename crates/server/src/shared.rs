@@ -138,6 +138,7 @@ impl Shared {
             inodes_in_memory: stats.inodes,
             orphans_cleaned: stats.orphans_cleaned,
             nodes_unshared: stats.nodes_unshared,
+            leaves_written_early: stats.leaves_written_early,
             inactivation_inodes: stats.inactivation.inodes,
             inactivation_bytes: stats.inactivation.bytes,
             inactivation_orphans_left: stats.inactivation.orphans_left,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ubtrfs_format::{Generation, Key, LeafBuilder, Logical, Node};
+use ubtrfs_format::{ChecksumType, Generation, Key, LeafBuilder, Logical, Node};
 
 use crate::tree::{Reader, Tree};
 use crate::{Block, Error, Geometry, NodeCache, NodeRef, Result, Root};
@@ -48,11 +48,16 @@ impl DirtyNodes {
 
     /// All nodes with their checksums set, by ascending address: ready to be written and to be put into the cache.
     pub fn into_sealed(self) -> Vec<(Logical, Block)> {
-        let mut nodes: Vec<_> = self.nodes.into_iter().collect();
-        for (_, block) in &mut nodes {
-            LeafBuilder::seal(block.bytes_mut(), self.geometry.checksum);
-        }
-        nodes
+        sealed(self.nodes, self.geometry.checksum)
+    }
+
+    /// Takes the leaves out, as [`into_sealed`](Self::into_sealed) does with all nodes. To whatever merges into their trees
+    /// after that they are nodes that have been submitted: they are replaced, and not written again in their place.
+    pub fn take_leaves(&mut self) -> Vec<(Logical, Block)> {
+        let is_leaf = |block: &Block| matches!(block.node(), Ok(Node::Leaf(_)));
+        let (leaves, others) = std::mem::take(&mut self.nodes).into_iter().partition(|(_, block)| is_leaf(block));
+        self.nodes = others;
+        sealed(leaves, self.geometry.checksum)
     }
 
     /// The node that a pointer leads to, if it is one of these.
@@ -67,6 +72,14 @@ impl DirtyNodes {
     pub(crate) fn remove(&mut self, bytenr: Logical) -> Option<Block> {
         self.nodes.remove(&bytenr)
     }
+}
+
+fn sealed(nodes: BTreeMap<Logical, Block>, checksum: ChecksumType) -> Vec<(Logical, Block)> {
+    let seal = |(at, mut block): (Logical, Block)| {
+        LeafBuilder::seal(block.bytes_mut(), checksum);
+        (at, block)
+    };
+    nodes.into_iter().map(seal).collect()
 }
 
 /// Reads the commit's own nodes where there are any, and the cache's otherwise.

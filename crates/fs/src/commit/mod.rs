@@ -4,6 +4,7 @@
 //! 2. Wait for all data of the transaction.
 //! 3. Merge: subvolumes, checksums, chunk and device trees, the root tree with placeholders; then extent, block-group and
 //!    free-space trees until no edit remains; patch the final root items in place.
+//!    Leaves of subvolumes are written as soon as they are made if there are many.
 //! 4. Nodes; flush; superblocks; flush.
 //! 5. Publish, unpin.
 
@@ -12,6 +13,7 @@ mod build;
 mod chunks;
 mod csums;
 mod data_refs;
+mod early;
 mod extent_refs;
 mod nodes;
 mod roots;
@@ -45,6 +47,7 @@ use build::Builder;
 use chunks::{ChunkChanges, ensure_metadata};
 use csums::CsumEdits;
 use data_refs::DataRefDeltas;
+use early::EarlyLeaves;
 use nodes::{CommitNodes, record};
 use roots::NewRoots;
 use stragglers::{move_stragglers, stragglers};
@@ -194,6 +197,8 @@ struct Commit {
     freed: Vec<(Logical, u64)>,
     new_chunks: Vec<NewChunk>,
     nbytes: Vec<u64>,
+    /// What has been written already.
+    early: EarlyLeaves,
 }
 
 impl Commit {
@@ -214,6 +219,7 @@ impl Commit {
         let mut nbytes = Vec::with_capacity(inodes.len());
         ensure_metadata(fs)?;
 
+        nodes.merges_once = true;
         for (subvolume, edits) in build_subvolumes(committed, generation, inodes, &mut refs, &mut nbytes)? {
             let root = roots.get(subvolume)?;
             let last_snapshot = roots.last_snapshot(subvolume)?;
@@ -236,6 +242,7 @@ impl Commit {
             roots.set(subvolume, new);
         }
         refs.append(nodes.take_data_refs());
+        nodes.merges_once = false;
 
         let mut tree = TreeMerger { fs, dirty: &mut dirty, nodes: &mut nodes };
         let mut extent_edits = EditBatch::new();
@@ -289,7 +296,7 @@ impl Commit {
         roots.write_final(&root_tree, &nodes.balance, &mut dirty)?;
         freed.append(&mut nodes.unpin_later);
         let new_chunks = chunks.new;
-        Ok(Self { dirty, root_tree, chunk_tree, roots, generation, freed, new_chunks, nbytes })
+        Ok(Self { dirty, root_tree, chunk_tree, roots, generation, freed, new_chunks, nbytes, early: nodes.early })
     }
 
     /// Writes the nodes, then the superblocks; publishes. Fsyncs that came in meanwhile have their log written along.
@@ -316,7 +323,7 @@ impl Commit {
 
         let mut place = fs.log.place();
         let mut waiting = fs.prepare_waiting_log(&mut place, &next)?;
-        let mut written = fs.volume.wait(nodes)?;
+        let mut written = fs.volume.wait(nodes)?.merge(self.early.finish(fs)?);
         if let Some((_, Some(log))) = &waiting {
             let nodes = fs.volume.submit(log.writes().collect())?;
             log.ordered.iter().try_for_each(|extent| fs.wait_for(extent))?;

@@ -9,6 +9,7 @@ use ubtrfs_tree::{Block, DirtyNodes, EditBatch, FreedNode, NodeAllocator, Snapsh
 
 use super::block_refs::BlockRefs;
 use super::data_refs::DataRefDeltas;
+use super::early::EarlyLeaves;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 
@@ -19,7 +20,7 @@ pub(super) struct CommitNodes<'a> {
     skinny: bool,
     generation: Generation,
     /// New nodes of which the extent tree has not been told.
-    untold: BTreeMap<Logical, (TreeId, u8)>,
+    untold: BTreeMap<Logical, Untold>,
     /// New nodes of which it has.
     told: BTreeMap<Logical, (TreeId, u8)>,
     /// Nodes of this commit that are gone again though the extent tree was told of them.
@@ -32,6 +33,17 @@ pub(super) struct CommitNodes<'a> {
     pub(super) balance: BTreeMap<TreeId, i64>,
     /// New chunks are in the trees from now on, or not at all in this commit.
     pub(super) chunks_closed: bool,
+    /// The tree that is being merged is not merged again in this commit: its leaves need not wait for the rest.
+    pub(super) merges_once: bool,
+    pub(super) early: EarlyLeaves,
+}
+
+/// A new node of which the extent tree has not been told.
+struct Untold {
+    owner: TreeId,
+    level: u8,
+    /// The first key, of one that was written early.
+    first_key: Option<Key>,
 }
 
 impl<'a> CommitNodes<'a> {
@@ -53,6 +65,8 @@ impl<'a> CommitNodes<'a> {
             unpin_later: Vec::new(),
             balance: BTreeMap::new(),
             chunks_closed: false,
+            merges_once: false,
+            early: EarlyLeaves::new(fs),
         }
     }
 
@@ -69,12 +83,12 @@ impl<'a> CommitNodes<'a> {
             self.record(bytenr, node_size, false)?;
             self.unpin_later.push((bytenr, node_size));
         }
-        for (bytenr, (owner, level)) in std::mem::take(&mut self.untold) {
+        for (bytenr, Untold { owner, level, first_key }) in std::mem::take(&mut self.untold) {
             let tree_block = if self.skinny {
                 None
             } else {
-                let first = dirty.get(bytenr).and_then(|block| block.node().ok()?.first_key());
-                Some((first.unwrap_or(Key::MIN), level))
+                let first_key = first_key.or_else(|| dirty.get(bytenr).and_then(first_key_of));
+                Some((first_key.unwrap_or(Key::MIN), level))
             };
             let item = ExtentItem {
                 refs: 1,
@@ -129,19 +143,24 @@ impl NodeAllocator for CommitNodes<'_> {
             .space
             .allocate_node(owner == TreeId::CHUNK, self.chunks_closed)
             .ok_or_else(|| ubtrfs_tree::Error::allocator("no space for metadata"))?;
-        self.untold.insert(bytenr, (owner, level));
+        self.untold.insert(bytenr, Untold { owner, level, first_key: None });
         *self.balance.entry(owner).or_default() += 1;
         Ok(bytenr)
     }
 
     fn free(&mut self, node: FreedNode) -> ubtrfs_tree::Result<()> {
         *self.balance.entry(node.tree).or_default() -= 1;
-        if !node.born_in_this_commit {
+        if node.generation != self.generation {
             if self.refs.free(&node).map_err(ubtrfs_tree::Error::allocator)? {
                 self.freed.push(node.bytenr);
             }
         } else if self.untold.remove(&node.bytenr).is_some() {
-            self.fs.space.give_back(node.bytenr, self.fs.space.node_size);
+            if node.born_in_this_commit {
+                self.fs.space.give_back(node.bytenr, self.fs.space.node_size);
+            } else {
+                // Its write may be under way.
+                self.unpin_later.push((node.bytenr, self.fs.space.node_size));
+            }
         } else if let Some((_, level)) = self.told.remove(&node.bytenr) {
             self.taken_back.push((node.bytenr, level));
             self.unpin_later.push((node.bytenr, self.fs.space.node_size));
@@ -155,4 +174,21 @@ impl NodeAllocator for CommitNodes<'_> {
         }
         Ok(())
     }
+
+    fn leaves_are_done(&mut self, dirty: &mut DirtyNodes) -> ubtrfs_tree::Result<()> {
+        if !self.merges_once || dirty.len() <= self.early.most {
+            return Ok(());
+        }
+        let leaves = dirty.take_leaves();
+        for (bytenr, leaf) in &leaves {
+            if let Some(untold) = self.untold.get_mut(bytenr) {
+                untold.first_key = first_key_of(leaf);
+            }
+        }
+        self.early.submit(self.fs, self.generation, leaves).map_err(ubtrfs_tree::Error::allocator)
+    }
+}
+
+fn first_key_of(block: &Block) -> Option<Key> {
+    block.node().ok()?.first_key()
 }

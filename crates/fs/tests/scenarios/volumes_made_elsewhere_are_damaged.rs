@@ -121,6 +121,24 @@ fn fresh_volumes_of_every_form() {
 }
 
 #[test]
+fn commits_of_more_leaves_than_memory_holds() {
+    require!(Need::Kernel);
+    for form in [&[][..], &["-n", "4k"], &["-O", "^skinny-metadata"]] {
+        let dir = scratch::scratch_dir();
+        let image = dir.path().join("image");
+        eprintln!("mkfs.btrfs {form:?}");
+        progs::mkfs_btrfs(&image, 400 << 20, form);
+        let fs = image::open(&image, Options { memory: 1 << 20, ..Options::default() });
+        let expected = work(&fs, 12);
+        let stats = fs.stats();
+        assert!(stats.leaves_written_early > 20, "{stats:?}");
+        fs.close().unwrap();
+        drop(fs);
+        assert_sound(&image, &expected);
+    }
+}
+
+#[test]
 fn a_volume_with_a_block_group_tree() {
     require!(Need::Kernel);
     let dir = scratch::scratch_dir();

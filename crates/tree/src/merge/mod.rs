@@ -35,6 +35,13 @@ pub trait NodeAllocator {
             node.header().map_err(|problem| Error::Block { tree, bytenr: Logical(0), problem })?;
         Err(Error::Shared { tree, bytenr, generation })
     }
+
+    /// This merge changes none of the leaves that are in `dirty` now. Who can't have them all in memory may [take](
+    /// DirtyNodes::take_leaves) them and submit them; they are read from the cache or its source if anybody asks for them.
+    fn leaves_are_done(&mut self, dirty: &mut DirtyNodes) -> Result<()> {
+        let _ = dirty;
+        Ok(())
+    }
 }
 
 /// A node that its tree no longer uses.
@@ -178,6 +185,9 @@ impl Merger<'_> {
                 Piece::Kept(slot) => children.extend(node.child(slot)),
                 Piece::Open(open) => children.extend(self.write(at.level - 1, *open)?),
             }
+        }
+        if at.level == 1 {
+            self.allocator.leaves_are_done(self.dirty)?;
         }
         // All children may have been rewritten in place.
         if children.iter().copied().eq(node.iter()) {

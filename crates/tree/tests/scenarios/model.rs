@@ -121,8 +121,13 @@ fn any_history(node_size: u32) -> impl Strategy<Value = Vec<Vec<Vec<Op>>>> {
     proptest::collection::vec(commit, 1..8)
 }
 
-fn run(node_size: u32, history: &[Vec<Vec<Op>>]) {
-    let mut bed = Bed::new(node_size);
+/// Nodes that a commit keeps in memory, if there is a limit.
+fn any_limit() -> impl Strategy<Value = Option<usize>> {
+    proptest::option::of(0..8_usize)
+}
+
+fn run(node_size: u32, history: &[Vec<Vec<Op>>], early: Option<usize>) {
+    let mut bed = Bed::writing_early(node_size, early);
     let mut model = Model::new();
     let mut older = Vec::new();
     for commit in history {
@@ -177,18 +182,18 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn small_nodes_equal_the_model(history in any_history(4096)) {
-        run(4096, &history);
+    fn small_nodes_equal_the_model(history in any_history(4096), early in any_limit()) {
+        run(4096, &history, early);
     }
 
     #[test]
-    fn usual_nodes_equal_the_model(history in any_history(16384)) {
-        run(16384, &history);
+    fn usual_nodes_equal_the_model(history in any_history(16384), early in any_limit()) {
+        run(16384, &history, early);
     }
 
     #[test]
-    fn large_nodes_equal_the_model(history in any_history(65536)) {
-        run(65536, &history);
+    fn large_nodes_equal_the_model(history in any_history(65536), early in any_limit()) {
+        run(65536, &history, early);
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub struct Space {
     reusable: Vec<Logical>,
     pub allocated: usize,
     pub freed: usize,
+    /// Leaves are written before the rest of their commit if there are more nodes than that.
+    pub early: Option<(usize, Arc<Disk>)>,
 }
 
 impl Space {
@@ -80,6 +82,15 @@ impl NodeAllocator for Space {
         }
         Ok(())
     }
+
+    fn leaves_are_done(&mut self, dirty: &mut DirtyNodes) -> Result<(), Error> {
+        if let Some((most, disk)) = &self.early
+            && dirty.len() > *most
+        {
+            disk.blocks.lock().extend(dirty.take_leaves().into_iter().map(|(bytenr, block)| (bytenr, block.to_vec())));
+        }
+        Ok(())
+    }
 }
 
 /// A tree in a volume in memory.
@@ -96,12 +107,17 @@ pub struct Bed {
 
 impl Bed {
     pub fn new(node_size: u32) -> Self {
+        Self::writing_early(node_size, None)
+    }
+
+    /// One whose commits write leaves early if there are more nodes than so many.
+    pub fn writing_early(node_size: u32, most: Option<usize>) -> Self {
         let geometry = geometry(node_size);
         let disk = Arc::new(Disk { blocks: Mutex::default(), checksums: true, geometry });
         Self {
             cache: Arc::new(NodeCache::new(disk.clone(), geometry, 64 << 20)),
+            space: Space { early: most.map(|most| (most, disk.clone())), ..Space::new(node_size) },
             disk,
-            space: Space::new(node_size),
             geometry,
             owner: TreeId::FS,
             root: None,

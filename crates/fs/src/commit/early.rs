@@ -1,0 +1,59 @@
+//! Leaves that a commit writes before it has made the rest, so that it need not have all of them in memory.
+
+use std::sync::atomic::Ordering;
+
+use ubtrfs_format::{Generation, Logical};
+use ubtrfs_tree::Block;
+use ubtrfs_volume::{Ticket, Write, Written};
+
+use crate::error::Result;
+use crate::filesystem::Filesystem;
+
+/// The part of the memory that new nodes may take before the leaves among them are written.
+const PART_OF_MEMORY: usize = 32;
+
+/// Writes of leaves, under way. Nothing that is durable leads to them before the commit's superblock.
+pub(super) struct EarlyLeaves {
+    /// More nodes than that do not stay in memory.
+    pub(super) most: usize,
+    /// The last leaves that were submitted: they stay in memory until they are written.
+    under_way: Option<Ticket>,
+    written: Written,
+}
+
+impl EarlyLeaves {
+    pub(super) fn new(fs: &Filesystem) -> Self {
+        let most = fs.options.memory / PART_OF_MEMORY / fs.volume.node_size() as usize;
+        Self { most, under_way: None, written: Written::nothing() }
+    }
+
+    /// Submits leaves, and waits for those before them.
+    pub(super) fn submit(
+        &mut self,
+        fs: &Filesystem,
+        generation: Generation,
+        leaves: Vec<(Logical, Block)>,
+    ) -> Result<()> {
+        fs.counters.leaves_written_early.fetch_add(leaves.len() as u64, Ordering::Relaxed);
+        let writes = leaves.iter().map(|(at, block)| Write { at: *at, data: block.share() }).collect();
+        let ticket = fs.volume.submit(writes)?;
+        for (at, block) in leaves {
+            fs.cache.insert(at, generation, block);
+        }
+        self.wait(fs, Some(ticket))
+    }
+
+    fn wait(&mut self, fs: &Filesystem, next: Option<Ticket>) -> Result<()> {
+        if let Some(ticket) = std::mem::replace(&mut self.under_way, next) {
+            let written = std::mem::replace(&mut self.written, Written::nothing());
+            self.written = written.merge(fs.volume.wait(ticket)?);
+        }
+        Ok(())
+    }
+
+    /// Waits for all of them.
+    pub(super) fn finish(mut self, fs: &Filesystem) -> Result<Written> {
+        self.wait(fs, None)?;
+        Ok(self.written)
+    }
+}
