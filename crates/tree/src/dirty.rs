@@ -13,12 +13,14 @@ pub struct DirtyNodes {
     generation: Generation,
     geometry: Geometry,
     nodes: BTreeMap<Logical, Block>,
+    /// How many of them are leaves.
+    leaves: usize,
 }
 
 impl DirtyNodes {
     /// No nodes yet; all will be of `generation`.
     pub fn new(generation: Generation, geometry: Geometry) -> Self {
-        Self { generation, geometry, nodes: BTreeMap::new() }
+        Self { generation, geometry, nodes: BTreeMap::new(), leaves: 0 }
     }
 
     /// The commit's generation.
@@ -34,6 +36,11 @@ impl DirtyNodes {
     /// How many nodes there are.
     pub fn len(&self) -> usize {
         self.nodes.len()
+    }
+
+    /// How many leaves there are.
+    pub fn leaves(&self) -> usize {
+        self.leaves
     }
 
     /// Whether there is no node.
@@ -54,9 +61,8 @@ impl DirtyNodes {
     /// Takes the leaves out, as [`into_sealed`](Self::into_sealed) does with all nodes. To whatever merges into their trees
     /// after that they are nodes that have been submitted: they are replaced, and not written again in their place.
     pub fn take_leaves(&mut self) -> Vec<(Logical, Block)> {
-        let is_leaf = |block: &Block| matches!(block.node(), Ok(Node::Leaf(_)));
         let (leaves, others) = std::mem::take(&mut self.nodes).into_iter().partition(|(_, block)| is_leaf(block));
-        self.nodes = others;
+        (self.nodes, self.leaves) = (others, 0);
         sealed(leaves, self.geometry.checksum)
     }
 
@@ -66,12 +72,20 @@ impl DirtyNodes {
     }
 
     pub(crate) fn insert(&mut self, bytenr: Logical, block: Block) {
-        self.nodes.insert(bytenr, block);
+        self.leaves += usize::from(is_leaf(&block));
+        let replaced = self.nodes.insert(bytenr, block);
+        self.leaves -= usize::from(replaced.as_ref().is_some_and(is_leaf));
     }
 
     pub(crate) fn remove(&mut self, bytenr: Logical) -> Option<Block> {
-        self.nodes.remove(&bytenr)
+        let removed = self.nodes.remove(&bytenr);
+        self.leaves -= usize::from(removed.as_ref().is_some_and(is_leaf));
+        removed
     }
+}
+
+fn is_leaf(block: &Block) -> bool {
+    block.header().is_ok_and(|header| header.level == 0)
 }
 
 fn sealed(nodes: BTreeMap<Logical, Block>, checksum: ChecksumType) -> Vec<(Logical, Block)> {

@@ -1,11 +1,13 @@
 //! Which addresses have writes under way.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use ubtrfs_format::Logical;
+
+use crate::buffer::SharedBuffer;
 
 /// The logical ranges of all writes that have been submitted and not yet waited for.
 #[derive(Debug, Default)]
@@ -17,6 +19,8 @@ pub(crate) struct InFlight {
 struct State {
     next: u64,
     ranges: HashMap<u64, Vec<Range<u64>>>,
+    /// What is being written to the addresses at which somebody may look for it, with the number of the registration.
+    nodes: BTreeMap<u64, (u64, SharedBuffer)>,
 }
 
 /// Keeps its ranges in flight until it is dropped.
@@ -35,6 +39,19 @@ impl InFlight {
         Registration { in_flight: Arc::clone(self), number }
     }
 
+    /// The same for nodes, which are [found](Self::node) as long as they are registered.
+    pub(crate) fn register_nodes(self: &Arc<Self>, nodes: Vec<(Range<u64>, SharedBuffer)>) -> Registration {
+        let registration = self.register(nodes.iter().map(|(range, _)| range.clone()).collect());
+        let numbered = nodes.into_iter().map(|(range, node)| (range.start, (registration.number, node)));
+        self.state.lock().nodes.extend(numbered);
+        registration
+    }
+
+    /// The node that is being written to this address.
+    pub(crate) fn node(&self, at: Logical) -> Option<SharedBuffer> {
+        self.state.lock().nodes.get(&at.0).map(|(_, node)| node.clone())
+    }
+
     /// Whether any write under way touches these `len` bytes.
     pub(crate) fn touches(&self, at: Logical, len: u64) -> bool {
         let end = at.0.saturating_add(len);
@@ -45,7 +62,13 @@ impl InFlight {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.in_flight.state.lock().ranges.remove(&self.number);
+        let mut state = self.in_flight.state.lock();
+        let State { ranges, nodes, .. } = &mut *state;
+        for range in ranges.remove(&self.number).unwrap_or_default() {
+            if nodes.get(&range.start).is_some_and(|(number, _)| *number == self.number) {
+                nodes.remove(&range.start);
+            }
+        }
     }
 }
 
@@ -63,5 +86,19 @@ mod tests {
         assert!(in_flight.touches(Logical(10), 6) && !in_flight.touches(Logical(10), 5));
         drop(two);
         assert!(!in_flight.touches(Logical(0), u64::MAX));
+    }
+
+    #[test]
+    fn nodes_are_found_until_they_are_written_and_the_last_one_counts() {
+        let in_flight = Arc::new(InFlight::default());
+        let node = |byte: u8| SharedBuffer::from(vec![byte; 10]);
+        let old = in_flight.register_nodes(vec![(10..20, node(1)), (20..30, node(2))]);
+        let new = in_flight.register_nodes(vec![(10..20, node(3))]);
+        let found = |at| in_flight.node(Logical(at)).map(|node| node[0]);
+        assert_eq!((found(10), found(20), found(15)), (Some(3), Some(2), None));
+        drop(old);
+        assert_eq!((found(10), found(20)), (Some(3), None));
+        drop(new);
+        assert_eq!(found(10), None);
     }
 }

@@ -17,6 +17,11 @@ impl Volume {
         let len = u64::from(self.node_size());
         let pieces = self.map.read().pieces(expected.bytenr, len)?;
         let mut block = Buffer::for_reading(self.node_size() as usize);
+        if let Some(node) = self.in_flight.node(expected.bytenr).filter(|node| node.len() == block.len()) {
+            block.copy_from_slice(&node);
+            self.check_node(expected, &block)?;
+            return Ok(block);
+        }
         let mut failure: Option<Error> = None;
         for copy in 0..copies_of(&pieces) {
             match self.read_node_copy(expected, &pieces, copy, &mut block) {
@@ -48,6 +53,10 @@ impl Volume {
         block: &mut Buffer,
     ) -> Result<()> {
         self.read_copy(pieces, copy, block)?;
+        self.check_node(expected, block)
+    }
+
+    fn check_node(&self, expected: &NodeExpectation, block: &[u8]) -> Result<()> {
         verify_node_checksum(block, self.checksum())
             .and_then(|()| Node::check(block, expected, self.sector_size()).map(|_| ()))
             .map_err(|source| Error::Node { at: expected.bytenr, source })

@@ -223,17 +223,16 @@ impl Device for RecordingDevice {
         }
         let mut recording = self.recording.lock();
         let first = recording.events.len();
+        let mut pages = Vec::new();
         for write in writes {
             self.counters.write(write.data.len());
-            let pages: Vec<_> = pages_of(&write.data).collect();
-            for (number, page) in (write.at.0 / ALIGNMENT as u64..).zip(&pages) {
-                recording.current.set(number, Arc::clone(page));
-            }
-            recording.events.push(Event::Write(RecordedWrite { at: write.at, pages }));
+            let recorded = RecordedWrite { at: write.at, pages: pages_of(&write.data).collect() };
+            pages.extend((write.at.0 / ALIGNMENT as u64..).zip(recorded.pages.iter().cloned()));
+            recording.events.push(Event::Write(recorded));
         }
         let writes = first..recording.events.len();
         let (recording, is_known) = (Arc::clone(&self.recording), AtomicBool::new(false));
-        DeviceTicket::new(RecordingTicket { recording, writes, is_known })
+        DeviceTicket::new(RecordingTicket { recording, writes, pages, is_known })
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -256,11 +255,14 @@ impl Device for RecordingDevice {
     }
 }
 
-/// A write counts as completed only when its submitter has asked: whoever flushes before has proven nothing.
+/// A write counts as completed only when its submitter has asked: whoever flushes before has proven nothing, and whoever reads
+/// before finds what was there.
 #[derive(Debug)]
 struct RecordingTicket {
     recording: Arc<Mutex<Recording>>,
     writes: Range<usize>,
+    /// What is written, by the numbers of pages.
+    pages: Vec<(u64, Arc<Page>)>,
     is_known: AtomicBool,
 }
 
@@ -268,10 +270,26 @@ impl RecordingTicket {
     fn complete(&self) {
         if !self.is_known.swap(true, Ordering::Relaxed) && !self.writes.is_empty() {
             let mut recording = self.recording.lock();
+            self.take_place(&mut recording);
             // Not if the history was forgotten in between.
             if self.writes.end <= recording.events.len() {
                 recording.events.push(Event::Completed(self.writes.clone()));
             }
+        }
+    }
+
+    fn take_place(&self, recording: &mut Recording) {
+        for (number, page) in &self.pages {
+            recording.current.set(*number, Arc::clone(page));
+        }
+    }
+}
+
+impl Drop for RecordingTicket {
+    /// Writes complete whether or not somebody asks.
+    fn drop(&mut self) {
+        if !*self.is_known.get_mut() {
+            self.take_place(&mut self.recording.lock());
         }
     }
 }

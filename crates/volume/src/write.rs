@@ -1,12 +1,15 @@
 //! Writing, waiting and barriers. What has been reached is proven by tokens that nobody else can make.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
 
 use crate::buffer::SharedBuffer;
 use crate::chunk_map::Place;
 use crate::device::{DeviceTicket, DeviceWrite};
 use crate::error::{Error, Result};
-use crate::in_flight::Registration;
+use crate::in_flight::{InFlight, Registration};
 use crate::volume::Volume;
 
 /// One write of the volume.
@@ -16,6 +19,12 @@ pub struct Write {
     pub at: Logical,
     /// What: a multiple of the sector size.
     pub data: SharedBuffer,
+}
+
+impl Write {
+    fn range(&self) -> Range<u64> {
+        self.at.0..self.at.0.saturating_add(self.data.len() as u64)
+    }
 }
 
 /// Writes under way. Dropping it waits for them, but loses their errors.
@@ -74,19 +83,28 @@ impl Drop for Ticket {
 }
 
 impl Volume {
-    /// Starts writes to all copies of their addresses, in no particular order.
+    /// Starts writes to all copies of their addresses, in no particular order. Until they have been waited for nobody may read there.
     pub fn submit(&self, writes: Vec<Write>) -> Result<Ticket> {
+        let ranges = writes.iter().map(Write::range).collect();
+        self.start(writes, |in_flight| in_flight.register(ranges))
+    }
+
+    /// The same for nodes, each a write of its own, which [`Volume::read_node`] finds at once.
+    pub fn submit_nodes(&self, writes: Vec<Write>) -> Result<Ticket> {
+        let nodes = writes.iter().map(|write| (write.range(), write.data.clone())).collect();
+        self.start(writes, |in_flight| in_flight.register_nodes(nodes))
+    }
+
+    fn start(&self, writes: Vec<Write>, register: impl FnOnce(&Arc<InFlight>) -> Registration) -> Result<Ticket> {
         self.require_writable()?;
         let sector = u64::from(self.sector_size());
         let mut batches: Vec<(DeviceId, Vec<DeviceWrite>)> = Vec::with_capacity(self.members.len());
-        let mut ranges = Vec::with_capacity(writes.len());
         let map = self.map.read();
         for Write { at: start, data } in writes {
             let len = data.len() as u64;
             if !start.0.is_multiple_of(sector) || !len.is_multiple_of(sector) {
                 return Err(Error::BadRequest("a write is not aligned to sectors"));
             }
-            ranges.push(start.0..start.0.saturating_add(len));
             let mut done = 0;
             for piece in map.pieces(start, len)? {
                 if !piece.writable {
@@ -109,7 +127,7 @@ impl Volume {
             // Neighbours next to each other, so that the device can join them; copies of one block are apart.
             batch.sort_by_key(|write| write.at);
         }
-        let registration = self.in_flight.register(ranges);
+        let registration = register(&self.in_flight);
         let _not_during_repairs = self.submissions.read();
         let mut ticket = Ticket { parts: Vec::with_capacity(batches.len()), _in_flight: registration };
         for (devid, batch) in batches {

@@ -9,14 +9,14 @@ use ubtrfs_volume::{Ticket, Write, Written};
 use crate::error::Result;
 use crate::filesystem::Filesystem;
 
-/// The part of the memory that new nodes may take before the leaves among them are written.
+/// The part of the memory that new leaves may take before they are submitted, but for those of one parent.
 const PART_OF_MEMORY: usize = 32;
 
 /// Writes of leaves, under way. Nothing that is durable leads to them before the commit's superblock.
 pub(super) struct EarlyLeaves {
-    /// More nodes than that do not stay in memory.
+    /// With more leaves than that they are submitted.
     pub(super) most: usize,
-    /// The last leaves that were submitted: they stay in memory until they are written.
+    /// The last that were submitted.
     under_way: Option<Ticket>,
     written: Written,
 }
@@ -36,7 +36,7 @@ impl EarlyLeaves {
     ) -> Result<()> {
         fs.counters.leaves_written_early.fetch_add(leaves.len() as u64, Ordering::Relaxed);
         let writes = leaves.iter().map(|(at, block)| Write { at: *at, data: block.share() }).collect();
-        let ticket = fs.volume.submit(writes)?;
+        let ticket = fs.volume.submit_nodes(writes)?;
         for (at, block) in leaves {
             fs.cache.insert(at, generation, block);
         }

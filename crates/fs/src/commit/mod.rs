@@ -4,7 +4,7 @@
 //! 2. Wait for all data of the transaction.
 //! 3. Merge: subvolumes, checksums, chunk and device trees, the root tree with placeholders; then extent, block-group and
 //!    free-space trees until no edit remains; patch the final root items in place.
-//!    Leaves of subvolumes are written as soon as they are made if there are many.
+//!    Leaves of subvolumes are submitted while the rest is made if there are many.
 //! 4. Nodes; flush; superblocks; flush.
 //! 5. Publish, unpin.
 
@@ -304,7 +304,7 @@ impl Commit {
     fn write(self, fs: &Filesystem, committed: &Arc<Committed>, inodes: &[Arc<Inode>]) -> Result<Option<ClosedGroup>> {
         let blocks = self.dirty.into_sealed();
         let writes = blocks.iter().map(|(at, block)| Write { at: *at, data: block.share() }).collect();
-        let nodes = fs.volume.submit(writes)?;
+        let nodes = fs.volume.submit_nodes(writes)?;
         for (at, block) in blocks {
             fs.cache.insert(at, self.generation, block);
         }

@@ -33,7 +33,8 @@ pub(super) struct CommitNodes<'a> {
     pub(super) balance: BTreeMap<TreeId, i64>,
     /// New chunks are in the trees from now on, or not at all in this commit.
     pub(super) chunks_closed: bool,
-    /// The tree that is being merged is not merged again in this commit: its leaves need not wait for the rest.
+    /// No tree that was merged so far, nor the one that is being merged, is merged again in this commit: leaves need not wait for
+    /// the rest. With another merge they would be replaced, which costs space for nothing.
     pub(super) merges_once: bool,
     pub(super) early: EarlyLeaves,
 }
@@ -164,6 +165,8 @@ impl NodeAllocator for CommitNodes<'_> {
         } else if let Some((_, level)) = self.told.remove(&node.bytenr) {
             self.taken_back.push((node.bytenr, level));
             self.unpin_later.push((node.bytenr, self.fs.space.node_size));
+        } else {
+            return Err(ubtrfs_tree::Error::allocator("a node of this commit is freed that it did not allocate"));
         }
         Ok(())
     }
@@ -176,7 +179,7 @@ impl NodeAllocator for CommitNodes<'_> {
     }
 
     fn leaves_are_done(&mut self, dirty: &mut DirtyNodes) -> ubtrfs_tree::Result<()> {
-        if !self.merges_once || dirty.len() <= self.early.most {
+        if !self.merges_once || dirty.leaves() <= self.early.most {
             return Ok(());
         }
         let leaves = dirty.take_leaves();

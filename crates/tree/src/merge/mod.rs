@@ -37,7 +37,7 @@ pub trait NodeAllocator {
     }
 
     /// This merge changes none of the leaves that are in `dirty` now. Who can't have them all in memory may [take](
-    /// DirtyNodes::take_leaves) them and submit them; they are read from the cache or its source if anybody asks for them.
+    /// DirtyNodes::take_leaves) them and submit them; they have to be readable then, through the cache or from its source.
     fn leaves_are_done(&mut self, dirty: &mut DirtyNodes) -> Result<()> {
         let _ = dirty;
         Ok(())

@@ -387,3 +387,22 @@ fn what_was_published_survives_any_crash() {
     let volume = Volume::open(vec![Arc::new(lost)], READ_WRITE).unwrap();
     assert_eq!(volume.superblock().generation.0, first + 6);
 }
+
+#[test]
+fn nodes_on_their_way_are_read_from_memory() {
+    let Some((_dir, path)) = made(256 << 20, &["-m", "single"]) else { return };
+    let bytes = std::fs::read(&path).unwrap();
+    // Whoever reads it before a write has been waited for finds what was there.
+    let device = Arc::new(RecordingDevice::new(bytes.into()));
+    let volume = Volume::open(vec![device.clone()], READ_WRITE).unwrap();
+    let root = root_of(&volume);
+    let right = volume.read_node(&root).unwrap();
+    let node = |bytes: Vec<u8>| vec![Write { at: root.bytenr, data: SharedBuffer::from(bytes) }];
+    let damage = volume.submit(node(vec![0; right.len()])).unwrap();
+    let _written = volume.wait(damage).unwrap();
+    volume.read_node(&root).unwrap_err();
+    let ticket = volume.submit_nodes(node(right.to_vec())).unwrap();
+    assert_eq!(*volume.read_node(&root).unwrap(), *right);
+    let _written = volume.wait(ticket).unwrap();
+    assert_eq!(*volume.read_node(&root).unwrap(), *right);
+}
