@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Condvar, Mutex, RwLock};
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId};
-use ubtrfs_tree::NodeCache;
+use ubtrfs_tree::{NodeCache, sentence};
 use ubtrfs_volume::Volume;
 
 use crate::committed::{Committed, TreeRoot};
@@ -194,8 +194,9 @@ impl Filesystem {
     pub(crate) fn abort(&self, error: &Error) {
         let mut aborted = self.aborted.lock();
         if aborted.is_none() {
-            tracing::error!("turning read-only: {error}");
-            *aborted = Some(error.to_string());
+            let reason = sentence(error);
+            tracing::error!("turning read-only: {reason}");
+            *aborted = Some(reason);
         }
         self.read_only.store(true, Ordering::Release);
         self.volume.set_read_only();
@@ -343,7 +344,7 @@ impl Filesystem {
     /// How many [changes](Self::changes) one transaction should hold; there may be half as many more.
     ///
     /// An inode with its batch takes up to 2.5 KiB, a commit works on the like of that, and the next transaction fills meanwhile: at
-    /// the worst the two take five eighths of the memory. The node cache has a fourth, and what is left is for clean inodes and
+    /// the worst the two take five eighths of the memory. The node cache has three tenths, and what is left is for clean inodes and
     /// for the program itself.
     pub(crate) fn most_changes(&self) -> u64 {
         (self.options.memory / 16384) as u64

@@ -19,7 +19,7 @@ mod walk;
 
 pub use block::{Block, Geometry, NodeRef, Root};
 pub use cache::{CacheCounters, NodeCache, NodeSource};
-pub use damage::Damage;
+pub use damage::{Damage, sentence};
 pub use dirty::{DirtyNodes, Working, WorkingTree, patch_in_place};
 pub use edit::{Edit, EditBatch};
 pub use error::{BoxError, Error, Result};
