@@ -30,13 +30,15 @@ pub struct FreeingLimits {
     pub at_once: u64,
     /// Extents that one transaction frees of larger ones: the commit takes some 3 µs for each, which an fsync may have to wait for.
     pub per_transaction: u64,
+    /// Extents that the last transaction of a mount frees, when nobody waits for an fsync any more.
+    pub at_the_end: u64,
     /// Inodes that may wait to be freed before those who unlink have to wait as well.
     pub queue: usize,
 }
 
 impl Default for FreeingLimits {
     fn default() -> Self {
-        Self { at_once: 1 << 20, per_transaction: 2000, queue: 4096 }
+        Self { at_once: 1 << 20, per_transaction: 2000, at_the_end: 20_000, queue: 4096 }
     }
 }
 

@@ -67,7 +67,8 @@ impl History {
         let fsyncs = !eager && random.one_in(2);
         let freeing = if random.one_in(4) {
             // Unlinked files go in small steps.
-            FreeingLimits { at_once: 4096 * random.below(3), per_transaction: 1 + random.below(4), queue: 4 }
+            let (at_once, per_transaction) = (4096 * random.below(3), 1 + random.below(4));
+            FreeingLimits { at_once, per_transaction, at_the_end: per_transaction, queue: 4 }
         } else {
             FreeingLimits::default()
         };

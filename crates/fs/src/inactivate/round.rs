@@ -29,12 +29,15 @@ pub(crate) struct Round {
 impl Filesystem {
     /// Frees what one transaction may free of what waits to be freed. Called without any lock.
     pub(crate) fn free_some(&self) -> Result<Round> {
+        self.free_at_most(self.options.freeing.per_transaction)
+    }
+
+    fn free_at_most(&self, mut left: u64) -> Result<Round> {
         let mut round = Round::default();
         if self.inactivator.queue.lock().is_empty() {
             return Ok(round);
         }
         let _turn = self.inactivator.turn.lock();
-        let mut left = self.options.freeing.per_transaction;
         loop {
             let (first, adopting) = {
                 let queue = self.inactivator.queue.lock();
@@ -127,6 +130,6 @@ impl Filesystem {
         let turn = self.inactivator.turn.lock();
         self.inactivator.queue.lock().inodes.make_contiguous().sort_by_key(|waiting| waiting.bytes);
         drop(turn);
-        self.free_some().map(drop)
+        self.free_at_most(self.options.freeing.at_the_end).map(drop)
     }
 }

@@ -16,7 +16,7 @@ fn new_device() -> Arc<MemoryDevice> {
 
 /// Few extents for each transaction, and commits only when the test says so.
 fn options() -> Options {
-    let freeing = FreeingLimits { at_once: 4 * SECTOR, per_transaction: 100, queue: 1000 };
+    let freeing = FreeingLimits { at_once: 4 * SECTOR, per_transaction: 100, at_the_end: 100, queue: 1000 };
     Options { background_commits: false, freeing, ..Options::default() }
 }
 
@@ -178,7 +178,7 @@ fn unmounting_frees_what_is_small_and_leaves_the_rest() {
 #[test]
 fn too_many_that_wait_hold_back_who_unlinks() {
     let device = new_device();
-    let freeing = FreeingLimits { at_once: 0, per_transaction: 100, queue: 10 };
+    let freeing = FreeingLimits { at_once: 0, per_transaction: 100, at_the_end: 100, queue: 10 };
     let fs = open(&device, Options { freeing, ..options() });
     for number in 0..50 {
         let file = fs.create(fs.root(), format!("{number}").as_bytes(), &regular()).unwrap();
@@ -360,7 +360,7 @@ fn what_takes_no_space_to_cut_is_cut_where_there_is_none() {
 #[test]
 fn cuts_from_many_threads_leave_no_space_behind() {
     let device = new_device();
-    let freeing = FreeingLimits { at_once: 2 * SECTOR, per_transaction: 7, queue: 1000 };
+    let freeing = FreeingLimits { at_once: 2 * SECTOR, per_transaction: 7, at_the_end: 7, queue: 1000 };
     let fs = open(&device, Options { freeing, background_commits: true, ..options() });
     let before = free_data(&fs);
     let file = fs.create(fs.root(), b"file", &regular()).unwrap();

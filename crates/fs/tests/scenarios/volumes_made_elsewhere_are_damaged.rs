@@ -193,7 +193,7 @@ fn files_are_cut_that_have_space_set_aside_behind_their_end() {
     }
     assert_eq!(mount.unmount(), Vec::<String>::new(), "what the kernel said");
 
-    let freeing = FreeingLimits { at_once: 8192, per_transaction: 100, queue: 1000 };
+    let freeing = FreeingLimits { at_once: 8192, per_transaction: 100, at_the_end: 100, queue: 1000 };
     let fs = image::open(&image, Options { freeing, ..Options::default() });
     let mut expected = BTreeMap::new();
     let (done, all) = std::sync::mpsc::channel();

@@ -33,7 +33,7 @@ fn options() -> Options {
         background_commits: false,
         // So little that nodes are read again and again.
         memory: 128 << 10,
-        freeing: FreeingLimits { at_once: 8192, per_transaction: 3, queue: 4 },
+        freeing: FreeingLimits { at_once: 8192, per_transaction: 3, at_the_end: 3, queue: 4 },
         ..Options::default()
     }
 }
