@@ -78,8 +78,8 @@ fn node_cache(volume: &Arc<Volume>, options: &Options, read_only: bool) -> Arc<N
         checksum: superblock.checksum,
     };
     let source = VolumeNodes { volume: volume.clone(), whole: !read_only };
-    // The memory of a node is not all that it takes: so this is a fourth of what is allowed.
-    let cache = NodeCache::new(Arc::new(source), geometry, options.memory / 5);
+    // The memory of a node is not all that it takes: so this is three tenths of what is allowed.
+    let cache = NodeCache::new(Arc::new(source), geometry, options.memory / 4);
     Arc::new(match &options.rescue.pass_over {
         Some(damage) => cache.passing_over(Arc::clone(damage)),
         None => cache,

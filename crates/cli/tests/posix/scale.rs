@@ -14,11 +14,11 @@ use crate::harness::{FUSE, Volume, ubtrfs};
 /// Bytes that a mount reads at the most.
 const READ_BY_A_MOUNT: u64 = 8 << 20;
 
-/// What the server takes beside what `memory=` is about: its code, its threads' stacks, buffers of requests; and the leaves that one
-/// commit writes anew, which in a large directory are as many as it has changes, for entries are sorted by a hash.
+/// What the server takes beside what `memory=` is about: its code, its threads' stacks, buffers of requests; and what it has to know
+/// of each inode that the kernel remembers.
 fn beside(files: u64) -> u64 {
-    const LEAVES_OF_AN_ENTRY: u64 = 128;
-    (32 << 20) + files * LEAVES_OF_AN_ENTRY
+    const INODE_OF_THE_KERNEL: u64 = 64;
+    (32 << 20) + files * INODE_OF_THE_KERNEL
 }
 
 /// The most memory that the server has ever taken, in bytes.

@@ -10,18 +10,18 @@ use super::{Inode, InodeId};
 
 const SHARDS: usize = 64;
 
-#[derive(Default)]
-struct Slot {
-    inode: Option<Arc<Inode>>,
-    /// References by lookups (FUSE node ids) and open handles. An inode may leave memory though it has some.
-    references: u64,
+/// An inode in memory.
+struct Resident {
+    inode: Arc<Inode>,
     /// Used since it was last considered for leaving.
     used: bool,
 }
 
 struct Shard {
-    slots: HashMap<InodeId, Slot>,
-    in_memory: usize,
+    residents: HashMap<InodeId, Resident>,
+    /// References by lookups (FUSE node ids) and open handles. An inode may leave memory though it has some: the kernel remembers
+    /// many more than are here, so this has nothing else.
+    references: HashMap<InodeId, u64>,
     /// With this many inodes in memory some should leave.
     evict_at: usize,
 }
@@ -37,7 +37,8 @@ impl InodeTable {
     /// A table that keeps about `limit` clean inodes.
     pub(crate) fn new(limit: usize) -> Self {
         let limit_per_shard = (limit / SHARDS).max(16);
-        let shard = || Mutex::new(Shard { slots: HashMap::new(), in_memory: 0, evict_at: limit_per_shard });
+        let shard =
+            || Mutex::new(Shard { residents: HashMap::new(), references: HashMap::new(), evict_at: limit_per_shard });
         Self { shards: (0..SHARDS).map(|_| shard()).collect(), hasher: RandomState::new(), limit_per_shard }
     }
 
@@ -48,97 +49,81 @@ impl InodeTable {
     /// The inode if it is in memory.
     pub(crate) fn get(&self, id: InodeId) -> Option<Arc<Inode>> {
         let mut shard = self.shard(id).lock();
-        let slot = shard.slots.get_mut(&id)?;
-        slot.used = true;
-        slot.inode.clone()
+        let resident = shard.residents.get_mut(&id)?;
+        resident.used = true;
+        Some(resident.inode.clone())
     }
 
     /// Puts an inode into the table unless it is there; returns the one that is.
     pub(crate) fn insert(&self, inode: Arc<Inode>) -> Arc<Inode> {
         let mut shard = self.shard(inode.id).lock();
-        if shard.in_memory >= shard.evict_at {
+        if shard.residents.len() >= shard.evict_at {
             shard.evict(self.limit_per_shard);
         }
-        let Shard { slots, in_memory, .. } = &mut *shard;
-        let slot = slots.entry(inode.id).or_default();
-        slot.used = true;
-        slot.inode
-            .get_or_insert_with(|| {
-                *in_memory += 1;
-                inode
-            })
-            .clone()
+        let resident = shard.residents.entry(inode.id).or_insert(Resident { inode, used: true });
+        resident.used = true;
+        resident.inode.clone()
     }
 
     /// Forgets an inode whose items are gone.
     pub(crate) fn remove(&self, id: InodeId) {
         let mut shard = self.shard(id).lock();
-        let Some(slot) = shard.slots.get_mut(&id) else { return };
-        let (was_there, unreferenced) = (slot.inode.take().is_some(), slot.references == 0);
-        if unreferenced {
-            shard.slots.remove(&id);
-            shard.shrink();
-        }
-        shard.in_memory -= usize::from(was_there);
+        shard.residents.remove(&id);
+        shrink(&mut shard.residents);
     }
 
     /// Adds a reference.
     pub(crate) fn reference(&self, id: InodeId) {
-        self.shard(id).lock().slots.entry(id).or_default().references += 1;
+        *self.shard(id).lock().references.entry(id).or_default() += 1;
     }
 
     /// Takes `count` references away; returns whether none is left.
     pub(crate) fn unreference(&self, id: InodeId, count: u64) -> bool {
         let mut shard = self.shard(id).lock();
-        let Some(slot) = shard.slots.get_mut(&id) else { return true };
-        slot.references = slot.references.saturating_sub(count);
-        let last = slot.references == 0;
-        if last && slot.inode.is_none() {
-            shard.slots.remove(&id);
-            shard.shrink();
+        let Some(references) = shard.references.get_mut(&id) else { return true };
+        *references = references.saturating_sub(count);
+        let last = *references == 0;
+        if last {
+            shard.references.remove(&id);
+            shrink(&mut shard.references);
         }
         last
     }
 
     /// Whether programs hold references to the inode.
     pub(crate) fn is_referenced(&self, id: InodeId) -> bool {
-        self.shard(id).lock().slots.get(&id).is_some_and(|slot| slot.references > 0)
+        self.shard(id).lock().references.contains_key(&id)
     }
 
     /// Inodes in memory.
     pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().in_memory).sum()
+        self.shards.iter().map(|shard| shard.lock().residents.len()).sum()
+    }
+}
+
+/// Gives memory back when most of what took it is gone.
+fn shrink<T>(map: &mut HashMap<InodeId, T>) {
+    const LEAST: usize = 64;
+    if map.len() > LEAST && map.len() < map.capacity() / 4 {
+        map.shrink_to(map.len() * 2);
     }
 }
 
 impl Shard {
-    /// Gives memory back when most of what took it is gone.
-    fn shrink(&mut self) {
-        const LEAST: usize = 64;
-        if self.slots.len() > LEAST && self.slots.len() < self.slots.capacity() / 4 {
-            self.slots.shrink_to(self.slots.len() * 2);
-        }
-    }
-
     /// Lets clean, linked inodes that nobody uses leave memory, those first that were not used lately. What has to stay
     /// raises the bar for the next time, so that a shard full of dirty inodes isn't searched at each insertion.
     fn evict(&mut self, limit: usize) {
         let target = limit - limit / 4;
-        let in_memory = &mut self.in_memory;
-        self.slots.retain(|_, slot| {
-            if *in_memory > target && !std::mem::take(&mut slot.used) {
-                let idle = slot.inode.as_ref().is_some_and(|inode| {
-                    Arc::strong_count(inode) == 1
-                        && inode.try_write().is_some_and(|state| state.is_clean() && state.item.nlink > 0)
-                });
-                if idle {
-                    slot.inode = None;
-                    *in_memory -= 1;
-                }
-            }
-            slot.inode.is_some() || slot.references > 0
+        let mut left = self.residents.len();
+        self.residents.retain(|_, Resident { inode, used }| {
+            let leaves = left > target
+                && !std::mem::take(used)
+                && Arc::strong_count(inode) == 1
+                && inode.try_write().is_some_and(|state| state.is_clean() && state.item.nlink > 0);
+            left -= usize::from(leaves);
+            !leaves
         });
-        self.evict_at = limit.max(self.in_memory + self.in_memory / 4 + 1);
+        self.evict_at = limit.max(left + left / 4 + 1);
     }
 }
 
