@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
 use ubtrfs_server::control::{Report, STATS, SYNC};
+use ubtrfs_tree::sentence;
 
 use crate::args;
 use crate::failure::{Failure, Result};
@@ -88,7 +89,7 @@ pub fn failure(path: &Path, errno: Errno) -> Failure {
         Errno::NOTCONN => format!("{path}: {DEAD}; `ubtrfs umount` clears the mount"),
         Errno::ACCESS => format!("{path}: permission denied"),
         Errno::NOENT => format!("{path}: no such file or directory"),
-        errno => format!("{path}: {}", crate::failure::chain(&std::io::Error::from(errno))),
+        errno => format!("{path}: {}", sentence(&std::io::Error::from(errno))),
     })
 }
 

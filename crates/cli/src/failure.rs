@@ -4,6 +4,8 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use ubtrfs_tree::sentence;
+
 /// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
@@ -29,12 +31,12 @@ impl Failure {
 
     /// Fails with what an error says, and what it says of its causes.
     pub fn of(error: &dyn Error) -> Self {
-        Self::new(chain(error))
+        Self::new(sentence(error))
     }
 
     /// Fails with what an error says of `subject`.
     pub fn about(subject: impl std::fmt::Display, error: &dyn Error) -> Self {
-        Self::new(format!("{subject}: {}", chain(error)))
+        Self::new(format!("{subject}: {}", sentence(error)))
     }
 
     /// The same with another exit status.
@@ -65,41 +67,5 @@ impl Failure {
             Self::Said(status) => status.into(),
             Self::OutputClosed => ExitCode::SUCCESS,
         }
-    }
-}
-
-/// What an error and its causes say, each once.
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = plain(&error.to_string());
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        cause = error.source();
-    }
-    plain(&text)
-}
-
-/// Without the numbers that the standard library adds to the system's errors.
-pub fn plain(text: &str) -> String {
-    match text.rsplit_once(" (os error ") {
-        Some((before, after)) if after.ends_with(')') => before.to_owned(),
-        _ => text.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn causes_are_said_once_and_without_numbers() {
-        let missing = io::Error::from_raw_os_error(2);
-        assert_eq!(chain(&missing), "No such file or directory");
-        let open = ubtrfs_volume::Error::Open { path: "/x".into(), source: io::Error::from_raw_os_error(2) };
-        assert_eq!(chain(&open), "cannot open /x: No such file or directory");
     }
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use ubtrfs_format::items::RootItem;
 use ubtrfs_format::{ItemType, Key, Node, Superblock, TreeId};
-use ubtrfs_tree::{Block, Error, NodeRef, Snapshot, Walk};
+use ubtrfs_tree::{Block, Error, NodeRef, Snapshot, Walk, sentence};
 
 use crate::args;
 use crate::describe;
 use crate::device::{open_for_reading, volume};
-use crate::failure::{Failure, Result, chain};
+use crate::failure::{Failure, Result};
 use crate::trees::{Trees, name, parse_id};
 
 /// `ubtrfs tree`
@@ -110,7 +110,7 @@ impl Dump<'_> {
     fn node(&mut self, at: &NodeRef, block: std::result::Result<&Block, &Error>) {
         let node = match block {
             Ok(block) => block.node().map_err(|error| error.to_string()),
-            Err(error) => Err(chain(error)),
+            Err(error) => Err(sentence(error)),
         };
         match node {
             Ok(Node::Internal(node)) => {

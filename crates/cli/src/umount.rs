@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use ubtrfs_fuse::mount::{MountError, Unmount, is_dead, unmount};
 use ubtrfs_server::control::Report;
+use ubtrfs_tree::sentence;
 
 use crate::args;
 use crate::control;
@@ -43,12 +44,11 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
     }
     match (aborted, synced) {
         (Some(reason), _) => {
-            let reason = crate::failure::plain(&reason);
             Err(Failure::new(format!("{shown} is unmounted, but had turned read-only after an error: {reason}")))
         }
         (None, Err(errno)) if !matches!(errno, Errno::ACCESS | Errno::PERM) => Err(Failure::new(format!(
             "{shown} is unmounted, but the last changes could not be made durable: {}",
-            crate::failure::chain(&std::io::Error::from(errno))
+            sentence(&std::io::Error::from(errno))
         ))),
         _ => Ok(()),
     }

@@ -5,12 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-/// What an error says, with its causes.
-pub fn sentence(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |sentence, cause| format!("{sentence}: {cause}"))
-}
-
 /// Notes what could not be read and was left out. Whoever reads a file or a directory knows by the [count](Self::count), before
 /// and after, whether something of it is missing.
 #[derive(Debug, Default)]
@@ -27,7 +21,7 @@ impl Damage {
     /// Notes that something was left out; the same place may come again and again.
     pub fn note(&self, what: &dyn std::error::Error) {
         self.count.fetch_add(1, Relaxed);
-        let sentence = sentence(what);
+        let sentence = crate::sentence(what);
         let mut sentences = self.sentences.lock();
         if sentences.len() < Self::KEPT {
             sentences.insert(sentence);

@@ -85,6 +85,8 @@ struct Recording {
     /// After the last.
     current: Image,
     events: Vec<Event>,
+    /// How often the events so far were forgotten.
+    histories: u64,
 }
 
 impl RecordingDevice {
@@ -92,7 +94,7 @@ impl RecordingDevice {
     pub fn new(base: Arc<[u8]>) -> Self {
         let start = Image::new(base);
         let size = start.size();
-        let recording = Recording { current: start.clone(), start, events: Vec::new() };
+        let recording = Recording { current: start.clone(), start, events: Vec::new(), histories: 0 };
         Self { recording: Arc::new(Mutex::new(recording)), size, counters: CounterCells::default() }
     }
 
@@ -100,7 +102,7 @@ impl RecordingDevice {
     pub fn on(image: &OverlayDevice) -> Self {
         let start = image.image();
         let size = start.size();
-        let recording = Recording { current: start.clone(), start, events: Vec::new() };
+        let recording = Recording { current: start.clone(), start, events: Vec::new(), histories: 0 };
         Self { recording: Arc::new(Mutex::new(recording)), size, counters: CounterCells::default() }
     }
 
@@ -129,6 +131,7 @@ impl RecordingDevice {
         let mut recording = self.recording.lock();
         recording.start = recording.current.clone();
         recording.events.clear();
+        recording.histories += 1;
     }
 
     /// What a crash may leave after the first `at_event` events. A write is kept for certain if somebody waited for it
@@ -231,8 +234,9 @@ impl Device for RecordingDevice {
             recording.events.push(Event::Write(recorded));
         }
         let writes = first..recording.events.len();
-        let (recording, is_known) = (Arc::clone(&self.recording), AtomicBool::new(false));
-        DeviceTicket::new(RecordingTicket { recording, writes, pages, is_known })
+        let (history, is_known) = (recording.histories, AtomicBool::new(false));
+        let recording = Arc::clone(&self.recording);
+        DeviceTicket::new(RecordingTicket { recording, history, writes, pages, is_known })
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -260,6 +264,8 @@ impl Device for RecordingDevice {
 #[derive(Debug)]
 struct RecordingTicket {
     recording: Arc<Mutex<Recording>>,
+    /// How many histories had been forgotten when the writes came.
+    history: u64,
     writes: Range<usize>,
     /// What is written, by the numbers of pages.
     pages: Vec<(u64, Arc<Page>)>,
@@ -271,16 +277,19 @@ impl RecordingTicket {
         if !self.is_known.swap(true, Ordering::Relaxed) && !self.writes.is_empty() {
             let mut recording = self.recording.lock();
             self.take_place(&mut recording);
-            // Not if the history was forgotten in between.
-            if self.writes.end <= recording.events.len() {
+            if self.history == recording.histories {
                 recording.events.push(Event::Completed(self.writes.clone()));
             }
         }
     }
 
     fn take_place(&self, recording: &mut Recording) {
+        let is_forgotten = self.history != recording.histories;
         for (number, page) in &self.pages {
             recording.current.set(*number, Arc::clone(page));
+            if is_forgotten {
+                recording.start.set(*number, Arc::clone(page));
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use ubtrfs::{Damage, Errno, Filesystem, InodeId};
+use ubtrfs_tree::sentence;
 
 /// Bytes that are read at once, where all is well; then the smaller pieces into which a failed read is cut.
 const PIECES: [u64; 3] = [1 << 20, 64 << 10, 4 << 10];
@@ -126,6 +127,6 @@ impl Copy<'_> {
     fn lost(&mut self, bytes: u64, why: &ubtrfs::Error) {
         self.outcome.lost = self.outcome.lost.saturating_add(bytes);
         self.lost_in_a_row = self.lost_in_a_row.saturating_add(bytes);
-        self.outcome.why.get_or_insert_with(|| crate::failure::chain(why));
+        self.outcome.why.get_or_insert_with(|| sentence(why));
     }
 }

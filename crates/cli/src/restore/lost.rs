@@ -4,6 +4,7 @@
 use ubtrfs::{FoundInode, InodeId};
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{Ino, TreeId};
+use ubtrfs_tree::sentence;
 
 use super::target::{self, is_name, joined};
 use super::walk::Walk;
@@ -28,8 +29,7 @@ impl Walk<'_> {
             let found = match self.source.fs.find_inodes(subvolume, from, BATCH) {
                 Ok(found) => found,
                 Err(error) => {
-                    self.problems
-                        .add("/", format!("lost files can't be looked for: {}", crate::failure::chain(&error)));
+                    self.problems.add("/", format!("lost files can't be looked for: {}", sentence(&error)));
                     return Ok(());
                 }
             };
@@ -69,7 +69,7 @@ impl Walk<'_> {
             Ok(at) => at,
             Err(error) if target::is_fatal(&error) => return Err(Failure::about(joined(&path), &error)),
             Err(error) => {
-                self.problems.add(&joined(&path), crate::failure::chain(&error));
+                self.problems.add(&joined(&path), sentence(&error));
                 return Ok(());
             }
         };

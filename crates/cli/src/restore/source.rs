@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ubtrfs::{Damage, Filesystem, Options, Refusal, Rescue};
+use ubtrfs_tree::sentence;
 use ubtrfs_volume::{Candidate, Device, Error as VolumeError, Volume};
 
 use crate::args;
 use crate::device::about_volume;
-use crate::failure::{Failure, Result, chain};
+use crate::failure::{Failure, Result};
 
 /// A damaged volume, opened for reading.
 pub struct Source {
@@ -30,7 +31,7 @@ pub fn list(devices: &[Arc<dyn Device>]) -> Result<String> {
     for candidate in &candidates {
         let state = match Volume::open_candidate(devices.to_vec(), candidate) {
             Ok(_) => String::from("the chunk tree can be read"),
-            Err(error) => chain(&error),
+            Err(error) => sentence(&error),
         };
         let log = if candidate.superblock.log_root.0 == 0 { "" } else { ", with a log" };
         let _ = writeln!(text, "{candidate}{log}: {state}");
@@ -69,7 +70,7 @@ impl Source {
         candidate: &Candidate,
         arguments: &args::Restore,
     ) -> std::result::Result<Self, String> {
-        let volume = Volume::open_candidate(devices.to_vec(), candidate).map_err(|error| chain(&error))?;
+        let volume = Volume::open_candidate(devices.to_vec(), candidate).map_err(|error| sentence(&error))?;
         let volume = Arc::new(volume);
         let open = |no_log_replay| {
             let damage = Arc::new(Damage::default());
@@ -90,12 +91,12 @@ impl Source {
         };
         let (fs, damage) = match open(arguments.nologreplay) {
             Err(error @ ubtrfs::Error::Refused(Refusal::BadLog(_) | Refusal::LogOfUnknownFeatures(_))) => {
-                eprintln!("ubtrfs: going on without the log: {}", chain(&error));
+                eprintln!("ubtrfs: going on without the log: {}", sentence(&error));
                 open(true)
             }
             opened => opened,
         }
-        .map_err(|error| chain(&error))?;
+        .map_err(|error| sentence(&error))?;
         Ok(Self { fs, damage, what: candidate.to_string() })
     }
 }

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use ubtrfs::{Attributes, DirectoryEntry, Errno, InodeId};
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{DirIndex, Ino, TreeId};
+use ubtrfs_tree::sentence;
 
 use super::Report;
 use super::content;
@@ -187,7 +188,7 @@ impl<'a> Walk<'a> {
             }
             Err(error) => {
                 level.is_listed = true;
-                self.problems.add(&joined(path), format!("can't be listed: {}", crate::failure::chain(&error)));
+                self.problems.add(&joined(path), format!("can't be listed: {}", sentence(&error)));
             }
         }
         if self.source.damage.count() != before {
@@ -207,7 +208,7 @@ impl<'a> Walk<'a> {
             Err(error) => {
                 let error = match error.errno() {
                     Errno::NOENT => "its attributes are lost".into(),
-                    _ => crate::failure::chain(&error),
+                    _ => sentence(&error),
                 };
                 self.problems.add(&shown, error);
                 return Ok(false);
@@ -238,7 +239,7 @@ impl<'a> Walk<'a> {
             Ok(()) => Ok(is_directory),
             Err(error) if is_fatal(&error) => Err(Failure::about(shown, &error)),
             Err(error) => {
-                self.problems.add(&shown, crate::failure::chain(&error));
+                self.problems.add(&shown, sentence(&error));
                 Ok(false)
             }
         }
@@ -317,7 +318,7 @@ impl<'a> Walk<'a> {
         let Some(at) = at else { return };
         match self.source.fs.attributes(id) {
             Ok(attributes) => self.dress(&Made::Open(at.as_fd()), &attributes, &joined(path)),
-            Err(error) => self.problems.add(&joined(path), crate::failure::chain(&error)),
+            Err(error) => self.problems.add(&joined(path), sentence(&error)),
         }
     }
 
@@ -330,7 +331,7 @@ impl<'a> Walk<'a> {
         let fs = &self.source.fs;
         if self.keeps_owners() {
             if let Err(error) = made.own(attributes.uid, attributes.gid) {
-                self.leave_out(format!("owners: {}", crate::failure::chain(&error)));
+                self.leave_out(format!("owners: {}", sentence(&error)));
             }
         } else if attributes.uid != rustix::process::geteuid().as_raw() {
             self.leave_out("owners, which only root can give".into());
@@ -338,10 +339,10 @@ impl<'a> Walk<'a> {
         // A file that now belongs to somebody else than before must not run with the rights of that one.
         let mode = if self.keeps_owners() { attributes.mode } else { attributes.mode & 0o1777 };
         if let Err(error) = made.permit(mode) {
-            self.leave_out(format!("permissions: {}", crate::failure::chain(&error)));
+            self.leave_out(format!("permissions: {}", sentence(&error)));
         }
         let names = fs.list_xattrs(attributes.id).unwrap_or_else(|error| {
-            self.problems.add(shown, format!("extended attributes: {}", crate::failure::chain(&error)));
+            self.problems.add(shown, format!("extended attributes: {}", sentence(&error)));
             Vec::new()
         });
         for name in names {
@@ -350,18 +351,18 @@ impl<'a> Walk<'a> {
                     if let Err(error) = made.set_xattr(&name, &value) {
                         let space = name.split(|byte| *byte == b'.').next().unwrap_or_default();
                         let space = crate::show::bytes(space);
-                        let error = crate::failure::chain(&error);
+                        let error = sentence(&error);
                         self.leave_out(format!("extended attributes of the namespace {space}: {error}"));
                     }
                 }
                 Err(error) => {
                     let name = crate::show::bytes(&name);
-                    self.problems.add(shown, format!("extended attribute {name}: {}", crate::failure::chain(&error)));
+                    self.problems.add(shown, format!("extended attribute {name}: {}", sentence(&error)));
                 }
             }
         }
         if let Err(error) = made.stamp(attributes.atime, attributes.mtime) {
-            self.leave_out(format!("times: {}", crate::failure::chain(&error)));
+            self.leave_out(format!("times: {}", sentence(&error)));
         }
     }
 
