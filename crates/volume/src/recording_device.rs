@@ -92,15 +92,15 @@ struct Recording {
 impl RecordingDevice {
     /// A device that holds what `base` holds.
     pub fn new(base: Arc<[u8]>) -> Self {
-        let start = Image::new(base);
-        let size = start.size();
-        let recording = Recording { current: start.clone(), start, events: Vec::new(), histories: 0 };
-        Self { recording: Arc::new(Mutex::new(recording)), size, counters: CounterCells::default() }
+        Self::starting_with(Image::new(base))
     }
 
     /// A device that holds what `image` holds.
     pub fn on(image: &OverlayDevice) -> Self {
-        let start = image.image();
+        Self::starting_with(image.image())
+    }
+
+    fn starting_with(start: Image) -> Self {
         let size = start.size();
         let recording = Recording { current: start.clone(), start, events: Vec::new(), histories: 0 };
         Self { recording: Arc::new(Mutex::new(recording)), size, counters: CounterCells::default() }

@@ -81,8 +81,11 @@ fn run(mut arguments: Arguments) -> Result<()> {
         return Err(Failure::new("mounting in another namespace is not possible: use nsenter(1)"));
     }
     // In front: what the options say holds.
-    let access = [(arguments.read_only, "ro"), (arguments.writable, "rw")];
-    arguments.options.splice(0..0, access.iter().filter(|(is_asked, _)| *is_asked).map(|(_, word)| (*word).to_owned()));
+    if arguments.read_only {
+        arguments.options.insert(0, "ro".into());
+    } else if arguments.writable {
+        arguments.options.insert(0, "rw".into());
+    }
     if arguments.sloppy {
         arguments.options = vec![known(&arguments.options).join(",")];
     }

@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering;
 
 use ubtrfs_format::{Generation, Logical};
 use ubtrfs_tree::Block;
-use ubtrfs_volume::{Ticket, Write, Written};
+use ubtrfs_volume::{Ticket, Written};
 
+use super::nodes::submit;
 use crate::error::Result;
 use crate::filesystem::Filesystem;
 
@@ -35,11 +36,7 @@ impl EarlyLeaves {
         leaves: Vec<(Logical, Block)>,
     ) -> Result<()> {
         fs.counters.leaves_written_early.fetch_add(leaves.len() as u64, Ordering::Relaxed);
-        let writes = leaves.iter().map(|(at, block)| Write { at: *at, data: block.share() }).collect();
-        let ticket = fs.volume.submit_nodes(writes)?;
-        for (at, block) in leaves {
-            fs.cache.insert(at, generation, block);
-        }
+        let ticket = submit(fs, generation, leaves)?;
         self.wait(fs, Some(ticket))
     }
 

@@ -31,7 +31,7 @@ use std::time::Instant;
 
 use ubtrfs_format::{CompatRo, Generation, ItemType, Logical, Superblock, TreeId};
 use ubtrfs_tree::{DirtyNodes, EditBatch, Geometry, Root, Snapshot, merge};
-use ubtrfs_volume::{Copies, Write};
+use ubtrfs_volume::Copies;
 
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Result};
@@ -48,7 +48,7 @@ use chunks::{ChunkChanges, ensure_metadata};
 use csums::CsumEdits;
 use data_refs::DataRefDeltas;
 use early::EarlyLeaves;
-use nodes::{CommitNodes, record};
+use nodes::{CommitNodes, record, submit};
 use roots::NewRoots;
 use stragglers::{move_stragglers, stragglers};
 use tree_anew::begin_anew;
@@ -302,12 +302,7 @@ impl Commit {
     /// Writes the nodes, then the superblocks; publishes. Fsyncs that came in meanwhile have their log written along.
     /// Returns those of them that need another commit.
     fn write(self, fs: &Filesystem, committed: &Arc<Committed>, inodes: &[Arc<Inode>]) -> Result<Option<ClosedGroup>> {
-        let blocks = self.dirty.into_sealed();
-        let writes = blocks.iter().map(|(at, block)| Write { at: *at, data: block.share() }).collect();
-        let nodes = fs.volume.submit_nodes(writes)?;
-        for (at, block) in blocks {
-            fs.cache.insert(at, self.generation, block);
-        }
+        let nodes = submit(fs, self.generation, self.dirty.into_sealed())?;
         let mut superblock = superblock::next(
             fs,
             committed,

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use ubtrfs_format::items::{ExtentFlags, ExtentItem, InlineRef};
 use ubtrfs_format::{Generation, Incompat, ItemType, Key, Logical, TreeId};
 use ubtrfs_tree::{Block, DirtyNodes, EditBatch, FreedNode, NodeAllocator, Snapshot};
+use ubtrfs_volume::{Ticket, Write};
 
 use super::block_refs::BlockRefs;
 use super::data_refs::DataRefDeltas;
@@ -121,6 +122,16 @@ impl<'a> CommitNodes<'a> {
     pub(super) fn take_data_refs(&mut self) -> DataRefDeltas {
         std::mem::take(&mut self.refs.data)
     }
+}
+
+/// Starts the writes of new nodes, which whoever looks for them finds at once.
+pub(super) fn submit(fs: &Filesystem, generation: Generation, nodes: Vec<(Logical, Block)>) -> Result<Ticket> {
+    let writes = nodes.iter().map(|(at, block)| Write { at: *at, data: block.share() }).collect();
+    let ticket = fs.volume.submit_nodes(writes)?;
+    for (at, block) in nodes {
+        fs.cache.insert(at, generation, block);
+    }
+    Ok(ticket)
 }
 
 /// Notes in the block groups' records that an extent is allocated or freed by this commit.
