@@ -152,6 +152,7 @@ run() {
     rm -rf "$out" && mkdir -p "$out"
     : >"$out/failures"
     "tests/suites/$2.sh" run "$place/$1" "$out" <"$4" >"$out/output" 2>&1 &
+    [ ! -t 1 ] || show_progress $! "$out/results" "$(wc -l <"$4")"
     wait $! || true # so that a signal is heard at once
     end_processes
     if ! [ -s "$out/results" ]; then
@@ -160,6 +161,13 @@ run() {
         : >"$out/results"
     fi
     sort -o "$out/failures" "$out/failures"
+}
+show_progress() { # PID RESULTS TESTS
+    while kill -0 "$1" 2>/dev/null; do
+        printf '\r%d of %d tests ' "$({ cat "$2" 2>/dev/null || true; } | wc -l)" "$3"
+        sleep 1
+    done
+    printf '\r\033[K'
 }
 count() { grep -c "^$2 " "$logs/$1/results" || true; }
 cases() { awk '/^pass/ { cases += $3 } END { print cases + 0 }' "$logs/$1/results"; }

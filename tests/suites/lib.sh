@@ -2,7 +2,8 @@
 # shellcheck shell=bash
 set -euo pipefail
 
-jobs=$(nproc)
+# Tests wait for the disk more than they compute.
+jobs=$(($(nproc) * 2))
 
 # Runs a command as the user nobody, who may do nothing but what everybody may, and is in two groups: some tests change groups.
 # Its home is at HOME_OF_TESTS.

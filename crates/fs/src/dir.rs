@@ -1,7 +1,8 @@
 //! Directories: finding a name, listing, resolving what an entry leads to.
 
 use ubtrfs_format::items::{self, FileType, RootRef};
-use ubtrfs_format::{DirIndex, Ino, ItemType, Key, TreeId, extref_hash, name_hash};
+use ubtrfs_format::{DirIndex, Generation, Ino, ItemType, Key, TreeId, extref_hash, name_hash};
+use ubtrfs_tree::Item;
 
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Result};
@@ -31,11 +32,24 @@ pub(crate) struct Found {
     pub(crate) target: Target,
 }
 
-/// Looks a name up in a committed directory.
-pub(crate) fn committed_entry(committed: &Committed, dir: InodeId, name: &[u8]) -> Result<Option<Target>> {
-    let key = Key::new(dir.ino.0, ItemType::DIR_ITEM, name_hash(name));
-    let Some(item) = committed.tree(dir.subvolume)?.get(&key)? else { return Ok(None) };
-    for entry in items::dir_entries(&item) {
+/// What a directory has of a name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sought {
+    pub(crate) found: Option<Found>,
+    /// Bytes of the committed item that all names of this one's hash share, if that was looked at.
+    committed_bytes: Option<usize>,
+    /// How many changes the directory's names had seen, and the commit that was looked at.
+    seen: (u64, Generation),
+}
+
+/// The committed item in which all names of a directory with the hash of this one stand.
+fn committed_item(committed: &Committed, dir: InodeId, name: &[u8]) -> Result<Option<Item>> {
+    Ok(committed.tree(dir.subvolume)?.get(&Key::new(dir.ino.0, ItemType::DIR_ITEM, name_hash(name)))?)
+}
+
+/// What a name leads to, from the item of its hash.
+fn entry_in(item: &[u8], name: &[u8]) -> Result<Option<Target>> {
+    for entry in items::dir_entries(item) {
         let entry = entry?;
         if entry.name == name {
             return Ok(Some(Target { location: entry.location, file_type: entry.file_type }));
@@ -101,7 +115,8 @@ fn resolve(committed: &Committed, dir: InodeId, name: &[u8], target: Target) -> 
 pub(crate) fn subvolume_at(committed: &Committed, path: &str) -> Result<Option<TreeId>> {
     let mut at = InodeId::root_of(TreeId::FS);
     for name in path.split('/').filter(|part| !part.is_empty()) {
-        let Some(target) = committed_entry(committed, at, name.as_bytes())? else { return Ok(None) };
+        let Some(item) = committed_item(committed, at, name.as_bytes())? else { return Ok(None) };
+        let Some(target) = entry_in(&item, name.as_bytes())? else { return Ok(None) };
         at = resolve(committed, at, name.as_bytes(), target)?;
     }
     Ok((at.ino == Ino::ROOT_DIR).then_some(at.subvolume))
@@ -130,17 +145,56 @@ fn newest_of<'a, T>(
 impl Filesystem {
     /// Finds a name in a directory whose lock the caller holds.
     pub(crate) fn find_entry(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<Option<Found>> {
+        Ok(self.seek_entry(dir, state, name)?.found)
+    }
+
+    /// Looks for a name in a directory whose lock the caller holds.
+    pub(crate) fn seek_entry(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<Sought> {
+        let committed = self.committed();
+        let mut sought =
+            Sought { found: None, committed_bytes: None, seen: (state.name_changes, committed.generation) };
         let layers = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
         for batch in layers.into_iter().flatten() {
             if let Some(change) = batch.entries.get(name) {
-                return Ok(change.now.map(|(index, target)| Found { index: Some(index), target }));
+                sought.found = change.now.map(|(index, target)| Found { index: Some(index), target });
+                return Ok(sought);
             }
         }
-        if !state.committed || dir.ino == EMPTY_SUBVOLUME_INO {
-            return Ok(None);
+        let has_items = state.committed && dir.ino != EMPTY_SUBVOLUME_INO;
+        let item = if has_items { committed_item(&committed, dir, name)? } else { None };
+        sought.committed_bytes = Some(item.as_ref().map_or(0, |item| item.len()));
+        if let Some(item) = item {
+            sought.found = entry_in(&item, name)?.map(|target| Found { index: None, target });
         }
-        let target = committed_entry(&self.committed(), dir, name)?;
-        Ok(target.map(|target| Found { index: None, target }))
+        Ok(sought)
+    }
+
+    /// What a directory, locked anew, has of a name that was sought before: looks for it only if anything can have changed.
+    pub(crate) fn seek_entry_again(
+        &self,
+        dir: InodeId,
+        state: &InodeState,
+        name: &[u8],
+        before: Sought,
+    ) -> Result<Sought> {
+        let is_as_seen = before.seen == (state.name_changes, self.committed().generation);
+        if is_as_seen { Ok(before) } else { self.seek_entry(dir, state, name) }
+    }
+
+    /// Bytes of the committed item that all names of this one's hash share. `sought` must stem from this directory under the same hold
+    /// of its lock, or from [`Self::seek_entry_again`].
+    pub(crate) fn committed_bytes(
+        &self,
+        dir: InodeId,
+        state: &InodeState,
+        name: &[u8],
+        sought: Sought,
+    ) -> Result<usize> {
+        match sought.committed_bytes {
+            Some(bytes) => Ok(bytes),
+            None if !state.committed => Ok(0),
+            None => Ok(committed_item(&self.committed(), dir, name)?.map_or(0, |item| item.len())),
+        }
     }
 
     /// What an entry leads to. The caller holds the lock of the directory.
@@ -412,7 +466,50 @@ impl Filesystem {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use ubtrfs_mkfs::{MkfsOptions, layout};
+    use ubtrfs_volume::{MemoryDevice, OpenOptions, Volume};
+
     use super::*;
+    use crate::ops::{NewInode, RenameFlags};
+    use crate::options::Options;
+
+    #[test]
+    fn what_was_known_of_a_name_counts_until_names_or_the_trees_change() {
+        const SIZE: u64 = 128 << 20;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(SIZE).unwrap();
+        layout(&MkfsOptions::new(SIZE)).unwrap().write(&mut file.reopen().unwrap()).unwrap();
+        let device = MemoryDevice::from_bytes(std::fs::read(file.path()).unwrap());
+        let volume = Volume::open(vec![Arc::new(device)], OpenOptions { read_only: false }).unwrap();
+        let options = Options { background_commits: false, ..Options::default() };
+        let fs = Filesystem::open(Arc::new(volume), options).unwrap();
+        let dir = fs.root();
+        let inode = fs.inode(dir).unwrap();
+        let seek = |name: &[u8]| fs.seek_entry(dir, &inode.read(), name).unwrap();
+        let again = |name: &[u8], before| fs.seek_entry_again(dir, &inode.read(), name, before).unwrap();
+        let file = NewInode { mode: 0o100_644, ..NewInode::default() };
+
+        let (absent, other) = (seek(b"a"), seek(b"other"));
+        let id = fs.create(dir, b"a", &file).unwrap();
+        let there = again(b"a", absent);
+        assert_eq!(there.found.unwrap().target.location.objectid, id.ino.0);
+        assert_eq!(there.committed_bytes, None);
+        assert!(again(b"other", other).found.is_none());
+
+        // The commit moves the name from memory into the trees.
+        fs.sync().unwrap();
+        let committed = again(b"a", there);
+        assert_eq!(committed.found.unwrap().target.location.objectid, id.ino.0);
+        assert_eq!(committed.committed_bytes, Some(31));
+        assert_eq!(again(b"a", committed).seen, committed.seen);
+
+        fs.rename(dir, b"a", dir, b"b", RenameFlags::default()).unwrap();
+        assert!(again(b"a", committed).found.is_none());
+        fs.create(dir, b"a", &file).unwrap();
+        assert_ne!(again(b"a", committed).found.unwrap().target.location.objectid, id.ino.0);
+    }
 
     #[test]
     fn what_the_newer_layer_says_of_a_number_counts() {

@@ -71,6 +71,8 @@ pub(crate) struct InodeState {
     pub(crate) next_index: Option<DirIndex>,
     /// Of a directory: its listings.
     pub(crate) listings: Listings,
+    /// Of a directory: how many names came or went while it was in memory.
+    pub(crate) name_changes: u64,
     /// Data that is only in memory.
     pub(crate) dirty: DirtyData,
     /// Data space reserved for `dirty`, in bytes.
@@ -97,6 +99,7 @@ impl InodeState {
             no_xattrs,
             next_index: None,
             listings: Listings::default(),
+            name_changes: 0,
             dirty: DirtyData::new(sector_size),
             reserved: 0,
             pending: Seldom::default(),

@@ -7,6 +7,7 @@ use ubtrfs_format::{DirIndex, ItemType, Key, max_item_size, name_hash};
 
 use super::flags::check_mutable;
 use super::{check_name, check_real, now};
+use crate::dir::Sought;
 use crate::error::{Errno, Result};
 use crate::file::piece::{InlinePiece, Piece};
 use crate::filesystem::Filesystem;
@@ -158,24 +159,22 @@ impl Filesystem {
             return Err(Errno::NOENT.into());
         }
         check_mutable(state)?;
-        if self.find_entry(dir, state, name)?.is_some() {
+        let sought = self.seek_entry(dir, state, name)?;
+        if sought.found.is_some() {
             return Err(Errno::EXIST.into());
         }
-        self.check_collisions(dir, state, name)
+        self.check_collisions(dir, state, name, sought)
     }
 
-    /// All names of one hash share an item, which must fit a leaf.
-    pub(crate) fn check_collisions(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<()> {
+    /// All names of one hash share an item, which must fit a leaf. `sought` is what the directory, locked, has of the name.
+    pub(crate) fn check_collisions(&self, dir: InodeId, state: &InodeState, name: &[u8], sought: Sought) -> Result<()> {
         let hash = name_hash(name);
         let mut bytes = ENTRY_HEADER + name.len();
         let batches = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
         for batch in batches.into_iter().flatten() {
             bytes += batch.bytes_of_hash(hash);
         }
-        if state.committed {
-            let item = self.committed().tree(dir.subvolume)?.get(&Key::new(dir.ino.0, ItemType::DIR_ITEM, hash))?;
-            bytes += item.map_or(0, |item| item.len());
-        }
+        bytes += self.committed_bytes(dir, state, name, sought)?;
         let most = max_item_size(self.volume.node_size() as usize);
         if bytes > most { Err(Errno::OVERFLOW.into()) } else { Ok(()) }
     }
@@ -204,17 +203,21 @@ pub(crate) fn inode_target(id: InodeId, file_type: FileType) -> Target {
 /// Adds an entry to a directory that has joined the transaction, with the directory's next number.
 pub(crate) fn add_entry(dir: &mut InodeState, name: Name, index: DirIndex, target: Target, time: Timespec) {
     dir.item.size += 2 * name.len() as u64;
-    dir.content_changed(time);
-    dir.listings.names_change();
+    names_change(dir, time);
     dir.pending.put_new_entry(name, index, target);
 }
 
 /// Removes an entry from a directory that has joined the transaction.
 pub(crate) fn remove_entry(dir: &mut InodeState, name: Name, index: DirIndex, target: Target, time: Timespec) {
     dir.item.size = dir.item.size.saturating_sub(2 * name.len() as u64);
+    names_change(dir, time);
+    dir.pending.remove_entry(name, index, target);
+}
+
+fn names_change(dir: &mut InodeState, time: Timespec) {
     dir.content_changed(time);
     dir.listings.names_change();
-    dir.pending.remove_entry(name, index, target);
+    dir.name_changes += 1;
 }
 
 impl Filesystem {

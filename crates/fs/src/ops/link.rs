@@ -7,7 +7,7 @@ use ubtrfs_format::{DirIndex, Incompat, ItemType, Key, max_item_size};
 use super::create::{add_entry, inode_target, remove_entry};
 use super::flags::{check_removable_from, check_unrestricted};
 use super::{LockedInodes, check_name, now};
-use crate::dir::EMPTY_SUBVOLUME_INO;
+use crate::dir::{EMPTY_SUBVOLUME_INO, Found, Sought};
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState, LostName, Name, OrphanEdit, Target};
@@ -23,6 +23,7 @@ pub(crate) fn name_demand(name: &[u8]) -> Demand {
 
 /// An entry of a directory together with the inode it leads to, found before either was locked for a change.
 pub(crate) struct Named {
+    sought: Sought,
     pub(crate) target: Target,
     pub(crate) inode: Arc<Inode>,
 }
@@ -47,14 +48,20 @@ impl Named {
 impl Filesystem {
     /// Finds what a name leads to. The caller verifies after locking that it still does.
     pub(crate) fn find_named(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Named>> {
+        Ok(self.seek_named(dir, name)?.1)
+    }
+
+    /// Finds what a name leads to, if anything, and tells what it knows of the name.
+    pub(crate) fn seek_named(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<(Sought, Option<Named>)> {
         let state = dir.read();
         if !state.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
-        let Some(found) = self.find_entry(dir.id, &state, name)? else { return Ok(None) };
-        let id = self.resolve(&self.committed(), dir.id, name, found.target)?;
+        let sought = self.seek_entry(dir.id, &state, name)?;
+        let Some(Found { target, .. }) = sought.found else { return Ok((sought, None)) };
+        let id = self.resolve(&self.committed(), dir.id, name, target)?;
         drop(state);
-        Ok(Some(Named { target: found.target, inode: self.inode(id)? }))
+        Ok((sought, Some(Named { sought, target, inode: self.inode(id)? })))
     }
 
     /// The entry's number if the directory, locked, still has the entry that was found before, and it leads where it led; `None` if
@@ -66,9 +73,8 @@ impl Filesystem {
         name: &[u8],
         named: &Named,
     ) -> Result<Option<DirIndex>> {
-        let Some(found) = self.find_entry(dir, state, name)?.filter(|found| found.target == named.target) else {
-            return Ok(None);
-        };
+        let found = self.seek_entry_again(dir, state, name, named.sought)?.found;
+        let Some(found) = found.filter(|found| found.target == named.target) else { return Ok(None) };
         // A snapshot's empty directory and the subvolume itself have the same entry.
         if named.leads_to_root() && self.resolve(&self.committed(), dir, name, found.target)? != named.inode.id {
             return Ok(None);

@@ -245,6 +245,38 @@ fn renames_start_no_io_whatever_is_in_the_log() {
 }
 
 #[test]
+fn changes_of_names_look_into_the_trees_once_for_each_thing_they_must_know() {
+    let (_, fs) = open(256 << 20);
+    let dir = create(&fs, fs.root(), "dir", DIR);
+    let files: Vec<_> = (0..2000).map(|number| create(&fs, dir, &number.to_string(), FILE)).collect();
+    fs.sync().unwrap();
+    create(&fs, dir, "first of a transaction", FILE);
+    let nodes = |work: &dyn Fn()| {
+        let before = fs.stats().cache;
+        work();
+        let after = fs.stats().cache;
+        assert_eq!(before.misses, after.misses);
+        after.hits - before.hits
+    };
+    let search = nodes(&|| drop(fs.lookup(dir, b"not there").unwrap_err()));
+    assert!(search > 0);
+    // Whether there is such a name.
+    assert_eq!(
+        nodes(&|| {
+            create(&fs, dir, "new", FILE);
+        }),
+        search
+    );
+    assert_eq!(nodes(&|| fs.link(files[0], dir, b"linked").unwrap()), search);
+    // What the name leads to, and its number.
+    assert_eq!(nodes(&|| fs.unlink(dir, b"1").unwrap()), 2 * search);
+    // The same of the old name, and whether there is the new one.
+    assert_eq!(nodes(&|| rename(&fs, (dir, "2"), (dir, "2.new"))), 3 * search);
+    // The same of both.
+    assert_eq!(nodes(&|| rename(&fs, (dir, "3"), (dir, "4"))), 4 * search);
+}
+
+#[test]
 fn fsyncs_that_come_while_a_log_is_written_share_the_next_write() {
     let (device, fs) = open(256 << 20);
     let files: Vec<_> = (0..16).map(|number| create(&fs, fs.root(), &number.to_string(), FILE)).collect();
