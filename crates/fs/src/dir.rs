@@ -155,7 +155,7 @@ impl Filesystem {
             Sought { found: None, committed_bytes: None, seen: (state.name_changes, committed.generation) };
         let layers = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
         for batch in layers.into_iter().flatten() {
-            if let Some(change) = batch.entries.get(name) {
+            if let Some(change) = batch.entries.by_name.get(name) {
                 sought.found = change.now.map(|(index, target)| Found { index: Some(index), target });
                 return Ok(sought);
             }
@@ -405,8 +405,8 @@ impl Filesystem {
             return Ok(Vec::new());
         }
         // Newer layers over older ones; each is cut at the limit only after what it removes has been taken into account.
-        let older = state.frozen.as_ref().map(|frozen| frozen.batch.entry_numbers.range(from..=last));
-        let newer = state.pending.entry_numbers.range(from..=last);
+        let older = state.frozen.as_ref().map(|frozen| frozen.batch.entries.by_number.range(from..=last));
+        let newer = state.pending.entries.by_number.range(from..=last);
         let mut overlay = newest_of(older.into_iter().flatten(), newer).peekable();
         let committed = self.committed();
         let mut entries = Vec::new();

@@ -8,7 +8,7 @@ use ubtrfs_format::{DirIndex, Ino, ItemType, Key, extref_hash, max_item_size};
 use ubtrfs_tree::Snapshot;
 
 use crate::error::Result;
-use crate::inode::{Name, RefChange};
+use crate::inode::NameChanges;
 
 /// Bytes of a name's number and length in an `INODE_REF`.
 const REF_HEADER: usize = 10;
@@ -36,19 +36,19 @@ impl<'a> NameItems<'a> {
     pub(crate) fn after(
         ino: Ino,
         tree: Option<&'a Snapshot>,
-        changes: &BTreeMap<(Ino, Name), RefChange>,
+        changes: &NameChanges,
         extended: bool,
         node_size: usize,
     ) -> Result<Self> {
         let mut items = Self { ino, tree, items: BTreeMap::new(), searches: 0 };
         // Removals first: they make room.
-        for ((parent, name), change) in changes {
+        for ((parent, name), change) in changes.iter() {
             if change.base.is_some() {
                 items.remove(*parent, name)?;
             }
         }
         let most = max_item_size(node_size);
-        for ((parent, name), change) in changes {
+        for ((parent, name), change) in changes.iter() {
             let Some(index) = change.now else { continue };
             let key = Key::new(ino.0, ItemType::INODE_REF, parent.0);
             let names = items.load(key)?;

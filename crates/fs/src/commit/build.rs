@@ -77,7 +77,7 @@ impl Builder<'_> {
 
     /// Entries of a directory, by hash and by number.
     fn entries(&mut self, ino: Ino, batch: &InodeBatch) -> Result<()> {
-        for (name, change) in &batch.entries {
+        for (name, change) in &batch.entries.by_name {
             let key = Key::new(ino.0, ItemType::DIR_ITEM, name_hash(name));
             let patch = match change.now {
                 Some((_, target)) => Patch::PutEntry {
@@ -91,7 +91,7 @@ impl Builder<'_> {
             };
             self.edits.patch(key, patch)?;
         }
-        for (index, entry) in &batch.entry_numbers {
+        for (index, entry) in &batch.entries.by_number {
             let key = Key::new(ino.0, ItemType::DIR_INDEX, index.0);
             match entry {
                 Some((name, target)) => {

@@ -1,17 +1,16 @@
 //! What changed of one inode in one transaction: the typed edits that its commit merges into the trees.
 
-use std::collections::{BTreeMap, HashMap, btree_map, hash_map};
+use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use ubtrfs_format::items::FileType;
-use ubtrfs_format::{DirIndex, Generation, Ino, ItemType, Key, TreeId, name_hash};
+use ubtrfs_format::{DirIndex, Generation, Ino, ItemType, Key, TreeId};
 
 use super::Logged;
-use super::seldom::Empty;
+use super::entry_changes::EntryChanges;
+use super::name_changes::NameChanges;
+use super::seldom::{Empty, Seldom};
 use crate::file::layout::Layout;
-
-/// Bytes of an entry beside its name.
-const ENTRY_HEADER: usize = 30;
 
 /// A file name or xattr name.
 pub(crate) type Name = Arc<[u8]>;
@@ -74,15 +73,9 @@ pub(crate) struct InodeBatch {
     /// The transaction; 0 while there is nothing in the batch.
     pub(crate) generation: Generation,
     /// Names of the inode.
-    pub(crate) refs: BTreeMap<(Ino, Name), RefChange>,
-    /// Entries of the directory, by name …
-    pub(crate) entries: HashMap<Name, EntryChange>,
-    /// … and by number: `None` is a number that is no longer used.
-    pub(crate) entry_numbers: BTreeMap<DirIndex, Option<(Name, Target)>>,
-    /// The first number that the directory gave to a new entry in the transaction: the trees know neither it nor those above.
-    pub(crate) first_new_number: Option<DirIndex>,
-    /// Bytes of new entries by the hash of their name: they share an item.
-    pub(crate) hash_bytes: HashMap<u64, usize>,
+    pub(crate) refs: NameChanges,
+    /// Entries of the directory.
+    pub(crate) entries: Seldom<EntryChanges>,
     /// Extended attributes; `None` is one that was removed.
     pub(crate) xattrs: BTreeMap<Name, Option<Arc<[u8]>>>,
     /// Where the content is.
@@ -109,19 +102,18 @@ impl InodeBatch {
 
     /// The inode gets a name.
     pub(crate) fn add_ref(&mut self, dir: Ino, name: Name, index: DirIndex) {
-        let change = self.refs.entry((dir, name)).or_insert(RefChange { base: None, now: None });
-        change.now = Some(index);
+        self.refs.get_or_insert((dir, name), RefChange { base: None, now: None }).now = Some(index);
         self.names_changed();
     }
 
     /// The inode loses a name.
     pub(crate) fn remove_ref(&mut self, LostName { dir, name, index, is_dir_logged }: LostName) {
         let is_unheard_of = self.logged.is_none() && !is_dir_logged;
-        match self.refs.entry((dir, name)) {
-            btree_map::Entry::Occupied(change) if change.get().base.is_none() && is_unheard_of => {
-                change.remove();
-            }
-            change => change.or_insert(RefChange { base: Some(index), now: None }).now = None,
+        let name = (dir, name);
+        if is_unheard_of && self.refs.get(&name).is_some_and(|change| change.base.is_none()) {
+            self.refs.remove(&name);
+        } else {
+            self.refs.get_or_insert(name, RefChange { base: Some(index), now: None }).now = None;
         }
         self.names_changed();
     }
@@ -148,46 +140,21 @@ impl InodeBatch {
 
     /// The directory gets an entry with a number that no entry had before.
     pub(crate) fn put_new_entry(&mut self, name: Name, index: DirIndex, target: Target) {
-        self.first_new_number = Some(self.first_new_number.map_or(index, |first| first.min(index)));
-        self.put_entry(name, index, target);
+        self.entry_changed(&name);
+        self.entries.put_new(name, index, target);
     }
 
     /// The directory gets an entry.
     pub(crate) fn put_entry(&mut self, name: Name, index: DirIndex, target: Target) {
         self.entry_changed(&name);
-        self.entry_numbers.insert(index, Some((name.clone(), target)));
-        let (hash, bytes) = (name_hash(&name), ENTRY_HEADER + name.len());
-        let change = self.entries.entry(name).or_insert(EntryChange { base: None, now: None });
-        if change.now.replace((index, target)).is_none() {
-            *self.hash_bytes.entry(hash).or_default() += bytes;
-        }
-    }
-
-    /// Bytes that new entries with this hash take in their common item.
-    pub(crate) fn bytes_of_hash(&self, hash: u64) -> usize {
-        self.hash_bytes.get(&hash).copied().unwrap_or(0)
+        self.entries.put(name, index, target);
     }
 
     /// The directory loses an entry.
     pub(crate) fn remove_entry(&mut self, name: Name, index: DirIndex, target: Target) {
         self.entry_changed(&name);
-        if self.first_new_number.is_some_and(|first| index >= first) {
-            self.entry_numbers.remove(&index);
-        } else {
-            self.entry_numbers.insert(index, None);
-        }
-        let (hash, bytes) = (name_hash(&name), ENTRY_HEADER + name.len());
-        let is_unheard_of = |change: &EntryChange| change.base.is_none() && self.logged.is_none();
-        let was_new = match self.entries.entry(name) {
-            hash_map::Entry::Occupied(change) if is_unheard_of(change.get()) => change.remove().now.is_some(),
-            change => change.or_insert(EntryChange { base: Some(target), now: None }).now.take().is_some(),
-        };
-        if was_new && let hash_map::Entry::Occupied(mut sum) = self.hash_bytes.entry(hash) {
-            *sum.get_mut() = sum.get().saturating_sub(bytes);
-            if *sum.get() == 0 {
-                sum.remove();
-            }
-        }
+        let is_logged = self.logged.is_some();
+        self.entries.remove(name, index, target, is_logged);
     }
 }
 
@@ -214,23 +181,23 @@ mod tests {
             dir.remove_entry(name(b"a"), DirIndex(number), target);
             file.remove_ref(lost(b"a", number, false));
         }
-        assert!(dir.entries.is_empty() && dir.entry_numbers.is_empty() && dir.hash_bytes.is_empty());
+        assert!(dir.entries.is_empty());
         assert!(file.refs.is_empty());
 
         // What the trees know has to be taken out of them, whatever comes in its place and goes.
         dir.remove_entry(name(b"old"), DirIndex(5), target);
         dir.put_new_entry(name(b"old"), DirIndex(1000), target);
         dir.remove_entry(name(b"old"), DirIndex(1000), target);
-        assert_eq!(dir.entries[&name(b"old")], EntryChange { base: Some(target), now: None });
-        assert_eq!(dir.entry_numbers.into_iter().collect::<Vec<_>>(), [(DirIndex(5), None)]);
+        assert_eq!(dir.entries.by_name[&name(b"old")], EntryChange { base: Some(target), now: None });
+        assert_eq!(dir.entries.into_inner().by_number.into_iter().collect::<Vec<_>>(), [(DirIndex(5), None)]);
         file.remove_ref(lost(b"old", 5, false));
         file.add_ref(Ino(256), name(b"old"), DirIndex(1000));
         file.remove_ref(lost(b"old", 1000, false));
-        assert_eq!(file.refs[&(Ino(256), name(b"old"))], RefChange { base: Some(DirIndex(5)), now: None });
+        assert_eq!(file.refs.get(&(Ino(256), name(b"old"))), Some(&RefChange { base: Some(DirIndex(5)), now: None }));
 
         // A log that has the directory may have told of the name before it comes to the inode.
         file.add_ref(Ino(256), name(b"told"), DirIndex(1001));
         file.remove_ref(lost(b"told", 1001, true));
-        assert_eq!(file.refs[&(Ino(256), name(b"told"))], RefChange { base: None, now: None });
+        assert_eq!(file.refs.get(&(Ino(256), name(b"told"))), Some(&RefChange { base: None, now: None }));
     }
 }

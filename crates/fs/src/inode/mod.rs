@@ -1,9 +1,11 @@
 //! Inodes in memory.
 
 mod batch;
+mod entry_changes;
 mod listing;
 mod load;
 mod logged;
+mod name_changes;
 mod seldom;
 mod state;
 mod table;
@@ -15,6 +17,7 @@ pub(crate) use batch::{EntryChange, InodeBatch, LostName, Name, OrphanEdit, RefC
 pub(crate) use listing::Listings;
 pub(crate) use load::load_inode;
 pub(crate) use logged::{Logged, LoggedAs};
+pub(crate) use name_changes::NameChanges;
 pub(crate) use seldom::Seldom;
 pub(crate) use state::{Frozen, InodeState, OrderedExtent, SharedTicket};
 pub(crate) use table::InodeTable;

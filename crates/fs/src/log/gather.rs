@@ -314,7 +314,8 @@ impl<'a> Gatherer<'a> {
             told: false,
         };
         let names = state.pending.refs.iter().map(fact).collect();
-        let entries = if known && is_dir { state.pending.entries.values().copied().collect() } else { Vec::new() };
+        let entries =
+            if known && is_dir { state.pending.entries.by_name.values().copied().collect() } else { Vec::new() };
         Ok(Facts { names, entries, gone: true })
     }
 
@@ -324,7 +325,7 @@ impl<'a> Gatherer<'a> {
         let (entry, parent_known) = {
             let state = parent.read();
             let changed = state.pending.generation == self.transaction.generation;
-            let entry = state.pending.entries.get(&fact.name).copied().filter(|_| changed);
+            let entry = state.pending.entries.by_name.get(&fact.name).copied().filter(|_| changed);
             (entry, is_known(&state))
         };
         let other = |target: Option<Target>| target.filter(|target| target.location.objectid != id.ino.0);
@@ -384,7 +385,7 @@ impl<'a> Gatherer<'a> {
         let Some(inode) = target.and_then(|target| self.inode_of(subvolume, target)) else { return };
         let concerns = {
             let state = inode.read();
-            let has_more = || state.pending.refs.values().filter(|change| change.base.is_some()).nth(1).is_some();
+            let has_more = || state.pending.refs.iter().filter(|(_, change)| change.base.is_some()).nth(1).is_some();
             state.pending.generation == self.transaction.generation
                 && (state.item.nlink > 0 || (state.is_dir() && is_known(&state)) || has_more())
         };

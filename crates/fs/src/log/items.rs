@@ -90,9 +90,9 @@ impl Gatherer<'_> {
             FileType::Symlink if logged.whole().is_none() && !known => self.pieces(id, state, &[(0, u64::MAX)])?,
             FileType::Directory if logged.whole().is_some() => {
                 let changed = std::mem::take(&mut logged.entries);
-                entries.extend(changed.iter().filter_map(|name| state.pending.entries.get(name)));
+                entries.extend(changed.iter().filter_map(|name| state.pending.entries.by_name.get(name)));
             }
-            FileType::Directory => entries.extend(state.pending.entries.values()),
+            FileType::Directory => entries.extend(state.pending.entries.by_name.values()),
             _ => {}
         }
         if logged.whole() != Some(&state.item) {

@@ -172,7 +172,7 @@ impl Filesystem {
         let mut bytes = ENTRY_HEADER + name.len();
         let batches = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
         for batch in batches.into_iter().flatten() {
-            bytes += batch.bytes_of_hash(hash);
+            bytes += batch.entries.bytes_of_hash(hash);
         }
         bytes += self.committed_bytes(dir, state, name, sought)?;
         let most = max_item_size(self.volume.node_size() as usize);

@@ -62,7 +62,7 @@ impl Replay<'_> {
                 }
             }
         }
-        let newer = state.pending.entry_numbers.range(numbers);
+        let newer = state.pending.entries.by_number.range(numbers);
         found.extend(newer.map(|(index, entry)| (*index, entry.clone())));
         let entry = |(index, entry): (DirIndex, Option<(Name, Target)>)| {
             entry.map(|(name, target)| Entry { name, index, target })
@@ -81,7 +81,7 @@ impl Replay<'_> {
                 names.extend(names_in(&item.key, &item)?);
             }
         }
-        for (name, change) in &state.pending.refs {
+        for (name, change) in state.pending.refs.iter() {
             match change.now {
                 Some(index) => drop(names.insert(name.clone(), index)),
                 None => drop(names.remove(name)),

@@ -1,0 +1,80 @@
+//! What changed of a directory's entries in one transaction.
+
+use std::collections::{BTreeMap, HashMap, hash_map};
+use std::sync::LazyLock;
+
+use ubtrfs_format::{DirIndex, name_hash};
+
+use super::batch::{EntryChange, Name, Target};
+use super::seldom::Empty;
+
+/// Bytes of an entry beside its name.
+const ENTRY_HEADER: usize = 30;
+
+/// The changes, by name and by number.
+#[derive(Default)]
+pub(crate) struct EntryChanges {
+    pub(crate) by_name: HashMap<Name, EntryChange>,
+    /// `None` is a number that is no longer used.
+    pub(crate) by_number: BTreeMap<DirIndex, Option<(Name, Target)>>,
+    /// The first number that was given to a new entry in the transaction: the trees know neither it nor those above.
+    first_new_number: Option<DirIndex>,
+    /// Bytes of new entries by the hash of their name: they share an item.
+    hash_bytes: HashMap<u64, usize>,
+}
+
+impl Empty for EntryChanges {
+    fn empty() -> &'static LazyLock<Self> {
+        static EMPTY: LazyLock<EntryChanges> = LazyLock::new(EntryChanges::default);
+        &EMPTY
+    }
+}
+
+impl EntryChanges {
+    /// An entry comes with a number that no entry had before.
+    pub(super) fn put_new(&mut self, name: Name, index: DirIndex, target: Target) {
+        self.first_new_number = Some(self.first_new_number.map_or(index, |first| first.min(index)));
+        self.put(name, index, target);
+    }
+
+    /// An entry comes.
+    pub(super) fn put(&mut self, name: Name, index: DirIndex, target: Target) {
+        self.by_number.insert(index, Some((name.clone(), target)));
+        let (hash, bytes) = (name_hash(&name), ENTRY_HEADER + name.len());
+        let change = self.by_name.entry(name).or_insert(EntryChange { base: None, now: None });
+        if change.now.replace((index, target)).is_none() {
+            *self.hash_bytes.entry(hash).or_default() += bytes;
+        }
+    }
+
+    /// Bytes that new entries with this hash take in their common item.
+    pub(crate) fn bytes_of_hash(&self, hash: u64) -> usize {
+        self.hash_bytes.get(&hash).copied().unwrap_or(0)
+    }
+
+    /// An entry goes. `is_logged`: the transaction's log may tell of it.
+    pub(super) fn remove(&mut self, name: Name, index: DirIndex, target: Target, is_logged: bool) {
+        if self.first_new_number.is_some_and(|first| index >= first) {
+            self.by_number.remove(&index);
+        } else {
+            self.by_number.insert(index, None);
+        }
+        let (hash, bytes) = (name_hash(&name), ENTRY_HEADER + name.len());
+        let is_unheard_of = |change: &EntryChange| change.base.is_none() && !is_logged;
+        let was_new = match self.by_name.entry(name) {
+            hash_map::Entry::Occupied(change) if is_unheard_of(change.get()) => change.remove().now.is_some(),
+            change => change.or_insert(EntryChange { base: Some(target), now: None }).now.take().is_some(),
+        };
+        if was_new && let hash_map::Entry::Occupied(mut sum) = self.hash_bytes.entry(hash) {
+            *sum.get_mut() = sum.get().saturating_sub(bytes);
+            if *sum.get() == 0 {
+                sum.remove();
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_name.is_empty() && self.by_number.is_empty() && self.hash_bytes.is_empty()
+    }
+}
