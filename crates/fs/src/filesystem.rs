@@ -337,17 +337,17 @@ impl Filesystem {
     /// What the open transaction takes in memory, in inodes that changed.
     pub(crate) fn changes(&self) -> u64 {
         /// So much dirty data, of whatever transaction, counts as one inode.
-        const DATA_OF_A_CHANGE: u64 = 8192;
+        const DATA_OF_A_CHANGE: u64 = 6144;
         self.gate.current().changes() + self.space.lock().reserved_data() / DATA_OF_A_CHANGE
     }
 
     /// How many [changes](Self::changes) one transaction should hold; there may be half as many more.
     ///
-    /// An inode with its batch takes up to 2.5 KiB, a commit works on the like of that, and the next transaction fills meanwhile: at
+    /// An inode with its batch takes up to 1.7 KiB, a commit works on the like of that, and the next transaction fills meanwhile: at
     /// the worst the two take five eighths of the memory. With three tenths for the node cache and an eighth for clean inodes that is all
     /// of it and a twentieth more; the three are seldom at their worst together.
     pub(crate) fn most_changes(&self) -> u64 {
-        (self.options.memory / 16384) as u64
+        (self.options.memory / 12288) as u64
     }
 
     /// Holds operations back when the open transaction has grown too large for the memory budget.

@@ -17,6 +17,8 @@ pub enum LogFault {
     ForgetSiblingName,
     /// Xattrs of the last commit are left out.
     ForgetXattr,
+    /// Of an inode of which only the names were asked for xattrs are logged as they are now, and nothing else.
+    AnticipateXattr,
     /// Checksums of data that was written into reserved space are left out.
     ForgetPlacedSums,
     /// Log nodes are overwritten while a durable superblock leads to them.

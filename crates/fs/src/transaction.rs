@@ -140,7 +140,7 @@ impl Transaction {
     /// What it takes in memory, in inodes that changed: so many extents count as one.
     pub(crate) fn changes(&self) -> u64 {
         /// An extent takes about a KiB until it is committed, an inode with its batch some KiB.
-        const EXTENTS_OF_A_CHANGE: u64 = 4;
+        const EXTENTS_OF_A_CHANGE: u64 = 3;
         let extents = self.new_extent_count.load(Ordering::Relaxed);
         self.changed_inodes.load(Ordering::Relaxed) + extents / EXTENTS_OF_A_CHANGE
     }

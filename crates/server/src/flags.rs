@@ -93,6 +93,21 @@ impl Shared {
         })
     }
 
+    /// Whether an ioctl forbids changes of a file that could be changed so far.
+    pub(crate) fn begins_to_forbid(&self, id: InodeId, what: &Ioctl<'_>) -> bool {
+        let wanted = match what.command {
+            command if SETFLAGS.contains(&command) => {
+                word(what.data, 0).and_then(|bits| meant(bits, |names| names.flag))
+            }
+            FSSETXATTR => word(what.data, 0).and_then(|bits| meant(bits, |names| names.xflag)),
+            _ => return false,
+        };
+        match (wanted, self.flags_of(id)) {
+            (Ok(wanted), Ok(old)) => wanted & !old & (InodeFlags::IMMUTABLE | InodeFlags::APPEND) != 0,
+            _ => false,
+        }
+    }
+
     /// The flags of an inode, as the format has them.
     pub(crate) fn flags_of(&self, id: InodeId) -> Result<u64, Errno> {
         self.engine.flags(id).map_err(|error| errno(&error))

@@ -199,7 +199,7 @@ impl Server {
         if !owns(attributes.uid, caller) {
             let changes = SetAttributes { kill_privileges: true, ..SetAttributes::default() };
             self.engine().set_attributes(id, &changes).map_err(|error| errno(&error))?;
-            self.attributes_changed(node);
+            self.shared.attributes_changed(node);
         }
         Ok(())
     }
@@ -242,24 +242,48 @@ impl Server {
         });
     }
 
-    /// Tells the kernel, which goes on believing in the attributes that it knows.
-    fn attributes_changed(&self, node: u64) {
-        if let Some(notifier) = self.shared.notifier.get()
-            && let Err(error) = notifier.inval_attributes(node)
-        {
-            tracing::debug!(%error, "the kernel was not told of attributes");
-        }
+    /// Answers an ioctl that forbids changes, after what mappings of the file have changed so far has been written.
+    fn forbid(&self, node: u64, what: &Ioctl<'_>, reply: ReplyIoctl) {
+        let shared = Arc::clone(&self.shared);
+        let (what, data) = (what.with_data(&[]), what.data.to_vec());
+        self.slow.run(move || {
+            shared.take_pages(node);
+            let result = shared.inode(node).map(|id| shared.flags_ioctl(id, &what.with_data(&data)));
+            shared.attributes_changed(node);
+            match result {
+                Ok(Some(result)) => flags::answer(reply, result),
+                Ok(None) => reply.error(Errno::NOTTY),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    /// The kernel is to read the file's pages anew: somebody has changed them who may not.
+    fn drop_pages(&self, node: u64) {
+        let shared = Arc::clone(&self.shared);
+        self.slow.run(move || shared.take_pages(node));
     }
 
     fn write_to(&self, node: u64, what: &Write<'_>) -> Result<u32, Errno> {
         let id = self.inode(node)?;
         let kill = what.write_flags.contains(WriteFlags::KILL_SUIDGID);
         let loses = kill && self.engine().mode(id).is_ok_and(|mode| mode & SET_ID != 0);
-        let is_mapped = what.write_flags.contains(WriteFlags::CACHE);
-        let at = if is_mapped { WriteAt::Mapped(what.offset) } else { WriteAt::Offset(what.offset) };
-        let written = self.engine().write(id, at, what.data, kill).map_err(|error| errno(&error))?;
+        let is_of_page = what.write_flags.contains(WriteFlags::CACHE);
+        let at = if is_of_page && self.shared.has_capability(Capabilities::WRITEBACK_CACHE) {
+            WriteAt::Delayed(what.offset)
+        } else if what.flags.contains(OFlags::APPEND) && !is_of_page {
+            WriteAt::Appending(what.offset)
+        } else {
+            WriteAt::Offset(what.offset)
+        };
+        let written = self.engine().write(id, at, what.data, kill).map_err(|error| {
+            if is_of_page && error.errno() == Errno::PERM {
+                self.drop_pages(node);
+            }
+            errno(&error)
+        })?;
         if loses {
-            self.attributes_changed(node);
+            self.shared.attributes_changed(node);
         }
         Ok(u32::try_from(written).unwrap_or(u32::MAX))
     }
@@ -569,12 +593,7 @@ impl Filesystem for Server {
     /// Directories are not opened: the kernel keeps their listings, and drops them when names change.
     fn opendir(&self, _: &Caller<'_>, _: u64, _: &Open, reply: ReplyOpen) {
         let _timed = self.count(Kind::OpenDir);
-        if self
-            .shared
-            .granted
-            .get()
-            .is_some_and(|granted| granted.capabilities.contains(Capabilities::NO_OPENDIR_SUPPORT))
-        {
+        if self.shared.has_capability(Capabilities::NO_OPENDIR_SUPPORT) {
             return reply.error(Errno::NOSYS);
         }
         reply.opened(0, OpenFlags::KEEP_CACHE | OpenFlags::CACHE_DIR);
@@ -663,11 +682,14 @@ impl Filesystem for Server {
 
     fn ioctl(&self, caller: &Caller<'_>, node: u64, what: &Ioctl<'_>, reply: ReplyIoctl) {
         let _timed = self.count(Kind::Ioctl);
+        if self.inode(node).is_ok_and(|id| self.shared.begins_to_forbid(id, what)) {
+            return self.forbid(node, what, reply);
+        }
         if let Some(result) =
             self.inode(node).map_or_else(|errno| Some(Err(errno)), |id| self.shared.flags_ioctl(id, what))
         {
             if result.is_ok() && flags::is_change(what.command) {
-                self.attributes_changed(node);
+                self.shared.attributes_changed(node);
             }
             return flags::answer(reply, result);
         }
@@ -687,9 +709,11 @@ impl Filesystem for Server {
     fn lseek(&self, _: &Caller<'_>, node: u64, what: &Lseek, reply: ReplyLseek) {
         let _timed = self.count(Kind::Lseek);
         let found = self.inode(node).and_then(|id| {
+            // An offset below 0 is taken for the start, as the kernel's btrfs does.
+            let offset = if what.offset > i64::MAX as u64 { 0 } else { what.offset };
             let found = match what.whence {
-                Seek::Data => self.engine().seek_data(id, what.offset),
-                Seek::Hole => self.engine().seek_hole(id, what.offset),
+                Seek::Data => self.engine().seek_data(id, offset),
+                Seek::Hole => self.engine().seek_hole(id, offset),
             };
             found.map_err(|error| errno(&error))
         });

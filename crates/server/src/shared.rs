@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use ubtrfs::{Filesystem, InodeId};
-use ubtrfs_fuse::{Attributes, Entry, Errno, Granted, Notifier, ROOT, Way};
+use ubtrfs_fuse::{Attributes, Capabilities, Entry, Errno, Granted, Notifier, ROOT, Way};
 
 use crate::attributes;
 use crate::control::Report;
@@ -72,6 +72,30 @@ impl Shared {
     /// The engine.
     pub fn engine(&self) -> &Arc<Filesystem> {
         &self.engine
+    }
+
+    /// Whether the kernel granted a capability.
+    pub(crate) fn has_capability(&self, capability: Capabilities) -> bool {
+        self.granted.get().is_some_and(|granted| granted.capabilities.contains(capability))
+    }
+
+    /// Tells the kernel that an inode's attributes are others than it goes on believing.
+    pub(crate) fn attributes_changed(&self, node: u64) {
+        if let Some(notifier) = self.notifier.get()
+            && let Err(error) = notifier.inval_attributes(node)
+        {
+            tracing::debug!(%error, "the kernel was not told of attributes");
+        }
+    }
+
+    /// Has the kernel write a file's pages that were changed, and forget all of them. Not for the threads that serve requests:
+    /// what is written comes to them.
+    pub(crate) fn take_pages(&self, node: u64) {
+        if let Some(notifier) = self.notifier.get()
+            && let Err(error) = notifier.inval_inode(node, 0, 0)
+        {
+            tracing::debug!(%error, "the kernel keeps a file's pages");
+        }
     }
 
     /// Gives the server the way to tell the kernel what it must look at anew.

@@ -122,8 +122,23 @@ impl<'a> Window<'a> {
                 ));
             }
         }
-        let is_new = since == self.base && line.at(self.base).is_none();
+        let is_new = line.at(since).is_none();
         wrong.extend(about_body(found, &allowed, is_new).map(|what| format!("{what} since version {since}")));
+        let is_body = |node: &Node| about_body(found, &[node], is_new).is_none();
+        let is_as_in =
+            |node: &&Node| attributes(node) == attributes(found) && node.xattrs == found.xattrs && is_body(node);
+        if wrong.is_empty() && !found.is_in_place() && !allowed.iter().any(is_as_in) {
+            let spans = || line.spans_since(since).filter_map(|(version, node)| node.map(|node| (version, &**node)));
+            let versions = |is_so: &dyn Fn(&Node) -> bool| -> Vec<usize> {
+                spans().filter(|(_, node)| is_so(node)).map(|(version, _)| version).collect()
+            };
+            wrong.push(format!(
+                "content is as in versions {:?}, attributes as in {:?}, xattrs as in {:?} since version {since}",
+                versions(&is_body),
+                versions(&|node| attributes(node) == attributes(found)),
+                versions(&|node| node.xattrs == found.xattrs),
+            ));
+        }
         let since = self.inode_since(id, true);
         let allowed = nodes_since(line, since);
         let known: Option<Vec<_>> = allowed.iter().map(|node| node.times).collect();

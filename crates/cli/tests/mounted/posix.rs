@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, IFlags, Mode, OFlags, RenameFlags, StatxFlags, Timespec, Timestamps,
@@ -368,6 +369,40 @@ fn mapped_pages_outlive_a_flag_that_forbids_writing() {
         drop(file);
         volume.umount();
         assert!(cat(&volume.image, "/file").starts_with("newaaa"), "{flag:?}");
+        volume.check();
+    }
+}
+
+/// Opening is not asked about, so it is the writing that has to fail; and nobody goes on seeing what nobody has.
+#[test]
+fn files_that_must_not_change_do_not_through_mappings() {
+    require!(Need::Root, FUSE);
+    for flag in [IFlags::IMMUTABLE, IFlags::APPEND] {
+        let volume = Volume::new();
+        volume.mount("");
+        let path = volume.point.join("file");
+        fs::write(&path, "original").unwrap();
+        rustix::fs::ioctl_setflags(fs::File::open(&path).unwrap(), flag).unwrap();
+        for remounted in [false, true] {
+            if remounted {
+                volume.umount();
+                volume.mount("");
+            }
+            let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+            mapped::exchange(&file, 0, b"changed!").unwrap_err();
+            file.write_all_at(b" and more", 8).unwrap_err();
+            drop(file);
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while fs::read(&path).unwrap() != b"original" {
+                assert!(Instant::now() < deadline, "{flag:?}: the page that could not be written stays");
+            }
+        }
+        fs::File::options().append(true).open(&path).unwrap().write_all(b" and more").unwrap_or_else(|error| {
+            assert_eq!((flag, error.raw_os_error()), (IFlags::IMMUTABLE, Some(rustix::io::Errno::PERM.raw_os_error())));
+        });
+        volume.umount();
+        let wanted = if flag == IFlags::APPEND { "original and more" } else { "original" };
+        assert_eq!(cat(&volume.image, "/file"), wanted, "{flag:?}");
         volume.check();
     }
 }

@@ -223,9 +223,14 @@ impl<'a> Gatherer<'a> {
         if first || logged.names_changed {
             facts.names = self.names(id, state, known, first)?;
         }
-        if first || (whole && logged.xattrs_changed) {
-            self.xattrs(id, state, known)?;
+        if whole && (first || logged.xattrs_changed) {
+            self.xattrs(id, state, known, true)?;
             logged.xattrs_changed = false;
+        } else if first {
+            // Of an inode that the commit below has nothing else is told either.
+            let now = !known || self.gets_wrong(LogFault::AnticipateXattr);
+            self.xattrs(id, state, known, now)?;
+            logged.xattrs_changed = !now && !state.pending.xattrs.is_empty();
         }
         if whole {
             facts.entries = self.whole(inode, state, &mut logged, known)?;
@@ -409,7 +414,7 @@ impl<'a> Gatherer<'a> {
         if !is_there && self.place.holders.insert(id) {
             let item = exists_item(&state, true, self.transaction.generation);
             self.put(id.subvolume, Key::new(id.ino.0, ItemType::INODE_ITEM, 0), item.to_bytes().to_vec());
-            self.xattrs(id, &state, true)?;
+            self.xattrs(id, &state, true, false)?;
         }
         Ok(())
     }

@@ -35,8 +35,9 @@ pub(super) fn exists_item(state: &InodeState, known: bool, generation: Generatio
 }
 
 impl Gatherer<'_> {
-    /// All xattrs, in every case: recovery removes those of a logged inode that the log has not.
-    pub(super) fn xattrs(&mut self, id: InodeId, state: &InodeState, known: bool) -> Result<()> {
+    /// All xattrs, in every case: recovery removes those of a logged inode that the log has not. As they are `now`, or else as the
+    /// commit below has them.
+    pub(super) fn xattrs(&mut self, id: InodeId, state: &InodeState, known: bool, now: bool) -> Result<()> {
         if state.no_xattrs {
             return Ok(());
         }
@@ -52,7 +53,7 @@ impl Gatherer<'_> {
                 }
             }
         }
-        for (name, value) in &state.pending.xattrs {
+        for (name, value) in state.pending.xattrs.iter().filter(|_| now) {
             match value {
                 Some(value) => drop(xattrs.insert(name.to_vec(), value.to_vec())),
                 None => drop(xattrs.remove(&**name)),

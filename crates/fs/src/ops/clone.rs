@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use ubtrfs_format::items::{FileType, InodeFlags};
 
-use super::flags::check_may_write;
+use super::flags::check_unrestricted;
 use super::read::FileMap;
 use super::resize::{GrowthPlan, MAX_FILE_SIZE, allocated, fill_sector};
 use super::{LockedInodes, now};
@@ -189,7 +189,7 @@ impl Filesystem {
             if !is_small {
                 self.give_places(ends.source, locked.get_mut(source))?;
             }
-            check_may_write(locked.get(target), ends.to)?;
+            check_unrestricted(locked.get(target))?;
             // Others may have cut or extended them meanwhile.
             let sizes = (locked.get(source).item.size, locked.get(target).item.size);
             let len = len.min(sizes.0.saturating_sub(ends.from));

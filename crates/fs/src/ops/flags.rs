@@ -2,7 +2,7 @@
 
 use ubtrfs_format::items::{FileType, InodeFlags};
 
-use super::{check_real, now};
+use super::{WriteAt, check_real, now};
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState};
@@ -30,13 +30,14 @@ pub(crate) fn check_unrestricted(state: &InodeState) -> Result<()> {
     if restricted { Err(Errno::PERM.into()) } else { Ok(()) }
 }
 
-/// An error if bytes from `offset` on may not be written.
-pub(crate) fn check_may_write(state: &InodeState, offset: u64) -> Result<()> {
-    let is_append_only = state.item.flags & InodeFlags::APPEND != 0;
-    if is_append_only && offset < state.item.size {
-        return Err(Errno::PERM.into());
+/// An error if flags forbid a write.
+pub(crate) fn check_may_write(state: &InodeState, at: WriteAt) -> Result<()> {
+    match at {
+        WriteAt::Delayed(_) => Ok(()),
+        WriteAt::End => check_mutable(state),
+        WriteAt::Appending(offset) if offset >= state.item.size => check_mutable(state),
+        WriteAt::Appending(_) | WriteAt::Offset(_) => check_unrestricted(state),
     }
-    check_mutable(state)
 }
 
 /// An error if a directory may not lose this inode's name.

@@ -22,8 +22,10 @@ pub enum WriteAt {
     Offset(u64),
     /// At the end of the file, whatever that is by then.
     End,
-    /// At this offset, from a mapped page that was written when that was allowed: flags that forbid it may have come since.
-    Mapped(u64),
+    /// At this offset, by a descriptor that only appends: append-only files take nothing else.
+    Appending(u64),
+    /// At this offset, from a page that was written when that was allowed: flags that forbid it may have come since.
+    Delayed(u64),
 }
 
 /// Dirty data of one file that starts its write-out.
@@ -49,7 +51,7 @@ impl Filesystem {
                 ubtrfs_tree::about_to_wait()?;
             }
             let start = match at {
-                WriteAt::Offset(offset) | WriteAt::Mapped(offset) => offset,
+                WriteAt::Offset(offset) | WriteAt::Appending(offset) | WriteAt::Delayed(offset) => offset,
                 WriteAt::End => state.item.size,
             };
             let end = start.checked_add(data.len() as u64).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::FBIG)?;
@@ -103,13 +105,11 @@ impl Filesystem {
             let generation = self.freeze_older(&mut state);
             let old_size = state.item.size;
             let offset = match at {
-                WriteAt::Offset(offset) | WriteAt::Mapped(offset) => offset,
+                WriteAt::Offset(offset) | WriteAt::Appending(offset) | WriteAt::Delayed(offset) => offset,
                 WriteAt::End => old_size,
             };
             let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::FBIG)?;
-            if !matches!(at, WriteAt::Mapped(_)) {
-                check_may_write(&state, offset)?;
-            }
+            check_may_write(&state, at)?;
             let mut fills = Vec::new();
             for start in state.dirty.sectors_to_fill(offset, data.len() as u64, old_size) {
                 let mut content = vec![0; sector as usize];

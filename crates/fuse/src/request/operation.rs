@@ -308,6 +308,14 @@ pub struct Ioctl<'a> {
     pub reply_size: u32,
 }
 
+impl Ioctl<'_> {
+    /// The same with other data: to keep a request beyond the memory that it came in.
+    pub fn with_data<'a>(&self, data: &'a [u8]) -> Ioctl<'a> {
+        let Self { handle, flags, command, argument, reply_size, .. } = *self;
+        Ioctl { handle, flags, command, argument, data, reply_size }
+    }
+}
+
 /// FALLOCATE.
 #[derive(Debug, Clone, Copy)]
 pub struct Fallocate {

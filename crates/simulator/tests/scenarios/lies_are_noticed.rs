@@ -149,6 +149,15 @@ fn an_xattr_that_the_log_forgets() {
     assert!(made && random > 0);
 }
 
+/// A list of who may read what comes after would let them read what was there before.
+#[test]
+fn an_xattr_that_comes_without_the_content_before_it() {
+    let committed = [directory("A"), file("foo")];
+    let operations = [append("foo", 10), set_xattr("foo", "user.one", 1), link("foo", "A/bar"), fsync("A")];
+    let (made, _) = found_out_in_log(LogFault::AnticipateXattr, &committed, &operations);
+    assert!(made);
+}
+
 #[test]
 fn checksums_of_data_in_reserved_space_that_the_log_forgets() {
     let committed = [directory("A"), file("A/foo"), reserve("A/foo", 0, 40_000)];
