@@ -32,7 +32,7 @@ impl Server {
         }
         // Somebody may have a page of it locked, and wait for us with that.
         let shared = Arc::clone(self.shared());
-        self.slow.run(move || {
+        self.telling.run(move || {
             let dropped = shared.notifier.get().map(|notifier| notifier.inval_inode(node, 0, 0));
             match (dropped, shared.inode(node)) {
                 (Some(Ok(())), Ok(dir)) => drop(shared.engine().forget_listings(dir)),

@@ -29,6 +29,8 @@ use crate::shared::{MountFacts, Shared, TTL, errno};
 
 /// Threads for requests that wait for a commit.
 const SLOW_THREADS: usize = 16;
+/// Threads that wait for the kernel.
+const TELLING_THREADS: usize = 4;
 const S_IFREG: u32 = 0o100_000;
 const S_IFDIR: u32 = 0o040_000;
 const S_IFMT: u32 = 0o170_000;
@@ -46,12 +48,18 @@ pub fn config(threads: usize, transport: Transport, checked: bool) -> Config {
 pub struct Server {
     shared: Arc<Shared>,
     pub(crate) slow: Pool,
+    /// For telling the kernel what it has to write or to forget. That may wait for requests which `slow` serves.
+    pub(crate) telling: Pool,
 }
 
 impl Server {
     /// A server of the engine's mounted subvolume.
     pub fn new(engine: Arc<Engine>, facts: MountFacts) -> Self {
-        Self { shared: Arc::new(Shared::new(engine, facts)), slow: Pool::new(SLOW_THREADS) }
+        Self {
+            shared: Arc::new(Shared::new(engine, facts)),
+            slow: Pool::new(SLOW_THREADS),
+            telling: Pool::new(TELLING_THREADS),
+        }
     }
 
     /// What outlives the session: the engine and how it ended.
@@ -246,7 +254,7 @@ impl Server {
     fn forbid(&self, node: u64, what: &Ioctl<'_>, reply: ReplyIoctl) {
         let shared = Arc::clone(&self.shared);
         let (what, data) = (what.with_data(&[]), what.data.to_vec());
-        self.slow.run(move || {
+        self.telling.run(move || {
             shared.take_pages(node);
             let result = shared.inode(node).map(|id| shared.flags_ioctl(id, &what.with_data(&data)));
             shared.attributes_changed(node);
@@ -261,7 +269,7 @@ impl Server {
     /// The kernel is to read the file's pages anew: somebody has changed them who may not.
     fn drop_pages(&self, node: u64) {
         let shared = Arc::clone(&self.shared);
-        self.slow.run(move || shared.take_pages(node));
+        self.telling.run(move || shared.take_pages(node));
     }
 
     fn write_to(&self, node: u64, what: &Write<'_>) -> Result<u32, Errno> {

@@ -107,7 +107,7 @@ impl Content {
             match self.inline {
                 Some(length) if self.extents == 1 => {
                     // btrfs-convert writes targets with the zero that ends them, which does not count.
-                    let target = if self.ends_with_zero { length - 1 } else { length };
+                    let target = length.saturating_sub(u64::from(self.ends_with_zero));
                     if target != item.size {
                         broken("its size is not the length of its target");
                     }
