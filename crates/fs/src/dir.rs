@@ -38,8 +38,14 @@ pub(crate) struct Sought {
     pub(crate) found: Option<Found>,
     /// Bytes of the committed item that all names of this one's hash share, if that was looked at.
     committed_bytes: Option<usize>,
-    /// How many changes the directory's names had seen, and the commit that was looked at.
-    seen: (u64, Generation),
+    seen: Seen,
+}
+
+/// What a [`Sought`] is of: how many changes the directory's names had seen, whether it was committed, and the commit that was looked at.
+type Seen = (u64, bool, Generation);
+
+fn seen(state: &InodeState, committed: &Committed) -> Seen {
+    (state.name_changes, state.committed, committed.generation)
 }
 
 /// The committed item in which all names of a directory with the hash of this one stand.
@@ -151,8 +157,7 @@ impl Filesystem {
     /// Looks for a name in a directory whose lock the caller holds.
     pub(crate) fn seek_entry(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<Sought> {
         let committed = self.committed();
-        let mut sought =
-            Sought { found: None, committed_bytes: None, seen: (state.name_changes, committed.generation) };
+        let mut sought = Sought { found: None, committed_bytes: None, seen: seen(state, &committed) };
         let layers = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
         for batch in layers.into_iter().flatten() {
             if let Some(change) = batch.entries.by_name.get(name) {
@@ -177,8 +182,7 @@ impl Filesystem {
         name: &[u8],
         before: Sought,
     ) -> Result<Sought> {
-        let is_as_seen = before.seen == (state.name_changes, self.committed().generation);
-        if is_as_seen { Ok(before) } else { self.seek_entry(dir, state, name) }
+        if before.seen == seen(state, &self.committed()) { Ok(before) } else { self.seek_entry(dir, state, name) }
     }
 
     /// Bytes of the committed item that all names of this one's hash share. `sought` must stem from this directory under the same hold

@@ -1,7 +1,9 @@
 //! Requests, one method each.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use ubtrfs::{Filesystem as Engine, InodeId, RenameFlags, SetAttributes, TimeChange, WriteAt};
 use ubtrfs_fuse::abi::flags::WriteFlags;
 use ubtrfs_fuse::reply::{
@@ -50,6 +52,10 @@ pub struct Server {
     pub(crate) slow: Pool,
     /// For telling the kernel what it has to write or to forget. That may wait for requests which `slow` serves.
     pub(crate) telling: Pool,
+    /// For having the kernel forget pages that could not be written. Whoever goes on changing them holds up nobody else.
+    dropping: Pool,
+    /// Nodes whose pages are to be forgotten, and are not yet being.
+    to_drop: Arc<Mutex<HashSet<u64>>>,
 }
 
 impl Server {
@@ -59,6 +65,8 @@ impl Server {
             shared: Arc::new(Shared::new(engine, facts)),
             slow: Pool::new(SLOW_THREADS),
             telling: Pool::new(TELLING_THREADS),
+            dropping: Pool::new(1),
+            to_drop: Arc::default(),
         }
     }
 
@@ -268,8 +276,14 @@ impl Server {
 
     /// The kernel is to read the file's pages anew: somebody has changed them who may not.
     fn drop_pages(&self, node: u64) {
-        let shared = Arc::clone(&self.shared);
-        self.telling.run(move || shared.take_pages(node));
+        if !self.to_drop.lock().insert(node) {
+            return;
+        }
+        let (shared, to_drop) = (Arc::clone(&self.shared), Arc::clone(&self.to_drop));
+        self.dropping.run(move || {
+            to_drop.lock().remove(&node);
+            shared.take_pages(node);
+        });
     }
 
     fn write_to(&self, node: u64, what: &Write<'_>) -> Result<u32, Errno> {
@@ -277,13 +291,9 @@ impl Server {
         let kill = what.write_flags.contains(WriteFlags::KILL_SUIDGID);
         let loses = kill && self.engine().mode(id).is_ok_and(|mode| mode & SET_ID != 0);
         let is_of_page = what.write_flags.contains(WriteFlags::CACHE);
-        let at = if is_of_page && self.shared.has_capability(Capabilities::WRITEBACK_CACHE) {
-            WriteAt::Delayed(what.offset)
-        } else if what.flags.contains(OFlags::APPEND) && !is_of_page {
-            WriteAt::Appending(what.offset)
-        } else {
-            WriteAt::Offset(what.offset)
-        };
+        // Of a page it is anybody's flags.
+        let appends = what.flags.contains(OFlags::APPEND) && !is_of_page;
+        let at = if appends { WriteAt::Appending(what.offset) } else { WriteAt::Offset(what.offset) };
         let written = self.engine().write(id, at, what.data, kill).map_err(|error| {
             if is_of_page && error.errno() == Errno::PERM {
                 self.drop_pages(node);

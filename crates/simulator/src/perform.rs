@@ -221,7 +221,7 @@ impl Worker {
                 }
                 if *len > 0 {
                     let offset = match at {
-                        WriteAt::Offset(offset) | WriteAt::Appending(offset) | WriteAt::Delayed(offset) => *offset,
+                        WriteAt::Offset(offset) | WriteAt::Appending(offset) => *offset,
                         WriteAt::End => size,
                     };
                     if *kill_privileges {

@@ -33,7 +33,6 @@ pub(crate) fn check_unrestricted(state: &InodeState) -> Result<()> {
 /// An error if flags forbid a write.
 pub(crate) fn check_may_write(state: &InodeState, at: WriteAt) -> Result<()> {
     match at {
-        WriteAt::Delayed(_) => Ok(()),
         WriteAt::End => check_mutable(state),
         WriteAt::Appending(offset) if offset >= state.item.size => check_mutable(state),
         WriteAt::Appending(_) | WriteAt::Offset(_) => check_unrestricted(state),

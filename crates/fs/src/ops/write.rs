@@ -24,8 +24,6 @@ pub enum WriteAt {
     End,
     /// At this offset, by a descriptor that only appends: append-only files take nothing else.
     Appending(u64),
-    /// At this offset, from a page that was written when that was allowed: flags that forbid it may have come since.
-    Delayed(u64),
 }
 
 /// Dirty data of one file that starts its write-out.
@@ -51,7 +49,7 @@ impl Filesystem {
                 ubtrfs_tree::about_to_wait()?;
             }
             let start = match at {
-                WriteAt::Offset(offset) | WriteAt::Appending(offset) | WriteAt::Delayed(offset) => offset,
+                WriteAt::Offset(offset) | WriteAt::Appending(offset) => offset,
                 WriteAt::End => state.item.size,
             };
             let end = start.checked_add(data.len() as u64).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::FBIG)?;
@@ -105,7 +103,7 @@ impl Filesystem {
             let generation = self.freeze_older(&mut state);
             let old_size = state.item.size;
             let offset = match at {
-                WriteAt::Offset(offset) | WriteAt::Appending(offset) | WriteAt::Delayed(offset) => offset,
+                WriteAt::Offset(offset) | WriteAt::Appending(offset) => offset,
                 WriteAt::End => old_size,
             };
             let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::FBIG)?;
