@@ -33,10 +33,10 @@ impl Server {
         // Somebody may have a page of it locked, and wait for us with that.
         let shared = Arc::clone(self.shared());
         self.telling.run(move || {
-            let dropped = shared.notifier.get().map(|notifier| notifier.inval_inode(node, 0, 0));
-            match (dropped, shared.inode(node)) {
-                (Some(Ok(())), Ok(dir)) => drop(shared.engine().forget_listings(dir)),
-                (dropped, _) => tracing::debug!(?dropped, "the kernel keeps an old listing"),
+            if shared.take_pages(node)
+                && let Ok(dir) = shared.inode(node)
+            {
+                drop(shared.engine().forget_listings(dir));
             }
             done();
         });

@@ -67,7 +67,7 @@ fn word(data: &[u8], number: usize) -> Result<u32, Errno> {
 }
 
 /// Whether an ioctl sets flags, which changes the ctime.
-pub(crate) fn is_change(command: u32) -> bool {
+fn is_change(command: u32) -> bool {
     SETFLAGS.contains(&command) || command == FSSETXATTR
 }
 
@@ -91,6 +91,17 @@ impl Shared {
             FSSETXATTR => self.set_extended_flags(id, what.data).map(|()| Vec::new()),
             _ => return None,
         })
+    }
+
+    /// Answers an ioctl that is about flags.
+    pub(crate) fn answer_flags(&self, node: u64, what: &Ioctl<'_>, result: Result<Vec<u8>, Errno>, reply: ReplyIoctl) {
+        if result.is_ok() && is_change(what.command) {
+            self.attributes_changed(node);
+        }
+        match result {
+            Ok(data) => reply.result(0, &data),
+            Err(errno) => reply.error(errno),
+        }
     }
 
     /// Whether an ioctl forbids changes of a file that could be changed so far.
@@ -142,14 +153,6 @@ impl Shared {
         let others = self.flags_of(id)? & SETTABLE_FLAGS & !known;
         let wanted = meant(word(data, 0)?, |names| names.xflag)? | others;
         self.engine.set_flags(id, wanted).map_err(|error| errno(&error))
-    }
-}
-
-/// Answers an ioctl.
-pub(crate) fn answer(reply: ReplyIoctl, result: Result<Vec<u8>, Errno>) {
-    match result {
-        Ok(data) => reply.result(0, &data),
-        Err(errno) => reply.error(errno),
     }
 }
 

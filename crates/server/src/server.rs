@@ -24,7 +24,6 @@ use crate::btrfs_ioctls::VolumeIoctl;
 use crate::control;
 use crate::counters::{Kind, Timed};
 use crate::directories::{Row, end, list};
-use crate::flags;
 use crate::pool::Pool;
 use crate::privileges::owns;
 use crate::shared::{MountFacts, Shared, TTL, errno};
@@ -264,13 +263,9 @@ impl Server {
         let (what, data) = (what.with_data(&[]), what.data.to_vec());
         self.telling.run(move || {
             shared.take_pages(node);
-            let result = shared.inode(node).map(|id| shared.flags_ioctl(id, &what.with_data(&data)));
-            shared.attributes_changed(node);
-            match result {
-                Ok(Some(result)) => flags::answer(reply, result),
-                Ok(None) => reply.error(Errno::NOTTY),
-                Err(errno) => reply.error(errno),
-            }
+            let what = what.with_data(&data);
+            let result = shared.inode(node).and_then(|id| shared.flags_ioctl(id, &what).unwrap_or(Err(Errno::NOTTY)));
+            shared.answer_flags(node, &what, result, reply);
         });
     }
 
@@ -706,10 +701,7 @@ impl Filesystem for Server {
         if let Some(result) =
             self.inode(node).map_or_else(|errno| Some(Err(errno)), |id| self.shared.flags_ioctl(id, what))
         {
-            if result.is_ok() && flags::is_change(what.command) {
-                self.shared.attributes_changed(node);
-            }
-            return flags::answer(reply, result);
+            return self.shared.answer_flags(node, what, result, reply);
         }
         match VolumeIoctl::parse(what.command, what.data) {
             Some(Ok(asked)) => self.answer_about_volume(caller, node, asked, reply),

@@ -88,14 +88,15 @@ impl Shared {
         }
     }
 
-    /// Has the kernel write a file's pages that were changed, and forget all of them. Not for the threads that serve requests:
-    /// what is written comes to them.
-    pub(crate) fn take_pages(&self, node: u64) {
-        if let Some(notifier) = self.notifier.get()
-            && let Err(error) = notifier.inval_inode(node, 0, 0)
-        {
-            tracing::debug!(%error, "the kernel keeps a file's pages");
+    /// Has the kernel write a node's pages that were changed, and forget all of them; returns whether it has. Not for the threads that
+    /// serve requests: what is written comes to them.
+    pub(crate) fn take_pages(&self, node: u64) -> bool {
+        let taken = self.notifier.get().map(|notifier| notifier.inval_inode(node, 0, 0));
+        let has_taken = matches!(taken, Some(Ok(())));
+        if !has_taken {
+            tracing::debug!(?taken, "the kernel keeps pages");
         }
+        has_taken
     }
 
     /// Gives the server the way to tell the kernel what it must look at anew.

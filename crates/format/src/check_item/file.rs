@@ -2,15 +2,13 @@
 
 use super::{ItemContext, is_file, length, range, require};
 use crate::items::{
-    Compression, FileExtent, FileExtentKind, FileType, InodeFlags, InodeItem, MAX_NAME_LEN, dir_entries, extrefs,
-    inode_refs,
+    Compression, DIR_ENTRY_HEADER, FileExtent, FileExtentKind, FileType, InodeFlags, InodeItem, MAX_NAME_LEN,
+    dir_entries, extrefs, inode_refs,
 };
 use crate::{Error, ItemType, Key, Result, TreeId, max_item_size, name_hash, objectid};
 
 /// The most bytes that one compressed extent unpacks to, and that it takes packed.
 const MAX_UNPACKED: u64 = 128 << 10;
-/// Location, transaction, lengths and type before the name of an entry.
-const ENTRY_HEADER: usize = 30;
 
 pub(super) fn inode(key: &Key, item: &[u8], context: &ItemContext) -> Result<()> {
     let known = is_file(key.objectid) || key.objectid == TreeId::ROOT_TREE_DIR.0 || key.objectid == objectid::FREE_INO;
@@ -43,7 +41,7 @@ fn not_empty(what: &'static str, item: &[u8]) -> Result<()> {
 pub(super) fn entries(key: &Key, item: &[u8], context: &ItemContext) -> Result<()> {
     not_empty("directory item", item)?;
     let is_xattr = key.item_type == ItemType::XATTR_ITEM;
-    let most = max_item_size(context.node_size as usize).saturating_sub(ENTRY_HEADER);
+    let most = max_item_size(context.node_size as usize).saturating_sub(DIR_ENTRY_HEADER);
     for entry in dir_entries(item) {
         let entry = entry?;
         let (name_len, value_len) = (entry.name.len(), entry.value.len());

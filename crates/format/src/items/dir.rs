@@ -8,7 +8,8 @@ use crate::{Error, Generation, Key, KeyBytes, Result};
 /// The longest name of an entry or an xattr.
 pub const MAX_NAME_LEN: usize = 255;
 
-const HEADER: usize = 30;
+/// Bytes of an entry or xattr before its name: location, transaction, lengths and type.
+pub const DIR_ENTRY_HEADER: usize = 30;
 const WHAT: &str = "directory item";
 
 /// The type that an entry notes of its inode.
@@ -95,9 +96,9 @@ pub fn dir_entries(mut item: &[u8]) -> impl Iterator<Item = Result<DirEntry<'_>>
 }
 
 fn parse_one(item: &[u8]) -> Result<(DirEntry<'_>, &[u8])> {
-    let header = slice(item, 0, HEADER, WHAT)?;
+    let header = slice(item, 0, DIR_ENTRY_HEADER, WHAT)?;
     let (location, rest) = <KeyBytes as zerocopy::FromBytes>::read_from_prefix(header)
-        .map_err(|_| Error::TooShort { what: WHAT, need: HEADER, have: item.len() })?;
+        .map_err(|_| Error::TooShort { what: WHAT, need: DIR_ENTRY_HEADER, have: item.len() })?;
     let mut transid = [0; 8];
     transid.copy_from_slice(&rest[..8]);
     let value_len = usize::from(u16::from_le_bytes([rest[8], rest[9]]));
@@ -105,8 +106,8 @@ fn parse_one(item: &[u8]) -> Result<(DirEntry<'_>, &[u8])> {
     if name_len == 0 || name_len > MAX_NAME_LEN {
         return Err(Error::BadValue { what: "directory item name length", value: name_len as u64 });
     }
-    let name = slice(item, HEADER, name_len, WHAT)?;
-    let value = slice(item, HEADER + name_len, value_len, WHAT)?;
+    let name = slice(item, DIR_ENTRY_HEADER, name_len, WHAT)?;
+    let value = slice(item, DIR_ENTRY_HEADER + name_len, value_len, WHAT)?;
     let entry = DirEntry {
         location: location.into(),
         transid: Generation(u64::from_le_bytes(transid)),
@@ -114,7 +115,7 @@ fn parse_one(item: &[u8]) -> Result<(DirEntry<'_>, &[u8])> {
         name,
         value,
     };
-    Ok((entry, &item[HEADER + name_len + value_len..]))
+    Ok((entry, &item[DIR_ENTRY_HEADER + name_len + value_len..]))
 }
 
 /// Appends an entry to an item.
@@ -148,7 +149,7 @@ mod tests {
         encode_dir_entry(&mut item, &second);
         assert_eq!(dir_entries(&item).collect::<Result<Vec<_>>>(), Ok(vec![first, second]));
         for cut in 1..item.len() {
-            if cut != HEADER + 4 {
+            if cut != DIR_ENTRY_HEADER + 4 {
                 assert!(dir_entries(&item[..cut]).any(|entry| entry.is_err()), "cut at {cut}");
             }
         }

@@ -13,7 +13,7 @@ mod small;
 
 pub use chunk::{BlockGroupFlags, ChunkItem, STRIPE_LEN, Stripe, encode_sys_chunk, sys_chunks};
 pub use csum::CsumItem;
-pub use dir::{DirEntry, FileType, MAX_NAME_LEN, dir_entries, encode_dir_entry};
+pub use dir::{DIR_ENTRY_HEADER, DirEntry, FileType, MAX_NAME_LEN, dir_entries, encode_dir_entry};
 pub use extent::{
     DataRef, ExtentFlags, ExtentItem, InlineRef, decode_data_ref, decode_shared_data_ref, encode_data_ref,
 };

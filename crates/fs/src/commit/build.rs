@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ubtrfs_format::items::{self, DataRef, DirEntry, FileType, InodeItem, encode_dir_entry};
+use ubtrfs_format::items::{self, DIR_ENTRY_HEADER, DataRef, DirEntry, FileType, InodeItem, encode_dir_entry};
 use ubtrfs_format::{Generation, Incompat, Ino, ItemType, Key, name_hash, objectid};
 use ubtrfs_tree::{EditBatch, Patch, Snapshot};
 
@@ -95,7 +95,7 @@ impl Builder<'_> {
             let key = Key::new(ino.0, ItemType::DIR_INDEX, index.0);
             match entry {
                 Some((name, target)) => {
-                    let mut item = Vec::with_capacity(30 + name.len());
+                    let mut item = Vec::with_capacity(DIR_ENTRY_HEADER + name.len());
                     let entry = DirEntry {
                         location: target.location,
                         transid: self.generation,

@@ -3,13 +3,11 @@
 use std::collections::{BTreeMap, HashMap, hash_map};
 use std::sync::LazyLock;
 
+use ubtrfs_format::items::DIR_ENTRY_HEADER;
 use ubtrfs_format::{DirIndex, name_hash};
 
 use super::batch::{EntryChange, Name, Target};
 use super::seldom::Empty;
-
-/// Bytes of an entry beside its name.
-const ENTRY_HEADER: usize = 30;
 
 /// The changes, by name and by number.
 #[derive(Default)]
@@ -40,7 +38,7 @@ impl EntryChanges {
     /// An entry comes.
     pub(super) fn put(&mut self, name: Name, index: DirIndex, target: Target) {
         self.by_number.insert(index, Some((name.clone(), target)));
-        let (hash, bytes) = (name_hash(&name), ENTRY_HEADER + name.len());
+        let (hash, bytes) = (name_hash(&name), DIR_ENTRY_HEADER + name.len());
         let change = self.by_name.entry(name).or_insert(EntryChange { base: None, now: None });
         if change.now.replace((index, target)).is_none() {
             *self.hash_bytes.entry(hash).or_default() += bytes;
@@ -59,7 +57,7 @@ impl EntryChanges {
         } else {
             self.by_number.insert(index, None);
         }
-        let (hash, bytes) = (name_hash(&name), ENTRY_HEADER + name.len());
+        let (hash, bytes) = (name_hash(&name), DIR_ENTRY_HEADER + name.len());
         let is_unheard_of = |change: &EntryChange| change.base.is_none() && !is_logged;
         let was_new = match self.by_name.entry(name) {
             hash_map::Entry::Occupied(change) if is_unheard_of(change.get()) => change.remove().now.is_some(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ubtrfs_format::items::{FileType, INLINE_DATA_OFFSET, InodeFlags, InodeItem, Timespec};
+use ubtrfs_format::items::{DIR_ENTRY_HEADER, FileType, INLINE_DATA_OFFSET, InodeFlags, InodeItem, Timespec};
 use ubtrfs_format::{DirIndex, ItemType, Key, max_item_size, name_hash};
 
 use super::flags::check_mutable;
@@ -169,7 +169,7 @@ impl Filesystem {
     /// All names of one hash share an item, which must fit a leaf. `sought` is what the directory, locked, has of the name.
     pub(crate) fn check_collisions(&self, dir: InodeId, state: &InodeState, name: &[u8], sought: Sought) -> Result<()> {
         let hash = name_hash(name);
-        let mut bytes = ENTRY_HEADER + name.len();
+        let mut bytes = DIR_ENTRY_HEADER + name.len();
         let batches = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
         for batch in batches.into_iter().flatten() {
             bytes += batch.entries.bytes_of_hash(hash);
@@ -180,14 +180,11 @@ impl Filesystem {
     }
 }
 
-/// Bytes of an entry beside its name.
-pub(crate) const ENTRY_HEADER: usize = 30;
-
 /// What a new name and a new inode take. All items of new inodes come to stand behind those of the inodes that there are:
 /// in one place, however many they are. `joined`: the directory has changed in the open transaction, so that its inode item
 /// and the end of its list have been reserved for.
 fn creation_demand(name: &[u8], new: &NewInode, joined: bool) -> Demand {
-    let xattrs: usize = new.xattrs.iter().map(|(name, value)| ENTRY_HEADER + 25 + name.len() + value.len()).sum();
+    let xattrs: usize = new.xattrs.iter().map(|(name, value)| DIR_ENTRY_HEADER + 25 + name.len() + value.len()).sum();
     Demand {
         edits: if joined { 2 } else { 4 },
         item_bytes: (185 + 3 * (55 + name.len()) + 60 + new.symlink_target.len() + xattrs) as u64,

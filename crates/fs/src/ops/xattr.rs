@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use ubtrfs_format::items::{self, MAX_NAME_LEN};
+use ubtrfs_format::items::{self, DIR_ENTRY_HEADER, MAX_NAME_LEN};
 use ubtrfs_format::{ItemType, Key, max_item_size, name_hash};
 
-use super::create::ENTRY_HEADER;
 use super::flags::check_unrestricted;
 use super::{check_real, now};
 use crate::error::{Errno, Result};
@@ -93,7 +92,7 @@ impl Filesystem {
             return Err(Errno::RANGE.into());
         }
         let most = max_item_size(self.volume.node_size() as usize);
-        if ENTRY_HEADER + name.len() + value.len() > most {
+        if DIR_ENTRY_HEADER + name.len() + value.len() > most {
             return Err(Errno::NOSPC.into());
         }
         check_unrestricted(&self.inode(id)?.read())?;
@@ -124,7 +123,7 @@ impl Filesystem {
     ) -> Result<()> {
         self.check_writable(id.subvolume)?;
         check_real(id)?;
-        let bytes = value.map_or(0, |value| ENTRY_HEADER + 25 + name.len() + value.len());
+        let bytes = value.map_or(0, |value| DIR_ENTRY_HEADER + 25 + name.len() + value.len());
         let demand = Demand { edits: 2, item_bytes: (185 + bytes) as u64, frees: value.is_none(), ..Demand::default() };
         self.with_reserved(demand, || self.change_xattr_reserved(id, name, value, check))
     }
@@ -164,7 +163,7 @@ impl Filesystem {
         value: &[u8],
     ) -> Result<()> {
         let hash = name_hash(name);
-        let size = |name: &[u8], value: &[u8]| ENTRY_HEADER + name.len() + value.len();
+        let size = |name: &[u8], value: &[u8]| DIR_ENTRY_HEADER + name.len() + value.len();
         let mut bytes = size(name, value);
         if state.committed && !state.no_xattrs {
             let key = Key::new(id.ino.0, ItemType::XATTR_ITEM, hash);
