@@ -5,7 +5,7 @@
 //! one transaction, whole.
 //!
 //! Locks are taken in this order: the rename lock; inodes, by subvolume and number; the gate; everything else (space,
-//! tables, lists), which is held for memory work only.
+//! tables, lists), which is held for memory work only (invariant 7).
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use ubtrfs_format::{Generation, Logical, TreeId};
 
 use crate::file::sum_map::SumMap;
 use crate::inode::Inode;
+use crate::lock_order::{Noted, Ordered};
 use crate::subvolume_entries::EntryPlace;
 
 /// A data extent allocated in a transaction.
@@ -212,32 +213,73 @@ impl Transaction {
     }
 }
 
+/// A passage of the gate: the transaction that is open during it.
+pub(crate) type Passage<'a> = Noted<RwLockReadGuard<'a, Arc<Transaction>>>;
+
 /// The gate.
 pub(crate) struct Gate {
     open: RwLock<Arc<Transaction>>,
+    /// The open transaction for those who only look, perhaps during a passage: a second passage would
+    /// wait for the swap that waits for the first.
+    shown: Mutex<Arc<Transaction>>,
 }
 
 impl Gate {
     pub(crate) fn new(generation: Generation) -> Self {
-        Self { open: RwLock::new(Arc::new(Transaction::new(generation))) }
+        let first = Arc::new(Transaction::new(generation));
+        Self { open: RwLock::new(first.clone()), shown: Mutex::new(first) }
     }
 
     /// Enters the open transaction. Nothing that may wait for a device happens until the guard is dropped.
-    pub(crate) fn enter(&self) -> RwLockReadGuard<'_, Arc<Transaction>> {
-        self.open.read()
+    pub(crate) fn enter(&self) -> Passage<'_> {
+        Noted::take(Ordered::Gate, || self.open.read())
     }
 
     /// The open transaction, for looking only.
     pub(crate) fn current(&self) -> Arc<Transaction> {
-        self.open.read().clone()
+        self.shown.lock().clone()
     }
 
     /// Closes the open transaction and opens the next. `at_the_swap` gets the one that closes, while nobody
     /// is inside.
     pub(crate) fn swap(&self, at_the_swap: impl FnOnce(&Arc<Transaction>)) -> Arc<Transaction> {
-        let mut open = self.open.write();
+        let mut open = Noted::take(Ordered::Gate, || self.open.write());
         at_the_swap(&open);
         let next = Arc::new(Transaction::new(open.generation.next()));
+        *self.shown.lock() = next.clone();
         std::mem::replace(&mut open, next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Invariant 7: an operation looks at the open transaction during its passage, as writeback in place
+    /// does, while a commit waits to close it.
+    #[test]
+    fn who_is_inside_the_gate_may_look_while_a_commit_waits_to_close_it() {
+        let gate = Arc::new(Gate::new(Generation(7)));
+        let passage = gate.enter();
+        let committer = std::thread::spawn({
+            let gate = gate.clone();
+            move || gate.swap(|_| {}).generation
+        });
+        while !gate.open.is_locked_exclusive() && gate.open.try_read().is_some() {
+            std::thread::yield_now();
+        }
+        let (tell, told) = channel();
+        let looker = std::thread::spawn({
+            let gate = gate.clone();
+            move || tell.send(gate.current().generation)
+        });
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)).unwrap(), Generation(7));
+        drop(passage);
+        assert_eq!(committer.join().unwrap(), Generation(7));
+        assert_eq!(gate.current().generation, Generation(8));
+        looker.join().unwrap().unwrap();
     }
 }

@@ -26,6 +26,7 @@ pub(crate) use load::{SpaceSources, load_space};
 pub(crate) use reserve::{Demand, Sharing, Shortage};
 
 use crate::committed::Committed;
+use crate::lock_order::{Noted, Ordered};
 
 /// A chunk that was made since the last commit.
 #[derive(Clone, Debug)]
@@ -137,8 +138,8 @@ impl Space {
     }
 
     /// The state itself, for the commit's own steps.
-    pub(crate) fn lock(&self) -> parking_lot::MutexGuard<'_, SpaceInner> {
-        self.inner.lock()
+    pub(crate) fn lock(&self) -> Noted<parking_lot::MutexGuard<'_, SpaceInner>> {
+        Noted::take(Ordered::Space, || self.inner.lock())
     }
 
     /// Space for up to `want` bytes of data (a multiple of the sector size), in one piece near `hint`.
