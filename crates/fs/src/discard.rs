@@ -48,25 +48,27 @@ impl Discarder {
 }
 
 impl Filesystem {
-    /// Discards what is free: of block groups in the range of addresses `start..start + len`, in pieces of at least `least`
-    /// bytes; and, if the range begins at 0, what no chunk has of the devices. Returns the number of bytes. `EOPNOTSUPP` if
-    /// the device can't.
+    /// Discards what is free: of block groups in the range of addresses `start..start + len` (`len` may be `u64::MAX`: all that
+    /// follows), in pieces of at least `least` bytes; and, whatever the range, what no chunk has of the devices. Returns the
+    /// number of the devices' bytes. `EINVAL` for a range that is none or less than a sector, `EOPNOTSUPP` if the device can't.
     pub fn trim(&self, start: u64, len: u64, least: u64) -> Result<u64> {
         if self.is_read_only() {
             return Err(Errno::ROFS.into());
         }
         ubtrfs_tree::about_to_wait()?;
-        let least = least.max(u64::from(self.volume.sector_size()));
-        let end = start.saturating_add(len);
+        let sector = u64::from(self.volume.sector_size());
+        let end = if len == u64::MAX { Some(u64::MAX) } else { start.checked_add(len) };
+        let end = end.filter(|_| len >= sector && start != u64::MAX).ok_or(Errno::INVAL)?;
+        let least = least.max(sector);
+        // What is allocated and freed is sectors.
+        let (start, end) = (start.checked_next_multiple_of(sector).unwrap_or(end), end - end % sector);
         // What is pinned may be free by now; what waits to be discarded is going to be.
         self.space.unpin();
         self.space.lock().take_discards();
         let mut bytes = self.discard_groups(start, end, least)?;
-        if start == 0 {
-            let devices: Vec<_> = self.volume.devices().iter().map(|item| item.devid).collect();
-            for devid in devices {
-                bytes += self.discard_unallocated(devid, 0, u64::MAX, least)?;
-            }
+        let devices: Vec<_> = self.volume.devices().iter().map(|item| item.devid).collect();
+        for devid in devices {
+            bytes += self.discard_unallocated(devid, 0, u64::MAX, least)?;
         }
         Ok(bytes)
     }
@@ -90,8 +92,7 @@ impl Filesystem {
             let _turn = self.discards.turn.lock();
             let (ranges, next) = self.space.lock().withhold_free(at, end, least, AT_ONCE);
             let discarded = ranges.iter().try_fold(0, |sum, (start, len)| {
-                supported(self.volume.discard(Logical(*start), *len))?;
-                Ok(sum + len)
+                Ok(sum + supported(self.volume.discard(Logical(*start), *len))?)
             });
             let mut space = self.space.lock();
             for (start, len) in ranges {
@@ -114,8 +115,7 @@ impl Filesystem {
             at = start + len;
             let pieces = around_superblocks(start, at).into_iter().filter(|(_, len)| *len >= least);
             let discarded = pieces.into_iter().try_fold(0, |sum, (start, len)| {
-                supported(self.volume.discard_unallocated(devid, Physical(start), len))?;
-                Ok(sum + len)
+                Ok(sum + supported(self.volume.discard_unallocated(devid, Physical(start), len))?)
             });
             self.space.lock().devices.give_back(devid, start, len);
             bytes += self.count(discarded)?;
@@ -164,8 +164,8 @@ impl Filesystem {
     }
 }
 
-fn supported(discarded: ubtrfs_volume::Result<bool>) -> Result<()> {
-    if discarded? { Ok(()) } else { Err(Error::Posix(Errno::OPNOTSUPP)) }
+fn supported(discarded: ubtrfs_volume::Result<Option<u64>>) -> Result<u64> {
+    discarded?.ok_or(Error::Posix(Errno::OPNOTSUPP))
 }
 
 /// What lies in `start..end` of a device beside the copies of its superblock.

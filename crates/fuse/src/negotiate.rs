@@ -42,12 +42,14 @@ pub struct Config {
 
 impl Config {
     /// What needs no more of a filesystem than its methods.
+    ///
+    /// [`Capabilities::ASYNC_DIO`] is not among it: the kernel doesn't look after its page cache when a direct write ends that nobody
+    /// waits for, and readers of the cache go on seeing what was there before. Nor do direct writes that append end in their order then.
     pub const BASIC: Capabilities = Capabilities::ASYNC_READ
         .union(Capabilities::BIG_WRITES)
         .union(Capabilities::HAS_IOCTL_DIR)
         .union(Capabilities::DO_READDIRPLUS)
         .union(Capabilities::READDIRPLUS_AUTO)
-        .union(Capabilities::ASYNC_DIO)
         .union(Capabilities::PARALLEL_DIROPS)
         .union(Capabilities::MAX_PAGES)
         .union(Capabilities::CACHE_SYMLINKS)

@@ -5,6 +5,8 @@
 use ubtrfs::{Errno, Filesystem, Result};
 use ubtrfs_format::{DeviceId, ItemType, Key, TreeId};
 
+use crate::privileges::Capability;
+
 /// An ioctl that asks about the volume or lets it be trimmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum VolumeIoctl {
@@ -83,9 +85,13 @@ impl VolumeIoctl {
         Some(Self::DevInfo { devid: u64_at(data, 0)?, uuid: *data.get(8..)?.first_chunk()? })
     }
 
-    /// Whether only root may ask.
-    pub(crate) fn is_for_root(&self) -> bool {
-        matches!(self, Self::Trim { .. } | Self::TreeSearch(_))
+    /// What whoever asks must be capable of.
+    pub(crate) fn needs(&self) -> Option<Capability> {
+        match self {
+            // Trees tell of all files, whoever may see them.
+            Self::Trim { .. } | Self::TreeSearch(_) => Some(Capability::Administrator),
+            Self::FsInfo | Self::DevInfo { .. } => None,
+        }
     }
 
     /// Answers. `subvolume`: that of the file that was asked; `devices`: the paths of the volume's devices.
@@ -93,6 +99,7 @@ impl VolumeIoctl {
         match self {
             Self::Trim { start, len, least } => {
                 let trimmed = engine.trim(start, len, least)?;
+                let least = least.max(u64::from(engine.volume().sector_size()));
                 Ok([start, trimmed, least].iter().flat_map(|number| number.to_le_bytes()).collect())
             }
             Self::FsInfo => Ok(fs_info(engine)),

@@ -1,14 +1,16 @@
 //! Flags of inodes: what `lsattr` shows and `chattr` sets, by both of the ioctls that there are for it.
 //!
-//! The kernel asks who may set them before it comes here. Compression is kept as the kernel's btrfs keeps it: a flag of the
+//! Who may set them is asked here (invariant 27): the kernel asks before it comes, but not for all of the numbers that the ioctls
+//! have, and not for all kernels. Compression is kept as the kernel's btrfs keeps it: a flag of the
 //! inode, and the property that says how.
 
-use ubtrfs::{InodeId, SETTABLE_FLAGS, XattrMode};
-use ubtrfs_format::items::InodeFlags;
-use ubtrfs_fuse::Errno;
+use ubtrfs::{Flagged, InodeId, SETTABLE_FLAGS, XattrMode};
+use ubtrfs_format::items::{FileType, InodeFlags};
+use ubtrfs_fuse::{Caller, Capabilities, Errno};
 use ubtrfs_fuse::reply::ReplyIoctl;
 use ubtrfs_fuse::request::Ioctl;
 
+use crate::privileges::{Capability, Powers};
 use crate::properties::COMPRESSION;
 use crate::shared::{Shared, errno};
 
@@ -20,8 +22,8 @@ const FSSETXATTR: u32 = 0x401c_5820;
 /// Bytes of the argument of `FSGETXATTR`.
 const FSXATTR_SIZE: usize = 28;
 
-const S_IFMT: u32 = 0o170_000;
-const S_IFDIR: u32 = 0o040_000;
+/// What forbids changes of a file: to set or clear these takes more than to own it.
+const RESTRICTING: u64 = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
 
 /// A flag as the format, `GETFLAGS` and `FSGETXATTR` (0 where that does not know it) have it.
 struct Names {
@@ -71,9 +73,49 @@ fn is_change(command: u32) -> bool {
     SETFLAGS.contains(&command) || command == FSSETXATTR
 }
 
+/// Whether a caller may set flags. It is decided with the inode locked: until then its owner and flags may be changed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MaySet {
+    powers: Powers,
+    /// The kernel has found that the caller owns the file, as the mount shows it.
+    known_to_own: bool,
+    /// Whom the mount shows as the owner of all files.
+    shown_owner: Option<u32>,
+}
+
+impl MaySet {
+    /// `EPERM` unless the caller may give what `is` the flags that are `wanted`.
+    fn check(&self, is: &Flagged, wanted: u64) -> Result<(), Errno> {
+        let owns = self.known_to_own || self.powers.owns(self.shown_owner.unwrap_or(is.owner));
+        let restricts = (is.flags ^ wanted) & RESTRICTING != 0;
+        let may = owns && (!restricts || self.powers.has(Capability::Immutable));
+        if may { Ok(()) } else { Err(Errno::PERM) }
+    }
+}
+
 impl Shared {
+    /// Whether the caller of an ioctl may set flags; nobody may by one that sets none.
+    pub(crate) fn may_set(&self, caller: &Caller<'_>, what: &Ioctl<'_>) -> MaySet {
+        /// The numbers that the kernel knows: for the others' owners it does not ask.
+        const ASKED: [u32; 2] = [SETFLAGS[0], FSSETXATTR];
+        if !is_change(what.command) {
+            return MaySet::default();
+        }
+        MaySet {
+            powers: Powers::of(caller),
+            // On an idmapped mount only the kernel can tell; those that have these ask.
+            known_to_own: ASKED.contains(&what.command) && self.has_capability(Capabilities::ALLOW_IDMAP),
+            shown_owner: self.guise().uid,
+        }
+    }
+
     /// Whether an ioctl is about flags; then it is answered.
-    pub(crate) fn flags_ioctl(&self, id: InodeId, what: &Ioctl<'_>) -> Option<Result<Vec<u8>, Errno>> {
+    pub(crate) fn flags_ioctl(
+        &self,
+        id: InodeId,
+        what: &Ioctl<'_>,
+        may: &MaySet,
+    ) -> Option<Result<Vec<u8>, Errno>> {
         Some(match what.command {
             command if GETFLAGS.contains(&command) => self.flags_of(id).map(|flags| {
                 let mut bytes = shown(flags, |names| names.flag).to_ne_bytes().to_vec();
@@ -81,14 +123,14 @@ impl Shared {
                 bytes
             }),
             command if SETFLAGS.contains(&command) => {
-                word(what.data, 0).and_then(|bits| self.set_flags(id, bits)).map(|()| Vec::new())
+                word(what.data, 0).and_then(|bits| self.set_flags(id, bits, may)).map(|()| Vec::new())
             }
             FSGETXATTR => self.flags_of(id).map(|flags| {
                 let mut bytes = shown(flags, |names| names.xflag).to_ne_bytes().to_vec();
                 bytes.resize(FSXATTR_SIZE, 0);
                 bytes
             }),
-            FSSETXATTR => self.set_extended_flags(id, what.data).map(|()| Vec::new()),
+            FSSETXATTR => self.set_extended_flags(id, what.data, may).map(|()| Vec::new()),
             _ => return None,
         })
     }
@@ -104,8 +146,8 @@ impl Shared {
         }
     }
 
-    /// Whether an ioctl forbids changes of a file that could be changed so far.
-    pub(crate) fn begins_to_forbid(&self, id: InodeId, what: &Ioctl<'_>) -> bool {
+    /// Whether an ioctl forbids changes of a file that could be changed so far, and may.
+    pub(crate) fn begins_to_forbid(&self, id: InodeId, what: &Ioctl<'_>, may: &MaySet) -> bool {
         let wanted = match what.command {
             command if SETFLAGS.contains(&command) => {
                 word(what.data, 0).and_then(|bits| meant(bits, |names| names.flag))
@@ -114,7 +156,7 @@ impl Shared {
             _ => return false,
         };
         match (wanted, self.flags_of(id)) {
-            (Ok(wanted), Ok(old)) => wanted & !old & (InodeFlags::IMMUTABLE | InodeFlags::APPEND) != 0,
+            (Ok(wanted), Ok(old)) => wanted & !old & RESTRICTING != 0 && may.powers.has(Capability::Immutable),
             _ => false,
         }
     }
@@ -125,15 +167,13 @@ impl Shared {
     }
 
     /// `SETFLAGS`: all flags that there are.
-    fn set_flags(&self, id: InodeId, bits: u32) -> Result<(), Errno> {
-        let attributes = self.engine.attributes(id).map_err(|error| errno(&error))?;
-        let mut wanted = meant(bits, |names| names.flag)?;
-        if attributes.mode & S_IFMT != S_IFDIR {
-            wanted &= !InodeFlags::DIRSYNC;
-        }
-        self.engine.set_flags(id, wanted).map_err(|error| errno(&error))?;
+    fn set_flags(&self, id: InodeId, bits: u32, may: &MaySet) -> Result<(), Errno> {
+        let wanted = meant(bits, |names| names.flag)?;
+        self.set_flags_if_allowed(id, may, |is| {
+            if is.file_type == FileType::Directory { wanted } else { wanted & !InodeFlags::DIRSYNC }
+        })?;
         let has_property = self.xattr(id, COMPRESSION)?.is_some();
-        let restricted = wanted & (InodeFlags::IMMUTABLE | InodeFlags::APPEND) != 0;
+        let restricted = wanted & RESTRICTING != 0;
         match (wanted & InodeFlags::COMPRESS != 0, has_property) {
             _ if restricted => Ok(()),
             (true, false) => self.engine.set_xattr(id, COMPRESSION, DEFAULT_COMPRESSION, XattrMode::Set),
@@ -144,15 +184,28 @@ impl Shared {
     }
 
     /// `FSSETXATTR`: the flags that it knows; the others stay.
-    fn set_extended_flags(&self, id: InodeId, data: &[u8]) -> Result<(), Errno> {
+    fn set_extended_flags(&self, id: InodeId, data: &[u8], may: &MaySet) -> Result<(), Errno> {
         // Extent sizes and projects are nothing that btrfs has.
         if [1, 3, 4].into_iter().map(|number| word(data, number)).any(|word| word != Ok(0)) {
             return Err(Errno::OPNOTSUPP);
         }
         let known = NAMES.iter().filter(|names| names.xflag != 0).map(|names| names.ours).fold(0, |all, bit| all | bit);
-        let others = self.flags_of(id)? & SETTABLE_FLAGS & !known;
-        let wanted = meant(word(data, 0)?, |names| names.xflag)? | others;
-        self.engine.set_flags(id, wanted).map_err(|error| errno(&error))
+        let wanted = meant(word(data, 0)?, |names| names.xflag)?;
+        self.set_flags_if_allowed(id, may, |is| wanted | is.flags & SETTABLE_FLAGS & !known)
+    }
+
+    fn set_flags_if_allowed(
+        &self,
+        id: InodeId,
+        may: &MaySet,
+        wanted: impl Fn(&Flagged) -> u64,
+    ) -> Result<(), Errno> {
+        let plan = |is: &Flagged| {
+            let wanted = wanted(is);
+            may.check(is, wanted)?;
+            Ok(wanted)
+        };
+        self.engine.set_flags_as(id, &plan).map_err(|error| errno(&error))
     }
 }
 
@@ -170,6 +223,24 @@ mod tests {
         }
         assert_eq!(meant(1 << 31, |names| names.flag), Err(Errno::OPNOTSUPP));
         assert_eq!(NAMES.iter().fold(0, |all, names| all | names.ours), SETTABLE_FLAGS);
+    }
+
+    #[test]
+    fn owners_set_flags_but_not_those_that_forbid_changes() {
+        const CHANGES: [(u64, u64, bool); 5] = [
+            (0, InodeFlags::NODUMP, true),
+            (0, InodeFlags::IMMUTABLE, false),
+            (InodeFlags::APPEND, 0, false),
+            (InodeFlags::APPEND, InodeFlags::APPEND | InodeFlags::NODUMP, true),
+            (InodeFlags::APPEND, InodeFlags::IMMUTABLE, false),
+        ];
+        let nobody = MaySet::default();
+        let owner = MaySet { known_to_own: true, ..MaySet::default() };
+        for (flags, wanted, may) in CHANGES {
+            let is = Flagged { flags, owner: 0, file_type: FileType::Regular };
+            assert_eq!(nobody.check(&is, wanted), Err(Errno::PERM), "{flags:x} to {wanted:x}");
+            assert_eq!(owner.check(&is, wanted).is_ok(), may, "{flags:x} to {wanted:x}");
+        }
     }
 
     #[test]

@@ -23,7 +23,9 @@ mod nodes;
 mod pool;
 mod privileges;
 mod properties;
+mod seek;
 mod server;
+mod set_id;
 mod shared;
 mod xattrs;
 

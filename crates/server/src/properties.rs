@@ -53,7 +53,7 @@ impl Shared {
         let stored =
             if value.is_empty() { self.drop_property(id, mode) } else { self.engine.set_xattr(id, name, value, mode) };
         stored
-            .and_then(|()| self.engine.set_flags(id, attributes.flags & !PACKED | flag))
+            .and_then(|()| self.engine.set_flags_as(id, &|is| Ok(is.flags & !PACKED | flag)))
             .map_err(|error| errno(&error))
     }
 

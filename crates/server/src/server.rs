@@ -11,8 +11,8 @@ use ubtrfs_fuse::reply::{
     ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatFs, ReplyStatx, ReplyWrite, ReplyXattr,
 };
 use ubtrfs_fuse::request::{
-    CopyFileRange, Create, Fallocate, Forgets, Ioctl, Lseek, MkNod, Open, Read, Rename, Seek, SetAttr, SetTime,
-    SetXattr, Write,
+    CopyFileRange, Create, Fallocate, Forgets, Ioctl, Lseek, MkNod, Open, Read, Rename, SetAttr, SetTime, SetXattr,
+    Write,
 };
 use ubtrfs_fuse::{
     Caller, Capabilities, Config, Entry, Errno, FallocateFlags, Filesystem, Granted, OFlags, OpenFlags, ROOT, Request,
@@ -25,7 +25,9 @@ use crate::control;
 use crate::counters::{Kind, Timed};
 use crate::directories::{Row, end, list};
 use crate::pool::Pool;
-use crate::privileges::owns;
+use crate::flags::MaySet;
+use crate::privileges::Powers;
+use crate::set_id::SET_ID;
 use crate::shared::{MountFacts, Shared, TTL, errno};
 
 /// Threads for requests that wait for a commit.
@@ -35,7 +37,6 @@ const TELLING_THREADS: usize = 4;
 const S_IFREG: u32 = 0o100_000;
 const S_IFDIR: u32 = 0o040_000;
 const S_IFMT: u32 = 0o170_000;
-const SET_ID: u32 = 0o6000;
 
 /// What to ask of the kernel for a [`Server`] that `threads` threads serve. Without `checked` the kernel checks no permissions.
 pub fn config(threads: usize, transport: Transport, checked: bool) -> Config {
@@ -146,8 +147,12 @@ impl Server {
             Err(error) if error.errno() == Errno::EXIST && !what.flags.contains(OFlags::EXCL) => {
                 let id = self.engine().lookup(dir, what.name).map_err(|error| errno(&error))?;
                 if what.flags.contains(OFlags::TRUNC) {
-                    let changes =
-                        SetAttributes { size: Some(0), kill_privileges: what.kill_suidgid, ..SetAttributes::default() };
+                    let changes = SetAttributes {
+                        size: Some(0),
+                        kill_privileges: what.kill_suidgid,
+                        kill_group_id: self.takes_group_id(caller, id, what.kill_suidgid),
+                        ..SetAttributes::default()
+                    };
                     self.engine().set_attributes(id, &changes).map_err(|error| {
                         self.engine().forget(id, 1);
                         errno(&error)
@@ -174,26 +179,13 @@ impl Server {
                 return Ok(attributes);
             }
         }
-        apply(&self.shared, id, change)
+        apply(&self.shared, id, change, self.takes_group_id(caller, id, change.kill_suidgid))
     }
 
     /// Whether a change cuts so much off that it takes several commits.
     fn takes_long(&self, node: u64, change: &SetAttr) -> bool {
         let cuts = |size| self.inode(node).is_ok_and(|id| self.engine().is_cut_in_steps(id, size));
         change.size.is_some_and(cuts)
-    }
-
-    /// A change of nothing is how the kernel asks to drop set-id bits: before a write to a file that has some, and for a chown
-    /// that names neither owner nor group. For the latter it has not checked who asks, so only the owner and root get what
-    /// they ask for. Another's write takes the bits along by itself.
-    fn change_of_nothing(&self, caller: &Caller<'_>, id: InodeId) -> Result<ubtrfs::Attributes, Errno> {
-        let attributes = self.engine().attributes(id).map_err(|error| errno(&error))?;
-        let kill_privileges = owns(attributes.uid, caller);
-        if !kill_privileges && attributes.mode & S_IFMT != S_IFDIR && attributes.mode & SET_ID != 0 {
-            return Ok(attributes);
-        }
-        let changes = SetAttributes { kill_privileges, ..SetAttributes::default() };
-        self.engine().set_attributes(id, &changes).map_err(|error| errno(&error))
     }
 
     /// Finds a name. `.` is an inode itself and `..` the directory that it lies in: so the kernel asks for what a file handle names.
@@ -205,18 +197,6 @@ impl Server {
         };
         self.engine().lookup_inode(id)?;
         Ok(id)
-    }
-
-    /// Takes set-id bits and capabilities from a file that somebody is about to change. Unlike a write, what calls this comes
-    /// without a word on them; the kernel has asked for root and the owner only.
-    fn drop_privileges(&self, caller: &Caller<'_>, node: u64, id: InodeId) -> Result<(), Errno> {
-        let attributes = self.engine().attributes(id).map_err(|error| errno(&error))?;
-        if !owns(attributes.uid, caller) {
-            let changes = SetAttributes { kill_privileges: true, ..SetAttributes::default() };
-            self.engine().set_attributes(id, &changes).map_err(|error| errno(&error))?;
-            self.shared.attributes_changed(node);
-        }
-        Ok(())
     }
 
     fn allocate(&self, caller: &Caller<'_>, node: u64, what: &Fallocate) -> Result<(), Errno> {
@@ -241,7 +221,7 @@ impl Server {
 
     /// Trims the volume or tells about it, in a thread that may take its time.
     fn answer_about_volume(&self, caller: &Caller<'_>, node: u64, asked: VolumeIoctl, reply: ReplyIoctl) {
-        if asked.is_for_root() && !owns(0, caller) {
+        if asked.needs().is_some_and(|capability| !Powers::of(caller).has(capability)) {
             return reply.error(Errno::PERM);
         }
         let shared = Arc::clone(&self.shared);
@@ -258,13 +238,14 @@ impl Server {
     }
 
     /// Answers an ioctl that forbids changes, after what mappings of the file have changed so far has been written.
-    fn forbid(&self, node: u64, what: &Ioctl<'_>, reply: ReplyIoctl) {
+    fn forbid(&self, node: u64, what: &Ioctl<'_>, may: MaySet, reply: ReplyIoctl) {
         let shared = Arc::clone(&self.shared);
         let (what, data) = (what.with_data(&[]), what.data.to_vec());
         self.telling.run(move || {
             shared.take_pages(node);
             let what = what.with_data(&data);
-            let result = shared.inode(node).and_then(|id| shared.flags_ioctl(id, &what).unwrap_or(Err(Errno::NOTTY)));
+            let result = shared.inode(node);
+            let result = result.and_then(|id| shared.flags_ioctl(id, &what, &may).unwrap_or(Err(Errno::NOTTY)));
             shared.answer_flags(node, &what, result, reply);
         });
     }
@@ -281,10 +262,14 @@ impl Server {
         });
     }
 
-    fn write_to(&self, node: u64, what: &Write<'_>) -> Result<u32, Errno> {
+    fn write_to(&self, caller: &Caller<'_>, node: u64, what: &Write<'_>) -> Result<u32, Errno> {
         let id = self.inode(node)?;
         let kill = what.write_flags.contains(WriteFlags::KILL_SUIDGID);
         let loses = kill && self.engine().mode(id).is_ok_and(|mode| mode & SET_ID != 0);
+        if loses && self.takes_group_id(caller, id, kill) {
+            let changes = SetAttributes { kill_group_id: true, ..SetAttributes::default() };
+            self.engine().set_attributes(id, &changes).map_err(|error| errno(&error))?;
+        }
         let is_of_page = what.write_flags.contains(WriteFlags::CACHE);
         // Of a page it is anybody's flags.
         let appends = what.flags.contains(OFlags::APPEND) && !is_of_page;
@@ -308,8 +293,8 @@ impl Server {
     }
 }
 
-fn apply(shared: &Shared, id: InodeId, change: &SetAttr) -> Result<ubtrfs::Attributes, Errno> {
-    let changes = changes(change);
+fn apply(shared: &Shared, id: InodeId, change: &SetAttr, kill_group_id: bool) -> Result<ubtrfs::Attributes, Errno> {
+    let changes = SetAttributes { kill_group_id, ..changes(change) };
     let changed = match change.mode {
         Some(mode) => shared.chmod(id, mode, &changes),
         None => shared.engine.set_attributes(id, &changes),
@@ -359,6 +344,7 @@ fn changes(change: &SetAttr) -> SetAttributes {
         mtime: change.mtime.map(time),
         ctime: change.ctime.map(ours::timespec),
         kill_privileges: change.kill_suidgid,
+        kill_group_id: false,
     }
 }
 
@@ -425,8 +411,9 @@ impl Filesystem for Server {
         };
         if self.takes_long(node, &change) {
             let shared = Arc::clone(&self.shared);
+            let takes = self.inode(node).is_ok_and(|id| self.takes_group_id(caller, id, change.kill_suidgid));
             return self.slow.run(move || {
-                let changed = shared.inode(node).and_then(|id| apply(&shared, id, &change));
+                let changed = shared.inode(node).and_then(|id| apply(&shared, id, &change, takes));
                 answer_attributes(&shared, reply, changed);
             });
         }
@@ -541,10 +528,10 @@ impl Filesystem for Server {
         });
     }
 
-    fn write(&self, _: &Caller<'_>, node: u64, what: &Write<'_>, reply: ReplyWrite) {
+    fn write(&self, caller: &Caller<'_>, node: u64, what: &Write<'_>, reply: ReplyWrite) {
         let _timed = self.count(Kind::Write);
         let is_synchronous = self.inode(node).is_ok_and(|id| self.engine().is_synchronous(id));
-        match self.write_to(node, what) {
+        match self.write_to(caller, node, what) {
             Ok(bytes) if is_synchronous => self.sync_inode(node, false, move |result| match result {
                 Ok(()) => reply.written(bytes),
                 Err(errno) => reply.error(errno),
@@ -695,11 +682,12 @@ impl Filesystem for Server {
 
     fn ioctl(&self, caller: &Caller<'_>, node: u64, what: &Ioctl<'_>, reply: ReplyIoctl) {
         let _timed = self.count(Kind::Ioctl);
-        if self.inode(node).is_ok_and(|id| self.shared.begins_to_forbid(id, what)) {
-            return self.forbid(node, what, reply);
+        let may = self.shared.may_set(caller, what);
+        if self.inode(node).is_ok_and(|id| self.shared.begins_to_forbid(id, what, &may)) {
+            return self.forbid(node, what, may, reply);
         }
         if let Some(result) =
-            self.inode(node).map_or_else(|errno| Some(Err(errno)), |id| self.shared.flags_ioctl(id, what))
+            self.inode(node).map_or_else(|errno| Some(Err(errno)), |id| self.shared.flags_ioctl(id, what, &may))
         {
             return self.shared.answer_flags(node, what, result, reply);
         }
@@ -718,19 +706,7 @@ impl Filesystem for Server {
 
     fn lseek(&self, _: &Caller<'_>, node: u64, what: &Lseek, reply: ReplyLseek) {
         let _timed = self.count(Kind::Lseek);
-        let found = self.inode(node).and_then(|id| {
-            // An offset below 0 is taken for the start, as the kernel's btrfs does.
-            let offset = if what.offset > i64::MAX as u64 { 0 } else { what.offset };
-            let found = match what.whence {
-                Seek::Data => self.engine().seek_data(id, offset),
-                Seek::Hole => self.engine().seek_hole(id, offset),
-            };
-            found.map_err(|error| errno(&error))
-        });
-        match found {
-            Ok(offset) => reply.offset(offset),
-            Err(errno) => reply.error(errno),
-        }
+        self.seek(node, what, reply);
     }
 
     /// Shares extents. What can't be shared the kernel copies by reading and writing (not once for all, as after ENOSYS).

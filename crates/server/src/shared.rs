@@ -91,7 +91,12 @@ impl Shared {
     /// Has the kernel write a node's pages that were changed, and forget all of them; returns whether it has. Not for the threads that
     /// serve requests: what is written comes to them.
     pub(crate) fn take_pages(&self, node: u64) -> bool {
-        let taken = self.notifier.get().map(|notifier| notifier.inval_inode(node, 0, 0));
+        self.take_pages_of(node, 0, 0)
+    }
+
+    /// The same of a range of the file's bytes; without a length, to its end.
+    pub(crate) fn take_pages_of(&self, node: u64, offset: u64, length: u64) -> bool {
+        let taken = self.notifier.get().map(|notifier| notifier.inval_inode(node, offset, length));
         let has_taken = matches!(taken, Some(Ok(())));
         if !has_taken {
             tracing::debug!(?taken, "the kernel keeps pages");

@@ -16,6 +16,9 @@ const S_IFDIR: u32 = 0o040_000;
 /// Namespaces whose attributes are kept as they are; the kernel checks who may use them.
 const PLAIN: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
+/// The capabilities that a program is to have.
+const CAPABILITY: &[u8] = b"security.capability";
+
 /// Whether the attribute is kept as it is; a namespace alone is no name.
 fn is_plain(name: &[u8]) -> Result<bool, Errno> {
     match PLAIN.iter().find(|prefix| name.starts_with(prefix)) {
@@ -63,6 +66,8 @@ impl Shared {
             acl::ACCESS => self.set_access_acl(id, what.value, what.kill_sgid),
             acl::DEFAULT => self.set_default_acl(id, what.value),
             name if name.starts_with(properties::NAMESPACE) => self.set_property(id, name, what.value, mode),
+            // The kernel lets everybody set it to nothing, on anybody's files, which is what takes the capabilities of a program away.
+            CAPABILITY if what.value.is_empty() => Err(Errno::INVAL),
             name if is_plain(name)? => self.engine.set_xattr(id, name, what.value, mode).map_err(|error| errno(&error)),
             _ => Err(Errno::OPNOTSUPP),
         }

@@ -167,26 +167,28 @@ impl Volume {
         result
     }
 
-    /// Tells the devices that the content of these addresses is no longer needed. False if one of them can't discard.
-    pub fn discard(&self, at: Logical, len: u64) -> Result<bool> {
+    /// Tells the devices that the content of these addresses is no longer needed. Returns how many bytes of theirs that is, of all
+    /// copies; `None` if one of them can't discard.
+    pub fn discard(&self, at: Logical, len: u64) -> Result<Option<u64>> {
         self.require_writable()?;
         let pieces = self.map.read().pieces(at, len)?;
-        let mut done = true;
+        let (mut done, mut bytes) = (true, 0);
         for piece in pieces.iter().filter(|piece| piece.writable) {
             for place in &piece.copies {
                 done &= self.discard_at(place.devid, place.at, piece.len)?;
+                bytes += piece.len;
             }
         }
-        Ok(done)
+        Ok(done.then_some(bytes))
     }
 
     /// The same for a range of a device that no chunk has; an error if one does.
-    pub fn discard_unallocated(&self, devid: DeviceId, at: Physical, len: u64) -> Result<bool> {
+    pub fn discard_unallocated(&self, devid: DeviceId, at: Physical, len: u64) -> Result<Option<u64>> {
         self.require_writable()?;
         if self.map.read().has_stripe_in(devid, at.0..at.0.saturating_add(len)) {
             return Err(Error::BadRequest("a discard of what a chunk has"));
         }
-        self.discard_at(devid, at, len)
+        Ok(self.discard_at(devid, at, len)?.then_some(len))
     }
 
     fn discard_at(&self, devid: DeviceId, at: Physical, len: u64) -> Result<bool> {

@@ -172,6 +172,18 @@ fn attempts(dir: &Path, diary: &mut Diary) {
     diary.note("touch", run(command("touch", &["-d", "2001-01-01"]).arg(&at)).code());
     diary.sys("xattr", rustix::fs::setxattr(&at, "user.x", b"x", XattrFlags::empty()));
     diary.io("link", fs::hard_link(&at, dir.join("l")));
+    for (name, value) in [
+        ("system.posix_acl_access", &b"\x02\0\0\0\x01\0\x07\0\xff\xff\xff\xff\x04\0\x07\0\xff\xff\xff\xff\x20\0\0\0\xff\xff\xff\xff"[..]),
+        ("system.posix_acl_default", b"\x02\0\0\0"),
+        ("user.x", b"x"),
+        ("btrfs.compression", b"zlib"),
+    ] {
+        // Of a default ACL of what is no directory the kernel doesn't ask.
+        for path in [at.as_path(), dir].into_iter().skip(usize::from(name.ends_with("default"))) {
+            diary.sys(name, rustix::fs::setxattr(path, name, value, XattrFlags::empty()));
+            diary.sys(name, rustix::fs::removexattr(path, name));
+        }
+    }
     diary.io("rename", fs::rename(&at, dir.join("g")));
     diary.io("unlink", fs::remove_file(dir.join("f")));
     diary.io("create", File::create_new(dir.join("new")));

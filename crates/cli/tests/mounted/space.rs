@@ -3,11 +3,12 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ubtrfs_testkit::need::Need;
-use ubtrfs_testkit::progs::assert_btrfs_check_clean;
+use ubtrfs_testkit::progs::{assert_btrfs_check_clean, mkfs_btrfs};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::run;
 
@@ -87,6 +88,51 @@ fn a_mount_that_discards_gives_back_what_removed_files_took() {
     volume.umount();
     assert_btrfs_check_clean(&volume.image);
     volume.check();
+}
+
+/// What is said of ranges to trim, the first of them on a volume as it was made: the numbers that come back, or the error.
+fn trims(dir: &Path) -> Vec<String> {
+    const MAX: u64 = u64::MAX;
+    const RANGES: [(u64, u64, u64); 12] = [
+        (24 * MIB, 8 * MIB, 0),
+        (0, 0, 0),
+        (0, 4095, 0),
+        (MAX, MAX, 0),
+        (MAX, 4096, 0),
+        (MAX - 1, MAX, 1 << 40),
+        (MAX - 4096, 4096, 1 << 40),
+        (MAX - 4096, 4097, 0),
+        (1 << 40, MAX - 1, 0),
+        (1 << 40, MAX, 1 << 40),
+        (1 << 40, 4096, 1 << 40),
+        (0, 4096, 1 << 40),
+    ];
+    let script = "
+import fcntl, os, struct, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+argument = bytearray(struct.pack('<3Q', *map(int, sys.argv[2:])))
+try: fcntl.ioctl(fd, 0xc0185879, argument); print(*struct.unpack('<3Q', argument))
+except OSError as error: print('error', error.errno)
+";
+    let ask = |(start, len, least): &(u64, u64, u64)| {
+        let mut line = Command::new("python3");
+        line.arg("-c").arg(script).arg(dir);
+        run(line.args([start, len, least].map(u64::to_string))).ok().stdout
+    };
+    // What no chunk has the kernel trims once: all but the first ask for pieces that there are none of.
+    RANGES.iter().map(ask).collect()
+}
+
+#[test]
+fn ranges_are_trimmed_and_refused_as_by_the_kernel() {
+    require!(Need::Kernel, FUSE);
+    let volume = Volume::without_image();
+    mkfs_btrfs(&volume.image, 256 * MIB, &[]);
+    volume.mount("");
+    let ours = trims(&volume.point);
+    volume.umount();
+    volume.check();
+    volume.assert_kernels_tour_is_the_same(&ours, trims);
 }
 
 /// Asks with a program of few lines, as other programs do.

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
+#[path = "../mounted/caching.rs"]
+mod caching;
 #[path = "../mounted/endings.rs"]
 mod endings;
 #[path = "../mounted/extents.rs"]

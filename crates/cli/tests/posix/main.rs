@@ -9,6 +9,7 @@ mod handles;
 #[path = "../mounted/harness.rs"]
 #[allow(dead_code, reason = "the other tests of mounts use more of it")]
 mod harness;
+mod hostile;
 mod lists;
 mod objects;
 mod operations;

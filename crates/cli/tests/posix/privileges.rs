@@ -27,6 +27,7 @@ const ACTS: &[(&str, Act)] = &[
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(open(f, OFlags::WRONLY)?, flags, 1, 2)
     }),
+    ("allocate", |f| rustix::fs::fallocate(open(f, OFlags::WRONLY)?, FallocateFlags::empty(), 0, 9)),
     ("copy a range", |f| {
         let from = open(&f.with_file_name("source"), OFlags::RDONLY)?;
         rustix::fs::copy_file_range(from, None, open(f, OFlags::WRONLY)?, None, 7).map(drop)
@@ -181,10 +182,9 @@ fn what_is_handed_down(root: &Path) -> Outcomes {
 }
 
 const GO: Exceptions = &[
-    // Both need whoever asks to be in the file's group, which FUSE doesn't tell. The bit stands for mandatory locking there.
-    ("file 2767", "whether set-group-id goes that isn't one depends on the writer's groups"),
     // Before root writes to a file with capabilities the kernel says that something has to go, and means the capabilities.
     ("/ Root / write", "set-id bits go along with capabilities"),
+    ("/ Root / allocate", "set-id bits go along with capabilities"),
     ("/ Root / copy a range", "set-id bits go along with capabilities"),
     ("/ Root / punch", "set-id bits go along with capabilities"),
     ("/ chown of nothing", "the kernel doesn't say that somebody asked who may not"),

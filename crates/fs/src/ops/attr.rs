@@ -77,6 +77,8 @@ pub struct SetAttributes {
     pub ctime: Option<Timespec>,
     /// Set-id bits and capabilities go, as after a write by someone without privileges or a change of owner.
     pub kill_privileges: bool,
+    /// Of a file that its group may not execute, set-group-id goes: whoever changes it is not in the group.
+    pub kill_group_id: bool,
 }
 
 /// See [`ModeAndXattr::plan`].
@@ -146,6 +148,11 @@ impl Filesystem {
         Ok(self.inode(id)?.read().item.mode)
     }
 
+    /// Bytes of an inode: less work than [`attributes`](Self::attributes).
+    pub fn size(&self, id: InodeId) -> Result<u64> {
+        Ok(self.inode(id)?.read().item.size)
+    }
+
     /// Flags of an inode, as the format has them: less work than [`attributes`](Self::attributes).
     pub fn flags(&self, id: InodeId) -> Result<u64> {
         Ok(self.inode(id)?.read().item.flags)
@@ -175,7 +182,8 @@ impl Filesystem {
         self.check_writable(id.subvolume)?;
         check_real(id)?;
         let sets_times = [changes.atime, changes.mtime].iter().flatten().any(|time| *time != TimeChange::Now);
-        let restricted = changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() || sets_times;
+        // An ACL is as much of the permissions as the mode is.
+        let restricted = with.is_some() || changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() || sets_times;
         if restricted || changes.size.is_some() {
             check_unrestricted(&self.inode(id)?.read())?;
         } else if changes.atime.is_some() || changes.mtime.is_some() {
@@ -247,6 +255,9 @@ impl Filesystem {
             item.mode = item.mode & !0o7777 | mode & 0o7777;
         } else if changes.kill_privileges && item.mode & 0o170_000 != 0o040_000 {
             item.mode = without_set_id(item.mode);
+        }
+        if changes.kill_group_id && item.mode & (0o170_000 | S_IXGRP) == 0o100_000 {
+            item.mode &= !S_ISGID;
         }
         item.uid = changes.uid.unwrap_or(item.uid);
         item.gid = changes.gid.unwrap_or(item.gid);

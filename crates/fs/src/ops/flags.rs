@@ -19,6 +19,21 @@ pub const SETTABLE_FLAGS: u64 = InodeFlags::SYNC
     | InodeFlags::COMPRESS
     | InodeFlags::NOCOMPRESS;
 
+/// What an inode is like whose flags somebody is about to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flagged {
+    /// Its flags, as the format has them.
+    pub flags: u64,
+    /// Its owner.
+    pub owner: u32,
+    /// Its type.
+    pub file_type: FileType,
+}
+
+/// Says which flags an inode shall have, or why that may not be. It is asked with the inode locked, so what it is told of the inode
+/// holds until the flags are set.
+pub type FlagsPlan<'a> = dyn Fn(&Flagged) -> Result<u64> + 'a;
+
 /// An error if the inode may not be changed at all.
 pub(crate) fn check_mutable(state: &InodeState) -> Result<()> {
     if state.item.flags & InodeFlags::IMMUTABLE != 0 { Err(Errno::PERM.into()) } else { Ok(()) }
@@ -50,14 +65,15 @@ impl Filesystem {
     /// (`chattr +C`) comes and goes with empty files only, and with directories, whose new files take it over; of other files it
     /// stays as it is.
     pub fn set_flags(&self, id: InodeId, wanted: u64) -> Result<()> {
-        const PACKED: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
+        self.set_flags_as(id, &|_| Ok(wanted))
+    }
+
+    /// The same; which flags are wanted the plan says once the inode is locked.
+    pub fn set_flags_as(&self, id: InodeId, plan: &FlagsPlan<'_>) -> Result<()> {
         self.check_writable(id.subvolume)?;
         check_real(id)?;
-        if wanted & PACKED == PACKED || (wanted & PACKED != 0 && wanted & InodeFlags::NODATACOW != 0) {
-            return Err(Errno::INVAL.into());
-        }
         let demand = Demand { edits: 1, item_bytes: 185, frees: true, ..Demand::default() };
-        self.with_reserved(demand, || self.set_flags_reserved(id, wanted))
+        self.with_reserved(demand, || self.set_flags_reserved(id, plan))
     }
 
     /// Whether writes of the file are to be durable when they return (`chattr +S`).
@@ -65,14 +81,19 @@ impl Filesystem {
         self.inodes.get(id).is_some_and(|inode| inode.read().item.flags & InodeFlags::SYNC != 0)
     }
 
-    fn set_flags_reserved(&self, id: InodeId, wanted: u64) -> Result<()> {
+    fn set_flags_reserved(&self, id: InodeId, plan: &FlagsPlan<'_>) -> Result<()> {
         const IN_PLACE: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
+        const PACKED: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
         let inode = self.inode(id)?;
         let mut state = inode.write();
         if state.dead {
             return Err(Errno::NOENT.into());
         }
         let old = state.item.flags;
+        let wanted = plan(&Flagged { flags: old, owner: state.item.uid, file_type: state.file_type() })?;
+        if wanted & PACKED == PACKED || (wanted & PACKED != 0 && wanted & InodeFlags::NODATACOW != 0) {
+            return Err(Errno::INVAL.into());
+        }
         let mut flags = old & !SETTABLE_FLAGS | wanted & SETTABLE_FLAGS;
         if state.file_type() == FileType::Regular {
             flags = if state.item.size > 0 {

@@ -1,0 +1,121 @@
+//! `SEEK_DATA` and `SEEK_HOLE`.
+//!
+//! What a mapping has changed the kernel keeps to itself until it is written back, and it asks for data and holes without writing
+//! it first. So where an answer would be a hole, that part of the file is asked of the kernel, and then looked at once more: what a
+//! program has stored there is data. The kernel's writes come as requests, which is why that happens in a thread that none
+//! waits for.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ubtrfs::InodeId;
+use ubtrfs_fuse::Errno;
+use ubtrfs_fuse::reply::ReplyLseek;
+use ubtrfs_fuse::request::{Lseek, Seek};
+
+use crate::server::Server;
+use crate::shared::{Shared, errno};
+
+type Found = Result<u64, Errno>;
+
+fn answer(reply: ReplyLseek, found: Found) {
+    match found {
+        Ok(offset) => reply.offset(offset),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+/// What of a file of this size an answer takes for a hole. `data_after`: where data begins from an offset on.
+fn hole_in(
+    whence: Seek,
+    offset: u64,
+    found: Found,
+    size: u64,
+    data_after: impl FnOnce(u64) -> Found,
+) -> Option<Range<u64>> {
+    let hole = match (whence, found) {
+        (Seek::Data, Ok(data)) => offset..data,
+        (Seek::Data, Err(Errno::NXIO)) => offset..size,
+        (Seek::Hole, Ok(hole)) => hole..if hole < size { data_after(hole).unwrap_or(size) } else { size },
+        (_, Err(_)) => return None,
+    };
+    (!hole.is_empty()).then_some(hole)
+}
+
+impl Server {
+    /// Answers where data or a hole begins.
+    pub(crate) fn seek(&self, node: u64, what: &Lseek, reply: ReplyLseek) {
+        // An offset below 0 is taken for the start, as the kernel's btrfs does.
+        let offset = if what.offset > i64::MAX as u64 { 0 } else { what.offset };
+        let whence = what.whence;
+        let shared = self.shared();
+        let seeking = shared.inode(node).map(|id| (id, shared.look(id, whence, offset)));
+        let (id, found) = match seeking {
+            Ok(seeking) => seeking,
+            Err(errno) => return reply.error(errno),
+        };
+        let Some(hole) = shared.hole_in(id, whence, offset, found) else { return answer(reply, found) };
+        let shared = Arc::clone(shared);
+        self.telling.run(move || answer(reply, shared.look_again(node, id, whence, offset, hole)));
+    }
+}
+
+impl Shared {
+    fn look(&self, id: InodeId, whence: Seek, offset: u64) -> Found {
+        match whence {
+            Seek::Data => self.engine.seek_data(id, offset),
+            Seek::Hole => self.engine.seek_hole(id, offset),
+        }
+        .map_err(|error| errno(&error))
+    }
+
+    /// The hole that an answer is about, if mappings may have changed something there.
+    fn hole_in(&self, id: InodeId, whence: Seek, offset: u64, found: Found) -> Option<Range<u64>> {
+        if self.engine.is_read_only() || self.engine.is_in_read_only_subvolume(id) {
+            return None;
+        }
+        let size = self.engine.size(id).ok()?;
+        hole_in(whence, offset, found, size, |from| self.look(id, Seek::Data, from))
+    }
+
+    /// Looks again after the kernel has written what it had of a hole, until a hole is found of which it has written all.
+    fn look_again(&self, node: u64, id: InodeId, whence: Seek, offset: u64, mut hole: Range<u64>) -> Found {
+        loop {
+            let has_taken = self.take_pages_of(node, hole.start, hole.end - hole.start);
+            let found = self.look(id, whence, offset);
+            match self.hole_in(id, whence, offset, found) {
+                // What was a hole further on, behind data that was none when it was looked at first.
+                Some(next) if has_taken && next.start >= hole.end => hole = next,
+                _ => return found,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u64 = 100;
+
+    fn hole(whence: Seek, offset: u64, found: Found) -> Option<Range<u64>> {
+        hole_in(whence, offset, found, SIZE, |from| if from < 50 { Ok(50) } else { Err(Errno::NXIO) })
+    }
+
+    #[test]
+    fn answers_that_see_no_hole_are_final() {
+        assert_eq!(hole(Seek::Data, 7, Ok(7)), None);
+        assert_eq!(hole(Seek::Data, SIZE, Err(Errno::NXIO)), None);
+        assert_eq!(hole(Seek::Hole, 7, Ok(SIZE)), None);
+        assert_eq!(hole(Seek::Hole, SIZE, Err(Errno::NXIO)), None);
+        assert_eq!(hole(Seek::Data, 7, Err(Errno::IO)), None);
+    }
+
+    #[test]
+    fn holes_reach_to_the_next_data_or_to_the_end() {
+        assert_eq!(hole(Seek::Data, 7, Ok(50)), Some(7..50));
+        assert_eq!(hole(Seek::Data, 60, Err(Errno::NXIO)), Some(60..SIZE));
+        assert_eq!(hole(Seek::Hole, 7, Ok(10)), Some(10..50));
+        assert_eq!(hole(Seek::Hole, 7, Ok(70)), Some(70..SIZE));
+    }
+}

@@ -1,0 +1,70 @@
+//! When set-id bits and capabilities of files go, because somebody changes the file who is not to keep them.
+//!
+//! Of what the kernel's driver asks for that (invariant 27), requests tell only that the caller lacks the power to keep set-id bits.
+//! Set-group-id on a file that its group may not execute depends on the caller's groups, which are looked up here.
+
+use ubtrfs::{InodeId, SetAttributes};
+use ubtrfs_fuse::{Caller, Errno};
+
+use crate::privileges::Powers;
+use crate::server::Server;
+use crate::shared::errno;
+
+const S_IFMT: u32 = 0o170_000;
+const S_IFDIR: u32 = 0o040_000;
+const S_IFREG: u32 = 0o100_000;
+const S_ISGID: u32 = 0o2000;
+const S_IXGRP: u32 = 0o0010;
+/// Both set-id bits.
+pub(crate) const SET_ID: u32 = 0o6000;
+
+/// Whether set-group-id that isn't one goes from such a file where somebody with these powers changes it.
+fn takes_group_id(attributes: &ubtrfs::Attributes, powers: &Powers) -> bool {
+    is_marked(attributes.mode) && !powers.keeps_group_id(attributes.gid)
+}
+
+/// Whether a file has set-group-id though its group may not execute it.
+fn is_marked(mode: u32) -> bool {
+    mode & (S_IFMT | S_ISGID | S_IXGRP) == S_IFREG | S_ISGID
+}
+
+impl Server {
+    /// Whether a change that is to take set-id bits (`kills`) takes set-group-id, too, of a file that its group may not execute.
+    pub(crate) fn takes_group_id(&self, caller: &Caller<'_>, id: InodeId, kills: bool) -> bool {
+        let engine = self.shared().engine();
+        kills
+            && engine.mode(id).is_ok_and(is_marked)
+            && engine.attributes(id).is_ok_and(|attributes| takes_group_id(&attributes, &Powers::of(caller)))
+    }
+
+    /// A change of nothing is how the kernel asks to drop set-id bits: before a write to a file that has some, and for a chown
+    /// that names neither owner nor group. For the latter it has not checked who asks, so only the owner and root get what
+    /// they ask for. Another's write takes the bits along by itself.
+    pub(crate) fn change_of_nothing(&self, caller: &Caller<'_>, id: InodeId) -> Result<ubtrfs::Attributes, Errno> {
+        let engine = self.shared().engine();
+        let attributes = engine.attributes(id).map_err(|error| errno(&error))?;
+        let powers = Powers::of(caller);
+        let kill_privileges = powers.owns(attributes.uid);
+        if !kill_privileges && attributes.mode & S_IFMT != S_IFDIR && attributes.mode & SET_ID != 0 {
+            return Ok(attributes);
+        }
+        let kill_group_id = kill_privileges && takes_group_id(&attributes, &powers);
+        let changes = SetAttributes { kill_privileges, kill_group_id, ..SetAttributes::default() };
+        engine.set_attributes(id, &changes).map_err(|error| errno(&error))
+    }
+
+    /// Takes set-id bits and capabilities from a file that somebody is about to change. Unlike a write, what calls this comes
+    /// without a word on them; the kernel has asked for root and the owner only.
+    pub(crate) fn drop_privileges(&self, caller: &Caller<'_>, node: u64, id: InodeId) -> Result<(), Errno> {
+        let engine = self.shared().engine();
+        let attributes = engine.attributes(id).map_err(|error| errno(&error))?;
+        let powers = Powers::of(caller);
+        if !powers.owns(attributes.uid) {
+            let kill_group_id = takes_group_id(&attributes, &powers);
+            let changes = SetAttributes { kill_privileges: true, kill_group_id, ..SetAttributes::default() };
+            engine.set_attributes(id, &changes).map_err(|error| errno(&error))?;
+            self.shared().attributes_changed(node);
+        }
+        Ok(())
+    }
+}
