@@ -48,9 +48,10 @@ impl Discarder {
 }
 
 impl Filesystem {
-    /// Discards what is free: of block groups in the range of addresses `start..start + len` (`len` may be `u64::MAX`: all that
-    /// follows), in pieces of at least `least` bytes; and, whatever the range, what no chunk has of the devices. Returns the
-    /// number of the devices' bytes. `EINVAL` for a range that is none or less than a sector, `EOPNOTSUPP` if the device can't.
+    /// Discards what is free: of block groups in the range of addresses `start..start + len` (`len`
+    /// may be `u64::MAX`: all that follows), in pieces of at least `least` bytes; and, whatever the
+    /// range, what no chunk has of the devices. Returns the number of the devices' bytes. `EINVAL`
+    /// for a range that is none or less than a sector, `EOPNOTSUPP` if the device can't.
     pub fn trim(&self, start: u64, len: u64, least: u64) -> Result<u64> {
         if self.is_read_only() {
             return Err(Errno::ROFS.into());
@@ -91,9 +92,9 @@ impl Filesystem {
         while at < end && !self.is_read_only() {
             let _turn = self.discards.turn.lock();
             let (ranges, next) = self.space.lock().withhold_free(at, end, least, AT_ONCE);
-            let discarded = ranges.iter().try_fold(0, |sum, (start, len)| {
-                Ok(sum + supported(self.volume.discard(Logical(*start), *len))?)
-            });
+            let discarded = ranges
+                .iter()
+                .try_fold(0, |sum, (start, len)| Ok(sum + supported(self.volume.discard(Logical(*start), *len))?));
             let mut space = self.space.lock();
             for (start, len) in ranges {
                 space.make_available(Logical(start), len);

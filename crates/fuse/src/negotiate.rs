@@ -43,8 +43,9 @@ pub struct Config {
 impl Config {
     /// What needs no more of a filesystem than its methods.
     ///
-    /// [`Capabilities::ASYNC_DIO`] is not among it: the kernel doesn't look after its page cache when a direct write ends that nobody
-    /// waits for, and readers of the cache go on seeing what was there before. Nor do direct writes that append end in their order then.
+    /// [`Capabilities::ASYNC_DIO`] is not among it: the kernel doesn't look after its page cache
+    /// when a direct write ends that nobody waits for, and readers of the cache go on seeing what
+    /// was there before. Nor do direct writes that append end in their order then.
     pub const BASIC: Capabilities = Capabilities::ASYNC_READ
         .union(Capabilities::BIG_WRITES)
         .union(Capabilities::HAS_IOCTL_DIR)

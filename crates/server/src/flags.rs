@@ -1,14 +1,14 @@
 //! Flags of inodes: what `lsattr` shows and `chattr` sets, by both of the ioctls that there are for it.
 //!
-//! Who may set them is asked here (invariant 27): the kernel asks before it comes, but not for all of the numbers that the ioctls
-//! have, and not for all kernels. Compression is kept as the kernel's btrfs keeps it: a flag of the
-//! inode, and the property that says how.
+//! Who may set them is asked here (invariant 27): the kernel asks before it comes, but not for all
+//! of the numbers that the ioctls have, and not for all kernels. Compression is kept as the
+//! kernel's btrfs keeps it: a flag of the inode, and the property that says how.
 
 use ubtrfs::{Flagged, InodeId, SETTABLE_FLAGS, XattrMode};
 use ubtrfs_format::items::{FileType, InodeFlags};
-use ubtrfs_fuse::{Caller, Capabilities, Errno};
 use ubtrfs_fuse::reply::ReplyIoctl;
 use ubtrfs_fuse::request::Ioctl;
+use ubtrfs_fuse::{Caller, Capabilities, Errno};
 
 use crate::privileges::{Capability, Powers};
 use crate::properties::COMPRESSION;
@@ -73,7 +73,8 @@ fn is_change(command: u32) -> bool {
     SETFLAGS.contains(&command) || command == FSSETXATTR
 }
 
-/// Whether a caller may set flags. It is decided with the inode locked: until then its owner and flags may be changed.
+/// Whether a caller may set flags. It is decided with the inode locked: until then its owner and
+/// flags may be changed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MaySet {
     powers: Powers,
@@ -110,12 +111,7 @@ impl Shared {
     }
 
     /// Whether an ioctl is about flags; then it is answered.
-    pub(crate) fn flags_ioctl(
-        &self,
-        id: InodeId,
-        what: &Ioctl<'_>,
-        may: &MaySet,
-    ) -> Option<Result<Vec<u8>, Errno>> {
+    pub(crate) fn flags_ioctl(&self, id: InodeId, what: &Ioctl<'_>, may: &MaySet) -> Option<Result<Vec<u8>, Errno>> {
         Some(match what.command {
             command if GETFLAGS.contains(&command) => self.flags_of(id).map(|flags| {
                 let mut bytes = shown(flags, |names| names.flag).to_ne_bytes().to_vec();
@@ -194,12 +190,7 @@ impl Shared {
         self.set_flags_if_allowed(id, may, |is| wanted | is.flags & SETTABLE_FLAGS & !known)
     }
 
-    fn set_flags_if_allowed(
-        &self,
-        id: InodeId,
-        may: &MaySet,
-        wanted: impl Fn(&Flagged) -> u64,
-    ) -> Result<(), Errno> {
+    fn set_flags_if_allowed(&self, id: InodeId, may: &MaySet, wanted: impl Fn(&Flagged) -> u64) -> Result<(), Errno> {
         let plan = |is: &Flagged| {
             let wanted = wanted(is);
             may.check(is, wanted)?;

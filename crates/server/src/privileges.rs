@@ -1,9 +1,10 @@
 //! What a caller may do, where the kernel leaves that to the server.
 //!
-//! Invariant 27: what is refused to somebody by the kernel's driver is refused here, whatever the request's number or name.
-//! The kernel checks permissions of most requests before it sends them (`default_permissions`). An ioctl that it does not know
-//! it passes on from whoever has the file open, for reading too. So each request that the kernel's driver would ask a capability
-//! or the owner for, and that FUSE passes on unchecked, is checked by the [`Powers`] of its caller.
+//! Invariant 27: what is refused to somebody by the kernel's driver is refused here, whatever the
+//! request's number or name. The kernel checks permissions of most requests before it sends them
+//! (`default_permissions`). An ioctl that it does not know it passes on from whoever has the file
+//! open, for reading too. So each request that the kernel's driver would ask a capability or the
+//! owner for, and that FUSE passes on unchecked, is checked by the [`Powers`] of its caller.
 
 use ubtrfs_fuse::Caller;
 use ubtrfs_fuse::abi::UNTOLD_ID;
@@ -21,8 +22,8 @@ pub(crate) enum Capability {
     Administrator = 21,
 }
 
-/// Who a caller is and what it is capable of, in the user namespace of the mount. Nobody is anybody who can't be seen, being in
-/// another pid namespace.
+/// Who a caller is and what it is capable of, in the user namespace of the mount. Nobody is anybody
+/// who can't be seen, being in another pid namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Powers {
     user: Option<u32>,
@@ -41,7 +42,8 @@ impl Powers {
         let status = std::fs::read_to_string(format!("/proc/{}/status", caller.pid)).unwrap_or_default();
         let user = last_of_four(&status, "Uid:");
         if caller.uid != UNTOLD_ID && user != Some(caller.uid) {
-            // It acts in somebody's name, as a file server in the kernel does: with that one's rights, not with its own.
+            // It acts in somebody's name, as a file server in the kernel does: with that one's
+            // rights, not with its own.
             return Self { user: Some(caller.uid), ..Self::default() };
         }
         let groups = last_of_four(&status, "Gid:").into_iter().chain(numbers(&status, "Groups:")).collect();
@@ -72,8 +74,8 @@ fn is_of_our_user_namespace(pid: u32) -> bool {
     let pid = pid.to_string();
     match name(&pid) {
         Some(theirs) => name("self") == Some(theirs),
-        // A server that is not root's may not ask who has more powers than it has. But nobody makes a namespace with the ids of this
-        // one without having all powers here.
+        // A server that is not root's may not ask who has more powers than it has. But nobody makes
+        // a namespace with the ids of this one without having all powers here.
         None => ids(&pid).is_some_and(|theirs| ids("self") == Some(theirs)),
     }
 }

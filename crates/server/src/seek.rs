@@ -1,8 +1,9 @@
 //! `SEEK_DATA` and `SEEK_HOLE`.
 //!
-//! What a mapping has changed the kernel keeps to itself until it is written back, and it asks for data and holes without writing
-//! it first. So where an answer would be a hole, that part of the file is asked of the kernel, and then looked at once more: what a
-//! program has stored there is data. The kernel's writes come as requests, which is why that happens in a thread that none
+//! What a mapping has changed the kernel keeps to itself until it is written back, and it asks for
+//! data and holes without writing it first. So where an answer would be a hole, that part of the
+//! file is asked of the kernel, and then looked at once more: what a program has stored there is
+//! data. The kernel's writes come as requests, which is why that happens in a thread that none
 //! waits for.
 
 use std::ops::Range;
@@ -25,7 +26,8 @@ fn answer(reply: ReplyLseek, found: Found) {
     }
 }
 
-/// What of a file of this size an answer takes for a hole. `data_after`: where data begins from an offset on.
+/// What of a file of this size an answer takes for a hole. `data_after`: where data begins from an
+/// offset on.
 fn hole_in(
     whence: Seek,
     offset: u64,
@@ -78,13 +80,15 @@ impl Shared {
         hole_in(whence, offset, found, size, |from| self.look(id, Seek::Data, from))
     }
 
-    /// Looks again after the kernel has written what it had of a hole, until a hole is found of which it has written all.
+    /// Looks again after the kernel has written what it had of a hole, until a hole is found of
+    /// which it has written all.
     fn look_again(&self, node: u64, id: InodeId, whence: Seek, offset: u64, mut hole: Range<u64>) -> Found {
         loop {
             let has_taken = self.take_pages_of(node, hole.start, hole.end - hole.start);
             let found = self.look(id, whence, offset);
             match self.hole_in(id, whence, offset, found) {
-                // What was a hole further on, behind data that was none when it was looked at first.
+                // What was a hole further on, behind data that was none when it was looked at
+                // first.
                 Some(next) if has_taken && next.start >= hole.end => hole = next,
                 _ => return found,
             }

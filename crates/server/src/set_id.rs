@@ -1,7 +1,9 @@
-//! When set-id bits and capabilities of files go, because somebody changes the file who is not to keep them.
+//! When set-id bits and capabilities of files go, because somebody changes the file who is not to
+//! keep them.
 //!
-//! Of what the kernel's driver asks for that (invariant 27), requests tell only that the caller lacks the power to keep set-id bits.
-//! Set-group-id on a file that its group may not execute depends on the caller's groups, which are looked up here.
+//! Of what the kernel's driver asks for that (invariant 27), requests tell only that the caller
+//! lacks the power to keep set-id bits. Set-group-id on a file that its group may not execute
+//! depends on the caller's groups, which are looked up here.
 
 use ubtrfs::{InodeId, SetAttributes};
 use ubtrfs_fuse::{Caller, Errno};
@@ -18,7 +20,8 @@ const S_IXGRP: u32 = 0o0010;
 /// Both set-id bits.
 pub(crate) const SET_ID: u32 = 0o6000;
 
-/// Whether set-group-id that isn't one goes from such a file where somebody with these powers changes it.
+/// Whether set-group-id that isn't one goes from such a file where somebody with these powers
+/// changes it.
 fn takes_group_id(attributes: &ubtrfs::Attributes, powers: &Powers) -> bool {
     is_marked(attributes.mode) && !powers.keeps_group_id(attributes.gid)
 }
@@ -29,7 +32,8 @@ fn is_marked(mode: u32) -> bool {
 }
 
 impl Server {
-    /// Whether a change that is to take set-id bits (`kills`) takes set-group-id, too, of a file that its group may not execute.
+    /// Whether a change that is to take set-id bits (`kills`) takes set-group-id, too, of a file
+    /// that its group may not execute.
     pub(crate) fn takes_group_id(&self, caller: &Caller<'_>, id: InodeId, kills: bool) -> bool {
         let engine = self.shared().engine();
         kills
@@ -37,9 +41,10 @@ impl Server {
             && engine.attributes(id).is_ok_and(|attributes| takes_group_id(&attributes, &Powers::of(caller)))
     }
 
-    /// A change of nothing is how the kernel asks to drop set-id bits: before a write to a file that has some, and for a chown
-    /// that names neither owner nor group. For the latter it has not checked who asks, so only the owner and root get what
-    /// they ask for. Another's write takes the bits along by itself.
+    /// A change of nothing is how the kernel asks to drop set-id bits: before a write to a file
+    /// that has some, and for a chown that names neither owner nor group. For the latter it has not
+    /// checked who asks, so only the owner and root get what they ask for. Another's write takes
+    /// the bits along by itself.
     pub(crate) fn change_of_nothing(&self, caller: &Caller<'_>, id: InodeId) -> Result<ubtrfs::Attributes, Errno> {
         let engine = self.shared().engine();
         let attributes = engine.attributes(id).map_err(|error| errno(&error))?;
@@ -53,8 +58,9 @@ impl Server {
         engine.set_attributes(id, &changes).map_err(|error| errno(&error))
     }
 
-    /// Takes set-id bits and capabilities from a file that somebody is about to change. Unlike a write, what calls this comes
-    /// without a word on them; the kernel has asked for root and the owner only.
+    /// Takes set-id bits and capabilities from a file that somebody is about to change. Unlike a
+    /// write, what calls this comes without a word on them; the kernel has asked for root and the
+    /// owner only.
     pub(crate) fn drop_privileges(&self, caller: &Caller<'_>, node: u64, id: InodeId) -> Result<(), Errno> {
         let engine = self.shared().engine();
         let attributes = engine.attributes(id).map_err(|error| errno(&error))?;

@@ -167,8 +167,8 @@ impl Volume {
         result
     }
 
-    /// Tells the devices that the content of these addresses is no longer needed. Returns how many bytes of theirs that is, of all
-    /// copies; `None` if one of them can't discard.
+    /// Tells the devices that the content of these addresses is no longer needed. Returns how many
+    /// bytes of theirs that is, of all copies; `None` if one of them can't discard.
     pub fn discard(&self, at: Logical, len: u64) -> Result<Option<u64>> {
         self.require_writable()?;
         let pieces = self.map.read().pieces(at, len)?;

@@ -1,4 +1,5 @@
-//! What the kernel keeps of a file's content: that everybody sees what was written last, by whatever way it went.
+//! What the kernel keeps of a file's content: that everybody sees what was written last, by
+//! whatever way it went.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -55,7 +56,8 @@ struct Queue(libc::c_ulong);
 impl Queue {
     fn new() -> Self {
         let mut context: libc::c_ulong = 0;
-        // SAFETY: the kernel writes the number of the new context to where the pointer leads, a variable of that size.
+        // SAFETY: the kernel writes the number of the new context to where the pointer leads, a
+        // variable of that size.
         let made = unsafe { libc::syscall(libc::SYS_io_setup, 1, &raw mut context) };
         assert_eq!(made, 0);
         Self(context)
@@ -73,13 +75,20 @@ impl Queue {
         };
         let mut list = [&raw mut control];
         let mut event = [0_i64; 4];
-        // SAFETY: the list has one entry, which leads to a control block; it and the block to write outlive the write, which is
-        // waited for next.
+        // SAFETY: the list has one entry, which leads to a control block; it and the block to write
+        // outlive the write, which is waited for next.
         let submitted = unsafe { libc::syscall(libc::SYS_io_submit, self.0, 1, list.as_mut_ptr()) };
         assert_eq!(submitted, 1);
         // SAFETY: one event is asked for, and has its place.
         let done = unsafe {
-            libc::syscall(libc::SYS_io_getevents, self.0, 1, 1, event.as_mut_ptr(), std::ptr::null_mut::<libc::timespec>())
+            libc::syscall(
+                libc::SYS_io_getevents,
+                self.0,
+                1,
+                1,
+                event.as_mut_ptr(),
+                std::ptr::null_mut::<libc::timespec>(),
+            )
         };
         assert_eq!((done, event[2]), (1, BLOCK as i64));
     }
@@ -92,7 +101,8 @@ impl Drop for Queue {
     }
 }
 
-/// How many reads saw what a direct write had replaced that had ended before them, of how many writes.
+/// How many reads saw what a direct write had replaced that had ended before them, of how many
+/// writes.
 fn stale_reads(path: &Path, write: impl Fn(&File, &Block, usize) + Sync) -> (u64, u64) {
     fs::write(path, vec![0; BLOCK * BLOCKS]).unwrap();
     let direct = OpenOptions::new().write(true).custom_flags(OFlags::DIRECT.bits() as i32).open(path).unwrap();

@@ -173,7 +173,10 @@ fn attempts(dir: &Path, diary: &mut Diary) {
     diary.sys("xattr", rustix::fs::setxattr(&at, "user.x", b"x", XattrFlags::empty()));
     diary.io("link", fs::hard_link(&at, dir.join("l")));
     for (name, value) in [
-        ("system.posix_acl_access", &b"\x02\0\0\0\x01\0\x07\0\xff\xff\xff\xff\x04\0\x07\0\xff\xff\xff\xff\x20\0\0\0\xff\xff\xff\xff"[..]),
+        (
+            "system.posix_acl_access",
+            &b"\x02\0\0\0\x01\0\x07\0\xff\xff\xff\xff\x04\0\x07\0\xff\xff\xff\xff\x20\0\0\0\xff\xff\xff\xff"[..],
+        ),
         ("system.posix_acl_default", b"\x02\0\0\0"),
         ("user.x", b"x"),
         ("btrfs.compression", b"zlib"),

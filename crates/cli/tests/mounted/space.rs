@@ -90,7 +90,8 @@ fn a_mount_that_discards_gives_back_what_removed_files_took() {
     volume.check();
 }
 
-/// What is said of ranges to trim, the first of them on a volume as it was made: the numbers that come back, or the error.
+/// What is said of ranges to trim, the first of them on a volume as it was made: the numbers that
+/// come back, or the error.
 fn trims(dir: &Path) -> Vec<String> {
     const MAX: u64 = u64::MAX;
     const RANGES: [(u64, u64, u64); 12] = [
@@ -119,7 +120,8 @@ except OSError as error: print('error', error.errno)
         line.arg("-c").arg(script).arg(dir);
         run(line.args([start, len, least].map(u64::to_string))).ok().stdout
     };
-    // What no chunk has the kernel trims once: all but the first ask for pieces that there are none of.
+    // What no chunk has the kernel trims once: all but the first ask for pieces that there are none
+    // of.
     RANGES.iter().map(ask).collect()
 }
 

@@ -77,7 +77,8 @@ pub struct SetAttributes {
     pub ctime: Option<Timespec>,
     /// Set-id bits and capabilities go, as after a write by someone without privileges or a change of owner.
     pub kill_privileges: bool,
-    /// Of a file that its group may not execute, set-group-id goes: whoever changes it is not in the group.
+    /// Of a file that its group may not execute, set-group-id goes: whoever changes it is not in
+    /// the group.
     pub kill_group_id: bool,
 }
 
@@ -183,7 +184,8 @@ impl Filesystem {
         check_real(id)?;
         let sets_times = [changes.atime, changes.mtime].iter().flatten().any(|time| *time != TimeChange::Now);
         // An ACL is as much of the permissions as the mode is.
-        let restricted = with.is_some() || changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() || sets_times;
+        let restricted =
+            with.is_some() || changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() || sets_times;
         if restricted || changes.size.is_some() {
             check_unrestricted(&self.inode(id)?.read())?;
         } else if changes.atime.is_some() || changes.mtime.is_some() {

@@ -30,8 +30,8 @@ pub struct Flagged {
     pub file_type: FileType,
 }
 
-/// Says which flags an inode shall have, or why that may not be. It is asked with the inode locked, so what it is told of the inode
-/// holds until the flags are set.
+/// Says which flags an inode shall have, or why that may not be. It is asked with the inode locked,
+/// so what it is told of the inode holds until the flags are set.
 pub type FlagsPlan<'a> = dyn Fn(&Flagged) -> Result<u64> + 'a;
 
 /// An error if the inode may not be changed at all.
