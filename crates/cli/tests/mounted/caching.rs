@@ -161,7 +161,7 @@ fn readers_of_the_cache_see_what_was_written_directly() {
 /// Where data and holes begin as seen from each page of a file.
 fn map(file: &File) -> Vec<String> {
     let size = file.metadata().unwrap().len();
-    let seek = |from| rustix::fs::seek(file, from).map_err(|error| error.raw_os_error());
+    let seek = |from| rustix::fs::seek(file, from).map_err(rustix::io::Errno::raw_os_error);
     (0..=size)
         .step_by(BLOCK)
         .map(|at| format!("{:?} {:?}", seek(rustix::fs::SeekFrom::Data(at)), seek(rustix::fs::SeekFrom::Hole(at))))
@@ -214,26 +214,23 @@ fn what_a_mapping_has_stored_in_a_hole_is_data() {
     volume.assert_kernels_tour_is_the_same(&ours, mapped_holes);
 }
 
-#[repr(C, align(4096))]
-struct Long([u8; 5 << 20]);
-
 fn long_appends(dir: &Path) -> Vec<String> {
+    /// More than a request takes.
+    const LONG: usize = 5 << 20;
     let mut diary = Diary::default();
     let path = dir.join("log");
     fs::write(&path, vec![b'a'; BLOCK]).unwrap();
     rustix::fs::ioctl_setflags(File::open(&path).unwrap(), IFlags::APPEND).unwrap();
-    // SAFETY: bytes of any value are such an array, and zeroes are bytes.
-    let mut long: Box<Long> = unsafe { Box::new_zeroed().assume_init() };
-    for (number, byte) in long.0.iter_mut().enumerate() {
-        *byte = (number / BLOCK) as u8;
-    }
+    let blocks: Vec<Block> = (0..LONG / BLOCK).map(|number| Block([number as u8; BLOCK])).collect();
+    // SAFETY: the blocks are bytes, side by side.
+    let long = unsafe { std::slice::from_raw_parts(blocks.as_ptr().cast::<u8>(), LONG) };
     let flags = OFlags::DIRECT.bits() as i32;
     let mut file = OpenOptions::new().append(true).custom_flags(flags).open(&path).unwrap();
     for _ in 0..2 {
-        diary.note("appended", file.write(&long.0).map_err(|error| error.raw_os_error()));
+        diary.note("appended", file.write(long).map_err(|error| error.raw_os_error()));
     }
     let content = fs::read(&path).unwrap();
-    diary.note("as one", content[BLOCK..].chunks(long.0.len()).map(|part| part == long.0).collect::<Vec<_>>());
+    diary.note("as one", content[BLOCK..].chunks(LONG).map(|part| part == long).collect::<Vec<_>>());
     drop(file);
     rustix::fs::ioctl_setflags(File::open(&path).unwrap(), IFlags::empty()).unwrap();
     diary.0

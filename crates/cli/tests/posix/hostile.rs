@@ -107,7 +107,7 @@ fn all_ioctls(root: &Path) {
     for (number, byte) in garbage.iter_mut().enumerate() {
         *byte = (number.wrapping_mul(2_654_435_761) >> 13) as u8;
     }
-    let contents: [Argument; 3] = [[0; 1 << 14], [0xff; 1 << 14], garbage];
+    let contents: Vec<Argument> = vec![[0; 1 << 14], [0xff; 1 << 14], garbage];
     for number in 0..1 << 16 {
         let content = number as usize % contents.len();
         let _ =
@@ -281,7 +281,6 @@ fn nobody_changes_what_is_not_his_own() {
 /// himself.
 #[test]
 fn numbers_and_namespaces_of_ones_own_are_no_powers() {
-    require!(Need::Root, FUSE, Need::Tool("unshare"), Need::Tool("python3"));
     const SCRIPT: &str = "
 import fcntl, os, struct, sys
 fd = os.open(sys.argv[1], os.O_RDONLY)
@@ -292,6 +291,7 @@ flag = lambda bits: struct.pack('<I', bits)
 print(ask(0x40046602, flag(0x10)), ask(0x40046602, flag(0x40)), ask(0xc0185879, struct.pack('<3Q', 0, 2**64 - 1, 0)),
       ask(0xd0009411, bytes(4096)))
 ";
+    require!(Need::Root, FUSE, Need::Tool("unshare"), Need::Tool("python3"));
     let volume = Volume::new();
     mode(volume.dir.path(), 0o755);
     volume.mount("allow_other");
