@@ -171,6 +171,13 @@ fn attempts(dir: &Path, diary: &mut Diary) {
     diary.io("chown", std::os::unix::fs::chown(&at, Some(5), Some(5)));
     diary.note("touch", run(command("touch", &["-d", "2001-01-01"]).arg(&at)).code());
     diary.sys("xattr", rustix::fs::setxattr(&at, "user.x", b"x", XattrFlags::empty()));
+    diary.sys(
+        "allocate",
+        OpenOptions::new().write(true).open(&at).map_err(|_| Errno::PERM).and_then(|file| {
+            rustix::fs::fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 1)
+        }),
+    );
+    diary.note("mode", fs::metadata(&at).map(|meta| meta.mode()).ok());
     diary.io("link", fs::hard_link(&at, dir.join("l")));
     for (name, value) in [
         (
@@ -206,6 +213,7 @@ fn flags(dir: &Path, diary: &mut Diary) {
             fs::create_dir(&sub).unwrap();
             let file = sub.join("f");
             fs::write(&file, "content").unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o6755)).unwrap();
             let with_flag = if on_directory { &sub } else { &file };
             diary.sys(name, set(with_flag, bits));
             diary.note("shown", shown(with_flag));

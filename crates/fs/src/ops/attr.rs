@@ -183,12 +183,13 @@ impl Filesystem {
         self.check_writable(id.subvolume)?;
         check_real(id)?;
         let sets_times = [changes.atime, changes.mtime].iter().flatten().any(|time| *time != TimeChange::Now);
+        let kills = changes.kill_privileges || changes.kill_group_id;
         // An ACL is as much of the permissions as the mode is.
         let restricted =
             with.is_some() || changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() || sets_times;
         if restricted || changes.size.is_some() {
             check_unrestricted(&self.inode(id)?.read())?;
-        } else if changes.atime.is_some() || changes.mtime.is_some() {
+        } else if changes.atime.is_some() || changes.mtime.is_some() || kills {
             check_mutable(&self.inode(id)?.read())?;
         }
         if let Some(size) = changes.size {
