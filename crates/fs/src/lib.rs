@@ -37,7 +37,7 @@ pub use ops::{
     RenameFlags, SETTABLE_FLAGS, SetAttributes, TimeChange, WriteAt, XattrMode,
 };
 #[doc(hidden)]
-pub use options::LogFault;
+pub use options::{CommitFault, CommitHook, CommitStep, LogFault};
 pub use options::{FreeingLimits, Options, Rescue};
 pub use search::FoundItem;
 pub use space::SpaceTotals;

@@ -8,7 +8,7 @@ use ubtrfs_format::{
     check_chunk, check_header, check_leaf, objectid,
 };
 use ubtrfs_tree::{BoxError, Geometry, NodeCache, NodeSource};
-use ubtrfs_volume::Volume;
+use ubtrfs_volume::{Volume, Written};
 
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Refusal, Result};
@@ -110,6 +110,11 @@ impl Filesystem {
             read_space(&committed, &volume, options.recount_space)?
         };
         let mounted = Self::find_subvolume(&committed, &options)?;
+        if !read_only {
+            // Whoever wrote what has been read may have been killed before the barrier that was to
+            // follow. From here on it counts as durable (invariant 22).
+            let _flushed = volume.flush(Written::nothing())?;
+        }
         let background = options.background_commits && !read_only;
         let fs = Arc::new(Self::assemble(volume, cache, options, committed, space, read_only, mounted));
         // Of a mount whose root can't be read nothing can be reached: it shall not come about.

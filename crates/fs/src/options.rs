@@ -23,6 +23,41 @@ pub enum LogFault {
     ForgetPlacedSums,
     /// Log nodes are overwritten while a durable superblock leads to them.
     ReusePinned,
+    /// Of an extent that has grown since it was logged, only who is asked for is logged anew.
+    ForgetGrownExtent,
+    /// Compressed extents are taken to have as many bytes on disk as in the file.
+    MistakePackedLength,
+}
+
+/// Something that a commit gets wrong on purpose: tests of the tests.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitFault {
+    /// Data of a frozen inode is written by the newest flags of the inode.
+    NewestFlags,
+    /// Fsyncs that joined the log of a commit are answered before its superblock is written.
+    AnswerEarly,
+}
+
+/// How far a commit has come.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitStep {
+    /// Its transaction is frozen; nothing of it has been written.
+    Frozen,
+    /// Its trees are merged; no node has been written.
+    Merged,
+}
+
+/// What a test has to do while a commit is under way, in the thread that commits.
+#[doc(hidden)]
+#[derive(Clone)]
+pub struct CommitHook(pub Arc<dyn Fn(&crate::Filesystem, CommitStep) + Send + Sync>);
+
+impl std::fmt::Debug for CommitHook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CommitHook")
+    }
 }
 
 /// How much is freed at a time of what nobody refers to any more.
@@ -88,6 +123,12 @@ pub struct Options {
     /// What the log gets wrong.
     #[doc(hidden)]
     pub log_fault: Option<LogFault>,
+    /// What commits get wrong.
+    #[doc(hidden)]
+    pub commit_fault: Option<CommitFault>,
+    /// What happens while a commit is under way.
+    #[doc(hidden)]
+    pub commit_hook: Option<CommitHook>,
     /// The most bytes of a file whose content is kept in its inode's leaf.
     pub max_inline: u64,
     /// How much is freed at a time of what nobody refers to any more.
@@ -114,6 +155,8 @@ impl Default for Options {
             background_commits: true,
             tree_log: true,
             log_fault: None,
+            commit_fault: None,
+            commit_hook: None,
             max_inline: 2048,
             freeing: FreeingLimits::default(),
             discard: false,

@@ -15,7 +15,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use ubtrfs_format::{Generation, Logical, TreeId};
 
 use crate::file::sum_map::SumMap;
-use crate::inode::Inode;
+use crate::inode::{Inode, InodeId};
 use crate::lock_order::{Noted, Ordered};
 use crate::subvolume_entries::EntryPlace;
 
@@ -26,14 +26,17 @@ pub(crate) struct NewExtent {
     pub(crate) length: u64,
     /// Checksums of its sectors; `None` for a file without, and for space whose data comes later.
     pub(crate) sums: Option<Vec<u8>>,
-    /// Bytes from the start whose checksums the log has.
+    /// Bytes from the start whose checksums the log has: the extent's length when the log got its
+    /// newest item that refers to it.
     pub(crate) logged: u64,
+    /// The file by which it grew. It was nobody else's until then.
+    pub(crate) grown_by: Option<InodeId>,
 }
 
 impl NewExtent {
     /// An extent of which the log has nothing.
     pub(crate) fn new(length: u64, sums: Option<Vec<u8>>) -> Self {
-        Self { length, sums, logged: 0 }
+        Self { length, sums, logged: 0, grown_by: None }
     }
 }
 
@@ -88,9 +91,10 @@ impl Transaction {
         self.new_extent_count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Lets an extent of `length` bytes grow by data that goes where it ends. Returns `false`, and changes nothing, if it is not of this
-    /// transaction, somebody else refers to it, or only one of the two has checksums.
-    pub(crate) fn grow_extent(&self, start: Logical, length: u64, by: u64, sums: Option<&[u8]>) -> bool {
+    /// Lets an extent of `length` bytes grow by data of `file` that goes where it ends. Returns
+    /// `false`, and changes nothing, if it is not of this transaction, somebody else refers to it, or
+    /// only one of the two has checksums.
+    pub(crate) fn grow_extent(&self, start: Logical, length: u64, file: InodeId, by: u64, sums: Option<&[u8]>) -> bool {
         if self.is_shared(start) {
             return false;
         }
@@ -102,6 +106,7 @@ impl Transaction {
             _ => return false,
         }
         extent.length += by;
+        extent.grown_by = Some(file);
         true
     }
 

@@ -40,6 +40,7 @@ use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::log::ClosedGroup;
 use crate::ops::FileMap;
+use crate::options::CommitStep;
 use crate::space::NewChunk;
 use crate::subvolume_entries::edits_of_moved;
 use crate::transaction::Transaction;
@@ -96,7 +97,7 @@ impl Filesystem {
         while let Ok(Some(waiting)) = result {
             // What came in during that commit and could not be logged needs another.
             result = self.commit_open_transaction();
-            waiting.committed(&result.as_ref().map(|_| ()).map_err(|_| Errno::IO.into()));
+            waiting.committed(self, &result.as_ref().map(|_| ()).map_err(|_| Errno::IO.into()));
         }
         let result = result.map(|_| ());
         self.counters.commit_micros.fetch_add(start.elapsed().as_micros() as u64, Ordering::Relaxed);
@@ -130,6 +131,7 @@ impl Filesystem {
             let log_nodes = place.end(transaction.generation.next());
             (transaction, log_nodes)
         };
+        self.reached(CommitStep::Frozen);
         let result = self.commit_frozen(&transaction, log_nodes);
         // That commit was itself a reader of the one before.
         self.space.unpin();
@@ -143,11 +145,19 @@ impl Filesystem {
         result
     }
 
+    /// Lets a test do its part while a commit is under way.
+    fn reached(&self, step: CommitStep) {
+        if let Some(hook) = &self.options.commit_hook {
+            (hook.0)(self, step);
+        }
+    }
+
     fn commit_frozen(&self, transaction: &Arc<Transaction>, log_nodes: Vec<Logical>) -> Result<Option<ClosedGroup>> {
         let inodes = transaction.take_inodes();
         self.write_out(transaction, &inodes)?;
         let committed = self.committed();
         let mut built = Commit::build(self, &committed, transaction, &inodes)?;
+        self.reached(CommitStep::Merged);
         // They stay in use until no durable superblock leads to them.
         let node_size = u64::from(self.volume.node_size());
         built.freed.extend(log_nodes.into_iter().map(|at| (at, node_size)));
@@ -326,7 +336,7 @@ impl Commit {
             log.enter_into(&mut superblock);
         }
         let flushed = fs.volume.flush(written)?;
-        fs.volume.write_superblock(&superblock, Copies::All, flushed)?;
+        let published = fs.volume.write_superblock(&superblock, Copies::All, flushed)?;
         let closed = waiting.take().map(|(closed, log)| {
             if let Some(log) = log {
                 log.published(fs, &mut place);
@@ -353,7 +363,13 @@ impl Commit {
         fs.log.commit_ended(&mut place);
         drop(place);
         // Those whose log is durable go on.
-        let closed = closed.filter(ClosedGroup::needs_commit);
+        let closed = match closed {
+            Some(closed) if !closed.needs_commit() => {
+                closed.logged(&published);
+                None
+            }
+            closed => closed,
+        };
         fs.reader.forget();
         let sharing = fs.committed().sharing();
         {

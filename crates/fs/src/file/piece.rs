@@ -63,6 +63,15 @@ impl ExtentPiece {
         Self { offset: 0, ..*self } == Self { offset: 0, ..*other }
     }
 
+    /// Where on disk the first `len` bytes of the piece are: of a compressed extent all of it, for no
+    /// part of that is anywhere by itself.
+    pub(crate) fn on_disk(&self, len: u64) -> (Logical, u64) {
+        match self.compression {
+            Compression::None => (self.disk_bytenr.plus(self.offset), len),
+            _ => (self.disk_bytenr, self.disk_num_bytes),
+        }
+    }
+
     /// Bytes of the unpacked extent: what [`Self::offset`] moves in. (Some kernels left a wrong `ram_bytes` in items
     /// of extents that are not packed, where it means nothing.)
     pub(crate) fn unpacked_len(&self) -> u64 {

@@ -19,7 +19,7 @@ pub(crate) use load::load_inode;
 pub(crate) use logged::{Logged, LoggedAs};
 pub(crate) use name_changes::NameChanges;
 pub(crate) use seldom::Seldom;
-pub(crate) use state::{Frozen, InodeState, OrderedExtent, SharedTicket};
+pub(crate) use state::{Frozen, InodeState, OrderedExtent, SharedTicket, has_checksums};
 pub(crate) use table::InodeTable;
 
 /// Names an inode in the volume.

@@ -58,6 +58,11 @@ pub(crate) struct Frozen {
     pub(crate) reserved: u64,
 }
 
+/// Whether data of a file with these inode flags carries checksums.
+pub(crate) fn has_checksums(flags: u64) -> bool {
+    flags & InodeFlags::NODATASUM == 0
+}
+
 /// The state of an inode.
 #[allow(clippy::struct_excessive_bools, reason = "independent facts, each asked for by itself")]
 pub(crate) struct InodeState {
@@ -121,7 +126,7 @@ impl InodeState {
 
     /// Whether data of the file carries checksums.
     pub(crate) fn has_checksums(&self) -> bool {
-        self.item.flags & InodeFlags::NODATASUM == 0
+        has_checksums(self.item.flags)
     }
 
     /// Whether nothing of the inode would be lost if it left memory.

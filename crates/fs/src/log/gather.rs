@@ -72,6 +72,8 @@ pub(super) struct Gatherer<'a> {
     pub(super) place: &'a mut Place,
     trees: BTreeMap<TreeId, Snapshot>,
     work: VecDeque<(Arc<Inode>, Want)>,
+    /// Inodes whose items of an extent are of the length that it had before it grew.
+    stale: Vec<Arc<Inode>>,
     taken_in: usize,
 }
 
@@ -115,6 +117,7 @@ impl<'a> Gatherer<'a> {
             place,
             trees: BTreeMap::new(),
             work: VecDeque::new(),
+            stale: Vec::new(),
             taken_in: 0,
         }
     }
@@ -130,11 +133,26 @@ impl<'a> Gatherer<'a> {
             if renamed.is_empty() {
                 // Asked last: it may have happened while this was gathered, and be in it.
                 let is_told = !self.transaction.forbids_log();
+                debug_assert!(self.stale.iter().all(|inode| self.is_logged_anew(inode)), "invariant 21");
                 return if is_told { Ok(self.gathered) } else { Err(Reason::Subvolume.into()) };
             }
             self.work.extend(renamed.into_iter().map(|inode| (inode, Want::Names)));
         }
         Err(Reason::BusyNames.into())
+    }
+
+    /// Takes an inode in that the log has with an extent that was shorter then.
+    pub(super) fn log_anew(&mut self, id: InodeId) -> Result<()> {
+        let inode = self.fs.inodes.get(id).ok_or(Reason::Unreadable)?;
+        self.stale.push(inode.clone());
+        self.work.push_back((inode, Want::Whole));
+        Ok(())
+    }
+
+    /// Whether what the log has of an inode comes with this write of it.
+    fn is_logged_anew(&self, inode: &Inode) -> bool {
+        let state = inode.read();
+        state.pending.logged.as_ref().is_none_or(|logged| Arc::ptr_eq(&logged.group, self.group))
     }
 
     pub(super) fn gets_wrong(&self, fault: LogFault) -> bool {

@@ -171,22 +171,27 @@ impl Gatherer<'_> {
         if self.fs.space.is_in_new_chunk(extent.disk_bytenr) {
             return Err(Reason::NewChunk.into());
         }
-        self.new_extent_sums(id, extent);
+        self.new_extent_sums(id, extent)?;
         if !extent.prealloc && !self.gets_wrong(LogFault::ForgetPlacedSums) {
             self.placed_sums(id, extent, len);
         }
         Ok(())
     }
 
-    /// The checksums that a new extent came with.
-    fn new_extent_sums(&mut self, id: InodeId, extent: &ExtentPiece) {
+    /// The checksums that a new extent came with. If it has grown since it was logged, so that another
+    /// file comes to refer to more of it than the log has, the file by which it grew is logged anew:
+    /// all items of a log that refer to an extent have its length (invariant 21).
+    fn new_extent_sums(&mut self, id: InodeId, extent: &ExtentPiece) -> Result<()> {
         let sum_size = self.fs.volume.checksum().size();
         // As large as they may be so that two items fit a leaf. They always start at the same addresses, so that no two
         // overlap.
         let most = leaf_data_size(self.fs.volume.node_size() as usize) / 2 - ubtrfs_format::ITEM_HEADER_SIZE;
         let most = most / sum_size * sum_size;
         let mut extents = self.transaction.extents();
-        let Some(new) = extents.get_mut(&extent.disk_bytenr).filter(|new| new.logged < new.length) else { return };
+        let Some(new) = extents.get_mut(&extent.disk_bytenr).filter(|new| new.logged < new.length) else {
+            return Ok(());
+        };
+        let stale = new.grown_by.filter(|owner| new.logged > 0 && *owner != id);
         let covered = (most / sum_size) as u64 * u64::from(self.fs.volume.sector_size());
         // The last item that the log has may be short, if the extent has grown since.
         let first = std::mem::replace(&mut new.logged, new.length) / covered;
@@ -196,13 +201,21 @@ impl Gatherer<'_> {
         for (part, start) in sums.chunks(most).zip(starts) {
             self.put(id.subvolume, sum_key(start), part.to_vec());
         }
+        match stale {
+            Some(owner) if !self.gets_wrong(LogFault::ForgetGrownExtent) => self.log_anew(owner),
+            _ => Ok(()),
+        }
     }
 
     /// The checksums of a piece that was written in place: no others, for whoever shares the extent may not be in the log with
     /// what he has of it. They are laid out by windows of the extent, each told anew when something of it comes to the log.
     fn placed_sums(&mut self, id: InodeId, extent: &ExtentPiece, len: u64) {
-        let piece = extent.disk_bytenr.plus(extent.offset);
-        let unlogged = self.transaction.take_unlogged_sums(piece, len);
+        let (at, len) = if self.gets_wrong(LogFault::MistakePackedLength) {
+            (extent.disk_bytenr.plus(extent.offset), len)
+        } else {
+            extent.on_disk(len)
+        };
+        let unlogged = self.transaction.take_unlogged_sums(at, len);
         if unlogged.is_empty() {
             return;
         }

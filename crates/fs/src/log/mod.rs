@@ -10,6 +10,7 @@
 //! | `queue` | groups, leaders, turns; what an fsync has to wait for |
 //! | `gather` | who has to be in the log, until its names agree with each other |
 //! | `items` | the items of one inode |
+//! | `outcome` | what became of a group, and the proof that success takes (invariant 22) |
 //! | `nodes` | space for log nodes |
 //! | `write` | merge, write, publish |
 //! | `replay` | what a mount does with a log that it finds |
@@ -17,6 +18,7 @@
 mod gather;
 mod items;
 mod nodes;
+mod outcome;
 mod queue;
 mod ranges;
 mod reason;

@@ -8,8 +8,10 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use ubtrfs_format::items::{InodeItem, Timespec};
 use ubtrfs_format::{Generation, Logical, TreeId};
 use ubtrfs_tree::Root;
+use ubtrfs_volume::Published;
 
 use super::nodes::Arena;
+use super::outcome::{Durable, Outcome};
 use super::ranges::NumberRanges;
 use super::reason::{Fallbacks, Reason};
 use super::write::Written;
@@ -19,18 +21,8 @@ use crate::file::sum_map::SumMap;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState, LoggedAs};
 use crate::ops::overwrites;
+use crate::options::CommitFault;
 use crate::transaction::Transaction;
-
-/// What became of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// The log holds it.
-    Logged,
-    /// Only a commit can make it durable.
-    NeedsCommit,
-    /// The file system has turned read-only.
-    Failed,
-}
 
 /// Told once how an fsync ended.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
@@ -56,13 +48,14 @@ impl Group {
             None => members.waiting.push(done),
             Some(outcome) => {
                 drop(members);
-                done(fs.result_of(outcome));
+                done(Durable::already(fs).and(outcome.result()));
             }
         }
     }
 }
 
-/// A group that takes no more members, and is about to be written. Those who wait are told at its end, whatever that is.
+/// A group that takes no more members, and is about to be written. Those who wait are told at its
+/// end, whatever that is: of a failure, unless there is a proof that it is durable (invariant 22).
 pub(crate) struct ClosedGroup {
     pub(super) group: Arc<Group>,
     pub(super) inodes: Vec<Arc<Inode>>,
@@ -71,7 +64,7 @@ pub(crate) struct ClosedGroup {
 
 impl ClosedGroup {
     /// Notes what those who wait will be told.
-    pub(crate) fn set_outcome(&mut self, outcome: Outcome) {
+    pub(super) fn set_outcome(&mut self, outcome: Outcome) {
         self.outcome = outcome;
     }
 
@@ -80,9 +73,15 @@ impl ClosedGroup {
         self.outcome == Outcome::NeedsCommit
     }
 
-    /// The commit is done, or has failed.
-    pub(crate) fn committed(mut self, result: &Result<()>) {
-        self.outcome = if result.is_ok() { Outcome::Logged } else { Outcome::Failed };
+    /// A superblock has been published that leads to the group's log.
+    pub(crate) fn logged(mut self, published: &Published) {
+        self.outcome = Outcome::Durable(Durable::by(published));
+    }
+
+    /// The commit that had to do what the log could not is done, or has failed.
+    pub(crate) fn committed(mut self, fs: &Filesystem, result: &Result<()>) {
+        let durable = if result.is_ok() { Durable::already(fs).ok() } else { None };
+        self.outcome = durable.map_or(Outcome::Failed, Outcome::Durable);
     }
 }
 
@@ -94,10 +93,7 @@ impl Drop for ClosedGroup {
             std::mem::take(&mut members.waiting)
         };
         for done in waiting {
-            done(match self.outcome {
-                Outcome::Logged => Ok(()),
-                Outcome::NeedsCommit | Outcome::Failed => Err(Errno::IO.into()),
-            });
+            done(self.outcome.result());
         }
     }
 }
@@ -323,7 +319,7 @@ impl Filesystem {
         const LITTLE: u64 = 128 << 10;
         let inode = self.inodes.get(id);
         // What is written over its old place may have to wait for what is on its way there.
-        let may_wait = |state: &InodeState| overwrites(state) && !state.ordered.is_empty();
+        let may_wait = |state: &InodeState| overwrites(state.item.flags) && !state.ordered.is_empty();
         inode.is_some_and(|inode| inode.try_write().is_some_and(|state| state.reserved <= LITTLE && !may_wait(&state)))
     }
 
@@ -342,11 +338,11 @@ impl Filesystem {
             Need::Log => return self.log.join(inode, done),
             Need::Nothing => {
                 self.counters.fsyncs_without_work.fetch_add(1, Ordering::Relaxed);
-                done(self.result_of(Outcome::Logged));
+                done(Durable::already(self).map(|_| ()));
             }
             Need::Commit => {
                 if let Some(done) = self.log.follow_commit(done) {
-                    done(self.result_of(Outcome::Logged));
+                    done(Durable::already(self).map(|_| ()));
                 }
             }
             Need::Group(group) => {
@@ -355,10 +351,6 @@ impl Filesystem {
             }
         }
         None
-    }
-
-    fn result_of(&self, outcome: Outcome) -> Result<()> {
-        if outcome == Outcome::Logged && self.abort_reason().is_none() { Ok(()) } else { Err(Errno::IO.into()) }
     }
 
     /// Starts the write-out of what is dirty, and says what to wait for.
@@ -410,7 +402,7 @@ impl Filesystem {
         closed.set_outcome(outcome);
         if closed.needs_commit() {
             let result = self.commit();
-            closed.committed(&result);
+            closed.committed(self, &result);
         }
     }
 
@@ -419,7 +411,7 @@ impl Filesystem {
             return Outcome::Failed;
         }
         match self.write_group(place, closed) {
-            Ok(()) => Outcome::Logged,
+            Ok(durable) => Outcome::Durable(durable),
             Err(Stop::Commit(reason)) => self.fall_back(place, reason),
             Err(Stop::Error(error)) => {
                 self.abort(&error);
@@ -428,8 +420,9 @@ impl Filesystem {
         }
     }
 
-    /// Gathers the log of those who wait for the commit that is about to be written, `next`: the group, with what will have
-    /// become of it when that is durable, and its log.
+    /// Gathers the log of those who wait for the commit that is about to be written, `next`: the
+    /// group, which is [`ClosedGroup::logged`] once that is durable unless it needs another commit,
+    /// and its log.
     pub(crate) fn prepare_waiting_log(
         &self,
         place: &mut Place,
@@ -439,7 +432,9 @@ impl Filesystem {
         let transaction = self.gate.current();
         let log = match self.prepare_log(place, &closed, next, &transaction) {
             Ok(log) => {
-                closed.set_outcome(Outcome::Logged);
+                if self.options.commit_fault == Some(CommitFault::AnswerEarly) {
+                    closed.set_outcome(Outcome::Durable(Durable::pretended()));
+                }
                 log
             }
             Err(Stop::Commit(reason)) => {

@@ -11,6 +11,7 @@ use ubtrfs_volume::{Copies, Write};
 
 use super::gather::{Gathered, Gatherer};
 use super::nodes::LogNodes;
+use super::outcome::Durable;
 use super::queue::{ClosedGroup, Place, Stop};
 use super::reason::Reason;
 use crate::commit::geometry;
@@ -55,12 +56,14 @@ impl Written {
 }
 
 impl Filesystem {
-    /// Writes the log of a group.
-    pub(super) fn write_group(&self, place: &mut Place, closed: &ClosedGroup) -> Result<(), Stop> {
+    /// Writes the log of a group. It is durable then, or was already.
+    pub(super) fn write_group(&self, place: &mut Place, closed: &ClosedGroup) -> Result<Durable, Stop> {
         let base = self.committed();
         let transaction = self.gate.current();
-        let Some(log) = self.prepare_log(place, closed, &base, &transaction)? else { return Ok(()) };
         let failed = Stop::Error;
+        let Some(log) = self.prepare_log(place, closed, &base, &transaction)? else {
+            return Durable::already(self).map_err(failed);
+        };
         let nodes = self.volume.submit(log.writes().collect()).map_err(|error| failed(error.into()))?;
         for extent in &log.ordered {
             self.wait_for(extent).map_err(failed)?;
@@ -69,9 +72,10 @@ impl Filesystem {
         let flushed = self.volume.flush(written).map_err(|error| failed(error.into()))?;
         let mut superblock = base.superblock.clone();
         log.enter_into(&mut superblock);
-        self.volume.write_superblock(&superblock, Copies::Primary, flushed).map_err(|error| failed(error.into()))?;
+        let published = self.volume.write_superblock(&superblock, Copies::Primary, flushed);
+        let published = published.map_err(|error| failed(error.into()))?;
         log.published(self, place);
-        Ok(())
+        Ok(Durable::by(&published))
     }
 
     /// Gathers and merges the log of a group; `None` if the log has all of it already. `base` is the commit that the log

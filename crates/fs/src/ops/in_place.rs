@@ -3,6 +3,9 @@
 //! Reserved space reads as zeroes in every durable state, so writing there changes none of them; what says that it is data
 //! becomes durable only after the data. Over data itself only files without copy-on-write are written, which ask for that.
 //! Neither may be done where somebody else has a share in the extent: another file, another place of the file, a snapshot.
+//!
+//! What counts are the inode's flags in the transaction whose data it is: what a commit has yet to
+//! write was dirtied under the flags that were frozen with it (invariant 2).
 
 use std::ops::Range;
 
@@ -24,28 +27,31 @@ pub(crate) struct Part {
     pub(crate) place: Option<ExtentPiece>,
 }
 
-/// Whether data of the file may be written in place at all.
-pub(crate) fn writes_in_place(state: &InodeState) -> bool {
-    state.item.flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0
+/// Whether data of a file with these inode flags may be written in place at all.
+pub(crate) fn writes_in_place(flags: u64) -> bool {
+    flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0
 }
 
-/// Whether data of the file is written over its older data.
-pub(crate) fn overwrites(state: &InodeState) -> bool {
-    state.item.flags & InodeFlags::NODATACOW != 0
+/// Whether data of a file with these inode flags is written over its older data.
+pub(crate) fn overwrites(flags: u64) -> bool {
+    flags & InodeFlags::NODATACOW != 0
 }
 
 impl Filesystem {
-    /// Divides a range of a file into parts that have a place to be written to and parts that need one. `layout`: what a
-    /// transaction says that is being committed, above the trees; `None` stands for all that is known.
+    /// Divides a range of a file into parts that have a place to be written to and parts that need
+    /// one, by the flags that the inode has in the transaction whose data is written. `layout`: what
+    /// a transaction says that is being committed, above the trees; `None` stands for all that is
+    /// known.
     pub(crate) fn parts_to_write(
         &self,
         id: InodeId,
         state: &InodeState,
+        flags: u64,
         layout: Option<&Layout>,
         range: Range<u64>,
     ) -> Result<Vec<Part>> {
         let len = range.end - range.start;
-        if !writes_in_place(state) {
+        if !writes_in_place(flags) {
             return Ok(vec![Part { len, place: None }]);
         }
         let committed = self.committed();
@@ -57,7 +63,7 @@ impl Filesystem {
         let mut parts: Vec<Part> = Vec::new();
         for Mapped { start, len, piece } in pieces {
             let place = match piece {
-                Piece::Extent(extent) if self.may_write_in_place(id, state, start, len, &extent)? => Some(extent),
+                Piece::Extent(extent) if self.may_write_in_place(id, flags, start, len, &extent)? => Some(extent),
                 _ => None,
             };
             match parts.last_mut() {
@@ -70,12 +76,12 @@ impl Filesystem {
 
     /// Whether all of a range has a place that it will be written to, so that writing it takes no space.
     pub(crate) fn has_place(&self, id: InodeId, state: &InodeState, range: Range<u64>) -> Result<bool> {
-        if !overwrites(state) && state.frozen.as_ref().is_some_and(|frozen| !frozen.dirty.is_empty()) {
+        if !overwrites(state.item.flags) && state.frozen.as_ref().is_some_and(|frozen| !frozen.dirty.is_empty()) {
             // What the commit in flight has yet to write may take the place.
             return Ok(false);
         }
         let mut at = range.start;
-        for part in self.parts_to_write(id, state, None, range)? {
+        for part in self.parts_to_write(id, state, state.item.flags, None, range)? {
             // What is dirty has been reserved.
             if part.place.is_none() && !state.dirty.covers(at..at + part.len) {
                 return Ok(false);
@@ -86,15 +92,8 @@ impl Filesystem {
     }
 
     /// Whether what stands at `start` of a file for `len` bytes may be written over where it is.
-    fn may_write_in_place(
-        &self,
-        id: InodeId,
-        state: &InodeState,
-        start: u64,
-        len: u64,
-        extent: &ExtentPiece,
-    ) -> Result<bool> {
-        if extent.compression != Compression::None || !(extent.prealloc || overwrites(state)) {
+    fn may_write_in_place(&self, id: InodeId, flags: u64, start: u64, len: u64, extent: &ExtentPiece) -> Result<bool> {
+        if extent.compression != Compression::None || !(extent.prealloc || overwrites(flags)) {
             return Ok(false);
         }
         // An item may say anything; what lies behind the extent is another's.

@@ -54,7 +54,7 @@ impl Filesystem {
             };
             let end = start.checked_add(data.len() as u64).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::FBIG)?;
             // Asked only where space is short: then what was reserved for the file has to do.
-            let has_place = writes_in_place(&state)
+            let has_place = writes_in_place(state.item.flags)
                 && self.space.lock().is_data_short(sectors * sector)
                 && self.has_place(id, &state, start - start % sector..end.next_multiple_of(sector))?;
             let inline_bytes = self.inline_bytes(&state, end.max(state.item.size));

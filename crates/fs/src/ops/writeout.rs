@@ -1,6 +1,7 @@
 //! Write-out: dirty data gets its place on disk and goes there.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,7 +19,8 @@ use crate::file::piece::{ExtentPiece, InlinePiece, Mapped, Piece};
 use crate::file::resolve::Stack;
 use crate::file::sum_map::SumMap;
 use crate::filesystem::Filesystem;
-use crate::inode::{Inode, InodeId, InodeState, OrderedExtent, SharedTicket};
+use crate::inode::{Frozen, Inode, InodeId, InodeState, OrderedExtent, SharedTicket, has_checksums};
+use crate::options::CommitFault;
 use crate::transaction::{NewExtent, Transaction};
 
 /// Data of one file that may be on its way to the device at a time.
@@ -95,6 +97,8 @@ impl Placed {
 struct Layer<'a> {
     id: InodeId,
     transaction: &'a Transaction,
+    /// The inode's flags in the transaction.
+    flags: u64,
     /// What the transaction says of the file, if that is not the newest.
     layout: Option<&'a Layout>,
 }
@@ -122,11 +126,11 @@ impl Filesystem {
         transaction: &Transaction,
         complete: bool,
     ) -> Result<()> {
-        if writes_in_place(state) {
+        if writes_in_place(state.item.flags) {
             // Older data first: where both have one place, it must not come after newer.
             self.settle_frozen(inode.id, state)?;
         }
-        let layer = Layer { id: inode.id, transaction, layout: None };
+        let layer = Layer { id: inode.id, transaction, flags: state.item.flags, layout: None };
         let mut dirty = state.dirty.take();
         let inline = complete && self.is_for_metadata(&dirty, &state.item);
         while let Some(run) = dirty.take_run(MAX_EXTENT) {
@@ -175,15 +179,7 @@ impl Filesystem {
     ) -> Result<()> {
         let Some(mut frozen) = state.frozen.take() else { return Ok(()) };
         let result = Submission::of(&self.volume, |submission| {
-            self.write_out_frozen_layer(
-                submission,
-                id,
-                state,
-                &mut frozen.dirty,
-                &mut frozen.batch.layout,
-                frozen.item.size,
-                transaction,
-            )
+            self.write_out_frozen_layer(submission, id, state, &mut frozen, transaction)
         });
         frozen.reserved = 0;
         state.frozen = Some(frozen);
@@ -204,24 +200,24 @@ impl Filesystem {
         if state.dirty.covers(0..1) { size.saturating_sub(state.item.size) } else { size }
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the parts of a frozen inode that are borrowed apart")]
     fn write_out_frozen_layer(
         &self,
         submission: &mut Submission<'_>,
         id: InodeId,
         state: &mut InodeState,
-        dirty: &mut DirtyData,
-        layout: &mut Layout,
-        size: u64,
+        frozen: &mut Frozen,
         transaction: &Transaction,
     ) -> Result<()> {
-        let inline = self.is_for_metadata(dirty, &InodeItem { size, ..state.item });
+        let Frozen { item, batch, dirty, .. } = frozen;
+        let layout = &mut batch.layout;
+        let flags = self.flags_of_frozen(item, state);
+        let inline = self.is_for_metadata(dirty, item);
         while let Some(run) = dirty.take_run(MAX_EXTENT) {
             let len = run.len();
             let placed = if inline {
-                vec![Self::place_inline(&run, size, transaction)]
+                vec![Self::place_inline(&run, item.size, transaction)]
             } else {
-                self.place(run, state, Layer { id, transaction, layout: Some(layout) }, submission)?
+                self.place(run, state, Layer { id, transaction, flags, layout: Some(layout) }, submission)?
             };
             self.unreserve_data(len);
             let committed = self.committed();
@@ -243,6 +239,14 @@ impl Filesystem {
             }
         }
         Ok(())
+    }
+
+    /// The flags by which data of a frozen inode is written: those that were frozen with it.
+    fn flags_of_frozen(&self, frozen: &InodeItem, newest: &InodeState) -> u64 {
+        match self.options.commit_fault {
+            Some(CommitFault::NewestFlags) => newest.item.flags,
+            _ => frozen.flags,
+        }
     }
 
     /// Whether the content of a file, all of it dirty, is small enough to be kept within metadata.
@@ -270,13 +274,13 @@ impl Filesystem {
     ) -> Result<Vec<Placed>> {
         let mut placed = Vec::new();
         let mut offset = run.offset;
-        let parts = self.parts_to_write(layer.id, state, layer.layout, offset..offset + run.len())?;
+        let parts = self.parts_to_write(layer.id, state, layer.flags, layer.layout, offset..offset + run.len())?;
         let mut buffers = run.buffers.into();
         for part in parts {
             let end = offset + part.len;
             if let Some(place) = part.place {
                 let data = split_front(&mut buffers, part.len);
-                placed.push(self.place_over(offset, data, place, state, layer.transaction, submission)?);
+                placed.push(self.place_over(offset, data, place, state, layer, submission)?);
                 offset = end;
             }
             while offset < end {
@@ -306,11 +310,12 @@ impl Filesystem {
         let (start, len) = self.space.allocate_data(want, state.allocation_hint).ok_or(Error::Posix(Errno::NOSPC))?;
         state.allocation_hint = Logical(start.0 + len);
         let data = split_front(buffers, len);
-        let sums = state.has_checksums().then(|| self.sums_of(&data, len));
+        let sums = has_checksums(layer.flags).then(|| self.sums_of(&data, len));
         let ordered = submission.add(start, data);
         // Into what a commit is about to write the open transaction may have pieces of the same extents.
         if layer.layout.is_none()
-            && let Some(grown) = self.grow_extent(offset, start, len, sums.as_deref(), state, transaction)
+            && let Some(grown) =
+                self.grow_extent(layer.id, offset..offset + len, start, sums.as_deref(), state, transaction)
         {
             let (offset, len) = (grown.start, grown.len);
             return Ok(Placed { offset, len, piece: Some(grown.piece), ordered: Some(ordered) });
@@ -328,24 +333,25 @@ impl Filesystem {
         Ok(Placed { offset, len, piece: Some(piece), ordered: Some(ordered) })
     }
 
-    /// Lets the extent that ends at `offset` of a file and at `start` on disk grow by `len` bytes. It must be the file's own, and
-    /// whole. Returns the piece that the file has then, if there is such an extent.
+    /// Lets the extent that ends where `range` of a file begins, and at `start` on disk, grow by that
+    /// range. It must be the file's own, and whole. Returns the piece that the file has then, if there is such an extent.
     fn grow_extent(
         &self,
-        offset: u64,
+        id: InodeId,
+        range: Range<u64>,
         start: Logical,
-        len: u64,
         sums: Option<&[u8]>,
         state: &InodeState,
         transaction: &Transaction,
     ) -> Option<Mapped> {
-        let before = state.pending.layout.ending_at(offset)?;
+        let len = range.end - range.start;
+        let before = state.pending.layout.ending_at(range.start)?;
         let Piece::Extent(extent) = before.piece else { return None };
         let is_whole = extent.offset == 0 && extent.disk_num_bytes == before.len && extent.ram_bytes == before.len;
         let goes_on = extent.disk_bytenr.plus(before.len) == start && before.len + len <= MAX_EXTENT;
         let is_plain = extent.compression == Compression::None && !extent.prealloc;
         let may_grow = is_whole && goes_on && is_plain && self.space.are_in_one_chunk(extent.disk_bytenr, start);
-        if !may_grow || !transaction.grow_extent(extent.disk_bytenr, before.len, len, sums) {
+        if !may_grow || !transaction.grow_extent(extent.disk_bytenr, before.len, id, len, sums) {
             return None;
         }
         let len = before.len + len;
@@ -360,7 +366,7 @@ impl Filesystem {
         data: Vec<SharedBuffer>,
         place: ExtentPiece,
         state: &mut InodeState,
-        transaction: &Transaction,
+        layer: Layer<'_>,
         submission: &mut Submission<'_>,
     ) -> Result<Placed> {
         let len: u64 = data.iter().map(|part| part.len() as u64).sum();
@@ -374,16 +380,16 @@ impl Filesystem {
                 self.wait_for(extent)?;
             }
         }
-        if state.has_checksums() {
+        if has_checksums(layer.flags) {
             let sums = self.sums_of(&data, len);
             let (sector, size) = (self.volume.sector_size(), self.volume.checksum().size());
-            transaction.put_sums(start, &sums, || SumMap::new(sector, size));
+            layer.transaction.put_sums(start, &sums, || SumMap::new(sector, size));
         }
         self.counters.bytes_placed.fetch_add(len, Ordering::Relaxed);
         let ordered = submission.add(start, data);
         let piece = place.prealloc.then_some(Piece::Extent(ExtentPiece {
             prealloc: false,
-            generation: transaction.generation,
+            generation: layer.transaction.generation,
             ..place
         }));
         Ok(Placed { offset, len, piece, ordered: Some(ordered) })

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
+mod beside_a_commit;
 mod committed_files_are_lost;
 mod common;
 mod damaged_volumes_lose_more_than_they_must;

@@ -104,6 +104,16 @@ fn extents_that_grow_hold_what_each_fsync_promised() {
             &begun,
             &[&steps(2, 8192)[..], &[file(BAR), clone(FOO, BAR), fsync(BAR)], &steps(2, 8192), &[fsync(BAR)]].concat(),
         );
+        // Who refers to the grown extent comes to the log, and the file by which it grew does not ask
+        // for it (invariant 21).
+        for (old, new) in [(8192, 8192), (64 << 10, 64 << 10)] {
+            let grown = [&step(old)[..], &[append(FOO, new), file(BAR), clone(FOO, BAR), fsync(BAR)]].concat();
+            survive_either_way(&begun, &grown);
+            survive_either_way(&begun, &[&grown[..], &[append(FOO, 10), fsync(FOO)]].concat());
+            survive_either_way(&begun, &[&grown[..], &[truncate(FOO, 4096), write(BAR, 0, 10), fsync(BAR)]].concat());
+            let renamed = [&step(old)[..], &[append(FOO, new), file(BAR), clone(FOO, BAR), unlink(FOO), fsync(BAR)]];
+            survive_either_way(&begun, &renamed.concat());
+        }
         survive_either_way(&begun, &[&steps(2, 8192)[..], &[Operation::Sync], &steps(3, 8192)].concat());
         survive_either_way(&begun, &[&steps(2, 8192)[..], &[unlink(FOO), file(FOO)], &steps(2, 8192)].concat());
         survive_either_way(&begun, &[&steps(2, 8192)[..], &[rename(FOO, BAR), append(BAR, 8192), fsync(BAR)]].concat());

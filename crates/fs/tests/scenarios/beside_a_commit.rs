@@ -1,0 +1,159 @@
+//! What is done while a commit is under way keeps its promises when the commit fails: fsyncs that
+//! joined it return an error (invariant 22), and committed data stays as it was (invariant 2).
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use parking_lot::Mutex;
+use ubtrfs::{
+    CommitFault, CommitHook, CommitStep, Filesystem, FsyncLeader, InodeId, NewInode, Options, SetAttributes, WriteAt,
+};
+use ubtrfs_format::items::InodeFlags;
+use ubtrfs_volume::{Device, FaultyDevice, Lasting, OpenOptions, Operation, Volume};
+
+use crate::common::memory::new_volume;
+use crate::common::pattern;
+
+const EIO: i32 = 5;
+const LEN: usize = 256 << 10;
+/// Little enough to stay dirty until a commit has frozen it.
+const SMALL: usize = 32 << 10;
+
+fn device() -> Arc<FaultyDevice> {
+    Arc::new(FaultyDevice::new(Arc::new(new_volume(128 << 20))))
+}
+
+fn mount(device: &Arc<FaultyDevice>, options: Options) -> Arc<Filesystem> {
+    let devices = vec![device.clone() as Arc<dyn Device>];
+    let volume = Volume::open(devices, OpenOptions { read_only: options.read_only }).unwrap();
+    Filesystem::open(Arc::new(volume), Options { background_commits: false, ..options }).unwrap()
+}
+
+fn file(fs: &Filesystem, name: &[u8]) -> InodeId {
+    fs.create(fs.root(), name, &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
+}
+
+/// Has `act` done once, at this step of the next commit.
+fn once_at(step: CommitStep, act: impl FnOnce(&Filesystem) + Send + 'static) -> CommitHook {
+    let act = Mutex::new(Some(act));
+    CommitHook(Arc::new(move |fs, reached| {
+        if reached == step
+            && let Some(act) = act.lock().take()
+        {
+            act(fs);
+        }
+    }))
+}
+
+/// The content of a file, seen by a mount for reading after a crash: `None` if it is not there.
+fn after_a_crash(device: &Arc<FaultyDevice>, name: &[u8]) -> Option<Vec<u8>> {
+    device.heal();
+    let fs = mount(device, Options { read_only: true, ..Options::default() });
+    let id = fs.lookup(fs.root(), name).ok()?;
+    Some(fs.read(id, 0, 1 << 20).unwrap_or_else(|error| panic!("{}: {error}", String::from_utf8_lossy(name))))
+}
+
+/// An fsync joins the log that a commit is to write with its superblock; one of the commit's
+/// requests fails. Returns whether the fsync was answered by success though its data is lost.
+fn fsync_beside_a_commit_that_fails(operation: Operation, successes: u64, fault: Option<CommitFault>) -> Option<bool> {
+    let device = device();
+    let (tell, told) = channel();
+    let leader: Arc<Mutex<Option<FsyncLeader>>> = Arc::default();
+    let hook = once_at(CommitStep::Merged, {
+        let (device, leader) = (device.clone(), leader.clone());
+        move |fs| {
+            let late = file(fs, b"late");
+            fs.write(late, WriteAt::Offset(0), &pattern(1, LEN), false).unwrap();
+            device.fail(operation, successes, EIO, Lasting::Forever);
+            *leader.lock() = fs.join_fsync(late, false, Box::new(move |result| tell.send(result.is_ok()).unwrap()));
+        }
+    });
+    let options = Options { commit_fault: fault, commit_hook: Some(hook), ..Options::default() };
+    let fs = mount(&device, options);
+    file(&fs, b"early");
+    let committed = fs.sync();
+    if let Some(leader) = leader.lock().take() {
+        fs.lead_fsync(leader);
+    }
+    let succeeded = told.recv().unwrap();
+    assert_eq!(committed.is_err(), fs.abort_reason().is_some());
+    let aborted = committed.is_err();
+    drop(fs);
+    let content = after_a_crash(&device, b"late");
+    aborted.then_some(succeeded && content.is_none_or(|content| content != pattern(1, LEN)))
+}
+
+#[test]
+fn an_fsync_that_joins_a_commit_succeeds_only_if_it_is_durable() {
+    for operation in [Operation::Write, Operation::Flush] {
+        let failed = (0..40).map_while(|at| fsync_beside_a_commit_that_fails(operation, at, None));
+        let lies: Vec<bool> = failed.collect();
+        assert!(!lies.is_empty(), "{operation:?}: no commit failed");
+        assert!(lies.iter().all(|lie| !lie), "{operation:?}: {lies:?}");
+    }
+}
+
+#[test]
+fn fsyncs_that_are_answered_before_the_superblock_are_noticed() {
+    let lie = |operation| fsync_beside_a_commit_that_fails(operation, 0, Some(CommitFault::AnswerEarly));
+    assert_eq!((lie(Operation::Write), lie(Operation::Flush)), (Some(true), Some(true)));
+}
+
+/// A file is dirty when a commit begins; before its data is written, the file is emptied and told to
+/// be written in place. Power goes before the superblock. Returns whether the last commit's data is
+/// still there.
+fn dirty_data_meets_new_flags(fault: Option<CommitFault>) -> bool {
+    let device = device();
+    let hooked: Arc<Mutex<Option<InodeId>>> = Arc::default();
+    let at_the_second = once_after(1, {
+        let (device, hooked) = (device.clone(), hooked.clone());
+        move |fs| {
+            let id = hooked.lock().unwrap();
+            fs.set_attributes(id, &SetAttributes { size: Some(0), ..SetAttributes::default() }).unwrap();
+            fs.set_flags(id, InodeFlags::NODATACOW).unwrap();
+            device.fail(Operation::Flush, 0, EIO, Lasting::Forever);
+        }
+    });
+    let options = Options { commit_fault: fault, commit_hook: Some(at_the_second), ..Options::default() };
+    let fs = mount(&device, options);
+    let id = file(&fs, b"file");
+    *hooked.lock() = Some(id);
+    fs.write(id, WriteAt::Offset(0), &pattern(1, LEN), false).unwrap();
+    fs.sync().unwrap();
+    fs.write(id, WriteAt::Offset(0), &pattern(2, SMALL), false).unwrap();
+    assert!(fs.sync().is_err());
+    drop(fs);
+    device.heal();
+    let fs = mount(&device, Options { read_only: true, ..Options::default() });
+    let found = fs.read(fs.lookup(fs.root(), b"file").unwrap(), 0, 1 << 20);
+    found.is_ok_and(|content| content == pattern(1, LEN))
+}
+
+/// Has `act` done once, when the commit after `commits` others has frozen its transaction.
+fn once_after(commits: usize, act: impl FnOnce(&Filesystem) + Send + 'static) -> CommitHook {
+    let left = Mutex::new((commits, Some(act)));
+    CommitHook(Arc::new(move |fs, reached| {
+        if reached != CommitStep::Frozen {
+            return;
+        }
+        let act = {
+            let mut left = left.lock();
+            match left.0.checked_sub(1) {
+                Some(fewer) => {
+                    left.0 = fewer;
+                    None
+                }
+                None => left.1.take(),
+            }
+        };
+        if let Some(act) = act {
+            act(fs);
+        }
+    }))
+}
+
+#[test]
+fn data_of_a_commit_is_written_by_the_flags_that_the_file_had() {
+    assert!(dirty_data_meets_new_flags(None));
+    assert!(!dirty_data_meets_new_flags(Some(CommitFault::NewestFlags)));
+}
