@@ -1,5 +1,7 @@
 //! Random operations that fit the state of the volume, mostly.
 
+use std::collections::VecDeque;
+
 use ubtrfs::{RenameFlags, WriteAt, XattrMode};
 use ubtrfs_format::items::Timespec;
 use ubtrfs_testkit::names::{COLLIDING, COLLIDING_XATTRS};
@@ -24,6 +26,8 @@ pub struct Habits {
     pub eager: bool,
     /// Many fsyncs.
     pub fsyncs: bool,
+    /// Files come to share extents again and again, and grow and are fsynced meanwhile.
+    pub shares: bool,
 }
 
 /// Makes operations.
@@ -32,6 +36,8 @@ pub struct Generator {
     random: Random,
     habits: Habits,
     names: Vec<Vec<u8>>,
+    /// What comes next.
+    planned: VecDeque<Operation>,
 }
 
 const DEEPEST: usize = 3;
@@ -47,11 +53,14 @@ impl Generator {
             names.extend([one.as_bytes().to_vec(), other.as_bytes().to_vec()]);
         }
         names.extend([vec![b'n'; 255], vec![b'm'; 200], b"\xff\xfe no utf-8".to_vec()]);
-        Self { random: Random::new(seed), habits, names }
+        Self { random: Random::new(seed), habits, names, planned: VecDeque::new() }
     }
 
     /// The next operation on a volume in this state, with so many open handles.
     pub fn next(&mut self, model: &Model, handles: usize) -> Operation {
+        if let Some(operation) = self.planned.pop_front() {
+            return operation;
+        }
         if self.habits.eager && self.random.one_in(4) {
             return Operation::Sync;
         }
@@ -59,6 +68,9 @@ impl Generator {
         paths.retain(|(path, _)| path.0 != FILLER);
         if self.habits.fsyncs && self.random.one_in(4) {
             return Operation::Fsync { what: self.any(&paths, handles), data_only: self.random.one_in(4) };
+        }
+        if self.habits.shares && self.random.one_in(2) {
+            return self.share(model, &paths, handles);
         }
         match self.random.below(140) {
             0..18 => self.create(model, &paths),
@@ -250,6 +262,39 @@ impl Generator {
             _ => self.random.below(100_000),
         };
         Operation::Clone { from, from_offset, to, to_offset, len }
+    }
+
+    /// What brings extents into states in which they may be shared, shares them, or makes a file
+    /// durable that does: by itself, or most of a sequence in which an extent grows after it was
+    /// logged.
+    fn share(&mut self, model: &Model, paths: &[(Path, ubtrfs::InodeId)], handles: usize) -> Operation {
+        let (what, size) = self.file(model, paths, handles);
+        match self.random.below(12) {
+            0..3 => self.clone_range(model, paths, handles),
+            3..5 => self.grow(what),
+            5..7 => Operation::Fsync { what, data_only: self.random.one_in(4) },
+            7 => Operation::Allocate { what, offset: size, len: 65_536, zero: false, keep_size: true },
+            8 => Operation::Truncate { what, size: self.new_size(size) },
+            _ => {
+                let (to, _) = self.file(model, paths, handles);
+                // An extent grows where a sector begins.
+                let whole = Operation::Truncate { what: what.clone(), size: (size.min(1 << 20) / 4096 + 1) * 4096 };
+                let fsync = |what: &What| Operation::Fsync { what: what.clone(), data_only: false };
+                let clone =
+                    Operation::Clone { from: what.clone(), from_offset: 0, to: to.clone(), to_offset: 0, len: 2 << 20 };
+                let (first, last) = (self.grow(what.clone()), self.grow(what.clone()));
+                let all = [whole, first, fsync(&what), last, clone, fsync(&to), fsync(&what)];
+                let some = all.into_iter().filter(|_| !self.random.one_in(8));
+                self.planned = some.collect();
+                self.planned.pop_front().unwrap_or(Operation::Sync)
+            }
+        }
+    }
+
+    /// An append of whole sectors, mostly.
+    fn grow(&mut self, what: What) -> Operation {
+        let len = self.random.one_of([100, 4096, 8192, 8192, 65_536, 65_536]);
+        Operation::Write { what, at: WriteAt::End, len, fill: self.random.number(), kill_privileges: false }
     }
 
     fn new_size(&mut self, size: u64) -> u64 {

@@ -73,7 +73,8 @@ impl History {
             FreeingLimits::default()
         };
         let options = Options { freeing, discard: random.one_in(3), ..options };
-        let habits = Habits { remount: true, privileges, large: plan.tight, huge, eager, fsyncs };
+        let habits =
+            Habits { remount: true, privileges, large: plan.tight, huge, eager, fsyncs, shares: seed % 4 == 2 };
         Self { seed, plan, options, habits, faults: false }
     }
 

@@ -69,7 +69,15 @@ fn recover(judge: &Judge, device: &OverlayDevice, found: Found, seed: u64) -> Re
     let unseen_orphans = judge.unseen_orphans || found.has_log || !found.model.orphans().is_empty();
     let mut session =
         Session::open(Arc::clone(&recording), recording.clone(), judge.options.clone(), Some(found.model), tolerance)?;
-    let habits = Habits { remount: false, privileges: false, large: false, huge: false, eager: false, fsyncs: true };
+    let habits = Habits {
+        remount: false,
+        privileges: false,
+        large: false,
+        huge: false,
+        eager: false,
+        fsyncs: true,
+        shares: false,
+    };
     let mut generator = Generator::new(seed, habits);
     session.perform(&Operation::Look)?;
     for _ in 0..6 {

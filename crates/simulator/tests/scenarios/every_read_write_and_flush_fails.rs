@@ -39,7 +39,7 @@ fn options() -> Options {
 }
 
 fn habits() -> Habits {
-    Habits { remount: false, privileges: false, large: false, huge: false, eager: false, fsyncs: true }
+    Habits { remount: false, privileges: false, large: false, huge: false, eager: false, fsyncs: true, shares: false }
 }
 
 /// Random operations that fit the model as it becomes; the script of a seed is always the same.

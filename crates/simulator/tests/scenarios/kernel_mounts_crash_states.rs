@@ -218,7 +218,15 @@ fn crashes_leave_snapshots_as_they_were() {
         let wanted = snapshots.map(|id| shown_in(&before, id));
         for seed in seeds(if soaks() { 50 } else { 5 }) {
             let fsyncs = seed % 2 == 0;
-            let habits = Habits { remount: true, privileges: false, large: false, huge: false, eager: !fsyncs, fsyncs };
+            let habits = Habits {
+                remount: true,
+                privileges: false,
+                large: false,
+                huge: false,
+                eager: !fsyncs,
+                fsyncs,
+                shares: false,
+            };
             let operations = stage.improvise(seed, habits, 60).unwrap_or_else(|what| panic!("{seed}: {what}"));
             let examined = stage.run_with(&operations, seed, 60, &mut |state| {
                 for (id, wanted) in snapshots.iter().zip(&wanted) {
@@ -278,7 +286,15 @@ fn crashes_between_subvolumes_lose_nothing_that_was_synced() {
     let (mut states, mut mounted, mut moved, mut logs) = (0, 0, 0, 0);
     for seed in seeds(if soaks() { 200 } else { 10 }) {
         let fsyncs = seed % 2 == 0;
-        let habits = Habits { remount: true, privileges: false, large: false, huge: false, eager: !fsyncs, fsyncs };
+        let habits = Habits {
+            remount: true,
+            privileges: false,
+            large: false,
+            huge: false,
+            eager: !fsyncs,
+            fsyncs,
+            shares: false,
+        };
         let operations = stage.improvise(seed, habits, 70).unwrap_or_else(|what| panic!("{seed}: {what}"));
         let examined = stage.run_with(&operations, seed, 60, &mut |state| {
             states += 1;

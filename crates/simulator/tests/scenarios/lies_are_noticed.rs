@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use ubtrfs::LogFault;
 use ubtrfs_mkfs::{MkfsOptions, Profile};
 use ubtrfs_simulator::enumerate::Start;
-use ubtrfs_simulator::words::{append, directory, file, fsync, link, rename, reserve, set_xattr, unlink, write};
+use ubtrfs_simulator::words::{append, clone, directory, file, fsync, link, rename, reserve, set_xattr, unlink, write};
 use ubtrfs_simulator::{Body, History, Lie, LyingDevice, Model, Operation, Random, Stage};
 use ubtrfs_volume::{Device, RecordingDevice};
 
@@ -118,6 +118,18 @@ fn found_out_in_log(fault: LogFault, committed: &[Operation], operations: &[Oper
     (failure.is_some(), noticed)
 }
 
+/// In how many histories of files that share extents a fault of the log is noticed, of so many.
+fn found_out_in_sharing(fault: LogFault, seeds: u64) -> usize {
+    let fails = |seed: &u64| {
+        let mut history = History::new(*seed);
+        (history.habits.shares, history.habits.fsyncs, history.options.log_fault) = (true, true, Some(fault));
+        history.run(60).and_then(|recorded| recorded.survey(60)).is_err()
+    };
+    let noticed = (1..=seeds).filter(fails).count();
+    eprintln!("{fault:?}: noticed in {noticed} of {seeds} histories of files that share extents");
+    noticed
+}
+
 #[test]
 fn a_new_directory_that_is_not_logged() {
     let new = [directory("D"), file("D/foo"), append("D/foo", 5000), fsync("D/foo")];
@@ -164,6 +176,17 @@ fn checksums_of_data_in_reserved_space_that_the_log_forgets() {
     let (made, random) =
         found_out_in_log(LogFault::ForgetPlacedSums, &committed, &[write("A/foo", 0, 9000), fsync("A/foo")]);
     assert!(made && random > 0);
+}
+
+/// Invariant 21: a volume with two lengths of one extent in its log can't be mounted any more.
+#[test]
+fn an_extent_that_has_grown_since_another_file_was_logged_with_it() {
+    let operations = [append("foo", 65_536), fsync("foo"), append("foo", 65_536)];
+    let shared = [&operations[..], &[file("bar"), clone("foo", "bar"), fsync("bar")]].concat();
+    let (made, random) = found_out_in_log(LogFault::ForgetGrownExtent, &[file("foo")], &shared);
+    eprintln!("{random} of the sequences that any operations make up");
+    let noticed = found_out_in_sharing(LogFault::ForgetGrownExtent, 40);
+    assert!(made && noticed > 0);
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod crashes_lose_committed_files;
 mod data_written_over_data_is_lost;
 mod devices_fail;
 mod every_read_write_and_flush_fails;
+mod files_that_share_extents;
 mod kernel_mounts_crash_states;
 mod lies_are_noticed;
 mod reserved_and_shared_extents_lose_data;

@@ -1,0 +1,164 @@
+//! Files that share extents hold what each fsync promised, whatever state the shared file was in, and
+//! whichever of them is fsynced (invariants 3, 4, 21 and 22).
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ubtrfs::LogFault;
+use ubtrfs_simulator::words::{
+    append, at, clone, clone_range, directory, file, fsync, in_place, reserve, unlink, write,
+};
+use ubtrfs_simulator::{Operation, Stage, shrink};
+use ubtrfs_testkit::fixture::Fixture;
+use ubtrfs_testkit::scratch::scratch_dir;
+use ubtrfs_testkit::seeds::soaks;
+
+const FOO: &str = "A/foo";
+const BAR: &str = "B/bar";
+
+fn truncate(text: &str, size: u64) -> Operation {
+    Operation::Truncate { what: at(text), size }
+}
+
+fn punch(text: &str, offset: u64, len: u64) -> Operation {
+    Operation::Punch { what: at(text), offset, len }
+}
+
+/// What becomes of a file before it is shared.
+fn states() -> Vec<Vec<Operation>> {
+    let logged = [append(FOO, 65_536), fsync(FOO)];
+    vec![
+        vec![],
+        vec![append(FOO, 300)],
+        vec![append(FOO, 20_000)],
+        vec![append(FOO, 20_000), Operation::Sync],
+        logged.to_vec(),
+        [&logged[..], &[append(FOO, 65_536)]].concat(),
+        [&logged[..], &[append(FOO, 8192), fsync(FOO), append(FOO, 8192)]].concat(),
+        [&logged[..], &[append(FOO, 8192), append(BAR, 8192)]].concat(),
+        [&logged[..], &[write(FOO, 8192, 20_000)]].concat(),
+        [&logged[..], &[truncate(FOO, 30_000)]].concat(),
+        [&logged[..], &[punch(FOO, 8192, 8192), append(FOO, 4096)]].concat(),
+        [&logged[..], &[Operation::Sync, append(FOO, 8192)]].concat(),
+        vec![append(FOO, 4096), reserve(FOO, 4096, 100_000)],
+        vec![reserve(FOO, 0, 100_000), append(FOO, 30_000), fsync(FOO), append(FOO, 30_000)],
+        vec![in_place(FOO), in_place(BAR), write(FOO, 0, 60_000)],
+        vec![in_place(FOO), in_place(BAR), write(FOO, 0, 60_000), fsync(FOO), write(FOO, 8192, 60_000)],
+    ]
+}
+
+/// Ways in which files come to share.
+fn shares() -> Vec<Vec<Operation>> {
+    vec![
+        vec![clone(FOO, BAR)],
+        vec![clone_range(FOO, 0, BAR, 0, 8192)],
+        vec![clone_range(FOO, 4096, BAR, 65_536, 1 << 20)],
+        vec![clone_range(FOO, 0, FOO, 262_144, 65_536), clone(FOO, BAR)],
+    ]
+}
+
+/// What happens once they share.
+fn afterwards() -> Vec<Vec<Operation>> {
+    vec![
+        vec![],
+        vec![append(FOO, 8192)],
+        vec![append(BAR, 8192)],
+        vec![truncate(FOO, 4096), append(FOO, 8192)],
+        vec![write(FOO, 0, 9000), write(BAR, 4096, 50)],
+        vec![unlink(FOO)],
+    ]
+}
+
+/// What is made durable, and when.
+fn syncs() -> Vec<[Vec<Operation>; 2]> {
+    vec![
+        [vec![], vec![fsync(BAR)]],
+        [vec![fsync(BAR)], vec![fsync(FOO)]],
+        [vec![fsync(FOO)], vec![fsync(BAR)]],
+        [vec![fsync(BAR)], vec![fsync(BAR), fsync(FOO)]],
+        [vec![Operation::Sync], vec![fsync(FOO)]],
+    ]
+}
+
+/// All sequences: a state, a way to share, what is synced, what comes then, what is synced at the end.
+fn sequences() -> Vec<Vec<Operation>> {
+    let mut all = Vec::new();
+    for state in states() {
+        for share in shares() {
+            for after in afterwards() {
+                for [first, last] in syncs() {
+                    // A file without a name is not there to be fsynced.
+                    let gone = after.contains(&unlink(FOO));
+                    let last = last.iter().filter(|operation| !gone || **operation != fsync(FOO)).cloned();
+                    all.push([state.clone(), share.clone(), first, after.clone(), last.collect()].concat());
+                }
+            }
+        }
+    }
+    all
+}
+
+fn begun() -> Stage {
+    Stage::new(&[directory("A"), directory("B"), file(FOO), file(BAR)]).unwrap()
+}
+
+#[test]
+fn two_files_in_all_states_hold_what_each_fsync_promised() {
+    /// In a usual run one sequence in so many.
+    const SAMPLE: usize = 9;
+    let (step, budget) = if soaks() { (1, 60) } else { (SAMPLE, 10) };
+    let stage = begun();
+    let chosen: Vec<_> = sequences().into_iter().step_by(step).collect();
+    let (next, states) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(operations) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    match stage.run(operations, 1, budget) {
+                        Ok(more) => drop(states.fetch_add(more, Ordering::Relaxed)),
+                        Err(failure) => {
+                            let shorter = shrink(operations, 100, &mut |some| stage.run(some, 1, budget).is_err());
+                            let shorter = stage.run(&shorter, 1, budget).err();
+                            panic!("{failure}\n\nshorter:\n{}", shorter.map_or(String::new(), |f| f.to_string()));
+                        }
+                    }
+                }
+            });
+        }
+    });
+    eprintln!("{} crash states of {} sequences", states.into_inner(), chosen.len());
+}
+
+/// A volume that the kernel wrote, with compressed extents.
+fn compressed(algorithm: &str) -> Stage {
+    let dir = scratch_dir();
+    let image = Fixture::load(&format!("comp-{algorithm}")).unpack(dir.path()).remove(0);
+    Stage::found(std::fs::read(image).unwrap().into()).unwrap()
+}
+
+/// A file with compressed extents gets reserved space behind its end, is written there and shared.
+fn written_behind_compressed_extents(len: usize) -> Vec<Vec<Operation>> {
+    let begun = [file("copy"), reserve("mixed", 262_144, 131_072), append("mixed", len), clone("mixed", "copy")];
+    let orders = [["mixed", "copy"], ["copy", "mixed"]];
+    orders.map(|order| [&begun[..], &order.map(fsync)].concat()).to_vec()
+}
+
+#[test]
+fn data_in_reserved_space_behind_compressed_extents_keeps_its_checksums() {
+    for algorithm in ["zstd", "zlib", "lzo"] {
+        let stage = compressed(algorithm);
+        for len in [9000, 70_000] {
+            for operations in written_behind_compressed_extents(len) {
+                stage.run(&operations, 1, 12).unwrap_or_else(|failure| panic!("{algorithm}: {failure}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn compressed_extents_taken_for_longer_than_they_are_are_noticed() {
+    let stage = compressed("zstd").with_options(|options| options.log_fault = Some(LogFault::MistakePackedLength));
+    let noticed = |operations: &Vec<Operation>| stage.run(operations, 1, 12).is_err();
+    let all: Vec<_> = [9000, 70_000].into_iter().flat_map(written_behind_compressed_extents).collect();
+    assert!(all.iter().any(noticed));
+}
