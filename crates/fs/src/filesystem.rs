@@ -16,6 +16,7 @@ use crate::error::{Errno, Error, Refusal, Result};
 use crate::inactivate::Inactivator;
 use crate::inode::{Inode, InodeId, InodeTable, load_inode};
 use crate::log::Log;
+use crate::ops::InFlight;
 use crate::options::Options;
 use crate::space::{Demand, Shortage, Space};
 use crate::subvolume_entries::MovedSubvolumes;
@@ -86,6 +87,7 @@ pub struct Filesystem {
     pub(crate) committer_wakes: Condvar,
     pub(crate) inactivator: Inactivator,
     pub(crate) discards: Discarder,
+    pub(crate) in_flight: InFlight,
     /// What works in the background: the committer and the inactivator.
     pub(crate) threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
     /// Held by a rename that moves a directory to another one: no cycle may come about.
@@ -136,6 +138,7 @@ impl Filesystem {
             committer_wakes: Condvar::new(),
             inactivator: Inactivator::default(),
             discards: Discarder::default(),
+            in_flight: InFlight::default(),
             threads: Mutex::default(),
             rename_lock: Mutex::default(),
             moved_subvolumes: MovedSubvolumes::default(),
@@ -334,20 +337,29 @@ impl Filesystem {
         self.space.lock().reserve(demand).is_ok()
     }
 
-    /// What the open transaction takes in memory, in inodes that changed.
+    /// What the open transaction takes in memory, in bytes. Dirty data, of whatever transaction,
+    /// counts a part of what it takes: it has a limit of its own, and no work is left for the
+    /// commit once it is written out.
     pub(crate) fn changes(&self) -> u64 {
-        /// So much dirty data, of whatever transaction, counts as one inode.
-        const DATA_OF_A_CHANGE: u64 = 6144;
-        self.gate.current().changes() + self.space.lock().reserved_data() / DATA_OF_A_CHANGE
+        const DIRTY_PART: (u64, u64) = (2, 7);
+        self.gate.current().memory().changes() + self.dirty_bytes() * DIRTY_PART.0 / DIRTY_PART.1
     }
 
-    /// How many [changes](Self::changes) one transaction should hold; there may be half as many more.
+    /// Memory that dirty data takes, in bytes.
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        let frozen = self.frozen.read().as_ref().map_or(0, |transaction| transaction.memory().dirty());
+        self.gate.current().memory().dirty() + frozen
+    }
+
+    /// How many bytes of [changes](Self::changes) one transaction should hold; there may be half as
+    /// many more (invariant 26).
     ///
-    /// An inode with its batch takes up to 1.7 KiB, a commit works on the like of that, and the next transaction fills meanwhile: at
-    /// the worst the two take five eighths of the memory. With three tenths for the node cache and an eighth for clean inodes that is all
-    /// of it and a twentieth more; the three are seldom at their worst together.
+    /// A commit works on the like of what its transaction holds, and the next transaction fills
+    /// meanwhile: at the worst the two take five eighths of the memory. With three tenths for the
+    /// node cache and an eighth for clean inodes that is all of it and a twentieth more; the three
+    /// are seldom at their worst together.
     pub(crate) fn most_changes(&self) -> u64 {
-        (self.options.memory / 12288) as u64
+        (self.options.memory / 7) as u64
     }
 
     /// Holds operations back when the open transaction has grown too large for the memory budget.

@@ -42,6 +42,10 @@ pub struct Stats {
     pub bytes_cloned: u64,
     /// Bytes of dirty data in memory.
     pub dirty_bytes: u64,
+    /// Bytes of memory that changes take which no commit has made durable, but for dirty data.
+    pub changed_bytes: u64,
+    /// Bytes of data on their way to the devices.
+    pub bytes_in_flight: u64,
     /// Inodes in memory.
     pub inodes: u64,
     /// Inodes that a crash had left without a name, freed.
@@ -95,6 +99,8 @@ impl Filesystem {
             bytes_placed: load(&counters.bytes_placed),
             bytes_cloned: load(&counters.bytes_cloned),
             dirty_bytes: self.space.lock().reserved_data(),
+            changed_bytes: self.open_transactions().iter().map(|open| open.memory().changes()).sum(),
+            bytes_in_flight: self.in_flight.bytes(),
             inodes: self.inodes.len() as u64,
             orphans_cleaned: load(&counters.orphans_cleaned),
             nodes_unshared: load(&counters.nodes_unshared),

@@ -7,6 +7,8 @@
 //! Locks are taken in this order: the rename lock; inodes, by subvolume and number; the gate; everything else (space,
 //! tables, lists), which is held for memory work only (invariant 7).
 
+mod memory;
+
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,6 +20,8 @@ use crate::file::sum_map::SumMap;
 use crate::inode::{Inode, InodeId};
 use crate::lock_order::{Noted, Ordered};
 use crate::subvolume_entries::EntryPlace;
+
+pub(crate) use memory::{Account, DISPLACED, ENTRY, INODE, LISTED, PIECE, REFERENCE, TransactionMemory, XATTR};
 
 /// A data extent allocated in a transaction.
 #[derive(Debug)]
@@ -60,6 +64,7 @@ pub(crate) struct Transaction {
     forbids_log: AtomicBool,
     changed_inodes: AtomicU64,
     new_extent_count: AtomicU64,
+    memory: Arc<TransactionMemory>,
 }
 
 impl Transaction {
@@ -76,6 +81,7 @@ impl Transaction {
             forbids_log: AtomicBool::new(false),
             changed_inodes: AtomicU64::new(0),
             new_extent_count: AtomicU64::new(0),
+            memory: Arc::default(),
         }
     }
 
@@ -87,6 +93,7 @@ impl Transaction {
 
     /// Notes an extent whose data is on its way to the device.
     pub(crate) fn add_extent(&self, start: Logical, extent: NewExtent) {
+        self.memory.add(memory::EXTENT + extent.sums.as_ref().map_or(0, Vec::len));
         self.new_extents.lock().insert(start, extent);
         self.new_extent_count.fetch_add(1, Ordering::Relaxed);
     }
@@ -101,7 +108,10 @@ impl Transaction {
         let mut extents = self.new_extents.lock();
         let Some(extent) = extents.get_mut(&start).filter(|extent| extent.length == length) else { return false };
         match (&mut extent.sums, sums) {
-            (Some(all), Some(more)) => all.extend_from_slice(more),
+            (Some(all), Some(more)) => {
+                all.extend_from_slice(more);
+                self.memory.add(more.len());
+            }
             (None, None) => {}
             _ => return false,
         }
@@ -143,9 +153,13 @@ impl Transaction {
         std::mem::take(&mut self.moved_subvolumes.lock())
     }
 
-    /// What it takes in memory, in inodes that changed: so many extents count as one.
+    /// What it holds in memory.
+    pub(crate) fn memory(&self) -> &Arc<TransactionMemory> {
+        &self.memory
+    }
+
+    /// How much has changed, in inodes: so many extents count as one.
     pub(crate) fn changes(&self) -> u64 {
-        /// An extent takes about a KiB until it is committed, an inode with its batch some KiB.
         const EXTENTS_OF_A_CHANGE: u64 = 3;
         let extents = self.new_extent_count.load(Ordering::Relaxed);
         self.changed_inodes.load(Ordering::Relaxed) + extents / EXTENTS_OF_A_CHANGE
@@ -179,14 +193,23 @@ impl Transaction {
     /// Notes the checksums of data that is being written in place: `none` is what they are added to if there are none yet.
     pub(crate) fn put_sums(&self, at: Logical, sums: &[u8], none: impl Fn() -> SumMap) {
         for map in [&self.later_sums, &self.unlogged_sums] {
-            map.lock().get_or_insert_with(&none).put(at, sums);
+            let mut map = map.lock();
+            let map = map.get_or_insert_with(&none);
+            let before = map.bytes();
+            map.put(at, sums);
+            self.memory.replace(before, map.bytes());
         }
         self.new_extent_count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The checksums of data in a range that was written in place, if the log has not got them: it will have them now.
     pub(crate) fn take_unlogged_sums(&self, at: Logical, len: u64) -> Vec<(Logical, Vec<u8>)> {
-        self.unlogged_sums.lock().as_mut().map_or_else(Vec::new, |sums| sums.take(at, len))
+        self.unlogged_sums.lock().as_mut().map_or_else(Vec::new, |sums| {
+            let before = sums.bytes();
+            let taken = sums.take(at, len);
+            self.memory.replace(before, sums.bytes());
+            taken
+        })
     }
 
     /// Checksums of sectors whose data did not come with their extent: from a log, or written in place. Taken by address, over
@@ -197,7 +220,9 @@ impl Transaction {
 
     /// Notes that an extent got a reference from elsewhere than those that it had.
     pub(crate) fn add_shared(&self, extent: Logical) {
-        self.shared.lock().insert(extent);
+        if self.shared.lock().insert(extent) {
+            self.memory.add(memory::SHARED);
+        }
     }
 
     /// Whether [`Self::add_shared`] was told of an extent.

@@ -60,6 +60,10 @@ pub struct Report {
     pub bytes_placed: u64,
     pub bytes_cloned: u64,
     pub dirty_bytes: u64,
+    /// Memory that changes take which no commit has made durable, but for dirty data.
+    pub changed_bytes: u64,
+    /// Data on its way to the devices.
+    pub bytes_in_flight: u64,
     pub inodes_in_memory: u64,
     pub orphans_cleaned: u64,
     /// Nodes that were shared with snapshots and are no more.

@@ -165,6 +165,8 @@ impl Shared {
             bytes_placed: stats.bytes_placed,
             bytes_cloned: stats.bytes_cloned,
             dirty_bytes: stats.dirty_bytes,
+            changed_bytes: stats.changed_bytes,
+            bytes_in_flight: stats.bytes_in_flight,
             inodes_in_memory: stats.inodes,
             orphans_cleaned: stats.orphans_cleaned,
             nodes_unshared: stats.nodes_unshared,

@@ -11,6 +11,7 @@ mod handles;
 mod harness;
 mod hostile;
 mod lists;
+mod memory;
 mod objects;
 mod operations;
 mod permissions;

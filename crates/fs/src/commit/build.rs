@@ -113,7 +113,7 @@ impl Builder<'_> {
     }
 
     fn xattrs(&mut self, ino: Ino, batch: &InodeBatch) -> Result<()> {
-        for (name, value) in &batch.xattrs {
+        for (name, value) in batch.xattrs.iter() {
             let key = Key::new(ino.0, ItemType::XATTR_ITEM, name_hash(name));
             let patch = match value {
                 Some(value) => Patch::PutEntry {

@@ -360,6 +360,7 @@ impl Commit {
             }
         }
         *fs.frozen.write() = None;
+        fs.in_flight.forget_ended();
         fs.log.commit_ended(&mut place);
         drop(place);
         // Those whose log is durable go on.

@@ -75,7 +75,6 @@ impl DirtyData {
     }
 
     /// Memory that the data takes, in bytes.
-    #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::piece::{Mapped, Piece};
+use crate::transaction::PIECE;
+
+/// A range that is to be told anew.
+const CHANGED: usize = 32;
 
 /// Where a file's content is, as far as a transaction changed it. What it does not say stands one layer below.
 ///
@@ -20,6 +24,17 @@ impl Layout {
     /// Whether nothing changed.
     pub(crate) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
+    }
+
+    /// Memory that it takes, in bytes, with what a commit makes of it. Only at the start of a file
+    /// content lies in a piece itself.
+    pub(crate) fn bytes(&self) -> usize {
+        let inline = match self.pieces.first_key_value() {
+            Some((_, (_, Piece::Inline(inline)))) => inline.data.len(),
+            _ => 0,
+        };
+        let changed = self.changed.as_ref().map_or(0, BTreeMap::len);
+        self.pieces.len() * PIECE + inline + changed * CHANGED
     }
 
     /// Number of pieces.

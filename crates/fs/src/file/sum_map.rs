@@ -11,17 +11,34 @@ pub(crate) struct SumMap {
     sector: u64,
     sum_size: usize,
     runs: BTreeMap<u64, Vec<u8>>,
+    /// Bytes of all checksums.
+    sums: usize,
 }
+
+/// A run, without its checksums.
+const RUN: usize = 64;
 
 impl SumMap {
     /// None, for checksums of `sum_size` bytes and sectors of `sector` bytes.
     pub(crate) fn new(sector: u32, sum_size: usize) -> Self {
-        Self { sector: u64::from(sector.max(1)), sum_size, runs: BTreeMap::new() }
+        Self { sector: u64::from(sector.max(1)), sum_size, runs: BTreeMap::new(), sums: 0 }
     }
 
     /// Whether there is none.
     pub(crate) fn is_empty(&self) -> bool {
         self.runs.is_empty()
+    }
+
+    /// Memory that it takes, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.sums + self.runs.len() * RUN
+    }
+
+    fn insert(&mut self, start: u64, sums: Vec<u8>) {
+        self.sums += sums.len();
+        if let Some(old) = self.runs.insert(start, sums) {
+            self.sums -= old.len();
+        }
     }
 
     /// The runs, by the address of their first sector.
@@ -46,7 +63,7 @@ impl SumMap {
             return;
         }
         self.take(start, to - from);
-        self.runs.insert(from, sums.to_vec());
+        self.insert(from, sums.to_vec());
     }
 
     /// The checksums of `len` bytes of data from `at` on, those of neighbours in one run.
@@ -71,14 +88,15 @@ impl SumMap {
         let mut taken = Vec::new();
         for start in self.touching(&(from..to)) {
             let Some(old) = self.runs.remove(&start) else { continue };
+            self.sums -= old.len();
             let stop = start + self.covered(&old);
             let (first, last) = (start.max(from), stop.min(to));
             taken.push((Logical(first), old[self.position(start, first)..self.position(start, last)].to_vec()));
             if start < from {
-                self.runs.insert(start, old[..self.position(start, from)].to_vec());
+                self.insert(start, old[..self.position(start, from)].to_vec());
             }
             if stop > to {
-                self.runs.insert(to, old[self.position(start, to)..].to_vec());
+                self.insert(to, old[self.position(start, to)..].to_vec());
             }
         }
         taken
@@ -154,6 +172,8 @@ mod tests {
                 sector += count;
             }
             prop_assert_eq!(sector, from + len);
+            let sums: usize = map.iter().map(|(_, sums)| sums.len()).sum();
+            prop_assert_eq!(map.bytes(), sums + map.iter().count() * RUN);
         }
     }
 }

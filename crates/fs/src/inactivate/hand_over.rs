@@ -73,7 +73,7 @@ impl Filesystem {
         drop(state.dirty.take());
         self.unreserve_data(std::mem::take(&mut state.reserved));
         // What was lost by name stays known: the log may have to tell.
-        let InodeBatch { refs, entries, logged, .. } = std::mem::take(&mut state.pending).into_inner();
+        let InodeBatch { refs, entries, logged, account, .. } = std::mem::take(&mut state.pending).into_inner();
         let batch = InodeBatch {
             generation: transaction.generation,
             gone: true,
@@ -81,6 +81,7 @@ impl Filesystem {
             refs,
             entries,
             logged,
+            account,
             ..InodeBatch::default()
         };
         state.pending = batch.into();

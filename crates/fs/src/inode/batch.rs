@@ -1,6 +1,5 @@
 //! What changed of one inode in one transaction: the typed edits that its commit merges into the trees.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use ubtrfs_format::items::FileType;
@@ -10,7 +9,9 @@ use super::Logged;
 use super::entry_changes::EntryChanges;
 use super::name_changes::NameChanges;
 use super::seldom::{Empty, Seldom};
+use super::xattr_changes::XattrChanges;
 use crate::file::layout::Layout;
+use crate::transaction::{Account, DISPLACED, INODE};
 
 /// A file name or xattr name.
 pub(crate) type Name = Arc<[u8]>;
@@ -77,7 +78,7 @@ pub(crate) struct InodeBatch {
     /// Entries of the directory.
     pub(crate) entries: Seldom<EntryChanges>,
     /// Extended attributes; `None` is one that was removed.
-    pub(crate) xattrs: BTreeMap<Name, Option<Arc<[u8]>>>,
+    pub(crate) xattrs: XattrChanges,
     /// Where the content is.
     pub(crate) layout: Layout,
     pub(crate) orphan: OrphanEdit,
@@ -85,6 +86,10 @@ pub(crate) struct InodeBatch {
     pub(crate) gone: bool,
     /// What the transaction's log has of the inode, if anything.
     pub(crate) logged: Option<Box<Logged>>,
+    /// Pieces that the trees have and that go.
+    pub(crate) displaced: usize,
+    /// What it holds of its transaction's memory.
+    pub(crate) account: Account,
 }
 
 impl Empty for InodeBatch {
@@ -98,6 +103,13 @@ impl InodeBatch {
     /// Whether the batch belongs to no transaction.
     pub(crate) fn is_clean(&self) -> bool {
         self.generation == Generation(0)
+    }
+
+    /// Memory that it takes, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let listed = self.logged.as_ref().map_or(0, |logged| logged.bytes());
+        let content = self.layout.bytes() + self.displaced * DISPLACED;
+        INODE + self.refs.bytes() + self.entries.bytes() + self.xattrs.bytes() + content + listed
     }
 
     /// The inode gets a name.
@@ -134,7 +146,7 @@ impl InodeBatch {
 
     fn entry_changed(&mut self, name: &Name) {
         if let Some(logged) = self.logged.as_mut().filter(|logged| logged.whole().is_some()) {
-            logged.entries.push(name.clone());
+            logged.push_entry(name.clone());
         }
     }
 

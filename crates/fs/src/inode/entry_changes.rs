@@ -8,6 +8,7 @@ use ubtrfs_format::{DirIndex, name_hash};
 
 use super::batch::{EntryChange, Name, Target};
 use super::seldom::Empty;
+use crate::transaction::ENTRY;
 
 /// The changes, by name and by number.
 #[derive(Default)]
@@ -19,6 +20,8 @@ pub(crate) struct EntryChanges {
     first_new_number: Option<DirIndex>,
     /// Bytes of new entries by the hash of their name: they share an item.
     hash_bytes: HashMap<u64, usize>,
+    /// Bytes of the names in `by_name`.
+    name_bytes: usize,
 }
 
 impl Empty for EntryChanges {
@@ -39,10 +42,18 @@ impl EntryChanges {
     pub(super) fn put(&mut self, name: Name, index: DirIndex, target: Target) {
         self.by_number.insert(index, Some((name.clone(), target)));
         let (hash, bytes) = (name_hash(&name), DIR_ENTRY_HEADER + name.len());
-        let change = self.by_name.entry(name).or_insert(EntryChange { base: None, now: None });
+        let change = self.by_name.entry(name).or_insert_with_key(|name| {
+            self.name_bytes += name.len();
+            EntryChange { base: None, now: None }
+        });
         if change.now.replace((index, target)).is_none() {
             *self.hash_bytes.entry(hash).or_default() += bytes;
         }
+    }
+
+    /// Memory that they take, in bytes. Numbers without names are those of entries that moved.
+    pub(super) fn bytes(&self) -> usize {
+        self.by_name.len().max(self.by_number.len()) * ENTRY + self.name_bytes
     }
 
     /// Bytes that new entries with this hash take in their common item.
@@ -60,8 +71,18 @@ impl EntryChanges {
         let (hash, bytes) = (name_hash(&name), DIR_ENTRY_HEADER + name.len());
         let is_unheard_of = |change: &EntryChange| change.base.is_none() && !is_logged;
         let was_new = match self.by_name.entry(name) {
-            hash_map::Entry::Occupied(change) if is_unheard_of(change.get()) => change.remove().now.is_some(),
-            change => change.or_insert(EntryChange { base: Some(target), now: None }).now.take().is_some(),
+            hash_map::Entry::Occupied(change) if is_unheard_of(change.get()) => {
+                let (name, change) = change.remove_entry();
+                self.name_bytes -= name.len();
+                change.now.is_some()
+            }
+            change => {
+                let change = change.or_insert_with_key(|name| {
+                    self.name_bytes += name.len();
+                    EntryChange { base: Some(target), now: None }
+                });
+                change.now.take().is_some()
+            }
         };
         if was_new && let hash_map::Entry::Occupied(mut sum) = self.hash_bytes.entry(hash) {
             *sum.get_mut() = sum.get().saturating_sub(bytes);
@@ -73,6 +94,6 @@ impl EntryChanges {
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.by_name.is_empty() && self.by_number.is_empty() && self.hash_bytes.is_empty()
+        self.by_name.is_empty() && self.by_number.is_empty() && self.hash_bytes.is_empty() && self.name_bytes == 0
     }
 }

@@ -6,6 +6,7 @@ use ubtrfs_format::items::InodeItem;
 
 use super::Name;
 use crate::log::Group;
+use crate::transaction::LISTED;
 
 /// How much of an inode is in the log.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,12 +32,36 @@ pub(crate) struct Logged {
     /// Xattrs changed since.
     pub(crate) xattrs_changed: bool,
     /// Of a directory that was logged whole: names whose entries changed since.
-    pub(crate) entries: Vec<Name>,
+    entries: Vec<Name>,
+    /// Memory that these take, in bytes.
+    bytes: usize,
 }
 
 impl Logged {
     pub(crate) fn new(how: LoggedAs, group: Arc<Group>) -> Self {
-        Self { how, group, names_changed: false, listed: false, xattrs_changed: false, entries: Vec::new() }
+        Self { how, group, names_changed: false, listed: false, xattrs_changed: false, entries: Vec::new(), bytes: 0 }
+    }
+
+    /// Memory that the list of entries takes, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The entry of a name changed.
+    pub(super) fn push_entry(&mut self, name: Name) {
+        self.bytes += LISTED + name.len();
+        self.entries.push(name);
+    }
+
+    /// Whether no entry changed.
+    pub(crate) fn has_no_entries(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Takes the names whose entries changed.
+    pub(crate) fn take_entries(&mut self) -> Vec<Name> {
+        self.bytes = 0;
+        std::mem::take(&mut self.entries)
     }
 
     /// The inode item as it was when content and attributes were logged, if they were.

@@ -1,6 +1,7 @@
 //! Inodes in memory.
 
 mod batch;
+mod changing;
 mod entry_changes;
 mod listing;
 mod load;
@@ -9,11 +10,13 @@ mod name_changes;
 mod seldom;
 mod state;
 mod table;
+mod xattr_changes;
 
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{RwLock, RwLockReadGuard};
 use ubtrfs_format::{Ino, TreeId};
 
 pub(crate) use batch::{EntryChange, InodeBatch, LostName, Name, OrphanEdit, RefChange, Target};
+pub(crate) use changing::Changing;
 pub(crate) use listing::Listings;
 pub(crate) use load::load_inode;
 pub(crate) use logged::{Logged, LoggedAs};
@@ -60,8 +63,8 @@ impl Inode {
     }
 
     /// The state, to change.
-    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, InodeState> {
-        self.state.write()
+    pub(crate) fn write(&self) -> Changing<'_> {
+        Changing::new(self.state.write())
     }
 
     /// The state, to look at, if nobody changes it.
@@ -70,7 +73,7 @@ impl Inode {
     }
 
     /// The state if nobody has it.
-    pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, InodeState>> {
-        self.state.try_write()
+    pub(crate) fn try_write(&self) -> Option<Changing<'_>> {
+        self.state.try_write().map(Changing::new)
     }
 }

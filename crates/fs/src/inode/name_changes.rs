@@ -5,13 +5,24 @@ use std::collections::BTreeMap;
 use ubtrfs_format::Ino;
 
 use super::batch::{Name, RefChange};
+use crate::transaction::REFERENCE;
 
 /// As many changes lie in one piece of memory that is just large enough: nearly all inodes have one name, or lose one and get one, and
 /// the smallest node of a map would be ten times as large.
 const FEW: usize = 4;
 
 /// The changes, in the order of directory and name.
-pub(crate) struct NameChanges(Changes);
+#[derive(Default)]
+pub(crate) struct NameChanges {
+    changes: Changes,
+    /// Memory that they take, in bytes.
+    bytes: usize,
+}
+
+/// Memory that the change of a name takes.
+fn bytes_of((_, name): &(Ino, Name)) -> usize {
+    REFERENCE + name.len()
+}
 
 enum Changes {
     /// In order.
@@ -19,20 +30,25 @@ enum Changes {
     Many(BTreeMap<(Ino, Name), RefChange>),
 }
 
-impl Default for NameChanges {
+impl Default for Changes {
     fn default() -> Self {
-        Self(Changes::Few(Vec::new()))
+        Self::Few(Vec::new())
     }
 }
 
 impl NameChanges {
     /// All of them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&(Ino, Name), &RefChange)> {
-        let (few, many) = match &self.0 {
+        let (few, many) = match &self.changes {
             Changes::Few(few) => (few.as_slice(), None),
             Changes::Many(many) => (&[][..], Some(many)),
         };
         few.iter().map(|(name, change)| (name, change)).chain(many.into_iter().flatten())
+    }
+
+    /// Memory that they take, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Whether no name changed.
@@ -42,7 +58,7 @@ impl NameChanges {
 
     /// What happened to a name.
     pub(super) fn get(&self, name: &(Ino, Name)) -> Option<&RefChange> {
-        match &self.0 {
+        match &self.changes {
             Changes::Few(few) => few.iter().find(|(other, _)| other == name).map(|(_, change)| change),
             Changes::Many(many) => many.get(name),
         }
@@ -50,13 +66,16 @@ impl NameChanges {
 
     /// The change of a name: `new` if there was none.
     pub(super) fn get_or_insert(&mut self, name: (Ino, Name), new: RefChange) -> &mut RefChange {
-        if let Changes::Few(few) = &mut self.0
+        if self.get(&name).is_none() {
+            self.bytes += bytes_of(&name);
+        }
+        if let Changes::Few(few) = &mut self.changes
             && few.len() == FEW
             && few.iter().all(|(other, _)| *other != name)
         {
-            self.0 = Changes::Many(std::mem::take(few).into_iter().collect());
+            self.changes = Changes::Many(std::mem::take(few).into_iter().collect());
         }
-        match &mut self.0 {
+        match &mut self.changes {
             Changes::Few(few) => {
                 let at = match few.binary_search_by(|(other, _)| other.cmp(&name)) {
                     Ok(at) => at,
@@ -74,7 +93,10 @@ impl NameChanges {
 
     /// Nothing happened to a name after all.
     pub(super) fn remove(&mut self, name: &(Ino, Name)) {
-        match &mut self.0 {
+        if self.get(name).is_some() {
+            self.bytes -= bytes_of(name);
+        }
+        match &mut self.changes {
             Changes::Few(few) => few.retain(|(other, _)| other != name),
             Changes::Many(many) => drop(many.remove(name)),
         }
@@ -104,6 +126,7 @@ mod tests {
                 prop_assert_eq!(changes.get(&name), model.get(&name));
                 prop_assert_eq!(changes.is_empty(), model.is_empty());
                 prop_assert!(changes.iter().eq(model.iter()));
+                prop_assert_eq!(changes.bytes(), model.keys().map(bytes_of).sum::<usize>());
             }
         }
     }

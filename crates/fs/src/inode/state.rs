@@ -8,7 +8,8 @@ use ubtrfs_volume::SharedBuffer;
 
 use super::{Inode, InodeBatch, Listings, Seldom};
 use crate::file::dirty::DirtyData;
-use crate::transaction::Transaction;
+use crate::ops::Counted;
+use crate::transaction::{Account, Transaction};
 
 /// Data on its way to the device. Reads take it from here until the device has it.
 pub(crate) struct OrderedExtent {
@@ -18,6 +19,8 @@ pub(crate) struct OrderedExtent {
     pub(crate) data: Vec<SharedBuffer>,
     /// The I/O.
     pub(crate) ticket: SharedTicket,
+    /// Its bytes, among all that are on their way.
+    pub(crate) _counted: Counted,
 }
 
 /// The I/O of extents that were submitted together; `None` once somebody has waited for it.
@@ -147,8 +150,21 @@ impl InodeState {
         }
         self.freeze_before(transaction.generation);
         self.pending.generation = transaction.generation;
+        self.pending.account = Account::with(transaction.memory());
         self.item.transid = transaction.generation;
         transaction.add_inode(inode.clone());
+    }
+
+    /// Settles with the transactions what the inode holds in memory.
+    pub(super) fn settle_memory(&mut self) {
+        if !self.pending.is_clean() {
+            let (changes, dirty) = (self.pending.bytes(), self.dirty.bytes());
+            self.pending.account.settle(changes, dirty);
+        }
+        if let Some(frozen) = &mut self.frozen {
+            let (changes, dirty) = (frozen.batch.bytes(), frozen.dirty.bytes());
+            frozen.batch.account.settle(changes, dirty);
+        }
     }
 
     /// Freezes the pending batch if it belongs to a transaction before `generation`.

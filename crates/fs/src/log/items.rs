@@ -90,7 +90,7 @@ impl Gatherer<'_> {
             FileType::Regular => self.content(inode, state, logged)?,
             FileType::Symlink if logged.whole().is_none() && !known => self.pieces(id, state, &[(0, u64::MAX)])?,
             FileType::Directory if logged.whole().is_some() => {
-                let changed = std::mem::take(&mut logged.entries);
+                let changed = logged.take_entries();
                 entries.extend(changed.iter().filter_map(|name| state.pending.entries.by_name.get(name)));
             }
             FileType::Directory => entries.extend(state.pending.entries.by_name.values()),

@@ -469,7 +469,7 @@ fn is_logged(state: &InodeState, data_only: bool) -> bool {
         && state.pending.layout.is_unchanged()
         && !logged.names_changed
         && !logged.xattrs_changed
-        && logged.entries.is_empty()
+        && logged.has_no_entries()
 }
 
 fn without_times(item: &InodeItem) -> InodeItem {

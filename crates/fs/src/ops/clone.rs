@@ -12,6 +12,7 @@ use ubtrfs_format::items::{FileType, InodeFlags};
 use super::flags::check_unrestricted;
 use super::read::FileMap;
 use super::resize::{GrowthPlan, MAX_FILE_SIZE, allocated, fill_sector};
+use super::writeout::extents_of;
 use super::{LockedInodes, now};
 use crate::error::{Errno, Result};
 use crate::file::piece::{Mapped, Piece};
@@ -22,6 +23,8 @@ use crate::transaction::Transaction;
 
 /// Pieces that are shared in one passage of the gate.
 const AT_ONCE: usize = 64;
+/// Pieces of the destination that one step may displace.
+const MOST_DISPLACED: usize = 2048;
 /// Bytes of a file extent item, of those that it may be cut from, and of the reference to its extent.
 const PIECE_BYTES: u64 = 200;
 
@@ -38,6 +41,8 @@ struct Plan {
     inline: Option<Vec<u8>>,
     /// Bytes that the destination gives up.
     freed: u64,
+    /// Extents that it gives up.
+    displaced: usize,
 }
 
 /// What a step came to.
@@ -255,6 +260,19 @@ impl Filesystem {
             return Ok(None);
         }
         let state = locked.get(target);
+        let map = FileMap::new(&committed, target, state)?;
+        let range = ends.to..(ends.to + len).next_multiple_of(sector);
+        let displaced = map.with_stack(state, |stack| {
+            stack.pieces(range.clone()).take(MOST_DISPLACED).collect::<std::result::Result<Vec<_>, _>>()
+        })?;
+        // What one step gives up is bounded, too (invariant 26).
+        let len = match displaced.last().map(Mapped::end).filter(|end| *end < range.end) {
+            Some(end) => end - ends.to,
+            None => len,
+        };
+        let wanted = ends.from..(ends.from + len).next_multiple_of(sector);
+        let pieces = pieces.into_iter().filter_map(|mapped| mapped.clipped(&wanted)).collect();
+        let freed = displaced.iter().map(allocated).sum();
         let range = ends.to..(ends.to + len).next_multiple_of(sector);
         let growth = if range.start + len > state.item.size {
             Some(self.plan_growth(target, state, range.start + len)?)
@@ -262,9 +280,7 @@ impl Filesystem {
             None
         };
         let inline = if ends.to > 0 { self.inline_content(target, state)? } else { None };
-        let map = FileMap::new(&committed, target, state)?;
-        let freed = map.with_stack(state, |stack| stack.resolve(range))?.iter().map(allocated).sum();
-        Ok(Some(Plan { pieces, len, copied, growth, inline, freed }))
+        Ok(Some(Plan { pieces, len, copied, growth, inline, freed, displaced: extents_of(&displaced) }))
     }
 
     /// Whether no commit has all of the extents or the checksums of their data.
@@ -307,7 +323,9 @@ impl Filesystem {
             *surplus += state.reserved - dirty;
             state.reserved = dirty;
             state.item.nbytes = state.item.nbytes.saturating_sub(plan.freed);
+            state.pending.displaced += plan.displaced;
             state.ordered.extend(in_flight);
+            self.in_flight.note(ends.target, state);
             for Mapped { start, len, piece } in plan.pieces {
                 let piece = match piece {
                     Piece::Extent(extent) if !extent.prealloc => {

@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use parking_lot::RwLockWriteGuard;
-
-use crate::inode::{Inode, InodeId, InodeState};
+use crate::inode::{Changing, Inode, InodeId, InodeState};
 use crate::transaction::Transaction;
 
 /// Inodes locked for a change.
 pub(crate) struct LockedInodes<'a> {
-    guards: Vec<(&'a Arc<Inode>, RwLockWriteGuard<'a, InodeState>)>,
+    guards: Vec<(&'a Arc<Inode>, Changing<'a>)>,
 }
 
 impl<'a> LockedInodes<'a> {

@@ -5,6 +5,7 @@ mod clone;
 mod create;
 mod fallocate;
 mod flags;
+mod in_flight;
 mod in_place;
 mod link;
 mod lock;
@@ -29,6 +30,7 @@ pub use xattr::XattrMode;
 pub use write::WriteAt;
 
 pub(crate) use create::inode_target;
+pub(crate) use in_flight::{Counted, InFlight};
 pub(crate) use in_place::overwrites;
 pub(crate) use lock::LockedInodes;
 pub(crate) use read::FileMap;

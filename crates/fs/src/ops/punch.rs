@@ -9,11 +9,24 @@ use super::flags::check_unrestricted;
 use super::now;
 use super::read::FileMap;
 use super::resize::{allocated, fill_sector};
+use super::writeout::extents_of;
 use crate::error::{Errno, Result};
 use crate::file::piece::Piece;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::space::Demand;
+
+/// Pieces of a file that are emptied at once.
+const AT_ONCE: usize = 2048;
+
+/// What becomes holes.
+#[derive(Default)]
+struct Emptied {
+    /// Start and length of each range, and the bytes that it takes on disk.
+    ranges: Vec<(u64, u64, u64)>,
+    /// How many extents they refer to.
+    extents: usize,
+}
 
 impl Filesystem {
     /// Makes a range of a file read as zeroes and gives its whole sectors back. The size stays.
@@ -21,10 +34,34 @@ impl Filesystem {
         self.punch(id, offset, len, false)
     }
 
-    /// The same; `keep_reserved`: what is reserved and holds nothing stays so.
+    /// The same; `keep_reserved`: what is reserved and holds nothing stays so. A range of many
+    /// pieces is emptied in steps, each an operation of its own: no transaction may come to hold
+    /// them all (invariant 26).
     pub(crate) fn punch(&self, id: InodeId, offset: u64, len: u64, keep_reserved: bool) -> Result<()> {
         self.check_writable(id.subvolume)?;
         let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Errno::INVAL)?;
+        let mut at = offset;
+        loop {
+            let stop = self.end_of_step(id, at..end)?;
+            self.punch_some(id, at, stop, keep_reserved)?;
+            if stop == end {
+                return Ok(());
+            }
+            at = stop;
+        }
+    }
+
+    /// Where the pieces end that are emptied at once, from the start of a range on.
+    fn end_of_step(&self, id: InodeId, range: Range<u64>) -> Result<u64> {
+        let inode = self.inode(id)?;
+        let state = inode.read();
+        let committed = self.committed();
+        let map = FileMap::new(&committed, id, &state)?;
+        let last = map.with_stack(&state, |stack| stack.pieces(range.clone()).nth(AT_ONCE - 1).transpose())?;
+        Ok(last.map_or(range.end, |last| last.end().min(range.end)))
+    }
+
+    fn punch_some(&self, id: InodeId, offset: u64, end: u64, keep_reserved: bool) -> Result<()> {
         let sector = u64::from(self.volume.sector_size());
         let inode = self.inode(id)?;
         let inline_bytes = {
@@ -90,8 +127,11 @@ impl Filesystem {
                 zeroed.push((at, self.sector_without(id, state, at, offset, end)?));
             }
         }
-        let emptied =
-            if whole.start < whole.end { self.pieces_to_empty(id, state, &whole, keep_reserved)? } else { vec![] };
+        let emptied = if whole.start < whole.end {
+            self.pieces_to_empty(id, state, &whole, keep_reserved)?
+        } else {
+            Emptied::default()
+        };
         let time = now();
         let transaction = self.gate.enter();
         if transaction.generation != generation {
@@ -104,7 +144,8 @@ impl Filesystem {
         }
         if whole.start < whole.end {
             state.dirty.discard(whole.clone());
-            for (start, len, bytes) in emptied {
+            state.pending.displaced += emptied.extents;
+            for (start, len, bytes) in emptied.ranges {
                 state.pending.layout.replace(start, len, Piece::Hole);
                 state.item.nbytes = state.item.nbytes.saturating_sub(bytes);
             }
@@ -128,22 +169,25 @@ impl Filesystem {
         Ok(content)
     }
 
-    /// Ranges that become holes, and the bytes that each takes on disk.
+    /// What of a range becomes holes.
     fn pieces_to_empty(
         &self,
         id: InodeId,
         state: &InodeState,
         whole: &Range<u64>,
         keep_reserved: bool,
-    ) -> Result<Vec<(u64, u64, u64)>> {
+    ) -> Result<Emptied> {
         let committed = self.committed();
         let map = FileMap::new(&committed, id, state)?;
         let pieces = map.with_stack(state, |stack| stack.resolve(whole.clone()))?;
         if !keep_reserved {
-            return Ok(vec![(whole.start, whole.end - whole.start, pieces.iter().map(allocated).sum())]);
+            let bytes = pieces.iter().map(allocated).sum();
+            let ranges = vec![(whole.start, whole.end - whole.start, bytes)];
+            return Ok(Emptied { ranges, extents: extents_of(&pieces) });
         }
         let is_reserved = |piece: &Piece| matches!(piece, Piece::Extent(extent) if extent.prealloc);
         let emptied = pieces.iter().filter(|mapped| !is_reserved(&mapped.piece));
-        Ok(emptied.map(|mapped| (mapped.start, mapped.len, allocated(mapped))).collect())
+        let ranges: Vec<_> = emptied.map(|mapped| (mapped.start, mapped.len, allocated(mapped))).collect();
+        Ok(Emptied { extents: ranges.len(), ranges })
     }
 }

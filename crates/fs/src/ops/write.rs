@@ -173,7 +173,8 @@ impl Filesystem {
 
     /// Holds writers back when memory holds too much dirty data.
     fn throttle(&self) -> Result<()> {
-        let dirty = self.space.lock().reserved_data();
+        self.limit_all_in_flight()?;
+        let dirty = self.dirty_bytes();
         let budget = (self.options.memory / 4) as u64;
         if dirty > budget {
             ubtrfs_tree::about_to_wait()?;

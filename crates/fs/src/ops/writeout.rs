@@ -9,6 +9,7 @@ use ubtrfs_format::Logical;
 use ubtrfs_format::items::{Compression, InodeFlags, InodeItem};
 use ubtrfs_volume::{SharedBuffer, Volume, Write};
 
+use super::in_flight::InFlight;
 use super::in_place::writes_in_place;
 use super::read::FileMap;
 use super::resize::allocated;
@@ -35,6 +36,7 @@ const SUBMITTED_AT_ONCE: u64 = 4 << 20;
 /// Writes that are submitted together: neighbours on the device become one write, and all have one ticket.
 struct Submission<'a> {
     volume: &'a Volume,
+    in_flight: &'a InFlight,
     writes: Vec<Write>,
     bytes: u64,
     ticket: SharedTicket,
@@ -42,8 +44,9 @@ struct Submission<'a> {
 
 impl<'a> Submission<'a> {
     /// Submits what `add` adds, also if it fails on the way: what has its place has to go there.
-    fn of(volume: &'a Volume, add: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        let mut submission = Self { volume, writes: Vec::new(), bytes: 0, ticket: SharedTicket::default() };
+    fn of(fs: &'a Filesystem, add: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let (volume, in_flight) = (&*fs.volume, &fs.in_flight);
+        let mut submission = Self { volume, in_flight, writes: Vec::new(), bytes: 0, ticket: SharedTicket::default() };
         let added = add(&mut submission);
         added.and(submission.submit())
     }
@@ -56,7 +59,8 @@ impl<'a> Submission<'a> {
             at = at.plus(part.len() as u64);
         }
         self.bytes += at.0 - start.0;
-        Arc::new(OrderedExtent { start, data, ticket: self.ticket.clone() })
+        let counted = self.in_flight.count(at.0 - start.0);
+        Arc::new(OrderedExtent { start, data, ticket: self.ticket.clone(), _counted: counted })
     }
 
     /// Submits what was added; to be called before anybody may look at the extents.
@@ -113,9 +117,11 @@ impl Filesystem {
         transaction: &Transaction,
         complete: bool,
     ) -> Result<()> {
-        Submission::of(&self.volume, |submission| {
+        let result = Submission::of(self, |submission| {
             self.write_out_pending_layer(submission, inode, state, transaction, complete)
-        })
+        });
+        self.in_flight.note(inode, state);
+        result
     }
 
     fn write_out_pending_layer(
@@ -147,7 +153,9 @@ impl Filesystem {
                     let range = part.offset..part.offset + part.len;
                     let committed = self.committed();
                     let map = FileMap::new(&committed, inode.id, state)?;
-                    let before = bytes_of(&map.with_stack(state, |stack| stack.resolve(range))?);
+                    let displaced = map.with_stack(state, |stack| stack.resolve(range))?;
+                    state.pending.displaced += extents_of(&displaced);
+                    let before = bytes_of(&displaced);
                     let mapped = Mapped { start: part.offset, len: part.len, piece: piece.clone() };
                     state.item.nbytes = state.item.nbytes.saturating_add(allocated(&mapped)).saturating_sub(before);
                 }
@@ -178,7 +186,7 @@ impl Filesystem {
         transaction: &Transaction,
     ) -> Result<()> {
         let Some(mut frozen) = state.frozen.take() else { return Ok(()) };
-        let result = Submission::of(&self.volume, |submission| {
+        let result = Submission::of(self, |submission| {
             self.write_out_frozen_layer(submission, id, state, &mut frozen, transaction)
         });
         frozen.reserved = 0;
@@ -442,6 +450,11 @@ impl Filesystem {
 /// Bytes on disk that the pieces of a file count in its inode.
 fn bytes_of(pieces: &[Mapped]) -> u64 {
     pieces.iter().map(allocated).sum()
+}
+
+/// How many extents the pieces of a file refer to.
+pub(crate) fn extents_of(pieces: &[Mapped]) -> usize {
+    pieces.iter().filter(|mapped| matches!(mapped.piece, Piece::Extent(_))).count()
 }
 
 /// Takes `len` bytes from the front of a list of buffers.

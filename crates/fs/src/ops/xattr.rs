@@ -50,7 +50,7 @@ impl Filesystem {
         }
         let layers = [state.frozen.as_ref().map(|frozen| &frozen.batch), Some(&state.pending)];
         for batch in layers.into_iter().flatten() {
-            for (name, value) in &batch.xattrs {
+            for (name, value) in batch.xattrs.iter() {
                 if value.is_some() {
                     names.insert(name.to_vec());
                 } else {

@@ -92,7 +92,7 @@ impl Replay<'_> {
             }
         }
         if !gone.is_empty() {
-            self.change(inode, |state| state.pending.xattrs.extend(gone.into_iter().map(|name| (name, None))));
+            self.change(inode, |state| gone.into_iter().for_each(|name| state.pending.xattrs.insert(name, None)));
         }
         Ok(())
     }

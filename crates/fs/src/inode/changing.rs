@@ -1,0 +1,37 @@
+//! The lock of an inode that may be changed.
+
+use std::ops::{Deref, DerefMut};
+
+use parking_lot::RwLockWriteGuard;
+
+use super::InodeState;
+
+/// An inode whose state may be changed. When the lock is given back, what the inode holds in memory
+/// is settled with its transactions.
+pub(crate) struct Changing<'a>(RwLockWriteGuard<'a, InodeState>);
+
+impl<'a> Changing<'a> {
+    pub(super) fn new(state: RwLockWriteGuard<'a, InodeState>) -> Self {
+        Self(state)
+    }
+}
+
+impl Deref for Changing<'_> {
+    type Target = InodeState;
+
+    fn deref(&self) -> &InodeState {
+        &self.0
+    }
+}
+
+impl DerefMut for Changing<'_> {
+    fn deref_mut(&mut self) -> &mut InodeState {
+        &mut self.0
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.settle_memory();
+    }
+}

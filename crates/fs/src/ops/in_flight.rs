@@ -1,0 +1,104 @@
+//! How much data is on its way to the devices, of all files together (invariant 26). It stays in
+//! memory until somebody has waited for it: the next commit at the latest, writers when there is
+//! too much of it.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::error::Result;
+use crate::filesystem::Filesystem;
+use crate::inode::{Inode, InodeId, InodeState};
+
+/// Data on its way to the devices.
+#[derive(Default)]
+pub(crate) struct InFlight {
+    bytes: Arc<AtomicU64>,
+    files: Mutex<Files>,
+}
+
+/// The files that it belongs to, those first whose data has been on its way for the longest time.
+#[derive(Default)]
+struct Files {
+    queue: VecDeque<Arc<Inode>>,
+    queued: HashSet<InodeId>,
+}
+
+impl Files {
+    fn push(&mut self, inode: &Arc<Inode>) {
+        if self.queued.insert(inode.id) {
+            self.queue.push_back(inode.clone());
+        }
+    }
+
+    fn pop(&mut self) -> Option<Arc<Inode>> {
+        let inode = self.queue.pop_front()?;
+        self.queued.remove(&inode.id);
+        Some(inode)
+    }
+}
+
+/// Bytes that are counted as long as this is held.
+pub(crate) struct Counted {
+    total: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl InFlight {
+    /// Bytes of data that memory holds though it was submitted.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts so many bytes.
+    pub(crate) fn count(&self, bytes: u64) -> Counted {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Counted { total: self.bytes.clone(), bytes }
+    }
+
+    /// Notes that a file, whose lock the caller holds, has data on its way if it has any.
+    pub(crate) fn note(&self, inode: &Arc<Inode>, state: &InodeState) {
+        if !state.ordered.is_empty() {
+            self.files.lock().push(inode);
+        }
+    }
+
+    /// Forgets files of which a commit has left nothing.
+    pub(crate) fn forget_ended(&self) {
+        let files = std::mem::take(&mut *self.files.lock());
+        for inode in files.queue {
+            if inode.try_read().is_none_or(|state| !state.ordered.is_empty()) {
+                self.files.lock().push(&inode);
+            }
+        }
+    }
+}
+
+impl Filesystem {
+    /// Waits for data on its way, the oldest first, if memory holds too much of it. The caller
+    /// holds no lock.
+    pub(crate) fn limit_all_in_flight(&self) -> Result<()> {
+        let most = (self.options.memory / 4) as u64;
+        while self.in_flight.bytes() > most {
+            ubtrfs_tree::about_to_wait()?;
+            let Some(inode) = self.in_flight.files.lock().pop() else { break };
+            let mut state = inode.write();
+            let mut waited = Ok(());
+            for extent in &state.ordered {
+                waited = waited.and_then(|()| self.wait_for(extent));
+            }
+            state.write_error |= waited.is_err();
+            state.reap_ordered();
+            waited?;
+        }
+        Ok(())
+    }
+}

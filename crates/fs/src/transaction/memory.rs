@@ -1,0 +1,122 @@
+//! What a transaction holds in memory, in bytes (invariant 26: what changed is bounded by
+//! `memory=`, whatever kind it is of).
+//!
+//! Each inode has an [`Account`] with its transaction. Whoever had the inode's lock to change it
+//! settles that as the lock is given back, from lengths and sums that are kept as things come and
+//! go: nothing is counted anew. What belongs to no inode (extents with their checksums) the
+//! transaction itself adds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// An inode that changed, without what its batch lists: it is in the table, in the transaction's
+/// list and, once more, in the edits of its commit.
+pub(crate) const INODE: usize = 1400;
+/// A changed entry of a directory, found by name and by number, without the name.
+pub(crate) const ENTRY: usize = 230;
+/// A changed name of an inode, without the name.
+pub(crate) const REFERENCE: usize = 80;
+/// A changed xattr, without name and value.
+pub(crate) const XATTR: usize = 130;
+/// A piece of a file's map, with what its commit makes of it: an item, and what becomes of
+/// references to its extent.
+pub(crate) const PIECE: usize = 450;
+/// An extent that gets or loses a reference beside others: its commit writes its item anew, with
+/// all of them.
+pub(crate) const SHARED: usize = 700;
+/// A piece that the trees have and that goes: its commit takes a reference away.
+pub(crate) const DISPLACED: usize = SHARED;
+/// A new extent, without its checksums.
+pub(crate) const EXTENT: usize = 130;
+/// A name in a list, without its bytes.
+pub(crate) const LISTED: usize = 48;
+
+/// Bytes that a transaction holds.
+#[derive(Debug, Default)]
+pub(crate) struct TransactionMemory {
+    changes: AtomicU64,
+    dirty: AtomicU64,
+}
+
+impl TransactionMemory {
+    /// What changed, but for dirty data.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
+    }
+
+    /// Dirty data.
+    pub(crate) fn dirty(&self) -> u64 {
+        self.dirty.load(Ordering::Relaxed)
+    }
+
+    /// Adds what belongs to no inode.
+    pub(crate) fn add(&self, bytes: usize) {
+        self.changes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Adds the difference of what there was of something and what there is now.
+    pub(crate) fn replace(&self, before: usize, now: usize) {
+        settle(&self.changes, before as u64, now as u64);
+    }
+}
+
+/// What one inode holds of its transaction's memory. It gives that back when it goes.
+#[derive(Debug, Default)]
+pub(crate) struct Account {
+    memory: Option<Arc<TransactionMemory>>,
+    changes: u64,
+    dirty: u64,
+}
+
+impl Account {
+    /// One with nothing in it yet.
+    pub(crate) fn with(memory: &Arc<TransactionMemory>) -> Self {
+        Self { memory: Some(memory.clone()), changes: 0, dirty: 0 }
+    }
+
+    /// Says what the inode holds now.
+    pub(crate) fn settle(&mut self, changes: usize, dirty: usize) {
+        let Some(memory) = &self.memory else { return };
+        let (changes, dirty) = (changes as u64, dirty as u64);
+        settle(&memory.changes, std::mem::replace(&mut self.changes, changes), changes);
+        settle(&memory.dirty, std::mem::replace(&mut self.dirty, dirty), dirty);
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.settle(0, 0);
+    }
+}
+
+fn settle(total: &AtomicU64, before: u64, now: u64) {
+    if now > before {
+        total.fetch_add(now - before, Ordering::Relaxed);
+    } else if now < before {
+        let old = total.fetch_sub(before - now, Ordering::Relaxed);
+        debug_assert!(old >= before - now, "invariant 26: more is given back of a transaction's memory than it held");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Invariant 26: what is settled is what is held, and nothing stays when the inodes go.
+    #[test]
+    fn accounts_add_up_and_give_back_what_they_hold() {
+        let memory = Arc::new(TransactionMemory::default());
+        let (mut one, mut other) = (Account::with(&memory), Account::with(&memory));
+        one.settle(1000, 4096);
+        other.settle(10, 0);
+        one.settle(300, 8192);
+        memory.replace(0, 7);
+        assert_eq!((memory.changes(), memory.dirty()), (317, 8192));
+        drop(one);
+        memory.replace(7, 2);
+        assert_eq!((memory.changes(), memory.dirty()), (12, 0));
+        drop(other);
+        assert_eq!((memory.changes(), memory.dirty()), (2, 0));
+        Account::default().settle(5, 5);
+    }
+}
