@@ -97,6 +97,9 @@ pub struct Mount {
 /// Unmount a volume; return when everything is durable and the device is free.
 #[derive(Debug, Args)]
 pub struct Umount {
+    /// Only clear the mount of a server that has died; without one, do nothing.
+    #[arg(long)]
+    pub dead: bool,
     /// The directory that it is mounted on.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,

@@ -23,6 +23,7 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
     let path = mount_table::resolve(&arguments.directory)?;
     let shown = path.display();
     match mount_table::mounted_on(&path)? {
+        None if arguments.dead => return Ok(()),
         None => return Err(Failure::new(format!("nothing is mounted on {shown}"))),
         Some(mounted) if !mounted.is_ours() => {
             return Err(Failure::new(format!("what is mounted on {shown} is not ubtrfs")));
@@ -32,7 +33,12 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
     let report = control::report(&path);
     if matches!(report, Err(Errno::NOTCONN | Errno::CONNABORTED)) || is_dead(&path) {
         // A server that has died holds nothing back; whoever is inside will get errors anyway.
-        return unmount(&path, Unmount::Lazy).map_err(|error| failure(&path, &error));
+        unmount(&path, Unmount::Lazy).map_err(|error| failure(&path, &error))?;
+        eprintln!("ubtrfs: the server of {shown} had died: what was neither synced nor committed is lost");
+        return Ok(());
+    }
+    if arguments.dead {
+        return Ok(());
     }
     // Before the mount is gone, for then nobody can be asked any more.
     let server = report.as_ref().ok().and_then(process);

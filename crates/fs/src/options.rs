@@ -147,7 +147,7 @@ impl Default for Options {
         Self {
             read_only: false,
             no_log_replay: false,
-            commit_interval: Duration::from_secs(30),
+            commit_interval: Duration::from_secs(5),
             memory: 256 << 20,
             subvolume: None,
             subvolume_id: None,

@@ -7,6 +7,7 @@ mod ignored;
 mod log;
 mod notify;
 mod options;
+mod protect;
 mod serve;
 
 use std::path::{Path, PathBuf};

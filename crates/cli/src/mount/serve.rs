@@ -13,7 +13,7 @@ use ubtrfs_server::{MountFacts, Server, config};
 use ubtrfs_volume::{Device, Error as VolumeError, Exclusive, FileDevice, OpenMode, OpenOptions, Volume, WindowDevice};
 
 use super::options::MountRequest;
-use super::{ending, notify};
+use super::{ending, notify, protect};
 use crate::device::{about_volume, check_unmounted, claim, is_block, open_exclusively, patiently};
 use crate::failure::{Failure, Result};
 
@@ -24,18 +24,13 @@ pub struct Job {
     pub request: MountRequest,
 }
 
-/// Where sync(2) and umount(2) reach us.
-const USUAL_INTERVAL: Duration = Duration::from_secs(30);
-/// Where they don't.
-const SHORT_INTERVAL: Duration = Duration::from_secs(5);
-
 /// Mounts, says that it is ready, and serves until it is unmounted and the last commit is durable.
 pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()>) -> Result<()> {
     check_mount_point(&job.directory)?;
     let root = rustix::process::geteuid().is_root();
     let mut opened = open_devices(job, root)?;
-    let mut options = engine_options(&job.request, root);
-    let (volume, mut engine) = open_volume(job, std::mem::take(&mut opened.devices), &options)?;
+    let options = engine_options(&job.request);
+    let engine = open_volume(job, std::mem::take(&mut opened.devices), &options)?;
 
     let mount_options = mount_options(job, root);
     if matches!(mount_options.source, Source::BlockDevice(_)) {
@@ -48,13 +43,8 @@ pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()>) -> Result<()> {
         for device in job.devices.iter().filter(|device| is_block(device) && root) {
             opened.claims.push(claim(device)?);
         }
-        if job.request.commit.is_none() && options.commit_interval != SHORT_INTERVAL {
-            engine.close().map_err(|error| Failure::of(&error))?;
-            options.commit_interval = SHORT_INTERVAL;
-            engine = open_engine(job, &volume, &options)?;
-        }
     }
-    run(job, &mount, fuse, engine, &options, ready)
+    run(job, &mount, fuse, engine, options.commit_interval, ready)
 }
 
 /// The session of a mount.
@@ -63,7 +53,7 @@ fn run(
     mount: &Arc<Mount>,
     fuse: FuseDevice,
     engine: Arc<Filesystem>,
-    options: &Options,
+    commit_interval: Duration,
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let threads = job.request.threads.unwrap_or_else(usual_threads);
@@ -72,7 +62,7 @@ fn run(
         mount_type: kind_name(mount.kind()).into(),
         fallback: mount.fallback().map(Into::into),
         threads,
-        commit_interval: options.commit_interval,
+        commit_interval,
         pid_started: super::started("self").unwrap_or_default(),
         guise: job.request.guise,
     };
@@ -90,6 +80,9 @@ fn run(
     ending::on_signals(Arc::clone(mount), Arc::clone(&shared))
         .map_err(|error| Failure::about("signals can't be waited for", &error))?;
     ready()?;
+    if rustix::process::geteuid().is_root() {
+        protect::from_shortage_of_memory();
+    }
     notify::ready(&list(&job.devices));
     tracing::info!("{} is mounted on {}", list(&job.devices), mount.path().display());
     let served = session.run();
@@ -139,24 +132,21 @@ fn window(path: &Path, device: FileDevice, request: &MountRequest) -> Result<Arc
 }
 
 /// The volume and its file system; with `rescue=usebackuproot` by whatever leads to one.
-fn open_volume(job: &Job, devices: Vec<Arc<dyn Device>>, options: &Options) -> Result<(Arc<Volume>, Arc<Filesystem>)> {
+fn open_volume(job: &Job, devices: Vec<Arc<dyn Device>>, options: &Options) -> Result<Arc<Filesystem>> {
     if !job.request.rescue.use_backup_root {
         let how = OpenOptions { read_only: job.request.read_only };
         let volume = Volume::open(devices, how).map_err(|error| about_volume(&job.devices, &error))?;
-        let volume = Arc::new(volume);
-        let engine = open_engine(job, &volume, options)?;
-        return Ok((volume, engine));
+        return open_engine(job, Arc::new(volume), options);
     }
     let mut failure = about_volume(&job.devices, &VolumeError::NotBtrfs);
     for candidate in Volume::candidates(&devices) {
         let opened = Volume::open_candidate(devices.clone(), &candidate)
             .map_err(|error| about_volume(&job.devices, &error))
-            .map(Arc::new)
-            .and_then(|volume| open_engine(job, &volume, options).map(|engine| (volume, engine)));
+            .and_then(|volume| open_engine(job, Arc::new(volume), options));
         match opened {
-            Ok(opened) => {
+            Ok(engine) => {
                 tracing::warn!("mounting {candidate}");
-                return Ok(opened);
+                return Ok(engine);
             }
             Err(error) => failure = error,
         }
@@ -164,14 +154,14 @@ fn open_volume(job: &Job, devices: Vec<Arc<dyn Device>>, options: &Options) -> R
     Err(failure)
 }
 
-fn engine_options(request: &MountRequest, root: bool) -> Options {
+fn engine_options(request: &MountRequest) -> Options {
     let usual = Options::default();
     Options {
         read_only: request.read_only,
         no_log_replay: request.no_log_replay,
         tree_log: !request.no_tree_log,
         discard: request.discard,
-        commit_interval: request.commit.unwrap_or(if root { USUAL_INTERVAL } else { SHORT_INTERVAL }),
+        commit_interval: request.commit.unwrap_or(usual.commit_interval),
         memory: request.memory.unwrap_or(usual.memory),
         subvolume: request.subvolume.clone(),
         subvolume_id: request.subvolume_id,
@@ -185,8 +175,8 @@ fn engine_options(request: &MountRequest, root: bool) -> Options {
     }
 }
 
-fn open_engine(job: &Job, volume: &Arc<Volume>, options: &Options) -> Result<Arc<Filesystem>> {
-    Filesystem::open(Arc::clone(volume), options.clone()).map_err(|error| Failure::about(list(&job.devices), &error))
+fn open_engine(job: &Job, volume: Arc<Volume>, options: &Options) -> Result<Arc<Filesystem>> {
+    Filesystem::open(volume, options.clone()).map_err(|error| Failure::about(list(&job.devices), &error))
 }
 
 /// Root's mounts are for all users, as those of the kernel's file systems are; others' are for themselves. Permissions are

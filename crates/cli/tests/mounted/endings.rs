@@ -1,12 +1,15 @@
 //! How a mount ends when it isn't simply unmounted.
 
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 
-use crate::harness::{FUSE, Volume, cat, fails, ubtrfs};
+use crate::harness::{FUSE, OVER_RINGS, Volume, cat, fails, ubtrfs};
 
 #[test]
 fn signals_end_it_with_a_commit() {
@@ -67,11 +70,107 @@ fn the_mount_of_a_dead_server_is_cleared_and_what_was_synced_is_there() {
     assert!(volume.is_mounted());
     fails(&volume.try_mount(""), "the mount of a server that is no more");
     fails(&ubtrfs(&["stats".as_ref(), volume.point.as_os_str()]), "the server of this mount is no more");
-    volume.umount();
+    let cleared = volume.try_umount().ok();
+    assert!(cleared.stderr.contains("what was neither synced nor committed is lost"), "{}", cleared.report());
+    assert!(!volume.is_mounted());
     volume.check();
     volume.mount("");
     assert_eq!(fs::read_to_string(volume.point.join("synced")).unwrap(), "content");
     assert!(!volume.point.join("lost").exists());
+    volume.umount();
+}
+
+#[test]
+fn only_the_mount_of_a_dead_server_is_cleared_where_that_is_asked_for() {
+    if OVER_RINGS {
+        return;
+    }
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    let clear = || ubtrfs(&["umount".as_ref(), "--dead".as_ref(), volume.point.as_os_str()]).ok();
+    clear();
+    volume.mount("");
+    clear();
+    assert!(volume.is_mounted());
+    let server = volume.server();
+    server.signal("KILL");
+    server.ended();
+    clear();
+    assert!(!volume.is_mounted());
+    volume.mount("");
+    volume.umount();
+}
+
+/// What the kernel does with requests that nobody answers any more is cut off on every way out: a
+/// mount that hangs would hang sync(2) of the whole machine.
+struct Abort(PathBuf);
+
+impl Abort {
+    fn of(volume: &Volume) -> Self {
+        let device = fs::metadata(&volume.point).unwrap().dev();
+        Self(format!("/sys/fs/fuse/connections/{}/abort", rustix::fs::minor(device)).into())
+    }
+}
+
+impl Drop for Abort {
+    fn drop(&mut self) {
+        // Where the connection is gone already there is nothing to cut.
+        let _ = fs::write(&self.0, "1");
+    }
+}
+
+/// By docs/durability.md, with the interval that mounts have by default.
+#[test]
+fn a_killed_server_loses_a_few_seconds_and_nothing_that_was_fsynced() {
+    if OVER_RINGS {
+        return;
+    }
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    volume.mount("");
+    let _abort = Abort::of(&volume);
+    assert_eq!(volume.stats()["commit_interval_seconds"], 5);
+    let write = |name: &str| {
+        fs::write(volume.point.join(name), name.repeat(2000)).unwrap();
+        File::open(volume.point.join(name)).unwrap()
+    };
+    write("old");
+    let start = Instant::now();
+    let mut synced = Vec::new();
+    while start.elapsed() < Duration::from_secs(7) {
+        let name = format!("synced-{}", synced.len());
+        write(&name).sync_all().unwrap();
+        synced.push(name);
+        write(&format!("new-{}", synced.len()));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let server = volume.server();
+    server.signal("KILL");
+    server.ended();
+    volume.umount();
+    volume.check();
+    volume.mount("");
+    for name in synced.into_iter().chain(["old".to_owned()]) {
+        assert_eq!(fs::read_to_string(volume.point.join(&name)).unwrap(), name.repeat(2000), "{name}");
+    }
+    volume.umount();
+}
+
+/// `CAP_SYS_RESOURCE`: who has it may lower what the kernel weighs processes by when memory runs
+/// out.
+const MAY_BE_SPARED: u32 = 24;
+
+#[test]
+fn a_servers_turn_comes_last_when_memory_runs_out() {
+    require!(Need::Root, FUSE);
+    let weight = |process: &str| fs::read_to_string(format!("/proc/{process}/oom_score_adj")).unwrap();
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim();
+    let may = u64::from_str_radix(capabilities, 16).unwrap() >> MAY_BE_SPARED & 1 == 1;
+    let volume = Volume::new();
+    volume.mount("");
+    let expected = if may { "-999\n".to_owned() } else { weight("self") };
+    assert_eq!(weight(&volume.stats()["pid"].to_string()), expected);
     volume.umount();
 }
 
