@@ -50,13 +50,14 @@ impl Walk<'_> {
         if !inode.is_alive || inode.ino == Ino::ROOT_DIR || self.seen.contains(id) {
             return Ok(());
         }
-        let mut path = match inode.names.first() {
+        let lost = vec![LOST.to_vec(), format!("inode-{}", inode.ino).into_bytes()];
+        let path = match inode.names.first() {
             Some((parent, name)) => {
                 let mut path = self.way_to(subvolume, *parent);
                 path.push(name.clone());
                 path
             }
-            None => vec![LOST.to_vec(), format!("inode-{}", inode.ino).into_bytes()],
+            None => lost.clone(),
         };
         if let Some(odd) = path.iter().find(|name| !is_name(name)) {
             let odd = crate::show::bytes(odd);
@@ -64,21 +65,35 @@ impl Walk<'_> {
             return Ok(());
         }
         self.problems.add(&joined(&path), "no directory led to it any more");
-        let Some(name) = path.pop() else { return Ok(()) };
+        let placed = self.place(id, path.clone())?;
+        if !placed && path != lost {
+            self.problems.add(&joined(&path), format!("it is under {}", joined(&lost)));
+            self.place(id, lost)?;
+        }
+        Ok(())
+    }
+
+    /// Copies what was not seen to `path`. False if something else is there, or on the way: a
+    /// symbolic link, say, where a directory should be.
+    fn place(&mut self, id: InodeId, mut path: Vec<Vec<u8>>) -> Result<bool> {
+        let Some(name) = path.pop() else { return Ok(false) };
         let (at, times) = match self.make_way(&path) {
             Ok(at) => at,
             Err(error) if target::is_fatal(&error) => return Err(Failure::about(joined(&path), &error)),
             Err(error) => {
                 self.problems.add(&joined(&path), sentence(&error));
-                return Ok(());
+                return Ok(false);
             }
         };
-        // A directory that was made on the way to something else is entered, not made.
+        let there = at.as_ref().and_then(|at| target::type_of(at, &name));
         let is_directory =
             self.source.fs.attributes(id).is_ok_and(|attributes| attributes.file_type == FileType::Directory);
-        let is_there = at.as_ref().is_some_and(|at| target::exists(at, &name));
-        let entered =
-            if is_there && is_directory { self.seen.insert(id) } else { self.entry(at.as_ref(), &path, &name, id)? };
+        let entered = match there {
+            // A directory that was made on the way to something else is entered, not made.
+            Some(rustix::fs::FileType::Directory) if is_directory => self.seen.insert(id),
+            Some(_) => return Ok(false),
+            None => self.entry(at.as_ref(), &path, &name, id)?,
+        };
         if entered {
             path.push(name);
             self.below(&mut path, id)?;
@@ -86,7 +101,7 @@ impl Walk<'_> {
         if let (Some(at), Some(times)) = (&at, &times) {
             let _ = target::set_times(at, times);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The names from the root to a directory; from `lost+found` on if they don't lead there.
@@ -117,7 +132,7 @@ impl Walk<'_> {
         let Some(target) = &self.target else { return Ok((None, None)) };
         let mut at = target.directory(&[])?;
         for name in path {
-            if !target::exists(&at, name) {
+            if target::type_of(&at, name).is_none() {
                 target::make_directory(&at, name)?;
             }
             at = target::enter(&at, name)?;

@@ -26,7 +26,7 @@ use walk::Walk;
 /// `ubtrfs restore`
 pub fn run(arguments: &args::Restore) -> Result<()> {
     let (devices, directory) = places(arguments)?;
-    let reading = open_for_reading(&devices)?;
+    let reading = open_for_reading(&devices, arguments.window)?;
     if arguments.list_commits {
         return say(&source::list(&reading.devices)?);
     }

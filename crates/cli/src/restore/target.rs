@@ -108,17 +108,36 @@ pub fn make_link(from: &OwnedFd, old: &[u8], at: &OwnedFd, name: &[u8]) -> io::R
     Ok(rustix::fs::linkat(from, old, at, name, AtFlags::empty())?)
 }
 
-/// Whether a name is there.
-pub fn exists(at: &OwnedFd, name: &[u8]) -> bool {
-    rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+/// What a name leads to, if it is there.
+pub fn type_of(at: &OwnedFd, name: &[u8]) -> Option<FileType> {
+    let found = rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    Some(FileType::from_raw_mode(found.st_mode))
 }
 
-/// Something that was made, to be given its attributes.
+/// Something that was made, to be given its attributes: always by a descriptor of it, never by its
+/// name. Directories get the owners that the volume has while the copy goes on, and who owns one
+/// may put a symbolic link where something else was a moment ago.
 pub enum Made<'a> {
     /// It is open.
     Open(BorrowedFd<'a>),
-    /// It can't be opened: by its name in its directory.
-    Named { at: &'a OwnedFd, name: &'a [u8], is_symlink: bool },
+    /// It can't be opened to read or write: a descriptor that only stands for it (`O_PATH`).
+    Held { node: OwnedFd, is_symlink: bool },
+}
+
+/// Holds what was just made under this name. An error if something of another type is there now.
+pub fn hold<'a>(at: &OwnedFd, name: &[u8], mode: u32) -> io::Result<Made<'a>> {
+    let node = open_below(at.as_fd(), name, OFlags::PATH, Mode::empty())?;
+    let found = FileType::from_raw_mode(rustix::fs::fstat(&node)?.st_mode);
+    if found != FileType::from_raw_mode(mode) {
+        return Err(io::Error::other("something else was put in its place"));
+    }
+    Ok(Made::Held { node, is_symlink: found == FileType::Symlink })
+}
+
+/// A path that leads to what a descriptor stands for, and no further: for calls that take no such
+/// descriptor.
+fn by_descriptor(node: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", node.as_raw_fd())
 }
 
 impl Made<'_> {
@@ -126,8 +145,8 @@ impl Made<'_> {
     pub fn own(&self, uid: u32, gid: u32) -> io::Result<()> {
         match self {
             Self::Open(file) => rustix::fs::fchown(file, owner(uid), group(gid))?,
-            Self::Named { at, name, .. } => {
-                rustix::fs::chownat(at, *name, owner(uid), group(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+            Self::Held { node, .. } => {
+                rustix::fs::chownat(node, "", owner(uid), group(gid), AtFlags::EMPTY_PATH)?;
             }
         }
         Ok(())
@@ -138,9 +157,8 @@ impl Made<'_> {
         let mode = Mode::from_raw_mode(mode & 0o7777);
         match self {
             Self::Open(file) => rustix::fs::fchmod(file, mode)?,
-            Self::Named { is_symlink: true, .. } => {}
-            // A node that we made: there is nothing to follow.
-            Self::Named { at, name, .. } => rustix::fs::chmodat(at, *name, mode, AtFlags::empty())?,
+            Self::Held { is_symlink: true, .. } => {}
+            Self::Held { node, .. } => rustix::fs::chmod(by_descriptor(node), mode)?,
         }
         Ok(())
     }
@@ -149,9 +167,8 @@ impl Made<'_> {
     pub fn set_xattr(&self, name: &[u8], value: &[u8]) -> io::Result<()> {
         match self {
             Self::Open(file) => rustix::fs::fsetxattr(file, name, value, XattrFlags::empty())?,
-            Self::Named { at, name: of, .. } => {
-                let path = [format!("/proc/self/fd/{}/", at.as_raw_fd()).as_bytes(), of].concat();
-                rustix::fs::lsetxattr(path, name, value, XattrFlags::empty())?;
+            Self::Held { node, .. } => {
+                rustix::fs::setxattr(by_descriptor(node), name, value, XattrFlags::empty())?;
             }
         }
         Ok(())
@@ -162,7 +179,7 @@ impl Made<'_> {
         let times = stamps(accessed, modified);
         match self {
             Self::Open(file) => rustix::fs::futimens(file, &times)?,
-            Self::Named { at, name, .. } => rustix::fs::utimensat(at, *name, &times, AtFlags::SYMLINK_NOFOLLOW)?,
+            Self::Held { node, .. } => rustix::fs::utimensat(node, "", &times, AtFlags::EMPTY_PATH)?,
         }
         Ok(())
     }
@@ -250,5 +267,38 @@ mod tests {
             deep.push(name);
         }
         make_file(&target.directory(&deep).unwrap(), b"bottom").unwrap();
+    }
+
+    /// Whoever owns a directory of the copy may change it while root goes on copying.
+    #[test]
+    fn what_took_the_place_of_a_node_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let victim = dir.path().join("victim");
+        std::fs::write(&victim, "").unwrap();
+        std::fs::set_permissions(&victim, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let target = Target::prepare(&dir.path().join("out")).unwrap();
+        let at = target.directory(&[]).unwrap();
+        let fifo = 0o010_000;
+        let mode_of = |path: &Path| std::os::unix::fs::MetadataExt::mode(&std::fs::symlink_metadata(path).unwrap());
+        let make = |name: &str| rustix::fs::mknodat(&at, name, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        let (before, after) = (dir.path().join("out/before"), dir.path().join("out/after"));
+        make("before");
+        std::fs::remove_file(&before).unwrap();
+        std::os::unix::fs::symlink(&victim, &before).unwrap();
+        assert!(hold(&at, b"before", fifo).is_err());
+        // The same when it is held already.
+        make("after");
+        let held = hold(&at, b"after", fifo).unwrap();
+        std::fs::remove_file(&after).unwrap();
+        std::os::unix::fs::symlink(&victim, &after).unwrap();
+        held.permit(0o666).unwrap();
+        held.set_xattr(b"user.x", b"y").unwrap_err();
+        held.stamp(VolumeTime { sec: 1, nsec: 0 }, VolumeTime { sec: 1, nsec: 0 }).unwrap();
+        assert_eq!(mode_of(&victim) & 0o777, 0o600);
+        assert!(std::fs::metadata(&victim).unwrap().modified().unwrap().elapsed().unwrap().as_secs() < 3600);
+        make("left");
+        let held = hold(&at, b"left", fifo).unwrap();
+        held.permit(0o640).unwrap();
+        assert_eq!(mode_of(&dir.path().join("out/left")) & 0o777, 0o640);
     }
 }

@@ -281,7 +281,7 @@ impl<'a> Walk<'a> {
                 let to =
                     self.source.fs.read_link(attributes.id).map_err(|error| io::Error::other(error.to_string()))?;
                 target::make_symlink(at, name, &to)?;
-                self.dress(&Made::Named { at, name, is_symlink: true }, attributes, shown);
+                self.dress(&target::hold(at, name, attributes.mode)?, attributes, shown);
                 self.count(attributes, 0);
             }
             FileType::CharDevice | FileType::BlockDevice if !self.keeps_owners() => {
@@ -290,7 +290,7 @@ impl<'a> Walk<'a> {
             }
             FileType::CharDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket => {
                 target::make_node(at, name, attributes)?;
-                self.dress(&Made::Named { at, name, is_symlink: false }, attributes, shown);
+                self.dress(&target::hold(at, name, attributes.mode)?, attributes, shown);
                 self.count(attributes, 0);
             }
             _ => return Err(io::Error::other("its type is unknown")),

@@ -270,3 +270,62 @@ fn a_user_gets_what_a_user_may_have() {
         assert_eq!((metadata.uid(), metadata.mode() & 0o6000), (65534, 0), "{}", path.display());
     }
 }
+
+/// What its own item says of a lost directory may name what is a symbolic link in the copy.
+#[test]
+fn lost_directories_are_not_sought_through_links() {
+    require!(Need::Root);
+    let case = Case::new("plain");
+    let image = Image::open(&case.image);
+    let outside = case.dir.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    let items = image.items(TreeId::FS);
+    // The type of an entry stands at 29, the number of what it leads to at the beginning, its name
+    // at 30.
+    let number = |data: &[u8]| u64::from_le_bytes(data[..8].try_into().unwrap());
+    let entries = || items.iter().filter(|(key, _)| key.item_type == ItemType::DIR_INDEX);
+    let (link_key, link) = entries().find(|(_, data)| data[29] == 7).unwrap();
+    // A directory with a file in it, which leads to nothing else.
+    let (lost_key, lost) = entries()
+        .filter(|(_, data)| data[29] == 2 && number(data) != link_key.objectid)
+        .find(|(_, data)| entries().any(|(key, below)| key.objectid == number(data) && below[29] == 1))
+        .unwrap();
+    let (link_name, directory) = (link[30..].to_vec(), number(lost));
+    let inside: Vec<_> = entries().filter(|(key, _)| key.objectid == directory).collect();
+    let file_name = &inside.iter().find(|(_, data)| data[29] == 1).unwrap().1[30..];
+    image.edit(
+        TreeId::FS,
+        |key, data| key.item_type == ItemType::EXTENT_DATA && key.objectid == number(link) && data.len() > 21,
+        |_, data| {
+            data.truncate(21);
+            data.extend_from_slice(outside.as_os_str().as_bytes());
+            let length = (data.len() as u64 - 21).to_le_bytes();
+            data[8..16].copy_from_slice(&length);
+        },
+    );
+    for item_type in [ItemType::DIR_INDEX, ItemType::DIR_ITEM] {
+        image.remove(TreeId::FS, |key, data| {
+            key.objectid == lost_key.objectid && key.item_type == item_type && number(data) == directory
+        });
+    }
+    image.edit(
+        TreeId::FS,
+        |key, _| key.item_type == ItemType::INODE_REF && key.objectid == directory,
+        |key, data| {
+            key.offset = link_key.objectid;
+            data.truncate(8);
+            data.extend_from_slice(&(link_name.len() as u16).to_le_bytes());
+            data.extend_from_slice(&link_name);
+        },
+    );
+    // Without any damage to trees nobody looks for what is lost.
+    let some_file = entries().find(|(_, data)| data[29] == 1 && number(data) != directory).unwrap();
+    image.remove(TreeId::FS, |key, _| key.item_type == ItemType::INODE_ITEM && key.objectid == number(&some_file.1));
+    let output = case.restore(&[]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = said(&output);
+    let place = case.out().join(format!("lost+found/inode-{directory}"));
+    assert!(told.contains(&format!("it is under /lost+found/inode-{directory}")), "{told}");
+    assert!(place.is_dir() && place.join(std::ffi::OsStr::from_bytes(file_name)).exists(), "{told}");
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "{told}");
+}
