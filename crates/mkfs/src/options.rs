@@ -74,6 +74,8 @@ pub struct MkfsOptions {
     pub subvolume_uuid: Uuid,
     /// The time that the first inodes show.
     pub now: SystemTime,
+    /// User and group that the root directory belongs to.
+    pub root_owner: (u32, u32),
 }
 
 impl MkfsOptions {
@@ -96,6 +98,7 @@ impl MkfsOptions {
             chunk_tree_uuid: random_uuid(),
             subvolume_uuid: random_uuid(),
             now: SystemTime::now(),
+            root_owner: (0, 0),
         }
     }
 

@@ -50,8 +50,8 @@ impl Volume<'_> {
             TreeId::ROOT => self.root_tree(),
             TreeId::EXTENT => self.extent_tree(),
             TreeId::DEV => self.device_tree(),
-            TreeId::FS => self.root_directory(u64::from(self.options.node_size()), self.now()),
-            TreeId::DATA_RELOC => self.root_directory(0, Timespec::default()),
+            TreeId::FS => self.root_directory(u64::from(self.options.node_size()), self.now(), self.options.root_owner),
+            TreeId::DATA_RELOC => self.root_directory(0, Timespec::default(), (0, 0)),
             TreeId::UUID => self.uuid_tree(),
             TreeId::FREE_SPACE => self.free_space_tree(),
             TreeId::BLOCK_GROUP => self.block_groups(),
@@ -153,18 +153,21 @@ impl Volume<'_> {
     }
 
     /// A tree's root directory: an inode whose only name is `..` in itself.
-    fn root_directory(&self, nbytes: u64, otime: Timespec) -> Items {
-        let mut items = self.directory(Ino::ROOT_DIR, Ino::ROOT_DIR, nbytes, otime);
+    fn root_directory(&self, nbytes: u64, otime: Timespec, owner: (u32, u32)) -> Items {
+        let mut items = self.directory(Ino::ROOT_DIR, Ino::ROOT_DIR, nbytes, otime, owner);
         items.sort_by_key(|(key, _)| *key);
         items
     }
 
-    fn directory(&self, ino: Ino, parent: Ino, nbytes: u64, otime: Timespec) -> Items {
+    fn directory(&self, ino: Ino, parent: Ino, nbytes: u64, otime: Timespec, owner: (u32, u32)) -> Items {
         let now = self.now();
+        let (uid, gid) = owner;
         let inode = InodeItem {
             generation: GENERATION,
             nbytes,
             nlink: 1,
+            uid,
+            gid,
             mode: DIRECTORY_MODE,
             atime: now,
             ctime: now,
@@ -181,7 +184,7 @@ impl Volume<'_> {
     fn root_tree(&self) -> Items {
         let directory = Ino(TreeId::ROOT_TREE_DIR.0);
         let node_size = u64::from(self.options.node_size());
-        let mut items = self.directory(directory, directory, node_size, self.now());
+        let mut items = self.directory(directory, directory, node_size, self.now(), (0, 0));
         let mut entry = Vec::new();
         encode_dir_entry(
             &mut entry,

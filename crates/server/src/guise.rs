@@ -24,6 +24,18 @@ impl Guise {
         attributes.mode &= !(self.umask & 0o777);
     }
 
+    /// Whom the kernel takes for the owner when it checks by itself, as it does even where nobody
+    /// checks permissions: of who sets an ACL or a flag, or removes from a sticky directory. That
+    /// is whoever mounted, root alone being asked for nothing.
+    ///
+    /// Answers to LOOKUP and SETATTR, after which such a check may come, tell this owner and are
+    /// not to be kept; an answer to GETATTR, which is what stat(2) shows, tells the owner on the
+    /// volume.
+    pub(crate) fn known_owner(&self) -> Option<u32> {
+        let mounter = rustix::process::geteuid();
+        (self.fakeroot && !mounter.is_root()).then(|| mounter.as_raw())
+    }
+
     /// Owner and group of what somebody makes.
     pub(crate) fn maker(&self, caller: &Caller<'_>) -> (u32, u32) {
         if self.fakeroot { (0, 0) } else { (caller.uid, caller.gid) }

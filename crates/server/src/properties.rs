@@ -1,5 +1,6 @@
-//! The property `btrfs.compression`: how a file is to be compressed. It is an xattr with a flag of the inode to go with it;
-//! nothing here compresses, but the kernel does what the property says.
+//! The property `btrfs.compression`: how a file is to be compressed. It is an xattr with a flag of
+//! the inode to go with it. Nothing here compresses, so a way of compression is refused; one that
+//! the kernel's btrfs has set is kept for it.
 
 use ubtrfs::{InodeId, XattrMode};
 use ubtrfs_format::items::InodeFlags;
@@ -47,6 +48,10 @@ impl Shared {
             return Err(Errno::INVAL);
         }
         let flag = flag_of(value)?;
+        // A success would promise what nothing here does.
+        if flag & InodeFlags::COMPRESS != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
         if ![S_IFREG, S_IFDIR].contains(&(attributes.mode & S_IFMT)) {
             return Ok(());
         }
