@@ -7,6 +7,13 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::size::parse_size;
 
+/// User and group as `UID:GID`. `-1` means nobody in the system's calls.
+fn parse_owner(text: &str) -> Result<(u32, u32), String> {
+    let id = |text: &str| text.parse::<u32>().ok().filter(|id| *id != u32::MAX);
+    let owner = text.split_once(':').and_then(|(user, group)| Some((id(user)?, id(group)?)));
+    owner.ok_or_else(|| format!("'{text}' is not the numbers of a user and a group, as in 1000:1000"))
+}
+
 const MOUNT_OPTIONS: &str = "Options, separated by commas: ro, rw, subvol=PATH, subvolid=ID, commit=SECONDS, memory=SIZE, \
      nologreplay, rescue=HOW, notreelog, discard, max_inline=SIZE, threads=N, offset=SIZE, sizelimit=SIZE, uid=ID, gid=ID, umask=OCTAL, fakeroot, single_user, \
      fsname=NAME, allow_other, noatime, dev, suid, noexec and their opposites";
@@ -34,12 +41,24 @@ pub enum Command {
     Rescue(Rescue),
     Restore(Restore),
     Info(Info),
+    Label(Label),
     Tree(Tree),
     Ls(Ls),
     /// Show the attributes of a file of a volume without mounting it.
     Stat(Look),
     /// Write the content of a file of a volume to the standard output, without mounting it.
     Cat(Look),
+}
+
+/// Where on its device, or in its image, a volume lies.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct Window {
+    /// The volume begins so many bytes into each device or image (a multiple of 4096).
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0", hide_default_value = true)]
+    pub offset: u64,
+    /// The volume takes no more than so many bytes of it.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub sizelimit: Option<u64>,
 }
 
 /// Make a volume on a device or in an image file.
@@ -69,12 +88,26 @@ pub struct Mkfs {
     /// Give block groups a tree of their own: large volumes are mounted faster.
     #[arg(long)]
     pub block_group_tree: bool,
+    /// User and group that the root directory belongs to, by their numbers [default: whoever makes
+    /// the volume].
+    #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
+    pub root_owner: Option<(u32, u32)>,
     /// Overwrite what is on the device.
     #[arg(short, long)]
     pub force: bool,
     /// The device or image file.
     #[arg(required = true, value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
+    #[command(flatten)]
+    pub window: Window,
+}
+
+/// The program as `mkfs.ubtrfs`, which mkfs(8) calls.
+#[derive(Debug, Parser)]
+#[command(name = "mkfs.ubtrfs", version)]
+pub struct MkfsAlone {
+    #[command(flatten)]
+    pub mkfs: Mkfs,
 }
 
 /// Mount a volume.
@@ -119,6 +152,12 @@ pub struct Stats {
     /// For programs.
     #[arg(long)]
     pub json: bool,
+    /// A line for each second, until the mount is gone: requests, data, fsyncs, commits, memory.
+    #[arg(short, long, conflicts_with = "json")]
+    pub watch: bool,
+    /// With --watch: end after so many lines.
+    #[arg(long, value_name = "LINES", requires = "watch")]
+    pub count: Option<u64>,
     /// A directory of the mounted volume.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
@@ -144,6 +183,8 @@ pub struct Check {
     /// All devices of the volume.
     #[arg(required = true, value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
+    #[command(flatten)]
+    pub window: Window,
 }
 
 /// Repair what keeps a volume from being mounted. Says what will be lost, and asks.
@@ -156,6 +197,20 @@ pub struct Rescue {
 #[derive(Debug, Subcommand)]
 pub enum RescueCommand {
     ZeroLog(ZeroLog),
+    SuperRecover(SuperRecover),
+}
+
+/// Put back a primary superblock that is damaged or gone, from the copy at 64 MiB or 256 GiB.
+#[derive(Debug, Args)]
+pub struct SuperRecover {
+    /// Don't ask.
+    #[arg(short, long)]
+    pub yes: bool,
+    /// All devices of the volume.
+    #[arg(required = true, value_name = "DEVICE")]
+    pub devices: Vec<PathBuf>,
+    #[command(flatten)]
+    pub window: Window,
 }
 
 /// Give up a log that can't be replayed: the volume goes back to its last commit.
@@ -167,6 +222,8 @@ pub struct ZeroLog {
     /// All devices of the volume.
     #[arg(required = true, value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
+    #[command(flatten)]
+    pub window: Window,
 }
 
 /// Copy what can be read of a damaged volume into a directory. Nothing is written to the volume.
@@ -208,6 +265,8 @@ pub struct Restore {
     /// All devices of the volume, then the directory, which is made or must be empty.
     #[arg(required = true, num_args = 1.., value_names = ["DEVICE", "DIR"])]
     pub places: Vec<PathBuf>,
+    #[command(flatten)]
+    pub window: Window,
 }
 
 /// Show what a volume is and what it holds.
@@ -219,17 +278,37 @@ pub struct Info {
     /// All devices of the volume.
     #[arg(required = true, value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
+    #[command(flatten)]
+    pub window: Window,
+}
+
+/// Show a volume's label, or give it one.
+#[derive(Debug, Args)]
+pub struct Label {
+    /// The device or image of a volume that is not mounted, or a directory of one that is.
+    #[arg(value_name = "DEVICE|DIR")]
+    pub place: PathBuf,
+    /// The new label, at most 255 bytes; '' takes it away. Of a mount only root can change it.
+    #[arg(value_name = "LABEL")]
+    pub new: Option<OsString>,
+    /// More devices of the volume.
+    #[arg(long = "device", value_name = "DEVICE")]
+    pub devices: Vec<PathBuf>,
+    #[command(flatten)]
+    pub window: Window,
 }
 
 /// Show the items of a volume's trees.
 #[derive(Debug, Args)]
 pub struct Tree {
     /// The tree: its number or its name (root, extent, chunk, dev, fs, csum, uuid, free-space, block-group, log, …). Without it: all.
-    #[arg(short, long, value_name = "ID")]
-    pub tree: Option<String>,
+    #[arg(short = 't', long = "tree", value_name = "ID")]
+    pub id: Option<String>,
     /// All devices of the volume.
     #[arg(required = true, value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
+    #[command(flatten)]
+    pub window: Window,
 }
 
 /// What ls, stat and cat look at.
@@ -247,6 +326,8 @@ pub struct Place {
     /// All devices of the volume, then the path in it.
     #[arg(required = true, num_args = 2.., value_names = ["DEVICE", "PATH"])]
     pub places: Vec<PathBuf>,
+    #[command(flatten)]
+    pub window: Window,
 }
 
 /// List a directory of a volume without mounting it.

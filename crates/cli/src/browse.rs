@@ -34,7 +34,7 @@ fn open(place: &Place) -> Result<Opened<'_>> {
     let Some((path, devices)) = place.places.split_last() else {
         return Err(Failure::new("a device and a path are needed"));
     };
-    let reading = open_for_reading(devices)?;
+    let reading = open_for_reading(devices, place.window)?;
     let options = Options {
         read_only: true,
         no_log_replay: place.nologreplay,

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::Mutex;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use ubtrfs_check::{Options, Progress, Report, check};
+use ubtrfs_check::{Fault, FaultKind, Options, Progress, Report, check};
 
 use crate::args;
 use crate::device::open_for_reading;
@@ -13,7 +13,7 @@ use crate::repair::Plan;
 use crate::size::show_size;
 
 /// The exit status of a check that found faults.
-const FAULTY: u8 = 1;
+pub const FAULTY: u8 = 1;
 /// The exit status of a check that could not be made.
 const NOT_CHECKED: u8 = 2;
 /// Faults that are kept for a repair: all must be known before anything is changed.
@@ -42,7 +42,8 @@ fn repair(arguments: &args::Check) -> Result<()> {
 
 /// Checks the volume, keeping so many faults.
 fn report_on(arguments: &args::Check, keep: usize) -> Result<Report> {
-    let reading = open_for_reading(&arguments.devices).map_err(|failure| failure.with_status(NOT_CHECKED))?;
+    let reading =
+        open_for_reading(&arguments.devices, arguments.window).map_err(|failure| failure.with_status(NOT_CHECKED))?;
     let bar = Bar::new();
     let options = Options { data_checksums: !arguments.no_data, progress: Some(&bar), keep };
     let checked = check(&reading.devices, &options);
@@ -80,7 +81,11 @@ fn as_text(report: &Report) -> String {
         (count > kept as u64).then(|| format!("… and {} more {what}", count - kept as u64))
     };
     lines.extend(more(report.fault_count, report.faults.len(), "faults"));
-    lines.extend(report.warnings.iter().map(|warning| format!("warning: {warning}")));
+    // Sound volumes of several devices are full of it: mkfs.btrfs leaves it behind there. A program
+    // is told of it by --json.
+    let is_left_by_mkfs = |warning: &&Fault| matches!(warning.kind, FaultKind::FreeSpaceStale);
+    let told = report.warnings.iter().filter(|warning| !is_left_by_mkfs(warning));
+    lines.extend(told.map(|warning| format!("warning: {warning}")));
     lines.extend(more(report.warning_count, report.warnings.len(), "warnings"));
     lines.extend(report.not_compared.iter().map(|what| format!("not compared, because of the faults: {what}")));
     let stats = &report.stats;

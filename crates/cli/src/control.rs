@@ -12,6 +12,7 @@ use ubtrfs_tree::sentence;
 use crate::args;
 use crate::failure::{Failure, Result};
 use crate::mount_table::{self, Mounted};
+use crate::watch::watch;
 
 /// What is said of a mount that nobody serves.
 const DEAD: &str = "the server of this mount is no more";
@@ -27,6 +28,9 @@ pub fn sync(arguments: &args::Directory) -> Result<()> {
 /// `ubtrfs stats`
 pub fn stats(arguments: &args::Stats) -> Result<()> {
     let path = &arguments.directory;
+    if arguments.watch {
+        return watch(path, arguments.count);
+    }
     let answer = ask(path, STATS).map_err(|errno| failure(path, errno))?;
     let mut out = std::io::stdout().lock();
     if arguments.json {

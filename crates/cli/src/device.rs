@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use ubtrfs_volume::{
-    Device, Error, Exclusive, FileDevice, OpenMode, OpenOptions as VolumeOptions, Volume, backing_file,
+    Device, Error, Exclusive, FileDevice, OpenMode, OpenOptions as VolumeOptions, Volume, WindowDevice, backing_file,
 };
 
+use crate::args::Window;
 use crate::failure::{Failure, Result};
 use crate::mount_table;
 
@@ -77,37 +78,45 @@ pub struct Opened {
 }
 
 /// Opens devices for reading only, and refuses those that somebody has mounted.
-pub fn open_for_reading(paths: &[PathBuf]) -> Result<Opened> {
-    open_all(paths, OpenMode::ReadOnly)
+pub fn open_for_reading(paths: &[PathBuf], window: Window) -> Result<Opened> {
+    open_all(paths, window, OpenMode::ReadOnly)
 }
 
 /// Opens devices for writing, and refuses those that somebody has mounted.
-pub fn open_for_writing(paths: &[PathBuf]) -> Result<Opened> {
-    open_all(paths, OpenMode::ReadWrite)
+pub fn open_for_writing(paths: &[PathBuf], window: Window) -> Result<Opened> {
+    open_all(paths, window, OpenMode::ReadWrite)
 }
 
-fn open_all(paths: &[PathBuf], mode: OpenMode) -> Result<Opened> {
+fn open_all(paths: &[PathBuf], window: Window, mode: OpenMode) -> Result<Opened> {
     let mut opened = Opened { devices: Vec::new(), claims: Vec::new() };
     for path in paths {
         let device = open_exclusively(path, mode)?;
         if is_block(path) {
             opened.claims.push(claim(path)?);
         }
-        opened.devices.push(Arc::new(device));
+        opened.devices.push(within(path, device, window)?);
     }
     Ok(opened)
 }
 
 /// Opens devices for reading only, mounted or not: what is read may be changing.
-pub fn open_for_a_glance(paths: &[PathBuf]) -> Result<Vec<Arc<dyn Device>>> {
+pub fn open_for_a_glance(paths: &[PathBuf], window: Window) -> Result<Vec<Arc<dyn Device>>> {
     paths
         .iter()
         .map(|path| {
-            FileDevice::open(path, OpenMode::ReadOnly, Exclusive::No)
-                .map(|device| Arc::new(device) as Arc<dyn Device>)
-                .map_err(|error| Failure::of(&error))
+            let device = FileDevice::open(path, OpenMode::ReadOnly, Exclusive::No);
+            within(path, device.map_err(|error| Failure::of(&error))?, window)
         })
         .collect()
+}
+
+/// The part of a device that the volume is in.
+pub fn within(path: &Path, device: FileDevice, window: Window) -> Result<Arc<dyn Device>> {
+    if window.offset == 0 && window.sizelimit.is_none() {
+        return Ok(Arc::new(device));
+    }
+    let part = WindowDevice::new(Arc::new(device), window.offset, window.sizelimit.filter(|limit| *limit > 0));
+    part.map(|part| Arc::new(part) as _).map_err(|error| Failure::about(path.display(), &error))
 }
 
 /// The volume on these devices, for reading only.

@@ -1,11 +1,14 @@
 //! `ubtrfs info`: what a volume is and what it holds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use serde::Serialize;
-use ubtrfs_format::items::{BlockGroupItem, FileType, RootFlags, RootItem, RootRef, dir_entries, inode_refs};
+use ubtrfs_format::items::{
+    BlockGroupItem, DevItem, FileType, RootFlags, RootItem, RootRef, dir_entries, inode_refs, sys_chunks,
+};
 use ubtrfs_format::{CompatRo, Ino, ItemType, Key, Superblock, TreeId, name_hash};
 use ubtrfs_tree::Snapshot;
 use ubtrfs_volume::Volume;
@@ -37,8 +40,13 @@ struct Info {
     flags: Vec<String>,
     has_log: bool,
     devices: Vec<Device>,
+    /// Numbers of devices that were not given, as far as superblocks name them; and how many there
+    /// are beside these.
+    missing_devices: Vec<u64>,
+    other_missing_devices: u64,
     block_groups: Vec<Groups>,
-    default_subvolume: u64,
+    /// Absent, with all that is in trees, if the volume can't be opened.
+    default_subvolume: Option<u64>,
     subvolumes: Vec<Subvolume>,
 }
 
@@ -76,22 +84,57 @@ struct Subvolume {
 
 /// `ubtrfs info`
 pub fn run(arguments: &args::Info) -> Result<()> {
-    let devices = open_for_a_glance(&arguments.devices)?;
-    let volume = volume(&arguments.devices, devices)?;
-    let trees = Trees::new(&volume);
-    let info = gather(&volume, &trees)?;
+    let devices = open_for_a_glance(&arguments.devices, arguments.window)?;
+    let opened = volume(&arguments.devices, devices.clone());
+    let (info, failure) = match opened.and_then(|volume| gather(&volume, &Trees::new(&volume))) {
+        Ok(info) => (info, None),
+        Err(failure) => match at_a_glance(&devices) {
+            Some(info) => (info, Some(failure)),
+            None => return Err(failure),
+        },
+    };
     let text = if arguments.json {
         serde_json::to_string_pretty(&info).map_err(|error| Failure::of(&error))? + "\n"
     } else {
         as_text(&info)
     };
-    io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
+    io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error))?;
+    failure.map_or(Ok(()), Err)
+}
+
+/// What superblocks alone say of a volume that can't be opened.
+fn at_a_glance(devices: &[Arc<dyn ubtrfs_volume::Device>]) -> Option<Info> {
+    let found: Vec<_> = devices.iter().filter_map(|device| Volume::superblock_of(&**device)).collect();
+    let newest = found.iter().max_by_key(|superblock| superblock.generation)?;
+    let own: Vec<_> = found.iter().filter(|other| other.fsid == newest.fsid).map(|other| other.dev_item).collect();
+    let given: BTreeSet<u64> = own.iter().map(|item| item.devid.0).collect();
+    // System chunks mostly lie on several of the devices, if not on all.
+    let chunks = sys_chunks(&newest.sys_chunk_array).unwrap_or_default();
+    let known: BTreeSet<u64> =
+        chunks.iter().flat_map(|(_, chunk)| chunk.stripes.iter().map(|stripe| stripe.devid.0)).collect();
+    let missing: Vec<u64> = known.difference(&given).copied().collect();
+    let others = newest.num_devices.saturating_sub((given.len() + missing.len()) as u64);
+    Some(Info {
+        missing_devices: missing,
+        other_missing_devices: others,
+        ..described(newest, own.iter().map(device).collect())
+    })
 }
 
 fn gather(volume: &Volume, trees: &Trees) -> Result<Info> {
     let superblock = trees.superblock();
-    let fsid = superblock.fsid;
     Ok(Info {
+        block_groups: block_groups(volume, trees)?,
+        default_subvolume: Some(default_subvolume(trees, superblock)?),
+        subvolumes: subvolumes(trees)?,
+        ..described(superblock, volume.devices().iter().map(device).collect())
+    })
+}
+
+/// What a superblock says.
+fn described(superblock: &Superblock, devices: Vec<Device>) -> Info {
+    let fsid = superblock.fsid;
+    Info {
         label: show::bytes(superblock.label_bytes()),
         uuid: fsid.to_string(),
         metadata_uuid: (superblock.metadata_fsid() != fsid).then(|| superblock.metadata_fsid().to_string()),
@@ -105,23 +148,22 @@ fn gather(volume: &Volume, trees: &Trees) -> Result<Info> {
         compat_ro_features: superblock.compat_ro.names(),
         flags: superblock.flags.names(),
         has_log: superblock.log_root.0 != 0,
-        devices: devices(volume),
-        block_groups: block_groups(volume, trees)?,
-        default_subvolume: default_subvolume(trees, superblock)?,
-        subvolumes: subvolumes(trees)?,
-    })
+        devices,
+        missing_devices: Vec::new(),
+        other_missing_devices: 0,
+        block_groups: Vec::new(),
+        default_subvolume: None,
+        subvolumes: Vec::new(),
+    }
 }
 
-fn devices(volume: &Volume) -> Vec<Device> {
-    let devices = volume.devices().into_iter();
-    devices
-        .map(|item| Device {
-            id: item.devid.0,
-            uuid: item.uuid.to_string(),
-            total_bytes: item.total_bytes,
-            allocated_bytes: item.bytes_used,
-        })
-        .collect()
+fn device(item: &DevItem) -> Device {
+    Device {
+        id: item.devid.0,
+        uuid: item.uuid.to_string(),
+        total_bytes: item.total_bytes,
+        allocated_bytes: item.bytes_used,
+    }
 }
 
 fn block_groups(volume: &Volume, trees: &Trees) -> Result<Vec<Groups>> {
@@ -251,6 +293,12 @@ fn as_text(info: &Info) -> String {
             ),
         );
     }
+    for id in &info.missing_devices {
+        line(&format!("device {id}"), "missing");
+    }
+    if info.other_missing_devices > 0 {
+        line("other devices", &format!("{} missing", info.other_missing_devices));
+    }
     for group in &info.block_groups {
         line(
             &format!("{} {}", group.kind, group.profile),
@@ -268,7 +316,7 @@ fn as_text(info: &Info) -> String {
         for (holds, what) in [
             (subvolume.read_only, "read-only"),
             (subvolume.dead, "being deleted"),
-            (subvolume.id == info.default_subvolume, "default"),
+            (Some(subvolume.id) == info.default_subvolume, "default"),
         ] {
             if holds {
                 let _ = write!(value, ", {what}");

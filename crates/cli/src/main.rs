@@ -8,7 +8,9 @@ mod control;
 mod describe;
 mod device;
 mod failure;
+mod fsck;
 mod info;
+mod label;
 mod mkfs;
 mod mount;
 mod mount_table;
@@ -21,12 +23,14 @@ mod size;
 mod tree;
 mod trees;
 mod umount;
+mod watch;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Arguments, Command};
+use args::{Arguments, Command, MkfsAlone};
 
 /// A server allocates and frees much at each commit, in many threads: this allocator gives memory back.
 #[global_allocator]
@@ -35,6 +39,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     if mount::helper::is_called(std::env::args_os().next().as_ref()) {
         return mount::helper::main();
+    }
+    let name = std::env::args_os().next();
+    match name.as_deref().and_then(|name| Path::new(name).file_name()).and_then(|name| name.to_str()) {
+        Some("fsck.ubtrfs" | "fsck.fuse.ubtrfs") => return fsck::main(),
+        Some("mkfs.ubtrfs") => return finish(mkfs::run(&MkfsAlone::parse().mkfs)),
+        _ => {}
     }
     let arguments = Arguments::parse();
     let done = match &arguments.command {
@@ -47,11 +57,16 @@ fn main() -> ExitCode {
         Command::Rescue(arguments) => rescue::run(arguments),
         Command::Restore(arguments) => restore::run(arguments),
         Command::Info(arguments) => info::run(arguments),
+        Command::Label(arguments) => label::run(arguments),
         Command::Tree(arguments) => tree::run(arguments),
         Command::Ls(arguments) => browse::ls(arguments),
         Command::Stat(arguments) => browse::stat(arguments),
         Command::Cat(arguments) => browse::cat(arguments),
     };
+    finish(done)
+}
+
+fn finish(done: failure::Result<()>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),

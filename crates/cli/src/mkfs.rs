@@ -7,10 +7,10 @@ use std::path::Path;
 
 use ubtrfs_format::{ChecksumType, Physical};
 use ubtrfs_mkfs::{Medium, MkfsOptions, Profile, existing_signature, layout};
-use ubtrfs_volume::{Buffer, Device, DeviceWrite, FileDevice, OpenMode};
+use ubtrfs_volume::{Buffer, Device, DeviceWrite, OpenMode};
 
 use crate::args;
-use crate::device::open_exclusively;
+use crate::device::{open_exclusively, within};
 use crate::failure::{Failure, Result};
 use crate::size::show_size;
 
@@ -48,6 +48,10 @@ fn options(arguments: &args::Mkfs) -> Result<MkfsOptions> {
     options.metadata_profile = arguments.metadata.as_deref().map(profile).transpose()?;
     options.mixed = arguments.mixed;
     options.block_group_tree = arguments.block_group_tree;
+    // An ordinary user's volume is of no use to its maker if nobody but root may make a file in it.
+    options.root_owner = arguments
+        .root_owner
+        .unwrap_or_else(|| (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()));
     Ok(options)
 }
 
@@ -79,7 +83,7 @@ fn prepare(path: &Path, arguments: &args::Mkfs) -> Result<bool> {
                 return Err(Failure::new(format!("{} does not exist; --size SIZE makes it", path.display())));
             };
             let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
-            file.set_len(size).map_err(|error| {
+            file.set_len(arguments.window.offset.saturating_add(size)).map_err(|error| {
                 let _ = std::fs::remove_file(path);
                 failed(error)
             })?;
@@ -92,39 +96,48 @@ fn prepare(path: &Path, arguments: &args::Mkfs) -> Result<bool> {
 fn write(path: &Path, arguments: &args::Mkfs, mut options: MkfsOptions) -> Result<()> {
     let shown = path.display();
     let failed = |error: io::Error| Failure::about(path.display(), &error);
+    let window = arguments.window;
     let open = || open_exclusively(path, OpenMode::ReadWrite);
     let mut device = open()?;
     if !arguments.force {
-        let found = existing_signature(&mut |at, buffer| device.read_at(Physical(at), buffer)).map_err(failed)?;
-        if let Some(found) = found {
+        let mut read = |at: u64, buffer: &mut [u8]| device.read_at(Physical(window.offset.saturating_add(at)), buffer);
+        if let Some(found) = existing_signature(&mut read).map_err(failed)? {
             return Err(Failure::new(format!("{shown} holds a {found}: -f overwrites it")));
         }
     }
     if let Some(size) = arguments.size {
         let is_block = std::fs::metadata(path).map_err(failed)?.file_type().is_block_device();
-        if is_block && size > device.size() {
+        let end = window.offset.saturating_add(size);
+        if is_block && end > device.size() {
             return Err(Failure::new(format!("{shown} has only {} bytes", device.size())));
+        }
+        if window.sizelimit.is_some_and(|limit| limit < size) {
+            return Err(Failure::new("--size asks for more than --sizelimit allows"));
         }
         options.total_bytes = size;
         // Before the file changes, what is asked for must be possible.
         layout(&options).map_err(|error| Failure::about(path.display(), &error))?;
-        if !is_block && size != device.size() {
+        // Behind a part of an image there may be something else.
+        let is_whole = window.offset == 0 && window.sizelimit.is_none();
+        if !is_block && (end > device.size() || is_whole && end < device.size()) {
             let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
-            file.set_len(size).map_err(failed)?;
+            file.set_len(end).map_err(failed)?;
             drop(device);
             device = open()?;
         }
-    } else {
+    }
+    let device = within(path, device, window)?;
+    if arguments.size.is_none() {
         options.total_bytes = device.size();
     }
     let layout = layout(&options).map_err(|error| Failure::about(path.display(), &error))?;
-    layout.write(&mut DeviceMedium(&device)).map_err(failed)?;
+    layout.write(&mut DeviceMedium(&*device)).map_err(failed)?;
     println!("{shown}: a btrfs of {} with the id {}", show_size(options.total_bytes), options.fsid);
     Ok(())
 }
 
 /// A device that a layout is written to.
-struct DeviceMedium<'a>(&'a FileDevice);
+struct DeviceMedium<'a>(&'a dyn Device);
 
 impl Medium for DeviceMedium<'_> {
     fn write_at(&mut self, at: Physical, bytes: &[u8]) -> io::Result<()> {

@@ -129,7 +129,7 @@ impl Plan {
         if !arguments.yes {
             confirm("Write this?", "ubtrfs check --repair --yes", paths)?;
         }
-        let writing = open_for_writing(paths)?;
+        let writing = open_for_writing(paths, arguments.window)?;
         let volume = Volume::open(writing.devices, OpenOptions { read_only: false });
         let volume = volume.map_err(|error| about_volume(paths, &error))?;
         let fixes: Vec<_> = self.inodes.values().copied().collect();

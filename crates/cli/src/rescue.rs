@@ -6,9 +6,10 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use ubtrfs_format::items::{FileType, InodeItem, RootItem, inode_refs};
-use ubtrfs_format::{Ino, ItemType, Key, Logical, Node, TreeId};
+use ubtrfs_format::{Ino, ItemType, Key, Logical, Node, Physical, SUPERBLOCK_COPIES, TreeId};
+use ubtrfs_mkfs::existing_signature;
 use ubtrfs_tree::{Snapshot, Walk};
-use ubtrfs_volume::{Copies, OpenOptions, Volume, Written};
+use ubtrfs_volume::{Copies, Error as VolumeError, OpenOptions, Volume, Written};
 
 use crate::args;
 use crate::confirm::confirm;
@@ -26,12 +27,13 @@ const MOST_NAMES: usize = 4096;
 pub fn run(arguments: &args::Rescue) -> Result<()> {
     match &arguments.what {
         args::RescueCommand::ZeroLog(arguments) => zero_log(arguments),
+        args::RescueCommand::SuperRecover(arguments) => super_recover(arguments),
     }
 }
 
 fn zero_log(arguments: &args::ZeroLog) -> Result<()> {
     let paths = &arguments.devices;
-    let writing = open_for_writing(paths)?;
+    let writing = open_for_writing(paths, arguments.window)?;
     let volume =
         Volume::open(writing.devices, OpenOptions { read_only: false }).map_err(|error| about_volume(paths, &error))?;
     let volume = Arc::new(volume);
@@ -50,6 +52,49 @@ fn zero_log(arguments: &args::ZeroLog) -> Result<()> {
     let flushed = volume.flush(Written::nothing()).map_err(failed)?;
     volume.write_superblock(&superblock, Copies::All, flushed).map_err(failed)?;
     say(&format!("{shown}: the log is gone; the volume is as of commit {}\n", superblock.generation))
+}
+
+/// Puts back primary superblocks from their copies.
+fn super_recover(arguments: &args::SuperRecover) -> Result<()> {
+    let paths = &arguments.devices;
+    let devices = open_for_writing(paths, arguments.window)?.devices;
+    let failed = |error: &ubtrfs_volume::Error| about_volume(paths, error);
+    let mut bad = Vec::new();
+    for (path, device) in paths.iter().zip(&devices) {
+        let copy = Volume::superblock_of(&**device)
+            .ok_or_else(|| Failure::new(format!("{}: no copy of the superblock is good", path.display())))?;
+        if copy.bytenr != SUPERBLOCK_COPIES[0] {
+            let mut read = |at: u64, buffer: &mut [u8]| device.read_at(Physical(at), buffer);
+            let found = existing_signature(&mut read).map_err(|error| Failure::about(path.display(), &error))?;
+            if let Some(found) = found.filter(|found| found != "btrfs") {
+                return Err(Failure::new(format!("{} holds a {found} now: nothing was changed", path.display())));
+            }
+            bad.push((path, device, copy));
+        }
+    }
+    if bad.is_empty() {
+        return say("all primary superblocks are good; nothing was changed\n");
+    }
+    // What is put back must lead to a volume.
+    let newest = Volume::candidates(&devices).into_iter().next().ok_or_else(|| failed(&VolumeError::NotBtrfs))?;
+    Volume::open_candidate(devices.clone(), &newest).map_err(|error| failed(&error))?;
+    for (path, _, copy) in &bad {
+        say(&format!(
+            "{}: the primary superblock is bad; the copy at {} MiB is of commit {}. What was fsynced since, and is in a log, is \
+             lost with it.\n",
+            path.display(),
+            copy.bytenr.0 >> 20,
+            copy.generation
+        ))?;
+    }
+    if !arguments.yes {
+        confirm("Write the copy over the primary?", "ubtrfs rescue super-recover --yes", paths)?;
+    }
+    for (path, device, copy) in bad {
+        Volume::restore_primary(&**device, &copy).map_err(|error| failed(&error))?;
+        say(&format!("{}: the primary superblock is that of commit {} again\n", path.display(), copy.generation))?;
+    }
+    Ok(())
 }
 
 fn say(text: &str) -> Result<()> {

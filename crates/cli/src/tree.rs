@@ -15,8 +15,8 @@ use crate::trees::{Trees, name, parse_id};
 
 /// `ubtrfs tree`
 pub fn run(arguments: &args::Tree) -> Result<()> {
-    let wanted = arguments.tree.as_deref().map(parse_id).transpose()?;
-    let reading = open_for_reading(&arguments.devices)?;
+    let wanted = arguments.id.as_deref().map(parse_id).transpose()?;
+    let reading = open_for_reading(&arguments.devices, arguments.window)?;
     let volume = volume(&arguments.devices, reading.devices)?;
     let trees = Trees::new(&Arc::clone(&volume));
     let mut dump = Dump {

@@ -68,10 +68,17 @@ pub enum Error {
 #[non_exhaustive]
 pub enum Refusal {
     /// Incompatible features that nobody here knows.
-    #[error("the volume uses features that ubtrfs does not know: {}", .0.join(", "))]
+    #[error(
+        "the volume uses features that ubtrfs does not know: {}; the kernel's btrfs can mount it from there on",
+        with_kernels(.0)
+    )]
     UnknownIncompat(Vec<String>),
     /// Features that allow reading only.
-    #[error("the volume uses features that ubtrfs can only read: {}; mount it with -o ro", .0.join(", "))]
+    #[error(
+        "the volume uses features that ubtrfs can only read: {}; mount it with -o ro, or by the kernel's btrfs, which can \
+         write it from there on",
+        with_kernels(.0)
+    )]
     ReadOnlyFeatures(Vec<String>),
     /// A log that can't be replayed.
     #[error(
@@ -99,6 +106,18 @@ pub enum Refusal {
     /// A subvolume that isn't there.
     #[error("there is no subvolume {0}")]
     NoSubvolume(String),
+}
+
+/// Names of features, each with the kernel that has it since when.
+fn with_kernels(names: &[String]) -> String {
+    let since = |name: &str| match name {
+        "ZONED" => "Linux 5.12",
+        "VERITY" => "Linux 5.15",
+        "RAID_STRIPE_TREE" | "SIMPLE_QUOTA" => "Linux 6.7",
+        "EXTENT_TREE_V2" | "REMAP_TREE" => "Linux built for experiments with btrfs",
+        _ => "a Linux newer than this ubtrfs",
+    };
+    names.iter().map(|name| format!("{name} ({})", since(name))).collect::<Vec<_>>().join(", ")
 }
 
 impl From<Errno> for Error {

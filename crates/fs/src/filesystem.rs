@@ -15,6 +15,7 @@ use crate::discard::Discarder;
 use crate::error::{Errno, Error, Refusal, Result};
 use crate::inactivate::Inactivator;
 use crate::inode::{Inode, InodeId, InodeTable, load_inode};
+use crate::label::LABEL_SIZE;
 use crate::log::Log;
 use crate::ops::InFlight;
 use crate::options::Options;
@@ -97,6 +98,8 @@ pub struct Filesystem {
     aborted: Mutex<Option<String>>,
     pub(crate) counters: Counters,
     pub(crate) reader: crate::file::extent_reader::ExtentReader,
+    /// The volume's next label.
+    pub(crate) new_label: Mutex<Option<[u8; LABEL_SIZE]>>,
     mounted_subvolume: TreeId,
 }
 
@@ -146,6 +149,7 @@ impl Filesystem {
             aborted: Mutex::default(),
             counters: Counters::default(),
             reader,
+            new_label: Mutex::default(),
             mounted_subvolume,
         }
     }

@@ -12,6 +12,7 @@ mod file;
 mod filesystem;
 mod inactivate;
 mod inode;
+mod label;
 mod lock_order;
 mod log;
 mod mend;

@@ -18,6 +18,10 @@ pub(crate) enum VolumeIoctl {
     DevInfo { devid: u64, uuid: [u8; 16] },
     /// `BTRFS_IOC_TREE_SEARCH`.
     TreeSearch(Box<Search>),
+    /// `BTRFS_IOC_GET_FSLABEL`, which is `FS_IOC_GETFSLABEL`.
+    Label,
+    /// `BTRFS_IOC_SET_FSLABEL`, which is `FS_IOC_SETFSLABEL`.
+    SetLabel(Vec<u8>),
 }
 
 /// What to search for.
@@ -42,6 +46,12 @@ const DEV_INFO: u32 = 0xd000_941e;
 /// `_IOWR(0x94, 17, struct btrfs_ioctl_search_args)`.
 const TREE_SEARCH: u32 = 0xd000_9411;
 
+/// `_IOR(0x94, 49, char[256])`.
+const GET_LABEL: u32 = 0x8100_9431;
+/// `_IOW(0x94, 50, char[256])`.
+const SET_LABEL: u32 = 0x4100_9432;
+
+const LABEL_SIZE: usize = 256;
 const FS_INFO_SIZE: usize = 1024;
 const DEV_INFO_SIZE: usize = 4096;
 /// Where the path stands in the answer to `DEV_INFO`, and how long it may be with the zero behind it.
@@ -71,6 +81,9 @@ impl VolumeIoctl {
             FITRIM => Self::parse_trim(data),
             FS_INFO => Some(Self::FsInfo),
             DEV_INFO => Self::parse_dev_info(data),
+            GET_LABEL => Some(Self::Label),
+            // Without a zero in it there is no end.
+            SET_LABEL => data.iter().position(|byte| *byte == 0).map(|end| Self::SetLabel(data[..end].to_vec())),
             TREE_SEARCH => Search::parse(data).map(|search| Self::TreeSearch(Box::new(search))),
             _ => return None,
         };
@@ -89,8 +102,8 @@ impl VolumeIoctl {
     pub(crate) fn needs(&self) -> Option<Capability> {
         match self {
             // Trees tell of all files, whoever may see them.
-            Self::Trim { .. } | Self::TreeSearch(_) => Some(Capability::Administrator),
-            Self::FsInfo | Self::DevInfo { .. } => None,
+            Self::Trim { .. } | Self::TreeSearch(_) | Self::SetLabel(_) => Some(Capability::Administrator),
+            Self::FsInfo | Self::DevInfo { .. } | Self::Label => None,
         }
     }
 
@@ -105,6 +118,12 @@ impl VolumeIoctl {
             Self::FsInfo => Ok(fs_info(engine)),
             Self::DevInfo { devid, uuid } => dev_info(engine, devid, uuid, devices),
             Self::TreeSearch(search) => search.answer(engine, subvolume),
+            Self::Label => {
+                let mut label = engine.label();
+                label.resize(LABEL_SIZE, 0);
+                Ok(label)
+            }
+            Self::SetLabel(label) => engine.set_label(&label).map(|()| Vec::new()),
         }
     }
 }
@@ -206,7 +225,10 @@ mod tests {
     #[test]
     fn numbers_of_commands_tell_the_sizes_of_their_arguments() {
         let size = |command: u32| (command >> 16 & 0x3fff) as usize;
-        assert_eq!([FITRIM, FS_INFO, DEV_INFO, TREE_SEARCH].map(size), [24, FS_INFO_SIZE, DEV_INFO_SIZE, SEARCH_SIZE]);
+        assert_eq!(
+            [FITRIM, FS_INFO, DEV_INFO, TREE_SEARCH, GET_LABEL, SET_LABEL].map(size),
+            [24, FS_INFO_SIZE, DEV_INFO_SIZE, SEARCH_SIZE, LABEL_SIZE, LABEL_SIZE]
+        );
     }
 
     #[test]

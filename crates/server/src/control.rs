@@ -45,6 +45,10 @@ pub struct Report {
     pub commit_micros: u64,
     pub fsyncs: u64,
     pub fsyncs_without_work: u64,
+    /// How many fsyncs took so many microseconds at most, from the request to the answer, and more
+    /// than the number before.
+    #[serde(default)]
+    pub fsync_micros: BTreeMap<u64, u64>,
     /// Writes of the log.
     pub log_writes: u64,
     /// Fsyncs that these made durable.

@@ -27,6 +27,21 @@ kinds! {
 #[derive(Debug)]
 pub(crate) struct Counters {
     cells: [Cell; NAMES.len()],
+    fsyncs: [AtomicU64; STEPS],
+}
+
+/// Steps of durations, four to each doubling from a microsecond on: the last is that of all that
+/// takes longer.
+const STEPS: usize = 4 * 28;
+
+/// The step of a duration in microseconds.
+fn step_of(micros: u64) -> usize {
+    (0..STEPS - 1).find(|step| micros <= longest_of(*step)).unwrap_or(STEPS - 1)
+}
+
+/// The longest duration of a step, in microseconds.
+fn longest_of(step: usize) -> u64 {
+    ((4 + step as u64 % 4) << (step / 4)).div_ceil(4)
 }
 
 #[derive(Debug, Default)]
@@ -52,7 +67,7 @@ impl Drop for Timed<'_> {
 
 impl Counters {
     pub(crate) fn new() -> Self {
-        Self { cells: std::array::from_fn(|_| Cell::default()) }
+        Self { cells: std::array::from_fn(|_| Cell::default()), fsyncs: std::array::from_fn(|_| AtomicU64::default()) }
     }
 
     /// Counts a request that comes now, and measures how long it takes.
@@ -74,6 +89,23 @@ impl Counters {
         self.by_name(|cell| &cell.nanos)
     }
 
+    /// Notes an fsync that is answered now.
+    pub(crate) fn fsync_answered(&self, began: Instant) {
+        if let Some(step) = self.fsyncs.get(step_of(began.elapsed().as_micros() as u64)) {
+            step.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// How many fsyncs took no longer than so many microseconds, and longer than the number before.
+    pub(crate) fn fsync_micros(&self) -> BTreeMap<u64, u64> {
+        let counts = self.fsyncs.iter().map(|step| step.load(Relaxed)).enumerate().filter(|(_, count)| *count > 0);
+        // Steps below a microsecond's quarters have the same bound.
+        counts.fold(BTreeMap::new(), |mut all, (step, count)| {
+            *all.entry(longest_of(step)).or_default() += count;
+            all
+        })
+    }
+
     fn by_name(&self, what: impl Fn(&Cell) -> &AtomicU64) -> BTreeMap<String, u64> {
         let values = self.cells.iter().map(|cell| what(cell).load(Relaxed));
         NAMES.iter().zip(values).filter(|(_, value)| *value > 0).map(|(name, value)| ((*name).into(), value)).collect()
@@ -83,6 +115,16 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn steps_of_durations_hold_what_falls_into_them() {
+        for micros in [0, 1, 2, 3, 100, 1000, 123_456, 60_000_000] {
+            let step = step_of(micros);
+            assert!(longest_of(step) >= micros, "{micros}");
+            assert!(step == 0 || longest_of(step - 1) < micros, "{micros}");
+        }
+        assert_eq!(step_of(u64::MAX), STEPS - 1);
+    }
 
     #[test]
     fn each_kind_has_its_name() {

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use ubtrfs::{Filesystem as Engine, InodeId, RenameFlags, SetAttributes, TimeChange, WriteAt};
@@ -103,6 +104,11 @@ impl Server {
 
     /// Most fsyncs wait for the write of another: no thread is held up by that.
     fn sync_inode(&self, node: u64, data_only: bool, done: impl FnOnce(Result<(), Errno>) + Send + 'static) {
+        let (shared, began) = (Arc::clone(&self.shared), Instant::now());
+        let done = move |result| {
+            shared.counters.fsync_answered(began);
+            done(result);
+        };
         match self.shared.inode(node) {
             Ok(id) => {
                 let done = move |result: ubtrfs::Result<()>| done(result.map_err(|error| errno(&error)));
@@ -309,6 +315,14 @@ fn answer_attributes(shared: &Shared, reply: ReplyAttr, result: Result<ubtrfs::A
     }
 }
 
+/// Answers a change of attributes.
+fn answer_changed(shared: &Shared, node: u64, reply: ReplyAttr, result: Result<ubtrfs::Attributes, Errno>) {
+    match result {
+        Ok(attributes) => reply.attributes(&shared.told(&attributes), shared.told_ttl(node)),
+        Err(errno) => reply.error(errno),
+    }
+}
+
 fn answer(reply: ReplyEmpty, result: Result<(), Errno>) {
     match result {
         Ok(()) => reply.ok(),
@@ -323,8 +337,9 @@ fn answer_entry(reply: ReplyEntry, result: Result<Entry, Errno>) {
     }
 }
 
-fn answer_create(reply: ReplyCreate, result: Result<Entry, Errno>) {
-    match result {
+fn answer_create(shared: &Shared, reply: ReplyCreate, result: Result<Entry, Errno>) {
+    let told = |entry: Entry| Entry { attributes_ttl: shared.told_ttl(entry.node), ..entry };
+    match result.map(told) {
         Ok(entry) => reply.created(&entry, 0, OpenFlags::KEEP_CACHE),
         Err(errno) => reply.error(errno),
     }
@@ -414,10 +429,10 @@ impl Filesystem for Server {
             let takes = self.inode(node).is_ok_and(|id| self.takes_group_id(caller, id, change.kill_suidgid));
             return self.slow.run(move || {
                 let changed = shared.inode(node).and_then(|id| apply(&shared, id, &change, takes));
-                answer_attributes(&shared, reply, changed);
+                answer_changed(&shared, node, reply, changed);
             });
         }
-        answer_attributes(&self.shared, reply, self.change(caller, node, &change));
+        answer_changed(&self.shared, node, reply, self.change(caller, node, &change));
     }
 
     fn readlink(&self, _: &Caller<'_>, node: u64, reply: ReplyData) {
@@ -666,7 +681,7 @@ impl Filesystem for Server {
 
     fn create(&self, caller: &Caller<'_>, parent: u64, what: &Create<'_>, reply: ReplyCreate) {
         let _timed = self.count(Kind::Create);
-        answer_create(reply, self.open_file(parent, caller, what));
+        answer_create(&self.shared, reply, self.open_file(parent, caller, what));
     }
 
     fn tmpfile(&self, caller: &Caller<'_>, parent: u64, what: &Create<'_>, reply: ReplyCreate) {
@@ -677,7 +692,7 @@ impl Filesystem for Server {
             let id = self.engine().create_unnamed(dir, &new).map_err(|error| errno(&error))?;
             self.shared.entry(id)
         });
-        answer_create(reply, made);
+        answer_create(&self.shared, reply, made);
     }
 
     fn ioctl(&self, caller: &Caller<'_>, node: u64, what: &Ioctl<'_>, reply: ReplyIoctl) {

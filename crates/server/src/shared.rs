@@ -51,6 +51,8 @@ pub struct Shared {
     transport: OnceLock<TransportFacts>,
     pub(crate) block_size: u32,
     facts: MountFacts,
+    /// Whom the kernel is told as the owner of everything.
+    known_owner: Option<u32>,
     ended: Mutex<Option<Result<(), String>>>,
 }
 
@@ -63,6 +65,7 @@ impl Shared {
             granted: OnceLock::new(),
             transport: OnceLock::new(),
             block_size: engine.volume().sector_size(),
+            known_owner: facts.guise.known_owner(),
             facts,
             ended: Mutex::default(),
             engine,
@@ -149,6 +152,7 @@ impl Shared {
             commit_micros: stats.commit_micros,
             fsyncs: stats.fsyncs,
             fsyncs_without_work: stats.fsyncs_without_work,
+            fsync_micros: self.counters.fsync_micros(),
             log_writes: stats.log_writes,
             log_requests: stats.log_requests,
             log_bytes: stats.log_bytes,
@@ -217,7 +221,28 @@ impl Shared {
         // The kernel knows the root before it asks for anything. Others' numbers may be given again by a later mount, once the
         // inode is gone: a file handle must not lead to what came in its place.
         let generation = if node == ROOT { 0 } else { attributes.generation.0 };
-        Ok(Entry { node, generation, name_ttl: TTL, attributes_ttl: TTL, attributes: self.shown(&attributes) })
+        let attributes = self.told(&attributes);
+        let ttl = if self.known_owner.is_some() { Duration::ZERO } else { TTL };
+        Ok(Entry { node, generation, name_ttl: ttl, attributes_ttl: ttl, attributes })
+    }
+
+    /// Attributes as the kernel is told them when it may check the owner next.
+    pub(crate) fn told(&self, of: &ubtrfs::Attributes) -> Attributes {
+        let mut shown = self.shown(of);
+        shown.uid = self.known_owner.unwrap_or(shown.uid);
+        shown
+    }
+
+    /// How long attributes are kept of a file that has just been opened by its name, or changed.
+    /// Where another owner is told than the volume has, that is as long as a program takes from
+    /// there over fstat(2) to its next step; who looks by the name asks anew.
+    pub(crate) fn told_ttl(&self, node: u64) -> Duration {
+        match self.known_owner {
+            None => TTL,
+            // It has no name.
+            Some(_) if node == ROOT => Duration::ZERO,
+            Some(_) => Duration::from_secs(1),
+        }
     }
 
     /// Attributes as this mount shows them.

@@ -44,7 +44,9 @@ pub enum Error {
     SuperblockUnread(io::Error),
     /// The primary superblock is damaged, but another copy is good: enough for reading only.
     #[error(
-        "the primary superblock is damaged ({source}); the copy at {copy} is good: open read-only to read the volume"
+        "the primary superblock is damaged ({source}); the copy at {} MiB is good: 'ubtrfs rescue super-recover' puts it \
+         back, and a mount with -o ro,rescue=usebackuproot reads the volume as it is",
+        copy.0 >> 20
     )]
     PrimarySuperblock {
         /// Where the good copy is.
@@ -64,7 +66,7 @@ pub enum Error {
     #[error("two devices both say they are device {0} of the volume")]
     DuplicateDevice(DeviceId),
     /// The volume has more devices than were given.
-    #[error("the volume has {need} devices, {have} given")]
+    #[error("the volume has {need} devices, {have} given: name all of them; 'ubtrfs info' tells which are missing")]
     MissingDevices {
         /// Devices given.
         have: u64,

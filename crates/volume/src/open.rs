@@ -176,21 +176,26 @@ fn find_superblock(device: &dyn Device, options: OpenOptions) -> Result<Found> {
     let primary = SUPERBLOCK_COPIES[0];
     let damage = match read_copy(device, primary) {
         Ok(found) => return Ok(found),
-        Err(CopyError::Missing) => return Err(Error::NotBtrfs),
+        Err(CopyError::Missing) => Error::NotBtrfs,
         Err(CopyError::Unread(source)) => Error::SuperblockUnread(source),
         Err(CopyError::Damaged(source)) => Error::Superblock(source),
     };
     let copies = SUPERBLOCK_COPIES[1..].iter().filter_map(|at| read_copy(device, *at).ok());
-    match copies.max_by_key(|found| found.superblock.generation) {
-        None => Err(damage),
-        Some(found) if options.read_only => {
+    match (copies.max_by_key(|found| found.superblock.generation), damage) {
+        (None, damage) => Err(damage),
+        // What has been here may be gone on purpose, and something else in its place: that has to
+        // be said before it is read.
+        (Some(found), Error::NotBtrfs) => {
+            Err(Error::PrimarySuperblock { copy: found.superblock.bytenr, source: FormatError::BadMagic })
+        }
+        (Some(found), damage) if options.read_only => {
             tracing::warn!(copy = found.superblock.bytenr.0, "using a copy of the superblock: {damage}");
             Ok(found)
         }
-        Some(found) => Err(match damage {
-            Error::Superblock(source) => Error::PrimarySuperblock { copy: found.superblock.bytenr, source },
-            unread => unread,
-        }),
+        (Some(found), Error::Superblock(source)) => {
+            Err(Error::PrimarySuperblock { copy: found.superblock.bytenr, source })
+        }
+        (Some(_), unread) => Err(unread),
     }
 }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use ubtrfs_format::{BackupRoot, Logical, Physical, SUPERBLOCK_COPIES, Superblock};
 
-use crate::device::Device;
+use crate::buffer::{Buffer, SharedBuffer};
+use crate::device::{Device, DeviceWrite};
 use crate::error::{Error, Result};
 use crate::open::{Found, OpenOptions, read_copy};
 use crate::volume::Volume;
@@ -29,6 +30,28 @@ impl std::fmt::Display for Candidate {
 }
 
 impl Volume {
+    /// The superblock of a device: the primary, or where that is bad the newest copy that is good.
+    pub fn superblock_of(device: &dyn Device) -> Option<Superblock> {
+        let mut good =
+            SUPERBLOCK_COPIES.iter().filter_map(|at| read_copy(device, *at).ok()).map(|found| found.superblock);
+        let first = good.next()?;
+        if first.bytenr == SUPERBLOCK_COPIES[0] {
+            return Some(first);
+        }
+        good.chain([first]).max_by_key(|superblock| superblock.generation)
+    }
+
+    /// Writes a copy of a device's superblock over its primary, and flushes.
+    pub fn restore_primary(device: &dyn Device, copy: &Superblock) -> Result<()> {
+        let [at, ..] = SUPERBLOCK_COPIES;
+        let devid = copy.dev_item.devid;
+        let primary = Superblock { bytenr: at, ..copy.clone() };
+        let bytes = primary.to_bytes().map_err(Error::Encode)?;
+        let write = DeviceWrite { at, data: SharedBuffer::from(Buffer::from(&bytes[..])) };
+        device.submit(vec![write]).wait().map_err(|source| Error::Write { devid, source })?;
+        device.flush().map_err(|source| Error::Flush { devid, source })
+    }
+
     /// All states that the superblocks on these devices lead to, each once, best first: what superblocks say, then the older
     /// commits that they remember, of which space may have been used again since.
     pub fn candidates(devices: &[Arc<dyn Device>]) -> Vec<Candidate> {

@@ -10,11 +10,12 @@ use ubtrfs::{Filesystem, Options, Rescue};
 use ubtrfs_fuse::mount::{Mount, MountError, MountKind, MountOptions, Source, Unmount, is_dead};
 use ubtrfs_fuse::{Device as FuseDevice, Session, Way};
 use ubtrfs_server::{MountFacts, Server, config};
-use ubtrfs_volume::{Device, Error as VolumeError, Exclusive, FileDevice, OpenMode, OpenOptions, Volume, WindowDevice};
+use ubtrfs_volume::{Device, Error as VolumeError, Exclusive, FileDevice, OpenMode, OpenOptions, Volume};
 
 use super::options::MountRequest;
 use super::{ending, notify, protect};
-use crate::device::{about_volume, check_unmounted, claim, is_block, open_exclusively, patiently};
+use crate::args::Window;
+use crate::device::{about_volume, check_unmounted, claim, is_block, open_exclusively, patiently, within};
 use crate::failure::{Failure, Result};
 
 /// What is to be mounted where, by absolute paths.
@@ -117,18 +118,10 @@ fn open_devices(job: &Job, root: bool) -> Result<Opened> {
         } else {
             open_exclusively(path, mode)?
         };
-        opened.devices.push(window(path, device, &job.request)?);
+        let window = Window { offset: job.request.offset, sizelimit: job.request.size_limit };
+        opened.devices.push(within(path, device, window)?);
     }
     Ok(opened)
-}
-
-/// The part of a device that the volume is in.
-fn window(path: &Path, device: FileDevice, request: &MountRequest) -> Result<Arc<dyn Device>> {
-    if request.offset == 0 && request.size_limit.is_none() {
-        return Ok(Arc::new(device));
-    }
-    let window = WindowDevice::new(Arc::new(device), request.offset, request.size_limit);
-    window.map(|window| Arc::new(window) as _).map_err(|error| Failure::about(path.display(), &error))
 }
 
 /// The volume and its file system; with `rescue=usebackuproot` by whatever leads to one.
@@ -208,13 +201,27 @@ fn mount(directory: &Path, options: &MountOptions) -> Result<(Mount, FuseDevice)
     Mount::new(directory, options).map_err(|error| match &error {
         MountError::Dead(path) => dead(path),
         MountError::Device(source) if source.kind() == io::ErrorKind::NotFound => {
-            Failure::new("there is no /dev/fuse: the kernel's module fuse is not loaded")
+            Failure::new("there is no /dev/fuse: 'modprobe fuse', by root, loads the kernel's module")
         }
         MountError::NoFusermount(source) if source.kind() == io::ErrorKind::NotFound => {
             Failure::new("mounting without root needs the program fusermount3 (in the package fuse3)")
         }
+        MountError::Device(source) if source.kind() == io::ErrorKind::PermissionDenied => no_permission(),
+        MountError::Fusermount(said) if said.contains("/dev/fuse") && said.contains("ermission denied") => {
+            no_permission()
+        }
+        MountError::Fusermount(said) if said.contains("fuse device not found") => {
+            Failure::new("there is no /dev/fuse: 'modprobe fuse', by root, loads the kernel's module")
+        }
         error => Failure::of(error),
     })
+}
+
+fn no_permission() -> Failure {
+    Failure::new(
+        "you may not open /dev/fuse: root lets everybody, as is usual, with 'chmod 666 /dev/fuse' (to keep it: the line \
+         KERNEL==\"fuse\", MODE=\"0666\" in /etc/udev/rules.d/99-fuse.rules), or puts you into the group that it belongs to",
+    )
 }
 
 /// Says what is wrong with the mount point before anything else is done.

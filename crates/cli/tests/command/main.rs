@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 mod bad_input;
+mod first_hour;
 mod fixtures;
 mod making;
 mod repair;

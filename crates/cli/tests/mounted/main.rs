@@ -8,6 +8,7 @@ mod caching;
 mod converted;
 mod endings;
 mod extents;
+mod first_hour;
 mod harness;
 mod lifecycle;
 mod listings;

@@ -84,6 +84,7 @@ impl Filesystem {
                 let space = self.space.lock();
                 space.new_chunks.is_empty() && !space.rewrite_all
             }
+            && self.new_label.lock().is_none()
             && !self.has_chunks_to_empty();
         // A log that changed nothing goes with a commit all the same.
         let has_log = self.committed().superblock.log_root.0 != 0;

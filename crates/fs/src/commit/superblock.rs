@@ -35,6 +35,9 @@ pub(super) fn next(
     if committed.superblock.uuid_tree_generation == committed.generation {
         next.uuid_tree_generation = generation;
     }
+    if let Some(label) = *fs.new_label.lock() {
+        next.label = label;
+    }
     next.bytes_used = fs.space.lock().groups.values().map(|group| group.recorded_used).sum();
     for NewChunk { start, chunk } in new_chunks {
         if chunk.flags.contains(BlockGroupFlags::SYSTEM) {

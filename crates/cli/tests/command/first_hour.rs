@@ -1,0 +1,220 @@
+//! What a new user tries first: the right owner, a word on what to do, the same options everywhere,
+//! names that other programs call.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use ubtrfs_damage::Image;
+use ubtrfs_testkit::fixture::Fixture;
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::run::{command, run};
+use ubtrfs_testkit::scratch::scratch_dir;
+
+use crate::{fails, new_volume, success, ubtrfs};
+
+/// Where the volume lies in the image.
+const OFFSET: u64 = 3 << 20;
+
+fn info(arguments: &[&str]) -> (Value, Output) {
+    let output = ubtrfs(&[&["info", "--json"], arguments].concat());
+    (serde_json::from_slice(&output.stdout).unwrap(), output)
+}
+
+/// Runs the program by another name.
+fn called(name: &Path, arguments: &[&str]) -> Output {
+    Command::new(name).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+#[test]
+fn the_root_directory_belongs_to_whoever_makes_the_volume() {
+    let dir = scratch_dir();
+    let image = dir.path().join("image");
+    let image = image.to_str().unwrap();
+    let owner = |image: &str| {
+        let shown = success(&ubtrfs(&["stat", image, "/"]));
+        shown.lines().find_map(|line| line.strip_prefix("owner")).unwrap().trim().to_owned()
+    };
+    success(&ubtrfs(&["mkfs", "--size", "128M", "--root-owner", "12:34", image]));
+    assert_eq!(owner(image), "12:34");
+    assert!(success(&ubtrfs(&["check", image])).contains("no fault found"));
+    for odd in ["12", "a:b", "1:4294967295"] {
+        assert_eq!(ubtrfs(&["mkfs", "-f", "--root-owner", odd, image]).status.code(), Some(2), "{odd}");
+    }
+    success(&ubtrfs(&["mkfs", "-f", image]));
+    let own = format!("{}:{}", rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    assert_eq!(owner(image), own);
+    require!(Need::Root, Need::Tool("setpriv"));
+    fs::set_permissions(image, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    let mut line = command("setpriv", &["--reuid=1234", "--regid=2345", "--clear-groups"]);
+    run(line.arg(env!("CARGO_BIN_EXE_ubtrfs")).args(["mkfs", "-f", image])).ok();
+    assert_eq!(owner(image), "1234:2345");
+}
+
+#[test]
+fn a_primary_superblock_that_is_gone_is_put_back_from_its_copy() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let primary = 64 << 10;
+    let sound = fs::read(&image).unwrap();
+    let file = File::options().write(true).open(&image).unwrap();
+    for damage in [[0; 4096], [0xAB; 4096]] {
+        file.write_all_at(&damage, primary).unwrap();
+        let (described, output) = info(&[&image]);
+        fails(&output, 1, "ubtrfs rescue super-recover");
+        assert_eq!(described["total_bytes"], 128 << 20);
+        fails(&ubtrfs(&["ls", &image, "/"]), 1, "the copy at 64 MiB is good");
+        fails(&ubtrfs(&["rescue", "super-recover", &image]), 1, "--yes");
+        let said = success(&ubtrfs(&["rescue", "super-recover", "--yes", &image]));
+        assert!(said.contains("of commit 1 again"), "{said}");
+        assert!(fs::read(&image).unwrap() == sound, "more was changed than the superblock");
+        assert!(success(&ubtrfs(&["check", &image])).contains("no fault found"));
+    }
+    assert!(success(&ubtrfs(&["rescue", "super-recover", &image])).contains("nothing was changed"));
+    // Something else has come in its place.
+    file.write_all_at(&[0; 4096], primary).unwrap();
+    file.write_all_at(b"XFSB", 0).unwrap();
+    fails(&ubtrfs(&["rescue", "super-recover", "--yes", &image]), 1, "XFS");
+    // No copy is left.
+    file.write_all_at(&[0; 4096], 64 << 20).unwrap();
+    fails(&ubtrfs(&["info", &image]), 1, "no btrfs found");
+    fails(&ubtrfs(&["rescue", "super-recover", "--yes", &image]), 1, "no copy of the superblock is good");
+}
+
+#[test]
+fn one_device_of_several_says_which_are_missing() {
+    let dir = scratch_dir();
+    let devices = Fixture::load("prof-raid1").unpack(dir.path());
+    let [one, other] = [0, 1].map(|number: usize| devices[number].to_str().unwrap());
+    for (given, has, missing) in [(one, 1, 2), (other, 2, 1)] {
+        let (described, output) = info(&[given]);
+        fails(&output, 1, "2 devices, 1 given: name all of them");
+        assert_eq!(described["label"], "prof-raid1");
+        assert_eq!(described["devices"][0]["id"], has);
+        assert_eq!(described["missing_devices"], serde_json::json!([missing]));
+    }
+    let (whole, output) = info(&[one, other]);
+    assert!(output.status.success() && whole["missing_devices"] == serde_json::json!([]), "{whole}");
+}
+
+#[test]
+fn features_that_are_unknown_are_named_with_who_knows_them() {
+    let dir = scratch_dir();
+    let path = new_volume(dir.path());
+    let image = Image::open(Path::new(&path));
+    image.edit_superblock(&[0, 1], |superblock| {
+        superblock.incompat = superblock.incompat.with(ubtrfs_format::Incompat::RAID_STRIPE_TREE);
+    });
+    fails(&ubtrfs(&["ls", &path, "/"]), 1, "RAID_STRIPE_TREE (Linux 6.7)");
+    let (described, _) = info(&[&path]);
+    let features = described["incompat_features"].as_array().unwrap();
+    assert!(features.contains(&"RAID_STRIPE_TREE".into()), "{features:?}");
+}
+
+/// mkfs.btrfs leaves the free space of block groups behind that it had for a moment.
+#[test]
+fn a_sound_volume_of_two_devices_is_not_warned_of() {
+    require!(Need::Kernel);
+    let dir = scratch_dir();
+    let [one, other] = ["one", "other"].map(|name| dir.path().join(name));
+    for path in [&one, &other] {
+        File::create(path).unwrap().set_len(300 << 20).unwrap();
+    }
+    run(command("mkfs.btrfs", &["-q", "-d", "raid1", "-m", "raid1"]).args([&one, &other])).ok();
+    let said = success(&ubtrfs(&["check".as_ref(), one.as_os_str(), other.as_os_str()]));
+    assert!(!said.contains("warning") && said.contains("no fault found"), "{said}");
+}
+
+#[test]
+fn labels_are_shown_and_set_by_a_commit() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let label = || success(&ubtrfs(&["label", &image]));
+    assert_eq!(label(), "\n");
+    for new in ["a label", "another", ""] {
+        success(&ubtrfs(&["label", &image, new]));
+        assert_eq!(label().trim_end(), new);
+        assert_eq!(info(&[&image]).0["label"], new);
+        assert!(success(&ubtrfs(&["check", &image])).contains("no fault found"));
+    }
+    let before = fs::read(&image).unwrap();
+    for odd in [&"x".repeat(256), "two\nlines"] {
+        fails(&ubtrfs(&["label", &image, odd]), 1, "at most 255 bytes");
+    }
+    assert!(fs::read(&image).unwrap() == before);
+    success(&ubtrfs(&["label", &image, &"x".repeat(255)]));
+    assert_eq!(label().trim_end().len(), 255);
+}
+
+#[test]
+fn all_commands_find_a_volume_inside_of_an_image() {
+    let dir = scratch_dir();
+    let disk = dir.path().join("disk");
+    let path = disk.to_str().unwrap();
+    let file = File::create(&disk).unwrap();
+    file.set_len(OFFSET + (130 << 20)).unwrap();
+    file.write_all_at(&[0xCD; 4096], OFFSET - 4096).unwrap();
+    file.write_all_at(&[0xCD; 4096], OFFSET + (128 << 20)).unwrap();
+    let window = ["--offset", "3M", "--sizelimit", "128M"];
+    let inside = |command: &[&str], places: &[&str]| success(&ubtrfs(&[command, &window, places].concat()));
+    inside(&["mkfs"], &[path]);
+    fails(&ubtrfs(&[&["mkfs"], &window[..], &[path]].concat()), 1, "holds a btrfs");
+    inside(&["label"], &[path, "inside"]);
+    assert!(inside(&["info"], &[path]).contains("inside"));
+    assert!(inside(&["check"], &[path]).contains("no fault found"));
+    assert!(inside(&["tree", "--tree", "fs"], &[path]).contains("(256 INODE_ITEM 0)"));
+    assert!(inside(&["stat"], &[path, "/"]).contains("directory"));
+    inside(&["ls"], &[path, "/"]);
+    assert!(inside(&["rescue", "zero-log"], &[path]).contains("there is no log"));
+    assert!(inside(&["rescue", "super-recover"], &[path]).contains("nothing was changed"));
+    let out = dir.path().join("out");
+    let restored = ubtrfs(&[&["restore"], &window[..], &[path, out.to_str().unwrap()]].concat());
+    assert!(restored.status.success(), "{restored:?}");
+    fails(&ubtrfs(&["info", path]), 1, "no btrfs found");
+    fails(&ubtrfs(&["check", "--offset", "1000", path]), 2, "no multiple of 4096");
+    let after = fs::read(&disk).unwrap();
+    let behind = (OFFSET + (128 << 20)) as usize;
+    assert!(after[..OFFSET as usize - 4096].iter().all(|byte| *byte == 0), "written before the volume");
+    assert!(after[OFFSET as usize - 4096..OFFSET as usize].iter().all(|byte| *byte == 0xCD));
+    assert!(after[behind..behind + 4096].iter().all(|byte| *byte == 0xCD), "written behind the volume");
+    // An image that is to be made has room before the volume.
+    let new = dir.path().join("new");
+    success(&ubtrfs(&["mkfs", "--offset", "1M", "--size", "128M", new.to_str().unwrap()]));
+    assert_eq!(fs::metadata(&new).unwrap().len(), 129 << 20);
+    success(&ubtrfs(&["check", "--offset", "1M", new.to_str().unwrap()]));
+}
+
+#[test]
+fn fsck_and_mkfs_call_it_by_their_names() {
+    let dir = scratch_dir();
+    let image = dir.path().join("image");
+    let path = image.to_str().unwrap();
+    let [mkfs, fsck] = ["mkfs.ubtrfs", "fsck.ubtrfs"].map(|name| {
+        let link = dir.path().join(name);
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_ubtrfs"), &link).unwrap();
+        link
+    });
+    success(&called(&mkfs, &["--size", "128M", "-L", "label", path]));
+    assert_eq!(info(&[path]).0["label"], "label");
+    let status = |arguments: &[&str]| called(&fsck, arguments).status.code();
+    for flags in [&["-a"][..], &["-p"], &["-n"], &[], &["-y"], &["-a", "-f"], &["-a", "-C0"]] {
+        assert_eq!(status(&[flags, &[path]].concat()), Some(0), "{flags:?}");
+    }
+    // What -a does not look at, and -y puts right.
+    let open = Image::open(&image);
+    let of_group = |key: &ubtrfs_format::Key, _: &[u8]| key.item_type == ubtrfs_format::ItemType::BLOCK_GROUP_ITEM;
+    open.edit(ubtrfs_format::TreeId::EXTENT, of_group, |_, data| data[..8].copy_from_slice(&123_u64.to_le_bytes()));
+    let faulty = [(&["-a"][..], 0), (&["-a", "-f"], 4), (&["-n"], 4), (&[], 4), (&["-y"], 1), (&["-n"], 0)];
+    for (flags, expected) in faulty {
+        assert_eq!(status(&[flags, &[path]].concat()), Some(expected), "{flags:?}");
+    }
+    // What keeps it from being mounted.
+    open.flip_all(open.root(ubtrfs_format::TreeId::FS));
+    assert_eq!(status(&["-a", path]), Some(4));
+    assert_eq!(status(&["-a", "/does/not/exist"]), Some(8));
+    assert_eq!(status(&["-Q", path]), Some(16));
+    assert_eq!(status(&["-n", "-y", path]), Some(16));
+}

@@ -1,0 +1,35 @@
+//! The volume's label: a field of the superblock, which the next commit writes.
+
+use crate::error::{Errno, Result};
+use crate::filesystem::Filesystem;
+
+/// Bytes of a label and the zeroes behind it, one at the least.
+pub(crate) const LABEL_SIZE: usize = 256;
+
+impl Filesystem {
+    /// The volume's label as of the last commit.
+    pub fn label(&self) -> Vec<u8> {
+        self.committed().superblock.label_bytes().to_vec()
+    }
+
+    /// Gives the volume a label, and commits. `EINVAL` for one that is too long, or that could not
+    /// be shown in a line.
+    pub fn set_label(&self, label: &[u8]) -> Result<()> {
+        if self.is_read_only() {
+            return Err(Errno::ROFS.into());
+        }
+        if label.len() >= LABEL_SIZE || label.iter().any(|byte| matches!(byte, 0 | b'\n')) {
+            return Err(Errno::INVAL.into());
+        }
+        let mut padded = [0; LABEL_SIZE];
+        padded[..label.len()].copy_from_slice(label);
+        *self.new_label.lock() = Some(padded);
+        let done = self.commit_once();
+        // Whoever came in meanwhile with another one finds its own.
+        let mut new = self.new_label.lock();
+        if *new == Some(padded) {
+            *new = None;
+        }
+        done
+    }
+}
