@@ -103,6 +103,13 @@ pub enum Refusal {
     /// A state that this version can't keep right while writing.
     #[error("{0}; ubtrfs can only read such a volume: mount it with -o ro")]
     ReadOnlyState(String),
+    /// The inode that all paths of the subvolume begin at leads nowhere.
+    #[error(
+        "the root inode of the subvolume {0} is not a directory: the volume is damaged, and nothing in that subvolume can be reached; \
+         'ubtrfs check' shows the damage, 'ubtrfs restore' copies what can be found, \
+         and -o subvolid=ID mounts another subvolume"
+    )]
+    RootIsNoDirectory(TreeId),
     /// A subvolume that isn't there.
     #[error("there is no subvolume {0}")]
     NoSubvolume(String),

@@ -3,15 +3,12 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use ubtrfs_format::items::{self, ExtRef, InodeRef, encode_extref, encode_inode_ref};
+use ubtrfs_format::items::{self, ExtRef, INODE_REF_HEADER, InodeRef, encode_extref, encode_inode_ref};
 use ubtrfs_format::{DirIndex, Ino, ItemType, Key, extref_hash, max_item_size};
 use ubtrfs_tree::Snapshot;
 
 use crate::error::Result;
 use crate::inode::NameChanges;
-
-/// Bytes of a name's number and length in an `INODE_REF`.
-const REF_HEADER: usize = 10;
 
 /// A name as an item has it.
 struct Listed {
@@ -52,9 +49,9 @@ impl<'a> NameItems<'a> {
             let Some(index) = change.now else { continue };
             let key = Key::new(ino.0, ItemType::INODE_REF, parent.0);
             let names = items.load(key)?;
-            let size: usize = names.iter().map(|listed| REF_HEADER + listed.name.len()).sum();
+            let size: usize = names.iter().map(|listed| INODE_REF_HEADER + listed.name.len()).sum();
             let listed = Listed { parent: *parent, index, name: name.to_vec() };
-            if !extended || size + REF_HEADER + name.len() <= most {
+            if !extended || size + INODE_REF_HEADER + name.len() <= most {
                 names.push(listed);
             } else {
                 items.load(extended_key(ino, *parent, name))?.push(listed);

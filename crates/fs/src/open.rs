@@ -117,10 +117,10 @@ impl Filesystem {
         }
         let background = options.background_commits && !read_only;
         let fs = Arc::new(Self::assemble(volume, cache, options, committed, space, read_only, mounted));
-        // Of a mount whose root can't be read nothing can be reached: it shall not come about.
-        fs.inode(fs.root())?;
+        fs.check_root()?;
         if has_log_to_replay {
             fs.replay_log()?;
+            fs.check_root()?;
         }
         if !read_only {
             fs.find_orphans();
@@ -138,6 +138,16 @@ impl Filesystem {
             }
         }
         Ok(fs)
+    }
+
+    /// Of a mount whose root can't be read, or is no directory, nothing can be reached: it shall not come about. Who reads a damaged
+    /// volume as far as it goes may find what no directory leads to.
+    fn check_root(&self) -> Result<()> {
+        let is_dir = self.inode(self.root())?.read().is_dir();
+        if is_dir || self.options.rescue.pass_over.is_some() {
+            return Ok(());
+        }
+        Err(Error::Refused(Refusal::RootIsNoDirectory(self.root().subvolume)))
     }
 
     /// Ends: stops what works in the background, frees what can be freed soon, and commits what is not durable. Called once

@@ -129,6 +129,9 @@ pub struct Options {
     /// What happens while a commit is under way.
     #[doc(hidden)]
     pub commit_hook: Option<CommitHook>,
+    /// Nobody looks whether what an operation adds still fits the item that it goes to.
+    #[doc(hidden)]
+    pub unchecked_items: bool,
     /// The most bytes of a file whose content is kept in its inode's leaf.
     pub max_inline: u64,
     /// How much is freed at a time of what nobody refers to any more.
@@ -157,6 +160,7 @@ impl Default for Options {
             log_fault: None,
             commit_fault: None,
             commit_hook: None,
+            unchecked_items: false,
             max_inline: 2048,
             freeing: FreeingLimits::default(),
             discard: false,

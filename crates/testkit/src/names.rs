@@ -19,9 +19,57 @@ pub const COLLIDING_XATTRS: [(&str, &str); 3] =
 
 /// The hash that btrfs files a name under.
 pub fn name_hash(name: &[u8]) -> u32 {
-    name.iter().fold(!1, |crc, &byte| {
+    seeded_hash(NAME_SEED, name)
+}
+
+/// What the hashes of entries and xattrs begin with; those of extended references begin with the directory's inode number.
+pub const NAME_SEED: u32 = !1;
+
+/// A hash of a name that begins with `seed`.
+pub fn seeded_hash(seed: u32, name: &[u8]) -> u32 {
+    name.iter().fold(seed, |crc, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc: u32, _| if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 })
     })
+}
+
+/// A name of `len` bytes that begins with `prefix` and has this hash: letters of its end are chosen one by one. Each choice flips the
+/// same bits of the hash whatever the others are, so it takes no more than solving linear equations.
+///
+/// # Panics
+///
+/// If there are too few bytes behind the prefix: 48 are enough.
+pub fn name_of_hash(seed: u32, prefix: &str, len: usize, hash: u32) -> Vec<u8> {
+    const CHOICES: usize = 48;
+    let mut name = prefix.as_bytes().to_vec();
+    assert!(name.len() + CHOICES <= len, "{len} bytes are too few behind {prefix}");
+    name.resize(len, b'a');
+    let plain = seeded_hash(seed, &name);
+    // Each row: bits that are flipped, and by which letters; no two begin with the same bit.
+    let mut rows: Vec<(u32, u64)> = Vec::new();
+    let reduced = |rows: &[(u32, u64)], mut bits: u32| {
+        let mut letters = 0;
+        for (row, chosen) in rows {
+            if bits & (1 << (31 - row.leading_zeros())) != 0 {
+                bits ^= row;
+                letters ^= chosen;
+            }
+        }
+        (bits, letters)
+    };
+    for choice in 0..CHOICES {
+        let mut other = name.clone();
+        other[len - CHOICES + choice] = b'b';
+        let (bits, letters) = reduced(&rows, plain ^ seeded_hash(seed, &other));
+        if bits != 0 {
+            rows.push((bits, letters ^ 1 << choice));
+        }
+    }
+    let (left, letters) = reduced(&rows, plain ^ hash);
+    assert_eq!(left, 0, "so few letters reach not every hash");
+    for choice in (0..CHOICES).filter(|choice| letters & 1 << choice != 0) {
+        name[len - CHOICES + choice] = b'b';
+    }
+    name
 }
 
 /// A name for a new file: mostly short, at times of all 255 bytes, with bytes that are no UTF-8, or colliding.
@@ -82,6 +130,15 @@ mod tests {
             assert_eq!(name_hash(a.as_bytes()), name_hash(b.as_bytes()), "{a} {b}");
         }
         assert_ne!(name_hash(b"c7ae2a"), name_hash(b"c7ae2b"));
+    }
+
+    #[test]
+    fn names_get_the_hash_that_is_asked_for() {
+        for number in 0..100_u32 {
+            let hash = number.wrapping_mul(0x9e37_79b9);
+            let name = name_of_hash(number, &format!("{number}-"), 60 + number as usize, hash);
+            assert_eq!((seeded_hash(number, &name), name.len()), (hash, 60 + number as usize));
+        }
     }
 
     #[test]

@@ -23,8 +23,10 @@ pub struct ExtRef<'a> {
     pub name: &'a [u8],
 }
 
-const REF_HEADER: usize = 10;
-const EXTREF_HEADER: usize = 18;
+/// Bytes beside the name in an `INODE_REF`.
+pub const INODE_REF_HEADER: usize = 10;
+/// Bytes beside the name in an `INODE_EXTREF`.
+pub const EXTREF_HEADER: usize = 18;
 
 fn u64_at(bytes: &[u8], at: usize, what: &'static str) -> Result<u64> {
     let mut field = [0; 8];
@@ -55,8 +57,8 @@ pub fn inode_refs(mut item: &[u8]) -> impl Iterator<Item = Result<InodeRef<'_>>>
         let parsed = (|| {
             let index = DirIndex(u64_at(item, 0, WHAT)?);
             let len = u16_at(item, 8, WHAT)?;
-            let name = checked_name(slice(item, REF_HEADER, len, WHAT)?)?;
-            Ok((InodeRef { index, name }, &item[REF_HEADER + len..]))
+            let name = checked_name(slice(item, INODE_REF_HEADER, len, WHAT)?)?;
+            Ok((InodeRef { index, name }, &item[INODE_REF_HEADER + len..]))
         })();
         item = parsed.as_ref().map_or(&[][..], |(_, rest)| rest);
         Some(parsed.map(|(found, _)| found))

@@ -114,7 +114,9 @@ impl InodeBatch {
 
     /// The inode gets a name.
     pub(crate) fn add_ref(&mut self, dir: Ino, name: Name, index: DirIndex) {
-        self.refs.get_or_insert((dir, name), RefChange { base: None, now: None }).now = Some(index);
+        let name = (dir, name);
+        let base = self.refs.get(&name).and_then(|change| change.base);
+        self.refs.put(name, RefChange { base, now: Some(index) });
         self.names_changed();
     }
 
@@ -125,7 +127,8 @@ impl InodeBatch {
         if is_unheard_of && self.refs.get(&name).is_some_and(|change| change.base.is_none()) {
             self.refs.remove(&name);
         } else {
-            self.refs.get_or_insert(name, RefChange { base: Some(index), now: None }).now = None;
+            let base = self.refs.get(&name).map_or(Some(index), |change| change.base);
+            self.refs.put(name, RefChange { base, now: None });
         }
         self.names_changed();
     }

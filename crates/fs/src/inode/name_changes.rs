@@ -1,8 +1,9 @@
 //! What changed of one inode's names in one transaction.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use ubtrfs_format::Ino;
+use ubtrfs_format::items::EXTREF_HEADER;
+use ubtrfs_format::{Ino, extref_hash};
 
 use super::batch::{Name, RefChange};
 use crate::transaction::REFERENCE;
@@ -27,7 +28,47 @@ fn bytes_of((_, name): &(Ino, Name)) -> usize {
 enum Changes {
     /// In order.
     Few(Vec<((Ino, Name), RefChange)>),
-    Many(BTreeMap<(Ino, Name), RefChange>),
+    Many(Box<Many>),
+}
+
+#[derive(Default)]
+struct Many {
+    changes: BTreeMap<(Ino, Name), RefChange>,
+    /// Bytes that names that came would take in the extended items of their hashes.
+    hash_bytes: HashMap<u64, usize>,
+}
+
+impl Many {
+    fn put(&mut self, (parent, name): (Ino, Name), change: RefChange) {
+        let counted = counted_in(parent, &name);
+        let before = self.changes.insert((parent, name), change).and_then(|before| before.now);
+        match (before, change.now) {
+            (None, Some(_)) => *self.hash_bytes.entry(counted.0).or_default() += counted.1,
+            (Some(_), None) => self.uncount(counted),
+            _ => {}
+        }
+    }
+
+    fn remove(&mut self, name: &(Ino, Name)) {
+        if self.changes.remove(name).is_some_and(|before| before.now.is_some()) {
+            self.uncount(counted_in(name.0, &name.1));
+        }
+    }
+
+    fn uncount(&mut self, (hash, bytes): (u64, usize)) {
+        if let Some(sum) = self.hash_bytes.get_mut(&hash) {
+            *sum = sum.saturating_sub(bytes);
+            if *sum == 0 {
+                self.hash_bytes.remove(&hash);
+            }
+        }
+    }
+}
+
+/// The hash of the extended item that a name may come to stand in, and the bytes that it takes
+/// there.
+fn counted_in(parent: Ino, name: &[u8]) -> (u64, usize) {
+    (extref_hash(parent, name), EXTREF_HEADER + name.len())
 }
 
 impl Default for Changes {
@@ -41,7 +82,7 @@ impl NameChanges {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&(Ino, Name), &RefChange)> {
         let (few, many) = match &self.changes {
             Changes::Few(few) => (few.as_slice(), None),
-            Changes::Many(many) => (&[][..], Some(many)),
+            Changes::Many(many) => (&[][..], Some(&many.changes)),
         };
         few.iter().map(|(name, change)| (name, change)).chain(many.into_iter().flatten())
     }
@@ -60,12 +101,24 @@ impl NameChanges {
     pub(super) fn get(&self, name: &(Ino, Name)) -> Option<&RefChange> {
         match &self.changes {
             Changes::Few(few) => few.iter().find(|(other, _)| other == name).map(|(_, change)| change),
-            Changes::Many(many) => many.get(name),
+            Changes::Many(many) => many.changes.get(name),
         }
     }
 
-    /// The change of a name: `new` if there was none.
-    pub(super) fn get_or_insert(&mut self, name: (Ino, Name), new: RefChange) -> &mut RefChange {
+    /// Bytes that names that came would take in the extended item of a hash.
+    pub(crate) fn bytes_of_hash(&self, hash: u64) -> usize {
+        match &self.changes {
+            Changes::Few(few) => {
+                let came = few.iter().filter(|(_, change)| change.now.is_some());
+                let counted = came.map(|((parent, name), _)| counted_in(*parent, name));
+                counted.filter(|(other, _)| *other == hash).map(|(_, bytes)| bytes).sum()
+            }
+            Changes::Many(many) => many.hash_bytes.get(&hash).copied().unwrap_or(0),
+        }
+    }
+
+    /// Notes what happened to a name, instead of what was noted of it.
+    pub(super) fn put(&mut self, name: (Ino, Name), change: RefChange) {
         if self.get(&name).is_none() {
             self.bytes += bytes_of(&name);
         }
@@ -73,21 +126,19 @@ impl NameChanges {
             && few.len() == FEW
             && few.iter().all(|(other, _)| *other != name)
         {
-            self.changes = Changes::Many(std::mem::take(few).into_iter().collect());
+            let mut many = Box::<Many>::default();
+            std::mem::take(few).into_iter().for_each(|(name, change)| many.put(name, change));
+            self.changes = Changes::Many(many);
         }
         match &mut self.changes {
-            Changes::Few(few) => {
-                let at = match few.binary_search_by(|(other, _)| other.cmp(&name)) {
-                    Ok(at) => at,
-                    Err(at) => {
-                        few.reserve_exact(1);
-                        few.insert(at, (name, new));
-                        at
-                    }
-                };
-                &mut few[at].1
-            }
-            Changes::Many(many) => many.entry(name).or_insert(new),
+            Changes::Few(few) => match few.binary_search_by(|(other, _)| other.cmp(&name)) {
+                Ok(at) => few[at].1 = change,
+                Err(at) => {
+                    few.reserve_exact(1);
+                    few.insert(at, (name, change));
+                }
+            },
+            Changes::Many(many) => many.put(name, change),
         }
     }
 
@@ -98,7 +149,7 @@ impl NameChanges {
         }
         match &mut self.changes {
             Changes::Few(few) => few.retain(|(other, _)| other != name),
-            Changes::Many(many) => drop(many.remove(name)),
+            Changes::Many(many) => many.remove(name),
         }
     }
 }
@@ -118,7 +169,9 @@ mod tests {
                 let name: (Ino, Name) = (Ino(256 + dir), [b'a' + letter].as_slice().into());
                 let new = RefChange { base: None, now: Some(DirIndex(number as u64)) };
                 if comes {
-                    prop_assert_eq!(*changes.get_or_insert(name.clone(), new), *model.entry(name.clone()).or_insert(new));
+                    let new = if number % 3 == 0 { RefChange { base: new.now, now: None } } else { new };
+                    changes.put(name.clone(), new);
+                    model.insert(name.clone(), new);
                 } else {
                     changes.remove(&name);
                     model.remove(&name);
@@ -127,6 +180,10 @@ mod tests {
                 prop_assert_eq!(changes.is_empty(), model.is_empty());
                 prop_assert!(changes.iter().eq(model.iter()));
                 prop_assert_eq!(changes.bytes(), model.keys().map(bytes_of).sum::<usize>());
+                let (hash, _) = counted_in(name.0, &name.1);
+                let came = model.iter().filter(|(_, change)| change.now.is_some());
+                let counted = came.map(|((parent, name), _)| counted_in(*parent, name)).filter(|(other, _)| *other == hash);
+                prop_assert_eq!(changes.bytes_of_hash(hash), counted.map(|(_, bytes)| bytes).sum::<usize>());
             }
         }
     }

@@ -283,7 +283,7 @@ impl Filesystem {
             new if new == old => XattrChange::None,
             None => XattrChange::Remove,
             Some(new) => {
-                self.check_xattr_collisions(id, state, with.name, &new)?;
+                self.check_xattr_fits(id, state, with.name, &new)?;
                 XattrChange::Set(new)
             }
         };

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use ubtrfs_format::items::{DIR_ENTRY_HEADER, FileType, INLINE_DATA_OFFSET, InodeFlags, InodeItem, Timespec};
-use ubtrfs_format::{DirIndex, ItemType, Key, max_item_size, name_hash};
+use ubtrfs_format::items::{DIR_ENTRY_HEADER, FileType, InodeFlags, InodeItem, Timespec};
+use ubtrfs_format::{DirIndex, ItemType, Key};
 
 use super::flags::check_mutable;
 use super::{check_name, check_real, now};
-use crate::dir::Sought;
 use crate::error::{Errno, Result};
 use crate::file::piece::{InlinePiece, Piece};
 use crate::filesystem::Filesystem;
@@ -93,12 +92,8 @@ impl Filesystem {
     }
 
     fn check_new_inode(&self, new: &NewInode) -> Result<()> {
-        // A symlink's target is an inline extent: it must fit an item, and the format keeps it below a sector.
-        let node_size = self.volume.node_size() as usize;
-        let longest = (max_item_size(node_size) - INLINE_DATA_OFFSET).min(self.volume.sector_size() as usize - 1);
-        if new.symlink_target.len() > longest {
-            return Err(Errno::NAMETOOLONG.into());
-        }
+        self.check_symlink_fits(&new.symlink_target)?;
+        self.check_first_xattrs_fit(&new.xattrs)?;
         if FileType::from_mode(new.mode) == FileType::Symlink && new.symlink_target.is_empty() {
             return Err(Errno::NOENT.into());
         }
@@ -166,18 +161,6 @@ impl Filesystem {
         self.check_collisions(dir, state, name, sought)
     }
 
-    /// All names of one hash share an item, which must fit a leaf. `sought` is what the directory, locked, has of the name.
-    pub(crate) fn check_collisions(&self, dir: InodeId, state: &InodeState, name: &[u8], sought: Sought) -> Result<()> {
-        let hash = name_hash(name);
-        let mut bytes = DIR_ENTRY_HEADER + name.len();
-        let batches = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
-        for batch in batches.into_iter().flatten() {
-            bytes += batch.entries.bytes_of_hash(hash);
-        }
-        bytes += self.committed_bytes(dir, state, name, sought)?;
-        let most = max_item_size(self.volume.node_size() as usize);
-        if bytes > most { Err(Errno::OVERFLOW.into()) } else { Ok(()) }
-    }
 }
 
 /// What a new name and a new inode take. All items of new inodes come to stand behind those of the inodes that there are:

@@ -2,19 +2,17 @@
 
 use std::sync::Arc;
 
-use ubtrfs_format::{DirIndex, Incompat, ItemType, Key, max_item_size};
+use ubtrfs_format::DirIndex;
 
 use super::create::{add_entry, inode_target, remove_entry};
 use super::flags::{check_removable_from, check_unrestricted};
+use super::room::MAX_LINKS;
 use super::{LockedInodes, check_name, now};
 use crate::dir::{EMPTY_SUBVOLUME_INO, Found, Sought};
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState, LostName, Name, OrphanEdit, Target};
 use crate::space::Demand;
-
-/// The most names that an inode may have.
-const MAX_LINKS: u32 = 65535;
 
 /// What a name edit takes at the worst: entry by hash and by number, reference, two inode items.
 pub(crate) fn name_demand(name: &[u8]) -> Demand {
@@ -120,29 +118,6 @@ impl Filesystem {
         add_entry(locked.get_mut(dir), name, index, target, time);
         locked.note_renamed(&transaction);
         Ok(())
-    }
-
-    /// An error if another name of an inode would not fit: without extended references all names in one directory share
-    /// an item. The inode is locked.
-    pub(crate) fn check_name_fits(&self, id: InodeId, state: &InodeState, dir: InodeId, name: &[u8]) -> Result<()> {
-        const HEADER: usize = 10;
-        let committed = self.committed();
-        if committed.superblock.incompat.contains(Incompat::EXTENDED_IREF) {
-            return Ok(());
-        }
-        let mut bytes = HEADER + name.len();
-        if state.committed {
-            let key = Key::new(id.ino.0, ItemType::INODE_REF, dir.ino.0);
-            bytes += committed.tree(id.subvolume)?.get(&key)?.map_or(0, |item| item.len());
-        }
-        // Names removed since are counted still: a name too many is refused rather than one too few.
-        let batches = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
-        for batch in batches.into_iter().flatten() {
-            let added = batch.refs.iter().filter(|((parent, _), change)| *parent == dir.ino && change.now.is_some());
-            bytes += added.map(|((_, name), _)| HEADER + name.len()).sum::<usize>();
-        }
-        let most = max_item_size(committed.superblock.node_size as usize);
-        if bytes > most { Err(Errno::MLINK.into()) } else { Ok(()) }
     }
 
     /// Removes a name of something that is not a directory.

@@ -13,6 +13,7 @@ mod punch;
 mod read;
 mod rename;
 mod resize;
+mod room;
 mod salvage;
 mod statfs;
 mod write;

@@ -194,11 +194,6 @@ impl Filesystem {
         result
     }
 
-    /// The size of the largest files that are kept within metadata.
-    pub(crate) fn largest_inline(&self) -> u64 {
-        self.options.max_inline.min(u64::from(self.volume.sector_size()) - 1)
-    }
-
     /// Bytes that metadata may grow by when a file is `size` bytes long after a write: its content, if it is kept
     /// there. What is dirty already has been reserved.
     pub(crate) fn inline_bytes(&self, state: &InodeState, size: u64) -> u64 {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ubtrfs_format::items::{self, DIR_ENTRY_HEADER, MAX_NAME_LEN};
-use ubtrfs_format::{ItemType, Key, max_item_size, name_hash};
+use ubtrfs_format::{ItemType, Key, name_hash};
 
 use super::flags::check_unrestricted;
 use super::{check_real, now};
@@ -91,10 +91,7 @@ impl Filesystem {
         if name.is_empty() || name.len() > MAX_NAME_LEN {
             return Err(Errno::RANGE.into());
         }
-        let most = max_item_size(self.volume.node_size() as usize);
-        if DIR_ENTRY_HEADER + name.len() + value.len() > most {
-            return Err(Errno::NOSPC.into());
-        }
+        self.check_first_xattrs_fit(&[(name.to_vec(), value.to_vec())])?;
         check_unrestricted(&self.inode(id)?.read())?;
         self.change_xattr(id, name, Some(value), |exists| match mode {
             XattrMode::Create if exists => Err(Errno::EXIST.into()),
@@ -142,7 +139,7 @@ impl Filesystem {
         }
         check(self.find_xattr(id, &state, name)?.is_some())?;
         if let Some(value) = value {
-            self.check_xattr_collisions(id, &state, name, value)?;
+            self.check_xattr_fits(id, &state, name, value)?;
         }
         let transaction = self.gate.enter();
         state.join(&inode, &transaction);
@@ -152,38 +149,5 @@ impl Filesystem {
         }
         state.pending.set_xattr(name.into(), value.map(Into::into));
         Ok(())
-    }
-
-    /// All xattrs whose names have one hash share an item, which must fit a leaf.
-    pub(crate) fn check_xattr_collisions(
-        &self,
-        id: InodeId,
-        state: &InodeState,
-        name: &[u8],
-        value: &[u8],
-    ) -> Result<()> {
-        let hash = name_hash(name);
-        let size = |name: &[u8], value: &[u8]| DIR_ENTRY_HEADER + name.len() + value.len();
-        let mut bytes = size(name, value);
-        if state.committed && !state.no_xattrs {
-            let key = Key::new(id.ino.0, ItemType::XATTR_ITEM, hash);
-            if let Some(item) = self.committed().tree(id.subvolume)?.get(&key)? {
-                for entry in items::dir_entries(&item) {
-                    let entry = entry?;
-                    if entry.name != name {
-                        bytes += size(entry.name, entry.value);
-                    }
-                }
-            }
-        }
-        let layers = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
-        for batch in layers.into_iter().flatten() {
-            for (other, value) in batch.xattrs.iter().filter(|(other, _)| ***other != *name && name_hash(other) == hash)
-            {
-                bytes += value.as_ref().map_or(0, |value| size(other, value));
-            }
-        }
-        let most = max_item_size(self.volume.node_size() as usize);
-        if bytes > most { Err(Errno::NOSPC.into()) } else { Ok(()) }
     }
 }

@@ -9,6 +9,7 @@ mod harness_runs_real_programs;
 mod harness_tells_right_from_wrong;
 mod kernels_volume;
 mod kills_lose_what_was_fsynced;
+mod limits_are_the_kernels;
 mod logs_forget_what_kernels_made;
 mod ordinary_users;
 mod orphans_back_and_forth;
