@@ -20,6 +20,8 @@ pub struct Mounted {
     pub kind: String,
     /// What is mounted, such as `/dev/loop0`.
     pub source: PathBuf,
+    /// Whether nothing can be changed there, through whichever mount.
+    pub read_only: bool,
     /// The user who mounted it, if it says so.
     pub user: Option<u32>,
     /// The user's group.
@@ -94,6 +96,7 @@ fn parse(line: &[u8]) -> Option<Mounted> {
         device: (major.parse().ok()?, minor.parse().ok()?),
         kind,
         source: PathBuf::from(OsString::from_vec(source)),
+        read_only: options.split(|byte| *byte == b',').any(|option| option == b"ro"),
         user: number(b"user_id="),
         group: number(b"group_id="),
     })
@@ -130,10 +133,11 @@ mod tests {
         assert_eq!(mounted.point, Path::new("/mnt/a b"));
         assert_eq!(mounted.source, Path::new("/x.img"));
         assert_eq!((mounted.device, mounted.user, mounted.group), ((0, 52), Some(7), Some(8)));
-        assert!(mounted.is_ours());
+        assert!(mounted.is_ours() && !mounted.read_only);
         let other = parse(b"29 1 8:1 / / rw - ext4 /dev/root rw").unwrap();
         assert!(!other.is_ours());
         assert_eq!(other.user, None);
+        assert!(parse(b"29 1 8:1 / / rw - ext4 /dev/root ro,errors=continue").unwrap().read_only);
         assert_eq!(parse(b"nonsense"), None);
         assert_eq!(parse(b""), None);
     }

@@ -22,14 +22,14 @@ const PATIENCE: i64 = 10;
 pub fn run(arguments: &args::Umount) -> Result<()> {
     let path = mount_table::resolve(&arguments.directory)?;
     let shown = path.display();
-    match mount_table::mounted_on(&path)? {
+    let read_only = match mount_table::mounted_on(&path)? {
         None if arguments.dead => return Ok(()),
         None => return Err(Failure::new(format!("nothing is mounted on {shown}"))),
         Some(mounted) if !mounted.is_ours() => {
             return Err(Failure::new(format!("what is mounted on {shown} is not ubtrfs")));
         }
-        Some(_) => {}
-    }
+        Some(mounted) => mounted.read_only,
+    };
     let report = control::report(&path);
     if matches!(report, Err(Errno::NOTCONN | Errno::CONNABORTED)) || is_dead(&path) {
         // A server that has died holds nothing back; whoever is inside will get errors anyway.
@@ -52,10 +52,12 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
         (Some(reason), _) => {
             Err(Failure::new(format!("{shown} is unmounted, but had turned read-only after an error: {reason}")))
         }
-        (None, Err(errno)) if !matches!(errno, Errno::ACCESS | Errno::PERM) => Err(Failure::new(format!(
-            "{shown} is unmounted, but the last changes could not be made durable: {}",
-            sentence(&std::io::Error::from(errno))
-        ))),
+        (None, Err(errno)) if !read_only && !matches!(errno, Errno::ACCESS | Errno::PERM) => {
+            Err(Failure::new(format!(
+                "{shown} is unmounted, but the last changes could not be made durable: {}",
+                sentence(&std::io::Error::from(errno))
+            )))
+        }
         _ => Ok(()),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use ubtrfs_format::items::{self, ExtRef, INODE_REF_HEADER, InodeRef, encode_extref, encode_inode_ref};
-use ubtrfs_format::{DirIndex, Ino, ItemType, Key, extref_hash, max_item_size};
+use ubtrfs_format::{DirIndex, ITEM_HEADER_SIZE, Ino, ItemType, Key, extref_hash, leaf_data_size, max_item_size};
 use ubtrfs_tree::Snapshot;
 
 use crate::error::Result;
@@ -23,6 +23,8 @@ pub(crate) struct NameItems<'a> {
     /// The inode's tree before the changes, if it is in one.
     tree: Option<&'a Snapshot>,
     items: BTreeMap<Key, Vec<Listed>>,
+    /// Bytes of those that the tree has.
+    sizes: BTreeMap<Key, usize>,
     /// Items that were looked for in the tree.
     pub(crate) searches: u64,
 }
@@ -37,7 +39,7 @@ impl<'a> NameItems<'a> {
         extended: bool,
         node_size: usize,
     ) -> Result<Self> {
-        let mut items = Self { ino, tree, items: BTreeMap::new(), searches: 0 };
+        let mut items = Self { ino, tree, items: BTreeMap::new(), sizes: BTreeMap::new(), searches: 0 };
         // Removals first: they make room.
         for ((parent, name), change) in changes.iter() {
             if change.base.is_some() {
@@ -82,6 +84,7 @@ impl<'a> NameItems<'a> {
                     self.searches += 1;
                     if let Some(item) = tree.get(&key)? {
                         names = names_in(&key, &item)?;
+                        self.sizes.insert(key, item.len());
                     }
                 }
                 Ok(entry.insert(names))
@@ -92,6 +95,17 @@ impl<'a> NameItems<'a> {
     /// The items that the changes touch; `None` is one that has no name left.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, Option<Vec<u8>>)> + '_ {
         self.items.iter().map(|(key, names)| (*key, encode(key, names)))
+    }
+
+    /// Whether every kernel can replay these items. It gives an inode its names one by one before it takes others away, and chooses
+    /// places for them itself; then it makes the item as large as the log's, without a look at the room in the leaf. So none of
+    /// them may be extended, nor outgrow a leaf while it holds the old names and the new ones.
+    pub(crate) fn are_replayable(&self, node_size: usize) -> bool {
+        self.items.iter().all(|(key, names)| {
+            let before = self.sizes.get(key).copied().unwrap_or(0);
+            let now: usize = names.iter().map(|listed| INODE_REF_HEADER + listed.name.len()).sum();
+            key.item_type == ItemType::INODE_REF && can_grow_in_replay(before, now, node_size)
+        })
     }
 
     /// Whether the item that a name of the tree stood in has names left, so that it tells that this one is gone.
@@ -105,6 +119,11 @@ impl<'a> NameItems<'a> {
             has_names(Key::new(self.ino.0, ItemType::INODE_REF, parent.0))
         }
     }
+}
+
+/// Whether an item of the commit below can become one of `now` bytes in the kernel's replay, wherever it stands: both fit one leaf.
+pub(crate) fn can_grow_in_replay(before: usize, now: usize, node_size: usize) -> bool {
+    before == 0 || before + now + 2 * ITEM_HEADER_SIZE <= leaf_data_size(node_size)
 }
 
 fn extended_key(ino: Ino, parent: Ino, name: &[u8]) -> Key {

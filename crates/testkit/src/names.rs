@@ -39,6 +39,7 @@ pub fn seeded_hash(seed: u32, name: &[u8]) -> u32 {
 ///
 /// If there are too few bytes behind the prefix: 48 are enough.
 pub fn name_of_hash(seed: u32, prefix: &str, len: usize, hash: u32) -> Vec<u8> {
+    // `a` or `c`: two that differ in an odd number of bits, since the polynomial has every even one flip an even number.
     const CHOICES: usize = 48;
     let mut name = prefix.as_bytes().to_vec();
     assert!(name.len() + CHOICES <= len, "{len} bytes are too few behind {prefix}");
@@ -58,7 +59,7 @@ pub fn name_of_hash(seed: u32, prefix: &str, len: usize, hash: u32) -> Vec<u8> {
     };
     for choice in 0..CHOICES {
         let mut other = name.clone();
-        other[len - CHOICES + choice] = b'b';
+        other[len - CHOICES + choice] = b'c';
         let (bits, letters) = reduced(&rows, plain ^ seeded_hash(seed, &other));
         if bits != 0 {
             rows.push((bits, letters ^ 1 << choice));
@@ -67,7 +68,7 @@ pub fn name_of_hash(seed: u32, prefix: &str, len: usize, hash: u32) -> Vec<u8> {
     let (left, letters) = reduced(&rows, plain ^ hash);
     assert_eq!(left, 0, "so few letters reach not every hash");
     for choice in (0..CHOICES).filter(|choice| letters & 1 << choice != 0) {
-        name[len - CHOICES + choice] = b'b';
+        name[len - CHOICES + choice] = b'c';
     }
     name
 }

@@ -3,16 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ubtrfs_format::name_hash;
+
 use super::batch::Name;
 use crate::transaction::XATTR;
 
 /// A value; `None` of an xattr that was removed.
-type Value = Option<Arc<[u8]>>;
+pub(crate) type Value = Option<Arc<[u8]>>;
 
-/// The changes, by name.
+/// The changes, by the hash of the name, as the items are that they become.
 #[derive(Default)]
 pub(crate) struct XattrChanges {
-    changes: BTreeMap<Name, Value>,
+    changes: BTreeMap<u64, Vec<(Name, Value)>>,
     /// Memory that they take, in bytes.
     bytes: usize,
 }
@@ -23,22 +25,34 @@ fn bytes_of(name: &Name, value: &Value) -> usize {
 
 impl XattrChanges {
     /// An xattr gets a value or, with none, goes.
-    pub(crate) fn insert(&mut self, name: Name, value: Option<Arc<[u8]>>) {
+    pub(crate) fn insert(&mut self, name: Name, value: Value) {
         self.bytes += bytes_of(&name, &value);
-        if let Some(old) = self.changes.get(&name) {
-            self.bytes -= bytes_of(&name, old);
+        let with_hash = self.changes.entry(name_hash(&name)).or_default();
+        match with_hash.iter_mut().find(|(other, _)| *other == name) {
+            Some((_, old)) => {
+                self.bytes -= bytes_of(&name, old);
+                *old = value;
+            }
+            None => {
+                with_hash.reserve_exact(1);
+                with_hash.push((name, value));
+            }
         }
-        self.changes.insert(name, value);
     }
 
     /// What happened to an xattr, if anything.
-    pub(crate) fn get(&self, name: &[u8]) -> Option<&Option<Arc<[u8]>>> {
-        self.changes.get(name)
+    pub(crate) fn get(&self, name: &[u8]) -> Option<&Value> {
+        self.with_hash(name_hash(name)).find(|(other, _)| &***other == name).map(|(_, value)| value)
     }
 
-    /// All of them, in the order of their names.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Name, &Option<Arc<[u8]>>)> {
-        self.changes.iter()
+    /// What happened to the xattrs whose names have this hash.
+    pub(crate) fn with_hash(&self, hash: u64) -> impl Iterator<Item = (&Name, &Value)> {
+        self.changes.get(&hash).into_iter().flatten().map(|(name, value)| (name, value))
+    }
+
+    /// All of them, in the order of the hashes of their names.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Name, &Value)> {
+        self.changes.values().flatten().map(|(name, value)| (name, value))
     }
 
     /// Whether no xattr changed.
@@ -65,6 +79,8 @@ mod tests {
         assert_eq!(changes.bytes(), 2 * (XATTR + 6) + 110);
         changes.insert(b"user.a".as_slice().into(), None);
         assert_eq!(changes.bytes(), 2 * (XATTR + 6) + 10);
+        assert_eq!(changes.get(b"user.a"), Some(&None));
+        assert_eq!((changes.get(b"user.c"), changes.iter().count()), (None, 2));
         let summed: usize = changes.iter().map(|(name, value)| bytes_of(name, value)).sum();
         assert_eq!(changes.bytes(), summed);
     }

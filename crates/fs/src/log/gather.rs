@@ -281,6 +281,9 @@ impl<'a> Gatherer<'a> {
         let tree = if has_siblings { Some(self.tree(id.subvolume)?) } else { None };
         let items = NameItems::after(id.ino, tree.as_ref(), refs, extended, node_size)?;
         self.count_searches(items.searches);
+        if !items.are_replayable(node_size) {
+            return Err(Reason::CrowdedItem.into());
+        }
         if !first {
             let key = |item_type, offset| Key::new(id.ino.0, item_type, offset);
             self.clear(id.subvolume, key(ItemType::INODE_REF, 0)..=key(ItemType::INODE_EXTREF, u64::MAX));

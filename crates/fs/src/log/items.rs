@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ubtrfs_format::items::{self, DirEntry, FileType, InodeFlags, InodeItem, encode_dir_entry};
+use ubtrfs_format::items::{self, DIR_ENTRY_HEADER, DirEntry, FileType, InodeFlags, InodeItem, encode_dir_entry};
 use ubtrfs_format::{Generation, ItemType, Key, Logical, leaf_data_size, name_hash, objectid};
 
 use super::gather::{Gatherer, Result};
@@ -13,6 +13,7 @@ use crate::file::piece::{ExtentPiece, Mapped, Piece};
 use crate::file::resolve::Stack;
 use crate::file::sum_map::SumMap;
 use crate::inode::{EntryChange, Inode, InodeId, InodeState, Logged, LoggedAs};
+use crate::name_items::can_grow_in_replay;
 use crate::options::LogFault;
 
 /// Checksums of data that is written in place are logged in windows of so many bytes of its extent: so no two items of a
@@ -53,12 +54,14 @@ impl Gatherer<'_> {
                 }
             }
         }
+        let before = lengths(&xattrs);
         for (name, value) in state.pending.xattrs.iter().filter(|_| now) {
             match value {
                 Some(value) => drop(xattrs.insert(name.to_vec(), value.to_vec())),
                 None => drop(xattrs.remove(&**name)),
             }
         }
+        self.check_replay_of_xattrs(&before, &xattrs)?;
         let mut items: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         for (name, value) in &xattrs {
             let entry = DirEntry {
@@ -74,6 +77,21 @@ impl Gatherer<'_> {
             self.put(id.subvolume, Key::new(id.ino.0, ItemType::XATTR_ITEM, hash), item);
         }
         Ok(())
+    }
+
+    /// The kernel's replay takes away xattrs that the log has not, and then makes their item as large as the log's, without a look at
+    /// the room in the leaf. `before`: names and lengths as the commit below has them.
+    fn check_replay_of_xattrs(&self, before: &Lengths, now: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<()> {
+        let now = lengths(now);
+        let bytes = |item: &BTreeMap<Vec<u8>, usize>| {
+            item.iter().map(|(name, value)| DIR_ENTRY_HEADER + name.len() + value).sum::<usize>()
+        };
+        let node_size = self.fs.volume.node_size() as usize;
+        let fits = |(hash, item): (&u64, &BTreeMap<Vec<u8>, usize>)| {
+            let before = before.get(hash);
+            before.is_none_or(|before| before == item || can_grow_in_replay(bytes(before), bytes(item), node_size))
+        };
+        if now.iter().all(fits) { Ok(()) } else { Err(Reason::CrowdedItem.into()) }
     }
 
     /// Attributes and content of an inode, as far as the log has them not; of a directory, its entries that changed.
@@ -266,6 +284,17 @@ impl Gatherer<'_> {
         }
         Ok(())
     }
+}
+
+/// Lengths of values by names, for each hash of names.
+type Lengths = BTreeMap<u64, BTreeMap<Vec<u8>, usize>>;
+
+fn lengths(xattrs: &BTreeMap<Vec<u8>, Vec<u8>>) -> Lengths {
+    let mut lengths = Lengths::new();
+    for (name, value) in xattrs {
+        lengths.entry(name_hash(name)).or_default().insert(name.clone(), value.len());
+    }
+    lengths
 }
 
 fn sum_key(at: Logical) -> Key {

@@ -25,11 +25,13 @@ pub enum Reason {
     Abandoned,
     /// The mount is to write no logs.
     NoTreeLog,
+    /// A replay could not be sure to find room for an item that names or xattrs share.
+    CrowdedItem,
 }
 
 impl Reason {
     /// All reasons, in the order of their counters.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::NewChunk,
         Self::NoSpace,
         Self::MovedDirectory,
@@ -40,6 +42,7 @@ impl Reason {
         Self::Unreadable,
         Self::Abandoned,
         Self::NoTreeLog,
+        Self::CrowdedItem,
     ];
 
     /// A short name for tables.
@@ -55,6 +58,7 @@ impl Reason {
             Self::Unreadable => "unreadable",
             Self::Abandoned => "abandoned",
             Self::NoTreeLog => "notreelog",
+            Self::CrowdedItem => "crowded_item",
         }
     }
 }

@@ -160,7 +160,6 @@ impl Filesystem {
         }
         self.check_collisions(dir, state, name, sought)
     }
-
 }
 
 /// What a new name and a new inode take. All items of new inodes come to stand behind those of the inodes that there are:

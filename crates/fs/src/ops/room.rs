@@ -154,11 +154,10 @@ impl Filesystem {
             xattrs.insert(entry.name, entry.value.len());
         }
         for batch in layers(state) {
-            for (other, value) in &batch.xattrs {
+            for (other, value) in batch.xattrs.with_hash(hash) {
                 match value {
                     None => drop(xattrs.remove(&**other)),
-                    Some(value) if name_hash(other) == hash => drop(xattrs.insert(other, value.len())),
-                    Some(_) => {}
+                    Some(value) => drop(xattrs.insert(other, value.len())),
                 }
             }
         }

@@ -86,7 +86,7 @@ fn expected(model: &Model) -> Tree {
 }
 
 /// Writes an image file, with holes for zeroes.
-fn write_image(device: &OverlayDevice, path: &Path) {
+pub fn write_image(device: &OverlayDevice, path: &Path) {
     let bytes = device.to_bytes();
     let file = File::create(path).unwrap();
     file.set_len(bytes.len() as u64).unwrap();

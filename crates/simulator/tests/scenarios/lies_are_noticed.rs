@@ -294,3 +294,13 @@ fn changed_states() {
         assert!(objections > 0, "{what}: nobody objects");
     }
 }
+
+/// Nobody looks whether items have room for what users add to them.
+#[test]
+fn items_that_nobody_checks() {
+    for seed in 1..=12 {
+        let failure = crate::items_outgrow_their_leaves::fill(seed, 4096, true).err();
+        eprintln!("seed {seed}: {failure:?}");
+        assert!(failure.is_some(), "seed {seed}: not noticed");
+    }
+}

@@ -67,7 +67,7 @@ fn long(prefix: &str, len: usize) -> Vec<u8> {
 
 impl Trial<'_> {
     fn note(&mut self, case: &str, outcome: Result<impl ToString, Errno>) {
-        let outcome = outcome.map_or_else(|errno| format!("{errno:?}"), |value| value.to_string());
+        let outcome = outcome.map_or_else(|errno| format!("errno {}", errno.raw_os_error()), |value| value.to_string());
         self.outcomes.push((case.to_owned(), outcome));
     }
 
@@ -75,7 +75,7 @@ impl Trial<'_> {
     fn until_full(&mut self, case: &str, most: usize, mut step: impl FnMut(usize) -> Result<(), Errno>) {
         for number in 0..=most {
             if let Err(errno) = step(number) {
-                self.note(case, Ok::<_, Errno>(format!("{errno:?} after {number}")));
+                self.note(case, Ok::<_, Errno>(format!("errno {} after {number}", errno.raw_os_error())));
                 return;
             }
         }
@@ -188,9 +188,11 @@ impl Trial<'_> {
     fn xattrs(&mut self) {
         let file = self.root.join("xattrs");
         make(&file).unwrap();
+        // Not over an old value: the kernel lets one grow only as far as its leaf happens to have room.
         let set = |name: &OsStr, len: usize| {
-            rustix::fs::setxattr(&file, name, &vec![b'v'; len], XattrFlags::empty())
-                .and_then(|()| rustix::fs::getxattr(&file, name, Vec::with_capacity(len.max(1)).spare_capacity_mut()).map(|(got, _)| got.len()))
+            let _ = rustix::fs::removexattr(&file, name);
+            rustix::fs::setxattr(&file, name, &vec![b'v'; len], XattrFlags::empty())?;
+            rustix::fs::getxattr(&file, name, &mut vec![0; len + 1][..])
         };
         for name in ["user.v".to_owned(), "trusted.some".to_owned(), "security.more".to_owned()] {
             let most = self.volume.item - 30 - name.len();
@@ -199,8 +201,6 @@ impl Trial<'_> {
                 assert_eq!(outcome.is_ok(), len <= most, "{name}, {len}: {outcome:?}");
                 self.note(&format!("{name}, a value of {len} bytes"), outcome);
             }
-            // What is there makes room for what replaces it.
-            self.note(&format!("{name} replaced"), set(OsStr::new(&name), most));
         }
         for len in [NAME, NAME + 1] {
             self.note(&format!("an xattr's name of {len} bytes"), set(OsStr::from_bytes(&long("user.", len)), 1));
@@ -217,12 +217,10 @@ impl Trial<'_> {
         self.until_full("xattrs of one hash", full, |number| {
             set(OsStr::from_bytes(&colliding(number)), value).map(drop)
         });
-        let room = self.volume.item - full * each - 30 - NAME;
+        rustix::fs::removexattr(&file, OsStr::from_bytes(&colliding(0))).unwrap();
+        let room = self.volume.item - (full - 1) * each - 30 - NAME;
         for len in [room + 1, room] {
             self.note(&format!("an xattr of {len} bytes into a hash"), set(OsStr::from_bytes(&colliding(999)), len));
-        }
-        for len in [value + 1, value - 1, value, value + 1] {
-            self.note(&format!("one of a hash replaced by {len} bytes"), set(OsStr::from_bytes(&colliding(0)), len));
         }
         rustix::fs::removexattr(&file, OsStr::from_bytes(&colliding(1))).unwrap();
         self.note("one of a hash after another went", set(OsStr::from_bytes(&colliding(1000)), value));
@@ -239,7 +237,8 @@ impl Trial<'_> {
             for entries in [4, room(name).min(511), room(name) + 1].into_iter().filter(|entries| *entries <= 511) {
                 let mut value = 2_u32.to_le_bytes().to_vec();
                 let users = (0..entries as u32 - 4).map(|user| (2_u16, 5000 + user));
-                for (tag, id) in [(1, u32::MAX)].into_iter().chain(users).chain([4, 16, 32].map(|tag| (tag, u32::MAX))) {
+                for (tag, id) in [(1, u32::MAX)].into_iter().chain(users).chain([4, 16, 32].map(|tag| (tag, u32::MAX)))
+                {
                     value.extend(tag.to_le_bytes());
                     value.extend(7_u16.to_le_bytes());
                     value.extend(id.to_le_bytes());
@@ -249,7 +248,10 @@ impl Trial<'_> {
             }
         }
         // Both lists go to what is made there.
-        self.note("a directory inherits a list", rustix::fs::mkdir(dir.join("sub"), Mode::from_raw_mode(0o777)).map(|()| "ok"));
+        self.note(
+            "a directory inherits a list",
+            rustix::fs::mkdir(dir.join("sub"), Mode::from_raw_mode(0o777)).map(|()| "ok"),
+        );
         self.note("a file inherits a list", make(&dir.join("file")).map(|()| "ok"));
     }
 
@@ -264,7 +266,9 @@ impl Trial<'_> {
                 let times = Timestamps { last_access: time, last_modification: time };
                 let set = rustix::fs::utimensat(CWD, &file, &times, AtFlags::empty());
                 let found = set.and_then(|()| rustix::fs::stat(&file));
-                let shown = found.map(|stat| format!("{} {}, {} {}", stat.st_mtime, stat.st_mtime_nsec, stat.st_atime, stat.st_atime_nsec));
+                let shown = found.map(|stat| {
+                    format!("{} {}, {} {}", stat.st_mtime, stat.st_mtime_nsec, stat.st_atime, stat.st_atime_nsec)
+                });
                 self.note(&format!("the time {sec}.{nsec:09}"), shown);
             }
         }
@@ -274,7 +278,8 @@ impl Trial<'_> {
         let path = self.root.join("sizes");
         let file = File::create_new(&path).unwrap();
         for size in [1 << 32, (1 << 44) - 1, 1 << 62, i64::MAX as u64 - 4096, i64::MAX as u64] {
-            let cut = rustix::fs::ftruncate(&file, size).and_then(|()| rustix::fs::fstat(&file)).map(|stat| stat.st_size);
+            let cut =
+                rustix::fs::ftruncate(&file, size).and_then(|()| rustix::fs::fstat(&file)).map(|stat| stat.st_size);
             self.note(&format!("a size of {size}"), cut);
         }
         file.set_len(0).unwrap();
@@ -286,7 +291,9 @@ impl Trial<'_> {
             self.note(&format!("a byte at {offset}"), write(offset));
         }
         self.note("a byte past the last", write(i64::MAX as u64));
-        let reserve = |offset: u64, len: u64| rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), offset, len).map(|()| "ok");
+        let reserve = |offset: u64, len: u64| {
+            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), offset, len).map(|()| "ok")
+        };
         self.note("space past the last byte", reserve(i64::MAX as u64 - 4095, 8192));
         self.note("no space", reserve(0, 0));
     }
@@ -381,9 +388,10 @@ fn assert_alike(volume: &Volume) {
     }
     eprintln!("{} of {} cases differ", differ.len(), expected.len());
     assert!(differ.is_empty());
+    let overflow = Errno::OVERFLOW.raw_os_error();
     let told = |case: &str| &found.iter().find(|(name, _)| name == case).unwrap().1;
-    assert_eq!(*told("entries of one hash"), format!("OVERFLOW after {}", volume.entries));
-    assert_eq!(*told("references of one hash"), format!("OVERFLOW after {}", volume.extended));
+    assert_eq!(*told("entries of one hash"), format!("errno {overflow} after {}", volume.entries));
+    assert_eq!(*told("references of one hash"), format!("errno {overflow} after {}", volume.extended));
     let mount = Subject::Kernel.mount(&[&ours], "");
     assert_small_files(mount.path());
     mount.unmount();
