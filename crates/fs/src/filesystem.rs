@@ -33,8 +33,9 @@ impl Subvolume {
     /// A number that no inode of the subvolume has had.
     pub(crate) fn new_ino(&self) -> Result<Ino> {
         let ino = self.next_ino.fetch_add(1, Ordering::Relaxed);
-        if ino > Ino::LAST_FREE.0 {
-            self.next_ino.store(Ino::LAST_FREE.0 + 1, Ordering::Relaxed);
+        // The kernel's driver leaves the last one free, too.
+        if ino >= Ino::LAST_FREE.0 {
+            self.next_ino.store(Ino::LAST_FREE.0, Ordering::Relaxed);
             return Err(Errno::NOSPC.into());
         }
         Ok(Ino(ino))

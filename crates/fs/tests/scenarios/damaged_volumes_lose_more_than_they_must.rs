@@ -6,10 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::common::{image, pattern};
-use ubtrfs::{Errno, Error, Filesystem, InodeId, NewInode, Options, WriteAt};
+use ubtrfs::{Errno, Error, Filesystem, InodeId, NewInode, Options, Rescue, WriteAt};
 use ubtrfs_damage::Image;
-use ubtrfs_format::items::{BlockGroupFlags, ExtentFlags, ExtentItem};
-use ubtrfs_format::{DirIndex, ItemType, Key, Logical, SUPERBLOCK_COPIES, TreeId};
+use ubtrfs_format::items::{BlockGroupFlags, ExtentFlags, ExtentItem, InodeItem};
+use ubtrfs_format::{DirIndex, Ino, ItemType, Key, Logical, SUPERBLOCK_COPIES, TreeId};
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
@@ -394,4 +394,28 @@ fn a_device_that_fails_at_any_write_or_flush_costs_nothing_durable() {
         let report = ubtrfs_check::check(&[memory as Arc<dyn Device>], &ubtrfs_check::Options::default()).unwrap();
         assert!(report.is_clean(), "{operation:?} {successes}: {:#?}", report.faults);
     }
+}
+
+/// Nothing could be reached in it: no mount comes about, and it is said why. Another subvolume, or who looks for what is left, is not
+/// held up.
+#[test]
+fn a_root_that_is_no_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    volume(&path);
+    let is_root = |key: &Key, _: &[u8]| key.objectid == Ino::ROOT_DIR.0 && key.item_type == ItemType::INODE_ITEM;
+    Image::open(&path).edit(TreeId::FS, is_root, |_, item| {
+        let root = InodeItem::parse(item).unwrap();
+        *item = InodeItem { mode: FILE, ..root }.to_bytes().to_vec();
+    });
+    for read_only in [false, true] {
+        let refused = open(&path, read_only).unwrap_err();
+        assert!(matches!(refused, Error::Refused(_)), "{refused}");
+        assert!(refused.to_string().contains("the root inode of the subvolume 5 is not a directory"), "{refused}");
+    }
+    let device = Arc::new(FileDevice::open(&path, OpenMode::ReadOnly, Exclusive::Yes).unwrap());
+    let volume = Volume::open(vec![device], OpenOptions { read_only: true }).unwrap();
+    let rescue = Rescue { pass_over: Some(Arc::default()), ..Rescue::default() };
+    let options = Options { read_only: true, background_commits: false, rescue, ..Options::default() };
+    Filesystem::open(Arc::new(volume), options).unwrap();
 }

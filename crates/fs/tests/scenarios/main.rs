@@ -15,6 +15,7 @@ mod logs_are_replayed_unlike_the_kernel;
 mod logs_lose_what_was_fsynced;
 mod modes_and_lists_part;
 mod moved_subvolumes_are_lost;
+mod numbers_run_out;
 mod refused_attempts_change_what_follows;
 mod threads_that_must_not_wait;
 mod unlinked_files_hold_others_up;

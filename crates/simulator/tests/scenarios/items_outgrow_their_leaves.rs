@@ -222,8 +222,12 @@ pub fn fill(seed: u64, node_size: u32, unchecked: bool) -> Result<(usize, Overla
     options.mixed = node_size == 4096 && seed.is_multiple_of(2);
     options.metadata_profile = Some(Profile::Single);
     let recording = Arc::new(RecordingDevice::new(make_volume(&options)));
-    let mount =
-        Options { background_commits: false, max_inline: 4096, unchecked_items: unchecked, ..Options::default() };
+    let mount = Options {
+        background_commits: false,
+        max_inline: if seed.is_multiple_of(3) { 4096 } else { 2048 },
+        unchecked_items: unchecked,
+        ..Options::default()
+    };
     let fs = open(recording.clone(), &mount)?;
     let mut filling = Filling::new(fs.clone(), seed).map_err(|error| error.to_string())?;
     let listed = node_size as usize / 265;

@@ -243,6 +243,7 @@ impl Trial<'_> {
                     value.extend(7_u16.to_le_bytes());
                     value.extend(id.to_le_bytes());
                 }
+                let _ = rustix::fs::removexattr(path, name);
                 let set = rustix::fs::setxattr(path, name, &value, XattrFlags::empty()).map(|()| "ok");
                 self.note(&format!("{name} of {entries} entries"), set);
             }
