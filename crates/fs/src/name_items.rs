@@ -97,9 +97,10 @@ impl<'a> NameItems<'a> {
         self.items.iter().map(|(key, names)| (*key, encode(key, names)))
     }
 
-    /// Whether every kernel can replay these items. It gives an inode its names one by one before it takes others away, and chooses
-    /// places for them itself; then it makes the item as large as the log's, without a look at the room in the leaf. So none of
-    /// them may be extended, nor outgrow a leaf while it holds the old names and the new ones.
+    /// Whether every kernel can replay these items. It gives an inode its names one by one before
+    /// it takes others away, and chooses places for them itself; then it makes the item as large as
+    /// the log's, without a look at the room in the leaf. So none of them may be extended, nor
+    /// outgrow a leaf while it holds the old names and the new ones.
     pub(crate) fn are_replayable(&self, node_size: usize) -> bool {
         self.items.iter().all(|(key, names)| {
             let before = self.sizes.get(key).copied().unwrap_or(0);
@@ -121,7 +122,8 @@ impl<'a> NameItems<'a> {
     }
 }
 
-/// Whether an item of the commit below can become one of `now` bytes in the kernel's replay, wherever it stands: both fit one leaf.
+/// Whether an item of the commit below can become one of `now` bytes in the kernel's replay,
+/// wherever it stands: both fit one leaf.
 pub(crate) fn can_grow_in_replay(before: usize, now: usize, node_size: usize) -> bool {
     before == 0 || before + now + 2 * ITEM_HEADER_SIZE <= leaf_data_size(node_size)
 }

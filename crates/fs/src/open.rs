@@ -140,8 +140,9 @@ impl Filesystem {
         Ok(fs)
     }
 
-    /// Of a mount whose root can't be read, or is no directory, nothing can be reached: it shall not come about. Who reads a damaged
-    /// volume as far as it goes may find what no directory leads to.
+    /// Of a mount whose root can't be read, or is no directory, nothing can be reached: it shall
+    /// not come about. Who reads a damaged volume as far as it goes may find what no directory
+    /// leads to.
     fn check_root(&self) -> Result<()> {
         let is_dir = self.inode(self.root())?.read().is_dir();
         if is_dir || self.options.rescue.pass_over.is_some() {

@@ -22,7 +22,8 @@ pub fn name_hash(name: &[u8]) -> u32 {
     seeded_hash(NAME_SEED, name)
 }
 
-/// What the hashes of entries and xattrs begin with; those of extended references begin with the directory's inode number.
+/// What the hashes of entries and xattrs begin with; those of extended references begin with the
+/// directory's inode number.
 pub const NAME_SEED: u32 = !1;
 
 /// A hash of a name that begins with `seed`.
@@ -32,14 +33,16 @@ pub fn seeded_hash(seed: u32, name: &[u8]) -> u32 {
     })
 }
 
-/// A name of `len` bytes that begins with `prefix` and has this hash: letters of its end are chosen one by one. Each choice flips the
-/// same bits of the hash whatever the others are, so it takes no more than solving linear equations.
+/// A name of `len` bytes that begins with `prefix` and has this hash: letters of its end are chosen
+/// one by one. Each choice flips the same bits of the hash whatever the others are, so it takes no
+/// more than solving linear equations.
 ///
 /// # Panics
 ///
 /// If there are too few bytes behind the prefix: 48 are enough.
 pub fn name_of_hash(seed: u32, prefix: &str, len: usize, hash: u32) -> Vec<u8> {
-    // `a` or `c`: two that differ in an odd number of bits, since the polynomial has every even one flip an even number.
+    // `a` or `c`: two that differ in an odd number of bits, since the polynomial has every even one
+    // flip an even number.
     const CHOICES: usize = 48;
     let mut name = prefix.as_bytes().to_vec();
     assert!(name.len() + CHOICES <= len, "{len} bytes are too few behind {prefix}");

@@ -79,8 +79,9 @@ impl Gatherer<'_> {
         Ok(())
     }
 
-    /// The kernel's replay takes away xattrs that the log has not, and then makes their item as large as the log's, without a look at
-    /// the room in the leaf. `before`: names and lengths as the commit below has them.
+    /// The kernel's replay takes away xattrs that the log has not, and then makes their item as
+    /// large as the log's, without a look at the room in the leaf. `before`: names and lengths as
+    /// the commit below has them.
     fn check_replay_of_xattrs(&self, before: &Lengths, now: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<()> {
         let now = lengths(now);
         let bytes = |item: &BTreeMap<Vec<u8>, usize>| {

@@ -1,12 +1,15 @@
-//! Whether what an operation adds still fits the item that it goes to. Invariant 24: no item outgrows its leaf.
+//! Whether what an operation adds still fits the item that it goes to. Invariant 24: no item
+//! outgrows its leaf.
 //!
-//! Entries of a directory, xattrs, and references beside an inode's first ones share an item if the hashes of their names are equal,
-//! and whoever chooses names can make them so. An item that is larger than a leaf can't be written, by no commit and no log. So every
-//! operation asks here while it can still be refused, with the inodes locked and before anything is changed.
+//! Entries of a directory, xattrs, and references beside an inode's first ones share an item if the
+//! hashes of their names are equal, and whoever chooses names can make them so. An item that is
+//! larger than a leaf can't be written, by no commit and no log. So every operation asks here while
+//! it can still be refused, with the inodes locked and before anything is changed.
 //!
-//! The trees are behind by up to two transactions. Each is merged as a whole, removals before additions, so what an item holds after
-//! a merge are names that existed at one moment; the newest state is the one to look at. Sums that count names twice or count removed
-//! ones are quick to get, and enough as long as they fit; only if they don't the names are looked at one by one.
+//! The trees are behind by up to two transactions. Each is merged as a whole, removals before
+//! additions, so what an item holds after a merge are names that existed at one moment; the newest
+//! state is the one to look at. Sums that count names twice or count removed ones are quick to get,
+//! and enough as long as they fit; only if they don't the names are looked at one by one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,14 +47,16 @@ impl Filesystem {
         self.options.max_inline.min(u64::from(self.volume.sector_size()) - 1).min(of_item as u64)
     }
 
-    /// `ENAMETOOLONG` for a symlink's target that is no inline extent: it must fit an item, and the format keeps it below a sector.
+    /// `ENAMETOOLONG` for a symlink's target that is no inline extent: it must fit an item, and the
+    /// format keeps it below a sector.
     pub(super) fn check_symlink_fits(&self, target: &[u8]) -> Result<()> {
         let is_below_sector = target.len() < self.volume.sector_size() as usize;
         let fits = is_below_sector && self.has_room(INLINE_DATA_OFFSET + target.len());
         if fits { Ok(()) } else { Err(Errno::NAMETOOLONG.into()) }
     }
 
-    /// `EOVERFLOW` for a new name of a directory, locked, whose hash has no room left. `sought` is what the directory has of the name.
+    /// `EOVERFLOW` for a new name of a directory, locked, whose hash has no room left. `sought` is
+    /// what the directory has of the name.
     pub(crate) fn check_collisions(&self, dir: InodeId, state: &InodeState, name: &[u8], sought: Sought) -> Result<()> {
         let hash = name_hash(name);
         let size = |name: &[u8]| DIR_ENTRY_HEADER + name.len();
@@ -79,8 +84,9 @@ impl Filesystem {
         if self.has_room(names.into_iter().map(size).sum()) { Ok(()) } else { Err(Errno::OVERFLOW.into()) }
     }
 
-    /// An error for a further name of an inode, locked: `EMLINK` if it has as many as it may, or if all its names in a directory have
-    /// to share an item that has no room left; `EOVERFLOW` if names of the same hash have to.
+    /// An error for a further name of an inode, locked: `EMLINK` if it has as many as it may, or if
+    /// all its names in a directory have to share an item that has no room left; `EOVERFLOW` if
+    /// names of the same hash have to.
     pub(crate) fn check_name_fits(&self, id: InodeId, state: &InodeState, dir: InodeId, name: &[u8]) -> Result<()> {
         // All its names in one item would be no more than this.
         let names = state.item.nlink as usize + 1;
@@ -102,7 +108,8 @@ impl Filesystem {
             let key = Key::new(id.ino.0, ItemType::INODE_REF, dir.ino.0);
             bytes += self.committed().tree(id.subvolume)?.get(&key)?.map_or(0, |item| item.len());
         }
-        // Names removed since are counted still: a name too many is refused rather than one too few.
+        // Names removed since are counted still: a name too many is refused rather than one too
+        // few.
         for batch in layers(state) {
             let added = batch.refs.iter().filter(|((parent, _), change)| *parent == dir.ino && change.now.is_some());
             bytes += added.map(|((_, name), _)| INODE_REF_HEADER + name.len()).sum::<usize>();
@@ -110,8 +117,9 @@ impl Filesystem {
         if self.has_room(bytes) { Ok(()) } else { Err(Errno::MLINK.into()) }
     }
 
-    /// The extended item of a hash holds names of all directories. Which of the names that no commit has yet go there depends on what
-    /// comes and goes until then, so all of them are counted.
+    /// The extended item of a hash holds names of all directories. Which of the names that no
+    /// commit has yet go there depends on what comes and goes until then, so all of them are
+    /// counted.
     fn check_extended_name_fits(&self, id: InodeId, state: &InodeState, dir: InodeId, name: &[u8]) -> Result<()> {
         let hash = extref_hash(dir.ino, name);
         let size = |name: &[u8]| EXTREF_HEADER + name.len();
@@ -141,7 +149,8 @@ impl Filesystem {
         if self.has_room(bytes) { Ok(()) } else { Err(Errno::OVERFLOW.into()) }
     }
 
-    /// `ENOSPC` for an xattr of an inode, locked, that no item has room for: all whose names have one hash share it.
+    /// `ENOSPC` for an xattr of an inode, locked, that no item has room for: all whose names have
+    /// one hash share it.
     pub(crate) fn check_xattr_fits(&self, id: InodeId, state: &InodeState, name: &[u8], value: &[u8]) -> Result<()> {
         let hash = name_hash(name);
         let key = Key::new(id.ino.0, ItemType::XATTR_ITEM, hash);

@@ -396,8 +396,8 @@ fn a_device_that_fails_at_any_write_or_flush_costs_nothing_durable() {
     }
 }
 
-/// Nothing could be reached in it: no mount comes about, and it is said why. Another subvolume, or who looks for what is left, is not
-/// held up.
+/// Nothing could be reached in it: no mount comes about, and it is said why. Another subvolume, or
+/// who looks for what is left, is not held up.
 #[test]
 fn a_root_that_is_no_directory() {
     let dir = tempfile::tempdir().unwrap();

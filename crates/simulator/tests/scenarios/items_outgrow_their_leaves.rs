@@ -1,4 +1,5 @@
-//! The largest of each item, made by whatever a program may ask for: no commit, no log and no replay fails by it (invariant 24).
+//! The largest of each item, made by whatever a program may ask for: no commit, no log and no
+//! replay fails by it (invariant 24).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +25,8 @@ const DIRS: usize = 3;
 /// Few hashes, so that many names share each.
 const HASHES: [u32; 2] = [0x1234_5678, 0x8765_4321];
 
-/// What a volume shows: all names of the directories, the links of the file that has many, its xattrs, and what is small.
+/// What a volume shows: all names of the directories, the links of the file that has many, its
+/// xattrs, and what is small.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     names: Vec<BTreeSet<Vec<u8>>>,
@@ -88,7 +90,8 @@ impl Filling {
         }
     }
 
-    /// Uses up what the items of a file's names in its directories have room for, so that what follows is extended.
+    /// Uses up what the items of a file's names in its directories have room for, so that what
+    /// follows is extended.
     fn fill_lists(&mut self, names: usize) -> Result<(), String> {
         for dir in 0..DIRS {
             for number in 0..names {
@@ -214,8 +217,9 @@ fn check(device: &OverlayDevice) -> Result<(), String> {
     if report.is_clean() { Ok(()) } else { Err(format!("check: {:?}", report.faults.first())) }
 }
 
-/// Fills items on a volume with such nodes. What was made durable by an fsync last must be there after a crash, though items were as
-/// full as they get; returns how often something was refused, and what the crash left.
+/// Fills items on a volume with such nodes. What was made durable by an fsync last must be there
+/// after a crash, though items were as full as they get; returns how often something was refused,
+/// and what the crash left.
 pub fn fill(seed: u64, node_size: u32, unchecked: bool) -> Result<(usize, OverlayDevice), String> {
     let mut options = MkfsOptions::new(64 << 20);
     options.node_size = Some(node_size);

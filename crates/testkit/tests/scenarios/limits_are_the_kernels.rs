@@ -1,5 +1,6 @@
-//! The limits of the format, each tried at the limit and one past it: what is refused, and with which error, is what the kernel's
-//! btrfs refuses. `docs/limits.md` is the table; the figures in it are the ones here.
+//! The limits of the format, each tried at the limit and one past it: what is refused, and with
+//! which error, is what the kernel's btrfs refuses. `docs/limits.md` is the table; the figures in
+//! it are the ones here.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -19,7 +20,8 @@ use ubtrfs_testkit::subject::Subject;
 /// The longest name.
 const NAME: usize = 255;
 
-/// A kind of volume, and what fits its leaves: counted by hand from the format, not asked of the code.
+/// A kind of volume, and what fits its leaves: counted by hand from the format, not asked of the
+/// code.
 struct Volume {
     node: &'static str,
     mixed: bool,
@@ -71,7 +73,8 @@ impl Trial<'_> {
         self.outcomes.push((case.to_owned(), outcome));
     }
 
-    /// Does something that has to succeed `most` times and must fail then; notes when it failed, and how.
+    /// Does something that has to succeed `most` times and must fail then; notes when it failed,
+    /// and how.
     fn until_full(&mut self, case: &str, most: usize, mut step: impl FnMut(usize) -> Result<(), Errno>) {
         for number in 0..=most {
             if let Err(errno) = step(number) {
@@ -146,7 +149,8 @@ impl Trial<'_> {
         self.note("entries listed, hash full", Ok::<_, Errno>(count));
     }
 
-    /// Names of one inode whose extended references share an item. `durable`: with a commit in between.
+    /// Names of one inode whose extended references share an item. `durable`: with a commit in
+    /// between.
     fn references_of_one_hash(&mut self, durable: bool) {
         let title = if durable { "committed references" } else { "references" };
         let dirs = ["one", "two", "three"].map(|dir| self.dir(&format!("{title} {dir}")));
@@ -188,7 +192,8 @@ impl Trial<'_> {
     fn xattrs(&mut self) {
         let file = self.root.join("xattrs");
         make(&file).unwrap();
-        // Not over an old value: the kernel lets one grow only as far as its leaf happens to have room.
+        // Not over an old value: the kernel lets one grow only as far as its leaf happens to have
+        // room.
         let set = |name: &OsStr, len: usize| {
             let _ = rustix::fs::removexattr(&file, name);
             rustix::fs::setxattr(&file, name, &vec![b'v'; len], XattrFlags::empty())?;
@@ -227,7 +232,8 @@ impl Trial<'_> {
         self.note("one more of a hash", set(OsStr::from_bytes(&colliding(1001)), value));
     }
 
-    /// Lists of who may do what. FUSE takes 511 entries at the most, which larger nodes have room for and more.
+    /// Lists of who may do what. FUSE takes 511 entries at the most, which larger nodes have room
+    /// for and more.
     fn lists(&mut self) {
         let file = self.root.join("list");
         make(&file).unwrap();
@@ -375,7 +381,8 @@ fn outcomes(subject: &Subject, volume: &Volume, image: &Path) -> Outcomes {
     outcomes
 }
 
-/// The same is done to a volume of the kernel's and to one of ours; then each looks at what ours became (invariant 24).
+/// The same is done to a volume of the kernel's and to one of ours; then each looks at what ours
+/// became (invariant 24).
 fn assert_alike(volume: &Volume) {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     let dir = scratch_dir();
@@ -447,4 +454,24 @@ fn links() {
 fn names_of_one_hash_are_made() {
     let names: Vec<_> = (0..300).map(|number| name_of_hash(257, &format!("{number}-"), NAME, 7)).collect();
     assert!(names.iter().all(|name| seeded_hash(257, name) == 7 && name.len() == NAME));
+}
+
+/// What is written of these limits is what is tried here.
+#[test]
+fn the_table_says_the_same() {
+    let table = include_str!("../../../../docs/limits.md");
+    let figures: [(&str, fn(&Volume) -> usize); 6] = [
+        ("| names of 255 bytes and one hash in a directory |", |volume| volume.entries),
+        ("| names of 255 bytes of an inode in one directory", |volume| volume.listed),
+        ("| extended references of an inode", |volume| volume.extended),
+        ("| a symlink's target, in bytes |", |volume| volume.symlink),
+        ("| name and value of an xattr together", |volume| volume.item - 30),
+        ("| xattrs of one hash", |volume| volume.item),
+    ];
+    for (row, figure) in figures {
+        let line = table.lines().find(|line| line.starts_with(row)).unwrap_or_else(|| panic!("no row {row}"));
+        let told: Vec<String> = line.split('|').skip(2).take(3).map(|cell| cell.replace([',', ' '], "")).collect();
+        let tried: Vec<String> = [0, 2, 3].map(|kind| figure(&VOLUMES[kind]).to_string()).into();
+        assert_eq!(told, tried, "{row}");
+    }
 }
