@@ -9,7 +9,7 @@ use ubtrfs_tree::{NodeCache, Root, Snapshot};
 
 use crate::error::{Error, Result};
 use crate::options::Rescue;
-use crate::space::Sharing;
+use crate::space::Needs;
 
 /// A tree's root as the root tree has it.
 #[derive(Clone, Debug)]
@@ -109,11 +109,17 @@ impl Committed {
         id.is_subvolume() && self.trees.get(&id).is_some_and(|tree| tree.item.refs > 0)
     }
 
-    /// What snapshots add to the cost of changes.
-    pub(crate) fn sharing(&self) -> Sharing {
+    /// What changes need, and what has to stay free.
+    pub(crate) fn needs(&self) -> Needs {
         let subvolumes = self.subvolumes().filter(|subvolume| subvolume.item.last_snapshot.0 != 0).count();
         let extent_bytes = self.trees.get(&TreeId::EXTENT).map_or(0, |tree| tree.item.bytes_used);
-        Sharing { subvolumes: subvolumes as u64, extent_nodes: extent_bytes / u64::from(self.superblock.node_size) }
+        let extent_nodes = extent_bytes / u64::from(self.superblock.node_size);
+        Needs {
+            subvolumes: subvolumes as u64,
+            extent_nodes,
+            checksum_size: self.superblock.checksum.size() as u64,
+            global_reserve: self.global_reserve(),
+        }
     }
 
     /// The tree with the block group items.

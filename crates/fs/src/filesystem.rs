@@ -307,6 +307,11 @@ impl Filesystem {
                             Shortage::Data => BlockGroupFlags::DATA,
                             Shortage::Metadata => BlockGroupFlags::METADATA,
                         };
+                        let kind = if shortage == Shortage::Data && space.metadata_comes_first() {
+                            BlockGroupFlags::METADATA
+                        } else {
+                            kind
+                        };
                         if let Some(made) = space.add_chunk(kind) {
                             self.volume.add_chunk(made.start, made.chunk)?;
                             continue;

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::inode::{InodeId, OrphanEdit};
 use crate::options::Options;
-use crate::space::Demand;
+use crate::space::{Demand, UseOfKept};
 
 /// What is to be put right of an inode; `None` stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Filesystem {
         let options = Options { background_commits: false, tree_log: false, recount_space, ..Options::default() };
         let fs = Self::open(volume, options)?;
         for fix in inodes {
-            fs.with_reserved(Demand { edits: 2, item_bytes: 400, frees: true, ..Demand::default() }, || {
+            fs.with_reserved(Demand { edits: 2, item_bytes: 400, kept: UseOfKept::All, ..Demand::default() }, || {
                 fs.mend_inode(fix)
             })?;
         }

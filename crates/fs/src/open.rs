@@ -109,6 +109,9 @@ impl Filesystem {
         } else {
             read_space(&committed, &volume, options.recount_space)?
         };
+        if options.forget_global_reserve {
+            space.lock().forget_global_reserve();
+        }
         let mounted = Self::find_subvolume(&committed, &options)?;
         if !read_only {
             // Whoever wrote what has been read may have been killed before the barrier that was to
@@ -283,7 +286,7 @@ fn read_space(committed: &Committed, volume: &Volume, recount: bool) -> Result<S
         chunk_tree_uuid: volume.chunk_tree_uuid(),
         recount,
     })?;
-    inner.sharing = committed.sharing();
+    inner.set_needs(committed.needs());
     Ok(Space::new(inner))
 }
 

@@ -21,6 +21,9 @@ pub enum LogFault {
     AnticipateXattr,
     /// Checksums of data that was written into reserved space are left out.
     ForgetPlacedSums,
+    /// A file that was an orphan at the last commit is logged, though that can't say that it is
+    /// none any more.
+    KeepOrphan,
     /// Log nodes are overwritten while a durable superblock leads to them.
     ReusePinned,
     /// Of an extent that has grown since it was logged, only who is asked for is logged anew.
@@ -132,6 +135,9 @@ pub struct Options {
     /// Nobody looks whether what an operation adds still fits the item that it goes to.
     #[doc(hidden)]
     pub unchecked_items: bool,
+    /// Fill metadata up as if no kernel would ever mount the volume: for tests of the tests.
+    #[doc(hidden)]
+    pub forget_global_reserve: bool,
     /// The most bytes of a file whose content is kept in its inode's leaf.
     pub max_inline: u64,
     /// How much is freed at a time of what nobody refers to any more.
@@ -161,6 +167,7 @@ impl Default for Options {
             commit_fault: None,
             commit_hook: None,
             unchecked_items: false,
+            forget_global_reserve: false,
             max_inline: 2048,
             freeing: FreeingLimits::default(),
             discard: false,

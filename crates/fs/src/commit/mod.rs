@@ -373,12 +373,8 @@ impl Commit {
             closed => closed,
         };
         fs.reader.forget();
-        let sharing = fs.committed().sharing();
-        {
-            let mut space = fs.space.lock();
-            space.drop_frozen_reservations();
-            space.sharing = sharing;
-        }
+        let needs = fs.committed().needs();
+        fs.space.lock().commit_ends(needs);
         fs.space.pin(Arc::downgrade(&previous), self.freed);
         Ok(closed)
     }

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::file::piece::Piece;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeBatch, InodeId, InodeState, OrphanEdit};
-use crate::space::Demand;
+use crate::space::{Demand, UseOfKept};
 use crate::transaction::Transaction;
 
 /// Bytes of a file for which freeing them is assumed to change one leaf.
@@ -50,7 +50,7 @@ impl Filesystem {
         state.dead = true;
         self.freeze_older(&mut state);
         let bytes = state.item.nbytes;
-        let demand = Demand { edits: 4 + bytes / TYPICAL_EXTENT, frees: true, ..Demand::default() };
+        let demand = Demand { edits: 4 + bytes / TYPICAL_EXTENT, kept: UseOfKept::All, ..Demand::default() };
         let is_small = bytes <= self.options.freeing.at_once && self.try_reserve(demand);
         if is_small || state.is_unheard_of() {
             self.end_inode(inode, &mut state, &self.gate.enter());

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId};
 use crate::ops::NewSize;
-use crate::space::Demand;
+use crate::space::{Demand, UseOfKept};
 
 /// So few extents are freed even if no space can be reserved for it: what frees space has a reserve.
 const FEW: u64 = 16;
@@ -39,7 +39,11 @@ impl Cut {
     fn demand(&mut self) -> Demand {
         self.places.sort_unstable();
         let runs = 1 + self.places.windows(2).filter(|pair| pair[0].0 + pair[0].1 != pair[1].0).count() as u64;
-        Demand { edits: 4 + 2 * runs + self.extents / 25 + (self.bytes >> 23), frees: true, ..Demand::default() }
+        Demand {
+            edits: 4 + 2 * runs + self.extents / 25 + (self.bytes >> 23),
+            kept: UseOfKept::All,
+            ..Demand::default()
+        }
     }
 }
 

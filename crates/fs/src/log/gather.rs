@@ -8,6 +8,8 @@
 //!   the commit: that must not come back;
 //! - whoever left a directory whose end the log tells.
 //!
+//! Of some things a log can't tell; then there is a commit instead, for a [reason](Reason).
+//!
 //! Inodes are looked at one by one, each under its own lock. One whose names change after it was looked at is put on the
 //! transaction's list; once the list is found empty, all names in the log are those of that moment.
 
@@ -17,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ubtrfs_format::items::FileType;
-use ubtrfs_format::{DirIndex, Incompat, Ino, ItemType, Key, TreeId};
+use ubtrfs_format::{DirIndex, Incompat, Ino, ItemType, Key, TreeId, objectid};
 use ubtrfs_tree::{EditBatch, Snapshot};
 
 use super::items::exists_item;
@@ -25,7 +27,9 @@ use super::queue::{Group, Place, Stop};
 use super::reason::Reason;
 use crate::committed::Committed;
 use crate::filesystem::Filesystem;
-use crate::inode::{EntryChange, Inode, InodeId, InodeState, Logged, LoggedAs, Name, OrderedExtent, RefChange, Target};
+use crate::inode::{
+    EntryChange, Inode, InodeId, InodeState, Logged, LoggedAs, Name, OrderedExtent, OrphanEdit, RefChange, Target,
+};
 use crate::name_items::NameItems;
 use crate::options::LogFault;
 use crate::transaction::Transaction;
@@ -237,6 +241,7 @@ impl<'a> Gatherer<'a> {
             return Ok(Facts::default());
         }
         self.take_in()?;
+        self.check_no_orphan(id, state, known)?;
         let mut facts = Facts::default();
         if first || logged.names_changed {
             facts.names = self.names(id, state, known, first)?;
@@ -260,6 +265,17 @@ impl<'a> Gatherer<'a> {
         logged.group = self.group.clone();
         state.pending.logged = Some(logged);
         Ok(facts)
+    }
+
+    /// Refuses an inode with names that the commit below has as an orphan: a log can't say that it
+    /// is none any more, so that whoever replays it has an orphan to clean up, which takes space
+    /// that there may not be.
+    fn check_no_orphan(&mut self, id: InodeId, state: &InodeState, known: bool) -> Result<()> {
+        if !known || state.pending.orphan != OrphanEdit::Remove || self.gets_wrong(LogFault::KeepOrphan) {
+            return Ok(());
+        }
+        let orphan = Key::new(objectid::ORPHAN, ItemType::ORPHAN_ITEM, id.ino.0);
+        if self.tree(id.subvolume)?.get(&orphan)?.is_some() { Err(Reason::Orphan.into()) } else { Ok(()) }
     }
 
     /// Items of the names that changed since the commit below.

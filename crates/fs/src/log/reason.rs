@@ -11,6 +11,8 @@ pub enum Reason {
     NoSpace,
     /// A directory was moved to another one.
     MovedDirectory,
+    /// A file that the last commit has as an orphan got a name, of which a log can't tell.
+    Orphan,
     /// The entry of a subvolume went or was moved, of which a log can't tell.
     Subvolume,
     /// Too many inodes have to be logged with it.
@@ -35,6 +37,7 @@ impl Reason {
         Self::NewChunk,
         Self::NoSpace,
         Self::MovedDirectory,
+        Self::Orphan,
         Self::Subvolume,
         Self::ManyInodes,
         Self::BusyNames,
@@ -51,6 +54,7 @@ impl Reason {
             Self::NewChunk => "new_chunk",
             Self::NoSpace => "no_space",
             Self::MovedDirectory => "moved_directory",
+            Self::Orphan => "orphan",
             Self::Subvolume => "subvolume",
             Self::ManyInodes => "many_inodes",
             Self::BusyNames => "busy_names",

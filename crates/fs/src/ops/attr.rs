@@ -11,7 +11,7 @@ use crate::error::{Errno, Result};
 use crate::file::dirty::DirtyData;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState};
-use crate::space::Demand;
+use crate::space::{Demand, UseOfKept};
 use std::sync::Arc;
 
 /// What stat shows.
@@ -201,7 +201,7 @@ impl Filesystem {
             None => 0,
         };
         loop {
-            let demand = Demand { edits: 3, item_bytes: 185 + room, frees: true, ..Demand::default() };
+            let demand = Demand { edits: 3, item_bytes: 185 + room, kept: UseOfKept::All, ..Demand::default() };
             let outcome = self.with_reserved(demand, || self.change_attributes_reserved(id, changes, with, room))?;
             match outcome {
                 Outcome::Done(attributes) => return Ok(attributes),

@@ -6,7 +6,7 @@ use super::{WriteAt, check_real, now};
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState};
-use crate::space::Demand;
+use crate::space::{Demand, UseOfKept};
 
 /// The flags that programs may set.
 pub const SETTABLE_FLAGS: u64 = InodeFlags::SYNC
@@ -72,7 +72,7 @@ impl Filesystem {
     pub fn set_flags_as(&self, id: InodeId, plan: &FlagsPlan<'_>) -> Result<()> {
         self.check_writable(id.subvolume)?;
         check_real(id)?;
-        let demand = Demand { edits: 1, item_bytes: 185, frees: true, ..Demand::default() };
+        let demand = Demand { edits: 1, item_bytes: 185, kept: UseOfKept::All, ..Demand::default() };
         self.with_reserved(demand, || self.set_flags_reserved(id, plan))
     }
 

@@ -12,7 +12,7 @@ use crate::dir::{EMPTY_SUBVOLUME_INO, Found, Sought};
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState, LostName, Name, OrphanEdit, Target};
-use crate::space::Demand;
+use crate::space::{Demand, UseOfKept};
 
 /// What a name edit takes at the worst: entry by hash and by number, reference, two inode items.
 pub(crate) fn name_demand(name: &[u8]) -> Demand {
@@ -133,7 +133,7 @@ impl Filesystem {
     fn remove(&self, dir: InodeId, name: &[u8], directory: bool) -> Result<()> {
         self.check_writable(dir.subvolume)?;
         self.let_inactivation_catch_up()?;
-        let demand = Demand { frees: true, ..name_demand(b"") };
+        let demand = Demand { kept: UseOfKept::All, ..name_demand(b"") };
         self.with_reserved(demand, || self.remove_reserved(dir, name, directory))
     }
 

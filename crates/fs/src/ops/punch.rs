@@ -14,7 +14,7 @@ use crate::error::{Errno, Result};
 use crate::file::piece::Piece;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState};
-use crate::space::Demand;
+use crate::space::{Demand, UseOfKept};
 
 /// Pieces of a file that are emptied at once.
 const AT_ONCE: usize = 2048;
@@ -68,7 +68,7 @@ impl Filesystem {
             let state = inode.read();
             self.inline_bytes(&state, state.item.size)
         };
-        let demand = Demand { data: 2 * sector, edits: 6, item_bytes: 700 + inline_bytes, frees: true };
+        let demand = Demand { data: 2 * sector, edits: 6, item_bytes: 700 + inline_bytes, kept: UseOfKept::Half };
         self.reserve_to_free(&inode, demand)?;
         let mut surplus = 2 * sector;
         let result = self.punch_reserved(id, offset, end, keep_reserved, &mut surplus);

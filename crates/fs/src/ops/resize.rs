@@ -9,7 +9,7 @@ use crate::error::{Errno, Result};
 use crate::file::piece::{Mapped, Piece};
 use crate::filesystem::Filesystem;
 use crate::inode::{InodeId, InodeState};
-use crate::space::Demand;
+use crate::space::{Demand, UseOfKept};
 
 /// The largest size that programs can ask for.
 pub(crate) const MAX_FILE_SIZE: u64 = i64::MAX as u64;
@@ -54,7 +54,7 @@ impl Filesystem {
         loop {
             // Where the last sector stays as it is, a cut takes no space, and none may be left.
             let data = if !grows && size.is_multiple_of(sector) { 0 } else { sector };
-            let demand = Demand { data, edits: 4, item_bytes: 500 + inline_bytes, frees: true };
+            let demand = Demand { data, edits: 4, item_bytes: 500 + inline_bytes, kept: UseOfKept::All };
             if grows {
                 self.reserve(demand)?;
             } else {

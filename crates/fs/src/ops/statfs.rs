@@ -22,27 +22,16 @@ impl Filesystem {
     /// metadata too; what is available is what data can have: nothing once no file can be made or grow for lack of metadata.
     /// Inodes are not counted, for the format has no limit.
     pub fn statfs(&self) -> FilesystemStats {
-        /// A chunk finds room if there is so much for each copy: sizes are tried by halves, down to 1 MiB.
-        const CHUNK: u64 = 2 << 20;
         let totals = self.space.totals();
         let block_size = self.volume.sector_size();
         let copies = totals.data_copies.max(1);
-        let unallocated = totals.unallocated.saturating_add(totals.reclaimable);
-        let can_grow = unallocated >= CHUNK * totals.metadata_copies.max(copies);
-        let mut available = totals.data_free.saturating_sub(totals.data_reserved);
-        if can_grow {
-            available = available.saturating_add(unallocated / copies);
-        }
-        if totals.mixed || !can_grow && totals.metadata_usable == 0 {
-            available = available.min(totals.metadata_usable);
-        }
         let used = totals.used_on_devices.saturating_add(totals.data_reserved.saturating_mul(copies));
         let free = totals.device_bytes.saturating_sub(used) / copies;
         FilesystemStats {
             block_size,
             blocks: totals.device_bytes / copies / u64::from(block_size),
             blocks_free: free / u64::from(block_size),
-            blocks_available: available.min(free) / u64::from(block_size),
+            blocks_available: totals.data_available.min(free) / u64::from(block_size),
             name_len: ubtrfs_format::items::MAX_NAME_LEN as u32,
         }
     }

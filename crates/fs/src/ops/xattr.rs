@@ -10,7 +10,7 @@ use super::{check_real, now};
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{InodeId, InodeState};
-use crate::space::Demand;
+use crate::space::{Demand, UseOfKept};
 
 /// What setting an xattr may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,7 +121,12 @@ impl Filesystem {
         self.check_writable(id.subvolume)?;
         check_real(id)?;
         let bytes = value.map_or(0, |value| DIR_ENTRY_HEADER + 25 + name.len() + value.len());
-        let demand = Demand { edits: 2, item_bytes: (185 + bytes) as u64, frees: value.is_none(), ..Demand::default() };
+        let demand = Demand {
+            edits: 2,
+            item_bytes: (185 + bytes) as u64,
+            kept: if value.is_none() { UseOfKept::All } else { UseOfKept::None },
+            ..Demand::default()
+        };
         self.with_reserved(demand, || self.change_xattr_reserved(id, name, value, check))
     }
 

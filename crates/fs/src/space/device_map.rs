@@ -115,37 +115,36 @@ impl DeviceMap {
     /// Finds room for a chunk of up to `want` logical bytes (at least `least`), and takes it. Profiles over several
     /// devices are not made yet.
     pub(crate) fn place(&mut self, flags: BlockGroupFlags, want: u64, least: u64) -> Option<Placement> {
-        let copies = match flags.profile() {
-            BlockGroupFlags(0) => 1,
-            BlockGroupFlags::DUP => 2,
-            _ => return None,
-        };
+        let copies = copies_on_one_device(flags)?;
         let devid = *self.devices.iter().max_by_key(|(_, (_, free))| free.total())?.0;
         let (item, free) = self.devices.get_mut(&devid)?;
-        let mut length = want;
-        loop {
-            let mut trial = free.clone();
-            let starts: Vec<u64> = (0..copies)
-                .map_while(|_| {
-                    let (start, len) = trial.find(0, length, STRIPE_LEN).filter(|(_, len)| *len == length)?;
-                    trial.remove(start, len);
-                    Some(start)
-                })
-                .collect();
-            if starts.len() == copies {
-                *free = trial;
-                item.bytes_used += length * copies as u64;
-                let stripes = starts
-                    .into_iter()
-                    .map(|start| Stripe { devid, offset: Physical(start), dev_uuid: item.uuid })
-                    .collect();
-                return Some(Placement { length, stripes });
-            }
-            length = length / 2 / STRIPE_LEN * STRIPE_LEN;
-            if length < least {
-                return None;
+        let length = chunk_length(free, copies, want, least)?;
+        let mut trial = free.clone();
+        let mut stripes = Vec::new();
+        for _ in 0..copies {
+            let (start, _) = trial.find(0, length, STRIPE_LEN).filter(|(_, len)| *len == length)?;
+            trial.remove(start, length);
+            stripes.push(Stripe { devid, offset: Physical(start), dev_uuid: item.uuid });
+        }
+        *free = trial;
+        item.bytes_used += length * copies;
+        Some(Placement { length, stripes })
+    }
+
+    /// Device bytes that chunks of at least `least` logical bytes can have, but for what superblock
+    /// copies take of them.
+    pub(crate) fn room(&self, flags: BlockGroupFlags, least: u64) -> u64 {
+        let Some(copies) = copies_on_one_device(flags) else { return 0 };
+        let mut room = 0;
+        for (_, free) in self.devices.values() {
+            for (start, len) in free.iter().filter_map(aligned).filter(|(_, len)| *len >= copies * least) {
+                let taken =
+                    SUPERBLOCK_COPIES.iter().filter(|copy| (start..start + len).contains(&copy.0)).count() as u64;
+                // A copy that a chunk leaves out on one of its stripes is left out on the others.
+                room += len / (copies * STRIPE_LEN) * (copies * STRIPE_LEN) - taken * copies * STRIPE_LEN;
             }
         }
+        room
     }
 
     /// Logical ranges of a chunk that lie on superblock copies; never allocated.
@@ -169,6 +168,41 @@ impl DeviceMap {
         }
         ranges
     }
+}
+
+/// Copies that a chunk has on a device, of the profiles that need no more than one.
+fn copies_on_one_device(flags: BlockGroupFlags) -> Option<u64> {
+    match flags.profile() {
+        BlockGroupFlags(0) => Some(1),
+        BlockGroupFlags::DUP => Some(2),
+        _ => None,
+    }
+}
+
+/// What stripes can have of a free range.
+fn aligned((start, len): (u64, u64)) -> Option<(u64, u64)> {
+    let from = start.checked_next_multiple_of(STRIPE_LEN)?;
+    let len = (start + len).checked_sub(from)? / STRIPE_LEN * STRIPE_LEN;
+    (len > 0).then_some((from, len))
+}
+
+/// How long a chunk becomes: as is wanted; a little longer where what it leaves could not become
+/// one; shorter where there is not so much, if it is `least` at least.
+fn chunk_length(free: &FreeMap, copies: u64, want: u64, least: u64) -> Option<u64> {
+    let split = |len: u64| len / copies / STRIPE_LEN * STRIPE_LEN;
+    let (mut largest, mut second) = (0, 0);
+    for (_, len) in free.iter().filter_map(aligned) {
+        if len >= copies * want {
+            return Some(if len < copies * (want + least) { split(len) } else { want });
+        }
+        if len > largest {
+            (largest, second) = (len, largest);
+        } else {
+            second = second.max(len);
+        }
+    }
+    let length = if copies == 1 { largest } else { split(largest).max(second) }.min(want);
+    (length >= least).then_some(length)
 }
 
 /// Copies of each byte and stripes that data is spread over.

@@ -47,7 +47,15 @@ impl SpaceInner {
         let (empty, used): (Vec<_>, Vec<_>) =
             self.groups.values().filter(is_metadata).partition(|group| group.recorded_used == 0);
         let kept = usize::from(used.is_empty());
-        empty.into_iter().skip(kept).map(|group| group.length * Self::copies(group.flags)).sum()
+        let mut spare = self.dispensable_metadata();
+        let mut bytes = 0;
+        for group in empty.into_iter().skip(kept) {
+            if let Some(left) = spare.checked_sub(group.available.total()) {
+                spare = left;
+                bytes += group.length * Self::copies(group.flags);
+            }
+        }
+        bytes
     }
 
     /// Takes the groups that the commit being made gives back, with their chunks.
@@ -69,6 +77,9 @@ impl SpaceInner {
                 self.leaving.push((start, chunk.clone()));
                 gone.push((group, chunk));
             }
+        }
+        if !gone.is_empty() {
+            self.count_kept();
         }
         self.wanted = None;
         gone

@@ -8,9 +8,11 @@ mod discards;
 mod free_map;
 mod free_space_tree;
 mod give_back;
+mod global_reserve;
 mod group;
 mod load;
 mod reserve;
+mod room;
 
 use std::collections::BTreeMap;
 use std::sync::Weak;
@@ -23,7 +25,7 @@ pub(crate) use device_map::{DeviceMap, stripe_length};
 pub(crate) use free_space_tree::GroupEdits;
 pub(crate) use group::{FreeSpaceForm, Group};
 pub(crate) use load::{SpaceSources, load_space};
-pub(crate) use reserve::{Demand, Sharing, Shortage};
+pub(crate) use reserve::{Demand, Needs, Shortage, UseOfKept};
 
 use crate::committed::Committed;
 use crate::lock_order::{Noted, Ordered};
@@ -62,7 +64,9 @@ pub(crate) struct SpaceInner {
     pub(crate) rewrite_all: bool,
     pinned: Vec<Pinned>,
     reserved: reserve::Reserved,
-    pub(crate) sharing: Sharing,
+    needs: Needs,
+    kept: reserve::Kept,
+    forget_global_reserve: bool,
     data_profile: BlockGroupFlags,
     metadata_profile: BlockGroupFlags,
     system_profile: BlockGroupFlags,
@@ -97,9 +101,11 @@ pub struct SpaceTotals {
     pub data_reserved: u64,
     /// Device bytes of metadata chunks that are empty and will be given back, or when data needs them.
     pub reclaimable: u64,
-    /// Bytes of metadata block groups that new files can have: some is kept for commits and for deleting. Where data shares
-    /// them, of what is unallocated too.
-    pub metadata_usable: u64,
+    /// Bytes that data can have: in its block groups, in new ones and in those that metadata leaves
+    /// to it, if metadata has room to tell of so much.
+    pub data_available: u64,
+    /// Bytes of metadata block groups that have to stay free for the kernel's driver.
+    pub kernel_needs: u64,
     /// Whether data and metadata share block groups.
     pub mixed: bool,
 }
@@ -107,6 +113,8 @@ pub struct SpaceTotals {
 /// Bytes that are passed over behind a file that had to go on elsewhere, as others took what lay behind it: it may grow there in
 /// one piece meanwhile. They stay free for whoever comes round to them.
 const ROOM_TO_GROW: u64 = 1 << 20;
+/// Where chunks may begin among logical addresses.
+const CHUNK_ALIGN: u64 = 1 << 20;
 
 impl Space {
     pub(crate) fn new(inner: SpaceInner) -> Self {
@@ -126,7 +134,9 @@ impl Space {
             rewrite_all: false,
             pinned: Vec::new(),
             reserved: reserve::Reserved::default(),
-            sharing: Sharing::default(),
+            needs: Needs::default(),
+            kept: reserve::Kept::default(),
+            forget_global_reserve: false,
             data_profile: BlockGroupFlags(0),
             metadata_profile: BlockGroupFlags(0),
             system_profile: BlockGroupFlags(0),
@@ -308,7 +318,8 @@ impl SpaceInner {
             metadata_copies: Self::copies(self.metadata_profile),
             data_reserved: self.reserved.data,
             reclaimable: self.reclaimable(),
-            metadata_usable: self.usable_metadata(),
+            data_available: self.data_available(),
+            kernel_needs: self.kernel_needs(),
             mixed: self.mixed,
             ..SpaceTotals::default()
         };
@@ -340,22 +351,11 @@ impl SpaceInner {
     /// Makes a chunk of this kind out of unallocated device space. The caller tells the volume about it; the next
     /// commit writes it to the trees. `None` if no device has room.
     pub(crate) fn add_chunk(&mut self, kind: BlockGroupFlags) -> Option<NewChunk> {
-        const GIB: u64 = 1 << 30;
-        const MIB: u64 = 1 << 20;
         let flags = self.chunk_flags(kind);
-        let device_bytes = self.devices.total_bytes();
-        let ceiling = if kind == BlockGroupFlags::SYSTEM {
-            32 * MIB
-        } else if flags.contains(BlockGroupFlags::DATA) || device_bytes > 50 * GIB {
-            GIB
-        } else {
-            256 * MIB
-        };
-        let want = ceiling.min(device_bytes / 10).max(MIB) / MIB * MIB;
-        let stripes = self.devices.place(flags, want, MIB)?;
+        let stripes = self.devices.place(flags, self.next_chunk_length(kind), room::LEAST_CHUNK)?;
         let leaving = self.leaving.iter().map(|(start, chunk)| start.0 + chunk.length);
         let end = self.groups.values().next_back().map(Group::end).into_iter().chain(leaving).max();
-        let start = end.unwrap_or(MIB).checked_next_multiple_of(MIB)?;
+        let start = end.unwrap_or(CHUNK_ALIGN).checked_next_multiple_of(CHUNK_ALIGN)?;
         let length = stripes.length;
         let chunk = ChunkItem {
             length,
@@ -378,6 +378,7 @@ impl SpaceInner {
         }
         self.groups.insert(start, group);
         let made = NewChunk { start, chunk };
+        self.count_kept();
         self.new_chunks.push(made.clone());
         self.chunk_counts.0 += 1;
         Some(made)

@@ -3,6 +3,9 @@
 //! Metadata is reserved for a whole transaction: twice the bytes of its new items, and for each leaf that may be touched
 //! (never more than there are) the leaf and a share of its path and of the extent tree. Data is reserved by the
 //! sector when a write is taken, and given back when write-out has allocated it.
+//!
+//! Metadata is never filled up: what the kernel's driver needs to mount the volume stays free
+//! (invariant 25), and so does what deletions may need here. Only what frees space may use of that.
 
 use ubtrfs_format::items::BlockGroupFlags;
 
@@ -17,8 +20,20 @@ pub(crate) struct Demand {
     pub(crate) edits: u64,
     /// Bytes of new items.
     pub(crate) item_bytes: u64,
-    /// May use the reserve that lets deletions succeed.
-    pub(crate) frees: bool,
+    /// What it may use of the metadata that is kept free.
+    pub(crate) kept: UseOfKept,
+}
+
+/// What an operation may use of the metadata that is kept free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum UseOfKept {
+    /// Nothing: the operation may make metadata grow.
+    #[default]
+    None,
+    /// Half: it frees data, yet may leave more items than there were.
+    Half,
+    /// All: it leaves no more than there was, or a name's worth.
+    All,
 }
 
 /// What there is too little of.
@@ -39,13 +54,30 @@ pub(crate) struct Reserved {
     frozen: Demand,
 }
 
-/// What snapshots add to the cost of changes.
+/// What the last commit says of the cost of changes and of what has to stay free.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sharing {
+pub(crate) struct Needs {
     /// Subvolumes that may share nodes with others.
     pub(crate) subvolumes: u64,
     /// Nodes of the extent tree.
     pub(crate) extent_nodes: u64,
+    /// Bytes of the checksum of a sector.
+    pub(crate) checksum_size: u64,
+    /// Bytes of metadata that the kernel sets aside when it mounts.
+    pub(crate) global_reserve: u64,
+}
+
+/// Bytes of metadata that stay free; they change with commits and chunks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Kept {
+    /// By all but what frees space.
+    bytes: u64,
+    /// The room without which a transaction is not worth its commit. Whoever finds less than that
+    /// when nothing is pending is told that the volume is full: otherwise the last of it would be
+    /// used up by commits of a few operations each.
+    least_transaction: u64,
+    /// Bytes that were free of metadata at the last commit.
+    free: u64,
 }
 
 impl SpaceInner {
@@ -55,7 +87,7 @@ impl SpaceInner {
         metadata.map(|group| group.recorded_used).sum()
     }
 
-    fn available(&self, kind: BlockGroupFlags) -> u64 {
+    pub(super) fn available(&self, kind: BlockGroupFlags) -> u64 {
         let groups = self.groups.values().filter(|group| group.flags.contains(kind));
         groups.map(|group| group.available.total()).sum()
     }
@@ -63,7 +95,7 @@ impl SpaceInner {
     /// Bytes of metadata that a commit of these edits may need at the worst.
     fn metadata_need(&self, demand: Demand) -> u64 {
         // A node that several trees use may be written anew by each.
-        let leaves = (self.metadata_used() / self.node_size + 4).saturating_mul(self.sharing.subvolumes.max(1));
+        let leaves = (self.metadata_used() / self.node_size + 4).saturating_mul(self.needs.subvolumes.max(1));
         let touched = (demand.edits * 2).min(leaves);
         // A touched leaf is written anew together with its share of the path above it and of the extent and
         // free-space trees' leaves that note both: one more node for two leaves covers what was measured.
@@ -74,7 +106,7 @@ impl SpaceInner {
     fn unsharing_need(&self, replaced: u64) -> u64 {
         /// Entries of a node, each of which may lead to another leaf of the extent tree.
         const ENTRIES: u64 = 500;
-        if self.sharing.subvolumes == 0 || replaced == 0 {
+        if self.needs.subvolumes == 0 || replaced == 0 {
             return 0;
         }
         // New references take less than the entries that lead to them.
@@ -82,39 +114,96 @@ impl SpaceInner {
     }
 
     fn extent_nodes(&self) -> u64 {
-        self.sharing.extent_nodes.min(self.metadata_used() / self.node_size)
+        self.needs.extent_nodes.min(self.metadata_used() / self.node_size)
     }
 
-    /// Room that only operations that free space may use.
-    fn deletion_reserve(&self) -> u64 {
-        let metadata = self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
-        self.deletion_reserve_of(metadata.map(|group| group.length).sum())
-    }
-
-    /// … if so many bytes can have metadata.
-    fn deletion_reserve_of(&self, size: u64) -> u64 {
-        let unsharing = if self.sharing.subvolumes == 0 { 0 } else { self.extent_nodes() * 3 / 2 * self.node_size };
-        (size / 16).clamp(32 * self.node_size, 64 << 20) + unsharing
-    }
-
-    /// Room without which a transaction is not worth its commit. Whoever finds less than that when nothing is pending is told
-    /// that the volume is full: otherwise the last of it would be used up by commits of a few operations each.
-    fn least_transaction(reserve: u64) -> u64 {
-        (reserve / 2).min(8 << 20)
-    }
-
-    /// Bytes of metadata space that operations can have, once nothing is pending; where data shares it, of all that there can
-    /// be.
-    pub(super) fn usable_metadata(&self) -> u64 {
-        let metadata = || self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
-        let mut free: u64 = metadata().map(|group| group.length - group.recorded_used).sum();
-        let mut size: u64 = metadata().map(|group| group.length).sum();
-        if self.mixed {
-            let more = self.devices.unallocated() / Self::copies(self.metadata_profile);
-            (free, size) = (free + more, size + more);
+    /// What has to stay free if so many bytes can have metadata.
+    fn kept_of(&self, size: u64) -> Kept {
+        /// No transaction needs more to be worth its commit.
+        const WORTH_IT: u64 = 8 << 20;
+        let kernel = if self.forget_global_reserve { 0 } else { self.kernel_needs() };
+        let deletions = (size / 16).clamp(32 * self.node_size, 64 << 20);
+        let unsharing = if self.needs.subvolumes == 0 { 0 } else { self.extent_nodes() * 3 / 2 * self.node_size };
+        let of_deletions = deletions + unsharing;
+        Kept {
+            bytes: deletions.max(kernel) + unsharing,
+            least_transaction: (of_deletions / 2).min(WORTH_IT),
+            free: self.kept.free,
         }
-        let reserve = self.deletion_reserve_of(size);
-        free.saturating_sub(reserve + 2 * Self::least_transaction(reserve))
+    }
+
+    /// Takes what the volume says of what changes need.
+    pub(crate) fn set_needs(&mut self, needs: Needs) {
+        self.needs = needs;
+        self.kept.free = self.free_metadata();
+        self.count_kept();
+    }
+
+    /// The commit in flight is done: its reservations end, and changes need what it says.
+    pub(crate) fn commit_ends(&mut self, needs: Needs) {
+        debug_assert!(
+            self.reserved.frozen.kept != UseOfKept::None
+                || self.forget_global_reserve
+                || self.free_metadata() >= self.kept.free.min(self.needs.global_reserve),
+            "{} bytes of metadata are free, {} were; the global reserve is {}",
+            self.free_metadata(),
+            self.kept.free,
+            self.needs.global_reserve,
+        );
+        self.reserved.frozen = Demand::default();
+        self.set_needs(needs);
+    }
+
+    /// The open transaction may use all that is kept free, whatever it has reserved.
+    pub(crate) fn may_use_all_kept(&mut self) {
+        self.reserved.pending.kept = UseOfKept::All;
+    }
+
+    /// Fills metadata up as if no kernel would ever mount the volume.
+    pub(crate) fn forget_global_reserve(&mut self) {
+        self.forget_global_reserve = true;
+        self.count_kept();
+    }
+
+    /// Counts anew what has to stay free: block groups came or went.
+    pub(super) fn count_kept(&mut self) {
+        let metadata = self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
+        self.kept = self.kept_of(metadata.map(|group| group.length).sum());
+    }
+
+    /// Bytes of metadata space that operations can have, once nothing is pending: nothing where
+    /// hardly another transaction would begin. Where data shares it, `more` can be added by new
+    /// chunks.
+    pub(super) fn usable_metadata(&self, more: u64) -> u64 {
+        let mut kept = self.kept;
+        if more > 0 {
+            let metadata = self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
+            kept = self.kept_of(metadata.map(|group| group.length).sum::<u64>() + more);
+        }
+        let free = self.free_metadata() + more;
+        let last = kept.least_transaction * if self.mixed { 1 } else { 2 };
+        if free < kept.bytes + last {
+            return 0;
+        }
+        // The last transaction may begin with the least and uses about half of it.
+        free - kept.bytes - kept.least_transaction / 2
+    }
+
+    /// Bytes that metadata has too little of for operations that take so much.
+    pub(super) fn missing_metadata(&self, wanted: u64) -> u64 {
+        (wanted + self.kept.bytes + self.last_transactions()).saturating_sub(self.free_metadata())
+    }
+
+    /// Bytes of metadata that the last transactions leave beside what is kept: none begins with
+    /// less than the least.
+    pub(super) fn last_transactions(&self) -> u64 {
+        2 * self.kept.least_transaction
+    }
+
+    /// Bytes that the trees leave free of metadata block groups.
+    pub(super) fn free_metadata(&self) -> u64 {
+        let metadata = self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
+        metadata.map(|group| group.length - group.recorded_used).sum()
     }
 
     /// Reserves, or says what is short. A shortage may be cured by a new chunk or a commit.
@@ -126,14 +215,19 @@ impl SpaceInner {
         let pending = Demand {
             edits: self.reserved.pending.edits + demand.edits,
             item_bytes: self.reserved.pending.item_bytes + demand.item_bytes,
-            ..Demand::default()
+            kept: self.reserved.pending.kept.max(demand.kept),
+            data: 0,
         };
         let mut need = self.metadata_need(pending);
-        if !demand.frees {
-            if self.reserved.pending.edits == 0 {
-                need = need.max(Self::least_transaction(self.deletion_reserve()));
+        match demand.kept {
+            UseOfKept::None => {
+                if self.reserved.pending.edits == 0 {
+                    need = need.max(self.kept.least_transaction);
+                }
+                need += self.kept.bytes;
             }
-            need += self.deletion_reserve();
+            UseOfKept::Half => need += self.kept.bytes / 2,
+            UseOfKept::All => {}
         }
         need += self.metadata_need(self.reserved.frozen);
         if self.mixed {
@@ -150,7 +244,7 @@ impl SpaceInner {
     /// Bytes of metadata space that neither commits nor deletions may need.
     pub(crate) fn spare_metadata(&self) -> u64 {
         let mut need = self.metadata_need(self.reserved.pending) + self.metadata_need(self.reserved.frozen);
-        need += self.deletion_reserve();
+        need += self.kept.bytes;
         if self.mixed {
             need += self.reserved.data;
         }
@@ -162,12 +256,12 @@ impl SpaceInner {
         let of = |kind, spare: u64| if flags.contains(kind) { spare } else { u64::MAX };
         let data = self.available(BlockGroupFlags::DATA).saturating_sub(self.reserved.data);
         let system = if flags.contains(BlockGroupFlags::SYSTEM) { 0 } else { u64::MAX };
-        system.min(of(BlockGroupFlags::METADATA, self.spare_metadata())).min(of(BlockGroupFlags::DATA, data))
+        system.min(of(BlockGroupFlags::METADATA, self.dispensable_metadata())).min(of(BlockGroupFlags::DATA, data))
     }
 
     /// Whether the commit that begins may need more metadata space than there is.
     pub(crate) fn is_metadata_short(&self) -> bool {
-        self.metadata_need(self.reserved.frozen) + self.deletion_reserve() > self.available(BlockGroupFlags::METADATA)
+        self.metadata_need(self.reserved.frozen) + self.kept.bytes > self.available(BlockGroupFlags::METADATA)
     }
 
     /// Whether the chunk tree has little room to grow.
@@ -212,10 +306,5 @@ impl SpaceInner {
     /// Nothing was changed since the last commit.
     pub(crate) fn drop_pending_reservations(&mut self) {
         self.reserved.pending = Demand::default();
-    }
-
-    /// The commit in flight is done.
-    pub(crate) fn drop_frozen_reservations(&mut self) {
-        self.reserved.frozen = Demand::default();
     }
 }

@@ -17,6 +17,7 @@ mod modes_and_lists_part;
 mod moved_subvolumes_are_lost;
 mod numbers_run_out;
 mod refused_attempts_change_what_follows;
+mod statfs_promises_more_than_there_is;
 mod threads_that_must_not_wait;
 mod unlinked_files_hold_others_up;
 mod volumes_fill_up_again_and_again;

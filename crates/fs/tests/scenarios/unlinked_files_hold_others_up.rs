@@ -140,7 +140,7 @@ fn what_waits_to_be_freed_is_free_for_whoever_needs_it() {
     let mut end = 0;
     let fill = |end: &mut u64| {
         loop {
-            match fs.write(other, WriteAt::Offset(*end), &vec![3; 1 << 20], false) {
+            match fs.write(other, WriteAt::Offset(*end), &vec![3; 64 << 10], false) {
                 Ok(len) => *end += len as u64,
                 Err(error) => break assert_eq!(error.errno(), Errno::NOSPC),
             }

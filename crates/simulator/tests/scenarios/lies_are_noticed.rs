@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use ubtrfs::LogFault;
+use crate::kernel_mounts_full_volumes::{fsyncs_of_orphans, metadata_missing_to_the_kernel};
+use ubtrfs::{LogFault, Options};
 use ubtrfs_mkfs::{MkfsOptions, Profile};
 use ubtrfs_simulator::enumerate::Start;
 use ubtrfs_simulator::words::{append, clone, directory, file, fsync, link, rename, reserve, set_xattr, unlink, write};
@@ -188,6 +189,19 @@ fn an_extent_that_has_grown_since_another_file_was_logged_with_it() {
     eprintln!("{random} of the sequences that any operations make up");
     let noticed = found_out_in_sharing(LogFault::ForgetGrownExtent, 40);
     assert!(made && noticed > 0);
+}
+
+#[test]
+fn an_orphan_that_the_log_leaves_one() {
+    assert_eq!(fsyncs_of_orphans(|_| ()), (1, 0), "a commit, no log");
+    let wrong = |options: &mut Options| options.log_fault = Some(LogFault::KeepOrphan);
+    assert_eq!(fsyncs_of_orphans(wrong), (0, 1));
+}
+
+#[test]
+fn metadata_that_is_filled_up() {
+    assert_eq!(metadata_missing_to_the_kernel(|_| ()), 0);
+    assert!(metadata_missing_to_the_kernel(|options| options.forget_global_reserve = true) > 1 << 20);
 }
 
 #[test]

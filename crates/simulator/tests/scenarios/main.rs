@@ -11,6 +11,7 @@ mod every_read_write_and_flush_fails;
 mod files_that_share_extents;
 mod items_outgrow_their_leaves;
 mod kernel_mounts_crash_states;
+mod kernel_mounts_full_volumes;
 mod lies_are_noticed;
 mod reserved_and_shared_extents_lose_data;
 mod short_sequences;

@@ -33,7 +33,7 @@ use crate::error::{Errno, Error, Refusal, Result};
 use crate::file::sum_map::SumMap;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState};
-use crate::space::Demand;
+use crate::space::{Demand, UseOfKept};
 use crate::transaction::Transaction;
 use read::Log;
 
@@ -89,8 +89,9 @@ impl Filesystem {
         let node_size = self.space.node_size;
         let blocks = log.blocks.len() as u64;
         let edits = self.gate.current().changes() * 2 + blocks * EDITS_PER_LOG_BLOCK;
-        let demand = Demand { edits, item_bytes: 2 * blocks * node_size, frees: true, ..Demand::default() };
+        let demand = Demand { edits, item_bytes: 2 * blocks * node_size, kept: UseOfKept::All, ..Demand::default() };
         let mut space = self.space.lock();
+        space.may_use_all_kept();
         while space.reserve(demand).is_err() {
             let Some(made) = space.add_chunk(ubtrfs_format::items::BlockGroupFlags::METADATA) else { break };
             self.volume.add_chunk(made.start, made.chunk)?;

@@ -1,0 +1,47 @@
+//! What metadata has to stay free for the kernel's driver (invariant 25).
+//!
+//! The kernel sets a *global block reserve* aside when it mounts, and gives nobody else of it but
+//! those who delete; what an operation needs has to be free beside it. A volume whose metadata has
+//! less is full before the first operation: orphans that a crash left can't be cleaned up, and the
+//! mount fails. `btrfs filesystem usage` shows the size of the reserve, and so does
+//! `/sys/fs/btrfs/*/allocation/global_rsv_size`.
+
+use ubtrfs_format::{CompatRo, TreeId};
+
+use super::SpaceInner;
+use crate::committed::{Committed, TreeRoot};
+
+/// The kernel's reserve is never larger.
+const MOST: u64 = 512 << 20;
+/// Nodes that it has at least, and those that come on top for trees that not each volume has.
+const LEAST_NODES: u64 = 240;
+const FREE_SPACE_TREE_NODES: u64 = 112;
+const BLOCK_GROUP_TREE_NODES: u64 = 16;
+/// Nodes that a kernel's first operations ask for beside it: 16 for each item that may be touched.
+const FIRST_OPERATIONS_NODES: u64 = 64;
+
+impl SpaceInner {
+    /// Bytes of metadata that a kernel that mounts the volume needs to find free.
+    pub(super) fn kernel_needs(&self) -> u64 {
+        self.needs.global_reserve + FIRST_OPERATIONS_NODES * self.node_size
+    }
+}
+
+impl Committed {
+    /// Bytes of metadata that the kernel sets aside when it mounts this.
+    pub(crate) fn global_reserve(&self) -> u64 {
+        let used = |id| self.trees.get(&id).map_or(0, |tree: &TreeRoot| tree.item.bytes_used);
+        let trees = [TreeId::EXTENT, TreeId::CSUM, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP];
+        let bytes = trees.into_iter().fold(0_u64, |sum, id| sum.saturating_add(used(id)));
+        let features = self.superblock.compat_ro;
+        let mut nodes = LEAST_NODES;
+        if features.contains(CompatRo::FREE_SPACE_TREE) {
+            nodes += FREE_SPACE_TREE_NODES;
+        }
+        if features.contains(CompatRo::BLOCK_GROUP_TREE) {
+            nodes += BLOCK_GROUP_TREE_NODES;
+        }
+        let node_size = u64::from(self.superblock.node_size);
+        bytes.max(nodes * node_size).min(MOST)
+    }
+}
