@@ -33,7 +33,7 @@ pub enum Reason {
 
 impl Reason {
     /// All reasons, in the order of their counters.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::NewChunk,
         Self::NoSpace,
         Self::MovedDirectory,
