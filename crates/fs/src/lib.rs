@@ -34,8 +34,8 @@ pub use inode::InodeId;
 pub use log::{Done, FsyncLeader, Reason};
 pub use mend::InodeFix;
 pub use ops::{
-    Attributes, FilesystemStats, Flagged, FlagsPlan, FoundInode, FoundSubvolume, ModeAndXattr, NewInode, Plan,
-    RenameFlags, SETTABLE_FLAGS, SetAttributes, TimeChange, WriteAt, XattrMode,
+    Attributes, FilesystemStats, Flagged, FlagsAndXattrPlan, FlagsPlan, FoundInode, FoundSubvolume, ModeAndXattr,
+    NewInode, Plan, RenameFlags, SETTABLE_FLAGS, SetAttributes, TimeChange, WriteAt, XattrMode,
 };
 #[doc(hidden)]
 pub use options::{CommitFault, CommitHook, CommitStep, LogFault};

@@ -4,7 +4,7 @@
 //! of the numbers that the ioctls have, and not for all kernels. Compression is kept as the
 //! kernel's btrfs keeps it: a flag of the inode, and the property that says how.
 
-use ubtrfs::{Flagged, InodeId, SETTABLE_FLAGS, XattrMode};
+use ubtrfs::{Flagged, InodeId, SETTABLE_FLAGS};
 use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_fuse::reply::ReplyIoctl;
 use ubtrfs_fuse::request::Ioctl;
@@ -23,7 +23,7 @@ const FSSETXATTR: u32 = 0x401c_5820;
 const FSXATTR_SIZE: usize = 28;
 
 /// What forbids changes of a file: to set or clear these takes more than to own it.
-const RESTRICTING: u64 = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
+pub(crate) const RESTRICTING: u64 = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
 
 /// A flag as the format, `GETFLAGS` and `FSGETXATTR` (0 where that does not know it) have it.
 struct Names {
@@ -44,6 +44,8 @@ const NAMES: [Names; 9] = [
     Names { ours: InodeFlags::NOCOMPRESS, flag: 0x400, xflag: 0 },
 ];
 
+/// Bytes that the property's value may have.
+const PROPERTY_ROOM: usize = 32;
 /// What `chattr +c` makes of the property.
 const DEFAULT_COMPRESSION: &[u8] = b"zlib";
 
@@ -165,18 +167,17 @@ impl Shared {
     /// `SETFLAGS`: all flags that there are.
     fn set_flags(&self, id: InodeId, bits: u32, may: &MaySet) -> Result<(), Errno> {
         let wanted = meant(bits, |names| names.flag)?;
-        self.set_flags_if_allowed(id, may, |is| {
-            if is.file_type == FileType::Directory { wanted } else { wanted & !InodeFlags::DIRSYNC }
-        })?;
-        let has_property = self.xattr(id, COMPRESSION)?.is_some();
-        let restricted = wanted & RESTRICTING != 0;
-        match (wanted & InodeFlags::COMPRESS != 0, has_property) {
-            _ if restricted => Ok(()),
-            (true, false) => self.engine.set_xattr(id, COMPRESSION, DEFAULT_COMPRESSION, XattrMode::Set),
-            (false, true) => self.engine.remove_xattr(id, COMPRESSION),
-            _ => Ok(()),
-        }
-        .map_err(|error| errno(&error))
+        let plan = |is: &Flagged, property: Option<&[u8]>| {
+            let wanted = if is.file_type == FileType::Directory { wanted } else { wanted & !InodeFlags::DIRSYNC };
+            may.check(is, wanted)?;
+            let property = match property {
+                property if (is.flags | wanted) & RESTRICTING != 0 => property,
+                property if wanted & InodeFlags::COMPRESS != 0 => Some(property.unwrap_or(DEFAULT_COMPRESSION)),
+                _ => None,
+            };
+            Ok((wanted, property.map(<[u8]>::to_vec)))
+        };
+        self.engine.set_flags_with(id, COMPRESSION, PROPERTY_ROOM, &plan).map_err(|error| errno(&error))
     }
 
     /// `FSSETXATTR`: the flags that it knows; the others stay.

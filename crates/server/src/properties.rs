@@ -2,10 +2,11 @@
 //! the inode to go with it. Nothing here compresses, so a way of compression is refused; one that
 //! the kernel's btrfs has set is kept for it.
 
-use ubtrfs::{InodeId, XattrMode};
-use ubtrfs_format::items::InodeFlags;
+use ubtrfs::{Flagged, InodeId, XattrMode};
+use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_fuse::Errno;
 
+use crate::flags::RESTRICTING;
 use crate::shared::{Shared, errno};
 
 /// The names that are properties'.
@@ -16,10 +17,6 @@ pub(crate) const COMPRESSION: &[u8] = b"btrfs.compression";
 /// The flags that follow the property.
 const PACKED: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
 const IN_PLACE: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
-
-const S_IFMT: u32 = 0o170_000;
-const S_IFDIR: u32 = 0o040_000;
-const S_IFREG: u32 = 0o100_000;
 
 /// The way of compression that a value of the property begins with: what follows (a level) is for whoever compresses.
 fn way_of(value: &[u8]) -> Option<&'static [u8]> {
@@ -43,30 +40,29 @@ impl Shared {
         if name != COMPRESSION {
             return Err(Errno::INVAL);
         }
-        let attributes = self.engine.attributes(id).map_err(|error| errno(&error))?;
-        if attributes.flags & IN_PLACE != 0 && !value.is_empty() {
-            return Err(Errno::INVAL);
-        }
         let flag = flag_of(value)?;
-        // A success would promise what nothing here does.
-        if flag & InodeFlags::COMPRESS != 0 {
-            return Err(Errno::OPNOTSUPP);
-        }
-        if ![S_IFREG, S_IFDIR].contains(&(attributes.mode & S_IFMT)) {
-            return Ok(());
-        }
-        let stored =
-            if value.is_empty() { self.drop_property(id, mode) } else { self.engine.set_xattr(id, name, value, mode) };
-        stored
-            .and_then(|()| self.engine.set_flags_as(id, &|is| Ok(is.flags & !PACKED | flag)))
-            .map_err(|error| errno(&error))
-    }
-
-    fn drop_property(&self, id: InodeId, mode: XattrMode) -> ubtrfs::Result<()> {
-        match self.engine.remove_xattr(id, COMPRESSION) {
-            Err(error) if error.errno() == Errno::NODATA && mode != XattrMode::Replace => Ok(()),
-            removed => removed,
-        }
+        let plan = |is: &Flagged, old: Option<&[u8]>| {
+            if is.flags & IN_PLACE != 0 && !value.is_empty() {
+                return Err(Errno::INVAL.into());
+            }
+            // A success would promise what nothing here does.
+            if flag & InodeFlags::COMPRESS != 0 {
+                return Err(Errno::OPNOTSUPP.into());
+            }
+            if ![FileType::Regular, FileType::Directory].contains(&is.file_type) {
+                return Ok((is.flags, old.map(<[u8]>::to_vec)));
+            }
+            if is.flags & RESTRICTING != 0 {
+                return Err(Errno::PERM.into());
+            }
+            match (mode, old) {
+                (XattrMode::Create, Some(_)) if !value.is_empty() => return Err(Errno::EXIST.into()),
+                (XattrMode::Replace, None) => return Err(Errno::NODATA.into()),
+                _ => {}
+            }
+            Ok((is.flags & !PACKED | flag, Some(value.to_vec()).filter(|value| !value.is_empty())))
+        };
+        self.engine.set_flags_with(id, name, value.len(), &plan).map_err(|error| errno(&error))
     }
 
     /// The property that files and directories made in a directory take over.

@@ -182,35 +182,13 @@ pub(crate) fn states_between(
     for state in [&mut before_it, &mut after] {
         state.forget_times(touched.iter().copied());
     }
-    let mut without_capability = before_it.clone();
-    for id in touched.iter().copied() {
-        if without_capability.nodes.contains_key(&id) {
-            without_capability.node_mut(id).xattrs.remove(&b"security.capability"[..]);
-        }
-    }
-    let mut states = vec![before_it, after, without_capability];
+    let mut states = vec![before_it, after];
     if let Operation::Truncate { size, .. } = operation
         && steps
     {
         states.extend(cuts(before, *size, touched));
     }
-    if let Operation::Allocate { offset, len, zero: true, .. } = operation {
-        states.push(zeroed(before, *offset, *len, touched));
-    }
     states
-}
-
-/// What files are when a range of them has been given up, and space is yet to be reserved for it.
-fn zeroed(before: &Model, offset: u64, len: u64, touched: &[ubtrfs::InodeId]) -> Model {
-    let mut state = before.clone();
-    for id in touched {
-        let Some(node) = before.nodes.contains_key(id).then(|| state.node_mut(*id)) else { continue };
-        node.times = None;
-        if let Body::File(content) = &mut node.body {
-            content.punch(offset, len);
-        }
-    }
-    state
 }
 
 /// What a file may be while it is cut in steps: each ends where an extent or a hole began.
@@ -233,12 +211,7 @@ fn cuts(before: &Model, size: u64, touched: &[ubtrfs::InodeId]) -> Vec<Model> {
 
 /// Whether an operation takes its space in several steps, so that it may commit between them.
 fn is_in_steps(operation: &Operation) -> bool {
-    match operation {
-        Operation::Truncate { .. } | Operation::Allocate { .. } => true,
-        Operation::Attributes { uid, gid, .. } => uid.is_some() || gid.is_some(),
-        Operation::Write { kill_privileges, .. } => *kill_privileges,
-        _ => false,
-    }
+    matches!(operation, Operation::Truncate { .. } | Operation::Allocate { .. })
 }
 
 /// The model of a directory that holds nothing.

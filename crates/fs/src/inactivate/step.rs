@@ -98,7 +98,7 @@ impl Filesystem {
             }
             let mut surplus = 0;
             let wanted = NewSize::AtMost { from: cut.from, reserved_in: cut.generation };
-            let cut_off = self.resize_reserved(inode.id, wanted, &mut surplus);
+            let cut_off = self.resize_reserved(inode.id, wanted, None, &mut surplus);
             self.unreserve_data(surplus);
             if !cut_off? {
                 continue;

@@ -115,6 +115,74 @@ impl Planned {
     }
 }
 
+/// Attributes that change together, in one transaction, and with them a size.
+pub(crate) struct AttributeChange<'a> {
+    changes: &'a SetAttributes,
+    with: Option<&'a ModeAndXattr<'a>>,
+}
+
+/// What an [`AttributeChange`] has come to.
+pub(super) struct AttributePlan {
+    planned: Option<Planned>,
+    loses_capabilities: bool,
+}
+
+impl AttributePlan {
+    /// Bytes of items that it takes beside the inode's, at the most.
+    pub(super) fn room(&self) -> u64 {
+        self.planned.as_ref().map_or(0, Planned::room)
+    }
+}
+
+impl AttributeChange<'_> {
+    /// What it may need, with so many bytes for the xattr.
+    pub(super) fn demand(&self, room: u64) -> Demand {
+        Demand { edits: 3, item_bytes: 185 + room, kept: UseOfKept::All, ..Demand::default() }
+    }
+
+    /// Changes an inode that has joined the transaction.
+    pub(super) fn carry_out(&self, state: &mut InodeState, plan: AttributePlan) {
+        let changes = self.changes;
+        if plan.loses_capabilities {
+            state.pending.set_xattr(CAPABILITIES.into(), None);
+        }
+        let mode = match (self.with, plan.planned) {
+            (Some(with), Some(planned)) => {
+                match planned.xattr {
+                    XattrChange::None => {}
+                    XattrChange::Remove => state.pending.set_xattr(with.name.into(), None),
+                    XattrChange::Set(value) => {
+                        state.no_xattrs = false;
+                        state.pending.set_xattr(with.name.into(), Some(value.into()));
+                    }
+                }
+                Some(planned.mode)
+            }
+            _ => changes.mode,
+        };
+        let time = now();
+        let item = &mut state.item;
+        if let Some(mode) = mode {
+            item.mode = item.mode & !0o7777 | mode & 0o7777;
+        } else if changes.kill_privileges && item.mode & 0o170_000 != 0o040_000 {
+            item.mode = without_set_id(item.mode);
+        }
+        if changes.kill_group_id && item.mode & (0o170_000 | S_IXGRP) == 0o100_000 {
+            item.mode &= !S_ISGID;
+        }
+        item.uid = changes.uid.unwrap_or(item.uid);
+        item.gid = changes.gid.unwrap_or(item.gid);
+        let moment = |change: TimeChange| match change {
+            TimeChange::Now => time,
+            TimeChange::To(moment) => moment,
+        };
+        item.atime = changes.atime.map_or(item.atime, moment);
+        item.mtime = changes.mtime.map_or(item.mtime, moment);
+        item.ctime = changes.ctime.unwrap_or(time);
+        item.sequence = item.sequence.wrapping_add(1);
+    }
+}
+
 enum Outcome {
     Done(Attributes),
     /// Nothing was changed: so many bytes have to be reserved first.
@@ -122,7 +190,7 @@ enum Outcome {
 }
 
 /// Capabilities of a program.
-const CAPABILITIES: &[u8] = b"security.capability";
+pub(super) const CAPABILITIES: &[u8] = b"security.capability";
 /// Bytes of an xattr's item beside the value, at the most.
 const XATTR_ROOM: usize = 30 + 25 + MAX_NAME_LEN;
 const S_ISUID: u32 = 0o4000;
@@ -192,17 +260,16 @@ impl Filesystem {
         } else if changes.atime.is_some() || changes.mtime.is_some() || kills {
             check_mutable(&self.inode(id)?.read())?;
         }
+        let change = AttributeChange { changes, with };
         if let Some(size) = changes.size {
-            self.resize(id, size)?;
+            self.resize(id, size, &change)?;
+            return self.attributes(id);
         }
         // What the xattr will take is known for certain only when the inode is locked.
-        let mut room = match with {
-            Some(with) => self.plan_xattr(id, &self.inode(id)?.read(), with)?.room(),
-            None => 0,
-        };
+        let mut room = self.room_of_change(id, &change)?;
         loop {
-            let demand = Demand { edits: 3, item_bytes: 185 + room, kept: UseOfKept::All, ..Demand::default() };
-            let outcome = self.with_reserved(demand, || self.change_attributes_reserved(id, changes, with, room))?;
+            let demand = change.demand(room);
+            let outcome = self.with_reserved(demand, || self.change_attributes_reserved(id, &change, room))?;
             match outcome {
                 Outcome::Done(attributes) => return Ok(attributes),
                 Outcome::Takes(more) => {
@@ -213,66 +280,41 @@ impl Filesystem {
         }
     }
 
-    fn change_attributes_reserved(
-        &self,
-        id: InodeId,
-        changes: &SetAttributes,
-        with: Option<&ModeAndXattr<'_>>,
-        room: u64,
-    ) -> Result<Outcome> {
+    /// Bytes of items that a change will take beside the inode's, if nobody else changes the inode.
+    pub(super) fn room_of_change(&self, id: InodeId, change: &AttributeChange<'_>) -> Result<u64> {
+        match change.with {
+            Some(with) => Ok(self.plan_xattr(id, &self.inode(id)?.read(), with)?.room()),
+            None => Ok(0),
+        }
+    }
+
+    fn change_attributes_reserved(&self, id: InodeId, change: &AttributeChange<'_>, room: u64) -> Result<Outcome> {
         let inode = self.inode(id)?;
         let mut state = inode.write();
         if state.dead {
             return Err(Errno::NOENT.into());
         }
-        let planned = with.map(|with| self.plan_xattr(id, &state, with)).transpose()?;
-        if let Some(planned) = &planned
-            && planned.room() > room
-        {
-            return Ok(Outcome::Takes(planned.room()));
+        let plan = self.plan_attributes(id, &state, change)?;
+        if plan.room() > room {
+            return Ok(Outcome::Takes(plan.room()));
         }
-        let kills_capabilities = changes.kill_privileges || changes.uid.is_some() || changes.gid.is_some();
-        let loses_capabilities = kills_capabilities && self.find_xattr(id, &state, CAPABILITIES)?.is_some();
         let transaction = self.gate.enter();
         state.join(&inode, &transaction);
-        if loses_capabilities {
-            state.pending.set_xattr(CAPABILITIES.into(), None);
-        }
-        let mode = match (with, planned) {
-            (Some(with), Some(planned)) => {
-                match planned.xattr {
-                    XattrChange::None => {}
-                    XattrChange::Remove => state.pending.set_xattr(with.name.into(), None),
-                    XattrChange::Set(value) => {
-                        state.no_xattrs = false;
-                        state.pending.set_xattr(with.name.into(), Some(value.into()));
-                    }
-                }
-                Some(planned.mode)
-            }
-            _ => changes.mode,
-        };
-        let time = now();
-        let item = &mut state.item;
-        if let Some(mode) = mode {
-            item.mode = item.mode & !0o7777 | mode & 0o7777;
-        } else if changes.kill_privileges && item.mode & 0o170_000 != 0o040_000 {
-            item.mode = without_set_id(item.mode);
-        }
-        if changes.kill_group_id && item.mode & (0o170_000 | S_IXGRP) == 0o100_000 {
-            item.mode &= !S_ISGID;
-        }
-        item.uid = changes.uid.unwrap_or(item.uid);
-        item.gid = changes.gid.unwrap_or(item.gid);
-        let moment = |change: TimeChange| match change {
-            TimeChange::Now => time,
-            TimeChange::To(moment) => moment,
-        };
-        item.atime = changes.atime.map_or(item.atime, moment);
-        item.mtime = changes.mtime.map_or(item.mtime, moment);
-        item.ctime = changes.ctime.unwrap_or(time);
-        item.sequence = item.sequence.wrapping_add(1);
+        change.carry_out(&mut state, plan);
         Ok(Outcome::Done(self.attributes_of(id, &state)))
+    }
+
+    /// What a change comes to. The caller holds the inode's lock until it is carried out.
+    pub(super) fn plan_attributes(
+        &self,
+        id: InodeId,
+        state: &InodeState,
+        AttributeChange { changes, with }: &AttributeChange<'_>,
+    ) -> Result<AttributePlan> {
+        let planned = with.map(|with| self.plan_xattr(id, state, with)).transpose()?;
+        let kills_capabilities = changes.kill_privileges || changes.uid.is_some() || changes.gid.is_some();
+        let loses_capabilities = kills_capabilities && self.find_xattr(id, state, CAPABILITIES)?.is_some();
+        Ok(AttributePlan { planned, loses_capabilities })
     }
 
     /// What becomes of a mode and an xattr. The caller holds the inode's lock.
@@ -288,17 +330,6 @@ impl Filesystem {
             }
         };
         Ok(Planned { mode, xattr })
-    }
-
-    /// Removes `security.capability`, if there is one.
-    pub(crate) fn drop_capabilities(&self, id: InodeId) -> Result<()> {
-        if self.inode(id)?.read().no_xattrs {
-            return Ok(());
-        }
-        match self.remove_xattr_anyway(id, CAPABILITIES) {
-            Err(error) if error.errno() == Errno::NODATA => Ok(()),
-            other => other,
-        }
     }
 
     /// Notes an access, as `relatime` does: when the last one lies before the last change or a day back.

@@ -1,4 +1,6 @@
 //! `fallocate`: space is reserved in a file (reserved space reads as zeroes), holes are punched, ranges zeroed.
+//!
+//! Space is found and metadata reserved before anything changes, so that an error leaves the file as it was (invariant 23).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use ubtrfs_format::{Generation, Logical};
 use super::flags::{check_mutable, check_unrestricted};
 use super::now;
 use super::read::FileMap;
-use super::resize::{MAX_FILE_SIZE, fill_sector};
+use super::resize::{MAX_FILE_SIZE, allocated, fill_sector};
 use crate::error::{Errno, Result};
 use crate::file::piece::{ExtentPiece, Piece};
 use crate::filesystem::Filesystem;
@@ -20,8 +22,10 @@ use crate::transaction::{NewExtent, Transaction};
 
 /// The largest extent that is reserved at once.
 const MAX_RESERVED: u64 = 128 << 20;
-/// Extents that are reserved in one passage of the gate.
-const AT_ONCE: usize = 32;
+/// Ranges that get space in one passage of the gate, and extents that may take the place of them.
+const AT_ONCE: usize = 1024;
+/// Extents, old and new, that metadata is reserved for before it is known how many there are.
+const USUAL: u64 = 16;
 /// Bytes of a file extent item and of what is said of a new extent elsewhere.
 const ITEM_BYTES: u64 = 200;
 
@@ -29,36 +33,75 @@ const ITEM_BYTES: u64 = 200;
 struct Wanted {
     /// Whole sectors.
     range: Range<u64>,
+    /// What of it shall read as zeroes.
+    zeroed: Option<Range<u64>>,
     /// The size that the file shall have at least.
     size: u64,
+}
+
+/// A range that gets space.
+struct Gap {
+    start: u64,
+    len: u64,
+    /// Extents that are there now, and the bytes that they count in the inode.
+    displaced: u64,
+    freed: u64,
+}
+
+/// What reads as zeroes afterwards: sectors that are given up, and those at the ends that keep a part.
+#[derive(Default)]
+struct Zeroed {
+    whole: Range<u64>,
+    edges: Vec<(u64, Vec<u8>)>,
+}
+
+/// What a step came to.
+enum Step {
+    /// It was the last.
+    Done,
+    /// The next one begins there.
+    Upto(u64),
+    /// Nothing was changed: metadata has to be reserved for so many extents first.
+    Takes(u64),
+    /// Nothing was changed: data space has to be reserved for more.
+    Short,
+}
+
+/// Extents that are allocated and that no file refers to yet: if none comes to, they go back.
+struct Unclaimed<'a> {
+    fs: &'a Filesystem,
+    extents: Vec<(u64, Logical, u64)>,
+}
+
+impl Drop for Unclaimed<'_> {
+    fn drop(&mut self) {
+        for (_, place, len) in self.extents.drain(..) {
+            // Promised before it can be had, so that nobody else takes it.
+            self.fs.space.lock().promise_placed_data(len);
+            self.fs.space.give_back(place, len);
+        }
+    }
 }
 
 impl Filesystem {
     /// Reserves space for a range of a file, so that writing there cannot fail for lack of it (but for extents that become
     /// shared meanwhile). What is there stays. Unless `keep_size`, the file becomes as long as the range reaches.
+    ///
+    /// A range that takes more than a thousand extents gets them in steps; each is done whole or not at all, and the size
+    /// changes with the last.
     pub fn allocate(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<()> {
         let wanted = self.wanted(id, offset, len, keep_size)?;
         let inode = self.regular(id)?;
-        check_mutable(&inode.read())?;
-        let mut held = 0;
-        let result = self.allocate_holding(&inode, &wanted, &mut held);
-        self.unreserve_data(held);
-        result
+        self.allocate_wanted(&inode, &wanted)
     }
 
     /// Makes a range of a file read as zeroes, with space reserved for it. Unless `keep_size`, the file becomes as long as the
-    /// range reaches.
+    /// range reaches. It goes in steps as [`Self::allocate`] does.
     pub fn zero_range(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<()> {
-        let wanted = self.wanted(id, offset, len, keep_size)?;
+        let wanted =
+            Wanted { zeroed: Some(offset..offset.saturating_add(len)), ..self.wanted(id, offset, len, keep_size)? };
         let inode = self.regular(id)?;
-        check_unrestricted(&inode.read())?;
-        // What is there is given up first, so a shortage has to be known before.
-        let mut held = self.reserve_range(&wanted.range, wanted.range.end - wanted.range.start)?;
-        let size = inode.read().item.size;
-        let emptied = if offset < size { self.punch(id, offset, len.min(size - offset), true) } else { Ok(()) };
-        let result = emptied.and_then(|()| self.allocate_holding(&inode, &wanted, &mut held));
-        self.unreserve_data(held);
-        result
+        self.allocate_wanted(&inode, &wanted)
     }
 
     fn wanted(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<Wanted> {
@@ -69,7 +112,7 @@ impl Filesystem {
         let sector = u64::from(self.volume.sector_size());
         let end = offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE - sector).ok_or(Errno::FBIG)?;
         let range = offset - offset % sector..end.next_multiple_of(sector);
-        Ok(Wanted { range, size: if keep_size { 0 } else { end } })
+        Ok(Wanted { range, zeroed: None, size: if keep_size { 0 } else { end } })
     }
 
     /// The inode, if it is a regular file.
@@ -97,118 +140,219 @@ impl Filesystem {
         Ok(data)
     }
 
-    /// The same as [`Self::allocate`], with `held` bytes of data space reserved already.
+    fn allocate_wanted(&self, inode: &Arc<Inode>, wanted: &Wanted) -> Result<()> {
+        wanted.check_flags(&inode.read())?;
+        let mut held = 0;
+        let result = self.allocate_holding(inode, wanted, &mut held);
+        self.unreserve_data(held);
+        result
+    }
+
+    /// Goes through the steps, with `held` bytes of data space reserved at each moment. Nothing is changed before there is
+    /// room for all of a step (invariant 23).
     fn allocate_holding(&self, inode: &Arc<Inode>, wanted: &Wanted, held: &mut u64) -> Result<()> {
+        let (mut at, mut extents) = (wanted.range.start, USUAL);
         loop {
             let missing = {
                 let state = inode.read();
-                let holes = self.holes_in(inode.id, &state, wanted.range.clone(), usize::MAX)?;
-                holes.iter().map(|(_, len)| len).sum::<u64>()
+                let whole = self.emptied_sectors(&state, wanted);
+                let gaps = self.gaps(inode.id, &state, at..wanted.range.end, &whole, usize::MAX)?;
+                gaps.iter().map(|gap| gap.len).sum::<u64>()
             };
             if *held < missing + 2 * u64::from(self.volume.sector_size()) {
                 *held += self.reserve_range(&wanted.range, missing - (*held).min(missing))?;
             }
-            let steps = 1 + AT_ONCE as u64;
-            self.reserve(Demand { edits: 2 * steps + 4, item_bytes: ITEM_BYTES * steps + 4096, ..Demand::default() })?;
-            if self.allocate_some(inode, wanted, held)? {
-                return Ok(());
+            let demand =
+                Demand { edits: 2 * extents + 6, item_bytes: ITEM_BYTES * extents + 4796, ..Demand::default() };
+            let step = self.with_reserved(demand, || self.allocate_some(inode, wanted, at, extents, held))?;
+            match step {
+                Step::Done => return Ok(()),
+                Step::Upto(end) => at = end,
+                Step::Takes(_) | Step::Short => self.space.lock().unreserve_metadata(demand),
             }
+            extents = if let Step::Takes(more) = step { more } else { extents };
         }
     }
 
-    /// Reserves some extents; returns whether nothing is missing any more.
-    fn allocate_some(&self, inode: &Arc<Inode>, wanted: &Wanted, held: &mut u64) -> Result<bool> {
-        let id = inode.id;
+    /// Gives space to what has none, as far as one step goes, in one transaction.
+    fn allocate_some(&self, inode: &Arc<Inode>, wanted: &Wanted, at: u64, room: u64, held: &mut u64) -> Result<Step> {
+        let (id, sector) = (inode.id, u64::from(self.volume.sector_size()));
         let mut state = inode.write();
         if state.dead {
             return Err(Errno::NOENT.into());
         }
+        wanted.check_flags(&state)?;
         loop {
             let generation = self.freeze_older(&mut state);
             self.settle_frozen(id, &mut state)?;
-            let grows = wanted.size > state.item.size;
+            let whole = self.emptied_sectors(&state, wanted);
+            let gaps = self.gaps(id, &state, at..wanted.range.end, &whole, AT_ONCE)?;
+            let end =
+                if gaps.len() < AT_ONCE { wanted.range.end } else { gaps.last().map_or(at, |gap| gap.start + gap.len) };
+            let is_last = end == wanted.range.end;
+            let grows = is_last && wanted.size > state.item.size;
             let growth = if grows { Some(self.plan_growth(id, &state, wanted.size)?) } else { None };
             // A file with reserved space is none that is kept within metadata.
             let inline = self.inline_content(id, &state)?;
-            let holes = self.holes_in(id, &state, wanted.range.clone(), AT_ONCE)?;
+            let zeroed = self.plan_zeroes(id, &state, wanted, whole, at..end)?;
+            let Some(mut placed) = self.place_gaps(&gaps, state.allocation_hint, held) else { return Ok(Step::Short) };
+            let takes = placed.extents.len() as u64 + gaps.iter().map(|gap| gap.displaced).sum::<u64>();
+            let give_back = |placed: Unclaimed<'_>, held: &mut u64| {
+                *held += placed.extents.iter().map(|(_, _, len)| len).sum::<u64>();
+            };
+            if takes > room {
+                give_back(placed, held);
+                return Ok(Step::Takes(takes));
+            }
+            let time = now();
             let transaction = self.gate.enter();
             if transaction.generation != generation {
+                drop(transaction);
+                give_back(placed, held);
                 continue;
             }
             state.join(inode, &transaction);
             state.item.flags |= InodeFlags::PREALLOC;
             if let Some(content) = inline {
-                fill_sector(&mut state, 0, &content, held, u64::from(self.volume.sector_size()));
+                fill_sector(&mut state, 0, &content, held, sector);
             }
             if let Some(plan) = growth {
                 self.grow(&mut state, plan, held);
             }
-            let is_all = holes.len() < AT_ONCE;
-            if !self.reserve_holes(&mut state, holes, &transaction, held) || !is_all {
-                return Ok(false);
+            write_zeroes(&mut state, zeroed, held, sector);
+            let freed = gaps.iter().map(|gap| gap.freed).sum();
+            state.item.nbytes = state.item.nbytes.saturating_sub(freed);
+            self.put_reserved(&mut state, &transaction, std::mem::take(&mut placed.extents));
+            if is_last {
+                state.item.size = state.item.size.max(wanted.size);
             }
-            let time = now();
-            state.item.size = state.item.size.max(wanted.size);
-            state.content_changed(time);
-            return Ok(true);
+            if is_last || wanted.zeroed.is_some() {
+                state.content_changed(time);
+            }
+            return Ok(if is_last { Step::Done } else { Step::Upto(end) });
         }
     }
 
-    /// Puts reserved extents where there is nothing; returns whether that was done for all.
-    fn reserve_holes(
-        &self,
-        state: &mut InodeState,
-        holes: Vec<(u64, u64)>,
-        transaction: &Transaction,
-        held: &mut u64,
-    ) -> bool {
-        let mut extents = 0;
-        for (start, len) in holes {
-            let mut at = start;
-            while at < start + len {
-                let want = (start + len - at).min(MAX_RESERVED).min(*held);
-                extents += 1;
-                if extents > AT_ONCE || want == 0 {
-                    return false;
-                }
-                let Some((place, got)) = self.space.allocate_data(want, state.allocation_hint) else { return false };
+    /// Allocates extents for all of some ranges, of data space that is reserved. `None` if that is too little.
+    fn place_gaps(&self, gaps: &[Gap], mut hint: Logical, held: &mut u64) -> Option<Unclaimed<'_>> {
+        let mut placed = Unclaimed { fs: self, extents: Vec::new() };
+        let mut left = *held;
+        for gap in gaps {
+            let mut at = gap.start;
+            while at < gap.start + gap.len {
+                let want = (gap.start + gap.len - at).min(MAX_RESERVED).min(left);
+                let (place, got) = if want == 0 { None } else { self.space.allocate_data(want, hint) }?;
                 self.unreserve_data(got);
-                *held -= got;
-                self.counters.bytes_reserved.fetch_add(got, Ordering::Relaxed);
-                state.allocation_hint = place.plus(got);
-                transaction.add_extent(place, NewExtent::new(got, None));
-                state.pending.layout.replace(at, got, reserved_extent(place, got, transaction.generation));
-                state.item.nbytes = state.item.nbytes.saturating_add(got);
+                placed.extents.push((at, place, got));
+                hint = place.plus(got);
                 at += got;
+                left -= got;
             }
         }
-        true
+        *held = left;
+        Some(placed)
     }
 
-    /// The first ranges within `range` that neither hold anything nor have space reserved, `most` at the most.
-    fn holes_in(&self, id: InodeId, state: &InodeState, range: Range<u64>, most: usize) -> Result<Vec<(u64, u64)>> {
+    /// Makes extents that were allocated the file's.
+    fn put_reserved(&self, state: &mut InodeState, transaction: &Transaction, extents: Vec<(u64, Logical, u64)>) {
+        for (at, place, len) in extents {
+            self.counters.bytes_reserved.fetch_add(len, Ordering::Relaxed);
+            state.allocation_hint = place.plus(len);
+            transaction.add_extent(place, NewExtent::new(len, None));
+            state.pending.layout.replace(at, len, reserved_extent(place, len, transaction.generation));
+            state.item.nbytes = state.item.nbytes.saturating_add(len);
+        }
+    }
+
+    /// The sectors of which nothing stays. The last one of the file counts as whole: behind the end there is nothing to keep,
+    /// but reserved space, of which whole sectors go.
+    fn emptied_sectors(&self, state: &InodeState, wanted: &Wanted) -> Range<u64> {
+        let sector = u64::from(self.volume.sector_size());
+        let Some(Range { start, end: asked }) = wanted.zeroed.clone().filter(|range| range.start < state.item.size)
+        else {
+            return 0..0;
+        };
+        let end = if asked < state.item.size {
+            asked - asked % sector
+        } else {
+            state.item.size.next_multiple_of(sector).max(asked - asked % sector)
+        };
+        let start = start.next_multiple_of(sector);
+        start..end.max(start)
+    }
+
+    /// What has to be written at the ends of what is to read as zeroes.
+    fn plan_zeroes(
+        &self,
+        id: InodeId,
+        state: &InodeState,
+        wanted: &Wanted,
+        whole: Range<u64>,
+        step: Range<u64>,
+    ) -> Result<Zeroed> {
+        let sector = u64::from(self.volume.sector_size());
+        let size = state.item.size;
+        let Some(range) = wanted.zeroed.clone().filter(|range| range.start < size) else {
+            return Ok(Zeroed::default());
+        };
+        let end = range.end.min(size);
+        let mut edges = vec![range.start - range.start % sector, end - end % sector];
+        edges.dedup();
+        edges.retain(|at| *at < end && !whole.contains(at) && step.contains(at));
+        let mut zeroed = Vec::new();
+        for at in edges {
+            if self.has_data(id, state, at)? {
+                zeroed.push((at, self.sector_without(id, state, at, range.start, end)?));
+            }
+        }
+        Ok(Zeroed { whole: whole.start.max(step.start)..whole.end.min(step.end), edges: zeroed })
+    }
+
+    /// The first ranges within `range` that space is to be reserved for, `most` at the most: what holds nothing and has none,
+    /// and what of `whole` has any other than that.
+    fn gaps(
+        &self,
+        id: InodeId,
+        state: &InodeState,
+        range: Range<u64>,
+        whole: &Range<u64>,
+        most: usize,
+    ) -> Result<Vec<Gap>> {
+        let sector = u64::from(self.volume.sector_size());
         let committed = self.committed();
         let map = FileMap::new(&committed, id, state)?;
         map.with_stack(state, |stack| {
-            let mut holes = Vec::new();
-            for mapped in stack.pieces(range) {
-                let mapped = mapped?;
-                if mapped.piece != Piece::Hole {
-                    continue;
-                }
-                let (mut at, end) = (mapped.start, mapped.end());
-                while at < end && holes.len() < most {
-                    let (dirty, len) = state.dirty.next_run(at, u64::MAX).unwrap_or((end, 0));
-                    if dirty > at {
-                        holes.push((at, dirty.min(end) - at));
+            let mut gaps = Vec::new();
+            // Split where `whole` begins and ends: what is outside keeps what it holds.
+            let cuts =
+                [range.start, whole.start.clamp(range.start, range.end), whole.end.clamp(range.start, range.end)];
+            for (from, to) in cuts.into_iter().zip([cuts[1], cuts[2], range.end]).filter(|(from, to)| from < to) {
+                let is_whole = whole.contains(&from);
+                for mapped in stack.pieces(from..to) {
+                    let mapped = mapped?;
+                    let is_reserved = matches!(&mapped.piece, Piece::Extent(extent) if extent.prealloc);
+                    let is_hole = mapped.piece == Piece::Hole;
+                    if is_reserved || !(is_whole || is_hole) {
+                        continue;
                     }
-                    at = dirty.saturating_add(len);
-                }
-                if holes.len() >= most {
-                    break;
+                    let (mut at, end) = (mapped.start, mapped.end().next_multiple_of(sector));
+                    while at < end && gaps.len() < most {
+                        let (dirty, len) = match state.dirty.next_run(at, u64::MAX).filter(|_| !is_whole) {
+                            Some(run) => run,
+                            None => (end, 0),
+                        };
+                        if dirty > at {
+                            let (displaced, freed) = (u64::from(!is_hole), allocated(&mapped));
+                            gaps.push(Gap { start: at, len: dirty.min(end) - at, displaced, freed });
+                        }
+                        at = dirty.saturating_add(len);
+                    }
+                    if gaps.len() >= most {
+                        return Ok(gaps);
+                    }
                 }
             }
-            Ok(holes)
+            Ok(gaps)
         })
     }
 
@@ -221,6 +365,27 @@ impl Filesystem {
         self.read_sectors(id, state, 0, &mut content)?;
         content.truncate(state.item.size as usize);
         Ok(Some(content))
+    }
+}
+
+impl Wanted {
+    /// An error if flags of the file forbid it.
+    fn check_flags(&self, state: &InodeState) -> Result<()> {
+        if self.zeroed.is_some() { check_unrestricted(state) } else { check_mutable(state) }
+    }
+}
+
+/// Gives up what is to read as zeroes, and takes back the data space that it had reserved.
+fn write_zeroes(state: &mut InodeState, zeroed: Zeroed, held: &mut u64, sector: u64) {
+    for (at, content) in zeroed.edges {
+        fill_sector(state, at, &content, held, sector);
+        state.dirty.write(at, &content);
+    }
+    if !zeroed.whole.is_empty() {
+        state.dirty.discard(zeroed.whole);
+        let dirty: u64 = state.dirty.ranges().map(|(_, len)| len).sum();
+        *held += state.reserved - dirty;
+        state.reserved = dirty;
     }
 }
 

@@ -1,6 +1,6 @@
 //! Flags of inodes that programs set (`chattr`), and what some of them forbid.
 
-use ubtrfs_format::items::{FileType, InodeFlags};
+use ubtrfs_format::items::{DIR_ENTRY_HEADER, FileType, InodeFlags};
 
 use super::{WriteAt, check_real, now};
 use crate::error::{Errno, Result};
@@ -33,6 +33,17 @@ pub struct Flagged {
 /// Says which flags an inode shall have, or why that may not be. It is asked with the inode locked,
 /// so what it is told of the inode holds until the flags are set.
 pub type FlagsPlan<'a> = dyn Fn(&Flagged) -> Result<u64> + 'a;
+
+/// The same of the flags and an xattr that change together: it is told the xattr's value and says the one that shall be; `None`
+/// is no xattr.
+pub type FlagsAndXattrPlan<'a> = dyn Fn(&Flagged, Option<&[u8]>) -> Result<(u64, Option<Vec<u8>>)> + 'a;
+
+/// An xattr that flags change with.
+struct Companion<'a> {
+    name: &'a [u8],
+    /// Bytes of values that room was reserved for.
+    room: usize,
+}
 
 /// An error if the inode may not be changed at all.
 pub(crate) fn check_mutable(state: &InodeState) -> Result<()> {
@@ -73,7 +84,17 @@ impl Filesystem {
         self.check_writable(id.subvolume)?;
         check_real(id)?;
         let demand = Demand { edits: 1, item_bytes: 185, kept: UseOfKept::All, ..Demand::default() };
-        self.with_reserved(demand, || self.set_flags_reserved(id, plan))
+        self.with_reserved(demand, || self.set_flags_reserved(id, None, &|is, _| Ok((plan(is)?, None))))
+    }
+
+    /// Sets flags, and in the same transaction an xattr of `room` bytes at the most: both or neither (invariant 23).
+    pub fn set_flags_with(&self, id: InodeId, name: &[u8], room: usize, plan: &FlagsAndXattrPlan<'_>) -> Result<()> {
+        self.check_writable(id.subvolume)?;
+        check_real(id)?;
+        let bytes = DIR_ENTRY_HEADER + 25 + name.len() + room;
+        let kept = if room == 0 { UseOfKept::All } else { UseOfKept::None };
+        let demand = Demand { edits: 3, item_bytes: (185 + bytes) as u64, kept, ..Demand::default() };
+        self.with_reserved(demand, || self.set_flags_reserved(id, Some(Companion { name, room }), plan))
     }
 
     /// Whether writes of the file are to be durable when they return (`chattr +S`).
@@ -81,7 +102,7 @@ impl Filesystem {
         self.inodes.get(id).is_some_and(|inode| inode.read().item.flags & InodeFlags::SYNC != 0)
     }
 
-    fn set_flags_reserved(&self, id: InodeId, plan: &FlagsPlan<'_>) -> Result<()> {
+    fn set_flags_reserved(&self, id: InodeId, with: Option<Companion<'_>>, plan: &FlagsAndXattrPlan<'_>) -> Result<()> {
         const IN_PLACE: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
         const PACKED: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
         let inode = self.inode(id)?;
@@ -90,7 +111,22 @@ impl Filesystem {
             return Err(Errno::NOENT.into());
         }
         let old = state.item.flags;
-        let wanted = plan(&Flagged { flags: old, owner: state.item.uid, file_type: state.file_type() })?;
+        let old_value = match &with {
+            Some(with) => self.find_xattr(id, &state, with.name)?,
+            None => None,
+        };
+        let is = Flagged { flags: old, owner: state.item.uid, file_type: state.file_type() };
+        let (wanted, value) = plan(&is, old_value.as_deref())?;
+        let xattr = with.filter(|_| value != old_value).map(|with| (with, value));
+        if let Some((with, value)) = &xattr {
+            check_unrestricted(&state)?;
+            if let Some(value) = value {
+                if value.len() > with.room {
+                    return Err(Errno::NOSPC.into());
+                }
+                self.check_xattr_fits(id, &state, with.name, value)?;
+            }
+        }
         if wanted & PACKED == PACKED || (wanted & PACKED != 0 && wanted & InodeFlags::NODATACOW != 0) {
             return Err(Errno::INVAL.into());
         }
@@ -109,6 +145,10 @@ impl Filesystem {
         let transaction = self.gate.enter();
         state.join(&inode, &transaction);
         state.item.flags = flags;
+        if let Some((with, value)) = xattr {
+            state.no_xattrs &= value.is_none();
+            state.pending.set_xattr(with.name.into(), value.map(Into::into));
+        }
         state.attributes_changed(now());
         Ok(())
     }

@@ -22,7 +22,7 @@ mod xattr;
 
 pub use attr::{Attributes, ModeAndXattr, Plan, SetAttributes, TimeChange};
 pub use create::NewInode;
-pub use flags::{Flagged, FlagsPlan, SETTABLE_FLAGS};
+pub use flags::{Flagged, FlagsAndXattrPlan, FlagsPlan, SETTABLE_FLAGS};
 pub use rename::RenameFlags;
 pub use salvage::{FoundInode, FoundSubvolume};
 pub use statfs::FilesystemStats;

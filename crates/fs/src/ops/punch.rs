@@ -158,7 +158,14 @@ impl Filesystem {
     }
 
     /// The sector at `at` with zeroes in `from..to`.
-    fn sector_without(&self, id: InodeId, state: &InodeState, at: u64, from: u64, to: u64) -> Result<Vec<u8>> {
+    pub(super) fn sector_without(
+        &self,
+        id: InodeId,
+        state: &InodeState,
+        at: u64,
+        from: u64,
+        to: u64,
+    ) -> Result<Vec<u8>> {
         let sector = u64::from(self.volume.sector_size());
         let mut content = vec![0; sector as usize];
         self.read_sectors(id, state, at, &mut content)?;

@@ -3,6 +3,7 @@
 use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_format::{Generation, Incompat};
 
+use super::attr::AttributeChange;
 use super::now;
 use super::read::FileMap;
 use crate::error::{Errno, Result};
@@ -40,8 +41,9 @@ pub(crate) struct GrowthPlan {
 }
 
 impl Filesystem {
-    /// Cuts or extends a file.
-    pub(crate) fn resize(&self, id: InodeId, size: u64) -> Result<()> {
+    /// Cuts or extends a file, and changes its attributes in the same transaction. Where much is cut off, that goes in steps, each
+    /// whole or not done; the last of them changes the attributes.
+    pub(super) fn resize(&self, id: InodeId, size: u64, change: &AttributeChange<'_>) -> Result<()> {
         if size > MAX_FILE_SIZE {
             return Err(Errno::FBIG.into());
         }
@@ -54,26 +56,36 @@ impl Filesystem {
         loop {
             // Where the last sector stays as it is, a cut takes no space, and none may be left.
             let data = if !grows && size.is_multiple_of(sector) { 0 } else { sector };
-            let demand = Demand { data, edits: 4, item_bytes: 500 + inline_bytes, kept: UseOfKept::All };
+            let room = self.room_of_change(id, change)?;
+            let attributes = change.demand(room);
+            let (edits, item_bytes) = (4 + attributes.edits, 500 + inline_bytes + attributes.item_bytes);
+            let demand = Demand { data, edits, item_bytes, kept: UseOfKept::All };
             if grows {
                 self.reserve(demand)?;
             } else {
                 self.reserve_to_free(&inode, demand)?;
             }
             let mut surplus = data;
-            let result = self.resize_reserved(id, NewSize::Exactly(size), &mut surplus);
+            let result = self.resize_reserved(id, NewSize::Exactly(size), Some((change, room)), &mut surplus);
             self.unreserve_data(surplus);
             if result? {
                 return Ok(());
             }
-            grows = true;
+            grows = size > inode.read().item.size;
         }
     }
 
     /// Changes a size, with the space reserved that it takes; what is left of it is in `surplus` then. Returns whether it did:
-    /// not if the file would have to grow, since others cut it, and no data space was reserved for that; and not if the
-    /// transaction has ended in which the space was reserved.
-    pub(crate) fn resize_reserved(&self, id: InodeId, wanted: NewSize, surplus: &mut u64) -> Result<bool> {
+    /// not if the file would have to grow, since others cut it, and no data space was reserved for that; not if the
+    /// transaction has ended in which the space was reserved; and not if the attributes that change with it take more than
+    /// the bytes that were reserved for them.
+    pub(crate) fn resize_reserved(
+        &self,
+        id: InodeId,
+        wanted: NewSize,
+        change: Option<(&AttributeChange<'_>, u64)>,
+        surplus: &mut u64,
+    ) -> Result<bool> {
         let inode = self.inode(id)?;
         let mut state = inode.write();
         match state.file_type() {
@@ -114,6 +126,14 @@ impl Filesystem {
                 Some(from) => self.bytes_beyond(id, &state, from.next_multiple_of(sector))?,
                 None => 0,
             };
+            let mut attributes = None;
+            if let Some((change, room)) = change {
+                let plan = self.plan_attributes(id, &state, change)?;
+                if plan.room() > room {
+                    return Ok(false);
+                }
+                attributes = Some((change, plan));
+            }
             let time = now();
             let transaction = self.gate.enter();
             if matches!(wanted, NewSize::AtMost { reserved_in, .. } if reserved_in != transaction.generation) {
@@ -141,6 +161,9 @@ impl Filesystem {
             state.item.size = size;
             // Even if the size stays: a file made anew with O_TRUNC has changed for those who compare times.
             state.content_changed(time);
+            if let Some((change, plan)) = attributes {
+                change.carry_out(&mut state, plan);
+            }
             return Ok(true);
         }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use ubtrfs_format::items::FileType;
 
-use super::attr::without_set_id;
+use super::attr::{CAPABILITIES, without_set_id};
 use super::flags::check_may_write;
 use super::in_place::writes_in_place;
 use super::now;
@@ -26,6 +26,8 @@ pub enum WriteAt {
     Appending(u64),
 }
 
+/// Edits of a write that takes capabilities away.
+const CAPABILITY_EDITS: u64 = 2;
 /// Dirty data of one file that starts its write-out.
 const START_WRITE_OUT: u64 = 8 << 20;
 
@@ -68,9 +70,7 @@ impl Filesystem {
             };
             (inline_bytes, edits, has_place)
         };
-        if kill_privileges {
-            self.drop_capabilities(id)?;
-        }
+        let edits = edits + if kill_privileges { CAPABILITY_EDITS } else { 0 };
         let sum_bytes = sectors * self.volume.checksum().size() as u64;
         let item_bytes = 300 + sum_bytes + inline_bytes;
         let new_space = if has_place { 0 } else { sectors * sector };
@@ -116,6 +116,7 @@ impl Filesystem {
                 fills.push((start, content));
             }
             let growth = if end > old_size { Some(self.plan_growth(id, &state, end)?) } else { None };
+            let loses_capabilities = kill_privileges && self.find_xattr(id, &state, CAPABILITIES)?.is_some();
             if in_place_only {
                 let range = offset - offset % sector..end.next_multiple_of(sector);
                 let fills_more = growth.as_ref().is_some_and(|plan| plan.last_sector.is_some());
@@ -143,6 +144,9 @@ impl Filesystem {
             let time = now();
             state.item.size = old_size.max(end);
             state.content_changed(time);
+            if loses_capabilities {
+                state.pending.set_xattr(CAPABILITIES.into(), None);
+            }
             if kill_privileges {
                 state.item.mode = without_set_id(state.item.mode);
             }

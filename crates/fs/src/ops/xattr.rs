@@ -103,11 +103,6 @@ impl Filesystem {
     /// Removes an xattr. `ENODATA` if there is none.
     pub fn remove_xattr(&self, id: InodeId, name: &[u8]) -> Result<()> {
         check_unrestricted(&self.inode(id)?.read())?;
-        self.remove_xattr_anyway(id, name)
-    }
-
-    /// The same, whatever flags the inode has.
-    pub(crate) fn remove_xattr_anyway(&self, id: InodeId, name: &[u8]) -> Result<()> {
         self.change_xattr(id, name, None, |exists| if exists { Ok(()) } else { Err(Errno::NODATA.into()) })
     }
 

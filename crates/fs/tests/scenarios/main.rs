@@ -16,6 +16,7 @@ mod logs_lose_what_was_fsynced;
 mod modes_and_lists_part;
 mod moved_subvolumes_are_lost;
 mod numbers_run_out;
+mod operations_that_fail_change_nothing;
 mod refused_attempts_change_what_follows;
 mod statfs_promises_more_than_there_is;
 mod threads_that_must_not_wait;
