@@ -19,7 +19,7 @@ use crate::label::LABEL_SIZE;
 use crate::log::Log;
 use crate::ops::InFlight;
 use crate::options::Options;
-use crate::space::{Demand, Shortage, Space};
+use crate::space::{Demand, Reservation, Shortage, Space};
 use crate::subvolume_entries::MovedSubvolumes;
 use crate::transaction::{Gate, Transaction};
 
@@ -286,13 +286,13 @@ impl Filesystem {
     /// Runs an operation with what it may need reserved; gives metadata back if it fails, for then it changed nothing.
     /// Called as [`Self::reserve`] is.
     pub(crate) fn with_reserved<T>(&self, demand: Demand, operation: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.reserve(demand)?;
+        let _reservation = self.reserve(demand)?;
         operation().inspect_err(|_| self.space.lock().unreserve_metadata(demand))
     }
 
     /// Reserves what an operation may need. Called before any inode is locked: a shortage is cured by a new chunk, by freeing
     /// what waits for that, or by commits, which free what is pinned.
-    pub(crate) fn reserve(&self, demand: Demand) -> Result<()> {
+    pub(crate) fn reserve(&self, demand: Demand) -> Result<Reservation<'_>> {
         const COMMITS: usize = 2;
         let mut commits = 0;
         self.limit_changes()?;
@@ -301,7 +301,7 @@ impl Filesystem {
             let shortage = {
                 let mut space = self.space.lock();
                 match space.reserve(demand) {
-                    Ok(()) => return Ok(()),
+                    Ok(()) => return Ok(Reservation::of(&self.space, &mut space, demand)),
                     Err(shortage) => {
                         let kind = match shortage {
                             Shortage::Data => BlockGroupFlags::DATA,
@@ -340,11 +340,12 @@ impl Filesystem {
     }
 
     /// Reserves if that takes no more than looking: starts no I/O, waits for nothing. The caller may hold locks.
-    pub(crate) fn try_reserve(&self, demand: Demand) -> bool {
+    pub(crate) fn try_reserve(&self, demand: Demand) -> Option<Reservation<'_>> {
         if self.changes() > self.most_changes() {
             self.wake_committer();
         }
-        self.space.lock().reserve(demand).is_ok()
+        let mut space = self.space.lock();
+        space.reserve(demand).ok().map(|()| Reservation::of(&self.space, &mut space, demand))
     }
 
     /// What the open transaction takes in memory, in bytes. Dirty data, of whatever transaction,

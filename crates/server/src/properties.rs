@@ -71,3 +71,66 @@ impl Shared {
         Ok(value.and_then(|value| way_of(&value)))
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by it")]
+mod tests {
+    use std::sync::Arc;
+
+    use ubtrfs::{Filesystem, NewInode, Options, without_waiting};
+    use ubtrfs_mkfs::MkfsOptions;
+    use ubtrfs_volume::{MemoryDevice, OpenOptions, Volume};
+
+    use super::*;
+    use crate::shared::MountFacts;
+
+    const SIZE: u64 = 64 << 20;
+
+    fn volume() -> Vec<u8> {
+        let mut file = std::env::temp_dir();
+        file.push(format!("ubtrfs-properties-{}", std::process::id()));
+        let mut device = std::fs::File::create_new(&file).unwrap();
+        device.set_len(SIZE).unwrap();
+        ubtrfs_mkfs::layout(&MkfsOptions::new(SIZE)).unwrap().write(&mut device).unwrap();
+        let bytes = std::fs::read(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        bytes
+    }
+
+    fn mount(bytes: &[u8]) -> Shared {
+        let device = Arc::new(MemoryDevice::from_bytes(bytes.to_vec()));
+        let volume = Volume::open(vec![device], OpenOptions::default()).unwrap();
+        // So little memory that an operation soon has to wait for a commit.
+        let options = Options { background_commits: false, memory: 32 << 10, ..Options::default() };
+        Shared::new(Filesystem::open(Arc::new(volume), options).unwrap(), MountFacts::default())
+    }
+
+    /// Invariant 23: what would have to wait has done nothing, so that whoever repeats it succeeds.
+    #[test]
+    fn a_property_that_has_to_wait_is_set_when_it_is_asked_for_again() {
+        let bytes = volume();
+        let mut waited = 0;
+        for others in 0..40 {
+            let shared = mount(&bytes);
+            let engine = &shared.engine;
+            let new = NewInode { mode: 0o100_644, ..NewInode::default() };
+            let file = engine.create(engine.root(), b"file", &new).unwrap();
+            for number in 0..others {
+                let made = without_waiting(|| engine.create(engine.root(), format!("{number}").as_bytes(), &new));
+                made.ok();
+            }
+            for (value, mode) in [(&b"none"[..], XattrMode::Create), (b"", XattrMode::Replace)] {
+                let set = || shared.set_property(file, COMPRESSION, value, mode);
+                if let Err(errno) = without_waiting(set) {
+                    assert_eq!(errno, Errno::AGAIN);
+                    waited += 1;
+                    assert_eq!(set(), Ok(()), "after {others} others");
+                }
+                let flag = if value.is_empty() { 0 } else { InodeFlags::NOCOMPRESS };
+                assert_eq!(engine.flags(file).unwrap() & PACKED, flag);
+                assert_eq!(engine.get_xattr(file, COMPRESSION).ok().unwrap_or_default(), value);
+            }
+        }
+        assert!(waited > 0);
+    }
+}

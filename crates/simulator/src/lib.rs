@@ -20,6 +20,7 @@ mod examine;
 mod failure;
 mod generate;
 mod history;
+pub mod interrupted;
 mod look;
 mod lying_device;
 mod model;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use ubtrfs::{Filesystem, NewInode, Options};
+use ubtrfs::{Errno, Filesystem, NewInode, Options};
 use ubtrfs_format::Physical;
 use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, OverlayDevice, RecordingDevice};
 
@@ -30,7 +30,7 @@ pub enum Sharing {
 }
 
 /// A part of the volume, and what happened there.
-struct Part {
+pub(crate) struct Part {
     worker: Worker,
     chronicle: Chronicle,
     /// What was the last commit at some moments, and what the newest version was then.
@@ -38,6 +38,8 @@ struct Part {
     log: Vec<(usize, Operation)>,
     /// Files are cut in steps.
     steps: bool,
+    /// An operation failed that goes in steps: how many of them it did is not known.
+    uncertain: bool,
 }
 
 impl Part {
@@ -51,7 +53,7 @@ impl Part {
 
 /// A device that takes its time, so that much happens while a commit waits for it.
 #[derive(Debug)]
-struct SlowDevice(Arc<RecordingDevice>);
+struct SlowDevice(Arc<dyn Device>);
 
 const PAUSE: Duration = Duration::from_micros(300);
 
@@ -97,11 +99,23 @@ pub fn run(seed: u64, threads: u64, sharing: Sharing, length: usize, budget: usi
     let recording = Arc::new(RecordingDevice::new(make_volume(&history.plan.options)));
     let fail = |what| Failure { seed, operations: Vec::new(), crash: None, what };
     let judge = Judge::new(history.options.clone(), &recording).map_err(fail)?;
-    let parts = work(&history, &recording, threads, sharing, length)?;
+    let parts = work(&history, &recording, recording.clone(), &Setting { threads, sharing, length, fault: None })?;
+    survey_parts(&judge, &parts, &recording, seed, budget)
+}
+
+/// Examines what crashes may leave of what the threads did.
+pub(crate) fn survey_parts(
+    judge: &Judge,
+    parts: &[Part],
+    recording: &Arc<RecordingDevice>,
+    seed: u64,
+    budget: usize,
+) -> Result<Survey, Failure> {
+    let fail = |what| Failure { seed, operations: Vec::new(), crash: None, what };
     let mut survey = Survey::default();
-    for (point, device) in Crashes::new(&recording, seed, budget) {
-        let found = find(&judge, &device).map_err(|what| Failure { crash: Some(point), ..fail(what) })?;
-        for part in &parts {
+    for (point, device) in Crashes::new(recording, seed, budget) {
+        let found = find(judge, &device).map_err(|what| Failure { crash: Some(point), ..fail(what) })?;
+        for part in parts {
             let begun = |(began, _): &&(usize, Operation)| *began <= point.event;
             let operations = || part.log.iter().take_while(begun).cloned().collect();
             let fail = |what| Failure { operations: operations(), crash: Some(point), ..fail(what) };
@@ -152,23 +166,33 @@ fn judge_part(part: &Part, found: &Found, event: usize) -> Result<(), String> {
     Err(format!("there is no log, but it is as in none of the versions {} to {}", window.base, window.last))
 }
 
-fn work(
+/// What the threads do.
+pub(crate) struct Setting<'a> {
+    pub(crate) threads: u64,
+    pub(crate) sharing: Sharing,
+    /// Operations of each.
+    pub(crate) length: usize,
+    /// Makes the device fail, sooner or later, once the threads' directories are there.
+    pub(crate) fault: Option<&'a (dyn Fn() + Sync)>,
+}
+
+/// Lets the threads work on `device`, which passes on to `recording`.
+pub(crate) fn work(
     history: &History,
     recording: &Arc<RecordingDevice>,
-    threads: u64,
-    sharing: Sharing,
-    length: usize,
+    device: Arc<dyn Device>,
+    &Setting { threads, sharing, length, fault }: &Setting<'_>,
 ) -> Result<Vec<Part>, Failure> {
     let seed = history.seed;
     let fail = |what| Failure { seed, operations: Vec::new(), crash: None, what };
     // Every other seed with commits of the engine's own on top of those that the threads ask for.
     let options = Options {
-        background_commits: seed.is_multiple_of(2),
+        background_commits: fault.is_some() || seed.is_multiple_of(2),
         commit_interval: Duration::from_millis(3),
         ..history.options.clone()
     };
-    let fs = open(Arc::new(SlowDevice(recording.clone())), options).map_err(fail)?;
-    let tolerance = Tolerance { no_space: history.plan.tight, faults: false };
+    let fs = open(Arc::new(SlowDevice(device)), options).map_err(fail)?;
+    let tolerance = Tolerance { no_space: history.plan.tight, faults: fault.is_some() };
     let tops = match sharing {
         Sharing::Files => vec![fs.root()],
         Sharing::Nothing => {
@@ -185,7 +209,17 @@ fn work(
         let mut chronicle = Chronicle::new(model.clone(), fs.generation().0);
         chronicle.versions[0].began = recording.len();
         let worker = Worker::new(fs.clone(), model, tolerance, true);
-        parts.push(Mutex::new(Part { worker, chronicle, sightings: Vec::new(), log: Vec::new(), steps }));
+        parts.push(Mutex::new(Part {
+            worker,
+            chronicle,
+            sightings: Vec::new(),
+            log: Vec::new(),
+            steps,
+            uncertain: false,
+        }));
+    }
+    if let Some(fault) = fault {
+        fault();
     }
     let habits = Habits { remount: false, privileges: false, ..history.habits };
     let results: Vec<Result<(), String>> = std::thread::scope(|scope| {
@@ -209,8 +243,10 @@ fn work(
     for id in parts.iter_mut().flat_map(|part| part.worker.handles.drain(..)) {
         fs.forget(id, 1);
     }
-    fs.close().map_err(|error| fail(error.to_string()))?;
-    Ok(parts)
+    match fs.close() {
+        Err(error) if fault.is_none() => Err(fail(error.to_string())),
+        _ => Ok(parts),
+    }
 }
 
 fn one_thread(
@@ -222,15 +258,24 @@ fn one_thread(
 ) -> Result<(), String> {
     for _ in 0..length {
         let mut guard = part.lock();
-        let Part { worker, chronicle, sightings, log, steps } = &mut *guard;
+        if guard.worker.tolerance.faults && (guard.uncertain || fs.abort_reason().is_some()) {
+            return Ok(());
+        }
+        let Part { worker, chronicle, sightings, log, steps, uncertain } = &mut *guard;
         sightings.push((fs.generation().0, chronicle.now()));
         let operation = generator.next(&worker.model, worker.handles.len());
         let began = recording.len();
         log.push((began, operation.clone()));
         if !matches!(operation, Operation::Sync | Operation::Fsync { .. }) {
-            let before = worker.model.clone();
+            let (before, tolerated) = (worker.model.clone(), worker.tolerated);
             let touched = worker.perform(&operation).map_err(|what| format!("{operation:?}: {what}"))?;
-            let touched: Vec<_> = touched.keys().copied().collect();
+            let mut touched: Vec<_> = touched.keys().copied().collect();
+            if let Operation::Truncate { what, .. } = &operation
+                && worker.tolerated > tolerated
+            {
+                touched.extend(worker.find(what));
+                *uncertain = *steps;
+            }
             let mut states = states_between(&operation, &before, &worker.model, &touched, *steps);
             states.push(worker.model.clone());
             chronicle.versions.extend(states.into_iter().map(|model| Version { began, model }));
@@ -250,12 +295,23 @@ fn make_promise(
     operation: &Operation,
 ) -> Result<(), String> {
     let guard = part.lock();
+    let may_fail = guard.worker.tolerance.faults;
+    // What the device failed in is answered by an error, and by none but these.
+    let succeeds = |result: ubtrfs::Result<()>| match result {
+        Err(error) if may_fail && matches!(error.errno(), Errno::IO | Errno::ROFS | Errno::NOSPC) => Ok(false),
+        result => result.map(|()| true).map_err(|error| error.to_string()),
+    };
     let version = guard.chronicle.now();
     let since = guard.least(fs.generation().0);
     let Operation::Fsync { what, data_only } = operation else {
         drop(guard);
-        fs.sync().map_err(|error| error.to_string())?;
+        if !succeeds(fs.sync())? {
+            return Ok(());
+        }
         let (returned, mut guard) = (recording.len(), part.lock());
+        if guard.uncertain {
+            return Ok(());
+        }
         let (until, covers) = (guard.chronicle.now(), guard.chronicle.everything(version));
         guard.chronicle.promises.push(Promise { returned, version, until, covers });
         return Ok(());
@@ -263,8 +319,12 @@ fn make_promise(
     let Some(id) = guard.worker.find(what) else { return Ok(()) };
     fs.reference(id);
     drop(guard);
-    make_durable(fs, id, *data_only).map_err(|error| error.to_string())?;
+    let is_promised = succeeds(make_durable(fs, id, *data_only))?;
     let (returned, mut guard) = (recording.len(), part.lock());
+    if !is_promised || guard.uncertain {
+        fs.forget(id, 1);
+        return Ok(());
+    }
     let until = guard.chronicle.now();
     // Which commit was the last is not known for certain: any up to this version.
     let covered = |at| guard.chronicle.covered(id, !data_only, since..=at, at);

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::file::piece::Piece;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeBatch, InodeId, InodeState, OrphanEdit};
-use crate::space::{Demand, UseOfKept};
+use crate::space::{Demand, Reservation, UseOfKept};
 use crate::transaction::Transaction;
 
 /// Bytes of a file for which freeing them is assumed to change one leaf.
@@ -30,7 +30,7 @@ impl Filesystem {
 
     /// Reserves for an operation that may free all of a file's extents, each of which may touch leaves of its own. Where
     /// there is no room for that, `least` has to do: what frees space has a reserve.
-    pub(crate) fn reserve_to_free(&self, inode: &Inode, least: Demand) -> Result<()> {
+    pub(crate) fn reserve_to_free(&self, inode: &Inode, least: Demand) -> Result<Reservation<'_>> {
         let extents = inode.read().item.nbytes / TYPICAL_EXTENT;
         let most = Demand { edits: least.edits + extents, ..least };
         self.reserve(most).or_else(|_| self.reserve(least))
@@ -51,8 +51,8 @@ impl Filesystem {
         self.freeze_older(&mut state);
         let bytes = state.item.nbytes;
         let demand = Demand { edits: 4 + bytes / TYPICAL_EXTENT, kept: UseOfKept::All, ..Demand::default() };
-        let is_small = bytes <= self.options.freeing.at_once && self.try_reserve(demand);
-        if is_small || state.is_unheard_of() {
+        let reservation = if bytes <= self.options.freeing.at_once { self.try_reserve(demand) } else { None };
+        if reservation.is_some() || state.is_unheard_of() {
             self.end_inode(inode, &mut state, &self.gate.enter());
             if state.is_unheard_of() {
                 // Born and gone inside one transaction: no tree ever hears of it.

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId};
 use crate::ops::NewSize;
-use crate::space::{Demand, UseOfKept};
+use crate::space::{Demand, Reservation, UseOfKept};
 
 /// So few extents are freed even if no space can be reserved for it: what frees space has a reserve.
 const FEW: u64 = 16;
@@ -52,7 +52,7 @@ impl Filesystem {
     /// one.
     pub(super) fn free_step(&self, waiting: &Waiting, most: u64) -> Result<u64> {
         let cut = loop {
-            let cut = self.reserved_cut(&waiting.inode, 0..waiting.reached, most)?;
+            let (cut, _reservation) = self.reserved_cut(&waiting.inode, 0..waiting.reached, most)?;
             let mut state = waiting.inode.write();
             let transaction = self.gate.enter();
             if transaction.generation != cut.generation {
@@ -92,7 +92,7 @@ impl Filesystem {
         let from = size.next_multiple_of(u64::from(self.volume.sector_size()));
         loop {
             let turn = self.inactivator.turn.lock();
-            let cut = self.reserved_cut(inode, from..u64::MAX, self.options.freeing.per_transaction)?;
+            let (cut, reservation) = self.reserved_cut(inode, from..u64::MAX, self.options.freeing.per_transaction)?;
             if cut.is_rest {
                 return Ok(());
             }
@@ -104,6 +104,7 @@ impl Filesystem {
                 continue;
             }
             self.count_step(cut.extents);
+            drop(reservation);
             drop(turn);
             self.commit_once()?;
         }
@@ -115,12 +116,18 @@ impl Filesystem {
     }
 
     /// Finds what to cut off of an inode, as much as space can be reserved for.
-    fn reserved_cut(&self, inode: &Arc<Inode>, range: Range<u64>, mut most: u64) -> Result<Cut> {
+    fn reserved_cut(
+        &self,
+        inode: &Arc<Inode>,
+        range: Range<u64>,
+        mut most: u64,
+    ) -> Result<(Cut, Option<Reservation<'_>>)> {
         let mut tried = false;
         loop {
             let mut cut = self.plan_cut(inode, range.clone(), most)?;
-            if self.try_reserve(cut.demand()) || (tried && most <= FEW) {
-                return Ok(cut);
+            let reservation = self.try_reserve(cut.demand());
+            if reservation.is_some() || (tried && most <= FEW) {
+                return Ok((cut, reservation));
             }
             if tried {
                 most = (most / 4).max(FEW);

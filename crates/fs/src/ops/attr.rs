@@ -352,9 +352,7 @@ impl Filesystem {
             return;
         }
         let demand = Demand { edits: 1, item_bytes: 185, ..Demand::default() };
-        if self.space.lock().reserve(demand).is_err() {
-            return;
-        }
+        let Some(_reservation) = self.try_reserve(demand) else { return };
         let mut state = inode.write();
         if state.dead {
             return;

@@ -157,7 +157,7 @@ impl Filesystem {
         let edits = 8 + 4 * most as u64;
         let item_bytes = PIECE_BYTES * (most as u64 + 2) + 2 * sector;
         let demand = Demand { data: 3 * sector, edits, item_bytes, ..Demand::default() };
-        self.reserve_to_free(ends.target, demand)?;
+        let _reservation = self.reserve_to_free(ends.target, demand)?;
         let mut surplus = 3 * sector;
         let result = self.clone_reserved(ends, len, most, &mut surplus);
         self.unreserve_data(surplus);

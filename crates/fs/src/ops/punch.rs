@@ -69,7 +69,7 @@ impl Filesystem {
             self.inline_bytes(&state, state.item.size)
         };
         let demand = Demand { data: 2 * sector, edits: 6, item_bytes: 700 + inline_bytes, kept: UseOfKept::Half };
-        self.reserve_to_free(&inode, demand)?;
+        let _reservation = self.reserve_to_free(&inode, demand)?;
         let mut surplus = 2 * sector;
         let result = self.punch_reserved(id, offset, end, keep_reserved, &mut surplus);
         self.unreserve_data(surplus);

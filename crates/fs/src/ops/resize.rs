@@ -60,11 +60,7 @@ impl Filesystem {
             let attributes = change.demand(room);
             let (edits, item_bytes) = (4 + attributes.edits, 500 + inline_bytes + attributes.item_bytes);
             let demand = Demand { data, edits, item_bytes, kept: UseOfKept::All };
-            if grows {
-                self.reserve(demand)?;
-            } else {
-                self.reserve_to_free(&inode, demand)?;
-            }
+            let _reservation = if grows { self.reserve(demand)? } else { self.reserve_to_free(&inode, demand)? };
             let mut surplus = data;
             let result = self.resize_reserved(id, NewSize::Exactly(size), Some((change, room)), &mut surplus);
             self.unreserve_data(surplus);

@@ -74,7 +74,7 @@ impl Filesystem {
         let sum_bytes = sectors * self.volume.checksum().size() as u64;
         let item_bytes = 300 + sum_bytes + inline_bytes;
         let new_space = if has_place { 0 } else { sectors * sector };
-        self.reserve(Demand { data: new_space, edits, item_bytes, ..Demand::default() })?;
+        let _reservation = self.reserve(Demand { data: new_space, edits, item_bytes, ..Demand::default() })?;
         if has_place {
             self.space.lock().promise_placed_data(sectors * sector);
         }

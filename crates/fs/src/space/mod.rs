@@ -25,7 +25,7 @@ pub(crate) use device_map::{DeviceMap, stripe_length};
 pub(crate) use free_space_tree::GroupEdits;
 pub(crate) use group::{FreeSpaceForm, Group};
 pub(crate) use load::{SpaceSources, load_space};
-pub(crate) use reserve::{Demand, Needs, Shortage, UseOfKept};
+pub(crate) use reserve::{Demand, Needs, Reservation, Shortage, UseOfKept};
 
 use crate::committed::Committed;
 use crate::lock_order::{Noted, Ordered};

@@ -9,7 +9,7 @@
 
 use ubtrfs_format::items::BlockGroupFlags;
 
-use super::SpaceInner;
+use super::{Space, SpaceInner};
 
 /// What an operation may need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +52,34 @@ pub(crate) struct Reserved {
     pending: Demand,
     /// … and of the commit in flight.
     frozen: Demand,
+    /// What of it operations hold that may not have joined a transaction yet.
+    held: Demand,
+}
+
+/// What an operation has reserved of metadata. Held until it has joined a transaction: whichever that is, the reservation
+/// counts in it, though commits begin or have nothing to do meanwhile.
+#[must_use = "what is reserved has to be held until a transaction is joined"]
+pub(crate) struct Reservation<'a> {
+    space: &'a Space,
+    demand: Demand,
+}
+
+impl<'a> Reservation<'a> {
+    /// Takes hold of what was reserved just now.
+    pub(crate) fn of(space: &'a Space, inner: &mut SpaceInner, demand: Demand) -> Self {
+        let held = &mut inner.reserved.held;
+        held.edits += demand.edits;
+        held.item_bytes += demand.item_bytes;
+        Self { space, demand }
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        let held = &mut self.space.lock().reserved.held;
+        held.edits -= self.demand.edits;
+        held.item_bytes -= self.demand.item_bytes;
+    }
 }
 
 /// What the last commit says of the cost of changes and of what has to stay free.
@@ -298,13 +326,48 @@ impl SpaceInner {
         pending.item_bytes = pending.item_bytes.saturating_sub(demand.item_bytes);
     }
 
-    /// The open transaction becomes the commit in flight.
+    /// The open transaction becomes the commit in flight. What operations hold counts in the next one, too: they may join
+    /// that.
     pub(crate) fn freeze_reservations(&mut self) {
-        self.reserved.frozen = std::mem::take(&mut self.reserved.pending);
+        self.reserved.frozen = std::mem::replace(&mut self.reserved.pending, self.reserved.held);
     }
 
-    /// Nothing was changed since the last commit.
+    /// Nothing was changed since the last commit: only operations that have yet to change something need any.
     pub(crate) fn drop_pending_reservations(&mut self) {
-        self.reserved.pending = Demand::default();
+        self.reserved.pending = self.reserved.held;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pending(space: &Space) -> (u64, u64) {
+        let pending = space.lock().reserved.pending;
+        (pending.edits, pending.item_bytes)
+    }
+
+    fn reserve(space: &Space, edits: u64) -> Reservation<'_> {
+        let mut inner = space.lock();
+        let demand = Demand { edits, item_bytes: 100 * edits, ..Demand::default() };
+        inner.reserved.pending.edits += demand.edits;
+        inner.reserved.pending.item_bytes += demand.item_bytes;
+        Reservation::of(space, &mut inner, demand)
+    }
+
+    #[test]
+    fn what_is_reserved_counts_until_a_transaction_is_joined() {
+        let space = Space::unknown(&[], 4096, 4096);
+        let ended = reserve(&space, 3);
+        let held = reserve(&space, 5);
+        drop(ended);
+        assert_eq!(pending(&space), (8, 800), "it has joined the open transaction");
+        space.lock().drop_pending_reservations();
+        assert_eq!(pending(&space), (5, 500), "a commit with nothing to do takes it from nobody");
+        space.lock().freeze_reservations();
+        assert_eq!(pending(&space), (5, 500), "it may join the next transaction");
+        drop(held);
+        space.lock().drop_pending_reservations();
+        assert_eq!(pending(&space), (0, 0));
     }
 }

@@ -9,6 +9,7 @@ mod data_written_over_data_is_lost;
 mod devices_fail;
 mod every_read_write_and_flush_fails;
 mod files_that_share_extents;
+mod fsyncs_beside_commits_that_fail;
 mod items_outgrow_their_leaves;
 mod kernel_mounts_crash_states;
 mod kernel_mounts_full_volumes;
