@@ -78,20 +78,22 @@ mod tests {
     use std::sync::Arc;
 
     use ubtrfs::{Filesystem, NewInode, Options, without_waiting};
-    use ubtrfs_mkfs::MkfsOptions;
+    use ubtrfs_mkfs::{MkfsOptions, Profile};
     use ubtrfs_volume::{MemoryDevice, OpenOptions, Volume};
 
     use super::*;
     use crate::shared::MountFacts;
 
-    const SIZE: u64 = 64 << 20;
+    const SIZE: u64 = 48 << 20;
 
     fn volume() -> Vec<u8> {
         let mut file = std::env::temp_dir();
         file.push(format!("ubtrfs-properties-{}", std::process::id()));
         let mut device = std::fs::File::create_new(&file).unwrap();
         device.set_len(SIZE).unwrap();
-        ubtrfs_mkfs::layout(&MkfsOptions::new(SIZE)).unwrap().write(&mut device).unwrap();
+        let mut options = MkfsOptions::new(SIZE);
+        options.metadata_profile = Some(Profile::Single);
+        ubtrfs_mkfs::layout(&options).unwrap().write(&mut device).unwrap();
         let bytes = std::fs::read(&file).unwrap();
         std::fs::remove_file(&file).unwrap();
         bytes

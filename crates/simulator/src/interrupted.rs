@@ -34,9 +34,9 @@ pub fn run(seed: u64, sharing: Sharing, budget: usize, lie: Option<CommitFault>)
     history.habits.fsyncs = true;
     let kind = random.one_of([Kind::Write, Kind::Flush, Kind::Flush, Kind::Read]);
     let most = match kind {
-        Kind::Read => 200,
-        Kind::Write => 300,
-        Kind::Flush => 80,
+        Kind::Read => 60,
+        Kind::Write => 120,
+        Kind::Flush => 25,
     };
     let (successes, errno) = (random.below(most), random.one_of([EIO, ENOSPC]));
     let lasting = random.one_of([Lasting::Once, Lasting::Forever]);

@@ -7,13 +7,16 @@ use ubtrfs_simulator::interrupted::run;
 use ubtrfs_simulator::overlap::Sharing;
 use ubtrfs_testkit::seeds::{seeds, soaks};
 
+/// The usual seeds.
+const USUAL: u64 = 32;
+
 fn sharing_of(seed: u64) -> Sharing {
     if seed.is_multiple_of(3) { Sharing::Files } else { Sharing::Nothing }
 }
 
 #[test]
 fn fsyncs_beside_commits_that_fail() {
-    let (usual, budget) = if soaks() { (300, 60) } else { (16, 20) };
+    let (usual, budget) = if soaks() { (300, 60) } else { (USUAL, 20) };
     let (mut sum, mut failed) = (Survey::default(), 0);
     for seed in seeds(usual) {
         let interrupted = run(seed, sharing_of(seed), budget, None).unwrap_or_else(|failure| panic!("{failure}"));
@@ -27,6 +30,6 @@ fn fsyncs_beside_commits_that_fail() {
 /// The usual seeds notice a commit that answers those who joined it before its superblock is written.
 #[test]
 fn fsyncs_that_are_answered_too_early_are_noticed() {
-    let noticed = (1..=16).find_map(|seed| run(seed, sharing_of(seed), 20, Some(CommitFault::AnswerEarly)).err());
+    let noticed = (1..=USUAL).find_map(|seed| run(seed, sharing_of(seed), 20, Some(CommitFault::AnswerEarly)).err());
     eprintln!("{}", noticed.unwrap().what);
 }
