@@ -222,6 +222,7 @@ impl Filesystem {
             write_zeroes(&mut state, zeroed, held, sector);
             let freed = gaps.iter().map(|gap| gap.freed).sum();
             state.item.nbytes = state.item.nbytes.saturating_sub(freed);
+            state.pending.displaced += gaps.iter().map(|gap| gap.displaced as usize).sum::<usize>();
             self.put_reserved(&mut state, &transaction, std::mem::take(&mut placed.extents));
             if is_last {
                 state.item.size = state.item.size.max(wanted.size);

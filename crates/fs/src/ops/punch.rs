@@ -29,21 +29,15 @@ struct Emptied {
 }
 
 impl Filesystem {
-    /// Makes a range of a file read as zeroes and gives its whole sectors back. The size stays.
+    /// Makes a range of a file read as zeroes and gives its whole sectors back. The size stays. A range of many pieces is
+    /// emptied in steps, each whole or not done: no transaction may come to hold them all (invariant 26).
     pub fn punch_hole(&self, id: InodeId, offset: u64, len: u64) -> Result<()> {
-        self.punch(id, offset, len, false)
-    }
-
-    /// The same; `keep_reserved`: what is reserved and holds nothing stays so. A range of many
-    /// pieces is emptied in steps, each an operation of its own: no transaction may come to hold
-    /// them all (invariant 26).
-    pub(crate) fn punch(&self, id: InodeId, offset: u64, len: u64, keep_reserved: bool) -> Result<()> {
         self.check_writable(id.subvolume)?;
         let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Errno::INVAL)?;
         let mut at = offset;
         loop {
             let stop = self.end_of_step(id, at..end)?;
-            self.punch_some(id, at, stop, keep_reserved)?;
+            self.punch_some(id, at, stop)?;
             if stop == end {
                 return Ok(());
             }
@@ -61,7 +55,7 @@ impl Filesystem {
         Ok(last.map_or(range.end, |last| last.end().min(range.end)))
     }
 
-    fn punch_some(&self, id: InodeId, offset: u64, end: u64, keep_reserved: bool) -> Result<()> {
+    fn punch_some(&self, id: InodeId, offset: u64, end: u64) -> Result<()> {
         let sector = u64::from(self.volume.sector_size());
         let inode = self.inode(id)?;
         let inline_bytes = {
@@ -71,12 +65,12 @@ impl Filesystem {
         let demand = Demand { data: 2 * sector, edits: 6, item_bytes: 700 + inline_bytes, kept: UseOfKept::Half };
         let _reservation = self.reserve_to_free(&inode, demand)?;
         let mut surplus = 2 * sector;
-        let result = self.punch_reserved(id, offset, end, keep_reserved, &mut surplus);
+        let result = self.punch_reserved(id, offset, end, &mut surplus);
         self.unreserve_data(surplus);
         result
     }
 
-    fn punch_reserved(&self, id: InodeId, offset: u64, end: u64, keep_reserved: bool, surplus: &mut u64) -> Result<()> {
+    fn punch_reserved(&self, id: InodeId, offset: u64, end: u64, surplus: &mut u64) -> Result<()> {
         let inode = self.inode(id)?;
         let mut state = inode.write();
         if state.file_type() != FileType::Regular {
@@ -86,7 +80,7 @@ impl Filesystem {
             return Err(Errno::NOENT.into());
         }
         check_unrestricted(&state)?;
-        while !self.punch_in_transaction(&inode, &mut state, offset..end, keep_reserved, surplus)? {}
+        while !self.punch_in_transaction(&inode, &mut state, offset..end, surplus)? {}
         Ok(())
     }
 
@@ -97,14 +91,10 @@ impl Filesystem {
         inode: &Arc<Inode>,
         state: &mut InodeState,
         Range { start: offset, end }: Range<u64>,
-        keep_reserved: bool,
         surplus: &mut u64,
     ) -> Result<bool> {
         let id = inode.id;
         let generation = self.freeze_older(state);
-        if keep_reserved {
-            self.settle_frozen(id, state)?;
-        }
         let (asked, end) = (end, end.min(state.item.size));
         if offset >= end {
             return Ok(true);
@@ -127,11 +117,8 @@ impl Filesystem {
                 zeroed.push((at, self.sector_without(id, state, at, offset, end)?));
             }
         }
-        let emptied = if whole.start < whole.end {
-            self.pieces_to_empty(id, state, &whole, keep_reserved)?
-        } else {
-            Emptied::default()
-        };
+        let emptied =
+            if whole.start < whole.end { self.pieces_to_empty(id, state, &whole)? } else { Emptied::default() };
         let time = now();
         let transaction = self.gate.enter();
         if transaction.generation != generation {
@@ -177,24 +164,12 @@ impl Filesystem {
     }
 
     /// What of a range becomes holes.
-    fn pieces_to_empty(
-        &self,
-        id: InodeId,
-        state: &InodeState,
-        whole: &Range<u64>,
-        keep_reserved: bool,
-    ) -> Result<Emptied> {
+    fn pieces_to_empty(&self, id: InodeId, state: &InodeState, whole: &Range<u64>) -> Result<Emptied> {
         let committed = self.committed();
         let map = FileMap::new(&committed, id, state)?;
         let pieces = map.with_stack(state, |stack| stack.resolve(whole.clone()))?;
-        if !keep_reserved {
-            let bytes = pieces.iter().map(allocated).sum();
-            let ranges = vec![(whole.start, whole.end - whole.start, bytes)];
-            return Ok(Emptied { ranges, extents: extents_of(&pieces) });
-        }
-        let is_reserved = |piece: &Piece| matches!(piece, Piece::Extent(extent) if extent.prealloc);
-        let emptied = pieces.iter().filter(|mapped| !is_reserved(&mapped.piece));
-        let ranges: Vec<_> = emptied.map(|mapped| (mapped.start, mapped.len, allocated(mapped))).collect();
-        Ok(Emptied { extents: ranges.len(), ranges })
+        let bytes = pieces.iter().map(allocated).sum();
+        let ranges = vec![(whole.start, whole.end - whole.start, bytes)];
+        Ok(Emptied { ranges, extents: extents_of(&pieces) })
     }
 }
