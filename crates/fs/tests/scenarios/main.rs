@@ -14,6 +14,7 @@ mod hostile_volumes_crash_or_hang;
 mod logs_are_replayed_unlike_the_kernel;
 mod logs_lose_what_was_fsynced;
 mod modes_and_lists_part;
+mod mounts_trust_what_is_not_durable;
 mod moved_subvolumes_are_lost;
 mod numbers_run_out;
 mod operations_that_fail_change_nothing;
