@@ -52,10 +52,13 @@ pub enum CommitStep {
     Merged,
 }
 
+/// What a test does at each step of a commit.
+type AtStep = dyn Fn(&crate::Filesystem, CommitStep) + Send + Sync;
+
 /// What a test has to do while a commit is under way, in the thread that commits.
 #[doc(hidden)]
 #[derive(Clone)]
-pub struct CommitHook(pub Arc<dyn Fn(&crate::Filesystem, CommitStep) + Send + Sync>);
+pub struct CommitHook(pub Arc<AtStep>);
 
 impl std::fmt::Debug for CommitHook {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -81,7 +81,8 @@ impl Filesystem {
     /// An orphan with names is an old kernel's way to note a truncation that was under way: drops what lies beyond the end
     /// of the file, and the orphan item.
     fn finish_truncation(&self, inode: &Arc<Inode>) -> bool {
-        let _reservation = self.try_reserve(Demand { edits: 4, item_bytes: 500, kept: UseOfKept::All, ..Demand::default() });
+        let _reservation =
+            self.try_reserve(Demand { edits: 4, item_bytes: 500, kept: UseOfKept::All, ..Demand::default() });
         let mut state = inode.write();
         let frozen = state.frozen.as_ref().map(|frozen| frozen.batch.orphan);
         if state.item.nlink == 0 || [Some(state.pending.orphan), frozen].contains(&Some(OrphanEdit::Remove)) {

@@ -127,7 +127,9 @@ impl NameChanges {
             && few.iter().all(|(other, _)| *other != name)
         {
             let mut many = Box::<Many>::default();
-            std::mem::take(few).into_iter().for_each(|(name, change)| many.put(name, change));
+            for (name, change) in std::mem::take(few) {
+                many.put(name, change);
+            }
             self.changes = Changes::Many(many);
         }
         match &mut self.changes {

@@ -28,15 +28,12 @@ impl XattrChanges {
     pub(crate) fn insert(&mut self, name: Name, value: Value) {
         self.bytes += bytes_of(&name, &value);
         let with_hash = self.changes.entry(name_hash(&name)).or_default();
-        match with_hash.iter_mut().find(|(other, _)| *other == name) {
-            Some((_, old)) => {
-                self.bytes -= bytes_of(&name, old);
-                *old = value;
-            }
-            None => {
-                with_hash.reserve_exact(1);
-                with_hash.push((name, value));
-            }
+        if let Some((_, old)) = with_hash.iter_mut().find(|(other, _)| *other == name) {
+            self.bytes -= bytes_of(&name, old);
+            *old = value;
+        } else {
+            with_hash.reserve_exact(1);
+            with_hash.push((name, value));
         }
     }
 

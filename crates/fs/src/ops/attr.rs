@@ -136,7 +136,7 @@ impl AttributePlan {
 
 impl AttributeChange<'_> {
     /// What it may need, with so many bytes for the xattr.
-    pub(super) fn demand(&self, room: u64) -> Demand {
+    pub(super) fn demand(room: u64) -> Demand {
         Demand { edits: 3, item_bytes: 185 + room, kept: UseOfKept::All, ..Demand::default() }
     }
 
@@ -268,7 +268,7 @@ impl Filesystem {
         // What the xattr will take is known for certain only when the inode is locked.
         let mut room = self.room_of_change(id, &change)?;
         loop {
-            let demand = change.demand(room);
+            let demand = AttributeChange::demand(room);
             let outcome = self.with_reserved(demand, || self.change_attributes_reserved(id, &change, room))?;
             match outcome {
                 Outcome::Done(attributes) => return Ok(attributes),

@@ -57,7 +57,7 @@ impl Filesystem {
             // Where the last sector stays as it is, a cut takes no space, and none may be left.
             let data = if !grows && size.is_multiple_of(sector) { 0 } else { sector };
             let room = self.room_of_change(id, change)?;
-            let attributes = change.demand(room);
+            let attributes = AttributeChange::demand(room);
             let (edits, item_bytes) = (4 + attributes.edits, 500 + inline_bytes + attributes.item_bytes);
             let demand = Demand { data, edits, item_bytes, kept: UseOfKept::All };
             let _reservation = if grows { self.reserve(demand)? } else { self.reserve_to_free(&inode, demand)? };

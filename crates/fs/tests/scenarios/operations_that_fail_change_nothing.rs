@@ -203,16 +203,18 @@ fn volume(full: Full) -> (OverlayDevice, u32) {
     let mut fillers = 0;
     if full != Full::Nothing {
         let big = make(fs.root(), b"big", FILE);
-        while fs.write(big, WriteAt::End, &[7; 64 << 10], false).is_ok() {}
-        while fs.write(big, WriteAt::End, &[7; 4096], false).is_ok() {}
+        let data = vec![7; 64 << 10];
+        while fs.write(big, WriteAt::End, &data, false).is_ok() {}
+        while fs.write(big, WriteAt::End, &data[..4096], false).is_ok() {}
     }
-    while full == Full::Both {
-        let Ok(id) = fs.create(fs.root(), &filler(fillers), &new(FILE)) else { break };
-        fillers += 1;
-        let written = fs.write(id, WriteAt::End, &[1; 1900], false);
-        fs.forget(id, 1);
-        if written.is_err() {
-            break;
+    if full == Full::Both {
+        while let Ok(id) = fs.create(fs.root(), &filler(fillers), &new(FILE)) {
+            fillers += 1;
+            let written = fs.write(id, WriteAt::End, &[1; 1900], false);
+            fs.forget(id, 1);
+            if written.is_err() {
+                break;
+            }
         }
     }
     fs.close().unwrap();
