@@ -459,8 +459,10 @@ fn names_of_one_hash_are_made() {
 /// What is written of these limits is what is tried here.
 #[test]
 fn the_table_says_the_same() {
+    /// What a line of the table calls a figure, and the figure.
+    type Figure = (&'static str, fn(&Volume) -> usize);
     let table = include_str!("../../../../docs/limits.md");
-    let figures: [(&str, fn(&Volume) -> usize); 6] = [
+    let figures: [Figure; 6] = [
         ("| names of 255 bytes and one hash in a directory |", |volume| volume.entries),
         ("| names of 255 bytes of an inode in one directory", |volume| volume.listed),
         ("| extended references of an inode", |volume| volume.extended),
