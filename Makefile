@@ -49,6 +49,7 @@ install:
 	ln -sf $(PREFIX)/bin/ubtrfs $(DESTDIR)$(SBINDIR)/mount.fuse.ubtrfs
 	ln -sf $(PREFIX)/bin/ubtrfs $(DESTDIR)$(SBINDIR)/fsck.ubtrfs
 	ln -sf $(PREFIX)/bin/ubtrfs $(DESTDIR)$(SBINDIR)/mkfs.ubtrfs
+	ln -sf $(PREFIX)/bin/ubtrfs $(DESTDIR)$(SBINDIR)/mount.fuseblk.ubtrfs
 	sed 's|@bin@|$(PREFIX)/bin|' docs/ubtrfs@.service.in > $(DESTDIR)$(PREFIX)/lib/systemd/system/ubtrfs@.service
 
 PREFIX ?= /usr/local

@@ -122,8 +122,9 @@ pub struct Mount {
     /// This is the server in the background.
     #[arg(long, hide = true)]
     pub server: bool,
-    /// The devices (or image files) of the volume, then the directory to mount on.
-    #[arg(required = true, num_args = 2.., value_names = ["DEVICE", "DIR"])]
+    /// The devices (or image files) of the volume, then the directory to mount on. With the option
+    /// remount the directory alone will do.
+    #[arg(required = true, num_args = 1.., value_names = ["DEVICE", "DIR"])]
     pub places: Vec<PathBuf>,
 }
 
@@ -372,7 +373,9 @@ mod tests {
 
     #[test]
     fn mount_needs_a_device_and_a_directory() {
-        assert!(Arguments::try_parse_from(["ubtrfs", "mount", "device"]).is_err());
+        assert!(Arguments::try_parse_from(["ubtrfs", "mount"]).is_err());
+        let remount = ["ubtrfs", "mount", "-o", "remount,ro", "dir"];
+        assert!(Arguments::try_parse_from(remount).is_ok());
         assert!(Arguments::try_parse_from(["ubtrfs", "mount", "-o", "ro", "device", "dir"]).is_ok());
     }
 }

@@ -4,12 +4,15 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
-use ubtrfs_server::control::{Report, STATS, SYNC};
+use ubtrfs_server::control::{READ_ONLY, Report, STATS, SYNC, WRITABLE};
 use ubtrfs_tree::sentence;
 
 use crate::args;
+use crate::connection::Connection;
 use crate::failure::{Failure, Result};
 use crate::mount_table::{self, Mounted};
 use crate::watch::watch;
@@ -19,9 +22,24 @@ const DEAD: &str = "the server of this mount is no more";
 /// Room for an answer.
 const ROOM: usize = 64 << 10;
 
-/// `ubtrfs sync`
+/// How long is waited for what the kernel writes.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// `ubtrfs sync`: the kernel writes what it holds of changes, mapped pages among them, and then the
+/// server commits. On mounts of the type `fuse` the kernel does not ask it to, nor does it wait for
+/// what it writes.
 pub fn sync(arguments: &args::Directory) -> Result<()> {
     let path = &arguments.directory;
+    if let Ok(open) = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()) {
+        rustix::fs::syncfs(&open).map_err(|errno| failure(path, errno))?;
+        let found = rustix::fs::statx(&open, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
+        // A number without a block device: the type is `fuse`.
+        if let Ok(found) = found
+            && found.stx_dev_major == 0
+        {
+            Connection::of((found.stx_dev_major, found.stx_dev_minor)).is_idle_within(PATIENCE);
+        }
+    }
     ask(path, SYNC).map(drop).map_err(|errno| failure(path, errno))
 }
 
@@ -48,6 +66,17 @@ pub fn report(path: &Path) -> std::result::Result<Report, Errno> {
     serde_json::from_slice(&ask(path, STATS)?).map_err(|_| Errno::PROTO)
 }
 
+/// Has the server of the mount at `path`, which the kernel has made read-only, stop all writing
+/// once what was changed is durable.
+pub fn stop_writing(path: &Path) -> std::result::Result<(), Errno> {
+    ask(path, READ_ONLY).map(drop)
+}
+
+/// Has the server write again.
+pub fn write_again(path: &Path) -> std::result::Result<(), Errno> {
+    ask(path, WRITABLE).map(drop)
+}
+
 /// Makes everything durable on the mount at `path`.
 pub fn sync_mount(path: &Path) -> std::result::Result<(), Errno> {
     ask(path, SYNC).map(drop)
@@ -60,7 +89,9 @@ fn ask(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> {
             answer.truncate(length);
             Ok(answer)
         }
-        Err(Errno::ACCESS) if rustix::process::geteuid().is_root() => ask_as_owner(path, name),
+        Err(Errno::ACCESS) if matches!(name, STATS | SYNC) && rustix::process::geteuid().is_root() => {
+            ask_as_owner(path, name)
+        }
         Err(errno) => Err(errno),
     }
 }

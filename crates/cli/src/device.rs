@@ -15,10 +15,12 @@ use ubtrfs_volume::{
 
 use crate::args::Window;
 use crate::failure::{Failure, Result};
-use crate::mount_table;
+use crate::loop_devices::{self, User};
 
 /// How long a device is waited for that somebody holds.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a loop device is waited for that somebody holds, maybe only to look at it.
+const MOMENT: Duration = Duration::from_millis(500);
 
 /// Whether the path is a block device.
 pub fn is_block(path: &Path) -> bool {
@@ -53,19 +55,37 @@ pub fn patiently<T>(attempt: impl Fn() -> std::result::Result<T, Error>) -> std:
 }
 
 /// Opens a device so that nobody else has it. The kernel doesn't ask for our lock of an image file, so whether it has mounted
-/// one is looked up.
+/// one is looked for.
 pub fn open_exclusively(path: &Path, mode: OpenMode) -> Result<FileDevice> {
     let device = patiently(|| FileDevice::open(path, mode, Exclusive::Yes)).map_err(|error| Failure::of(&error))?;
-    check_unmounted(path).map(|()| device)
+    check_unmounted(path, mode).map(|()| device)
 }
 
-/// An error if the kernel has mounted an image file, or that behind a loop device, through any loop device.
-pub fn check_unmounted(path: &Path) -> Result<()> {
-    let behind = std::fs::metadata(path).ok().and_then(|metadata| backing_file(metadata.rdev()));
-    let image = behind.unwrap_or_else(|| path.into());
-    match mount_table::mounted_loop_device(&image) {
-        Some(by) => Err(Failure::new(format!("{} is mounted by the kernel, through {}", path.display(), by.display()))),
-        None => Ok(()),
+/// An error if the kernel has mounted an image file, or that behind a loop device, through any
+/// other loop device. Who only looked at such a device holds it for a moment: that is waited for.
+pub fn check_unmounted(path: &Path, mode: OpenMode) -> Result<()> {
+    let number = std::fs::metadata(path).map_or(0, |metadata| metadata.rdev());
+    let image = backing_file(number).unwrap_or_else(|| path.into());
+    let deadline = Instant::now() + MOMENT;
+    let shown = path.display();
+    loop {
+        let used = loop_devices::user(&image, number, mode);
+        let why = match &used {
+            None => return Ok(()),
+            Some(User::Mounted(by)) => format!("{shown} is mounted by the kernel, through {}", by.display()),
+            Some(User::Unseen(by)) => format!(
+                "{shown} is in use by the kernel, through {}: it is mounted in another mount namespace, or held otherwise",
+                by.display()
+            ),
+            Some(User::Unknown(by)) => format!(
+                "{shown} is attached to {}, and only root can find out whether that is mounted: detach it (losetup -d)",
+                by.display()
+            ),
+        };
+        if matches!(used, Some(User::Mounted(_))) || Instant::now() >= deadline {
+            return Err(Failure::new(why));
+        }
+        thread::sleep(Duration::from_millis(20));
     }
 }
 

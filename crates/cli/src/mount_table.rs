@@ -2,10 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-use ubtrfs_volume::backing_file;
 
 use crate::failure::{Failure, Result};
 
@@ -22,6 +19,8 @@ pub struct Mounted {
     pub source: PathBuf,
     /// Whether nothing can be changed there, through whichever mount.
     pub read_only: bool,
+    /// The options of the mount and of what is mounted, as the table has them.
+    pub options: Vec<String>,
     /// The user who mounted it, if it says so.
     pub user: Option<u32>,
     /// The user's group.
@@ -41,20 +40,14 @@ pub fn mounted_on(path: &Path) -> Result<Option<Mounted>> {
     Ok(all()?.into_iter().rfind(|mounted| mounted.point == path))
 }
 
-/// The loop device through which the kernel has mounted an image file.
-pub fn mounted_loop_device(image: &Path) -> Option<PathBuf> {
-    let image = std::fs::metadata(image).ok()?;
-    let mounted = all().ok()?;
-    std::fs::read_dir("/sys/block").ok()?.flatten().find_map(|entry| {
-        let device = Path::new("/dev").join(entry.file_name());
-        let number = std::fs::metadata(&device).ok()?.rdev();
-        let backing = std::fs::metadata(backing_file(number)?).ok()?;
-        if (backing.dev(), backing.ino()) != (image.dev(), image.ino()) {
-            return None;
-        }
-        // Our own mounts only name such a device; their servers hold the image itself.
-        mounted.iter().any(|mounted| mounted.source == device && !mounted.is_ours()).then_some(device)
-    })
+/// Whether something that is not ours is mounted from `device`, as this mount namespace tells.
+pub fn is_source_of_others(device: &Path) -> bool {
+    all().is_ok_and(|all| all.iter().any(|mounted| mounted.source == device && !mounted.is_ours()))
+}
+
+/// Whether a mount of ours has `device` as its source, as this mount namespace tells.
+pub fn is_source_of_ours(device: &Path) -> bool {
+    all().is_ok_and(|all| all.iter().any(|mounted| mounted.source == device && mounted.is_ours()))
 }
 
 fn all() -> Result<Vec<Mounted>> {
@@ -81,6 +74,7 @@ fn parse(line: &[u8]) -> Option<Mounted> {
     let device = std::str::from_utf8(fields.nth(2)?).ok()?;
     let (major, minor) = device.split_once(':')?;
     let point = unescape(fields.nth(1)?);
+    let own = fields.next()?;
     let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
     let kind = String::from_utf8_lossy(rest.next()?).into_owned();
     let source = unescape(rest.next()?);
@@ -91,7 +85,9 @@ fn parse(line: &[u8]) -> Option<Mounted> {
             .find_map(|option| option.strip_prefix(name))
             .and_then(|value| std::str::from_utf8(value).ok()?.parse().ok())
     };
+    let words = |list: &[u8]| String::from_utf8_lossy(list).split(',').map(Into::into).collect::<Vec<_>>();
     Some(Mounted {
+        options: [words(own), words(options)].concat(),
         point: PathBuf::from(OsString::from_vec(point)),
         device: (major.parse().ok()?, minor.parse().ok()?),
         kind,
@@ -134,6 +130,7 @@ mod tests {
         assert_eq!(mounted.source, Path::new("/x.img"));
         assert_eq!((mounted.device, mounted.user, mounted.group), ((0, 52), Some(7), Some(8)));
         assert!(mounted.is_ours() && !mounted.read_only);
+        assert!(["nodev", "user_id=7"].iter().all(|option| mounted.options.contains(&(*option).into())));
         let other = parse(b"29 1 8:1 / / rw - ext4 /dev/root rw").unwrap();
         assert!(!other.is_ours());
         assert_eq!(other.user, None);

@@ -2,6 +2,8 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -13,27 +15,34 @@ use ubtrfs_tree::sentence;
 use crate::args;
 use crate::control;
 use crate::failure::{Failure, Result};
+use crate::holders;
 use crate::mount_table;
 
+/// How long whoever only looked in is given to leave. A process that forks while a file is open
+/// here hands a copy of the descriptor to its child, which holds the mount until it executes its
+/// program; so a mount may be busy for moments after its last user has closed everything.
+const TIME_TO_LEAVE: Duration = Duration::from_secs(2);
 /// After so many seconds of waiting a person is told what for.
 const PATIENCE: i64 = 10;
+/// So many of those who hold a mount are named.
+const MOST_NAMED: usize = 5;
 
 /// `ubtrfs umount`
 pub fn run(arguments: &args::Umount) -> Result<()> {
     let path = mount_table::resolve(&arguments.directory)?;
     let shown = path.display();
-    let read_only = match mount_table::mounted_on(&path)? {
+    let (device, read_only) = match mount_table::mounted_on(&path)? {
         None if arguments.dead => return Ok(()),
         None => return Err(Failure::new(format!("nothing is mounted on {shown}"))),
         Some(mounted) if !mounted.is_ours() => {
             return Err(Failure::new(format!("what is mounted on {shown} is not ubtrfs")));
         }
-        Some(mounted) => mounted.read_only,
+        Some(mounted) => (mounted.device, mounted.read_only),
     };
     let report = control::report(&path);
     if matches!(report, Err(Errno::NOTCONN | Errno::CONNABORTED)) || is_dead(&path) {
         // A server that has died holds nothing back; whoever is inside will get errors anyway.
-        unmount(&path, Unmount::Lazy).map_err(|error| failure(&path, &error))?;
+        unmount(&path, Unmount::Lazy).map_err(|error| failure(&path, device, &error))?;
         eprintln!("ubtrfs: the server of {shown} had died: what was neither synced nor committed is lost");
         return Ok(());
     }
@@ -44,7 +53,7 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
     let server = report.as_ref().ok().and_then(process);
     let aborted = report.ok().and_then(|report| report.aborted);
     let synced = control::sync_mount(&path);
-    unmount(&path, Unmount::Now).map_err(|error| failure(&path, &error))?;
+    unmount_patiently(&path).map_err(|error| failure(&path, device, &error))?;
     if let Some(server) = server {
         wait(&path, &server)?;
     }
@@ -88,14 +97,39 @@ fn wait(path: &Path, server: &OwnedFd) -> Result<()> {
     }
 }
 
-fn failure(path: &Path, error: &MountError) -> Failure {
-    let busy = match error {
+fn unmount_patiently(path: &Path) -> std::result::Result<(), MountError> {
+    let deadline = Instant::now() + TIME_TO_LEAVE;
+    loop {
+        match unmount(path, Unmount::Now) {
+            Err(error) if is_busy(&error) && Instant::now() < deadline => thread::sleep(Duration::from_millis(20)),
+            done => return done,
+        }
+    }
+}
+
+fn is_busy(error: &MountError) -> bool {
+    match error {
         MountError::Unmount(_, source) => Errno::from_io_error(source) == Some(Errno::BUSY),
         MountError::Fusermount(said) => said.contains("busy"),
         _ => false,
-    };
-    if busy {
-        return Failure::new(format!("{} is busy: a program uses it", path.display()));
+    }
+}
+
+fn failure(path: &Path, device: (u32, u32), error: &MountError) -> Failure {
+    if is_busy(error) {
+        return Failure::new(format!("{} is busy: {}", path.display(), users(device)));
     }
     Failure::of(error)
+}
+
+/// Who uses what has this device number.
+pub fn users(device: (u32, u32)) -> String {
+    let mut holders: Vec<_> = holders::of(device).iter().map(ToString::to_string).collect();
+    let more = holders.len().saturating_sub(MOST_NAMED);
+    holders.truncate(MOST_NAMED);
+    match (holders.is_empty(), more) {
+        (true, _) => "a program uses it that can't be seen from here, or something is mounted inside".into(),
+        (false, 0) => format!("it is used by {}", holders.join(", ")),
+        (false, more) => format!("it is used by {} and {more} more", holders.join(", ")),
+    }
 }

@@ -70,6 +70,9 @@ pub(crate) struct CommitterState {
     pub(crate) stop: bool,
 }
 
+/// How often a commit is tried after which nothing has changed.
+const ATTEMPTS_TO_STOP: u32 = 100;
+
 /// A mounted volume.
 pub struct Filesystem {
     pub(crate) volume: Arc<Volume>,
@@ -95,7 +98,10 @@ pub struct Filesystem {
     /// Held by a rename that moves a directory to another one: no cycle may come about.
     pub(crate) rename_lock: Mutex<()>,
     pub(crate) moved_subvolumes: MovedSubvolumes,
+    /// Nothing may be changed: from the beginning, after an error, or while a remount has it so.
     read_only: AtomicBool,
+    /// The space of a volume that was opened to be read only is not known.
+    began_read_only: bool,
     aborted: Mutex<Option<String>>,
     pub(crate) counters: Counters,
     pub(crate) reader: crate::file::extent_reader::ExtentReader,
@@ -147,6 +153,7 @@ impl Filesystem {
             rename_lock: Mutex::default(),
             moved_subvolumes: MovedSubvolumes::default(),
             read_only: AtomicBool::new(read_only),
+            began_read_only: read_only,
             aborted: Mutex::default(),
             counters: Counters::default(),
             reader,
@@ -163,6 +170,42 @@ impl Filesystem {
     /// Whether nothing may be changed.
     pub fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire)
+    }
+
+    /// Makes everything durable, and changes nothing from then on until [`Self::write_again`]. For
+    /// a mount that the kernel has made read-only: who changes files must have ended before.
+    pub fn stop_writing(&self) -> Result<()> {
+        for _ in 0..ATTEMPTS_TO_STOP {
+            self.sync()?;
+            if self.is_read_only() {
+                return Ok(());
+            }
+            let _turn = self.inactivator.pause();
+            self.commit_once()?;
+            self.read_only.store(true, Ordering::Release);
+            if self.gate.current().is_empty() {
+                return Ok(());
+            }
+            // Somebody still changes files: what he was told is done is not left undone.
+            self.read_only.store(false, Ordering::Release);
+        }
+        Err(Errno::BUSY.into())
+    }
+
+    /// Ends what [`Self::stop_writing`] began. A volume that was opened read-only stays so, and so
+    /// does one after an error.
+    pub fn write_again(&self) -> Result<()> {
+        let aborted = self.aborted.lock();
+        match &*aborted {
+            Some(reason) => Err(Error::Aborted(reason.clone())),
+            None if self.began_read_only => Err(Errno::ROFS.into()),
+            None => {
+                self.read_only.store(false, Ordering::Release);
+                drop(aborted);
+                self.inactivator.go_on();
+                Ok(())
+            }
+        }
     }
 
     /// The volume below.

@@ -1,8 +1,12 @@
-//! How programs that look after a mount talk to its server: two extended attributes that every inode of the mount seems to
-//! have, and that no listing shows. Whoever may read the inode may ask.
+//! How programs that look after a mount talk to its server: extended attributes that every inode of the mount seems to
+//! have, and that no listing shows. Whoever may read the inode may ask for the first two.
 //!
 //! Reading [`STATS`] gives a [`Report`] as JSON. Reading [`SYNC`] makes everything durable that was changed before, as
 //! syncfs(2) does on other file systems, and gives `ok`; it fails as the commit failed.
+//!
+//! Reading [`READ_ONLY`] or [`WRITABLE`] is the server's part of a remount: it needs the capability
+//! `CAP_SYS_ADMIN`. They are read, not set, for nothing is set on a mount that the kernel has made
+//! read-only, as it is before the one and after the other.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +16,11 @@ use serde::{Deserialize, Serialize};
 pub const STATS: &str = "ubtrfs.stats";
 /// The attribute whose reading is a sync.
 pub const SYNC: &str = "ubtrfs.sync";
-/// The namespace of both; others in it don't exist.
+/// The attribute whose reading commits, and ends all writing to the volume.
+pub const READ_ONLY: &str = "ubtrfs.remount.ro";
+/// The attribute whose reading ends that again: `EROFS` if the mount began read-only.
+pub const WRITABLE: &str = "ubtrfs.remount.rw";
+/// The namespace of all; others in it don't exist.
 pub(crate) const NAMESPACE: &[u8] = b"ubtrfs.";
 
 /// What a running mount says of itself.
@@ -26,6 +34,9 @@ pub struct Report {
     /// When the process started, in the clock ticks of `/proc/PID/stat`: tells it from a later one of the same number.
     pub pid_started: u64,
     pub devices: Vec<String>,
+    /// The options that it was mounted with.
+    #[serde(default)]
+    pub options: Vec<String>,
     /// `fuseblk`, `fuse` or `fuse (fusermount3)`.
     pub mount_type: String,
     /// Why it is not `fuseblk`, where it might be.

@@ -27,7 +27,7 @@ use crate::counters::{Kind, Timed};
 use crate::directories::{Row, end, list};
 use crate::flags::MaySet;
 use crate::pool::Pool;
-use crate::privileges::Powers;
+use crate::privileges::{Capability, Powers};
 use crate::set_id::SET_ID;
 use crate::shared::{MountFacts, Shared, TTL, errno};
 
@@ -123,25 +123,31 @@ impl Server {
         }
     }
 
-    fn get_control(&self, name: &[u8], reply: ReplyXattr) {
-        if name == control::STATS.as_bytes() {
-            match serde_json::to_vec(&self.shared.report()) {
-                Ok(report) => reply.value(&report),
-                Err(_) => reply.error(Errno::IO),
+    fn get_control(&self, caller: &Caller<'_>, name: &[u8], reply: ReplyXattr) {
+        const OK: &[u8] = b"ok";
+        let work = match name {
+            name if name == control::SYNC.as_bytes() => Engine::sync,
+            name if name == control::READ_ONLY.as_bytes() => Engine::stop_writing,
+            name if name == control::WRITABLE.as_bytes() => Engine::write_again,
+            name if name == control::STATS.as_bytes() => {
+                return match serde_json::to_vec(&self.shared.report()) {
+                    Ok(report) => reply.value(&report),
+                    Err(_) => reply.error(Errno::IO),
+                };
             }
-        } else if name == control::SYNC.as_bytes() {
-            const OK: &[u8] = b"ok";
-            if reply.room() == 0 {
-                return reply.length(OK.len());
-            }
-            let shared = Arc::clone(&self.shared);
-            self.slow.run(move || match shared.engine.sync() {
-                Ok(()) => reply.value(OK),
-                Err(error) => reply.error(errno(&error)),
-            });
-        } else {
-            reply.error(Errno::NODATA);
+            _ => return reply.error(Errno::NODATA),
+        };
+        if name != control::SYNC.as_bytes() && !Powers::of(caller).has(Capability::Administrator) {
+            return reply.error(Errno::PERM);
         }
+        if reply.room() == 0 {
+            return reply.length(OK.len());
+        }
+        let shared = Arc::clone(&self.shared);
+        self.slow.run(move || match work(&shared.engine) {
+            Ok(()) => reply.value(OK),
+            Err(error) => reply.error(errno(&error)),
+        });
     }
 
     fn open_file(&self, parent: u64, caller: &Caller<'_>, what: &Create<'_>) -> Result<Entry, Errno> {
@@ -581,10 +587,10 @@ impl Filesystem for Server {
         answer(reply, self.inode(node).and_then(|id| self.shared.set_xattr(id, what)));
     }
 
-    fn getxattr(&self, _: &Caller<'_>, node: u64, name: &[u8], reply: ReplyXattr) {
+    fn getxattr(&self, caller: &Caller<'_>, node: u64, name: &[u8], reply: ReplyXattr) {
         let _timed = self.count(Kind::GetXattr);
         if name.starts_with(control::NAMESPACE) {
-            return self.get_control(name, reply);
+            return self.get_control(caller, name, reply);
         }
         match self.inode(node).and_then(|id| self.shared.get_xattr(id, name)) {
             Ok(value) => reply.value(&value),

@@ -21,6 +21,8 @@ pub(crate) const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct MountFacts {
     /// The devices' paths.
     pub devices: Vec<String>,
+    /// The options that it was mounted with.
+    pub options: Vec<String>,
     /// `fuseblk`, `fuse` or `fuse (fusermount3)`.
     pub mount_type: String,
     /// Why it is not `fuseblk`, where it might be.
@@ -130,6 +132,11 @@ impl Shared {
         self.ended.lock().get_or_insert_with(|| self.engine.close().map_err(|error| error.to_string())).clone()
     }
 
+    /// Whether the last commit has been asked for.
+    pub fn is_ending(&self) -> bool {
+        self.ended.try_lock().is_none_or(|ended| ended.is_some())
+    }
+
     /// What [`control::STATS`](crate::control::STATS) shows.
     pub fn report(&self) -> Report {
         let stats = self.engine.stats();
@@ -139,6 +146,7 @@ impl Shared {
             pid: std::process::id(),
             pid_started: self.facts.pid_started,
             devices: self.facts.devices.clone(),
+            options: self.facts.options.clone(),
             mount_type: self.facts.mount_type.clone(),
             mount_fallback: self.facts.fallback.clone(),
             transport: self.transport.get().map_or("/dev/fuse", |transport| transport.name).into(),

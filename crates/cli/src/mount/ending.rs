@@ -3,11 +3,15 @@
 //! They are waited for in a thread of their own, since umount(2) of `fuseblk` returns only when a serving thread has done
 //! the last commit.
 
+use std::fs::File;
 use std::io;
-use std::process::exit;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio, exit};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -15,13 +19,24 @@ use ubtrfs_fuse::mount::{Mount, Unmount};
 use ubtrfs_server::Shared;
 
 use super::log;
-use crate::mount_table;
+use crate::connection::Connection;
+use crate::holders;
+use crate::mount_table::{self, Mounted};
 
 /// Whoever only looked in is given that many tenths of a second to leave.
 const ATTEMPTS: u32 = 10;
 
+/// How long requests that are under way are waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the kernel may take to write what mappings have changed.
+const PATIENCE_WITH_PAGES: Duration = Duration::from_secs(60);
+/// How long the kernel may take to let go of a mount that nobody uses.
+const TIME_TO_LET_GO: Duration = Duration::from_millis(200);
+
 /// Begins to wait for signals.
 pub fn on_signals(mount: Arc<Mount>, server: Arc<Shared>) -> io::Result<()> {
+    // Once it is detached the table has it no more.
+    let mounted = mount_table::mounted_on(mount.path()).ok().flatten();
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
     thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {
@@ -30,7 +45,7 @@ pub fn on_signals(mount: Arc<Mount>, server: Arc<Shared>) -> io::Result<()> {
                 continue;
             }
             tracing::info!(signal, "ending");
-            end(&mount, &server);
+            end(&mount, mounted.as_ref(), &server);
         }
     })?;
     Ok(())
@@ -44,32 +59,76 @@ fn tell_statistics(server: &Shared) {
     }
 }
 
-fn end(mount: &Mount, server: &Shared) {
+/// Ends the mount. Programs that use it lose it, but not what they have stored: the kernel writes
+/// the pages that mappings have changed while there is still somebody to write them to.
+fn end(mount: &Mount, mounted: Option<&Mounted>, server: &Shared) {
     for attempt in 0..ATTEMPTS {
         match mount.unmount(Unmount::Now) {
             Ok(()) => return,
-            Err(_) if !mount.is_mounted() => return,
+            Err(_) if !mount.is_mounted() => break,
             Err(error) if attempt + 1 == ATTEMPTS => tracing::warn!(%error, "programs use the mount: they lose it"),
             Err(_) => thread::sleep(Duration::from_millis(100)),
         }
     }
+    if server.is_ending() {
+        return;
+    }
+    let connection = mounted.map(|mounted| Connection::of(mounted.device));
+    let entrance = if mount.is_mounted() { File::open(mount.path()).ok() } else { None };
+    let link: Option<PathBuf> =
+        entrance.as_ref().map(|open| format!("/proc/{}/fd/{}", std::process::id(), open.as_raw_fd()).into());
+    if let Some(link) = &link {
+        write_pages(link);
+    }
+    if mount.is_mounted()
+        && let Err(error) = mount.unmount(Unmount::Lazy)
+    {
+        tracing::warn!(%error, "left mounted");
+    }
+    // Nobody comes in any more. What programs have stored since is written, too.
+    if let Some(link) = link.or_else(|| mounted.and_then(|mounted| link_of_another(mounted.device))) {
+        write_pages(&link);
+    }
+    drop(entrance);
     if let Err(error) = server.engine().sync() {
         tracing::error!("the commit failed: {error}");
     }
-    let connection = connection(mount);
-    if let Err(error) = mount.unmount(Unmount::Lazy) {
-        tracing::warn!(%error, "left mounted");
+    let Some(connection) = connection else { exit(i32::from(server.end().is_err())) };
+    // What the kernel began to write is on its way; and if nobody uses the mount any more, the
+    // kernel lets go by itself.
+    connection.is_idle_within(PATIENCE);
+    let deadline = Instant::now() + TIME_TO_LET_GO;
+    while Instant::now() < deadline && connection.is_there() && !server.is_ending() {
+        thread::sleep(Duration::from_millis(5));
     }
     // With the connection cut no request comes any more; then the session ends and commits for the last time.
-    let cut = connection
-        .is_some_and(|number| std::fs::write(format!("/sys/fs/fuse/connections/{number}/abort"), b"1").is_ok());
-    if !cut {
+    if !server.is_ending() && !connection.cut() {
         exit(i32::from(server.end().is_err()));
     }
 }
 
-/// The mount's number in the kernel's control file system.
-fn connection(mount: &Mount) -> Option<u32> {
-    let (major, minor) = mount_table::mounted_on(mount.path()).ok().flatten()?.device;
-    Some(major << 20 | minor)
+/// A link of another process onto a mount that has no place any more but that some still use.
+fn link_of_another(device: (u32, u32)) -> Option<PathBuf> {
+    let mut holders = holders::of(device).into_iter();
+    holders.find(|holder| !holder.is_this_process()).map(|holder| holder.link().to_owned())
+}
+
+/// Has the kernel write what it holds of changes, and commits. A process of its own waits for that:
+/// if this one were killed meanwhile, a thread of it that waits for itself would never end.
+fn write_pages(link: &Path) {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("ubtrfs").args(["sync", "--"]).arg(link);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => return tracing::warn!(%error, "what mappings have changed may be lost"),
+    };
+    let deadline = Instant::now() + PATIENCE_WITH_PAGES;
+    loop {
+        match child.try_wait() {
+            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
+            Ok(Some(status)) if status.success() => return,
+            ended => return tracing::warn!(?ended, "what mappings have changed may be lost"),
+        }
+    }
 }

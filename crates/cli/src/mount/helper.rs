@@ -8,8 +8,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use super::ignored::{is_ignored, refusal};
+use super::ignored::{is_ignored, refusal, remark};
 use super::options::MountRequest;
+use super::remount;
 use crate::args;
 use crate::failure::{Failure, Result};
 
@@ -86,10 +87,14 @@ fn run(mut arguments: Arguments) -> Result<()> {
     } else if arguments.writable {
         arguments.options.insert(0, "rw".into());
     }
-    if arguments.sloppy {
+    let is_remount = remount::is_wanted(&arguments.options);
+    if arguments.sloppy && !is_remount {
         arguments.options = vec![known(&arguments.options).join(",")];
     }
     if arguments.fake {
+        if is_remount {
+            return remount::Changes::of(&arguments.options, &arguments.directory).map(drop);
+        }
         return MountRequest::parse(&arguments.options).map(|_| ());
     }
     if arguments.verbose {
@@ -107,7 +112,9 @@ fn run(mut arguments: Arguments) -> Result<()> {
 /// Options that mean something, or are known to mean nothing.
 fn known(lists: &[String]) -> Vec<&str> {
     let options = lists.iter().flat_map(|list| list.split(','));
-    let is_known = |option: &&str| is_ignored(option) || refusal(option).is_some() || MountRequest::knows(option);
+    let is_known = |option: &&str| {
+        is_ignored(option) || remark(option).is_some() || refusal(option).is_some() || MountRequest::knows(option)
+    };
     options.filter(is_known).collect()
 }
 

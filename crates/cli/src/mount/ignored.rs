@@ -1,5 +1,6 @@
-//! Options that people have in fstab and that ask nothing of us; and those that would change what a mount means, with the reason
-//! why they are refused.
+//! Options that people have in fstab and that ask nothing of us; those that have no effect here,
+//! with what is said of them; and those that would change what a mount means, with the reason why
+//! they are refused.
 
 /// Handled by mount(8), systemd or the kernel, or what we do anyway.
 const WITHOUT_MEANING: [&str; 52] = [
@@ -63,10 +64,16 @@ const WITHOUT_MEANING: [&str; 52] = [
 /// Names of options with a value that doesn't matter.
 const WITH_ANY_VALUE: [&str; 6] = ["comment", "user", "thread_pool", "metadata_ratio", "alloc_start", "uhelper"];
 
+/// Options that are passed over with a word: people share lines of fstab with the kernel's driver,
+/// and what they get is a volume that each of both can use.
+const WITHOUT_EFFECT: [(&str, &str); 3] = [
+    ("compress", "what ubtrfs writes is not compressed (it reads what is)"),
+    ("compress-force", "what ubtrfs writes is not compressed (it reads what is)"),
+    ("loop", "images are mounted without it"),
+];
+
 /// What would mean something that we don't do.
-const REFUSED: [(&str, &str); 24] = [
-    ("compress", "what ubtrfs writes is not compressed"),
-    ("compress-force", "what ubtrfs writes is not compressed"),
+const REFUSED: [(&str, &str); 20] = [
     ("nodatacow", "ubtrfs doesn't turn copy-on-write off for a whole mount"),
     ("nodatasum", "ubtrfs doesn't turn checksums off for a whole mount"),
     ("noacl", "ACLs always count"),
@@ -85,10 +92,8 @@ const REFUSED: [(&str, &str); 24] = [
     ("check_int", "use 'ubtrfs check'"),
     ("check_int_data", "use 'ubtrfs check'"),
     ("discard", "it is discard, discard=sync, discard=async or nodiscard"),
-    ("remount", "a mount can't be changed: unmount it, and mount it with the other options"),
     ("bind", "mount(8) does that without a helper"),
     ("rbind", "mount(8) does that without a helper"),
-    ("loop", "images are mounted without a loop device"),
 ];
 
 /// Whether an option may be given and has no effect.
@@ -100,10 +105,19 @@ pub fn is_ignored(option: &str) -> bool {
         || option.starts_with("X-")
 }
 
+/// What a person is told of an option that is passed over.
+pub fn remark(option: &str) -> Option<&'static str> {
+    find(&WITHOUT_EFFECT, option).filter(|_| !is_ignored(option))
+}
+
 /// Why an option is refused that is known.
 pub fn refusal(option: &str) -> Option<&'static str> {
+    find(&REFUSED, option)
+}
+
+fn find(list: &[(&str, &'static str)], option: &str) -> Option<&'static str> {
     let name = option.split_once('=').map_or(option, |(name, _)| name);
-    REFUSED.iter().find(|(refused, _)| *refused == name).map(|(_, why)| *why)
+    list.iter().find(|(listed, _)| *listed == name).map(|(_, why)| *why)
 }
 
 #[cfg(test)]
@@ -117,11 +131,13 @@ mod tests {
         {
             assert!(is_ignored(fine), "{fine}");
         }
-        for refused in
-            ["compress=zstd", "errors=panic", "errors=continue", "space_cache=v1", "remount", "discard=maybe"]
-        {
+        for passed_over in ["compress=zstd", "compress", "compress-force=lzo:1", "loop", "loop=/dev/loop7"] {
+            assert!(remark(passed_over).is_some() && refusal(passed_over).is_none(), "{passed_over}");
+        }
+        for refused in ["errors=panic", "errors=continue", "space_cache=v1", "discard=maybe"] {
             assert!(!is_ignored(refused) && refusal(refused).is_some(), "{refused}");
         }
+        assert_eq!(remark("compress=no"), None);
         assert!(!is_ignored("nonsense") && refusal("nonsense").is_none());
     }
 }

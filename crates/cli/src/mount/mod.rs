@@ -8,6 +8,7 @@ mod log;
 mod notify;
 mod options;
 mod protect;
+mod remount;
 mod serve;
 
 use std::path::{Path, PathBuf};
@@ -19,18 +20,32 @@ use serve::Job;
 
 /// `ubtrfs mount`
 pub fn run(arguments: &args::Mount) -> Result<()> {
+    if let (true, Some(directory)) = (remount::is_wanted(&arguments.options), arguments.places.last()) {
+        return remount::run(&arguments.options, directory);
+    }
     let request = MountRequest::parse(&arguments.options)?;
-    let Some((directory, devices)) = arguments.places.split_last() else {
+    let [devices @ .., directory] = &*arguments.places else {
         return Err(Failure::new("a device and a directory are needed"));
     };
+    if devices.is_empty() {
+        return Err(Failure::new("a device and a directory are needed"));
+    }
     // A server in the background is given all devices as such.
     let more = if arguments.server { &[] } else { &*request.devices };
     let devices = devices.iter().chain(more);
     let job = Job {
         devices: devices.map(|path| absolute(path)).collect::<Result<_>>()?,
         directory: absolute(directory)?,
+        options: each(&arguments.options).map(Into::into).collect(),
         request,
     };
+    if !arguments.server {
+        for option in &job.options {
+            if let Some(remark) = ignored::remark(option) {
+                eprintln!("ubtrfs: mount option '{option}' has no effect: {remark}");
+            }
+        }
+    }
     if arguments.server {
         background::detach()?;
         log::to_system_log();
@@ -41,6 +56,11 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
     } else {
         background::start(&arguments.options, &job)
     }
+}
+
+/// The options in lists of them.
+fn each(lists: &[String]) -> impl Iterator<Item = &str> {
+    lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty())
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {
@@ -57,6 +77,16 @@ pub fn started(pid: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_alone_is_not_enough_to_mount() {
+        let arguments =
+            args::Mount { options: Vec::new(), foreground: false, server: false, places: vec!["dir".into()] };
+        let refused = run(&arguments);
+        assert!(matches!(refused, Err(Failure::Sentence(sentence, _)) if sentence.contains("are needed")));
+    }
+
     #[test]
     fn a_process_has_started_once() {
         let own = super::started("self");

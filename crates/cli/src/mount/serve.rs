@@ -22,6 +22,8 @@ use crate::failure::{Failure, Result};
 pub struct Job {
     pub devices: Vec<PathBuf>,
     pub directory: PathBuf,
+    /// As they were given.
+    pub options: Vec<String>,
     pub request: MountRequest,
 }
 
@@ -60,6 +62,7 @@ fn run(
     let threads = job.request.threads.unwrap_or_else(usual_threads);
     let facts = MountFacts {
         devices: job.devices.iter().map(|path| path.display().to_string()).collect(),
+        options: job.options.clone(),
         mount_type: kind_name(mount.kind()).into(),
         fallback: mount.fallback().map(Into::into),
         threads,
@@ -113,8 +116,9 @@ fn open_devices(job: &Job, root: bool) -> Result<Opened> {
         let device = if root && is_block(path) {
             opened.claims.push(claim(path)?);
             let device = patiently(|| FileDevice::open(path, mode, Exclusive::ButDevice));
-            check_unmounted(path)?;
-            device.map_err(|error| Failure::of(&error))?
+            let device = device.map_err(|error| Failure::of(&error))?;
+            check_unmounted(path, mode)?;
+            device
         } else {
             open_exclusively(path, mode)?
         };

@@ -48,6 +48,7 @@ const SESSION: &str = r#"
     mkdir "$4/sbin"
     ln -s "$1" "$4/sbin/mount.ubtrfs"
     ln -s "$1" "$4/sbin/mount.fuse.ubtrfs"
+    ln -s "$1" "$4/sbin/mount.fuseblk.ubtrfs"
     mount -t overlay overlay -o "lowerdir=$4/sbin:/usr/sbin" /usr/sbin
     trap 'umount "$3" 2>/dev/null || true' EXIT
     mount -t ubtrfs -o noatime,nofail,_netdev,user,x-systemd.automount,ssd,space_cache=v2 "$2" "$3"
@@ -59,6 +60,13 @@ const SESSION: &str = r#"
     echo "$2 $3 ubtrfs defaults,noauto,nofail,x-systemd.device-timeout=5,errors=remount-ro 0 0" > "$4/fstab"
     mount -T "$4/fstab" "$3"
     echo by-fstab > "$3/by-fstab"
+    mount -o remount,ro "$3"
+    if touch "$3/refused" 2>/dev/null; then exit 1; fi
+    mount -T "$4/fstab" -o remount,rw "$3"
+    echo again >> "$3/by-fstab"
+    if mount -o remount,compress=zstd "$3"; then exit 1; fi
+    umount "$3"
+    mount -t ubtrfs -o loop,compress=zstd:3 "$2" "$3"
     umount "$3"
     mount -f -t ubtrfs "$2" "$3"
     if mountpoint -q "$3"; then exit 1; fi
@@ -76,8 +84,10 @@ fn mount_and_fstab_find_the_helper() {
     let outcome = run(&mut line);
     assert_eq!(outcome.code(), Some(0), "{}", outcome.report());
     assert!(outcome.stderr.contains("unknown mount option 'unheard_of'"), "{}", outcome.report());
-    for name in ["by-type", "by-fstab"] {
-        assert_eq!(cat(&volume.image, &format!("/{name}")).trim(), name);
+    assert!(outcome.stderr.contains("'compress=zstd' can't be had by a remount: what ubtrfs writes is not compressed"));
+    assert!(outcome.stderr.contains("'compress=zstd:3' has no effect: "), "{}", outcome.report());
+    for (name, content) in [("by-type", "by-type\n"), ("by-fstab", "by-fstab\nagain\n")] {
+        assert_eq!(cat(&volume.image, &format!("/{name}")), content);
     }
     volume.check();
 }

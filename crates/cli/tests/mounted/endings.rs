@@ -1,8 +1,11 @@
 //! How a mount ends when it isn't simply unmounted.
 
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use ubtrfs_testkit::need::Need;
@@ -10,6 +13,13 @@ use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 
 use crate::harness::{FUSE, OVER_RINGS, Volume, cat, fails, ubtrfs};
+
+/// A file's content, which is no text.
+fn cat_bytes(device: &Path, path: &str) -> Vec<u8> {
+    let output = Command::new(env!("CARGO_BIN_EXE_ubtrfs")).arg("cat").arg(device).arg(path).output().unwrap();
+    assert!(output.status.success());
+    output.stdout
+}
 
 #[test]
 fn signals_end_it_with_a_commit() {
@@ -50,10 +60,80 @@ fn umount_says_that_it_is_busy() {
     let volume = Volume::new();
     volume.mount("");
     let open = File::create(volume.point.join("open")).unwrap();
-    fails(&ubtrfs(&["umount".as_ref(), volume.point.as_os_str()]), "is busy");
+    let own = format!("(process {})", std::process::id());
+    let refused = ubtrfs(&["umount".as_ref(), volume.point.as_os_str()]);
+    fails(&refused, "is busy: it is used by ");
+    assert!(refused.stderr.contains(&own), "{}", refused.report());
     assert!(volume.is_mounted());
     drop(open);
     volume.umount();
+}
+
+#[test]
+fn umount_waits_for_who_only_looks_in() {
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    volume.mount("");
+    let open = File::create(volume.point.join("open")).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            thread::sleep(Duration::from_millis(500));
+            drop(open);
+        });
+        ubtrfs(&["umount".as_ref(), volume.point.as_os_str()]).ok();
+    });
+    assert!(!volume.is_mounted());
+}
+
+/// A program that stores through a mapping, says so and keeps it. `$1` is the file, `$2` what it stores.
+const STORER: &str = r#"
+import mmap, os, sys, time
+fd = os.open(sys.argv[1], os.O_RDWR)
+pages = mmap.mmap(fd, 256 * 4096)
+os.close(fd)
+for page in range(256):
+    pages[page * 4096] = int(sys.argv[2])
+print("stored", flush=True)
+sys.stdin.read()
+"#;
+
+/// Signals a server while a program has stored through a mapping; `detached`: after `umount -l`.
+fn signal_beside_a_mapping(detached: bool) {
+    let volume = Volume::new();
+    volume.mount("commit=1000");
+    let file = volume.point.join("file");
+    fs::write(&file, vec![1; 256 * 4096]).unwrap();
+    let server = volume.server();
+    let mut storer = Command::new("python3");
+    storer.args(["-c", STORER]).arg(&file).arg("7").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut storer = storer.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(storer.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "stored\n");
+    if detached {
+        run(&mut command("umount", &["-l".as_ref(), volume.point.as_os_str()])).ok();
+        assert!(!volume.is_mounted());
+    }
+    server.signal("TERM");
+    server.ended();
+    drop(storer.stdin.take());
+    storer.wait().unwrap();
+    let kept = cat_bytes(&volume.image, "/file");
+    let saved = kept.iter().step_by(4096).filter(|byte| **byte == 7).count();
+    assert_eq!((saved, kept.len()), (256, 256 * 4096));
+    volume.check();
+}
+
+#[test]
+fn a_signal_loses_no_store_of_a_live_mapping() {
+    require!(Need::Root, FUSE, Need::Tool("python3"));
+    signal_beside_a_mapping(false);
+}
+
+#[test]
+fn a_signal_ends_a_mount_that_was_detached_while_in_use_and_loses_nothing() {
+    require!(Need::Root, FUSE, Need::Tool("python3"));
+    signal_beside_a_mapping(true);
 }
 
 #[test]

@@ -1,7 +1,11 @@
 //! From the start of a mount to its end, when all goes well.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::Stdio;
+use std::thread;
 
 use rustix::fs::FlockOperation;
 use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
@@ -45,7 +49,7 @@ fn a_mount_outlives_the_terminal_that_it_was_made_in() {
     let mount = format!("{program} mount {image} {point}");
     // A session of its own on a terminal of its own, which is hung up when the command ends.
     run(&mut command("script", &["--quiet", "--return", "--command", &mount, "/dev/null"])).ok();
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    thread::sleep(std::time::Duration::from_millis(300));
     fs::write(volume.point.join("file"), "content").unwrap();
     volume.umount();
     assert_eq!(cat(&volume.image, "/file"), "content");
@@ -88,6 +92,71 @@ fn a_device_that_the_kernel_has_mounted_is_refused() {
     assert_eq!(check.code(), Some(2), "{}", check.report());
     // Attached alone is not mounted.
     volume.check();
+}
+
+/// In a mount namespace of its own: `$1` is the image, `$2` a directory.
+const UNSEEN: &str = r#"
+    set -e
+    mount -t btrfs -o loop "$1" "$2"
+    echo mounted
+    read line || true
+    umount "$2"
+"#;
+
+#[test]
+fn an_image_that_is_mounted_in_another_mount_namespace_is_refused() {
+    require!(Need::Kernel, FUSE, Need::Tool("unshare"));
+    let volume = Volume::new();
+    let point = volume.dir.path().join("kernel");
+    fs::create_dir(&point).unwrap();
+    let mut kernel = command("unshare", &["--mount", "--propagation", "private", "sh", "-c", UNSEEN, "sh"]);
+    let kernel = kernel.args([&volume.image, &point]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut kernel = kernel.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(kernel.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "mounted\n");
+    let image = volume.image.as_os_str();
+    let attempts: [&[&OsStr]; 4] = [
+        &["mkfs".as_ref(), "-f".as_ref(), image],
+        &["check".as_ref(), image],
+        &["check".as_ref(), "--repair".as_ref(), "--yes".as_ref(), image],
+        &["mount".as_ref(), "-o".as_ref(), "ro".as_ref(), image, volume.point.as_os_str()],
+    ];
+    let mut refused: Vec<_> = attempts.iter().map(|attempt| ubtrfs(attempt)).collect();
+    refused.push(volume.try_mount(""));
+    let other = LoopDevice::attach(&volume.image, false);
+    let through_another = volume.try_mount_device(other.path(), "");
+    drop(other);
+    drop(kernel.stdin.take());
+    assert!(kernel.wait().unwrap().success());
+    for refused in refused.iter().chain([&through_another]) {
+        let said = &refused.stderr;
+        assert!(!refused.success() && said.contains("in another mount namespace"), "{}", refused.report());
+    }
+    // Once it is unmounted there nothing is in the way.
+    volume.mount("");
+    volume.umount();
+}
+
+/// Whoever isn't root can't ask a loop device whether it is mounted.
+#[test]
+fn an_image_that_may_be_mounted_unseen_is_not_written_to() {
+    require!(Need::Kernel, Need::Tool("setpriv"));
+    let volume = Volume::new();
+    fs::set_permissions(volume.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    std::os::unix::fs::chown(&volume.image, Some(65534), Some(65534)).unwrap();
+    let binary = volume.dir.path().join("ubtrfs");
+    fs::copy(env!("CARGO_BIN_EXE_ubtrfs"), &binary).unwrap();
+    fs::set_permissions(&binary, PermissionsExt::from_mode(0o755)).unwrap();
+    let as_user = |arguments: &[&str]| {
+        let mut line = command("setpriv", &["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        run(line.arg(&binary).args(arguments).arg(&volume.image))
+    };
+    let device = LoopDevice::attach(&volume.image, false);
+    fails(&as_user(&["mkfs", "-f"]), "only root can find out whether that is mounted");
+    as_user(&["check"]).ok();
+    drop(device);
+    as_user(&["mkfs", "-f"]).ok();
 }
 
 #[test]
@@ -248,7 +317,7 @@ fn a_mount_in_the_foreground_serves_until_it_is_unmounted() {
         if volume.is_mounted() {
             break;
         }
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        thread::sleep(std::time::Duration::from_millis(20));
     }
     fs::write(volume.point.join("file"), "content").unwrap();
     volume.umount();

@@ -13,5 +13,6 @@ mod harness;
 mod lifecycle;
 mod listings;
 mod posix;
+mod remounts;
 mod space;
 mod trouble;

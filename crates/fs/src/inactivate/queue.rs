@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::orphans::Orphans;
 use crate::inode::Inode;
@@ -105,6 +105,18 @@ impl Inactivator {
         self.adopting.store(orphans.is_some(), Ordering::Release);
         queue.orphans = orphans;
         self.work.notify_one();
+    }
+
+    /// While the result lives, nothing is freed in the background.
+    pub(crate) fn pause(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock()
+    }
+
+    /// What waits may be freed again.
+    pub(crate) fn go_on(&self) {
+        // Who has looked and found that it may not waits by now.
+        drop(self.queue.lock());
+        self.work.notify_all();
     }
 
     /// Whether there may be orphans that nobody has looked at.

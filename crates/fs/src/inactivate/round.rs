@@ -100,7 +100,7 @@ impl Filesystem {
         loop {
             {
                 let mut queue = self.inactivator.queue.lock();
-                while queue.is_empty() && !queue.stop {
+                while (queue.is_empty() || self.is_read_only()) && !queue.stop {
                     self.inactivator.work.wait(&mut queue);
                 }
                 if queue.stop {
@@ -113,7 +113,7 @@ impl Filesystem {
             if !round.more {
                 continue;
             }
-            if self.commit_once().is_err() || self.is_read_only() {
+            if self.commit_once().is_err() {
                 return;
             }
             let until = Instant::now() + (PAUSE * start.elapsed()).min(LONGEST_PAUSE);

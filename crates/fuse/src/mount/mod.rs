@@ -17,10 +17,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+pub use rustix::mount::MountFlags;
 use rustix::mount::UnmountFlags;
 
 use crate::device::Device;
 use loop_device::LoopDevice;
+pub use loop_device::{Attached, attached};
 pub use options::{MountOptions, Source};
 
 /// Why it can't be mounted or unmounted.
@@ -177,6 +179,13 @@ pub fn unmount(path: &Path, how: Unmount) -> Result<(), MountError> {
         Unmount::Lazy => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
     };
     rustix::mount::unmount(path, flags).map_err(|errno| MountError::Unmount(path.into(), errno.into()))
+}
+
+/// Gives the mount at `path` these flags, and no others; of times of access it keeps what it has.
+/// The kernel first writes what it holds of changes, and refuses to make a mount read-only that
+/// has files open for writing. Asks nothing of the server but what that takes.
+pub fn remount(path: &Path, flags: MountFlags) -> io::Result<()> {
+    Ok(rustix::mount::mount_remount(path, flags, c"")?)
 }
 
 /// Whether `path` is the mount of a server that is no more.

@@ -1,0 +1,50 @@
+//! The kernel's end of a mount, as its control file system for FUSE shows it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The connection of a mount to its server.
+#[derive(Debug, Clone)]
+pub struct Connection {
+    place: PathBuf,
+}
+
+impl Connection {
+    /// That of the mount whose files have this device number.
+    pub fn of((major, minor): (u32, u32)) -> Self {
+        Self { place: format!("/sys/fs/fuse/connections/{}", major << 20 | minor).into() }
+    }
+
+    /// Whether no request is under way, or none is within that time. Where the control file system
+    /// isn't mounted, nobody can tell: then as much time is given as a few requests take.
+    pub fn is_idle_within(&self, time: Duration) -> bool {
+        const MOMENT: Duration = Duration::from_millis(5);
+        let deadline = Instant::now() + time;
+        loop {
+            match fs::read_to_string(self.place.join("waiting")) {
+                Ok(waiting) if waiting.trim() != "0" => {}
+                Ok(_) => return true,
+                Err(_) => {
+                    thread::sleep(40 * MOMENT);
+                    return true;
+                }
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            thread::sleep(MOMENT);
+        }
+    }
+
+    /// Whether it is there.
+    pub fn is_there(&self) -> bool {
+        self.place.exists()
+    }
+
+    /// Cuts it: all requests fail from then on, and its server ends. Returns whether it is cut.
+    pub fn cut(&self) -> bool {
+        fs::write(self.place.join("abort"), b"1").is_ok()
+    }
+}

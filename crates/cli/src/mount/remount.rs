@@ -1,0 +1,188 @@
+//! `mount -o remount`: turns a mount read-only and writable again, and changes what the kernel alone
+//! minds (`nosuid`, `nodev`, `noexec`). All else stays as it was mounted, and who asks for something
+//! else is told so.
+//!
+//! mount(8) hands its helper all that holds: what the mount table and fstab say and what is asked
+//! for, in one list. So an option that holds already is no change.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use ubtrfs_fuse::mount::{MountFlags, remount};
+use ubtrfs_server::control::Report;
+
+use super::each;
+use super::ignored::{is_ignored, refusal, remark};
+use crate::connection::Connection;
+use crate::control;
+use crate::failure::{Failure, Result};
+use crate::mount_table::{self, Mounted};
+use crate::umount::users;
+
+const REMOUNT: &str = "remount";
+/// How long is waited for whoever only looked in, and for requests that are under way.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Whether options ask for a change of a mount.
+pub fn is_wanted(options: &[String]) -> bool {
+    each(options).any(|option| option == REMOUNT)
+}
+
+/// What a mount is to be like.
+#[derive(Debug)]
+pub struct Changes {
+    point: PathBuf,
+    mounted: Mounted,
+    flags: MountFlags,
+}
+
+impl Changes {
+    /// What options ask of the mount on `directory`; an error if that can't be.
+    pub fn of(options: &[String], directory: &Path) -> Result<Self> {
+        let point = mount_table::resolve(directory)?;
+        let shown = point.display();
+        let Some(mounted) = mount_table::mounted_on(&point)?.filter(Mounted::is_ours) else {
+            return Err(Failure::new(format!("no volume is mounted on {shown} by ubtrfs")));
+        };
+        let report = control::report(&point).map_err(|errno| control::failure(&point, errno))?;
+        let flags = wanted_flags(each(options), &mounted.options, &report)?;
+        Ok(Self { point, mounted, flags })
+    }
+}
+
+/// Changes the mount on `directory`.
+pub fn run(options: &[String], directory: &Path) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::new("only root changes a mount; unmount it, and mount it with the other options"));
+    }
+    let changes = Changes::of(options, directory)?;
+    if changes.flags.contains(MountFlags::RDONLY) { changes.make_read_only() } else { changes.make_writable() }
+}
+
+impl Changes {
+    /// The kernel refuses while files are open for writing; once it has let nobody in any more and
+    /// has written what it held, the server commits and stops.
+    fn make_read_only(&self) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match remount(&self.point, self.flags) {
+                Err(error) if is_busy(&error) && Instant::now() < deadline => {
+                    thread::sleep(Duration::from_millis(20));
+                }
+                Err(error) if is_busy(&error) => {
+                    return Err(Failure::new(format!(
+                        "{} is open for writing: {}",
+                        self.point.display(),
+                        users(self.mounted.device)
+                    )));
+                }
+                done => break done.map_err(|error| self.failure(&error))?,
+            }
+        }
+        // What the kernel wrote last may still be on its way to the server, which would refuse it.
+        control::sync_mount(&self.point).map_err(|errno| control::failure(&self.point, errno))?;
+        if !Connection::of(self.mounted.device).is_idle_within(PATIENCE) {
+            return Err(Failure::new(format!(
+                "{} is read-only for the kernel, but its server is busy: try again",
+                self.point.display()
+            )));
+        }
+        control::stop_writing(&self.point).map_err(|errno| control::failure(&self.point, errno))
+    }
+
+    fn make_writable(&self) -> Result<()> {
+        let shown = self.point.display();
+        control::write_again(&self.point).map_err(|errno| match errno {
+            Errno::ROFS => Failure::new(format!(
+                "{shown} was mounted read-only and stays so: unmount it, and mount it for reading and writing"
+            )),
+            errno => control::failure(&self.point, errno),
+        })?;
+        remount(&self.point, self.flags).map_err(|error| self.failure(&error))
+    }
+
+    fn failure(&self, error: &io::Error) -> Failure {
+        Failure::about(format_args!("changing the mount on {}", self.point.display()), error)
+    }
+}
+
+fn is_busy(error: &io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::BUSY)
+}
+
+/// The flags that a mount is to have: those that it has, changed by the options.
+fn wanted_flags<'a>(options: impl Iterator<Item = &'a str>, present: &[String], report: &Report) -> Result<MountFlags> {
+    const KERNELS: [(&str, &str, MountFlags); 4] = [
+        ("ro", "rw", MountFlags::RDONLY),
+        ("nosuid", "suid", MountFlags::NOSUID),
+        ("nodev", "dev", MountFlags::NODEV),
+        ("noexec", "exec", MountFlags::NOEXEC),
+    ];
+    let holds = |option: &str| present.iter().any(|other| other == option);
+    let mut flags = MountFlags::empty();
+    for (on, _, flag) in KERNELS {
+        flags.set(flag, holds(on));
+    }
+    flags.set(MountFlags::NOATIME, holds("noatime"));
+    for option in options {
+        if let Some((on, _, flag)) = KERNELS.iter().find(|(on, off, _)| [*on, *off].contains(&option)) {
+            flags.set(*flag, option == *on);
+            continue;
+        }
+        let is_as_it_was = match option {
+            REMOUNT => true,
+            "atime" | "relatime" => !holds("noatime"),
+            _ => holds(option) || is_ignored(option) || report.options.iter().any(|other| other == option),
+        };
+        if !is_as_it_was {
+            let why = refusal(option).or_else(|| remark(option));
+            return Err(Failure::new(match why {
+                Some(why) => format!("mount option '{option}' can't be had by a remount: {why}"),
+                None => format!(
+                    "mount option '{option}' can't be had by a remount: unmount the volume, and mount it with that option"
+                ),
+            }));
+        }
+    }
+    Ok(flags)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the mount table says of a mount.
+    const PRESENT: &str = "rw,nosuid,nodev,relatime,user_id=0,group_id=0,default_permissions,allow_other,blksize=4096";
+
+    fn wanted(options: &str) -> std::result::Result<MountFlags, String> {
+        let present: Vec<String> = PRESENT.split(',').map(Into::into).collect();
+        let report = Report { options: vec!["commit=10".into(), "compress=lzo".into()], ..Report::default() };
+        wanted_flags(options.split(','), &present, &report).map_err(|failure| match failure {
+            Failure::Sentence(sentence, _) => sentence,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    #[test]
+    fn what_mount_hands_over_changes_what_was_asked_for() {
+        let usual = MountFlags::NOSUID | MountFlags::NODEV;
+        assert_eq!(wanted("remount"), Ok(usual));
+        assert_eq!(wanted("remount,ro"), Ok(usual | MountFlags::RDONLY));
+        let rest = PRESENT.strip_prefix("rw").unwrap();
+        assert_eq!(wanted(&format!("ro{rest},remount")), Ok(usual | MountFlags::RDONLY));
+        assert_eq!(wanted("rw,remount,suid,noexec,commit=10,nofail"), Ok(MountFlags::NODEV | MountFlags::NOEXEC));
+        assert_eq!(wanted("ro,remount,compress=lzo"), Ok(usual | MountFlags::RDONLY), "it was mounted with that");
+    }
+
+    #[test]
+    fn what_can_not_be_changed_is_said() {
+        for option in ["compress=zstd", "commit=5", "noatime", "memory=1G", "subvol=a", "nodatacow", "nonsense", "loop"]
+        {
+            let said = wanted(&format!("rw,remount,{option}")).unwrap_err();
+            assert!(said.contains(&format!("'{option}' can't be had by a remount: ")), "{said}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! What `mount -o remount` changes of a mount, and what it does not.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::thread;
+use std::time::Duration;
+
+use ubtrfs_testkit::kernel::KernelMount;
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::run::{Outcome, command, run};
+
+use crate::harness::{FUSE, Volume, cat, fails, ubtrfs};
+
+fn remount(volume: &Volume, options: &str) -> Outcome {
+    let options = format!("remount,{options}");
+    ubtrfs(&["mount".as_ref(), "-o".as_ref(), options.as_ref(), volume.point.as_os_str()])
+}
+
+#[test]
+fn what_was_written_before_a_remount_to_read_only_is_durable_and_nothing_is_written_after_it() {
+    require!(Need::Kernel, FUSE);
+    let volume = Volume::new();
+    volume.mount("commit=1");
+    let file = volume.point.join("file");
+    fs::write(&file, "before").unwrap();
+    // Its space is given back in the background.
+    fs::write(volume.point.join("large"), vec![7; 32 << 20]).unwrap();
+    ubtrfs(&["sync".as_ref(), volume.point.as_os_str()]).ok();
+    fs::remove_file(volume.point.join("large")).unwrap();
+    remount(&volume, "ro").ok();
+    let written = fs::read(&volume.image).unwrap();
+    assert!(fs::write(&file, "refused").is_err() && fs::create_dir(volume.point.join("dir")).is_err());
+    assert_eq!(fs::read_to_string(&file).unwrap(), "before");
+    assert_eq!(volume.stats()["read_only"], true);
+    thread::sleep(Duration::from_millis(1500));
+    assert!(written == fs::read(&volume.image).unwrap(), "a read-only mount writes");
+    let copy = volume.dir.path().join("copy");
+    fs::write(&copy, &written).unwrap();
+    assert_eq!(cat(&copy, "/file"), "before");
+
+    remount(&volume, "rw").ok();
+    fs::write(&file, "after").unwrap();
+    remount(&volume, "ro").ok();
+    remount(&volume, "rw").ok();
+    fs::write(volume.point.join("more"), "more").unwrap();
+    volume.umount();
+    volume.check();
+    let kernel = KernelMount::new(&[&volume.image], "");
+    assert_eq!(fs::read_to_string(kernel.path().join("file")).unwrap(), "after");
+    assert_eq!(fs::read_to_string(kernel.path().join("more")).unwrap(), "more");
+    assert_eq!(kernel.unmount(), Vec::<String>::new());
+}
+
+#[test]
+fn a_mount_that_is_unmounted_read_only_has_lost_nothing() {
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    volume.mount("commit=1000");
+    fs::write(volume.point.join("file"), "content").unwrap();
+    remount(&volume, "ro").ok();
+    volume.umount();
+    assert_eq!(cat(&volume.image, "/file"), "content");
+    volume.check();
+}
+
+#[test]
+fn a_file_that_is_open_for_writing_is_in_the_way_and_its_writer_goes_on() {
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    volume.mount("");
+    let mut open = File::create(volume.point.join("file")).unwrap();
+    fails(&remount(&volume, "ro"), "is open for writing: it is used by ");
+    open.write_all(b"content").unwrap();
+    drop(open);
+    remount(&volume, "ro").ok();
+    let reader = File::open(volume.point.join("file")).unwrap();
+    remount(&volume, "rw").ok();
+    drop(reader);
+    OpenOptions::new().append(true).open(volume.point.join("file")).unwrap().write_all(b" and more").unwrap();
+    volume.umount();
+    assert_eq!(cat(&volume.image, "/file"), "content and more");
+}
+
+#[test]
+fn what_a_remount_can_not_do_fails_and_says_why() {
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    volume.mount("");
+    fails(&remount(&volume, "compress=zstd"), "what ubtrfs writes is not compressed");
+    fails(&remount(&volume, "commit=7"), "unmount the volume, and mount it with that option");
+    fails(&ubtrfs(&["mount", "-o", "remount,ro", "/proc"]), "no volume is mounted on /proc by ubtrfs");
+    volume.umount();
+    volume.mount("ro");
+    fails(&remount(&volume, "rw"), "was mounted read-only and stays so");
+    remount(&volume, "ro").ok();
+    volume.umount();
+}
+
+#[test]
+fn nobody_without_the_kernels_leave_stops_writing_by_asking_the_server() {
+    require!(Need::Root, FUSE, Need::Tool("setpriv"), Need::Tool("getfattr"));
+    let volume = Volume::new();
+    volume.mount("");
+    fs::set_permissions(volume.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    for name in ["ubtrfs.remount.ro", "ubtrfs.remount.rw"] {
+        let ask = ["--reuid=65534", "--regid=65534", "--clear-groups", "getfattr", "--absolute-names", "-n", name];
+        let outcome = run(command("setpriv", &ask).arg(&volume.point));
+        assert!(outcome.stderr.contains("Operation not permitted"), "{}", outcome.report());
+    }
+    fs::write(volume.point.join("file"), "content").unwrap();
+    volume.umount();
+}
