@@ -54,8 +54,8 @@ pub fn patiently<T>(attempt: impl Fn() -> std::result::Result<T, Error>) -> std:
     }
 }
 
-/// Opens a device so that nobody else has it. The kernel doesn't ask for our lock of an image file, so whether it has mounted
-/// one is looked for.
+/// Opens a device so that nobody else has it. The kernel doesn't ask for our lock of an image file,
+/// so whether it has mounted one is looked for.
 pub fn open_exclusively(path: &Path, mode: OpenMode) -> Result<FileDevice> {
     let device = patiently(|| FileDevice::open(path, mode, Exclusive::Yes)).map_err(|error| Failure::of(&error))?;
     check_unmounted(path, mode).map(|()| device)

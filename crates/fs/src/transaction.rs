@@ -4,8 +4,8 @@
 //! a new transaction in the place of the open one. What an operation changed under one passage of the gate is therefore in
 //! one transaction, whole.
 //!
-//! Locks are taken in this order: the rename lock; inodes, by subvolume and number; the gate; everything else (space,
-//! tables, lists), which is held for memory work only (invariant 7).
+//! Locks are taken in this order: the rename lock; inodes, by subvolume and number; the gate;
+//! everything else (space, tables, lists), which is held for memory work only (invariant 7).
 
 mod memory;
 
@@ -99,8 +99,8 @@ impl Transaction {
     }
 
     /// Lets an extent of `length` bytes grow by data of `file` that goes where it ends. Returns
-    /// `false`, and changes nothing, if it is not of this transaction, somebody else refers to it, or
-    /// only one of the two has checksums.
+    /// `false`, and changes nothing, if it is not of this transaction, somebody else refers to it,
+    /// or only one of the two has checksums.
     pub(crate) fn grow_extent(&self, start: Logical, length: u64, file: InodeId, by: u64, sums: Option<&[u8]>) -> bool {
         if self.is_shared(start) {
             return false;
@@ -249,8 +249,8 @@ pub(crate) type Passage<'a> = Noted<RwLockReadGuard<'a, Arc<Transaction>>>;
 /// The gate.
 pub(crate) struct Gate {
     open: RwLock<Arc<Transaction>>,
-    /// The open transaction for those who only look, perhaps during a passage: a second passage would
-    /// wait for the swap that waits for the first.
+    /// The open transaction for those who only look, perhaps during a passage: a second passage
+    /// would wait for the swap that waits for the first.
     shown: Mutex<Arc<Transaction>>,
 }
 
@@ -288,8 +288,8 @@ mod tests {
 
     use super::*;
 
-    /// Invariant 7: an operation looks at the open transaction during its passage, as writeback in place
-    /// does, while a commit waits to close it.
+    /// Invariant 7: an operation looks at the open transaction during its passage, as writeback in
+    /// place does, while a commit waits to close it.
     #[test]
     fn who_is_inside_the_gate_may_look_while_a_commit_waits_to_close_it() {
         let gate = Arc::new(Gate::new(Generation(7)));

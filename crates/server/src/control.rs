@@ -1,5 +1,6 @@
-//! How programs that look after a mount talk to its server: extended attributes that every inode of the mount seems to
-//! have, and that no listing shows. Whoever may read the inode may ask for the first two.
+//! How programs that look after a mount talk to its server: extended attributes that every inode of
+//! the mount seems to have, and that no listing shows. Whoever may read the inode may ask for the
+//! first two.
 //!
 //! Reading [`STATS`] gives a [`Report`] as JSON. Reading [`SYNC`] makes everything durable that was changed before, as
 //! syncfs(2) does on other file systems, and gives `ok`; it fails as the commit failed.

@@ -1,6 +1,7 @@
-//! Several threads at work while commits run in the background, on a device that fails at some request; then crashes. Until the
-//! engine gives up, operations fail by errors that say so or not at all; each fsync and sync that succeeded, before the
-//! failure or beside it, is a promise that every crash state keeps.
+//! Several threads at work while commits run in the background, on a device that fails at some
+//! request; then crashes. Until the engine gives up, operations fail by errors that say so or not
+//! at all; each fsync and sync that succeeded, before the failure or beside it, is a promise that
+//! every crash state keeps.
 
 use std::sync::Arc;
 
@@ -25,8 +26,8 @@ pub struct Interrupted {
     pub failed: bool,
 }
 
-/// Lets threads work on the volume of this seed until its device fails, which it may do after the last of them; then examines
-/// about `budget` crash states. `lie` is what commits get wrong.
+/// Lets threads work on the volume of this seed until its device fails, which it may do after the
+/// last of them; then examines about `budget` crash states. `lie` is what commits get wrong.
 pub fn run(seed: u64, sharing: Sharing, budget: usize, lie: Option<CommitFault>) -> Result<Interrupted, Failure> {
     let mut random = Random::new(seed ^ 0x1e57);
     let mut history = History::new(seed);

@@ -1,6 +1,6 @@
-//! `mount -o remount`: turns a mount read-only and writable again, and changes what the kernel alone
-//! minds (`nosuid`, `nodev`, `noexec`). All else stays as it was mounted, and who asks for something
-//! else is told so.
+//! `mount -o remount`: turns a mount read-only and writable again, and changes what the kernel
+//! alone minds (`nosuid`, `nodev`, `noexec`). All else stays as it was mounted, and who asks for
+//! something else is told so.
 //!
 //! mount(8) hands its helper all that holds: what the mount table and fstab say and what is asked
 //! for, in one list. So an option that holds already is no change.

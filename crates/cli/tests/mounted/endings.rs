@@ -85,7 +85,8 @@ fn umount_waits_for_who_only_looks_in() {
     assert!(!volume.is_mounted());
 }
 
-/// A program that stores through a mapping, says so and keeps it. `$1` is the file, `$2` what it stores.
+/// A program that stores through a mapping, says so and keeps it. `$1` is the file, `$2` what it
+/// stores.
 const STORER: &str = r#"
 import mmap, os, sys, time
 fd = os.open(sys.argv[1], os.O_RDWR)

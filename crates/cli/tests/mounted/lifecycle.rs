@@ -94,8 +94,11 @@ fn a_device_that_the_kernel_has_mounted_is_refused() {
     volume.check();
 }
 
-/// In a mount namespace of its own: `$1` is the image, `$2` a directory.
+/// In a mount namespace of its own: `$1` is the image, `$2` a directory, `$3` where tests mount.
+/// The namespace begins with all mounts that there are; those of other tests shall not live on in
+/// it.
 const UNSEEN: &str = r#"
+    awk -v below="$3/" 'index($2, below) == 1 { print $2 }' /proc/self/mounts | xargs -r -n 1 umount -l
     set -e
     mount -t btrfs -o loop "$1" "$2"
     echo mounted
@@ -110,7 +113,8 @@ fn an_image_that_is_mounted_in_another_mount_namespace_is_refused() {
     let point = volume.dir.path().join("kernel");
     fs::create_dir(&point).unwrap();
     let mut kernel = command("unshare", &["--mount", "--propagation", "private", "sh", "-c", UNSEEN, "sh"]);
-    let kernel = kernel.args([&volume.image, &point]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let kernel =
+        kernel.args([&volume.image, &point, &std::env::temp_dir()]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut kernel = kernel.spawn().unwrap();
     let mut line = String::new();
     BufReader::new(kernel.stdout.take().unwrap()).read_line(&mut line).unwrap();

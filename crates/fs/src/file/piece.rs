@@ -63,8 +63,8 @@ impl ExtentPiece {
         Self { offset: 0, ..*self } == Self { offset: 0, ..*other }
     }
 
-    /// Where on disk the first `len` bytes of the piece are: of a compressed extent all of it, for no
-    /// part of that is anywhere by itself.
+    /// Where on disk the first `len` bytes of the piece are: of a compressed extent all of it, for
+    /// no part of that is anywhere by itself.
     pub(crate) fn on_disk(&self, len: u64) -> (Logical, u64) {
         match self.compression {
             Compression::None => (self.disk_bytenr.plus(self.offset), len),

@@ -197,9 +197,9 @@ impl Gatherer<'_> {
         Ok(())
     }
 
-    /// The checksums that a new extent came with. If it has grown since it was logged, so that another
-    /// file comes to refer to more of it than the log has, the file by which it grew is logged anew:
-    /// all items of a log that refer to an extent have its length (invariant 21).
+    /// The checksums that a new extent came with. If it has grown since it was logged, so that
+    /// another file comes to refer to more of it than the log has, the file by which it grew is
+    /// logged anew: all items of a log that refer to an extent have its length (invariant 21).
     fn new_extent_sums(&mut self, id: InodeId, extent: &ExtentPiece) -> Result<()> {
         let sum_size = self.fs.volume.checksum().size();
         // As large as they may be so that two items fit a leaf. They always start at the same addresses, so that no two

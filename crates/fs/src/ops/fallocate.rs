@@ -1,6 +1,7 @@
 //! `fallocate`: space is reserved in a file (reserved space reads as zeroes), holes are punched, ranges zeroed.
 //!
-//! Space is found and metadata reserved before anything changes, so that an error leaves the file as it was (invariant 23).
+//! Space is found and metadata reserved before anything changes, so that an error leaves the file
+//! as it was (invariant 23).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,7 +49,8 @@ struct Gap {
     freed: u64,
 }
 
-/// What reads as zeroes afterwards: sectors that are given up, and those at the ends that keep a part.
+/// What reads as zeroes afterwards: sectors that are given up, and those at the ends that keep a
+/// part.
 #[derive(Default)]
 struct Zeroed {
     whole: Range<u64>,
@@ -87,16 +89,16 @@ impl Filesystem {
     /// Reserves space for a range of a file, so that writing there cannot fail for lack of it (but for extents that become
     /// shared meanwhile). What is there stays. Unless `keep_size`, the file becomes as long as the range reaches.
     ///
-    /// A range that takes more than a thousand extents gets them in steps; each is done whole or not at all, and the size
-    /// changes with the last.
+    /// A range that takes more than a thousand extents gets them in steps; each is done whole or
+    /// not at all, and the size changes with the last.
     pub fn allocate(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<()> {
         let wanted = self.wanted(id, offset, len, keep_size)?;
         let inode = self.regular(id)?;
         self.allocate_wanted(&inode, &wanted)
     }
 
-    /// Makes a range of a file read as zeroes, with space reserved for it. Unless `keep_size`, the file becomes as long as the
-    /// range reaches. It goes in steps as [`Self::allocate`] does.
+    /// Makes a range of a file read as zeroes, with space reserved for it. Unless `keep_size`, the
+    /// file becomes as long as the range reaches. It goes in steps as [`Self::allocate`] does.
     pub fn zero_range(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<()> {
         let wanted =
             Wanted { zeroed: Some(offset..offset.saturating_add(len)), ..self.wanted(id, offset, len, keep_size)? };
@@ -148,8 +150,8 @@ impl Filesystem {
         result
     }
 
-    /// Goes through the steps, with `held` bytes of data space reserved at each moment. Nothing is changed before there is
-    /// room for all of a step (invariant 23).
+    /// Goes through the steps, with `held` bytes of data space reserved at each moment. Nothing is
+    /// changed before there is room for all of a step (invariant 23).
     fn allocate_holding(&self, inode: &Arc<Inode>, wanted: &Wanted, held: &mut u64) -> Result<()> {
         let (mut at, mut extents) = (wanted.range.start, USUAL);
         loop {
@@ -234,7 +236,8 @@ impl Filesystem {
         }
     }
 
-    /// Allocates extents for all of some ranges, of data space that is reserved. `None` if that is too little.
+    /// Allocates extents for all of some ranges, of data space that is reserved. `None` if that is
+    /// too little.
     fn place_gaps(&self, gaps: &[Gap], mut hint: Logical, held: &mut u64) -> Option<Unclaimed<'_>> {
         let mut placed = Unclaimed { fs: self, extents: Vec::new() };
         let mut left = *held;
@@ -265,8 +268,8 @@ impl Filesystem {
         }
     }
 
-    /// The sectors of which nothing stays. The last one of the file counts as whole: behind the end there is nothing to keep,
-    /// but reserved space, of which whole sectors go.
+    /// The sectors of which nothing stays. The last one of the file counts as whole: behind the end
+    /// there is nothing to keep, but reserved space, of which whole sectors go.
     fn emptied_sectors(&self, state: &InodeState, wanted: &Wanted) -> Range<u64> {
         let sector = u64::from(self.volume.sector_size());
         let Some(Range { start, end: asked }) = wanted.zeroed.clone().filter(|range| range.start < state.item.size)
@@ -309,8 +312,8 @@ impl Filesystem {
         Ok(Zeroed { whole: whole.start.max(step.start)..whole.end.min(step.end), edges: zeroed })
     }
 
-    /// The first ranges within `range` that space is to be reserved for, `most` at the most: what holds nothing and has none,
-    /// and what of `whole` has any other than that.
+    /// The first ranges within `range` that space is to be reserved for, `most` at the most: what
+    /// holds nothing and has none, and what of `whole` has any other than that.
     fn gaps(
         &self,
         id: InodeId,

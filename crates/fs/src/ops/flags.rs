@@ -34,8 +34,8 @@ pub struct Flagged {
 /// so what it is told of the inode holds until the flags are set.
 pub type FlagsPlan<'a> = dyn Fn(&Flagged) -> Result<u64> + 'a;
 
-/// The same of the flags and an xattr that change together: it is told the xattr's value and says the one that shall be; `None`
-/// is no xattr.
+/// The same of the flags and an xattr that change together: it is told the xattr's value and says
+/// the one that shall be; `None` is no xattr.
 pub type FlagsAndXattrPlan<'a> = dyn Fn(&Flagged, Option<&[u8]>) -> Result<(u64, Option<Vec<u8>>)> + 'a;
 
 /// An xattr that flags change with.
@@ -87,7 +87,8 @@ impl Filesystem {
         self.with_reserved(demand, || self.set_flags_reserved(id, None, &|is, _| Ok((plan(is)?, None))))
     }
 
-    /// Sets flags, and in the same transaction an xattr of `room` bytes at the most: both or neither (invariant 23).
+    /// Sets flags, and in the same transaction an xattr of `room` bytes at the most: both or
+    /// neither (invariant 23).
     pub fn set_flags_with(&self, id: InodeId, name: &[u8], room: usize, plan: &FlagsAndXattrPlan<'_>) -> Result<()> {
         self.check_writable(id.subvolume)?;
         check_real(id)?;

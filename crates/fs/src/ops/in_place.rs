@@ -39,9 +39,9 @@ pub(crate) fn overwrites(flags: u64) -> bool {
 
 impl Filesystem {
     /// Divides a range of a file into parts that have a place to be written to and parts that need
-    /// one, by the flags that the inode has in the transaction whose data is written. `layout`: what
-    /// a transaction says that is being committed, above the trees; `None` stands for all that is
-    /// known.
+    /// one, by the flags that the inode has in the transaction whose data is written. `layout`:
+    /// what a transaction says that is being committed, above the trees; `None` stands for all that
+    /// is known.
     pub(crate) fn parts_to_write(
         &self,
         id: InodeId,

@@ -29,8 +29,9 @@ struct Emptied {
 }
 
 impl Filesystem {
-    /// Makes a range of a file read as zeroes and gives its whole sectors back. The size stays. A range of many pieces is
-    /// emptied in steps, each whole or not done: no transaction may come to hold them all (invariant 26).
+    /// Makes a range of a file read as zeroes and gives its whole sectors back. The size stays. A
+    /// range of many pieces is emptied in steps, each whole or not done: no transaction may come to
+    /// hold them all (invariant 26).
     pub fn punch_hole(&self, id: InodeId, offset: u64, len: u64) -> Result<()> {
         self.check_writable(id.subvolume)?;
         let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Errno::INVAL)?;

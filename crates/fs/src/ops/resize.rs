@@ -41,8 +41,9 @@ pub(crate) struct GrowthPlan {
 }
 
 impl Filesystem {
-    /// Cuts or extends a file, and changes its attributes in the same transaction. Where much is cut off, that goes in steps, each
-    /// whole or not done; the last of them changes the attributes.
+    /// Cuts or extends a file, and changes its attributes in the same transaction. Where much is
+    /// cut off, that goes in steps, each whole or not done; the last of them changes the
+    /// attributes.
     pub(super) fn resize(&self, id: InodeId, size: u64, change: &AttributeChange<'_>) -> Result<()> {
         if size > MAX_FILE_SIZE {
             return Err(Errno::FBIG.into());
@@ -71,10 +72,11 @@ impl Filesystem {
         }
     }
 
-    /// Changes a size, with the space reserved that it takes; what is left of it is in `surplus` then. Returns whether it did:
-    /// not if the file would have to grow, since others cut it, and no data space was reserved for that; not if the
-    /// transaction has ended in which the space was reserved; and not if the attributes that change with it take more than
-    /// the bytes that were reserved for them.
+    /// Changes a size, with the space reserved that it takes; what is left of it is in `surplus`
+    /// then. Returns whether it did: not if the file would have to grow, since others cut it, and
+    /// no data space was reserved for that; not if the transaction has ended in which the space was
+    /// reserved; and not if the attributes that change with it take more than the bytes that were
+    /// reserved for them.
     pub(crate) fn resize_reserved(
         &self,
         id: InodeId,

@@ -336,8 +336,9 @@ impl Filesystem {
         Ok(Placed { offset, len, piece: Some(piece), ordered: Some(ordered) })
     }
 
-    /// Lets the extent that ends where `range` of a file begins, and at `start` on disk, grow by that
-    /// range. It must be the file's own, and whole. Returns the piece that the file has then, if there is such an extent.
+    /// Lets the extent that ends where `range` of a file begins, and at `start` on disk, grow by
+    /// that range. It must be the file's own, and whole. Returns the piece that the file has then,
+    /// if there is such an extent.
     fn grow_extent(
         &self,
         id: InodeId,

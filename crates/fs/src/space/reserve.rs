@@ -56,8 +56,8 @@ pub(crate) struct Reserved {
     held: Demand,
 }
 
-/// What an operation has reserved of metadata. Held until it has joined a transaction: whichever that is, the reservation
-/// counts in it, though commits begin or have nothing to do meanwhile.
+/// What an operation has reserved of metadata. Held until it has joined a transaction: whichever
+/// that is, the reservation counts in it, though commits begin or have nothing to do meanwhile.
 #[must_use = "what is reserved has to be held until a transaction is joined"]
 pub(crate) struct Reservation<'a> {
     space: &'a Space,
@@ -326,13 +326,14 @@ impl SpaceInner {
         pending.item_bytes = pending.item_bytes.saturating_sub(demand.item_bytes);
     }
 
-    /// The open transaction becomes the commit in flight. What operations hold counts in the next one, too: they may join
-    /// that.
+    /// The open transaction becomes the commit in flight. What operations hold counts in the next
+    /// one, too: they may join that.
     pub(crate) fn freeze_reservations(&mut self) {
         self.reserved.frozen = std::mem::replace(&mut self.reserved.pending, self.reserved.held);
     }
 
-    /// Nothing was changed since the last commit: only operations that have yet to change something need any.
+    /// Nothing was changed since the last commit: only operations that have yet to change something
+    /// need any.
     pub(crate) fn drop_pending_reservations(&mut self) {
         self.reserved.pending = self.reserved.held;
     }

@@ -99,9 +99,9 @@ fn fsyncs_that_are_answered_before_the_superblock_are_noticed() {
     assert_eq!((lie(Operation::Write), lie(Operation::Flush)), (Some(true), Some(true)));
 }
 
-/// A file is dirty when a commit begins; before its data is written, the file is emptied and told to
-/// be written in place. Power goes before the superblock. Returns whether the last commit's data is
-/// still there.
+/// A file is dirty when a commit begins; before its data is written, the file is emptied and told
+/// to be written in place. Power goes before the superblock. Returns whether the last commit's data
+/// is still there.
 fn dirty_data_meets_new_flags(fault: Option<CommitFault>) -> bool {
     let device = device();
     let hooked: Arc<Mutex<Option<InodeId>>> = Arc::default();

@@ -1,5 +1,5 @@
-//! What the last process wrote without a barrier is read, replayed and built upon: a mount for writing makes it durable
-//! before it promises anything (invariant 22).
+//! What the last process wrote without a barrier is read, replayed and built upon: a mount for
+//! writing makes it durable before it promises anything (invariant 22).
 
 use std::sync::Arc;
 

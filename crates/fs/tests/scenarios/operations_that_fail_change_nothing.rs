@@ -1,5 +1,5 @@
-//! An operation that returns an error has changed nothing (invariant 23), wherever on its way it finds that there is no space,
-//! that the device does not read, or that it would have to wait.
+//! An operation that returns an error has changed nothing (invariant 23), wherever on its way it
+//! finds that there is no space, that the device does not read, or that it would have to wait.
 
 use std::sync::Arc;
 
@@ -268,7 +268,8 @@ fn assert_unchanged(base: &OverlayDevice, fs: &Filesystem, work: &Work, what: &s
     assert!(shown(fs, work) == before, "{what}: failed, but changed something");
 }
 
-/// An operation on a full volume, of whose small files one goes after each attempt. Returns how often it failed.
+/// An operation on a full volume, of whose small files one goes after each attempt. Returns how
+/// often it failed.
 fn until_there_is_space(base: &OverlayDevice, fillers: u32, name: &str, act: Act) -> usize {
     const MOST_FAILURES: usize = 40;
     let fs = mount(Arc::new(base.fork()));

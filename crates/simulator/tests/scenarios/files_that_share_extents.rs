@@ -1,5 +1,5 @@
-//! Files that share extents hold what each fsync promised, whatever state the shared file was in, and
-//! whichever of them is fsynced (invariants 3, 4, 21 and 22).
+//! Files that share extents hold what each fsync promised, whatever state the shared file was in,
+//! and whichever of them is fsynced (invariants 3, 4, 21 and 22).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -79,7 +79,8 @@ fn syncs() -> Vec<[Vec<Operation>; 2]> {
     ]
 }
 
-/// All sequences: a state, a way to share, what is synced, what comes then, what is synced at the end.
+/// All sequences: a state, a way to share, what is synced, what comes then, what is synced at the
+/// end.
 fn sequences() -> Vec<Vec<Operation>> {
     let mut all = Vec::new();
     for state in states() {

@@ -1,5 +1,5 @@
-//! Several threads at work while commits run in the background and the device fails: what an fsync or a sync has answered by
-//! success is there after every crash (invariant 22).
+//! Several threads at work while commits run in the background and the device fails: what an fsync
+//! or a sync has answered by success is there after every crash (invariant 22).
 
 use ubtrfs::CommitFault;
 use ubtrfs_simulator::Survey;
@@ -27,7 +27,8 @@ fn fsyncs_beside_commits_that_fail() {
     assert!(std::env::var_os("UBTRFS_SEEDS").is_some() || failed > 5, "{failed}");
 }
 
-/// The usual seeds notice a commit that answers those who joined it before its superblock is written.
+/// The usual seeds notice a commit that answers those who joined it before its superblock is
+/// written.
 #[test]
 fn fsyncs_that_are_answered_too_early_are_noticed() {
     let noticed = (1..=USUAL).find_map(|seed| run(seed, sharing_of(seed), 20, Some(CommitFault::AnswerEarly)).err());

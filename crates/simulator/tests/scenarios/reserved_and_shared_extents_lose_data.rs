@@ -104,8 +104,8 @@ fn extents_that_grow_hold_what_each_fsync_promised() {
             &begun,
             &[&steps(2, 8192)[..], &[file(BAR), clone(FOO, BAR), fsync(BAR)], &steps(2, 8192), &[fsync(BAR)]].concat(),
         );
-        // Who refers to the grown extent comes to the log, and the file by which it grew does not ask
-        // for it (invariant 21).
+        // Who refers to the grown extent comes to the log, and the file by which it grew does not
+        // ask for it (invariant 21).
         for (old, new) in [(8192, 8192), (64 << 10, 64 << 10)] {
             let grown = [&step(old)[..], &[append(FOO, new), file(BAR), clone(FOO, BAR), fsync(BAR)]].concat();
             survive_either_way(&begun, &grown);
