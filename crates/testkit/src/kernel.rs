@@ -1,12 +1,12 @@
 //! Loop devices and mounts of the kernel's btrfs, as guards.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 
 use crate::kmsg::KernelLog;
 use crate::run::{Outcome, command, run};
@@ -38,6 +38,21 @@ impl LoopDevice {
     pub fn name(&self) -> String {
         let name = self.path.file_name().unwrap_or_default();
         name.to_string_lossy().into_owned()
+    }
+
+    /// Waits, for a while, until nothing is mounted from it any more, wherever that was. A mount
+    /// namespace that another test makes meanwhile has what was mounted then for as long as it
+    /// lasts, though it is unmounted here.
+    pub fn wait_until_free(&self) {
+        let flags = OFlags::EXCL.bits() as i32;
+        let is_held = || {
+            let open = File::options().read(true).custom_flags(flags).open(&self.path);
+            open.is_err_and(|error| error.kind() == ErrorKind::ResourceBusy)
+        };
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while is_held() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 
@@ -163,6 +178,7 @@ impl KernelMount {
             let outcome = run(command("umount", &["--"]).arg(self.dir.path()));
             if outcome.success() {
                 self.mounted = false;
+                self.devices.iter().for_each(LoopDevice::wait_until_free);
                 return Ok(());
             }
             tries -= 1;

@@ -90,6 +90,7 @@ fn a_device_that_the_kernel_has_mounted_is_refused() {
         fails(refused, "is mounted by the kernel, through /dev/loop");
     }
     assert_eq!(check.code(), Some(2), "{}", check.report());
+    device.wait_until_free();
     // Attached alone is not mounted.
     volume.check();
 }
