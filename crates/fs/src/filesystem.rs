@@ -172,6 +172,17 @@ impl Filesystem {
         self.read_only.load(Ordering::Acquire)
     }
 
+    /// Whether nothing may be changed until the end of the mount: it began read-only, or an error
+    /// made it so.
+    pub(crate) fn is_read_only_for_good(&self) -> bool {
+        self.is_read_only() && (self.began_read_only || self.abort_reason().is_some())
+    }
+
+    /// Whether nothing may be changed, without any error, and nothing waits to be made durable.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.is_read_only() && self.abort_reason().is_none() && (self.began_read_only || self.gate.current().is_empty())
+    }
+
     /// Makes everything durable, and changes nothing from then on until [`Self::write_again`]. For
     /// a mount that the kernel has made read-only: who changes files must have ended before.
     pub fn stop_writing(&self) -> Result<()> {
@@ -355,7 +366,12 @@ impl Filesystem {
                         } else {
                             kind
                         };
-                        if let Some(made) = space.add_chunk(kind) {
+                        let made = space.add_chunk(kind).or_else(|| {
+                            // The room may do for a chunk of data that has one copy.
+                            let other = shortage == Shortage::Data && kind != BlockGroupFlags::DATA;
+                            if other { space.add_chunk(BlockGroupFlags::DATA) } else { None }
+                        });
+                        if let Some(made) = made {
                             self.volume.add_chunk(made.start, made.chunk)?;
                             continue;
                         }
@@ -396,13 +412,18 @@ impl Filesystem {
     /// commit once it is written out.
     pub(crate) fn changes(&self) -> u64 {
         const DIRTY_PART: (u64, u64) = (2, 7);
-        self.gate.current().memory().changes() + self.dirty_bytes() * DIRTY_PART.0 / DIRTY_PART.1
+        let open = self.gate.current();
+        open.memory().changes() + self.dirty_bytes_with(&open) * DIRTY_PART.0 / DIRTY_PART.1
     }
 
     /// Memory that dirty data takes, in bytes.
     pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.dirty_bytes_with(&self.gate.current())
+    }
+
+    fn dirty_bytes_with(&self, open: &Transaction) -> u64 {
         let frozen = self.frozen.read().as_ref().map_or(0, |transaction| transaction.memory().dirty());
-        self.gate.current().memory().dirty() + frozen
+        open.memory().dirty() + frozen
     }
 
     /// How many bytes of [changes](Self::changes) one transaction should hold; there may be half as

@@ -88,7 +88,7 @@ impl Filesystem {
             && !self.has_chunks_to_empty();
         // A log that changed nothing goes with a commit all the same.
         let has_log = self.committed().superblock.log_root.0 != 0;
-        if self.is_read_only() || (idle && !has_log) {
+        if self.is_at_rest() || (idle && !has_log) {
             // Operations that failed reserved metadata and used none: without a commit to end that, it would add up.
             self.space.lock().drop_pending_reservations();
             return Ok(());

@@ -39,9 +39,11 @@ impl Filesystem {
     /// Sees to it that an inode is freed if nothing refers to it: its content, its xattrs, its items. Returns whether it
     /// will be. Starts no I/O and waits for nothing.
     pub(crate) fn inactivate_if_unused(&self, inode: &Arc<Inode>) -> bool {
-        if inode.read().item.nlink > 0 || self.is_read_only() {
+        if inode.read().item.nlink > 0 || self.is_read_only_for_good() {
             return false;
         }
+        // While a remount has stopped writing it waits with those that are freed in steps.
+        let is_stopped = self.is_read_only();
         let mut state = inode.write();
         if state.item.nlink > 0 || state.dead || self.inodes.is_referenced(inode.id) {
             return false;
@@ -51,8 +53,9 @@ impl Filesystem {
         self.freeze_older(&mut state);
         let bytes = state.item.nbytes;
         let demand = Demand { edits: 4 + bytes / TYPICAL_EXTENT, kept: UseOfKept::All, ..Demand::default() };
-        let reservation = if bytes <= self.options.freeing.at_once { self.try_reserve(demand) } else { None };
-        if reservation.is_some() || state.is_unheard_of() {
+        let at_once = !is_stopped && bytes <= self.options.freeing.at_once;
+        let reservation = if at_once { self.try_reserve(demand) } else { None };
+        if reservation.is_some() || (!is_stopped && state.is_unheard_of()) {
             self.end_inode(inode, &mut state, &self.gate.enter());
             if state.is_unheard_of() {
                 // Born and gone inside one transaction: no tree ever hears of it.

@@ -81,7 +81,7 @@ impl Filesystem {
     /// An orphan with names is an old kernel's way to note a truncation that was under way: drops what lies beyond the end
     /// of the file, and the orphan item.
     fn finish_truncation(&self, inode: &Arc<Inode>) -> bool {
-        let _reservation =
+        let reservation =
             self.try_reserve(Demand { edits: 4, item_bytes: 500, kept: UseOfKept::All, ..Demand::default() });
         let mut state = inode.write();
         let frozen = state.frozen.as_ref().map(|frozen| frozen.batch.orphan);
@@ -89,6 +89,9 @@ impl Filesystem {
             return false;
         }
         let transaction = self.gate.enter();
+        if reservation.is_none() {
+            self.space.lock().may_use_all_kept();
+        }
         state.join(inode, &transaction);
         self.drop_beyond_end(&mut state);
         true

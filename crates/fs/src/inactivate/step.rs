@@ -52,12 +52,15 @@ impl Filesystem {
     /// one.
     pub(super) fn free_step(&self, waiting: &Waiting, most: u64) -> Result<u64> {
         let cut = loop {
-            let (cut, _reservation) = self.reserved_cut(&waiting.inode, 0..waiting.reached, most)?;
+            let (cut, reservation) = self.reserved_cut(&waiting.inode, 0..waiting.reached, most)?;
             let mut state = waiting.inode.write();
             let transaction = self.gate.enter();
             if transaction.generation != cut.generation {
                 // What was reserved went with the transaction before.
                 continue;
+            }
+            if reservation.is_none() {
+                self.space.lock().may_use_all_kept();
             }
             if cut.is_rest {
                 self.end_inode(&waiting.inode, &mut state, &transaction);

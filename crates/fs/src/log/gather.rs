@@ -156,7 +156,9 @@ impl<'a> Gatherer<'a> {
     /// Whether what the log has of an inode comes with this write of it.
     fn is_logged_anew(&self, inode: &Inode) -> bool {
         let state = inode.read();
-        state.pending.logged.as_ref().is_none_or(|logged| Arc::ptr_eq(&logged.group, self.group))
+        // Of one without names the log has no items that refer to an extent.
+        let is_current = |logged: &Logged| logged.is_nameless() || Arc::ptr_eq(&logged.group, self.group);
+        state.pending.logged.as_deref().is_none_or(is_current)
     }
 
     pub(super) fn gets_wrong(&self, fault: LogFault) -> bool {

@@ -259,7 +259,7 @@ enum Need {
 impl Filesystem {
     /// Makes everything durable that was changed before.
     pub fn sync(&self) -> Result<()> {
-        if self.is_read_only() && self.abort_reason().is_none() {
+        if self.is_at_rest() {
             return Ok(());
         }
         self.commit()
@@ -355,7 +355,7 @@ impl Filesystem {
 
     /// Starts the write-out of what is dirty, and says what to wait for.
     fn start_sync(&self, inode: &Arc<Inode>, data_only: bool) -> Result<Need> {
-        if self.is_read_only() && self.abort_reason().is_none() {
+        if self.is_at_rest() {
             return Ok(Need::Nothing);
         }
         let mut state = inode.write();

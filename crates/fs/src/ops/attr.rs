@@ -269,13 +269,16 @@ impl Filesystem {
         let mut room = self.room_of_change(id, &change)?;
         loop {
             let demand = AttributeChange::demand(room);
-            let outcome = self.with_reserved(demand, || self.change_attributes_reserved(id, &change, room))?;
+            let outcome = self.with_reserved(demand, || {
+                let outcome = self.change_attributes_reserved(id, &change, room)?;
+                if matches!(outcome, Outcome::Takes(_)) {
+                    self.space.lock().unreserve_metadata(demand);
+                }
+                Ok(outcome)
+            })?;
             match outcome {
                 Outcome::Done(attributes) => return Ok(attributes),
-                Outcome::Takes(more) => {
-                    self.space.lock().unreserve_metadata(demand);
-                    room = more;
-                }
+                Outcome::Takes(more) => room = more,
             }
         }
     }

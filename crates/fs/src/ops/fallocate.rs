@@ -166,13 +166,19 @@ impl Filesystem {
             }
             let demand =
                 Demand { edits: 2 * extents + 6, item_bytes: ITEM_BYTES * extents + 4796, ..Demand::default() };
-            let step = self.with_reserved(demand, || self.allocate_some(inode, wanted, at, extents, held))?;
+            let step = self.with_reserved(demand, || {
+                let step = self.allocate_some(inode, wanted, at, extents, held)?;
+                if matches!(step, Step::Takes(_) | Step::Short) {
+                    self.space.lock().unreserve_metadata(demand);
+                }
+                Ok(step)
+            })?;
             match step {
                 Step::Done => return Ok(()),
                 Step::Upto(end) => at = end,
-                Step::Takes(_) | Step::Short => self.space.lock().unreserve_metadata(demand),
+                Step::Takes(more) => extents = more,
+                Step::Short => {}
             }
-            extents = if let Step::Takes(more) = step { more } else { extents };
         }
     }
 
@@ -240,7 +246,10 @@ impl Filesystem {
     /// too little.
     fn place_gaps(&self, gaps: &[Gap], mut hint: Logical, held: &mut u64) -> Option<Unclaimed<'_>> {
         let mut placed = Unclaimed { fs: self, extents: Vec::new() };
-        let mut left = *held;
+        // The rest is for sectors that are filled: the first or the last of the file, and the
+        // edges.
+        let spare = (2 * u64::from(self.volume.sector_size())).min(*held);
+        let mut left = *held - spare;
         for gap in gaps {
             let mut at = gap.start;
             while at < gap.start + gap.len {
@@ -253,7 +262,7 @@ impl Filesystem {
                 left -= got;
             }
         }
-        *held = left;
+        *held = left + spare;
         Some(placed)
     }
 

@@ -70,6 +70,7 @@ impl<'a> Reservation<'a> {
         let held = &mut inner.reserved.held;
         held.edits += demand.edits;
         held.item_bytes += demand.item_bytes;
+        held.kept = held.kept.max(demand.kept);
         Self { space, demand }
     }
 }
@@ -79,6 +80,9 @@ impl Drop for Reservation<'_> {
         let held = &mut self.space.lock().reserved.held;
         held.edits -= self.demand.edits;
         held.item_bytes -= self.demand.item_bytes;
+        if held.edits == 0 {
+            held.kept = UseOfKept::None;
+        }
     }
 }
 

@@ -324,3 +324,31 @@ fn where_there_is_no_space() {
         assert!(failed > if full == Full::Data { 4 } else { 7 });
     }
 }
+
+/// What a range lacks is counted before the file is locked: whoever punches it meanwhile takes no
+/// space from the sectors at its ends (invariant 8).
+#[test]
+fn zeroing_beside_punching_keeps_what_it_has_reserved() {
+    const ROUNDS: usize = 3000;
+    let mut bytes = vec![0; SIZE as usize];
+    let (base, _) = volume(Full::Nothing);
+    base.read_at(ubtrfs_format::Physical(0), &mut bytes).unwrap();
+    let fs = mount(Arc::new(MemoryDevice::from_bytes(bytes)));
+    let id = fs.create(fs.root(), b"zeroed", &NewInode { mode: FILE, ..NewInode::default() }).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..ROUNDS {
+                fs.write(id, WriteAt::Offset(0), &[1; 4096], false).unwrap();
+                fs.zero_range(id, 100, 12_188, true).unwrap();
+            }
+        });
+        scope.spawn(|| {
+            for _ in 0..ROUNDS {
+                fs.punch_hole(id, 4096, 8192).unwrap();
+                fs.allocate(id, 4096, 8192, true).unwrap();
+            }
+        });
+    });
+    fs.sync().unwrap();
+    assert_eq!(fs.stats().space.data_reserved, 0);
+}

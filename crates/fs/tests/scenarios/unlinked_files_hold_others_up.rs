@@ -397,3 +397,29 @@ fn cuts_from_many_threads_leave_no_space_behind() {
     fs.close().unwrap();
     assert_clean(&device);
 }
+
+/// A remount that has stopped writing (`mount -o remount,ro`) may be followed by the last FORGET.
+#[test]
+fn what_goes_while_writing_is_stopped_is_freed_when_it_goes_on() {
+    let device = new_device();
+    let fs = open(&device, options());
+    fs.sync().unwrap();
+    let before = free_data(&fs);
+    for (name, extents) in [(b"small", 2), (b"large", 300)] {
+        let file = fs.create(fs.root(), name, &regular()).unwrap();
+        scatter(&fs, file, extents);
+        fs.sync().unwrap();
+        fs.unlink(fs.root(), name).unwrap();
+        fs.stop_writing().unwrap();
+        fs.forget(file, 1);
+        fs.write_again().unwrap();
+        for _ in 0..8 {
+            fs.sync().unwrap();
+        }
+        assert_eq!(fs.stats().inactivation.inodes, 0);
+    }
+    assert_eq!(free_data(&fs), before);
+    fs.close().unwrap();
+    drop(fs);
+    assert_clean(&device);
+}

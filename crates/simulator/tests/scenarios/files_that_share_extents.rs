@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ubtrfs::LogFault;
 use ubtrfs_simulator::words::{
-    append, at, clone, clone_range, directory, file, fsync, in_place, reserve, unlink, write,
+    append, at, clone, clone_range, directory, file, fsync, in_place, path, reserve, unlink, write,
 };
-use ubtrfs_simulator::{Operation, Stage, shrink};
+use ubtrfs_simulator::{Operation, Stage, What, shrink};
 use ubtrfs_testkit::fixture::Fixture;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::soaks;
@@ -128,6 +128,18 @@ fn two_files_in_all_states_hold_what_each_fsync_promised() {
         }
     });
     eprintln!("{} crash states of {} sequences", states.into_inner(), chosen.len());
+}
+
+/// A file without names has no items in the log that could be of an extent's old length.
+#[test]
+fn a_file_by_which_an_extent_grew_may_lose_its_names_before_the_other_is_fsynced() {
+    let open = Operation::Open { path: path(FOO) };
+    let sync = Operation::Fsync { what: What::Handle(0), data_only: false };
+    let grown = [append(FOO, 65_536), fsync(FOO), append(FOO, 65_536), clone(FOO, BAR)];
+    for last in [vec![sync.clone(), fsync(BAR)], vec![fsync(BAR), sync.clone()], vec![fsync(BAR)]] {
+        let operations = [&grown[..], &[open.clone(), unlink(FOO)], &last].concat();
+        begun().run(&operations, 1, 60).unwrap_or_else(|failure| panic!("{failure}"));
+    }
 }
 
 /// A volume that the kernel wrote, with compressed extents.
