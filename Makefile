@@ -10,7 +10,7 @@ help:
 	@echo 'make profile WORKLOAD=dbench-16    a flame graph of the server (OUT=profile.svg)'
 	@echo 'make lint    clippy and the format of the sources'
 	@echo 'make fmt     format the sources'
-	@echo 'make install ubtrfs, the helpers of mount(8), fsck(8) and mkfs(8), a unit for systemd (PREFIX=/usr/local, SBINDIR=/sbin, DESTDIR=)'
+	@echo 'make install ubtrfs, helpers of mount(8), fsck(8) and mkfs(8), manual pages, completions, a unit for systemd (PREFIX=/usr/local, SBINDIR=/sbin, DESTDIR=)'
 
 demo:
 	@tests/demo.sh
@@ -50,6 +50,7 @@ install:
 	ln -sf $(PREFIX)/bin/ubtrfs $(DESTDIR)$(SBINDIR)/fsck.ubtrfs
 	ln -sf $(PREFIX)/bin/ubtrfs $(DESTDIR)$(SBINDIR)/mkfs.ubtrfs
 	ln -sf $(PREFIX)/bin/ubtrfs $(DESTDIR)$(SBINDIR)/mount.fuseblk.ubtrfs
+	$(TARGET)/release/ubtrfs generate $(DESTDIR)$(PREFIX)/share
 	sed 's|@bin@|$(PREFIX)/bin|' docs/ubtrfs@.service.in > $(DESTDIR)$(PREFIX)/lib/systemd/system/ubtrfs@.service
 
 PREFIX ?= /usr/local

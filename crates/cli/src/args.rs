@@ -48,6 +48,8 @@ pub enum Command {
     Stat(Look),
     /// Write the content of a file of a volume to the standard output, without mounting it.
     Cat(Look),
+    #[command(hide = true)]
+    Generate(Generate),
 }
 
 /// Where on its device, or in its image, a volume lies.
@@ -352,6 +354,14 @@ pub struct Ls {
 pub struct Look {
     #[command(flatten)]
     pub place: Place,
+}
+
+/// Write manual pages and completions for shells, as `make install` puts them into PREFIX/share.
+#[derive(Debug, Args)]
+pub struct Generate {
+    /// The directory below which they are written.
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
 }
 
 #[cfg(test)]

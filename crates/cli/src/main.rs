@@ -10,6 +10,7 @@ mod describe;
 mod device;
 mod failure;
 mod fsck;
+mod generate;
 mod holders;
 mod info;
 mod label;
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         Command::Ls(arguments) => browse::ls(arguments),
         Command::Stat(arguments) => browse::stat(arguments),
         Command::Cat(arguments) => browse::cat(arguments),
+        Command::Generate(arguments) => generate::run(arguments),
     };
     finish(done)
 }

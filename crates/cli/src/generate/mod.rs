@@ -1,0 +1,47 @@
+//! What `make install` and packages put beside the program: manual pages and completions for shells.
+
+mod manual;
+
+use std::fs;
+use std::path::Path;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use crate::args::{Arguments, Generate};
+use crate::failure::Failure;
+
+/// The shells whose completions are wanted, each with the directory under `share` where it looks for them.
+const SHELLS: [(Shell, &str); 3] = [
+    (Shell::Bash, "bash-completion/completions"),
+    (Shell::Zsh, "zsh/site-functions"),
+    (Shell::Fish, "fish/vendor_completions.d"),
+];
+
+/// Writes manual pages and completions below a directory as they lie below `share`.
+pub fn run(arguments: &Generate) -> Result<(), Failure> {
+    let share = &arguments.directory;
+    let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", share.display()));
+    write_completions(share).map_err(failed)?;
+    write_pages(share).map_err(failed)
+}
+
+fn write_completions(share: &Path) -> std::io::Result<()> {
+    for (shell, directory) in SHELLS {
+        let directory = share.join(directory);
+        fs::create_dir_all(&directory)?;
+        clap_complete::generate_to(shell, &mut Arguments::command(), "ubtrfs", &directory)?;
+    }
+    // Debian's bash looks for a file with the name of the command.
+    let bash = share.join(SHELLS[0].1);
+    fs::rename(bash.join("ubtrfs.bash"), bash.join("ubtrfs"))
+}
+
+fn write_pages(share: &Path) -> std::io::Result<()> {
+    let directory = share.join("man/man8");
+    fs::create_dir_all(&directory)?;
+    for page in manual::pages(Arguments::command())? {
+        fs::write(directory.join(page.file_name), page.roff)?;
+    }
+    Ok(())
+}
