@@ -142,11 +142,36 @@ fn a_file_by_which_an_extent_grew_may_lose_its_names_before_the_other_is_fsynced
     }
 }
 
-/// A volume that the kernel wrote, with compressed extents.
-fn compressed(algorithm: &str) -> Stage {
+/// A volume that the kernel wrote.
+fn by_the_kernel(fixture: &str) -> Stage {
     let dir = scratch_dir();
-    let image = Fixture::load(&format!("comp-{algorithm}")).unpack(dir.path()).remove(0);
+    let image = Fixture::load(fixture).unpack(dir.path()).remove(0);
     Stage::found(std::fs::read(image).unwrap().into()).unwrap()
+}
+
+/// Volumes with snapshots: what is written, grows or is shared once more in one of them is shared
+/// with others that are not to change.
+#[test]
+fn files_that_share_with_snapshots_hold_what_each_fsync_promised() {
+    let stage = by_the_kernel("snapshots");
+    let copied = |from: &str, to: &str| [file(to), clone(from, to), append(to, 65_536), fsync(to)];
+    for (from, to) in [("base", "copy"), ("snap2/noise", "snap2/copy"), ("snap2/regular", "snap2/copy")] {
+        let begun = copied(from, to);
+        let ends: [&[Operation]; 4] = [
+            &[append(to, 8192), clone_range(to, 0, from, 0, 8192), fsync(from)],
+            &[write(from, 0, 9000), fsync(from), append(to, 65_536), clone(to, from), fsync(from)],
+            &[reserve(from, 262_144, 65_536), append(from, 9000), fsync(from), unlink(to)],
+            &[truncate(from, 4096), fsync(from), Operation::Sync, write(to, 0, 50), fsync(to)],
+        ];
+        for end in ends {
+            let operations = [&begun[..], end].concat();
+            stage.run(&operations, 1, 8).unwrap_or_else(|failure| panic!("{failure}"));
+        }
+    }
+}
+
+fn compressed(algorithm: &str) -> Stage {
+    by_the_kernel(&format!("comp-{algorithm}"))
 }
 
 /// A file with compressed extents gets reserved space behind its end, is written there and shared.
