@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ubtrfs_format::items::{FileType, InodeFlags};
+use ubtrfs_format::items::FileType;
 
 use super::flags::check_unrestricted;
 use super::read::FileMap;
@@ -116,23 +116,13 @@ impl Filesystem {
         if !fits(from) || !fits(to) {
             return Err(Errno::INVAL.into());
         }
-        let (size, flags) = {
-            let state = source.read();
-            (state.item.size, state.item.flags)
-        };
-        let (target_size, target_flags) = {
-            let state = target.read();
-            (state.item.size, state.item.flags)
-        };
+        let (size, target_size) = (source.read().item.size, target.read().item.size);
         let len = len.min(size.saturating_sub(from));
         if len == 0 {
             return Ok(0);
         }
         if source.id == target.id && from < to + len && to < from + len {
             return Err(Errno::INVAL.into());
-        }
-        if (flags ^ target_flags) & InodeFlags::NODATASUM != 0 {
-            return Err(Errno::OPNOTSUPP.into());
         }
         if !from.is_multiple_of(sector) || !to.is_multiple_of(sector) {
             return Err(Errno::OPNOTSUPP.into());
@@ -185,6 +175,11 @@ impl Filesystem {
         let mut locked = LockedInodes::lock(&[ends.source, ends.target]);
         if locked.get(source).dead || locked.get(target).dead {
             return Err(Errno::NOENT.into());
+        }
+        // Asked under the locks: a file that is emptied meanwhile may get another flag and new
+        // data.
+        if locked.get(source).has_checksums() != locked.get(target).has_checksums() {
+            return Err(Errno::OPNOTSUPP.into());
         }
         loop {
             let generation = self.freeze_older(locked.get_mut(source));
@@ -356,4 +351,41 @@ fn in_flight(state: &InodeState, pieces: &[Mapped]) -> Vec<Arc<OrderedExtent>> {
         })
     };
     state.ordered.iter().filter(is_part).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ubtrfs_format::items::InodeFlags;
+    use ubtrfs_mkfs::MkfsOptions;
+    use ubtrfs_volume::{Exclusive, FileDevice, OpenMode, OpenOptions, Volume};
+
+    use super::*;
+    use crate::{NewInode, Options, WriteAt};
+
+    /// A reflink goes in steps, and a step waits for space and for locks: what was true of a file
+    /// before may not be true then.
+    #[test]
+    fn a_file_that_lost_its_checksums_meanwhile_shares_nothing() {
+        const SIZE: u64 = 128 << 20;
+        let mut image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(SIZE).unwrap();
+        ubtrfs_mkfs::layout(&MkfsOptions::new(SIZE)).unwrap().write(image.as_file_mut()).unwrap();
+        let device = Arc::new(FileDevice::open(image.path(), OpenMode::ReadWrite, Exclusive::No).unwrap());
+        let volume = Volume::open(vec![device], OpenOptions { read_only: false }).unwrap();
+        let fs = Filesystem::open(Arc::new(volume), Options { background_commits: false, ..Options::default() });
+        let fs = fs.unwrap();
+        let file = |name: &[u8], flags| {
+            let new = NewInode { mode: 0o100_644, ..NewInode::default() };
+            let id = fs.create(fs.root(), name, &new).unwrap();
+            fs.set_flags(id, flags).unwrap();
+            fs.write(id, WriteAt::Offset(0), &[7; 16 << 10], false).unwrap();
+            fs.inode(id).unwrap()
+        };
+        let (with, without) = (file(b"with", 0), file(b"without", InodeFlags::NODATACOW));
+        for (source, target) in [(&with, &without), (&without, &with)] {
+            let shared = fs.clone_some(&Ends { source, from: 0, target, to: 0 }, 16 << 10);
+            let refused = matches!(&shared, Err(error) if error.errno() == Errno::OPNOTSUPP);
+            assert!(refused, "{:?}", shared.err());
+        }
+    }
 }

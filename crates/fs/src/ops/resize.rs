@@ -234,7 +234,11 @@ impl Filesystem {
         Ok(plan)
     }
 
+    /// Whether the content of a file is kept within metadata, or will be by the commit in flight.
     pub(crate) fn is_inline(&self, id: InodeId, state: &InodeState) -> Result<bool> {
+        if state.frozen.as_ref().is_some_and(|frozen| self.is_for_metadata(&frozen.dirty, &frozen.item)) {
+            return Ok(true);
+        }
         let committed = self.committed();
         let map = FileMap::new(&committed, id, state)?;
         let pieces = map.with_stack(state, |stack| stack.resolve(0..1))?;

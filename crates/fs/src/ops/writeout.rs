@@ -253,7 +253,7 @@ impl Filesystem {
     }
 
     /// Whether the content of a file, all of it dirty, is small enough to be kept within metadata.
-    fn is_for_metadata(&self, dirty: &DirtyData, item: &InodeItem) -> bool {
+    pub(crate) fn is_for_metadata(&self, dirty: &DirtyData, item: &InodeItem) -> bool {
         let mut ranges = dirty.ranges();
         let only_sector = ranges.next() == Some((0, u64::from(self.volume.sector_size()))) && ranges.next().is_none();
         let prealloc = item.flags & InodeFlags::PREALLOC != 0;

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use ubtrfs::{
     CommitFault, CommitHook, CommitStep, Filesystem, FsyncLeader, InodeId, NewInode, Options, SetAttributes, WriteAt,
 };
-use ubtrfs_format::items::InodeFlags;
+use ubtrfs_format::items::{FileExtent, FileExtentKind, InodeFlags};
+use ubtrfs_format::{ItemType, Key};
 use ubtrfs_volume::{Device, FaultyDevice, Lasting, OpenOptions, Operation, Volume};
 
 use crate::common::memory::new_volume;
@@ -156,4 +157,48 @@ fn once_after(commits: usize, act: impl FnOnce(&Filesystem) + Send + 'static) ->
 fn data_of_a_commit_is_written_by_the_flags_that_the_file_had() {
     assert!(dirty_data_meets_new_flags(None));
     assert!(!dirty_data_meets_new_flags(Some(CommitFault::NewestFlags)));
+}
+
+/// The kernel moves what is kept within metadata to an extent before a file grows past it.
+#[test]
+fn a_file_that_grows_beside_a_commit_is_kept_in_metadata_or_in_extents_not_in_both() {
+    type Grow = fn(&Filesystem, InodeId);
+    let ways: [Grow; 2] = [
+        |fs, id| {
+            fs.write(id, WriteAt::Offset(8192), &pattern(2, 4096), false).unwrap();
+        },
+        |fs, id| {
+            let size = SetAttributes { size: Some(8192), ..SetAttributes::default() };
+            fs.set_attributes(id, &size).unwrap();
+            fs.write(id, WriteAt::End, &pattern(2, 4096), false).unwrap();
+        },
+    ];
+    for grow in ways {
+        let device = device();
+        let hooked: Arc<Mutex<Option<InodeId>>> = Arc::default();
+        let hook = once_at(CommitStep::Frozen, {
+            let hooked = hooked.clone();
+            move |fs| grow(fs, hooked.lock().unwrap())
+        });
+        let fs = mount(&device, Options { commit_hook: Some(hook), ..Options::default() });
+        let id = file(&fs, b"small");
+        fs.write(id, WriteAt::Offset(0), &pattern(1, 1000), false).unwrap();
+        *hooked.lock() = Some(id);
+        let mut kinds = Vec::new();
+        for _ in 0..2 {
+            fs.sync().unwrap();
+            let key = |offset| Key::new(id.ino.0, ItemType::EXTENT_DATA, offset);
+            let mut inline = Vec::new();
+            fs.search_tree(id.subvolume, key(0), key(u64::MAX), &mut |item| {
+                let extent = FileExtent::parse(&item.data).unwrap();
+                inline.push(matches!(extent.kind, FileExtentKind::Inline(_)));
+                true
+            })
+            .unwrap();
+            kinds.push(inline);
+        }
+        assert_eq!(kinds, [vec![true], vec![false, false]]);
+        let content = fs.read(id, 0, 1 << 20).unwrap();
+        assert_eq!(content, [pattern(1, 1000), vec![0; 7192], pattern(2, 4096)].concat());
+    }
 }
