@@ -51,7 +51,9 @@ impl CrashPoint {
         let device = recording.crash_state(self.event, &mut |write| {
             let fate = match (&mut random, self.fates) {
                 (Some(random), _) => random(write),
-                (None, Fates::Subset(bits)) if bits >> number & 1 == 1 => Fate::Whole,
+                (None, Fates::Subset(bits)) if bits.checked_shr(number).is_some_and(|rest| rest & 1 == 1) => {
+                    Fate::Whole
+                }
                 _ => Fate::Lost,
             };
             number += 1;
