@@ -41,7 +41,8 @@ pub enum Command {
 /// Measure.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// Workloads (see `list`), or cases such as dbench-16 [default: what goes with --quick, --full or neither].
+    /// Workloads (see `list`), or cases such as dbench-16 [default: what goes with --quick, --full
+    /// or neither].
     #[arg(value_name = "WORKLOAD")]
     pub workloads: Vec<String>,
     /// Who is compared (see `list`), separated by commas.

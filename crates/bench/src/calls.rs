@@ -1,4 +1,5 @@
-//! File system calls, by the kernel or straight into the engine: what workloads in this process are made of.
+//! File system calls, by the kernel or straight into the engine: what workloads in this process are
+//! made of.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

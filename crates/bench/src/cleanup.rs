@@ -1,8 +1,9 @@
 //! Nothing stays behind, whatever way this ends.
 //!
-//! What is mounted, attached or stored lies in one directory ("the yard") whose name tells the process that made it. Guards
-//! take things away in the usual course and on panics. SIGINT and SIGTERM end the programs that run, and the workload finds
-//! out by [`check`]; if it doesn't in good time, the yard is cleared by force. After a SIGKILL the next run clears it.
+//! What is mounted, attached or stored lies in one directory ("the yard") whose name tells the
+//! process that made it. Guards take things away in the usual course and on panics. SIGINT and
+//! SIGTERM end the programs that run, and the workload finds out by [`check`]; if it doesn't in
+//! good time, the yard is cleared by force. After a SIGKILL the next run clears it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -42,7 +43,8 @@ pub fn check() -> Result<()> {
     if interrupted() { Err(Failure::Interrupted) } else { Ok(()) }
 }
 
-/// Ends the program of process group `group` when a signal comes or `limit` is over; until the guard is dropped.
+/// Ends the program of process group `group` when a signal comes or `limit` is over; until the
+/// guard is dropped.
 pub fn watch(group: Pid, limit: Duration) -> Watched {
     RUNNING.lock().push(Running { group, until: Instant::now() + limit });
     Watched(group)
@@ -144,7 +146,8 @@ fn clear(yard: &Path) {
     }
 }
 
-/// The number by which FUSE's control files know the mount of a device, which is told as `major:minor`.
+/// The number by which FUSE's control files know the mount of a device, which is told as
+/// `major:minor`.
 fn connection(device: &str) -> Option<u32> {
     let (major, minor) = device.split_once(':')?;
     Some(major.parse::<u32>().ok()? << 20 | minor.parse::<u32>().ok()?)

@@ -1,4 +1,5 @@
-//! Times of operations, in classes that grow by an eighth: memory stays small, percentiles are right within 6 %.
+//! Times of operations, in classes that grow by an eighth: memory stays small, percentiles are
+//! right within 6 %.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -115,7 +115,8 @@ fn backing(dir: &Path) -> String {
     told.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The disk below a directory, by its number in `/sys/dev/block`; a partition counts as the disk's part that it is.
+/// The disk below a directory, by its number in `/sys/dev/block`; a partition counts as the disk's
+/// part that it is.
 pub fn disk_below(dir: &Path) -> Option<String> {
     let device = dir.metadata().ok()?.dev();
     let name = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
@@ -141,7 +142,8 @@ pub fn process_cpu(pid: u32) -> Option<f64> {
     cpu_of(&format!("/proc/{pid}/stat"), 11..13)
 }
 
-/// The sum of fields of a `/proc/PID/stat`, counted from behind the name, that are ticks; in seconds.
+/// The sum of fields of a `/proc/PID/stat`, counted from behind the name, that are ticks; in
+/// seconds.
 fn cpu_of(stat: &str, which: Range<usize>) -> Option<f64> {
     let stat = std::fs::read_to_string(stat).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -156,7 +158,8 @@ pub fn process_memory(pid: u32) -> Option<(u64, u64)> {
     Some((bytes("VmRSS")?, bytes("VmHWM")?))
 }
 
-/// Seconds of processor time that all processors have worked: programs, kernel and interrupts, whoever caused it.
+/// Seconds of processor time that all processors have worked: programs, kernel and interrupts,
+/// whoever caused it.
 pub fn machine_cpu() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let fields = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);

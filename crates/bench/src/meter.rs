@@ -12,7 +12,8 @@ pub struct Usage {
     pub client: f64,
     /// Processor seconds of the serving process, if there is one.
     pub daemon: Option<f64>,
-    /// Processor seconds of the whole machine: the only figure that holds the work of the kernel's threads.
+    /// Processor seconds of the whole machine: the only figure that holds the work of the kernel's
+    /// threads.
     pub machine: f64,
     /// Bytes that the file system gave to its device, made durable within the measurement.
     pub device: Option<u64>,

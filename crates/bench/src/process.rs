@@ -17,8 +17,8 @@ const LINES: usize = 4;
 /// How long a small program of the system may take.
 pub const SOON: Duration = Duration::from_secs(600);
 
-/// Runs a program to its end and returns what it wrote to its standard output. It fails if the program does, and ends it when
-/// `limit` is over or a signal asks us to end.
+/// Runs a program to its end and returns what it wrote to its standard output. It fails if the
+/// program does, and ends it when `limit` is over or a signal asks us to end.
 pub fn run(command: &mut Command, limit: Duration) -> Result<String> {
     cleanup::check()?;
     let line = format!("{command:?}");

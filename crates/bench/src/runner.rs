@@ -118,7 +118,8 @@ impl Running<'_> {
         peers.retain(|peer| peer.has_directory() || case.in_process);
         self.bar.inc(steps - peers.len() as u64 * u64::from(self.rounds));
         for round in 1..=self.rounds {
-            // Whoever came first comes last in the next round: what drifts in one direction favours nobody.
+            // Whoever came first comes last in the next round: what drifts in one direction favours
+            // nobody.
             let order: Vec<Peer> = if round % 2 == 1 { peers.clone() } else { peers.iter().rev().copied().collect() };
             for peer in order {
                 self.bar.set_message(format!("{name} on {} ({round}/{})", peer.name, self.rounds));

@@ -25,7 +25,8 @@ pub fn summary(values: &[f64]) -> Option<Summary> {
     Some(Summary { median, min, max, count: sorted.len() })
 }
 
-/// How much better `ours` is than `theirs`, round by round, as a factor: above 1 is better, whichever way the figure goes.
+/// How much better `ours` is than `theirs`, round by round, as a factor: above 1 is better,
+/// whichever way the figure goes.
 pub fn ratios(ours: &[(u32, f64)], theirs: &[(u32, f64)], better: Better) -> Vec<f64> {
     let of_round = |round: u32| theirs.iter().find(|(other, _)| *other == round).map(|(_, value)| *value);
     let ratio = |&(round, ours): &(u32, f64)| {
@@ -51,8 +52,9 @@ pub struct Move {
 /// Samples without which nobody knows what noise is.
 const LEAST_SAMPLES: usize = 3;
 
-/// Noise is what the rounds of one run differ by: a move counts if no sample of the one run lies within the range of the other's,
-/// and the medians differ by more than both ranges together, and by 2 % at the least.
+/// Noise is what the rounds of one run differ by: a move counts if no sample of the one run lies
+/// within the range of the other's, and the medians differ by more than both ranges together, and
+/// by 2 % at the least.
 pub fn moved(old: &[f64], new: &[f64], better: Better) -> Option<Move> {
     let (old, new) = (summary(old)?, summary(new)?);
     let factor = match better {

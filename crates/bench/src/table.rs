@@ -20,7 +20,8 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// The headline figure of each case on each peer: median (least to most), and ubtrfs's ratio to the others, as rows of cells.
+/// The headline figure of each case on each peer: median (least to most), and ubtrfs's ratio to the
+/// others, as rows of cells.
 pub fn rows(results: &Results) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     for case in &results.cases {
@@ -65,7 +66,8 @@ pub struct Latency {
     pub times: [f64; 4],
 }
 
-/// All times of operations, rounds taken together; by case, then operation, then circumstances, then peer.
+/// All times of operations, rounds taken together; by case, then operation, then circumstances,
+/// then peer.
 pub fn latencies(results: &Results) -> Vec<Latency> {
     let mut found = Vec::new();
     for case in &results.cases {
@@ -113,8 +115,8 @@ pub const COST_HEADS: [&str; 7] = [
     "bytes to disk per byte",
 ];
 
-/// What each case cost on each peer, as rows of cells: medians of processor time for each operation, and of bytes written for
-/// each byte that programs wrote.
+/// What each case cost on each peer, as rows of cells: medians of processor time for each
+/// operation, and of bytes written for each byte that programs wrote.
 pub fn cost_rows(results: &Results) -> Vec<Vec<String>> {
     const METRICS: [&str; 5] = ["cpu client", "cpu daemon", "cpu machine", "bytes to device", "bytes to disk"];
     let mut rows = Vec::new();

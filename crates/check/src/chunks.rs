@@ -1,4 +1,5 @@
-//! Chunks, block groups, device extents, devices and the superblock's totals: whether all say the same.
+//! Chunks, block groups, device extents, devices and the superblock's totals: whether all say the
+//! same.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,8 +1,8 @@
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a volume could not be checked. A volume that could be checked and has faults is no error: see
-/// [`Report`](crate::Report).
+/// Why a volume could not be checked. A volume that could be checked and has faults is no error:
+/// see [`Report`](crate::Report).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

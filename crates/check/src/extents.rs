@@ -1,4 +1,5 @@
-//! The extent tree: first what it says is in use, and at the end whether that is what the trees use.
+//! The extent tree: first what it says is in use, and at the end whether that is what the trees
+//! use.
 
 use std::collections::HashMap;
 
@@ -111,7 +112,8 @@ pub(crate) struct Comparison<'a> {
     node_size: u32,
     sector_size: u32,
     current: Option<Extent>,
-    /// Whether part of the extent tree could not be read, so that what is missing may have been there.
+    /// Whether part of the extent tree could not be read, so that what is missing may have been
+    /// there.
     gaps: bool,
 }
 

@@ -152,7 +152,8 @@ mod tests {
     const START: u64 = 1 << 20;
     const LENGTH: u64 = 64 << 12;
 
-    /// The faults in what these items say of one block group of 64 sectors, of which sectors 8 to 16 are used.
+    /// The faults in what these items say of one block group of 64 sectors, of which sectors 8 to
+    /// 16 are used.
     fn faults(items: &[(Key, Vec<u8>)]) -> Vec<FaultKind> {
         let groups =
             Groups { list: vec![Group { start: START, length: LENGTH, used: 8 << 12, flags: BlockGroupFlags::DATA }] };

@@ -1,5 +1,5 @@
-//! The log: what an fsync wrote and no commit has taken in yet. No tree accounts for its blocks nor for the data extents that
-//! only it knows; they must lie in space that is free otherwise.
+//! The log: what an fsync wrote and no commit has taken in yet. No tree accounts for its blocks nor
+//! for the data extents that only it knows; they must lie in space that is free otherwise.
 
 use ubtrfs_format::items::{BlockGroupFlags, Compression, CsumItem, FileExtent, FileExtentKind, InodeFlags, InodeItem};
 use ubtrfs_format::{ChecksumType, ItemType, Key, Leaf, Logical, TreeId};
@@ -27,7 +27,8 @@ pub(crate) struct Contents {
     pub(crate) stats: LogStats,
     extents: Vec<Used>,
     sums: Vec<(u64, Vec<u8>)>,
-    /// The inode whose items are visited: its number, whether it is replayed, whether its data has checksums.
+    /// The inode whose items are visited: its number, whether it is replayed, whether its data has
+    /// checksums.
     inode: Option<(u64, bool, bool)>,
 }
 
@@ -81,8 +82,8 @@ impl Contents {
         self.stats.extents += 1;
     }
 
-    /// Space: extents are those of the last commit, whole, or lie where nothing else is, in block groups for data; and
-    /// blocks in those for metadata.
+    /// Space: extents are those of the last commit, whole, or lie where nothing else is, in block
+    /// groups for data; and blocks in those for metadata.
     pub(crate) fn judge_space(
         &self,
         blocks: &[Logical],
@@ -148,7 +149,8 @@ impl Contents {
         let (sector, size) = (u64::from(sector_size.max(1)), checksum.size());
         for (start, sums) in &self.sums {
             let Some(whole) = item(*start, sums) else { continue };
-            // Only what files are made of: checksums of what was dropped since may stand in a log still.
+            // Only what files are made of: checksums of what was dropped since may stand in a log
+            // still.
             for (from, to) in wanted.within(whole.start().0, whole.end().0) {
                 let position = |address: u64| ((address - start) / sector) as usize * size;
                 let Some(part) = sums.get(position(from)..position(to)).and_then(|part| item(from, part)) else {

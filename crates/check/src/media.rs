@@ -1,4 +1,5 @@
-//! Reads any copy of any address. The mapping from addresses to devices is the checker's own: a second opinion.
+//! Reads any copy of any address. The mapping from addresses to devices is the checker's own: a
+//! second opinion.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +15,8 @@ pub(crate) struct Media {
     chunks: BTreeMap<u64, ChunkItem>,
 }
 
-/// Bytes of a chunk's addresses that stand on different devices before a copy repeats: data stripes.
+/// Bytes of a chunk's addresses that stand on different devices before a copy repeats: data
+/// stripes.
 pub(crate) fn data_stripes(chunk: &ChunkItem) -> u64 {
     let stripes = chunk.stripes.len() as u64;
     match chunk.flags.profile() {
@@ -113,7 +115,8 @@ impl Media {
         Some((stripe.devid.0, stripe.offset.plus(physical), run))
     }
 
-    /// The addresses that the chunk maps to `physical` of device `devid`; none where that holds parity or another chunk.
+    /// The addresses that the chunk maps to `physical` of device `devid`; none where that holds
+    /// parity or another chunk.
     pub(crate) fn addresses_of(chunk_start: u64, chunk: &ChunkItem, devid: u64, physical: u64) -> Vec<u64> {
         let data = data_stripes(chunk);
         let stripes = chunk.stripes.len() as u64;

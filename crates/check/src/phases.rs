@@ -119,7 +119,8 @@ impl Check<'_> {
         self.walker.walk(root, visitor, &mut self.faults)
     }
 
-    /// Walks the one tree of this id; `None` where it is missing, else whether all of it could be read.
+    /// Walks the one tree of this id; `None` where it is missing, else whether all of it could be
+    /// read.
     fn walk_tree(&mut self, roots: &Roots, tree: TreeId, visitor: &mut dyn Visitor) -> Option<bool> {
         let root = root_of(roots, tree)?;
         Some(self.walk(&root, visitor))
@@ -224,7 +225,8 @@ impl Check<'_> {
             return;
         }
         self.phase("free space");
-        // A tree that is not marked valid is rebuilt by the next mount; then only its blocks matter.
+        // A tree that is not marked valid is rebuilt by the next mount; then only its blocks
+        // matter.
         if !compat.contains(CompatRo::FREE_SPACE_TREE_VALID) || !space.complete {
             if !space.complete {
                 self.faults.not_compared("free space, since the extent tree could not all be read");
@@ -294,7 +296,8 @@ impl Check<'_> {
             shared,
         };
         let trees: Vec<_> = subvolume_roots(roots).collect();
-        // Trees that have the very same root block are one tree with several names; seen once is enough.
+        // Trees that have the very same root block are one tree with several names; seen once is
+        // enough.
         let mut seen: HashMap<Logical, TreeId> = HashMap::new();
         for (root, refs) in trees {
             let first = seen.insert(root.bytenr, root.tree).is_none();
@@ -319,8 +322,8 @@ impl Check<'_> {
         }
     }
 
-    /// A log, of which no tree accounts for anything: it must be readable, in space that nothing else uses, and the data
-    /// that it is about must be right.
+    /// A log, of which no tree accounts for anything: it must be readable, in space that nothing
+    /// else uses, and the data that it is about must be right.
     fn log(&mut self, space: &Space, covered: Option<&Covered>) {
         let log_root = self.superblock.log_root;
         if log_root.0 == 0 {

@@ -7,7 +7,8 @@ pub(crate) struct RangeSet {
 }
 
 impl RangeSet {
-    /// Adds `start..end`. Ranges come in order of their starts; one that overlaps the last is merged with it.
+    /// Adds `start..end`. Ranges come in order of their starts; one that overlaps the last is
+    /// merged with it.
     pub(crate) fn push(&mut self, start: u64, end: u64) {
         if end <= start {
             return;

@@ -1,4 +1,5 @@
-//! What the root tree holds: all trees, the entries that lead to subvolumes, what is to be deleted; and the UUID tree.
+//! What the root tree holds: all trees, the entries that lead to subvolumes, what is to be deleted;
+//! and the UUID tree.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -83,8 +84,8 @@ impl Roots {
                 faults.add(kind, place(link.parent));
             }
         }
-        // A snapshot keeps the entries of subvolumes that its source held; they lead nowhere and show as empty
-        // directories.
+        // A snapshot keeps the entries of subvolumes that its source held; they lead nowhere and
+        // show as empty directories.
         let is_snapshot = |tree| self.get(TreeId(tree)).is_some_and(|item| item.parent_uuid != Uuid::NIL);
         for link in self.entries.iter().filter(|link| !self.refs.contains(link) && !is_snapshot(link.parent)) {
             let kind = FaultKind::SubvolumeEntryWithoutRef { child: link.child, name: shown(&link.name) };
@@ -106,8 +107,8 @@ impl Roots {
         }
     }
 
-    /// The UUID tree against the root items. `current`: the superblock says that the tree is up to date, so that
-    /// nothing may be missing from it.
+    /// The UUID tree against the root items. `current`: the superblock says that the tree is up to
+    /// date, so that nothing may be missing from it.
     pub(crate) fn judge_uuids(&self, uuids: &Uuids, current: bool, faults: &mut Faults) {
         let mut wanted = HashSet::new();
         for (tree, item) in self.subvolumes() {

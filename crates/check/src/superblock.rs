@@ -53,8 +53,8 @@ impl Copies {
         self.devids.iter().zip(devices).filter_map(|(devid, device)| Some(((*devid)?, Arc::clone(device)))).collect()
     }
 
-    /// The superblock of the last commit: that of the newest primary copy, as for a mount; where no primary is good,
-    /// that of the newest copy.
+    /// The superblock of the last commit: that of the newest primary copy, as for a mount; where no
+    /// primary is good, that of the newest copy.
     pub(crate) fn current(&self) -> Option<&Superblock> {
         self.copies
             .iter()
@@ -85,7 +85,8 @@ impl Copies {
     }
 }
 
-/// Whether two copies say the same but for what belongs to the copy or device. A log is named by primaries alone.
+/// Whether two copies say the same but for what belongs to the copy or device. A log is named by
+/// primaries alone.
 fn agree(one: &Superblock, other: &Superblock) -> bool {
     let one = Superblock {
         bytenr: other.bytenr,

@@ -1,5 +1,6 @@
-//! Walks trees block by block. On the first visit a block is read from every copy and its uses of other extents are
-//! noted; blocks that snapshots share are visited again for each tree, but judged and counted once.
+//! Walks trees block by block. On the first visit a block is read from every copy and its uses of
+//! other extents are noted; blocks that snapshots share are visited again for each tree, but judged
+//! and counted once.
 
 use std::collections::{HashMap, HashSet};
 
@@ -140,7 +141,8 @@ impl<'a> Walker<'a> {
         self.copies_read
     }
 
-    /// Walks a tree, judging blocks at their first visit. `false` where some part could not be read.
+    /// Walks a tree, judging blocks at their first visit. `false` where some part could not be
+    /// read.
     pub(crate) fn walk(&mut self, root: &TreeRoot, visitor: &mut dyn Visitor, faults: &mut Faults) -> bool {
         self.uses.block(root.bytenr, root.user);
         let fsid = self.geometry.fsid;
@@ -350,7 +352,8 @@ impl<'a> Walker<'a> {
     /// The first item of the tree at or after `key`, with its data.
     pub(crate) fn first_from(&self, root: &TreeRoot, key: &Key) -> Option<(Key, Vec<u8>)> {
         let mut from = *key;
-        // Each round ends at an item or moves on to the next leaf; an empty leaf inside a tree is never accepted.
+        // Each round ends at an item or moves on to the next leaf; an empty leaf inside a tree is
+        // never accepted.
         for _ in 0..2 {
             let mut expected = NodeExpectation {
                 bytenr: root.bytenr,

@@ -166,7 +166,8 @@ pub struct Stats {
     pub directory: PathBuf,
 }
 
-/// Check a volume that is not mounted. Exit status: 0 clean, 1 faults were found, 2 it could not be checked.
+/// Check a volume that is not mounted. Exit status: 0 clean, 1 faults were found, 2 it could not be
+/// checked.
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct Check {
@@ -176,8 +177,8 @@ pub struct Check {
     /// Don't read the data to compare it with its checksums.
     #[arg(long)]
     pub no_data: bool,
-    /// Put right what can be derived from the rest: counters of space, the free-space tree, sizes of directories, link counts,
-    /// orphans. Says what will be done, and asks.
+    /// Put right what can be derived from the rest: counters of space, the free-space tree, sizes
+    /// of directories, link counts, orphans. Says what will be done, and asks.
     #[arg(long)]
     pub repair: bool,
     /// With --repair: don't ask.
@@ -304,7 +305,8 @@ pub struct Label {
 /// Show the items of a volume's trees.
 #[derive(Debug, Args)]
 pub struct Tree {
-    /// The tree: its number or its name (root, extent, chunk, dev, fs, csum, uuid, free-space, block-group, log, …). Without it: all.
+    /// The tree: its number or its name (root, extent, chunk, dev, fs, csum, uuid, free-space,
+    /// block-group, log, …). Without it: all.
     #[arg(short = 't', long = "tree", value_name = "ID")]
     pub id: Option<String>,
     /// All devices of the volume.

@@ -1,4 +1,5 @@
-//! `ubtrfs ls`, `stat` and `cat`: looking into a volume without mounting it, and without writing one byte.
+//! `ubtrfs ls`, `stat` and `cat`: looking into a volume without mounting it, and without writing
+//! one byte.
 
 use std::fmt::Write as _;
 use std::fs::File;

@@ -96,7 +96,8 @@ fn ask(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> {
     }
 }
 
-/// Without `allow_other` not even root may look into another user's mount: asks in that user's name.
+/// Without `allow_other` not even root may look into another user's mount: asks in that user's
+/// name.
 fn ask_as_owner(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> {
     let mounted = mount_table::resolve(path).ok().and_then(|path| mount_table::mounted_on(&path).ok()).flatten();
     let Some(Mounted { user: Some(user), group: Some(group), .. }) = mounted else { return Err(Errno::ACCESS) };

@@ -42,8 +42,9 @@ pub fn claim(path: &Path) -> Result<File> {
     patiently(open).map_err(|error| Failure::of(&error))
 }
 
-/// Tries again for a while what fails because somebody holds the device. umount(8) returns when the last commit is durable; the
-/// server lets go of the device a moment later, and nobody should have to wait for that between two commands.
+/// Tries again for a while what fails because somebody holds the device. umount(8) returns when the
+/// last commit is durable; the server lets go of the device a moment later, and nobody should have
+/// to wait for that between two commands.
 pub fn patiently<T>(attempt: impl Fn() -> std::result::Result<T, Error>) -> std::result::Result<T, Error> {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -36,7 +36,8 @@ use clap::Parser;
 
 use args::{Arguments, Command, MkfsAlone};
 
-/// A server allocates and frees much at each commit, in many threads: this allocator gives memory back.
+/// A server allocates and frees much at each commit, in many threads: this allocator gives memory
+/// back.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

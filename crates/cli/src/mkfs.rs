@@ -19,7 +19,8 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
     let [path] = arguments.devices.as_slice() else {
         return Err(Failure::new("volumes of several devices can't be made yet: give one device"));
     };
-    // What is wrong with the options shows before anything is touched; the size is looked at again below.
+    // What is wrong with the options shows before anything is touched; the size is looked at again
+    // below.
     let options = options(arguments)?;
     let made = prepare(path, arguments)?;
     let written = write(path, arguments, options);

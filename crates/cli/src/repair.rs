@@ -1,8 +1,8 @@
 //! `ubtrfs check --repair`: what of the faults can be put right, and how.
 //!
-//! Only what follows from everything else is written: counters, the free-space tree, sizes of directories, link counts, missing
-//! orphan items. All of it goes through an ordinary commit, which needs sound trees; so any other fault of the trees is a
-//! reason to change nothing.
+//! Only what follows from everything else is written: counters, the free-space tree, sizes of
+//! directories, link counts, missing orphan items. All of it goes through an ordinary commit, which
+//! needs sound trees; so any other fault of the trees is a reason to change nothing.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -164,7 +164,8 @@ fn remedy(fault: &Fault) -> Remedy {
         | Kind::FreeSpaceNotMerged
         | Kind::FreeSpaceWrongKind
         | Kind::FreeSpaceOutside => Remedy::Recount,
-        // Copies but the first are written with each commit; the first must be good for anything to be written.
+        // Copies but the first are written with each commit; the first must be good for anything to
+        // be written.
         Kind::SuperblockCopyBad { copy, .. } if *copy > 0 => Remedy::Recount,
         Kind::DirectorySize { expected, .. } => fix(None, Some(*expected), false),
         Kind::LinkCount { expected: 0, .. } => {

@@ -15,8 +15,9 @@ pub fn time(at: Timespec) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{:09} UTC", at.nsec)
 }
 
-/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. Years are counted from March, so that
-/// the leap day is the last one of a year; 400 of them have 146,097 days.
+/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. Years are
+/// counted from March, so that the leap day is the last one of a year; 400 of them have 146,097
+/// days.
 fn date(days: i64) -> (i64, i64, i64) {
     const CYCLE: i64 = 146_097;
     // From the first of March of the year 0.

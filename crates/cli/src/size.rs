@@ -1,6 +1,7 @@
 //! Sizes as people write them.
 
-/// Bytes of a size such as `8G`, `100M`, `512k` or `4096`: units of 1024, either case, `iB` or `B` may follow.
+/// Bytes of a size such as `8G`, `100M`, `512k` or `4096`: units of 1024, either case, `iB` or `B`
+/// may follow.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(split);

@@ -74,7 +74,8 @@ fn logs(trees: &Trees, dump: &mut Dump<'_>) {
     });
 }
 
-/// Visits the root items of a tree. Blocks that can't be read have been told of when that tree was shown.
+/// Visits the root items of a tree. Blocks that can't be read have been told of when that tree was
+/// shown.
 fn each_root(roots: &Snapshot, dump: &mut Dump<'_>, mut visit: impl FnMut(&mut Dump<'_>, Key, &RootItem)) {
     roots.walk(&mut |_, block| {
         if let Ok(Node::Leaf(leaf)) = block.map_err(|_| ()).and_then(|block| block.node().map_err(|_| ())) {

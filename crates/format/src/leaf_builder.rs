@@ -63,7 +63,8 @@ impl<'a> LeafBuilder<'a> {
     }
 
     /// Adds the items in `slots` of another leaf: their data as one piece, their headers at one go.
-    /// `Err(NoRoom)` leaves the leaf as it was; any other error, which only a leaf brings up that was never checked, spoils it.
+    /// `Err(NoRoom)` leaves the leaf as it was; any other error, which only a leaf brings up that
+    /// was never checked, spoils it.
     pub fn push_run(&mut self, leaf: &Leaf<'_>, slots: Range<usize>) -> Result<()> {
         let misplaced = Error::ItemPlacement { slot: slots.start };
         let Some((items, data)) = leaf.run(slots) else { return Err(misplaced) };
@@ -91,7 +92,8 @@ impl<'a> LeafBuilder<'a> {
         if end == self.data_start { Ok(()) } else { Err(misplaced) }
     }
 
-    /// Zeroes the gap, writes the header (its `nritems` and `level` are set here). The checksum comes last, by [`seal`](Self::seal).
+    /// Zeroes the gap, writes the header (its `nritems` and `level` are set here). The checksum
+    /// comes last, by [`seal`](Self::seal).
     pub fn finish(self, header: Header) {
         let gap = HEADER_SIZE + self.count * ITEM_HEADER_SIZE..HEADER_SIZE + self.data_start;
         self.block[gap].fill(0);

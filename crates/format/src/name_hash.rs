@@ -13,7 +13,8 @@ pub fn name_hash(name: &[u8]) -> u64 {
     u64::from(raw_crc32c(!1, name))
 }
 
-/// The key offset of an `INODE_EXTREF`: the hash of the name, seeded with the directory's inode number.
+/// The key offset of an `INODE_EXTREF`: the hash of the name, seeded with the directory's inode
+/// number.
 pub fn extref_hash(parent: Ino, name: &[u8]) -> u64 {
     u64::from(raw_crc32c(parent.0 as u32, name))
 }

@@ -97,7 +97,8 @@ impl Header {
         })
     }
 
-    /// Writes the header, with a zero checksum, to the start of `block` (at least [`HEADER_SIZE`] bytes).
+    /// Writes the header, with a zero checksum, to the start of `block` (at least [`HEADER_SIZE`]
+    /// bytes).
     pub fn put(self, block: &mut [u8]) {
         block[..HEADER_SIZE].copy_from_slice(self.to_bytes().as_bytes());
     }
@@ -144,7 +145,8 @@ pub struct NodeExpectation {
     pub level: Option<u8>,
     /// Its generation, where known.
     pub generation: Option<Generation>,
-    /// Its owner, where it must be a certain one (subvolumes share blocks, so theirs is not checked).
+    /// Its owner, where it must be a certain one (subvolumes share blocks, so theirs is not
+    /// checked).
     pub owner: Option<TreeId>,
     /// Its first key, where known.
     pub first_key: Option<Key>,
@@ -170,7 +172,8 @@ pub enum Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Views a whole block (node size bytes) whose structure [`Node::check`] has approved before; still never panics.
+    /// Views a whole block (node size bytes) whose structure [`Node::check`] has approved before;
+    /// still never panics.
     pub fn view(block: &'a [u8]) -> Result<Self> {
         if Header::parse(block)?.level == 0 {
             Leaf::view(block).map(Self::Leaf)
@@ -179,8 +182,9 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Views a block and checks all of its structure that needs no other block: that it is the block expected,
-    /// order of keys, placement of items, pointers. The checksum is checked apart, by [`verify_node_checksum`].
+    /// Views a block and checks all of its structure that needs no other block: that it is the
+    /// block expected, order of keys, placement of items, pointers. The checksum is checked apart,
+    /// by [`verify_node_checksum`].
     pub fn check(block: &'a [u8], expected: &NodeExpectation, sector_size: u32) -> Result<Self> {
         let header = Header::parse(block)?;
         if header.bytenr != expected.bytenr {
@@ -273,7 +277,8 @@ impl<'a> Leaf<'a> {
         Some((self.key(slot)?, self.data(slot)?))
     }
 
-    /// The headers of a run of items, and their data, which lies in one piece from the last item's to the first one's.
+    /// The headers of a run of items, and their data, which lies in one piece from the last item's
+    /// to the first one's.
     pub(crate) fn run(&self, slots: Range<usize>) -> Option<(&'a [ItemHeaderBytes], &'a [u8])> {
         let items = self.items.get(slots)?;
         let data = match items {
@@ -377,7 +382,8 @@ impl<'a> Internal<'a> {
         (0..self.len()).filter_map(move |slot| this.child(slot))
     }
 
-    /// The slot of the child whose range holds `key` (the first child also holds all that is below it).
+    /// The slot of the child whose range holds `key` (the first child also holds all that is below
+    /// it).
     pub fn slot_for(&self, key: &Key) -> usize {
         self.pointers.partition_point(|pointer| Key::from(pointer.key) <= *key).saturating_sub(1)
     }

@@ -146,7 +146,8 @@ pub struct BackupRootBytes {
     unused2: [u8; 10],
 }
 
-/// A backup of the roots of one commit. Trees in the order root, chunk, extent, top-level subvolume, device, checksum.
+/// A backup of the roots of one commit. Trees in the order root, chunk, extent, top-level
+/// subvolume, device, checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackupRoot {
     /// Address, generation and level of each tree.
@@ -401,8 +402,8 @@ impl Superblock {
         )
     }
 
-    /// The rules between fields by which the kernel refuses a mount. [`Self::parse`] leaves them out, so that a damaged
-    /// volume can still be looked at.
+    /// The rules between fields by which the kernel refuses a mount. [`Self::parse`] leaves them
+    /// out, so that a damaged volume can still be looked at.
     pub fn check_mountable(&self) -> Result<()> {
         let require = |holds: bool, what: &'static str, value: u64| {
             if holds { Ok(()) } else { Err(Error::BadValue { what, value }) }

@@ -1,4 +1,5 @@
-//! The volume as of its last commit: the roots of all trees. Immutable; a commit publishes the next one.
+//! The volume as of its last commit: the roots of all trees. Immutable; a commit publishes the next
+//! one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -104,7 +105,8 @@ impl Committed {
         self.trees.contains_key(&id)
     }
 
-    /// Whether there is such a tree and it holds files. One that is being dropped is as good as gone.
+    /// Whether there is such a tree and it holds files. One that is being dropped is as good as
+    /// gone.
     pub(crate) fn has_subvolume(&self, id: TreeId) -> bool {
         id.is_subvolume() && self.trees.get(&id).is_some_and(|tree| tree.item.refs > 0)
     }

@@ -9,7 +9,8 @@ use crate::error::{Errno, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{InodeId, InodeState, Target};
 
-/// The inode that stands for a subvolume that can't be reached where its entry is: an empty directory.
+/// The inode that stands for a subvolume that can't be reached where its entry is: an empty
+/// directory.
 pub(crate) const EMPTY_SUBVOLUME_INO: Ino = Ino(2);
 
 /// An entry of a directory.
@@ -41,7 +42,8 @@ pub(crate) struct Sought {
     seen: Seen,
 }
 
-/// What a [`Sought`] is of: how many changes the directory's names had seen, whether it was committed, and the commit that was looked at.
+/// What a [`Sought`] is of: how many changes the directory's names had seen, whether it was
+/// committed, and the commit that was looked at.
 type Seen = (u64, bool, Generation);
 
 fn seen(state: &InodeState, committed: &Committed) -> Seen {
@@ -98,7 +100,8 @@ fn resolve(committed: &Committed, dir: InodeId, name: &[u8], target: Target) -> 
         ItemType::INODE_ITEM => Ok(InodeId::new(dir.subvolume, Ino(target.location.objectid))),
         ItemType::ROOT_ITEM => {
             let child = TreeId(target.location.objectid);
-            // A snapshot keeps the entries of the subvolumes inside its source, but not the subvolumes.
+            // A snapshot keeps the entries of the subvolumes inside its source, but not the
+            // subvolumes.
             let key = Key::new(dir.subvolume.0, ItemType::ROOT_REF, child.0);
             let reachable = match committed.tree(TreeId::ROOT)?.get(&key)? {
                 Some(item) => {
@@ -128,8 +131,9 @@ pub(crate) fn subvolume_at(committed: &Committed, path: &str) -> Result<Option<T
     Ok((at.ino == Ino::ROOT_DIR).then_some(at.subvolume))
 }
 
-/// Two layers of changes to a directory in the order of their numbers; what the newer one says of a number counts. Nothing is
-/// copied: a listing asks for a few entries at a time, and the layers may hold many.
+/// Two layers of changes to a directory in the order of their numbers; what the newer one says of a
+/// number counts. Nothing is copied: a listing asks for a few entries at a time, and the layers may
+/// hold many.
 fn newest_of<'a, T>(
     older: impl Iterator<Item = (&'a DirIndex, T)>,
     newer: impl Iterator<Item = (&'a DirIndex, T)>,
@@ -174,7 +178,8 @@ impl Filesystem {
         Ok(sought)
     }
 
-    /// What a directory, locked anew, has of a name that was sought before: looks for it only if anything can have changed.
+    /// What a directory, locked anew, has of a name that was sought before: looks for it only if
+    /// anything can have changed.
     pub(crate) fn seek_entry_again(
         &self,
         dir: InodeId,
@@ -185,8 +190,8 @@ impl Filesystem {
         if before.seen == seen(state, &self.committed()) { Ok(before) } else { self.seek_entry(dir, state, name) }
     }
 
-    /// Bytes of the committed item that all names of this one's hash share. `sought` must stem from this directory under the same hold
-    /// of its lock, or from [`Self::seek_entry_again`].
+    /// Bytes of the committed item that all names of this one's hash share. `sought` must stem from
+    /// this directory under the same hold of its lock, or from [`Self::seek_entry_again`].
     pub(crate) fn committed_bytes(
         &self,
         dir: InodeId,
@@ -211,13 +216,15 @@ impl Filesystem {
         }
     }
 
-    /// The number of an entry that was found. `found` must stem from this directory under the same hold of its lock.
+    /// The number of an entry that was found. `found` must stem from this directory under the same
+    /// hold of its lock.
     pub(crate) fn entry_index(&self, dir: InodeId, state: &InodeState, name: &[u8], found: &Found) -> Result<DirIndex> {
         if let Some(index) = found.index {
             return Ok(index);
         }
         if let Some(child) = found.target.subvolume() {
-            // Of an inode the reference to its name tells it, of a subvolume the root tree, of a snapshot's empty directory nothing.
+            // Of an inode the reference to its name tells it, of a subvolume the root tree, of a
+            // snapshot's empty directory nothing.
             let place = self.subvolume_entry(child)?.filter(|place| place.is_at(dir, name));
             let after = place.and_then(|place| place.index.0.checked_sub(1)).map(DirIndex);
             let there = after.map(|after| self.entries(dir, state, after, DirIndex(after.0 + 1), 1)).transpose()?;
@@ -247,7 +254,8 @@ impl Filesystem {
         }
     }
 
-    /// The number that the next entry of a directory gets; the caller holds its lock and puts it there.
+    /// The number that the next entry of a directory gets; the caller holds its lock and puts it
+    /// there.
     pub(crate) fn next_index(&self, dir: InodeId, state: &mut InodeState) -> Result<DirIndex> {
         let index = match state.next_index {
             Some(index) => index,
@@ -269,7 +277,8 @@ impl Filesystem {
         Ok(index)
     }
 
-    /// Looks a name up. Takes a reference to the inode, which the caller gives back with [`Self::forget`].
+    /// Looks a name up. Takes a reference to the inode, which the caller gives back with
+    /// [`Self::forget`].
     pub fn lookup(&self, dir: InodeId, name: &[u8]) -> Result<InodeId> {
         if name.len() > items::MAX_NAME_LEN {
             return Err(Errno::NAMETOOLONG.into());
@@ -291,9 +300,10 @@ impl Filesystem {
         Ok(id)
     }
 
-    /// Looks up an inode that is known by its number alone, as one that a file handle names. Takes a reference to it, which the
-    /// caller gives back with [`Self::forget`]. `ENOENT` if it is gone or has no name: whoever has a file without one open does not
-    /// have to ask, and that it was forgotten may be told later than this is asked.
+    /// Looks up an inode that is known by its number alone, as one that a file handle names. Takes
+    /// a reference to it, which the caller gives back with [`Self::forget`]. `ENOENT` if it is gone
+    /// or has no name: whoever has a file without one open does not have to ask, and that it was
+    /// forgotten may be told later than this is asked.
     pub fn lookup_inode(&self, id: InodeId) -> Result<()> {
         self.inodes.reference(id);
         let alive = self.inode(id).map(|inode| {
@@ -307,8 +317,8 @@ impl Filesystem {
         Err(alive.err().unwrap_or(Errno::NOENT.into()))
     }
 
-    /// The directory that holds a directory: the inode that `..` leads to. The root of a subvolume is its own parent, or
-    /// lies in the directory that holds the subvolume's entry.
+    /// The directory that holds a directory: the inode that `..` leads to. The root of a subvolume
+    /// is its own parent, or lies in the directory that holds the subvolume's entry.
     pub fn parent(&self, dir: InodeId) -> Result<InodeId> {
         if dir == self.root() || dir.ino == EMPTY_SUBVOLUME_INO {
             return Ok(dir);
@@ -325,15 +335,16 @@ impl Filesystem {
             }
         }
         let refs = Key::new(dir.ino.0, ItemType::INODE_REF, 0)..=Key::new(dir.ino.0, ItemType::INODE_REF, u64::MAX);
-        // Looked at after the layers above, and under the same lock: a commit moves names from there to here.
+        // Looked at after the layers above, and under the same lock: a commit moves names from
+        // there to here.
         match self.committed().tree(dir.subvolume)?.range(refs).next() {
             Some(item) => Ok(InodeId::new(dir.subvolume, Ino(item?.key.offset))),
             None => Err(Errno::NOENT.into()),
         }
     }
 
-    /// The highest entry number of a directory at this moment: a listing that starts now stops there, so that entries
-    /// renamed while it goes on don't come up again and again.
+    /// The highest entry number of a directory at this moment: a listing that starts now stops
+    /// there, so that entries renamed while it goes on don't come up again and again.
     pub fn last_index(&self, dir: InodeId) -> Result<DirIndex> {
         let inode = self.inode(dir)?;
         let mut state = inode.write();
@@ -354,8 +365,9 @@ impl Filesystem {
         }
     }
 
-    /// Begins a listing that comes piece by piece, and remembers where it ends: at [`Self::last_index`] of now. A later beginning
-    /// moves the end of those that go on: further out, so none loses a name.
+    /// Begins a listing that comes piece by piece, and remembers where it ends: at
+    /// [`Self::last_index`] of now. A later beginning moves the end of those that go on: further
+    /// out, so none loses a name.
     pub fn begin_listing(&self, dir: InodeId) -> Result<DirIndex> {
         let last = self.last_index(dir)?;
         self.inode(dir)?.write().listings.begin(last);
@@ -368,9 +380,9 @@ impl Filesystem {
         remembered.map_or_else(|| self.begin_listing(dir), Ok)
     }
 
-    /// A listing has been read to its end. Whether all that may be under way show the same names: none has changed since they began.
-    /// If not, whoever joins what was read of several shows names that are gone, or lacks some, until
-    /// [`Self::forget_listings`].
+    /// A listing has been read to its end. Whether all that may be under way show the same names:
+    /// none has changed since they began. If not, whoever joins what was read of several shows
+    /// names that are gone, or lacks some, until [`Self::forget_listings`].
     pub fn is_listing_whole(&self, dir: InodeId) -> Result<bool> {
         Ok(self.inode(dir)?.write().listings.is_ended_unchanged())
     }
@@ -381,7 +393,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Lists entries numbered above `after` and up to `last`, at most `limit` of them, in the order of their numbers.
+    /// Lists entries numbered above `after` and up to `last`, at most `limit` of them, in the order
+    /// of their numbers.
     pub fn list(&self, dir: InodeId, after: DirIndex, last: DirIndex, limit: usize) -> Result<Vec<DirectoryEntry>> {
         let inode = self.inode(dir)?;
         let entries = self.entries(dir, &inode.read(), after, last, limit)?;
@@ -408,7 +421,8 @@ impl Filesystem {
         if from > last || dir.ino == EMPTY_SUBVOLUME_INO {
             return Ok(Vec::new());
         }
-        // Newer layers over older ones; each is cut at the limit only after what it removes has been taken into account.
+        // Newer layers over older ones; each is cut at the limit only after what it removes has
+        // been taken into account.
         let older = state.frozen.as_ref().map(|frozen| frozen.batch.entries.by_number.range(from..=last));
         let newer = state.pending.entries.by_number.range(from..=last);
         let mut overlay = newest_of(older.into_iter().flatten(), newer).peekable();
@@ -462,7 +476,8 @@ impl Filesystem {
         Ok(entries)
     }
 
-    /// Whether a directory has no entry; the caller holds its lock. Its size is the sum of its names, twice.
+    /// Whether a directory has no entry; the caller holds its lock. Its size is the sum of its
+    /// names, twice.
     pub(crate) fn is_empty_dir(state: &InodeState) -> bool {
         state.item.size == 0
     }

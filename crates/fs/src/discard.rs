@@ -1,8 +1,10 @@
-//! Telling the devices what is no longer needed: as the volume is used (`discard`), or all at once (FITRIM).
+//! Telling the devices what is no longer needed: as the volume is used (`discard`), or all at once
+//! (FITRIM).
 //!
-//! What is discarded is what may be allocated: nothing that a durable superblock leads to is, so the content of such space
-//! matters to no state that a crash may leave. While a part of it is being discarded it is withheld from allocation,
-//! never so much that what was promised would not find its place.
+//! What is discarded is what may be allocated: nothing that a durable superblock leads to is, so
+//! the content of such space matters to no state that a crash may leave. While a part of it is
+//! being discarded it is withheld from allocation, never so much that what was promised would not
+//! find its place.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -134,7 +134,8 @@ impl From<Errno> for Error {
 }
 
 impl Error {
-    /// The errno that a program sees. `EAGAIN` is for threads that [must not wait](crate::without_waiting).
+    /// The errno that a program sees. `EAGAIN` is for threads that
+    /// [must not wait](crate::without_waiting).
     pub fn errno(&self) -> Errno {
         match self {
             Self::Posix(errno) => *errno,

@@ -229,8 +229,8 @@ impl Filesystem {
         self.committed().generation
     }
 
-    /// The last commit. Whoever holds it keeps the space of its trees from being used again: hold it for as long as
-    /// something is looked up in them.
+    /// The last commit. Whoever holds it keeps the space of its trees from being used again: hold
+    /// it for as long as something is looked up in them.
     pub(crate) fn committed(&self) -> Arc<Committed> {
         self.committed.read().clone()
     }
@@ -315,8 +315,8 @@ impl Filesystem {
             }
             let committed = self.committed();
             let loaded = Arc::new(load_inode(&committed, id)?);
-            // If a commit was published meanwhile, the inode may have changed and left memory again: load it anew. None is
-            // published before the inode is in the table.
+            // If a commit was published meanwhile, the inode may have changed and left memory
+            // again: load it anew. None is published before the inode is in the table.
             let published = self.committed.read();
             if Arc::ptr_eq(&committed, &published) {
                 return Ok(self.inodes.insert(loaded));
@@ -324,28 +324,29 @@ impl Filesystem {
         }
     }
 
-    /// Whether somebody holds a reference to an inode: [`Self::lookup`] and the like give them, [`Self::forget`] takes them.
+    /// Whether somebody holds a reference to an inode: [`Self::lookup`] and the like give them,
+    /// [`Self::forget`] takes them.
     pub fn is_referenced(&self, id: InodeId) -> bool {
         self.inodes.is_referenced(id)
     }
 
-    /// Whether somebody works on an inode, perhaps for long: whoever only looks at it (or, `to_change`, changes it) might have
-    /// to wait.
+    /// Whether somebody works on an inode, perhaps for long: whoever only looks at it (or,
+    /// `to_change`, changes it) might have to wait.
     pub fn is_busy(&self, id: InodeId, to_change: bool) -> bool {
         self.inodes
             .get(id)
             .is_some_and(|inode| if to_change { inode.try_write().is_none() } else { inode.try_read().is_none() })
     }
 
-    /// Runs an operation with what it may need reserved; gives metadata back if it fails, for then it changed nothing.
-    /// Called as [`Self::reserve`] is.
+    /// Runs an operation with what it may need reserved; gives metadata back if it fails, for then
+    /// it changed nothing. Called as [`Self::reserve`] is.
     pub(crate) fn with_reserved<T>(&self, demand: Demand, operation: impl FnOnce() -> Result<T>) -> Result<T> {
         let _reservation = self.reserve(demand)?;
         operation().inspect_err(|_| self.space.lock().unreserve_metadata(demand))
     }
 
-    /// Reserves what an operation may need. Called before any inode is locked: a shortage is cured by a new chunk, by freeing
-    /// what waits for that, or by commits, which free what is pinned.
+    /// Reserves what an operation may need. Called before any inode is locked: a shortage is cured
+    /// by a new chunk, by freeing what waits for that, or by commits, which free what is pinned.
     pub(crate) fn reserve(&self, demand: Demand) -> Result<Reservation<'_>> {
         const COMMITS: usize = 2;
         let mut commits = 0;
@@ -398,7 +399,8 @@ impl Filesystem {
         }
     }
 
-    /// Reserves if that takes no more than looking: starts no I/O, waits for nothing. The caller may hold locks.
+    /// Reserves if that takes no more than looking: starts no I/O, waits for nothing. The caller
+    /// may hold locks.
     pub(crate) fn try_reserve(&self, demand: Demand) -> Option<Reservation<'_>> {
         if self.changes() > self.most_changes() {
             self.wake_committer();

@@ -1,7 +1,8 @@
 //! btrfs in user space: files, directories, transactions, space.
 //!
-//! A [`Filesystem`] is opened on a [`Volume`](ubtrfs_volume::Volume). Operations change memory only; a commit merges what
-//! changed into the volume's trees, all at once. `ARCHITECTURE.md` explains how.
+//! A [`Filesystem`] is opened on a [`Volume`](ubtrfs_volume::Volume). Operations change memory
+//! only; a commit merges what changed into the volume's trees, all at once. `ARCHITECTURE.md`
+//! explains how.
 
 mod commit;
 mod committed;

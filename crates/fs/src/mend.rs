@@ -1,4 +1,5 @@
-//! Putting right what can be derived from everything else: through an ordinary transaction and commit.
+//! Putting right what can be derived from everything else: through an ordinary transaction and
+//! commit.
 
 use std::sync::Arc;
 
@@ -24,8 +25,9 @@ pub struct InodeFix {
 }
 
 impl Filesystem {
-    /// Puts inodes right, and, with [`Options::recount_space`], all counters of space and the free-space tree; in one commit, which
-    /// is durable in the end. Nothing else of the volume is changed: orphans stay, and a volume with a log is refused.
+    /// Puts inodes right, and, with [`Options::recount_space`], all counters of space and the
+    /// free-space tree; in one commit, which is durable in the end. Nothing else of the volume is
+    /// changed: orphans stay, and a volume with a log is refused.
     pub fn mend(volume: Arc<Volume>, recount_space: bool, inodes: &[InodeFix]) -> Result<()> {
         let options = Options { background_commits: false, tree_log: false, recount_space, ..Options::default() };
         let fs = Self::open(volume, options)?;

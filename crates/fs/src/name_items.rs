@@ -30,8 +30,8 @@ pub(crate) struct NameItems<'a> {
 }
 
 impl<'a> NameItems<'a> {
-    /// The items after `changes`. A name stands in the `INODE_REF` of its directory while that has room, else in an
-    /// `INODE_EXTREF` if those are `extended` to.
+    /// The items after `changes`. A name stands in the `INODE_REF` of its directory while that has
+    /// room, else in an `INODE_EXTREF` if those are `extended` to.
     pub(crate) fn after(
         ino: Ino,
         tree: Option<&'a Snapshot>,
@@ -109,7 +109,8 @@ impl<'a> NameItems<'a> {
         })
     }
 
-    /// Whether the item that a name of the tree stood in has names left, so that it tells that this one is gone.
+    /// Whether the item that a name of the tree stood in has names left, so that it tells that this
+    /// one is gone.
     pub(crate) fn tells_of(&self, parent: Ino, name: &[u8]) -> bool {
         let has_names = |key: Key| self.items.get(&key).is_some_and(|names| !names.is_empty());
         let extended = extended_key(self.ino, parent, name);

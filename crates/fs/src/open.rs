@@ -41,8 +41,8 @@ const KNOWN_COMPAT_RO: u64 =
 /// Tree blocks as the volume verified them.
 struct VolumeNodes {
     volume: Arc<Volume>,
-    /// Blocks with a malformed item are refused whole: no tree that is written to may hold one. Reading looks at items one
-    /// by one, so that a damaged volume can be read as far as it goes.
+    /// Blocks with a malformed item are refused whole: no tree that is written to may hold one.
+    /// Reading looks at items one by one, so that a damaged volume can be read as far as it goes.
     whole: bool,
 }
 
@@ -154,8 +154,8 @@ impl Filesystem {
         Err(Error::Refused(Refusal::RootIsNoDirectory(self.root().subvolume)))
     }
 
-    /// Ends: stops what works in the background, frees what can be freed soon, and commits what is not durable. Called once
-    /// nobody uses the file system.
+    /// Ends: stops what works in the background, frees what can be freed soon, and commits what is
+    /// not durable. Called once nobody uses the file system.
     pub fn close(&self) -> Result<()> {
         {
             let mut state = self.committer.lock();
@@ -290,7 +290,8 @@ fn read_space(committed: &Committed, volume: &Volume, recount: bool) -> Result<S
     Ok(Space::new(inner))
 }
 
-/// Space of a file system that allocates nothing: a damaged extent tree must not keep a volume from being read.
+/// Space of a file system that allocates nothing: a damaged extent tree must not keep a volume from
+/// being read.
 fn empty_space(committed: &Committed, volume: &Volume) -> Space {
     read_space(committed, volume, false).unwrap_or_else(|error| {
         tracing::debug!("free space is not known: {error}");

@@ -17,7 +17,8 @@ pub enum LogFault {
     ForgetSiblingName,
     /// Xattrs of the last commit are left out.
     ForgetXattr,
-    /// Of an inode of which only the names were asked for xattrs are logged as they are now, and nothing else.
+    /// Of an inode of which only the names were asked for xattrs are logged as they are now, and
+    /// nothing else.
     AnticipateXattr,
     /// Checksums of data that was written into reserved space are left out.
     ForgetPlacedSums,
@@ -71,7 +72,8 @@ impl std::fmt::Debug for CommitHook {
 pub struct FreeingLimits {
     /// An inode whose content takes no more bytes than this is freed at once.
     pub at_once: u64,
-    /// Extents that one transaction frees of larger ones: the commit takes some 3 µs for each, which an fsync may have to wait for.
+    /// Extents that one transaction frees of larger ones: the commit takes some 3 µs for each,
+    /// which an fsync may have to wait for.
     pub per_transaction: u64,
     /// Extents that the last transaction of a mount frees, when nobody waits for an fsync any more.
     pub at_the_end: u64,
@@ -88,7 +90,8 @@ impl Default for FreeingLimits {
 /// How to read a volume that is damaged; for those who write nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Rescue {
-    /// Leave out what can't be read of trees, and read data whose checksums are lost, instead of failing. Noted here.
+    /// Leave out what can't be read of trees, and read data whose checksums are lost, instead of
+    /// failing. Noted here.
     pub pass_over: Option<Arc<Damage>>,
     /// Take data as it is, whatever its checksums say.
     pub ignore_data_checksums: bool,
@@ -147,8 +150,8 @@ pub struct Options {
     pub freeing: FreeingLimits,
     /// Tell the devices, some time after the commit, what it freed.
     pub discard: bool,
-    /// Believe neither block groups nor devices nor the free-space tree about what is used: count it anew, and have the next
-    /// commit write all of that.
+    /// Believe neither block groups nor devices nor the free-space tree about what is used: count
+    /// it anew, and have the next commit write all of that.
     pub recount_space: bool,
     /// How to read a damaged volume: only together with `read_only`.
     pub rescue: Rescue,

@@ -17,8 +17,8 @@ pub struct FoundItem {
 }
 
 impl Filesystem {
-    /// Calls `visit` with the items of a tree from `first` to `last`, until it returns false. What has changed since the last
-    /// commit is not there yet. `ENOENT` if there is no such tree.
+    /// Calls `visit` with the items of a tree from `first` to `last`, until it returns false. What
+    /// has changed since the last commit is not there yet. `ENOENT` if there is no such tree.
     pub fn search_tree(
         &self,
         tree: TreeId,

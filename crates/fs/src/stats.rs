@@ -26,7 +26,8 @@ pub struct Stats {
     pub log_requests: u64,
     /// Bytes of log nodes, each counted once whatever the number of copies.
     pub log_bytes: u64,
-    /// Lookups in the trees for what log items hold beside what changed: other names in an item, xattrs, reserved space.
+    /// Lookups in the trees for what log items hold beside what changed: other names in an item,
+    /// xattrs, reserved space.
     pub log_searches: u64,
     /// How often an fsync became a commit, by reason.
     pub log_fallbacks: Vec<(Reason, u64)>,
@@ -36,7 +37,8 @@ pub struct Stats {
     pub bytes_written: u64,
     /// Bytes that programs reserved in files.
     pub bytes_reserved: u64,
-    /// Bytes that were written where they had their place: in reserved space, or over what was there.
+    /// Bytes that were written where they had their place: in reserved space, or over what was
+    /// there.
     pub bytes_placed: u64,
     /// Bytes that came to be shared instead of copied.
     pub bytes_cloned: u64,
@@ -50,7 +52,8 @@ pub struct Stats {
     pub inodes: u64,
     /// Inodes that a crash had left without a name, freed.
     pub orphans_cleaned: u64,
-    /// Nodes that snapshots had in common with the tree that changed, and that it replaced by its own.
+    /// Nodes that snapshots had in common with the tree that changed, and that it replaced by its
+    /// own.
     pub nodes_unshared: u64,
     /// Leaves that commits wrote before they had made the rest, for want of memory.
     pub leaves_written_early: u64,

@@ -1,4 +1,5 @@
-//! The entries that lead to subvolumes: where the root tree has them, and where renames have put them since the mount.
+//! The entries that lead to subvolumes: where the root tree has them, and where renames have put
+//! them since the mount.
 
 use std::collections::BTreeMap;
 
@@ -69,7 +70,8 @@ impl Filesystem {
     }
 }
 
-/// Edits of the root tree that put the references of these subvolumes to where their entries are now.
+/// Edits of the root tree that put the references of these subvolumes to where their entries are
+/// now.
 pub(crate) fn edits_of_moved(committed: &Committed, moved: &BTreeMap<TreeId, EntryPlace>) -> Result<EditBatch> {
     let mut edits = EditBatch::new();
     let keys = |parent: TreeId, child: TreeId| {

@@ -1,8 +1,8 @@
 //! The open transaction and the gate through which operations enter it.
 //!
-//! An operation changes memory under the gate held shared; a commit holds it exclusively for the instant in which it puts
-//! a new transaction in the place of the open one. What an operation changed under one passage of the gate is therefore in
-//! one transaction, whole.
+//! An operation changes memory under the gate held shared; a commit holds it exclusively for the
+//! instant in which it puts a new transaction in the place of the open one. What an operation
+//! changed under one passage of the gate is therefore in one transaction, whole.
 //!
 //! Locks are taken in this order: the rename lock; inodes, by subvolume and number; the gate;
 //! everything else (space, tables, lists), which is held for memory work only (invariant 7).
@@ -50,7 +50,8 @@ pub(crate) struct Transaction {
     pub(crate) generation: Generation,
     dirty_inodes: Mutex<Vec<Arc<Inode>>>,
     new_extents: Mutex<BTreeMap<Logical, NewExtent>>,
-    /// Inodes that the log has under names that they no longer have, or without some that they have.
+    /// Inodes that the log has under names that they no longer have, or without some that they
+    /// have.
     renamed: Mutex<Vec<Arc<Inode>>>,
     /// Checksums of sectors whose data did not come with their extent.
     later_sums: Mutex<Option<SumMap>>,
@@ -136,14 +137,14 @@ impl Transaction {
         self.moved_subvolumes.lock().insert(id, entry);
     }
 
-    /// Notes that a subvolume's entry goes, of which a log can't tell: nor can it of what takes the name. The caller holds the lock of the
-    /// directory.
+    /// Notes that a subvolume's entry goes, of which a log can't tell: nor can it of what takes the
+    /// name. The caller holds the lock of the directory.
     pub(crate) fn forbid_log(&self) {
         self.forbids_log.store(true, Ordering::Release);
     }
 
-    /// Whether no log may be written. To be asked once all is gathered that the log would hold: whatever is seen of what came
-    /// after a [`Self::forbid_log`], that is seen too.
+    /// Whether no log may be written. To be asked once all is gathered that the log would hold:
+    /// whatever is seen of what came after a [`Self::forbid_log`], that is seen too.
     pub(crate) fn forbids_log(&self) -> bool {
         self.forbids_log.load(Ordering::Acquire)
     }
@@ -190,7 +191,8 @@ impl Transaction {
         *self.later_sums.lock() = Some(sums).filter(|sums| !sums.is_empty());
     }
 
-    /// Notes the checksums of data that is being written in place: `none` is what they are added to if there are none yet.
+    /// Notes the checksums of data that is being written in place: `none` is what they are added to
+    /// if there are none yet.
     pub(crate) fn put_sums(&self, at: Logical, sums: &[u8], none: impl Fn() -> SumMap) {
         for map in [&self.later_sums, &self.unlogged_sums] {
             let mut map = map.lock();
@@ -202,7 +204,8 @@ impl Transaction {
         self.new_extent_count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The checksums of data in a range that was written in place, if the log has not got them: it will have them now.
+    /// The checksums of data in a range that was written in place, if the log has not got them: it
+    /// will have them now.
     pub(crate) fn take_unlogged_sums(&self, at: Logical, len: u64) -> Vec<(Logical, Vec<u8>)> {
         self.unlogged_sums.lock().as_mut().map_or_else(Vec::new, |sums| {
             let before = sums.bytes();
@@ -212,8 +215,8 @@ impl Transaction {
         })
     }
 
-    /// Checksums of sectors whose data did not come with their extent: from a log, or written in place. Taken by address, over
-    /// those that extents came with.
+    /// Checksums of sectors whose data did not come with their extent: from a log, or written in
+    /// place. Taken by address, over those that extents came with.
     pub(crate) fn later_sums(&self) -> parking_lot::MutexGuard<'_, Option<SumMap>> {
         self.later_sums.lock()
     }
@@ -230,14 +233,16 @@ impl Transaction {
         self.shared.lock().contains(&extent)
     }
 
-    /// Checksums of `len` bytes from `at` on, if they are of an extent allocated in this transaction.
+    /// Checksums of `len` bytes from `at` on, if they are of an extent allocated in this
+    /// transaction.
     pub(crate) fn new_sums(&self, at: Logical, len: u64) -> Option<Vec<u8>> {
         let extents = self.new_extents.lock();
         let (start, extent) = extents.range(..=at).next_back()?;
         let offset = at.0 - start.0;
         let end = offset.checked_add(len).filter(|end| *end <= extent.length)?;
         let sums = extent.sums.as_ref()?;
-        // Sums are of equal size, one for each sector: positions in them are proportional to positions in the extent.
+        // Sums are of equal size, one for each sector: positions in them are proportional to
+        // positions in the extent.
         let scale = |bytes: u64| (u128::from(bytes) * sums.len() as u128 / u128::from(extent.length)) as usize;
         sums.get(scale(offset)..scale(end)).map(<[u8]>::to_vec)
     }
@@ -260,7 +265,8 @@ impl Gate {
         Self { open: RwLock::new(first.clone()), shown: Mutex::new(first) }
     }
 
-    /// Enters the open transaction. Nothing that may wait for a device happens until the guard is dropped.
+    /// Enters the open transaction. Nothing that may wait for a device happens until the guard is
+    /// dropped.
     pub(crate) fn enter(&self) -> Passage<'_> {
         Noted::take(Ordered::Gate, || self.open.read())
     }
@@ -270,8 +276,8 @@ impl Gate {
         self.shown.lock().clone()
     }
 
-    /// Closes the open transaction and opens the next. `at_the_swap` gets the one that closes, while nobody
-    /// is inside.
+    /// Closes the open transaction and opens the next. `at_the_swap` gets the one that closes,
+    /// while nobody is inside.
     pub(crate) fn swap(&self, at_the_swap: impl FnOnce(&Arc<Transaction>)) -> Arc<Transaction> {
         let mut open = Noted::take(Ordered::Gate, || self.open.write());
         at_the_swap(&open);

@@ -38,7 +38,8 @@ pub struct Attributes {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Of a device node: its device, in the kernel's 32-bit encoding (`(major << 8 | minor & 0xff) | (minor & !0xff) << 12`).
+    /// Of a device node: its device, in the kernel's 32-bit encoding
+    /// (`(major << 8 | minor & 0xff) | (minor & !0xff) << 12`).
     pub rdev: u32,
     /// Preferred unit of I/O in bytes.
     pub blksize: u32,
@@ -76,7 +77,8 @@ impl Attributes {
     }
 }
 
-/// A name's inode, as LOOKUP and everything that creates tell it. Each one that is sent adds one to the node's lookup count.
+/// A name's inode, as LOOKUP and everything that creates tell it. Each one that is sent adds one to
+/// the node's lookup count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Entry {
     /// The node: the number by which requests name the inode until it is forgotten. Never zero.

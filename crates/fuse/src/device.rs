@@ -34,10 +34,12 @@ impl Device {
         Ok(Self { fd: file.into() })
     }
 
-    /// One more queue of the same mount, for another thread. Requests must be answered on the queue that delivered them.
+    /// One more queue of the same mount, for another thread. Requests must be answered on the queue
+    /// that delivered them.
     pub fn another(&self) -> io::Result<Self> {
         let new = Self::open()?;
-        // SAFETY: the command reads one u32, the number of an open descriptor, and changes no memory.
+        // SAFETY: the command reads one u32, the number of an open descriptor, and changes no
+        // memory.
         unsafe { ioctl(&new.fd, Setter::<CLONE, u32>::new(self.fd.as_raw_fd() as u32))? };
         Ok(new)
     }
@@ -49,7 +51,8 @@ impl Device {
         Ok(!poll[0].revents().contains(PollFlags::ERR))
     }
 
-    /// Waits for a message and reads it into `buffer`. `None`: the filesystem is unmounted or aborted.
+    /// Waits for a message and reads it into `buffer`. `None`: the filesystem is unmounted or
+    /// aborted.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match rustix::io::read(&self.fd, &mut *buffer) {
@@ -62,7 +65,8 @@ impl Device {
         }
     }
 
-    /// Writes one message: a reply, or a notification (with `unique` zero, and its code as `error`).
+    /// Writes one message: a reply, or a notification (with `unique` zero, and its code as
+    /// `error`).
     pub(crate) fn write(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) -> Result<(), Errno> {
         let length = OUT_HEADER + parts.iter().map(|part| part.len()).sum::<usize>();
         let len = u32::try_from(length).map_err(|_| Errno::MSGSIZE)?;

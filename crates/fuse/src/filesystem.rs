@@ -15,15 +15,17 @@ use crate::request::{
 
 /// One method for each request. Several threads call them at a time.
 ///
-/// A method that answers nothing else answers ENOSYS, and **ENOSYS sticks**: of most requests the kernel concludes that the
-/// filesystem doesn't have them, never sends them again on this mount, and does something of its own instead, silently
-/// (FSYNC, FSYNCDIR and FLUSH succeed; FALLOCATE and the extended attributes' requests fail with EOPNOTSUPP; OPEN and
-/// OPENDIR succeed if the capability was granted; CREATE becomes MKNOD and OPEN; STATX becomes GETATTR; TMPFILE and SYNCFS are
-/// not tried again). To fail just this once, answer something else.
+/// A method that answers nothing else answers ENOSYS, and **ENOSYS sticks**: of most requests the
+/// kernel concludes that the filesystem doesn't have them, never sends them again on this mount,
+/// and does something of its own instead, silently (FSYNC, FSYNCDIR and FLUSH succeed; FALLOCATE
+/// and the extended attributes' requests fail with EOPNOTSUPP; OPEN and OPENDIR succeed if the
+/// capability was granted; CREATE becomes MKNOD and OPEN; STATX becomes GETATTR; TMPFILE and SYNCFS
+/// are not tried again). To fail just this once, answer something else.
 ///
-/// Methods should answer soon: the thread that calls them reads no further request before they return. What takes long takes
-/// its reply object along to another thread. Where requests arrive over rings, [`at_once`](Filesystem::at_once) says which of
-/// them their threads may serve. Borrowed arguments (names, data) live until the method returns.
+/// Methods should answer soon: the thread that calls them reads no further request before they
+/// return. What takes long takes its reply object along to another thread. Where requests arrive
+/// over rings, [`at_once`](Filesystem::at_once) says which of them their threads may serve.
+/// Borrowed arguments (names, data) live until the method returns.
 #[allow(unused_variables, reason = "the default methods need no arguments; their names are documentation")]
 pub trait Filesystem: Send + Sync {
     /// The mount begins; nothing has been asked for yet. An error ends it.
@@ -31,16 +33,19 @@ pub trait Filesystem: Send + Sync {
         Ok(())
     }
 
-    /// The mount has ended: called once, whatever way it ended. With `fuseblk` umount(2) waits until this returns, and
-    /// nothing but FORGETs comes after it; with plain `fuse` it is called when all threads have ended.
+    /// The mount has ended: called once, whatever way it ended. With `fuseblk` umount(2) waits
+    /// until this returns, and nothing but FORGETs comes after it; with plain `fuse` it is called
+    /// when all threads have ended.
     fn destroy(&self) {}
 
-    /// Calls `serve`, which calls the request's method, if that method can answer without waiting for a device, for another
-    /// request or for a lock that is held long. Only with rings: this is their threads' work, and what it leaves is done by
-    /// threads that may wait. By default all is left.
+    /// Calls `serve`, which calls the request's method, if that method can answer without waiting
+    /// for a device, for another request or for a lock that is held long. Only with rings: this is
+    /// their threads' work, and what it leaves is done by threads that may wait. By default all is
+    /// left.
     ///
-    /// A method called so that finds that it would have to wait answers EAGAIN, and must have changed nothing: it is called once
-    /// more, by a thread that may. `serve` returns false then. (Elsewhere EAGAIN is an answer like any other.)
+    /// A method called so that finds that it would have to wait answers EAGAIN, and must have
+    /// changed nothing: it is called once more, by a thread that may. `serve` returns false then.
+    /// (Elsewhere EAGAIN is an answer like any other.)
     fn at_once(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {}
 
     /// Looks a name up in `parent`. A negative entry lets the kernel remember that there is none.
@@ -48,8 +53,8 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOSYS);
     }
 
-    /// The kernel forgets lookups. A node whose count reaches zero isn't named by any request until it is looked up again. No
-    /// reply.
+    /// The kernel forgets lookups. A node whose count reaches zero isn't named by any request until
+    /// it is looked up again. No reply.
     fn forget(&self, forgets: &Forgets<'_>) {}
 
     /// Attributes of `node`.
@@ -57,7 +62,8 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOSYS);
     }
 
-    /// Attributes of `node`, as statx(2) shows them: `mask` is what the caller wants, `flags` are `AT_STATX_*`.
+    /// Attributes of `node`, as statx(2) shows them: `mask` is what the caller wants, `flags` are
+    /// `AT_STATX_*`.
     fn statx(
         &self,
         caller: &Caller<'_>,
@@ -70,8 +76,8 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOSYS);
     }
 
-    /// Changes attributes of `node`, also its size; the answer is all of them. A change of nothing comes, too (before a WRITE
-    /// that clears set-id bits): it is answered like any other.
+    /// Changes attributes of `node`, also its size; the answer is all of them. A change of nothing
+    /// comes, too (before a WRITE that clears set-id bits): it is answered like any other.
     fn setattr(&self, caller: &Caller<'_>, node: u64, change: &SetAttr, reply: ReplyAttr) {
         reply.error(Errno::NOSYS);
     }
@@ -111,13 +117,14 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOSYS);
     }
 
-    /// Gives `node` one more name in `parent`; the answer is `node`'s entry (and counts as a lookup).
+    /// Gives `node` one more name in `parent`; the answer is `node`'s entry (and counts as a
+    /// lookup).
     fn link(&self, caller: &Caller<'_>, node: u64, parent: u64, name: &[u8], reply: ReplyEntry) {
         reply.error(Errno::NOSYS);
     }
 
-    /// Opens a file. With `NO_OPEN_SUPPORT` granted, ENOSYS means that no file needs opening, ever; from then on nothing is
-    /// released either, not even what CREATE and TMPFILE open.
+    /// Opens a file. With `NO_OPEN_SUPPORT` granted, ENOSYS means that no file needs opening, ever;
+    /// from then on nothing is released either, not even what CREATE and TMPFILE open.
     fn open(&self, caller: &Caller<'_>, node: u64, how: &Open, reply: ReplyOpen) {
         reply.error(Errno::NOSYS);
     }
@@ -137,7 +144,8 @@ pub trait Filesystem: Send + Sync {
         reply.statfs(&crate::attributes::StatFs { block_size: 4096, name_length: 255, ..Default::default() });
     }
 
-    /// The last user of what OPEN opened is gone. Nobody sees the answer. The default has nothing to do.
+    /// The last user of what OPEN opened is gone. Nobody sees the answer. The default has nothing
+    /// to do.
     fn release(&self, caller: &Caller<'_>, node: u64, what: &Release, reply: ReplyEmpty) {
         reply.ok();
     }
@@ -172,13 +180,14 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOSYS);
     }
 
-    /// Opens a directory. With `NO_OPENDIR_SUPPORT` granted, ENOSYS means that no directory needs opening, ever. The default
-    /// opens with handle zero.
+    /// Opens a directory. With `NO_OPENDIR_SUPPORT` granted, ENOSYS means that no directory needs
+    /// opening, ever. The default opens with handle zero.
     fn opendir(&self, caller: &Caller<'_>, node: u64, how: &Open, reply: ReplyOpen) {
         reply.opened(0, crate::abi::flags::OpenFlags::empty());
     }
 
-    /// Lists a directory from `what.offset`, which is zero or the `next` of an entry listed earlier.
+    /// Lists a directory from `what.offset`, which is zero or the `next` of an entry listed
+    /// earlier.
     fn readdir(&self, caller: &Caller<'_>, node: u64, what: &Read, reply: ReplyDirectory) {
         reply.error(Errno::NOSYS);
     }
@@ -213,8 +222,9 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOSYS);
     }
 
-    /// A signal came for the process that waits for request `unique`. Ok: the request will be answered sooner, perhaps by
-    /// EINTR. EAGAIN: it isn't known (yet); the kernel asks again. ENOSYS, the default: interrupts aren't understood.
+    /// A signal came for the process that waits for request `unique`. Ok: the request will be
+    /// answered sooner, perhaps by EINTR. EAGAIN: it isn't known (yet); the kernel asks again.
+    /// ENOSYS, the default: interrupts aren't understood.
     fn interrupt(&self, unique: u64) -> Result<(), Errno> {
         Err(Errno::NOSYS)
     }

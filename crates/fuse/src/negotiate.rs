@@ -36,7 +36,8 @@ pub struct Config {
     pub time_granularity: u32,
     /// Threads that read requests from `/dev/fuse`; with rings, threads for requests that may wait.
     pub threads: usize,
-    /// How requests shall arrive. ([`Capabilities::OVER_IO_URING`] in [`wanted`](Self::wanted) means nothing.)
+    /// How requests shall arrive. ([`Capabilities::OVER_IO_URING`] in [`wanted`](Self::wanted)
+    /// means nothing.)
     pub transport: Transport,
 }
 
@@ -57,8 +58,9 @@ impl Config {
         .union(Capabilities::INIT_EXT)
         .union(Capabilities::HAS_EXPIRE_ONLY);
 
-    /// What a filesystem gets that is the only one to change its files, opens neither these nor directories, applies umask and ACLs by itself,
-    /// and clears set-id bits and capabilities when told to. With `default_permissions` add [`Capabilities::ALLOW_IDMAP`].
+    /// What a filesystem gets that is the only one to change its files, opens neither these nor
+    /// directories, applies umask and ACLs by itself, and clears set-id bits and capabilities when
+    /// told to. With `default_permissions` add [`Capabilities::ALLOW_IDMAP`].
     pub const FULL: Capabilities = Self::BASIC
         .union(Capabilities::DONT_MASK)
         .union(Capabilities::NO_OPEN_SUPPORT)

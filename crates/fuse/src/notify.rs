@@ -13,9 +13,10 @@ use crate::device::Device;
 
 /// Tells the kernel that what it has cached is stale. Cheap to clone; any thread may use it.
 ///
-/// What isn't cached is no error. The calls that name an entry take its directory's lock in the kernel: a thread that is
-/// serving a request on that directory (or one that such a request waits for) must not make them, or both wait forever. The
-/// same holds for an inode's data and a READ of it.
+/// What isn't cached is no error. The calls that name an entry take its directory's lock in the
+/// kernel: a thread that is serving a request on that directory (or one that such a request waits
+/// for) must not make them, or both wait forever. The same holds for an inode's data and a READ of
+/// it.
 #[derive(Debug, Clone)]
 pub struct Notifier {
     /// The connection ends with the session, however long this lives.
@@ -27,7 +28,8 @@ impl Notifier {
         Self { device: Arc::downgrade(device) }
     }
 
-    /// Attributes and cached data of `node` are stale: the data from `offset` on, `length` bytes (zero: to the end).
+    /// Attributes and cached data of `node` are stale: the data from `offset` on, `length` bytes
+    /// (zero: to the end).
     pub fn inval_inode(&self, node: u64, offset: u64, length: u64) -> Result<(), Errno> {
         let out = InvalInodeOut {
             ino: node,
@@ -43,12 +45,14 @@ impl Notifier {
         self.send(notify::INVAL_INODE, &[out.as_bytes()])
     }
 
-    /// What is cached about `name` in `parent` (also that there is none) is stale, and `parent`'s attributes with it.
+    /// What is cached about `name` in `parent` (also that there is none) is stale, and `parent`'s
+    /// attributes with it.
     pub fn inval_entry(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
         self.entry(parent, name, 0)
     }
 
-    /// Like [`inval_entry`](Self::inval_entry), but what is mounted or open below stays: the name is only looked up again.
+    /// Like [`inval_entry`](Self::inval_entry), but what is mounted or open below stays: the name
+    /// is only looked up again.
     pub fn expire_entry(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
         self.entry(parent, name, EXPIRE_ONLY)
     }

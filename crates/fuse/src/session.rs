@@ -149,10 +149,11 @@ impl<F: Filesystem> Session<F> {
         self.notifier.clone()
     }
 
-    /// Serves until the filesystem is unmounted (by whomever) or the connection aborted, and all threads have ended.
+    /// Serves until the filesystem is unmounted (by whomever) or the connection aborted, and all
+    /// threads have ended.
     ///
-    /// A method of the filesystem that panics has its caller answered EIO; the thread goes on. After an error the connection is
-    /// cut, so that nobody waits for what will not come.
+    /// A method of the filesystem that panics has its caller answered EIO; the thread goes on.
+    /// After an error the connection is cut, so that nobody waits for what will not come.
     pub fn run(&self) -> Result<(), SessionError> {
         let Some(device) = self.device.lock().take() else { return Ok(()) };
         let rings = self.rings.lock().take();

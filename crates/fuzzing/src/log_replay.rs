@@ -10,8 +10,9 @@ use crate::whole_image::base::{LOG_COUNT, log};
 use crate::whole_image::damage::{apply, damage};
 use crate::whole_image::look;
 
-/// An input is a volume with a log and damages to the log, in the language of `whole_image`. Whatever they are: errors,
-/// but no panic and no end without end; and a log that could not be replayed is there still.
+/// An input is a volume with a log and damages to the log, in the language of `whole_image`.
+/// Whatever they are: errors, but no panic and no end without end; and a log that could not be
+/// replayed is there still.
 pub fn log_replay(data: &[u8]) {
     let _ = use_log(data);
 }
@@ -51,7 +52,8 @@ fn open(image: &Arc<OverlayDevice>, read_only: bool) -> Option<Arc<Filesystem>> 
     Filesystem::open(Arc::new(volume(image, read_only)?), options).ok()
 }
 
-/// Inputs that hit every type of item of a log at several places: what the corpus begins with. Names and contents.
+/// Inputs that hit every type of item of a log at several places: what the corpus begins with.
+/// Names and contents.
 pub fn inputs() -> Vec<(String, Vec<u8>)> {
     let mut inputs = Vec::new();
     let mut seen = BTreeSet::new();

@@ -9,8 +9,8 @@ const BYTENR: std::ops::Range<usize> = 48..56;
 /// Where it says which checksum it has.
 const CHECKSUM_TYPE: usize = 196;
 
-/// Any bytes, read as a superblock: as they are, and with the checksum put right. One that is accepted is written again
-/// and read back the same, and its system chunks are parsed and checked.
+/// Any bytes, read as a superblock: as they are, and with the checksum put right. One that is
+/// accepted is written again and read back the same, and its system chunks are parsed and checked.
 pub fn superblock(data: &[u8]) {
     examine(data);
     let Some(whole) = data.get(..SUPERBLOCK_SIZE) else { return };

@@ -18,7 +18,8 @@ fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     paths.into_iter().map(|path| (path.clone(), std::fs::read(path).expect("an input"))).collect()
 }
 
-/// Changes a few bytes, mostly early (headers are there) and mostly to values at the edge of something; cuts some short.
+/// Changes a few bytes, mostly early (headers are there) and mostly to values at the edge of
+/// something; cuts some short.
 fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
     const EDGES: [u8; 8] = [0, 1, 2, 4, 0x7f, 0x80, 0xfe, 0xff];
     for _ in 0..=rng.below(8) {

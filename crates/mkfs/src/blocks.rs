@@ -19,7 +19,8 @@ pub(crate) struct Geometry {
     pub generation: Generation,
 }
 
-/// A tree and the addresses of its blocks: the leaves in order, then the block above them if there are several.
+/// A tree and the addresses of its blocks: the leaves in order, then the block above them if there
+/// are several.
 #[derive(Clone)]
 pub(crate) struct PlacedTree {
     pub id: TreeId,

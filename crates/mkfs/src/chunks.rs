@@ -1,7 +1,8 @@
 //! The first chunks: where they are and how large.
 //!
-//! Places and sizes are those that mkfs.btrfs 6.2 comes to (observed over sizes from 16 MiB to 400 GiB). It starts with
-//! small single chunks at 1, 5 and 13 MiB; what keeps the single profile stays there, what is DUP comes after them.
+//! Places and sizes are those that mkfs.btrfs 6.2 comes to (observed over sizes from 16 MiB to 400
+//! GiB). It starts with small single chunks at 1, 5 and 13 MiB; what keeps the single profile stays
+//! there, what is DUP comes after them.
 
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, STRIPE_LEN, Stripe};
 use ubtrfs_format::{DeviceId, Logical, Physical};
@@ -140,8 +141,8 @@ fn plan_for(options: &MkfsOptions, total: u64) -> Chunks {
     Chunks { all, system, metadata }
 }
 
-/// The least size of a device for these options: what mkfs.btrfs asks for, which leaves some room beside the first
-/// chunks, and where it asks for too little (mixed DUP) what they really take.
+/// The least size of a device for these options: what mkfs.btrfs asks for, which leaves some room
+/// beside the first chunks, and where it asks for too little (mixed DUP) what they really take.
 fn minimum_bytes(options: &MkfsOptions) -> u64 {
     let asked = if options.mixed {
         16 * MIB

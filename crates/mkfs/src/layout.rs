@@ -16,13 +16,15 @@ use crate::options::MkfsOptions;
 use crate::trees::{GENERATION, Volume, block_at, chunk_key, tree_ids};
 use crate::{MkfsError, Result};
 
-/// What is zeroed at either end of the device: old superblocks, partition tables and signatures of others stand there.
+/// What is zeroed at either end of the device: old superblocks, partition tables and signatures of
+/// others stand there.
 const WIPE: u64 = 2 << 20;
 
 /// Bytes and their place on the device.
 pub type Placed = (Physical, Vec<u8>);
 
-/// A new volume, ready to be written: first the zeroes, then the blocks, last the superblocks, a flush after each.
+/// A new volume, ready to be written: first the zeroes, then the blocks, last the superblocks, a
+/// flush after each.
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// Ranges (start and length in bytes) to be zeroed before anything else is written.
@@ -55,8 +57,8 @@ impl Medium for File {
 }
 
 impl Layout {
-    /// Writes the volume. When the device fails or power is lost midway, it holds no volume: neither the old one nor
-    /// half of the new.
+    /// Writes the volume. When the device fails or power is lost midway, it holds no volume:
+    /// neither the old one nor half of the new.
     pub fn write(&self, medium: &mut dyn Medium) -> io::Result<()> {
         let zeroes = vec![0; 64 << 10];
         for (start, length) in &self.zero {
@@ -113,8 +115,9 @@ pub fn layout(options: &MkfsOptions) -> Result<Layout> {
     })
 }
 
-/// Gives every tree its blocks. How many a tree needs depends on its items, and some items (of the extent tree) on how
-/// many blocks there are; so the plan is repeated until it agrees with itself. Blocks only grow, so it does.
+/// Gives every tree its blocks. How many a tree needs depends on its items, and some items (of the
+/// extent tree) on how many blocks there are; so the plan is repeated until it agrees with itself.
+/// Blocks only grow, so it does.
 fn place(options: &MkfsOptions, chunks: &Chunks) -> Vec<PlacedTree> {
     let node_size = options.node_size();
     let ids = tree_ids(options);
@@ -207,7 +210,8 @@ fn superblock(volume: &Volume<'_>) -> Result<Superblock> {
         log_root_level: 0,
         dev_item: volume.device(),
         label,
-        // Without a free-space tree this says "no v1 cache yet" rather than "a cache of generation 0".
+        // Without a free-space tree this says "no v1 cache yet" rather than "a cache of generation
+        // 0".
         cache_generation: Generation(if options.free_space_tree { 0 } else { u64::MAX }),
         uuid_tree_generation: Generation(0),
         metadata_uuid: Uuid::NIL,

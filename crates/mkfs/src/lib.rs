@@ -1,8 +1,8 @@
 //! What a new btrfs volume looks like: every block of it, from a few options.
 //!
-//! [`layout`] is pure: options in, bytes and their places out. [`Layout::write`] brings them onto a [`Medium`] in the
-//! order that leaves either no volume or a whole one. The result is the volume that mkfs.btrfs 6.2 makes of the same
-//! options; docs/format.md lists the few differences.
+//! [`layout`] is pure: options in, bytes and their places out. [`Layout::write`] brings them onto a
+//! [`Medium`] in the order that leaves either no volume or a whole one. The result is the volume
+//! that mkfs.btrfs 6.2 makes of the same options; docs/format.md lists the few differences.
 
 mod blocks;
 mod chunks;

@@ -36,8 +36,9 @@ const SIGNATURES: &[Signature] = &[
     signature("MBR partition table", 510, &[0x55, 0xaa]),
 ];
 
-/// Names the file system, container or partition table that stands on a device, if one of the common ones does.
-/// `read` fills the whole buffer from a byte offset; where it says `UnexpectedEof` the device ends.
+/// Names the file system, container or partition table that stands on a device, if one of the
+/// common ones does. `read` fills the whole buffer from a byte offset; where it says
+/// `UnexpectedEof` the device ends.
 pub fn existing_signature(read: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>) -> io::Result<Option<String>> {
     for signature in SIGNATURES {
         let mut found = [0; 16];

@@ -18,7 +18,8 @@ pub(crate) const GENERATION: Generation = Generation(1);
 const DIRECTORY_MODE: u32 = 0o040_755;
 const DEFAULT_NAME: &[u8] = b"default";
 
-/// A new volume: its chunks, and its trees with their places (the chunk tree first, the root tree second).
+/// A new volume: its chunks, and its trees with their places (the chunk tree first, the root tree
+/// second).
 pub(crate) struct Volume<'a> {
     pub options: &'a MkfsOptions,
     pub chunks: &'a Chunks,

@@ -1,6 +1,6 @@
-//! POSIX ACLs as the values of `system.posix_acl_access` and `system.posix_acl_default`: what acl(5) and
-//! `linux/posix_acl_xattr.h` say about them. The kernel checks permissions by them; who keeps them has to tie them to the
-//! mode and hand them down to new files.
+//! POSIX ACLs as the values of `system.posix_acl_access` and `system.posix_acl_default`: what
+//! acl(5) and `linux/posix_acl_xattr.h` say about them. The kernel checks permissions by them; who
+//! keeps them has to tie them to the mode and hand them down to new files.
 
 use ubtrfs_fuse::Errno;
 
@@ -61,8 +61,9 @@ pub struct Inherited {
 }
 
 impl Acl {
-    /// Reads an attribute's value. `None`: a list without entries, which stands for no list. `EOPNOTSUPP` for another version
-    /// of the form, `EINVAL` for anything that is not a list or not a valid one.
+    /// Reads an attribute's value. `None`: a list without entries, which stands for no list.
+    /// `EOPNOTSUPP` for another version of the form, `EINVAL` for anything that is not a list or
+    /// not a valid one.
     pub fn parse(value: &[u8]) -> Result<Option<Self>, Errno> {
         let (header, body) = value.split_first_chunk::<HEADER>().ok_or(Errno::INVAL)?;
         if u32::from_le_bytes(*header) != VERSION {
@@ -94,8 +95,8 @@ impl Acl {
         self.entries.len() == 3
     }
 
-    /// The permission bits of the mode of an inode that has this list: those of its owner, of the mask (without one: of the
-    /// owning group) and of others.
+    /// The permission bits of the mode of an inode that has this list: those of its owner, of the
+    /// mask (without one: of the owning group) and of others.
     pub fn mode_bits(&self) -> u32 {
         let group = self.permissions(Tag::Mask).or(self.permissions(Tag::OwningGroup));
         let of = |permissions: Option<u16>| u32::from(permissions.unwrap_or(0));
@@ -107,8 +108,9 @@ impl Acl {
         self.change_bits(|_, new| new, mode);
     }
 
-    /// What an inode made with `mode` inherits where this is the directory's default ACL: each of the three sets of
-    /// permissions is what both the list and the mode allow. The umask does not count then.
+    /// What an inode made with `mode` inherits where this is the directory's default ACL: each of
+    /// the three sets of permissions is what both the list and the mode allow. The umask does not
+    /// count then.
     pub fn inherit(mut self, mode: u32) -> Inherited {
         self.change_bits(|old, new| old & new, mode);
         let mode = mode & !0o777 | self.mode_bits();

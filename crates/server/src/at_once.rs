@@ -1,8 +1,9 @@
 //! Which requests a ring's thread may serve.
 //!
-//! It must not wait, for everybody on its processor would wait with it. What usually takes memory only is tried there, in
-//! a thread whose engine fails with `EAGAIN` rather than wait for a device, a commit or the inactivator; the request
-//! then comes again in a thread that may wait. What is known to wait, or to take long, is not tried.
+//! It must not wait, for everybody on its processor would wait with it. What usually takes memory
+//! only is tried there, in a thread whose engine fails with `EAGAIN` rather than wait for a device,
+//! a commit or the inactivator; the request then comes again in a thread that may wait. What is
+//! known to wait, or to take long, is not tried.
 
 use ubtrfs_fuse::{Operation, Request};
 
@@ -19,7 +20,8 @@ impl Server {
     pub(crate) fn is_quick(&self, request: &Request<'_>) -> bool {
         let node = request.nodeid;
         match &request.op {
-            // Directories are seldom locked for long; whoever looks in memory for a name has it in an instant.
+            // Directories are seldom locked for long; whoever looks in memory for a name has it in
+            // an instant.
             Operation::Lookup { .. }
             | Operation::Open(_)
             | Operation::Release(_)
@@ -53,7 +55,8 @@ impl Server {
                 shared.inode(node).is_ok_and(|id| shared.engine().is_fsync_short(id))
             }
             Operation::Write(what) => what.data.len() <= LONGEST_WRITE && !self.is_busy(node, true),
-            // What programs read again the kernel has; what comes here is on the device, unless it was written just now.
+            // What programs read again the kernel has; what comes here is on the device, unless it
+            // was written just now.
             Operation::Read(what) => {
                 let shared = self.shared();
                 what.size <= LONGEST_READ

@@ -1,6 +1,7 @@
-//! What btrfs's own ioctls answer on a mount, as far as they reach a server: FUSE passes arguments of the size that a command's
-//! number tells, and nothing behind them. So `SPACE_INFO` and `TREE_SEARCH_V2`, whose answers follow their argument, can't
-//! be served. And FITRIM, of which the same is true for every file system.
+//! What btrfs's own ioctls answer on a mount, as far as they reach a server: FUSE passes arguments
+//! of the size that a command's number tells, and nothing behind them. So `SPACE_INFO` and
+//! `TREE_SEARCH_V2`, whose answers follow their argument, can't be served. And FITRIM, of which the
+//! same is true for every file system.
 
 use ubtrfs::{Errno, Filesystem, Result};
 use ubtrfs_format::{DeviceId, ItemType, Key, TreeId};
@@ -54,7 +55,8 @@ const SET_LABEL: u32 = 0x4100_9432;
 const LABEL_SIZE: usize = 256;
 const FS_INFO_SIZE: usize = 1024;
 const DEV_INFO_SIZE: usize = 4096;
-/// Where the path stands in the answer to `DEV_INFO`, and how long it may be with the zero behind it.
+/// Where the path stands in the answer to `DEV_INFO`, and how long it may be with the zero behind
+/// it.
 const DEV_INFO_PATH: usize = 3072;
 const PATH_SIZE: usize = 1024;
 const SEARCH_SIZE: usize = 4096;
@@ -107,7 +109,8 @@ impl VolumeIoctl {
         }
     }
 
-    /// Answers. `subvolume`: that of the file that was asked; `devices`: the paths of the volume's devices.
+    /// Answers. `subvolume`: that of the file that was asked; `devices`: the paths of the volume's
+    /// devices.
     pub(crate) fn answer(self, engine: &Filesystem, subvolume: TreeId, devices: &[String]) -> Result<Answer> {
         match self {
             Self::Trim { start, len, least } => {

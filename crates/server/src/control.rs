@@ -2,8 +2,9 @@
 //! the mount seems to have, and that no listing shows. Whoever may read the inode may ask for the
 //! first two.
 //!
-//! Reading [`STATS`] gives a [`Report`] as JSON. Reading [`SYNC`] makes everything durable that was changed before, as
-//! syncfs(2) does on other file systems, and gives `ok`; it fails as the commit failed.
+//! Reading [`STATS`] gives a [`Report`] as JSON. Reading [`SYNC`] makes everything durable that was
+//! changed before, as syncfs(2) does on other file systems, and gives `ok`; it fails as the commit
+//! failed.
 //!
 //! Reading [`READ_ONLY`] or [`WRITABLE`] is the server's part of a remount: it needs the capability
 //! `CAP_SYS_ADMIN`. They are read, not set, for nothing is set on a mount that the kernel has made
@@ -32,7 +33,8 @@ pub struct Report {
     pub version: String,
     /// The server's process.
     pub pid: u32,
-    /// When the process started, in the clock ticks of `/proc/PID/stat`: tells it from a later one of the same number.
+    /// When the process started, in the clock ticks of `/proc/PID/stat`: tells it from a later one
+    /// of the same number.
     pub pid_started: u64,
     pub devices: Vec<String>,
     /// The options that it was mounted with.
@@ -117,7 +119,8 @@ pub struct Report {
     pub cache_hits: u64,
     pub cache_misses: u64,
     pub cache_bytes: u64,
-    /// Requests of the kernel, by kind. Those `postponed` were tried by a ring's thread and came again: they count twice.
+    /// Requests of the kernel, by kind. Those `postponed` were tried by a ring's thread and came
+    /// again: they count twice.
     pub requests: BTreeMap<String, u64>,
     /// Nanoseconds in the methods that serve these, but for what other threads did for them.
     #[serde(default)]

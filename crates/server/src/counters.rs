@@ -50,7 +50,8 @@ struct Cell {
     nanos: AtomicU64,
 }
 
-/// A request that is being served: dropped when its method returns, which is mostly after the answer.
+/// A request that is being served: dropped when its method returns, which is mostly after the
+/// answer.
 #[must_use = "dropped at once it measures nothing"]
 pub(crate) struct Timed<'a> {
     cell: Option<&'a Cell>,

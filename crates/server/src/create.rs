@@ -14,7 +14,8 @@ const S_IFREG: u32 = 0o100_000;
 const S_IFLNK: u32 = 0o120_000;
 
 impl Shared {
-    /// A file, directory or node made in `parent`. A default ACL of the directory counts in place of the umask.
+    /// A file, directory or node made in `parent`. A default ACL of the directory counts in place
+    /// of the umask.
     pub(crate) fn new_inode(
         &self,
         parent: InodeId,

@@ -1,8 +1,9 @@
 //! Listings of directories.
 //!
-//! The kernel keeps a listing in its page cache, from the beginning up to wherever anybody has read, and goes on with whoever
-//! reads there. Once that one comes to the end it counts as whole, and serves others where they are. Only who begins asks
-//! whether names have changed since. So where some have, the kernel has to drop what it keeps before it hears of the end.
+//! The kernel keeps a listing in its page cache, from the beginning up to wherever anybody has
+//! read, and goes on with whoever reads there. Once that one comes to the end it counts as whole,
+//! and serves others where they are. Only who begins asks whether names have changed since. So
+//! where some have, the kernel has to drop what it keeps before it hears of the end.
 
 use std::sync::Arc;
 
@@ -17,8 +18,8 @@ const AFTER_DOTS: u64 = 2;
 /// Entries that are fetched at once.
 const BATCH: usize = 128;
 
-/// Where a listing that goes on at `offset` ends. It shows no entry that came after it began, or else one that renames what
-/// it reads never ends.
+/// Where a listing that goes on at `offset` ends. It shows no entry that came after it began, or
+/// else one that renames what it reads never ends.
 pub(crate) fn end(engine: &ubtrfs::Filesystem, dir: InodeId, offset: u64) -> Result<DirIndex> {
     if offset == 0 { engine.begin_listing(dir) } else { engine.listing_end(dir) }
 }
@@ -51,7 +52,8 @@ pub(crate) enum Row<'a> {
     Entry { entry: &'a DirectoryEntry, next: u64 },
 }
 
-/// Lists a directory from `offset` up to the entry `last`, until `show` says that there is no more room.
+/// Lists a directory from `offset` up to the entry `last`, until `show` says that there is no more
+/// room.
 pub(crate) fn list(
     engine: &ubtrfs::Filesystem,
     dir: InodeId,
@@ -65,7 +67,8 @@ pub(crate) fn list(
     if offset < AFTER_DOTS && !show(Row::Dots { name: b"..", id: engine.parent(dir)?, next: AFTER_DOTS })? {
         return Ok(());
     }
-    // The entry of number n is followed by offset n + 1: numbers begin at 2, and the first listing goes on at 2, too.
+    // The entry of number n is followed by offset n + 1: numbers begin at 2, and the first listing
+    // goes on at 2, too.
     let mut after = DirIndex(offset.max(AFTER_DOTS) - 1);
     loop {
         let entries = engine.list(dir, after, last, BATCH)?;

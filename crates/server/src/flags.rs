@@ -1,4 +1,5 @@
-//! Flags of inodes: what `lsattr` shows and `chattr` sets, by both of the ioctls that there are for it.
+//! Flags of inodes: what `lsattr` shows and `chattr` sets, by both of the ioctls that there are for
+//! it.
 //!
 //! Who may set them is asked here (invariant 27): the kernel asks before it comes, but not for all
 //! of the numbers that the ioctls have, and not for all kernels. Compression is kept as the

@@ -1,4 +1,5 @@
-//! Files shown otherwise than the volume has them: for volumes from elsewhere, whose owners mean nothing here.
+//! Files shown otherwise than the volume has them: for volumes from elsewhere, whose owners mean
+//! nothing here.
 
 use ubtrfs_fuse::request::SetAttr;
 use ubtrfs_fuse::{Attributes, Caller, Errno};
@@ -12,7 +13,8 @@ pub struct Guise {
     pub gid: Option<u32>,
     /// Permissions that don't show, and so don't count.
     pub umask: u32,
-    /// Whoever uses the mount is root on it: nothing checks permissions, and what is made is stored as root's.
+    /// Whoever uses the mount is root on it: nothing checks permissions, and what is made is stored
+    /// as root's.
     pub fakeroot: bool,
 }
 
@@ -41,7 +43,8 @@ impl Guise {
         if self.fakeroot { (0, 0) } else { (caller.uid, caller.gid) }
     }
 
-    /// What of a change reaches the volume: an owner that is only shown can't be changed, but may be set to what it shows as.
+    /// What of a change reaches the volume: an owner that is only shown can't be changed, but may
+    /// be set to what it shows as.
     pub(crate) fn wanted(&self, change: &SetAttr) -> Result<SetAttr, Errno> {
         let mut wanted = *change;
         for (wanted, shown) in [(&mut wanted.uid, self.uid), (&mut wanted.gid, self.gid)] {

@@ -14,9 +14,9 @@ const GIVEN: u64 = 1 << 63;
 
 /// Node numbers and `st_ino`s of a mount.
 ///
-/// The root of the mounted subvolume is node 1. Its other inodes have their own numbers; inodes of other subvolumes are
-/// `id << 40 | ino` where both fit. Everything else gets a number of its own, which holds until the mount ends. No two
-/// inodes have one node.
+/// The root of the mounted subvolume is node 1. Its other inodes have their own numbers; inodes of
+/// other subvolumes are `id << 40 | ino` where both fit. Everything else gets a number of its own,
+/// which holds until the mount ends. No two inodes have one node.
 #[derive(Debug)]
 pub struct NodeNumbers {
     mounted: TreeId,
@@ -56,7 +56,8 @@ impl NodeNumbers {
         })
     }
 
-    /// The number that stat(2) shows: in the mounted subvolume the inode's own, elsewhere the node's.
+    /// The number that stat(2) shows: in the mounted subvolume the inode's own, elsewhere the
+    /// node's.
     pub fn shown(&self, id: InodeId) -> u64 {
         if id.subvolume == self.mounted { id.ino.0 } else { self.node(id) }
     }

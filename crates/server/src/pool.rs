@@ -11,15 +11,16 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A few threads, started when they are needed and kept from then on. When the pool is dropped they finish what is queued.
+/// A few threads, started when they are needed and kept from then on. When the pool is dropped they
+/// finish what is queued.
 pub struct Pool {
     inner: Arc<Inner>,
     most: usize,
     start: Start,
 }
 
-/// What a thread begins with. A thread inherits from the one that starts it, and that may be one that is kept on a processor
-/// and preferred to others.
+/// What a thread begins with. A thread inherits from the one that starts it, and that may be one
+/// that is kept on a processor and preferred to others.
 #[derive(Clone, Copy)]
 struct Start {
     processors: Option<CpuSet>,

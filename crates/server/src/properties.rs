@@ -18,7 +18,8 @@ pub(crate) const COMPRESSION: &[u8] = b"btrfs.compression";
 const PACKED: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
 const IN_PLACE: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
 
-/// The way of compression that a value of the property begins with: what follows (a level) is for whoever compresses.
+/// The way of compression that a value of the property begins with: what follows (a level) is for
+/// whoever compresses.
 fn way_of(value: &[u8]) -> Option<&'static [u8]> {
     const WAYS: [&[u8]; 3] = [b"zlib", b"lzo", b"zstd"];
     WAYS.into_iter().find(|way| value.starts_with(way))
@@ -34,8 +35,8 @@ fn flag_of(value: &[u8]) -> Result<u64, Errno> {
 }
 
 impl Shared {
-    /// Sets the property, or removes it if the value is empty. What is neither file nor directory has none, and takes none without
-    /// an error.
+    /// Sets the property, or removes it if the value is empty. What is neither file nor directory
+    /// has none, and takes none without an error.
     pub(crate) fn set_property(&self, id: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<(), Errno> {
         if name != COMPRESSION {
             return Err(Errno::INVAL);

@@ -39,7 +39,8 @@ const S_IFREG: u32 = 0o100_000;
 const S_IFDIR: u32 = 0o040_000;
 const S_IFMT: u32 = 0o170_000;
 
-/// What to ask of the kernel for a [`Server`] that `threads` threads serve. Without `checked` the kernel checks no permissions.
+/// What to ask of the kernel for a [`Server`] that `threads` threads serve. Without `checked` the
+/// kernel checks no permissions.
 pub fn config(threads: usize, transport: Transport, checked: bool) -> Config {
     let wanted = Config::FULL | Capabilities::ALLOW_IDMAP | Capabilities::EXPORT_SUPPORT;
     // Both turn the kernel's checks on, or need them.
@@ -47,13 +48,16 @@ pub fn config(threads: usize, transport: Transport, checked: bool) -> Config {
     Config { wanted, threads, transport, ..Config::default() }
 }
 
-/// The server of one mount. The kernel checks permissions (`default_permissions`), not the server; without that nobody does.
+/// The server of one mount. The kernel checks permissions (`default_permissions`), not the server;
+/// without that nobody does.
 pub struct Server {
     shared: Arc<Shared>,
     pub(crate) slow: Pool,
-    /// For telling the kernel what it has to write or to forget. That may wait for requests which `slow` serves.
+    /// For telling the kernel what it has to write or to forget. That may wait for requests which
+    /// `slow` serves.
     pub(crate) telling: Pool,
-    /// For having the kernel forget pages that could not be written. Whoever goes on changing them holds up nobody else.
+    /// For having the kernel forget pages that could not be written. Whoever goes on changing them
+    /// holds up nobody else.
     dropping: Pool,
     /// Nodes whose pages are to be forgotten, and are not yet being.
     to_drop: Arc<Mutex<HashSet<u64>>>,
@@ -182,8 +186,8 @@ impl Server {
         if *change == nothing {
             return self.change_of_nothing(caller, id);
         }
-        // truncate(2), unlike ftruncate(2), leaves the times of a file as they are that has the wanted size; to nothing, it
-        // can't be told from O_TRUNC.
+        // truncate(2), unlike ftruncate(2), leaves the times of a file as they are that has the
+        // wanted size; to nothing, it can't be told from O_TRUNC.
         let only_size = SetAttr { size: change.size, handle: None, ..nothing };
         if *change == only_size && change.size != Some(0) {
             let attributes = self.engine().attributes(id).map_err(|error| errno(&error))?;
@@ -200,7 +204,8 @@ impl Server {
         change.size.is_some_and(cuts)
     }
 
-    /// Finds a name. `.` is an inode itself and `..` the directory that it lies in: so the kernel asks for what a file handle names.
+    /// Finds a name. `.` is an inode itself and `..` the directory that it lies in: so the kernel
+    /// asks for what a file handle names.
     fn find(&self, dir: InodeId, name: &[u8]) -> ubtrfs::Result<InodeId> {
         let id = match name {
             b"." => dir,
@@ -249,7 +254,8 @@ impl Server {
         });
     }
 
-    /// Answers an ioctl that forbids changes, after what mappings of the file have changed so far has been written.
+    /// Answers an ioctl that forbids changes, after what mappings of the file have changed so far
+    /// has been written.
     fn forbid(&self, node: u64, what: &Ioctl<'_>, may: MaySet, reply: ReplyIoctl) {
         let shared = Arc::clone(&self.shared);
         let (what, data) = (what.with_data(&[]), what.data.to_vec());
@@ -522,7 +528,8 @@ impl Filesystem for Server {
         answer_entry(reply, linked);
     }
 
-    /// No file needs opening: the kernel asks this once. But where a subvolume is read-only, opening to write has to be refused.
+    /// No file needs opening: the kernel asks this once. But where a subvolume is read-only,
+    /// opening to write has to be refused.
     fn open(&self, _: &Caller<'_>, node: u64, what: &Open, reply: ReplyOpen) {
         let _timed = self.count(Kind::Open);
         if !self.engine().has_read_only_subvolumes() {
@@ -611,7 +618,8 @@ impl Filesystem for Server {
         answer(reply, self.inode(node).and_then(|id| self.shared.remove_xattr(id, name)));
     }
 
-    /// Directories are not opened: the kernel keeps their listings, and drops them when names change.
+    /// Directories are not opened: the kernel keeps their listings, and drops them when names
+    /// change.
     fn opendir(&self, _: &Caller<'_>, _: u64, _: &Open, reply: ReplyOpen) {
         let _timed = self.count(Kind::OpenDir);
         if self.shared.has_capability(Capabilities::NO_OPENDIR_SUPPORT) {
@@ -638,7 +646,8 @@ impl Filesystem for Server {
         match listed {
             Err(errno) if reply.is_empty() => reply.error(errno),
             Ok(()) if reply.is_empty() => self.end_listing(node, move || reply.done()),
-            // What was listed before the error is told now; the error comes again with the next request.
+            // What was listed before the error is told now; the error comes again with the next
+            // request.
             _ => reply.done(),
         }
     }
@@ -666,7 +675,8 @@ impl Filesystem for Server {
                         }
                         // Gone since it was listed.
                         Err(Errno::NOENT) => Ok(true),
-                        // Where there is no waiting: what was added goes now, the rest with another request.
+                        // Where there is no waiting: what was added goes now, the rest with another
+                        // request.
                         Err(Errno::AGAIN) => Err(Errno::AGAIN.into()),
                         // A damaged inode has a name all the same.
                         Err(_) => {
@@ -730,7 +740,8 @@ impl Filesystem for Server {
         self.seek(node, what, reply);
     }
 
-    /// Shares extents. What can't be shared the kernel copies by reading and writing (not once for all, as after ENOSYS).
+    /// Shares extents. What can't be shared the kernel copies by reading and writing (not once for
+    /// all, as after ENOSYS).
     fn copy_file_range(&self, caller: &Caller<'_>, node: u64, what: &CopyFileRange, reply: ReplyCopy) {
         /// The most that an answer of 32 bits can tell, in whole sectors of any size.
         const NARROW: u64 = u32::MAX as u64 & !0xffff;

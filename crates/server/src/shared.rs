@@ -13,7 +13,8 @@ use crate::counters::Counters;
 use crate::guise::Guise;
 use crate::nodes::NodeNumbers;
 
-/// How long the kernel keeps what it was told. Nobody else changes the volume, so what it knows does not grow old.
+/// How long the kernel keeps what it was told. Nobody else changes the volume, so what it knows
+/// does not grow old.
 pub(crate) const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What the server is told about its mount, to show it.
@@ -93,8 +94,8 @@ impl Shared {
         }
     }
 
-    /// Has the kernel write a node's pages that were changed, and forget all of them; returns whether it has. Not for the threads that
-    /// serve requests: what is written comes to them.
+    /// Has the kernel write a node's pages that were changed, and forget all of them; returns
+    /// whether it has. Not for the threads that serve requests: what is written comes to them.
     pub(crate) fn take_pages(&self, node: u64) -> bool {
         self.take_pages_of(node, 0, 0)
     }
@@ -127,7 +128,8 @@ impl Shared {
         &self.facts.devices
     }
 
-    /// Commits for the last time and ends the engine; the first call does, later ones tell how it went.
+    /// Commits for the last time and ends the engine; the first call does, later ones tell how it
+    /// went.
     pub fn end(&self) -> Result<(), String> {
         self.ended.lock().get_or_insert_with(|| self.engine.close().map_err(|error| error.to_string())).clone()
     }
@@ -219,15 +221,17 @@ impl Shared {
         self.numbers.inode(node)
     }
 
-    /// The entry of an inode that has just been referenced for the kernel; gives the reference back if it can't be told.
+    /// The entry of an inode that has just been referenced for the kernel; gives the reference back
+    /// if it can't be told.
     pub(crate) fn entry(&self, id: InodeId) -> Result<Entry, Errno> {
         let attributes = self.engine.attributes(id).map_err(|error| {
             self.engine.forget(id, 1);
             errno(&error)
         })?;
         let node = self.numbers.node(id);
-        // The kernel knows the root before it asks for anything. Others' numbers may be given again by a later mount, once the
-        // inode is gone: a file handle must not lead to what came in its place.
+        // The kernel knows the root before it asks for anything. Others' numbers may be given again
+        // by a later mount, once the inode is gone: a file handle must not lead to what came in its
+        // place.
         let generation = if node == ROOT { 0 } else { attributes.generation.0 };
         let attributes = self.told(&attributes);
         let ttl = if self.known_owner.is_some() { Duration::ZERO } else { TTL };
@@ -266,7 +270,8 @@ impl Shared {
     }
 }
 
-/// The errno that answers a request. What is wrong with the volume is also told to whoever reads the log.
+/// The errno that answers a request. What is wrong with the volume is also told to whoever reads
+/// the log.
 pub(crate) fn errno(error: &ubtrfs::Error) -> Errno {
     let errno = error.errno();
     if errno == Errno::IO {

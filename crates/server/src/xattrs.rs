@@ -83,7 +83,8 @@ impl Shared {
         }
     }
 
-    /// Sets an inode's own ACL, and its mode accordingly. A list that says no more than a mode is not kept.
+    /// Sets an inode's own ACL, and its mode accordingly. A list that says no more than a mode is
+    /// not kept.
     fn set_access_acl(&self, id: InodeId, value: &[u8], kill_sgid: bool) -> Result<(), Errno> {
         let Some(list) = Acl::parse(value)? else { return self.remove_acl(id, acl::ACCESS) };
         let kept = (!list.is_trivial()).then(|| list.to_bytes());

@@ -27,12 +27,13 @@ pub struct Commit {
     pub began: usize,
     /// Events when the commit had returned; `None` if it never did.
     pub returned: Option<usize>,
-    /// It holds one of these versions, entire. Mostly there is one: more where an operation of several steps had to commit
-    /// between them.
+    /// It holds one of these versions, entire. Mostly there is one: more where an operation of
+    /// several steps had to commit between them.
     pub versions: Range<usize>,
 }
 
-/// What a call that has returned made durable: a part of the volume, at least as it was at one moment of the call.
+/// What a call that has returned made durable: a part of the volume, at least as it was at one
+/// moment of the call.
 #[derive(Clone, Debug)]
 pub struct Promise {
     /// Events of the device when the call returned.
@@ -102,8 +103,8 @@ impl Chronicle {
         self.versions.iter().rposition(|version| version.began < event).unwrap_or(0)
     }
 
-    /// The commits of which a crash after `event` events may leave any: from the last that had returned to the
-    /// last that had begun.
+    /// The commits of which a crash after `event` events may leave any: from the last that had
+    /// returned to the last that had begun.
     pub fn allowed(&self, event: usize) -> impl Iterator<Item = &Commit> {
         let returned = |commit: &Commit| commit.returned.is_some_and(|returned| returned <= event);
         let oldest = self.commits.iter().rposition(returned).unwrap_or(0);
@@ -117,7 +118,8 @@ impl Chronicle {
         Covered { everything: true, exist, ..Covered::default() }
     }
 
-    /// What an fsync of an inode covers in `version`, where the version of the last commit is one of `base`.
+    /// What an fsync of an inode covers in `version`, where the version of the last commit is one
+    /// of `base`.
     pub fn covered(&self, id: InodeId, times: bool, base: RangeInclusive<usize>, version: usize) -> Covered {
         let model = &self.versions[version].model;
         let lines = Timelines::new(&self.versions, *base.start(), version);

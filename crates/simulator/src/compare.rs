@@ -9,7 +9,8 @@ use ubtrfs_format::items::FileType;
 
 use crate::{Body, Content, Model, Node, Path, Times};
 
-/// Files up to this size are read from end to end, larger ones where the model or the engine has data.
+/// Files up to this size are read from end to end, larger ones where the model or the engine has
+/// data.
 const WHOLE: u64 = 256 << 10;
 
 /// What is compared.
@@ -29,8 +30,8 @@ pub fn compare(fs: &Filesystem, model: &Model, how: Compare) -> Result<(), Strin
     if how.nameless { compare_nameless(fs, model) } else { Ok(()) }
 }
 
-/// The first difference in a node without a name, as a sentence; but for data that is written in place, of which nobody
-/// knows what a crash has left.
+/// The first difference in a node without a name, as a sentence; but for data that is written in
+/// place, of which nobody knows what a crash has left.
 pub(crate) fn compare_nameless(fs: &Filesystem, model: &Model) -> Result<(), String> {
     let how = Compare { times: true, nameless: true };
     let is_known = |id: &InodeId| !model.node(*id).is_in_place();

@@ -1,4 +1,5 @@
-//! The content of a file of the model: pages that share memory between snapshots, and holes that take none.
+//! The content of a file of the model: pages that share memory between snapshots, and holes that
+//! take none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -40,8 +41,8 @@ impl std::fmt::Debug for Content {
 }
 
 impl Content {
-    /// Whether writes go to where the data is (`chattr +C`): then what a crash leaves is of one version in one page, and of
-    /// another in the next.
+    /// Whether writes go to where the data is (`chattr +C`): then what a crash leaves is of one
+    /// version in one page, and of another in the next.
     pub fn is_in_place(&self) -> bool {
         self.in_place
     }
@@ -73,9 +74,11 @@ impl Content {
         self.size
     }
 
-    /// Where the file may end while all beyond `size` is cut off extent by extent: where an extent or a hole may begin.
+    /// Where the file may end while all beyond `size` is cut off extent by extent: where an extent
+    /// or a hole may begin.
     pub fn ends_beyond(&self, size: u64) -> BTreeSet<u64> {
-        /// Of a file that was found, not made, it isn't known where its holes begin: small ones get the benefit of doubt.
+        /// Of a file that was found, not made, it isn't known where its holes begin: small ones get
+        /// the benefit of doubt.
         const NEAR: u64 = 256;
         let near = (size / PAGE..self.size / PAGE).take(NEAR as usize).map(|number| (number + 1) * PAGE);
         let pages = self.pages.keys().flat_map(|number| [number * PAGE, (number + 1) * PAGE]);

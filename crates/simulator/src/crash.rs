@@ -40,7 +40,8 @@ pub fn window_at(recording: &RecordingDevice, event: usize) -> Vec<OpenWrite> {
 }
 
 impl CrashPoint {
-    /// What the crash leaves, and a number that tells states between the same two barriers from each other.
+    /// What the crash leaves, and a number that tells states between the same two barriers from
+    /// each other.
     pub fn state(&self, recording: &RecordingDevice) -> (OverlayDevice, u64) {
         let mut hasher = DefaultHasher::new();
         let mut random = match self.fates {
@@ -74,7 +75,8 @@ impl CrashPoint {
     }
 }
 
-/// The states that crashes leave of one recording: first all around the superblocks, then random ones. No two are alike.
+/// The states that crashes leave of one recording: first all around the superblocks, then random
+/// ones. No two are alike.
 pub struct Crashes<'a> {
     recording: &'a RecordingDevice,
     planned: Vec<CrashPoint>,

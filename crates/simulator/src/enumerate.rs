@@ -1,4 +1,5 @@
-//! Every short sequence of operations over a handful of names: what random histories may take long to come upon.
+//! Every short sequence of operations over a handful of names: what random histories may take long
+//! to come upon.
 
 use ubtrfs::{RenameFlags, WriteAt};
 
@@ -11,7 +12,8 @@ use crate::{Body, Model, Operation, What};
 /// The names that everything happens to: two directories, and names in them.
 const PATHS: [&str; 5] = ["A", "B", "A/foo", "A/bar", "B/foo"];
 
-/// What sequences begin with: a committed volume, and operations of the transaction that they are in.
+/// What sequences begin with: a committed volume, and operations of the transaction that they are
+/// in.
 #[derive(Clone, Debug)]
 pub struct Start {
     /// What is committed.
@@ -39,7 +41,8 @@ impl Start {
     }
 }
 
-/// The operations that can succeed in this state. Each is one step of a sequence; some take two calls.
+/// The operations that can succeed in this state. Each is one step of a sequence; some take two
+/// calls.
 pub fn operations(model: &Model) -> Vec<Vec<Operation>> {
     let mut found = Vec::new();
     let exists = |text: &&&str| model.resolve(&path(text)).is_some();

@@ -21,9 +21,9 @@ pub struct Judge {
     pub options: Options,
     /// Inodes of an empty volume that are no program's.
     pub own_inodes: u64,
-    /// There may be inodes without names that are no program's: the history begins with those that a crash left, or with a
-    /// log, which leaves some that nobody has seen; or large inodes are freed in steps. Later commits of the next mount free
-    /// them.
+    /// There may be inodes without names that are no program's: the history begins with those that
+    /// a crash left, or with a log, which leaves some that nobody has seen; or large inodes are
+    /// freed in steps. Later commits of the next mount free them.
     pub unseen_orphans: bool,
 }
 
@@ -32,7 +32,8 @@ pub(crate) fn check(device: &OverlayDevice) -> Result<u64, String> {
     let devices: [Arc<dyn Device>; 1] = [Arc::new(device.fork())];
     let options = ubtrfs_check::Options { keep: 6, ..ubtrfs_check::Options::default() };
     let report = ubtrfs_check::check(&devices, &options).map_err(|error| format!("check could not check: {error}"))?;
-    // Copies of the superblock differ after a crash between their writes; every other oddity is ours.
+    // Copies of the superblock differ after a crash between their writes; every other oddity is
+    // ours.
     let odd = report.warnings.iter().filter(|fault| !matches!(fault.kind, FaultKind::SuperblockCopyStale { .. }));
     let told: Vec<String> = report.faults.iter().chain(odd).map(ToString::to_string).collect();
     if told.is_empty() && report.is_clean() {
@@ -80,10 +81,11 @@ pub struct Found {
     pub has_log: bool,
 }
 
-/// Judges a state that a crash after `event` events left. Returns what was found; a sentence if that is not what was
-/// promised.
+/// Judges a state that a crash after `event` events left. Returns what was found; a sentence if
+/// that is not what was promised.
 ///
-/// Without a log the volume is as of a commit, entire. With one it is what the promises allow, for each inode and name.
+/// Without a log the volume is as of a commit, entire. With one it is what the promises allow, for
+/// each inode and name.
 pub fn examine(judge: &Judge, device: &OverlayDevice, event: usize) -> Result<Found, String> {
     let inodes = check(device)?;
     let volume = open_volume(Arc::new(device.fork()), true)?;
@@ -115,7 +117,8 @@ pub fn examine(judge: &Judge, device: &OverlayDevice, event: usize) -> Result<Fo
     Err(format!("commit {} is not as promised (found and promised): {}", commit.generation, first.unwrap_or_default()))
 }
 
-/// Mounts a volume with a log for writing: it shows what it showed before, and is clean when the log is gone.
+/// Mounts a volume with a log for writing: it shows what it showed before, and is clean when the
+/// log is gone.
 fn recovers(judge: &Judge, device: &OverlayDevice, found: &Model) -> Result<(), String> {
     match found.difference(&shown_when_mounted(judge, device)?) {
         Some(difference) => Err(format!("a mount for writing shows something else than one for reading: {difference}")),
@@ -123,7 +126,8 @@ fn recovers(judge: &Judge, device: &OverlayDevice, found: &Model) -> Result<(), 
     }
 }
 
-/// What a mount for writing shows, on a volume that is clean before it and after it. The device stays as it is.
+/// What a mount for writing shows, on a volume that is clean before it and after it. The device
+/// stays as it is.
 pub(crate) fn shown_when_mounted(judge: &Judge, device: &OverlayDevice) -> Result<Model, String> {
     check(device)?;
     let device = Arc::new(device.fork());

@@ -226,7 +226,8 @@ impl Generator {
         if self.random.one_in(5) {
             len = (len / 4096 + 1) * 4096;
         }
-        // Zeroes that nobody wrote are cheap; but a file that has grown to many TiB must not be appended to for long.
+        // Zeroes that nobody wrote are cheap; but a file that has grown to many TiB must not be
+        // appended to for long.
         let at = if self.random.one_in(5) { WriteAt::End } else { WriteAt::Offset(offset) };
         let kill_privileges = self.habits.privileges && self.random.one_in(8);
         Operation::Write { what, at, len, fill: self.random.number(), kill_privileges }
@@ -241,7 +242,8 @@ impl Generator {
             _ => self.random.below(size.min(1 << 20) + 20_000),
         };
         let longest = self.random.one_of([5000, 40_000, 300_000]);
-        // What fails after it has begun leaves a state that is neither old nor new: not where space may be short.
+        // What fails after it has begun leaves a state that is neither old nor new: not where space
+        // may be short.
         let zero = !self.habits.large && self.random.one_in(3);
         Operation::Allocate { what, offset, len: self.random.below(longest), zero, keep_size: self.random.one_in(2) }
     }

@@ -11,8 +11,8 @@ use crate::{Body, Content, Model, Node, Path, Times};
 /// Files up to this size are read from end to end, larger ones where the engine has data.
 const WHOLE: u64 = 256 << 10;
 
-/// Walks a volume, and holds what it shows against itself: link counts against names, sizes against entries, listings
-/// against lookups. A sentence if something does not fit.
+/// Walks a volume, and holds what it shows against itself: link counts against names, sizes against
+/// entries, listings against lookups. A sentence if something does not fit.
 pub fn look(fs: &Filesystem) -> Result<Model, String> {
     let root = fs.root();
     let mut walk = Walk { fs, nodes: BTreeMap::new(), names: BTreeMap::new() };

@@ -20,7 +20,8 @@ pub enum Lie {
     SuperblockFirst,
     /// The primary superblock with this number is written in part.
     TornSuperblock(usize),
-    /// The write with this number, of those to space that was written before, is lost: what was there stays.
+    /// The write with this number, of those to space that was written before, is lost: what was
+    /// there stays.
     StaleBlock(usize),
 }
 
@@ -75,7 +76,8 @@ impl LyingDevice {
             return Some(write);
         };
         let torn = matches!(self.lie, Lie::TornSuperblock(_)).then(|| self.torn(&write));
-        // What is new of a superblock that only leads to another log may all lie in the part that is written.
+        // What is new of a superblock that only leads to another log may all lie in the part that
+        // is written.
         if !counts || torn.as_ref().is_some_and(|torn| torn[..] == write.data[..]) {
             return Some(write);
         }

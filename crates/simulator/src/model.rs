@@ -97,7 +97,8 @@ pub struct Place {
     pub name: Vec<u8>,
 }
 
-/// What a change did to the times of nodes: `true` where the time of the last change of content is new too.
+/// What a change did to the times of nodes: `true` where the time of the last change of content is
+/// new too.
 pub type Touched = BTreeMap<InodeId, bool>;
 
 impl Model {
@@ -132,7 +133,8 @@ impl Model {
         path.names().try_fold(self.root, |dir, name| self.entry(dir, name))
     }
 
-    /// The directory (or what stands in its place) that a path's last name is looked for in, and the name.
+    /// The directory (or what stands in its place) that a path's last name is looked for in, and
+    /// the name.
     pub fn place<'a>(&self, path: &'a Path) -> Option<(InodeId, &'a [u8])> {
         let (dir, name) = path.split()?;
         Some((self.resolve(&dir)?, name))
@@ -191,8 +193,8 @@ impl Model {
         self.nodes.retain(|_, node| node.nlink > 0);
     }
 
-    /// The first difference from another state, as a sentence. Nodes without names are left out, and times where one side
-    /// does not know them.
+    /// The first difference from another state, as a sentence. Nodes without names are left out,
+    /// and times where one side does not know them.
     pub fn difference(&self, other: &Self) -> Option<String> {
         let named = |model: &Self| -> BTreeSet<InodeId> {
             model.nodes.iter().filter(|(_, node)| node.nlink > 0).map(|(id, _)| *id).collect()
@@ -215,7 +217,8 @@ impl Model {
         self.difference(&other.with_data_in_place_of(self))
     }
 
-    /// The same with the data that another model has of files that are written in place, where the sizes are the same.
+    /// The same with the data that another model has of files that are written in place, where the
+    /// sizes are the same.
     #[must_use]
     pub fn with_data_in_place_of(&self, other: &Self) -> Self {
         let mut model = self.clone();
@@ -310,7 +313,8 @@ impl Model {
         if self.node(id).is_dir() { Err(Errno::PERM) } else { self.can_add(dir, name) }
     }
 
-    /// Whether a rename is possible, and what it moves: `None` if both names are of one node, and nothing happens.
+    /// Whether a rename is possible, and what it moves: `None` if both names are of one node, and
+    /// nothing happens.
     pub fn can_rename(
         &self,
         (dir, name): (InodeId, &[u8]),

@@ -82,7 +82,8 @@ impl fmt::Debug for What {
     }
 }
 
-/// An operation. Content is told by a number, from which [`Random::noise`](crate::Random::noise) makes it.
+/// An operation. Content is told by a number, from which [`Random::noise`](crate::Random::noise)
+/// makes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of the engine's operations of the same names")]
 pub enum Operation {

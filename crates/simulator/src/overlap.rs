@@ -1,8 +1,9 @@
 //! Several threads at work while fsyncs, syncs and commits are under way, then crashes.
 //!
-//! Each thread works below a directory of its own, so that its model is its own too; or all work on the same files. Then
-//! operations that change something are done one after the other, so that there is one order of versions; calls that make
-//! something durable run beside them and beside each other.
+//! Each thread works below a directory of its own, so that its model is its own too; or all work on
+//! the same files. Then operations that change something are done one after the other, so that
+//! there is one order of versions; calls that make something durable run beside them and beside
+//! each other.
 
 use std::io;
 use std::sync::Arc;
@@ -43,8 +44,8 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// A version that this commit holds at the least: it was begun when the one before it had been published, so it
-    /// holds all that was there while an older one was the last.
+    /// A version that this commit holds at the least: it was begun when the one before it had been
+    /// published, so it holds all that was there while an older one was the last.
     fn least(&self, generation: u64) -> usize {
         let before = |(seen, _): &&(u64, usize)| seen + 2 <= generation;
         self.sightings.iter().filter(before).map(|(_, version)| *version).max().unwrap_or(0)
@@ -92,8 +93,8 @@ impl Device for SlowDevice {
     }
 }
 
-/// Lets `threads` threads do `length` operations each, on the volume of this seed; then examines about `budget` crash
-/// states.
+/// Lets `threads` threads do `length` operations each, on the volume of this seed; then examines
+/// about `budget` crash states.
 pub fn run(seed: u64, threads: u64, sharing: Sharing, length: usize, budget: usize) -> Result<Survey, Failure> {
     let history = History::new(seed);
     let recording = Arc::new(RecordingDevice::new(make_volume(&history.plan.options)));
@@ -329,8 +330,8 @@ fn make_promise(
     // Which commit was the last is not known for certain: any up to this version.
     let covered = |at| guard.chronicle.covered(id, !data_only, since..=at, at);
     let mut covers = covered(version);
-    // What left a directory during the call may have been none of its entries at the moment that counts; and a name that the
-    // inode lost during the call may have been none of its names.
+    // What left a directory during the call may have been none of its entries at the moment that
+    // counts; and a name that the inode lost during the call may have been none of its names.
     for later in version + 1..=until {
         let then = covered(later);
         covers.exist.retain(|id| then.exist.contains(id));

@@ -59,7 +59,8 @@ impl Worker {
         Self { fs, model, handles: Vec::new(), tolerance, times, tolerated: 0 }
     }
 
-    /// The inode that an operation is done to; `None` if there is no such thing, so that it is left out.
+    /// The inode that an operation is done to; `None` if there is no such thing, so that it is left
+    /// out.
     pub fn find(&self, what: &What) -> Option<InodeId> {
         match what {
             What::At(path) => self.model.resolve(path),
@@ -68,7 +69,8 @@ impl Worker {
         }
     }
 
-    /// Does an operation. Returns the inodes whose times it changed; a sentence if engine and model disagree.
+    /// Does an operation. Returns the inodes whose times it changed; a sentence if engine and model
+    /// disagree.
     pub fn perform(&mut self, operation: &Operation) -> Result<Touched, String> {
         let mut touched = Touched::new();
         self.apply(operation, &mut touched)?;
@@ -76,7 +78,8 @@ impl Worker {
         Ok(touched)
     }
 
-    /// Whether engine and model agree that an operation succeeded; `None` if both say that it did not.
+    /// Whether engine and model agree that an operation succeeded; `None` if both say that it did
+    /// not.
     fn agree<T, U: Debug>(
         &mut self,
         operation: &Operation,

@@ -8,8 +8,9 @@ use crate::examine::shown_when_mounted;
 use crate::session::open;
 use crate::{Crashes, Judge, Model, look};
 
-/// Mounts for writing what a crash left, and unmounts; wherever that is cut short, the next mount must show what the first
-/// showed. Returns the number of states that were examined, about `budget` at the most.
+/// Mounts for writing what a crash left, and unmounts; wherever that is cut short, the next mount
+/// must show what the first showed. Returns the number of states that were examined, about `budget`
+/// at the most.
 pub fn crash_in_replay(
     judge: &Judge,
     device: &OverlayDevice,

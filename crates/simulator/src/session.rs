@@ -1,4 +1,5 @@
-//! A mounted volume under test: the engine, the model, the recording, and the chronicle of what was promised so far.
+//! A mounted volume under test: the engine, the model, the recording, and the chronicle of what was
+//! promised so far.
 
 use std::mem;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ pub struct Session {
     pub chronicle: Chronicle,
     /// The operations, each with the number of events before it.
     pub log: Vec<(usize, Operation)>,
-    /// Whether files without names were open when it was unmounted: some later commit of the next mount frees them.
+    /// Whether files without names were open when it was unmounted: some later commit of the next
+    /// mount frees them.
     left_orphans: bool,
     device: Arc<dyn Device>,
     options: Options,
@@ -44,8 +46,8 @@ pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<File
 }
 
 impl Session {
-    /// Mounts `device`, which passes on to `recording`. `model` is what the volume holds, orphans included; `None` for a
-    /// new volume.
+    /// Mounts `device`, which passes on to `recording`. `model` is what the volume holds, orphans
+    /// included; `None` for a new volume.
     pub fn open(
         recording: Arc<RecordingDevice>,
         device: Arc<dyn Device>,
@@ -71,7 +73,8 @@ impl Session {
         Ok(Self { worker, recording, chronicle, log: Vec::new(), left_orphans: false, device, options })
     }
 
-    /// Does an operation on engine and model, and notes what it makes durable. A sentence if the two disagree.
+    /// Does an operation on engine and model, and notes what it makes durable. A sentence if the
+    /// two disagree.
     pub fn perform(&mut self, operation: &Operation) -> Result<(), String> {
         let generation = self.worker.fs.generation().0;
         let began = self.recording.len();
@@ -105,7 +108,8 @@ impl Session {
         self.worker.fs.abort_reason().is_some()
     }
 
-    /// Notes what an operation promised that has succeeded; it changed nothing that the model holds.
+    /// Notes what an operation promised that has succeeded; it changed nothing that the model
+    /// holds.
     fn note_promise(&mut self, operation: &Operation) {
         let (version, returned) = (self.chronicle.now(), self.recording.len());
         let base = self.chronicle.commits.last().map_or(0, |commit| commit.versions.start);
@@ -166,8 +170,9 @@ impl Session {
     }
 }
 
-/// States that a crash in the middle of an operation may leave: of one that takes its space in several steps, so that it
-/// may commit between them; or, where files are cut in `steps`, of one that cuts.
+/// States that a crash in the middle of an operation may leave: of one that takes its space in
+/// several steps, so that it may commit between them; or, where files are cut in `steps`, of one
+/// that cuts.
 pub(crate) fn states_between(
     operation: &Operation,
     before: &Model,

@@ -94,8 +94,8 @@ impl Stage {
         open(&recording, &self.judge, Some(self.model.clone()), self.wrap)
     }
 
-    /// A random sequence of so many steps that begins with `open` and ends with a call that makes something durable; half
-    /// of the steps are followed by such a call.
+    /// A random sequence of so many steps that begins with `open` and ends with a call that makes
+    /// something durable; half of the steps are followed by such a call.
     pub fn wander(&self, open: &[Operation], random: &mut Random, steps: usize) -> Result<Vec<Operation>, String> {
         let mut session = self.mount()?;
         let mut done = open.to_vec();
@@ -127,8 +127,8 @@ impl Stage {
         Ok(done)
     }
 
-    /// Does these operations and examines about `budget` of the states that crashes leave, the one at the end among them.
-    /// Returns how many they were.
+    /// Does these operations and examines about `budget` of the states that crashes leave, the one
+    /// at the end among them. Returns how many they were.
     pub fn run(&self, operations: &[Operation], seed: u64, budget: usize) -> Result<usize, Failure> {
         let mut states = 0;
         self.run_with(operations, seed, budget, &mut |_| {

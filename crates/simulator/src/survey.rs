@@ -1,4 +1,5 @@
-//! All that is to be seen of one recorded history: its crash states, and what becomes of some when work goes on there.
+//! All that is to be seen of one recorded history: its crash states, and what becomes of some when
+//! work goes on there.
 
 use std::sync::Arc;
 

@@ -12,8 +12,8 @@ use crate::{Body, Content, Model, Node, Path};
 
 /// The states that one crash may leave, as rules for each inode and each name.
 ///
-/// Each has a lower bound, the newest version that was promised of it; the upper bound of all is the newest version that
-/// had begun. What is found must have been so in a version between them.
+/// Each has a lower bound, the newest version that was promised of it; the upper bound of all is
+/// the newest version that had begun. What is found must have been so in a version between them.
 pub(crate) struct Window<'a> {
     chronicle: &'a Chronicle,
     /// The version of the commit that is found: nothing may be older.
@@ -44,8 +44,8 @@ impl<'a> Window<'a> {
     pub fn new(chronicle: &'a Chronicle, base: usize, event: usize) -> Self {
         let last = chronicle.newest(event).max(base);
         let counts = |promise: &&Promise| promise.returned <= event && promise.version >= base;
-        // A call that had nothing to do may have promised a version that the device has not heard of. What it covers was
-        // the same in the last one that it has.
+        // A call that had nothing to do may have promised a version that the device has not heard
+        // of. What it covers was the same in the last one that it has.
         let bound = |promise: &'a Promise| Bound {
             during: promise.version.min(last)..=promise.until.min(last),
             covers: &promise.covers,
@@ -72,7 +72,8 @@ impl<'a> Window<'a> {
 
     /// What a name may lead to.
     pub fn targets(&self, place: &Place, line: &Timeline<Option<InodeId>>) -> Vec<Option<InodeId>> {
-        // A name that an inode had lost when it was synced does not come back; what else it led to may.
+        // A name that an inode had lost when it was synced does not come back; what else it led to
+        // may.
         let has_come_back = |since: usize, target: Option<InodeId>| {
             let lost = |promise: &Bound<'_>| {
                 since <= promise.version() && target == promise.covers.inode && promise.covers.lost.contains(place)
@@ -174,8 +175,8 @@ fn nodes_since<'a>(line: &Timeline<Option<&'a Arc<Node>>>, since: usize) -> Vec<
     line.since(since).filter_map(|node| node.map(|node| &**node)).collect()
 }
 
-/// Whether content, target or device number is that of one of these states. A new file that nobody asked to be durable may
-/// be there empty.
+/// Whether content, target or device number is that of one of these states. A new file that nobody
+/// asked to be durable may be there empty.
 fn about_body<'a>(found: &Node, allowed: &[&'a Node], may_be_empty: bool) -> Option<String> {
     let Body::File(content) = &found.body else {
         let is_dir = found.is_dir();

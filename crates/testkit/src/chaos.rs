@@ -1,5 +1,5 @@
-//! Several threads on the same few names at the same time. Nobody can tell what must come out, but whatever comes out
-//! must be consistent in itself, and the same for whoever looks next.
+//! Several threads on the same few names at the same time. Nobody can tell what must come out, but
+//! whatever comes out must be consistent in itself, and the same for whoever looks next.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,8 +15,9 @@ use crate::walk::{Kind, Tree, walk};
 const EXPECTED: [Errno; 8] =
     [Errno::NOENT, Errno::EXIST, Errno::NOTEMPTY, Errno::ISDIR, Errno::NOTDIR, Errno::INVAL, Errno::PERM, Errno::NXIO];
 
-/// Lets `threads` threads do `operations` operations each on a few names below `dir`, which is empty, and returns what is
-/// there afterwards. Fails the test on an answer that no race explains and on a tree that contradicts itself.
+/// Lets `threads` threads do `operations` operations each on a few names below `dir`, which is
+/// empty, and returns what is there afterwards. Fails the test on an answer that no race explains
+/// and on a tree that contradicts itself.
 #[track_caller]
 pub fn chaos(dir: &Path, seed: u64, threads: u64, operations: usize) -> Tree {
     for sub in ["a", "b"] {

@@ -1,23 +1,26 @@
-//! The bytes of a file, in a form that copes with files of many TiB: what is held, and a digest of it.
+//! The bytes of a file, in a form that copes with files of many TiB: what is held, and a digest of
+//! it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
-/// Files up to this size have a digest of all their bytes; larger ones of their blocks that are not zero.
+/// Files up to this size have a digest of all their bytes; larger ones of their blocks that are not
+/// zero.
 pub const WHOLE_LIMIT: u64 = 256 << 20;
 
 /// The block of [`Content`] and of the digest of large files.
 pub const BLOCK: u64 = 4096;
 
-/// What stands for the content of a file when two are compared. It does not depend on where the holes are.
+/// What stands for the content of a file when two are compared. It does not depend on where the
+/// holes are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Digest {
     /// SHA-256 of all bytes, in hexadecimal.
     Whole(String),
-    /// SHA-256 over number and bytes of each 4 KiB block that is not all zeros (the last one filled up with zeros), for
-    /// files above [`WHOLE_LIMIT`].
+    /// SHA-256 over number and bytes of each 4 KiB block that is not all zeros (the last one filled
+    /// up with zeros), for files above [`WHOLE_LIMIT`].
     Blocks(String),
 }
 
@@ -34,8 +37,9 @@ impl Digester {
         Self { hash: Sha256::new(), size, position: 0 }
     }
 
-    /// Adds `bytes` that stand at `offset`. Offsets grow from call to call; for files above [`WHOLE_LIMIT`] they are
-    /// multiples of [`BLOCK`], and so is the length except at the end of the file.
+    /// Adds `bytes` that stand at `offset`. Offsets grow from call to call; for files above
+    /// [`WHOLE_LIMIT`] they are multiples of [`BLOCK`], and so is the length except at the end of
+    /// the file.
     pub fn add(&mut self, offset: u64, bytes: &[u8]) {
         if self.size <= WHOLE_LIMIT {
             self.skip_to(offset);

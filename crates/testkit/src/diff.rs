@@ -57,8 +57,8 @@ impl Options {
     };
 }
 
-/// Every difference between `left` and `right`, each a sentence; empty when they are alike. Anomalies of either side count
-/// as differences.
+/// Every difference between `left` and `right`, each a sentence; empty when they are alike.
+/// Anomalies of either side count as differences.
 pub fn diff(left: &Tree, right: &Tree, options: Options) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for (side, tree) in [("left", left), ("right", right)] {

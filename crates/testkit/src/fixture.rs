@@ -1,4 +1,5 @@
-//! The volumes in `tests/fixtures`: compressed images that a kernel made, and what it showed of them.
+//! The volumes in `tests/fixtures`: compressed images that a kernel made, and what it showed of
+//! them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -147,7 +148,8 @@ impl Fixture {
         Self { manifest }
     }
 
-    /// Mount options that show what the manifest lists, whatever the default subvolume is: `options` (may be empty) and that.
+    /// Mount options that show what the manifest lists, whatever the default subvolume is:
+    /// `options` (may be empty) and that.
     pub fn options(&self, options: &str) -> String {
         let comma = if options.is_empty() { "" } else { "," };
         format!("{options}{comma}subvolid={}", self.manifest.subvol)
@@ -190,8 +192,8 @@ impl Fixture {
     }
 }
 
-/// Through ubtrfs, inodes of nested subvolumes show the subvolume's id in the upper bits of their number; a manifest has
-/// their own numbers.
+/// Through ubtrfs, inodes of nested subvolumes show the subvolume's id in the upper bits of their
+/// number; a manifest has their own numbers.
 fn with_own_numbers(seen: &Tree) -> Tree {
     const INO_BITS: u64 = (1 << 40) - 1;
     let mut seen = seen.clone();

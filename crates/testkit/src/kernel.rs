@@ -65,7 +65,8 @@ impl Drop for LoopDevice {
     }
 }
 
-/// The kernel mounts one volume of an fsid at a time, while tests run in many processes: this lock is the queue.
+/// The kernel mounts one volume of an fsid at a time, while tests run in many processes: this lock
+/// is the queue.
 #[derive(Debug)]
 struct FsidLock {
     path: PathBuf,
@@ -79,7 +80,8 @@ impl FsidLock {
             let file = File::options().create(true).append(true).mode(0o666).open(&path);
             let file = file.unwrap_or_else(|error| panic!("open {}: {error}", path.display()));
             rustix::fs::flock(&file, FlockOperation::LockExclusive).expect("lock a file");
-            // Who held it before may have removed it: then it locks nothing any more, and the next one is asked for.
+            // Who held it before may have removed it: then it locks nothing any more, and the next
+            // one is asked for.
             let number = |meta: std::io::Result<std::fs::Metadata>| meta.ok().map(|meta| meta.ino());
             if number(file.metadata()) == number(path.metadata()) {
                 return Self { path, _file: file };
@@ -109,7 +111,8 @@ fn fsid_of(image: &Path) -> String {
 
 /// A volume mounted by the kernel's btrfs; unmounted and detached on drop.
 ///
-/// Fields drop in order: the mount point is cleared in `drop` itself, then the devices, then the lock goes.
+/// Fields drop in order: the mount point is cleared in `drop` itself, then the devices, then the
+/// lock goes.
 #[derive(Debug)]
 pub struct KernelMount {
     dir: tempfile::TempDir,
@@ -120,8 +123,9 @@ pub struct KernelMount {
 }
 
 impl KernelMount {
-    /// Mounts the volume of `images` (its devices, in any order) with `options` as `mount -o` takes them (may be empty).
-    /// Waits while another test has a volume of the same fsid mounted. Fails with what `mount` said.
+    /// Mounts the volume of `images` (its devices, in any order) with `options` as `mount -o` takes
+    /// them (may be empty). Waits while another test has a volume of the same fsid mounted. Fails
+    /// with what `mount` said.
     pub fn try_new(images: &[&Path], options: &str) -> Result<Self, Outcome> {
         let first = images.first().expect("an image to mount");
         let lock = FsidLock::take(first);
@@ -155,7 +159,8 @@ impl KernelMount {
         self.dir.path()
     }
 
-    /// What the kernel has complained of (above level "info") about this volume since it was last asked.
+    /// What the kernel has complained of (above level "info") about this volume since it was last
+    /// asked.
     pub fn complaints(&mut self) -> Vec<String> {
         let names: Vec<String> = self.devices.iter().map(LoopDevice::name).collect();
         self.log.complaints(&names)

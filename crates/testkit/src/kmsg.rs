@@ -10,7 +10,8 @@ use rustix::fs::SeekFrom;
 const INFO: u32 = 6;
 
 /// Sentences that the kernel logs about a feature, not about the volume, so they are no complaint.
-/// Nor is the note that repeated messages were left out: what kind they were, the ones before it tell.
+/// Nor is the note that repeated messages were left out: what kind they were, the ones before it
+/// tell.
 const NO_COMPLAINT: [&str; 2] = ["space cache v1 is being deprecated", "callbacks suppressed"];
 
 /// Reads the kernel's log from the moment it was made.
@@ -31,8 +32,9 @@ impl KernelLog {
         Self { file }
     }
 
-    /// The messages about btrfs above level "info" since the last call, without those that name a device other than
-    /// `devices` (such as `loop3`). Messages that the kernel dropped before they were read are told as one line.
+    /// The messages about btrfs above level "info" since the last call, without those that name a
+    /// device other than `devices` (such as `loop3`). Messages that the kernel dropped before they
+    /// were read are told as one line.
     pub fn complaints(&mut self, devices: &[String]) -> Vec<String> {
         let mut found = Vec::new();
         let mut record = [0; 8192];
@@ -54,7 +56,8 @@ impl KernelLog {
     }
 }
 
-/// The message of a record of `/dev/kmsg` ("level,sequence,time,flags;message") if it is a complaint about btrfs.
+/// The message of a record of `/dev/kmsg` ("level,sequence,time,flags;message") if it is a
+/// complaint about btrfs.
 fn complaint(record: &str, devices: &[String]) -> Option<String> {
     let (head, message) = record.split_once(';')?;
     let level: u32 = head.split(',').next()?.parse().ok()?;

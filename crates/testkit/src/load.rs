@@ -1,6 +1,7 @@
 //! Programs that work until their file system dies, and what must be there afterwards.
 //!
-//! A [`Database`] and a [`Repository`] remember what their programs reported as durable; [`bench`] only makes noise.
+//! A [`Database`] and a [`Repository`] remember what their programs reported as durable; [`bench`]
+//! only makes noise.
 
 pub mod bench;
 mod git;
@@ -15,7 +16,8 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 pub use git::Repository;
 pub use sqlite::{Database, JOURNALS, Journal};
 
-/// Programs that run beside the test, each with those that it starts; all are ended when this is dropped.
+/// Programs that run beside the test, each with those that it starts; all are ended when this is
+/// dropped.
 #[derive(Debug, Default)]
 pub struct Programs {
     running: Mutex<Vec<Child>>,

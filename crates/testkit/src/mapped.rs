@@ -7,8 +7,9 @@ use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 
 use crate::content::BLOCK;
 
-/// Reads `bytes.len()` bytes at `offset` through a shared mapping, writes `bytes` there, and waits for them to be written
-/// back. Returns what was read. The range must lie within the file, and nobody may truncate it meanwhile.
+/// Reads `bytes.len()` bytes at `offset` through a shared mapping, writes `bytes` there, and waits
+/// for them to be written back. Returns what was read. The range must lie within the file, and
+/// nobody may truncate it meanwhile.
 pub fn exchange(file: &File, offset: u64, bytes: &[u8]) -> io::Result<Vec<u8>> {
     let start = offset / BLOCK * BLOCK;
     let within = (offset - start) as usize;
@@ -17,13 +18,15 @@ pub fn exchange(file: &File, offset: u64, bytes: &[u8]) -> io::Result<Vec<u8>> {
         !bytes.is_empty() && offset + bytes.len() as u64 <= file.metadata()?.len(),
         "the range to map is not in the file"
     );
-    // SAFETY: a fresh shared mapping at an address of the kernel's choice; it is unmapped below and never escapes.
+    // SAFETY: a fresh shared mapping at an address of the kernel's choice; it is unmapped below and
+    // never escapes.
     let address = unsafe {
         mmap(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, start)?
     };
     let mut before = vec![0; bytes.len()];
-    // SAFETY: `address` maps `length` readable and writable bytes of the file, whose size was checked above; the copies
-    // stay within them and overlap neither buffer. Raw copies make no claim that nobody else changes the file.
+    // SAFETY: `address` maps `length` readable and writable bytes of the file, whose size was
+    // checked above; the copies stay within them and overlap neither buffer. Raw copies make no
+    // claim that nobody else changes the file.
     let synced = unsafe {
         let place = address.cast::<u8>().add(within);
         std::ptr::copy_nonoverlapping(place, before.as_mut_ptr(), before.len());
@@ -36,12 +39,14 @@ pub fn exchange(file: &File, offset: u64, bytes: &[u8]) -> io::Result<Vec<u8>> {
     Ok(before)
 }
 
-/// Writes `bytes` to the beginning of a file through a shared mapping, does something else while the page is dirty, and takes the
-/// mapping away. The file must be as long as that, and nobody may truncate it meanwhile.
+/// Writes `bytes` to the beginning of a file through a shared mapping, does something else while
+/// the page is dirty, and takes the mapping away. The file must be as long as that, and nobody may
+/// truncate it meanwhile.
 pub fn write_and(file: &File, bytes: &[u8], meanwhile: impl FnOnce()) -> io::Result<()> {
     assert!(bytes.len() as u64 <= file.metadata()?.len(), "the range to map is not in the file");
     let length = bytes.len();
-    // SAFETY: a fresh shared mapping at an address of the kernel's choice; it is unmapped below and never escapes.
+    // SAFETY: a fresh shared mapping at an address of the kernel's choice; it is unmapped below and
+    // never escapes.
     let address =
         unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)? };
     // SAFETY: `address` maps `length` writable bytes of the file, whose size was checked above.

@@ -280,7 +280,8 @@ impl Model {
         }
     }
 
-    /// Every difference between the model and the directory `dir`; empty when it holds what it must.
+    /// Every difference between the model and the directory `dir`; empty when it holds what it
+    /// must.
     pub fn verify(&self, dir: &Path) -> Vec<String> {
         let seen = walk(dir);
         let mut found = diff(&self.tree(), &seen, Options::SAME_VOLUME);

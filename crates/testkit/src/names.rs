@@ -2,8 +2,8 @@
 
 use crate::rng::Rng;
 
-/// Names in a directory whose hashes collide, pair by pair: btrfs keys a directory item by the CRC-32C of the name, begun
-/// with `!1` and not inverted at the end.
+/// Names in a directory whose hashes collide, pair by pair: btrfs keys a directory item by the
+/// CRC-32C of the name, begun with `!1` and not inverted at the end.
 pub const COLLIDING: [(&str, &str); 6] = [
     ("c7ae2a", "c801807"),
     ("c7ae2b", "c801804"),
@@ -76,7 +76,8 @@ pub fn name_of_hash(seed: u32, prefix: &str, len: usize, hash: u32) -> Vec<u8> {
     name
 }
 
-/// A name for a new file: mostly short, at times of all 255 bytes, with bytes that are no UTF-8, or colliding.
+/// A name for a new file: mostly short, at times of all 255 bytes, with bytes that are no UTF-8, or
+/// colliding.
 pub fn random_name(rng: &mut Rng) -> Vec<u8> {
     match rng.below(12) {
         0 => {

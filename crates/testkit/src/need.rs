@@ -1,5 +1,6 @@
-//! What a test needs of the machine. A test whose needs are not met says so and passes, unless the machine was declared
-//! complete with `UBTRFS_TEST_KERNEL=1`: then it fails and names what is missing.
+//! What a test needs of the machine. A test whose needs are not met says so and passes, unless the
+//! machine was declared complete with `UBTRFS_TEST_KERNEL=1`: then it fails and names what is
+//! missing.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -13,8 +14,8 @@ pub enum Need {
     Kernel,
     /// `/dev/fuse`, to be opened for reading and writing.
     Fuse,
-    /// The same, and FUSE over `io_uring`. Turns the kernel's switch for it on, and leaves it on: mounts that don't want it have
-    /// to say so.
+    /// The same, and FUSE over `io_uring`. Turns the kernel's switch for it on, and leaves it on:
+    /// mounts that don't want it have to say so.
     FuseRing,
     /// The `ubtrfs` binary: see [`ubtrfs_binary`].
     Ubtrfs,
@@ -51,7 +52,8 @@ impl Need {
     }
 }
 
-/// The `ubtrfs` binary under test: `UBTRFS_BIN`, or the one that cargo put beside the running test executable.
+/// The `ubtrfs` binary under test: `UBTRFS_BIN`, or the one that cargo put beside the running test
+/// executable.
 pub fn ubtrfs_binary() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("UBTRFS_BIN") {
         return Some(PathBuf::from(path)).filter(|path| path.is_file());
@@ -61,7 +63,8 @@ pub fn ubtrfs_binary() -> Option<PathBuf> {
     candidates.iter().map(|dir| dir.join("ubtrfs")).find(|path| path.is_file())
 }
 
-/// Where a program is, looked for on the `PATH` and in the directories of the administrator's programs.
+/// Where a program is, looked for on the `PATH` and in the directories of the administrator's
+/// programs.
 pub fn find_tool(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -89,8 +92,8 @@ fn kernel_has_btrfs() -> bool {
     }
 }
 
-/// True when every need is met. Otherwise the test `name` is reported as skipped, or fails where the machine was
-/// declared complete. Used through [`require!`](crate::require).
+/// True when every need is met. Otherwise the test `name` is reported as skipped, or fails where
+/// the machine was declared complete. Used through [`require!`](crate::require).
 #[track_caller]
 pub fn met(name: &str, needs: &[Need]) -> bool {
     let missing: Vec<String> = needs.iter().filter_map(|need| need.missing()).collect();
@@ -114,7 +117,8 @@ pub fn met(name: &str, needs: &[Need]) -> bool {
     false
 }
 
-/// Returns from the test, reported as skipped, unless the machine has what is named: `require!(Need::Kernel, …)`.
+/// Returns from the test, reported as skipped, unless the machine has what is named:
+/// `require!(Need::Kernel, …)`.
 #[macro_export]
 macro_rules! require {
     ($($need:expr),+ $(,)?) => {{

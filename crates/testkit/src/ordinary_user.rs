@@ -18,8 +18,9 @@ const OPEN_FUSE: &str = r#"
     exec "$@"
 "#;
 
-/// A shell that does what `script` says as [`NOBODY`], without other groups. It is in a mount namespace of its own, where everybody may
-/// have `/dev/fuse`, which some machines keep for root: a node of it is made in `dir`. Arguments that are added are the script's.
+/// A shell that does what `script` says as [`NOBODY`], without other groups. It is in a mount
+/// namespace of its own, where everybody may have `/dev/fuse`, which some machines keep for root: a
+/// node of it is made in `dir`. Arguments that are added are the script's.
 pub fn shell(dir: &Path, script: &str) -> Command {
     let mut line = command("unshare", &["--mount", "--propagation", "private", "sh", "-c", OPEN_FUSE, "sh"]);
     line.arg(dir.join("fuse"));

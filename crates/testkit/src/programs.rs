@@ -1,5 +1,5 @@
-//! Real programs at work in a mounted directory. Each function makes its own subdirectory of the directory it is given,
-//! and fails the test when a program fails or finds something wrong.
+//! Real programs at work in a mounted directory. Each function makes its own subdirectory of the
+//! directory it is given, and fails the test when a program fails or finds something wrong.
 
 mod bench;
 mod build;

@@ -7,7 +7,8 @@ use std::process::Command;
 use crate::need::ubtrfs_binary;
 use crate::run::{Outcome, command, run};
 
-/// A new sparse image file of `size` bytes at `path`, with a file system made by `mkfs.btrfs OPTIONS`.
+/// A new sparse image file of `size` bytes at `path`, with a file system made by
+/// `mkfs.btrfs OPTIONS`.
 pub fn mkfs_btrfs(path: &Path, size: u64, options: &[&str]) {
     blank_image(path, size);
     run(command("mkfs.btrfs", &["-q", "-f"]).args(options).arg(path)).ok();
@@ -27,7 +28,8 @@ pub fn btrfs_check(image: &Path) -> Outcome {
     loop {
         let outcome = check();
         tries -= 1;
-        // It looks at all mounted loop devices, and gives up if one of another test goes away meanwhile.
+        // It looks at all mounted loop devices, and gives up if one of another test goes away
+        // meanwhile.
         if tries == 0 || !outcome.stderr.contains("could not check mount status") {
             return outcome;
         }
@@ -40,7 +42,8 @@ pub fn btrfs_check(image: &Path) -> Outcome {
 pub fn assert_btrfs_check_clean(image: &Path) {
     let outcome = btrfs_check(image);
     let text = format!("{}{}", outcome.stdout, outcome.stderr);
-    // Some findings do not reach the exit status of older checkers, but all of them are told with one of these words.
+    // Some findings do not reach the exit status of older checkers, but all of them are told with
+    // one of these words.
     let grumble = text.lines().find(|line| {
         let line = line.to_ascii_lowercase();
         ["error:", "warning:", "mismatch", "bad ", "corrupt", "missing"].iter().any(|word| line.contains(word))

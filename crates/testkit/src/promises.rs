@@ -1,9 +1,10 @@
-//! What a writer may rely on after its file system has died: a model of names, inodes and contents that remembers every
-//! moment of a session, and from which moment on each of them is durable.
+//! What a writer may rely on after its file system has died: a model of names, inodes and contents
+//! that remembers every moment of a session, and from which moment on each of them is durable.
 //!
-//! A [`Writer`] works alone on its own names (beside others, in the same directories), and tells its [`Promises`] of
-//! every operation before it is done, and of every fsync when it has returned. Afterwards each name, and each inode
-//! with all of its names, must be as at one moment: the last one that was made durable, or any later one.
+//! A [`Writer`] works alone on its own names (beside others, in the same directories), and tells
+//! its [`Promises`] of every operation before it is done, and of every fsync when it has returned.
+//! Afterwards each name, and each inode with all of its names, must be as at one moment: the last
+//! one that was made durable, or any later one.
 
 mod blocks;
 mod history;
@@ -169,7 +170,8 @@ impl Promises {
     /// An fsync or fdatasync of an inode has returned; nothing has changed since `moment`.
     fn synced(&mut self, moment: u64, number: u64) {
         let inode = self.inode_mut(number);
-        // A name that came and went since is as it was or later, like any other: nobody was promised that it is there.
+        // A name that came and went since is as it was or later, like any other: nobody was
+        // promised that it is there.
         let heard_of = inode.names.allowed().first().map(|(_, names)| names.clone()).unwrap_or_default();
         inode.content.promise(moment);
         inode.mode.promise(moment);
@@ -206,7 +208,8 @@ impl Promises {
         self.names.get_mut(name).expect("a name of the model").promise(moment);
     }
 
-    /// A directory that is new, and those above it that are, are there from the moment when they were made.
+    /// A directory that is new, and those above it that are, are there from the moment when they
+    /// were made.
     fn promise_way(&mut self, dir: u64) {
         let Some(inode) = self.inodes.get_mut(&dir) else { return };
         let Some(born) = inode.born else { return };

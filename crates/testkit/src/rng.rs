@@ -1,4 +1,5 @@
-//! A small random number generator whose whole state is one `u64`, so that one seed names one test run.
+//! A small random number generator whose whole state is one `u64`, so that one seed names one test
+//! run.
 
 /// A deterministic stream of numbers (the splitmix64 sequence).
 #[derive(Debug, Clone)]
@@ -40,7 +41,8 @@ impl Rng {
         &items[self.index(items.len())]
     }
 
-    /// `len` bytes of a kind that matters to a file system: noise, one repeated byte, text that compresses, or zeros.
+    /// `len` bytes of a kind that matters to a file system: noise, one repeated byte, text that
+    /// compresses, or zeros.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         match self.below(8) {
             0 => vec![0; len],

@@ -60,9 +60,11 @@ pub fn run(command: &mut Command) -> Outcome {
     run_within(command, USUAL_LIMIT)
 }
 
-/// Runs `command` to its end, with no input; one that takes longer than `limit` is ended and has no status.
+/// Runs `command` to its end, with no input; one that takes longer than `limit` is ended and has no
+/// status.
 ///
-/// Output goes to files, not pipes: a daemon that keeps its parent's standard output open then holds up nobody.
+/// Output goes to files, not pipes: a daemon that keeps its parent's standard output open then
+/// holds up nobody.
 pub fn run_within(command: &mut Command, limit: Duration) -> Outcome {
     let line = format!("{command:?}");
     let (mut out, mut err) = (capture_file(), capture_file());
@@ -88,7 +90,8 @@ pub fn run_within(command: &mut Command, limit: Duration) -> Outcome {
             Some(status) => break Some(status),
             None if start.elapsed() > limit => {
                 let _ = child.kill();
-                // A child in an uninterruptible call would hold us up here too, so it is not waited for.
+                // A child in an uninterruptible call would hold us up here too, so it is not waited
+                // for.
                 break None;
             }
             None => std::thread::sleep(pause),

@@ -1,5 +1,5 @@
-//! Temporary directories whose names tell which process made them, so that the mounts and loop devices of a test that
-//! was killed can be recognised and removed by a later one.
+//! Temporary directories whose names tell which process made them, so that the mounts and loop
+//! devices of a test that was killed can be recognised and removed by a later one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -8,7 +8,8 @@ use crate::run::{command, run};
 
 const PREFIX: &str = "ubtrfs-test-";
 
-/// A new empty directory, removed on drop. What earlier, killed tests left mounted or attached is removed first.
+/// A new empty directory, removed on drop. What earlier, killed tests left mounted or attached is
+/// removed first.
 pub fn scratch_dir() -> tempfile::TempDir {
     static SWEEP: Once = Once::new();
     SWEEP.call_once(sweep);

@@ -5,7 +5,8 @@ pub fn soaks() -> bool {
     std::env::var_os("UBTRFS_SOAK").is_some()
 }
 
-/// The seeds in `UBTRFS_SEEDS`, which is a list such as `3,17,100-120`; the first `usual` whole numbers from 1 when it is not set.
+/// The seeds in `UBTRFS_SEEDS`, which is a list such as `3,17,100-120`; the first `usual` whole
+/// numbers from 1 when it is not set.
 pub fn seeds(usual: u64) -> Vec<u64> {
     match std::env::var("UBTRFS_SEEDS") {
         Ok(text) => parse(&text).unwrap_or_else(|| panic!("UBTRFS_SEEDS={text}: not a list of seeds")),
@@ -13,8 +14,9 @@ pub fn seeds(usual: u64) -> Vec<u64> {
     }
 }
 
-/// Seeds of a test that has many short runs: as [`seeds`], but in `make soak` each stands for `each` runs. The number of any
-/// of these, given alone and without `UBTRFS_SOAK`, is that run again.
+/// Seeds of a test that has many short runs: as [`seeds`], but in `make soak` each stands for
+/// `each` runs. The number of any of these, given alone and without `UBTRFS_SOAK`, is that run
+/// again.
 pub fn many_seeds(usual: u64, each: u64) -> Vec<u64> {
     if !soaks() {
         return seeds(usual);

@@ -17,8 +17,8 @@ use crate::scratch::{mount_table, scratch_dir};
 /// How long a mount or unmount of ubtrfs may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long a mount of ubtrfs may live before it is taken for hanging and torn down, in seconds; `UBTRFS_MOUNT_LIMIT`
-/// says otherwise.
+/// How long a mount of ubtrfs may live before it is taken for hanging and torn down, in seconds;
+/// `UBTRFS_MOUNT_LIMIT` says otherwise.
 const MOUNT_LIMIT: u64 = 900;
 
 /// Who mounts.
@@ -44,7 +44,8 @@ impl Subject {
         }
     }
 
-    /// Mounts the volume of `images` with `options` as `-o` takes them (may be empty); a refusal comes back.
+    /// Mounts the volume of `images` with `options` as `-o` takes them (may be empty); a refusal
+    /// comes back.
     pub fn try_mount(&self, images: &[&Path], options: &str) -> Result<Mount, Outcome> {
         match self {
             Self::Kernel => KernelMount::try_new(images, options).map(Mount::Kernel),
@@ -120,14 +121,16 @@ impl FuseMount {
         mount_table().iter().any(|line| line.dir == self.dir.path())
     }
 
-    /// Kills the server, and returns what it said of itself when it is gone. The mount remains, dead, until it is unmounted.
+    /// Kills the server, and returns what it said of itself when it is gone. The mount remains,
+    /// dead, until it is unmounted.
     #[track_caller]
     pub fn kill_server(&self) -> serde_json::Value {
         let told = run(Command::new(&self.binary).args(["stats", "--json"]).arg(self.dir.path())).ok().stdout;
         let report: serde_json::Value = serde_json::from_str(&told).expect("a report as JSON");
         let number =
             report["pid"].as_i64().and_then(|number| Pid::from_raw(number as i32)).expect("the server's process");
-        // From here on the number can't be another process's: the server, which has answered, is alive by this mount.
+        // From here on the number can't be another process's: the server, which has answered, is
+        // alive by this mount.
         let process = pidfd_open(number, PidfdFlags::empty()).expect("the server's process");
         pidfd_send_signal(&process, Signal::KILL).expect("kill the server");
         let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
@@ -142,7 +145,8 @@ impl FuseMount {
         assert!(outcome.success() && !self.is_mounted(), "ubtrfs umount: {}", outcome.report());
     }
 
-    /// `ubtrfs umount`, which answers "busy" while something that looks at new mounts holds this one.
+    /// `ubtrfs umount`, which answers "busy" while something that looks at new mounts holds this
+    /// one.
     fn umount(&mut self) -> Outcome {
         if let Some((stop, thread)) = self.watchdog.take() {
             drop(stop);
@@ -172,7 +176,8 @@ impl Drop for FuseMount {
     }
 }
 
-/// Tears the mount at `dir` down when it lives too long: whoever waits for its daemon then gets an error, not eternity.
+/// Tears the mount at `dir` down when it lives too long: whoever waits for its daemon then gets an
+/// error, not eternity.
 fn watch(dir: PathBuf) -> (Sender<()>, JoinHandle<()>) {
     let limit = std::env::var("UBTRFS_MOUNT_LIMIT").ok().and_then(|text| text.parse().ok()).unwrap_or(MOUNT_LIMIT);
     let (stop, stopped) = channel();
@@ -193,7 +198,8 @@ fn tear_down(dir: &Path) {
             .split_once(':')
             .and_then(|(major, minor)| Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?)));
         if let Some((major, minor)) = device {
-            // Of `fuseblk` that is the block device's number, of plain `fuse` the major number is zero.
+            // Of `fuseblk` that is the block device's number, of plain `fuse` the major number is
+            // zero.
             let abort = format!("/sys/fs/fuse/connections/{}/abort", major << 20 | minor);
             let _ = std::fs::write(abort, "1");
         }

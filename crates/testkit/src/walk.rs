@@ -14,14 +14,15 @@ use rustix::io::Errno;
 
 use crate::content::{BLOCK, Digest, Digester, WHOLE_LIMIT};
 
-/// Files up to this size are read from end to end, holes included; larger ones only where there is data.
+/// Files up to this size are read from end to end, holes included; larger ones only where there is
+/// data.
 const READ_HOLES_LIMIT: u64 = 16 << 20;
 
 /// The inode number of the top directory of every btrfs subvolume.
 const SUBVOLUME_TOP: u64 = 256;
 
-/// The inode number of the empty directory that stands in a snapshot where its origin held another subvolume. It exists
-/// nowhere on the disk, so its times mean nothing.
+/// The inode number of the empty directory that stands in a snapshot where its origin held another
+/// subvolume. It exists nowhere on the disk, so its times mean nothing.
 const STUB: u64 = 2;
 
 /// Seconds and nanoseconds since 1970.
@@ -100,11 +101,13 @@ pub struct Tree {
     pub entries: BTreeMap<Vec<u8>, Entry>,
     /// The sets of paths, of more than one each, that are names of one inode.
     pub links: BTreeSet<BTreeSet<Vec<u8>>>,
-    /// What was wrong with the tree by itself: unreadable things, a listing that contradicts `stat`.
+    /// What was wrong with the tree by itself: unreadable things, a listing that contradicts
+    /// `stat`.
     pub anomalies: Vec<String>,
 }
 
-/// Names of one inode: the subvolume's top directory and the inode number in it tell it from others.
+/// Names of one inode: the subvolume's top directory and the inode number in it tell it from
+/// others.
 type Identity = (Vec<u8>, u64);
 
 /// Walks everything below `top`, without going into other mounts.

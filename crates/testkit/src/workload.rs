@@ -1,7 +1,8 @@
 //! Seeded random operations in a directory, with a model of what must be there.
 //!
-//! One seed is one sequence of operations, whatever the file system answers; each answer is compared with what the model
-//! says it must be. Operations that must fail are among them, and looks at what is there already.
+//! One seed is one sequence of operations, whatever the file system answers; each answer is
+//! compared with what the model says it must be. Operations that must fail are among them, and
+//! looks at what is there already.
 
 mod attributes;
 mod data;
@@ -33,8 +34,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// These limits on a volume whose tree nodes have `nodesize` bytes: the target of a symbolic link is one item, and
-    /// must leave room for the head of a node and of itself.
+    /// These limits on a volume whose tree nodes have `nodesize` bytes: the target of a symbolic
+    /// link is one item, and must leave room for the head of a node and of itself.
     #[must_use]
     pub fn in_nodes_of(self, nodesize: u64) -> Self {
         const HEADS: u64 = 150;
@@ -147,7 +148,8 @@ impl Workload {
         &self.unsupported
     }
 
-    /// Ends the workload: files that are open are closed, and the model of what is there then is returned.
+    /// Ends the workload: files that are open are closed, and the model of what is there then is
+    /// returned.
     pub fn finish(mut self) -> Model {
         while !self.open.is_empty() {
             self.close(0);
@@ -218,7 +220,8 @@ impl Workload {
         (!names.is_empty()).then(|| self.rng.pick(&names).clone())
     }
 
-    /// Owner and group of what is made in `dir`, and what its mode has besides (`S_ISGID` handed down to directories).
+    /// Owner and group of what is made in `dir`, and what its mode has besides (`S_ISGID` handed
+    /// down to directories).
     fn heritage(&self, dir: NodeId, is_dir: bool) -> (u32, u32, u32) {
         const SETGID: u32 = 0o2000;
         let parent = self.model.node(dir);
@@ -266,7 +269,8 @@ impl Workload {
         }
     }
 
-    /// True when `result` is well; false when the file system does not support the optional operation `what`.
+    /// True when `result` is well; false when the file system does not support the optional
+    /// operation `what`.
     fn supported(&mut self, what: &'static str, result: rustix::io::Result<()>) -> Result<bool, String> {
         match result {
             Ok(()) => Ok(true),
@@ -321,8 +325,8 @@ fn shorten(text: &str) -> String {
     format!("{head}…{tail}")
 }
 
-/// Runs one workload per thread at the same time, each in its own new directory below `top`, and returns the models by
-/// directory. A failure of any fails the test.
+/// Runs one workload per thread at the same time, each in its own new directory below `top`, and
+/// returns the models by directory. A failure of any fails the test.
 #[track_caller]
 pub fn run_threads(top: &Path, seed: u64, threads: u64, operations: usize) -> Vec<(PathBuf, Model)> {
     std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! How much processor time lookups and merges take: `cargo run --release -p ubtrfs-tree --example speed`.
+//! How much processor time lookups and merges take:
+//! `cargo run --release -p ubtrfs-tree --example speed`.
 
 use std::collections::HashMap;
 use std::hint::black_box;

@@ -106,8 +106,8 @@ impl From<Vec<u8>> for Block {
 
 /// Where a node is and what it must be, as known from its parent.
 ///
-/// Levels descend by one from parent to child and the key ranges of siblings do not overlap, so that a walk of any
-/// image, however hostile, meets no node twice and ends.
+/// Levels descend by one from parent to child and the key ranges of siblings do not overlap, so
+/// that a walk of any image, however hostile, meets no node twice and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeRef {
     /// The tree that is walked. Subvolumes share nodes, so it need not be the owner in the header.
@@ -162,7 +162,8 @@ impl NodeRef {
         }
     }
 
-    /// Views `block`, whose own structure has been checked, after checking that it fits this place in the tree.
+    /// Views `block`, whose own structure has been checked, after checking that it fits this place
+    /// in the tree.
     pub(crate) fn view<'a>(&self, block: &'a [u8]) -> Result<Node<'a>> {
         let header = Header::parse(block).map_err(|problem| self.bad(problem))?;
         if header.level != self.level {

@@ -37,8 +37,8 @@ struct NodeId {
 
 /// Verified nodes up to a budget of bytes, shared by all trees of a volume.
 ///
-/// Hits take a shared lock on one of many shards. When a shard is full, a clock hand evicts a node that was not used
-/// since the hand last passed. Concurrent misses of one node may read it twice.
+/// Hits take a shared lock on one of many shards. When a shard is full, a clock hand evicts a node
+/// that was not used since the hand last passed. Concurrent misses of one node may read it twice.
 pub struct NodeCache {
     source: Arc<dyn NodeSource>,
     geometry: Geometry,
@@ -74,7 +74,8 @@ impl NodeCache {
         Self { source, geometry, hasher, shards, damage: None }
     }
 
-    /// Has ranges pass over nodes that can't be read or don't fit, noting each in `damage`: for volumes that are only read.
+    /// Has ranges pass over nodes that can't be read or don't fit, noting each in `damage`: for
+    /// volumes that are only read.
     #[must_use]
     pub fn passing_over(self, damage: Arc<Damage>) -> Self {
         Self { damage: Some(damage), ..self }
@@ -217,7 +218,8 @@ impl Clock {
     }
 }
 
-/// A quick hash of node ids with a random seed, so that no image can be made whose addresses collide.
+/// A quick hash of node ids with a random seed, so that no image can be made whose addresses
+/// collide.
 #[derive(Clone, Copy, Default)]
 struct Seeded(u64);
 

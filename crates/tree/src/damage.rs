@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-/// Notes what could not be read and was left out. Whoever reads a file or a directory knows by the [count](Self::count), before
-/// and after, whether something of it is missing.
+/// Notes what could not be read and was left out. Whoever reads a file or a directory knows by the
+/// [count](Self::count), before and after, whether something of it is missing.
 #[derive(Debug, Default)]
 pub struct Damage {
     count: AtomicU64,

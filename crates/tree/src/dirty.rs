@@ -7,7 +7,8 @@ use ubtrfs_format::{ChecksumType, Generation, Key, LeafBuilder, Logical, Node};
 use crate::tree::{Reader, Tree};
 use crate::{Block, Error, Geometry, NodeCache, NodeRef, Result, Root};
 
-/// Nodes born in this commit and not yet submitted, of all its trees. Changing one again rewrites it in place.
+/// Nodes born in this commit and not yet submitted, of all its trees. Changing one again rewrites
+/// it in place.
 #[derive(Debug)]
 pub struct DirtyNodes {
     generation: Generation,
@@ -53,13 +54,15 @@ impl DirtyNodes {
         self.nodes.get(&bytenr)
     }
 
-    /// All nodes with their checksums set, by ascending address: ready to be written and to be put into the cache.
+    /// All nodes with their checksums set, by ascending address: ready to be written and to be put
+    /// into the cache.
     pub fn into_sealed(self) -> Vec<(Logical, Block)> {
         sealed(self.nodes, self.geometry.checksum)
     }
 
-    /// Takes the leaves out, as [`into_sealed`](Self::into_sealed) does with all nodes. To whatever merges into their trees
-    /// after that they are nodes that have been submitted: they are replaced, and not written again in their place.
+    /// Takes the leaves out, as [`into_sealed`](Self::into_sealed) does with all nodes. To whatever
+    /// merges into their trees after that they are nodes that have been submitted: they are
+    /// replaced, and not written again in their place.
     pub fn take_leaves(&mut self) -> Vec<(Logical, Block)> {
         let (leaves, others) = std::mem::take(&mut self.nodes).into_iter().partition(|(_, block)| is_leaf(block));
         (self.nodes, self.leaves) = (others, 0);
@@ -119,7 +122,8 @@ impl<'a> WorkingTree<'a> {
     }
 }
 
-/// Overwrites an item with as many bytes as it has, in a node of this commit. No node moves, so nothing else changes.
+/// Overwrites an item with as many bytes as it has, in a node of this commit. No node moves, so
+/// nothing else changes.
 pub fn patch_in_place(root: &Root, key: &Key, bytes: &[u8], dirty: &mut DirtyNodes) -> Result<()> {
     let not_in_place = || Error::NotInPlace { tree: root.owner, key: *key };
     let mut at = NodeRef::root(root);

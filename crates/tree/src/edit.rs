@@ -20,7 +20,8 @@ pub enum Edit {
 }
 
 impl Edit {
-    /// The item `key` after this edit, where `base` is the item before it. `None`: there is no such item.
+    /// The item `key` after this edit, where `base` is the item before it. `None`: there is no such
+    /// item.
     pub fn apply<'a>(&'a self, key: &Key, base: Option<&[u8]>) -> ubtrfs_format::Result<Option<Cow<'a, [u8]>>> {
         match self {
             Self::Put(bytes) => Ok(Some(Cow::Borrowed(bytes))),
@@ -44,10 +45,11 @@ impl Edit {
 /// Edits of one tree, at most one per key.
 ///
 /// - A put or delete replaces what the batch held for its key.
-/// - A patch after a patch joins it (a later one about the same name replaces the earlier one); after a put it changes
-///   the bytes to be put; after a delete it works on an absent item.
-/// - A deleted range applies to the items of the *tree*, never to puts and patches of the same batch, whichever came
-///   first. A patch of an item inside a deleted range works on an absent item.
+/// - A patch after a patch joins it (a later one about the same name replaces the earlier one);
+///   after a put it changes the bytes to be put; after a delete it works on an absent item.
+/// - A deleted range applies to the items of the *tree*, never to puts and patches of the same
+///   batch, whichever came first. A patch of an item inside a deleted range works on an absent
+///   item.
 #[derive(Clone, Debug, Default)]
 pub struct EditBatch {
     edits: BTreeMap<Key, Edit>,
@@ -72,8 +74,8 @@ impl EditBatch {
         self.set(key, Edit::Delete);
     }
 
-    /// A name inside the item changes. An error if the patch does not suit the key, or if the batch puts malformed
-    /// bytes there.
+    /// A name inside the item changes. An error if the patch does not suit the key, or if the batch
+    /// puts malformed bytes there.
     pub fn patch(&mut self, key: Key, patch: Patch) -> Result<()> {
         let bad = |problem| Error::BadPatch { key, problem };
         patch.check(&key).map_err(bad)?;

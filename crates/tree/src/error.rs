@@ -56,7 +56,8 @@ pub enum Error {
         /// What is wrong with it.
         problem: ubtrfs_format::Error,
     },
-    /// A patch that does not suit the item it is meant for, or that follows a put of malformed bytes.
+    /// A patch that does not suit the item it is meant for, or that follows a put of malformed
+    /// bytes.
     #[error("patch of item {key}: {problem}")]
     BadPatch {
         /// The item.
@@ -92,7 +93,8 @@ pub enum Error {
         /// Its generation.
         generation: Generation,
     },
-    /// An item to be overwritten in place is not there, or not in a node of this commit, or of another length.
+    /// An item to be overwritten in place is not there, or not in a node of this commit, or of
+    /// another length.
     #[error("tree {tree}: item {key} cannot be overwritten in place")]
     NotInPlace {
         /// The tree.

@@ -8,8 +8,8 @@ use ubtrfs_format::{DirIndex, Error, Generation, Ino, ItemType, Key, Result};
 
 /// A change of one name in a `DIR_ITEM`, `XATTR_ITEM`, `INODE_REF` or `INODE_EXTREF` item.
 ///
-/// All are idempotent. Putting a name that is there replaces it; removing one that is not there does nothing. An item
-/// left without names is deleted.
+/// All are idempotent. Putting a name that is there replaces it; removing one that is not there
+/// does nothing. An item left without names is deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Patch {
     /// Puts an entry into a `DIR_ITEM`, or an xattr into an `XATTR_ITEM`.
@@ -72,7 +72,8 @@ impl Patch {
         }
     }
 
-    /// Whether both are about the same name of their item, so that the later one makes the earlier one moot.
+    /// Whether both are about the same name of their item, so that the later one makes the earlier
+    /// one moot.
     pub(crate) fn replaces(&self, earlier: &Self) -> bool {
         let parent = |patch: &Self| match patch {
             Self::PutExtRef { parent, .. } | Self::RemoveExtRef { parent, .. } => Some(*parent),
@@ -111,7 +112,8 @@ impl Patch {
     }
 }
 
-/// The bytes of the item `key` after `patches`, in order; empty if no name is left. `base` are its bytes before.
+/// The bytes of the item `key` after `patches`, in order; empty if no name is left. `base` are its
+/// bytes before.
 pub(crate) fn apply(patches: &[Patch], key: &Key, base: &[u8]) -> Result<Vec<u8>> {
     for patch in patches {
         patch.check(key)?;

@@ -1,8 +1,9 @@
 //! Threads that must not wait.
 //!
-//! A thread that serves many at a time can do what memory answers, and has to leave the rest to others. Which is which
-//! turns out only on the way. So such a thread says that it must not wait, and whatever would wait for a device or for a
-//! commit fails with [`Error::WouldWait`](crate::Error::WouldWait) instead, before it has changed anything.
+//! A thread that serves many at a time can do what memory answers, and has to leave the rest to
+//! others. Which is which turns out only on the way. So such a thread says that it must not wait,
+//! and whatever would wait for a device or for a commit fails with
+//! [`Error::WouldWait`](crate::Error::WouldWait) instead, before it has changed anything.
 
 use std::cell::Cell;
 

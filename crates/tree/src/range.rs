@@ -43,7 +43,8 @@ impl<R: Reader> Range<R> {
         Ok(())
     }
 
-    /// The same; of a damaged volume perhaps not, which has been noted then. Nothing is on the path of a node that failed.
+    /// The same; of a damaged volume perhaps not, which has been noted then. Nothing is on the path
+    /// of a node that failed.
     fn enter_or_pass(&mut self, at: NodeRef) -> Result<()> {
         self.enter(at).or_else(|error| if self.tree.passes_over(&error) { Ok(()) } else { Err(error) })
     }
@@ -111,7 +112,8 @@ impl<R: Reader> RangeRev<R> {
         Ok(())
     }
 
-    /// The same; of a damaged volume perhaps not, which has been noted then. Nothing is on the path of a node that failed.
+    /// The same; of a damaged volume perhaps not, which has been noted then. Nothing is on the path
+    /// of a node that failed.
     fn enter_or_pass(&mut self, at: NodeRef) -> Result<()> {
         self.enter(at).or_else(|error| if self.tree.passes_over(&error) { Ok(()) } else { Err(error) })
     }

@@ -33,7 +33,8 @@ impl Reader for Arc<NodeCache> {
 pub struct Tree<R> {
     reader: R,
     root: Root,
-    /// The root node, once it was read: all threads start there, and would wait for one another in the cache.
+    /// The root node, once it was read: all threads start there, and would wait for one another in
+    /// the cache.
     root_block: OnceLock<Block>,
 }
 
@@ -109,7 +110,8 @@ impl<R: Reader> Tree<R> {
         self.reader.passes_over(error)
     }
 
-    /// The items with keys in `range`, ascending. Nodes are read when they are reached. Ends after an error.
+    /// The items with keys in `range`, ascending. Nodes are read when they are reached. Ends after
+    /// an error.
     pub fn range(&self, range: RangeInclusive<Key>) -> Range<R>
     where
         R: Clone,
@@ -117,7 +119,8 @@ impl<R: Reader> Tree<R> {
         Range::new(self.clone(), &range)
     }
 
-    /// The items with keys in `range`, descending. Nodes are read when they are reached. Ends after an error.
+    /// The items with keys in `range`, descending. Nodes are read when they are reached. Ends after
+    /// an error.
     pub fn range_rev(&self, range: RangeInclusive<Key>) -> RangeRev<R>
     where
         R: Clone,

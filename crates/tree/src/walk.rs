@@ -19,8 +19,9 @@ pub enum Walk {
 }
 
 impl<R: Reader> Tree<R> {
-    /// Shows every node to `visit`, parents before their children, in order of keys. A node that can't be read or does
-    /// not fit its place is shown as its error; the walk goes on with its neighbours.
+    /// Shows every node to `visit`, parents before their children, in order of keys. A node that
+    /// can't be read or does not fit its place is shown as its error; the walk goes on with its
+    /// neighbours.
     pub fn walk(&self, visit: &mut dyn FnMut(&NodeRef, Result<&Block>) -> Walk) {
         // Stopping early and coming to the end are the same to the caller.
         let _ = self.walk_from(&NodeRef::root(self.root()), visit);

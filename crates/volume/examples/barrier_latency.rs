@@ -1,7 +1,8 @@
-//! How long a log write takes at the least: two 16 KiB blocks, a barrier, the superblock's 4 KiB, a barrier.
+//! How long a log write takes at the least: two 16 KiB blocks, a barrier, the superblock's 4 KiB, a
+//! barrier.
 //!
-//! `cargo run --release -p ubtrfs-volume --example barrier_latency -- FILE [threads]`: FILE is overwritten; a new file is
-//! made 64 MiB large, its blocks written beforehand.
+//! `cargo run --release -p ubtrfs-volume --example barrier_latency -- FILE [threads]`: FILE is
+//! overwritten; a new file is made 64 MiB large, its blocks written beforehand.
 
 use std::time::{Duration, Instant};
 

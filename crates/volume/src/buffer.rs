@@ -1,4 +1,5 @@
-//! Memory for device I/O: aligned so that `O_DIRECT` can use it, recycled so that a commit allocates little.
+//! Memory for device I/O: aligned so that `O_DIRECT` can use it, recycled so that a commit
+//! allocates little.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
@@ -41,8 +42,8 @@ impl Buffer {
         buffer
     }
 
-    /// A buffer of `len` bytes whose content is not specified: zeros, or what an earlier user of the memory left.
-    /// For reads, which fill it entirely.
+    /// A buffer of `len` bytes whose content is not specified: zeros, or what an earlier user of
+    /// the memory left. For reads, which fill it entirely.
     pub fn for_reading(len: usize) -> Self {
         let pages = len.div_ceil(ALIGNMENT).max(1);
         if pages > POOLED_PAGES {
@@ -137,7 +138,8 @@ impl Clone for Owner {
     }
 }
 
-/// A part of an immutable buffer that several users share. Writes keep it alive until they are done.
+/// A part of an immutable buffer that several users share. Writes keep it alive until they are
+/// done.
 #[derive(Clone, Debug)]
 pub struct SharedBuffer {
     owner: Arc<Owner>,
@@ -155,8 +157,8 @@ impl SharedBuffer {
         Self { owner: Arc::clone(&self.owner), range: self.range.start + range.start..self.range.start + range.end }
     }
 
-    /// The bytes, for writing. If somebody else holds any of the buffer, it is copied as a whole first: what a write under
-    /// way takes does not change.
+    /// The bytes, for writing. If somebody else holds any of the buffer, it is copied as a whole
+    /// first: what a write under way takes does not change.
     pub fn to_mut(&mut self) -> &mut [u8] {
         let whole = match Arc::make_mut(&mut self.owner) {
             Owner::Aligned(buffer) => &mut **buffer,

@@ -27,7 +27,8 @@ enum Layout {
     Copies,
     /// Stripes take turns, each `copies` of them holding the same.
     Striped { copies: usize },
-    /// Stripes take turns, `parities` of them holding parity, and their roles rotate from row to row.
+    /// Stripes take turns, `parities` of them holding parity, and their roles rotate from row to
+    /// row.
     Parity { parities: usize },
 }
 
@@ -167,7 +168,8 @@ impl Chunk {
 }
 
 impl ChunkMap {
-    /// Adds a chunk. `device_bytes` tells how many bytes a device has, `None` for one that is not there.
+    /// Adds a chunk. `device_bytes` tells how many bytes a device has, `None` for one that is not
+    /// there.
     pub(crate) fn insert(
         &mut self,
         start: Logical,
@@ -247,7 +249,8 @@ impl ChunkMap {
         Ok(pieces)
     }
 
-    /// The logical ranges of the chunk at `start` where superblock copies lie, which must hold nothing else.
+    /// The logical ranges of the chunk at `start` where superblock copies lie, which must hold
+    /// nothing else.
     pub(crate) fn reserved(&self, start: Logical) -> Vec<Range<u64>> {
         let Some(chunk) = self.chunks.get(&start.0) else { return Vec::new() };
         chunk.reserved().into_iter().map(|range| start.0 + range.start..start.0 + range.end).collect()

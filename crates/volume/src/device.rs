@@ -16,18 +16,20 @@ pub trait Device: Send + Sync + Debug {
     /// Whether writes are refused.
     fn is_read_only(&self) -> bool;
 
-    /// Fills `buf` from `at`; beyond the device's end this is `UnexpectedEof`. Any address and length will do.
+    /// Fills `buf` from `at`; beyond the device's end this is `UnexpectedEof`. Any address and
+    /// length will do.
     fn read_at(&self, at: Physical, buf: &mut [u8]) -> io::Result<()>;
 
-    /// Starts writes, in no particular order, and returns without waiting for them (though it may wait while the
-    /// device's queue is full). Addresses and lengths are multiples of 4096. Errors are told by the ticket.
+    /// Starts writes, in no particular order, and returns without waiting for them (though it may
+    /// wait while the device's queue is full). Addresses and lengths are multiples of 4096. Errors
+    /// are told by the ticket.
     fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket;
 
     /// A barrier: when it returns, all writes that had completed when it was called are durable.
     fn flush(&self) -> io::Result<()>;
 
-    /// Tells the device that a range's content is no longer needed. It reads as anything afterwards.
-    /// `Unsupported` where the device can't.
+    /// Tells the device that a range's content is no longer needed. It reads as anything
+    /// afterwards. `Unsupported` where the device can't.
     fn discard(&self, at: Physical, len: u64) -> io::Result<()>;
 
     /// What the device has done so far.
@@ -43,7 +45,8 @@ pub struct DeviceWrite {
     pub data: SharedBuffer,
 }
 
-/// Writes under way. They complete whether or not somebody waits; but only [`DeviceTicket::wait`] tells of errors.
+/// Writes under way. They complete whether or not somebody waits; but only [`DeviceTicket::wait`]
+/// tells of errors.
 #[must_use = "only `wait` tells whether the writes succeeded"]
 #[derive(Debug)]
 pub struct DeviceTicket(Box<dyn PendingWrites>);

@@ -191,7 +191,8 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// The superblock on the device isn't the one that we wrote last: somebody else writes this volume.
+    /// The superblock on the device isn't the one that we wrote last: somebody else writes this
+    /// volume.
     #[error(
         "device {devid}: its superblock is not the one we wrote (generation {expected}, found {found:?}): \
          another program writes this volume; it is read-only now"

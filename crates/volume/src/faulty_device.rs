@@ -53,7 +53,8 @@ impl FaultyDevice {
         Self { inner, faults: Mutex::default(), asked: Default::default() }
     }
 
-    /// After `successes` more operations of this kind, the next one fails with the system's error number `errno`.
+    /// After `successes` more operations of this kind, the next one fails with the system's error
+    /// number `errno`.
     pub fn fail(&self, operation: Operation, successes: u64, errno: i32, lasting: Lasting) {
         self.faults.lock().push(Fault { operation, countdown: successes, errno, lasting });
     }

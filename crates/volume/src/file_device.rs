@@ -35,10 +35,12 @@ pub enum OpenMode {
 /// Whether others are kept out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exclusive {
-    /// Read-write: nobody else may have the device open through ubtrfs, and a block device may not be mounted or be
-    /// otherwise in use. Read-only: others may read, and an image file may not be open read-write through ubtrfs.
+    /// Read-write: nobody else may have the device open through ubtrfs, and a block device may not
+    /// be mounted or be otherwise in use. Read-only: others may read, and an image file may not be
+    /// open read-write through ubtrfs.
     Yes,
-    /// The same, but for a block device that is claimed apart from this, as by the kernel for a mount (`fuseblk`).
+    /// The same, but for a block device that is claimed apart from this, as by the kernel for a
+    /// mount (`fuseblk`).
     ButDevice,
     /// No questions.
     No,
@@ -77,7 +79,8 @@ enum Writer {
 }
 
 impl FileDevice {
-    /// Opens an image file or block device. The threads and rings behind it do not survive a `fork`: open after it.
+    /// Opens an image file or block device. The threads and rings behind it do not survive a
+    /// `fork`: open after it.
     pub fn open(path: impl AsRef<Path>, mode: OpenMode, exclusive: Exclusive) -> Result<Self> {
         Self::open_with_engine(path, mode, exclusive, Engine::Auto)
     }
@@ -132,7 +135,8 @@ impl FileDevice {
         matches!(self.writer, Writer::Ring(_))
     }
 
-    /// Reads through memory of our own, since `O_DIRECT` wants addresses, lengths and memory aligned.
+    /// Reads through memory of our own, since `O_DIRECT` wants addresses, lengths and memory
+    /// aligned.
     fn read_unaligned(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
         let unit = ALIGNMENT as u64;
         let mut done = 0;
@@ -198,7 +202,8 @@ fn open_file(path: &Path, read_only: bool, claim: bool) -> Result<File> {
     }
 }
 
-/// Whether direct reads of 4096 bytes work. If not (no such thing here, or larger blocks), turns `O_DIRECT` off.
+/// Whether direct reads of 4096 bytes work. If not (no such thing here, or larger blocks), turns
+/// `O_DIRECT` off.
 fn settle_direct(file: &File) -> io::Result<bool> {
     let flags = rustix::fs::fcntl_getfl(file)?;
     if !flags.contains(OFlags::DIRECT) {

@@ -19,7 +19,8 @@ pub(crate) struct InFlight {
 struct State {
     next: u64,
     ranges: HashMap<u64, Vec<Range<u64>>>,
-    /// What is being written to the addresses at which somebody may look for it, with the number of the registration.
+    /// What is being written to the addresses at which somebody may look for it, with the number of
+    /// the registration.
     nodes: BTreeMap<u64, (u64, SharedBuffer)>,
 }
 

@@ -1,4 +1,5 @@
-//! Opening a volume: which superblock is believed, and what must be true before anything is read or written.
+//! Opening a volume: which superblock is believed, and what must be true before anything is read or
+//! written.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use crate::volume::{Member, Parts, Volume};
 
 /// Where the magic stands in a superblock.
 const MAGIC_AT: usize = 64;
-/// The smallest and the largest system chunk array: one key and a chunk of one stripe; what the superblock holds.
+/// The smallest and the largest system chunk array: one key and a chunk of one stripe; what the
+/// superblock holds.
 const SYS_CHUNK_ARRAY: std::ops::RangeInclusive<usize> = 97..=2048;
 /// No volume uses less than this many tree blocks.
 const LEAST_BLOCKS: u64 = 6;
@@ -38,8 +40,9 @@ pub(crate) struct Found {
 impl Volume {
     /// Opens the volume that lies on these devices; all of its devices must be given, in any order.
     ///
-    /// The primary superblock is the one believed. Where it is damaged and another copy is good, a read-only open
-    /// uses that. Of several devices the newest superblock counts: a crash can leave some of them one commit behind.
+    /// The primary superblock is the one believed. Where it is damaged and another copy is good, a
+    /// read-only open uses that. Of several devices the newest superblock counts: a crash can leave
+    /// some of them one commit behind.
     pub fn open(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Self> {
         let mut found = Vec::with_capacity(devices.len());
         for device in devices {
@@ -75,7 +78,8 @@ impl Volume {
             if key.objectid != objectid::FIRST_CHUNK_TREE {
                 return Err(Error::BadChunk { chunk: start, what: "system chunk with a wrong object id" });
             }
-            // How far its stripes may reach is checked when the chunk tree shows it again, with the devices' items.
+            // How far its stripes may reach is checked when the chunk tree shows it again, with the
+            // devices' items.
             map.insert(start, item, superblock.sector_size, |_| Some(u64::MAX))?;
         }
         let mut volume = Self::assemble(Parts { superblock, members, map, read_only: options.read_only });
@@ -83,8 +87,9 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Whether a copy of the superblock tells of the commit after the one that counts: a crash came after that copy was
-    /// written and before the primary was. Whoever commits next must not use that generation for something else.
+    /// Whether a copy of the superblock tells of the commit after the one that counts: a crash came
+    /// after that copy was written and before the primary was. Whoever commits next must not use
+    /// that generation for something else.
     pub fn has_copy_ahead(&self) -> bool {
         let ahead = self.superblock().generation.next();
         let copies = self
@@ -111,7 +116,8 @@ impl Volume {
     }
 }
 
-/// A walk over the chunk tree, each block at most once: its size is bounded by what the devices hold.
+/// A walk over the chunk tree, each block at most once: its size is bounded by what the devices
+/// hold.
 struct Walk<'a> {
     volume: &'a Volume,
     seen: HashSet<Logical>,
@@ -121,7 +127,8 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Visits a block and all below it; levels fall by one each time, so it ends. Returns the chunk tree's id.
+    /// Visits a block and all below it; levels fall by one each time, so it ends. Returns the chunk
+    /// tree's id.
     fn visit(&mut self, expected: &NodeExpectation) -> Result<Uuid> {
         let at = expected.bytenr;
         if !self.seen.insert(at) {

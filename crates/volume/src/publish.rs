@@ -27,12 +27,14 @@ pub enum Copies {
 pub struct Published(());
 
 impl Volume {
-    /// Writes the superblock to every device and flushes. `_proof` says that all it refers to is durable.
+    /// Writes the superblock to every device and flushes. `_proof` says that all it refers to is
+    /// durable.
     ///
-    /// Each device's superblock gets its own address, and the device item that [`Volume::devices`] shows; those in
-    /// `superblock` are ignored. If the primary isn't the one that was read or written last, somebody else writes this
-    /// volume: [`Error::ForeignWriter`] (a commit always looks, log writes once a second). After that or any other error the volume is read-only, since it is not known
-    /// which superblock a crash would leave.
+    /// Each device's superblock gets its own address, and the device item that [`Volume::devices`]
+    /// shows; those in `superblock` are ignored. If the primary isn't the one that was read or
+    /// written last, somebody else writes this volume: [`Error::ForeignWriter`] (a commit always
+    /// looks, log writes once a second). After that or any other error the volume is read-only,
+    /// since it is not known which superblock a crash would leave.
     pub fn write_superblock(&self, superblock: &Superblock, copies: Copies, _proof: Flushed) -> Result<Published> {
         let _turn = self.publishing.lock();
         self.require_writable()?;

@@ -1,5 +1,5 @@
-//! Reading: every tree block and every data sector is verified; where a copy is bad the next one is tried, and the bad
-//! copy is rewritten from a good one.
+//! Reading: every tree block and every data sector is verified; where a copy is bad the next one is
+//! tried, and the bad copy is rewritten from a good one.
 
 use std::sync::atomic::Ordering;
 
@@ -62,8 +62,8 @@ impl Volume {
             .map_err(|source| Error::Node { at: expected.bytenr, source })
     }
 
-    /// Reads data, sector-aligned. `sums` holds the checksums of all its sectors, one after the other; without them
-    /// nothing is verified.
+    /// Reads data, sector-aligned. `sums` holds the checksums of all its sectors, one after the
+    /// other; without them nothing is verified.
     pub fn read_data(&self, at: Logical, buf: &mut [u8], sums: Option<&[u8]>) -> Result<()> {
         let sector = self.sector_size() as usize;
         if !at.0.is_multiple_of(sector as u64) || !buf.len().is_multiple_of(sector) {
@@ -171,8 +171,9 @@ impl Volume {
         });
     }
 
-    /// Rewrites damaged copies. The reader may have looked while the place was being rewritten, or hold an expectation
-    /// that is out of date; so everything is looked at again while nobody else may write.
+    /// Rewrites damaged copies. The reader may have looked while the place was being rewritten, or
+    /// hold an expectation that is out of date; so everything is looked at again while nobody else
+    /// may write.
     fn repair(
         &self,
         at: Logical,

@@ -1,4 +1,5 @@
-//! The device of the crash tests: keeps every write and barrier in order, and makes the images that a crash could leave.
+//! The device of the crash tests: keeps every write and barrier in order, and makes the images that
+//! a crash could leave.
 
 use std::io;
 use std::ops::Range;
@@ -134,9 +135,10 @@ impl RecordingDevice {
         recording.histories += 1;
     }
 
-    /// What a crash may leave after the first `at_event` events. A write is kept for certain if somebody waited for it
-    /// and a barrier followed. Of every other one, `chooser` decides what is left; any subset of sectors is possible.
-    /// (Any order too: of two open writes to the same sector, losing the later one is the same as its coming first.)
+    /// What a crash may leave after the first `at_event` events. A write is kept for certain if
+    /// somebody waited for it and a barrier followed. Of every other one, `chooser` decides what is
+    /// left; any subset of sectors is possible. (Any order too: of two open writes to the same
+    /// sector, losing the later one is the same as its coming first.)
     pub fn crash_state(&self, at_event: usize, chooser: &mut dyn FnMut(&OpenWrite) -> Fate) -> OverlayDevice {
         let recording = self.recording.lock();
         let events = &recording.events[..at_event.min(recording.events.len())];
@@ -188,8 +190,8 @@ fn durable(events: &[Event]) -> Vec<bool> {
     durable
 }
 
-/// A chooser for [`RecordingDevice::crash_state`] that one seed determines: sometimes all open writes are lost or all
-/// are there, mostly each has its own fate.
+/// A chooser for [`RecordingDevice::crash_state`] that one seed determines: sometimes all open
+/// writes are lost or all are there, mostly each has its own fate.
 pub fn random_fates(seed: u64) -> impl FnMut(&OpenWrite) -> Fate {
     let mut random = SplitMix64::new(seed);
     let temper = random.below(8);
@@ -259,8 +261,8 @@ impl Device for RecordingDevice {
     }
 }
 
-/// A write counts as completed only when its submitter has asked: whoever flushes before has proven nothing, and whoever reads
-/// before finds what was there.
+/// A write counts as completed only when its submitter has asked: whoever flushes before has proven
+/// nothing, and whoever reads before finds what was there.
 #[derive(Debug)]
 struct RecordingTicket {
     recording: Arc<Mutex<Recording>>,

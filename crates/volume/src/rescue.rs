@@ -52,8 +52,9 @@ impl Volume {
         device.flush().map_err(|source| Error::Flush { devid, source })
     }
 
-    /// All states that the superblocks on these devices lead to, each once, best first: what superblocks say, then the older
-    /// commits that they remember, of which space may have been used again since.
+    /// All states that the superblocks on these devices lead to, each once, best first: what
+    /// superblocks say, then the older commits that they remember, of which space may have been
+    /// used again since.
     pub fn candidates(devices: &[Arc<dyn Device>]) -> Vec<Candidate> {
         let mut said = Vec::new();
         for at in SUPERBLOCK_COPIES {
@@ -77,8 +78,8 @@ impl Volume {
         candidates
     }
 
-    /// Opens the volume on these devices as of a [candidate](Self::candidates), for reading only. All devices must be given, and
-    /// each must have some superblock that is good.
+    /// Opens the volume on these devices as of a [candidate](Self::candidates), for reading only.
+    /// All devices must be given, and each must have some superblock that is good.
     pub fn open_candidate(devices: Vec<Arc<dyn Device>>, candidate: &Candidate) -> Result<Self> {
         let mut found: Vec<(Arc<dyn Device>, Found)> = Vec::with_capacity(devices.len());
         for device in devices {

@@ -48,8 +48,8 @@ impl Run {
     }
 }
 
-/// Joins writes that follow each other, both in the list and on the device. With `direct`, parts whose memory is not
-/// aligned are copied to memory that is.
+/// Joins writes that follow each other, both in the list and on the device. With `direct`, parts
+/// whose memory is not aligned are copied to memory that is.
 pub(crate) fn join(writes: Vec<DeviceWrite>, direct: bool) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for write in writes.into_iter().filter(|write| !write.data.is_empty()) {

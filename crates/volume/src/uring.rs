@@ -1,5 +1,5 @@
-//! Writes through `io_uring`. There is no thread of its own: whoever waits reaps completions for all, so that a write and
-//! its wait are two system calls and no switch between threads.
+//! Writes through `io_uring`. There is no thread of its own: whoever waits reaps completions for
+//! all, so that a write and its wait are two system calls and no switch between threads.
 
 use std::fmt;
 use std::fs::File;
@@ -15,7 +15,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::device::{DeviceTicket, PendingWrites};
 use crate::runs::Run;
 
-/// Writes that may be under way at once. The completion queue is twice as long, so it can't overflow.
+/// Writes that may be under way at once. The completion queue is twice as long, so it can't
+/// overflow.
 const DEPTH: u32 = 256;
 /// `user_data` of the no-op that tests the ring.
 const PROBE: u64 = u64::MAX;
@@ -52,7 +53,8 @@ struct Operation {
     group: Arc<Group>,
 }
 
-// SAFETY: the pointers in `vectors` point into `run.parts`: immutable shared memory that the operation keeps alive.
+// SAFETY: the pointers in `vectors` point into `run.parts`: immutable shared memory that the
+// operation keeps alive.
 unsafe impl Send for Operation {}
 
 /// The writes of one ticket.
@@ -122,7 +124,8 @@ impl Ring {
         self.wait_until(|state| state.in_flight == 0);
     }
 
-    /// Puts a write into the submission queue. The caller holds the submission lock and has left room.
+    /// Puts a write into the submission queue. The caller holds the submission lock and has left
+    /// room.
     fn push(&self, run: Run, group: &Arc<Group>) {
         let vectors = run
             .parts
@@ -147,8 +150,9 @@ impl Ring {
         }
         state.in_flight += 1;
         drop(state);
-        // SAFETY: the submission lock makes this the only user of the submission queue. Vectors and data belong to the
-        // operation, which stays in `operations` until its completion has been reaped; `file` lives as long as the ring.
+        // SAFETY: the submission lock makes this the only user of the submission queue. Vectors and
+        // data belong to the operation, which stays in `operations` until its completion has been
+        // reaped; `file` lives as long as the ring.
         let pushed = unsafe { self.uring.submission_shared().push(&entry) };
         if pushed.is_err() {
             self.give_up(&[index], &io::Error::other("io_uring submission queue is full"));
@@ -180,7 +184,8 @@ impl Ring {
         }
     }
 
-    /// Fails these writes. Whether the kernel has seen them is not known, so their memory is never given back.
+    /// Fails these writes. Whether the kernel has seen them is not known, so their memory is never
+    /// given back.
     fn give_up(&self, indices: &[usize], error: &io::Error) {
         let mut state = self.state.lock();
         for index in indices {
@@ -230,9 +235,11 @@ impl Ring {
         }
     }
 
-    /// Takes all completions that are there; whether there was any. Not while another thread is the reaper.
+    /// Takes all completions that are there; whether there was any. Not while another thread is the
+    /// reaper.
     fn reap(&self, state: &mut State) -> bool {
-        // SAFETY: the state lock, and `reaping` while it is released, make this the only user of the completion queue.
+        // SAFETY: the state lock, and `reaping` while it is released, make this the only user of
+        // the completion queue.
         let completions = unsafe { self.uring.completion_shared() };
         let mut any = false;
         for completion in completions {
@@ -249,8 +256,8 @@ impl Ring {
         any
     }
 
-    /// What became of a write. The kernel cancels what it has queued for a thread that ends, and may write less than it
-    /// was asked to: the rest is written here.
+    /// What became of a write. The kernel cancels what it has queued for a thread that ends, and
+    /// may write less than it was asked to: the rest is written here.
     fn outcome(&self, run: &Run, result: i32) -> io::Result<()> {
         match result {
             written if written >= 0 && written as usize == run.len => Ok(()),

@@ -28,11 +28,13 @@ pub struct Volume {
     metadata_fsid: Uuid,
     chunk_tree_uuid: Uuid,
     read_only: AtomicBool,
-    /// Repairs begin when the volume is open: nothing is written before the caller has seen what it is.
+    /// Repairs begin when the volume is open: nothing is written before the caller has seen what it
+    /// is.
     is_open: bool,
     /// Writes that have been submitted and not yet waited for.
     pub(crate) in_flight: Arc<InFlight>,
-    /// Shared by those who submit writes; a repair holds it alone, so that it never undoes a newer write.
+    /// Shared by those who submit writes; a repair holds it alone, so that it never undoes a newer
+    /// write.
     pub(crate) submissions: RwLock<()>,
     /// Held while superblocks are written.
     pub(crate) publishing: Mutex<()>,
@@ -222,8 +224,8 @@ impl Volume {
         self.map.read().iter().map(|(start, item)| (start, item.clone())).collect()
     }
 
-    /// The logical ranges of the chunk at `start` that must stay unused, since copies of the superblock lie there.
-    /// Sorted, apart from each other.
+    /// The logical ranges of the chunk at `start` that must stay unused, since copies of the
+    /// superblock lie there. Sorted, apart from each other.
     pub fn superblock_ranges(&self, start: Logical) -> Vec<Range<Logical>> {
         let ranges = self.map.read().reserved(start);
         ranges.into_iter().map(|range| Logical(range.start)..Logical(range.end)).collect()
@@ -234,7 +236,8 @@ impl Volume {
         self.members.iter().map(|member| *member.item.lock()).collect()
     }
 
-    /// Changes a device's item (bytes used, size), as its next superblock and [`Volume::devices`] will show it.
+    /// Changes a device's item (bytes used, size), as its next superblock and [`Volume::devices`]
+    /// will show it.
     pub fn set_device_item(&self, item: DevItem) -> Result<()> {
         let member = self.member(item.devid)?;
         if member.device.size() < item.total_bytes {

@@ -18,7 +18,8 @@ pub struct WindowDevice {
 }
 
 impl WindowDevice {
-    /// The part from `start` on, `size` bytes or to the end. The start must be a multiple of 4096 and lie inside of the device.
+    /// The part from `start` on, `size` bytes or to the end. The start must be a multiple of 4096
+    /// and lie inside of the device.
     pub fn new(device: Arc<dyn Device>, start: u64, size: Option<u64>) -> Result<Self> {
         if !start.is_multiple_of(ALIGNMENT as u64) {
             return Err(Error::BadRequest("an offset that is no multiple of 4096"));

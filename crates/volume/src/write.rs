@@ -1,4 +1,5 @@
-//! Writing, waiting and barriers. What has been reached is proven by tokens that nobody else can make.
+//! Writing, waiting and barriers. What has been reached is proven by tokens that nobody else can
+//! make.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -83,7 +84,8 @@ impl Drop for Ticket {
 }
 
 impl Volume {
-    /// Starts writes to all copies of their addresses, in no particular order. Until they have been waited for nobody may read there.
+    /// Starts writes to all copies of their addresses, in no particular order. Until they have been
+    /// waited for nobody may read there.
     pub fn submit(&self, writes: Vec<Write>) -> Result<Ticket> {
         let ranges = writes.iter().map(Write::range).collect();
         self.start(writes, |in_flight| in_flight.register(ranges))
@@ -124,7 +126,8 @@ impl Volume {
         }
         drop(map);
         for (_, batch) in &mut batches {
-            // Neighbours next to each other, so that the device can join them; copies of one block are apart.
+            // Neighbours next to each other, so that the device can join them; copies of one block
+            // are apart.
             batch.sort_by_key(|write| write.at);
         }
         let registration = register(&self.in_flight);
@@ -136,13 +139,14 @@ impl Volume {
         Ok(ticket)
     }
 
-    /// Waits for writes. An error means that some of them may not have happened, on one device or all.
+    /// Waits for writes. An error means that some of them may not have happened, on one device or
+    /// all.
     pub fn wait(&self, mut ticket: Ticket) -> Result<Written> {
         ticket.finish().map(|()| Written(()))
     }
 
-    /// A barrier on every device: makes durable what was written. After a failure nothing is known of what is
-    /// durable, so the volume turns read-only.
+    /// A barrier on every device: makes durable what was written. After a failure nothing is known
+    /// of what is durable, so the volume turns read-only.
     pub fn flush(&self, _written: Written) -> Result<Flushed> {
         self.flush_devices().map(|()| Flushed(()))
     }
@@ -200,7 +204,8 @@ impl Volume {
     }
 }
 
-/// An error where a range of a device holds a superblock: whoever writes there has lost count of what is free.
+/// An error where a range of a device holds a superblock: whoever writes there has lost count of
+/// what is free.
 fn keep_superblocks(at: Physical, len: u64) -> Result<()> {
     let hits = |copy: &Physical| at.0 < copy.0 + SUPERBLOCK_SIZE as u64 && copy.0 < at.0.saturating_add(len);
     if SUPERBLOCK_COPIES.iter().any(hits) {

@@ -1,5 +1,5 @@
-//! What an fsync costs at the least: its data and one block, a barrier, a superblock, a barrier. Those that come while one
-//! is under way share the next.
+//! What an fsync costs at the least: its data and one block, a barrier, a superblock, a barrier.
+//! Those that come while one is under way share the next.
 
 use std::io;
 use std::path::Path;
@@ -18,7 +18,8 @@ const BLOCK: u64 = 4096;
 const CHUNK: u64 = 1 << 20;
 /// Writes begin here; below lies the block that stands for the superblock.
 const BEGIN: u64 = 1 << 20;
-/// Writes go round up to here, over blocks that were written beforehand: the file system below has nothing to allocate.
+/// Writes go round up to here, over blocks that were written beforehand: the file system below has
+/// nothing to allocate.
 const END: u64 = 65 << 20;
 
 /// The group commit: a thread that makes durable what waits, again and again.

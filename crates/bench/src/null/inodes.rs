@@ -265,7 +265,8 @@ impl Inodes {
         self.get(node).is_ok_and(|inode| inode.lookups > 0)
     }
 
-    /// The names of a directory numbered above `after`, with their numbers, at most `limit` of them; "." and ".." first.
+    /// The names of a directory numbered above `after`, with their numbers, at most `limit` of
+    /// them; "." and ".." first.
     pub fn list(&self, directory: u64, after: u64, limit: usize) -> Result<Vec<Listed>, Errno> {
         let names = self.get(directory)?.directory()?;
         let dots: [(u64, &[u8], u64); 2] = [(1, b".", directory), (2, b"..", names.parent)];

@@ -1,5 +1,5 @@
-//! The peer `null`: a file system in memory on our own FUSE crate that pays for the barriers of fsync and for nothing else.
-//! So it is the bound of what any server on this transport can reach.
+//! The peer `null`: a file system in memory on our own FUSE crate that pays for the barriers of
+//! fsync and for nothing else. So it is the bound of what any server on this transport can reach.
 
 mod barrier;
 mod data;
@@ -17,10 +17,12 @@ use ubtrfs_fuse::{Session, Transport};
 
 use crate::failure::{Failure, Result};
 
-/// What the server says on its standard output when it can be used; after it comes the kind of mount.
+/// What the server says on its standard output when it can be used; after it comes the kind of
+/// mount.
 pub const READY: &str = "ready";
 
-/// Serves a mount on `directory` until it is unmounted. Barriers go to the image `backing`, which is overwritten.
+/// Serves a mount on `directory` until it is unmounted. Barriers go to the image `backing`, which
+/// is overwritten.
 pub fn serve(backing: &Path, directory: &Path) -> Result<()> {
     let failed = |what: &str, error: &dyn std::error::Error| Failure::new(format!("null: {what}: {error}"));
     let root = rustix::process::geteuid().is_root();

@@ -22,14 +22,16 @@ impl KernelType {
         match self {
             Self::Btrfs => ("mkfs.btrfs", &["-q", "-f", "-m", "single", "-d", "single"]),
             Self::Xfs => ("mkfs.xfs", &["-q", "-f"]),
-            // Like the others it has all its tables when it is made, and writes none of them while it is measured.
+            // Like the others it has all its tables when it is made, and writes none of them while
+            // it is measured.
             Self::Ext4 => ("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"]),
         }
     }
 
     fn mount_options(self) -> &'static str {
         match self {
-            // A loop device counts as rotating where its file's disk does; the documents that this goes back to had SSDs.
+            // A loop device counts as rotating where its file's disk does; the documents that this
+            // goes back to had SSDs.
             Self::Btrfs => "ssd,space_cache=v2",
             Self::Xfs | Self::Ext4 => "defaults",
         }

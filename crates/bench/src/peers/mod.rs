@@ -268,7 +268,8 @@ impl Drop for Mounted {
     }
 }
 
-/// Runs what unmounts `directory`, again and again while it is busy. It also works after a signal has come.
+/// Runs what unmounts `directory`, again and again while it is busy. It also works after a signal
+/// has come.
 fn unmount_by(directory: &Path, command: impl Fn() -> Command) -> Result<()> {
     let mut told = String::new();
     for _ in 0..ATTEMPTS {

@@ -16,7 +16,8 @@ const LEFT: i32 = 80;
 const RIGHT: i32 = 880;
 const TOP: i32 = 90;
 const BOTTOM: i32 = 385;
-/// The figure that is shown instead of the headline, where there is one: for it does not grow with the case.
+/// The figure that is shown instead of the headline, where there is one: for it does not grow with
+/// the case.
 const EACH: &str = "each";
 
 /// A case with the peers that have it.

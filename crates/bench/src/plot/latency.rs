@@ -1,4 +1,5 @@
-//! How long operations take while commits run and while none does: a panel for each operation, percentiles from left to right.
+//! How long operations take while commits run and while none does: a panel for each operation,
+//! percentiles from left to right.
 
 use plotters::element::Circle;
 use plotters::prelude::DrawingBackend;

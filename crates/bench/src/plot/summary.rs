@@ -1,4 +1,5 @@
-//! The one picture: how many times better ubtrfs is than the kernel's btrfs, and where FUSE's bound lies.
+//! The one picture: how many times better ubtrfs is than the kernel's btrfs, and where FUSE's bound
+//! lies.
 
 use plotters::element::Circle;
 use plotters::prelude::DrawingBackend;

@@ -48,7 +48,8 @@ fn measure(mounted: &mut Mounted, measured: &mut Measured, clients: u32, seconds
 /// Reads what dbench tells; returns how many operations there were.
 fn parse(told: &str, measured: &mut Measured) -> Result<f64> {
     let wrong = || Failure::new(format!("dbench told something unexpected:\n{told}"));
-    // It goes on without a barrier between its clients where the machine has no System V semaphores.
+    // It goes on without a barrier between its clients where the machine has no System V
+    // semaphores.
     let mut lines = told.lines().filter(|line| !line.contains("barrier semaphore"));
     if lines.any(|line| line.contains("failed") || line.contains("ERROR")) {
         return Err(wrong());

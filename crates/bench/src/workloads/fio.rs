@@ -97,7 +97,8 @@ pub struct Figures {
     pub operations: f64,
     /// Bytes read or written.
     pub bytes: f64,
-    /// Times of fsync in microseconds: mean, 99 %, 99.9 %, longest; or of the operations, where there is no fsync.
+    /// Times of fsync in microseconds: mean, 99 %, 99.9 %, longest; or of the operations, where
+    /// there is no fsync.
     pub times: [f64; 4],
     /// What the times are of.
     pub of: &'static str,

@@ -1,4 +1,5 @@
-//! How cost grows, by decades: with the size of a directory, a file, a volume, with the number of open files and of jobs.
+//! How cost grows, by decades: with the size of a directory, a file, a volume, with the number of
+//! open files and of jobs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

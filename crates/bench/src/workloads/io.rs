@@ -44,7 +44,8 @@ fn measure(mounted: &mut Mounted, measured: &mut Measured, job: &Job, side: &'st
     Ok(())
 }
 
-/// Writes the file that is to be read, and mounts again, so that no cache of the file system knows it.
+/// Writes the file that is to be read, and mounts again, so that no cache of the file system knows
+/// it.
 fn prepare(mounted: &mut Mounted, size: u64) -> Result<()> {
     let calls = Calls::of(mounted);
     let root = calls.root()?;

@@ -16,8 +16,8 @@ const FSYNC_EVERY: u64 = 5;
 /// Times by operation.
 pub type Times = [Histogram; OPERATIONS.len()];
 
-/// One file: made, written, looked at, perhaps fsynced, renamed, removed. `time` runs each operation and is told its place in
-/// [`OPERATIONS`].
+/// One file: made, written, looked at, perhaps fsynced, renamed, removed. `time` runs each
+/// operation and is told its place in [`OPERATIONS`].
 fn step(
     calls: &Calls,
     dir: &Handle,

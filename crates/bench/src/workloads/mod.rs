@@ -92,7 +92,8 @@ impl Case {
     }
 }
 
-/// A workload: its name, what it is, the least scale at which it runs without being asked for by name, and its cases.
+/// A workload: its name, what it is, the least scale at which it runs without being asked for by
+/// name, and its cases.
 pub struct Workload {
     /// Its name on the command line.
     pub name: &'static str,

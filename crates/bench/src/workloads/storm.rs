@@ -1,4 +1,5 @@
-//! The rename storm: a directory of files, a log tree because something else was fsynced, and then all files are renamed.
+//! The rename storm: a directory of files, a log tree because something else was fsynced, and then
+//! all files are renamed.
 
 use std::time::{Duration, Instant};
 

@@ -177,7 +177,8 @@ fn raise_limit() -> Result<u64> {
     Ok(limit.maximum.unwrap_or(1 << 20))
 }
 
-/// The part of a holder: opens files, says so, and closes the oldest ones as it is told to on its input.
+/// The part of a holder: opens files, says so, and closes the oldest ones as it is told to on its
+/// input.
 pub fn hold(dir: &Path, count: usize) -> Result<()> {
     raise_limit()?;
     let calls = Calls::Kernel(dir.into());

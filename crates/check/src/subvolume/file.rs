@@ -106,7 +106,8 @@ impl Content {
             let mut broken = |rule| faults.add(FaultKind::SymlinkRule { rule }, place.clone());
             match self.inline {
                 Some(length) if self.extents == 1 => {
-                    // btrfs-convert writes targets with the zero that ends them, which does not count.
+                    // btrfs-convert writes targets with the zero that ends them, which does not
+                    // count.
                     let target = length.saturating_sub(u64::from(self.ends_with_zero));
                     if target != item.size {
                         broken("its size is not the length of its target");

@@ -1,7 +1,9 @@
-//! Names: every directory index must be known to the inode that it leads to, and the other way round.
+//! Names: every directory index must be known to the inode that it leads to, and the other way
+//! round.
 //!
-//! Both sides are reduced to fingerprints, which cancel as they meet: a subvolume of a million files needs a few bytes
-//! for each name that still waits for its other half. What is left over is looked up in a second walk and explained.
+//! Both sides are reduced to fingerprints, which cancel as they meet: a subvolume of a million
+//! files needs a few bytes for each name that still waits for its other half. What is left over is
+//! looked up in a second walk and explained.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -179,7 +181,8 @@ impl Visitor for Leftovers {
     }
 }
 
-/// The names in an inode's reference item, as seen from an inode of this mode. The root directory's `..` is left out.
+/// The names in an inode's reference item, as seen from an inode of this mode. The root directory's
+/// `..` is left out.
 pub(super) fn names_of(key: Key, data: &[u8], mode: u32, mut each: impl FnMut(&Joint<'_>)) {
     let file_type = FileType::from_mode(mode).raw();
     let child = key.objectid;

@@ -1,8 +1,9 @@
-//! A subvolume whose deletion was interrupted: what is gone of it must not be missed, what is left must be counted.
+//! A subvolume whose deletion was interrupted: what is gone of it must not be missed, what is left
+//! must be counted.
 //!
-//! The image was copied right after the kernel had unlinked a subvolume of eight leaves and before it had dropped any of
-//! them. The test drops some the way the kernel does: their extents go, the subvolume's own blocks stay as they are, and
-//! the root item tells how far the deletion has got.
+//! The image was copied right after the kernel had unlinked a subvolume of eight leaves and before
+//! it had dropped any of them. The test drops some the way the kernel does: their extents go, the
+//! subvolume's own blocks stay as they are, and the root item tells how far the deletion has got.
 
 use crate::common::{checked, shown, unpack};
 use ubtrfs_check::{FaultKind, Report};

@@ -47,7 +47,8 @@ fn random_damage_with_right_checksums_never_panics() {
             let at = blocks[numbers.below(blocks.len() as u64) as usize];
             let whole = image.read_block(at);
             let mut block = whole.clone();
-            // Headers and item headers are at the start, item data at the end: both get their share.
+            // Headers and item headers are at the start, item data at the end: both get their
+            // share.
             for _ in 0..=numbers.below(4) {
                 let (start, end) = match (numbers.below(3), Node::view(&whole)) {
                     (0, _) => (48, 200),

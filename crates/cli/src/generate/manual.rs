@@ -1,5 +1,6 @@
-//! Manual pages: `ubtrfs(8)`, and one for each command. The text is that of `docs/ubtrfs.8.md`, a section for
-//! each command or for several; synopsis and options are those that the command line knows.
+//! Manual pages: `ubtrfs(8)`, and one for each command. The text is that of `docs/ubtrfs.8.md`, a
+//! section for each command or for several; synopsis and options are those that the command line
+//! knows.
 
 use std::io;
 

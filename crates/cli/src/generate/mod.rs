@@ -1,4 +1,5 @@
-//! What `make install` and packages put beside the program: manual pages and completions for shells.
+//! What `make install` and packages put beside the program: manual pages and completions for
+//! shells.
 
 mod manual;
 
@@ -11,7 +12,8 @@ use clap_complete::Shell;
 use crate::args::{Arguments, Generate};
 use crate::failure::Failure;
 
-/// The shells whose completions are wanted, each with the directory under `share` where it looks for them.
+/// The shells whose completions are wanted, each with the directory under `share` where it looks
+/// for them.
 const SHELLS: [(Shell, &str); 3] = [
     (Shell::Bash, "bash-completion/completions"),
     (Shell::Zsh, "zsh/site-functions"),

@@ -1,6 +1,7 @@
-//! The server in the background. It is this program again, started with one more argument: threads and rings don't survive
-//! a fork, so nothing is opened before. It tells over its standard output that the mount is ready; until then its errors
-//! go where ours go, and its exit status becomes ours.
+//! The server in the background. It is this program again, started with one more argument: threads
+//! and rings don't survive a fork, so nothing is opened before. It tells over its standard output
+//! that the mount is ready; until then its errors go where ours go, and its exit status becomes
+//! ours.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -15,8 +16,9 @@ use super::serve::Job;
 use crate::failure::{Failure, Result};
 
 const READY: &str = "ready";
-/// Tells the allocator after how many milliseconds memory that was freed goes back to the system. At once, each fsync takes
-/// its pages anew; with the allocator's second, what a commit freed stays in an idle server for days.
+/// Tells the allocator after how many milliseconds memory that was freed goes back to the system.
+/// At once, each fsync takes its pages anew; with the allocator's second, what a commit freed stays
+/// in an idle server for days.
 const PURGE_DELAY: &str = "MIMALLOC_PURGE_DELAY";
 
 /// Starts the server, and returns when the mount is ready.
@@ -48,23 +50,25 @@ pub fn start(options: &[String], job: &Job) -> Result<()> {
     }
 }
 
-/// Keeps from the server what we inherited: it would hold files, locks and pipes open for as long as the mount lasts.
+/// Keeps from the server what we inherited: it would hold files, locks and pipes open for as long
+/// as the mount lasts.
 fn keep_descriptors() {
     let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
     let numbers = open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     for number in numbers.filter(|number| *number > 2) {
-        // SAFETY: the descriptor is only marked; if it has been closed meanwhile (the directory's own), the call fails.
+        // SAFETY: the descriptor is only marked; if it has been closed meanwhile (the directory's
+        // own), the call fails.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
         let _ = rustix::io::fcntl_setfd(descriptor, FdFlags::CLOEXEC);
     }
 }
 
-/// Leaves the process group and the directory of whoever started us: signals that a terminal sends to those in its foreground
-/// are not for us.
+/// Leaves the process group and the directory of whoever started us: signals that a terminal sends
+/// to those in its foreground are not for us.
 ///
-/// The session stays the same. Linux groups processes by sessions for scheduling (autogroup), and where a server is in
-/// another group than its clients it moves them to another processor with each answer: on virtual machines a request
-/// then takes 36 µs instead of 11.
+/// The session stays the same. Linux groups processes by sessions for scheduling (autogroup), and
+/// where a server is in another group than its clients it moves them to another processor with each
+/// answer: on virtual machines a request then takes 36 µs instead of 11.
 pub fn detach() -> Result<()> {
     // The program was started by its link in /proc, whose name is "exe".
     let _ = rustix::thread::set_name(c"ubtrfs");

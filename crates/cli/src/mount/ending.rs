@@ -1,7 +1,7 @@
 //! SIGTERM, SIGINT and SIGHUP end a mount; SIGUSR1 has it write its statistics to the log.
 //!
-//! They are waited for in a thread of their own, since umount(2) of `fuseblk` returns only when a serving thread has done
-//! the last commit.
+//! They are waited for in a thread of their own, since umount(2) of `fuseblk` returns only when a
+//! serving thread has done the last commit.
 
 use std::fs::File;
 use std::io;
@@ -101,7 +101,8 @@ fn end(mount: &Mount, mounted: Option<&Mounted>, server: &Shared) {
     while Instant::now() < deadline && connection.is_there() && !server.is_ending() {
         thread::sleep(Duration::from_millis(5));
     }
-    // With the connection cut no request comes any more; then the session ends and commits for the last time.
+    // With the connection cut no request comes any more; then the session ends and commits for the
+    // last time.
     if !server.is_ending() && !connection.cut() {
         exit(i32::from(server.end().is_err()));
     }

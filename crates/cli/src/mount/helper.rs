@@ -1,5 +1,6 @@
-//! The program as a helper of mount(8): `mount.ubtrfs SPEC DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE.SUBTYPE]`, which is
-//! how mount(8) calls it for the types `ubtrfs` and `fuse.ubtrfs`.
+//! The program as a helper of mount(8):
+//! `mount.ubtrfs SPEC DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE.SUBTYPE]`, which is how
+//! mount(8) calls it for the types `ubtrfs` and `fuse.ubtrfs`.
 
 use std::ffi::OsString;
 use std::io::{self, Write};

@@ -31,7 +31,8 @@ pub fn to_standard_error() {
         .init();
 }
 
-/// For a server in the background: on the terminal until the mount is ready, then in the system's log.
+/// For a server in the background: on the terminal until the mount is ready, then in the system's
+/// log.
 pub fn to_system_log() {
     tracing_subscriber::fmt()
         .with_writer(SystemLog)
@@ -43,7 +44,8 @@ pub fn to_system_log() {
         .init();
 }
 
-/// Tells something that was asked for: on the terminal of a server in the foreground, else in the system's log.
+/// Tells something that was asked for: on the terminal of a server in the foreground, else in the
+/// system's log.
 pub fn note(text: &str) {
     drop(Message { severity: 6, text: text.as_bytes().to_vec() });
 }

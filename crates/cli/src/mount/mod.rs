@@ -67,8 +67,8 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|error| Failure::about(path.display(), &error))
 }
 
-/// When a process started, in the clock ticks of the kernel: the 22nd field of its `stat`, the second of which (the name, in
-/// parentheses) may hold anything.
+/// When a process started, in the clock ticks of the kernel: the 22nd field of its `stat`, the
+/// second of which (the name, in parentheses) may hold anything.
 pub fn started(pid: &str) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;

@@ -85,8 +85,8 @@ impl MountRequest {
         Ok(request)
     }
 
-    /// Whether the kernel is to check permissions. Without that only names that it has not cached would lead to a check of
-    /// directories, so whoever reaches the mount may do everything.
+    /// Whether the kernel is to check permissions. Without that only names that it has not cached
+    /// would lead to a check of directories, so whoever reaches the mount may do everything.
     pub fn checks_permissions(&self) -> bool {
         !(self.guise.fakeroot || self.single_user)
     }

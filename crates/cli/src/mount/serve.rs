@@ -107,8 +107,8 @@ struct Opened {
     claims: Vec<File>,
 }
 
-/// Opens the devices so that nobody else has them. As root the kernel will want to claim block devices for the mount, so
-/// they are claimed apart from being opened.
+/// Opens the devices so that nobody else has them. As root the kernel will want to claim block
+/// devices for the mount, so they are claimed apart from being opened.
 fn open_devices(job: &Job, root: bool) -> Result<Opened> {
     let mode = if job.request.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let mut opened = Opened { devices: Vec::new(), claims: Vec::new() };
@@ -176,8 +176,8 @@ fn open_engine(job: &Job, volume: Arc<Volume>, options: &Options) -> Result<Arc<
     Filesystem::open(volume, options.clone()).map_err(|error| Failure::about(list(&job.devices), &error))
 }
 
-/// Root's mounts are for all users, as those of the kernel's file systems are; others' are for themselves. Permissions are
-/// the kernel's to check.
+/// Root's mounts are for all users, as those of the kernel's file systems are; others' are for
+/// themselves. Permissions are the kernel's to check.
 fn mount_options(job: &Job, root: bool) -> MountOptions {
     let request = &job.request;
     let source = match job.devices.first() {

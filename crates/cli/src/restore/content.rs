@@ -1,4 +1,5 @@
-//! The content of one file: data where there is data, holes elsewhere, and as much as possible around what can't be read.
+//! The content of one file: data where there is data, holes elsewhere, and as much as possible
+//! around what can't be read.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -6,10 +7,11 @@ use std::os::unix::fs::FileExt;
 use ubtrfs::{Damage, Errno, Filesystem, InodeId};
 use ubtrfs_tree::sentence;
 
-/// Bytes that are read at once, where all is well; then the smaller pieces into which a failed read is cut.
+/// Bytes that are read at once, where all is well; then the smaller pieces into which a failed read
+/// is cut.
 const PIECES: [u64; 3] = [1 << 20, 64 << 10, 4 << 10];
-/// After so many unreadable bytes in a row only samples are taken, at growing distances: a damaged or hostile map may say that
-/// there are exabytes.
+/// After so many unreadable bytes in a row only samples are taken, at growing distances: a damaged
+/// or hostile map may say that there are exabytes.
 const STRETCH: u64 = 64 << 20;
 
 /// What came of a copy.

@@ -1,5 +1,5 @@
-//! Inodes that no directory leads to, because what led there is lost: found by their own items, and put where their names say,
-//! or under `lost+found`.
+//! Inodes that no directory leads to, because what led there is lost: found by their own items, and
+//! put where their names say, or under `lost+found`.
 
 use ubtrfs::{FoundInode, InodeId};
 use ubtrfs_format::items::FileType;
@@ -22,7 +22,8 @@ impl Walk<'_> {
         if self.source.damage.count() == 0 && self.problems.is_empty() {
             return Ok(());
         }
-        // Only below the root of what was copied: of other subvolumes it is not known where they were.
+        // Only below the root of what was copied: of other subvolumes it is not known where they
+        // were.
         let Some(subvolume) = self.subvolumes.first().copied() else { return Ok(()) };
         let mut from = Ino::ROOT_DIR;
         loop {
@@ -123,7 +124,8 @@ impl Walk<'_> {
         names
     }
 
-    /// Makes the directories of a path that are not there. Returns the last one, and its times as they should stay.
+    /// Makes the directories of a path that are not there. Returns the last one, and its times as
+    /// they should stay.
     #[allow(clippy::type_complexity, reason = "two things of one directory")]
     fn make_way(
         &self,

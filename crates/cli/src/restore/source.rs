@@ -40,7 +40,8 @@ pub fn list(devices: &[Arc<dyn Device>]) -> Result<String> {
 }
 
 impl Source {
-    /// Opens the newest state that can be opened, or the one that is asked for; tells of those that can't.
+    /// Opens the newest state that can be opened, or the one that is asked for; tells of those that
+    /// can't.
     pub fn open(paths: &[PathBuf], devices: &[Arc<dyn Device>], arguments: &args::Restore) -> Result<Self> {
         let mut failure = None;
         for candidate in Volume::candidates(devices) {

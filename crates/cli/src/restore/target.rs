@@ -1,5 +1,6 @@
-//! The directory that is copied to. Whatever names an image has, nothing is made or changed outside of it: every step is
-//! relative to an open directory, never follows a symbolic link, and never goes up.
+//! The directory that is copied to. Whatever names an image has, nothing is made or changed outside
+//! of it: every step is relative to an open directory, never follows a symbolic link, and never
+//! goes up.
 
 use std::fs::File;
 use std::io;

@@ -1,5 +1,6 @@
-//! The way through the directories of the volume, and what is made of each entry. Memory is bounded by the depth of the tree, a
-//! bit for each inode that was seen, and a path for each file whose other names have not come yet.
+//! The way through the directories of the volume, and what is made of each entry. Memory is bounded
+//! by the depth of the tree, a bit for each inode that was seen, and a path for each file whose
+//! other names have not come yet.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, Write as _};
@@ -326,7 +327,8 @@ impl<'a> Walk<'a> {
         self.target.as_ref().is_some_and(Target::keeps_owners)
     }
 
-    /// Gives owner, permissions, xattrs and times. What the user or the file system there doesn't allow is left out.
+    /// Gives owner, permissions, xattrs and times. What the user or the file system there doesn't
+    /// allow is left out.
     fn dress(&mut self, made: &Made<'_>, attributes: &Attributes, shown: &str) {
         let fs = &self.source.fs;
         if self.keeps_owners() {
@@ -336,7 +338,8 @@ impl<'a> Walk<'a> {
         } else if attributes.uid != rustix::process::geteuid().as_raw() {
             self.leave_out("owners, which only root can give".into());
         }
-        // A file that now belongs to somebody else than before must not run with the rights of that one.
+        // A file that now belongs to somebody else than before must not run with the rights of that
+        // one.
         let mode = if self.keeps_owners() { attributes.mode } else { attributes.mode & 0o1777 };
         if let Err(error) = made.permit(mode) {
             self.leave_out(format!("permissions: {}", sentence(&error)));

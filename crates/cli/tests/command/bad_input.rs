@@ -1,4 +1,5 @@
-//! Devices that are not what they should be: a sentence and an exit status each, whatever they hold.
+//! Devices that are not what they should be: a sentence and an exit status each, whatever they
+//! hold.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -60,7 +61,8 @@ fn a_truncated_image_is_mounted_by_nobody() {
     success(&ubtrfs(&["ls", &image, "/"]));
 }
 
-/// Where the copies of the block at this address are on the device: every chunk's line in the dump tells its stripes.
+/// Where the copies of the block at this address are on the device: every chunk's line in the dump
+/// tells its stripes.
 fn places(image: &str, block: u64) -> Vec<u64> {
     let dump = success(&ubtrfs(&["tree", image, "--tree", "chunk"]));
     for line in dump.lines().filter(|line| line.contains("CHUNK_ITEM")) {
@@ -150,7 +152,8 @@ fn a_reader_that_goes_away_is_no_failure() {
     assert!(output.stderr.is_empty());
 }
 
-/// Whatever bytes are wrong, it ends with a status of its own, not with a panic, and nothing is written.
+/// Whatever bytes are wrong, it ends with a status of its own, not with a panic, and nothing is
+/// written.
 #[test]
 fn damaged_volumes_are_survived() {
     let dir = tempfile::tempdir().unwrap();

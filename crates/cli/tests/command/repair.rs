@@ -1,4 +1,5 @@
-//! `ubtrfs check --repair` puts right what can be derived, says before what it will do, and leaves all else alone.
+//! `ubtrfs check --repair` puts right what can be derived, says before what it will do, and leaves
+//! all else alone.
 
 use std::path::Path;
 

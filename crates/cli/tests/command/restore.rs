@@ -152,7 +152,8 @@ fn lost_leaves_take_only_their_own_items_along() {
         let output = case.restore(&[]);
         let told = said(&output);
         if number == 0 {
-            // Nothing can be opened whose root directory has no attributes; an older commit may have another leaf there.
+            // Nothing can be opened whose root directory has no attributes; an older commit may
+            // have another leaf there.
             assert!(!told.contains("panicked"), "{told}");
             continue;
         }

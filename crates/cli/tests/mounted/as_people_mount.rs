@@ -1,4 +1,5 @@
-//! Mounting by mount(8), by fstab and by systemd; volumes inside of images, from elsewhere, and damaged ones.
+//! Mounting by mount(8), by fstab and by systemd; volumes inside of images, from elsewhere, and
+//! damaged ones.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -42,7 +43,8 @@ const USER: &str = r#"
 /// Where the volume lies in the image.
 const OFFSET: u64 = 3 << 20;
 
-/// In a mount namespace where `mount.ubtrfs` is installed: `$1` is ubtrfs, `$2` the image, `$3` the mount point, `$4` a directory.
+/// In a mount namespace where `mount.ubtrfs` is installed: `$1` is ubtrfs, `$2` the image, `$3` the
+/// mount point, `$4` a directory.
 const SESSION: &str = r#"
     set -e
     mkdir "$4/sbin"

@@ -263,7 +263,8 @@ fn plain_umount_commits_and_frees_the_image() {
     fs::write(volume.point.join("file"), "content").unwrap();
     let server = volume.server();
     run(&mut command("umount", &[&volume.point])).ok();
-    // Of a fuseblk mount umount(8) returns after the last commit; the server then has but to let go.
+    // Of a fuseblk mount umount(8) returns after the last commit; the server then has but to let
+    // go.
     let copy = volume.dir.path().join("copy");
     fs::copy(&volume.image, &copy).unwrap();
     assert_eq!(cat(&copy, "/file"), "content");

@@ -1,4 +1,5 @@
-//! Reserved space, shared extents and flags of inodes: the kernel's btrfs does the same, and both must tell the same.
+//! Reserved space, shared extents and flags of inodes: the kernel's btrfs does the same, and both
+//! must tell the same.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -43,7 +44,8 @@ fn look(diary: &mut Diary, what: &str, file: &File) {
     diary.note(what, (meta.size(), meta.blocks(), data_ranges(file), sum));
 }
 
-/// The same without where data is: zeroes that the kernel writes into reserved space are none of ours.
+/// The same without where data is: zeroes that the kernel writes into reserved space are none of
+/// ours.
 fn look_at_bytes(diary: &mut Diary, what: &str, file: &File) {
     look(diary, what, file);
     let line = diary.0.pop().unwrap_or_default();

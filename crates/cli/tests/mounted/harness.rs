@@ -16,8 +16,8 @@ use ubtrfs_testkit::scratch::{mount_points, scratch_dir};
 /// Whether requests arrive over rings in this run of the tests.
 pub const OVER_RINGS: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"mounted_ring");
 
-/// How requests arrive: over both in turn where it is a mount that is tested, and over what is faster where it is a table of
-/// rules with many thousands of requests.
+/// How requests arrive: over both in turn where it is a mount that is tested, and over what is
+/// faster where it is a table of rules with many thousands of requests.
 const TRANSPORT: &str = match env!("CARGO_CRATE_NAME").as_bytes() {
     b"mounted_ring" => "transport=ring",
     b"posix" => "transport=auto",
@@ -53,7 +53,8 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// What a tour brought to light is what it brings to light in a new volume that the kernel has mounted.
+    /// What a tour brought to light is what it brings to light in a new volume that the kernel has
+    /// mounted.
     #[track_caller]
     pub fn assert_kernels_tour_is_the_same(&self, ours: &[String], tour: fn(&Path) -> Vec<String>) {
         let other = self.dir.path().join("kernels");

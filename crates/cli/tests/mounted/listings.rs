@@ -1,4 +1,5 @@
-//! A listing lacks names or shows names that are gone, for the kernel keeps what others have read of the directory.
+//! A listing lacks names or shows names that are gone, for the kernel keeps what others have read
+//! of the directory.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -72,7 +73,8 @@ fn a_name_that_was_gone_before_a_listing_began_is_not_in_it() {
     names.extend(rest(&second));
     assert!(!names.contains(gone), "{gone}");
     assert_eq!(names.len(), NAMES - 1);
-    // Whoever had begun before the name went misses none of the others, and all see the same from now on.
+    // Whoever had begun before the name went misses none of the others, and all see the same from
+    // now on.
     let left: BTreeSet<String> = seen.iter().cloned().chain(rest(&first)).collect();
     assert!((0..NAMES).map(name).all(|name| left.contains(&name)));
     assert!((0..3).all(|_| listed(&dir).len() == NAMES - 1));

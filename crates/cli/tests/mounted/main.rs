@@ -1,5 +1,5 @@
-//! `ubtrfs mount` and what belongs to it, with a kernel at the other end. `mounted_ring` does the same
-//! over rings.
+//! `ubtrfs mount` and what belongs to it, with a kernel at the other end. `mounted_ring` does the
+//! same over rings.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 

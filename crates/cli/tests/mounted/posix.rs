@@ -179,7 +179,8 @@ fn data(dir: &Path, diary: &mut Diary) {
     diary.sys("fsync of a directory", rustix::fs::fsync(File::open(dir).unwrap()));
 }
 
-/// What du(1) shows: data that replaces other data does not count twice, whether it is on disk yet or not.
+/// What du(1) shows: data that replaces other data does not count twice, whether it is on disk yet
+/// or not.
 fn blocks(dir: &Path, diary: &mut Diary) {
     let open = |name: &str| {
         let path = dir.join(name);
@@ -278,8 +279,8 @@ fn privileges(dir: &Path, diary: &mut Diary) {
         "dd if=/dev/zero of=f bs=4k count=1 oflag=direct conv=notrunc status=none",
     ];
     for way in ways {
-        // Set-group-id of a file that its group may not execute goes with the kernel only, and only when the writer is not in
-        // the group, which FUSE doesn't tell.
+        // Set-group-id of a file that its group may not execute goes with the kernel only, and only
+        // when the writer is not in the group, which FUSE doesn't tell.
         for bits in [0o6777, 0o4767] {
             fs::write(&path, "content").unwrap();
             mode(&path, bits);
@@ -290,7 +291,8 @@ fn privileges(dir: &Path, diary: &mut Diary) {
             diary.note(way, (status, format!("{:o}", fs::metadata(&path).unwrap().mode()), left));
         }
     }
-    // A chown that names nobody is refused to others, by us in silence; it must not take anything away.
+    // A chown that names nobody is refused to others, by us in silence; it must not take anything
+    // away.
     let nobody = "python3 -c 'import os; os.chown(\"f\", -1, -1)' 2> /dev/null; true";
     for (owner, way) in [(0, nobody), (1000, nobody), (0, "fallocate -p -l 4096 f"), (1000, "fallocate -p -l 4096 f")] {
         fs::write(&path, "content").unwrap();
@@ -354,7 +356,8 @@ fn tour(dir: &Path) -> Vec<String> {
     diary.0
 }
 
-/// A page that was written while that was allowed is not lost because the file was made immutable before it was written back.
+/// A page that was written while that was allowed is not lost because the file was made immutable
+/// before it was written back.
 #[test]
 fn mapped_pages_outlive_a_flag_that_forbids_writing() {
     require!(Need::Root, FUSE);
@@ -373,7 +376,8 @@ fn mapped_pages_outlive_a_flag_that_forbids_writing() {
     }
 }
 
-/// Opening is not asked about, so it is the writing that has to fail; and nobody goes on seeing what nobody has.
+/// Opening is not asked about, so it is the writing that has to fail; and nobody goes on seeing
+/// what nobody has.
 #[test]
 fn files_that_must_not_change_do_not_through_mappings() {
     require!(Need::Root, FUSE);

@@ -1,4 +1,5 @@
-//! Space of a mount: what `df` says, what is trimmed and discarded, and what btrfs's own ioctls tell.
+//! Space of a mount: what `df` says, what is trimmed and discarded, and what btrfs's own ioctls
+//! tell.
 
 use std::fs::{self, File};
 use std::io::Write;

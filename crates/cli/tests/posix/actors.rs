@@ -51,7 +51,8 @@ impl Actor {
     pub fn does_with_umask<T: Send>(self, mask: u32, act: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let acting = scope.spawn(move || {
-                // SAFETY: from here on the thread has a umask and a working directory of its own; nobody counts on sharing them.
+                // SAFETY: from here on the thread has a umask and a working directory of its own;
+                // nobody counts on sharing them.
                 unsafe { unshare_unsafe(UnshareFlags::FS) }.unwrap();
                 self.become_it();
                 umask(Mode::from_raw_mode(mask));

@@ -1,5 +1,5 @@
-//! File handles, as an NFS server uses them: they lead to their inode however it is called, also when nobody has it in
-//! memory, and to nothing once it is gone.
+//! File handles, as an NFS server uses them: they lead to their inode however it is called, also
+//! when nobody has it in memory, and to nothing once it is gone.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -41,7 +41,8 @@ fn handle_of(path: &Path) -> Result<Handle, Errno> {
 
 fn open_handle(mount: &File, handle: &Handle) -> Result<File, Errno> {
     let mut handle = handle.clone();
-    // SAFETY: `handle` is as the kernel filled it in, and lasts for the call; the descriptor is a new one.
+    // SAFETY: `handle` is as the kernel filled it in, and lasts for the call; the descriptor is a
+    // new one.
     unsafe {
         let result = libc::open_by_handle_at(mount.as_raw_fd(), (&raw mut handle).cast(), libc::O_RDONLY);
         if result < 0 { Err(last_error()) } else { Ok(OwnedFd::from_raw_fd(result).into()) }

@@ -1,4 +1,5 @@
-//! What is acted on: each case gets a directory of its own with one object, and a few things beside it.
+//! What is acted on: each case gets a directory of its own with one object, and a few things beside
+//! it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -156,7 +157,8 @@ impl Place {
         for name in ["file", "dir", "other", "other_dir", "o/within", "o", "."] {
             if fs::symlink_metadata(at(name)).is_ok() {
                 std::os::unix::fs::lchown(at(name), Some(OWNER), Some(GROUP)).unwrap();
-                // To follow a link is to access it, which the kernel does from memory without a word to us: `times` looks at that.
+                // To follow a link is to access it, which the kernel does from memory without a
+                // word to us: `times` looks at that.
                 let is_link = fs::symlink_metadata(at(name)).unwrap().is_symlink();
                 set_times(&at(name), if is_link { FAR_OFF } else { LONG_AGO + 1 }, LONG_AGO);
             }

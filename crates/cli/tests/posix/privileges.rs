@@ -182,7 +182,8 @@ fn what_is_handed_down(root: &Path) -> Outcomes {
 }
 
 const GO: Exceptions = &[
-    // Before root writes to a file with capabilities the kernel says that something has to go, and means the capabilities.
+    // Before root writes to a file with capabilities the kernel says that something has to go, and
+    // means the capabilities.
     ("/ Root / write", "set-id bits go along with capabilities"),
     ("/ Root / allocate", "set-id bits go along with capabilities"),
     ("/ Root / copy a range", "set-id bits go along with capabilities"),

@@ -18,7 +18,8 @@ pub type Outcomes = BTreeMap<String, String>;
 /// Cases in which we may differ: a part of the name (several parts with `*` between them), and why.
 pub type Exceptions = &'static [(&'static str, &'static str)];
 
-/// What a path's attributes say, but for what depends on when and where; times as what they were `before`, or as changed.
+/// What a path's attributes say, but for what depends on when and where; times as what they were
+/// `before`, or as changed.
 pub fn traces(path: &Path, before: Option<&fs::Metadata>) -> String {
     let Ok(now) = fs::symlink_metadata(path) else { return "nothing".into() };
     let mut told = format!("{:o} n{} {}:{} s{}", now.mode(), now.nlink(), now.uid(), now.gid(), now.size());

@@ -1,4 +1,5 @@
-//! Many files, names and xattrs: the server holds to its memory, and a volume of many files mounts at once.
+//! Many files, names and xattrs: the server holds to its memory, and a volume of many files mounts
+//! at once.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -14,8 +15,9 @@ use crate::harness::{FUSE, Volume, ubtrfs};
 /// Bytes that a mount reads at the most.
 const READ_BY_A_MOUNT: u64 = 8 << 20;
 
-/// What the server takes beside what `memory=` is about: its code, its threads' stacks, buffers of requests; and what it has to know
-/// of each inode that the kernel remembers, which are those of the large directory and those of the tree.
+/// What the server takes beside what `memory=` is about: its code, its threads' stacks, buffers of
+/// requests; and what it has to know of each inode that the kernel remembers, which are those of
+/// the large directory and those of the tree.
 fn beside(files: u64) -> u64 {
     const INODE_OF_THE_KERNEL: u64 = 60;
     (32 << 20) + 2 * files * INODE_OF_THE_KERNEL
@@ -107,7 +109,8 @@ fn memory_is_held_with_many_files() {
     memory_is_held_with(20_000, "1G");
 }
 
-/// `make soak` does it; alone: `cargo test --profile proof -p ubtrfs-cli --test posix million -- --ignored --nocapture`.
+/// `make soak` does it; alone:
+/// `cargo test --profile proof -p ubtrfs-cli --test posix million -- --ignored --nocapture`.
 #[test]
 #[ignore = "takes ten minutes"]
 fn memory_is_held_with_a_million_files() {

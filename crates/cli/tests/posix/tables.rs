@@ -24,7 +24,8 @@ fn table(root: &Path) -> Outcomes {
     let operations = operations::all();
     let mut outcomes = Outcomes::new();
     let dir = root.join("case");
-    // What others than root may do has its own table: a third of them, unless there is time for all.
+    // What others than root may do has its own table: a third of them, unless there is time for
+    // all.
     let (share, mut number) = (share(), 0);
     for actor in [Actor::Root, Actor::Owner, Actor::Other] {
         for object in Object::ALL {

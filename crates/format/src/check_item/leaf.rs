@@ -7,8 +7,8 @@ use crate::{BACKREF_REV_MIXED, Error, Header, Incompat, ItemType, Key, Leaf, Nod
 /// The top byte of a header's flags.
 const BACKREF_REV: u64 = 0xff << 56;
 
-/// Holds a block's header against the rules that [`Node::check`](crate::Node::check) leaves out because blocks that were
-/// never written break them.
+/// Holds a block's header against the rules that [`Node::check`](crate::Node::check) leaves out
+/// because blocks that were never written break them.
 pub fn check_header(header: &Header, chunk_tree_uuid: Uuid) -> Result<()> {
     require(header.flags & NodeFlags::WRITTEN != 0, "block flags", header.flags)?;
     require(header.flags & BACKREF_REV == BACKREF_REV_MIXED, "block backref revision", header.flags >> 56)?;
@@ -38,8 +38,9 @@ pub struct ItemFault {
     pub error: Error,
 }
 
-/// Holds every item of a leaf (whose structure [`Node::check`](crate::Node::check) has approved) against the rules, and
-/// against the item before it. `owner` is the header's. Stops at the first fault.
+/// Holds every item of a leaf (whose structure [`Node::check`](crate::Node::check) has approved)
+/// against the rules, and against the item before it. `owner` is the header's. Stops at the first
+/// fault.
 pub fn check_leaf(owner: TreeId, leaf: &Leaf<'_>, context: &ItemContext) -> std::result::Result<(), ItemFault> {
     if leaf.is_empty() && is_never_empty(owner, context) {
         return Err(ItemFault { slot: 0, key: Key::MIN, error: Error::ItemCount(0) });
@@ -50,7 +51,8 @@ pub fn check_leaf(owner: TreeId, leaf: &Leaf<'_>, context: &ItemContext) -> std:
         let fault = |error| ItemFault { slot, key, error };
         let item = leaf.data(slot).ok_or_else(|| fault(Error::ItemPlacement { slot }))?;
         check_item(&key, item, context).map_err(fault)?;
-        // A log holds what was changed, so an item may stand there without those that it belongs to.
+        // A log holds what was changed, so an item may stand there without those that it belongs
+        // to.
         if let Some((last_key, last_item)) = last.filter(|_| owner != TreeId::LOG) {
             after(owner, (&last_key, last_item), &key, context).map_err(fault)?;
         }
@@ -73,7 +75,8 @@ fn after(owner: TreeId, (last, last_item): (&Key, &[u8]), key: &Key, context: &I
         }
         ItemType::EXTENT_DATA if same_type => {
             let end = last.offset.saturating_add(FileExtent::parse(last_item)?.len());
-            // An inline extent ends where the file does, in the middle of a sector; nothing follows in that sector.
+            // An inline extent ends where the file does, in the middle of a sector; nothing follows
+            // in that sector.
             require(end <= key.offset, "start of a file extent inside the one before", key.offset)
         }
         ItemType::EXTENT_CSUM if same_type => {

@@ -1,8 +1,8 @@
 //! Rules that an item can be held against by itself, or against its neighbour in the leaf.
 //!
-//! They are those by which the kernel refuses a block when it reads one, so whoever passes them can be relied on for
-//! sizes, ranges and alignment; what needs other blocks (references, counts, names that must exist) is not judged here.
-//! A rule that is stricter than the kernel's says so.
+//! They are those by which the kernel refuses a block when it reads one, so whoever passes them can
+//! be relied on for sizes, ranges and alignment; what needs other blocks (references, counts, names
+//! that must exist) is not judged here. A rule that is stricter than the kernel's says so.
 
 mod extent;
 mod file;
@@ -112,7 +112,8 @@ fn is_file(ino: u64) -> bool {
     (Ino::FIRST_FREE.0..=Ino::LAST_FREE.0).contains(&ino)
 }
 
-/// Whether data can belong to the tree: subvolumes, data relocation and, for v1 caches, the root tree.
+/// Whether data can belong to the tree: subvolumes, data relocation and, for v1 caches, the root
+/// tree.
 fn holds_data(tree: TreeId) -> bool {
     tree.is_subvolume() || tree == TreeId::DATA_RELOC || tree == TreeId::ROOT
 }

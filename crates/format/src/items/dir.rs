@@ -1,4 +1,5 @@
-//! `DIR_ITEM`, `DIR_INDEX` and `XATTR_ITEM`: a location, a name and, for xattrs, a value. Several share an item where hashes collide.
+//! `DIR_ITEM`, `DIR_INDEX` and `XATTR_ITEM`: a location, a name and, for xattrs, a value. Several
+//! share an item where hashes collide.
 
 use zerocopy::IntoBytes;
 
@@ -40,7 +41,8 @@ impl FileType {
         Self::Xattr,
     ];
 
-    /// The type with this number. The top bit says that the name is encrypted, which no kernel writes yet.
+    /// The type with this number. The top bit says that the name is encrypted, which no kernel
+    /// writes yet.
     pub fn from_raw(raw: u8) -> Result<Self> {
         Self::ALL
             .get(usize::from(raw))
@@ -71,7 +73,8 @@ impl FileType {
 /// An entry of a directory, or an xattr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirEntry<'a> {
-    /// The key of what the name leads to: an inode item or a subvolume's root item; zero for xattrs.
+    /// The key of what the name leads to: an inode item or a subvolume's root item; zero for
+    /// xattrs.
     pub location: Key,
     /// The transaction that made the entry.
     pub transid: Generation,

@@ -23,7 +23,8 @@ pub struct DataRef {
     pub root: TreeId,
     /// The inode.
     pub ino: Ino,
-    /// File offset at which the extent would start: key offset minus the piece's offset in the extent, modulo 2^64.
+    /// File offset at which the extent would start: key offset minus the piece's offset in the
+    /// extent, modulo 2^64.
     pub offset: u64,
 }
 
@@ -183,7 +184,8 @@ pub struct ExtentItem {
     pub generation: Generation,
     /// [`ExtentFlags`].
     pub flags: u64,
-    /// First key and level of a tree block described by an `EXTENT_ITEM` (not by a `METADATA_ITEM`).
+    /// First key and level of a tree block described by an `EXTENT_ITEM` (not by a
+    /// `METADATA_ITEM`).
     pub tree_block: Option<(Key, u8)>,
     /// References in the item itself.
     pub inline_refs: Vec<InlineRef>,

@@ -32,7 +32,8 @@ record! {
         transid: Generation,
         /// Bytes of content; for directories twice the sum of the entries' name lengths.
         size: u64,
-        /// Bytes that the content takes on disk (before compression): the sum of extents' lengths without holes.
+        /// Bytes that the content takes on disk (before compression): the sum of extents' lengths
+        /// without holes.
         nbytes: u64,
         /// Unused hint; 0.
         block_group: u64,
@@ -99,7 +100,8 @@ impl InodeFlags {
     pub const COMPRESS: u64 = 1 << 11;
     /// A subvolume's root item's embedded inode was initialised.
     pub const ROOT_ITEM_INIT: u64 = 1 << 31;
-    /// fs-verity protects the file. The upper half of the field: flags that older writers need not know.
+    /// fs-verity protects the file. The upper half of the field: flags that older writers need not
+    /// know.
     pub const RO_VERITY: u64 = 1 << 32;
     /// All known flags.
     pub const ALL: u64 = 0xfff | Self::ROOT_ITEM_INIT | Self::RO_VERITY;

@@ -21,7 +21,8 @@ impl RootFlags {
     pub const DEAD: u64 = 1 << 48;
 }
 
-/// The root of a tree. Key `(tree ROOT_ITEM n)`, n = 0 or, for snapshots, the transaction that made it.
+/// The root of a tree. Key `(tree ROOT_ITEM n)`, n = 0 or, for snapshots, the transaction that made
+/// it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RootItem {
     /// An embedded inode that nothing uses much.
@@ -149,7 +150,8 @@ impl RootItem {
     }
 }
 
-/// The entry that leads to a subvolume: `(parent ROOT_REF child)` and `(child ROOT_BACKREF parent)` hold the same.
+/// The entry that leads to a subvolume: `(parent ROOT_REF child)` and `(child ROOT_BACKREF parent)`
+/// hold the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RootRef<'a> {
     /// The directory that holds the entry.

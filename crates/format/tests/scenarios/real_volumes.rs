@@ -23,8 +23,9 @@ fn superblock(image: &Path) -> Superblock {
     Superblock::parse(&bytes, SUPERBLOCK_COPIES[0]).unwrap()
 }
 
-/// Shows every tree block in an image, current or not: whatever has the volume's id and a right checksum. But for those of
-/// generation 1: that is a temporary volume, not in all things a right one, from which mkfs.btrfs starts.
+/// Shows every tree block in an image, current or not: whatever has the volume's id and a right
+/// checksum. But for those of generation 1: that is a temporary volume, not in all things a right
+/// one, from which mkfs.btrfs starts.
 fn every_block(image: &Path, visit: &mut dyn FnMut(&Superblock, &[u8])) {
     let superblock = superblock(image);
     let image = std::fs::read(image).unwrap();
@@ -163,8 +164,8 @@ fn assert_rules_of_superblocks(good: &Superblock) {
     assert_eq!(fault(without_no_holes), "superblock incompat_flags");
 }
 
-/// Nothing of a superblock is lost or left out when it is written again, but for what kernels leave behind the end of the
-/// chunk array.
+/// Nothing of a superblock is lost or left out when it is written again, but for what kernels leave
+/// behind the end of the chunk array.
 fn assert_written_again_is_the_same(image: &Path, superblock: &Superblock) {
     const ARRAY: usize = 811;
     let mut bytes = [0; SUPERBLOCK_SIZE];
@@ -226,7 +227,8 @@ fn no_block_of_a_fresh_volume_breaks_a_rule() {
     }
 }
 
-/// A kernel makes more references to an extent than fit its item, so that some get keys made of hashes.
+/// A kernel makes more references to an extent than fit its item, so that some get keys made of
+/// hashes.
 #[test]
 fn references_of_many_files_have_the_hashes_that_we_compute() {
     require!(Need::Kernel);

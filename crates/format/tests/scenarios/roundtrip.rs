@@ -1,4 +1,5 @@
-//! What is encoded is parsed as the same again, whatever the values; and no bytes make a parser panic.
+//! What is encoded is parsed as the same again, whatever the values; and no bytes make a parser
+//! panic.
 
 #![allow(clippy::wildcard_imports, reason = "nearly every name of the crate is under test")]
 
@@ -262,7 +263,8 @@ proptest! {
         prop_assert_eq!(back, held);
     }
 
-    /// A leaf made of runs of another one and of new items has the bytes of one that is made item by item.
+    /// A leaf made of runs of another one and of new items has the bytes of one that is made item
+    /// by item.
     #[test]
     fn leaves_of_runs(old in item_map(), new in item_map(), steps in vec((0..8_usize, 0..3_usize), 0..12)) {
         let (mut source, mut by_runs, mut by_items) = (vec![0xee; 16384], vec![0x11; 16384], vec![0x22; 16384]);

@@ -1,8 +1,10 @@
-//! References to tree blocks that several trees may use, and what becomes of them when one tree replaces its own.
+//! References to tree blocks that several trees may use, and what becomes of them when one tree
+//! replaces its own.
 //!
-//! A block's entries lead to children (blocks, or data from a leaf), and each child counts one reference for it. Whose
-//! name that carries depends on the block's flags: without `FULL_BACKREF` it is the tree's that owns the block by its header;
-//! with it, it is the block's address. Before a tree replaces a block by a copy, the references are set right for both:
+//! A block's entries lead to children (blocks, or data from a leaf), and each child counts one
+//! reference for it. Whose name that carries depends on the block's flags: without `FULL_BACKREF`
+//! it is the tree's that owns the block by its header; with it, it is the block's address. Before a
+//! tree replaces a block by a copy, the references are set right for both:
 //!
 //! | the block | gets the copy's children | and the old block's |
 //! |---|---|---|
@@ -82,8 +84,8 @@ impl<'a> BlockRefs<'a> {
         }
     }
 
-    /// `tree` is about to replace a block: see above. Its ancestors must have been unshared. Returns whether others use the
-    /// block too.
+    /// `tree` is about to replace a block: see above. Its ancestors must have been unshared.
+    /// Returns whether others use the block too.
     pub(super) fn unshare(&mut self, tree: TreeId, block: &Block) -> Result<bool> {
         let header = block.header()?;
         let (bytenr, level) = (header.bytenr, header.level);

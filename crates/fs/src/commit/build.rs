@@ -25,7 +25,8 @@ pub(super) struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// Adds the edits of one inode. `map` is its map below the frozen layer. Returns the bytes that its content takes.
+    /// Adds the edits of one inode. `map` is its map below the frozen layer. Returns the bytes that
+    /// its content takes.
     pub(super) fn inode(&mut self, id: InodeId, frozen: &Frozen, known: bool, map: &FileMap) -> Result<u64> {
         let ino = id.ino;
         let batch = &frozen.batch;
@@ -130,8 +131,9 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Where the content is. What the trees have in the ranges that changed is deleted; pieces that reach into them from
-    /// outside are put anew, trimmed. Each put is a reference more; what merge reports as removed is one less.
+    /// Where the content is. What the trees have in the ranges that changed is deleted; pieces that
+    /// reach into them from outside are put anew, trimmed. Each put is a reference more; what merge
+    /// reports as removed is one less.
     fn content(&mut self, id: InodeId, frozen: &Frozen, known: bool, map: &FileMap) -> Result<u64> {
         let no_holes = self.committed.superblock.incompat.contains(Incompat::NO_HOLES);
         let sector = u64::from(self.committed.superblock.sector_size);
@@ -159,13 +161,14 @@ impl Builder<'_> {
         Ok(nbytes)
     }
 
-    /// Clears `run` of what the tree has there; returns the bytes that it took. Nothing else changes within `untouched`,
-    /// from the end of the run before to the start of the next.
+    /// Clears `run` of what the tree has there; returns the bytes that it took. Nothing else
+    /// changes within `untouched`, from the end of the run before to the start of the next.
     fn clear(&mut self, id: InodeId, map: &FileMap, run: Range<u64>, untouched: Range<u64>) -> Result<u64> {
         let Range { start: from, end: to } = run;
         let key = |offset| Key::new(id.ino.0, ItemType::EXTENT_DATA, offset);
         let mut cleared = 0;
-        // The item that holds `from` may start before it, and the one that holds the last byte may end behind it.
+        // The item that holds `from` may start before it, and the one that holds the last byte may
+        // end behind it.
         if from > 0
             && let Some(left) = self.item_over(id.ino, map, from)?
             // Otherwise what is left of it is the right-hand rest of the run before.

@@ -14,7 +14,8 @@ pub(super) fn ensure_metadata(fs: &Filesystem) -> Result<()> {
     if space.is_metadata_short()
         && let Some(made) = space.add_chunk(BlockGroupFlags::METADATA)
     {
-        // Before anybody can allocate from it: in mixed groups that may be data, which is written at once.
+        // Before anybody can allocate from it: in mixed groups that may be data, which is written
+        // at once.
         fs.volume.add_chunk(made.start, made.chunk)?;
     }
     Ok(())
@@ -31,8 +32,8 @@ pub(super) struct ChunkChanges {
 }
 
 impl ChunkChanges {
-    /// Takes the chunks that were made, with system chunks for the chunk tree's own growth, and those that can be given
-    /// back; and the edits that delete the block groups of the latter.
+    /// Takes the chunks that were made, with system chunks for the chunk tree's own growth, and
+    /// those that can be given back; and the edits that delete the block groups of the latter.
     pub(super) fn take(fs: &Filesystem, free_space_tree: bool) -> Result<(Self, GroupEdits)> {
         let mut space = fs.space.lock();
         if !space.new_chunks.is_empty()
@@ -42,7 +43,8 @@ impl ChunkChanges {
             fs.volume.add_chunk(made.start, made.chunk)?;
         }
         let mut edits = GroupEdits::default();
-        // Without a free-space tree older kernels' caches of free space may stand in the root tree, one for each group.
+        // Without a free-space tree older kernels' caches of free space may stand in the root tree,
+        // one for each group.
         let groups = if free_space_tree { space.take_empty_groups(&fs.volume) } else { Vec::new() };
         let gone = groups.into_iter().map(|(group, chunk)| {
             group.delete_items(&mut edits);

@@ -78,8 +78,8 @@ impl<'a> CsumEdits<'a> {
         Ok(())
     }
 
-    /// Deletes the checksums of extents, told in order. Neighbours go at once: one by one, each would have to look over what
-    /// is left of all those before it.
+    /// Deletes the checksums of extents, told in order. Neighbours go at once: one by one, each
+    /// would have to look over what is left of all those before it.
     pub(super) fn delete_all(&mut self, extents: &[(Logical, u64)]) -> Result<()> {
         const MOST: u64 = 1 << 30;
         let mut extents = extents.iter().copied().peekable();

@@ -1,4 +1,5 @@
-//! References to data extents: the sum of what a commit adds and removes, resolved against the extent items.
+//! References to data extents: the sum of what a commit adds and removes, resolved against the
+//! extent items.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -27,7 +28,8 @@ impl DataRefDeltas {
         *delta.changes.entry(user).or_default() += count;
     }
 
-    /// Adds `count` references to all extents that a leaf leads to: by its files in `subvolume`, or by the leaf's address.
+    /// Adds `count` references to all extents that a leaf leads to: by its files in `subvolume`, or
+    /// by the leaf's address.
     pub(super) fn add_leaf(&mut self, leaf: &Leaf<'_>, by: By, count: i64) -> Result<()> {
         for (key, item) in leaf.iter().filter(|(key, _)| key.item_type == ItemType::EXTENT_DATA) {
             if let Some((extent, length, offset)) = extent_of(item)? {
@@ -92,7 +94,8 @@ fn file_user(subvolume: TreeId, key: &Key, offset: u64) -> User {
     User::File(DataRef { root: subvolume, ino: Ino(key.objectid), offset: key.offset.wrapping_sub(offset) })
 }
 
-/// The extent item of an extent that this commit allocated and that files refer to; `false` if none does.
+/// The extent item of an extent that this commit allocated and that files refer to; `false` if none
+/// does.
 pub(super) fn put_new_extent(
     start: Logical,
     delta: &ExtentDelta,

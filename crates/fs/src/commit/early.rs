@@ -1,4 +1,5 @@
-//! Leaves that a commit writes before it has made the rest, so that it need not have all of them in memory.
+//! Leaves that a commit writes before it has made the rest, so that it need not have all of them in
+//! memory.
 
 use std::sync::atomic::Ordering;
 
@@ -10,10 +11,12 @@ use super::nodes::submit;
 use crate::error::Result;
 use crate::filesystem::Filesystem;
 
-/// The part of the memory that new leaves may take before they are submitted, but for those of one parent.
+/// The part of the memory that new leaves may take before they are submitted, but for those of one
+/// parent.
 const PART_OF_MEMORY: usize = 32;
 
-/// Writes of leaves, under way. Nothing that is durable leads to them before the commit's superblock.
+/// Writes of leaves, under way. Nothing that is durable leads to them before the commit's
+/// superblock.
 pub(super) struct EarlyLeaves {
     /// With more leaves than that they are submitted.
     pub(super) most: usize,

@@ -10,7 +10,8 @@ use ubtrfs_tree::{EditBatch, Snapshot};
 
 use crate::error::{Error, Result};
 
-/// Who uses an extent. A user is named by its tree, or by the address of the block in which its pointer stands.
+/// Who uses an extent. A user is named by its tree, or by the address of the block in which its
+/// pointer stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum User {
     /// A tree uses a block.
@@ -130,8 +131,8 @@ impl ExtentRefs {
         })
     }
 
-    /// Changes how often `user` uses the extent. `tree` has its keyed references, if it may have any. References
-    /// beyond what an item of a node of `node_size` bytes should hold become keyed.
+    /// Changes how often `user` uses the extent. `tree` has its keyed references, if it may have
+    /// any. References beyond what an item of a node of `node_size` bytes should hold become keyed.
     pub(super) fn change(&mut self, tree: Option<&Snapshot>, user: User, count: i64, node_size: usize) -> Result<()> {
         if count == 0 {
             return Ok(());
@@ -169,7 +170,8 @@ impl ExtentRefs {
         Ok(())
     }
 
-    /// Drops from a keyed reference that stands behind a free slot: one of the same hash, removed since, was there.
+    /// Drops from a keyed reference that stands behind a free slot: one of the same hash, removed
+    /// since, was there.
     fn drop_behind_gap(&mut self, tree: Option<&Snapshot>, user: User, count: i64) -> Result<()> {
         let (kind, first) = user.slot();
         let key = |offset| Key::new(self.key.objectid, kind, offset);

@@ -2,9 +2,9 @@
 //!
 //! 1. Start write-out of what is dirty; close the open transaction; write out what was frozen.
 //! 2. Wait for all data of the transaction.
-//! 3. Merge: subvolumes, checksums, chunk and device trees, the root tree with placeholders; then extent, block-group and
-//!    free-space trees until no edit remains; patch the final root items in place.
-//!    Leaves of subvolumes are submitted while the rest is made if there are many.
+//! 3. Merge: subvolumes, checksums, chunk and device trees, the root tree with placeholders; then
+//!    extent, block-group and free-space trees until no edit remains; patch the final root items in
+//!    place. Leaves of subvolumes are submitted while the rest is made if there are many.
 //! 4. Nodes; flush; superblocks; flush.
 //! 5. Publish, unpin.
 
@@ -89,7 +89,8 @@ impl Filesystem {
         // A log that changed nothing goes with a commit all the same.
         let has_log = self.committed().superblock.log_root.0 != 0;
         if self.is_at_rest() || (idle && !has_log) {
-            // Operations that failed reserved metadata and used none: without a commit to end that, it would add up.
+            // Operations that failed reserved metadata and used none: without a commit to end that,
+            // it would add up.
             self.space.lock().drop_pending_reservations();
             return Ok(());
         }
@@ -111,8 +112,8 @@ impl Filesystem {
         result
     }
 
-    /// Whether commits would give chunks back though nothing else has changed. Who mounts and unmounts only does not want
-    /// the volume changed.
+    /// Whether commits would give chunks back though nothing else has changed. Who mounts and
+    /// unmounts only does not want the volume changed.
     fn has_chunks_to_empty(&self) -> bool {
         self.counters.commits.load(Ordering::Relaxed) > 0
             && (self.space.lock().has_empty_groups(&self.volume) || !stragglers(self, &self.committed()).is_empty())
@@ -286,8 +287,8 @@ impl Commit {
         root_edits.append(edits_of_moved(committed, &transaction.take_moved_subvolumes())?)?;
         let root_tree = tree.merge(Some(committed.root_tree), TreeId::ROOT, &root_edits)?;
 
-        // What these trees must say of the space changes as they are merged, but less each time: a node that this
-        // commit has written already is written again in its place.
+        // What these trees must say of the space changes as they are merged, but less each time: a
+        // node that this commit has written already is written again in its place.
         loop {
             tree.nodes.take_extent_edits(tree.dirty, &mut extent_edits)?;
             let mut group_edits = std::mem::take(&mut gone_groups);
@@ -310,8 +311,8 @@ impl Commit {
         Ok(Self { dirty, root_tree, chunk_tree, roots, generation, freed, new_chunks, nbytes, early: nodes.early })
     }
 
-    /// Writes the nodes, then the superblocks; publishes. Fsyncs that came in meanwhile have their log written along.
-    /// Returns those of them that need another commit.
+    /// Writes the nodes, then the superblocks; publishes. Fsyncs that came in meanwhile have their
+    /// log written along. Returns those of them that need another commit.
     fn write(self, fs: &Filesystem, committed: &Arc<Committed>, inodes: &[Arc<Inode>]) -> Result<Option<ClosedGroup>> {
         let nodes = submit(fs, self.generation, self.dirty.into_sealed())?;
         let mut superblock = superblock::next(
@@ -414,7 +415,8 @@ impl TreeMerger<'_, '_> {
     }
 }
 
-/// The edits of all subvolumes, from the frozen inodes; and the bytes that each inode's content takes.
+/// The edits of all subvolumes, from the frozen inodes; and the bytes that each inode's content
+/// takes.
 fn build_subvolumes(
     committed: &Arc<Committed>,
     generation: Generation,
@@ -442,7 +444,8 @@ fn build_subvolumes(
     Ok(batches.into_iter().map(|(id, (_, edits))| (id, edits)).collect())
 }
 
-/// What becomes of data extents: edits of extent and checksum tree, and the extents that nobody refers to any more.
+/// What becomes of data extents: edits of extent and checksum tree, and the extents that nobody
+/// refers to any more.
 fn resolve_data(
     fs: &Filesystem,
     committed: &Committed,

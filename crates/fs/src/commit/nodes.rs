@@ -26,7 +26,8 @@ pub(super) struct CommitNodes<'a> {
     told: BTreeMap<Logical, (TreeId, u8)>,
     /// Nodes of this commit that are gone again though the extent tree was told of them.
     taken_back: Vec<(Logical, u8)>,
-    /// Nodes of earlier commits that nobody uses any more, and of which the extent tree has not been told.
+    /// Nodes of earlier commits that nobody uses any more, and of which the extent tree has not
+    /// been told.
     freed: Vec<Logical>,
     /// Addresses to withhold until the commit is durable.
     pub(super) unpin_later: Vec<(Logical, u64)>,
@@ -34,8 +35,9 @@ pub(super) struct CommitNodes<'a> {
     pub(super) balance: BTreeMap<TreeId, i64>,
     /// New chunks are in the trees from now on, or not at all in this commit.
     pub(super) chunks_closed: bool,
-    /// No tree that was merged so far, nor the one that is being merged, is merged again in this commit: leaves need not wait for
-    /// the rest. With another merge they would be replaced, which costs space for nothing.
+    /// No tree that was merged so far, nor the one that is being merged, is merged again in this
+    /// commit: leaves need not wait for the rest. With another merge they would be replaced, which
+    /// costs space for nothing.
     pub(super) merges_once: bool,
     pub(super) early: EarlyLeaves,
 }
@@ -72,8 +74,8 @@ impl<'a> CommitNodes<'a> {
         }
     }
 
-    /// Takes the extent tree's edits for all that was allocated and freed since the last call, and notes them in the
-    /// block groups' records.
+    /// Takes the extent tree's edits for all that was allocated and freed since the last call, and
+    /// notes them in the block groups' records.
     pub(super) fn take_extent_edits(&mut self, dirty: &DirtyNodes, edits: &mut EditBatch) -> Result<()> {
         let node_size = u64::from(dirty.geometry().node_size);
         for (bytenr, level) in std::mem::take(&mut self.taken_back) {

@@ -1,4 +1,5 @@
-//! Root items of a commit: placeholders while trees still change, then the final ones in their place.
+//! Root items of a commit: placeholders while trees still change, then the final ones in their
+//! place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,7 +47,8 @@ impl NewRoots {
         self.changed.insert(id);
     }
 
-    /// Edits that make the leaves of all changed root items this commit's, so that the final ones can be put in place.
+    /// Edits that make the leaves of all changed root items this commit's, so that the final ones
+    /// can be put in place.
     pub(super) fn placeholders(&self) -> Result<EditBatch> {
         let mut edits = EditBatch::new();
         for id in &self.changed {
@@ -61,7 +63,8 @@ impl NewRoots {
         Ok(edits)
     }
 
-    /// Puts the final root items into the root tree's new leaves. `balance`: nodes more or fewer by tree.
+    /// Puts the final root items into the root tree's new leaves. `balance`: nodes more or fewer by
+    /// tree.
     pub(super) fn write_final(
         &mut self,
         root_tree: &Root,

@@ -8,7 +8,8 @@ use super::TreeMerger;
 use super::roots::NewRoots;
 use crate::error::Result;
 
-/// Puts an empty tree in the place of tree `id`, all of whose nodes are freed: those that the extent tree says are its own.
+/// Puts an empty tree in the place of tree `id`, all of whose nodes are freed: those that the
+/// extent tree says are its own.
 pub(super) fn begin_anew(
     tree: &mut TreeMerger<'_, '_>,
     roots: &mut NewRoots,

@@ -1,5 +1,5 @@
-//! Trees that share nodes, changed, copied and dropped at random: the references that the extent tree holds must be those
-//! that a walk over all trees finds.
+//! Trees that share nodes, changed, copied and dropped at random: the references that the extent
+//! tree holds must be those that a walk over all trees finds.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -35,7 +35,8 @@ impl NodeSource for Disk {
     }
 }
 
-/// Addresses for the nodes of one commit. Old nodes go through `refs`; the extent tree's own, without it, are not counted.
+/// Addresses for the nodes of one commit. Old nodes go through `refs`; the extent tree's own,
+/// without it, are not counted.
 struct Nodes<'a, 'b> {
     next: &'a mut u64,
     refs: Option<&'a mut BlockRefs<'b>>,
@@ -219,7 +220,8 @@ impl Bed {
         self.merge_all(&batches, deltas, |_, _| {});
     }
 
-    /// Merges the batches, in this order, and changes the extent tree. `more` may change references besides.
+    /// Merges the batches, in this order, and changes the extent tree. `more` may change references
+    /// besides.
     fn merge_all(
         &mut self,
         batches: &[(TreeId, EditBatch)],

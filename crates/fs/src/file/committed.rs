@@ -15,7 +15,8 @@ pub(crate) const MAX_PACKED: u64 = 128 * 1024;
 
 /// The lowest layer of a file's map.
 pub(crate) trait PieceSource {
-    /// The pieces of the file in `range`, in order and without gaps (nothing is a hole). Ends after an error.
+    /// The pieces of the file in `range`, in order and without gaps (nothing is a hole). Ends after
+    /// an error.
     fn pieces_in(&self, range: Range<u64>) -> Box<dyn Iterator<Item = Result<Mapped>> + '_>;
 }
 

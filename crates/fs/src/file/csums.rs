@@ -8,8 +8,8 @@ use super::error::{DataError, Result};
 
 /// Where checksums of data come from.
 pub(crate) trait Checksums {
-    /// The checksums of the sectors from `at` on for `len` bytes (both aligned to sectors), one after the other.
-    /// An error if one is missing.
+    /// The checksums of the sectors from `at` on for `len` bytes (both aligned to sectors), one
+    /// after the other. An error if one is missing.
     fn lookup(&self, at: Logical, len: u64) -> Result<Vec<u8>>;
 }
 

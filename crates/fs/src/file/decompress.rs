@@ -1,7 +1,7 @@
 //! Unpacking of compressed extents.
 //!
-//! Memory is bounded by what the caller gives for the result, plus the decoder's window. The bytes come from a device:
-//! any of them give a result or an error.
+//! Memory is bounded by what the caller gives for the result, plus the decoder's window. The bytes
+//! come from a device: any of them give a result or an error.
 
 use flate2::{FlushDecompress, Status};
 use ubtrfs_format::items::Compression;
@@ -16,8 +16,9 @@ const LZO_LENGTH: usize = 4;
 
 type Result<T> = std::result::Result<T, UnpackProblem>;
 
-/// Unpacks `packed` into `out`, whose length is what the extent should have when unpacked. `packed` may be followed by
-/// padding. Where the stream ends earlier than `out`, the rest is zero; what it holds beyond `out` is left out.
+/// Unpacks `packed` into `out`, whose length is what the extent should have when unpacked. `packed`
+/// may be followed by padding. Where the stream ends earlier than `out`, the rest is zero; what it
+/// holds beyond `out` is left out.
 pub(crate) fn unpack(compression: Compression, packed: &[u8], out: &mut [u8], sector_size: usize) -> Result<()> {
     let unpacked = match compression {
         Compression::None => {
@@ -80,9 +81,9 @@ fn unpack_zstd(packed: &[u8], out: &mut [u8]) -> Result<usize> {
     }
 }
 
-/// A stream is a length of all of it, then segments: a length and an LZO1X stream of at most a sector of content. A
-/// segment's length never crosses a sector's bound (counted from the start of the stream): the rest of a sector that
-/// is too short for it is skipped.
+/// A stream is a length of all of it, then segments: a length and an LZO1X stream of at most a
+/// sector of content. A segment's length never crosses a sector's bound (counted from the start of
+/// the stream): the rest of a sector that is too short for it is skipped.
 fn unpack_lzo(packed: &[u8], out: &mut [u8], sector_size: usize) -> Result<usize> {
     let total = lzo_length(packed, 0)?;
     let packed = packed.get(..total).ok_or(UnpackProblem::CutShort("LZO"))?;

@@ -1,7 +1,8 @@
 //! Dirty bytes of one file: written by programs, not yet on their way to disk.
 //!
-//! They are kept by whole sectors, since only those can be written out. A sector of which a program wrote a part must
-//! first be given its old content ([`DirtyData::sectors_to_fill`]), unless it has none.
+//! They are kept by whole sectors, since only those can be written out. A sector of which a program
+//! wrote a part must first be given its old content ([`DirtyData::sectors_to_fill`]), unless it has
+//! none.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,7 +11,8 @@ use ubtrfs_volume::{Buffer, SharedBuffer};
 
 /// Blocks start at multiples of this many bytes of the file, and have at most this many.
 const BLOCK: usize = 64 * 1024;
-/// By how much a block that became too small grows: a file that is written in small steps is copied rarely.
+/// By how much a block that became too small grows: a file that is written in small steps is copied
+/// rarely.
 const GROWTH: usize = 4;
 
 /// Dirty sectors of one file.
@@ -39,8 +41,8 @@ impl DirtyRun {
         self.buffers.iter().map(|buffer| buffer.len() as u64).sum()
     }
 
-    /// Copies what the run has of the file from `offset` on over `out`, and leaves the rest of it alone: so reads see
-    /// data that is on its way to disk.
+    /// Copies what the run has of the file from `offset` on over `out`, and leaves the rest of it
+    /// alone: so reads see data that is on its way to disk.
     #[cfg(test)]
     pub(crate) fn overlay(&self, offset: u64, out: &mut [u8]) {
         let mut at = self.offset;
@@ -79,10 +81,12 @@ impl DirtyData {
         self.bytes
     }
 
-    /// Offsets of the sectors whose old content must be given to [`Self::fill`] before `len` bytes are written at
-    /// `offset` of a file of `old_size` bytes: those that are not dirty and keep some of their old bytes.
+    /// Offsets of the sectors whose old content must be given to [`Self::fill`] before `len` bytes
+    /// are written at `offset` of a file of `old_size` bytes: those that are not dirty and keep
+    /// some of their old bytes.
     ///
-    /// Before the file is cut to a size inside a sector, ask with that size as `offset` and a length of 0.
+    /// Before the file is cut to a size inside a sector, ask with that size as `offset` and a
+    /// length of 0.
     pub(crate) fn sectors_to_fill(&self, offset: u64, len: u64, old_size: u64) -> impl Iterator<Item = u64> + use<> {
         let sector = self.sector as u64;
         let end = offset.saturating_add(len);
@@ -98,8 +102,8 @@ impl DirtyData {
         [partial_first.and_then(needs), partial_last.and_then(needs)].into_iter().flatten()
     }
 
-    /// Makes the sector at `sector_offset` dirty with its old content, of which what is missing is zero. A sector that
-    /// is dirty already stays as it is: its content is newer.
+    /// Makes the sector at `sector_offset` dirty with its old content, of which what is missing is
+    /// zero. A sector that is dirty already stays as it is: its content is newer.
     pub(crate) fn fill(&mut self, sector_offset: u64, content: &[u8]) {
         debug_assert!(sector_offset.is_multiple_of(self.sector as u64) && content.len() <= self.sector);
         if self.covers(sector_offset..sector_offset + 1) {
@@ -112,7 +116,8 @@ impl DirtyData {
         }
     }
 
-    /// Bytes that would become dirty if `len` bytes were written at `offset`: what space must be found for.
+    /// Bytes that would become dirty if `len` bytes were written at `offset`: what space must be
+    /// found for.
     pub(crate) fn newly_dirty(&self, offset: u64, len: u64) -> u64 {
         if len == 0 {
             return 0;
@@ -143,7 +148,8 @@ impl DirtyData {
         }
     }
 
-    /// Copies what is dirty of the file from `offset` on over `out`, and leaves the rest of it alone.
+    /// Copies what is dirty of the file from `offset` on over `out`, and leaves the rest of it
+    /// alone.
     pub(crate) fn overlay(&self, offset: u64, out: &mut [u8]) {
         if out.is_empty() {
             return;
@@ -175,8 +181,9 @@ impl DirtyData {
         false
     }
 
-    /// Cuts the file to `size` bytes: sectors beyond are dropped, and the rest of the last one becomes zero. (If the
-    /// last one isn't dirty and holds old content, it has to be filled before, or its old tail would come back.)
+    /// Cuts the file to `size` bytes: sectors beyond are dropped, and the rest of the last one
+    /// becomes zero. (If the last one isn't dirty and holds old content, it has to be filled
+    /// before, or its old tail would come back.)
     pub(crate) fn truncate(&mut self, size: u64) {
         let sector = self.sector as u64;
         let Some(keep) = size.checked_next_multiple_of(sector) else { return };
@@ -215,8 +222,8 @@ impl DirtyData {
         self.ranges_from(0)
     }
 
-    /// The first dirty range that ends after `from`, cut to start at `from` at the earliest and to have at most
-    /// `max_len` bytes: offset and length.
+    /// The first dirty range that ends after `from`, cut to start at `from` at the earliest and to
+    /// have at most `max_len` bytes: offset and length.
     pub(crate) fn next_run(&self, from: u64, max_len: u64) -> Option<(u64, u64)> {
         let mut run: Option<(u64, u64)> = None;
         for (start, len) in self.block_runs(from) {
@@ -229,8 +236,9 @@ impl DirtyData {
         run.map(|(offset, len)| (offset, len.min(max_len)))
     }
 
-    /// Takes the first dirty range out, but not more than `max_len` bytes (rounded down to sectors; one sector at
-    /// least). The content is not copied: what stays dirty of a block shares its memory until it is written again.
+    /// Takes the first dirty range out, but not more than `max_len` bytes (rounded down to sectors;
+    /// one sector at least). The content is not copied: what stays dirty of a block shares its
+    /// memory until it is written again.
     pub(crate) fn take_run(&mut self, max_len: u64) -> Option<DirtyRun> {
         let sector = self.sector as u64;
         let (offset, len) = self.next_run(0, (max_len - max_len % sector).max(sector))?;
@@ -282,7 +290,8 @@ impl DirtyData {
     /// The block with this number, with room for `span` of its bytes.
     fn block(&mut self, number: u64, span: Range<usize>) -> &mut Block {
         if !self.blocks.contains_key(&number) {
-            // Who filled the block before this one writes on: give the new one its full size at once.
+            // Who filled the block before this one writes on: give the new one its full size at
+            // once.
             let before = number.checked_sub(1).and_then(|before| self.blocks.get(&before));
             let goes_on = before.is_some_and(|before| before.dirty == mask(0..BLOCK / self.sector));
             let window = if goes_on { 0..BLOCK } else { window(self.sector, span.clone()) };
@@ -303,7 +312,8 @@ impl DirtyData {
     }
 }
 
-/// Copies `from`, which stands at `at` in the file, over `out`, which stands at `offset`, as far as they overlap.
+/// Copies `from`, which stands at `at` in the file, over `out`, which stands at `offset`, as far as
+/// they overlap.
 fn copy_over(at: u64, from: &[u8], offset: u64, out: &mut [u8]) {
     let start = at.max(offset);
     let end = at.saturating_add(from.len() as u64).min(offset.saturating_add(out.len() as u64));
@@ -313,8 +323,8 @@ fn copy_over(at: u64, from: &[u8], offset: u64, out: &mut [u8]) {
     }
 }
 
-/// The smallest window of a block that holds `span`: it has the sector's size times a power of [`GROWTH`] (or the
-/// block's), and starts at a multiple of its size.
+/// The smallest window of a block that holds `span`: it has the sector's size times a power of
+/// [`GROWTH`] (or the block's), and starts at a multiple of its size.
 fn window(sector: usize, span: Range<usize>) -> Range<usize> {
     let mut len = sector;
     while len < BLOCK && span.start / len != (span.end - 1) / len {
@@ -376,7 +386,8 @@ impl Block {
         &self.bytes.as_slice()[part.start - self.start..part.end - self.start]
     }
 
-    /// The bytes of this part of the block, to be changed: what is shared with I/O is copied before.
+    /// The bytes of this part of the block, to be changed: what is shared with I/O is copied
+    /// before.
     fn own(&mut self, sector: usize, part: Range<usize>) -> &mut [u8] {
         if let Bytes::Shared(shared) = &self.bytes {
             let mut buffer = Buffer::for_reading(shared.len());

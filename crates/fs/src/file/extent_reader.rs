@@ -15,7 +15,8 @@ use super::decompress::unpack;
 use super::error::{DataError, PackedPlace, Result};
 use super::piece::{ExtentPiece, InlinePiece, Mapped, Piece};
 
-/// Unpacked extents that are remembered: as many as sequential readers of small parts are likely to be.
+/// Unpacked extents that are remembered: as many as sequential readers of small parts are likely to
+/// be.
 const REMEMBERED: usize = 4;
 /// Reads that don't begin and end at sectors' bounds go through a buffer of at most this size.
 const BOUNCE: u64 = 1 << 20;
@@ -70,7 +71,8 @@ impl ExtentReader {
         Self { sector_size: sector_size as usize, unpacked: Mutex::default() }
     }
 
-    /// Reads the file from `at` on into `buf`, all of which `pieces` (in order, without gaps) cover.
+    /// Reads the file from `at` on into `buf`, all of which `pieces` (in order, without gaps)
+    /// cover.
     pub(crate) fn read(&self, context: ReadContext<'_>, pieces: &[Mapped], at: u64, buf: &mut [u8]) -> Result<()> {
         let range = at..at.saturating_add(buf.len() as u64);
         let mut rest = buf;
@@ -108,8 +110,9 @@ impl ExtentReader {
         Ok(())
     }
 
-    /// Forgets unpacked extents. Whoever gives an extent's space back before the transaction that wrote it is
-    /// committed must say so, since another one with the same address and generation may take its place.
+    /// Forgets unpacked extents. Whoever gives an extent's space back before the transaction that
+    /// wrote it is committed must say so, since another one with the same address and generation
+    /// may take its place.
     pub(crate) fn forget(&self) {
         self.unpacked.lock().clear();
     }

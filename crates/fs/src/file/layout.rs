@@ -9,14 +9,16 @@ use crate::transaction::PIECE;
 /// A range that is to be told anew.
 const CHANGED: usize = 32;
 
-/// Where a file's content is, as far as a transaction changed it. What it does not say stands one layer below.
+/// Where a file's content is, as far as a transaction changed it. What it does not say stands one
+/// layer below.
 ///
 /// Pieces never overlap, and neighbours that are one piece are joined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// Length and place of each piece, by its offset in the file.
     pieces: BTreeMap<u64, (u64, Piece)>,
-    /// Ranges (start and end) in which pieces are other than when they were last asked for; `None` if they never were.
+    /// Ranges (start and end) in which pieces are other than when they were last asked for; `None`
+    /// if they never were.
     changed: Option<BTreeMap<u64, u64>>,
 }
 
@@ -43,8 +45,8 @@ impl Layout {
         self.pieces.len()
     }
 
-    /// Puts `piece` at `start` for `len` bytes. Returns the (parts of) pieces that stood there, in order: who allocated
-    /// their extents may have space to give back.
+    /// Puts `piece` at `start` for `len` bytes. Returns the (parts of) pieces that stood there, in
+    /// order: who allocated their extents may have space to give back.
     pub(crate) fn replace(&mut self, start: u64, len: u64, piece: Piece) -> Vec<Mapped> {
         let end = start.saturating_add(len);
         if start == end {
@@ -55,13 +57,14 @@ impl Layout {
         displaced
     }
 
-    /// Makes a hole of everything from `from` on. Returns what stood there, as [`Self::replace`] does.
+    /// Makes a hole of everything from `from` on. Returns what stood there, as [`Self::replace`]
+    /// does.
     pub(crate) fn truncate(&mut self, from: u64) -> Vec<Mapped> {
         self.replace(from, u64::MAX - from, Piece::Hole)
     }
 
-    /// What is said about `range`, in order and without gaps: offset, length and piece; no piece where the layer below
-    /// must be asked.
+    /// What is said about `range`, in order and without gaps: offset, length and piece; no piece
+    /// where the layer below must be asked.
     pub(crate) fn get(&self, range: Range<u64>) -> impl Iterator<Item = (u64, u64, Option<Piece>)> + '_ {
         let mut at = range.start;
         std::iter::from_fn(move || {
@@ -156,7 +159,8 @@ impl Layout {
         changed.insert(from, to);
     }
 
-    /// Ranges (start and end) in which pieces are other than at the last call, whole pieces each; at first, all there are.
+    /// Ranges (start and end) in which pieces are other than at the last call, whole pieces each;
+    /// at first, all there are.
     pub(crate) fn take_changed(&mut self) -> Vec<(u64, u64)> {
         match self.changed.replace(BTreeMap::new()) {
             Some(changed) => changed.into_iter().map(|(start, end)| self.whole_pieces(start, end)).collect(),

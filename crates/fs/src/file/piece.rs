@@ -17,8 +17,9 @@ pub(crate) enum Piece {
     Extent(ExtentPiece),
 }
 
-/// Content that lies in its file extent item. It always starts at the file's first byte, so that a position in the
-/// file is one in the (unpacked) content; past its end there are zeroes up to the sector's end.
+/// Content that lies in its file extent item. It always starts at the file's first byte, so that a
+/// position in the file is one in the (unpacked) content; past its end there are zeroes up to the
+/// sector's end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InlinePiece {
     /// The bytes as they stand in the item, packed or not.
@@ -72,8 +73,8 @@ impl ExtentPiece {
         }
     }
 
-    /// Bytes of the unpacked extent: what [`Self::offset`] moves in. (Some kernels left a wrong `ram_bytes` in items
-    /// of extents that are not packed, where it means nothing.)
+    /// Bytes of the unpacked extent: what [`Self::offset`] moves in. (Some kernels left a wrong
+    /// `ram_bytes` in items of extents that are not packed, where it means nothing.)
     pub(crate) fn unpacked_len(&self) -> u64 {
         if self.compression == Compression::None { self.disk_num_bytes } else { self.ram_bytes }
     }

@@ -36,7 +36,8 @@ impl<'a> Stack<'a> {
         Ok(pieces)
     }
 
-    /// The pieces of `range` in order and without gaps, looked up as they are asked for. Ends after an error.
+    /// The pieces of `range` in order and without gaps, looked up as they are asked for. Ends after
+    /// an error.
     pub(crate) fn pieces(&self, range: Range<u64>) -> Pieces<'a> {
         Pieces { stack: *self, at: range.start, end: range.end, below: None, ahead: None }
     }

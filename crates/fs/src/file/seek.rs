@@ -1,7 +1,8 @@
 //! `SEEK_DATA` and `SEEK_HOLE`.
 //!
-//! As the kernel's btrfs shows it: content is data by whole pieces (inline content by its sector), reserved space that
-//! was never written is a hole, and so is everything from the end of the file on.
+//! As the kernel's btrfs shows it: content is data by whole pieces (inline content by its sector),
+//! reserved space that was never written is a hole, and so is everything from the end of the file
+//! on.
 
 use super::dirty::DirtyData;
 use super::error::Result;
@@ -35,8 +36,8 @@ impl Seek<'_> {
         Ok((end < self.size && from < self.size).then_some(end))
     }
 
-    /// The first offset from `from` on that holds none; the file's size at the latest. `None` at and beyond the
-    /// file's end (`ENXIO`).
+    /// The first offset from `from` on that holds none; the file's size at the latest. `None` at
+    /// and beyond the file's end (`ENXIO`).
     pub(crate) fn next_hole(&self, from: u64) -> Result<Option<u64>> {
         if from >= self.size {
             return Ok(None);

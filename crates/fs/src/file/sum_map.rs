@@ -112,7 +112,8 @@ impl SumMap {
         reaches.into_iter().chain(self.runs.range(range.clone()).map(|(at, _)| *at)).collect()
     }
 
-    /// `len` bytes of data from `at` on in pieces: bytes of data, and their checksums where they are known.
+    /// `len` bytes of data from `at` on in pieces: bytes of data, and their checksums where they
+    /// are known.
     pub(crate) fn pieces(&self, at: Logical, len: u64) -> Vec<(u64, Option<&[u8]>)> {
         let (mut next, end) = (at.0, at.plus(len).0);
         let mut pieces = Vec::new();

@@ -19,7 +19,8 @@ impl Filesystem {
         self.inodes.reference(id);
     }
 
-    /// Gives references back. With the last one an inode without names goes; the caller does not wait for that.
+    /// Gives references back. With the last one an inode without names goes; the caller does not
+    /// wait for that.
     pub fn forget(&self, id: InodeId, count: u64) {
         if !self.inodes.unreference(id, count) {
             return;
@@ -28,16 +29,17 @@ impl Filesystem {
         self.inactivate_if_unused(&inode);
     }
 
-    /// Reserves for an operation that may free all of a file's extents, each of which may touch leaves of its own. Where
-    /// there is no room for that, `least` has to do: what frees space has a reserve.
+    /// Reserves for an operation that may free all of a file's extents, each of which may touch
+    /// leaves of its own. Where there is no room for that, `least` has to do: what frees space has
+    /// a reserve.
     pub(crate) fn reserve_to_free(&self, inode: &Inode, least: Demand) -> Result<Reservation<'_>> {
         let extents = inode.read().item.nbytes / TYPICAL_EXTENT;
         let most = Demand { edits: least.edits + extents, ..least };
         self.reserve(most).or_else(|_| self.reserve(least))
     }
 
-    /// Sees to it that an inode is freed if nothing refers to it: its content, its xattrs, its items. Returns whether it
-    /// will be. Starts no I/O and waits for nothing.
+    /// Sees to it that an inode is freed if nothing refers to it: its content, its xattrs, its
+    /// items. Returns whether it will be. Starts no I/O and waits for nothing.
     pub(crate) fn inactivate_if_unused(&self, inode: &Arc<Inode>) -> bool {
         if inode.read().item.nlink > 0 || self.is_read_only_for_good() {
             return false;
@@ -90,8 +92,8 @@ impl Filesystem {
         state.pending = batch.into();
     }
 
-    /// Drops what is only in memory of a dead inode's content. Where it was there is nothing: the inode may have to be
-    /// committed before it is gone.
+    /// Drops what is only in memory of a dead inode's content. Where it was there is nothing: the
+    /// inode may have to be committed before it is gone.
     fn drop_dirty_data(&self, inode: &Arc<Inode>, state: &mut InodeState) {
         if state.dirty.is_empty() {
             return;

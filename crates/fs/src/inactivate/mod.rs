@@ -1,10 +1,11 @@
 //! The end of inodes: when the last name and the last reference are gone.
 //!
-//! Whoever lets go of an inode last never waits for its space to be freed. A small inode becomes one edit of the open
-//! transaction on the spot: all that the trees have of it goes. A large one is handed to the *inactivator*, which cuts it
-//! from its end, so much in each transaction, until what is left is small: the trees hold it as an orphan of the size
-//! reached meanwhile, so that after a crash the next mount, ours or the kernel's, goes on from there. Orphans that a
-//! mount finds are the inactivator's work too.
+//! Whoever lets go of an inode last never waits for its space to be freed. A small inode becomes
+//! one edit of the open transaction on the spot: all that the trees have of it goes. A large one is
+//! handed to the *inactivator*, which cuts it from its end, so much in each transaction, until what
+//! is left is small: the trees hold it as an orphan of the size reached meanwhile, so that after a
+//! crash the next mount, ours or the kernel's, goes on from there. Orphans that a mount finds are
+//! the inactivator's work too.
 //!
 //! | file | what it does |
 //! |---|---|

@@ -37,7 +37,8 @@ impl Filesystem {
         self.inactivator.set_orphans(Some(Orphans { subvolumes, next: 0 }));
     }
 
-    /// Adopts some orphans; returns how many there were. What is large among them is in the queue then.
+    /// Adopts some orphans; returns how many there were. What is large among them is in the queue
+    /// then.
     pub(super) fn adopt_some(&self, most: u64) -> Result<u64> {
         let Some(mut orphans) = self.inactivator.queue.lock().orphans.clone() else { return Ok(0) };
         let mut found = Vec::new();
@@ -63,7 +64,8 @@ impl Filesystem {
         Ok(found.len() as u64)
     }
 
-    /// Frees an orphan. One that programs of this mount have open has an item as well, and is not meant.
+    /// Frees an orphan. One that programs of this mount have open has an item as well, and is not
+    /// meant.
     fn adopt_orphan(&self, id: InodeId) -> Result<()> {
         let inode: Arc<Inode> = match self.inode(id) {
             Ok(inode) => inode,
@@ -78,8 +80,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// An orphan with names is an old kernel's way to note a truncation that was under way: drops what lies beyond the end
-    /// of the file, and the orphan item.
+    /// An orphan with names is an old kernel's way to note a truncation that was under way: drops
+    /// what lies beyond the end of the file, and the orphan item.
     fn finish_truncation(&self, inode: &Arc<Inode>) -> bool {
         let reservation =
             self.try_reserve(Demand { edits: 4, item_bytes: 500, kept: UseOfKept::All, ..Demand::default() });
@@ -97,7 +99,8 @@ impl Filesystem {
         true
     }
 
-    /// Drops what lies beyond the end of a file that has joined the transaction, and its orphan item.
+    /// Drops what lies beyond the end of a file that has joined the transaction, and its orphan
+    /// item.
     pub(crate) fn drop_beyond_end(&self, state: &mut InodeState) {
         if state.file_type() == FileType::Regular {
             let end = state.item.size.next_multiple_of(u64::from(self.volume.sector_size()));
@@ -106,8 +109,8 @@ impl Filesystem {
         state.pending.orphan = OrphanEdit::Remove;
     }
 
-    /// Whether a file is an orphan with names that nobody has looked at: before it grows, what lies beyond its end has to
-    /// go.
+    /// Whether a file is an orphan with names that nobody has looked at: before it grows, what lies
+    /// beyond its end has to go.
     pub(crate) fn is_half_truncated(&self, id: InodeId, state: &InodeState) -> Result<bool> {
         if !self.inactivator.is_adopting() || !state.committed || state.item.nlink == 0 {
             return Ok(false);

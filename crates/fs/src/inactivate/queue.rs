@@ -83,7 +83,8 @@ impl Inactivator {
         self.work.notify_one();
     }
 
-    /// Notes how far the first inode in the queue is, or, if there is nothing left of it, takes it out.
+    /// Notes how far the first inode in the queue is, or, if there is nothing left of it, takes it
+    /// out.
     pub(super) fn advance(&self, reached: Option<u64>, freed: u64) {
         let mut queue = self.queue.lock();
         let Some(first) = queue.inodes.front_mut() else { return };

@@ -1,5 +1,5 @@
-//! The work of one transaction, and who does it: a thread of its own; whoever finds that space is short; where there are
-//! no threads in the background, whoever commits.
+//! The work of one transaction, and who does it: a thread of its own; whoever finds that space is
+//! short; where there are no threads in the background, whoever commits.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,8 +11,8 @@ use crate::filesystem::Filesystem;
 
 /// The longest that whoever unlinks is held back.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// So many times as long as a step took, its commit with it, is the pause after it: an fsync that meets such a commit waits for its
-/// end, and few should.
+/// So many times as long as a step took, its commit with it, is the pause after it: an fsync that
+/// meets such a commit waits for its end, and few should.
 const PAUSE: u32 = 4;
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -125,7 +125,8 @@ impl Filesystem {
         }
     }
 
-    /// Frees once more before the file system ends, the smallest first; what is left then stays behind as orphans.
+    /// Frees once more before the file system ends, the smallest first; what is left then stays
+    /// behind as orphans.
     pub(crate) fn free_before_the_end(&self) -> Result<()> {
         let turn = self.inactivator.turn.lock();
         self.inactivator.queue.lock().inodes.make_contiguous().sort_by_key(|waiting| waiting.bytes);

@@ -14,7 +14,8 @@ use crate::inode::{Inode, InodeId};
 use crate::ops::NewSize;
 use crate::space::{Demand, Reservation, UseOfKept};
 
-/// So few extents are freed even if no space can be reserved for it: what frees space has a reserve.
+/// So few extents are freed even if no space can be reserved for it: what frees space has a
+/// reserve.
 const FEW: u64 = 16;
 
 /// A part of a file, to be cut off.
@@ -35,7 +36,8 @@ struct Cut {
 }
 
 impl Cut {
-    /// What freeing it may take. Extents that are neighbours on disk are so in the trees: they share leaves.
+    /// What freeing it may take. Extents that are neighbours on disk are so in the trees: they
+    /// share leaves.
     fn demand(&mut self) -> Demand {
         self.places.sort_unstable();
         let runs = 1 + self.places.windows(2).filter(|pair| pair[0].0 + pair[0].1 != pair[1].0).count() as u64;
@@ -48,8 +50,8 @@ impl Cut {
 }
 
 impl Filesystem {
-    /// Frees the end of the first inode in the queue, at most so many extents. Returns how many, the inode itself counted as
-    /// one.
+    /// Frees the end of the first inode in the queue, at most so many extents. Returns how many,
+    /// the inode itself counted as one.
     pub(super) fn free_step(&self, waiting: &Waiting, most: u64) -> Result<u64> {
         let cut = loop {
             let (cut, reservation) = self.reserved_cut(&waiting.inode, 0..waiting.reached, most)?;
@@ -86,8 +88,9 @@ impl Filesystem {
             && state.item.nbytes > self.options.freeing.at_once
     }
 
-    /// Cuts a file that may have many extents from its end, so much in each transaction, until what is left beyond `size`
-    /// goes in one. Whoever cuts waits, as they would have to before the file may grow again or be synced.
+    /// Cuts a file that may have many extents from its end, so much in each transaction, until what
+    /// is left beyond `size` goes in one. Whoever cuts waits, as they would have to before the file
+    /// may grow again or be synced.
     pub(crate) fn cut_in_steps(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
         if !self.is_cut_in_steps(inode.id, size) {
             return Ok(());
@@ -142,7 +145,8 @@ impl Filesystem {
         }
     }
 
-    /// Looks for the last extents of an inode that begin in `range`: `most`, or fewer if that is all there are.
+    /// Looks for the last extents of an inode that begin in `range`: `most`, or fewer if that is
+    /// all there are.
     fn plan_cut(&self, inode: &Arc<Inode>, range: Range<u64>, most: u64) -> Result<Cut> {
         let (state, generation) = loop {
             let mut state = inode.write();

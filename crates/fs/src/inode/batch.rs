@@ -1,4 +1,5 @@
-//! What changed of one inode in one transaction: the typed edits that its commit merges into the trees.
+//! What changed of one inode in one transaction: the typed edits that its commit merges into the
+//! trees.
 
 use std::sync::{Arc, LazyLock};
 
@@ -55,7 +56,8 @@ pub(crate) struct LostName {
     pub(crate) name: Name,
     /// Its number in the directory.
     pub(crate) index: DirIndex,
-    /// Whether the log has the directory: then it may have the name although it does not have the inode yet.
+    /// Whether the log has the directory: then it may have the name although it does not have the
+    /// inode yet.
     pub(crate) is_dir_logged: bool,
 }
 

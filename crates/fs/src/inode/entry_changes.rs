@@ -16,7 +16,8 @@ pub(crate) struct EntryChanges {
     pub(crate) by_name: HashMap<Name, EntryChange>,
     /// `None` is a number that is no longer used.
     pub(crate) by_number: BTreeMap<DirIndex, Option<(Name, Target)>>,
-    /// The first number that was given to a new entry in the transaction: the trees know neither it nor those above.
+    /// The first number that was given to a new entry in the transaction: the trees know neither it
+    /// nor those above.
     first_new_number: Option<DirIndex>,
     /// Bytes of new entries by the hash of their name: they share an item.
     hash_bytes: HashMap<u64, usize>,

@@ -15,8 +15,8 @@ pub(crate) enum LoggedAs {
     Named,
     /// Content and attributes too, with the inode item as it was then.
     Whole(InodeItem),
-    /// It had no name then: the log only says which names it lost. If it is `synced`, content and attributes were asked for,
-    /// and have to come with the next name.
+    /// It had no name then: the log only says which names it lost. If it is `synced`, content and
+    /// attributes were asked for, and have to come with the next name.
     Nameless { synced: bool },
 }
 

@@ -8,8 +8,8 @@ use ubtrfs_format::{Ino, extref_hash};
 use super::batch::{Name, RefChange};
 use crate::transaction::REFERENCE;
 
-/// As many changes lie in one piece of memory that is just large enough: nearly all inodes have one name, or lose one and get one, and
-/// the smallest node of a map would be ten times as large.
+/// As many changes lie in one piece of memory that is just large enough: nearly all inodes have one
+/// name, or lose one and get one, and the smallest node of a map would be ten times as large.
 const FEW: usize = 4;
 
 /// The changes, in the order of directory and name.

@@ -1,4 +1,5 @@
-//! The state of an inode in memory: its attributes, what is not committed yet, what is being committed.
+//! The state of an inode in memory: its attributes, what is not committed yet, what is being
+//! committed.
 
 use std::sync::Arc;
 
@@ -142,8 +143,9 @@ impl InodeState {
         !self.committed && self.frozen.is_none()
     }
 
-    /// Makes the pending batch one of `transaction`: what belongs to an older transaction is frozen first, and the inode is
-    /// put on the transaction's list. To be called, under the gate, before anything of the inode is changed.
+    /// Makes the pending batch one of `transaction`: what belongs to an older transaction is frozen
+    /// first, and the inode is put on the transaction's list. To be called, under the gate, before
+    /// anything of the inode is changed.
     pub(crate) fn join(&mut self, inode: &Arc<Inode>, transaction: &Transaction) {
         if self.pending.generation == transaction.generation {
             return;

@@ -19,8 +19,8 @@ struct Resident {
 
 struct Shard {
     residents: HashMap<InodeId, Resident>,
-    /// References by lookups (FUSE node ids) and open handles. An inode may leave memory though it has some: the kernel remembers
-    /// many more than are here, so this has nothing else.
+    /// References by lookups (FUSE node ids) and open handles. An inode may leave memory though it
+    /// has some: the kernel remembers many more than are here, so this has nothing else.
     references: HashMap<InodeId, u64>,
     /// With this many inodes in memory some should leave.
     evict_at: usize,
@@ -110,8 +110,9 @@ fn shrink<T>(map: &mut HashMap<InodeId, T>) {
 }
 
 impl Shard {
-    /// Lets clean, linked inodes that nobody uses leave memory, those first that were not used lately. What has to stay
-    /// raises the bar for the next time, so that a shard full of dirty inodes isn't searched at each insertion.
+    /// Lets clean, linked inodes that nobody uses leave memory, those first that were not used
+    /// lately. What has to stay raises the bar for the next time, so that a shard full of dirty
+    /// inodes isn't searched at each insertion.
     fn evict(&mut self, limit: usize) {
         let target = limit - limit / 4;
         let mut left = self.residents.len();

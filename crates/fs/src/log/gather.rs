@@ -1,17 +1,19 @@
 //! Who has to be in the log with what is asked for.
 //!
-//! Each inode in the log is there with all names that it has and with word of those that it lost since the commit below.
-//! For that to be recovered without loss, others have to be in the log too:
+//! Each inode in the log is there with all names that it has and with word of those that it lost
+//! since the commit below. For that to be recovered without loss, others have to be in the log too:
 //! - directories that are new, up to one that the commit has;
-//! - whoever had, at the commit, a name that an inode in the log has now: it must not vanish with that name;
-//! - whoever has now a name that an inode in the log lost: the name must not vanish; and if nobody has, whoever had it at
-//!   the commit: that must not come back;
+//! - whoever had, at the commit, a name that an inode in the log has now: it must not vanish with
+//!   that name;
+//! - whoever has now a name that an inode in the log lost: the name must not vanish; and if nobody
+//!   has, whoever had it at the commit: that must not come back;
 //! - whoever left a directory whose end the log tells.
 //!
 //! Of some things a log can't tell; then there is a commit instead, for a [reason](Reason).
 //!
-//! Inodes are looked at one by one, each under its own lock. One whose names change after it was looked at is put on the
-//! transaction's list; once the list is found empty, all names in the log are those of that moment.
+//! Inodes are looked at one by one, each under its own lock. One whose names change after it was
+//! looked at is put on the transaction's list; once the list is found empty, all names in the log
+//! are those of that moment.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -423,8 +425,9 @@ impl<'a> Gatherer<'a> {
         self.fs.inodes.get(InodeId::new(subvolume, Ino(target.location.objectid)))
     }
 
-    /// Takes in an inode that a name belongs to or belonged to. One that is gone is of no concern, unless it is a
-    /// directory that others left before its end, or has more names in the commit below: it must not live on under those.
+    /// Takes in an inode that a name belongs to or belonged to. One that is gone is of no concern,
+    /// unless it is a directory that others left before its end, or has more names in the commit
+    /// below: it must not live on under those.
     fn pull(&mut self, subvolume: TreeId, target: Option<Target>) {
         let Some(inode) = target.and_then(|target| self.inode_of(subvolume, target)) else { return };
         let concerns = {

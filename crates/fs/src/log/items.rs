@@ -16,12 +16,12 @@ use crate::inode::{EntryChange, Inode, InodeId, InodeState, Logged, LoggedAs};
 use crate::name_items::can_grow_in_replay;
 use crate::options::LogFault;
 
-/// Checksums of data that is written in place are logged in windows of so many bytes of its extent: so no two items of a
-/// log overlap, and a small write logs few.
+/// Checksums of data that is written in place are logged in windows of so many bytes of its extent:
+/// so no two items of a log overlap, and a small write logs few.
 const SUM_WINDOW: u64 = 256 << 10;
 
-/// The item of an inode that is in the log only so that it exists. Of one that the commit below has, recovery takes
-/// nothing if the generation is 0, nor the size if that is 0.
+/// The item of an inode that is in the log only so that it exists. Of one that the commit below
+/// has, recovery takes nothing if the generation is 0, nor the size if that is 0.
 pub(super) fn exists_item(state: &InodeState, known: bool, generation: Generation) -> InodeItem {
     let item = InodeItem { transid: generation, ..state.item };
     // An inode without names would be passed over.
@@ -36,8 +36,8 @@ pub(super) fn exists_item(state: &InodeState, known: bool, generation: Generatio
 }
 
 impl Gatherer<'_> {
-    /// All xattrs, in every case: recovery removes those of a logged inode that the log has not. As they are `now`, or else as the
-    /// commit below has them.
+    /// All xattrs, in every case: recovery removes those of a logged inode that the log has not. As
+    /// they are `now`, or else as the commit below has them.
     pub(super) fn xattrs(&mut self, id: InodeId, state: &InodeState, known: bool, now: bool) -> Result<()> {
         if state.no_xattrs {
             return Ok(());
@@ -95,7 +95,8 @@ impl Gatherer<'_> {
         if now.iter().all(fits) { Ok(()) } else { Err(Reason::CrowdedItem.into()) }
     }
 
-    /// Attributes and content of an inode, as far as the log has them not; of a directory, its entries that changed.
+    /// Attributes and content of an inode, as far as the log has them not; of a directory, its
+    /// entries that changed.
     pub(super) fn whole(
         &mut self,
         inode: &Arc<Inode>,
@@ -145,7 +146,8 @@ impl Gatherer<'_> {
                 self.clear(id.subvolume, key(*from)..=key(to - 1));
             }
         } else if state.item.flags & InodeFlags::PREALLOC != 0 {
-            // What was reserved behind the end when only the names were logged may lie before it now.
+            // What was reserved behind the end when only the names were logged may lie before it
+            // now.
             self.clear(id.subvolume, key(0)..=key(u64::MAX));
         }
         self.pieces(id, state, &changed)?;
@@ -165,7 +167,8 @@ impl Gatherer<'_> {
                 let mapped = match mapped.piece {
                     Piece::Hole if mapped.start >= end => continue,
                     Piece::Hole => Mapped { len: mapped.len.min(end - mapped.start), ..mapped },
-                    // What is reserved behind the end is gathered as a whole, so that no two items overlap.
+                    // What is reserved behind the end is gathered as a whole, so that no two items
+                    // overlap.
                     Piece::Extent(extent) if extent.prealloc && mapped.start < end => {
                         Mapped { len: mapped.len.min(end - mapped.start), ..mapped }
                     }
@@ -202,8 +205,8 @@ impl Gatherer<'_> {
     /// logged anew: all items of a log that refer to an extent have its length (invariant 21).
     fn new_extent_sums(&mut self, id: InodeId, extent: &ExtentPiece) -> Result<()> {
         let sum_size = self.fs.volume.checksum().size();
-        // As large as they may be so that two items fit a leaf. They always start at the same addresses, so that no two
-        // overlap.
+        // As large as they may be so that two items fit a leaf. They always start at the same
+        // addresses, so that no two overlap.
         let most = leaf_data_size(self.fs.volume.node_size() as usize) / 2 - ubtrfs_format::ITEM_HEADER_SIZE;
         let most = most / sum_size * sum_size;
         let mut extents = self.transaction.extents();
@@ -226,8 +229,9 @@ impl Gatherer<'_> {
         }
     }
 
-    /// The checksums of a piece that was written in place: no others, for whoever shares the extent may not be in the log with
-    /// what he has of it. They are laid out by windows of the extent, each told anew when something of it comes to the log.
+    /// The checksums of a piece that was written in place: no others, for whoever shares the extent
+    /// may not be in the log with what he has of it. They are laid out by windows of the extent,
+    /// each told anew when something of it comes to the log.
     fn placed_sums(&mut self, id: InodeId, extent: &ExtentPiece, len: u64) {
         let (at, len) = if self.gets_wrong(LogFault::MistakePackedLength) {
             (extent.disk_bytenr.plus(extent.offset), len)
@@ -259,7 +263,8 @@ impl Gatherer<'_> {
         }
     }
 
-    /// Reserved space behind the end of a file as the commit below has it: recovery drops what the log has not.
+    /// Reserved space behind the end of a file as the commit below has it: recovery drops what the
+    /// log has not.
     pub(super) fn committed_prealloc(&mut self, id: InodeId, state: &InodeState) -> Result<()> {
         if state.item.flags & InodeFlags::PREALLOC == 0 {
             return Ok(());

@@ -1,9 +1,10 @@
 //! The log: what an fsync makes durable between two commits.
 //!
-//! An fsync joins the *group* that gathers. Its first member leads: it waits for its turn, closes the group, turns what
-//! changed of the inodes (and of those without which they could not be recovered) into items of log trees, and writes
-//! these with whatever data is still on its way; a flush, the primary superblock, a flush. While it writes, the next group
-//! gathers. While a commit is under way groups wait for it: the committer writes their log with its own superblock.
+//! An fsync joins the *group* that gathers. Its first member leads: it waits for its turn, closes
+//! the group, turns what changed of the inodes (and of those without which they could not be
+//! recovered) into items of log trees, and writes these with whatever data is still on its way; a
+//! flush, the primary superblock, a flush. While it writes, the next group gathers. While a commit
+//! is under way groups wait for it: the committer writes their log with its own superblock.
 //!
 //! | file | what it does |
 //! |---|---|

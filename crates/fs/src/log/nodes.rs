@@ -9,8 +9,9 @@ use super::queue::Place;
 use crate::filesystem::Filesystem;
 use crate::options::LogFault;
 
-/// The space of one log. A write of the log takes what lies side by side, so that the device sees one write and not one for
-/// each node: for that the log goes round in several times the space that it needs, as long as there is plenty.
+/// The space of one log. A write of the log takes what lies side by side, so that the device sees
+/// one write and not one for each node: for that the log goes round in several times the space that
+/// it needs, as long as there is plenty.
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     /// All nodes that were ever allocated for this log.
@@ -126,7 +127,8 @@ mod tests {
 
     const NODE: u64 = 16384;
 
-    /// Writes of `width` nodes each that replace the nodes of the write before; how many pieces each consists of.
+    /// Writes of `width` nodes each that replace the nodes of the write before; how many pieces
+    /// each consists of.
     fn pieces(width: usize, writes: usize, room: usize) -> Vec<usize> {
         let (mut arena, mut old) = (Arena::default(), Vec::new());
         let allocated = std::cell::Cell::new(0);

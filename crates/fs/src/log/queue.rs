@@ -105,7 +105,8 @@ struct Followers {
     waiting: Vec<Done>,
 }
 
-/// The log of the open transaction as it stands on the devices; whoever holds it may write the superblock.
+/// The log of the open transaction as it stands on the devices; whoever holds it may write the
+/// superblock.
 pub(crate) struct Place {
     /// The transaction whose log this is.
     pub(super) generation: Generation,
@@ -142,8 +143,8 @@ impl Place {
         }
     }
 
-    /// Ends the log: its transaction is closed and will be committed. Returns the log's nodes, which stay in use until
-    /// that is durable.
+    /// Ends the log: its transaction is closed and will be committed. Returns the log's nodes,
+    /// which stay in use until that is durable.
     pub(crate) fn end(&mut self, next: Generation) -> Vec<Logical> {
         let ended = std::mem::replace(self, Self { commit_in_flight: true, ..Self::new(next) });
         ended.arena.into_nodes()
@@ -209,7 +210,8 @@ impl Log {
         None
     }
 
-    /// Joins the group that gathers; the group is returned to its first member, who has to see to it that it is written.
+    /// Joins the group that gathers; the group is returned to its first member, who has to see to
+    /// it that it is written.
     fn join(&self, inode: Arc<Inode>, done: Done) -> Option<Arc<Group>> {
         let gathering = self.gathering.lock();
         let mut members = gathering.members.lock();
@@ -265,8 +267,8 @@ impl Filesystem {
         self.commit()
     }
 
-    /// Makes an inode durable: content, attributes and names; of a directory, its entries and the inodes that new ones
-    /// lead to.
+    /// Makes an inode durable: content, attributes and names; of a directory, its entries and the
+    /// inodes that new ones lead to.
     pub fn fsync(&self, id: InodeId) -> Result<()> {
         self.wait_for_sync(id, false)
     }
@@ -293,16 +295,18 @@ impl Filesystem {
         }
     }
 
-    /// Makes an inode durable as [`Self::fsync`] does, or as [`Self::fdatasync`]. `done` is told when it is, by whatever
-    /// thread finds out. The call itself returns sooner, unless it is the one that has to write.
+    /// Makes an inode durable as [`Self::fsync`] does, or as [`Self::fdatasync`]. `done` is told
+    /// when it is, by whatever thread finds out. The call itself returns sooner, unless it is the
+    /// one that has to write.
     pub fn start_fsync(&self, id: InodeId, data_only: bool, done: Done) {
         if let Some(leader) = self.join_fsync(id, data_only, done) {
             self.lead_fsync(leader);
         }
     }
 
-    /// Does of [`Self::start_fsync`] what takes no waiting, if [`Self::is_fsync_short`]. Whoever gets a leader has to see to it
-    /// that [`Self::lead_fsync`] is called with it, soon, by whatever thread: others come to wait for that.
+    /// Does of [`Self::start_fsync`] what takes no waiting, if [`Self::is_fsync_short`]. Whoever
+    /// gets a leader has to see to it that [`Self::lead_fsync`] is called with it, soon, by
+    /// whatever thread: others come to wait for that.
     pub fn join_fsync(&self, id: InodeId, data_only: bool, done: Done) -> Option<FsyncLeader> {
         // Data that was taken out of memory has to go its way.
         ubtrfs_tree::waiting(|| self.join_group(id, data_only, done)).map(FsyncLeader)
@@ -314,7 +318,8 @@ impl Filesystem {
         self.lead(&group);
     }
 
-    /// Whether nobody works on an inode, and little of it is dirty: then an fsync starts in an instant.
+    /// Whether nobody works on an inode, and little of it is dirty: then an fsync starts in an
+    /// instant.
     pub fn is_fsync_short(&self, id: InodeId) -> bool {
         const LITTLE: u64 = 128 << 10;
         let inode = self.inodes.get(id);
@@ -446,7 +451,8 @@ impl Filesystem {
         Ok(Some((closed, log)))
     }
 
-    /// Gives the log of the open transaction up: from here on only a commit makes anything of it durable.
+    /// Gives the log of the open transaction up: from here on only a commit makes anything of it
+    /// durable.
     pub(crate) fn fall_back(&self, place: &mut Place, reason: Reason) -> Outcome {
         tracing::debug!(reason = reason.name(), "an fsync becomes a commit");
         self.log.fallbacks.count(reason);

@@ -78,8 +78,8 @@ impl Filesystem {
         Ok(Durable::by(&published))
     }
 
-    /// Gathers and merges the log of a group; `None` if the log has all of it already. `base` is the commit that the log
-    /// follows, and `transaction` the one after it.
+    /// Gathers and merges the log of a group; `None` if the log has all of it already. `base` is
+    /// the commit that the log follows, and `transaction` the one after it.
     pub(crate) fn prepare_log(
         &self,
         place: &mut Place,
@@ -100,7 +100,8 @@ impl Filesystem {
         self.counters.log_requests.fetch_add(inodes.len() as u64, Ordering::Relaxed);
         let gathered = Gatherer::new(self, base, transaction, group, place).gather(inodes)?;
         if gathered.edits.is_empty() {
-            // What was asked for came into the log with another group, which may not be durable yet only if it failed.
+            // What was asked for came into the log with another group, which may not be durable yet
+            // only if it failed.
             return Ok(None);
         }
         self.merge_log(place, base, gathered).map(Some)

@@ -45,7 +45,8 @@ pub struct Attributes {
     pub ctime: Timespec,
     /// Creation.
     pub btime: Timespec,
-    /// The transaction in which the inode was made: tells it from others that had its number before.
+    /// The transaction in which the inode was made: tells it from others that had its number
+    /// before.
     pub generation: Generation,
 }
 
@@ -75,7 +76,8 @@ pub struct SetAttributes {
     pub mtime: Option<TimeChange>,
     /// Last change of the attributes; without it, this moment.
     pub ctime: Option<Timespec>,
-    /// Set-id bits and capabilities go, as after a write by someone without privileges or a change of owner.
+    /// Set-id bits and capabilities go, as after a write by someone without privileges or a change
+    /// of owner.
     pub kill_privileges: bool,
     /// Of a file that its group may not execute, set-group-id goes: whoever changes it is not in
     /// the group.
@@ -89,7 +91,8 @@ pub type Plan<'a> = dyn Fn(u32, Option<&[u8]>) -> Result<(u32, Option<Vec<u8>>)>
 pub struct ModeAndXattr<'a> {
     /// The xattr's name.
     pub name: &'a [u8],
-    /// Says what shall be, given the mode and the xattr's value that are; `None` is no xattr. It may be asked several times.
+    /// Says what shall be, given the mode and the xattr's value that are; `None` is no xattr. It
+    /// may be asked several times.
     pub plan: &'a Plan<'a>,
 }
 
@@ -197,8 +200,8 @@ const S_ISUID: u32 = 0o4000;
 const S_ISGID: u32 = 0o2000;
 const S_IXGRP: u32 = 0o0010;
 
-/// A mode without the bits that an unprivileged write or a change of owner takes away: set-user-id always,
-/// set-group-id where the group may execute (without that it means mandatory locking).
+/// A mode without the bits that an unprivileged write or a change of owner takes away: set-user-id
+/// always, set-group-id where the group may execute (without that it means mandatory locking).
 pub(crate) fn without_set_id(mode: u32) -> u32 {
     let mode = mode & !S_ISUID;
     if mode & S_IXGRP != 0 { mode & !S_ISGID } else { mode }
@@ -232,7 +235,8 @@ impl Filesystem {
         self.change_attributes(id, changes, None)
     }
 
-    /// Changes attributes, and in the same transaction the mode and an xattr that depend on each other, as a mode and an ACL do.
+    /// Changes attributes, and in the same transaction the mode and an xattr that depend on each
+    /// other, as a mode and an ACL do.
     pub fn set_attributes_with(
         &self,
         id: InodeId,
@@ -335,7 +339,8 @@ impl Filesystem {
         Ok(Planned { mode, xattr })
     }
 
-    /// Notes an access, as `relatime` does: when the last one lies before the last change or a day back.
+    /// Notes an access, as `relatime` does: when the last one lies before the last change or a day
+    /// back.
     pub(crate) fn touch_atime(&self, inode: &Arc<Inode>) {
         const DAY: i64 = 24 * 60 * 60;
         if self.options.no_atime || self.check_writable(inode.id.subvolume).is_err() {
@@ -375,9 +380,11 @@ impl Filesystem {
         let bytes = if unwritten == 0 {
             written
         } else {
-            // Data that will replace what is on disk must not count twice: the kernel may keep what it is told for a day.
+            // Data that will replace what is on disk must not count twice: the kernel may keep what
+            // it is told for a day.
             let most = written.max(item.size.checked_next_multiple_of(sector).unwrap_or(item.size));
-            // That takes no more than nodes of the file's own tree, and what calls this may have changed something already.
+            // That takes no more than nodes of the file's own tree, and what calls this may have
+            // changed something already.
             let added = ubtrfs_tree::waiting(|| self.added_bytes(id, state)).unwrap_or(unwritten);
             let added = item.nbytes.saturating_add(added);
             added.checked_next_multiple_of(sector).unwrap_or(added).min(most)
@@ -401,8 +408,8 @@ impl Filesystem {
         }
     }
 
-    /// Bytes by which a file will grow on disk when its dirty data is written out. `None` if that takes too long to find out,
-    /// or can't be.
+    /// Bytes by which a file will grow on disk when its dirty data is written out. `None` if that
+    /// takes too long to find out, or can't be.
     fn added_bytes(&self, id: InodeId, state: &InodeState) -> Option<u64> {
         /// More dirty ranges than this are not looked at.
         const MOST_RANGES: usize = 16;

@@ -1,7 +1,7 @@
 //! Reflinks: a range of a file comes to share the extents of another.
 //!
-//! What is kept within metadata is copied, for extents alone can be shared. Reserved space becomes a hole: shared, it could
-//! not be written in place, which is all that it is for.
+//! What is kept within metadata is copied, for extents alone can be shared. Reserved space becomes
+//! a hole: shared, it could not be written in place, which is all that it is for.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,7 +25,8 @@ use crate::transaction::Transaction;
 const AT_ONCE: usize = 64;
 /// Pieces of the destination that one step may displace.
 const MOST_DISPLACED: usize = 2048;
-/// Bytes of a file extent item, of those that it may be cut from, and of the reference to its extent.
+/// Bytes of a file extent item, of those that it may be cut from, and of the reference to its
+/// extent.
 const PIECE_BYTES: u64 = 200;
 
 /// A step, found before the transaction is entered.
@@ -61,12 +62,12 @@ struct Ends<'a> {
 }
 
 impl Filesystem {
-    /// Makes `len` bytes of a file from `to_offset` on the same as those of another from `from_offset` on, by sharing their
-    /// extents. Returns how many bytes it did: fewer where the source ends, where the range does not end with a sector, and
-    /// after an error on the way.
+    /// Makes `len` bytes of a file from `to_offset` on the same as those of another from
+    /// `from_offset` on, by sharing their extents. Returns how many bytes it did: fewer where the
+    /// source ends, where the range does not end with a sector, and after an error on the way.
     ///
-    /// `EOPNOTSUPP` if these can't share: the offsets are not those of sectors, or one file has checksums and the other has
-    /// not. `EINVAL` if the ranges overlap.
+    /// `EOPNOTSUPP` if these can't share: the offsets are not those of sectors, or one file has
+    /// checksums and the other has not. `EINVAL` if the ranges overlap.
     pub fn clone_range(
         &self,
         source: InodeId,
@@ -85,7 +86,8 @@ impl Filesystem {
             match self.clone_some(&ends, len - done) {
                 Ok(Step::Done(0)) => break,
                 Ok(Step::Done(bytes)) => done += bytes,
-                // Somebody who goes on writing must not keep us forever: what was done counts, and the rest is copied.
+                // Somebody who goes on writing must not keep us forever: what was done counts, and
+                // the rest is copied.
                 Ok(Step::NeedsCommit) if commits < 3 => {
                     commits += 1;
                     self.commit()?;
@@ -130,8 +132,8 @@ impl Filesystem {
         self.whole_sectors(len, from + len == size && to + len >= target_size)
     }
 
-    /// As much of `len` bytes as can be shared: all of them only where both files end there, for the last sector is shared
-    /// whole.
+    /// As much of `len` bytes as can be shared: all of them only where both files end there, for
+    /// the last sector is shared whole.
     fn whole_sectors(&self, len: u64, ends_both: bool) -> Result<u64> {
         let len = if ends_both { len } else { len - len % u64::from(self.volume.sector_size()) };
         if len == 0 { Err(Errno::OPNOTSUPP.into()) } else { Ok(len) }
@@ -154,7 +156,8 @@ impl Filesystem {
         result
     }
 
-    /// How many pieces a range may have when its dirty data is written out; `most` if there are more.
+    /// How many pieces a range may have when its dirty data is written out; `most` if there are
+    /// more.
     fn pieces_at_most(&self, id: InodeId, state: &InodeState, range: Range<u64>, most: usize) -> Result<usize> {
         let committed = self.committed();
         let map = FileMap::new(&committed, id, state)?;

@@ -66,8 +66,8 @@ impl Filesystem {
         Ok(id)
     }
 
-    /// Makes a file without a name (`O_TMPFILE`). The caller gets a reference to it; without a link by then, the file goes
-    /// with the last reference.
+    /// Makes a file without a name (`O_TMPFILE`). The caller gets a reference to it; without a link
+    /// by then, the file goes with the last reference.
     pub fn create_unnamed(&self, dir: InodeId, new: &NewInode) -> Result<InodeId> {
         check_real(dir).map_err(|_| Errno::OPNOTSUPP)?;
         let subvolume = self.check_writable(dir.subvolume)?;
@@ -162,9 +162,9 @@ impl Filesystem {
     }
 }
 
-/// What a new name and a new inode take. All items of new inodes come to stand behind those of the inodes that there are:
-/// in one place, however many they are. `joined`: the directory has changed in the open transaction, so that its inode item
-/// and the end of its list have been reserved for.
+/// What a new name and a new inode take. All items of new inodes come to stand behind those of the
+/// inodes that there are: in one place, however many they are. `joined`: the directory has changed
+/// in the open transaction, so that its inode item and the end of its list have been reserved for.
 fn creation_demand(name: &[u8], new: &NewInode, joined: bool) -> Demand {
     let xattrs: usize = new.xattrs.iter().map(|(name, value)| DIR_ENTRY_HEADER + 25 + name.len() + value.len()).sum();
     Demand {

@@ -1,4 +1,5 @@
-//! `fallocate`: space is reserved in a file (reserved space reads as zeroes), holes are punched, ranges zeroed.
+//! `fallocate`: space is reserved in a file (reserved space reads as zeroes), holes are punched,
+//! ranges zeroed.
 //!
 //! Space is found and metadata reserved before anything changes, so that an error leaves the file
 //! as it was (invariant 23).
@@ -86,8 +87,9 @@ impl Drop for Unclaimed<'_> {
 }
 
 impl Filesystem {
-    /// Reserves space for a range of a file, so that writing there cannot fail for lack of it (but for extents that become
-    /// shared meanwhile). What is there stays. Unless `keep_size`, the file becomes as long as the range reaches.
+    /// Reserves space for a range of a file, so that writing there cannot fail for lack of it (but
+    /// for extents that become shared meanwhile). What is there stays. Unless `keep_size`, the file
+    /// becomes as long as the range reaches.
     ///
     /// A range that takes more than a thousand extents gets them in steps; each is done whole or
     /// not at all, and the size changes with the last.

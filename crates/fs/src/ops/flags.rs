@@ -72,9 +72,9 @@ pub(crate) fn check_removable_from(dir: &Inode, inode: &Inode) -> Result<()> {
 }
 
 impl Filesystem {
-    /// Sets those of the [`SETTABLE_FLAGS`] that are in `wanted` and clears the others. The flag for overwriting in place
-    /// (`chattr +C`) comes and goes with empty files only, and with directories, whose new files take it over; of other files it
-    /// stays as it is.
+    /// Sets those of the [`SETTABLE_FLAGS`] that are in `wanted` and clears the others. The flag
+    /// for overwriting in place (`chattr +C`) comes and goes with empty files only, and with
+    /// directories, whose new files take it over; of other files it stays as it is.
     pub fn set_flags(&self, id: InodeId, wanted: u64) -> Result<()> {
         self.set_flags_as(id, &|_| Ok(wanted))
     }

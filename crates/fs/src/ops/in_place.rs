@@ -1,8 +1,10 @@
-//! Which data is written where it already has its place: into reserved space, and over the data of nodatacow files.
+//! Which data is written where it already has its place: into reserved space, and over the data of
+//! nodatacow files.
 //!
-//! Reserved space reads as zeroes in every durable state, so writing there changes none of them; what says that it is data
-//! becomes durable only after the data. Over data itself only files without copy-on-write are written, which ask for that.
-//! Neither may be done where somebody else has a share in the extent: another file, another place of the file, a snapshot.
+//! Reserved space reads as zeroes in every durable state, so writing there changes none of them;
+//! what says that it is data becomes durable only after the data. Over data itself only files
+//! without copy-on-write are written, which ask for that. Neither may be done where somebody else
+//! has a share in the extent: another file, another place of the file, a snapshot.
 //!
 //! What counts are the inode's flags in the transaction whose data it is: what a commit has yet to
 //! write was dirtied under the flags that were frozen with it (invariant 2).
@@ -74,7 +76,8 @@ impl Filesystem {
         Ok(parts)
     }
 
-    /// Whether all of a range has a place that it will be written to, so that writing it takes no space.
+    /// Whether all of a range has a place that it will be written to, so that writing it takes no
+    /// space.
     pub(crate) fn has_place(&self, id: InodeId, state: &InodeState, range: Range<u64>) -> Result<bool> {
         if !overwrites(state.item.flags) && state.frozen.as_ref().is_some_and(|frozen| !frozen.dirty.is_empty()) {
             // What the commit in flight has yet to write may take the place.

@@ -19,7 +19,8 @@ pub(crate) fn name_demand(name: &[u8]) -> Demand {
     Demand { edits: 6, item_bytes: (3 * (60 + name.len()) + 2 * 185) as u64, ..Demand::default() }
 }
 
-/// An entry of a directory together with the inode it leads to, found before either was locked for a change.
+/// An entry of a directory together with the inode it leads to, found before either was locked for
+/// a change.
 pub(crate) struct Named {
     sought: Sought,
     pub(crate) target: Target,
@@ -27,7 +28,8 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// Whether the entry is a subvolume's, be it only the empty directory that a snapshot shows in its place.
+    /// Whether the entry is a subvolume's, be it only the empty directory that a snapshot shows in
+    /// its place.
     pub(crate) fn leads_to_root(&self) -> bool {
         self.target.subvolume().is_some()
     }
@@ -62,8 +64,8 @@ impl Filesystem {
         Ok((sought, Some(Named { sought, target, inode: self.inode(id)? })))
     }
 
-    /// The entry's number if the directory, locked, still has the entry that was found before, and it leads where it led; `None` if
-    /// not.
+    /// The entry's number if the directory, locked, still has the entry that was found before, and
+    /// it leads where it led; `None` if not.
     pub(crate) fn still_named(
         &self,
         dir: InodeId,
@@ -172,8 +174,8 @@ impl Filesystem {
         }
     }
 
-    /// Removes the entry of the empty directory that a snapshot shows in place of a subvolume, if it is still there. It is no inode
-    /// of the volume, so nothing else changes.
+    /// Removes the entry of the empty directory that a snapshot shows in place of a subvolume, if
+    /// it is still there. It is no inode of the volume, so nothing else changes.
     fn remove_empty_subvolume(&self, parent: &Arc<Inode>, name: &[u8], named: &Named) -> Result<bool> {
         let mut locked = LockedInodes::lock(&[parent]);
         let state = locked.get(parent.id);
@@ -199,7 +201,8 @@ pub(crate) fn check_removable(named: &Named, directory: bool) -> Result<()> {
     if named.is_subvolume() { Err(Errno::NOTEMPTY.into()) } else { Ok(()) }
 }
 
-/// A name that an inode is about to lose, in a directory in this state that has joined the transaction.
+/// A name that an inode is about to lose, in a directory in this state that has joined the
+/// transaction.
 pub(crate) fn lost_name(state: &InodeState, dir: InodeId, name: &Name, index: DirIndex) -> LostName {
     LostName { dir: dir.ino, name: name.clone(), index, is_dir_logged: state.pending.logged.is_some() }
 }
@@ -213,8 +216,8 @@ pub(crate) fn add_name(state: &mut InodeState, dir: InodeId, name: Name, index: 
     state.item.nlink = state.item.nlink.saturating_add(1);
 }
 
-/// Notes in an inode that has joined the transaction that it lost a name; with the last one (a directory has but one) it
-/// becomes an orphan.
+/// Notes in an inode that has joined the transaction that it lost a name; with the last one (a
+/// directory has but one) it becomes an orphan.
 pub(crate) fn drop_name(state: &mut InodeState, lost: LostName, directory: bool) {
     state.pending.remove_ref(lost);
     state.item.nlink = if directory { 0 } else { state.item.nlink.saturating_sub(1) };

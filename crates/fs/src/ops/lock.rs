@@ -42,7 +42,8 @@ impl<'a> LockedInodes<'a> {
         }
     }
 
-    /// Puts those whose names changed after the transaction's log had them on its list: the log has to follow.
+    /// Puts those whose names changed after the transaction's log had them on its list: the log has
+    /// to follow.
     pub(crate) fn note_renamed(&mut self, transaction: &Transaction) {
         for (inode, state) in &mut self.guards {
             if let Some(logged) = &mut state.pending.logged

@@ -49,7 +49,8 @@ pub(crate) fn now() -> Timespec {
     Timespec { sec: time.tv_sec as u64, nsec: time.tv_nsec as u32 }
 }
 
-/// An error if the inode only stands in for a subvolume that is elsewhere: it has no items that could change.
+/// An error if the inode only stands in for a subvolume that is elsewhere: it has no items that
+/// could change.
 pub(crate) fn check_real(id: InodeId) -> Result<()> {
     if id.ino == EMPTY_SUBVOLUME_INO { Err(Errno::PERM.into()) } else { Ok(()) }
 }

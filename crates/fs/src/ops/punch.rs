@@ -85,8 +85,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Punches in the open transaction; returns whether it did, for another one may have begun meanwhile: then what was dirty
-    /// is on its way to what is reserved.
+    /// Punches in the open transaction; returns whether it did, for another one may have begun
+    /// meanwhile: then what was dirty is on its way to what is reserved.
     fn punch_in_transaction(
         &self,
         inode: &Arc<Inode>,
@@ -101,8 +101,8 @@ impl Filesystem {
             return Ok(true);
         }
         let sector = u64::from(self.volume.sector_size());
-        // The last sector of the file counts as whole: behind the end there is nothing to keep, but reserved space, of
-        // which whole sectors go.
+        // The last sector of the file counts as whole: behind the end there is nothing to keep, but
+        // reserved space, of which whole sectors go.
         let whole_end = if end == state.item.size {
             end.next_multiple_of(sector).max(asked - asked % sector)
         } else {

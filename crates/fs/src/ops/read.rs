@@ -28,7 +28,8 @@ struct InFlightFirst<'a> {
 }
 
 impl InFlightFirst<'_> {
-    /// Copies what is on its way into `buf`, newest first; returns the ranges of `buf` that are not, in order.
+    /// Copies what is on its way into `buf`, newest first; returns the ranges of `buf` that are
+    /// not, in order.
     fn copy(&self, at: Logical, buf: &mut [u8]) -> Vec<Range<usize>> {
         let mut missing: Vec<Range<usize>> = std::iter::once(0..buf.len()).collect();
         for extent in self.ordered.iter().rev() {
@@ -148,8 +149,8 @@ impl FileMap {
 }
 
 impl Filesystem {
-    /// Whether all of a range has been written lately, so that reading it takes no device. Says no if it would have to wait to
-    /// know.
+    /// Whether all of a range has been written lately, so that reading it takes no device. Says no
+    /// if it would have to wait to know.
     pub fn is_dirty(&self, id: InodeId, offset: u64, len: u64) -> bool {
         let Some(inode) = self.inodes.get(id) else { return false };
         inode.try_read().is_some_and(|state| {
@@ -169,9 +170,10 @@ impl Filesystem {
         Ok(data)
     }
 
-    /// Reads from `offset` on into `buf`, as much of it as the file has, and returns how many bytes that is. Nothing is copied on the
-    /// way where offset and end are at sectors' bounds and the memory is aligned to 4096 bytes. What is behind the end of the
-    /// file in `buf` may change, too.
+    /// Reads from `offset` on into `buf`, as much of it as the file has, and returns how many bytes
+    /// that is. Nothing is copied on the way where offset and end are at sectors' bounds and the
+    /// memory is aligned to 4096 bytes. What is behind the end of the file in `buf` may change,
+    /// too.
     pub fn read_into(&self, id: InodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let read = self.read_into_unseen(id, offset, buf)?;
         if read > 0 {
@@ -180,7 +182,8 @@ impl Filesystem {
         Ok(read)
     }
 
-    /// The same without a change of the access time, as for a file that was opened with `O_NOATIME`.
+    /// The same without a change of the access time, as for a file that was opened with
+    /// `O_NOATIME`.
     pub fn read_into_unseen(&self, id: InodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let inode = self.inode(id)?;
         let state = inode.read();
@@ -207,7 +210,8 @@ impl Filesystem {
         Ok(len)
     }
 
-    /// Reads whole sectors through all layers, each byte of them. What lies beyond the end of the file is as the layers have it.
+    /// Reads whole sectors through all layers, each byte of them. What lies beyond the end of the
+    /// file is as the layers have it.
     pub(crate) fn read_sectors(&self, id: InodeId, state: &InodeState, at: u64, buf: &mut [u8]) -> Result<()> {
         let range = at..at + buf.len() as u64;
         if state.dirty.covers(range.clone()) {
@@ -292,8 +296,9 @@ impl Filesystem {
         let size = state.item.size;
         let found = match &state.frozen {
             Some(frozen) => {
-                // Dirty data of the frozen layer lies below the pending layer's holes; a file that is both dirty there and
-                // cut since is rare, and showing data where there are zeroes is allowed.
+                // Dirty data of the frozen layer lies below the pending layer's holes; a file that
+                // is both dirty there and cut since is rare, and showing data where there are
+                // zeroes is allowed.
                 let dirty = [&state.dirty, &frozen.dirty];
                 map.with_stack(&state, |stack| look(Seek { dirty: &dirty, stack, size }))
             }

@@ -25,7 +25,8 @@ pub struct RenameFlags {
     pub exchange: bool,
     /// Leave a whiteout (character device 0:0) under the old name.
     pub whiteout: bool,
-    /// Owner and group of the whiteout; a directory with the set-group-id bit gives its own group instead.
+    /// Owner and group of the whiteout; a directory with the set-group-id bit gives its own group
+    /// instead.
     pub whiteout_owner: (u32, u32),
 }
 
@@ -36,10 +37,11 @@ struct End<'a> {
 }
 
 impl Filesystem {
-    /// Gives the inode `name` of `dir` the name `new_name` in `new_dir`. What had that name loses it, or gets the old one.
+    /// Gives the inode `name` of `dir` the name `new_name` in `new_dir`. What had that name loses
+    /// it, or gets the old one.
     ///
-    /// The entries of subvolumes can be moved between subvolumes, all else can't. Until the next commit no log is written then,
-    /// as a log can't tell of it.
+    /// The entries of subvolumes can be moved between subvolumes, all else can't. Until the next
+    /// commit no log is written then, as a log can't tell of it.
     pub fn rename(
         &self,
         dir: InodeId,

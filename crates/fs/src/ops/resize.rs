@@ -20,7 +20,8 @@ pub(crate) const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 pub(crate) enum NewSize {
     /// This one.
     Exactly(u64),
-    /// This one, unless it is smaller already; what is kept for the file behind there goes in any case.
+    /// This one, unless it is smaller already; what is kept for the file behind there goes in any
+    /// case.
     AtMost {
         /// The size.
         from: u64,
@@ -32,7 +33,8 @@ pub(crate) enum NewSize {
 /// What has to change in a file before it may grow: found before the transaction is entered.
 #[derive(Default)]
 pub(crate) struct GrowthPlan {
-    /// The last sector's content, if what lies behind the old end is not zero or the content has to leave its inode.
+    /// The last sector's content, if what lies behind the old end is not zero or the content has to
+    /// leave its inode.
     pub(crate) last_sector: Option<Vec<u8>>,
     /// What lies beyond the old end must go before.
     half_truncated: bool,
@@ -157,7 +159,8 @@ impl Filesystem {
                 state.reserved = dirty;
             }
             state.item.size = size;
-            // Even if the size stays: a file made anew with O_TRUNC has changed for those who compare times.
+            // Even if the size stays: a file made anew with O_TRUNC has changed for those who
+            // compare times.
             state.content_changed(time);
             if let Some((change, plan)) = attributes {
                 change.carry_out(&mut state, plan);
@@ -166,8 +169,8 @@ impl Filesystem {
         }
     }
 
-    /// Freezes what an inode has of older transactions, and says which one is open: a plan made now holds if that one is
-    /// open still when it is carried out.
+    /// Freezes what an inode has of older transactions, and says which one is open: a plan made now
+    /// holds if that one is open still when it is carried out.
     pub(crate) fn freeze_older(&self, state: &mut InodeState) -> Generation {
         let transaction = self.gate.enter();
         state.freeze_before(transaction.generation);
@@ -261,7 +264,8 @@ impl Filesystem {
     }
 }
 
-/// Makes a sector dirty with its old content, and takes the space it will need from what was reserved.
+/// Makes a sector dirty with its old content, and takes the space it will need from what was
+/// reserved.
 pub(crate) fn fill_sector(state: &mut InodeState, at: u64, content: &[u8], surplus: &mut u64, sector: u64) {
     let added = state.dirty.newly_dirty(at, sector);
     state.dirty.fill(at, content);

@@ -27,8 +27,8 @@ pub struct FoundSubvolume {
 }
 
 impl Filesystem {
-    /// Inodes of a subvolume numbered from `from` on, at most `limit` of them, as the last commit has them; items that can't be
-    /// understood are left out.
+    /// Inodes of a subvolume numbered from `from` on, at most `limit` of them, as the last commit
+    /// has them; items that can't be understood are left out.
     pub fn find_inodes(&self, subvolume: TreeId, from: Ino, limit: usize) -> Result<Vec<FoundInode>> {
         let tree = self.committed().tree(subvolume)?;
         let mut found: Vec<FoundInode> = Vec::new();

@@ -18,9 +18,10 @@ pub struct FilesystemStats {
 }
 
 impl Filesystem {
-    /// How full the volume is, in units of data (one with two copies counts half of its devices). What is free counts free
-    /// metadata too; what is available is what data can have: nothing once no file can be made or grow for lack of metadata.
-    /// Inodes are not counted, for the format has no limit.
+    /// How full the volume is, in units of data (one with two copies counts half of its devices).
+    /// What is free counts free metadata too; what is available is what data can have: nothing once
+    /// no file can be made or grow for lack of metadata. Inodes are not counted, for the format has
+    /// no limit.
     pub fn statfs(&self) -> FilesystemStats {
         let totals = self.space.totals();
         let block_size = self.volume.sector_size();

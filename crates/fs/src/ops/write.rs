@@ -32,7 +32,8 @@ const CAPABILITY_EDITS: u64 = 2;
 const START_WRITE_OUT: u64 = 8 << 20;
 
 impl Filesystem {
-    /// Writes. `kill_privileges`: set-id bits and capabilities go, as a write by someone without privileges asks for.
+    /// Writes. `kill_privileges`: set-id bits and capabilities go, as a write by someone without
+    /// privileges asks for.
     pub fn write(&self, id: InodeId, at: WriteAt, data: &[u8], kill_privileges: bool) -> Result<usize> {
         self.check_writable(id.subvolume)?;
         if data.is_empty() {
@@ -60,7 +61,8 @@ impl Filesystem {
                 && self.space.lock().is_data_short(sectors * sector)
                 && self.has_place(id, &state, start - start % sector..end.next_multiple_of(sector))?;
             let inline_bytes = self.inline_bytes(&state, end.max(state.item.size));
-            // Of a new file the map stands with the inode, and nothing goes that the extent and checksum trees have.
+            // Of a new file the map stands with the inode, and nothing goes that the extent and
+            // checksum trees have.
             let edits = if !state.is_unheard_of() {
                 4
             } else if inline_bytes > 0 {
@@ -154,13 +156,15 @@ impl Filesystem {
         }
         self.counters.bytes_written.fetch_add(data.len() as u64, Ordering::Relaxed);
         if state.reserved >= START_WRITE_OUT {
-            // A write beside this one may have added to it since that was asked; what was begun has to be ended.
+            // A write beside this one may have added to it since that was asked; what was begun has
+            // to be ended.
             ubtrfs_tree::waiting(|| self.start_write_out(&inode, &mut state))?;
         }
         Ok(data.len())
     }
 
-    /// Starts to write out an inode's pending dirty data, all but the end of the last run, which may yet grow.
+    /// Starts to write out an inode's pending dirty data, all but the end of the last run, which
+    /// may yet grow.
     fn start_write_out(&self, inode: &Arc<Inode>, state: &mut crate::inode::InodeState) -> Result<()> {
         self.limit_in_flight(state)?;
         let transaction = self.gate.enter();

@@ -33,7 +33,8 @@ const MAX_EXTENT: u64 = 128 << 20;
 /// Data that is submitted at a time.
 const SUBMITTED_AT_ONCE: u64 = 4 << 20;
 
-/// Writes that are submitted together: neighbours on the device become one write, and all have one ticket.
+/// Writes that are submitted together: neighbours on the device become one write, and all have one
+/// ticket.
 struct Submission<'a> {
     volume: &'a Volume,
     in_flight: &'a InFlight,
@@ -108,8 +109,9 @@ struct Layer<'a> {
 }
 
 impl Filesystem {
-    /// Writes out what is dirty in the open transaction, which the inode has joined; the gate is held. A small file goes
-    /// into metadata only where it is `complete`: asked to be durable as it is.
+    /// Writes out what is dirty in the open transaction, which the inode has joined; the gate is
+    /// held. A small file goes into metadata only where it is `complete`: asked to be durable as it
+    /// is.
     pub(crate) fn write_out_pending(
         &self,
         inode: &Arc<Inode>,
@@ -165,8 +167,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Starts the write-out of what the commit in flight has yet to write of an inode, so that the layouts tell all that there
-    /// is but for what is dirty in the open transaction.
+    /// Starts the write-out of what the commit in flight has yet to write of an inode, so that the
+    /// layouts tell all that there is but for what is dirty in the open transaction.
     pub(crate) fn settle_frozen(&self, id: InodeId, state: &mut InodeState) -> Result<()> {
         if state.frozen.as_ref().is_none_or(|frozen| frozen.dirty.is_empty()) {
             return Ok(());
@@ -194,8 +196,8 @@ impl Filesystem {
         result
     }
 
-    /// Bytes that metadata may grow by when a file is `size` bytes long after a write: its content, if it is kept
-    /// there. What is dirty already has been reserved.
+    /// Bytes that metadata may grow by when a file is `size` bytes long after a write: its content,
+    /// if it is kept there. What is dirty already has been reserved.
     pub(crate) fn inline_bytes(&self, state: &InodeState, size: u64) -> u64 {
         if size > self.largest_inline() {
             return 0;
@@ -298,8 +300,9 @@ impl Filesystem {
         Ok(placed)
     }
 
-    /// Finds a place for the front of `buffers`, up to `want` bytes. What goes on where an extent of the same transaction ends, in
-    /// the file and on disk, becomes a part of that: a file that grows from one fsync to the next has few extents, and its log few items.
+    /// Finds a place for the front of `buffers`, up to `want` bytes. What goes on where an extent
+    /// of the same transaction ends, in the file and on disk, becomes a part of that: a file that
+    /// grows from one fsync to the next has few extents, and its log few items.
     fn place_new(
         &self,
         offset: u64,
@@ -315,7 +318,8 @@ impl Filesystem {
         let data = split_front(buffers, len);
         let sums = has_checksums(layer.flags).then(|| self.sums_of(&data, len));
         let ordered = submission.add(start, data);
-        // Into what a commit is about to write the open transaction may have pieces of the same extents.
+        // Into what a commit is about to write the open transaction may have pieces of the same
+        // extents.
         if layer.layout.is_none()
             && let Some(grown) =
                 self.grow_extent(layer.id, offset..offset + len, start, sums.as_deref(), state, transaction)
@@ -363,7 +367,8 @@ impl Filesystem {
         Some(Mapped { start: before.start, len, piece })
     }
 
-    /// Writes data where its place is already: reserved space becomes data, and data of nodatacow files other data.
+    /// Writes data where its place is already: reserved space becomes data, and data of nodatacow
+    /// files other data.
     fn place_over(
         &self,
         offset: u64,
@@ -427,8 +432,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Waits for data on its way to the device. Only the first who asks is told of a failure, so nothing may become
-    /// durable after one, whoever that was.
+    /// Waits for data on its way to the device. Only the first who asks is told of a failure, so
+    /// nothing may become durable after one, whoever that was.
     pub(crate) fn wait_for(&self, extent: &OrderedExtent) -> Result<()> {
         let mut place = extent.ticket.lock();
         if let Some(ticket) = place.take() {

@@ -71,7 +71,8 @@ impl DeviceMap {
         places
     }
 
-    /// Takes the first unallocated range in `start..end` of a device, as far as it lies in there, for a while.
+    /// Takes the first unallocated range in `start..end` of a device, as far as it lies in there,
+    /// for a while.
     pub(crate) fn withhold(&mut self, devid: DeviceId, start: u64, end: u64) -> Option<(u64, u64)> {
         let (_, free) = self.devices.get_mut(&devid)?;
         let (at, len) = free.overlapping(start, end).next()?;
@@ -112,8 +113,8 @@ impl DeviceMap {
         self.devices.values().map(|(item, _)| *item).collect()
     }
 
-    /// Finds room for a chunk of up to `want` logical bytes (at least `least`), and takes it. Profiles over several
-    /// devices are not made yet.
+    /// Finds room for a chunk of up to `want` logical bytes (at least `least`), and takes it.
+    /// Profiles over several devices are not made yet.
     pub(crate) fn place(&mut self, flags: BlockGroupFlags, want: u64, least: u64) -> Option<Placement> {
         let copies = copies_on_one_device(flags)?;
         let devid = *self.devices.iter().max_by_key(|(_, (_, free))| free.total())?.0;
@@ -160,7 +161,8 @@ impl DeviceMap {
                 if data_stripes == 1 {
                     ranges.push((start.plus(offset), STRIPE_LEN));
                 } else {
-                    // Striped: the whole row is left alone, which is simple and costs next to nothing.
+                    // Striped: the whole row is left alone, which is simple and costs next to
+                    // nothing.
                     let row = offset / STRIPE_LEN * STRIPE_LEN * data_stripes;
                     ranges.push((start.plus(row), STRIPE_LEN * data_stripes));
                 }

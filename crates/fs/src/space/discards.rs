@@ -45,8 +45,8 @@ impl SpaceInner {
         (std::mem::take(&mut self.freed.extents), std::mem::take(&mut self.freed.vacated))
     }
 
-    /// Withholds what is free in `start..end`, in pieces of at least `least` bytes, no more than `most` and than what can be
-    /// spared. Returns the pieces, and where to go on.
+    /// Withholds what is free in `start..end`, in pieces of at least `least` bytes, no more than
+    /// `most` and than what can be spared. Returns the pieces, and where to go on.
     pub(crate) fn withhold_free(
         &mut self,
         start: u64,

@@ -94,8 +94,9 @@ impl FreeMap {
         }
     }
 
-    /// A place for up to `want` bytes: the first range from `hint` on that holds all of it, else the first one that
-    /// does, else the largest there is. Returns start and length; the length is a multiple of `align`, as the start is.
+    /// A place for up to `want` bytes: the first range from `hint` on that holds all of it, else
+    /// the first one that does, else the largest there is. Returns start and length; the length is
+    /// a multiple of `align`, as the start is.
     pub(crate) fn find(&self, hint: u64, want: u64, align: u64) -> Option<(u64, u64)> {
         const LOOK_AT: usize = 64;
         let fit = |(start, len): (u64, u64)| {

@@ -11,8 +11,8 @@ use crate::error::Result;
 /// Sectors of one bitmap item.
 const BITMAP_SECTORS: u64 = FreeSpaceInfo::BITMAP_BYTES as u64 * 8;
 
-/// A group's free ranges as the tree has them, and in which form; `None` if the tree knows nothing of the group or
-/// contradicts itself.
+/// A group's free ranges as the tree has them, and in which form; `None` if the tree knows nothing
+/// of the group or contradicts itself.
 pub(super) fn read_group(
     tree: &Snapshot,
     start: Logical,

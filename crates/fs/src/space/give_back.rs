@@ -1,10 +1,11 @@
 //! Giving empty block groups back to the devices, so that the other kind can have the room.
 //!
-//! A group goes when nothing is in it for anybody: not in the trees of the last commit nor in those that readers of older
-//! ones may see (what these freed is pinned), not in the log, not in the open transaction. All of these keep space from being
-//! *available*, so a group that is available as a whole is empty in every state that a crash may leave. From the moment
-//! at which a commit takes such a group nobody can allocate in it; the device's space is given to others only when
-//! that commit is durable.
+//! A group goes when nothing is in it for anybody: not in the trees of the last commit nor in those
+//! that readers of older ones may see (what these freed is pinned), not in the log, not in the open
+//! transaction. All of these keep space from being *available*, so a group that is available as a
+//! whole is empty in every state that a crash may leave. From the moment at which a commit takes
+//! such a group nobody can allocate in it; the device's space is given to others only when that
+//! commit is durable.
 
 use std::ops::Range;
 
@@ -15,12 +16,13 @@ use ubtrfs_volume::Volume;
 use super::free_map::FreeMap;
 use super::{DeviceMap, Group, Shortage, SpaceInner};
 
-/// Commits at whose time a group has to have been empty: one that is about to be filled again is left alone.
+/// Commits at whose time a group has to have been empty: one that is about to be filled again is
+/// left alone.
 const IDLE_COMMITS: u32 = 2;
 
 impl SpaceInner {
-    /// Notes that something could not be reserved, and that no chunk can be made for it: what is empty of the other kind
-    /// is wanted now.
+    /// Notes that something could not be reserved, and that no chunk can be made for it: what is
+    /// empty of the other kind is wanted now.
     pub(crate) fn want_empty_groups(&mut self, shortage: Shortage) {
         self.wanted = Some(shortage);
     }
@@ -30,7 +32,8 @@ impl SpaceInner {
         self.groups.values().any(|group| is_unused(group, volume) && self.may_go(group))
     }
 
-    /// Where the metadata groups are that hold next to nothing, but for the first one, if that has room for it.
+    /// Where the metadata groups are that hold next to nothing, but for the first one, if that has
+    /// room for it.
     pub(crate) fn sparse_metadata(&self) -> Vec<Range<u64>> {
         let (few, room) = (16 * self.node_size, 64 * self.node_size);
         let mut groups = self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
@@ -98,8 +101,9 @@ impl SpaceInner {
         }
     }
 
-    /// Whether a group can be done without: it isn't the last of its kind, and what stays is enough for what was promised.
-    /// System chunks stay: they are small, and the superblock has a copy of each.
+    /// Whether a group can be done without: it isn't the last of its kind, and what stays is enough
+    /// for what was promised. System chunks stay: they are small, and the superblock has a copy of
+    /// each.
     fn may_go(&self, group: &Group) -> bool {
         let flags = group.flags;
         !group.new

@@ -47,7 +47,8 @@ pub(crate) struct Group {
     pub(crate) flags: BlockGroupFlags,
     /// What may be given out: neither allocated nor pinned nor under a superblock copy.
     pub(crate) available: FreeMap,
-    /// The complement of the allocated extents, as of the edits of the commit being made (or the last one).
+    /// The complement of the allocated extents, as of the edits of the commit being made (or the
+    /// last one).
     pub(crate) recorded_free: FreeMap,
     /// Bytes allocated, as of the same edits.
     pub(crate) recorded_used: u64,
@@ -92,7 +93,8 @@ impl Group {
         self.start.0 + self.length
     }
 
-    /// Whether all of a range is free according to the trees, or all of it allocated; `None` if neither is so.
+    /// Whether all of a range is free according to the trees, or all of it allocated; `None` if
+    /// neither is so.
     pub(crate) fn is_free(&self, start: Logical, len: u64) -> Option<bool> {
         let end = start.0.checked_add(len).filter(|end| *end <= self.end())?;
         match self.recorded_free.overlapping(start.0, end).next() {

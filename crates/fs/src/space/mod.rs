@@ -1,7 +1,8 @@
 //! Space: block groups, allocation, pinning, reservations.
 //!
-//! Two pictures are kept of each block group. *Available* serves allocation and runs ahead; *recorded* follows the
-//! edits of the commit being made, and is what the free-space tree, the block group items and the sums say.
+//! Two pictures are kept of each block group. *Available* serves allocation and runs ahead;
+//! *recorded* follows the edits of the commit being made, and is what the free-space tree, the
+//! block group items and the sums say.
 
 mod device_map;
 mod discards;
@@ -60,7 +61,8 @@ pub(crate) struct SpaceInner {
     freed: discards::Freed,
     /// Chunks made, and given back.
     chunk_counts: (u64, u64),
-    /// The next commit writes all that is said of block groups, devices and free space, whatever the trees have.
+    /// The next commit writes all that is said of block groups, devices and free space, whatever
+    /// the trees have.
     pub(crate) rewrite_all: bool,
     pinned: Vec<Pinned>,
     reserved: reserve::Reserved,
@@ -99,7 +101,8 @@ pub struct SpaceTotals {
     pub used_on_devices: u64,
     /// Bytes promised to writes that are not allocated yet.
     pub data_reserved: u64,
-    /// Device bytes of metadata chunks that are empty and will be given back, or when data needs them.
+    /// Device bytes of metadata chunks that are empty and will be given back, or when data needs
+    /// them.
     pub reclaimable: u64,
     /// Bytes that data can have: in its block groups, in new ones and in those that metadata leaves
     /// to it, if metadata has room to tell of so much.
@@ -110,8 +113,9 @@ pub struct SpaceTotals {
     pub mixed: bool,
 }
 
-/// Bytes that are passed over behind a file that had to go on elsewhere, as others took what lay behind it: it may grow there in
-/// one piece meanwhile. They stay free for whoever comes round to them.
+/// Bytes that are passed over behind a file that had to go on elsewhere, as others took what lay
+/// behind it: it may grow there in one piece meanwhile. They stay free for whoever comes round to
+/// them.
 const ROOM_TO_GROW: u64 = 1 << 20;
 /// Where chunks may begin among logical addresses.
 const CHUNK_ALIGN: u64 = 1 << 20;
@@ -152,13 +156,14 @@ impl Space {
         Noted::take(Ordered::Space, || self.inner.lock())
     }
 
-    /// Space for up to `want` bytes of data (a multiple of the sector size), in one piece near `hint`.
+    /// Space for up to `want` bytes of data (a multiple of the sector size), in one piece near
+    /// `hint`.
     pub(crate) fn allocate_data(&self, want: u64, hint: Logical) -> Option<(Logical, u64)> {
         self.inner.lock().allocate_data(want, hint)
     }
 
-    /// Space for a node of a tree in the system chunks (`system`) or in the metadata chunks. `known_only`: not in chunks
-    /// that the commit being made does not write.
+    /// Space for a node of a tree in the system chunks (`system`) or in the metadata chunks.
+    /// `known_only`: not in chunks that the commit being made does not write.
     pub(crate) fn allocate_node(&self, system: bool, known_only: bool) -> Option<Logical> {
         self.inner.lock().allocate_node(system, known_only)
     }
@@ -168,8 +173,8 @@ impl Space {
         self.node_size
     }
 
-    /// Space for a node of the log: only where no commit may need it, where more than `left` bytes are left for others, and in
-    /// a chunk that the last commit knows.
+    /// Space for a node of the log: only where no commit may need it, where more than `left` bytes
+    /// are left for others, and in a chunk that the last commit knows.
     pub(crate) fn allocate_log_node(&self, left: u64) -> Option<Logical> {
         let mut inner = self.inner.lock();
         if inner.spare_metadata() < inner.node_size + left { None } else { inner.allocate_node(false, true) }
@@ -187,8 +192,8 @@ impl Space {
         self.inner.lock().group_of(address).is_none_or(|group| group.new)
     }
 
-    /// Withholds space that a log uses from allocation. Tells whether the trees of the last commit know it as allocated;
-    /// `None` if it is neither that nor free, or not of this kind.
+    /// Withholds space that a log uses from allocation. Tells whether the trees of the last commit
+    /// know it as allocated; `None` if it is neither that nor free, or not of this kind.
     pub(crate) fn withhold(&self, start: Logical, len: u64, kind: BlockGroupFlags) -> Option<bool> {
         let mut inner = self.inner.lock();
         let group = inner.group_of(start).filter(|group| group.flags.contains(kind))?;
@@ -205,7 +210,8 @@ impl Space {
         self.inner.lock().make_available(start, len);
     }
 
-    /// Withholds extents that a durable commit has freed until the readers of the commit before it are gone.
+    /// Withholds extents that a durable commit has freed until the readers of the commit before it
+    /// are gone.
     pub(crate) fn pin(&self, readers: Weak<Committed>, extents: Vec<(Logical, u64)>) {
         let mut inner = self.inner.lock();
         inner.pinned.push(Pinned { readers, extents });
@@ -348,8 +354,8 @@ impl SpaceInner {
         }
     }
 
-    /// Makes a chunk of this kind out of unallocated device space. The caller tells the volume about it; the next
-    /// commit writes it to the trees. `None` if no device has room.
+    /// Makes a chunk of this kind out of unallocated device space. The caller tells the volume
+    /// about it; the next commit writes it to the trees. `None` if no device has room.
     pub(crate) fn add_chunk(&mut self, kind: BlockGroupFlags) -> Option<NewChunk> {
         let flags = self.chunk_flags(kind);
         let stripes = self.devices.place(flags, self.next_chunk_length(kind), room::LEAST_CHUNK)?;

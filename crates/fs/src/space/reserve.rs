@@ -1,8 +1,9 @@
 //! Reservations: no commit may run out of space, so operations ask before they change anything.
 //!
-//! Metadata is reserved for a whole transaction: twice the bytes of its new items, and for each leaf that may be touched
-//! (never more than there are) the leaf and a share of its path and of the extent tree. Data is reserved by the
-//! sector when a write is taken, and given back when write-out has allocated it.
+//! Metadata is reserved for a whole transaction: twice the bytes of its new items, and for each
+//! leaf that may be touched (never more than there are) the leaf and a share of its path and of the
+//! extent tree. Data is reserved by the sector when a write is taken, and given back when write-out
+//! has allocated it.
 //!
 //! Metadata is never filled up: what the kernel's driver needs to mount the volume stays free
 //! (invariant 25), and so does what deletions may need here. Only what frees space may use of that.
@@ -129,12 +130,14 @@ impl SpaceInner {
         // A node that several trees use may be written anew by each.
         let leaves = (self.metadata_used() / self.node_size + 4).saturating_mul(self.needs.subvolumes.max(1));
         let touched = (demand.edits * 2).min(leaves);
-        // A touched leaf is written anew together with its share of the path above it and of the extent and
-        // free-space trees' leaves that note both: one more node for two leaves covers what was measured.
+        // A touched leaf is written anew together with its share of the path above it and of the
+        // extent and free-space trees' leaves that note both: one more node for two leaves covers
+        // what was measured.
         2 * demand.item_bytes + (touched + touched / 2 + self.unsharing_need(touched)) * self.node_size
     }
 
-    /// Nodes of the extent tree that are written when so many nodes that snapshots may share are replaced.
+    /// Nodes of the extent tree that are written when so many nodes that snapshots may share are
+    /// replaced.
     fn unsharing_need(&self, replaced: u64) -> u64 {
         /// Entries of a node, each of which may lead to another leaf of the extent tree.
         const ENTRIES: u64 = 500;
@@ -283,7 +286,8 @@ impl SpaceInner {
         self.available(BlockGroupFlags::METADATA).saturating_sub(need)
     }
 
-    /// Bytes of block groups of this kind that could be missed: what was promised finds its place without them.
+    /// Bytes of block groups of this kind that could be missed: what was promised finds its place
+    /// without them.
     pub(super) fn spare(&self, flags: BlockGroupFlags) -> u64 {
         let of = |kind, spare: u64| if flags.contains(kind) { spare } else { u64::MAX };
         let data = self.available(BlockGroupFlags::DATA).saturating_sub(self.reserved.data);
@@ -301,7 +305,8 @@ impl SpaceInner {
         self.available(BlockGroupFlags::SYSTEM) < 8 * self.node_size
     }
 
-    /// Bytes of data that are promised space and have none yet: what is dirty, and what is being written.
+    /// Bytes of data that are promised space and have none yet: what is dirty, and what is being
+    /// written.
     pub(crate) fn reserved_data(&self) -> u64 {
         self.reserved.data
     }
@@ -324,7 +329,8 @@ impl SpaceInner {
 
     /// Gives back what an operation that failed had reserved of metadata.
     pub(crate) fn unreserve_metadata(&mut self, demand: Demand) {
-        // The transaction that it was reserved in may be closed already; then the one after it has a little less.
+        // The transaction that it was reserved in may be closed already; then the one after it has
+        // a little less.
         let pending = &mut self.reserved.pending;
         pending.edits = pending.edits.saturating_sub(demand.edits);
         pending.item_bytes = pending.item_bytes.saturating_sub(demand.item_bytes);

@@ -1,4 +1,5 @@
-//! What a commit made durable is there when the volume is opened again, and `btrfs check` has nothing to say of it.
+//! What a commit made durable is there when the volume is opened again, and `btrfs check` has
+//! nothing to say of it.
 
 use std::path::Path;
 use std::process::Command;

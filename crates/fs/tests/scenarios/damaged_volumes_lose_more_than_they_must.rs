@@ -1,5 +1,5 @@
-//! What a user may lose where a volume is damaged, cut short or out of room: what the damage holds, and nothing else; what
-//! was durable stays so; and a refusal is a sentence.
+//! What a user may lose where a volume is damaged, cut short or out of room: what the damage holds,
+//! and nothing else; what was durable stays so; and a refusal is a sentence.
 
 use std::fs::OpenOptions as FileOptions;
 use std::path::Path;
@@ -70,7 +70,8 @@ fn read(fs: &Filesystem, name: &str) -> Result<Vec<u8>, Error> {
     content
 }
 
-/// The numbers of the files that can't be read, each for a reason that programs see as EIO; all others are right.
+/// The numbers of the files that can't be read, each for a reason that programs see as EIO; all
+/// others are right.
 fn lost(fs: &Filesystem) -> Vec<u64> {
     let is_lost = |number: &u64| match read(fs, &name(*number)) {
         Ok(found) => {

@@ -14,7 +14,8 @@ const KIB: u64 = 1024;
 /// A node in both of its copies.
 const NODE: u64 = 2 * 16 * KIB;
 const SUPERBLOCK: u64 = 4 * KIB;
-/// Node of the log tree, node of the tree of log trees, superblock: the least that a write of the log takes.
+/// Node of the log tree, node of the tree of log trees, superblock: the least that a write of the
+/// log takes.
 const LEAST: u64 = 2 * NODE + SUPERBLOCK;
 
 fn open(size: u64) -> (Arc<Gated>, Arc<Filesystem>) {
@@ -177,7 +178,8 @@ fn the_thousandth_append_costs_hardly_more_than_the_first() {
         last = Some(fsync(&fs, file));
     }
     let last = last.unwrap();
-    // Inode item, end of the extents and checksums are in leaves of their own by then, below a root; each may be split.
+    // Inode item, end of the extents and checksums are in leaves of their own by then, below a
+    // root; each may be split.
     assert!(last.bytes <= 4 * KIB + LEAST + 5 * NODE && last.searches == 0 && last.reads == 0, "{last:?}");
 }
 

@@ -1,5 +1,5 @@
-//! What no file system would write, but an image can hold: numbers at their limits, directories in a circle. Each costs an
-//! error at the most, where it is, and the rest goes on.
+//! What no file system would write, but an image can hold: numbers at their limits, directories in
+//! a circle. Each costs an error at the most, where it is, and the rest goes on.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +24,8 @@ fn open(path: &Path) -> Arc<Filesystem> {
     image::open(path, Options::default())
 }
 
-/// A volume with the directories `one` and `two`, a directory `sub` in `one`, and a file `file` of 10,000 bytes.
+/// A volume with the directories `one` and `two`, a directory `sub` in `one`, and a file `file` of
+/// 10,000 bytes.
 fn volume(dir: &Path) -> PathBuf {
     let path = dir.join("image");
     image::make(&path, 256 << 20, |_| ());
@@ -61,7 +62,8 @@ fn set_inode(path: &Path, name: &str, field: usize, bytes: &[u8]) {
     );
 }
 
-/// Whether it is the entry of the name `file`, the last one of the root: the name stands behind the header of thirty bytes.
+/// Whether it is the entry of the name `file`, the last one of the root: the name stands behind the
+/// header of thirty bytes.
 fn is_entry_of_file(item_type: ItemType, key: &Key, data: &[u8]) -> bool {
     key.objectid == ROOT && key.item_type == item_type && data[30..] == *b"file"
 }

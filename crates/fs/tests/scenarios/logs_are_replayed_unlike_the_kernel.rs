@@ -1,5 +1,5 @@
-//! A kernel's btrfs is "crashed" at random: its image is copied while it is mounted. What we make of the log in the copy is
-//! what the kernel makes of it, path by path.
+//! A kernel's btrfs is "crashed" at random: its image is copied while it is mounted. What we make
+//! of the log in the copy is what the kernel makes of it, path by path.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -137,7 +137,8 @@ fn compare(crash: &Crash) -> Vec<String> {
                     found.push(format!("{}: {ours} blocks, the kernel {theirs}", path.escape_ascii()));
                 }
             }
-            // The kernel's replay stamps inodes that it takes a name from with its own time; ours leaves the time alone.
+            // The kernel's replay stamps inodes that it takes a name from with its own time; ours
+            // leaves the time alone.
             for entry in theirs.entries.values_mut() {
                 entry.ctime = entry.ctime.filter(|ctime| *ctime < (now.tv_sec, now.tv_nsec as u32));
             }

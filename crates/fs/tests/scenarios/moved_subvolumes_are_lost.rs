@@ -1,4 +1,5 @@
-//! A log can't tell of a subvolume that moves, nor of what takes its name: an fsync that meets a move leaves a volume that mounts.
+//! A log can't tell of a subvolume that moves, nor of what takes its name: an fsync that meets a
+//! move leaves a volume that mounts.
 
 use std::sync::Arc;
 use std::thread;

@@ -1,5 +1,5 @@
-//! A request that must not wait is refused where it would, and made again by somebody who may: what becomes of it is what
-//! would have become of it without the attempt.
+//! A request that must not wait is refused where it would, and made again by somebody who may: what
+//! becomes of it is what would have become of it without the attempt.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use ubtrfs_volume::{Device, OpenOptions, Volume};
 
 const FILE: u32 = 0o104_755;
 const DIR: u32 = 0o040_755;
-/// Names of each directory at the beginning: enough for several leaves, few enough for names to meet.
+/// Names of each directory at the beginning: enough for several leaves, few enough for names to
+/// meet.
 const NAMES: u32 = 250;
 const DIRS: u32 = 3;
 /// Bytes of a volume.

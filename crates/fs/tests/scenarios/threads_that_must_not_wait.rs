@@ -1,4 +1,5 @@
-//! Threads that must not wait: they are refused what takes a device, and what was refused has changed nothing.
+//! Threads that must not wait: they are refused what takes a device, and what was refused has
+//! changed nothing.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! What freeing an inode may cost those who have nothing to do with it: nothing; and what a crash in the middle of it may
-//! leave: an orphan that the next mount frees.
+//! What freeing an inode may cost those who have nothing to do with it: nothing; and what a crash
+//! in the middle of it may leave: an orphan that the next mount frees.
 
 use std::sync::Arc;
 
@@ -81,7 +81,8 @@ fn a_file_of_many_extents_is_freed_over_several_commits() {
         assert_eq!(fs.stats().inactivation.bytes, (1000 - step * 100) * SECTOR);
         last = free;
         assert_clean(&device);
-        // A crash here: the next mount goes on where this one was, in no more commits than are left.
+        // A crash here: the next mount goes on where this one was, in no more commits than are
+        // left.
         let copy = copy(&device);
         let fs = open(&copy, options());
         let mut commits = 0;
@@ -334,7 +335,8 @@ fn what_takes_no_space_to_cut_is_cut_where_there_is_none() {
     let fs = open(&device, options());
     let file = fs.create(fs.root(), b"file", &regular()).unwrap();
     fs.write(file, WriteAt::End, &[1; 3 * SECTOR as usize], false).unwrap();
-    // An extent each, of which a cut in the middle of a sector frees nothing and takes another sector.
+    // An extent each, of which a cut in the middle of a sector frees nothing and takes another
+    // sector.
     let others: Vec<_> = (0..10).map(|number| fs.create(fs.root(), &[b'a' + number], &regular()).unwrap()).collect();
     for other in &others {
         fs.write(*other, WriteAt::End, &[2; 3 * SECTOR as usize], false).unwrap();

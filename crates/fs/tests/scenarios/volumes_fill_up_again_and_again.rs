@@ -1,4 +1,5 @@
-//! Volumes that are filled and emptied many times hold as much the last time as the first, and say so before.
+//! Volumes that are filled and emptied many times hold as much the last time as the first, and say
+//! so before.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! Volumes that mkfs.btrfs and the kernel made, in all their forms, are written to, and `btrfs check` and the kernel
-//! approve of the result.
+//! Volumes that mkfs.btrfs and the kernel made, in all their forms, are written to, and
+//! `btrfs check` and the kernel approve of the result.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;

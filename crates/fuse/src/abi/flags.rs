@@ -3,14 +3,16 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// What the kernel offers and the filesystem asks for when a mount begins (`FUSE_*` flags of INIT).
+    /// What the kernel offers and the filesystem asks for when a mount begins (`FUSE_*` flags of
+    /// INIT).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct Capabilities: u64 {
         /// Several reads of one file at a time, and read-ahead.
         const ASYNC_READ = 1;
         /// Locks of POSIX files are the filesystem's.
         const POSIX_LOCKS = 1 << 1;
-        /// OPEN handles `O_TRUNC`. Never together with opens that are answered ENOSYS: those lose the truncation.
+        /// OPEN handles `O_TRUNC`. Never together with opens that are answered ENOSYS: those lose
+        /// the truncation.
         const ATOMIC_O_TRUNC = 1 << 3;
         /// The filesystem looks up "." and ".." (for NFS export).
         const EXPORT_SUPPORT = 1 << 4;

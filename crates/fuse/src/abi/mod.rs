@@ -1,4 +1,5 @@
-//! What crosses `/dev/fuse` and rings: opcodes, flags and structures of the protocol, in host byte order.
+//! What crosses `/dev/fuse` and rings: opcodes, flags and structures of the protocol, in host byte
+//! order.
 //!
 //! The numbers and layouts are those of the kernel's public header `<linux/fuse.h>`.
 
@@ -19,7 +20,8 @@ pub const IN_HEADER: usize = size_of::<messages::InHeader>();
 pub const OUT_HEADER: usize = size_of::<messages::OutHeader>();
 /// Extension type of supplementary groups; the types below are security contexts.
 pub const EXT_GROUPS: u32 = 32;
-/// What a request carries as user or group when the kernel doesn't tell (mounts that allow id mapping).
+/// What a request carries as user or group when the kernel doesn't tell (mounts that allow id
+/// mapping).
 pub const UNTOLD_ID: u32 = u32::MAX;
 
 /// `length` rounded up to the alignment of variable-length records.

@@ -1,4 +1,5 @@
-//! What crosses a ring: headers and arguments of fixed size beside an entry's payload, and the command in a submission.
+//! What crosses a ring: headers and arguments of fixed size beside an entry's payload, and the
+//! command in a submission.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -7,7 +8,8 @@ const PART: usize = 128;
 
 /// `FUSE_IO_URING_CMD_REGISTER`: the kernel gets an entry to deliver a request in.
 pub const REGISTER: u32 = 1;
-/// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: an entry holds an answer; the kernel keeps it to deliver the next request in.
+/// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: an entry holds an answer; the kernel keeps it to deliver
+/// the next request in.
 pub const COMMIT_AND_FETCH: u32 = 2;
 /// How many areas an entry has: [`Headers`] and payload.
 pub const AREAS: u32 = 2;

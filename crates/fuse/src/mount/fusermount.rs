@@ -29,7 +29,8 @@ pub fn mount(path: &Path, options: &MountOptions) -> Result<Device, MountError> 
     command.arg("-o").arg(options.fusermount_options()?).arg("--").arg(path);
     command.env(SOCKET, number.to_string()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let inherit = move || {
-        // SAFETY: `theirs` is open until the child has been started, and the child has a copy of it under the same number.
+        // SAFETY: `theirs` is open until the child has been started, and the child has a copy of it
+        // under the same number.
         let theirs = unsafe { BorrowedFd::borrow_raw(number) };
         Ok(rustix::io::fcntl_setfd(theirs, FdFlags::empty())?)
     };
@@ -37,7 +38,8 @@ pub fn mount(path: &Path, options: &MountOptions) -> Result<Device, MountError> 
     unsafe { command.pre_exec(inherit) };
     let child = command.spawn().map_err(MountError::NoFusermount)?;
     drop(theirs);
-    // First the descriptor: the program exits only after it has sent it; if it fails, the socket just ends.
+    // First the descriptor: the program exits only after it has sent it; if it fails, the socket
+    // just ends.
     let device = receive(&ours);
     let output = child.wait_with_output().map_err(MountError::NoFusermount)?;
     match device {

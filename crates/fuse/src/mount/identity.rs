@@ -7,7 +7,8 @@ use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
 /// `STATX_MNT_ID_UNIQUE` (since Linux 6.8): a number that no later mount gets.
 const UNIQUE_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
-/// What statx(2) tells of the mount that is seen at `path`. Asks nothing of the filesystem, so it works while nobody serves it.
+/// What statx(2) tells of the mount that is seen at `path`. Asks nothing of the filesystem, so it
+/// works while nobody serves it.
 fn statx(path: &Path, what: StatxFlags) -> Option<Statx> {
     let place = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
     rustix::fs::statx(&place, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, what).ok()

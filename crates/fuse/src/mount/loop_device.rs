@@ -86,7 +86,8 @@ pub fn attached(path: &Path) -> io::Result<Option<Attached>> {
     }
 }
 
-/// A file attached to a loop device. It is detached when this is dropped and nobody else (no mount) has the device open.
+/// A file attached to a loop device. It is detached when this is dropped and nobody else (no mount)
+/// has the device open.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: String,
@@ -153,6 +154,7 @@ fn configure(device: &File, file: &File, image: &Path, read_only: bool) -> rusti
     for (to, from) in config.status.file_name.iter_mut().take(63).zip(name) {
         *to = *from;
     }
-    // SAFETY: the command reads a `struct loop_config`, whose layout `LoopConfig` has, and changes no memory of the process.
+    // SAFETY: the command reads a `struct loop_config`, whose layout `LoopConfig` has, and changes
+    // no memory of the process.
     unsafe { ioctl(device, Setter::<CONFIGURE, LoopConfig>::new(config)) }
 }

@@ -1,7 +1,8 @@
 //! Mounting and unmounting.
 //!
-//! As root, by mount(2): of type `fuseblk` where there is a block device to name as the source, so that sync(2), syncfs(2)
-//! and umount(2) reach the filesystem, else of type `fuse`. Without root, by `fusermount3`.
+//! As root, by mount(2): of type `fuseblk` where there is a block device to name as the source, so
+//! that sync(2), syncfs(2) and umount(2) reach the filesystem, else of type `fuse`. Without root,
+//! by `fusermount3`.
 
 mod fusermount;
 mod identity;
@@ -91,8 +92,9 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts on the directory `path`. The kernel's INIT then waits on the device, and everybody who uses the mount waits for
-    /// its answer: see [`Session::establish`](crate::Session::establish).
+    /// Mounts on the directory `path`. The kernel's INIT then waits on the device, and everybody
+    /// who uses the mount waits for its answer: see
+    /// [`Session::establish`](crate::Session::establish).
     pub fn new(path: &Path, options: &MountOptions) -> Result<(Self, Device), MountError> {
         let point = open_point(path)?;
         let path = std::path::absolute(path).map_err(|error| MountError::MountPoint(path.into(), error))?;
@@ -125,7 +127,8 @@ impl Mount {
         self.kind
     }
 
-    /// What the mount table shows as the source: the block device (of an image, its loop device) or the name.
+    /// What the mount table shows as the source: the block device (of an image, its loop device) or
+    /// the name.
     pub fn source(&self) -> &str {
         &self.source
     }
@@ -140,9 +143,9 @@ impl Mount {
         self.id.is_some() && self.id == identity::of(&self.path)
     }
 
-    /// Has the kernel read ahead as far as it does for its own btrfs in files that are read in order: 4 MiB instead of FUSE's 128 KiB.
-    /// To be called once the session is established, when the kernel has set its own value. Only root may: for anybody else it
-    /// stays at that.
+    /// Has the kernel read ahead as far as it does for its own btrfs in files that are read in
+    /// order: 4 MiB instead of FUSE's 128 KiB. To be called once the session is established, when
+    /// the kernel has set its own value. Only root may: for anybody else it stays at that.
     pub fn read_far_ahead(&self) {
         const READ_AHEAD_KIB: &str = "4096";
         let Some((major, minor)) = identity::device_number(&self.path).filter(|_| self.is_mounted()) else { return };
@@ -169,7 +172,8 @@ impl Drop for Mount {
     }
 }
 
-/// Unmounts what is mounted on `path`; also what a server left behind that is no more ("Transport endpoint is not connected").
+/// Unmounts what is mounted on `path`; also what a server left behind that is no more ("Transport
+/// endpoint is not connected").
 pub fn unmount(path: &Path, how: Unmount) -> Result<(), MountError> {
     if !rustix::process::geteuid().is_root() {
         return fusermount::unmount(path, how);
@@ -232,8 +236,8 @@ fn mount_as_root(
     Ok((MountKind::Plain, name.to_owned(), fallback, device))
 }
 
-/// Of a block device that another server has mounted already as `fuseblk`, mount(2) just shows that mount once more, and the
-/// new `/dev/fuse` belongs to nothing.
+/// Of a block device that another server has mounted already as `fuseblk`, mount(2) just shows that
+/// mount once more, and the new `/dev/fuse` belongs to nothing.
 fn refuse_shared(path: &Path, source: &str, device: &Device) -> Result<(), MountError> {
     if device.is_mounted().map_err(MountError::Device)? {
         return Ok(());

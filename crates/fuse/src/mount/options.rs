@@ -25,13 +25,15 @@ impl Source {
     }
 }
 
-/// What a mount is to be like. By default: read-write, for the mounting user alone, without devices and set-id programs.
+/// What a mount is to be like. By default: read-write, for the mounting user alone, without devices
+/// and set-id programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "mount options are independent switches")]
 pub struct MountOptions {
     /// What is mounted.
     pub source: Source,
-    /// What the mount table shows as the source of a plain `fuse` mount; empty: taken from [`source`](Self::source).
+    /// What the mount table shows as the source of a plain `fuse` mount; empty: taken from
+    /// [`source`](Self::source).
     pub name: String,
     /// What follows the type's dot in the mount table, as in `fuse.ubtrfs`; may be empty.
     pub subtype: String,

@@ -92,8 +92,8 @@ directories! {
 }
 
 impl ReplyDirectory {
-    /// Adds a name: `next` is the offset at which the listing goes on after it (not zero), of `mode` only the type counts.
-    /// False: it doesn't fit any more, and wasn't added.
+    /// Adds a name: `next` is the offset at which the listing goes on after it (not zero), of
+    /// `mode` only the type counts. False: it doesn't fit any more, and wasn't added.
     #[must_use]
     pub fn add(&mut self, ino: u64, next: u64, mode: u32, name: &[u8]) -> bool {
         self.listing.add(None, Listed { ino, next, mode, name })
@@ -101,8 +101,8 @@ impl ReplyDirectory {
 }
 
 impl ReplyDirectoryPlus {
-    /// Adds a name with its inode; the kernel counts one more lookup of the node. False: it doesn't fit any more, wasn't added,
-    /// and isn't counted.
+    /// Adds a name with its inode; the kernel counts one more lookup of the node. False: it doesn't
+    /// fit any more, wasn't added, and isn't counted.
     #[must_use]
     pub fn add(&mut self, entry: &Entry, next: u64, name: &[u8]) -> bool {
         let attributes = &entry.attributes;
@@ -110,7 +110,8 @@ impl ReplyDirectoryPlus {
         self.listing.add(Some(&entry.to_abi()), listed)
     }
 
-    /// Adds a name alone, without its inode and not counted as a lookup: "." and ".." are to be added so.
+    /// Adds a name alone, without its inode and not counted as a lookup: "." and ".." are to be
+    /// added so.
     #[must_use]
     pub fn add_name(&mut self, ino: u64, next: u64, mode: u32, name: &[u8]) -> bool {
         self.listing.add(Some(&EntryOut::default()), Listed { ino, next, mode, name })

@@ -1,8 +1,8 @@
 //! The ways to answer.
 //!
-//! Each method of [`Filesystem`](crate::Filesystem) gets one of these objects and owns it: it may answer before it returns, or
-//! move the object elsewhere and answer later, from any thread. An object that is dropped unanswered answers EIO, so that no
-//! caller waits forever.
+//! Each method of [`Filesystem`](crate::Filesystem) gets one of these objects and owns it: it may
+//! answer before it returns, or move the object elsewhere and answer later, from any thread. An
+//! object that is dropped unanswered answers EIO, so that no caller waits forever.
 
 mod directory;
 mod route;
@@ -35,7 +35,8 @@ macro_rules! replies {
                 Self { reply $(, $field)* }
             }
 
-            /// Answers that it failed. ENOSYS lasts: of most requests the kernel never sends that one again on this mount.
+            /// Answers that it failed. ENOSYS lasts: of most requests the kernel never sends that
+            /// one again on this mount.
             pub fn error(self, errno: Errno) {
                 self.reply.error(errno);
             }
@@ -85,7 +86,8 @@ impl ReplyEntry {
         self.reply.send(&[entry.to_abi().as_bytes()]);
     }
 
-    /// There is no such name, and the kernel may remember that for `ttl` (LOOKUP only). ENOENT isn't remembered.
+    /// There is no such name, and the kernel may remember that for `ttl` (LOOKUP only). ENOENT
+    /// isn't remembered.
     pub fn negative(self, ttl: Duration) {
         self.reply.send(&[Entry::negative(ttl).as_bytes()]);
     }
@@ -129,7 +131,8 @@ impl ReplyData {
         self.limit
     }
 
-    /// The bytes; what is beyond [`limit`](Self::limit) is left out. Fewer than asked for mean the end of the file.
+    /// The bytes; what is beyond [`limit`](Self::limit) is left out. Fewer than asked for mean the
+    /// end of the file.
     pub fn data(self, data: &[u8]) {
         let data = data.get(..self.limit).unwrap_or(data);
         self.reply.send(&[data]);
@@ -149,8 +152,9 @@ impl ReplyData {
         self.reply.send_slices(&slices);
     }
 
-    /// Lets `fill` write into a buffer of [`limit`](Self::limit) bytes, which has old content; sends as many as it says. The
-    /// buffer is the transport's own where it has one, so this copies least.
+    /// Lets `fill` write into a buffer of [`limit`](Self::limit) bytes, which has old content;
+    /// sends as many as it says. The buffer is the transport's own where it has one, so this copies
+    /// least.
     pub fn fill(self, fill: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) {
         self.reply.fill(self.limit, fill);
     }
@@ -188,7 +192,8 @@ impl ReplyXattr {
         self.room
     }
 
-    /// The value (or the list of names, each with a NUL). Answers its length if that was asked for, ERANGE if there is no room.
+    /// The value (or the list of names, each with a NUL). Answers its length if that was asked for,
+    /// ERANGE if there is no room.
     pub fn value(self, value: &[u8]) {
         if self.room == 0 {
             self.length(value.len());
@@ -221,8 +226,8 @@ impl ReplyIoctl {
         self.room
     }
 
-    /// What ioctl(2) returns, and what it leaves behind its argument. `data` that is longer than [`room`](Self::room) answers
-    /// EINVAL.
+    /// What ioctl(2) returns, and what it leaves behind its argument. `data` that is longer than
+    /// [`room`](Self::room) answers EINVAL.
     pub fn result(self, result: i32, data: &[u8]) {
         if data.len() > self.room as usize {
             return self.reply.error(Errno::INVAL);

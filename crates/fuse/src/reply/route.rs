@@ -8,11 +8,12 @@ use rustix::io::Errno;
 
 /// What a transport does with replies. Any thread may call it.
 pub(crate) trait Responder: Send + Sync {
-    /// Answers request `unique`: `error` is zero or a negative errno; the parts follow each other after the header.
+    /// Answers request `unique`: `error` is zero or a negative errno; the parts follow each other
+    /// after the header.
     fn send(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]);
 
-    /// Lends a buffer of `size` bytes to `fill` and sends what it says, a count of bytes or an error. A transport that has a
-    /// buffer of its own for the reply overrides this.
+    /// Lends a buffer of `size` bytes to `fill` and sends what it says, a count of bytes or an
+    /// error. A transport that has a buffer of its own for the reply overrides this.
     fn fill(&self, unique: u64, size: usize, fill: &mut dyn FnMut(&mut [u8]) -> Result<usize, Errno>) {
         /// Devices read without copies into memory that begins at such an address.
         const ALIGNMENT: usize = 4096;

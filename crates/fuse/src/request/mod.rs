@@ -19,7 +19,8 @@ use arguments::Arguments;
 pub struct Caller<'a> {
     /// The request's number; INTERRUPT names it.
     pub unique: u64,
-    /// The file-system user. With `ALLOW_IDMAP` granted, [`UNTOLD_ID`] in requests that create nothing.
+    /// The file-system user. With `ALLOW_IDMAP` granted, [`UNTOLD_ID`] in requests that create
+    /// nothing.
     pub uid: u32,
     /// The file-system group, or [`UNTOLD_ID`] like the user.
     pub gid: u32,
@@ -29,8 +30,8 @@ pub struct Caller<'a> {
 }
 
 impl Caller<'_> {
-    /// The supplementary groups that the kernel told: with `CREATE_SUPP_GROUP` granted, in requests that create, the parent's
-    /// group if it is one of the caller's.
+    /// The supplementary groups that the kernel told: with `CREATE_SUPP_GROUP` granted, in requests
+    /// that create, the parent's group if it is one of the caller's.
     pub fn groups(&self) -> impl Iterator<Item = u32> {
         let (groups, _) = self.groups.as_chunks();
         groups.iter().map(|group| u32::from_ne_bytes(*group))
@@ -47,7 +48,8 @@ impl Caller<'_> {
 pub struct Request<'a> {
     /// Its number, which the reply repeats.
     pub unique: u64,
-    /// The inode it is about: the parent where a name follows, the target's parent for LINK; zero where it is about none.
+    /// The inode it is about: the parent where a name follows, the target's parent for LINK; zero
+    /// where it is about none.
     pub nodeid: u64,
     /// The caller's file-system user (see [`Caller::uid`]).
     pub uid: u32,
@@ -99,8 +101,8 @@ impl<'a> Request<'a> {
         Self::assemble(&header, fixed, rest, form)
     }
 
-    /// The request whose header, fixed arguments and rest (names, data, extensions) arrived apart, as rings deliver them.
-    /// `fixed` may be longer than the arguments are.
+    /// The request whose header, fixed arguments and rest (names, data, extensions) arrived apart,
+    /// as rings deliver them. `fixed` may be longer than the arguments are.
     pub fn assemble(header: &InHeader, fixed: &'a [u8], rest: &'a [u8], form: Form) -> Result<Self, ParseError> {
         let extensions = usize::from(header.extension_words) * 8;
         let end = rest.len().checked_sub(extensions).ok_or(ParseError::Extension(header.opcode))?;

@@ -123,7 +123,8 @@ pub enum Forgets<'a> {
 }
 
 impl Forgets<'_> {
-    /// Nodes, each with the number of lookups to take off its count. A node may come more than once.
+    /// Nodes, each with the number of lookups to take off its count. A node may come more than
+    /// once.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         let (one, many) = match *self {
             Self::One { node, lookups } => (Some((node, lookups)), &[][..]),
@@ -165,8 +166,9 @@ pub struct SetAttr {
     pub ctime: Option<Timestamp>,
     /// The handle by which it is changed.
     pub handle: Option<u64>,
-    /// Clear set-user-id, and set-group-id if the group may execute, and `security.capability` (under `HANDLE_KILLPRIV_V2`):
-    /// with a size, unless the caller may keep them, and with a new owner.
+    /// Clear set-user-id, and set-group-id if the group may execute, and `security.capability`
+    /// (under `HANDLE_KILLPRIV_V2`): with a size, unless the caller may keep them, and with a new
+    /// owner.
     pub kill_suidgid: bool,
 }
 
@@ -199,7 +201,8 @@ pub struct Rename<'a> {
 /// OPEN and OPENDIR.
 #[derive(Debug, Clone, Copy)]
 pub struct Open {
-    /// As open(2) got them, without `O_CREAT`, `O_EXCL`, `O_NOCTTY` (and `O_TRUNC`, unless `ATOMIC_O_TRUNC` was granted).
+    /// As open(2) got them, without `O_CREAT`, `O_EXCL`, `O_NOCTTY` (and `O_TRUNC`, unless
+    /// `ATOMIC_O_TRUNC` was granted).
     pub flags: OFlags,
     /// Clear set-id bits (with `O_TRUNC` only).
     pub kill_suidgid: bool,

@@ -37,7 +37,8 @@ impl NoRing {
     }
 }
 
-/// The processors for which the kernel wants queues, in the order of the queues: whether each is online.
+/// The processors for which the kernel wants queues, in the order of the queues: whether each is
+/// online.
 pub fn processors() -> Result<Vec<bool>, NoRing> {
     let read = |path| std::fs::read_to_string(path).ok().and_then(|text| parse(text.trim()));
     let possible = read(POSSIBLE).ok_or(NoRing::Processors)?;

@@ -16,7 +16,8 @@ enum State {
     Elsewhere,
     /// Here, for the answer.
     Here(Held),
-    /// With whoever serves the request, for it is read in place. An answer has to wait until that is over.
+    /// With whoever serves the request, for it is read in place. An answer has to wait until that
+    /// is over.
     Read(Option<Answer>),
 }
 
@@ -29,7 +30,8 @@ struct Answer {
 
 struct Progress {
     state: State,
-    /// It is tried whether the request can be served without waiting: EAGAIN says that it can't, and is no answer.
+    /// It is tried whether the request can be served without waiting: EAGAIN says that it can't,
+    /// and is no answer.
     trying: bool,
     /// That was said.
     postponed: bool,
@@ -75,7 +77,8 @@ impl Entry {
         self.progress.lock().postponed
     }
 
-    /// A trial is over. Gives the request back if it is to be served anew: it was postponed, or not even begun.
+    /// A trial is over. Gives the request back if it is to be served anew: it was postponed, or not
+    /// even begun.
     pub fn end_trial(&self, begun: bool) -> Option<Held> {
         let mut progress = self.progress.lock();
         progress.trying = false;

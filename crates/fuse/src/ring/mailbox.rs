@@ -8,8 +8,8 @@ use rustix::event::EventfdFlags;
 
 use super::memory::Held;
 
-/// Entries that are answered. Only their ring's thread may submit them; whoever answers puts them here, and wakes that
-/// thread if it sleeps in the kernel.
+/// Entries that are answered. Only their ring's thread may submit them; whoever answers puts them
+/// here, and wakes that thread if it sleeps in the kernel.
 pub struct Mailbox {
     inner: Mutex<Inner>,
     wakes: OwnedFd,
@@ -28,7 +28,8 @@ impl Mailbox {
         Ok(Self { inner: Mutex::default(), wakes })
     }
 
-    /// What becomes readable when somebody wants the thread to wake. Nobody reads it: each write counts as an event.
+    /// What becomes readable when somebody wants the thread to wake. Nobody reads it: each write
+    /// counts as an event.
     pub fn wakes(&self) -> &OwnedFd {
         &self.wakes
     }
@@ -47,7 +48,8 @@ impl Mailbox {
         self.wake(inner);
     }
 
-    /// Swaps what is there for `empty`; from now on the thread counts as asleep. False: it shall end.
+    /// Swaps what is there for `empty`; from now on the thread counts as asleep. False: it shall
+    /// end.
     pub fn fall_asleep(&self, empty: &mut Vec<Held>) -> bool {
         let mut inner = self.inner.lock();
         std::mem::swap(&mut inner.answered, empty);

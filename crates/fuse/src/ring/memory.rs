@@ -1,9 +1,9 @@
 //! The memory of entries, and who may touch it.
 //!
-//! The kernel writes a request into an entry's memory, the server its answer. At each moment the memory belongs to one of
-//! them. [`Held`] is the server's possession of an entry, of which there is one: it can't be copied, its methods borrow it
-//! as Rust's rules want, and giving the entry to the kernel consumes it. What is left then is [`Away`], through which
-//! nothing can be touched.
+//! The kernel writes a request into an entry's memory, the server its answer. At each moment the
+//! memory belongs to one of them. [`Held`] is the server's possession of an entry, of which there
+//! is one: it can't be copied, its methods borrow it as Rust's rules want, and giving the entry to
+//! the kernel consumes it. What is left then is [`Away`], through which nothing can be touched.
 
 use std::io;
 use std::ptr::{self, NonNull};
@@ -28,7 +28,8 @@ const LENGTH_AT: usize = 24;
 /// Where the two areas of an entry are and how long, as readv(2) has it.
 type Vectors = [usize; 4];
 
-/// The memory of all entries of a queue, mapped in one piece. Pages that no request has used take no memory.
+/// The memory of all entries of a queue, mapped in one piece. Pages that no request has used take
+/// no memory.
 struct Area {
     base: NonNull<u8>,
     length: usize,
@@ -56,7 +57,8 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: the area was mapped with this length, and each `Held` or `Away` would have kept it.
+        // SAFETY: the area was mapped with this length, and each `Held` or `Away` would have kept
+        // it.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length) };
     }
 }
@@ -85,7 +87,8 @@ pub fn entries(count: u16, room: usize) -> io::Result<Vec<Held>> {
     let area = Arc::new(Area::map(headers + usize::from(count) * room)?);
     let entry = |index: u16| {
         let (header, payload) = (usize::from(index) * STRIDE, headers + usize::from(index) * room);
-        // SAFETY: both lie within the area: `count` times STRIDE is at most `headers`, and `count` payloads follow.
+        // SAFETY: both lie within the area: `count` times STRIDE is at most `headers`, and `count`
+        // payloads follow.
         let (headers, payload) = unsafe { (area.base.add(header), area.base.add(payload)) };
         Held { area: Arc::clone(&area), index, headers, payload, room }
     };
@@ -112,7 +115,8 @@ impl Held {
         Headers::read_from_prefix(self.headers()).map_or_else(|_| unreachable!("there is room"), |(headers, _)| headers)
     }
 
-    /// The request's header, its arguments of fixed size (and what is left of their room), and the length of the rest.
+    /// The request's header, its arguments of fixed size (and what is left of their room), and the
+    /// length of the rest.
     pub fn request(&self) -> (InHeader, [u8; 128], usize) {
         let Headers { header, arguments, transfer } = self.read();
         let header = InHeader::read_from_bytes(&header[..IN_HEADER]).unwrap_or_default();
@@ -169,7 +173,8 @@ impl Held {
         (submission(device, COMMIT_AND_FETCH, command, self.index, 0), Away(self))
     }
 
-    /// Keeps the memory for as long as the process lives: the kernel may have some of these entries.
+    /// Keeps the memory for as long as the process lives: the kernel may have some of these
+    /// entries.
     pub fn keep_forever(&self) {
         std::mem::forget(Arc::clone(&self.area));
     }
@@ -195,8 +200,8 @@ fn submission(device: Fd, operation: u32, command: Command, index: u16, vectors:
     bytes[..size_of::<Command>()].copy_from_slice(command.as_bytes());
     let mut entry =
         opcode::UringCmd80::new(device, operation).cmd(bytes).addr(Some(vectors)).build().user_data(u64::from(index));
-    // SAFETY: a submission is 128 bytes laid out as the kernel's interface has it; the field is a number. The library has
-    // no method for it.
+    // SAFETY: a submission is 128 bytes laid out as the kernel's interface has it; the field is a
+    // number. The library has no method for it.
     unsafe { ptr::from_mut(&mut entry).byte_add(LENGTH_AT).cast::<u32>().write(AREAS) };
     entry
 }

@@ -1,13 +1,16 @@
-//! The transport over `io_uring`: requests arrive as completions, answers leave with the next submission.
+//! The transport over `io_uring`: requests arrive as completions, answers leave with the next
+//! submission.
 //!
-//! The kernel has one queue for each processor that there may ever be, and delivers a request to the queue of the processor
-//! that its caller runs on. Each queue has a ring with a thread that stays on that processor, and a number of *entries*:
-//! room for one request and its answer. A ring's thread takes all requests that have arrived, serves them, and gives the
-//! kernel all answers as it goes to sleep, in one system call.
+//! The kernel has one queue for each processor that there may ever be, and delivers a request to
+//! the queue of the processor that its caller runs on. Each queue has a ring with a thread that
+//! stays on that processor, and a number of *entries*: room for one request and its answer. A
+//! ring's thread takes all requests that have arrived, serves them, and gives the kernel all
+//! answers as it goes to sleep, in one system call.
 //!
-//! That thread must not wait for anything: everybody on its processor would wait with it. It serves what the filesystem
-//! can answer [at once](crate::Filesystem::at_once), and puts all else into a [backlog](workers), which other threads work
-//! off. Whoever answers a request writes into the entry's own memory and puts the entry into the [`mailbox`] of its ring.
+//! That thread must not wait for anything: everybody on its processor would wait with it. It serves
+//! what the filesystem can answer [at once](crate::Filesystem::at_once), and puts all else into a
+//! [backlog](workers), which other threads work off. Whoever answers a request writes into the
+//! entry's own memory and puts the entry into the [`mailbox`] of its ring.
 //!
 //! | file | what it does |
 //! |---|---|
@@ -39,7 +42,8 @@ pub(crate) use serve::{Handler, serve};
 
 /// Entries of a ring, where there are few processors.
 const DEPTH: usize = 32;
-/// Entries of all rings, where there are many, but never fewer than [`LEAST_DEPTH`] each: their payloads may come to take memory.
+/// Entries of all rings, where there are many, but never fewer than [`LEAST_DEPTH`] each: their
+/// payloads may come to take memory.
 const ENTRIES: usize = 256;
 const LEAST_DEPTH: usize = 8;
 /// Entries of a processor that is not online: it might be some day.
@@ -51,8 +55,8 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// Makes a ring for each processor, for requests of up to `max_write` bytes. All that may fail is done here: once the kernel
-    /// has been told that there are rings, it wants nothing else.
+    /// Makes a ring for each processor, for requests of up to `max_write` bytes. All that may fail
+    /// is done here: once the kernel has been told that there are rings, it wants nothing else.
     pub fn prepare(device: &Arc<Device>, max_write: usize) -> Result<Self, NoRing> {
         let processors = available::processors()?;
         let online = processors.iter().filter(|online| **online).count().max(1);

@@ -61,7 +61,8 @@ impl Queue {
         &self.mailbox
     }
 
-    /// Registers the entries and passes requests to `serve`, which must not wait, until the connection is gone.
+    /// Registers the entries and passes requests to `serve`, which must not wait, until the
+    /// connection is gone.
     pub fn run(mut self, serve: &mut dyn FnMut(Work)) -> io::Result<()> {
         self.gone = self.serve_all(serve)?;
         Ok(())
@@ -148,9 +149,11 @@ impl Queue {
     }
 
     fn push(&mut self, submission: &squeue::Entry128) -> io::Result<()> {
-        // SAFETY: what it refers to is the memory of an entry, which is kept while it is away, or the mailbox's descriptor.
+        // SAFETY: what it refers to is the memory of an entry, which is kept while it is away, or
+        // the mailbox's descriptor.
         while unsafe { self.uring.submission().push(submission) }.is_err() {
-            // The queue has room for all entries at once: this happens when the kernel has let submissions lie.
+            // The queue has room for all entries at once: this happens when the kernel has let
+            // submissions lie.
             self.uring.submit()?;
         }
         Ok(())
@@ -160,13 +163,15 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         if !self.gone {
-            // The connection goes on until the session ends, and with it the kernel's hold on the entries.
+            // The connection goes on until the session ends, and with it the kernel's hold on the
+            // entries.
             self.away.iter().flatten().for_each(Away::keep_forever);
         }
     }
 }
 
-/// A ring whose completions are worked off when its thread asks for them, or (on older kernels) enters the kernel.
+/// A ring whose completions are worked off when its thread asks for them, or (on older kernels)
+/// enters the kernel.
 fn ring(size: u32, deferred: bool) -> io::Result<IoUring<squeue::Entry128>> {
     let mut builder = IoUring::builder();
     builder.setup_r_disabled().setup_single_issuer().dontfork();
@@ -183,9 +188,10 @@ fn is_passing(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::INTR | Errno::AGAIN | Errno::BUSY))
 }
 
-/// What the threads of rings have less of than others, as nice(1) says. A server and a client on one processor take turns;
-/// where the server counts for more, it is the client that has had its share when it falls asleep, and Linux (since 6.12)
-/// keeps it where it is. Otherwise an answer may wake it on another, idle processor, which takes thrice as long.
+/// What the threads of rings have less of than others, as nice(1) says. A server and a client on
+/// one processor take turns; where the server counts for more, it is the client that has had its
+/// share when it falls asleep, and Linux (since 6.12) keeps it where it is. Otherwise an answer may
+/// wake it on another, idle processor, which takes thrice as long.
 const NICENESS: i32 = -5;
 
 /// Prefers this thread to others, if it may.
@@ -195,7 +201,8 @@ fn prefer() {
     }
 }
 
-/// Keeps this thread on a processor. One that is not online, or not ours to use, is served from wherever the thread runs.
+/// Keeps this thread on a processor. One that is not online, or not ours to use, is served from
+/// wherever the thread runs.
 fn pin(processor: usize) {
     if processor < CpuSet::MAX_CPU {
         let mut set = CpuSet::new();

@@ -21,7 +21,8 @@ use crate::filesystem::Filesystem;
 use crate::reply::Responder;
 use crate::request::{Form, Request};
 
-/// Requests up to this length are copied before they are served, so that their entry is free to take the answer.
+/// Requests up to this length are copied before they are served, so that their entry is free to
+/// take the answer.
 const COPIED: usize = 4096;
 /// How long FORGETs may gather: the kernel then tells of many at once.
 const FORGETS_GATHER: Duration = Duration::from_millis(2);
@@ -66,7 +67,8 @@ impl<F: Filesystem> Handler<'_, F> {
         self.read(work, false, copy, &mut |request, responder| self.dispatch(request, responder));
     }
 
-    /// Hands a request to `serve`, from `copy` if it fits. Returns the request's number if `serve` panicked.
+    /// Hands a request to `serve`, from `copy` if it fits. Returns the request's number if `serve`
+    /// panicked.
     fn read(
         &self,
         Work { entry, held }: Work,
@@ -121,8 +123,9 @@ impl Stop {
     }
 }
 
-/// Serves until the connection is gone, or a ring fails: then the connection goes with the last descriptor of the device.
-/// `workers` threads serve what may wait; a message takes at most `buffer` bytes.
+/// Serves until the connection is gone, or a ring fails: then the connection goes with the last
+/// descriptor of the device. `workers` threads serve what may wait; a message takes at most
+/// `buffer` bytes.
 pub(crate) fn serve<F: Filesystem>(
     rings: Rings,
     device: &Arc<Device>,

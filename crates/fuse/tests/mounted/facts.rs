@@ -157,7 +157,8 @@ fn what_create_opens_is_released_until_enosys_sticks() {
     let mounted = Mounted::new(Behaviour { no_open: true, ..Behaviour::default() }, &shared(), &full());
     let fs = mounted.fs();
     fs::write(mounted.path("first"), "content").unwrap();
-    // Nobody waits for a RELEASE; and a program that another test starts at this moment has the file open, too, until it runs.
+    // Nobody waits for a RELEASE; and a program that another test starts at this moment has the
+    // file open, too, until it runs.
     let start = Instant::now();
     while fs.asked("RELEASE") == 0 {
         assert!(start.elapsed() < Duration::from_secs(20), "{:?}", fs.all_asked());

@@ -56,7 +56,8 @@ fn directories_are_listed_whole() {
         entries.map(|entry| format!("dir/{}", entry.file_name().to_str().unwrap())).collect()
     };
     assert!(listed() == names);
-    // Attributes of what was listed, in the order of the listing: lets the kernel ask for both at once.
+    // Attributes of what was listed, in the order of the listing: lets the kernel ask for both at
+    // once.
     for entry in fs::read_dir(mounted.path("dir")).unwrap() {
         assert_eq!(entry.unwrap().metadata().unwrap().len(), 64);
     }

@@ -17,8 +17,8 @@ pub const TRANSPORT: Transport =
 /// The kernel's switch for rings.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Whether FUSE can be tested here, as root or by `fusermount3`; else says that `test` is skipped, or fails if that was
-/// forbidden.
+/// Whether FUSE can be tested here, as root or by `fusermount3`; else says that `test` is skipped,
+/// or fails if that was forbidden.
 pub fn possible(test: &str) -> bool {
     let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
     gate(test, device && (is_root() || has_fusermount()) && has_transport(), "/dev/fuse, and root or fusermount3")
@@ -29,7 +29,8 @@ pub fn possible_as_root(test: &str) -> bool {
     gate(test, Path::new("/dev/fuse").exists() && is_root() && has_transport(), "/dev/fuse and root")
 }
 
-/// Whether requests can arrive as they shall. Rings are turned on, and left on: mounts that want none say so.
+/// Whether requests can arrive as they shall. Rings are turned on, and left on: mounts that want
+/// none say so.
 fn has_transport() -> bool {
     let is_on = || std::fs::read_to_string(SWITCH).is_ok_and(|value| value.trim() == "Y");
     TRANSPORT == Transport::Device || is_on() || std::fs::write(SWITCH, "Y").is_ok() && is_on()

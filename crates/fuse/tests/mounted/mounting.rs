@@ -250,7 +250,8 @@ fn only_directories_are_mounted_on() {
     assert!(matches!(mount("/does/not/exist".as_ref()), Err(MountError::MountPoint(..))));
 }
 
-/// The kernel's file that cuts a mount's connection, if its control file system is there or can be mounted.
+/// The kernel's file that cuts a mount's connection, if its control file system is there or can be
+/// mounted.
 fn abort_file(point: &Path) -> Option<PathBuf> {
     const CONTROL: &str = "/sys/fs/fuse/connections";
     let number = rustix::fs::minor(fs::metadata(point).ok()?.dev());

@@ -1,5 +1,5 @@
-//! Which requests a [`MemFs`](crate::memfs::MemFs) serves at once, where they arrive over rings: some are left, some are tried
-//! and found to have to wait, the rest is served.
+//! Which requests a [`MemFs`](crate::memfs::MemFs) serves at once, where they arrive over rings:
+//! some are left, some are tried and found to have to wait, the rest is served.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,4 +1,5 @@
-//! The volumes that are damaged: one of our own with everything in it, and some of the fixtures, which a kernel made.
+//! The volumes that are damaged: one of our own with everything in it, and some of the fixtures,
+//! which a kernel made.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,4 +1,5 @@
-//! Uses a file system as programs would: each operation may fail, and what was there before takes part.
+//! Uses a file system as programs would: each operation may fail, and what was there before takes
+//! part.
 
 use ubtrfs::{DirectoryEntry, Filesystem, InodeId, NewInode, RenameFlags, Result, SetAttributes, WriteAt, XattrMode};
 use ubtrfs_format::DirIndex;

@@ -1,5 +1,5 @@
-//! The language of inputs. The first byte names the base; then damages follow, each an operation, its operands and, where it
-//! has any, a length and so many bytes:
+//! The language of inputs. The first byte names the base; then damages follow, each an operation,
+//! its operands and, where it has any, a length and so many bytes:
 //!
 //! | operation | operands | what |
 //! |---|---|---|
@@ -11,8 +11,9 @@
 //! | 5 | block (u16), block (u16) | the first gets the content of the second |
 //! | 6 | address (u32, in units of 64 bytes) | overwrite anywhere |
 //!
-//! All but 4 and 6 put the checksums right afterwards. Operands are taken modulo what there is, and numbers are little
-//! endian; so every input means something, and inputs keep their meaning when a base changes a little.
+//! All but 4 and 6 put the checksums right afterwards. Operands are taken modulo what there is, and
+//! numbers are little endian; so every input means something, and inputs keep their meaning when a
+//! base changes a little.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -176,8 +177,8 @@ pub(crate) fn damage(base: u8, operands: &[u8], bytes: &[u8]) -> Vec<u8> {
     input
 }
 
-/// Inputs that hit every type of item at several places, headers, block headers, the superblock and single copies: what the
-/// corpus begins with. Names and contents.
+/// Inputs that hit every type of item at several places, headers, block headers, the superblock and
+/// single copies: what the corpus begins with. Names and contents.
 pub fn inputs() -> Vec<(String, Vec<u8>)> {
     const WIDE: [u8; 8] = [0xff; 8];
     const HALF: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f];
@@ -185,7 +186,8 @@ pub fn inputs() -> Vec<(String, Vec<u8>)> {
     let mut seen = BTreeSet::new();
     for number in 0..super::base::COUNT as u8 {
         for (item_type, found) in &base(number.into()).items {
-            // All types of our own volume; of the others those that are new, and the packed extents.
+            // All types of our own volume; of the others those that are new, and the packed
+            // extents.
             let is_new = seen.insert(*item_type);
             if !(is_new || number == 1 && *item_type == ItemType::EXTENT_DATA.0) {
                 continue;

@@ -1,4 +1,5 @@
-//! Whole volumes with some bytes changed: opened, checked, walked, read, and written to where the engine accepts that.
+//! Whole volumes with some bytes changed: opened, checked, walked, read, and written to where the
+//! engine accepts that.
 
 pub(crate) mod base;
 mod change;
@@ -13,8 +14,9 @@ use ubtrfs_volume::{Device, OpenOptions, OverlayDevice, Volume};
 
 pub use damage::inputs;
 
-/// An input is a base and damages to it, in the language of `damage.rs`. Whatever they are: errors, but no panic and no end
-/// without end. What `check` finds nothing wrong with stays so when it is written to.
+/// An input is a base and damages to it, in the language of `damage.rs`. Whatever they are: errors,
+/// but no panic and no end without end. What `check` finds nothing wrong with stays so when it is
+/// written to.
 pub fn whole_image(data: &[u8]) {
     let _ = use_image(data);
 }

@@ -16,7 +16,8 @@ use ubtrfs_testkit::scratch::scratch_dir;
 
 const MIB: u64 = 1 << 20;
 
-/// Makes the volume in a file full of old bytes where it matters, so that what should be zeroed shows.
+/// Makes the volume in a file full of old bytes where it matters, so that what should be zeroed
+/// shows.
 fn make(image: &Path, options: &MkfsOptions) {
     blank_image(image, options.total_bytes);
     let mut file = OpenOptions::new().write(true).open(image).unwrap();
@@ -85,7 +86,8 @@ fn btrfs_check_finds_nothing() {
     }
 }
 
-/// Unmounts; what the kernel said of the volume. That it has said much in a short time is no complaint.
+/// Unmounts; what the kernel said of the volume. That it has said much in a short time is no
+/// complaint.
 fn complaints(mount: KernelMount) -> Vec<String> {
     mount.unmount().into_iter().filter(|line| !line.contains("callbacks suppressed")).collect()
 }
@@ -110,8 +112,8 @@ fn the_kernel_mounts_and_writes_every_kind() {
     }
 }
 
-/// The lines of a tree dump, each item as one line: what differs between any two volumes, and what our volumes differ in
-/// by intent (addresses of blocks and generations), is left out.
+/// The lines of a tree dump, each item as one line: what differs between any two volumes, and what
+/// our volumes differ in by intent (addresses of blocks and generations), is left out.
 fn items(image: &Path) -> BTreeSet<String> {
     let dump = inspect(&["dump-tree"], image);
     let groups: BTreeSet<&str> = dump
@@ -150,7 +152,8 @@ fn shown_key(key: &str, groups: &BTreeSet<&str>) -> String {
     match parts[1] {
         "METADATA_ITEM" => "block".to_owned(),
         "UUID_KEY_SUBVOL" => "uuid".to_owned(),
-        // Where blocks stand decides where free space is; and mkfs.btrfs leaves items of groups that are gone.
+        // Where blocks stand decides where free space is; and mkfs.btrfs leaves items of groups
+        // that are gone.
         "FREE_SPACE_EXTENT" => String::new(),
         "FREE_SPACE_INFO" if !groups.contains(parts[0]) => String::new(),
         "FREE_SPACE_INFO" => format!("{} info", parts[0]),
@@ -246,7 +249,8 @@ fn single_metadata_has_the_chunks_of_mkfs_btrfs() {
     let options = MkfsOptions { metadata_profile: Some(Profile::Single), ..MkfsOptions::new(300 * MIB) };
     make(&ours, &options);
     mkfs_btrfs(&theirs, options.total_bytes, &["-m", "single"]);
-    // Of its first system chunk mkfs.btrfs says other alignments and sub-stripes; readers use neither.
+    // Of its first system chunk mkfs.btrfs says other alignments and sub-stripes; readers use
+    // neither.
     let keys = |image: &Path| -> Vec<String> {
         let dump = inspect(&["dump-tree", "-t", "chunk"], image);
         dump.lines().filter_map(key).map(str::to_owned).collect()

@@ -1,4 +1,5 @@
-//! Whatever moment power is cut at: the last commit is there, entire, data included, and the volume is clean.
+//! Whatever moment power is cut at: the last commit is there, entire, data included, and the volume
+//! is clean.
 
 use ubtrfs_simulator::overlap::{self, Sharing};
 use ubtrfs_simulator::{Failure, History, Operation, Recorded, Survey, shrink};

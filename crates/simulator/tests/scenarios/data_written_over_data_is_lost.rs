@@ -1,5 +1,5 @@
-//! Files without copy-on-write: what was fsynced is there when power is cut, what was not may be, and nobody else's data
-//! changes.
+//! Files without copy-on-write: what was fsynced is there when power is cut, what was not may be,
+//! and nobody else's data changes.
 
 use std::sync::Arc;
 
@@ -23,7 +23,8 @@ fn new_file(fs: &Filesystem, name: &[u8]) -> InodeId {
     fs.create(fs.root(), name, &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
 }
 
-/// What a file holds after a crash now, with everything lost that no barrier has made durable; `check` finds no fault.
+/// What a file holds after a crash now, with everything lost that no barrier has made durable;
+/// `check` finds no fault.
 fn after_crash(recording: &RecordingDevice, name: &[u8]) -> Vec<u8> {
     let device = recording.crash_state(recording.len(), &mut |_| Fate::Lost);
     let devices: [Arc<dyn Device>; 1] = [Arc::new(device.fork())];
@@ -90,7 +91,8 @@ fn what_is_shared_is_not_written_over() {
     fs.close().unwrap();
 }
 
-/// Reserved space of a file that is committed while its data is on its way: older data never comes after newer.
+/// Reserved space of a file that is committed while its data is on its way: older data never comes
+/// after newer.
 #[test]
 fn data_of_two_transactions_in_one_place_keeps_its_order() {
     for flags in [0, InodeFlags::NODATACOW] {

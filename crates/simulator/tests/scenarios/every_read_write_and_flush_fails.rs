@@ -1,6 +1,7 @@
-//! One script of mounts, a replay of a log, some hundred operations, commits, fsyncs, the end of unlinked files, unmounts:
-//! each of its reads, writes and barriers fails once, alone or with all after it. The caller is told, what was durable is
-//! there afterwards, nothing panics and nothing hangs.
+//! One script of mounts, a replay of a log, some hundred operations, commits, fsyncs, the end of
+//! unlinked files, unmounts: each of its reads, writes and barriers fails once, alone or with all
+//! after it. The caller is told, what was durable is there afterwards, nothing panics and nothing
+//! hangs.
 //!
 //! `UBTRFS_SOAK` tries each; without it, one of several each time, others with another seed.
 
@@ -190,7 +191,8 @@ fn every(kind: Kind, usual_step: u64) {
     watch(&RUNS);
     for seed in seeds(if soaks() { 2 } else { 1 }) {
         let begin = begin(seed);
-        // A fault that never comes: where faults are told of, some steps of the script are left out.
+        // A fault that never comes: where faults are told of, some steps of the script are left
+        // out.
         let (counter, ended) = run(&begin, seed, (kind, u64::MAX, Lasting::Once));
         assert!(!ended, "the script fails by itself");
         let total = counter.asked(kind);

@@ -1,4 +1,5 @@
-//! What a crash left is mounted by the kernel's btrfs, which has nothing to complain of and shows the same.
+//! What a crash left is mounted by the kernel's btrfs, which has nothing to complain of and shows
+//! the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -97,7 +98,8 @@ pub fn write_image(device: &OverlayDevice, path: &Path) {
     }
 }
 
-/// Mounts what a crash left: the kernel shows what we show, complains of nothing, and leaves a clean volume.
+/// Mounts what a crash left: the kernel shows what we show, complains of nothing, and leaves a
+/// clean volume.
 fn kernel_agrees(device: &OverlayDevice, model: &Model, image: &Path) -> Result<(), String> {
     write_image(device, image);
     // The kernel's clock is as fine as its tick.
@@ -109,14 +111,16 @@ fn kernel_agrees(device: &OverlayDevice, model: &Model, image: &Path) -> Result<
     let mut seen = walk(mount.path());
     let complaints = mount.unmount();
     for entry in seen.entries.values_mut() {
-        // The kernel's replay gives the time of the mount to what it takes a name from; ours keeps what the log says.
+        // The kernel's replay gives the time of the mount to what it takes a name from; ours keeps
+        // what the log says.
         entry.ctime = entry.ctime.filter(|time| *time < mounted);
     }
     let differences = diff(&expected(model), &seen, Options::SAME_VOLUME);
     if !differences.is_empty() {
         return Err(format!("left: ours, right: the kernel's:\n  {}", differences.join("\n  ")));
     }
-    // On a full volume the kernel has no room for its own bookkeeping of subvolumes, which nothing depends on.
+    // On a full volume the kernel has no room for its own bookkeeping of subvolumes, which nothing
+    // depends on.
     let harmless = |what: &String| what.contains("btrfs_uuid_scan_kthread failed -28");
     if !complaints.iter().all(harmless) {
         return Err(format!("the kernel complains: {complaints:?}"));
@@ -151,8 +155,8 @@ fn the_kernel_finds_the_last_commit() {
     assert!(mounted >= seeds.len() * states * 2 / 3, "{mounted}");
 }
 
-/// A volume that the kernel made: mounted is a subvolume of which there are two snapshots, one of them changed; files share
-/// extents. Returns its bytes and the snapshots' numbers.
+/// A volume that the kernel made: mounted is a subvolume of which there are two snapshots, one of
+/// them changed; files share extents. Returns its bytes and the snapshots' numbers.
 fn volume_with_snapshots(dir: &Path, mkfs: &[&str]) -> (Arc<[u8]>, [u64; 2]) {
     let image = dir.join("shared");
     mkfs_btrfs(&image, 96 << 20, mkfs);
@@ -249,7 +253,8 @@ fn crashes_leave_snapshots_as_they_were() {
     assert!(std::env::var_os("UBTRFS_SEEDS").is_some() || (states > 300 && logs > 20 && mounted > 20));
 }
 
-/// A small volume that the kernel made, with subvolumes in one another, one of them a snapshot. Returns its bytes.
+/// A small volume that the kernel made, with subvolumes in one another, one of them a snapshot.
+/// Returns its bytes.
 fn volume_of_subvolumes(dir: &Path) -> Arc<[u8]> {
     let image = dir.join("subvolumes");
     mkfs_btrfs(&image, 96 << 20, &["-m", "single", "-n", "4k"]);

@@ -1,4 +1,5 @@
-//! The simulator proves something only if it notices devices that break the rules, and logs with something left out.
+//! The simulator proves something only if it notices devices that break the rules, and logs with
+//! something left out.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +11,8 @@ use ubtrfs_simulator::words::{append, clone, directory, file, fsync, link, renam
 use ubtrfs_simulator::{Body, History, Lie, LyingDevice, Model, Operation, Random, Stage};
 use ubtrfs_volume::{Device, RecordingDevice};
 
-/// Runs histories on lying devices. Returns how many of them lied, and how many of those were found out.
+/// Runs histories on lying devices. Returns how many of them lied, and how many of those were found
+/// out.
 fn found_out(seeds: std::ops::Range<u64>, lie: fn(u64) -> Lie) -> (usize, usize) {
     found_out_in(seeds.map(History::new), 40, lie)
 }
@@ -97,7 +99,8 @@ fn one_barrier_of_an_fsync_that_does_nothing() {
 /// Crash states of a sequence that is made for a fault.
 const STATES: usize = 200;
 
-/// Whether a fault of the log is noticed in a sequence that is made for it, and in how many of some random ones.
+/// Whether a fault of the log is noticed in a sequence that is made for it, and in how many of some
+/// random ones.
 fn found_out_in_log(fault: LogFault, committed: &[Operation], operations: &[Operation]) -> (bool, usize) {
     let wrong = |committed: &[Operation]| {
         Stage::new(committed).unwrap().with_options(|options| options.log_fault = Some(fault))

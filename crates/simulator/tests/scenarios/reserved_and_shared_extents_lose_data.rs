@@ -1,4 +1,5 @@
-//! Reserved space, what is written there, and shared extents: after each operation power may be cut.
+//! Reserved space, what is written there, and shared extents: after each operation power may be
+//! cut.
 
 use ubtrfs_simulator::words::{
     allocate, append, at, clone, clone_range, directory, fdatasync, file, fsync, in_place, link, path, rename, reserve,
@@ -184,14 +185,15 @@ fn what_is_written_in_place_is_there_after_fsync() {
         let parted = [write(FOO, 4096, 20_000), sync.clone(), write(BAR, 50_000, 100), fsync(BAR)];
         survive_either_way(&old, &[&over[..], &copied, &parted].concat());
         survive_either_way(&[&old[..], &copied].concat(), &parted);
-        // As soon as it is nobody else's, it is written over again: but not before a commit says so.
+        // As soon as it is nobody else's, it is written over again: but not before a commit says
+        // so.
         let alone = [unlink(BAR), write(FOO, 0, 50_000), sync.clone(), Operation::Sync, write(FOO, 9000, 20_000), sync];
         survive_either_way(&[&old[..], &copied].concat(), &alone);
     }
 }
 
-/// A model that took the old or the new file for all that may be would ask too much; that both are seen shows that data does go
-/// where data was.
+/// A model that took the old or the new file for all that may be would ask too much; that both are
+/// seen shows that data does go where data was.
 #[test]
 fn pages_of_two_versions_stand_side_by_side_where_they_are_written_in_place() {
     let stage = Stage::new(&[file("f"), in_place("f"), write("f", 0, 60_000)]).unwrap();

@@ -1,4 +1,5 @@
-//! Two operations over a handful of names, in every combination, made durable in every way, then power is cut.
+//! Two operations over a handful of names, in every combination, made durable in every way, then
+//! power is cut.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

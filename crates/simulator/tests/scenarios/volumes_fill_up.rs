@@ -1,4 +1,5 @@
-//! A full volume says so to whoever asks for more, never to a commit; deletion always works and gives space back.
+//! A full volume says so to whoever asks for more, never to a commit; deletion always works and
+//! gives space back.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Sequences that file systems with logs have got wrong: after each of their operations power may be cut.
+//! Sequences that file systems with logs have got wrong: after each of their operations power may
+//! be cut.
 
 use ubtrfs::{WriteAt, XattrMode};
 use ubtrfs_simulator::words::{

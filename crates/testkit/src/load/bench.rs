@@ -7,8 +7,8 @@ use super::Programs;
 use crate::rng::Rng;
 use crate::run::command;
 
-/// Starts dbench with two clients, or fio with an fsync after every write or every sixteenth, in a new directory `dir`.
-/// Returns its name.
+/// Starts dbench with two clients, or fio with an fsync after every write or every sixteenth, in a
+/// new directory `dir`. Returns its name.
 #[track_caller]
 pub fn start(programs: &Programs, dir: &Path, rng: &mut Rng) -> &'static str {
     std::fs::create_dir(dir).expect("make a directory");

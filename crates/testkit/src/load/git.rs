@@ -1,8 +1,9 @@
 //! git, one commit after the other.
 //!
-//! git makes an object durable under a temporary name and links it to its own afterwards; the file of a branch it renames
-//! likewise. Neither is made durable. So after each commit the directories are, and the branch: only then is the commit
-//! promised. Of what comes after it anything may be missing, but nothing may be broken.
+//! git makes an object durable under a temporary name and links it to its own afterwards; the file
+//! of a branch it renames likewise. Neither is made durable. So after each commit the directories
+//! are, and the branch: only then is the commit promised. Of what comes after it anything may be
+//! missing, but nothing may be broken.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -53,8 +54,8 @@ impl Repository {
         Self { durable: branch(place).expect("a branch"), rng: Rng::new(seed) }
     }
 
-    /// Commits until the file system dies, which `dying` announces. Returns the number of durable commits, or what went
-    /// wrong before.
+    /// Commits until the file system dies, which `dying` announces. Returns the number of durable
+    /// commits, or what went wrong before.
     pub fn run(&mut self, place: &Path, dying: &AtomicBool) -> Result<u64, String> {
         let mut commits = 0;
         loop {

@@ -13,8 +13,9 @@ use crate::run::{command, run};
 pub struct Journal {
     mode: &'static str,
     synchronous: &'static str,
-    /// Transactions that may be undone although they were reported: where `SQLite` removes its journal to commit, it
-    /// makes this durable with "extra" only; with "full" the next transaction does.
+    /// Transactions that may be undone although they were reported: where `SQLite` removes its
+    /// journal to commit, it makes this durable with "extra" only; with "full" the next transaction
+    /// does.
     lag: u64,
 }
 
@@ -54,7 +55,8 @@ impl Database {
         Self { name, committed: 0 }
     }
 
-    /// Commits transactions until the file system dies, which `dying` announces. Returns what went wrong before.
+    /// Commits transactions until the file system dies, which `dying` announces. Returns what went
+    /// wrong before.
     pub fn run(
         &mut self,
         place: &Path,
@@ -98,7 +100,8 @@ impl Database {
         Ok(self.committed - before)
     }
 
-    /// What is wrong with the database, worked on in the mode `journal` last. Opening it repairs it as `SQLite` does.
+    /// What is wrong with the database, worked on in the mode `journal` last. Opening it repairs it
+    /// as `SQLite` does.
     pub fn faults(&self, place: &Path, journal: Journal) -> Vec<String> {
         match self.judge(place, journal) {
             Ok(_) => Vec::new(),

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::workplace;
 use crate::run::{command, run_within};
 
-/// fio writes with checksums in several ways and reads everything back: random and sequential, with and without fsync, by
-/// system call, mapped, and direct.
+/// fio writes with checksums in several ways and reads everything back: random and sequential, with
+/// and without fsync, by system call, mapped, and direct.
 #[track_caller]
 pub fn fio(dir: &Path) {
     let place = workplace(dir, "fio");
@@ -41,7 +41,8 @@ pub fn dbench(dir: &Path, clients: u32, seconds: u32) -> f64 {
     line.arg("-D").arg(&place).arg(clients.to_string());
     let limit = Duration::from_secs(u64::from(seconds) + 180);
     let outcome = run_within(&mut line, limit).ok();
-    // It goes on without a barrier between its clients where the machine has no System V semaphores.
+    // It goes on without a barrier between its clients where the machine has no System V
+    // semaphores.
     let mut lines = outcome.stdout.lines().filter(|line| !line.contains("barrier semaphore"));
     let failure = lines.find(|line| line.contains("failed") || line.contains("ERROR"));
     assert!(failure.is_none(), "{}", outcome.report());
@@ -86,7 +87,8 @@ pub const STRESSORS: [&str; 30] = [
     "xattr",
 ];
 
-/// Runs each of [`STRESSORS`] that this stress-ng knows for `seconds` seconds, two instances of each.
+/// Runs each of [`STRESSORS`] that this stress-ng knows for `seconds` seconds, two instances of
+/// each.
 #[track_caller]
 pub fn stress_ng(dir: &Path, seconds: u32) {
     let place = workplace(dir, "stress");

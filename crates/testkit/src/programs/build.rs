@@ -6,8 +6,8 @@ use super::workplace;
 use crate::run::{command, run};
 use crate::scratch::scratch_dir;
 
-/// Unpacks an archive of a small C program in `dir`, builds and runs it, builds again (nothing to do), and rebuilds after
-/// a change.
+/// Unpacks an archive of a small C program in `dir`, builds and runs it, builds again (nothing to
+/// do), and rebuilds after a change.
 #[track_caller]
 pub fn untar_and_build(dir: &Path) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs/calculator");

@@ -26,7 +26,8 @@ fn run_git(dir: &Path, args: &[&str]) -> Outcome {
     run(git_in(dir).args(args)).ok()
 }
 
-/// Makes a bare repository of about 3,000 objects (files, directories and commits) at `path`, the same every time.
+/// Makes a bare repository of about 3,000 objects (files, directories and commits) at `path`, the
+/// same every time.
 pub fn source_repository(path: &Path) {
     let parent = path.parent().expect("a directory for the repository");
     run(git_in(parent).args(["init", "-q", "--bare"]).arg(path)).ok();
@@ -61,7 +62,8 @@ fn fast_import_stream() -> Vec<u8> {
     out
 }
 
-/// Clones a generated repository into `dir`, commits new files as loose objects, repacks, and lets git verify all of it.
+/// Clones a generated repository into `dir`, commits new files as loose objects, repacks, and lets
+/// git verify all of it.
 #[track_caller]
 pub fn git(dir: &Path) {
     let outside = scratch_dir();

@@ -15,8 +15,9 @@ use crate::run::{command, run};
 use crate::scratch::scratch_dir;
 use crate::walk::walk;
 
-/// Copies a tree with links, extended attributes, access control lists, holes and special files into `dir` and back out,
-/// and lets rsync find no difference, content compared; then the harness compares for itself.
+/// Copies a tree with links, extended attributes, access control lists, holes and special files
+/// into `dir` and back out, and lets rsync find no difference, content compared; then the harness
+/// compares for itself.
 #[track_caller]
 pub fn rsync_there_and_back(dir: &Path) {
     let outside = scratch_dir();
@@ -33,8 +34,8 @@ pub fn rsync_there_and_back(dir: &Path) {
     assert_same("rsync out of the volume", &wanted, &walk(&back), Options::COPY);
 }
 
-/// Keeps two copies of a tree that changes in `dir` until `deadline`, one of new files and one written in place; after each
-/// round rsync must find no difference, content compared.
+/// Keeps two copies of a tree that changes in `dir` until `deadline`, one of new files and one
+/// written in place; after each round rsync must find no difference, content compared.
 #[track_caller]
 pub fn rsync_keeps_up(dir: &Path, deadline: Instant) {
     let outside = scratch_dir();
@@ -43,7 +44,8 @@ pub fn rsync_keeps_up(dir: &Path, deadline: Instant) {
     let (anew, in_place) = (workplace(dir, "rsync-anew"), workplace(dir, "rsync-in-place"));
     let mut rng = Rng::new(32);
     while Instant::now() < deadline {
-        // Links and writing in place go ill together: what was one file and is two would be written twice.
+        // Links and writing in place go ill together: what was one file and is two would be written
+        // twice.
         for (copy, way) in [(&anew, &["-aHAXS"][..]), (&in_place, &["-aAX", "--inplace"])] {
             // Not by times, which rsync takes for equal within one second.
             run(command("rsync", way).args(["--delete", "--checksum"]).args([inside(&source), inside(copy)])).ok();
@@ -145,8 +147,8 @@ fn make_source(dir: &Path) {
     set_times(dir, &mut rng);
 }
 
-/// Gives everything below `dir`, and `dir` itself, a time of its own in the past: rsync takes times within one second for
-/// equal, so fresh ones would prove nothing.
+/// Gives everything below `dir`, and `dir` itself, a time of its own in the past: rsync takes times
+/// within one second for equal, so fresh ones would prove nothing.
 fn set_times(dir: &Path, rng: &mut Rng) {
     let mut set = |path: &Path| {
         let time = Timespec { tv_sec: rng.below(1_500_000_000) as i64, tv_nsec: rng.below(1_000_000_000) as i64 };

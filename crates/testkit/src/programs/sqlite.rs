@@ -12,7 +12,8 @@ const ROWS: usize = 5000;
 /// Rows in one transaction.
 const BATCH: usize = 250;
 
-/// Fills a database per journal mode, changes and deletes rows, rolls back, and has its integrity checked.
+/// Fills a database per journal mode, changes and deletes rows, rolls back, and has its integrity
+/// checked.
 #[track_caller]
 pub fn sqlite(dir: &Path) {
     let place = workplace(dir, "sqlite");
@@ -33,7 +34,8 @@ pub fn sqlite(dir: &Path) {
     }
 }
 
-/// Every tenth row is deleted in the end; of the rest, those whose number leaves 1, 2 or 3 are changed.
+/// Every tenth row is deleted in the end; of the rest, those whose number leaves 1, 2 or 3 are
+/// changed.
 fn filling(mode: &str) -> String {
     let mut sql = format!("pragma journal_mode={mode};\n");
     sql.push_str("create table t (id integer primary key, text text not null, noise blob);\n");

@@ -1,5 +1,5 @@
-//! Contents that tell what they are: each block names its file, its place and its version, and everything else in it
-//! follows from these.
+//! Contents that tell what they are: each block names its file, its place and its version, and
+//! everything else in it follows from these.
 
 use crate::rng::Rng;
 
@@ -21,7 +21,8 @@ pub struct State {
 }
 
 impl State {
-    /// The state after `versions` were written from block `first` on, the last of them `last` bytes long.
+    /// The state after `versions` were written from block `first` on, the last of them `last` bytes
+    /// long.
     pub fn written(&self, first: usize, versions: &[u32], last: u64) -> Self {
         let mut next = self.clone();
         let end = first + versions.len();
@@ -53,7 +54,8 @@ pub(super) fn block(id: u64, number: u32, version: u32) -> Vec<u8> {
     out
 }
 
-/// The version of block `number` of the file `id`, of which `bytes` are there; or what is wrong with it.
+/// The version of block `number` of the file `id`, of which `bytes` are there; or what is wrong
+/// with it.
 pub(super) fn version_of(id: u64, number: u32, bytes: &[u8]) -> Result<u32, String> {
     if bytes.iter().all(|&byte| byte == 0) {
         return Ok(0);

@@ -1,6 +1,7 @@
 //! The values of one thing over time, and since when it is durable.
 
-/// Values with the moments from which on they held, and the moment as of which it is known to be durable.
+/// Values with the moments from which on they held, and the moment as of which it is known to be
+/// durable.
 #[derive(Debug, Clone)]
 pub(super) struct History<T> {
     values: Vec<(u64, T)>,

@@ -10,7 +10,8 @@ use super::seen::{Seen, SeenInode};
 use super::{BLOCK, Inode, Name, Promises, State, UNKNOWN};
 
 impl Promises {
-    /// Compares what is in `place` under names that begin with `prefix` with what may be there. Returns what is wrong.
+    /// Compares what is in `place` under names that begin with `prefix` with what may be there.
+    /// Returns what is wrong.
     pub fn faults(&self, place: &Path, prefix: &str) -> Vec<String> {
         match Seen::read(place, prefix) {
             Ok(seen) => self.judge(&seen),
@@ -44,7 +45,8 @@ impl Promises {
         faults
     }
 
-    /// Is `found` the inode that is allowed? One whose creation was under way is any that the model doesn't know.
+    /// Is `found` the inode that is allowed? One whose creation was under way is any that the model
+    /// doesn't know.
     fn is_meant(&self, seen: &Seen, allowed: Option<u64>, found: Option<u64>) -> bool {
         match (allowed, found) {
             (Some(UNKNOWN), Some(number)) => {
@@ -65,7 +67,8 @@ impl Promises {
         format!("{text} (in directory {})", name.0)
     }
 
-    /// Takes what is in `place` as the beginning of the next session; it has been found to be right.
+    /// Takes what is in `place` as the beginning of the next session; it has been found to be
+    /// right.
     pub fn adopt(&mut self, place: &Path, prefix: &str) {
         let seen = Seen::read(place, prefix).unwrap_or_else(|fault| panic!("{fault}"));
         let old = std::mem::take(&mut self.inodes);

@@ -46,7 +46,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writer `number` in the directory `place`; `promises` were adopted, or are new as the directory is.
+    /// Writer `number` in the directory `place`; `promises` were adopted, or are new as the
+    /// directory is.
     pub fn new(place: &'a Path, number: u64, promises: &'a mut Promises, seed: u64) -> Self {
         let number_of = |top| std::fs::metadata(place.join(top)).expect("a directory that is prepared").ino();
         let tops = TOPS.into_iter().map(number_of).collect();
@@ -73,7 +74,8 @@ impl<'a> Writer<'a> {
         format!("w{number}.")
     }
 
-    /// Works until the file system dies, which `dying` announces, or `operations` are done. Returns what went wrong before.
+    /// Works until the file system dies, which `dying` announces, or `operations` are done. Returns
+    /// what went wrong before.
     pub fn run(mut self, dying: &AtomicBool, operations: u64) -> Result<(), String> {
         while self.promises.moment < operations {
             if let Err(error) = self.step() {
@@ -174,7 +176,8 @@ impl<'a> Writer<'a> {
         path.strip_prefix(self.place).unwrap_or(&path).display().to_string()
     }
 
-    /// Does `work` with an open file of the inode, which may have been open for long, and may stay so.
+    /// Does `work` with an open file of the inode, which may have been open for long, and may stay
+    /// so.
     fn with_file(
         &mut self,
         number: u64,

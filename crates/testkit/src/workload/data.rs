@@ -205,7 +205,8 @@ impl Workload {
         self.note(&format!("truncate to {size}"));
         file.set_len(size).map_err(|error| format!("truncate: {error}"))?;
         self.model.content_mut(id).truncate(size);
-        // Whether cutting a file to the size it has changes its time is not told alike by all file systems.
+        // Whether cutting a file to the size it has changes its time is not told alike by all file
+        // systems.
         self.model.node_mut(id).mtime = Mtime::Unknown;
         Ok(())
     }
@@ -238,7 +239,8 @@ impl Workload {
         Ok(())
     }
 
-    /// Copies a range from one file to another, or to another place of the same, as programs do that let the file system share.
+    /// Copies a range from one file to another, or to another place of the same, as programs do
+    /// that let the file system share.
     pub(super) fn copy(&mut self) -> Step {
         let (Some((from, source)), Some((to, target))) =
             (self.random_file(OFlags::empty())?, self.random_file(OFlags::empty())?)
@@ -326,7 +328,8 @@ impl Workload {
         }
     }
 
-    /// File `id` was written: its time is new, and a writer who is not root takes the set-id bits away.
+    /// File `id` was written: its time is new, and a writer who is not root takes the set-id bits
+    /// away.
     fn modified(&mut self, id: NodeId) {
         self.touch(id);
         if !self.root {

@@ -144,7 +144,8 @@ impl Workload {
         self.link_as(old.dir, &old.name, old.node, dir, &name)
     }
 
-    /// Many names for one inode, long ones at times: more than fit into one item of the file system's tree.
+    /// Many names for one inode, long ones at times: more than fit into one item of the file
+    /// system's tree.
     pub(super) fn link_storm(&mut self) -> Step {
         let Some(old) = self.random_entry(|node| !node.is_dir()) else {
             return Ok(());
@@ -270,7 +271,8 @@ impl Workload {
         Ok(())
     }
 
-    /// Opens a file and removes one of its names: with the last one gone, it lives on as long as it is open.
+    /// Opens a file and removes one of its names: with the last one gone, it lives on as long as it
+    /// is open.
     pub(super) fn open_and_remove(&mut self) -> Step {
         if self.open.len() >= MOST_OPEN {
             let index = self.rng.index(self.open.len());

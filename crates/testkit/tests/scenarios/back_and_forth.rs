@@ -1,5 +1,6 @@
-//! A volume goes back and forth between ubtrfs and the kernel, and each finds what the other left: content, mode, owner,
-//! times, extended attributes, links and holes, with nothing in the kernel's log and nothing for `btrfs check` to say.
+//! A volume goes back and forth between ubtrfs and the kernel, and each finds what the other left:
+//! content, mode, owner, times, extended attributes, links and holes, with nothing in the kernel's
+//! log and nothing for `btrfs check` to say.
 
 use std::path::Path;
 
@@ -119,7 +120,8 @@ fn threads_leave_what_the_kernel_then_finds() {
     }
 }
 
-/// Times of birth come through `statx`; the walk leaves out what is not told, so that is asked for here.
+/// Times of birth come through `statx`; the walk leaves out what is not told, so that is asked for
+/// here.
 #[test]
 fn ubtrfs_tells_times_of_birth() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);

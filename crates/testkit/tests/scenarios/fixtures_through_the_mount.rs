@@ -1,5 +1,5 @@
-//! The volumes that a kernel made read back through `ubtrfs mount` as the kernel showed them; those without snapshots are
-//! then written to, and the kernel and `btrfs check` approve.
+//! The volumes that a kernel made read back through `ubtrfs mount` as the kernel showed them; those
+//! without snapshots are then written to, and the kernel and `btrfs check` approve.
 
 use std::path::Path;
 
@@ -72,7 +72,8 @@ fn write_and_compare(writer: &Subject, fixture: &Fixture, image: &Path) {
     let small = Limits { names: 150, bytes: 5 << 20, ..Limits::default() };
     let small = small.in_nodes_of(nodesize.expect("a number of bytes"));
     let mut workload = Workload::new(&place, 42).limited(small);
-    // A volume of this size is soon full; then the last operation failed for want of space, and the rest must still hold.
+    // A volume of this size is soon full; then the last operation failed for want of space, and the
+    // rest must still hold.
     if let Err(failure) = workload.run(400) {
         assert!(failure.what.contains("os error 28"), "{name}: {failure}");
     } else {

@@ -1,5 +1,5 @@
-//! Tests of the test: writers that keep book of what is durable agree with the kernel's btrfs, and notice when what they
-//! were promised is not there.
+//! Tests of the test: writers that keep book of what is durable agree with the kernel's btrfs, and
+//! notice when what they were promised is not there.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;

@@ -1,4 +1,5 @@
-//! The programs of the test house, with the kernel's btrfs as the subject: they pass where nothing is wrong.
+//! The programs of the test house, with the kernel's btrfs as the subject: they pass where nothing
+//! is wrong.
 
 use crate::kernels_volume::on_the_kernel;
 use ubtrfs_testkit::need::Need;

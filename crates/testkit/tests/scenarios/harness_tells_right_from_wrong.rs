@@ -1,5 +1,5 @@
-//! The test of the tests, with the kernel's btrfs as the subject: the harness passes where all is well, and says so where
-//! something is not.
+//! The test of the tests, with the kernel's btrfs as the subject: the harness passes where all is
+//! well, and says so where something is not.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

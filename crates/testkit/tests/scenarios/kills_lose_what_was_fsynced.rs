@@ -1,8 +1,10 @@
-//! The server is killed at any moment, again and again on one volume, while programs work: what they were promised is
-//! there, whether ubtrfs or the kernel replays the log, and both checks find nothing.
+//! The server is killed at any moment, again and again on one volume, while programs work: what
+//! they were promised is there, whether ubtrfs or the kernel replays the log, and both checks find
+//! nothing.
 //!
-//! Where a kill strikes is not in the seed, so a failure can't be had again by it: `UBTRFS_KEEP=DIR` keeps the image
-//! there as it was right after the kill that led to the failure, and all that the writers did.
+//! Where a kill strikes is not in the seed, so a failure can't be had again by it:
+//! `UBTRFS_KEEP=DIR` keeps the image there as it was right after the kill that led to the failure,
+//! and all that the writers did.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -52,7 +54,8 @@ fn what_was_fsynced_survives_kills() {
     }
 }
 
-/// Lets `work` work on a new volume, which is committed after `prepare`, and kills the server. Returns the image.
+/// Lets `work` work on a new volume, which is committed after `prepare`, and kills the server.
+/// Returns the image.
 fn killed_after(dir: &Path, prepare: impl FnOnce(&Path), work: impl FnOnce(&Path)) -> PathBuf {
     let image = dir.join("image");
     mkfs_btrfs(&image, SIZE, &[]);
@@ -67,8 +70,8 @@ fn killed_after(dir: &Path, prepare: impl FnOnce(&Path), work: impl FnOnce(&Path
     image
 }
 
-/// Returns when nobody has the image locked any more: what a killed server had under way is done by the kernel without it,
-/// and holds its lock until then.
+/// Returns when nobody has the image locked any more: what a killed server had under way is done by
+/// the kernel without it, and holds its lock until then.
 #[track_caller]
 fn settle(image: &Path) {
     let file = File::open(image).expect("open an image");
@@ -105,8 +108,8 @@ fn a_lost_log_is_noticed() {
     }
 }
 
-/// A file of two names loses the one, then the other to another file, which is fsynced: no later than that the first is
-/// gone, too, or the file would have a set of names that it never had.
+/// A file of two names loses the one, then the other to another file, which is fsynced: no later
+/// than that the first is gone, too, or the file would have a set of names that it never had.
 #[test]
 fn a_replaced_file_has_no_name_that_it_lost_before() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
@@ -158,7 +161,8 @@ impl Volume {
         Self { dir, seed, rng: Rng::new(seed), promises, databases, repository }
     }
 
-    /// The volume, and copies of it: as it was right after the last kill, and what the kernel made of that.
+    /// The volume, and copies of it: as it was right after the last kill, and what the kernel made
+    /// of that.
     fn image(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -200,8 +204,8 @@ impl Volume {
         }
     }
 
-    /// Lets programs work for a while, and kills the server under them. Returns how far they came, or what went wrong
-    /// before the kill.
+    /// Lets programs work for a while, and kills the server under them. Returns how far they came,
+    /// or what went wrong before the kill.
     fn work_until_killed(&mut self, mount: &Mount, round: u64) -> Result<String, String> {
         let Mount::Ubtrfs(server) = mount else { unreachable!("a mount of ubtrfs") };
         let place = mount.path();

@@ -1,5 +1,6 @@
-//! Files that the kernel made in ways that ubtrfs does not: packed, shared, with space reserved behind their end, with more
-//! names than fit an item, in subvolumes. ubtrfs changes and syncs them; whoever replays its log finds them as they were.
+//! Files that the kernel made in ways that ubtrfs does not: packed, shared, with space reserved
+//! behind their end, with more names than fit an item, in subvolumes. ubtrfs changes and syncs
+//! them; whoever replays its log finds them as they were.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -21,7 +22,8 @@ const RESERVED: [&str; 3] = ["reserved", "renamed", "linked"];
 /// Options of mkfs.btrfs for volumes of several forms.
 const FORMS: [&[&str]; 3] = [&[], &["-n", "4k", "-O", "^no-holes"], &["--mixed", "--csum", "sha256"]];
 
-/// Times of what was not synced itself may be older; and inodes of other subvolumes have numbers of our own.
+/// Times of what was not synced itself may be older; and inodes of other subvolumes have numbers of
+/// our own.
 const SHOWN: Options = Options { ino: false, mtime: false, ctime: false, ..Options::SAME_VOLUME };
 
 fn text(len: u64, fill: u8) -> Vec<u8> {

@@ -1,4 +1,5 @@
-//! A user who is not root mounts a volume with the help of `fusermount3`, works on it, and unmounts it.
+//! A user who is not root mounts a volume with the help of `fusermount3`, works on it, and unmounts
+//! it.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};

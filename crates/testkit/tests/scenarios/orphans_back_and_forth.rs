@@ -1,4 +1,5 @@
-//! Very many open unnamed files when power goes: whoever mounts the volume next frees them, ours or the kernel's.
+//! Very many open unnamed files when power goes: whoever mounts the volume next frees them, ours or
+//! the kernel's.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader};

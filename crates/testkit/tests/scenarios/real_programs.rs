@@ -1,4 +1,5 @@
-//! Real programs at work on a volume that ubtrfs mounted; afterwards the kernel finds what they left.
+//! Real programs at work on a volume that ubtrfs mounted; afterwards the kernel finds what they
+//! left.
 
 use std::path::Path;
 use std::thread;
@@ -12,7 +13,8 @@ use ubtrfs_testkit::subject::Subject;
 use ubtrfs_testkit::walk::walk;
 use ubtrfs_testkit::{programs, require};
 
-/// Lets `work` work on a volume mounted by ubtrfs; afterwards the kernel must see it as it was left.
+/// Lets `work` work on a volume mounted by ubtrfs; afterwards the kernel must see it as it was
+/// left.
 fn on_ubtrfs(options: &str, work: impl FnOnce(&Path)) {
     let dir = scratch_dir();
     let image = dir.path().join("image");

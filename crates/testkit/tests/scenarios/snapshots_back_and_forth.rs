@@ -1,5 +1,6 @@
-//! A volume of subvolumes, snapshots of snapshots and reflinks goes back and forth between ubtrfs and the kernel: each
-//! changes originals and snapshots, each finds in all of them what the other left, and what is read-only stays as it was.
+//! A volume of subvolumes, snapshots of snapshots and reflinks goes back and forth between ubtrfs
+//! and the kernel: each changes originals and snapshots, each finds in all of them what the other
+//! left, and what is read-only stays as it was.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -29,7 +30,8 @@ const PLACE: &str = "work";
 /// Where in a subvolume many small files are, so that it has leaves to share.
 const CROWD: &str = "crowd";
 
-/// How all mount: access times would have each reader of a crowd write to every leaf, and nothing would be shared for long.
+/// How all mount: access times would have each reader of a crowd write to every leaf, and nothing
+/// would be shared for long.
 const READING_CHANGES_NOTHING: &str = "noatime";
 
 /// Files of a crowd.
@@ -132,7 +134,8 @@ impl Volume {
         }
     }
 
-    /// What only the kernel does: snapshots, of either kind and of any subvolume, and the end of some.
+    /// What only the kernel does: snapshots, of either kind and of any subvolume, and the end of
+    /// some.
     fn take_snapshots(&mut self, top: &Path) {
         const MOST: usize = 9;
         for _ in 0..2 {
@@ -220,8 +223,8 @@ impl Volume {
     }
 }
 
-/// Whether the kernel was interrupted while it dropped a deleted subvolume. `btrfs check` in its lowmem mode follows what such a
-/// one no longer has.
+/// Whether the kernel was interrupted while it dropped a deleted subvolume. `btrfs check` in its
+/// lowmem mode follows what such a one no longer has.
 fn has_half_dropped(image: &Path) -> bool {
     let roots = run(command("btrfs", &["inspect-internal", "dump-tree", "-t", "root"]).arg(image)).ok().stdout;
     roots.lines().any(|line| line.ends_with(" refs 0"))
@@ -232,8 +235,9 @@ fn assert_clean(image: &Path, lowmem: bool) {
     assert_btrfs_check_clean(image);
     if lowmem && !has_half_dropped(image) {
         let outcome = run(command("btrfs", &["check", "--readonly", "--mode=lowmem"]).arg(image));
-        // In this mode it counts an error, without telling one, where a file has names in INODE_EXTREF items, whoever made
-        // them; and it tells of checksums in files with `chattr +C` that the kernel alone has ever written.
+        // In this mode it counts an error, without telling one, where a file has names in
+        // INODE_EXTREF items, whoever made them; and it tells of checksums in files with
+        // `chattr +C` that the kernel alone has ever written.
         let excused = ["errors found in fs roots", "nodatasum shouldn't have datasum"];
         let is_told = |line: &&str| line.contains("ERROR") && !excused.iter().any(|excused| line.contains(excused));
         let told = outcome.stderr.lines().find(is_told);
@@ -251,7 +255,8 @@ fn unshared(top: &Path) -> u64 {
     report["nodes_unshared"].as_u64().expect("a number")
 }
 
-/// What is there, with inode numbers as they are in each subvolume: a mount of ubtrfs adds the subvolume's to them.
+/// What is there, with inode numbers as they are in each subvolume: a mount of ubtrfs adds the
+/// subvolume's to them.
 fn seen(top: &Path) -> Tree {
     let mut tree = walk(top);
     for entry in tree.entries.values_mut() {
@@ -287,7 +292,8 @@ fn back_and_forth(mkfs: &[&str], seed: u64, rounds: u64, operations: usize) {
     for round in 0..rounds {
         let what = format!("mkfs {mkfs:?}, seed {seed}, round {round}");
         eprintln!("{what}");
-        // Unmounted at once: the kernel shows a new ctime of a subvolume that was renamed, and does not write it.
+        // Unmounted at once: the kernel shows a new ctime of a subvolume that was renamed, and does
+        // not write it.
         let mount = Subject::Kernel.mount(&[&image], READING_CHANGES_NOTHING);
         volume.rename_subvolumes(mount.path());
         mount.unmount();
@@ -342,7 +348,8 @@ fn snapshots_in_other_layouts_are_changed_by_turns() {
     }
 }
 
-/// What a deleted subvolume has left stays the snapshot's, or the kernel's to drop, whatever is written meanwhile.
+/// What a deleted subvolume has left stays the snapshot's, or the kernel's to drop, whatever is
+/// written meanwhile.
 #[test]
 fn a_half_dropped_subvolume_is_left_to_the_kernel() {
     const FILES: usize = 24_000;

@@ -217,8 +217,9 @@ fn where_a_subvolume_was_moved_to_is_durable_after_fsync() {
     }
 }
 
-/// A tree with a subvolume in it can be removed from a snapshot, and what was synced stays removed after a crash. (Linux 6.18 can't
-/// replay the log that it writes itself of this, so there is none to compare with.)
+/// A tree with a subvolume in it can be removed from a snapshot, and what was synced stays removed
+/// after a crash. (Linux 6.18 can't replay the log that it writes itself of this, so there is none
+/// to compare with.)
 #[test]
 fn trees_of_snapshots_can_be_removed() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);

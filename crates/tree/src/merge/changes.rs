@@ -17,8 +17,8 @@ impl Changes<'_> {
         self.edits.is_empty() && self.ranges.is_empty()
     }
 
-    /// Takes what concerns `child`, the next node in order. Edits below its first key are its own as well: what comes
-    /// before it has been taken.
+    /// Takes what concerns `child`, the next node in order. Edits below its first key are its own
+    /// as well: what comes before it has been taken.
     pub(super) fn take_for(&mut self, child: &NodeRef) -> Self {
         let below = |key: &Key| child.upper.is_none_or(|upper| *key < upper);
         let first = child.first_key.unwrap_or(Key::MIN);

@@ -19,8 +19,8 @@ pub(super) enum Contents {
     Children(Vec<ChildPointer>),
 }
 
-/// A leaf that lacks nothing but its header. It is made of runs of the items of the one before, which is much quicker than
-/// item by item.
+/// A leaf that lacks nothing but its header. It is made of runs of the items of the one before,
+/// which is much quicker than item by item.
 #[derive(Debug)]
 pub(super) struct BuiltLeaf {
     block: Block,
@@ -187,8 +187,9 @@ impl Contents {
         }
     }
 
-    /// Which entries go into which node. `full`: all nodes but the last are filled to the brim, as suits entries that
-    /// keep being appended; otherwise they get about the same. No entries: one empty node.
+    /// Which entries go into which node. `full`: all nodes but the last are filled to the brim, as
+    /// suits entries that keep being appended; otherwise they get about the same. No entries: one
+    /// empty node.
     pub(super) fn partition(&self, node_size: usize, full: bool) -> Vec<Range<usize>> {
         if let Self::Leaf(_) = self {
             return std::iter::once(0..self.len()).collect();

@@ -6,7 +6,8 @@ use super::{Contents, Merger, Open, Piece};
 use crate::{NodeRef, Result};
 
 impl Merger<'_> {
-    /// Drops empty pieces of one level and joins small ones with a neighbour under the same parent, `node` at `at`.
+    /// Drops empty pieces of one level and joins small ones with a neighbour under the same parent,
+    /// `node` at `at`.
     pub(super) fn join(&mut self, at: &NodeRef, node: &Internal<'_>, pieces: Vec<Piece>) -> Result<Vec<Piece>> {
         let mut joined: Vec<Piece> = Vec::with_capacity(pieces.len());
         for piece in pieces {
@@ -50,8 +51,8 @@ impl Merger<'_> {
         !open.tail && open.contents.used() < open.contents.capacity(self.node_size) / 3
     }
 
-    /// The neighbour that a small piece joins: one that is written in any case, or else one of this commit, or else
-    /// any that no snapshot may share.
+    /// The neighbour that a small piece joins: one that is written in any case, or else one of this
+    /// commit, or else any that no snapshot may share.
     fn neighbour(&self, at: &NodeRef, node: &Internal<'_>, pieces: &[Piece], index: usize) -> Option<usize> {
         let cost = |place: usize| match pieces.get(place)? {
             Piece::Open(_) => Some(0),

@@ -20,14 +20,16 @@ use crate::{Block, DirtyNodes, EditBatch, Error, NodeCache, NodeRef, Result, Roo
 
 /// Where nodes get their space.
 pub trait NodeAllocator {
-    /// The address of free space for a node of `owner` at `level`. The space stays the node's until it is freed.
+    /// The address of free space for a node of `owner` at `level`. The space stays the node's until
+    /// it is freed.
     fn allocate(&mut self, owner: TreeId, level: u8) -> Result<Logical>;
 
     /// The tree no longer uses this node; others may.
     fn free(&mut self, node: FreedNode) -> Result<()>;
 
-    /// `tree` is about to replace this node, which other trees may use as well, by a copy: what its entries lead to gets
-    /// the references that the two will have. Ancestors come before their descendants, each node once, before it is freed.
+    /// `tree` is about to replace this node, which other trees may use as well, by a copy: what its
+    /// entries lead to gets the references that the two will have. Ancestors come before their
+    /// descendants, each node once, before it is freed.
     ///
     /// An allocator of trees without snapshots need not know how: [`Error::Shared`].
     fn unshare(&mut self, tree: TreeId, node: &Block) -> Result<()> {
@@ -36,8 +38,9 @@ pub trait NodeAllocator {
         Err(Error::Shared { tree, bytenr, generation })
     }
 
-    /// This merge changes none of the leaves that are in `dirty` now. Who can't have them all in memory may [take](
-    /// DirtyNodes::take_leaves) them and submit them; they have to be readable then, through the cache or from its source.
+    /// This merge changes none of the leaves that are in `dirty` now. Who can't have them all in
+    /// memory may [take]( DirtyNodes::take_leaves) them and submit them; they have to be readable
+    /// then, through the cache or from its source.
     fn leaves_are_done(&mut self, dirty: &mut DirtyNodes) -> Result<()> {
         let _ = dirty;
         Ok(())
@@ -55,22 +58,26 @@ pub struct FreedNode {
     pub generation: Generation,
     /// Its level.
     pub level: u8,
-    /// It was allocated in this commit and never submitted: no superblock and no log has ever referred to it.
+    /// It was allocated in this commit and never submitted: no superblock and no log has ever
+    /// referred to it.
     pub born_in_this_commit: bool,
 }
 
 /// Merges `edits` into the tree under `root`, or makes a new tree, and returns the new root.
 ///
-/// Every touched node is written once, into `dirty`. Nodes that no edit touches are not read (but for a neighbour that
-/// an under-full node is joined with) and keep their address; so does a leaf whose edits change nothing, and a node that
-/// `dirty` held already. New nodes are of `owner` and of the generation of `dirty`. A tree without items is one empty leaf.
+/// Every touched node is written once, into `dirty`. Nodes that no edit touches are not read (but
+/// for a neighbour that an under-full node is joined with) and keep their address; so does a leaf
+/// whose edits change nothing, and a node that `dirty` held already. New nodes are of `owner` and
+/// of the generation of `dirty`. A tree without items is one empty leaf.
 ///
-/// `removed` hears of every item of the tree that a delete or a deleted range removes or a put replaces (also by the
-/// same bytes), and of those that a patch changes or removes, with the bytes that the tree held.
+/// `removed` hears of every item of the tree that a delete or a deleted range removes or a put
+/// replaces (also by the same bytes), and of those that a patch changes or removes, with the bytes
+/// that the tree held.
 ///
-/// Before a node of a generation up to `last_snapshot` (if that is not 0), or one that a relocation made, is replaced, the
-/// allocator is asked to [unshare](NodeAllocator::unshare) it, after all such nodes above it. After any error, the tree
-/// under `root` is as it was, but `dirty` and the allocator are not: the commit has to be given up.
+/// Before a node of a generation up to `last_snapshot` (if that is not 0), or one that a relocation
+/// made, is replaced, the allocator is asked to [unshare](NodeAllocator::unshare) it, after all
+/// such nodes above it. After any error, the tree under `root` is as it was, but `dirty` and the
+/// allocator are not: the commit has to be given up.
 #[expect(clippy::too_many_arguments, reason = "a merge has that many sides, and each caller has them apart")]
 pub fn merge(
     cache: &Arc<NodeCache>,
@@ -105,7 +112,8 @@ fn ranges_of(edits: &EditBatch) -> Vec<(Key, Key)> {
     edits.deleted_ranges().map(std::ops::RangeInclusive::into_inner).collect()
 }
 
-/// A part of a level after the edits below it have been merged. Small, for most children of a node are only passed on.
+/// A part of a level after the edits below it have been merged. Small, for most children of a node
+/// are only passed on.
 enum Piece {
     /// The child in this slot of the parent stays as it is.
     Kept(usize),
@@ -199,7 +207,8 @@ impl Merger<'_> {
         Ok(Some(Open { contents: Contents::Children(children), homes, tail }))
     }
 
-    /// Merges `changes` into the children of a node: a piece for each, or none at all if all stay as they are.
+    /// Merges `changes` into the children of a node: a piece for each, or none at all if all stay
+    /// as they are.
     fn update_children(&mut self, at: &NodeRef, node: &Internal<'_>, mut changes: Changes<'_>) -> Result<Vec<Piece>> {
         let mut pieces = Vec::new();
         let mut slot = 0;
@@ -223,8 +232,9 @@ impl Merger<'_> {
         Ok(pieces)
     }
 
-    /// Takes a node out of the tree because its entries change: a node of this commit leaves its address to its
-    /// successors, any other is freed, once what its entries lead to has its references.
+    /// Takes a node out of the tree because its entries change: a node of this commit leaves its
+    /// address to its successors, any other is freed, once what its entries lead to has its
+    /// references.
     fn retire(&mut self, at: &NodeRef, block: &Block) -> Result<Vec<Logical>> {
         let owner = block.header().map_err(|problem| at.bad(problem))?.owner;
         let born_in_this_commit = self.dirty.find(at).is_some();
@@ -315,14 +325,16 @@ impl Merger<'_> {
         }
     }
 
-    /// Whether a node is the tree's alone: a root has to be. One that snapshots may use stays below a root of one child.
+    /// Whether a node is the tree's alone: a root has to be. One that snapshots may use stays below
+    /// a root of one child.
     fn may_be_root(&self, level: u8, only: ChildPointer) -> Result<bool> {
         let ChildPointer { bytenr, generation, .. } = only;
         let at = NodeRef::root(&Root { owner: self.owner, bytenr, generation, level });
         Ok(!self.shared.is_shared(&at, &self.read(&at)?))
     }
 
-    /// The only node of its level becomes the root, or the only child at the end of a chain below it.
+    /// The only node of its level becomes the root, or the only child at the end of a chain below
+    /// it.
     fn collapse(&mut self, level: u8, only: ChildPointer) -> Result<Root> {
         let ChildPointer { bytenr, generation, .. } = only;
         let mut root = Root { owner: self.owner, bytenr, generation, level };

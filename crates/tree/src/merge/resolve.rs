@@ -17,8 +17,8 @@ pub(super) struct Change<'a> {
 }
 
 impl Merger<'_> {
-    /// What `changes` make of `leaf`, which is at `bytenr` if the tree has it already: in order, nothing if it stays as
-    /// it is.
+    /// What `changes` make of `leaf`, which is at `bytenr` if the tree has it already: in order,
+    /// nothing if it stays as it is.
     pub(super) fn resolve<'b>(
         &mut self,
         bytenr: Option<Logical>,

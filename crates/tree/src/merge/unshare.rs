@@ -6,9 +6,10 @@ use crate::{Block, NodeAllocator, NodeRef, Result};
 
 /// The nodes from the root down to where the merge is that other trees may use too.
 ///
-/// Whether a node is shared depends on the references that its ancestors gave it when they were unshared, so they come
-/// first. But a node is unshared only if it really changes, which is known last. So the way down is kept, and unshared
-/// from above as soon as one node at its end is replaced: all above will be, since the address of their child changes.
+/// Whether a node is shared depends on the references that its ancestors gave it when they were
+/// unshared, so they come first. But a node is unshared only if it really changes, which is known
+/// last. So the way down is kept, and unshared from above as soon as one node at its end is
+/// replaced: all above will be, since the address of their child changes.
 pub(super) struct SharedPath {
     last_snapshot: Generation,
     nodes: Vec<(Logical, Block)>,

@@ -103,7 +103,8 @@ fn a_truncated_image_is_for_reading_only() {
     volume.read_node(&root_of(&volume)).unwrap();
     let (last, chunk) = volume.chunks().pop().unwrap();
     drop(volume);
-    // Short enough that the chunks are gone, long enough that the superblock is there: an error, nothing worse.
+    // Short enough that the chunks are gone, long enough that the superblock is there: an error,
+    // nothing worse.
     file.set_len(2 << 20).unwrap();
     let failure = error(open(&paths, READ_ONLY, Engine::Auto));
     assert!(matches!(failure, Error::Read { .. }), "{failure}");
@@ -256,7 +257,8 @@ fn hostile_superblocks_and_chunk_trees_are_exact_errors() {
 #[test]
 fn a_chunk_tree_that_leads_back_to_itself_ends() {
     let Some(image) = Hostile::new() else { return };
-    // The root becomes an internal block, whose children are itself (levels must fall) or the same block twice.
+    // The root becomes an internal block, whose children are itself (levels must fall) or the same
+    // block twice.
     let at = image.superblock.chunk_root.0;
     let loops = |children: &[(u64, u64)]| {
         let mut hostile = image.change_root(|node| {

@@ -22,8 +22,9 @@ pub fn names() -> Vec<String> {
     names
 }
 
-/// Volumes of this crate's own, beside the fixtures: `dropping` (a subvolume whose deletion is about to start) and
-/// `shared` (trees of several levels that snapshots share, the subvolume that they were made of deleted).
+/// Volumes of this crate's own, beside the fixtures: `dropping` (a subvolume whose deletion is
+/// about to start) and `shared` (trees of several levels that snapshots share, the subvolume that
+/// they were made of deleted).
 fn own() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }

@@ -21,7 +21,8 @@ pub(super) fn mapped(key: &Key, extent: &FileExtent<'_>, sector: u64) -> Result<
 }
 
 impl Replay<'_> {
-    /// Drops what lies beyond the end of a file: what was reserved there and still is, is in the log.
+    /// Drops what lies beyond the end of a file: what was reserved there and still is, is in the
+    /// log.
     pub(super) fn cut_content(&mut self, inode: &Arc<Inode>) {
         let sector = self.sector();
         self.change(inode, |state| drop(state.pending.layout.truncate(state.item.size.next_multiple_of(sector))));
@@ -49,8 +50,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Takes over what the log has of the checksums of `len` bytes from `at` on. Old logs may have a sector twice; then the
-    /// later item counts.
+    /// Takes over what the log has of the checksums of `len` bytes from `at` on. Old logs may have
+    /// a sector twice; then the later item counts.
     fn take_sums(&mut self, at: Logical, len: u64) -> Result<()> {
         let superblock = &self.committed.superblock;
         let (sector, end) = (self.sector(), at.plus(len));

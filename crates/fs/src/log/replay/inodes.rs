@@ -59,7 +59,8 @@ impl Replay<'_> {
         self.change(inode, |state| {
             let old = state.item;
             if logged.generation == Generation(0) {
-                // It is in the log only so that it exists. A size there tells of a truncation or a write that the log has.
+                // It is in the log only so that it exists. A size there tells of a truncation or a
+                // write that the log has.
                 if file_type == FileType::Regular && logged.size != 0 {
                     state.item.size = logged.size;
                 }

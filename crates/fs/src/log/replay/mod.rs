@@ -1,19 +1,22 @@
 //! Replay: what a log says becomes pending changes, as if operations had made them.
 //!
-//! Nothing is written before the whole log has been read, held against all rules and turned into changes; a read-write
-//! mount then commits them, and with that the log is gone. A read-only mount keeps them in memory: reads find them there,
-//! and not one byte is written.
+//! Nothing is written before the whole log has been read, held against all rules and turned into
+//! changes; a read-write mount then commits them, and with that the log is gone. A read-only mount
+//! keeps them in memory: reads find them there, and not one byte is written.
 //!
-//! Logs of all kernels have to be understood, and what comes out has to be what their replay makes of them. So the
-//! order is theirs. Over each subvolume's log, from the highest id down, three passes are made:
+//! Logs of all kernels have to be understood, and what comes out has to be what their replay makes
+//! of them. So the order is theirs. Over each subvolume's log, from the highest id down, three
+//! passes are made:
 //!
-//! 1. [`inodes`]: attributes. What the log does not have goes: xattrs, entries in the ranges that a directory's log answers
-//!    for, content beyond the end of a file.
-//! 2. [`names`]: entries of directories, as far as the names of their inodes are not in the log themselves.
-//! 3. [`names`], [`content`]: names of inodes, where each takes the place of what contradicts it; xattrs; extents.
+//! 1. [`inodes`]: attributes. What the log does not have goes: xattrs, entries in the ranges that a
+//!    directory's log answers for, content beyond the end of a file.
+//! 2. [`names`]: entries of directories, as far as the names of their inodes are not in the log
+//!    themselves.
+//! 3. [`names`], [`content`]: names of inodes, where each takes the place of what contradicts it;
+//!    xattrs; extents.
 //!
-//! In the end names are counted ([`links`]): what has none left is an orphan. An inode that is in the log without links is
-//! not replayed at all: what took its names away speaks for itself.
+//! In the end names are counted ([`links`]): what has none left is an orphan. An inode that is in
+//! the log without links is not replayed at all: what took its names away speaks for itself.
 
 mod content;
 mod inodes;
@@ -37,12 +40,13 @@ use crate::space::{Demand, UseOfKept};
 use crate::transaction::Transaction;
 use read::Log;
 
-/// Log blocks and new extents are not in the trees: what goes into them is estimated by what the log holds.
+/// Log blocks and new extents are not in the trees: what goes into them is estimated by what the
+/// log holds.
 const EDITS_PER_LOG_BLOCK: u64 = 8;
 
 impl Filesystem {
-    /// Replays the volume's log; of a file system that is written to, durably. To be called before anybody else uses the
-    /// file system.
+    /// Replays the volume's log; of a file system that is written to, durably. To be called before
+    /// anybody else uses the file system.
     pub(crate) fn replay_log(&self) -> Result<()> {
         let bad = |error: Error| Error::Refused(Refusal::BadLog(error.to_string()));
         let log = Log::read(self).map_err(bad)?;
@@ -83,8 +87,9 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Makes room for the commit of what was replayed. No commit may come before that one, so that what is short now stays
-    /// short; it is tried all the same, since the estimate is high and a commit that fails leaves the log as it was.
+    /// Makes room for the commit of what was replayed. No commit may come before that one, so that
+    /// what is short now stays short; it is tried all the same, since the estimate is high and a
+    /// commit that fails leaves the log as it was.
     fn reserve_for_replay(&self, log: &Log) -> Result<()> {
         let node_size = self.space.node_size;
         let blocks = log.blocks.len() as u64;

@@ -140,7 +140,8 @@ impl Replay<'_> {
         self.fs.next_index(dir.id, &mut state)
     }
 
-    /// Takes those entries out of a directory that lie in a range for which its log answers, and that the log has not.
+    /// Takes those entries out of a directory that lie in a range for which its log answers, and
+    /// that the log has not.
     pub(super) fn drop_unlogged_entries(&mut self, dir: &Arc<Inode>) -> Result<()> {
         for range in self.logged_ranges(dir.id.ino)? {
             for entry in self.entries(dir, range)? {
@@ -176,8 +177,8 @@ impl Replay<'_> {
         Ok(*only_entry(&key, &item)?.name == *entry.name)
     }
 
-    /// Replays an entry of a directory. If its inode has the name in the log too, that is what counts in the end; until then
-    /// what contradicts the entry goes.
+    /// Replays an entry of a directory. If its inode has the name in the log too, that is what
+    /// counts in the end; until then what contradicts the entry goes.
     pub(super) fn replay_entry(&mut self, item: &Item) -> Result<()> {
         let key = &item.key;
         let dir = directory(self.owner(key)?, key)?;
@@ -218,8 +219,8 @@ impl Replay<'_> {
         Ok(false)
     }
 
-    /// Replays the names of an inode under one key: the inode has these and no others under that key, and whatever stands
-    /// in their way goes.
+    /// Replays the names of an inode under one key: the inode has these and no others under that
+    /// key, and whatever stands in their way goes.
     pub(super) fn replay_names(&mut self, item: &Item) -> Result<()> {
         let key = &item.key;
         if key.item_type == ItemType::INODE_REF && key.objectid == key.offset {

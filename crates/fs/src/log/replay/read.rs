@@ -32,8 +32,8 @@ pub(super) struct SubvolumeLog {
 }
 
 impl Log {
-    /// Reads the log and withholds from allocation what it uses. Extents that only the log knows become new ones of the open
-    /// transaction.
+    /// Reads the log and withholds from allocation what it uses. Extents that only the log knows
+    /// become new ones of the open transaction.
     pub(super) fn read(fs: &Filesystem) -> Result<Self> {
         let committed = fs.committed();
         let superblock = &committed.superblock;

@@ -152,7 +152,8 @@ pub fn empty(fs: &Filesystem, filled: &Filled) {
     while fs.stats().inactivation.inodes > 0 {
         fs.sync().unwrap();
     }
-    // What was freed becomes available with the next commit; after some more, empty chunks are given back.
+    // What was freed becomes available with the next commit; after some more, empty chunks are
+    // given back.
     for _ in 0..8 {
         fs.sync().unwrap();
     }

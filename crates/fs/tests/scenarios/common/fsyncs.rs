@@ -28,7 +28,8 @@ const DIRS: [&str; 6] = ["", "A", "B", "A/C", "B/D", SUBVOLUME];
 pub const SUBVOLUME: &str = "S";
 const NAMES: [&str; 6] = ["foo", "bar", "A", "C", "D", "a longer name than the others"];
 
-/// Performs random operations below a directory. Those that fail (most names don't exist at most times) count as well.
+/// Performs random operations below a directory. Those that fail (most names don't exist at most
+/// times) count as well.
 pub struct Fsyncs {
     top: PathBuf,
     rng: Rng,

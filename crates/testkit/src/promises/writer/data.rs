@@ -10,7 +10,8 @@ use crate::promises::blocks::{HEAD, block};
 use crate::promises::{BLOCK, Name};
 
 impl Writer<'_> {
-    /// Writes `count` blocks from block `first` on, the last one as long as `last` or as what is there.
+    /// Writes `count` blocks from block `first` on, the last one as long as `last` or as what is
+    /// there.
     pub(super) fn write(
         &mut self,
         number: u64,

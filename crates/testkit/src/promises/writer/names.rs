@@ -38,7 +38,8 @@ impl Writer<'_> {
         Ok(rustix::fs::renameat_with(CWD, self.path(&one), CWD, self.path(&two), RenameFlags::EXCHANGE)?)
     }
 
-    /// Replaces a file as careful programs do: a new one is written, made durable and renamed over it.
+    /// Replaces a file as careful programs do: a new one is written, made durable and renamed over
+    /// it.
     pub(super) fn replace(&mut self) -> std::io::Result<()> {
         let to = self.some_name();
         let from = (to.0, format!("{}new", self.prefix));

@@ -1,4 +1,5 @@
-//! A volume in memory: blocks, an allocator that notices every leak and double free, and a tree in it.
+//! A volume in memory: blocks, an allocator that notices every leak and double free, and a tree in
+//! it.
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -126,7 +127,8 @@ impl Bed {
         }
     }
 
-    /// Merges the batches one after the other into one commit and writes it; what was removed, in order.
+    /// Merges the batches one after the other into one commit and writes it; what was removed, in
+    /// order.
     pub fn commit(&mut self, batches: &[EditBatch]) -> Result<Vec<(Key, Vec<u8>)>, Error> {
         self.generation = self.generation.next();
         let mut dirty = DirtyNodes::new(self.generation, self.geometry);
@@ -176,7 +178,8 @@ impl Bed {
         Snapshot::new(Arc::new(cache), self.root.unwrap())
     }
 
-    /// Checks every node against its parent and the allocator's books; the average fill of leaves in percent.
+    /// Checks every node against its parent and the allocator's books; the average fill of leaves
+    /// in percent.
     pub fn check(&self) -> usize {
         let (mut leaves, mut used, mut seen) = (0, 0, HashMap::new());
         // Cold, so that what was written is checked, not what the cache was given.

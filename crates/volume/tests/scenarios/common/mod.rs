@@ -15,7 +15,8 @@ pub fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures")
 }
 
-/// Whether a program can be run; if not, the test that needs it says so, or fails on a machine declared complete.
+/// Whether a program can be run; if not, the test that needs it says so, or fails on a machine
+/// declared complete.
 pub fn has(program: &str) -> bool {
     if Command::new(program).arg("--version").output().is_ok() {
         return true;
