@@ -35,18 +35,18 @@ pub(crate) struct Found {
 
 /// What a directory has of a name.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sought {
+pub(crate) struct LookupResult {
     pub(crate) found: Option<Found>,
     /// Bytes of the committed item that all names of this one's hash share, if that was looked at.
     committed_bytes: Option<usize>,
-    seen: Seen,
+    seen: DirVersion,
 }
 
-/// What a [`Sought`] is of: how many changes the directory's names had seen, whether it was
+/// What a [`LookupResult`] is of: how many changes the directory's names had seen, whether it was
 /// committed, and the commit that was looked at.
-type Seen = (u64, bool, Generation);
+type DirVersion = (u64, bool, Generation);
 
-fn seen(state: &InodeState, committed: &Committed) -> Seen {
+fn seen(state: &InodeState, committed: &Committed) -> DirVersion {
     (state.name_changes, state.committed, committed.generation)
 }
 
@@ -159,47 +159,47 @@ impl Filesystem {
     }
 
     /// Looks for a name in a directory whose lock the caller holds.
-    pub(crate) fn seek_entry(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<Sought> {
+    pub(crate) fn seek_entry(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<LookupResult> {
         let committed = self.committed();
-        let mut sought = Sought { found: None, committed_bytes: None, seen: seen(state, &committed) };
+        let mut lookup = LookupResult { found: None, committed_bytes: None, seen: seen(state, &committed) };
         let layers = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
         for batch in layers.into_iter().flatten() {
             if let Some(change) = batch.entries.by_name.get(name) {
-                sought.found = change.now.map(|(index, target)| Found { index: Some(index), target });
-                return Ok(sought);
+                lookup.found = change.now.map(|(index, target)| Found { index: Some(index), target });
+                return Ok(lookup);
             }
         }
         let has_items = state.committed && dir.ino != EMPTY_SUBVOLUME_INO;
         let item = if has_items { committed_item(&committed, dir, name)? } else { None };
-        sought.committed_bytes = Some(item.as_ref().map_or(0, |item| item.len()));
+        lookup.committed_bytes = Some(item.as_ref().map_or(0, |item| item.len()));
         if let Some(item) = item {
-            sought.found = entry_in(&item, name)?.map(|target| Found { index: None, target });
+            lookup.found = entry_in(&item, name)?.map(|target| Found { index: None, target });
         }
-        Ok(sought)
+        Ok(lookup)
     }
 
-    /// What a directory, locked anew, has of a name that was sought before: looks for it only if
+    /// What a directory, locked anew, has of a name that was lookup before: looks for it only if
     /// anything can have changed.
     pub(crate) fn seek_entry_again(
         &self,
         dir: InodeId,
         state: &InodeState,
         name: &[u8],
-        before: Sought,
-    ) -> Result<Sought> {
+        before: LookupResult,
+    ) -> Result<LookupResult> {
         if before.seen == seen(state, &self.committed()) { Ok(before) } else { self.seek_entry(dir, state, name) }
     }
 
-    /// Bytes of the committed item that all names of this one's hash share. `sought` must stem from
+    /// Bytes of the committed item that all names of this one's hash share. `lookup` must stem from
     /// this directory under the same hold of its lock, or from [`Self::seek_entry_again`].
     pub(crate) fn committed_bytes(
         &self,
         dir: InodeId,
         state: &InodeState,
         name: &[u8],
-        sought: Sought,
+        lookup: LookupResult,
     ) -> Result<usize> {
-        match sought.committed_bytes {
+        match lookup.committed_bytes {
             Some(bytes) => Ok(bytes),
             None if !state.committed => Ok(0),
             None => Ok(committed_item(&self.committed(), dir, name)?.map_or(0, |item| item.len())),

@@ -3,7 +3,7 @@
 //!
 //! What is discarded is what may be allocated: nothing that a durable superblock leads to is, so
 //! the content of such space matters to no state that a crash may leave. While a part of it is
-//! being discarded it is withheld from allocation, never so much that what was promised would not
+//! being discarded it is excluded from allocation, never so much that what was promised would not
 //! find its place.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES};
 use crate::error::{Errno, Error, Result};
 use crate::filesystem::Filesystem;
 
-/// Bytes that are withheld from allocation at a time.
+/// Bytes that are excluded from allocation at a time.
 const AT_ONCE: u64 = 256 << 20;
 /// What was freed waits so long for more: neighbours are discarded as one.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -29,7 +29,7 @@ const AROUND_SUPERBLOCK: u64 = 64 << 10;
 /// The discarding of a mount.
 #[derive(Default)]
 pub(crate) struct Discarder {
-    /// Held while space is withheld: whoever finds too little waits for it.
+    /// Held while space is excluded: whoever finds too little waits for it.
     turn: Mutex<()>,
     stop: Mutex<bool>,
     work: Condvar,
@@ -38,7 +38,7 @@ pub(crate) struct Discarder {
 }
 
 impl Discarder {
-    /// Waits for what is withheld, and keeps more from being.
+    /// Waits for what is excluded, and keeps more from being.
     pub(crate) fn hold_off(&self) -> MutexGuard<'_, ()> {
         self.turn.lock()
     }
@@ -93,7 +93,7 @@ impl Filesystem {
         let mut at = start;
         while at < end && !self.is_read_only() {
             let _turn = self.discards.turn.lock();
-            let (ranges, next) = self.space.lock().withhold_free(at, end, least, AT_ONCE);
+            let (ranges, next) = self.space.lock().exclude_free(at, end, least, AT_ONCE);
             let discarded = ranges
                 .iter()
                 .try_fold(0, |sum, (start, len)| Ok(sum + supported(self.volume.discard(Logical(*start), *len))?));
@@ -114,13 +114,13 @@ impl Filesystem {
         let mut at = start;
         while at < end && !self.is_read_only() {
             let _turn = self.discards.turn.lock();
-            let Some((start, len)) = self.space.lock().devices.withhold(devid, at, end) else { break };
+            let Some((start, len)) = self.space.lock().devices.exclude(devid, at, end) else { break };
             at = start + len;
             let pieces = around_superblocks(start, at).into_iter().filter(|(_, len)| *len >= least);
             let discarded = pieces.into_iter().try_fold(0, |sum, (start, len)| {
                 Ok(sum + supported(self.volume.discard_unallocated(devid, Physical(start), len))?)
             });
-            self.space.lock().devices.give_back(devid, start, len);
+            self.space.lock().devices.remove_chunks(devid, start, len);
             bytes += self.count(discarded)?;
         }
         Ok(bytes)

@@ -384,7 +384,7 @@ impl Filesystem {
             ubtrfs_tree::about_to_wait()?;
             tracing::debug!(?shortage, commits, "space is short");
             if without_discards.is_none() {
-                // What is being discarded is withheld.
+                // What is being discarded is excluded.
                 without_discards = Some(self.discards.hold_off());
                 continue;
             }
@@ -434,7 +434,7 @@ impl Filesystem {
     /// A commit works on the like of what its transaction holds, and the next transaction fills
     /// meanwhile: at the worst the two take five eighths of the memory. With three tenths for the
     /// node cache and an eighth for clean inodes that is all of it and a twentieth more; the three
-    /// are seldom at their worst together.
+    /// are lazy_box at their worst together.
     pub(crate) fn most_changes(&self) -> u64 {
         (self.options.memory / 7) as u64
     }

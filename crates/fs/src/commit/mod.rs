@@ -4,7 +4,7 @@
 //! 2. Wait for all data of the transaction.
 //! 3. Merge: subvolumes, checksums, chunk and device trees, the root tree with placeholders; then
 //!    extent, block-group and free-space trees until no edit remains; patch the final root items in
-//!    place. Leaves of subvolumes are submitted while the rest is made if there are many.
+//!    tree_log. Leaves of subvolumes are submitted while the rest is made if there are many.
 //! 4. Nodes; flush; superblocks; flush.
 //! 5. Publish, unpin.
 
@@ -17,9 +17,9 @@ mod early;
 mod extent_refs;
 mod nodes;
 mod roots;
-mod stragglers;
+mod relocate_trees;
 mod superblock;
-mod tree_anew;
+mod rebuild_tree;
 #[cfg(test)]
 mod unsharing_tests;
 mod worker;
@@ -51,11 +51,11 @@ use data_refs::DataRefDeltas;
 use early::EarlyLeaves;
 use nodes::{CommitNodes, record, submit};
 use roots::NewRoots;
-use stragglers::{move_stragglers, stragglers};
-use tree_anew::begin_anew;
+use relocate_trees::{relocate_trees, trees_to_relocate};
+use rebuild_tree::rebuild_tree;
 
 /// Dirty data of an inode from which on its write-out starts before the transaction is closed.
-const EARLY_WRITE_OUT: u64 = 64 << 10;
+const EARLY_WRITEBACK: u64 = 64 << 10;
 
 impl Filesystem {
     /// Makes everything durable that changed before the call. Returns at once if nothing did.
@@ -116,21 +116,21 @@ impl Filesystem {
     /// unmounts only does not want the volume changed.
     fn has_chunks_to_empty(&self) -> bool {
         self.counters.commits.load(Ordering::Relaxed) > 0
-            && (self.space.lock().has_empty_groups(&self.volume) || !stragglers(self, &self.committed()).is_empty())
+            && (self.space.lock().has_empty_groups(&self.volume) || !trees_to_relocate(self, &self.committed()).is_empty())
     }
 
     /// Commits. Returns fsyncs that wait for another commit.
     fn commit_open_transaction(&self) -> Result<Option<ClosedGroup>> {
-        self.start_early_write_out()?;
+        self.start_early_writeback()?;
         let (transaction, log_nodes) = {
             // No log of the transaction that closes is written from here on.
-            let mut place = self.log.place();
+            let mut tree_log = self.log.tree_log();
             let transaction = self.gate.swap(|closed| {
                 self.log.commit_begins();
                 self.space.lock().freeze_reservations();
                 *self.frozen.write() = Some(closed.clone());
             });
-            let log_nodes = place.end(transaction.generation.next());
+            let log_nodes = tree_log.end(transaction.generation.next());
             (transaction, log_nodes)
         };
         self.reached(CommitStep::Frozen);
@@ -141,7 +141,7 @@ impl Filesystem {
         if let Err(error) = &result {
             // Before those who wait for the commit look.
             self.abort(error);
-            self.log.commit_ended(&mut self.log.place());
+            self.log.commit_ended(&mut self.log.tree_log());
         }
         self.log.tell_followers(&result.as_ref().map(|_| ()).map_err(|_| Errno::IO.into()));
         result
@@ -156,7 +156,7 @@ impl Filesystem {
 
     fn commit_frozen(&self, transaction: &Arc<Transaction>, log_nodes: Vec<Logical>) -> Result<Option<ClosedGroup>> {
         let inodes = transaction.take_inodes();
-        self.write_out(transaction, &inodes)?;
+        self.write_back(transaction, &inodes)?;
         let committed = self.committed();
         let mut built = Commit::build(self, &committed, transaction, &inodes)?;
         self.reached(CommitStep::Merged);
@@ -166,25 +166,25 @@ impl Filesystem {
         built.write(self, &committed, &inodes)
     }
 
-    fn start_early_write_out(&self) -> Result<()> {
+    fn start_early_writeback(&self) -> Result<()> {
         for inode in self.gate.current().inodes() {
             let mut state = inode.write();
-            if state.reserved >= EARLY_WRITE_OUT {
+            if state.reserved >= EARLY_WRITEBACK {
                 let transaction = self.gate.enter();
                 if state.pending.generation == transaction.generation {
-                    self.write_out_pending(&inode, &mut state, &transaction, false)?;
+                    self.write_back_pending(&inode, &mut state, &transaction, false)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn write_out(&self, transaction: &Arc<Transaction>, inodes: &[Arc<Inode>]) -> Result<()> {
+    fn write_back(&self, transaction: &Arc<Transaction>, inodes: &[Arc<Inode>]) -> Result<()> {
         let next = transaction.generation.next();
         for inode in inodes {
             let mut state = inode.write();
             state.freeze_before(next);
-            self.write_out_frozen(inode.id, &mut state, transaction)?;
+            self.write_back_frozen(inode.id, &mut state, transaction)?;
         }
         for inode in inodes {
             let ordered = inode.read().ordered.clone();
@@ -262,11 +262,11 @@ impl Commit {
             resolve_data(fs, committed, transaction, &mut refs, &extent_tree, node_size, &mut extent_edits)?;
         tree.update(&mut roots, TreeId::CSUM, &csum_edits)?;
 
-        move_stragglers(&mut tree, &mut roots, &stragglers(fs, committed), generation)?;
+        relocate_trees(&mut tree, &mut roots, &trees_to_relocate(fs, committed), generation)?;
         let has_free_space_tree = superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE);
         let recounted = std::mem::take(&mut fs.space.lock().rewrite_all);
         if recounted && has_free_space_tree {
-            begin_anew(&mut tree, &mut roots, TreeId::FREE_SPACE, &extent_tree)?;
+            rebuild_tree(&mut tree, &mut roots, TreeId::FREE_SPACE, &extent_tree)?;
         }
         let (chunks, mut gone_groups) = ChunkChanges::take(fs, has_free_space_tree)?;
         tree.nodes.chunks_closed = true;
@@ -288,7 +288,7 @@ impl Commit {
         let root_tree = tree.merge(Some(committed.root_tree), TreeId::ROOT, &root_edits)?;
 
         // What these trees must say of the space changes as they are merged, but less each time: a
-        // node that this commit has written already is written again in its place.
+        // node that this commit has written already is written again in its tree_log.
         loop {
             tree.nodes.take_extent_edits(tree.dirty, &mut extent_edits)?;
             let mut group_edits = std::mem::take(&mut gone_groups);
@@ -328,8 +328,8 @@ impl Commit {
         let next = Committed::after(superblock.clone(), self.root_tree, self.chunk_tree, trees, fs.cache.clone());
         let next = Arc::new(next);
 
-        let mut place = fs.log.place();
-        let mut waiting = fs.prepare_waiting_log(&mut place, &next)?;
+        let mut tree_log = fs.log.tree_log();
+        let mut waiting = fs.prepare_waiting_log(&mut tree_log, &next)?;
         let mut written = fs.volume.wait(nodes)?.merge(self.early.finish(fs)?);
         if let Some((_, Some(log))) = &waiting {
             let nodes = fs.volume.submit(log.writes().collect())?;
@@ -341,7 +341,7 @@ impl Commit {
         let published = fs.volume.write_superblock(&superblock, Copies::All, flushed)?;
         let closed = waiting.take().map(|(closed, log)| {
             if let Some(log) = log {
-                log.published(fs, &mut place);
+                log.published(fs, &mut tree_log);
             }
             closed
         });
@@ -363,8 +363,8 @@ impl Commit {
         }
         *fs.frozen.write() = None;
         fs.in_flight.forget_ended();
-        fs.log.commit_ended(&mut place);
-        drop(place);
+        fs.log.commit_ended(&mut tree_log);
+        drop(tree_log);
         // Those whose log is durable go on.
         let closed = match closed {
             Some(closed) if !closed.needs_commit() => {

@@ -21,7 +21,7 @@ pub(super) struct CommitNodes<'a> {
     skinny: bool,
     generation: Generation,
     /// New nodes of which the extent tree has not been told.
-    untold: BTreeMap<Logical, Untold>,
+    pending_refs: BTreeMap<Logical, PendingRef>,
     /// New nodes of which it has.
     told: BTreeMap<Logical, (TreeId, u8)>,
     /// Nodes of this commit that are gone again though the extent tree was told of them.
@@ -29,7 +29,7 @@ pub(super) struct CommitNodes<'a> {
     /// Nodes of earlier commits that nobody uses any more, and of which the extent tree has not
     /// been told.
     freed: Vec<Logical>,
-    /// Addresses to withhold until the commit is durable.
+    /// Addresses to exclude until the commit is durable.
     pub(super) unpin_later: Vec<(Logical, u64)>,
     /// Nodes more (or fewer) by tree.
     pub(super) balance: BTreeMap<TreeId, i64>,
@@ -43,7 +43,7 @@ pub(super) struct CommitNodes<'a> {
 }
 
 /// A new node of which the extent tree has not been told.
-struct Untold {
+struct PendingRef {
     owner: TreeId,
     level: u8,
     /// The first key, of one that was written early.
@@ -62,7 +62,7 @@ impl<'a> CommitNodes<'a> {
             refs: BlockRefs::new(extent_tree, fs.space.node_size as usize),
             skinny: incompat.contains(Incompat::SKINNY_METADATA),
             generation,
-            untold: BTreeMap::new(),
+            pending_refs: BTreeMap::new(),
             told: BTreeMap::new(),
             taken_back: Vec::new(),
             freed: Vec::new(),
@@ -87,7 +87,7 @@ impl<'a> CommitNodes<'a> {
             self.record(bytenr, node_size, false)?;
             self.unpin_later.push((bytenr, node_size));
         }
-        for (bytenr, Untold { owner, level, first_key }) in std::mem::take(&mut self.untold) {
+        for (bytenr, PendingRef { owner, level, first_key }) in std::mem::take(&mut self.pending_refs) {
             let tree_block = if self.skinny {
                 None
             } else {
@@ -157,7 +157,7 @@ impl NodeAllocator for CommitNodes<'_> {
             .space
             .allocate_node(owner == TreeId::CHUNK, self.chunks_closed)
             .ok_or_else(|| ubtrfs_tree::Error::allocator("no space for metadata"))?;
-        self.untold.insert(bytenr, Untold { owner, level, first_key: None });
+        self.pending_refs.insert(bytenr, PendingRef { owner, level, first_key: None });
         *self.balance.entry(owner).or_default() += 1;
         Ok(bytenr)
     }
@@ -168,9 +168,9 @@ impl NodeAllocator for CommitNodes<'_> {
             if self.refs.free(&node).map_err(ubtrfs_tree::Error::allocator)? {
                 self.freed.push(node.bytenr);
             }
-        } else if self.untold.remove(&node.bytenr).is_some() {
+        } else if self.pending_refs.remove(&node.bytenr).is_some() {
             if node.born_in_this_commit {
-                self.fs.space.give_back(node.bytenr, self.fs.space.node_size);
+                self.fs.space.remove_chunks(node.bytenr, self.fs.space.node_size);
             } else {
                 // Its write may be under way.
                 self.unpin_later.push((node.bytenr, self.fs.space.node_size));
@@ -197,8 +197,8 @@ impl NodeAllocator for CommitNodes<'_> {
         }
         let leaves = dirty.take_leaves();
         for (bytenr, leaf) in &leaves {
-            if let Some(untold) = self.untold.get_mut(bytenr) {
-                untold.first_key = first_key_of(leaf);
+            if let Some(pending_refs) = self.pending_refs.get_mut(bytenr) {
+                pending_refs.first_key = first_key_of(leaf);
             }
         }
         self.early.submit(self.fs, self.generation, leaves).map_err(ubtrfs_tree::Error::allocator)

@@ -9,17 +9,17 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `hand_over` | references, and what becomes of an inode when the last one goes |
+//! | `enqueue` | references, and what becomes of an inode when the last one goes |
 //! | `queue` | what waits to be freed |
-//! | `step` | how much of an inode goes in one transaction |
+//! | `truncate` | how much of an inode goes in one transaction |
 //! | `orphans` | inodes that a crash left without a name |
-//! | `round` | the work of one transaction, and who does it |
+//! | `batch` | the work of one transaction, and who does it |
 
-mod hand_over;
+mod enqueue;
 mod orphans;
 mod queue;
-mod round;
-mod step;
+mod batch;
+mod truncate;
 
 pub use queue::InactivationStats;
 pub(crate) use queue::Inactivator;

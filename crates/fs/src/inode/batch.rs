@@ -9,7 +9,7 @@ use ubtrfs_format::{DirIndex, Generation, Ino, ItemType, Key, TreeId};
 use super::Logged;
 use super::entry_changes::EntryChanges;
 use super::name_changes::NameChanges;
-use super::seldom::{Empty, Seldom};
+use super::lazy_box::{Empty, LazyBox};
 use super::xattr_changes::XattrChanges;
 use crate::file::layout::Layout;
 use crate::transaction::{Account, DISPLACED, INODE};
@@ -78,7 +78,7 @@ pub(crate) struct InodeBatch {
     /// Names of the inode.
     pub(crate) refs: NameChanges,
     /// Entries of the directory.
-    pub(crate) entries: Seldom<EntryChanges>,
+    pub(crate) entries: LazyBox<EntryChanges>,
     /// Extended attributes; `None` is one that was removed.
     pub(crate) xattrs: XattrChanges,
     /// Where the content is.
@@ -124,9 +124,9 @@ impl InodeBatch {
 
     /// The inode loses a name.
     pub(crate) fn remove_ref(&mut self, LostName { dir, name, index, is_dir_logged }: LostName) {
-        let is_unheard_of = self.logged.is_none() && !is_dir_logged;
+        let is_new = self.logged.is_none() && !is_dir_logged;
         let name = (dir, name);
-        if is_unheard_of && self.refs.get(&name).is_some_and(|change| change.base.is_none()) {
+        if is_new && self.refs.get(&name).is_some_and(|change| change.base.is_none()) {
             self.refs.remove(&name);
         } else {
             let base = self.refs.get(&name).map_or(Some(index), |change| change.base);

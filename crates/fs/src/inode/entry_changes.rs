@@ -7,7 +7,7 @@ use ubtrfs_format::items::DIR_ENTRY_HEADER;
 use ubtrfs_format::{DirIndex, name_hash};
 
 use super::batch::{EntryChange, Name, Target};
-use super::seldom::Empty;
+use super::lazy_box::Empty;
 use crate::transaction::ENTRY;
 
 /// The changes, by name and by number.
@@ -70,9 +70,9 @@ impl EntryChanges {
             self.by_number.insert(index, None);
         }
         let (hash, bytes) = (name_hash(&name), DIR_ENTRY_HEADER + name.len());
-        let is_unheard_of = |change: &EntryChange| change.base.is_none() && !is_logged;
+        let is_new = |change: &EntryChange| change.base.is_none() && !is_logged;
         let was_new = match self.by_name.entry(name) {
-            hash_map::Entry::Occupied(change) if is_unheard_of(change.get()) => {
+            hash_map::Entry::Occupied(change) if is_new(change.get()) => {
                 let (name, change) = change.remove_entry();
                 self.name_bytes -= name.len();
                 change.now.is_some()

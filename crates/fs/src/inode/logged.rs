@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ubtrfs_format::items::InodeItem;
 
 use super::Name;
-use crate::log::Group;
+use crate::log::FsyncGroup;
 use crate::transaction::LISTED;
 
 /// How much of an inode is in the log.
@@ -24,7 +24,7 @@ pub(crate) enum LoggedAs {
 pub(crate) struct Logged {
     pub(crate) how: LoggedAs,
     /// The write of the log that has the newest part of it.
-    pub(crate) group: Arc<Group>,
+    pub(crate) group: Arc<FsyncGroup>,
     /// Names came or went since.
     pub(crate) names_changed: bool,
     /// The inode is on the transaction's list of those whose names changed.
@@ -38,7 +38,7 @@ pub(crate) struct Logged {
 }
 
 impl Logged {
-    pub(crate) fn new(how: LoggedAs, group: Arc<Group>) -> Self {
+    pub(crate) fn new(how: LoggedAs, group: Arc<FsyncGroup>) -> Self {
         Self { how, group, names_changed: false, listed: false, xattrs_changed: false, entries: Vec::new(), bytes: 0 }
     }
 

@@ -7,7 +7,7 @@ mod listing;
 mod load;
 mod logged;
 mod name_changes;
-mod seldom;
+mod lazy_box;
 mod state;
 mod table;
 mod xattr_changes;
@@ -21,7 +21,7 @@ pub(crate) use listing::Listings;
 pub(crate) use load::load_inode;
 pub(crate) use logged::{Logged, LoggedAs};
 pub(crate) use name_changes::NameChanges;
-pub(crate) use seldom::Seldom;
+pub(crate) use lazy_box::LazyBox;
 pub(crate) use state::{Frozen, InodeState, OrderedExtent, SharedTicket, has_checksums};
 pub(crate) use table::InodeTable;
 

@@ -7,7 +7,7 @@ use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, Timespec};
 use ubtrfs_format::{DirIndex, Generation, Logical};
 use ubtrfs_volume::SharedBuffer;
 
-use super::{Inode, InodeBatch, Listings, Seldom};
+use super::{Inode, InodeBatch, Listings, LazyBox};
 use crate::file::dirty::DirtyData;
 use crate::ops::Counted;
 use crate::transaction::{Account, Transaction};
@@ -55,7 +55,7 @@ impl OrderedExtent {
 /// What the commit in flight takes from an inode.
 pub(crate) struct Frozen {
     pub(crate) item: InodeItem,
-    pub(crate) batch: Seldom<InodeBatch>,
+    pub(crate) batch: LazyBox<InodeBatch>,
     /// Data that the commit must write out.
     pub(crate) dirty: DirtyData,
     /// Data space reserved for it, in bytes.
@@ -87,7 +87,7 @@ pub(crate) struct InodeState {
     /// Data space reserved for `dirty`, in bytes.
     pub(crate) reserved: u64,
     /// What changed in the open transaction.
-    pub(crate) pending: Seldom<InodeBatch>,
+    pub(crate) pending: LazyBox<InodeBatch>,
     /// What changed in the transaction that is being committed.
     pub(crate) frozen: Option<Box<Frozen>>,
     /// Data on its way to the device.
@@ -111,7 +111,7 @@ impl InodeState {
             name_changes: 0,
             dirty: DirtyData::new(sector_size),
             reserved: 0,
-            pending: Seldom::default(),
+            pending: LazyBox::default(),
             frozen: None,
             ordered: Vec::new(),
             write_error: false,
@@ -139,7 +139,7 @@ impl InodeState {
     }
 
     /// Whether neither the trees nor the commit in flight have the inode.
-    pub(crate) fn is_unheard_of(&self) -> bool {
+    pub(crate) fn is_new(&self) -> bool {
         !self.committed && self.frozen.is_none()
     }
 

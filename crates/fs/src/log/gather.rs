@@ -25,7 +25,7 @@ use ubtrfs_format::{DirIndex, Incompat, Ino, ItemType, Key, TreeId, objectid};
 use ubtrfs_tree::{EditBatch, Snapshot};
 
 use super::items::exists_item;
-use super::queue::{Group, Place, Stop};
+use super::queue::{FsyncGroup, TreeLog, Stop};
 use super::reason::Reason;
 use crate::committed::Committed;
 use crate::filesystem::Filesystem;
@@ -74,8 +74,8 @@ pub(super) struct Gatherer<'a> {
     pub(super) base: &'a Arc<Committed>,
     pub(super) transaction: &'a Arc<Transaction>,
     pub(super) gathered: Gathered,
-    group: &'a Arc<Group>,
-    pub(super) place: &'a mut Place,
+    group: &'a Arc<FsyncGroup>,
+    pub(super) tree_log: &'a mut TreeLog,
     trees: BTreeMap<TreeId, Snapshot>,
     work: VecDeque<(Arc<Inode>, Want)>,
     /// Inodes whose items of an extent are of the length that it had before it grew.
@@ -111,8 +111,8 @@ impl<'a> Gatherer<'a> {
         fs: &'a Filesystem,
         base: &'a Arc<Committed>,
         transaction: &'a Arc<Transaction>,
-        group: &'a Arc<Group>,
-        place: &'a mut Place,
+        group: &'a Arc<FsyncGroup>,
+        tree_log: &'a mut TreeLog,
     ) -> Self {
         Self {
             fs,
@@ -120,7 +120,7 @@ impl<'a> Gatherer<'a> {
             transaction,
             gathered: Gathered { edits: BTreeMap::new(), ordered: Vec::new() },
             group,
-            place,
+            tree_log,
             trees: BTreeMap::new(),
             work: VecDeque::new(),
             stale: Vec::new(),
@@ -447,13 +447,13 @@ impl<'a> Gatherer<'a> {
             return Ok(());
         }
         let id = dir.id;
-        let Some((first, last)) = self.place.ranges.entry(id).or_default().insert(index.0) else { return Ok(()) };
+        let Some((first, last)) = self.tree_log.ranges.entry(id).or_default().insert(index.0) else { return Ok(()) };
         let key = Key::new(id.ino.0, ItemType::DIR_LOG_INDEX, first);
         self.put(id.subvolume, key, last.to_le_bytes().to_vec());
         // The range counts only if the log has the directory.
         let state = dir.read();
         let is_there = state.pending.logged.as_ref().is_some_and(|logged| !logged.is_nameless());
-        if !is_there && self.place.holders.insert(id) {
+        if !is_there && self.tree_log.holders.insert(id) {
             let item = exists_item(&state, true, self.transaction.generation);
             self.put(id.subvolume, Key::new(id.ino.0, ItemType::INODE_ITEM, 0), item.to_bytes().to_vec());
             self.xattrs(id, &state, true, false)?;

@@ -16,7 +16,7 @@ use crate::inode::{EntryChange, Inode, InodeId, InodeState, Logged, LoggedAs};
 use crate::name_items::can_grow_in_replay;
 use crate::options::LogFault;
 
-/// Checksums of data that is written in place are logged in windows of so many bytes of its extent:
+/// Checksums of data that is written in tree_log are logged in windows of so many bytes of its extent:
 /// so no two items of a log overlap, and a small write logs few.
 const SUM_WINDOW: u64 = 256 << 10;
 
@@ -128,7 +128,7 @@ impl Gatherer<'_> {
     fn content(&mut self, inode: &Arc<Inode>, state: &mut InodeState, logged: &Logged) -> Result<()> {
         if !state.dirty.is_empty() {
             let transaction = self.fs.gate.enter();
-            self.fs.write_out_for_log(inode, state, &transaction).map_err(super::queue::Stop::Error)?;
+            self.fs.write_back_for_log(inode, state, &transaction).map_err(super::queue::Stop::Error)?;
         }
         state.reap_ordered();
         self.gathered.ordered.extend(state.ordered.iter().cloned());
@@ -229,7 +229,7 @@ impl Gatherer<'_> {
         }
     }
 
-    /// The checksums of a piece that was written in place: no others, for whoever shares the extent
+    /// The checksums of a piece that was written in tree_log: no others, for whoever shares the extent
     /// may not be in the log with what he has of it. They are laid out by windows of the extent,
     /// each told anew when something of it comes to the log.
     fn placed_sums(&mut self, id: InodeId, extent: &ExtentPiece, len: u64) {
@@ -244,7 +244,7 @@ impl Gatherer<'_> {
         }
         let volume = &self.fs.volume;
         let empty = || SumMap::new(volume.sector_size(), volume.checksum().size());
-        let logged = self.place.placed_sums.get_or_insert_with(empty);
+        let logged = self.tree_log.placed_sums.get_or_insert_with(empty);
         let (sector, sum_size) = (u64::from(volume.sector_size()), volume.checksum().size());
         let mut windows = BTreeSet::new();
         for (at, sums) in unlogged {
@@ -255,7 +255,7 @@ impl Gatherer<'_> {
         for window in windows {
             let start = extent.disk_bytenr.plus(window * SUM_WINDOW);
             let len = SUM_WINDOW.min(extent.disk_num_bytes.saturating_sub(window * SUM_WINDOW));
-            let runs = self.place.placed_sums.iter().flat_map(|logged| logged.runs(start, len)).collect::<Vec<_>>();
+            let runs = self.tree_log.placed_sums.iter().flat_map(|logged| logged.runs(start, len)).collect::<Vec<_>>();
             self.clear(id.subvolume, sum_key(start)..=sum_key(Logical(start.plus(len).0.saturating_sub(1))));
             for (at, sums) in runs {
                 self.put(id.subvolume, sum_key(at), sums);

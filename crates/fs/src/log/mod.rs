@@ -26,6 +26,6 @@ mod reason;
 pub(crate) mod replay;
 mod write;
 
-pub(crate) use queue::{ClosedGroup, Group, Log};
+pub(crate) use queue::{ClosedGroup, FsyncGroup, Log};
 pub use queue::{Done, FsyncLeader};
 pub use reason::Reason;

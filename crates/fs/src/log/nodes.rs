@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ubtrfs_format::{Logical, TreeId};
 use ubtrfs_tree::{FreedNode, NodeAllocator};
 
-use super::queue::Place;
+use super::queue::TreeLog;
 use crate::filesystem::Filesystem;
 use crate::options::LogFault;
 
@@ -27,7 +27,7 @@ impl Arena {
     const ROUNDS: usize = 4;
     const LEAST: usize = 32;
 
-    fn take(&mut self, node_size: u64, mut allocate: impl FnMut(Demand) -> Option<Logical>) -> Option<Logical> {
+    fn take(&mut self, node_size: u64, mut allocate: impl FnMut(Urgency) -> Option<Logical>) -> Option<Logical> {
         let mut grow = |arena: &mut Self, demand| {
             let node = allocate(demand)?;
             arena.all.push(node);
@@ -35,8 +35,8 @@ impl Arena {
         };
         let is_small = self.all.len() < Self::LEAST.max(Self::ROUNDS * (self.all.len() - self.spare.len()));
         let onward = self.spare.take(&self.next);
-        let grown = || is_small.then(|| grow(self, Demand::Convenience)).flatten();
-        let node = onward.or_else(grown).or_else(|| self.take_spare()).or_else(|| grow(self, Demand::Necessity))?;
+        let grown = || is_small.then(|| grow(self, Urgency::Convenience)).flatten();
+        let node = onward.or_else(grown).or_else(|| self.take_spare()).or_else(|| grow(self, Urgency::Necessity))?;
         self.next = Logical(node.0 + node_size);
         Some(node)
     }
@@ -66,7 +66,7 @@ impl Arena {
 
 /// How badly the log needs space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Demand {
+enum Urgency {
     /// It can't be written else.
     Necessity,
     /// It would lie better.
@@ -76,7 +76,7 @@ enum Demand {
 /// Allocates the nodes of one write of the log.
 pub(super) struct LogNodes<'a> {
     fs: &'a Filesystem,
-    place: &'a mut Place,
+    tree_log: &'a mut TreeLog,
     /// Nodes of earlier writes that this one replaces: to be used again once it is durable.
     pub(super) replaced: Vec<Logical>,
     /// There was no space.
@@ -84,8 +84,8 @@ pub(super) struct LogNodes<'a> {
 }
 
 impl<'a> LogNodes<'a> {
-    pub(super) fn new(fs: &'a Filesystem, place: &'a mut Place) -> Self {
-        Self { fs, place, replaced: Vec::new(), short: false }
+    pub(super) fn new(fs: &'a Filesystem, tree_log: &'a mut TreeLog) -> Self {
+        Self { fs, tree_log, replaced: Vec::new(), short: false }
     }
 }
 
@@ -94,13 +94,13 @@ impl NodeAllocator for LogNodes<'_> {
         /// What has to be left for others, in multiples of what the log has.
         const PLENTY: u64 = 8;
         let space = &self.fs.space;
-        let arena = &mut self.place.arena;
+        let arena = &mut self.tree_log.arena;
         let node_size = space.node_size();
         let plenty = PLENTY * arena.all.len() as u64 * node_size;
         // What is lost by too early a use is seen only if it is used soon.
         let early = if self.fs.options.log_fault == Some(LogFault::ReusePinned) { arena.take_spare() } else { None };
         let node = early.or_else(|| {
-            let left = |demand| if demand == Demand::Convenience { plenty } else { 0 };
+            let left = |demand| if demand == Urgency::Convenience { plenty } else { 0 };
             arena.take(node_size, |demand| space.allocate_log_node(left(demand)))
         });
         node.ok_or_else(|| {
@@ -111,9 +111,9 @@ impl NodeAllocator for LogNodes<'_> {
 
     fn free(&mut self, node: FreedNode) -> ubtrfs_tree::Result<()> {
         if self.fs.options.log_fault == Some(LogFault::ReusePinned) {
-            self.place.arena.reuse_first(node.bytenr);
+            self.tree_log.arena.reuse_first(node.bytenr);
         } else if node.born_in_this_commit {
-            self.place.arena.reuse([node.bytenr]);
+            self.tree_log.arena.reuse([node.bytenr]);
         } else {
             self.replaced.push(node.bytenr);
         }
@@ -134,7 +134,7 @@ mod tests {
         let allocated = std::cell::Cell::new(0);
         let allocate = |demand| {
             let at = allocated.get();
-            let limit = if demand == Demand::Convenience { room } else { usize::MAX };
+            let limit = if demand == Urgency::Convenience { room } else { usize::MAX };
             (at < limit).then(|| {
                 allocated.set(at + 1);
                 Logical(at as u64 * NODE)

@@ -14,13 +14,13 @@ use super::nodes::Arena;
 use super::outcome::{Durable, Outcome};
 use super::ranges::NumberRanges;
 use super::reason::{Fallbacks, Reason};
-use super::write::Written;
+use super::write::PreparedLog;
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Result};
 use crate::file::sum_map::SumMap;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState, LoggedAs};
-use crate::ops::overwrites;
+use crate::ops::is_nodatacow;
 use crate::options::CommitFault;
 use crate::transaction::Transaction;
 
@@ -36,11 +36,11 @@ struct Members {
 
 /// Fsyncs that share one write of the log.
 #[derive(Default)]
-pub(crate) struct Group {
+pub(crate) struct FsyncGroup {
     members: Mutex<Members>,
 }
 
-impl Group {
+impl FsyncGroup {
     /// Has `done` told when the group has ended, or at once if it has.
     fn tell(&self, done: Done, fs: &Filesystem) {
         let mut members = self.members.lock();
@@ -57,7 +57,7 @@ impl Group {
 /// A group that takes no more members, and is about to be written. Those who wait are told at its
 /// end, whatever that is: of a failure, unless there is a proof that it is durable (invariant 22).
 pub(crate) struct ClosedGroup {
-    pub(super) group: Arc<Group>,
+    pub(super) group: Arc<FsyncGroup>,
     pub(super) inodes: Vec<Arc<Inode>>,
     outcome: Outcome,
 }
@@ -107,7 +107,7 @@ struct Followers {
 
 /// The log of the open transaction as it stands on the devices; whoever holds it may write the
 /// superblock.
-pub(crate) struct Place {
+pub(crate) struct TreeLog {
     /// The transaction whose log this is.
     pub(super) generation: Generation,
     /// A commit is under way: the log of the open transaction can only follow it.
@@ -124,11 +124,11 @@ pub(crate) struct Place {
     pub(super) ranges: HashMap<InodeId, NumberRanges>,
     /// Directories that are in the log only so that ranges of theirs count.
     pub(super) holders: HashSet<InodeId>,
-    /// The checksums that it has of data that was written in place.
+    /// The checksums that it has of data that was written in tree_log.
     pub(super) placed_sums: Option<SumMap>,
 }
 
-impl Place {
+impl TreeLog {
     fn new(generation: Generation) -> Self {
         Self {
             generation,
@@ -153,10 +153,10 @@ impl Place {
 
 /// The log of a mount.
 pub(crate) struct Log {
-    gathering: Mutex<Arc<Group>>,
-    place: Mutex<Place>,
-    /// Told when a commit gives the place back.
-    place_free: Condvar,
+    gathering: Mutex<Arc<FsyncGroup>>,
+    tree_log: Mutex<TreeLog>,
+    /// Told when a commit gives the tree_log back.
+    tree_log_free: Condvar,
     followers: Mutex<Followers>,
     pub(crate) fallbacks: Fallbacks,
 }
@@ -165,16 +165,16 @@ impl Log {
     pub(crate) fn new(generation: Generation) -> Self {
         Self {
             gathering: Mutex::default(),
-            place: Mutex::new(Place::new(generation)),
-            place_free: Condvar::new(),
+            tree_log: Mutex::new(TreeLog::new(generation)),
+            tree_log_free: Condvar::new(),
             followers: Mutex::default(),
             fallbacks: Fallbacks::default(),
         }
     }
 
     /// The right to write the superblock. Waits for the log write that is under way.
-    pub(crate) fn place(&self) -> MutexGuard<'_, Place> {
-        self.place.lock()
+    pub(crate) fn tree_log(&self) -> MutexGuard<'_, TreeLog> {
+        self.tree_log.lock()
     }
 
     /// A commit closes the open transaction. Nobody is in the gate.
@@ -183,9 +183,9 @@ impl Log {
     }
 
     /// The commit has ended, one way or the other.
-    pub(crate) fn commit_ended(&self, place: &mut Place) {
-        place.commit_in_flight = false;
-        self.place_free.notify_all();
+    pub(crate) fn commit_ended(&self, tree_log: &mut TreeLog) {
+        tree_log.commit_in_flight = false;
+        self.tree_log_free.notify_all();
     }
 
     /// Tells those who waited for nothing but the commit.
@@ -212,7 +212,7 @@ impl Log {
 
     /// Joins the group that gathers; the group is returned to its first member, who has to see to
     /// it that it is written.
-    fn join(&self, inode: Arc<Inode>, done: Done) -> Option<Arc<Group>> {
+    fn join(&self, inode: Arc<Inode>, done: Done) -> Option<Arc<FsyncGroup>> {
         let gathering = self.gathering.lock();
         let mut members = gathering.members.lock();
         members.inodes.push(inode);
@@ -221,7 +221,7 @@ impl Log {
     }
 
     /// Closes the group that gathers, if it is this one.
-    fn close_group(&self, group: &Arc<Group>) -> Option<ClosedGroup> {
+    fn close_group(&self, group: &Arc<FsyncGroup>) -> Option<ClosedGroup> {
         let mut gathering = self.gathering.lock();
         if !Arc::ptr_eq(&gathering, group) {
             return None;
@@ -236,7 +236,7 @@ impl Log {
         (!is_empty).then(|| Self::close(&mut gathering))
     }
 
-    fn close(gathering: &mut Arc<Group>) -> ClosedGroup {
+    fn close(gathering: &mut Arc<FsyncGroup>) -> ClosedGroup {
         let group = std::mem::take(gathering);
         let inodes = std::mem::take(&mut group.members.lock().inodes);
         ClosedGroup { group, inodes, outcome: Outcome::Failed }
@@ -245,7 +245,7 @@ impl Log {
 
 /// The duty to write the log for a group of fsyncs.
 #[must_use = "a group that nobody leads waits forever"]
-pub struct FsyncLeader(Arc<Group>);
+pub struct FsyncLeader(Arc<FsyncGroup>);
 
 /// What stands between an fsync and its end.
 enum Need {
@@ -253,7 +253,7 @@ enum Need {
     /// The commit that is under way.
     Commit,
     /// The write of the log that has all of it.
-    Group(Arc<Group>),
+    FsyncGroup(Arc<FsyncGroup>),
     /// A write of the log.
     Log,
 }
@@ -323,13 +323,13 @@ impl Filesystem {
     pub fn is_fsync_short(&self, id: InodeId) -> bool {
         const LITTLE: u64 = 128 << 10;
         let inode = self.inodes.get(id);
-        // What is written over its old place may have to wait for what is on its way there.
-        let may_wait = |state: &InodeState| overwrites(state.item.flags) && !state.ordered.is_empty();
+        // What is written over its old tree_log may have to wait for what is on its way there.
+        let may_wait = |state: &InodeState| is_nodatacow(state.item.flags) && !state.ordered.is_empty();
         inode.is_some_and(|inode| inode.try_write().is_some_and(|state| state.reserved <= LITTLE && !may_wait(&state)))
     }
 
     /// Starts what an fsync needs; the group, if the caller has to lead it.
-    fn join_group(&self, id: InodeId, data_only: bool, done: Done) -> Option<Arc<Group>> {
+    fn join_group(&self, id: InodeId, data_only: bool, done: Done) -> Option<Arc<FsyncGroup>> {
         self.counters.fsyncs.fetch_add(1, Ordering::Relaxed);
         let need = self.inode(id).and_then(|inode| Ok((self.start_sync(&inode, data_only)?, inode)));
         let (need, inode) = match need {
@@ -350,7 +350,7 @@ impl Filesystem {
                     done(Durable::already(self).map(|_| ()));
                 }
             }
-            Need::Group(group) => {
+            Need::FsyncGroup(group) => {
                 self.counters.fsyncs_without_work.fetch_add(1, Ordering::Relaxed);
                 group.tell(done, self);
             }
@@ -373,37 +373,37 @@ impl Filesystem {
             return Ok(if in_flight { Need::Commit } else { Need::Nothing });
         }
         if state.item.nlink > 0 && !state.dirty.is_empty() {
-            self.write_out_for_log(inode, &mut state, &transaction)?;
+            self.write_back_for_log(inode, &mut state, &transaction)?;
         }
         Ok(match &state.pending.logged {
-            Some(logged) if is_logged(&state, data_only) => Need::Group(logged.group.clone()),
+            Some(logged) if is_logged(&state, data_only) => Need::FsyncGroup(logged.group.clone()),
             _ => Need::Log,
         })
     }
 
     /// Writes out what is dirty of an inode whose log is about to be written. The gate is held.
-    pub(super) fn write_out_for_log(
+    pub(super) fn write_back_for_log(
         &self,
         inode: &Arc<Inode>,
         state: &mut InodeState,
         transaction: &Transaction,
     ) -> Result<()> {
-        self.write_out_pending(inode, state, transaction, true).inspect_err(|error| {
+        self.write_back_pending(inode, state, transaction, true).inspect_err(|error| {
             // Data that was taken out of memory is lost: nothing after it may become durable.
             self.abort(error);
         })
     }
 
     /// Writes a group's log, or leaves that to the committer.
-    fn lead(&self, group: &Arc<Group>) {
-        let mut place = self.log.place.lock();
-        while place.commit_in_flight {
-            self.log.place_free.wait(&mut place);
+    fn lead(&self, group: &Arc<FsyncGroup>) {
+        let mut tree_log = self.log.tree_log.lock();
+        while tree_log.commit_in_flight {
+            self.log.tree_log_free.wait(&mut tree_log);
         }
         // The committer may have taken it.
         let Some(mut closed) = self.log.close_group(group) else { return };
-        let outcome = self.write_log(&mut place, &closed);
-        drop(place);
+        let outcome = self.write_log(&mut tree_log, &closed);
+        drop(tree_log);
         closed.set_outcome(outcome);
         if closed.needs_commit() {
             let result = self.commit();
@@ -411,13 +411,13 @@ impl Filesystem {
         }
     }
 
-    fn write_log(&self, place: &mut Place, closed: &ClosedGroup) -> Outcome {
+    fn write_log(&self, tree_log: &mut TreeLog, closed: &ClosedGroup) -> Outcome {
         if self.abort_reason().is_some() {
             return Outcome::Failed;
         }
-        match self.write_group(place, closed) {
+        match self.write_group(tree_log, closed) {
             Ok(durable) => Outcome::Durable(durable),
-            Err(Stop::Commit(reason)) => self.fall_back(place, reason),
+            Err(Stop::Commit(reason)) => self.fall_back(tree_log, reason),
             Err(Stop::Error(error)) => {
                 self.abort(&error);
                 Outcome::Failed
@@ -430,12 +430,12 @@ impl Filesystem {
     /// and its log.
     pub(crate) fn prepare_waiting_log(
         &self,
-        place: &mut Place,
+        tree_log: &mut TreeLog,
         next: &Arc<Committed>,
-    ) -> Result<Option<(ClosedGroup, Option<Written>)>> {
+    ) -> Result<Option<(ClosedGroup, Option<PreparedLog>)>> {
         let Some(mut closed) = self.log.close_waiting() else { return Ok(None) };
         let transaction = self.gate.current();
-        let log = match self.prepare_log(place, &closed, next, &transaction) {
+        let log = match self.prepare_log(tree_log, &closed, next, &transaction) {
             Ok(log) => {
                 if self.options.commit_fault == Some(CommitFault::AnswerEarly) {
                     closed.set_outcome(Outcome::Durable(Durable::pretended()));
@@ -443,7 +443,7 @@ impl Filesystem {
                 log
             }
             Err(Stop::Commit(reason)) => {
-                closed.set_outcome(self.fall_back(place, reason));
+                closed.set_outcome(self.fall_back(tree_log, reason));
                 None
             }
             Err(Stop::Error(error)) => return Err(error),
@@ -453,10 +453,10 @@ impl Filesystem {
 
     /// Gives the log of the open transaction up: from here on only a commit makes anything of it
     /// durable.
-    pub(crate) fn fall_back(&self, place: &mut Place, reason: Reason) -> Outcome {
+    pub(crate) fn fall_back(&self, tree_log: &mut TreeLog, reason: Reason) -> Outcome {
         tracing::debug!(reason = reason.name(), "an fsync becomes a commit");
         self.log.fallbacks.count(reason);
-        place.abandoned = true;
+        tree_log.abandoned = true;
         Outcome::NeedsCommit
     }
 }

@@ -12,7 +12,7 @@ use ubtrfs_volume::{Copies, Write};
 use super::gather::{Gathered, Gatherer};
 use super::nodes::LogNodes;
 use super::outcome::Durable;
-use super::queue::{ClosedGroup, Place, Stop};
+use super::queue::{ClosedGroup, TreeLog, Stop};
 use super::reason::Reason;
 use crate::commit::geometry;
 use crate::committed::Committed;
@@ -21,7 +21,7 @@ use crate::inode::OrderedExtent;
 use crate::transaction::Transaction;
 
 /// A log that has been merged and whose nodes are to be written.
-pub(crate) struct Written {
+pub(crate) struct PreparedLog {
     blocks: Vec<(Logical, Block)>,
     root: Root,
     /// Nodes that are free once a superblock with this log is durable.
@@ -31,7 +31,7 @@ pub(crate) struct Written {
     generation: Generation,
 }
 
-impl Written {
+impl PreparedLog {
     /// The writes of its nodes.
     pub(crate) fn writes(&self) -> impl Iterator<Item = Write> + '_ {
         self.blocks.iter().map(|(at, block)| Write { at: *at, data: block.share() })
@@ -44,24 +44,24 @@ impl Written {
     }
 
     /// The superblock with this log is durable.
-    pub(crate) fn published(self, fs: &Filesystem, place: &mut Place) {
+    pub(crate) fn published(self, fs: &Filesystem, tree_log: &mut TreeLog) {
         fs.counters.log_writes.fetch_add(1, Ordering::Relaxed);
         let bytes: usize = self.blocks.iter().map(|(_, block)| block.len()).sum();
         fs.counters.log_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         for (at, block) in self.blocks {
             fs.cache.insert(at, self.generation, block);
         }
-        place.arena.reuse(self.replaced);
+        tree_log.arena.reuse(self.replaced);
     }
 }
 
 impl Filesystem {
     /// Writes the log of a group. It is durable then, or was already.
-    pub(super) fn write_group(&self, place: &mut Place, closed: &ClosedGroup) -> Result<Durable, Stop> {
+    pub(super) fn write_group(&self, tree_log: &mut TreeLog, closed: &ClosedGroup) -> Result<Durable, Stop> {
         let base = self.committed();
         let transaction = self.gate.current();
         let failed = Stop::Error;
-        let Some(log) = self.prepare_log(place, closed, &base, &transaction)? else {
+        let Some(log) = self.prepare_log(tree_log, closed, &base, &transaction)? else {
             return Durable::already(self).map_err(failed);
         };
         let nodes = self.volume.submit(log.writes().collect()).map_err(|error| failed(error.into()))?;
@@ -74,7 +74,7 @@ impl Filesystem {
         log.enter_into(&mut superblock);
         let published = self.volume.write_superblock(&superblock, Copies::Primary, flushed);
         let published = published.map_err(|error| failed(error.into()))?;
-        log.published(self, place);
+        log.published(self, tree_log);
         Ok(Durable::by(&published))
     }
 
@@ -82,36 +82,36 @@ impl Filesystem {
     /// the commit that the log follows, and `transaction` the one after it.
     pub(crate) fn prepare_log(
         &self,
-        place: &mut Place,
+        tree_log: &mut TreeLog,
         closed: &ClosedGroup,
         base: &Arc<Committed>,
         transaction: &Arc<Transaction>,
-    ) -> Result<Option<Written>, Stop> {
+    ) -> Result<Option<PreparedLog>, Stop> {
         if !self.options.tree_log {
             return Err(Reason::NoTreeLog.into());
         }
-        if place.abandoned {
+        if tree_log.abandoned {
             return Err(Reason::Abandoned.into());
         }
-        if transaction.generation != base.generation.next() || place.generation != transaction.generation {
+        if transaction.generation != base.generation.next() || tree_log.generation != transaction.generation {
             return Err(Reason::Generation.into());
         }
         let ClosedGroup { group, inodes, .. } = closed;
         self.counters.log_requests.fetch_add(inodes.len() as u64, Ordering::Relaxed);
-        let gathered = Gatherer::new(self, base, transaction, group, place).gather(inodes)?;
+        let gathered = Gatherer::new(self, base, transaction, group, tree_log).gather(inodes)?;
         if gathered.edits.is_empty() {
             // What was asked for came into the log with another group, which may not be durable yet
             // only if it failed.
             return Ok(None);
         }
-        self.merge_log(place, base, gathered).map(Some)
+        self.merge_log(tree_log, base, gathered).map(Some)
     }
 
-    fn merge_log(&self, place: &mut Place, base: &Committed, gathered: Gathered) -> Result<Written, Stop> {
-        let generation = place.generation;
+    fn merge_log(&self, tree_log: &mut TreeLog, base: &Committed, gathered: Gathered) -> Result<PreparedLog, Stop> {
+        let generation = tree_log.generation;
         let mut dirty = DirtyNodes::new(generation, geometry(self, &base.superblock));
-        let (mut root, mut trees) = (place.root, place.trees.clone());
-        let mut nodes = LogNodes::new(self, place);
+        let (mut root, mut trees) = (tree_log.root, tree_log.trees.clone());
+        let mut nodes = LogNodes::new(self, tree_log);
         let merged = self.merge_trees(&mut root, &mut trees, &gathered.edits, &mut dirty, &mut nodes);
         let (short, replaced) = (nodes.short, nodes.replaced);
         let root = match merged {
@@ -119,8 +119,8 @@ impl Filesystem {
             Err(_) if short => return Err(Reason::NoSpace.into()),
             Err(error) => return Err(error.into()),
         };
-        (place.root, place.trees) = (Some(root), trees);
-        Ok(Written { blocks: dirty.into_sealed(), root, replaced, ordered: gathered.ordered, generation })
+        (tree_log.root, tree_log.trees) = (Some(root), trees);
+        Ok(PreparedLog { blocks: dirty.into_sealed(), root, replaced, ordered: gathered.ordered, generation })
     }
 
     fn merge_trees(

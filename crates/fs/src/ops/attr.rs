@@ -186,7 +186,7 @@ impl AttributeChange<'_> {
     }
 }
 
-enum Outcome {
+enum Attempt {
     Done(Attributes),
     /// Nothing was changed: so many bytes have to be reserved first.
     Takes(u64),
@@ -275,14 +275,14 @@ impl Filesystem {
             let demand = AttributeChange::demand(room);
             let outcome = self.with_reserved(demand, || {
                 let outcome = self.change_attributes_reserved(id, &change, room)?;
-                if matches!(outcome, Outcome::Takes(_)) {
+                if matches!(outcome, Attempt::Takes(_)) {
                     self.space.lock().unreserve_metadata(demand);
                 }
                 Ok(outcome)
             })?;
             match outcome {
-                Outcome::Done(attributes) => return Ok(attributes),
-                Outcome::Takes(more) => room = more,
+                Attempt::Done(attributes) => return Ok(attributes),
+                Attempt::Takes(more) => room = more,
             }
         }
     }
@@ -295,7 +295,7 @@ impl Filesystem {
         }
     }
 
-    fn change_attributes_reserved(&self, id: InodeId, change: &AttributeChange<'_>, room: u64) -> Result<Outcome> {
+    fn change_attributes_reserved(&self, id: InodeId, change: &AttributeChange<'_>, room: u64) -> Result<Attempt> {
         let inode = self.inode(id)?;
         let mut state = inode.write();
         if state.dead {
@@ -303,12 +303,12 @@ impl Filesystem {
         }
         let plan = self.plan_attributes(id, &state, change)?;
         if plan.room() > room {
-            return Ok(Outcome::Takes(plan.room()));
+            return Ok(Attempt::Takes(plan.room()));
         }
         let transaction = self.gate.enter();
         state.join(&inode, &transaction);
         change.carry_out(&mut state, plan);
-        Ok(Outcome::Done(self.attributes_of(id, &state)))
+        Ok(Attempt::Done(self.attributes_of(id, &state)))
     }
 
     /// What a change comes to. The caller holds the inode's lock until it is carried out.

@@ -12,7 +12,7 @@ use ubtrfs_format::items::FileType;
 use super::flags::check_unrestricted;
 use super::read::FileMap;
 use super::resize::{GrowthPlan, MAX_FILE_SIZE, allocated, fill_sector};
-use super::writeout::extents_of;
+use super::writeback::extents_of;
 use super::{LockedInodes, now};
 use crate::error::{Errno, Result};
 use crate::file::piece::{Mapped, Piece};
@@ -30,7 +30,7 @@ const MOST_DISPLACED: usize = 2048;
 const PIECE_BYTES: u64 = 200;
 
 /// A step, found before the transaction is entered.
-struct Plan {
+struct ClonePlan {
     /// Pieces of the source, or nothing if it is to be copied.
     pieces: Vec<Mapped>,
     /// Bytes of the destination that the step ends after.
@@ -47,7 +47,7 @@ struct Plan {
 }
 
 /// What a step came to.
-enum Step {
+enum CloneStep {
     Done(u64),
     /// What is to be shared must be committed before.
     NeedsCommit,
@@ -84,17 +84,17 @@ impl Filesystem {
         while done < len {
             let ends = Ends { source: &source, from: from_offset + done, target: &target, to: to_offset + done };
             match self.clone_some(&ends, len - done) {
-                Ok(Step::Done(0)) => break,
-                Ok(Step::Done(bytes)) => done += bytes,
+                Ok(CloneStep::Done(0)) => break,
+                Ok(CloneStep::Done(bytes)) => done += bytes,
                 // Somebody who goes on writing must not keep us forever: what was done counts, and
                 // the rest is copied.
-                Ok(Step::NeedsCommit) if commits < 3 => {
+                Ok(CloneStep::NeedsCommit) if commits < 3 => {
                     commits += 1;
                     self.commit()?;
                 }
-                Ok(Step::NeedsCommit) if done == 0 => return Err(Errno::OPNOTSUPP.into()),
+                Ok(CloneStep::NeedsCommit) if done == 0 => return Err(Errno::OPNOTSUPP.into()),
                 Err(error) if done == 0 => return Err(error),
-                Ok(Step::NeedsCommit) | Err(_) => break,
+                Ok(CloneStep::NeedsCommit) | Err(_) => break,
             }
         }
         self.counters.bytes_cloned.fetch_add(done, Ordering::Relaxed);
@@ -140,7 +140,7 @@ impl Filesystem {
     }
 
     /// Shares the first pieces of a range.
-    fn clone_some(&self, ends: &Ends<'_>, len: u64) -> Result<Step> {
+    fn clone_some(&self, ends: &Ends<'_>, len: u64) -> Result<CloneStep> {
         let sector = u64::from(self.volume.sector_size());
         let most = {
             let state = ends.source.read();
@@ -173,7 +173,7 @@ impl Filesystem {
         Ok((mapped + 2 * dirty.take(most).count() + 2).min(most))
     }
 
-    fn clone_reserved(&self, ends: &Ends<'_>, len: u64, most: usize, surplus: &mut u64) -> Result<Step> {
+    fn clone_reserved(&self, ends: &Ends<'_>, len: u64, most: usize, surplus: &mut u64) -> Result<CloneStep> {
         let (source, target) = (ends.source.id, ends.target.id);
         let mut locked = LockedInodes::lock(&[ends.source, ends.target]);
         if locked.get(source).dead || locked.get(target).dead {
@@ -197,10 +197,10 @@ impl Filesystem {
             let sizes = (locked.get(source).item.size, locked.get(target).item.size);
             let len = len.min(sizes.0.saturating_sub(ends.from));
             if len == 0 {
-                return Ok(Step::Done(0));
+                return Ok(CloneStep::Done(0));
             }
             let len = self.whole_sectors(len, ends.from + len == sizes.0 && ends.to + len >= sizes.1)?;
-            let Some(plan) = self.plan_clone(ends, &locked, len, most)? else { return Ok(Step::NeedsCommit) };
+            let Some(plan) = self.plan_clone(ends, &locked, len, most)? else { return Ok(CloneStep::NeedsCommit) };
             let in_flight = in_flight(locked.get(source), &plan.pieces);
             let transaction = self.gate.enter();
             if transaction.generation != generation {
@@ -210,7 +210,7 @@ impl Filesystem {
             state.join(ends.target, &transaction);
             let done = plan.len;
             self.carry_out(state, plan, ends, in_flight, &transaction, surplus);
-            return Ok(Step::Done(done));
+            return Ok(CloneStep::Done(done));
         }
     }
 
@@ -226,11 +226,11 @@ impl Filesystem {
             // A commit began just now: the caller will notice.
             return Ok(());
         }
-        self.write_out_pending(inode, state, &transaction, false).inspect_err(|error| self.abort(error))
+        self.write_back_pending(inode, state, &transaction, false).inspect_err(|error| self.abort(error))
     }
 
     /// What the next step is to do; `None` if a commit has to come first.
-    fn plan_clone(&self, ends: &Ends<'_>, locked: &LockedInodes<'_>, len: u64, most: usize) -> Result<Option<Plan>> {
+    fn plan_clone(&self, ends: &Ends<'_>, locked: &LockedInodes<'_>, len: u64, most: usize) -> Result<Option<ClonePlan>> {
         let sector = u64::from(self.volume.sector_size());
         let (source, target) = (ends.source.id, ends.target.id);
         let state = locked.get(source);
@@ -278,7 +278,7 @@ impl Filesystem {
             None
         };
         let inline = if ends.to > 0 { self.inline_content(target, state)? } else { None };
-        Ok(Some(Plan { pieces, len, copied, growth, inline, freed, displaced: extents_of(&displaced) }))
+        Ok(Some(ClonePlan { pieces, len, copied, growth, inline, freed, displaced: extents_of(&displaced) }))
     }
 
     /// Whether no commit has all of the extents or the checksums of their data.
@@ -295,7 +295,7 @@ impl Filesystem {
     fn carry_out(
         &self,
         state: &mut InodeState,
-        plan: Plan,
+        plan: ClonePlan,
         ends: &Ends<'_>,
         in_flight: Vec<Arc<OrderedExtent>>,
         transaction: &Transaction,

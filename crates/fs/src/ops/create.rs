@@ -154,11 +154,11 @@ impl Filesystem {
             return Err(Errno::NOENT.into());
         }
         check_mutable(state)?;
-        let sought = self.seek_entry(dir, state, name)?;
-        if sought.found.is_some() {
+        let lookup = self.seek_entry(dir, state, name)?;
+        if lookup.found.is_some() {
             return Err(Errno::EXIST.into());
         }
-        self.check_collisions(dir, state, name, sought)
+        self.check_collisions(dir, state, name, lookup)
     }
 }
 

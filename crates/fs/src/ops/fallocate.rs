@@ -59,7 +59,7 @@ struct Zeroed {
 }
 
 /// What a step came to.
-enum Step {
+enum ZeroStep {
     /// It was the last.
     Done,
     /// The next one begins there.
@@ -81,7 +81,7 @@ impl Drop for Unclaimed<'_> {
         for (_, place, len) in self.extents.drain(..) {
             // Promised before it can be had, so that nobody else takes it.
             self.fs.space.lock().promise_placed_data(len);
-            self.fs.space.give_back(place, len);
+            self.fs.space.remove_chunks(place, len);
         }
     }
 }
@@ -170,22 +170,22 @@ impl Filesystem {
                 Demand { edits: 2 * extents + 6, item_bytes: ITEM_BYTES * extents + 4796, ..Demand::default() };
             let step = self.with_reserved(demand, || {
                 let step = self.allocate_some(inode, wanted, at, extents, held)?;
-                if matches!(step, Step::Takes(_) | Step::Short) {
+                if matches!(step, ZeroStep::Takes(_) | ZeroStep::Short) {
                     self.space.lock().unreserve_metadata(demand);
                 }
                 Ok(step)
             })?;
             match step {
-                Step::Done => return Ok(()),
-                Step::Upto(end) => at = end,
-                Step::Takes(more) => extents = more,
-                Step::Short => {}
+                ZeroStep::Done => return Ok(()),
+                ZeroStep::Upto(end) => at = end,
+                ZeroStep::Takes(more) => extents = more,
+                ZeroStep::Short => {}
             }
         }
     }
 
     /// Gives space to what has none, as far as one step goes, in one transaction.
-    fn allocate_some(&self, inode: &Arc<Inode>, wanted: &Wanted, at: u64, room: u64, held: &mut u64) -> Result<Step> {
+    fn allocate_some(&self, inode: &Arc<Inode>, wanted: &Wanted, at: u64, room: u64, held: &mut u64) -> Result<ZeroStep> {
         let (id, sector) = (inode.id, u64::from(self.volume.sector_size()));
         let mut state = inode.write();
         if state.dead {
@@ -205,20 +205,20 @@ impl Filesystem {
             // A file with reserved space is none that is kept within metadata.
             let inline = self.inline_content(id, &state)?;
             let zeroed = self.plan_zeroes(id, &state, wanted, whole, at..end)?;
-            let Some(mut placed) = self.place_gaps(&gaps, state.allocation_hint, held) else { return Ok(Step::Short) };
+            let Some(mut placed) = self.place_gaps(&gaps, state.allocation_hint, held) else { return Ok(ZeroStep::Short) };
             let takes = placed.extents.len() as u64 + gaps.iter().map(|gap| gap.displaced).sum::<u64>();
-            let give_back = |placed: Unclaimed<'_>, held: &mut u64| {
+            let remove_chunks = |placed: Unclaimed<'_>, held: &mut u64| {
                 *held += placed.extents.iter().map(|(_, _, len)| len).sum::<u64>();
             };
             if takes > room {
-                give_back(placed, held);
-                return Ok(Step::Takes(takes));
+                remove_chunks(placed, held);
+                return Ok(ZeroStep::Takes(takes));
             }
             let time = now();
             let transaction = self.gate.enter();
             if transaction.generation != generation {
                 drop(transaction);
-                give_back(placed, held);
+                remove_chunks(placed, held);
                 continue;
             }
             state.join(inode, &transaction);
@@ -240,7 +240,7 @@ impl Filesystem {
             if is_last || wanted.zeroed.is_some() {
                 state.content_changed(time);
             }
-            return Ok(if is_last { Step::Done } else { Step::Upto(end) });
+            return Ok(if is_last { ZeroStep::Done } else { ZeroStep::Upto(end) });
         }
     }
 

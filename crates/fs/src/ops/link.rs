@@ -8,7 +8,7 @@ use super::create::{add_entry, inode_target, remove_entry};
 use super::flags::{check_removable_from, check_unrestricted};
 use super::room::MAX_LINKS;
 use super::{LockedInodes, check_name, now};
-use crate::dir::{EMPTY_SUBVOLUME_INO, Found, Sought};
+use crate::dir::{EMPTY_SUBVOLUME_INO, Found, LookupResult};
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState, LostName, Name, OrphanEdit, Target};
@@ -22,7 +22,7 @@ pub(crate) fn name_demand(name: &[u8]) -> Demand {
 /// An entry of a directory together with the inode it leads to, found before either was locked for
 /// a change.
 pub(crate) struct Named {
-    sought: Sought,
+    lookup: LookupResult,
     pub(crate) target: Target,
     pub(crate) inode: Arc<Inode>,
 }
@@ -52,16 +52,16 @@ impl Filesystem {
     }
 
     /// Finds what a name leads to, if anything, and tells what it knows of the name.
-    pub(crate) fn seek_named(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<(Sought, Option<Named>)> {
+    pub(crate) fn seek_named(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<(LookupResult, Option<Named>)> {
         let state = dir.read();
         if !state.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
-        let sought = self.seek_entry(dir.id, &state, name)?;
-        let Some(Found { target, .. }) = sought.found else { return Ok((sought, None)) };
+        let lookup = self.seek_entry(dir.id, &state, name)?;
+        let Some(Found { target, .. }) = lookup.found else { return Ok((lookup, None)) };
         let id = self.resolve(&self.committed(), dir.id, name, target)?;
         drop(state);
-        Ok((sought, Some(Named { sought, target, inode: self.inode(id)? })))
+        Ok((lookup, Some(Named { lookup, target, inode: self.inode(id)? })))
     }
 
     /// The entry's number if the directory, locked, still has the entry that was found before, and
@@ -73,7 +73,7 @@ impl Filesystem {
         name: &[u8],
         named: &Named,
     ) -> Result<Option<DirIndex>> {
-        let found = self.seek_entry_again(dir, state, name, named.sought)?.found;
+        let found = self.seek_entry_again(dir, state, name, named.lookup)?.found;
         let Some(found) = found.filter(|found| found.target == named.target) else { return Ok(None) };
         // A snapshot's empty directory and the subvolume itself have the same entry.
         if named.leads_to_root() && self.resolve(&self.committed(), dir, name, found.target)? != named.inode.id {

@@ -6,7 +6,7 @@ mod create;
 mod fallocate;
 mod flags;
 mod in_flight;
-mod in_place;
+mod nocow;
 mod link;
 mod lock;
 mod punch;
@@ -17,7 +17,7 @@ mod room;
 mod salvage;
 mod statfs;
 mod write;
-mod writeout;
+mod writeback;
 mod xattr;
 
 pub use attr::{Attributes, ModeAndXattr, Plan, SetAttributes, TimeChange};
@@ -32,7 +32,7 @@ pub use write::WriteAt;
 
 pub(crate) use create::inode_target;
 pub(crate) use in_flight::{Counted, InFlight};
-pub(crate) use in_place::overwrites;
+pub(crate) use nocow::is_nodatacow;
 pub(crate) use lock::LockedInodes;
 pub(crate) use read::FileMap;
 pub(crate) use resize::{MAX_FILE_SIZE, NewSize, allocated};

@@ -9,7 +9,7 @@ use super::flags::check_unrestricted;
 use super::now;
 use super::read::FileMap;
 use super::resize::{allocated, fill_sector};
-use super::writeout::extents_of;
+use super::writeback::extents_of;
 use crate::error::{Errno, Result};
 use crate::file::piece::Piece;
 use crate::filesystem::Filesystem;

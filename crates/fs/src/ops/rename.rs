@@ -8,7 +8,7 @@ use super::create::{NewInode, add_entry, inode_target, remove_entry};
 use super::flags::{check_mutable, check_removable_from};
 use super::link::{Named, add_name, drop_name, lost_name, name_demand};
 use super::{LockedInodes, check_name, check_real, now};
-use crate::dir::Sought;
+use crate::dir::LookupResult;
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState, LostName, Name};
@@ -80,13 +80,13 @@ impl Filesystem {
         let _no_cycles = if dir == new_dir { None } else { Some(self.lock_renames()?) };
         loop {
             let source = self.find_named(&from.dir, name)?.ok_or(Errno::NOENT)?;
-            let (sought, target) = self.seek_named(&to.dir, new_name)?;
+            let (lookup, target) = self.seek_named(&to.dir, new_name)?;
             self.check_rename(&from, &to, &source, target.as_ref(), flags)?;
             if target.as_ref().is_some_and(|target| target.inode.id == source.inode.id) {
                 // Two names of one inode: POSIX asks that nothing happens.
                 return Ok(());
             }
-            if self.rename_found(&from, &to, &source, (sought, target.as_ref()), flags)? {
+            if self.rename_found(&from, &to, &source, (lookup, target.as_ref()), flags)? {
                 if let Some(target) = target
                     && !flags.exchange
                     && !target.is_empty_subvolume()
@@ -191,7 +191,7 @@ impl Filesystem {
         from: &End<'_>,
         to: &End<'_>,
         source: &Named,
-        (sought, target): (Sought, Option<&Named>),
+        (lookup, target): (LookupResult, Option<&Named>),
         flags: RenameFlags,
     ) -> Result<bool> {
         let (dir, new_dir) = (from.dir.id, to.dir.id);
@@ -210,8 +210,8 @@ impl Filesystem {
             },
             None => None,
         };
-        let sought = self.seek_entry_again(new_dir, locked.get(new_dir), to.name, sought)?;
-        if target.is_none() && sought.found.is_some() {
+        let lookup = self.seek_entry_again(new_dir, locked.get(new_dir), to.name, lookup)?;
+        if target.is_none() && lookup.found.is_some() {
             return Ok(false);
         }
         if locked.get(new_dir).item.nlink == 0 {
@@ -229,10 +229,10 @@ impl Filesystem {
         if let Some(target) = target.filter(|_| flags.exchange) {
             self.check_moved_name_fits(&locked, target, dir, from.name)?;
         }
-        self.check_collisions(new_dir, locked.get(new_dir), to.name, sought)?;
+        self.check_collisions(new_dir, locked.get(new_dir), to.name, lookup)?;
         if flags.exchange {
-            let sought = self.seek_entry(dir, locked.get(dir), from.name)?;
-            self.check_collisions(dir, locked.get(dir), from.name, sought)?;
+            let lookup = self.seek_entry(dir, locked.get(dir), from.name)?;
+            self.check_collisions(dir, locked.get(dir), from.name, lookup)?;
         }
         let new_index = self.next_index(new_dir, locked.get_mut(new_dir))?;
         let leaves_something = flags.exchange || flags.whiteout;

@@ -55,7 +55,7 @@ impl Filesystem {
         // What was cut off may have kept the file out of metadata until now.
         let inline_bytes = if size <= self.largest_inline() { size } else { 0 };
         let mut grows = size > inode.read().item.size;
-        self.cut_in_steps(&inode, size)?;
+        self.truncate_in_steps(&inode, size)?;
         loop {
             // Where the last sector stays as it is, a cut takes no space, and none may be left.
             let data = if !grows && size.is_multiple_of(sector) { 0 } else { sector };
@@ -99,7 +99,7 @@ impl Filesystem {
         let old_size = state.item.size;
         let sector = u64::from(self.volume.sector_size());
         // From where on nothing stays, if anything has to go.
-        let (size, cut_from) = match wanted {
+        let (size, truncate_from) = match wanted {
             // Space that is reserved beyond the end goes even if the size stays.
             NewSize::Exactly(size) => {
                 let cuts = size < old_size || (size == old_size && state.item.flags & InodeFlags::PREALLOC != 0);
@@ -122,7 +122,7 @@ impl Filesystem {
                 content.truncate((size - last) as usize);
                 kept = Some(content);
             }
-            let nbytes = match cut_from {
+            let nbytes = match truncate_from {
                 Some(from) => self.bytes_beyond(id, &state, from.next_multiple_of(sector))?,
                 None => 0,
             };
@@ -147,7 +147,7 @@ impl Filesystem {
             if let Some(plan) = growth {
                 self.grow(&mut state, plan, surplus);
             }
-            if let Some(from) = cut_from {
+            if let Some(from) = truncate_from {
                 if let Some(content) = kept {
                     fill_sector(&mut state, last, &content, surplus, sector);
                 }

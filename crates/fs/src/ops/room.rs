@@ -18,7 +18,7 @@ use ubtrfs_format::items::{
 };
 use ubtrfs_format::{Incompat, Ino, ItemType, Key, extref_hash, max_item_size, name_hash};
 
-use crate::dir::Sought;
+use crate::dir::LookupResult;
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{InodeBatch, InodeId, InodeState};
@@ -55,13 +55,13 @@ impl Filesystem {
         if fits { Ok(()) } else { Err(Errno::NAMETOOLONG.into()) }
     }
 
-    /// `EOVERFLOW` for a new name of a directory, locked, whose hash has no room left. `sought` is
+    /// `EOVERFLOW` for a new name of a directory, locked, whose hash has no room left. `lookup` is
     /// what the directory has of the name.
-    pub(crate) fn check_collisions(&self, dir: InodeId, state: &InodeState, name: &[u8], sought: Sought) -> Result<()> {
+    pub(crate) fn check_collisions(&self, dir: InodeId, state: &InodeState, name: &[u8], lookup: LookupResult) -> Result<()> {
         let hash = name_hash(name);
         let size = |name: &[u8]| DIR_ENTRY_HEADER + name.len();
         let changed: usize = layers(state).map(|batch| batch.entries.bytes_of_hash(hash)).sum();
-        let committed = self.committed_bytes(dir, state, name, sought)?;
+        let committed = self.committed_bytes(dir, state, name, lookup)?;
         if self.has_room(size(name) + changed + committed) {
             return Ok(());
         }

@@ -7,7 +7,7 @@ use ubtrfs_format::items::FileType;
 
 use super::attr::{CAPABILITIES, without_set_id};
 use super::flags::check_may_write;
-use super::in_place::writes_in_place;
+use super::nocow::may_be_nocow;
 use super::now;
 use super::resize::{MAX_FILE_SIZE, fill_sector};
 use crate::error::{Errno, Result};
@@ -42,7 +42,7 @@ impl Filesystem {
         self.throttle()?;
         let sector = u64::from(self.volume.sector_size());
         let sectors = data.len() as u64 / sector + 3;
-        let (inline_bytes, edits, has_place) = {
+        let (inline_bytes, edits, has_nocow_extents) = {
             let inode = self.inode(id)?;
             let state = inode.read();
             if state.file_type() != FileType::Regular {
@@ -57,31 +57,31 @@ impl Filesystem {
             };
             let end = start.checked_add(data.len() as u64).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::FBIG)?;
             // Asked only where space is short: then what was reserved for the file has to do.
-            let has_place = writes_in_place(state.item.flags)
+            let has_nocow_extents = may_be_nocow(state.item.flags)
                 && self.space.lock().is_data_short(sectors * sector)
-                && self.has_place(id, &state, start - start % sector..end.next_multiple_of(sector))?;
+                && self.has_nocow_extents(id, &state, start - start % sector..end.next_multiple_of(sector))?;
             let inline_bytes = self.inline_bytes(&state, end.max(state.item.size));
             // Of a new file the map stands with the inode, and nothing goes that the extent and
             // checksum trees have.
-            let edits = if !state.is_unheard_of() {
+            let edits = if !state.is_new() {
                 4
             } else if inline_bytes > 0 {
                 1
             } else {
                 2
             };
-            (inline_bytes, edits, has_place)
+            (inline_bytes, edits, has_nocow_extents)
         };
         let edits = edits + if kill_privileges { CAPABILITY_EDITS } else { 0 };
         let sum_bytes = sectors * self.volume.checksum().size() as u64;
         let item_bytes = 300 + sum_bytes + inline_bytes;
-        let new_space = if has_place { 0 } else { sectors * sector };
+        let new_space = if has_nocow_extents { 0 } else { sectors * sector };
         let _reservation = self.reserve(Demand { data: new_space, edits, item_bytes, ..Demand::default() })?;
-        if has_place {
+        if has_nocow_extents {
             self.space.lock().promise_placed_data(sectors * sector);
         }
         let mut surplus = sectors * sector;
-        let result = self.write_reserved(id, at, data, kill_privileges, has_place, &mut surplus);
+        let result = self.write_reserved(id, at, data, kill_privileges, has_nocow_extents, &mut surplus);
         self.unreserve_data(surplus);
         result
     }
@@ -92,7 +92,7 @@ impl Filesystem {
         at: WriteAt,
         data: &[u8],
         kill_privileges: bool,
-        in_place_only: bool,
+        nocow_only: bool,
         surplus: &mut u64,
     ) -> Result<usize> {
         let inode = self.inode(id)?;
@@ -119,10 +119,10 @@ impl Filesystem {
             }
             let growth = if end > old_size { Some(self.plan_growth(id, &state, end)?) } else { None };
             let loses_capabilities = kill_privileges && self.find_xattr(id, &state, CAPABILITIES)?.is_some();
-            if in_place_only {
+            if nocow_only {
                 let range = offset - offset % sector..end.next_multiple_of(sector);
                 let fills_more = growth.as_ref().is_some_and(|plan| plan.last_sector.is_some());
-                if fills_more || !self.has_place(id, &state, range)? {
+                if fills_more || !self.has_nocow_extents(id, &state, range)? {
                     return Err(Errno::NOSPC.into());
                 }
             }
@@ -171,7 +171,7 @@ impl Filesystem {
         if state.pending.generation != transaction.generation {
             return Ok(());
         }
-        let result = self.write_out_pending(inode, state, &transaction, false);
+        let result = self.write_back_pending(inode, state, &transaction, false);
         if let Err(error) = &result {
             // Data that was taken out of memory is lost: nothing after it may become durable.
             self.abort(error);

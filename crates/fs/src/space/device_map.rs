@@ -66,14 +66,14 @@ impl DeviceMap {
         };
         let places: Vec<_> = chunk.stripes.iter().map(place).collect();
         for (devid, start, len) in &places {
-            self.give_back(*devid, *start, *len);
+            self.remove_chunks(*devid, *start, *len);
         }
         places
     }
 
     /// Takes the first unallocated range in `start..end` of a device, as far as it lies in there,
     /// for a while.
-    pub(crate) fn withhold(&mut self, devid: DeviceId, start: u64, end: u64) -> Option<(u64, u64)> {
+    pub(crate) fn exclude(&mut self, devid: DeviceId, start: u64, end: u64) -> Option<(u64, u64)> {
         let (_, free) = self.devices.get_mut(&devid)?;
         let (at, len) = free.overlapping(start, end).next()?;
         let (from, to) = (at.max(start), (at + len).min(end));
@@ -82,7 +82,7 @@ impl DeviceMap {
     }
 
     /// Makes a range unallocated.
-    pub(crate) fn give_back(&mut self, devid: DeviceId, start: u64, len: u64) {
+    pub(crate) fn remove_chunks(&mut self, devid: DeviceId, start: u64, len: u64) {
         if let Some((_, free)) = self.devices.get_mut(&devid) {
             let fresh = free.insert(start, len);
             debug_assert!(fresh, "device space at {start} given back twice");

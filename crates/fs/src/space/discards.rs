@@ -47,7 +47,7 @@ impl SpaceInner {
 
     /// Withholds what is free in `start..end`, in pieces of at least `least` bytes, no more than
     /// `most` and than what can be spared. Returns the pieces, and where to go on.
-    pub(crate) fn withhold_free(
+    pub(crate) fn exclude_free(
         &mut self,
         start: u64,
         end: u64,

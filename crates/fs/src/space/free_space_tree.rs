@@ -5,7 +5,7 @@ use ubtrfs_format::{ItemType, Key, Logical};
 use ubtrfs_tree::{EditBatch, Snapshot};
 
 use super::free_map::FreeMap;
-use super::{FreeSpaceForm, Group, SpaceInner};
+use super::{FreeSpaceForm, BlockGroup, SpaceInner};
 use crate::error::Result;
 
 /// Sectors of one bitmap item.
@@ -73,7 +73,7 @@ fn bitmap_of(free: &FreeMap, start: u64, length: u64, sector_size: u64) -> Vec<u
     bits
 }
 
-impl Group {
+impl BlockGroup {
     /// More ranges than this are stored as bitmaps; fewer than the second number as ranges again.
     fn form_limits(&self, sector_size: u64) -> (usize, usize) {
         let bitmaps = self.length.div_ceil(BITMAP_SECTORS * sector_size);

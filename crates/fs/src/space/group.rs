@@ -41,7 +41,7 @@ impl FreeSpaceDelta {
 
 /// A block group.
 #[derive(Clone, Debug)]
-pub(crate) struct Group {
+pub(crate) struct BlockGroup {
     pub(crate) start: Logical,
     pub(crate) length: u64,
     pub(crate) flags: BlockGroupFlags,
@@ -66,7 +66,7 @@ pub(crate) struct Group {
     pub(crate) cursor: u64,
 }
 
-impl Group {
+impl BlockGroup {
     /// A group in which everything is free.
     pub(crate) fn empty(start: Logical, length: u64, flags: BlockGroupFlags) -> Self {
         let mut all = FreeMap::default();
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_delta_is_the_difference_of_the_pictures() {
-        let mut group = Group::empty(Logical(1 << 20), 1 << 20, BlockGroupFlags::DATA);
+        let mut group = BlockGroup::empty(Logical(1 << 20), 1 << 20, BlockGroupFlags::DATA);
         let mib = 1 << 20;
         assert!(group.record_allocated(Logical(mib + 4096), 8192));
         assert!(!group.record_allocated(Logical(mib + 8192), 4096));
@@ -173,7 +173,7 @@ mod tests {
             const SECTOR: u64 = 4096;
             let start = 1_u64 << 20;
             let length = 64 * SECTOR;
-            let mut group = Group::empty(Logical(start), length, BlockGroupFlags::DATA);
+            let mut group = BlockGroup::empty(Logical(start), length, BlockGroupFlags::DATA);
             let mut items: BTreeSet<(u64, u64)> = [(start, length)].into();
             let mut allocated = [false; 64];
             for (allocate, first, count, flush) in steps {

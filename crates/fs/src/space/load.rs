@@ -5,7 +5,7 @@ use ubtrfs_format::{ItemType, Key, Logical, Uuid};
 use ubtrfs_tree::Snapshot;
 
 use super::free_map::FreeMap;
-use super::{DeviceMap, FreeSpaceForm, Group, SpaceInner, free_space_tree, reserve};
+use super::{DeviceMap, FreeSpaceForm, BlockGroup, SpaceInner, free_space_tree, reserve};
 use crate::error::{Error, Result};
 use ubtrfs_format::TreeId;
 
@@ -72,8 +72,8 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
     })
 }
 
-fn load_group(sources: &SpaceSources<'_>, start: Logical, chunk: &ChunkItem) -> Result<Group> {
-    let mut group = Group::empty(start, chunk.length, chunk.flags);
+fn load_group(sources: &SpaceSources<'_>, start: Logical, chunk: &ChunkItem) -> Result<BlockGroup> {
+    let mut group = BlockGroup::empty(start, chunk.length, chunk.flags);
     if sources.recount {
         group.recorded_free = complement_of_extents(sources, start, chunk.length)?;
         group.rewrite_free_space = sources.keeps_free_space_tree;
@@ -110,7 +110,7 @@ fn load_group(sources: &SpaceSources<'_>, start: Logical, chunk: &ChunkItem) -> 
 }
 
 /// The group with what follows from its recorded free space.
-fn with_available(mut group: Group, chunk: &ChunkItem) -> Group {
+fn with_available(mut group: BlockGroup, chunk: &ChunkItem) -> BlockGroup {
     group.recorded_used = chunk.length - group.recorded_free.total();
     group.available = group.recorded_free.clone();
     for (at, len) in DeviceMap::superblock_ranges(group.start, chunk) {

@@ -8,7 +8,7 @@ mod device_map;
 mod discards;
 mod free_map;
 mod free_space_tree;
-mod give_back;
+mod remove_chunks;
 mod global_reserve;
 mod group;
 mod load;
@@ -24,7 +24,7 @@ use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem};
 
 pub(crate) use device_map::{DeviceMap, stripe_length};
 pub(crate) use free_space_tree::GroupEdits;
-pub(crate) use group::{FreeSpaceForm, Group};
+pub(crate) use group::{FreeSpaceForm, BlockGroup};
 pub(crate) use load::{SpaceSources, load_space};
 pub(crate) use reserve::{Demand, Needs, Reservation, Shortage, UseOfKept};
 
@@ -51,7 +51,7 @@ pub(crate) struct Space {
 }
 
 pub(crate) struct SpaceInner {
-    pub(crate) groups: BTreeMap<Logical, Group>,
+    pub(crate) groups: BTreeMap<Logical, BlockGroup>,
     pub(crate) devices: DeviceMap,
     pub(crate) new_chunks: Vec<NewChunk>,
     /// Chunks that the commit being made gives back.
@@ -194,7 +194,7 @@ impl Space {
 
     /// Withholds space that a log uses from allocation. Tells whether the trees of the last commit
     /// know it as allocated; `None` if it is neither that nor free, or not of this kind.
-    pub(crate) fn withhold(&self, start: Logical, len: u64, kind: BlockGroupFlags) -> Option<bool> {
+    pub(crate) fn exclude(&self, start: Logical, len: u64, kind: BlockGroupFlags) -> Option<bool> {
         let mut inner = self.inner.lock();
         let group = inner.group_of(start).filter(|group| group.flags.contains(kind))?;
         if group.is_free(start, len)? { group.available.remove(start.0, len).then_some(false) } else { Some(true) }
@@ -206,7 +206,7 @@ impl Space {
     }
 
     /// Gives back space that was allocated and that no tree or superblock ever named.
-    pub(crate) fn give_back(&self, start: Logical, len: u64) {
+    pub(crate) fn remove_chunks(&self, start: Logical, len: u64) {
         self.inner.lock().make_available(start, len);
     }
 
@@ -231,7 +231,7 @@ impl Space {
 
 impl SpaceInner {
     /// The group that holds an address.
-    pub(crate) fn group_of(&mut self, address: Logical) -> Option<&mut Group> {
+    pub(crate) fn group_of(&mut self, address: Logical) -> Option<&mut BlockGroup> {
         let (_, group) = self.groups.range_mut(..=address).next_back()?;
         (address.0 < group.end()).then_some(group)
     }
@@ -360,7 +360,7 @@ impl SpaceInner {
         let flags = self.chunk_flags(kind);
         let stripes = self.devices.place(flags, self.next_chunk_length(kind), room::LEAST_CHUNK)?;
         let leaving = self.leaving.iter().map(|(start, chunk)| start.0 + chunk.length);
-        let end = self.groups.values().next_back().map(Group::end).into_iter().chain(leaving).max();
+        let end = self.groups.values().next_back().map(BlockGroup::end).into_iter().chain(leaving).max();
         let start = end.unwrap_or(CHUNK_ALIGN).checked_next_multiple_of(CHUNK_ALIGN)?;
         let length = stripes.length;
         let chunk = ChunkItem {
@@ -375,7 +375,7 @@ impl SpaceInner {
             stripes: stripes.stripes,
         };
         let start = Logical(start);
-        let mut group = Group::empty(start, length, flags);
+        let mut group = BlockGroup::empty(start, length, flags);
         group.new = true;
         group.touched = true;
         group.delta.come.insert((start.0, length));

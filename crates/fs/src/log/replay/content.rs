@@ -23,13 +23,13 @@ pub(super) fn mapped(key: &Key, extent: &FileExtent<'_>, sector: u64) -> Result<
 impl Replay<'_> {
     /// Drops what lies beyond the end of a file: what was reserved there and still is, is in the
     /// log.
-    pub(super) fn cut_content(&mut self, inode: &Arc<Inode>) {
+    pub(super) fn truncate_content(&mut self, inode: &Arc<Inode>) {
         let sector = self.sector();
         self.change(inode, |state| drop(state.pending.layout.truncate(state.item.size.next_multiple_of(sector))));
         self.files.insert(inode.id.ino);
     }
 
-    /// Replays a file extent item: it takes the place of what stands in its range.
+    /// Replays a file extent item: it takes the tree_log of what stands in its range.
     pub(super) fn replay_extent(&mut self, item: &Item) -> Result<()> {
         let inode = self.owner(&item.key)?;
         let extent = FileExtent::parse(item)?;

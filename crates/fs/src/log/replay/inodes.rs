@@ -23,7 +23,7 @@ impl Replay<'_> {
             None => self.make_inode(ino, logged),
         };
         if FileType::from_mode(logged.mode) == FileType::Regular {
-            self.cut_content(&inode);
+            self.truncate_content(&inode);
         }
         self.recount.insert(ino);
         Ok(())

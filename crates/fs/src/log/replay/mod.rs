@@ -12,7 +12,7 @@
 //!    directory's log answers for, content beyond the end of a file.
 //! 2. [`names`]: entries of directories, as far as the names of their inodes are not in the log
 //!    themselves.
-//! 3. [`names`], [`content`]: names of inodes, where each takes the place of what contradicts it;
+//! 3. [`names`], [`content`]: names of inodes, where each takes the tree_log of what contradicts it;
 //!    xattrs; extents.
 //!
 //! In the end names are counted ([`links`]): what has none left is an orphan. An inode that is in
@@ -38,9 +38,9 @@ use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::space::{Demand, UseOfKept};
 use crate::transaction::Transaction;
-use read::Log;
+use read::FoundLog;
 
-/// Log blocks and new extents are not in the trees: what goes into them is estimated by what the
+/// FoundLog blocks and new extents are not in the trees: what goes into them is estimated by what the
 /// log holds.
 const EDITS_PER_LOG_BLOCK: u64 = 8;
 
@@ -49,7 +49,7 @@ impl Filesystem {
     /// anybody else uses the file system.
     pub(crate) fn replay_log(&self) -> Result<()> {
         let bad = |error: Error| Error::Refused(Refusal::BadLog(error.to_string()));
-        let log = Log::read(self).map_err(bad)?;
+        let log = FoundLog::read(self).map_err(bad)?;
         self.apply_log(&log).map_err(bad)?;
         tracing::info!(blocks = log.blocks.len(), subvolumes = log.subvolumes.len(), "replayed the log");
         if self.is_read_only() {
@@ -59,12 +59,12 @@ impl Filesystem {
         self.commit()?;
         // No superblock leads there any more.
         for block in &log.blocks {
-            self.space.give_back(*block, self.space.node_size);
+            self.space.remove_chunks(*block, self.space.node_size);
         }
         Ok(())
     }
 
-    fn apply_log(&self, log: &Log) -> Result<()> {
+    fn apply_log(&self, log: &FoundLog) -> Result<()> {
         // Nobody else is there yet, so that no commit can end the transaction meanwhile.
         let transaction = self.gate.current();
         let committed = self.committed();
@@ -90,7 +90,7 @@ impl Filesystem {
     /// Makes room for the commit of what was replayed. No commit may come before that one, so that
     /// what is short now stays short; it is tried all the same, since the estimate is high and a
     /// commit that fails leaves the log as it was.
-    fn reserve_for_replay(&self, log: &Log) -> Result<()> {
+    fn reserve_for_replay(&self, log: &FoundLog) -> Result<()> {
         let node_size = self.space.node_size;
         let blocks = log.blocks.len() as u64;
         let edits = self.gate.current().changes() * 2 + blocks * EDITS_PER_LOG_BLOCK;

@@ -189,7 +189,7 @@ impl Replay<'_> {
         let (name, index) = (entry.name, DirIndex(key.offset));
         let target = Target { location: entry.location, file_type: entry.file_type };
         let ino = Ino(entry.location.objectid);
-        // An entry that leads nowhere takes nobody's place.
+        // An entry that leads nowhere takes nobody's tree_log.
         let Some(inode) = self.inode(ino)? else { return Ok(()) };
         if let Some(there) = self.entry_named(&dir, name)? {
             if there.target == target {

@@ -18,7 +18,7 @@ use crate::ops::{MAX_FILE_SIZE, check_name};
 use crate::transaction::NewExtent;
 
 /// The log of a volume.
-pub(super) struct Log {
+pub(super) struct FoundLog {
     /// The logs of the subvolumes that there are, from the highest id down.
     pub(super) subvolumes: Vec<SubvolumeLog>,
     /// All blocks of the log.
@@ -31,8 +31,8 @@ pub(super) struct SubvolumeLog {
     pub(super) tree: Snapshot,
 }
 
-impl Log {
-    /// Reads the log and withholds from allocation what it uses. Extents that only the log knows
+impl FoundLog {
+    /// Reads the log and excludes from allocation what it uses. Extents that only the log knows
     /// become new ones of the open transaction.
     pub(super) fn read(fs: &Filesystem) -> Result<Self> {
         let committed = fs.committed();
@@ -65,7 +65,7 @@ impl Log {
         }
         let Reader { blocks, extents, .. } = reader;
         let blocks: Vec<Logical> = blocks.into_iter().collect();
-        withhold(fs, &blocks, &extents)?;
+        exclude(fs, &blocks, &extents)?;
         Ok(Self { subvolumes, blocks })
     }
 }
@@ -78,16 +78,16 @@ fn logged_root(key: &Key, item: &RootItem, generation: Generation) -> Result<Roo
 }
 
 /// Withholds blocks and extents of a log from allocation.
-fn withhold(fs: &Filesystem, blocks: &[Logical], extents: &BTreeMap<Logical, u64>) -> Result<()> {
+fn exclude(fs: &Filesystem, blocks: &[Logical], extents: &BTreeMap<Logical, u64>) -> Result<()> {
     let known = fs.space.is_known();
     for block in blocks.iter().filter(|_| known) {
-        if fs.space.withhold(*block, fs.space.node_size, BlockGroupFlags::METADATA) != Some(false) {
+        if fs.space.exclude(*block, fs.space.node_size, BlockGroupFlags::METADATA) != Some(false) {
             return Err(misplaced(*block, "a block of the log lies where something else is, or may not be"));
         }
     }
     let transaction = fs.gate.current();
     for (start, length) in extents.iter().filter(|_| known) {
-        let allocated = fs.space.withhold(*start, *length, BlockGroupFlags::DATA);
+        let allocated = fs.space.exclude(*start, *length, BlockGroupFlags::DATA);
         let allocated =
             allocated.ok_or_else(|| misplaced(*start, "an extent of the log lies where something else is"))?;
         if !allocated {

@@ -10,7 +10,7 @@ use crate::error::Result;
 
 /// Puts an empty tree in the place of tree `id`, all of whose nodes are freed: those that the
 /// extent tree says are its own.
-pub(super) fn begin_anew(
+pub(super) fn rebuild_tree(
     tree: &mut TreeMerger<'_, '_>,
     roots: &mut NewRoots,
     id: TreeId,

@@ -19,7 +19,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What came of the work of one transaction.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Round {
+pub(crate) struct Freed {
     /// Something will be free after the next commit.
     pub(crate) freed: bool,
     /// There is more to free, in another transaction.
@@ -28,12 +28,12 @@ pub(crate) struct Round {
 
 impl Filesystem {
     /// Frees what one transaction may free of what waits to be freed. Called without any lock.
-    pub(crate) fn free_some(&self) -> Result<Round> {
+    pub(crate) fn free_some(&self) -> Result<Freed> {
         self.free_at_most(self.options.freeing.per_transaction)
     }
 
-    fn free_at_most(&self, mut left: u64) -> Result<Round> {
-        let mut round = Round::default();
+    fn free_at_most(&self, mut left: u64) -> Result<Freed> {
+        let mut round = Freed::default();
         if self.inactivator.queue.lock().is_empty() {
             return Ok(round);
         }
@@ -48,7 +48,7 @@ impl Filesystem {
             }
             // Inodes take memory until the commit.
             if left == 0 || self.is_read_only() || self.changes() > self.most_changes() {
-                return Ok(Round { more: true, ..round });
+                return Ok(Freed { more: true, ..round });
             }
             let done = match first {
                 Some(waiting) => self.free_step(&waiting, left).or_else(|error| {

@@ -57,9 +57,9 @@ impl Filesystem {
         let demand = Demand { edits: 4 + bytes / TYPICAL_EXTENT, kept: UseOfKept::All, ..Demand::default() };
         let at_once = !is_stopped && bytes <= self.options.freeing.at_once;
         let reservation = if at_once { self.try_reserve(demand) } else { None };
-        if reservation.is_some() || (!is_stopped && state.is_unheard_of()) {
+        if reservation.is_some() || (!is_stopped && state.is_new()) {
             self.end_inode(inode, &mut state, &self.gate.enter());
-            if state.is_unheard_of() {
+            if state.is_new() {
                 // Born and gone inside one transaction: no tree ever hears of it.
                 drop(state);
                 self.inodes.remove(inode.id);

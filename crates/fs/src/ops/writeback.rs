@@ -10,7 +10,7 @@ use ubtrfs_format::items::{Compression, InodeFlags, InodeItem};
 use ubtrfs_volume::{SharedBuffer, Volume, Write};
 
 use super::in_flight::InFlight;
-use super::in_place::writes_in_place;
+use super::nocow::may_be_nocow;
 use super::read::FileMap;
 use super::resize::allocated;
 use crate::error::{Errno, Error, Result};
@@ -112,7 +112,7 @@ impl Filesystem {
     /// Writes out what is dirty in the open transaction, which the inode has joined; the gate is
     /// held. A small file goes into metadata only where it is `complete`: asked to be durable as it
     /// is.
-    pub(crate) fn write_out_pending(
+    pub(crate) fn write_back_pending(
         &self,
         inode: &Arc<Inode>,
         state: &mut InodeState,
@@ -134,7 +134,7 @@ impl Filesystem {
         transaction: &Transaction,
         complete: bool,
     ) -> Result<()> {
-        if writes_in_place(state.item.flags) {
+        if may_be_nocow(state.item.flags) {
             // Older data first: where both have one place, it must not come after newer.
             self.settle_frozen(inode.id, state)?;
         }
@@ -175,13 +175,13 @@ impl Filesystem {
         }
         let transaction = self.frozen.read().clone();
         match transaction {
-            Some(transaction) => self.write_out_frozen(id, state, &transaction).inspect_err(|error| self.abort(error)),
+            Some(transaction) => self.write_back_frozen(id, state, &transaction).inspect_err(|error| self.abort(error)),
             None => Ok(()),
         }
     }
 
     /// Writes out what is dirty in the frozen transaction.
-    pub(crate) fn write_out_frozen(
+    pub(crate) fn write_back_frozen(
         &self,
         id: InodeId,
         state: &mut InodeState,

@@ -3,35 +3,35 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::LazyLock;
 
-/// What a [`Seldom`] reads as while nothing was put into it.
+/// What a [`LazyBox`] reads as while nothing was put into it.
 pub(crate) trait Empty: Default + Sync + 'static {
     /// The one that all share.
     fn empty() -> &'static LazyLock<Self>;
 }
 
 /// A value that takes no memory of its own as long as it was never changed.
-pub(crate) struct Seldom<T>(Option<Box<T>>);
+pub(crate) struct LazyBox<T>(Option<Box<T>>);
 
-impl<T: Empty> Seldom<T> {
+impl<T: Empty> LazyBox<T> {
     /// The value itself.
     pub(crate) fn into_inner(self) -> T {
         self.0.map_or_else(T::default, |value| *value)
     }
 }
 
-impl<T> Default for Seldom<T> {
+impl<T> Default for LazyBox<T> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<T> From<T> for Seldom<T> {
+impl<T> From<T> for LazyBox<T> {
     fn from(value: T) -> Self {
         Self(Some(Box::new(value)))
     }
 }
 
-impl<T: Empty> Deref for Seldom<T> {
+impl<T: Empty> Deref for LazyBox<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -39,7 +39,7 @@ impl<T: Empty> Deref for Seldom<T> {
     }
 }
 
-impl<T: Empty> DerefMut for Seldom<T> {
+impl<T: Empty> DerefMut for LazyBox<T> {
     fn deref_mut(&mut self) -> &mut T {
         self.0.get_or_insert_default()
     }

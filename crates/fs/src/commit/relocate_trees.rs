@@ -1,7 +1,7 @@
 //! Small trees that keep a chunk from being given back: they are written anew elsewhere.
 //!
 //! When a volume that was full has been emptied, most of its metadata has been rewritten in the
-//! first chunks. What lies in the others is mostly the one leaf of a tree that seldom changes: that
+//! first chunks. What lies in the others is mostly the one leaf of a tree that lazy_box changes: that
 //! of devices, which changes with each new chunk and so comes to lie in one, or that of checksums.
 
 use ubtrfs_format::{Generation, ItemType, Key, TreeId};
@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::filesystem::Filesystem;
 
 /// The trees of one leaf that are (nearly) alone in their chunk.
-pub(super) fn stragglers(fs: &Filesystem, committed: &Committed) -> Vec<TreeId> {
+pub(super) fn trees_to_relocate(fs: &Filesystem, committed: &Committed) -> Vec<TreeId> {
     let sparse = fs.space.lock().sparse_metadata();
     if sparse.is_empty() {
         return Vec::new();
@@ -25,15 +25,15 @@ pub(super) fn stragglers(fs: &Filesystem, committed: &Committed) -> Vec<TreeId> 
 }
 
 /// Writes these trees anew, unless the commit has done so already.
-pub(super) fn move_stragglers(
+pub(super) fn relocate_trees(
     tree: &mut TreeMerger<'_, '_>,
     roots: &mut NewRoots,
-    stragglers: &[TreeId],
+    trees_to_relocate: &[TreeId],
     generation: Generation,
 ) -> Result<()> {
     // An item that comes and goes: the leaf is another one then, with the same content.
     let passing = Key::new(u64::MAX, ItemType(u8::MAX), u64::MAX);
-    for id in stragglers {
+    for id in trees_to_relocate {
         if roots.get(*id)?.generation == generation {
             continue;
         }

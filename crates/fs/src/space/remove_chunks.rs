@@ -14,7 +14,7 @@ use ubtrfs_format::items::{BlockGroupFlags, ChunkItem};
 use ubtrfs_volume::Volume;
 
 use super::free_map::FreeMap;
-use super::{DeviceMap, Group, Shortage, SpaceInner};
+use super::{DeviceMap, BlockGroup, Shortage, SpaceInner};
 
 /// Commits at whose time a group has to have been empty: one that is about to be filled again is
 /// left alone.
@@ -40,13 +40,13 @@ impl SpaceInner {
         if groups.next().is_none_or(|first| first.available.total() < room) || self.mixed {
             return Vec::new();
         }
-        let is_sparse = |group: &&Group| group.recorded_used > 0 && group.recorded_used <= few;
+        let is_sparse = |group: &&BlockGroup| group.recorded_used > 0 && group.recorded_used <= few;
         groups.filter(is_sparse).map(|group| group.start.0..group.end()).collect()
     }
 
     /// Device bytes of empty metadata chunks that could be data chunks.
     pub(super) fn reclaimable(&self) -> u64 {
-        let is_metadata = |group: &&Group| group.flags.contains(BlockGroupFlags::METADATA) && !self.mixed;
+        let is_metadata = |group: &&BlockGroup| group.flags.contains(BlockGroupFlags::METADATA) && !self.mixed;
         let (empty, used): (Vec<_>, Vec<_>) =
             self.groups.values().filter(is_metadata).partition(|group| group.recorded_used == 0);
         let kept = usize::from(used.is_empty());
@@ -62,7 +62,7 @@ impl SpaceInner {
     }
 
     /// Takes the groups that the commit being made gives back, with their chunks.
-    pub(crate) fn take_empty_groups(&mut self, volume: &Volume) -> Vec<(Group, ChunkItem)> {
+    pub(crate) fn take_empty_groups(&mut self, volume: &Volume) -> Vec<(BlockGroup, ChunkItem)> {
         let starts: Vec<Logical> = self.groups.keys().copied().collect();
         let mut gone = Vec::new();
         for start in starts {
@@ -104,7 +104,7 @@ impl SpaceInner {
     /// Whether a group can be done without: it isn't the last of its kind, and what stays is enough
     /// for what was promised. System chunks stay: they are small, and the superblock has a copy of
     /// each.
-    fn may_go(&self, group: &Group) -> bool {
+    fn may_go(&self, group: &BlockGroup) -> bool {
         let flags = group.flags;
         !group.new
             && !flags.contains(BlockGroupFlags::SYSTEM)
@@ -114,7 +114,7 @@ impl SpaceInner {
 }
 
 /// Whether nothing is in a group for anybody.
-fn is_unused(group: &Group, volume: &Volume) -> bool {
+fn is_unused(group: &BlockGroup, volume: &Volume) -> bool {
     if group.recorded_used != 0 || group.recorded_free.total() != group.length {
         return false;
     }

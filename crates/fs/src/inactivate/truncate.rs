@@ -18,9 +18,9 @@ use crate::space::{Demand, Reservation, UseOfKept};
 /// reserve.
 const FEW: u64 = 16;
 
-/// A part of a file, to be cut off.
+/// A part of a file, to be truncation off.
 #[derive(Debug, Default)]
-struct Cut {
+struct Truncation {
     /// The transaction that it was planned in, and has space reserved in.
     generation: Generation,
     /// Where it starts.
@@ -35,7 +35,7 @@ struct Cut {
     is_rest: bool,
 }
 
-impl Cut {
+impl Truncation {
     /// What freeing it may take. Extents that are neighbours on disk are so in the trees: they
     /// share leaves.
     fn demand(&mut self) -> Demand {
@@ -53,33 +53,33 @@ impl Filesystem {
     /// Frees the end of the first inode in the queue, at most so many extents. Returns how many,
     /// the inode itself counted as one.
     pub(super) fn free_step(&self, waiting: &Waiting, most: u64) -> Result<u64> {
-        let cut = loop {
-            let (cut, reservation) = self.reserved_cut(&waiting.inode, 0..waiting.reached, most)?;
+        let truncation = loop {
+            let (truncation, reservation) = self.reserve_truncation(&waiting.inode, 0..waiting.reached, most)?;
             let mut state = waiting.inode.write();
             let transaction = self.gate.enter();
-            if transaction.generation != cut.generation {
+            if transaction.generation != truncation.generation {
                 // What was reserved went with the transaction before.
                 continue;
             }
             if reservation.is_none() {
                 self.space.lock().may_use_all_kept();
             }
-            if cut.is_rest {
+            if truncation.is_rest {
                 self.end_inode(&waiting.inode, &mut state, &transaction);
             } else {
                 state.join(&waiting.inode, &transaction);
-                state.pending.layout.truncate(cut.from);
-                state.item.size = state.item.size.min(cut.from);
+                state.pending.layout.truncate(truncation.from);
+                state.item.size = state.item.size.min(truncation.from);
             }
-            break cut;
+            break truncation;
         };
-        self.count_step(cut.extents);
-        self.inactivator.advance((!cut.is_rest).then_some(cut.from), cut.bytes);
-        Ok(cut.extents + 1)
+        self.count_step(truncation.extents);
+        self.inactivator.advance((!truncation.is_rest).then_some(truncation.from), truncation.bytes);
+        Ok(truncation.extents + 1)
     }
 
     /// Whether cutting a file to `size` bytes is done in steps, with commits between them.
-    pub fn is_cut_in_steps(&self, id: InodeId, size: u64) -> bool {
+    pub fn is_truncated_in_steps(&self, id: InodeId, size: u64) -> bool {
         let Ok(inode) = self.inode(id) else { return false };
         let state = inode.read();
         state.file_type() == FileType::Regular
@@ -89,27 +89,27 @@ impl Filesystem {
     }
 
     /// Cuts a file that may have many extents from its end, so much in each transaction, until what
-    /// is left beyond `size` goes in one. Whoever cuts waits, as they would have to before the file
+    /// is left beyond `size` goes in one. Whoever truncates waits, as they would have to before the file
     /// may grow again or be synced.
-    pub(crate) fn cut_in_steps(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
-        if !self.is_cut_in_steps(inode.id, size) {
+    pub(crate) fn truncate_in_steps(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+        if !self.is_truncated_in_steps(inode.id, size) {
             return Ok(());
         }
         let from = size.next_multiple_of(u64::from(self.volume.sector_size()));
         loop {
             let turn = self.inactivator.turn.lock();
-            let (cut, reservation) = self.reserved_cut(inode, from..u64::MAX, self.options.freeing.per_transaction)?;
-            if cut.is_rest {
+            let (truncation, reservation) = self.reserve_truncation(inode, from..u64::MAX, self.options.freeing.per_transaction)?;
+            if truncation.is_rest {
                 return Ok(());
             }
             let mut surplus = 0;
-            let wanted = NewSize::AtMost { from: cut.from, reserved_in: cut.generation };
-            let cut_off = self.resize_reserved(inode.id, wanted, None, &mut surplus);
+            let wanted = NewSize::AtMost { from: truncation.from, reserved_in: truncation.generation };
+            let truncated = self.resize_reserved(inode.id, wanted, None, &mut surplus);
             self.unreserve_data(surplus);
-            if !cut_off? {
+            if !truncated? {
                 continue;
             }
-            self.count_step(cut.extents);
+            self.count_step(truncation.extents);
             drop(reservation);
             drop(turn);
             self.commit_once()?;
@@ -121,19 +121,19 @@ impl Filesystem {
         self.inactivator.extents.fetch_add(extents, Ordering::Relaxed);
     }
 
-    /// Finds what to cut off of an inode, as much as space can be reserved for.
-    fn reserved_cut(
+    /// Finds what to truncation off of an inode, as much as space can be reserved for.
+    fn reserve_truncation(
         &self,
         inode: &Arc<Inode>,
         range: Range<u64>,
         mut most: u64,
-    ) -> Result<(Cut, Option<Reservation<'_>>)> {
+    ) -> Result<(Truncation, Option<Reservation<'_>>)> {
         let mut tried = false;
         loop {
-            let mut cut = self.plan_cut(inode, range.clone(), most)?;
-            let reservation = self.try_reserve(cut.demand());
+            let mut truncation = self.plan_truncation(inode, range.clone(), most)?;
+            let reservation = self.try_reserve(truncation.demand());
             if reservation.is_some() || (tried && most <= FEW) {
-                return Ok((cut, reservation));
+                return Ok((truncation, reservation));
             }
             if tried {
                 most = (most / 4).max(FEW);
@@ -147,7 +147,7 @@ impl Filesystem {
 
     /// Looks for the last extents of an inode that begin in `range`: `most`, or fewer if that is
     /// all there are.
-    fn plan_cut(&self, inode: &Arc<Inode>, range: Range<u64>, most: u64) -> Result<Cut> {
+    fn plan_truncation(&self, inode: &Arc<Inode>, range: Range<u64>, most: u64) -> Result<Truncation> {
         let (state, generation) = loop {
             let mut state = inode.write();
             let generation = self.freeze_older(&mut state);
@@ -161,26 +161,26 @@ impl Filesystem {
                 return Err(Error::Aborted(reason));
             }
         };
-        let mut cut = Cut { generation, from: range.end, ..Cut::default() };
+        let mut truncation = Truncation { generation, from: range.end, ..Truncation::default() };
         if !state.committed || range.is_empty() {
-            return Ok(Cut { is_rest: true, ..cut });
+            return Ok(Truncation { is_rest: true, ..truncation });
         }
         let key = |offset| Key::new(inode.id.ino.0, ItemType::EXTENT_DATA, offset);
         for item in self.committed().tree(inode.id.subvolume)?.range_rev(key(range.start)..=key(range.end - 1)) {
-            if cut.extents == most {
-                return Ok(cut);
+            if truncation.extents == most {
+                return Ok(truncation);
             }
             let item = item?;
-            cut.from = item.key.offset;
-            cut.extents += 1;
+            truncation.from = item.key.offset;
+            truncation.extents += 1;
             if let FileExtentKind::Regular { disk_bytenr, disk_num_bytes, num_bytes, .. } =
                 FileExtent::parse(&item)?.kind
                 && disk_bytenr.0 != 0
             {
-                cut.bytes += num_bytes;
-                cut.places.push((disk_bytenr.0, disk_num_bytes));
+                truncation.bytes += num_bytes;
+                truncation.places.push((disk_bytenr.0, disk_num_bytes));
             }
         }
-        Ok(Cut { is_rest: true, ..cut })
+        Ok(Truncation { is_rest: true, ..truncation })
     }
 }

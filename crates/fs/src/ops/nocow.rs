@@ -30,12 +30,12 @@ pub(crate) struct Part {
 }
 
 /// Whether data of a file with these inode flags may be written in place at all.
-pub(crate) fn writes_in_place(flags: u64) -> bool {
+pub(crate) fn may_be_nocow(flags: u64) -> bool {
     flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0
 }
 
 /// Whether data of a file with these inode flags is written over its older data.
-pub(crate) fn overwrites(flags: u64) -> bool {
+pub(crate) fn is_nodatacow(flags: u64) -> bool {
     flags & InodeFlags::NODATACOW != 0
 }
 
@@ -53,7 +53,7 @@ impl Filesystem {
         range: Range<u64>,
     ) -> Result<Vec<Part>> {
         let len = range.end - range.start;
-        if !writes_in_place(flags) {
+        if !may_be_nocow(flags) {
             return Ok(vec![Part { len, place: None }]);
         }
         let committed = self.committed();
@@ -65,7 +65,7 @@ impl Filesystem {
         let mut parts: Vec<Part> = Vec::new();
         for Mapped { start, len, piece } in pieces {
             let place = match piece {
-                Piece::Extent(extent) if self.may_write_in_place(id, flags, start, len, &extent)? => Some(extent),
+                Piece::Extent(extent) if self.can_overwrite_extent(id, flags, start, len, &extent)? => Some(extent),
                 _ => None,
             };
             match parts.last_mut() {
@@ -78,8 +78,8 @@ impl Filesystem {
 
     /// Whether all of a range has a place that it will be written to, so that writing it takes no
     /// space.
-    pub(crate) fn has_place(&self, id: InodeId, state: &InodeState, range: Range<u64>) -> Result<bool> {
-        if !overwrites(state.item.flags) && state.frozen.as_ref().is_some_and(|frozen| !frozen.dirty.is_empty()) {
+    pub(crate) fn has_nocow_extents(&self, id: InodeId, state: &InodeState, range: Range<u64>) -> Result<bool> {
+        if !is_nodatacow(state.item.flags) && state.frozen.as_ref().is_some_and(|frozen| !frozen.dirty.is_empty()) {
             // What the commit in flight has yet to write may take the place.
             return Ok(false);
         }
@@ -95,8 +95,8 @@ impl Filesystem {
     }
 
     /// Whether what stands at `start` of a file for `len` bytes may be written over where it is.
-    fn may_write_in_place(&self, id: InodeId, flags: u64, start: u64, len: u64, extent: &ExtentPiece) -> Result<bool> {
-        if extent.compression != Compression::None || !(extent.prealloc || overwrites(flags)) {
+    fn can_overwrite_extent(&self, id: InodeId, flags: u64, start: u64, len: u64, extent: &ExtentPiece) -> Result<bool> {
+        if extent.compression != Compression::None || !(extent.prealloc || is_nodatacow(flags)) {
             return Ok(false);
         }
         // An item may say anything; what lies behind the extent is another's.
