@@ -160,7 +160,7 @@ impl Filesystem {
 
     /// Looks for a name in a directory whose lock the caller holds.
     pub(crate) fn seek_entry(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<LookupResult> {
-        let committed = self.committed();
+        let committed = self.info.committed();
         let mut lookup = LookupResult { found: None, committed_bytes: None, seen: seen(state, &committed) };
         let layers = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
         for batch in layers.into_iter().flatten() {
@@ -178,7 +178,7 @@ impl Filesystem {
         Ok(lookup)
     }
 
-    /// What a directory, locked anew, has of a name that was lookup before: looks for it only if
+    /// What a directory, locked anew, has of a name that was looked up before: looks for it only if
     /// anything can have changed.
     pub(crate) fn seek_entry_again(
         &self,
@@ -187,7 +187,7 @@ impl Filesystem {
         name: &[u8],
         before: LookupResult,
     ) -> Result<LookupResult> {
-        if before.seen == seen(state, &self.committed()) { Ok(before) } else { self.seek_entry(dir, state, name) }
+        if before.seen == seen(state, &self.info.committed()) { Ok(before) } else { self.seek_entry(dir, state, name) }
     }
 
     /// Bytes of the committed item that all names of this one's hash share. `lookup` must stem from
@@ -202,7 +202,7 @@ impl Filesystem {
         match lookup.committed_bytes {
             Some(bytes) => Ok(bytes),
             None if !state.committed => Ok(0),
-            None => Ok(committed_item(&self.committed(), dir, name)?.map_or(0, |item| item.len())),
+            None => Ok(committed_item(&self.info.committed(), dir, name)?.map_or(0, |item| item.len())),
         }
     }
 
@@ -234,7 +234,7 @@ impl Filesystem {
             };
         }
         let ino = Ino(found.target.location.objectid);
-        committed_ref_index(&self.committed(), dir.subvolume, ino, dir.ino, name)?.ok_or(Error::Inconsistent {
+        committed_ref_index(&self.info.committed(), dir.subvolume, ino, dir.ino, name)?.ok_or(Error::Inconsistent {
             tree: dir.subvolume,
             key: Key::new(ino.0, ItemType::INODE_REF, dir.ino.0),
             what: "the inode does not know a name that its directory has",
@@ -262,7 +262,7 @@ impl Filesystem {
             None if !state.committed => DirIndex::FIRST,
             None => {
                 let last = Key::new(dir.ino.0, ItemType::DIR_INDEX, u64::MAX);
-                match self.committed().tree(dir.subvolume)?.last_at_or_before(&last)? {
+                match self.info.committed().tree(dir.subvolume)?.last_at_or_before(&last)? {
                     Some(item) if item.key.objectid == dir.ino.0 && item.key.item_type == ItemType::DIR_INDEX => {
                         DirIndex((item.key.offset.saturating_add(1)).max(DirIndex::FIRST.0))
                     }
@@ -283,18 +283,18 @@ impl Filesystem {
         if name.len() > items::MAX_NAME_LEN {
             return Err(Errno::NAMETOOLONG.into());
         }
-        let inode = self.inode(dir)?;
+        let inode = self.info.inode(dir)?;
         let state = inode.read();
         if !state.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
         let found = self.find_entry(dir, &state, name)?.ok_or(Errno::NOENT)?;
-        let id = self.resolve(&self.committed(), dir, name, found.target)?;
+        let id = self.resolve(&self.info.committed(), dir, name, found.target)?;
         drop(state);
-        self.inodes.reference(id);
-        let alive = self.inode(id).and_then(|inode| if inode.read().dead { Err(Errno::NOENT.into()) } else { Ok(()) });
+        self.info.inodes.reference(id);
+        let alive = self.info.inode(id).and_then(|inode| if inode.read().dead { Err(Errno::NOENT.into()) } else { Ok(()) });
         if let Err(error) = alive {
-            self.inodes.unreference(id, 1);
+            self.info.inodes.unreference(id, 1);
             return Err(error);
         }
         Ok(id)
@@ -305,8 +305,8 @@ impl Filesystem {
     /// or has no name: whoever has a file without one open does not have to ask, and that it was
     /// forgotten may be told later than this is asked.
     pub fn lookup_inode(&self, id: InodeId) -> Result<()> {
-        self.inodes.reference(id);
-        let alive = self.inode(id).map(|inode| {
+        self.info.inodes.reference(id);
+        let alive = self.info.inode(id).map(|inode| {
             let state = inode.read();
             !state.dead && state.item.nlink > 0
         });
@@ -320,13 +320,13 @@ impl Filesystem {
     /// The directory that holds a directory: the inode that `..` leads to. The root of a subvolume
     /// is its own parent, or lies in the directory that holds the subvolume's entry.
     pub fn parent(&self, dir: InodeId) -> Result<InodeId> {
-        if dir == self.root() || dir.ino == EMPTY_SUBVOLUME_INO {
+        if dir == self.info.root() || dir.ino == EMPTY_SUBVOLUME_INO {
             return Ok(dir);
         }
         if dir.ino == Ino::ROOT_DIR {
             return Ok(self.subvolume_entry(dir.subvolume)?.map_or(dir, |entry| entry.dir));
         }
-        let inode = self.inode(dir)?;
+        let inode = self.info.inode(dir)?;
         let state = inode.read();
         let layers = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
         for batch in layers.into_iter().flatten() {
@@ -337,7 +337,7 @@ impl Filesystem {
         let refs = Key::new(dir.ino.0, ItemType::INODE_REF, 0)..=Key::new(dir.ino.0, ItemType::INODE_REF, u64::MAX);
         // Looked at after the layers above, and under the same lock: a commit moves names from
         // there to here.
-        match self.committed().tree(dir.subvolume)?.range(refs).next() {
+        match self.info.committed().tree(dir.subvolume)?.range(refs).next() {
             Some(item) => Ok(InodeId::new(dir.subvolume, Ino(item?.key.offset))),
             None => Err(Errno::NOENT.into()),
         }
@@ -346,7 +346,7 @@ impl Filesystem {
     /// The highest entry number of a directory at this moment: a listing that starts now stops
     /// there, so that entries renamed while it goes on don't come up again and again.
     pub fn last_index(&self, dir: InodeId) -> Result<DirIndex> {
-        let inode = self.inode(dir)?;
+        let inode = self.info.inode(dir)?;
         let mut state = inode.write();
         if !state.is_dir() {
             return Err(Errno::NOTDIR.into());
@@ -370,13 +370,13 @@ impl Filesystem {
     /// out, so none loses a name.
     pub fn begin_listing(&self, dir: InodeId) -> Result<DirIndex> {
         let last = self.last_index(dir)?;
-        self.inode(dir)?.write().listings.begin(last);
+        self.info.inode(dir)?.write().listings.begin(last);
         Ok(last)
     }
 
     /// Where the listing ends that was begun last.
     pub fn listing_end(&self, dir: InodeId) -> Result<DirIndex> {
-        let remembered = self.inode(dir)?.read().listings.end();
+        let remembered = self.info.inode(dir)?.read().listings.end();
         remembered.map_or_else(|| self.begin_listing(dir), Ok)
     }
 
@@ -384,19 +384,19 @@ impl Filesystem {
     /// none has changed since they began. If not, whoever joins what was read of several shows
     /// names that are gone, or lacks some, until [`Self::forget_listings`].
     pub fn is_listing_whole(&self, dir: InodeId) -> Result<bool> {
-        Ok(self.inode(dir)?.write().listings.is_ended_unchanged())
+        Ok(self.info.inode(dir)?.write().listings.is_ended_unchanged())
     }
 
     /// Nobody has anything any more of what was listed so far.
     pub fn forget_listings(&self, dir: InodeId) -> Result<()> {
-        self.inode(dir)?.write().listings.forget();
+        self.info.inode(dir)?.write().listings.forget();
         Ok(())
     }
 
     /// Lists entries numbered above `after` and up to `last`, at most `limit` of them, in the order
     /// of their numbers.
     pub fn list(&self, dir: InodeId, after: DirIndex, last: DirIndex, limit: usize) -> Result<Vec<DirectoryEntry>> {
-        let inode = self.inode(dir)?;
+        let inode = self.info.inode(dir)?;
         let entries = self.entries(dir, &inode.read(), after, last, limit)?;
         if dir.ino != EMPTY_SUBVOLUME_INO {
             self.touch_atime(&inode);
@@ -426,7 +426,7 @@ impl Filesystem {
         let older = state.frozen.as_ref().map(|frozen| frozen.batch.entries.by_number.range(from..=last));
         let newer = state.pending.entries.by_number.range(from..=last);
         let mut overlay = newest_of(older.into_iter().flatten(), newer).peekable();
-        let committed = self.committed();
+        let committed = self.info.committed();
         let mut entries = Vec::new();
         let mut push = |index: DirIndex, name: &[u8], target: Target| -> Result<bool> {
             let inode = self.resolve(&committed, dir, name, target)?;
@@ -461,7 +461,7 @@ impl Filesystem {
                 match pushed {
                     Ok(true) => return Ok(entries),
                     Ok(false) => {}
-                    Err(error) if self.passes_over(&error) => {}
+                    Err(error) if self.info.passes_over(&error) => {}
                     Err(error) => return Err(error),
                 }
             }
@@ -504,8 +504,8 @@ mod tests {
         let volume = Volume::open(vec![Arc::new(device)], OpenOptions { read_only: false }).unwrap();
         let options = Options { background_commits: false, ..Options::default() };
         let fs = Filesystem::open(Arc::new(volume), options).unwrap();
-        let dir = fs.root();
-        let inode = fs.inode(dir).unwrap();
+        let dir = fs.info.root();
+        let inode = fs.info.inode(dir).unwrap();
         let seek = |name: &[u8]| fs.seek_entry(dir, &inode.read(), name).unwrap();
         let again = |name: &[u8], before| fs.seek_entry_again(dir, &inode.read(), name, before).unwrap();
         let file = NewInode { mode: 0o100_644, ..NewInode::default() };

@@ -55,21 +55,21 @@ impl Filesystem {
     /// range, what no chunk has of the devices. Returns the number of the devices' bytes. `EINVAL`
     /// for a range that is none or less than a sector, `EOPNOTSUPP` if the device can't.
     pub fn trim(&self, start: u64, len: u64, least: u64) -> Result<u64> {
-        if self.is_read_only() {
+        if self.info.is_read_only() {
             return Err(Errno::ROFS.into());
         }
         ubtrfs_tree::about_to_wait()?;
-        let sector = u64::from(self.volume.sector_size());
+        let sector = u64::from(self.info.volume.sector_size());
         let end = if len == u64::MAX { Some(u64::MAX) } else { start.checked_add(len) };
         let end = end.filter(|_| len >= sector && start != u64::MAX).ok_or(Errno::INVAL)?;
         let least = least.max(sector);
         // What is allocated and freed is sectors.
         let (start, end) = (start.checked_next_multiple_of(sector).unwrap_or(end), end - end % sector);
         // What is pinned may be free by now; what waits to be discarded is going to be.
-        self.space.unpin();
-        self.space.lock().take_discards();
+        self.info.space.unpin();
+        self.info.space.lock().take_discards();
         let mut bytes = self.discard_groups(start, end, least)?;
-        let devices: Vec<_> = self.volume.devices().iter().map(|item| item.devid).collect();
+        let devices: Vec<_> = self.info.volume.devices().iter().map(|item| item.devid).collect();
         for devid in devices {
             bytes += self.discard_unallocated(devid, 0, u64::MAX, least)?;
         }
@@ -78,7 +78,7 @@ impl Filesystem {
 
     /// Discards what commits have freed since the last call.
     pub(crate) fn discard_freed(&self) -> Result<()> {
-        let (freed, vacated) = self.space.lock().take_discards();
+        let (freed, vacated) = self.info.space.lock().take_discards();
         for (start, len) in freed.iter().filter(|(_, len)| *len >= WORTH_IT) {
             self.discard_groups(start, start + len, WORTH_IT)?;
         }
@@ -91,13 +91,13 @@ impl Filesystem {
     fn discard_groups(&self, start: u64, end: u64, least: u64) -> Result<u64> {
         let mut bytes = 0;
         let mut at = start;
-        while at < end && !self.is_read_only() {
+        while at < end && !self.info.is_read_only() {
             let _turn = self.discards.turn.lock();
-            let (ranges, next) = self.space.lock().exclude_free(at, end, least, AT_ONCE);
+            let (ranges, next) = self.info.space.lock().exclude_free(at, end, least, AT_ONCE);
             let discarded = ranges
                 .iter()
-                .try_fold(0, |sum, (start, len)| Ok(sum + supported(self.volume.discard(Logical(*start), *len))?));
-            let mut space = self.space.lock();
+                .try_fold(0, |sum, (start, len)| Ok(sum + supported(self.info.volume.discard(Logical(*start), *len))?));
+            let mut space = self.info.space.lock();
             for (start, len) in ranges {
                 space.make_available(Logical(start), len);
             }
@@ -112,15 +112,15 @@ impl Filesystem {
     fn discard_unallocated(&self, devid: DeviceId, start: u64, end: u64, least: u64) -> Result<u64> {
         let mut bytes = 0;
         let mut at = start;
-        while at < end && !self.is_read_only() {
+        while at < end && !self.info.is_read_only() {
             let _turn = self.discards.turn.lock();
-            let Some((start, len)) = self.space.lock().devices.exclude(devid, at, end) else { break };
+            let Some((start, len)) = self.info.space.lock().devices.exclude(devid, at, end) else { break };
             at = start + len;
             let pieces = around_superblocks(start, at).into_iter().filter(|(_, len)| *len >= least);
             let discarded = pieces.into_iter().try_fold(0, |sum, (start, len)| {
-                Ok(sum + supported(self.volume.discard_unallocated(devid, Physical(start), len))?)
+                Ok(sum + supported(self.info.volume.discard_unallocated(devid, Physical(start), len))?)
             });
-            self.space.lock().devices.remove_chunks(devid, start, len);
+            self.info.space.lock().devices.release(devid, start, len);
             bytes += self.count(discarded)?;
         }
         Ok(bytes)
@@ -160,7 +160,7 @@ impl Filesystem {
             if let Err(error) = self.discard_freed() {
                 // Nothing is lost by that but space on the device.
                 tracing::warn!("freed space is no longer discarded: {error}");
-                self.space.lock().stop_discards();
+                self.info.space.lock().stop_discards();
                 return;
             }
         }

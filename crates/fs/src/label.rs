@@ -9,13 +9,13 @@ pub(crate) const LABEL_SIZE: usize = 256;
 impl Filesystem {
     /// The volume's label as of the last commit.
     pub fn label(&self) -> Vec<u8> {
-        self.committed().superblock.label_bytes().to_vec()
+        self.info.committed().superblock.label_bytes().to_vec()
     }
 
     /// Gives the volume a label, and commits. `EINVAL` for one that is too long, or that could not
     /// be shown in a line.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
-        if self.is_read_only() {
+        if self.info.is_read_only() {
             return Err(Errno::ROFS.into());
         }
         if label.len() >= LABEL_SIZE || label.iter().any(|byte| matches!(byte, 0 | b'\n')) {

@@ -5,12 +5,14 @@
 //! explains how.
 
 mod commit;
+mod commit_request;
 mod committed;
 mod dir;
 mod discard;
 mod error;
 mod file;
 mod filesystem;
+mod fs_info;
 mod inactivate;
 mod inode;
 mod label;

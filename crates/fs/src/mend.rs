@@ -40,9 +40,9 @@ impl Filesystem {
     }
 
     fn mend_inode(&self, fix: &InodeFix) -> Result<()> {
-        let inode = self.inode(fix.inode)?;
+        let inode = self.info.inode(fix.inode)?;
         let mut state = inode.write();
-        let transaction = self.gate.enter();
+        let transaction = self.info.gate.enter();
         state.join(&inode, &transaction);
         if let Some(nlink) = fix.nlink {
             state.item.nlink = nlink;

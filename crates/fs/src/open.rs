@@ -13,6 +13,7 @@ use ubtrfs_volume::{Volume, Written};
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Refusal, Result};
 use crate::filesystem::Filesystem;
+use crate::fs_info::FsInfo;
 use crate::options::Options;
 use crate::space::{Space, SpaceSources, load_space};
 
@@ -112,14 +113,14 @@ impl Filesystem {
         if options.forget_global_reserve {
             space.lock().forget_global_reserve();
         }
-        let mounted = Self::find_subvolume(&committed, &options)?;
+        let mounted = FsInfo::find_subvolume(&committed, &options)?;
         if !read_only {
             // Whoever wrote what has been read may have been killed before the barrier that was to
             // follow. From here on it counts as durable (invariant 22).
             let _flushed = volume.flush(Written::nothing())?;
         }
         let background = options.background_commits && !read_only;
-        let fs = Arc::new(Self::assemble(volume, cache, options, committed, space, read_only, mounted));
+        let fs = Arc::new(Self::of(Arc::new(FsInfo::new(volume, cache, options, committed, space, read_only, mounted))));
         fs.check_root()?;
         if has_log_to_replay {
             fs.replay_log()?;
@@ -128,15 +129,15 @@ impl Filesystem {
         if !read_only {
             fs.find_orphans();
         }
-        if fs.options.discard && !read_only {
-            fs.space.lock().start_discards();
+        if fs.info.options.discard && !read_only {
+            fs.info.space.lock().start_discards();
         }
         if background {
             let failed = |error| Error::Posix(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN));
             let mut threads = fs.threads.lock();
             threads.push(fs.start_committer().map_err(failed)?);
             threads.push(fs.start_inactivator().map_err(failed)?);
-            if fs.options.discard {
+            if fs.info.options.discard {
                 threads.push(fs.start_discarder().map_err(failed)?);
             }
         }
@@ -147,32 +148,28 @@ impl Filesystem {
     /// not come about. Who reads a damaged volume as far as it goes may find what no directory
     /// leads to.
     fn check_root(&self) -> Result<()> {
-        let is_dir = self.inode(self.root())?.read().is_dir();
-        if is_dir || self.options.rescue.pass_over.is_some() {
+        let is_dir = self.info.inode(self.info.root())?.read().is_dir();
+        if is_dir || self.info.options.rescue.pass_over.is_some() {
             return Ok(());
         }
-        Err(Error::Refused(Refusal::RootIsNoDirectory(self.root().subvolume)))
+        Err(Error::Refused(Refusal::RootIsNoDirectory(self.info.root().subvolume)))
     }
 
     /// Ends: stops what works in the background, frees what can be freed soon, and commits what is
     /// not durable. Called once nobody uses the file system.
     pub fn close(&self) -> Result<()> {
-        {
-            let mut state = self.committer.lock();
-            state.stop = true;
-            self.committer_wakes.notify_all();
-        }
+        self.info.commit_request.stop();
         self.stop_inactivator();
         self.stop_discarder();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             let _ = thread.join();
         }
-        if self.is_read_only() && self.abort_reason().is_none() {
+        if self.info.is_read_only() && self.info.abort_reason().is_none() {
             return Ok(());
         }
         self.free_before_the_end()?;
         self.commit_once()?;
-        self.space.unpin();
+        self.info.space.unpin();
         if let Err(error) = self.discard_freed() {
             tracing::warn!("what was freed last is not discarded: {error}");
         }

@@ -26,7 +26,7 @@ impl Filesystem {
         last: Key,
         visit: &mut dyn FnMut(FoundItem) -> bool,
     ) -> Result<()> {
-        let committed = self.committed();
+        let committed = self.info.committed();
         if !committed.has_tree(tree) && tree != TreeId::ROOT && tree != TreeId::CHUNK {
             return Err(Errno::NOENT.into());
         }

@@ -78,15 +78,15 @@ pub struct Stats {
 impl Filesystem {
     /// What the mount has done so far.
     pub fn stats(&self) -> Stats {
-        let counters = &self.counters;
+        let counters = &self.info.counters;
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let (chunks_made, chunks_given_back) = self.space.lock().chunk_counts();
+        let (chunks_made, chunks_given_back) = self.info.space.lock().chunk_counts();
         Stats {
             chunks_made,
             chunks_given_back,
             bytes_discarded: load(&self.discards.bytes),
-            space: self.space.totals(),
-            generation: self.generation().0,
+            space: self.info.space.totals(),
+            generation: self.info.generation().0,
             commits: load(&counters.commits),
             commit_micros: load(&counters.commit_micros),
             fsyncs: load(&counters.fsyncs),
@@ -101,17 +101,17 @@ impl Filesystem {
             bytes_reserved: load(&counters.bytes_reserved),
             bytes_placed: load(&counters.bytes_placed),
             bytes_cloned: load(&counters.bytes_cloned),
-            dirty_bytes: self.space.lock().reserved_data(),
-            changed_bytes: self.open_transactions().iter().map(|open| open.memory().changes()).sum(),
+            dirty_bytes: self.info.space.lock().reserved_data(),
+            changed_bytes: self.info.open_transactions().iter().map(|open| open.memory().changes()).sum(),
             bytes_in_flight: self.in_flight.bytes(),
-            inodes: self.inodes.len() as u64,
+            inodes: self.info.inodes.len() as u64,
             orphans_cleaned: load(&counters.orphans_cleaned),
             nodes_unshared: load(&counters.nodes_unshared),
             leaves_written_early: load(&counters.leaves_written_early),
             inactivation: self.inactivator.stats(),
-            volume: self.volume.counters(),
-            cache: self.cache.counters(),
-            aborted: self.abort_reason(),
+            volume: self.info.volume.counters(),
+            cache: self.info.cache.counters(),
+            aborted: self.info.abort_reason(),
         }
     }
 }

@@ -65,7 +65,7 @@ impl Filesystem {
     pub(crate) fn subvolume_entry(&self, id: TreeId) -> Result<Option<EntryPlace>> {
         match self.moved_subvolumes.get(id) {
             Some(entry) => Ok(Some(entry)),
-            None => EntryPlace::committed(&self.committed(), id),
+            None => EntryPlace::committed(&self.info.committed(), id),
         }
     }
 }

@@ -27,7 +27,7 @@ pub(super) struct EarlyLeaves {
 
 impl EarlyLeaves {
     pub(super) fn new(fs: &Filesystem) -> Self {
-        let most = fs.options.memory / PART_OF_MEMORY / fs.volume.node_size() as usize;
+        let most = fs.info.options.memory / PART_OF_MEMORY / fs.info.volume.node_size() as usize;
         Self { most, under_way: None, written: Written::nothing() }
     }
 
@@ -38,7 +38,7 @@ impl EarlyLeaves {
         generation: Generation,
         leaves: Vec<(Logical, Block)>,
     ) -> Result<()> {
-        fs.counters.leaves_written_early.fetch_add(leaves.len() as u64, Ordering::Relaxed);
+        fs.info.counters.leaves_written_early.fetch_add(leaves.len() as u64, Ordering::Relaxed);
         let ticket = submit(fs, generation, leaves)?;
         self.wait(fs, Some(ticket))
     }
@@ -46,7 +46,7 @@ impl EarlyLeaves {
     fn wait(&mut self, fs: &Filesystem, next: Option<Ticket>) -> Result<()> {
         if let Some(ticket) = std::mem::replace(&mut self.under_way, next) {
             let written = std::mem::replace(&mut self.written, Written::nothing());
-            self.written = written.merge(fs.volume.wait(ticket)?);
+            self.written = written.merge(fs.info.volume.wait(ticket)?);
         }
         Ok(())
     }

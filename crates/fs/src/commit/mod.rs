@@ -60,7 +60,7 @@ const EARLY_WRITEBACK: u64 = 64 << 10;
 impl Filesystem {
     /// Makes everything durable that changed before the call. Returns at once if nothing did.
     pub(crate) fn commit(&self) -> Result<()> {
-        if !self.options.background_commits {
+        if !self.info.options.background_commits {
             // Nobody else would ever do it.
             self.free_some()?;
             self.commit_once()?;
@@ -71,27 +71,27 @@ impl Filesystem {
 
     /// The same, whatever waits to be freed.
     pub(crate) fn commit_once(&self) -> Result<()> {
-        let wanted = self.gate.current();
+        let wanted = self.info.gate.current();
         let _place = self.commit_place.lock();
-        if self.committed().generation >= wanted.generation {
+        if self.info.committed().generation >= wanted.generation {
             return Ok(());
         }
-        if let Some(reason) = self.abort_reason() {
+        if let Some(reason) = self.info.abort_reason() {
             return Err(Error::Aborted(reason));
         }
         let idle = wanted.is_empty()
             && {
-                let space = self.space.lock();
+                let space = self.info.space.lock();
                 space.new_chunks.is_empty() && !space.rewrite_all
             }
             && self.new_label.lock().is_none()
             && !self.has_chunks_to_empty();
         // A log that changed nothing goes with a commit all the same.
-        let has_log = self.committed().superblock.log_root.0 != 0;
-        if self.is_at_rest() || (idle && !has_log) {
+        let has_log = self.info.committed().superblock.log_root.0 != 0;
+        if self.info.is_at_rest() || (idle && !has_log) {
             // Operations that failed reserved metadata and used none: without a commit to end that,
             // it would add up.
-            self.space.lock().drop_pending_reservations();
+            self.info.space.lock().drop_pending_reservations();
             return Ok(());
         }
         let start = Instant::now();
@@ -102,12 +102,12 @@ impl Filesystem {
             waiting.committed(self, &result.as_ref().map(|_| ()).map_err(|_| Errno::IO.into()));
         }
         let result = result.map(|_| ());
-        self.counters.commit_micros.fetch_add(start.elapsed().as_micros() as u64, Ordering::Relaxed);
+        self.info.counters.commit_micros.fetch_add(start.elapsed().as_micros() as u64, Ordering::Relaxed);
         match &result {
             Ok(()) => {
-                self.counters.commits.fetch_add(1, Ordering::Relaxed);
+                self.info.counters.commits.fetch_add(1, Ordering::Relaxed);
             }
-            Err(error) => self.abort(error),
+            Err(error) => self.info.abort(error),
         }
         result
     }
@@ -115,8 +115,8 @@ impl Filesystem {
     /// Whether commits would give chunks back though nothing else has changed. Who mounts and
     /// unmounts only does not want the volume changed.
     fn has_chunks_to_empty(&self) -> bool {
-        self.counters.commits.load(Ordering::Relaxed) > 0
-            && (self.space.lock().has_empty_groups(&self.volume) || !trees_to_relocate(self, &self.committed()).is_empty())
+        self.info.counters.commits.load(Ordering::Relaxed) > 0
+            && (self.info.space.lock().has_empty_groups(&self.info.volume) || !trees_to_relocate(self, &self.info.committed()).is_empty())
     }
 
     /// Commits. Returns fsyncs that wait for another commit.
@@ -125,10 +125,10 @@ impl Filesystem {
         let (transaction, log_nodes) = {
             // No log of the transaction that closes is written from here on.
             let mut tree_log = self.log.tree_log();
-            let transaction = self.gate.swap(|closed| {
+            let transaction = self.info.gate.swap(|closed| {
                 self.log.commit_begins();
-                self.space.lock().freeze_reservations();
-                *self.frozen.write() = Some(closed.clone());
+                self.info.space.lock().freeze_reservations();
+                self.info.set_frozen_transaction(Some(closed.clone()));
             });
             let log_nodes = tree_log.end(transaction.generation.next());
             (transaction, log_nodes)
@@ -136,11 +136,11 @@ impl Filesystem {
         self.reached(CommitStep::Frozen);
         let result = self.commit_frozen(&transaction, log_nodes);
         // That commit was itself a reader of the one before.
-        self.space.unpin();
+        self.info.space.unpin();
         self.discards.wake();
         if let Err(error) = &result {
             // Before those who wait for the commit look.
-            self.abort(error);
+            self.info.abort(error);
             self.log.commit_ended(&mut self.log.tree_log());
         }
         self.log.tell_followers(&result.as_ref().map(|_| ()).map_err(|_| Errno::IO.into()));
@@ -149,7 +149,7 @@ impl Filesystem {
 
     /// Lets a test do its part while a commit is under way.
     fn reached(&self, step: CommitStep) {
-        if let Some(hook) = &self.options.commit_hook {
+        if let Some(hook) = &self.info.options.commit_hook {
             (hook.0)(self, step);
         }
     }
@@ -157,20 +157,20 @@ impl Filesystem {
     fn commit_frozen(&self, transaction: &Arc<Transaction>, log_nodes: Vec<Logical>) -> Result<Option<ClosedGroup>> {
         let inodes = transaction.take_inodes();
         self.write_back(transaction, &inodes)?;
-        let committed = self.committed();
+        let committed = self.info.committed();
         let mut built = Commit::build(self, &committed, transaction, &inodes)?;
         self.reached(CommitStep::Merged);
         // They stay in use until no durable superblock leads to them.
-        let node_size = u64::from(self.volume.node_size());
+        let node_size = u64::from(self.info.volume.node_size());
         built.freed.extend(log_nodes.into_iter().map(|at| (at, node_size)));
         built.write(self, &committed, &inodes)
     }
 
     fn start_early_writeback(&self) -> Result<()> {
-        for inode in self.gate.current().inodes() {
+        for inode in self.info.gate.current().inodes() {
             let mut state = inode.write();
             if state.reserved >= EARLY_WRITEBACK {
-                let transaction = self.gate.enter();
+                let transaction = self.info.gate.enter();
                 if state.pending.generation == transaction.generation {
                     self.write_back_pending(&inode, &mut state, &transaction, false)?;
                 }
@@ -237,7 +237,7 @@ impl Commit {
             let last_snapshot = roots.last_snapshot(subvolume)?;
             let mut failed = Ok(());
             let new = merge(
-                &fs.cache,
+                &fs.info.cache,
                 Some(root),
                 subvolume,
                 &edits,
@@ -264,7 +264,7 @@ impl Commit {
 
         relocate_trees(&mut tree, &mut roots, &trees_to_relocate(fs, committed), generation)?;
         let has_free_space_tree = superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE);
-        let recounted = std::mem::take(&mut fs.space.lock().rewrite_all);
+        let recounted = std::mem::take(&mut fs.info.space.lock().rewrite_all);
         if recounted && has_free_space_tree {
             rebuild_tree(&mut tree, &mut roots, TreeId::FREE_SPACE, &extent_tree)?;
         }
@@ -292,7 +292,7 @@ impl Commit {
         loop {
             tree.nodes.take_extent_edits(tree.dirty, &mut extent_edits)?;
             let mut group_edits = std::mem::take(&mut gone_groups);
-            group_edits.append(fs.space.lock().take_group_edits(has_free_space_tree))?;
+            group_edits.append(fs.info.space.lock().take_group_edits(has_free_space_tree))?;
             let mut edits = std::mem::take(&mut extent_edits);
             if edits.is_empty() && group_edits.block_groups.is_empty() && group_edits.free_space.is_empty() {
                 break;
@@ -325,35 +325,35 @@ impl Commit {
             &self.new_chunks,
         );
         let trees = self.roots.into_trees();
-        let next = Committed::after(superblock.clone(), self.root_tree, self.chunk_tree, trees, fs.cache.clone());
+        let next = Committed::after(superblock.clone(), self.root_tree, self.chunk_tree, trees, fs.info.cache.clone());
         let next = Arc::new(next);
 
         let mut tree_log = fs.log.tree_log();
         let mut waiting = fs.prepare_waiting_log(&mut tree_log, &next)?;
-        let mut written = fs.volume.wait(nodes)?.merge(self.early.finish(fs)?);
+        let mut written = fs.info.volume.wait(nodes)?.merge(self.early.finish(fs)?);
         if let Some((_, Some(log))) = &waiting {
-            let nodes = fs.volume.submit(log.writes().collect())?;
+            let nodes = fs.info.volume.submit(log.writes().collect())?;
             log.ordered.iter().try_for_each(|extent| fs.wait_for(extent))?;
-            written = written.merge(fs.volume.wait(nodes)?);
+            written = written.merge(fs.info.volume.wait(nodes)?);
             log.enter_into(&mut superblock);
         }
-        let flushed = fs.volume.flush(written)?;
-        let published = fs.volume.write_superblock(&superblock, Copies::All, flushed)?;
+        let flushed = fs.info.volume.flush(written)?;
+        let published = fs.info.volume.write_superblock(&superblock, Copies::All, flushed)?;
         let closed = waiting.take().map(|(closed, log)| {
             if let Some(log) = log {
                 log.published(fs, &mut tree_log);
             }
             closed
         });
-        let previous = fs.publish(next);
-        fs.space.lock().vacate(&fs.volume);
+        let previous = fs.info.publish(next);
+        fs.info.space.lock().vacate(&fs.info.volume);
         for (inode, nbytes) in inodes.iter().zip(self.nbytes) {
             let mut state = inode.write();
             let gone = state.frozen.take().is_some_and(|frozen| frozen.batch.gone);
             state.reap_ordered();
             if gone {
                 drop(state);
-                fs.inodes.remove(inode.id);
+                fs.info.inodes.remove(inode.id);
                 continue;
             }
             state.committed = true;
@@ -361,7 +361,7 @@ impl Commit {
                 state.item.nbytes = nbytes;
             }
         }
-        *fs.frozen.write() = None;
+        fs.info.set_frozen_transaction(None);
         fs.in_flight.forget_ended();
         fs.log.commit_ended(&mut tree_log);
         drop(tree_log);
@@ -374,9 +374,9 @@ impl Commit {
             closed => closed,
         };
         fs.reader.forget();
-        let needs = fs.committed().needs();
-        fs.space.lock().commit_ends(needs);
-        fs.space.pin(Arc::downgrade(&previous), self.freed);
+        let needs = fs.info.committed().needs();
+        fs.info.space.lock().commit_ends(needs);
+        fs.info.space.pin(Arc::downgrade(&previous), self.freed);
         Ok(closed)
     }
 }
@@ -387,7 +387,7 @@ pub(crate) fn geometry(fs: &Filesystem, superblock: &Superblock) -> Geometry {
         node_size: superblock.node_size,
         sector_size: superblock.sector_size,
         fsid: superblock.metadata_fsid(),
-        chunk_tree_uuid: fs.volume.chunk_tree_uuid(),
+        chunk_tree_uuid: fs.info.volume.chunk_tree_uuid(),
         checksum: superblock.checksum,
     }
 }
@@ -401,7 +401,7 @@ struct TreeMerger<'a, 'b> {
 
 impl TreeMerger<'_, '_> {
     fn merge(&mut self, root: Option<Root>, owner: TreeId, edits: &EditBatch) -> Result<Root> {
-        let cache = &self.fs.cache;
+        let cache = &self.fs.info.cache;
         Ok(merge(cache, root, owner, edits, self.dirty, self.nodes, Generation(0), &mut |_, _| {})?)
     }
 

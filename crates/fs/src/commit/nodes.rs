@@ -59,7 +59,7 @@ impl<'a> CommitNodes<'a> {
     ) -> Self {
         Self {
             fs,
-            refs: BlockRefs::new(extent_tree, fs.space.node_size as usize),
+            refs: BlockRefs::new(extent_tree, fs.info.space.node_size as usize),
             skinny: incompat.contains(Incompat::SKINNY_METADATA),
             generation,
             pending_refs: BTreeMap::new(),
@@ -129,16 +129,16 @@ impl<'a> CommitNodes<'a> {
 /// Starts the writes of new nodes, which whoever looks for them finds at once.
 pub(super) fn submit(fs: &Filesystem, generation: Generation, nodes: Vec<(Logical, Block)>) -> Result<Ticket> {
     let writes = nodes.iter().map(|(at, block)| Write { at: *at, data: block.share() }).collect();
-    let ticket = fs.volume.submit_nodes(writes)?;
+    let ticket = fs.info.volume.submit_nodes(writes)?;
     for (at, block) in nodes {
-        fs.cache.insert(at, generation, block);
+        fs.info.cache.insert(at, generation, block);
     }
     Ok(ticket)
 }
 
 /// Notes in the block groups' records that an extent is allocated or freed by this commit.
 pub(super) fn record(fs: &Filesystem, start: Logical, len: u64, allocated: bool) -> Result<()> {
-    let mut space = fs.space.lock();
+    let mut space = fs.info.space.lock();
     let recorded = space.group_of(start).is_some_and(|group| {
         if allocated { group.record_allocated(start, len) } else { group.record_freed(start, len) }
     });
@@ -154,7 +154,7 @@ impl NodeAllocator for CommitNodes<'_> {
     fn allocate(&mut self, owner: TreeId, level: u8) -> ubtrfs_tree::Result<Logical> {
         let bytenr = self
             .fs
-            .space
+            .info.space
             .allocate_node(owner == TreeId::CHUNK, self.chunks_closed)
             .ok_or_else(|| ubtrfs_tree::Error::allocator("no space for metadata"))?;
         self.pending_refs.insert(bytenr, PendingRef { owner, level, first_key: None });
@@ -170,14 +170,14 @@ impl NodeAllocator for CommitNodes<'_> {
             }
         } else if self.pending_refs.remove(&node.bytenr).is_some() {
             if node.born_in_this_commit {
-                self.fs.space.remove_chunks(node.bytenr, self.fs.space.node_size);
+                self.fs.info.space.release(node.bytenr, self.fs.info.space.node_size);
             } else {
                 // Its write may be under way.
-                self.unpin_later.push((node.bytenr, self.fs.space.node_size));
+                self.unpin_later.push((node.bytenr, self.fs.info.space.node_size));
             }
         } else if let Some((_, level)) = self.told.remove(&node.bytenr) {
             self.taken_back.push((node.bytenr, level));
-            self.unpin_later.push((node.bytenr, self.fs.space.node_size));
+            self.unpin_later.push((node.bytenr, self.fs.info.space.node_size));
         } else {
             return Err(ubtrfs_tree::Error::allocator("a node of this commit is freed that it did not allocate"));
         }
@@ -186,7 +186,7 @@ impl NodeAllocator for CommitNodes<'_> {
 
     fn unshare(&mut self, tree: TreeId, node: &Block) -> ubtrfs_tree::Result<()> {
         if self.refs.unshare(tree, node).map_err(ubtrfs_tree::Error::allocator)? {
-            self.fs.counters.nodes_unshared.fetch_add(1, Ordering::Relaxed);
+            self.fs.info.counters.nodes_unshared.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::filesystem::Filesystem;
 
 /// The trees of one leaf that are (nearly) alone in their chunk.
 pub(super) fn trees_to_relocate(fs: &Filesystem, committed: &Committed) -> Vec<TreeId> {
-    let sparse = fs.space.lock().sparse_metadata();
+    let sparse = fs.info.space.lock().sparse_metadata();
     if sparse.is_empty() {
         return Vec::new();
     }

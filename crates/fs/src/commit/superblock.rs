@@ -38,7 +38,7 @@ pub(super) fn next(
     if let Some(label) = *fs.new_label.lock() {
         next.label = label;
     }
-    next.bytes_used = fs.space.lock().groups.values().map(|group| group.recorded_used).sum();
+    next.bytes_used = fs.info.space.lock().groups.values().map(|group| group.recorded_used).sum();
     for NewChunk { start, chunk } in new_chunks {
         if chunk.flags.contains(BlockGroupFlags::SYSTEM) {
             let key = Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.0);

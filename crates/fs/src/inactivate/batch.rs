@@ -29,7 +29,7 @@ pub(crate) struct Freed {
 impl Filesystem {
     /// Frees what one transaction may free of what waits to be freed. Called without any lock.
     pub(crate) fn free_some(&self) -> Result<Freed> {
-        self.free_at_most(self.options.freeing.per_transaction)
+        self.free_at_most(self.info.options.freeing.per_transaction)
     }
 
     fn free_at_most(&self, mut left: u64) -> Result<Freed> {
@@ -47,7 +47,7 @@ impl Filesystem {
                 return Ok(round);
             }
             // Inodes take memory until the commit.
-            if left == 0 || self.is_read_only() || self.changes() > self.most_changes() {
+            if left == 0 || self.info.is_read_only() || self.info.changes() > self.info.most_changes() {
                 return Ok(Freed { more: true, ..round });
             }
             let done = match first {
@@ -55,12 +55,12 @@ impl Filesystem {
                     // Damaged, or the file system has given up: it stays an orphan.
                     tracing::warn!("inode {} can't be freed: {error}", waiting.inode.id.ino);
                     self.inactivator.advance(None, 0);
-                    if self.is_read_only() { Err(error) } else { Ok(0) }
+                    if self.info.is_read_only() { Err(error) } else { Ok(0) }
                 })?,
                 None => self.adopt_some(left).or_else(|error| {
                     tracing::warn!("orphans can't be freed: {error}");
                     self.inactivator.set_orphans(None);
-                    if self.is_read_only() { Err(error) } else { Ok(0) }
+                    if self.info.is_read_only() { Err(error) } else { Ok(0) }
                 })?,
             };
             round.freed |= done > 0;
@@ -71,12 +71,12 @@ impl Filesystem {
     /// Holds whoever unlinks back for a moment if too much waits to be freed.
     pub(crate) fn let_inactivation_catch_up(&self) -> Result<()> {
         let mut queue = self.inactivator.queue.lock();
-        if queue.inodes.len() <= self.options.freeing.queue {
+        if queue.inodes.len() <= self.info.options.freeing.queue {
             return Ok(());
         }
         ubtrfs_tree::about_to_wait()?;
         self.inactivator.waits.fetch_add(1, Ordering::Relaxed);
-        if self.options.background_commits {
+        if self.info.options.background_commits {
             self.inactivator.progress.wait_for(&mut queue, PATIENCE);
             return Ok(());
         }
@@ -100,7 +100,7 @@ impl Filesystem {
         loop {
             {
                 let mut queue = self.inactivator.queue.lock();
-                while (queue.is_empty() || self.is_read_only()) && !queue.stop {
+                while (queue.is_empty() || self.info.is_read_only()) && !queue.stop {
                     self.inactivator.work.wait(&mut queue);
                 }
                 if queue.stop {
@@ -119,7 +119,7 @@ impl Filesystem {
             let until = Instant::now() + (PAUSE * start.elapsed()).min(LONGEST_PAUSE);
             let mut queue = self.inactivator.queue.lock();
             while !queue.stop
-                && queue.inodes.len() <= self.options.freeing.queue
+                && queue.inodes.len() <= self.info.options.freeing.queue
                 && !self.inactivator.work.wait_until(&mut queue, until).timed_out()
             {}
         }
@@ -131,6 +131,6 @@ impl Filesystem {
         let turn = self.inactivator.turn.lock();
         self.inactivator.queue.lock().inodes.make_contiguous().sort_by_key(|waiting| waiting.bytes);
         drop(turn);
-        self.free_at_most(self.options.freeing.at_the_end).map(drop)
+        self.free_at_most(self.info.options.freeing.at_the_end).map(drop)
     }
 }

@@ -16,16 +16,16 @@ const TYPICAL_EXTENT: u64 = 1 << 20;
 impl Filesystem {
     /// Adds a reference to an inode, as a lookup does.
     pub fn reference(&self, id: InodeId) {
-        self.inodes.reference(id);
+        self.info.inodes.reference(id);
     }
 
     /// Gives references back. With the last one an inode without names goes; the caller does not
     /// wait for that.
     pub fn forget(&self, id: InodeId, count: u64) {
-        if !self.inodes.unreference(id, count) {
+        if !self.info.inodes.unreference(id, count) {
             return;
         }
-        let Some(inode) = self.inodes.get(id) else { return };
+        let Some(inode) = self.info.inodes.get(id) else { return };
         self.inactivate_if_unused(&inode);
     }
 
@@ -41,13 +41,13 @@ impl Filesystem {
     /// Sees to it that an inode is freed if nothing refers to it: its content, its xattrs, its
     /// items. Returns whether it will be. Starts no I/O and waits for nothing.
     pub(crate) fn inactivate_if_unused(&self, inode: &Arc<Inode>) -> bool {
-        if inode.read().item.nlink > 0 || self.is_read_only_for_good() {
+        if inode.read().item.nlink > 0 || self.info.is_read_only_for_good() {
             return false;
         }
         // While a remount has stopped writing it waits with those that are freed in steps.
-        let is_stopped = self.is_read_only();
+        let is_stopped = self.info.is_read_only();
         let mut state = inode.write();
-        if state.item.nlink > 0 || state.dead || self.inodes.is_referenced(inode.id) {
+        if state.item.nlink > 0 || state.dead || self.info.inodes.is_referenced(inode.id) {
             return false;
         }
         // From here on nobody changes it but the inactivator and commits.
@@ -55,14 +55,14 @@ impl Filesystem {
         self.freeze_older(&mut state);
         let bytes = state.item.nbytes;
         let demand = Demand { edits: 4 + bytes / TYPICAL_EXTENT, kept: UseOfKept::All, ..Demand::default() };
-        let at_once = !is_stopped && bytes <= self.options.freeing.at_once;
-        let reservation = if at_once { self.try_reserve(demand) } else { None };
+        let at_once = !is_stopped && bytes <= self.info.options.freeing.at_once;
+        let reservation = if at_once { self.info.try_reserve(demand) } else { None };
         if reservation.is_some() || (!is_stopped && state.is_new()) {
-            self.end_inode(inode, &mut state, &self.gate.enter());
+            self.end_inode(inode, &mut state, &self.info.gate.enter());
             if state.is_new() {
                 // Born and gone inside one transaction: no tree ever hears of it.
                 drop(state);
-                self.inodes.remove(inode.id);
+                self.info.inodes.remove(inode.id);
             }
         } else {
             self.drop_dirty_data(inode, &mut state);
@@ -76,7 +76,7 @@ impl Filesystem {
     pub(super) fn end_inode(&self, inode: &Arc<Inode>, state: &mut InodeState, transaction: &Transaction) {
         state.join(inode, transaction);
         drop(state.dirty.take());
-        self.unreserve_data(std::mem::take(&mut state.reserved));
+        self.info.unreserve_data(std::mem::take(&mut state.reserved));
         // What was lost by name stays known: the log may have to tell.
         let InodeBatch { refs, entries, logged, account, .. } = std::mem::take(&mut state.pending).into_inner();
         let batch = InodeBatch {
@@ -98,12 +98,12 @@ impl Filesystem {
         if state.dirty.is_empty() {
             return;
         }
-        let transaction = self.gate.enter();
+        let transaction = self.info.gate.enter();
         state.join(inode, &transaction);
         let dirty = state.dirty.take();
         for (start, len) in dirty.ranges() {
             state.pending.layout.replace(start, len, Piece::Hole);
         }
-        self.unreserve_data(std::mem::take(&mut state.reserved));
+        self.info.unreserve_data(std::mem::take(&mut state.reserved));
     }
 }

@@ -30,7 +30,7 @@ fn orphan_key(ino: u64) -> Key {
 impl Filesystem {
     /// Has the inactivator look for orphans.
     pub(crate) fn find_orphans(&self) {
-        let committed = self.committed();
+        let committed = self.info.committed();
         let writable = |flags: u64, refs: u32| flags & RootFlags::RDONLY == 0 && refs > 0;
         let subvolumes = committed.subvolumes().filter(|subvolume| writable(subvolume.item.flags, subvolume.item.refs));
         let subvolumes = subvolumes.map(crate::committed::TreeRoot::id).collect();
@@ -44,7 +44,7 @@ impl Filesystem {
         let mut found = Vec::new();
         if let Some(subvolume) = orphans.subvolumes.last().copied() {
             let most = BATCH.min(most as usize).max(1);
-            let tree = self.committed().tree(subvolume)?;
+            let tree = self.info.committed().tree(subvolume)?;
             for item in tree.range(orphan_key(orphans.next)..=orphan_key(u64::MAX)).take(most) {
                 found.push(InodeId::new(subvolume, Ino(item?.key.offset)));
             }
@@ -67,7 +67,7 @@ impl Filesystem {
     /// Frees an orphan. One that programs of this mount have open has an item as well, and is not
     /// meant.
     fn adopt_orphan(&self, id: InodeId) -> Result<()> {
-        let inode: Arc<Inode> = match self.inode(id) {
+        let inode: Arc<Inode> = match self.info.inode(id) {
             Ok(inode) => inode,
             // The item of an inode that is gone already.
             Err(error) if error.errno() == Errno::NOENT => return Ok(()),
@@ -75,7 +75,7 @@ impl Filesystem {
         };
         let linked = inode.read().item.nlink > 0;
         if if linked { self.finish_truncation(&inode) } else { self.inactivate_if_unused(&inode) } {
-            self.counters.orphans_cleaned.fetch_add(1, Ordering::Relaxed);
+            self.info.counters.orphans_cleaned.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -84,15 +84,15 @@ impl Filesystem {
     /// what lies beyond the end of the file, and the orphan item.
     fn finish_truncation(&self, inode: &Arc<Inode>) -> bool {
         let reservation =
-            self.try_reserve(Demand { edits: 4, item_bytes: 500, kept: UseOfKept::All, ..Demand::default() });
+            self.info.try_reserve(Demand { edits: 4, item_bytes: 500, kept: UseOfKept::All, ..Demand::default() });
         let mut state = inode.write();
         let frozen = state.frozen.as_ref().map(|frozen| frozen.batch.orphan);
         if state.item.nlink == 0 || [Some(state.pending.orphan), frozen].contains(&Some(OrphanEdit::Remove)) {
             return false;
         }
-        let transaction = self.gate.enter();
+        let transaction = self.info.gate.enter();
         if reservation.is_none() {
-            self.space.lock().may_use_all_kept();
+            self.info.space.lock().may_use_all_kept();
         }
         state.join(inode, &transaction);
         self.drop_beyond_end(&mut state);
@@ -103,7 +103,7 @@ impl Filesystem {
     /// item.
     pub(crate) fn drop_beyond_end(&self, state: &mut InodeState) {
         if state.file_type() == FileType::Regular {
-            let end = state.item.size.next_multiple_of(u64::from(self.volume.sector_size()));
+            let end = state.item.size.next_multiple_of(u64::from(self.info.volume.sector_size()));
             state.pending.layout.truncate(end);
         }
         state.pending.orphan = OrphanEdit::Remove;
@@ -115,7 +115,7 @@ impl Filesystem {
         if !self.inactivator.is_adopting() || !state.committed || state.item.nlink == 0 {
             return Ok(false);
         }
-        let is_orphan = self.committed().tree(id.subvolume)?.get(&orphan_key(id.ino.0))?.is_some();
+        let is_orphan = self.info.committed().tree(id.subvolume)?.get(&orphan_key(id.ino.0))?.is_some();
         Ok(is_orphan && state.pending.orphan != OrphanEdit::Remove)
     }
 }

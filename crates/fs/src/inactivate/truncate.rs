@@ -56,13 +56,13 @@ impl Filesystem {
         let truncation = loop {
             let (truncation, reservation) = self.reserve_truncation(&waiting.inode, 0..waiting.reached, most)?;
             let mut state = waiting.inode.write();
-            let transaction = self.gate.enter();
+            let transaction = self.info.gate.enter();
             if transaction.generation != truncation.generation {
                 // What was reserved went with the transaction before.
                 continue;
             }
             if reservation.is_none() {
-                self.space.lock().may_use_all_kept();
+                self.info.space.lock().may_use_all_kept();
             }
             if truncation.is_rest {
                 self.end_inode(&waiting.inode, &mut state, &transaction);
@@ -80,12 +80,12 @@ impl Filesystem {
 
     /// Whether cutting a file to `size` bytes is done in steps, with commits between them.
     pub fn is_truncated_in_steps(&self, id: InodeId, size: u64) -> bool {
-        let Ok(inode) = self.inode(id) else { return false };
+        let Ok(inode) = self.info.inode(id) else { return false };
         let state = inode.read();
         state.file_type() == FileType::Regular
             && state.committed
             && size < state.item.size
-            && state.item.nbytes > self.options.freeing.at_once
+            && state.item.nbytes > self.info.options.freeing.at_once
     }
 
     /// Cuts a file that may have many extents from its end, so much in each transaction, until what
@@ -95,17 +95,17 @@ impl Filesystem {
         if !self.is_truncated_in_steps(inode.id, size) {
             return Ok(());
         }
-        let from = size.next_multiple_of(u64::from(self.volume.sector_size()));
+        let from = size.next_multiple_of(u64::from(self.info.volume.sector_size()));
         loop {
             let turn = self.inactivator.turn.lock();
-            let (truncation, reservation) = self.reserve_truncation(inode, from..u64::MAX, self.options.freeing.per_transaction)?;
+            let (truncation, reservation) = self.reserve_truncation(inode, from..u64::MAX, self.info.options.freeing.per_transaction)?;
             if truncation.is_rest {
                 return Ok(());
             }
             let mut surplus = 0;
             let wanted = NewSize::AtMost { from: truncation.from, reserved_in: truncation.generation };
             let truncated = self.resize_reserved(inode.id, wanted, None, &mut surplus);
-            self.unreserve_data(surplus);
+            self.info.unreserve_data(surplus);
             if !truncated? {
                 continue;
             }
@@ -131,7 +131,7 @@ impl Filesystem {
         let mut tried = false;
         loop {
             let mut truncation = self.plan_truncation(inode, range.clone(), most)?;
-            let reservation = self.try_reserve(truncation.demand());
+            let reservation = self.info.try_reserve(truncation.demand());
             if reservation.is_some() || (tried && most <= FEW) {
                 return Ok((truncation, reservation));
             }
@@ -141,7 +141,7 @@ impl Filesystem {
             // What earlier steps freed may be enough.
             tried = true;
             self.commit_once()?;
-            self.space.unpin();
+            self.info.space.unpin();
         }
     }
 
@@ -157,7 +157,7 @@ impl Filesystem {
             // What the commit in flight adds is not in the trees yet.
             drop(state);
             drop(self.commit_place.lock());
-            if let Some(reason) = self.abort_reason() {
+            if let Some(reason) = self.info.abort_reason() {
                 return Err(Error::Aborted(reason));
             }
         };
@@ -166,7 +166,7 @@ impl Filesystem {
             return Ok(Truncation { is_rest: true, ..truncation });
         }
         let key = |offset| Key::new(inode.id.ino.0, ItemType::EXTENT_DATA, offset);
-        for item in self.committed().tree(inode.id.subvolume)?.range_rev(key(range.start)..=key(range.end - 1)) {
+        for item in self.info.committed().tree(inode.id.subvolume)?.range_rev(key(range.start)..=key(range.end - 1)) {
             if truncation.extents == most {
                 return Ok(truncation);
             }

@@ -149,7 +149,7 @@ impl<'a> Gatherer<'a> {
 
     /// Takes an inode in that the log has with an extent that was shorter then.
     pub(super) fn log_anew(&mut self, id: InodeId) -> Result<()> {
-        let inode = self.fs.inodes.get(id).ok_or(Reason::Unreadable)?;
+        let inode = self.fs.info.inodes.get(id).ok_or(Reason::Unreadable)?;
         self.stale.push(inode.clone());
         self.work.push_back((inode, Want::Whole));
         Ok(())
@@ -164,7 +164,7 @@ impl<'a> Gatherer<'a> {
     }
 
     pub(super) fn gets_wrong(&self, fault: LogFault) -> bool {
-        self.fs.options.log_fault == Some(fault)
+        self.fs.info.options.log_fault == Some(fault)
     }
 
     fn edits(&mut self, subvolume: TreeId) -> &mut EditBatch {
@@ -196,7 +196,7 @@ impl<'a> Gatherer<'a> {
     }
 
     pub(super) fn count_searches(&self, searches: u64) {
-        self.fs.counters.log_searches.fetch_add(searches, Ordering::Relaxed);
+        self.fs.info.counters.log_searches.fetch_add(searches, Ordering::Relaxed);
     }
 
     fn look_at(&mut self, inode: &Arc<Inode>, want: Want) -> Result<()> {
@@ -367,7 +367,7 @@ impl<'a> Gatherer<'a> {
 
     /// Takes in whoever a name that came or went concerns.
     fn follow_name(&mut self, id: InodeId, fact: &NameFact) -> Result<()> {
-        let Some(parent) = self.fs.inodes.get(InodeId::new(id.subvolume, fact.parent)) else { return Ok(()) };
+        let Some(parent) = self.fs.info.inodes.get(InodeId::new(id.subvolume, fact.parent)) else { return Ok(()) };
         let (entry, parent_known) = {
             let state = parent.read();
             let changed = state.pending.generation == self.transaction.generation;
@@ -422,7 +422,7 @@ impl<'a> Gatherer<'a> {
         if target.location.item_type != ItemType::INODE_ITEM {
             return None;
         }
-        self.fs.inodes.get(InodeId::new(subvolume, Ino(target.location.objectid)))
+        self.fs.info.inodes.get(InodeId::new(subvolume, Ino(target.location.objectid)))
     }
 
     /// Takes in an inode that a name belongs to or belonged to. One that is gone is of no concern,

@@ -93,12 +93,12 @@ impl NodeAllocator for LogNodes<'_> {
     fn allocate(&mut self, _: TreeId, _: u8) -> ubtrfs_tree::Result<Logical> {
         /// What has to be left for others, in multiples of what the log has.
         const PLENTY: u64 = 8;
-        let space = &self.fs.space;
+        let space = &self.fs.info.space;
         let arena = &mut self.tree_log.arena;
         let node_size = space.node_size();
         let plenty = PLENTY * arena.all.len() as u64 * node_size;
         // What is lost by too early a use is seen only if it is used soon.
-        let early = if self.fs.options.log_fault == Some(LogFault::ReusePinned) { arena.take_spare() } else { None };
+        let early = if self.fs.info.options.log_fault == Some(LogFault::ReusePinned) { arena.take_spare() } else { None };
         let node = early.or_else(|| {
             let left = |demand| if demand == Urgency::Convenience { plenty } else { 0 };
             arena.take(node_size, |demand| space.allocate_log_node(left(demand)))
@@ -110,7 +110,7 @@ impl NodeAllocator for LogNodes<'_> {
     }
 
     fn free(&mut self, node: FreedNode) -> ubtrfs_tree::Result<()> {
-        if self.fs.options.log_fault == Some(LogFault::ReusePinned) {
+        if self.fs.info.options.log_fault == Some(LogFault::ReusePinned) {
             self.tree_log.arena.reuse_first(node.bytenr);
         } else if node.born_in_this_commit {
             self.tree_log.arena.reuse([node.bytenr]);

@@ -19,7 +19,7 @@ impl Durable {
     /// By an earlier superblock, since nothing of it has changed after that. An error if the file
     /// system has turned read-only: then it is not known what is durable.
     pub(crate) fn already(fs: &Filesystem) -> Result<Self> {
-        if fs.abort_reason().is_none() { Ok(Self(())) } else { Err(Errno::IO.into()) }
+        if fs.info.abort_reason().is_none() { Ok(Self(())) } else { Err(Errno::IO.into()) }
     }
 
     /// What a commit that answers early, to test the tests, takes for a proof.

@@ -261,7 +261,7 @@ enum Need {
 impl Filesystem {
     /// Makes everything durable that was changed before.
     pub fn sync(&self) -> Result<()> {
-        if self.is_at_rest() {
+        if self.info.is_at_rest() {
             return Ok(());
         }
         self.commit()
@@ -322,7 +322,7 @@ impl Filesystem {
     /// instant.
     pub fn is_fsync_short(&self, id: InodeId) -> bool {
         const LITTLE: u64 = 128 << 10;
-        let inode = self.inodes.get(id);
+        let inode = self.info.inodes.get(id);
         // What is written over its old tree_log may have to wait for what is on its way there.
         let may_wait = |state: &InodeState| is_nodatacow(state.item.flags) && !state.ordered.is_empty();
         inode.is_some_and(|inode| inode.try_write().is_some_and(|state| state.reserved <= LITTLE && !may_wait(&state)))
@@ -330,8 +330,8 @@ impl Filesystem {
 
     /// Starts what an fsync needs; the group, if the caller has to lead it.
     fn join_group(&self, id: InodeId, data_only: bool, done: Done) -> Option<Arc<FsyncGroup>> {
-        self.counters.fsyncs.fetch_add(1, Ordering::Relaxed);
-        let need = self.inode(id).and_then(|inode| Ok((self.start_sync(&inode, data_only)?, inode)));
+        self.info.counters.fsyncs.fetch_add(1, Ordering::Relaxed);
+        let need = self.info.inode(id).and_then(|inode| Ok((self.start_sync(&inode, data_only)?, inode)));
         let (need, inode) = match need {
             Ok(found) => found,
             Err(error) => {
@@ -342,7 +342,7 @@ impl Filesystem {
         match need {
             Need::Log => return self.log.join(inode, done),
             Need::Nothing => {
-                self.counters.fsyncs_without_work.fetch_add(1, Ordering::Relaxed);
+                self.info.counters.fsyncs_without_work.fetch_add(1, Ordering::Relaxed);
                 done(Durable::already(self).map(|_| ()));
             }
             Need::Commit => {
@@ -351,7 +351,7 @@ impl Filesystem {
                 }
             }
             Need::FsyncGroup(group) => {
-                self.counters.fsyncs_without_work.fetch_add(1, Ordering::Relaxed);
+                self.info.counters.fsyncs_without_work.fetch_add(1, Ordering::Relaxed);
                 group.tell(done, self);
             }
         }
@@ -360,14 +360,14 @@ impl Filesystem {
 
     /// Starts the write-out of what is dirty, and says what to wait for.
     fn start_sync(&self, inode: &Arc<Inode>, data_only: bool) -> Result<Need> {
-        if self.is_at_rest() {
+        if self.info.is_at_rest() {
             return Ok(Need::Nothing);
         }
         let mut state = inode.write();
         if std::mem::take(&mut state.write_error) {
             return Err(Errno::IO.into());
         }
-        let transaction = self.gate.enter();
+        let transaction = self.info.gate.enter();
         if state.pending.generation != transaction.generation {
             let in_flight = !state.pending.is_clean() || state.frozen.is_some();
             return Ok(if in_flight { Need::Commit } else { Need::Nothing });
@@ -390,7 +390,7 @@ impl Filesystem {
     ) -> Result<()> {
         self.write_back_pending(inode, state, transaction, true).inspect_err(|error| {
             // Data that was taken out of memory is lost: nothing after it may become durable.
-            self.abort(error);
+            self.info.abort(error);
         })
     }
 
@@ -412,14 +412,14 @@ impl Filesystem {
     }
 
     fn write_log(&self, tree_log: &mut TreeLog, closed: &ClosedGroup) -> Outcome {
-        if self.abort_reason().is_some() {
+        if self.info.abort_reason().is_some() {
             return Outcome::Failed;
         }
         match self.write_group(tree_log, closed) {
             Ok(durable) => Outcome::Durable(durable),
             Err(Stop::Commit(reason)) => self.fall_back(tree_log, reason),
             Err(Stop::Error(error)) => {
-                self.abort(&error);
+                self.info.abort(&error);
                 Outcome::Failed
             }
         }
@@ -434,10 +434,10 @@ impl Filesystem {
         next: &Arc<Committed>,
     ) -> Result<Option<(ClosedGroup, Option<PreparedLog>)>> {
         let Some(mut closed) = self.log.close_waiting() else { return Ok(None) };
-        let transaction = self.gate.current();
+        let transaction = self.info.gate.current();
         let log = match self.prepare_log(tree_log, &closed, next, &transaction) {
             Ok(log) => {
-                if self.options.commit_fault == Some(CommitFault::AnswerEarly) {
+                if self.info.options.commit_fault == Some(CommitFault::AnswerEarly) {
                     closed.set_outcome(Outcome::Durable(Durable::pretended()));
                 }
                 log

@@ -45,11 +45,11 @@ impl PreparedLog {
 
     /// The superblock with this log is durable.
     pub(crate) fn published(self, fs: &Filesystem, tree_log: &mut TreeLog) {
-        fs.counters.log_writes.fetch_add(1, Ordering::Relaxed);
+        fs.info.counters.log_writes.fetch_add(1, Ordering::Relaxed);
         let bytes: usize = self.blocks.iter().map(|(_, block)| block.len()).sum();
-        fs.counters.log_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        fs.info.counters.log_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         for (at, block) in self.blocks {
-            fs.cache.insert(at, self.generation, block);
+            fs.info.cache.insert(at, self.generation, block);
         }
         tree_log.arena.reuse(self.replaced);
     }
@@ -58,21 +58,21 @@ impl PreparedLog {
 impl Filesystem {
     /// Writes the log of a group. It is durable then, or was already.
     pub(super) fn write_group(&self, tree_log: &mut TreeLog, closed: &ClosedGroup) -> Result<Durable, Stop> {
-        let base = self.committed();
-        let transaction = self.gate.current();
+        let base = self.info.committed();
+        let transaction = self.info.gate.current();
         let failed = Stop::Error;
         let Some(log) = self.prepare_log(tree_log, closed, &base, &transaction)? else {
             return Durable::already(self).map_err(failed);
         };
-        let nodes = self.volume.submit(log.writes().collect()).map_err(|error| failed(error.into()))?;
+        let nodes = self.info.volume.submit(log.writes().collect()).map_err(|error| failed(error.into()))?;
         for extent in &log.ordered {
             self.wait_for(extent).map_err(failed)?;
         }
-        let written = self.volume.wait(nodes).map_err(|error| failed(error.into()))?;
-        let flushed = self.volume.flush(written).map_err(|error| failed(error.into()))?;
+        let written = self.info.volume.wait(nodes).map_err(|error| failed(error.into()))?;
+        let flushed = self.info.volume.flush(written).map_err(|error| failed(error.into()))?;
         let mut superblock = base.superblock.clone();
         log.enter_into(&mut superblock);
-        let published = self.volume.write_superblock(&superblock, Copies::Primary, flushed);
+        let published = self.info.volume.write_superblock(&superblock, Copies::Primary, flushed);
         let published = published.map_err(|error| failed(error.into()))?;
         log.published(self, tree_log);
         Ok(Durable::by(&published))
@@ -87,7 +87,7 @@ impl Filesystem {
         base: &Arc<Committed>,
         transaction: &Arc<Transaction>,
     ) -> Result<Option<PreparedLog>, Stop> {
-        if !self.options.tree_log {
+        if !self.info.options.tree_log {
             return Err(Reason::NoTreeLog.into());
         }
         if tree_log.abandoned {
@@ -97,7 +97,7 @@ impl Filesystem {
             return Err(Reason::Generation.into());
         }
         let ClosedGroup { group, inodes, .. } = closed;
-        self.counters.log_requests.fetch_add(inodes.len() as u64, Ordering::Relaxed);
+        self.info.counters.log_requests.fetch_add(inodes.len() as u64, Ordering::Relaxed);
         let gathered = Gatherer::new(self, base, transaction, group, tree_log).gather(inodes)?;
         if gathered.edits.is_empty() {
             // What was asked for came into the log with another group, which may not be durable yet
@@ -132,7 +132,7 @@ impl Filesystem {
         nodes: &mut LogNodes<'_>,
     ) -> ubtrfs_tree::Result<Root> {
         let mut merge_one = |before: Option<Root>, edits: &EditBatch| {
-            merge(&self.cache, before, TreeId::LOG, edits, dirty, nodes, Generation(0), &mut |_, _| {})
+            merge(&self.info.cache, before, TreeId::LOG, edits, dirty, nodes, Generation(0), &mut |_, _| {})
         };
         let mut root_edits = EditBatch::new();
         for (subvolume, edits) in edits {

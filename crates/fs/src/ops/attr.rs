@@ -210,24 +210,24 @@ pub(crate) fn without_set_id(mode: u32) -> u32 {
 impl Filesystem {
     /// What stat shows of an inode.
     pub fn attributes(&self, id: InodeId) -> Result<Attributes> {
-        let inode = self.inode(id)?;
+        let inode = self.info.inode(id)?;
         let state = inode.read();
         Ok(self.attributes_of(id, &state))
     }
 
     /// Type and permissions of an inode: less work than [`attributes`](Self::attributes).
     pub fn mode(&self, id: InodeId) -> Result<u32> {
-        Ok(self.inode(id)?.read().item.mode)
+        Ok(self.info.inode(id)?.read().item.mode)
     }
 
     /// Bytes of an inode: less work than [`attributes`](Self::attributes).
     pub fn size(&self, id: InodeId) -> Result<u64> {
-        Ok(self.inode(id)?.read().item.size)
+        Ok(self.info.inode(id)?.read().item.size)
     }
 
     /// Flags of an inode, as the format has them: less work than [`attributes`](Self::attributes).
     pub fn flags(&self, id: InodeId) -> Result<u64> {
-        Ok(self.inode(id)?.read().item.flags)
+        Ok(self.info.inode(id)?.read().item.flags)
     }
 
     /// Changes attributes.
@@ -252,7 +252,7 @@ impl Filesystem {
         changes: &SetAttributes,
         with: Option<&ModeAndXattr<'_>>,
     ) -> Result<Attributes> {
-        self.check_writable(id.subvolume)?;
+        self.info.check_writable(id.subvolume)?;
         check_real(id)?;
         let sets_times = [changes.atime, changes.mtime].iter().flatten().any(|time| *time != TimeChange::Now);
         let kills = changes.kill_privileges || changes.kill_group_id;
@@ -260,9 +260,9 @@ impl Filesystem {
         let restricted =
             with.is_some() || changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() || sets_times;
         if restricted || changes.size.is_some() {
-            check_unrestricted(&self.inode(id)?.read())?;
+            check_unrestricted(&self.info.inode(id)?.read())?;
         } else if changes.atime.is_some() || changes.mtime.is_some() || kills {
-            check_mutable(&self.inode(id)?.read())?;
+            check_mutable(&self.info.inode(id)?.read())?;
         }
         let change = AttributeChange { changes, with };
         if let Some(size) = changes.size {
@@ -276,7 +276,7 @@ impl Filesystem {
             let outcome = self.with_reserved(demand, || {
                 let outcome = self.change_attributes_reserved(id, &change, room)?;
                 if matches!(outcome, Attempt::Takes(_)) {
-                    self.space.lock().unreserve_metadata(demand);
+                    self.info.space.lock().unreserve_metadata(demand);
                 }
                 Ok(outcome)
             })?;
@@ -290,13 +290,13 @@ impl Filesystem {
     /// Bytes of items that a change will take beside the inode's, if nobody else changes the inode.
     pub(super) fn room_of_change(&self, id: InodeId, change: &AttributeChange<'_>) -> Result<u64> {
         match change.with {
-            Some(with) => Ok(self.plan_xattr(id, &self.inode(id)?.read(), with)?.room()),
+            Some(with) => Ok(self.plan_xattr(id, &self.info.inode(id)?.read(), with)?.room()),
             None => Ok(0),
         }
     }
 
     fn change_attributes_reserved(&self, id: InodeId, change: &AttributeChange<'_>, room: u64) -> Result<Attempt> {
-        let inode = self.inode(id)?;
+        let inode = self.info.inode(id)?;
         let mut state = inode.write();
         if state.dead {
             return Err(Errno::NOENT.into());
@@ -305,7 +305,7 @@ impl Filesystem {
         if plan.room() > room {
             return Ok(Attempt::Takes(plan.room()));
         }
-        let transaction = self.gate.enter();
+        let transaction = self.info.gate.enter();
         state.join(&inode, &transaction);
         change.carry_out(&mut state, plan);
         Ok(Attempt::Done(self.attributes_of(id, &state)))
@@ -343,7 +343,7 @@ impl Filesystem {
     /// back.
     pub(crate) fn touch_atime(&self, inode: &Arc<Inode>) {
         const DAY: i64 = 24 * 60 * 60;
-        if self.options.no_atime || self.check_writable(inode.id.subvolume).is_err() {
+        if self.info.options.no_atime || self.info.check_writable(inode.id.subvolume).is_err() {
             return;
         }
         if inode.read().item.flags & InodeFlags::NOATIME != 0 {
@@ -360,12 +360,12 @@ impl Filesystem {
             return;
         }
         let demand = Demand { edits: 1, item_bytes: 185, ..Demand::default() };
-        let Some(_reservation) = self.try_reserve(demand) else { return };
+        let Some(_reservation) = self.info.try_reserve(demand) else { return };
         let mut state = inode.write();
         if state.dead {
             return;
         }
-        let transaction = self.gate.enter();
+        let transaction = self.info.gate.enter();
         state.join(inode, &transaction);
         state.item.atime = time;
     }
@@ -424,7 +424,7 @@ impl Filesystem {
             return None;
         }
         dirty.sort_unstable();
-        let committed = self.committed();
+        let committed = self.info.committed();
         let map = FileMap::new(&committed, id, state).ok()?;
         let (mut added, mut at) = (0_u64, 0);
         for (start, len) in dirty {

@@ -76,7 +76,7 @@ impl Filesystem {
         to_offset: u64,
         len: u64,
     ) -> Result<u64> {
-        self.check_writable(target.subvolume)?;
+        self.info.check_writable(target.subvolume)?;
         let (source, target) = (self.file_to_clone(source)?, self.file_to_clone(target)?);
         let len = self.bytes_to_clone(&source, from_offset, &target, to_offset, len)?;
         let mut done = 0;
@@ -97,12 +97,12 @@ impl Filesystem {
                 Ok(CloneStep::NeedsCommit) | Err(_) => break,
             }
         }
-        self.counters.bytes_cloned.fetch_add(done, Ordering::Relaxed);
+        self.info.counters.bytes_cloned.fetch_add(done, Ordering::Relaxed);
         Ok(done)
     }
 
     fn file_to_clone(&self, id: InodeId) -> Result<Arc<Inode>> {
-        let inode = self.inode(id)?;
+        let inode = self.info.inode(id)?;
         let file_type = inode.read().file_type();
         match file_type {
             FileType::Regular => Ok(inode),
@@ -113,7 +113,7 @@ impl Filesystem {
 
     /// How many bytes can be shared of what was asked for.
     fn bytes_to_clone(&self, source: &Arc<Inode>, from: u64, target: &Arc<Inode>, to: u64, len: u64) -> Result<u64> {
-        let sector = u64::from(self.volume.sector_size());
+        let sector = u64::from(self.info.volume.sector_size());
         let fits = |offset: u64| offset.checked_add(len).is_some_and(|end| end <= MAX_FILE_SIZE);
         if !fits(from) || !fits(to) {
             return Err(Errno::INVAL.into());
@@ -135,13 +135,13 @@ impl Filesystem {
     /// As much of `len` bytes as can be shared: all of them only where both files end there, for
     /// the last sector is shared whole.
     fn whole_sectors(&self, len: u64, ends_both: bool) -> Result<u64> {
-        let len = if ends_both { len } else { len - len % u64::from(self.volume.sector_size()) };
+        let len = if ends_both { len } else { len - len % u64::from(self.info.volume.sector_size()) };
         if len == 0 { Err(Errno::OPNOTSUPP.into()) } else { Ok(len) }
     }
 
     /// Shares the first pieces of a range.
     fn clone_some(&self, ends: &Ends<'_>, len: u64) -> Result<CloneStep> {
-        let sector = u64::from(self.volume.sector_size());
+        let sector = u64::from(self.info.volume.sector_size());
         let most = {
             let state = ends.source.read();
             self.pieces_at_most(ends.source.id, &state, ends.from..ends.from + len, AT_ONCE)?
@@ -152,14 +152,14 @@ impl Filesystem {
         let _reservation = self.reserve_to_free(ends.target, demand)?;
         let mut surplus = 3 * sector;
         let result = self.clone_reserved(ends, len, most, &mut surplus);
-        self.unreserve_data(surplus);
+        self.info.unreserve_data(surplus);
         result
     }
 
     /// How many pieces a range may have when its dirty data is written out; `most` if there are
     /// more.
     fn pieces_at_most(&self, id: InodeId, state: &InodeState, range: Range<u64>, most: usize) -> Result<usize> {
-        let committed = self.committed();
+        let committed = self.info.committed();
         let map = FileMap::new(&committed, id, state)?;
         let mapped = map.with_stack(state, |stack| -> Result<usize> {
             let mut count = 0;
@@ -202,7 +202,7 @@ impl Filesystem {
             let len = self.whole_sectors(len, ends.from + len == sizes.0 && ends.to + len >= sizes.1)?;
             let Some(plan) = self.plan_clone(ends, &locked, len, most)? else { return Ok(CloneStep::NeedsCommit) };
             let in_flight = in_flight(locked.get(source), &plan.pieces);
-            let transaction = self.gate.enter();
+            let transaction = self.info.gate.enter();
             if transaction.generation != generation {
                 continue;
             }
@@ -221,21 +221,21 @@ impl Filesystem {
             return Ok(());
         }
         self.limit_in_flight(state)?;
-        let transaction = self.gate.enter();
+        let transaction = self.info.gate.enter();
         if state.pending.generation != transaction.generation {
             // A commit began just now: the caller will notice.
             return Ok(());
         }
-        self.write_back_pending(inode, state, &transaction, false).inspect_err(|error| self.abort(error))
+        self.write_back_pending(inode, state, &transaction, false).inspect_err(|error| self.info.abort(error))
     }
 
     /// What the next step is to do; `None` if a commit has to come first.
     fn plan_clone(&self, ends: &Ends<'_>, locked: &LockedInodes<'_>, len: u64, most: usize) -> Result<Option<ClonePlan>> {
-        let sector = u64::from(self.volume.sector_size());
+        let sector = u64::from(self.info.volume.sector_size());
         let (source, target) = (ends.source.id, ends.target.id);
         let state = locked.get(source);
         let range = ends.from..(ends.from + len).next_multiple_of(sector);
-        let committed = self.committed();
+        let committed = self.info.committed();
         let map = FileMap::new(&committed, source, state)?;
         let mut pieces =
             map.with_stack(state, |stack| stack.pieces(range).take(most).collect::<std::result::Result<Vec<_>, _>>())?;
@@ -283,7 +283,7 @@ impl Filesystem {
 
     /// Whether no commit has all of the extents or the checksums of their data.
     fn has_uncommitted(&self, pieces: &[Mapped]) -> bool {
-        let transactions = self.open_transactions();
+        let transactions = self.info.open_transactions();
         pieces.iter().any(|mapped| match &mapped.piece {
             Piece::Extent(extent) => transactions.iter().any(|transaction| {
                 transaction.extents().contains_key(&extent.disk_bytenr) || extent.generation == transaction.generation
@@ -301,7 +301,7 @@ impl Filesystem {
         transaction: &Transaction,
         surplus: &mut u64,
     ) {
-        let sector = u64::from(self.volume.sector_size());
+        let sector = u64::from(self.info.volume.sector_size());
         if let Some(content) = plan.inline {
             fill_sector(state, 0, &content, surplus, sector);
         }
@@ -379,10 +379,10 @@ mod tests {
         let fs = fs.unwrap();
         let file = |name: &[u8], flags| {
             let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-            let id = fs.create(fs.root(), name, &new).unwrap();
+            let id = fs.create(fs.info.root(), name, &new).unwrap();
             fs.set_flags(id, flags).unwrap();
             fs.write(id, WriteAt::Offset(0), &[7; 16 << 10], false).unwrap();
-            fs.inode(id).unwrap()
+            fs.info.inode(id).unwrap()
         };
         let (with, without) = (file(b"with", 0), file(b"without", InodeFlags::NODATACOW));
         for (source, target) in [(&with, &without), (&without, &with)] {

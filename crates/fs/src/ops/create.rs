@@ -41,10 +41,10 @@ impl Filesystem {
         check_name(name)?;
         let is_regular = FileType::from_mode(new.mode) == FileType::Regular;
         check_real(dir).map_err(|_| if is_regular { Errno::ACCESS } else { Errno::PERM })?;
-        let subvolume = self.check_writable(dir.subvolume)?;
+        let subvolume = self.info.check_writable(dir.subvolume)?;
         self.check_new_inode(new)?;
         let _reservation = self.reserve(creation_demand(name, new, self.has_joined(dir)?))?;
-        let parent = self.inode(dir)?;
+        let parent = self.info.inode(dir)?;
         let mut parent_state = parent.write();
         self.check_can_add(dir, &parent_state, name)?;
         let index = self.next_index(dir, &mut parent_state)?;
@@ -54,15 +54,15 @@ impl Filesystem {
         let file_type = child_state.file_type();
         let child = Arc::new(Inode::new(id, child_state));
         {
-            let transaction = self.gate.enter();
+            let transaction = self.info.gate.enter();
             parent_state.join(&parent, &transaction);
             self.be_born(&child, new, &transaction);
             let name: Name = name.into();
             child.write().pending.add_ref(dir.ino, name.clone(), index);
             add_entry(&mut parent_state, name, index, inode_target(id, file_type), time);
         }
-        self.inodes.reference(id);
-        self.inodes.insert(child);
+        self.info.inodes.reference(id);
+        self.info.inodes.insert(child);
         Ok(id)
     }
 
@@ -70,10 +70,10 @@ impl Filesystem {
     /// by then, the file goes with the last reference.
     pub fn create_unnamed(&self, dir: InodeId, new: &NewInode) -> Result<InodeId> {
         check_real(dir).map_err(|_| Errno::OPNOTSUPP)?;
-        let subvolume = self.check_writable(dir.subvolume)?;
+        let subvolume = self.info.check_writable(dir.subvolume)?;
         self.check_new_inode(new)?;
         let _reservation = self.reserve(creation_demand(b"", new, true))?;
-        let parent = self.inode(dir)?;
+        let parent = self.info.inode(dir)?;
         let parent_state = parent.read();
         if !parent_state.is_dir() {
             return Err(Errno::NOTDIR.into());
@@ -83,9 +83,9 @@ impl Filesystem {
         let mut state = self.new_state(&parent_state, new, now());
         state.item.nlink = 0;
         let child = Arc::new(Inode::new(id, state));
-        self.inodes.reference(id);
-        self.inodes.insert(child.clone());
-        let transaction = self.gate.enter();
+        self.info.inodes.reference(id);
+        self.info.inodes.insert(child.clone());
+        let transaction = self.info.gate.enter();
         self.be_born(&child, new, &transaction);
         child.write().pending.orphan = OrphanEdit::Add;
         Ok(id)
@@ -125,7 +125,7 @@ impl Filesystem {
             nbytes: new.symlink_target.len() as u64,
             ..InodeItem::default()
         };
-        InodeState::new(item, false, true, self.volume.sector_size())
+        InodeState::new(item, false, true, self.info.volume.sector_size())
     }
 
     /// The inode becomes part of the transaction.
@@ -139,7 +139,7 @@ impl Filesystem {
         }
         if !new.symlink_target.is_empty() {
             let target = InlinePiece::plain(new.symlink_target.as_slice().into(), transaction.generation);
-            let sector = u64::from(self.volume.sector_size());
+            let sector = u64::from(self.info.volume.sector_size());
             state.pending.layout.replace(0, sector, Piece::Inline(target));
         }
     }
@@ -202,8 +202,8 @@ fn names_change(dir: &mut InodeState, time: Timespec) {
 impl Filesystem {
     /// Whether an inode has changed in the open transaction.
     fn has_joined(&self, id: InodeId) -> Result<bool> {
-        let open = self.gate.current().generation;
-        Ok(self.inode(id)?.read().pending.generation == open)
+        let open = self.info.gate.current().generation;
+        Ok(self.info.inode(id)?.read().pending.generation == open)
     }
 
     /// Makes the whiteout that a rename leaves; its entry is the caller's matter.
@@ -221,6 +221,6 @@ impl Filesystem {
         let child = Arc::new(Inode::new(id, self.new_state(parent, new, now())));
         self.be_born(&child, new, transaction);
         child.write().pending.add_ref(dir.ino, name.clone(), index);
-        self.inodes.insert(child);
+        self.info.inodes.insert(child);
     }
 }

@@ -80,8 +80,8 @@ impl Drop for Unclaimed<'_> {
     fn drop(&mut self) {
         for (_, place, len) in self.extents.drain(..) {
             // Promised before it can be had, so that nobody else takes it.
-            self.fs.space.lock().promise_placed_data(len);
-            self.fs.space.remove_chunks(place, len);
+            self.fs.info.space.lock().promise_placed_data(len);
+            self.fs.info.space.release(place, len);
         }
     }
 }
@@ -109,11 +109,11 @@ impl Filesystem {
     }
 
     fn wanted(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<Wanted> {
-        self.check_writable(id.subvolume)?;
+        self.info.check_writable(id.subvolume)?;
         if len == 0 {
             return Err(Errno::INVAL.into());
         }
-        let sector = u64::from(self.volume.sector_size());
+        let sector = u64::from(self.info.volume.sector_size());
         let end = offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE - sector).ok_or(Errno::FBIG)?;
         let range = offset - offset % sector..end.next_multiple_of(sector);
         Ok(Wanted { range, zeroed: None, size: if keep_size { 0 } else { end } })
@@ -121,7 +121,7 @@ impl Filesystem {
 
     /// The inode, if it is a regular file.
     pub(crate) fn regular(&self, id: InodeId) -> Result<Arc<Inode>> {
-        let inode = self.inode(id)?;
+        let inode = self.info.inode(id)?;
         let file_type = inode.read().file_type();
         match file_type {
             FileType::Regular => Ok(inode),
@@ -132,9 +132,9 @@ impl Filesystem {
 
     /// Reserves data space for a range of which so many bytes have none.
     fn reserve_range(&self, range: &Range<u64>, missing: u64) -> Result<u64> {
-        let sector = u64::from(self.volume.sector_size());
+        let sector = u64::from(self.info.volume.sector_size());
         let data = missing.saturating_add(2 * sector);
-        let totals = self.space.totals();
+        let totals = self.info.space.totals();
         if data > totals.data_total.saturating_add(totals.unallocated) {
             // Trying would make data chunks of all the space that is left.
             tracing::debug!(?range, "more is to be reserved than the volume holds");
@@ -148,7 +148,7 @@ impl Filesystem {
         wanted.check_flags(&inode.read())?;
         let mut held = 0;
         let result = self.allocate_holding(inode, wanted, &mut held);
-        self.unreserve_data(held);
+        self.info.unreserve_data(held);
         result
     }
 
@@ -163,7 +163,7 @@ impl Filesystem {
                 let gaps = self.gaps(inode.id, &state, at..wanted.range.end, &whole, usize::MAX)?;
                 gaps.iter().map(|gap| gap.len).sum::<u64>()
             };
-            if *held < missing + 2 * u64::from(self.volume.sector_size()) {
+            if *held < missing + 2 * u64::from(self.info.volume.sector_size()) {
                 *held += self.reserve_range(&wanted.range, missing - (*held).min(missing))?;
             }
             let demand =
@@ -171,7 +171,7 @@ impl Filesystem {
             let step = self.with_reserved(demand, || {
                 let step = self.allocate_some(inode, wanted, at, extents, held)?;
                 if matches!(step, ZeroStep::Takes(_) | ZeroStep::Short) {
-                    self.space.lock().unreserve_metadata(demand);
+                    self.info.space.lock().unreserve_metadata(demand);
                 }
                 Ok(step)
             })?;
@@ -186,7 +186,7 @@ impl Filesystem {
 
     /// Gives space to what has none, as far as one step goes, in one transaction.
     fn allocate_some(&self, inode: &Arc<Inode>, wanted: &Wanted, at: u64, room: u64, held: &mut u64) -> Result<ZeroStep> {
-        let (id, sector) = (inode.id, u64::from(self.volume.sector_size()));
+        let (id, sector) = (inode.id, u64::from(self.info.volume.sector_size()));
         let mut state = inode.write();
         if state.dead {
             return Err(Errno::NOENT.into());
@@ -207,18 +207,18 @@ impl Filesystem {
             let zeroed = self.plan_zeroes(id, &state, wanted, whole, at..end)?;
             let Some(mut placed) = self.place_gaps(&gaps, state.allocation_hint, held) else { return Ok(ZeroStep::Short) };
             let takes = placed.extents.len() as u64 + gaps.iter().map(|gap| gap.displaced).sum::<u64>();
-            let remove_chunks = |placed: Unclaimed<'_>, held: &mut u64| {
+            let release = |placed: Unclaimed<'_>, held: &mut u64| {
                 *held += placed.extents.iter().map(|(_, _, len)| len).sum::<u64>();
             };
             if takes > room {
-                remove_chunks(placed, held);
+                release(placed, held);
                 return Ok(ZeroStep::Takes(takes));
             }
             let time = now();
-            let transaction = self.gate.enter();
+            let transaction = self.info.gate.enter();
             if transaction.generation != generation {
                 drop(transaction);
-                remove_chunks(placed, held);
+                release(placed, held);
                 continue;
             }
             state.join(inode, &transaction);
@@ -250,14 +250,14 @@ impl Filesystem {
         let mut placed = Unclaimed { fs: self, extents: Vec::new() };
         // The rest is for sectors that are filled: the first or the last of the file, and the
         // edges.
-        let spare = (2 * u64::from(self.volume.sector_size())).min(*held);
+        let spare = (2 * u64::from(self.info.volume.sector_size())).min(*held);
         let mut left = *held - spare;
         for gap in gaps {
             let mut at = gap.start;
             while at < gap.start + gap.len {
                 let want = (gap.start + gap.len - at).min(MAX_RESERVED).min(left);
-                let (place, got) = if want == 0 { None } else { self.space.allocate_data(want, hint) }?;
-                self.unreserve_data(got);
+                let (place, got) = if want == 0 { None } else { self.info.space.allocate_data(want, hint) }?;
+                self.info.unreserve_data(got);
                 placed.extents.push((at, place, got));
                 hint = place.plus(got);
                 at += got;
@@ -271,7 +271,7 @@ impl Filesystem {
     /// Makes extents that were allocated the file's.
     fn put_reserved(&self, state: &mut InodeState, transaction: &Transaction, extents: Vec<(u64, Logical, u64)>) {
         for (at, place, len) in extents {
-            self.counters.bytes_reserved.fetch_add(len, Ordering::Relaxed);
+            self.info.counters.bytes_reserved.fetch_add(len, Ordering::Relaxed);
             state.allocation_hint = place.plus(len);
             transaction.add_extent(place, NewExtent::new(len, None));
             state.pending.layout.replace(at, len, reserved_extent(place, len, transaction.generation));
@@ -282,7 +282,7 @@ impl Filesystem {
     /// The sectors of which nothing stays. The last one of the file counts as whole: behind the end
     /// there is nothing to keep, but reserved space, of which whole sectors go.
     fn emptied_sectors(&self, state: &InodeState, wanted: &Wanted) -> Range<u64> {
-        let sector = u64::from(self.volume.sector_size());
+        let sector = u64::from(self.info.volume.sector_size());
         let Some(Range { start, end: asked }) = wanted.zeroed.clone().filter(|range| range.start < state.item.size)
         else {
             return 0..0;
@@ -305,7 +305,7 @@ impl Filesystem {
         whole: Range<u64>,
         step: Range<u64>,
     ) -> Result<Zeroed> {
-        let sector = u64::from(self.volume.sector_size());
+        let sector = u64::from(self.info.volume.sector_size());
         let size = state.item.size;
         let Some(range) = wanted.zeroed.clone().filter(|range| range.start < size) else {
             return Ok(Zeroed::default());
@@ -333,8 +333,8 @@ impl Filesystem {
         whole: &Range<u64>,
         most: usize,
     ) -> Result<Vec<Gap>> {
-        let sector = u64::from(self.volume.sector_size());
-        let committed = self.committed();
+        let sector = u64::from(self.info.volume.sector_size());
+        let committed = self.info.committed();
         let map = FileMap::new(&committed, id, state)?;
         map.with_stack(state, |stack| {
             let mut gaps = Vec::new();
@@ -376,7 +376,7 @@ impl Filesystem {
         if state.dirty.covers(0..1) || !self.is_inline(id, state)? {
             return Ok(None);
         }
-        let mut content = vec![0; self.volume.sector_size() as usize];
+        let mut content = vec![0; self.info.volume.sector_size() as usize];
         self.read_sectors(id, state, 0, &mut content)?;
         content.truncate(state.item.size as usize);
         Ok(Some(content))

@@ -81,7 +81,7 @@ impl Filesystem {
 
     /// The same; which flags are wanted the plan says once the inode is locked.
     pub fn set_flags_as(&self, id: InodeId, plan: &FlagsPlan<'_>) -> Result<()> {
-        self.check_writable(id.subvolume)?;
+        self.info.check_writable(id.subvolume)?;
         check_real(id)?;
         let demand = Demand { edits: 1, item_bytes: 185, kept: UseOfKept::All, ..Demand::default() };
         self.with_reserved(demand, || self.set_flags_reserved(id, None, &|is, _| Ok((plan(is)?, None))))
@@ -90,7 +90,7 @@ impl Filesystem {
     /// Sets flags, and in the same transaction an xattr of `room` bytes at the most: both or
     /// neither (invariant 23).
     pub fn set_flags_with(&self, id: InodeId, name: &[u8], room: usize, plan: &FlagsAndXattrPlan<'_>) -> Result<()> {
-        self.check_writable(id.subvolume)?;
+        self.info.check_writable(id.subvolume)?;
         check_real(id)?;
         let bytes = DIR_ENTRY_HEADER + 25 + name.len() + room;
         let kept = if room == 0 { UseOfKept::All } else { UseOfKept::None };
@@ -100,13 +100,13 @@ impl Filesystem {
 
     /// Whether writes of the file are to be durable when they return (`chattr +S`).
     pub fn is_synchronous(&self, id: InodeId) -> bool {
-        self.inodes.get(id).is_some_and(|inode| inode.read().item.flags & InodeFlags::SYNC != 0)
+        self.info.inodes.get(id).is_some_and(|inode| inode.read().item.flags & InodeFlags::SYNC != 0)
     }
 
     fn set_flags_reserved(&self, id: InodeId, with: Option<Companion<'_>>, plan: &FlagsAndXattrPlan<'_>) -> Result<()> {
         const IN_PLACE: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
         const PACKED: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
-        let inode = self.inode(id)?;
+        let inode = self.info.inode(id)?;
         let mut state = inode.write();
         if state.dead {
             return Err(Errno::NOENT.into());
@@ -143,7 +143,7 @@ impl Filesystem {
                 flags
             };
         }
-        let transaction = self.gate.enter();
+        let transaction = self.info.gate.enter();
         state.join(&inode, &transaction);
         state.item.flags = flags;
         if let Some((with, value)) = xattr {

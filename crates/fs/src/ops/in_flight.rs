@@ -86,7 +86,7 @@ impl Filesystem {
     /// Waits for data on its way, the oldest first, if memory holds too much of it. The caller
     /// holds no lock.
     pub(crate) fn limit_all_in_flight(&self) -> Result<()> {
-        let most = (self.options.memory / 4) as u64;
+        let most = (self.info.options.memory / 4) as u64;
         while self.in_flight.bytes() > most {
             ubtrfs_tree::about_to_wait()?;
             let Some(inode) = self.in_flight.files.lock().pop() else { break };

@@ -59,9 +59,9 @@ impl Filesystem {
         }
         let lookup = self.seek_entry(dir.id, &state, name)?;
         let Some(Found { target, .. }) = lookup.found else { return Ok((lookup, None)) };
-        let id = self.resolve(&self.committed(), dir.id, name, target)?;
+        let id = self.resolve(&self.info.committed(), dir.id, name, target)?;
         drop(state);
-        Ok((lookup, Some(Named { lookup, target, inode: self.inode(id)? })))
+        Ok((lookup, Some(Named { lookup, target, inode: self.info.inode(id)? })))
     }
 
     /// The entry's number if the directory, locked, still has the entry that was found before, and
@@ -76,7 +76,7 @@ impl Filesystem {
         let found = self.seek_entry_again(dir, state, name, named.lookup)?.found;
         let Some(found) = found.filter(|found| found.target == named.target) else { return Ok(None) };
         // A snapshot's empty directory and the subvolume itself have the same entry.
-        if named.leads_to_root() && self.resolve(&self.committed(), dir, name, found.target)? != named.inode.id {
+        if named.leads_to_root() && self.resolve(&self.info.committed(), dir, name, found.target)? != named.inode.id {
             return Ok(None);
         }
         self.entry_index(dir, state, name, &found).map(Some)
@@ -85,7 +85,7 @@ impl Filesystem {
     /// Gives an inode another name.
     pub fn link(&self, id: InodeId, dir: InodeId, name: &[u8]) -> Result<()> {
         check_name(name)?;
-        self.check_writable(dir.subvolume)?;
+        self.info.check_writable(dir.subvolume)?;
         if id.subvolume != dir.subvolume {
             return Err(Errno::XDEV.into());
         }
@@ -93,7 +93,7 @@ impl Filesystem {
     }
 
     fn link_reserved(&self, id: InodeId, dir: InodeId, name: &[u8]) -> Result<()> {
-        let (inode, parent) = (self.inode(id)?, self.inode(dir)?);
+        let (inode, parent) = (self.info.inode(id)?, self.info.inode(dir)?);
         let mut locked = LockedInodes::lock(&[&inode, &parent]);
         let state = locked.get(id);
         if state.is_dir() {
@@ -112,7 +112,7 @@ impl Filesystem {
         let index = self.next_index(dir, locked.get_mut(dir))?;
         let time = now();
         let name: Name = name.into();
-        let transaction = self.gate.enter();
+        let transaction = self.info.gate.enter();
         locked.join(&transaction);
         let state = locked.get_mut(id);
         add_name(state, dir, name.clone(), index);
@@ -133,14 +133,14 @@ impl Filesystem {
     }
 
     fn remove(&self, dir: InodeId, name: &[u8], directory: bool) -> Result<()> {
-        self.check_writable(dir.subvolume)?;
+        self.info.check_writable(dir.subvolume)?;
         self.let_inactivation_catch_up()?;
         let demand = Demand { kept: UseOfKept::All, ..name_demand(b"") };
         self.with_reserved(demand, || self.remove_reserved(dir, name, directory))
     }
 
     fn remove_reserved(&self, dir: InodeId, name: &[u8], directory: bool) -> Result<()> {
-        let parent = self.inode(dir)?;
+        let parent = self.info.inode(dir)?;
         loop {
             let named = self.find_named(&parent, name)?.ok_or(Errno::NOENT)?;
             check_removable_from(&parent, &named.inode)?;
@@ -160,7 +160,7 @@ impl Filesystem {
                 }
                 let time = now();
                 let name: Name = name.into();
-                let transaction = self.gate.enter();
+                let transaction = self.info.gate.enter();
                 locked.join(&transaction);
                 let lost = lost_name(locked.get(dir), dir, &name, index);
                 drop_name(locked.get_mut(id), lost, directory);
@@ -180,7 +180,7 @@ impl Filesystem {
         let mut locked = LockedInodes::lock(&[parent]);
         let state = locked.get(parent.id);
         let Some(index) = self.still_named(parent.id, state, name, named)? else { return Ok(false) };
-        let transaction = self.gate.enter();
+        let transaction = self.info.gate.enter();
         locked.join(&transaction);
         transaction.forbid_log();
         remove_entry(locked.get_mut(parent.id), name.into(), index, named.target, now());

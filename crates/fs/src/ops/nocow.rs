@@ -56,7 +56,7 @@ impl Filesystem {
         if !may_be_nocow(flags) {
             return Ok(vec![Part { len, place: None }]);
         }
-        let committed = self.committed();
+        let committed = self.info.committed();
         let map = FileMap::new(&committed, id, state)?;
         let pieces = match layout {
             Some(layout) => Stack::new(&[layout], map.bottom()).resolve(range)?,
@@ -104,11 +104,11 @@ impl Filesystem {
             return Ok(false);
         }
         // Before the commit is asked for: a transaction that is no longer here is in it.
-        let transactions = self.open_transactions();
+        let transactions = self.info.open_transactions();
         if transactions.iter().any(|transaction| transaction.is_shared(extent.disk_bytenr)) {
             return Ok(false);
         }
-        let committed = self.committed();
+        let committed = self.info.committed();
         let last_snapshot = committed.trees.get(&id.subvolume).map(|tree| tree.item.last_snapshot);
         if last_snapshot.is_some_and(|snapshot| extent.generation <= snapshot) {
             return Ok(false);

@@ -33,7 +33,7 @@ impl Filesystem {
     /// range of many pieces is emptied in steps, each whole or not done: no transaction may come to
     /// hold them all (invariant 26).
     pub fn punch_hole(&self, id: InodeId, offset: u64, len: u64) -> Result<()> {
-        self.check_writable(id.subvolume)?;
+        self.info.check_writable(id.subvolume)?;
         let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Errno::INVAL)?;
         let mut at = offset;
         loop {
@@ -48,17 +48,17 @@ impl Filesystem {
 
     /// Where the pieces end that are emptied at once, from the start of a range on.
     fn end_of_step(&self, id: InodeId, range: Range<u64>) -> Result<u64> {
-        let inode = self.inode(id)?;
+        let inode = self.info.inode(id)?;
         let state = inode.read();
-        let committed = self.committed();
+        let committed = self.info.committed();
         let map = FileMap::new(&committed, id, &state)?;
         let last = map.with_stack(&state, |stack| stack.pieces(range.clone()).nth(AT_ONCE - 1).transpose())?;
         Ok(last.map_or(range.end, |last| last.end().min(range.end)))
     }
 
     fn punch_some(&self, id: InodeId, offset: u64, end: u64) -> Result<()> {
-        let sector = u64::from(self.volume.sector_size());
-        let inode = self.inode(id)?;
+        let sector = u64::from(self.info.volume.sector_size());
+        let inode = self.info.inode(id)?;
         let inline_bytes = {
             let state = inode.read();
             self.inline_bytes(&state, state.item.size)
@@ -67,12 +67,12 @@ impl Filesystem {
         let _reservation = self.reserve_to_free(&inode, demand)?;
         let mut surplus = 2 * sector;
         let result = self.punch_reserved(id, offset, end, &mut surplus);
-        self.unreserve_data(surplus);
+        self.info.unreserve_data(surplus);
         result
     }
 
     fn punch_reserved(&self, id: InodeId, offset: u64, end: u64, surplus: &mut u64) -> Result<()> {
-        let inode = self.inode(id)?;
+        let inode = self.info.inode(id)?;
         let mut state = inode.write();
         if state.file_type() != FileType::Regular {
             return Err(if state.is_dir() { Errno::ISDIR } else { Errno::NODEV }.into());
@@ -100,7 +100,7 @@ impl Filesystem {
         if offset >= end {
             return Ok(true);
         }
-        let sector = u64::from(self.volume.sector_size());
+        let sector = u64::from(self.info.volume.sector_size());
         // The last sector of the file counts as whole: behind the end there is nothing to keep, but
         // reserved space, of which whole sectors go.
         let whole_end = if end == state.item.size {
@@ -121,7 +121,7 @@ impl Filesystem {
         let emptied =
             if whole.start < whole.end { self.pieces_to_empty(id, state, &whole)? } else { Emptied::default() };
         let time = now();
-        let transaction = self.gate.enter();
+        let transaction = self.info.gate.enter();
         if transaction.generation != generation {
             return Ok(false);
         }
@@ -154,7 +154,7 @@ impl Filesystem {
         from: u64,
         to: u64,
     ) -> Result<Vec<u8>> {
-        let sector = u64::from(self.volume.sector_size());
+        let sector = u64::from(self.info.volume.sector_size());
         let mut content = vec![0; sector as usize];
         self.read_sectors(id, state, at, &mut content)?;
         let cut = from.max(at) - at..to.min(at + sector) - at;
@@ -166,7 +166,7 @@ impl Filesystem {
 
     /// What of a range becomes holes.
     fn pieces_to_empty(&self, id: InodeId, state: &InodeState, whole: &Range<u64>) -> Result<Emptied> {
-        let committed = self.committed();
+        let committed = self.info.committed();
         let map = FileMap::new(&committed, id, state)?;
         let pieces = map.with_stack(state, |stack| stack.resolve(whole.clone()))?;
         let bytes = pieces.iter().map(allocated).sum();

@@ -152,7 +152,7 @@ impl Filesystem {
     /// Whether all of a range has been written lately, so that reading it takes no device. Says no
     /// if it would have to wait to know.
     pub fn is_dirty(&self, id: InodeId, offset: u64, len: u64) -> bool {
-        let Some(inode) = self.inodes.get(id) else { return false };
+        let Some(inode) = self.info.inodes.get(id) else { return false };
         inode.try_read().is_some_and(|state| {
             let end = offset.saturating_add(len).min(state.item.size);
             offset >= end || state.dirty.covers(offset..end)
@@ -163,7 +163,7 @@ impl Filesystem {
     pub fn read(&self, id: InodeId, offset: u64, len: usize) -> Result<Vec<u8>> {
         // What no read fills would show.
         const POISON: u8 = 0xA5;
-        let size = self.inode(id)?.read().item.size;
+        let size = self.info.inode(id)?.read().item.size;
         let mut data = vec![POISON; (len as u64).min(size.saturating_sub(offset)) as usize];
         let read = self.read_into(id, offset, &mut data)?;
         data.truncate(read);
@@ -177,7 +177,7 @@ impl Filesystem {
     pub fn read_into(&self, id: InodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let read = self.read_into_unseen(id, offset, buf)?;
         if read > 0 {
-            self.touch_atime(&self.inode(id)?);
+            self.touch_atime(&self.info.inode(id)?);
         }
         Ok(read)
     }
@@ -185,7 +185,7 @@ impl Filesystem {
     /// The same without a change of the access time, as for a file that was opened with
     /// `O_NOATIME`.
     pub fn read_into_unseen(&self, id: InodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let inode = self.inode(id)?;
+        let inode = self.info.inode(id)?;
         let state = inode.read();
         match state.file_type() {
             FileType::Regular => {}
@@ -196,7 +196,7 @@ impl Filesystem {
         if len == 0 {
             return Ok(0);
         }
-        let sector = u64::from(self.volume.sector_size());
+        let sector = u64::from(self.info.volume.sector_size());
         let skip = (offset % sector) as usize;
         let whole = (skip + len).next_multiple_of(sector as usize);
         if let Some(sectors) = buf.get_mut(..whole).filter(|_| skip == 0) {
@@ -206,7 +206,7 @@ impl Filesystem {
             self.read_sectors(id, &state, offset - skip as u64, &mut sectors)?;
             buf[..len].copy_from_slice(&sectors[skip..skip + len]);
         }
-        self.counters.bytes_read.fetch_add(len as u64, Ordering::Relaxed);
+        self.info.counters.bytes_read.fetch_add(len as u64, Ordering::Relaxed);
         Ok(len)
     }
 
@@ -218,18 +218,18 @@ impl Filesystem {
             state.dirty.overlay(at, buf);
             return Ok(());
         }
-        let committed = self.committed();
+        let committed = self.info.committed();
         let map = FileMap::new(&committed, id, state)?;
-        let rescue = &self.options.rescue;
+        let rescue = &self.info.options.rescue;
         let superblock = &committed.superblock;
         let checksums: Box<dyn Checksums> = match committed.tree(TreeId::CSUM) {
             Ok(tree) => Box::new(ChecksumTree::new(tree, superblock.checksum, superblock.sector_size)),
             Err(error) if rescue.passes_over(&error) => Box::new(NoChecksums),
             Err(error) => return Err(error),
         };
-        let transactions = self.open_transactions();
+        let transactions = self.info.open_transactions();
         let sums = NewestSums { transactions: &transactions, tree: &*checksums };
-        let source = InFlightFirst { ordered: &state.ordered, volume: &self.volume };
+        let source = InFlightFirst { ordered: &state.ordered, volume: &self.info.volume };
         let verified = state.has_checksums() && !rescue.ignore_data_checksums;
         let context = ReadContext {
             source: &source,
@@ -260,14 +260,14 @@ impl Filesystem {
 
     /// Where a symlink leads.
     pub fn read_link(&self, id: InodeId) -> Result<Vec<u8>> {
-        let inode = self.inode(id)?;
-        let mut target = vec![0; self.volume.sector_size() as usize];
+        let inode = self.info.inode(id)?;
+        let mut target = vec![0; self.info.volume.sector_size() as usize];
         {
             let state = inode.read();
             if state.file_type() != FileType::Symlink {
                 return Err(Errno::INVAL.into());
             }
-            let len = state.item.size.min(u64::from(self.volume.sector_size()));
+            let len = state.item.size.min(u64::from(self.info.volume.sector_size()));
             self.read_sectors(id, &state, 0, &mut target)?;
             target.truncate(len as usize);
         }
@@ -286,12 +286,12 @@ impl Filesystem {
     }
 
     fn seek(&self, id: InodeId, look: impl FnOnce(Seek<'_>) -> DataResult<Option<u64>>) -> Result<u64> {
-        let inode = self.inode(id)?;
+        let inode = self.info.inode(id)?;
         let state = inode.read();
         if state.is_dir() {
             return Err(Errno::ISDIR.into());
         }
-        let committed = self.committed();
+        let committed = self.info.committed();
         let map = FileMap::new(&committed, id, &state)?;
         let size = state.item.size;
         let found = match &state.frozen {

@@ -55,7 +55,7 @@ impl Filesystem {
             return Err(Errno::INVAL.into());
         }
         for dir in [dir, new_dir] {
-            self.check_writable(dir.subvolume)?;
+            self.info.check_writable(dir.subvolume)?;
             check_real(dir)?;
         }
         let (one, two) = (name_demand(name), name_demand(new_name));
@@ -75,8 +75,8 @@ impl Filesystem {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        let from = End { dir: self.inode(dir)?, name };
-        let to = End { dir: self.inode(new_dir)?, name: new_name };
+        let from = End { dir: self.info.inode(dir)?, name };
+        let to = End { dir: self.info.inode(new_dir)?, name: new_name };
         let _no_cycles = if dir == new_dir { None } else { Some(self.lock_renames()?) };
         loop {
             let source = self.find_named(&from.dir, name)?.ok_or(Errno::NOENT)?;
@@ -135,7 +135,7 @@ impl Filesystem {
         }
         if from.dir.id != to.dir.id {
             // Where `..` leads to would change in it.
-            moved.try_for_each(|named| self.check_writable(named.inode.id.subvolume).map(drop))?;
+            moved.try_for_each(|named| self.info.check_writable(named.inode.id.subvolume).map(drop))?;
         }
         check_removable_from(&from.dir, &source.inode)?;
         match target {
@@ -237,11 +237,11 @@ impl Filesystem {
         let new_index = self.next_index(new_dir, locked.get_mut(new_dir))?;
         let leaves_something = flags.exchange || flags.whiteout;
         let back_index = if leaves_something { Some(self.next_index(dir, locked.get_mut(dir))?) } else { None };
-        let whiteout_ino = if flags.whiteout { Some(self.subvolume(dir.subvolume)?.new_ino()?) } else { None };
+        let whiteout_ino = if flags.whiteout { Some(self.info.subvolume(dir.subvolume)?.new_ino()?) } else { None };
 
         let time = now();
         let (name, new_name): (Name, Name) = (from.name.into(), to.name.into());
-        let transaction = self.gate.enter();
+        let transaction = self.info.gate.enter();
         locked.join(&transaction);
         let lost = lost_name(locked.get(dir), dir, &name, old_index);
         remove_entry(locked.get_mut(dir), name.clone(), old_index, source.target, time);

@@ -50,8 +50,8 @@ impl Filesystem {
         if size > MAX_FILE_SIZE {
             return Err(Errno::FBIG.into());
         }
-        let sector = u64::from(self.volume.sector_size());
-        let inode = self.inode(id)?;
+        let sector = u64::from(self.info.volume.sector_size());
+        let inode = self.info.inode(id)?;
         // What was cut off may have kept the file out of metadata until now.
         let inline_bytes = if size <= self.largest_inline() { size } else { 0 };
         let mut grows = size > inode.read().item.size;
@@ -66,7 +66,7 @@ impl Filesystem {
             let _reservation = if grows { self.reserve(demand)? } else { self.reserve_to_free(&inode, demand)? };
             let mut surplus = data;
             let result = self.resize_reserved(id, NewSize::Exactly(size), Some((change, room)), &mut surplus);
-            self.unreserve_data(surplus);
+            self.info.unreserve_data(surplus);
             if result? {
                 return Ok(());
             }
@@ -86,7 +86,7 @@ impl Filesystem {
         change: Option<(&AttributeChange<'_>, u64)>,
         surplus: &mut u64,
     ) -> Result<bool> {
-        let inode = self.inode(id)?;
+        let inode = self.info.inode(id)?;
         let mut state = inode.write();
         match state.file_type() {
             FileType::Regular => {}
@@ -97,7 +97,7 @@ impl Filesystem {
             return Err(Errno::NOENT.into());
         }
         let old_size = state.item.size;
-        let sector = u64::from(self.volume.sector_size());
+        let sector = u64::from(self.info.volume.sector_size());
         // From where on nothing stays, if anything has to go.
         let (size, truncate_from) = match wanted {
             // Space that is reserved beyond the end goes even if the size stays.
@@ -135,7 +135,7 @@ impl Filesystem {
                 attributes = Some((change, plan));
             }
             let time = now();
-            let transaction = self.gate.enter();
+            let transaction = self.info.gate.enter();
             if matches!(wanted, NewSize::AtMost { reserved_in, .. } if reserved_in != transaction.generation) {
                 return Ok(false);
             }
@@ -172,7 +172,7 @@ impl Filesystem {
     /// Freezes what an inode has of older transactions, and says which one is open: a plan made now
     /// holds if that one is open still when it is carried out.
     pub(crate) fn freeze_older(&self, state: &mut InodeState) -> Generation {
-        let transaction = self.gate.enter();
+        let transaction = self.info.gate.enter();
         state.freeze_before(transaction.generation);
         transaction.generation
     }
@@ -183,7 +183,7 @@ impl Filesystem {
         {
             return Ok(true);
         }
-        let committed = self.committed();
+        let committed = self.info.committed();
         let map = FileMap::new(&committed, id, state)?;
         let pieces = map.with_stack(state, |stack| stack.resolve(at..at + 1))?;
         Ok(pieces.iter().any(|mapped| mapped.piece.is_data()))
@@ -194,7 +194,7 @@ impl Filesystem {
         if from == 0 {
             return Ok(0);
         }
-        let committed = self.committed();
+        let committed = self.info.committed();
         let map = FileMap::new(&committed, id, state)?;
         let mut bytes = 0;
         map.with_stack(state, |stack| -> Result<()> {
@@ -209,7 +209,7 @@ impl Filesystem {
     /// What has to happen before a file may grow to `size`. Its lock is held.
     pub(crate) fn plan_growth(&self, id: InodeId, state: &InodeState, size: u64) -> Result<GrowthPlan> {
         let mut plan = GrowthPlan { half_truncated: self.is_half_truncated(id, state)?, ..GrowthPlan::default() };
-        let sector = u64::from(self.volume.sector_size());
+        let sector = u64::from(self.info.volume.sector_size());
         let old_size = state.item.size;
         let last = old_size - old_size % sector;
         if old_size != last && !state.dirty.covers(last..last + 1) && self.has_data(id, state, last)? {
@@ -221,7 +221,7 @@ impl Filesystem {
                 plan.last_sector = Some(content);
             }
         }
-        let committed = self.committed();
+        let committed = self.info.committed();
         if !committed.superblock.incompat.contains(Incompat::NO_HOLES) {
             let range = old_size.next_multiple_of(sector)..size.next_multiple_of(sector);
             if !range.is_empty() {
@@ -242,7 +242,7 @@ impl Filesystem {
         if state.frozen.as_ref().is_some_and(|frozen| self.is_for_metadata(&frozen.dirty, &frozen.item)) {
             return Ok(true);
         }
-        let committed = self.committed();
+        let committed = self.info.committed();
         let map = FileMap::new(&committed, id, state)?;
         let pieces = map.with_stack(state, |stack| stack.resolve(0..1))?;
         Ok(matches!(pieces.first(), Some(Mapped { piece: Piece::Inline(_), .. })))
@@ -250,7 +250,7 @@ impl Filesystem {
 
     /// Carries a plan out, in a transaction that the inode has joined.
     pub(crate) fn grow(&self, state: &mut InodeState, plan: GrowthPlan, surplus: &mut u64) {
-        let sector = u64::from(self.volume.sector_size());
+        let sector = u64::from(self.info.volume.sector_size());
         if plan.half_truncated {
             self.drop_beyond_end(state);
         }

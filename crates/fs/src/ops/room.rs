@@ -33,24 +33,24 @@ fn layers(state: &InodeState) -> impl Iterator<Item = &InodeBatch> {
 
 impl Filesystem {
     fn most_of_item(&self) -> usize {
-        max_item_size(self.volume.node_size() as usize)
+        max_item_size(self.info.volume.node_size() as usize)
     }
 
     /// Whether an item with so many bytes may come about.
     fn has_room(&self, bytes: usize) -> bool {
-        bytes <= self.most_of_item() || self.options.unchecked_items
+        bytes <= self.most_of_item() || self.info.options.unchecked_items
     }
 
     /// The size of the largest files that are kept within metadata: below a sector, and an item's.
     pub(crate) fn largest_inline(&self) -> u64 {
-        let of_item = if self.options.unchecked_items { usize::MAX } else { self.most_of_item() - INLINE_DATA_OFFSET };
-        self.options.max_inline.min(u64::from(self.volume.sector_size()) - 1).min(of_item as u64)
+        let of_item = if self.info.options.unchecked_items { usize::MAX } else { self.most_of_item() - INLINE_DATA_OFFSET };
+        self.info.options.max_inline.min(u64::from(self.info.volume.sector_size()) - 1).min(of_item as u64)
     }
 
     /// `ENAMETOOLONG` for a symlink's target that is no inline extent: it must fit an item, and the
     /// format keeps it below a sector.
     pub(super) fn check_symlink_fits(&self, target: &[u8]) -> Result<()> {
-        let is_below_sector = target.len() < self.volume.sector_size() as usize;
+        let is_below_sector = target.len() < self.info.volume.sector_size() as usize;
         let fits = is_below_sector && self.has_room(INLINE_DATA_OFFSET + target.len());
         if fits { Ok(()) } else { Err(Errno::NAMETOOLONG.into()) }
     }
@@ -66,7 +66,7 @@ impl Filesystem {
             return Ok(());
         }
         let key = Key::new(dir.ino.0, ItemType::DIR_ITEM, hash);
-        let committed = self.committed();
+        let committed = self.info.committed();
         let item = if state.committed { committed.tree(dir.subvolume)?.get(&key)? } else { None };
         let mut names = BTreeSet::from([name]);
         for entry in item.iter().flat_map(|item| dir_entries(item)) {
@@ -93,7 +93,7 @@ impl Filesystem {
         if self.has_room(names.saturating_mul(EXTREF_HEADER + MAX_NAME_LEN)) {
             return Ok(());
         }
-        let is_extended = self.committed().superblock.incompat.contains(Incompat::EXTENDED_IREF);
+        let is_extended = self.info.committed().superblock.incompat.contains(Incompat::EXTENDED_IREF);
         if is_extended {
             self.check_extended_name_fits(id, state, dir, name)
         } else {
@@ -106,7 +106,7 @@ impl Filesystem {
         let mut bytes = INODE_REF_HEADER + name.len();
         if state.committed {
             let key = Key::new(id.ino.0, ItemType::INODE_REF, dir.ino.0);
-            bytes += self.committed().tree(id.subvolume)?.get(&key)?.map_or(0, |item| item.len());
+            bytes += self.info.committed().tree(id.subvolume)?.get(&key)?.map_or(0, |item| item.len());
         }
         // Names removed since are counted still: a name too many is refused rather than one too
         // few.
@@ -124,7 +124,7 @@ impl Filesystem {
         let hash = extref_hash(dir.ino, name);
         let size = |name: &[u8]| EXTREF_HEADER + name.len();
         let key = Key::new(id.ino.0, ItemType::INODE_EXTREF, hash);
-        let committed = self.committed();
+        let committed = self.info.committed();
         let item = if state.committed { committed.tree(id.subvolume)?.get(&key)? } else { None };
         let changed: usize = layers(state).map(|batch| batch.refs.bytes_of_hash(hash)).sum();
         if self.has_room(size(name) + changed + item.as_ref().map_or(0, |item| item.len())) {
@@ -154,7 +154,7 @@ impl Filesystem {
     pub(crate) fn check_xattr_fits(&self, id: InodeId, state: &InodeState, name: &[u8], value: &[u8]) -> Result<()> {
         let hash = name_hash(name);
         let key = Key::new(id.ino.0, ItemType::XATTR_ITEM, hash);
-        let committed = self.committed();
+        let committed = self.info.committed();
         let is_there = state.committed && !state.no_xattrs;
         let item = if is_there { committed.tree(id.subvolume)?.get(&key)? } else { None };
         let mut xattrs = BTreeMap::new();

@@ -30,7 +30,7 @@ impl Filesystem {
     /// Inodes of a subvolume numbered from `from` on, at most `limit` of them, as the last commit
     /// has them; items that can't be understood are left out.
     pub fn find_inodes(&self, subvolume: TreeId, from: Ino, limit: usize) -> Result<Vec<FoundInode>> {
-        let tree = self.committed().tree(subvolume)?;
+        let tree = self.info.committed().tree(subvolume)?;
         let mut found: Vec<FoundInode> = Vec::new();
         let first = from.max(Ino::ROOT_DIR);
         let range =
@@ -63,7 +63,7 @@ impl Filesystem {
 
     /// All subvolumes that were not deleted, by number.
     pub fn find_subvolumes(&self) -> Vec<FoundSubvolume> {
-        let committed = self.committed();
+        let committed = self.info.committed();
         let alive = committed.subvolumes().filter(|subvolume| subvolume.item.refs > 0);
         alive
             .map(|subvolume| FoundSubvolume {

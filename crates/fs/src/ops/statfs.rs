@@ -23,8 +23,8 @@ impl Filesystem {
     /// no file can be made or grow for lack of metadata. Inodes are not counted, for the format has
     /// no limit.
     pub fn statfs(&self) -> FilesystemStats {
-        let totals = self.space.totals();
-        let block_size = self.volume.sector_size();
+        let totals = self.info.space.totals();
+        let block_size = self.info.volume.sector_size();
         let copies = totals.data_copies.max(1);
         let used = totals.used_on_devices.saturating_add(totals.data_reserved.saturating_mul(copies));
         let free = totals.device_bytes.saturating_sub(used) / copies;

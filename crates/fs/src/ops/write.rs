@@ -35,15 +35,15 @@ impl Filesystem {
     /// Writes. `kill_privileges`: set-id bits and capabilities go, as a write by someone without
     /// privileges asks for.
     pub fn write(&self, id: InodeId, at: WriteAt, data: &[u8], kill_privileges: bool) -> Result<usize> {
-        self.check_writable(id.subvolume)?;
+        self.info.check_writable(id.subvolume)?;
         if data.is_empty() {
             return Ok(0);
         }
         self.throttle()?;
-        let sector = u64::from(self.volume.sector_size());
+        let sector = u64::from(self.info.volume.sector_size());
         let sectors = data.len() as u64 / sector + 3;
         let (inline_bytes, edits, has_nocow_extents) = {
-            let inode = self.inode(id)?;
+            let inode = self.info.inode(id)?;
             let state = inode.read();
             if state.file_type() != FileType::Regular {
                 return Err(if state.is_dir() { Errno::ISDIR } else { Errno::INVAL }.into());
@@ -58,7 +58,7 @@ impl Filesystem {
             let end = start.checked_add(data.len() as u64).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::FBIG)?;
             // Asked only where space is short: then what was reserved for the file has to do.
             let has_nocow_extents = may_be_nocow(state.item.flags)
-                && self.space.lock().is_data_short(sectors * sector)
+                && self.info.space.lock().is_data_short(sectors * sector)
                 && self.has_nocow_extents(id, &state, start - start % sector..end.next_multiple_of(sector))?;
             let inline_bytes = self.inline_bytes(&state, end.max(state.item.size));
             // Of a new file the map stands with the inode, and nothing goes that the extent and
@@ -73,16 +73,16 @@ impl Filesystem {
             (inline_bytes, edits, has_nocow_extents)
         };
         let edits = edits + if kill_privileges { CAPABILITY_EDITS } else { 0 };
-        let sum_bytes = sectors * self.volume.checksum().size() as u64;
+        let sum_bytes = sectors * self.info.volume.checksum().size() as u64;
         let item_bytes = 300 + sum_bytes + inline_bytes;
         let new_space = if has_nocow_extents { 0 } else { sectors * sector };
         let _reservation = self.reserve(Demand { data: new_space, edits, item_bytes, ..Demand::default() })?;
         if has_nocow_extents {
-            self.space.lock().promise_placed_data(sectors * sector);
+            self.info.space.lock().promise_placed_data(sectors * sector);
         }
         let mut surplus = sectors * sector;
         let result = self.write_reserved(id, at, data, kill_privileges, has_nocow_extents, &mut surplus);
-        self.unreserve_data(surplus);
+        self.info.unreserve_data(surplus);
         result
     }
 
@@ -95,12 +95,12 @@ impl Filesystem {
         nocow_only: bool,
         surplus: &mut u64,
     ) -> Result<usize> {
-        let inode = self.inode(id)?;
+        let inode = self.info.inode(id)?;
         let mut state = inode.write();
         if state.dead {
             return Err(Errno::NOENT.into());
         }
-        let sector = u64::from(self.volume.sector_size());
+        let sector = u64::from(self.info.volume.sector_size());
         loop {
             let generation = self.freeze_older(&mut state);
             let old_size = state.item.size;
@@ -127,7 +127,7 @@ impl Filesystem {
                 }
             }
 
-            let transaction = self.gate.enter();
+            let transaction = self.info.gate.enter();
             if transaction.generation != generation {
                 // A commit began meanwhile: what was dirty may be frozen now.
                 continue;
@@ -154,7 +154,7 @@ impl Filesystem {
             }
             break;
         }
-        self.counters.bytes_written.fetch_add(data.len() as u64, Ordering::Relaxed);
+        self.info.counters.bytes_written.fetch_add(data.len() as u64, Ordering::Relaxed);
         if state.reserved >= START_WRITE_OUT {
             // A write beside this one may have added to it since that was asked; what was begun has
             // to be ended.
@@ -167,14 +167,14 @@ impl Filesystem {
     /// may yet grow.
     fn start_write_out(&self, inode: &Arc<Inode>, state: &mut crate::inode::InodeState) -> Result<()> {
         self.limit_in_flight(state)?;
-        let transaction = self.gate.enter();
+        let transaction = self.info.gate.enter();
         if state.pending.generation != transaction.generation {
             return Ok(());
         }
         let result = self.write_back_pending(inode, state, &transaction, false);
         if let Err(error) = &result {
             // Data that was taken out of memory is lost: nothing after it may become durable.
-            self.abort(error);
+            self.info.abort(error);
         }
         result
     }
@@ -182,13 +182,13 @@ impl Filesystem {
     /// Holds writers back when memory holds too much dirty data.
     fn throttle(&self) -> Result<()> {
         self.limit_all_in_flight()?;
-        let dirty = self.dirty_bytes();
-        let budget = (self.options.memory / 4) as u64;
+        let dirty = self.info.dirty_bytes();
+        let budget = (self.info.options.memory / 4) as u64;
         if dirty > budget {
             ubtrfs_tree::about_to_wait()?;
             self.commit()?;
         } else if dirty > budget / 2 {
-            self.wake_committer();
+            self.info.commit_request.ask();
         }
         Ok(())
     }

@@ -46,7 +46,7 @@ struct Submission<'a> {
 impl<'a> Submission<'a> {
     /// Submits what `add` adds, also if it fails on the way: what has its place has to go there.
     fn of(fs: &'a Filesystem, add: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        let (volume, in_flight) = (&*fs.volume, &fs.in_flight);
+        let (volume, in_flight) = (&*fs.info.volume, &fs.in_flight);
         let mut submission = Self { volume, in_flight, writes: Vec::new(), bytes: 0, ticket: SharedTicket::default() };
         let added = add(&mut submission);
         added.and(submission.submit())
@@ -149,11 +149,11 @@ impl Filesystem {
                 self.place(run, state, layer, submission)?
             };
             state.reserved -= len;
-            self.unreserve_data(len);
+            self.info.unreserve_data(len);
             for part in placed {
                 if let Some(piece) = &part.piece {
                     let range = part.offset..part.offset + part.len;
-                    let committed = self.committed();
+                    let committed = self.info.committed();
                     let map = FileMap::new(&committed, inode.id, state)?;
                     let displaced = map.with_stack(state, |stack| stack.resolve(range))?;
                     state.pending.displaced += extents_of(&displaced);
@@ -173,9 +173,9 @@ impl Filesystem {
         if state.frozen.as_ref().is_none_or(|frozen| frozen.dirty.is_empty()) {
             return Ok(());
         }
-        let transaction = self.frozen.read().clone();
+        let transaction = self.info.frozen_transaction();
         match transaction {
-            Some(transaction) => self.write_back_frozen(id, state, &transaction).inspect_err(|error| self.abort(error)),
+            Some(transaction) => self.write_back_frozen(id, state, &transaction).inspect_err(|error| self.info.abort(error)),
             None => Ok(()),
         }
     }
@@ -224,8 +224,8 @@ impl Filesystem {
             } else {
                 self.place(run, state, Layer { id, transaction, flags, layout: Some(layout) }, submission)?
             };
-            self.unreserve_data(len);
-            let committed = self.committed();
+            self.info.unreserve_data(len);
+            let committed = self.info.committed();
             let map = FileMap::new(&committed, id, state)?;
             for part in placed {
                 if part.piece.is_none() {
@@ -248,7 +248,7 @@ impl Filesystem {
 
     /// The flags by which data of a frozen inode is written: those that were frozen with it.
     fn flags_of_frozen(&self, frozen: &InodeItem, newest: &InodeState) -> u64 {
-        match self.options.commit_fault {
+        match self.info.options.commit_fault {
             Some(CommitFault::NewestFlags) => newest.item.flags,
             _ => frozen.flags,
         }
@@ -257,7 +257,7 @@ impl Filesystem {
     /// Whether the content of a file, all of it dirty, is small enough to be kept within metadata.
     pub(crate) fn is_for_metadata(&self, dirty: &DirtyData, item: &InodeItem) -> bool {
         let mut ranges = dirty.ranges();
-        let only_sector = ranges.next() == Some((0, u64::from(self.volume.sector_size()))) && ranges.next().is_none();
+        let only_sector = ranges.next() == Some((0, u64::from(self.info.volume.sector_size()))) && ranges.next().is_none();
         let prealloc = item.flags & InodeFlags::PREALLOC != 0;
         only_sector && item.size > 0 && item.size <= self.largest_inline() && !prealloc
     }
@@ -313,7 +313,7 @@ impl Filesystem {
         submission: &mut Submission<'_>,
     ) -> Result<Placed> {
         let transaction = layer.transaction;
-        let (start, len) = self.space.allocate_data(want, state.allocation_hint).ok_or(Error::Posix(Errno::NOSPC))?;
+        let (start, len) = self.info.space.allocate_data(want, state.allocation_hint).ok_or(Error::Posix(Errno::NOSPC))?;
         state.allocation_hint = Logical(start.0 + len);
         let data = split_front(buffers, len);
         let sums = has_checksums(layer.flags).then(|| self.sums_of(&data, len));
@@ -358,7 +358,7 @@ impl Filesystem {
         let is_whole = extent.offset == 0 && extent.disk_num_bytes == before.len && extent.ram_bytes == before.len;
         let goes_on = extent.disk_bytenr.plus(before.len) == start && before.len + len <= MAX_EXTENT;
         let is_plain = extent.compression == Compression::None && !extent.prealloc;
-        let may_grow = is_whole && goes_on && is_plain && self.space.are_in_one_chunk(extent.disk_bytenr, start);
+        let may_grow = is_whole && goes_on && is_plain && self.info.space.are_in_one_chunk(extent.disk_bytenr, start);
         if !may_grow || !transaction.grow_extent(extent.disk_bytenr, before.len, id, len, sums) {
             return None;
         }
@@ -391,10 +391,10 @@ impl Filesystem {
         }
         if has_checksums(layer.flags) {
             let sums = self.sums_of(&data, len);
-            let (sector, size) = (self.volume.sector_size(), self.volume.checksum().size());
+            let (sector, size) = (self.info.volume.sector_size(), self.info.volume.checksum().size());
             layer.transaction.put_sums(start, &sums, || SumMap::new(sector, size));
         }
-        self.counters.bytes_placed.fetch_add(len, Ordering::Relaxed);
+        self.info.counters.bytes_placed.fetch_add(len, Ordering::Relaxed);
         let ordered = submission.add(start, data);
         let piece = place.prealloc.then_some(Piece::Extent(ExtentPiece {
             prealloc: false,
@@ -406,8 +406,8 @@ impl Filesystem {
 
     /// The checksums of `len` bytes of data, one sector's after the other.
     fn sums_of(&self, data: &[SharedBuffer], len: u64) -> Vec<u8> {
-        let checksum = self.volume.checksum();
-        let sector = self.volume.sector_size() as usize;
+        let checksum = self.info.volume.checksum();
+        let sector = self.info.volume.sector_size() as usize;
         let mut sums = Vec::with_capacity(len as usize / sector * checksum.size());
         for bytes in data.iter().flat_map(|part| part.chunks(sector)) {
             sums.extend_from_slice(&checksum.compute(bytes).0[..checksum.size()]);
@@ -438,9 +438,9 @@ impl Filesystem {
         let mut place = extent.ticket.lock();
         if let Some(ticket) = place.take() {
             // The flush that follows in the commit covers these writes too: one barrier for all.
-            if let Err(error) = self.volume.wait(ticket) {
+            if let Err(error) = self.info.volume.wait(ticket) {
                 let error: Error = error.into();
-                self.abort(&error);
+                self.info.abort(&error);
                 return Err(error);
             }
         }

@@ -27,14 +27,14 @@ pub enum XattrMode {
 impl Filesystem {
     /// The value of an xattr. `ENODATA` if there is none.
     pub fn get_xattr(&self, id: InodeId, name: &[u8]) -> Result<Vec<u8>> {
-        let inode = self.inode(id)?;
+        let inode = self.info.inode(id)?;
         let state = inode.read();
         self.find_xattr(id, &state, name)?.ok_or_else(|| Errno::NODATA.into())
     }
 
     /// The names of all xattrs.
     pub fn list_xattrs(&self, id: InodeId) -> Result<Vec<Vec<u8>>> {
-        let inode = self.inode(id)?;
+        let inode = self.info.inode(id)?;
         let state = inode.read();
         let mut names = BTreeSet::new();
         if state.no_xattrs {
@@ -42,7 +42,7 @@ impl Filesystem {
         }
         if state.committed {
             let all = Key::new(id.ino.0, ItemType::XATTR_ITEM, 0)..=Key::new(id.ino.0, ItemType::XATTR_ITEM, u64::MAX);
-            for item in self.committed().tree(id.subvolume)?.range(all) {
+            for item in self.info.committed().tree(id.subvolume)?.range(all) {
                 for entry in items::dir_entries(&item?) {
                     names.insert(entry?.name.to_vec());
                 }
@@ -76,7 +76,7 @@ impl Filesystem {
             return Ok(None);
         }
         let key = Key::new(id.ino.0, ItemType::XATTR_ITEM, name_hash(name));
-        let Some(item) = self.committed().tree(id.subvolume)?.get(&key)? else { return Ok(None) };
+        let Some(item) = self.info.committed().tree(id.subvolume)?.get(&key)? else { return Ok(None) };
         for entry in items::dir_entries(&item) {
             let entry = entry?;
             if entry.name == name {
@@ -92,7 +92,7 @@ impl Filesystem {
             return Err(Errno::RANGE.into());
         }
         self.check_first_xattrs_fit(&[(name.to_vec(), value.to_vec())])?;
-        check_unrestricted(&self.inode(id)?.read())?;
+        check_unrestricted(&self.info.inode(id)?.read())?;
         self.change_xattr(id, name, Some(value), |exists| match mode {
             XattrMode::Create if exists => Err(Errno::EXIST.into()),
             XattrMode::Replace if !exists => Err(Errno::NODATA.into()),
@@ -102,7 +102,7 @@ impl Filesystem {
 
     /// Removes an xattr. `ENODATA` if there is none.
     pub fn remove_xattr(&self, id: InodeId, name: &[u8]) -> Result<()> {
-        check_unrestricted(&self.inode(id)?.read())?;
+        check_unrestricted(&self.info.inode(id)?.read())?;
         self.change_xattr(id, name, None, |exists| if exists { Ok(()) } else { Err(Errno::NODATA.into()) })
     }
 
@@ -113,7 +113,7 @@ impl Filesystem {
         value: Option<&[u8]>,
         check: impl FnOnce(bool) -> Result<()>,
     ) -> Result<()> {
-        self.check_writable(id.subvolume)?;
+        self.info.check_writable(id.subvolume)?;
         check_real(id)?;
         let bytes = value.map_or(0, |value| DIR_ENTRY_HEADER + 25 + name.len() + value.len());
         let demand = Demand {
@@ -132,7 +132,7 @@ impl Filesystem {
         value: Option<&[u8]>,
         check: impl FnOnce(bool) -> Result<()>,
     ) -> Result<()> {
-        let inode = self.inode(id)?;
+        let inode = self.info.inode(id)?;
         let mut state = inode.write();
         if state.dead {
             return Err(Errno::NOENT.into());
@@ -141,7 +141,7 @@ impl Filesystem {
         if let Some(value) = value {
             self.check_xattr_fits(id, &state, name, value)?;
         }
-        let transaction = self.gate.enter();
+        let transaction = self.info.gate.enter();
         state.join(&inode, &transaction);
         state.attributes_changed(now());
         if value.is_some() {

@@ -66,7 +66,7 @@ impl DeviceMap {
         };
         let places: Vec<_> = chunk.stripes.iter().map(place).collect();
         for (devid, start, len) in &places {
-            self.remove_chunks(*devid, *start, *len);
+            self.release(*devid, *start, *len);
         }
         places
     }
@@ -82,7 +82,7 @@ impl DeviceMap {
     }
 
     /// Makes a range unallocated.
-    pub(crate) fn remove_chunks(&mut self, devid: DeviceId, start: u64, len: u64) {
+    pub(crate) fn release(&mut self, devid: DeviceId, start: u64, len: u64) {
         if let Some((_, free)) = self.devices.get_mut(&devid) {
             let fresh = free.insert(start, len);
             debug_assert!(fresh, "device space at {start} given back twice");

@@ -206,7 +206,7 @@ impl Space {
     }
 
     /// Gives back space that was allocated and that no tree or superblock ever named.
-    pub(crate) fn remove_chunks(&self, start: Logical, len: u64) {
+    pub(crate) fn release(&self, start: Logical, len: u64) {
         self.inner.lock().make_available(start, len);
     }
 

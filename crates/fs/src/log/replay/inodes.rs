@@ -43,7 +43,7 @@ impl Replay<'_> {
         let state = InodeState::new(item, false, true, self.committed.superblock.sector_size);
         let inode = Arc::new(Inode::new(self.id(ino), state));
         self.change(&inode, |_| {});
-        self.fs.inodes.insert(inode)
+        self.fs.info.inodes.insert(inode)
     }
 
     /// Brings an inode that the subvolume has up to date.

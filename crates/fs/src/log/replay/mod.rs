@@ -52,22 +52,22 @@ impl Filesystem {
         let log = FoundLog::read(self).map_err(bad)?;
         self.apply_log(&log).map_err(bad)?;
         tracing::info!(blocks = log.blocks.len(), subvolumes = log.subvolumes.len(), "replayed the log");
-        if self.is_read_only() {
+        if self.info.is_read_only() {
             return Ok(());
         }
         self.reserve_for_replay(&log)?;
         self.commit()?;
         // No superblock leads there any more.
         for block in &log.blocks {
-            self.space.remove_chunks(*block, self.space.node_size);
+            self.info.space.release(*block, self.info.space.node_size);
         }
         Ok(())
     }
 
     fn apply_log(&self, log: &FoundLog) -> Result<()> {
         // Nobody else is there yet, so that no commit can end the transaction meanwhile.
-        let transaction = self.gate.current();
-        let committed = self.committed();
+        let transaction = self.info.gate.current();
+        let committed = self.info.committed();
         let mut sums = SumMap::new(committed.superblock.sector_size, committed.superblock.checksum.size());
         for logged in &log.subvolumes {
             let mut replay = Replay {
@@ -91,15 +91,15 @@ impl Filesystem {
     /// what is short now stays short; it is tried all the same, since the estimate is high and a
     /// commit that fails leaves the log as it was.
     fn reserve_for_replay(&self, log: &FoundLog) -> Result<()> {
-        let node_size = self.space.node_size;
+        let node_size = self.info.space.node_size;
         let blocks = log.blocks.len() as u64;
-        let edits = self.gate.current().changes() * 2 + blocks * EDITS_PER_LOG_BLOCK;
+        let edits = self.info.gate.current().changes() * 2 + blocks * EDITS_PER_LOG_BLOCK;
         let demand = Demand { edits, item_bytes: 2 * blocks * node_size, kept: UseOfKept::All, ..Demand::default() };
-        let mut space = self.space.lock();
+        let mut space = self.info.space.lock();
         space.may_use_all_kept();
         while space.reserve(demand).is_err() {
             let Some(made) = space.add_chunk(ubtrfs_format::items::BlockGroupFlags::METADATA) else { break };
-            self.volume.add_chunk(made.start, made.chunk)?;
+            self.info.volume.add_chunk(made.start, made.chunk)?;
         }
         Ok(())
     }
@@ -160,7 +160,7 @@ impl Replay<'_> {
 
     /// The inode as it is by now, if there is such a one.
     fn inode(&self, ino: Ino) -> Result<Option<Arc<Inode>>> {
-        match self.fs.inode(self.id(ino)) {
+        match self.fs.info.inode(self.id(ino)) {
             Ok(inode) => Ok(Some(inode)),
             Err(error) if error.errno() == Errno::NOENT => Ok(None),
             Err(error) => Err(error),

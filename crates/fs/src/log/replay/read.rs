@@ -35,7 +35,7 @@ impl FoundLog {
     /// Reads the log and excludes from allocation what it uses. Extents that only the log knows
     /// become new ones of the open transaction.
     pub(super) fn read(fs: &Filesystem) -> Result<Self> {
-        let committed = fs.committed();
+        let committed = fs.info.committed();
         let superblock = &committed.superblock;
         let generation = superblock.generation.next();
         let mut reader = Reader {
@@ -47,7 +47,7 @@ impl FoundLog {
         };
         let root =
             Root { owner: TreeId::LOG, bytenr: superblock.log_root, generation, level: superblock.log_root_level };
-        let roots = Snapshot::new(fs.cache.clone(), root);
+        let roots = Snapshot::new(fs.info.cache.clone(), root);
         reader.walk(&roots, false)?;
         let mut subvolumes = Vec::new();
         let all =
@@ -56,7 +56,7 @@ impl FoundLog {
             let item = item?;
             let id = TreeId(item.key.offset);
             let root = logged_root(&item.key, &RootItem::parse(&item)?, generation)?;
-            let tree = Snapshot::new(fs.cache.clone(), root);
+            let tree = Snapshot::new(fs.info.cache.clone(), root);
             let exists = id.is_subvolume() && committed.trees.get(&id).is_some_and(|tree| tree.item.refs > 0);
             reader.walk(&tree, exists)?;
             if exists {
@@ -79,22 +79,22 @@ fn logged_root(key: &Key, item: &RootItem, generation: Generation) -> Result<Roo
 
 /// Withholds blocks and extents of a log from allocation.
 fn exclude(fs: &Filesystem, blocks: &[Logical], extents: &BTreeMap<Logical, u64>) -> Result<()> {
-    let known = fs.space.is_known();
+    let known = fs.info.space.is_known();
     for block in blocks.iter().filter(|_| known) {
-        if fs.space.exclude(*block, fs.space.node_size, BlockGroupFlags::METADATA) != Some(false) {
+        if fs.info.space.exclude(*block, fs.info.space.node_size, BlockGroupFlags::METADATA) != Some(false) {
             return Err(misplaced(*block, "a block of the log lies where something else is, or may not be"));
         }
     }
-    let transaction = fs.gate.current();
+    let transaction = fs.info.gate.current();
     for (start, length) in extents.iter().filter(|_| known) {
-        let allocated = fs.space.exclude(*start, *length, BlockGroupFlags::DATA);
+        let allocated = fs.info.space.exclude(*start, *length, BlockGroupFlags::DATA);
         let allocated =
             allocated.ok_or_else(|| misplaced(*start, "an extent of the log lies where something else is"))?;
         if !allocated {
             transaction.add_extent(*start, NewExtent::new(*length, None));
-        } else if !fs.is_read_only() {
+        } else if !fs.info.is_read_only() {
             let key = Key::new(start.0, ItemType::EXTENT_ITEM, *length);
-            if fs.committed().tree(TreeId::EXTENT)?.get(&key)?.is_none() {
+            if fs.info.committed().tree(TreeId::EXTENT)?.get(&key)?.is_none() {
                 return Err(misplaced(*start, "an extent of the log lies where something else is"));
             }
         }
@@ -127,7 +127,7 @@ impl Reader<'_> {
 
     fn block(&mut self, at: &NodeRef, block: &Block, replayed: bool) -> Result<()> {
         let header = Header::parse(block)?;
-        check_header(&header, self.fs.volume.chunk_tree_uuid())?;
+        check_header(&header, self.fs.info.volume.chunk_tree_uuid())?;
         if header.owner != TreeId::LOG {
             return Err(misplaced(at.bytenr, "the block is of another tree"));
         }

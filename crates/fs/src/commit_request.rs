@@ -1,0 +1,52 @@
+//! Asking the background committer for a commit.
+
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+#[derive(Default)]
+struct State {
+    wanted: bool,
+    stop: bool,
+}
+
+/// What the background committer waits for.
+#[derive(Default)]
+pub(crate) struct CommitRequest {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl CommitRequest {
+    /// Asks for a commit soon.
+    pub(crate) fn ask(&self) {
+        let mut state = self.state.lock();
+        if !state.wanted {
+            state.wanted = true;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Has the committer end.
+    pub(crate) fn stop(&self) {
+        self.state.lock().stop = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until a commit is asked for, or `deadline` (`None`: for as long as it takes). Returns
+    /// `false` once the committer is to end.
+    pub(crate) fn wait(&self, deadline: Option<Instant>) -> bool {
+        let mut state = self.state.lock();
+        while !state.stop && !state.wanted {
+            let Some(deadline) = deadline else {
+                self.changed.wait(&mut state);
+                continue;
+            };
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                break;
+            }
+        }
+        state.wanted = false;
+        !state.stop
+    }
+}
