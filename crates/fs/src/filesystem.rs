@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use ubtrfs_format::Generation;
 use ubtrfs_format::items::BlockGroupFlags;
+use ubtrfs_format::{DirIndex, Generation};
 use ubtrfs_volume::Volume;
 
 use crate::discard::Discarder;
@@ -14,9 +14,9 @@ use crate::inactivate::Inactivator;
 use crate::inode::InodeId;
 use crate::label::LABEL_SIZE;
 use crate::log::Log;
+use crate::names::Names;
 use crate::ops::InFlight;
 use crate::space::{Demand, Reservation, Shortage};
-use crate::subvolume_entries::MovedSubvolumes;
 
 /// How often a commit is tried after which nothing has changed.
 const ATTEMPTS_TO_STOP: u32 = 100;
@@ -34,7 +34,7 @@ pub struct Filesystem {
     pub(crate) threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
     /// Held by a rename that moves a directory to another one: no cycle may come about.
     pub(crate) rename_lock: Mutex<()>,
-    pub(crate) moved_subvolumes: MovedSubvolumes,
+    pub(crate) names: Arc<Names>,
     pub(crate) reader: crate::file::extent_reader::ExtentReader,
     /// The volume's next label.
     pub(crate) new_label: Mutex<Option<[u8; LABEL_SIZE]>>,
@@ -56,7 +56,7 @@ impl Filesystem {
             in_flight: InFlight::default(),
             threads: Mutex::default(),
             rename_lock: Mutex::default(),
-            moved_subvolumes: MovedSubvolumes::default(),
+            names: Arc::new(Names::new(info.clone())),
             reader: crate::file::extent_reader::ExtentReader::new(info.volume.sector_size()),
             new_label: Mutex::default(),
             info,
@@ -108,6 +108,42 @@ impl Filesystem {
     /// changes it) might have to wait.
     pub fn is_busy(&self, id: InodeId, to_change: bool) -> bool {
         self.info.is_busy(id, to_change)
+    }
+
+    /// The directory that holds a directory: the inode that `..` refers to. The root of a subvolume
+    /// is its own parent, or lies in the directory that holds the subvolume's entry.
+    pub fn parent(&self, dir: InodeId) -> Result<InodeId> {
+        self.names.parent(dir)
+    }
+
+    /// The highest entry number of a directory now: a listing that starts now stops there, so that
+    /// entries renamed while it goes on don't come up again and again.
+    pub fn last_index(&self, dir: InodeId) -> Result<DirIndex> {
+        self.names.last_index(dir)
+    }
+
+    /// Begins a listing that comes piece by piece, and remembers where it ends: at
+    /// [`Self::last_index`] of now. A later beginning moves the end of those that go on: further
+    /// out, so none loses a name.
+    pub fn begin_listing(&self, dir: InodeId) -> Result<DirIndex> {
+        self.names.begin_listing(dir)
+    }
+
+    /// Where the listing ends that was begun last.
+    pub fn listing_end(&self, dir: InodeId) -> Result<DirIndex> {
+        self.names.listing_end(dir)
+    }
+
+    /// A listing has been read to its end. Whether all that may be under way show the same names:
+    /// none has changed since they began. If not, whoever joins what was read of several shows
+    /// names that are gone, or lacks some, until [`Self::forget_listings`].
+    pub fn is_listing_whole(&self, dir: InodeId) -> Result<bool> {
+        self.names.is_listing_whole(dir)
+    }
+
+    /// Nobody has anything any more of what was listed so far.
+    pub fn forget_listings(&self, dir: InodeId) -> Result<()> {
+        self.names.forget_listings(dir)
     }
 
     /// Makes everything durable, and changes nothing from then on until [`Self::write_again`]. For
@@ -212,5 +248,4 @@ impl Filesystem {
         }
         Ok(())
     }
-
 }

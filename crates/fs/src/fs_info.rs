@@ -14,7 +14,7 @@ use ubtrfs_volume::Volume;
 
 use crate::commit_request::CommitRequest;
 use crate::committed::{Committed, TreeRoot};
-use crate::error::{Errno, Error, Refusal, Result};
+use crate::error::{Errno, Error, Result};
 use crate::inode::{Inode, InodeId, InodeTable, load_inode};
 use crate::options::Options;
 use crate::space::{Demand, Reservation, Space};
@@ -296,24 +296,6 @@ impl FsInfo {
         if bytes > 0 {
             self.space.lock().unreserve_data(bytes);
         }
-    }
-
-    /// Opens the subvolume named by a path or an id.
-    pub(crate) fn find_subvolume(committed: &Committed, options: &Options) -> Result<TreeId> {
-        if let Some(id) = options.subvolume_id {
-            let id = if id == 0 { TreeId::FS } else { TreeId(id) };
-            return if committed.has_subvolume(id) {
-                Ok(id)
-            } else {
-                Err(Error::Refused(Refusal::NoSubvolume(format!("with the id {id}"))))
-            };
-        }
-        let Some(path) = &options.subvolume else {
-            let id = committed.default_subvolume()?;
-            return if committed.has_subvolume(id) { Ok(id) } else { Ok(TreeId::FS) };
-        };
-        crate::dir::subvolume_at(committed, path)?
-            .ok_or_else(|| Error::Refused(Refusal::NoSubvolume(format!("at '{path}'"))))
     }
 
     /// The transaction that is being committed.

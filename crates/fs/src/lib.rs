@@ -4,10 +4,11 @@
 //! only; a commit merges what changed into the volume's trees, all at once. `ARCHITECTURE.md`
 //! explains how.
 
+mod backrefs;
 mod commit;
 mod commit_request;
 mod committed;
-mod dir;
+mod committed_entries;
 mod discard;
 mod error;
 mod file;
@@ -19,7 +20,7 @@ mod label;
 mod lock_order;
 mod log;
 mod mend;
-mod name_items;
+mod names;
 mod open;
 mod ops;
 mod options;
@@ -29,13 +30,13 @@ mod stats;
 mod subvolume_entries;
 mod transaction;
 
-pub use dir::DirectoryEntry;
 pub use error::{Errno, Error, Refusal, Result};
 pub use filesystem::Filesystem;
 pub use inactivate::InactivationStats;
 pub use inode::InodeId;
 pub use log::{Done, FsyncLeader, Reason};
 pub use mend::InodeFix;
+pub use names::DirectoryEntry;
 pub use ops::{
     Attributes, FilesystemStats, Flagged, FlagsAndXattrPlan, FlagsPlan, FoundInode, FoundSubvolume, ModeAndXattr,
     NewInode, Plan, RenameFlags, SETTABLE_FLAGS, SetAttributes, TimeChange, WriteAt, XattrMode,

@@ -11,6 +11,7 @@ use ubtrfs_tree::{BoxError, Geometry, NodeCache, NodeSource};
 use ubtrfs_volume::{Volume, Written};
 
 use crate::committed::Committed;
+use crate::committed_entries::subvolume_at;
 use crate::error::{Errno, Error, Refusal, Result};
 use crate::filesystem::Filesystem;
 use crate::fs_info::FsInfo;
@@ -113,14 +114,15 @@ impl Filesystem {
         if options.forget_global_reserve {
             space.lock().forget_global_reserve();
         }
-        let mounted = FsInfo::find_subvolume(&committed, &options)?;
+        let mounted = find_subvolume(&committed, &options)?;
         if !read_only {
             // Whoever wrote what has been read may have been killed before the barrier that was to
             // follow. From here on it counts as durable (invariant 22).
             let _flushed = volume.flush(Written::nothing())?;
         }
         let background = options.background_commits && !read_only;
-        let fs = Arc::new(Self::of(Arc::new(FsInfo::new(volume, cache, options, committed, space, read_only, mounted))));
+        let fs =
+            Arc::new(Self::of(Arc::new(FsInfo::new(volume, cache, options, committed, space, read_only, mounted))));
         fs.check_root()?;
         if has_log_to_replay {
             fs.replay_log()?;
@@ -175,6 +177,23 @@ impl Filesystem {
         }
         Ok(())
     }
+}
+
+/// The subvolume named by a path or an id.
+fn find_subvolume(committed: &Committed, options: &Options) -> Result<TreeId> {
+    if let Some(id) = options.subvolume_id {
+        let id = if id == 0 { TreeId::FS } else { TreeId(id) };
+        return if committed.has_subvolume(id) {
+            Ok(id)
+        } else {
+            Err(Error::Refused(Refusal::NoSubvolume(format!("with the id {id}"))))
+        };
+    }
+    let Some(path) = &options.subvolume else {
+        let id = committed.default_subvolume()?;
+        return if committed.has_subvolume(id) { Ok(id) } else { Ok(TreeId::FS) };
+    };
+    subvolume_at(committed, path)?.ok_or_else(|| Error::Refused(Refusal::NoSubvolume(format!("at '{path}'"))))
 }
 
 fn check_features(superblock: &Superblock, read_only: bool) -> Result<()> {

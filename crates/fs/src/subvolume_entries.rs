@@ -10,7 +10,6 @@ use ubtrfs_tree::EditBatch;
 
 use crate::committed::Committed;
 use crate::error::Result;
-use crate::filesystem::Filesystem;
 use crate::inode::{InodeId, Name};
 
 /// Where an entry is.
@@ -57,16 +56,6 @@ impl MovedSubvolumes {
     /// Notes where it is now. The caller holds the locks of both directories.
     pub(crate) fn put(&self, id: TreeId, entry: EntryPlace) {
         self.0.write().insert(id, entry);
-    }
-}
-
-impl Filesystem {
-    /// Where the entry of a subvolume is; `None` of the top level.
-    pub(crate) fn subvolume_entry(&self, id: TreeId) -> Result<Option<EntryPlace>> {
-        match self.moved_subvolumes.get(id) {
-            Some(entry) => Ok(Some(entry)),
-            None => EntryPlace::committed(&self.info.committed(), id),
-        }
     }
 }
 

@@ -8,11 +8,11 @@ use ubtrfs_tree::{EditBatch, Patch, Snapshot};
 
 use super::data_refs::DataRefDeltas;
 use super::extent_refs::User;
+use crate::backrefs::NameItems;
 use crate::committed::Committed;
 use crate::error::Result;
 use crate::file::piece::{Mapped, Piece};
 use crate::inode::{Frozen, InodeBatch, InodeId, OrphanEdit};
-use crate::name_items::NameItems;
 use crate::ops::{FileMap, allocated};
 
 /// Builds the edits of one subvolume.

@@ -16,10 +16,10 @@ mod data_refs;
 mod early;
 mod extent_refs;
 mod nodes;
-mod roots;
-mod relocate_trees;
-mod superblock;
 mod rebuild_tree;
+mod relocate_trees;
+mod roots;
+mod superblock;
 #[cfg(test)]
 mod unsharing_tests;
 mod worker;
@@ -50,9 +50,9 @@ use csums::CsumEdits;
 use data_refs::DataRefDeltas;
 use early::EarlyLeaves;
 use nodes::{CommitNodes, record, submit};
-use roots::NewRoots;
-use relocate_trees::{relocate_trees, trees_to_relocate};
 use rebuild_tree::rebuild_tree;
+use relocate_trees::{relocate_trees, trees_to_relocate};
+use roots::NewRoots;
 
 /// Dirty data of an inode from which on its write-out starts before the transaction is closed.
 const EARLY_WRITEBACK: u64 = 64 << 10;
@@ -116,7 +116,8 @@ impl Filesystem {
     /// unmounts only does not want the volume changed.
     fn has_chunks_to_empty(&self) -> bool {
         self.info.counters.commits.load(Ordering::Relaxed) > 0
-            && (self.info.space.lock().has_empty_groups(&self.info.volume) || !trees_to_relocate(self, &self.info.committed()).is_empty())
+            && (self.info.space.lock().has_empty_groups(&self.info.volume)
+                || !trees_to_relocate(self, &self.info.committed()).is_empty())
     }
 
     /// Commits. Returns fsyncs that wait for another commit.

@@ -154,7 +154,8 @@ impl NodeAllocator for CommitNodes<'_> {
     fn allocate(&mut self, owner: TreeId, level: u8) -> ubtrfs_tree::Result<Logical> {
         let bytenr = self
             .fs
-            .info.space
+            .info
+            .space
             .allocate_node(owner == TreeId::CHUNK, self.chunks_closed)
             .ok_or_else(|| ubtrfs_tree::Error::allocator("no space for metadata"))?;
         self.pending_refs.insert(bytenr, PendingRef { owner, level, first_key: None });

@@ -15,10 +15,10 @@
 //! | `orphans` | inodes that a crash left without a name |
 //! | `batch` | the work of one transaction, and who does it |
 
+mod batch;
 mod enqueue;
 mod orphans;
 mod queue;
-mod batch;
 mod truncate;
 
 pub use queue::InactivationStats;

@@ -98,7 +98,8 @@ impl Filesystem {
         let from = size.next_multiple_of(u64::from(self.info.volume.sector_size()));
         loop {
             let turn = self.inactivator.turn.lock();
-            let (truncation, reservation) = self.reserve_truncation(inode, from..u64::MAX, self.info.options.freeing.per_transaction)?;
+            let (truncation, reservation) =
+                self.reserve_truncation(inode, from..u64::MAX, self.info.options.freeing.per_transaction)?;
             if truncation.is_rest {
                 return Ok(());
             }

@@ -8,8 +8,8 @@ use ubtrfs_format::{DirIndex, Generation, Ino, ItemType, Key, TreeId};
 
 use super::Logged;
 use super::entry_changes::EntryChanges;
-use super::name_changes::NameChanges;
 use super::lazy_box::{Empty, LazyBox};
+use super::name_changes::NameChanges;
 use super::xattr_changes::XattrChanges;
 use crate::file::layout::Layout;
 use crate::transaction::{Account, DISPLACED, INODE};

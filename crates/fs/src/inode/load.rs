@@ -3,9 +3,9 @@
 use ubtrfs_format::items::{InodeItem, Timespec};
 use ubtrfs_format::{ItemType, Key};
 
+use super::EMPTY_SUBVOLUME_INO;
 use super::{Inode, InodeId, InodeState};
 use crate::committed::Committed;
-use crate::dir::EMPTY_SUBVOLUME_INO;
 use crate::error::{Errno, Error, Result};
 use crate::ops::MAX_FILE_SIZE;
 

@@ -3,11 +3,11 @@
 mod batch;
 mod changing;
 mod entry_changes;
+mod lazy_box;
 mod listing;
 mod load;
 mod logged;
 mod name_changes;
-mod lazy_box;
 mod state;
 mod table;
 mod xattr_changes;
@@ -17,13 +17,17 @@ use ubtrfs_format::{Ino, TreeId};
 
 pub(crate) use batch::{EntryChange, InodeBatch, LostName, Name, OrphanEdit, RefChange, Target};
 pub(crate) use changing::Changing;
+pub(crate) use lazy_box::LazyBox;
 pub(crate) use listing::Listings;
 pub(crate) use load::load_inode;
 pub(crate) use logged::{Logged, LoggedAs};
 pub(crate) use name_changes::NameChanges;
-pub(crate) use lazy_box::LazyBox;
 pub(crate) use state::{Frozen, InodeState, OrderedExtent, SharedTicket, has_checksums};
 pub(crate) use table::InodeTable;
+
+/// The inode that stands for a subvolume that can't be reached where its entry is: an empty
+/// directory.
+pub(crate) const EMPTY_SUBVOLUME_INO: Ino = Ino(2);
 
 /// Names an inode in the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -7,7 +7,7 @@ use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, Timespec};
 use ubtrfs_format::{DirIndex, Generation, Logical};
 use ubtrfs_volume::SharedBuffer;
 
-use super::{Inode, InodeBatch, Listings, LazyBox};
+use super::{Inode, InodeBatch, LazyBox, Listings};
 use crate::file::dirty::DirtyData;
 use crate::ops::Counted;
 use crate::transaction::{Account, Transaction};
@@ -126,6 +126,11 @@ impl InodeState {
 
     pub(crate) fn is_dir(&self) -> bool {
         self.file_type() == FileType::Directory
+    }
+
+    /// Whether a directory has no entry. Its size is the sum of its names, twice.
+    pub(crate) fn is_empty_dir(&self) -> bool {
+        self.item.size == 0
     }
 
     /// Whether data of the file carries checksums.

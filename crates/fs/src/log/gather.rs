@@ -25,14 +25,14 @@ use ubtrfs_format::{DirIndex, Incompat, Ino, ItemType, Key, TreeId, objectid};
 use ubtrfs_tree::{EditBatch, Snapshot};
 
 use super::items::exists_item;
-use super::queue::{FsyncGroup, TreeLog, Stop};
+use super::queue::{FsyncGroup, Stop, TreeLog};
 use super::reason::Reason;
+use crate::backrefs::NameItems;
 use crate::committed::Committed;
 use crate::filesystem::Filesystem;
 use crate::inode::{
     EntryChange, Inode, InodeId, InodeState, Logged, LoggedAs, Name, OrderedExtent, OrphanEdit, RefChange, Target,
 };
-use crate::name_items::NameItems;
 use crate::options::LogFault;
 use crate::transaction::Transaction;
 

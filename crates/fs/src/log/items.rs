@@ -8,12 +8,12 @@ use ubtrfs_format::{Generation, ItemType, Key, Logical, leaf_data_size, name_has
 
 use super::gather::{Gatherer, Result};
 use super::reason::Reason;
+use crate::backrefs::can_grow_in_replay;
 use crate::file::committed::Committed as CommittedPieces;
 use crate::file::piece::{ExtentPiece, Mapped, Piece};
 use crate::file::resolve::Stack;
 use crate::file::sum_map::SumMap;
 use crate::inode::{EntryChange, Inode, InodeId, InodeState, Logged, LoggedAs};
-use crate::name_items::can_grow_in_replay;
 use crate::options::LogFault;
 
 /// Checksums of data that is written in tree_log are logged in windows of so many bytes of its extent:

@@ -98,7 +98,8 @@ impl NodeAllocator for LogNodes<'_> {
         let node_size = space.node_size();
         let plenty = PLENTY * arena.all.len() as u64 * node_size;
         // What is lost by too early a use is seen only if it is used soon.
-        let early = if self.fs.info.options.log_fault == Some(LogFault::ReusePinned) { arena.take_spare() } else { None };
+        let early =
+            if self.fs.info.options.log_fault == Some(LogFault::ReusePinned) { arena.take_spare() } else { None };
         let node = early.or_else(|| {
             let left = |demand| if demand == Urgency::Convenience { plenty } else { 0 };
             arena.take(node_size, |demand| space.allocate_log_node(left(demand)))

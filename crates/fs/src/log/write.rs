@@ -12,7 +12,7 @@ use ubtrfs_volume::{Copies, Write};
 use super::gather::{Gathered, Gatherer};
 use super::nodes::LogNodes;
 use super::outcome::Durable;
-use super::queue::{ClosedGroup, TreeLog, Stop};
+use super::queue::{ClosedGroup, Stop, TreeLog};
 use super::reason::Reason;
 use crate::commit::geometry;
 use crate::committed::Committed;

@@ -230,7 +230,13 @@ impl Filesystem {
     }
 
     /// What the next step is to do; `None` if a commit has to come first.
-    fn plan_clone(&self, ends: &Ends<'_>, locked: &LockedInodes<'_>, len: u64, most: usize) -> Result<Option<ClonePlan>> {
+    fn plan_clone(
+        &self,
+        ends: &Ends<'_>,
+        locked: &LockedInodes<'_>,
+        len: u64,
+        most: usize,
+    ) -> Result<Option<ClonePlan>> {
         let sector = u64::from(self.info.volume.sector_size());
         let (source, target) = (ends.source.id, ends.target.id);
         let state = locked.get(source);

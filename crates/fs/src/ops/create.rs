@@ -47,7 +47,7 @@ impl Filesystem {
         let parent = self.info.inode(dir)?;
         let mut parent_state = parent.write();
         self.check_can_add(dir, &parent_state, name)?;
-        let index = self.next_index(dir, &mut parent_state)?;
+        let index = self.names.next_index(dir, &mut parent_state)?;
         let id = InodeId::new(dir.subvolume, subvolume.new_ino()?);
         let time = now();
         let child_state = self.new_state(&parent_state, new, time);
@@ -154,7 +154,7 @@ impl Filesystem {
             return Err(Errno::NOENT.into());
         }
         check_mutable(state)?;
-        let lookup = self.seek_entry(dir, state, name)?;
+        let lookup = self.names.seek_entry(dir, state, name)?;
         if lookup.found.is_some() {
             return Err(Errno::EXIST.into());
         }

@@ -185,7 +185,14 @@ impl Filesystem {
     }
 
     /// Gives space to what has none, as far as one step goes, in one transaction.
-    fn allocate_some(&self, inode: &Arc<Inode>, wanted: &Wanted, at: u64, room: u64, held: &mut u64) -> Result<ZeroStep> {
+    fn allocate_some(
+        &self,
+        inode: &Arc<Inode>,
+        wanted: &Wanted,
+        at: u64,
+        room: u64,
+        held: &mut u64,
+    ) -> Result<ZeroStep> {
         let (id, sector) = (inode.id, u64::from(self.info.volume.sector_size()));
         let mut state = inode.write();
         if state.dead {
@@ -205,7 +212,9 @@ impl Filesystem {
             // A file with reserved space is none that is kept within metadata.
             let inline = self.inline_content(id, &state)?;
             let zeroed = self.plan_zeroes(id, &state, wanted, whole, at..end)?;
-            let Some(mut placed) = self.place_gaps(&gaps, state.allocation_hint, held) else { return Ok(ZeroStep::Short) };
+            let Some(mut placed) = self.place_gaps(&gaps, state.allocation_hint, held) else {
+                return Ok(ZeroStep::Short);
+            };
             let takes = placed.extents.len() as u64 + gaps.iter().map(|gap| gap.displaced).sum::<u64>();
             let release = |placed: Unclaimed<'_>, held: &mut u64| {
                 *held += placed.extents.iter().map(|(_, _, len)| len).sum::<u64>();

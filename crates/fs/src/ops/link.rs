@@ -8,10 +8,11 @@ use super::create::{add_entry, inode_target, remove_entry};
 use super::flags::{check_removable_from, check_unrestricted};
 use super::room::MAX_LINKS;
 use super::{LockedInodes, check_name, now};
-use crate::dir::{EMPTY_SUBVOLUME_INO, Found, LookupResult};
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
+use crate::inode::EMPTY_SUBVOLUME_INO;
 use crate::inode::{Inode, InodeId, InodeState, LostName, Name, OrphanEdit, Target};
+use crate::names::{Found, LookupResult};
 use crate::space::{Demand, UseOfKept};
 
 /// What a name edit takes at the worst: entry by hash and by number, reference, two inode items.
@@ -57,9 +58,9 @@ impl Filesystem {
         if !state.is_dir() {
             return Err(Errno::NOTDIR.into());
         }
-        let lookup = self.seek_entry(dir.id, &state, name)?;
+        let lookup = self.names.seek_entry(dir.id, &state, name)?;
         let Some(Found { target, .. }) = lookup.found else { return Ok((lookup, None)) };
-        let id = self.resolve(&self.info.committed(), dir.id, name, target)?;
+        let id = self.names.resolve(&self.info.committed(), dir.id, name, target)?;
         drop(state);
         Ok((lookup, Some(Named { lookup, target, inode: self.info.inode(id)? })))
     }
@@ -73,13 +74,15 @@ impl Filesystem {
         name: &[u8],
         named: &Named,
     ) -> Result<Option<DirIndex>> {
-        let found = self.seek_entry_again(dir, state, name, named.lookup)?.found;
+        let found = self.names.seek_entry_again(dir, state, name, named.lookup)?.found;
         let Some(found) = found.filter(|found| found.target == named.target) else { return Ok(None) };
         // A snapshot's empty directory and the subvolume itself have the same entry.
-        if named.leads_to_root() && self.resolve(&self.info.committed(), dir, name, found.target)? != named.inode.id {
+        if named.leads_to_root()
+            && self.names.resolve(&self.info.committed(), dir, name, found.target)? != named.inode.id
+        {
             return Ok(None);
         }
-        self.entry_index(dir, state, name, &found).map(Some)
+        self.names.entry_index(dir, state, name, &found).map(Some)
     }
 
     /// Gives an inode another name.
@@ -109,7 +112,7 @@ impl Filesystem {
         self.check_name_fits(id, state, dir, name)?;
         let target = inode_target(id, state.file_type());
         self.check_can_add(dir, locked.get(dir), name)?;
-        let index = self.next_index(dir, locked.get_mut(dir))?;
+        let index = self.names.next_index(dir, locked.get_mut(dir))?;
         let time = now();
         let name: Name = name.into();
         let transaction = self.info.gate.enter();
@@ -155,7 +158,7 @@ impl Filesystem {
             {
                 let mut locked = LockedInodes::lock(&[&parent, &named.inode]);
                 let Some(index) = self.still_named(dir, locked.get(dir), name, &named)? else { continue };
-                if directory && !Self::is_empty_dir(locked.get(id)) {
+                if directory && !locked.get(id).is_empty_dir() {
                     return Err(Errno::NOTEMPTY.into());
                 }
                 let time = now();

@@ -6,9 +6,10 @@ mod create;
 mod fallocate;
 mod flags;
 mod in_flight;
-mod nocow;
 mod link;
 mod lock;
+mod lookup;
+mod nocow;
 mod punch;
 mod read;
 mod rename;
@@ -32,16 +33,15 @@ pub use write::WriteAt;
 
 pub(crate) use create::inode_target;
 pub(crate) use in_flight::{Counted, InFlight};
-pub(crate) use nocow::is_nodatacow;
 pub(crate) use lock::LockedInodes;
+pub(crate) use nocow::is_nodatacow;
 pub(crate) use read::FileMap;
 pub(crate) use resize::{MAX_FILE_SIZE, NewSize, allocated};
 
 use ubtrfs_format::items::{MAX_NAME_LEN, Timespec};
 
-use crate::dir::EMPTY_SUBVOLUME_INO;
 use crate::error::{Errno, Result};
-use crate::inode::InodeId;
+use crate::inode::{EMPTY_SUBVOLUME_INO, InodeId};
 
 /// The time that changes are stamped with.
 pub(crate) fn now() -> Timespec {

@@ -95,7 +95,14 @@ impl Filesystem {
     }
 
     /// Whether what stands at `start` of a file for `len` bytes may be written over where it is.
-    fn can_overwrite_extent(&self, id: InodeId, flags: u64, start: u64, len: u64, extent: &ExtentPiece) -> Result<bool> {
+    fn can_overwrite_extent(
+        &self,
+        id: InodeId,
+        flags: u64,
+        start: u64,
+        len: u64,
+        extent: &ExtentPiece,
+    ) -> Result<bool> {
         if extent.compression != Compression::None || !(extent.prealloc || is_nodatacow(flags)) {
             return Ok(false);
         }

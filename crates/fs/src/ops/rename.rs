@@ -8,10 +8,10 @@ use super::create::{NewInode, add_entry, inode_target, remove_entry};
 use super::flags::{check_mutable, check_removable_from};
 use super::link::{Named, add_name, drop_name, lost_name, name_demand};
 use super::{LockedInodes, check_name, check_real, now};
-use crate::dir::LookupResult;
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState, LostName, Name};
+use crate::names::LookupResult;
 use crate::space::Demand;
 use crate::subvolume_entries::EntryPlace;
 use crate::transaction::Transaction;
@@ -177,7 +177,7 @@ impl Filesystem {
             if at == ancestor {
                 return Ok(true);
             }
-            let parent = self.parent(at)?;
+            let parent = self.names.parent(at)?;
             if parent == at {
                 return Ok(false);
             }
@@ -210,7 +210,7 @@ impl Filesystem {
             },
             None => None,
         };
-        let lookup = self.seek_entry_again(new_dir, locked.get(new_dir), to.name, lookup)?;
+        let lookup = self.names.seek_entry_again(new_dir, locked.get(new_dir), to.name, lookup)?;
         if target.is_none() && lookup.found.is_some() {
             return Ok(false);
         }
@@ -221,7 +221,7 @@ impl Filesystem {
             && !flags.exchange
             && !target.leads_to_root()
             && locked.get(target.inode.id).is_dir()
-            && !Self::is_empty_dir(locked.get(target.inode.id))
+            && !locked.get(target.inode.id).is_empty_dir()
         {
             return Err(Errno::NOTEMPTY.into());
         }
@@ -231,12 +231,12 @@ impl Filesystem {
         }
         self.check_collisions(new_dir, locked.get(new_dir), to.name, lookup)?;
         if flags.exchange {
-            let lookup = self.seek_entry(dir, locked.get(dir), from.name)?;
+            let lookup = self.names.seek_entry(dir, locked.get(dir), from.name)?;
             self.check_collisions(dir, locked.get(dir), from.name, lookup)?;
         }
-        let new_index = self.next_index(new_dir, locked.get_mut(new_dir))?;
+        let new_index = self.names.next_index(new_dir, locked.get_mut(new_dir))?;
         let leaves_something = flags.exchange || flags.whiteout;
-        let back_index = if leaves_something { Some(self.next_index(dir, locked.get_mut(dir))?) } else { None };
+        let back_index = if leaves_something { Some(self.names.next_index(dir, locked.get_mut(dir))?) } else { None };
         let whiteout_ino = if flags.whiteout { Some(self.info.subvolume(dir.subvolume)?.new_ino()?) } else { None };
 
         let time = now();
@@ -291,7 +291,7 @@ impl Filesystem {
         let id = named.inode.id;
         add_entry(locked.get_mut(place.dir), place.name.clone(), place.index, named.target, time);
         if named.is_subvolume() {
-            self.moved_subvolumes.put(id.subvolume, place.clone());
+            self.names.move_subvolume(id.subvolume, place.clone());
             transaction.move_subvolume(id.subvolume, place);
         } else {
             let state = locked.get_mut(id);

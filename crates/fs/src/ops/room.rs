@@ -18,10 +18,10 @@ use ubtrfs_format::items::{
 };
 use ubtrfs_format::{Incompat, Ino, ItemType, Key, extref_hash, max_item_size, name_hash};
 
-use crate::dir::LookupResult;
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{InodeBatch, InodeId, InodeState};
+use crate::names::LookupResult;
 
 /// The most names that an inode may have.
 pub(super) const MAX_LINKS: u32 = 65535;
@@ -43,7 +43,8 @@ impl Filesystem {
 
     /// The size of the largest files that are kept within metadata: below a sector, and an item's.
     pub(crate) fn largest_inline(&self) -> u64 {
-        let of_item = if self.info.options.unchecked_items { usize::MAX } else { self.most_of_item() - INLINE_DATA_OFFSET };
+        let of_item =
+            if self.info.options.unchecked_items { usize::MAX } else { self.most_of_item() - INLINE_DATA_OFFSET };
         self.info.options.max_inline.min(u64::from(self.info.volume.sector_size()) - 1).min(of_item as u64)
     }
 
@@ -57,11 +58,17 @@ impl Filesystem {
 
     /// `EOVERFLOW` for a new name of a directory, locked, whose hash has no room left. `lookup` is
     /// what the directory has of the name.
-    pub(crate) fn check_collisions(&self, dir: InodeId, state: &InodeState, name: &[u8], lookup: LookupResult) -> Result<()> {
+    pub(crate) fn check_collisions(
+        &self,
+        dir: InodeId,
+        state: &InodeState,
+        name: &[u8],
+        lookup: LookupResult,
+    ) -> Result<()> {
         let hash = name_hash(name);
         let size = |name: &[u8]| DIR_ENTRY_HEADER + name.len();
         let changed: usize = layers(state).map(|batch| batch.entries.bytes_of_hash(hash)).sum();
-        let committed = self.committed_bytes(dir, state, name, lookup)?;
+        let committed = self.names.committed_bytes(dir, state, name, lookup)?;
         if self.has_room(size(name) + changed + committed) {
             return Ok(());
         }

@@ -175,7 +175,9 @@ impl Filesystem {
         }
         let transaction = self.info.frozen_transaction();
         match transaction {
-            Some(transaction) => self.write_back_frozen(id, state, &transaction).inspect_err(|error| self.info.abort(error)),
+            Some(transaction) => {
+                self.write_back_frozen(id, state, &transaction).inspect_err(|error| self.info.abort(error))
+            }
             None => Ok(()),
         }
     }
@@ -257,7 +259,8 @@ impl Filesystem {
     /// Whether the content of a file, all of it dirty, is small enough to be kept within metadata.
     pub(crate) fn is_for_metadata(&self, dirty: &DirtyData, item: &InodeItem) -> bool {
         let mut ranges = dirty.ranges();
-        let only_sector = ranges.next() == Some((0, u64::from(self.info.volume.sector_size()))) && ranges.next().is_none();
+        let only_sector =
+            ranges.next() == Some((0, u64::from(self.info.volume.sector_size()))) && ranges.next().is_none();
         let prealloc = item.flags & InodeFlags::PREALLOC != 0;
         only_sector && item.size > 0 && item.size <= self.largest_inline() && !prealloc
     }
@@ -313,7 +316,8 @@ impl Filesystem {
         submission: &mut Submission<'_>,
     ) -> Result<Placed> {
         let transaction = layer.transaction;
-        let (start, len) = self.info.space.allocate_data(want, state.allocation_hint).ok_or(Error::Posix(Errno::NOSPC))?;
+        let (start, len) =
+            self.info.space.allocate_data(want, state.allocation_hint).ok_or(Error::Posix(Errno::NOSPC))?;
         state.allocation_hint = Logical(start.0 + len);
         let data = split_front(buffers, len);
         let sums = has_checksums(layer.flags).then(|| self.sums_of(&data, len));

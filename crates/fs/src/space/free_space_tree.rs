@@ -5,7 +5,7 @@ use ubtrfs_format::{ItemType, Key, Logical};
 use ubtrfs_tree::{EditBatch, Snapshot};
 
 use super::free_map::FreeMap;
-use super::{FreeSpaceForm, BlockGroup, SpaceInner};
+use super::{BlockGroup, FreeSpaceForm, SpaceInner};
 use crate::error::Result;
 
 /// Sectors of one bitmap item.

@@ -5,7 +5,7 @@ use ubtrfs_format::{ItemType, Key, Logical, Uuid};
 use ubtrfs_tree::Snapshot;
 
 use super::free_map::FreeMap;
-use super::{DeviceMap, FreeSpaceForm, BlockGroup, SpaceInner, free_space_tree, reserve};
+use super::{BlockGroup, DeviceMap, FreeSpaceForm, SpaceInner, free_space_tree, reserve};
 use crate::error::{Error, Result};
 use ubtrfs_format::TreeId;
 

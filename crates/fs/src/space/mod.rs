@@ -8,10 +8,10 @@ mod device_map;
 mod discards;
 mod free_map;
 mod free_space_tree;
-mod remove_chunks;
 mod global_reserve;
 mod group;
 mod load;
+mod remove_chunks;
 mod reserve;
 mod room;
 
@@ -24,7 +24,7 @@ use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem};
 
 pub(crate) use device_map::{DeviceMap, stripe_length};
 pub(crate) use free_space_tree::GroupEdits;
-pub(crate) use group::{FreeSpaceForm, BlockGroup};
+pub(crate) use group::{BlockGroup, FreeSpaceForm};
 pub(crate) use load::{SpaceSources, load_space};
 pub(crate) use reserve::{Demand, Needs, Reservation, Shortage, UseOfKept};
 

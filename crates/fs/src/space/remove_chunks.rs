@@ -14,7 +14,7 @@ use ubtrfs_format::items::{BlockGroupFlags, ChunkItem};
 use ubtrfs_volume::Volume;
 
 use super::free_map::FreeMap;
-use super::{DeviceMap, BlockGroup, Shortage, SpaceInner};
+use super::{BlockGroup, DeviceMap, Shortage, SpaceInner};
 
 /// Commits at whose time a group has to have been empty: one that is about to be filled again is
 /// left alone.

@@ -32,13 +32,13 @@ impl Replay<'_> {
     /// A directory's entry of this name.
     fn entry_named(&self, dir: &Inode, name: &[u8]) -> Result<Option<Entry>> {
         let state = dir.read();
-        let Some(found) = self.fs.find_entry(dir.id, &state, name)? else { return Ok(None) };
+        let Some(found) = self.fs.names.find_entry(dir.id, &state, name)? else { return Ok(None) };
         if found.target.location.item_type != ItemType::INODE_ITEM {
             // What leads to a subvolume has its number elsewhere, and stays.
             let entry = Entry { name: name.into(), index: DirIndex(0), target: found.target };
             return Ok(Some(entry));
         }
-        let index = self.fs.entry_index(dir.id, &state, name, &found)?;
+        let index = self.fs.names.entry_index(dir.id, &state, name, &found)?;
         Ok(Some(Entry { name: name.into(), index, target: found.target }))
     }
 
@@ -137,7 +137,7 @@ impl Replay<'_> {
     /// The lowest number that no entry of a directory has had.
     fn next_number(&self, dir: &Inode) -> Result<DirIndex> {
         let mut state = dir.write();
-        self.fs.next_index(dir.id, &mut state)
+        self.fs.names.next_index(dir.id, &mut state)
     }
 
     /// Takes those entries out of a directory that lie in a range for which its log answers, and

@@ -10,6 +10,18 @@ use ubtrfs_tree::Snapshot;
 use crate::error::Result;
 use crate::inode::NameChanges;
 
+/// The number of a name that an inode has in `tree`, the last commit's.
+pub(crate) fn committed_ref_index(tree: &Snapshot, ino: Ino, parent: Ino, name: &[u8]) -> Result<Option<DirIndex>> {
+    for key in [Key::new(ino.0, ItemType::INODE_REF, parent.0), extended_key(ino, parent, name)] {
+        let Some(item) = tree.get(&key)? else { continue };
+        let found = names_in(&key, &item)?.into_iter().find(|listed| listed.parent == parent && listed.name == name);
+        if let Some(listed) = found {
+            return Ok(Some(listed.index));
+        }
+    }
+    Ok(None)
+}
+
 /// A name as an item has it.
 struct Listed {
     parent: Ino,

@@ -1,0 +1,191 @@
+//! Listing a directory.
+
+use ubtrfs_format::items::{self, FileType};
+use ubtrfs_format::{DirIndex, ItemType, Key};
+
+use super::Names;
+use crate::error::{Errno, Error, Result};
+use crate::inode::{EMPTY_SUBVOLUME_INO, InodeId, InodeState, Target};
+
+/// An entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryEntry {
+    /// Its number: listing goes on after it.
+    pub index: DirIndex,
+    /// The name.
+    pub name: Vec<u8>,
+    /// What it leads to.
+    pub inode: InodeId,
+    /// The type of that.
+    pub file_type: FileType,
+}
+
+/// Two layers of changes to a directory in the order of their numbers; what the newer one says of a
+/// number counts. Nothing is copied: a listing asks for a few entries at a time, and the layers may
+/// hold many.
+fn newest_of<'a, T>(
+    older: impl Iterator<Item = (&'a DirIndex, T)>,
+    newer: impl Iterator<Item = (&'a DirIndex, T)>,
+) -> impl Iterator<Item = (&'a DirIndex, T)> {
+    let (mut older, mut newer) = (older.peekable(), newer.peekable());
+    std::iter::from_fn(move || {
+        let next = newer.peek().map(|(index, _)| *index);
+        if let Some(next) = next {
+            if let Some(earlier) = older.next_if(|(index, _)| *index < next) {
+                return Some(earlier);
+            }
+            older.next_if(|(index, _)| *index == next);
+            return newer.next();
+        }
+        older.next()
+    })
+}
+
+impl Names {
+    /// The highest entry number of a directory at this moment: a listing that starts now stops
+    /// there, so that entries renamed while it goes on don't come up again and again.
+    pub(crate) fn last_index(&self, dir: InodeId) -> Result<DirIndex> {
+        let inode = self.info.inode(dir)?;
+        let mut state = inode.write();
+        if !state.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        if dir.ino == EMPTY_SUBVOLUME_INO {
+            return Ok(DirIndex(1));
+        }
+        match self.next_index(dir, &mut state) {
+            Ok(next) => {
+                state.next_index = Some(next);
+                Ok(DirIndex(next.0 - 1))
+            }
+            // No number is left for a new entry; those that are there can be listed.
+            Err(error) if error.errno() == Errno::NOSPC => Ok(DirIndex(u64::MAX)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Begins a listing that comes piece by piece, and remembers where it ends: at
+    /// [`Self::last_index`] of now. A later beginning moves the end of those that go on: further
+    /// out, so none loses a name.
+    pub(crate) fn begin_listing(&self, dir: InodeId) -> Result<DirIndex> {
+        let last = self.last_index(dir)?;
+        self.info.inode(dir)?.write().listings.begin(last);
+        Ok(last)
+    }
+
+    /// Where the listing ends that was begun last.
+    pub(crate) fn listing_end(&self, dir: InodeId) -> Result<DirIndex> {
+        let remembered = self.info.inode(dir)?.read().listings.end();
+        remembered.map_or_else(|| self.begin_listing(dir), Ok)
+    }
+
+    /// A listing has been read to its end. Whether all that may be under way show the same names:
+    /// none has changed since they began. If not, whoever joins what was read of several shows
+    /// names that are gone, or lacks some, until [`Self::forget_listings`].
+    pub(crate) fn is_listing_whole(&self, dir: InodeId) -> Result<bool> {
+        Ok(self.info.inode(dir)?.write().listings.is_ended_unchanged())
+    }
+
+    /// Nobody has anything any more of what was listed so far.
+    pub(crate) fn forget_listings(&self, dir: InodeId) -> Result<()> {
+        self.info.inode(dir)?.write().listings.forget();
+        Ok(())
+    }
+
+    pub(crate) fn entries(
+        &self,
+        dir: InodeId,
+        state: &InodeState,
+        after: DirIndex,
+        last: DirIndex,
+        limit: usize,
+    ) -> Result<Vec<DirectoryEntry>> {
+        if !state.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        let Some(from) = after.0.checked_add(1).map(|from| DirIndex(from).max(DirIndex::FIRST)) else {
+            return Ok(Vec::new());
+        };
+        if from > last || dir.ino == EMPTY_SUBVOLUME_INO {
+            return Ok(Vec::new());
+        }
+        // Newer layers over older ones; each is cut at the limit only after what it removes has
+        // been taken into account.
+        let older = state.frozen.as_ref().map(|frozen| frozen.batch.entries.by_number.range(from..=last));
+        let newer = state.pending.entries.by_number.range(from..=last);
+        let mut overlay = newest_of(older.into_iter().flatten(), newer).peekable();
+        let committed = self.info.committed();
+        let mut entries = Vec::new();
+        let mut push = |index: DirIndex, name: &[u8], target: Target| -> Result<bool> {
+            let inode = self.resolve(&committed, dir, name, target)?;
+            entries.push(DirectoryEntry { index, name: name.to_vec(), inode, file_type: target.file_type });
+            Ok(entries.len() == limit)
+        };
+        if state.committed {
+            let range =
+                Key::new(dir.ino.0, ItemType::DIR_INDEX, from.0)..=Key::new(dir.ino.0, ItemType::DIR_INDEX, last.0);
+            for item in committed.tree(dir.subvolume)?.range(range) {
+                let item = item?;
+                let index = DirIndex(item.key.offset);
+                while let Some((newer, entry)) = overlay.next_if(|(newer, _)| **newer < index) {
+                    if let Some((name, target)) = entry
+                        && push(*newer, name, *target)?
+                    {
+                        return Ok(entries);
+                    }
+                }
+                if let Some((_, entry)) = overlay.next_if(|(newer, _)| **newer == index) {
+                    if let Some((name, target)) = entry
+                        && push(index, name, *target)?
+                    {
+                        return Ok(entries);
+                    }
+                    continue;
+                }
+                let Some(entry) = items::dir_entries(&item).next() else { continue };
+                let pushed = entry.map_err(Error::from).and_then(|entry| {
+                    push(index, entry.name, Target { location: entry.location, file_type: entry.file_type })
+                });
+                match pushed {
+                    Ok(true) => return Ok(entries),
+                    Ok(false) => {}
+                    Err(error) if self.info.passes_over(&error) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        for (index, entry) in overlay {
+            if let Some((name, target)) = entry
+                && push(*index, name, *target)?
+            {
+                break;
+            }
+        }
+        Ok(entries)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_newer_layer_says_of_a_number_counts() {
+        let layer = |numbers: &[u64]| numbers.iter().map(|number| DirIndex(*number)).collect::<Vec<_>>();
+        for (older, newer, wanted) in [
+            (&[][..], &[][..], &[][..]),
+            (&[2, 5], &[], &[(2, "older"), (5, "older")]),
+            (&[], &[2, 5], &[(2, "newer"), (5, "newer")]),
+            (
+                &[2, 4, 6, 9],
+                &[3, 4, 9, 11],
+                &[(2, "older"), (3, "newer"), (4, "newer"), (6, "older"), (9, "newer"), (11, "newer")],
+            ),
+        ] {
+            let (older, newer) = (layer(older), layer(newer));
+            let both =
+                newest_of(older.iter().map(|index| (index, "older")), newer.iter().map(|index| (index, "newer")));
+            assert_eq!(both.map(|(index, from)| (index.0, from)).collect::<Vec<_>>(), wanted);
+        }
+    }
+}

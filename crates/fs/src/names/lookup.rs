@@ -1,0 +1,245 @@
+//! Finding a name in a directory, and what an entry refers to.
+
+use ubtrfs_format::{DirIndex, Generation, Ino, ItemType, Key, TreeId};
+
+use super::Names;
+use crate::backrefs::committed_ref_index;
+use crate::committed::Committed;
+use crate::committed_entries::{committed_item, entry_in, resolve};
+use crate::error::{Errno, Error, Result};
+use crate::inode::{EMPTY_SUBVOLUME_INO, InodeId, InodeState, Target};
+use crate::subvolume_entries::EntryPlace;
+
+/// An entry that was found, and its number where that is known without a search.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    pub(crate) index: Option<DirIndex>,
+    pub(crate) target: Target,
+}
+
+/// What a directory has of a name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LookupResult {
+    pub(crate) found: Option<Found>,
+    /// Bytes of the committed item that all names of this one's hash share, if that was looked at.
+    committed_bytes: Option<usize>,
+    seen: DirVersion,
+}
+
+/// What a [`LookupResult`] is of: how many changes the directory's names had seen, whether it was
+/// committed, and the commit that was looked at.
+type DirVersion = (u64, bool, Generation);
+
+fn seen(state: &InodeState, committed: &Committed) -> DirVersion {
+    (state.name_changes, state.committed, committed.generation)
+}
+
+impl Names {
+    /// Finds a name in a directory whose lock the caller holds.
+    pub(crate) fn find_entry(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<Option<Found>> {
+        Ok(self.seek_entry(dir, state, name)?.found)
+    }
+
+    /// Looks for a name in a directory whose lock the caller holds.
+    pub(crate) fn seek_entry(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<LookupResult> {
+        let committed = self.info.committed();
+        let mut lookup = LookupResult { found: None, committed_bytes: None, seen: seen(state, &committed) };
+        let layers = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
+        for batch in layers.into_iter().flatten() {
+            if let Some(change) = batch.entries.by_name.get(name) {
+                lookup.found = change.now.map(|(index, target)| Found { index: Some(index), target });
+                return Ok(lookup);
+            }
+        }
+        let has_items = state.committed && dir.ino != EMPTY_SUBVOLUME_INO;
+        let item = if has_items { committed_item(&committed, dir, name)? } else { None };
+        lookup.committed_bytes = Some(item.as_ref().map_or(0, |item| item.len()));
+        if let Some(item) = item {
+            lookup.found = entry_in(&item, name)?.map(|target| Found { index: None, target });
+        }
+        Ok(lookup)
+    }
+
+    /// What a directory, locked anew, has of a name that was looked up before: looks for it only if
+    /// anything can have changed.
+    pub(crate) fn seek_entry_again(
+        &self,
+        dir: InodeId,
+        state: &InodeState,
+        name: &[u8],
+        before: LookupResult,
+    ) -> Result<LookupResult> {
+        if before.seen == seen(state, &self.info.committed()) { Ok(before) } else { self.seek_entry(dir, state, name) }
+    }
+
+    /// Bytes of the committed item that all names of this one's hash share. `lookup` must stem from
+    /// this directory under the same hold of its lock, or from [`Self::seek_entry_again`].
+    pub(crate) fn committed_bytes(
+        &self,
+        dir: InodeId,
+        state: &InodeState,
+        name: &[u8],
+        lookup: LookupResult,
+    ) -> Result<usize> {
+        match lookup.committed_bytes {
+            Some(bytes) => Ok(bytes),
+            None if !state.committed => Ok(0),
+            None => Ok(committed_item(&self.info.committed(), dir, name)?.map_or(0, |item| item.len())),
+        }
+    }
+
+    /// What an entry leads to. The caller holds the lock of the directory.
+    pub(crate) fn resolve(&self, committed: &Committed, dir: InodeId, name: &[u8], target: Target) -> Result<InodeId> {
+        let child = TreeId(target.location.objectid);
+        match target.subvolume().and_then(|child| self.moved.get(child)) {
+            Some(entry) if entry.is_at(dir, name) => Ok(InodeId::root_of(child)),
+            Some(_) => Ok(InodeId::new(dir.subvolume, EMPTY_SUBVOLUME_INO)),
+            None => resolve(committed, dir, name, target),
+        }
+    }
+
+    /// The number of an entry that was found. `found` must stem from this directory under the same
+    /// hold of its lock.
+    pub(crate) fn entry_index(&self, dir: InodeId, state: &InodeState, name: &[u8], found: &Found) -> Result<DirIndex> {
+        if let Some(index) = found.index {
+            return Ok(index);
+        }
+        if let Some(child) = found.target.subvolume() {
+            // Of an inode the reference to its name tells it, of a subvolume the root tree, of a
+            // snapshot's empty directory nothing.
+            let place = self.subvolume_entry(child)?.filter(|place| place.is_at(dir, name));
+            let after = place.and_then(|place| place.index.0.checked_sub(1)).map(DirIndex);
+            let there = after.map(|after| self.entries(dir, state, after, DirIndex(after.0 + 1), 1)).transpose()?;
+            return match there.as_deref() {
+                Some([entry]) if entry.name == name => Ok(entry.index),
+                _ => self.number_of(dir, state, name),
+            };
+        }
+        let ino = Ino(found.target.location.objectid);
+        committed_ref_index(&self.info.committed().tree(dir.subvolume)?, ino, dir.ino, name)?.ok_or(
+            Error::Inconsistent {
+                tree: dir.subvolume,
+                key: Key::new(ino.0, ItemType::INODE_REF, dir.ino.0),
+                what: "the inode does not know a name that its directory has",
+            },
+        )
+    }
+
+    /// The number of an entry of a directory, looked for among all of them.
+    fn number_of(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<DirIndex> {
+        const AT_ONCE: usize = 1000;
+        let mut after = DirIndex(0);
+        loop {
+            let entries = self.entries(dir, state, after, DirIndex(u64::MAX), AT_ONCE)?;
+            if let Some(found) = entries.iter().find(|entry| entry.name == name) {
+                return Ok(found.index);
+            }
+            after = entries.last().ok_or(Errno::IO)?.index;
+        }
+    }
+
+    /// The number that the next entry of a directory gets; the caller holds its lock and puts it
+    /// there.
+    pub(crate) fn next_index(&self, dir: InodeId, state: &mut InodeState) -> Result<DirIndex> {
+        let index = match state.next_index {
+            Some(index) => index,
+            None if !state.committed => DirIndex::FIRST,
+            None => {
+                let last = Key::new(dir.ino.0, ItemType::DIR_INDEX, u64::MAX);
+                match self.info.committed().tree(dir.subvolume)?.last_at_or_before(&last)? {
+                    Some(item) if item.key.objectid == dir.ino.0 && item.key.item_type == ItemType::DIR_INDEX => {
+                        DirIndex((item.key.offset.saturating_add(1)).max(DirIndex::FIRST.0))
+                    }
+                    _ => DirIndex::FIRST,
+                }
+            }
+        };
+        if index.0 >= i64::MAX as u64 {
+            return Err(Errno::NOSPC.into());
+        }
+        state.next_index = Some(DirIndex(index.0 + 1));
+        Ok(index)
+    }
+
+    /// The directory that holds a directory: the inode that `..` leads to. The root of a subvolume
+    /// is its own parent, or lies in the directory that holds the subvolume's entry.
+    pub(crate) fn parent(&self, dir: InodeId) -> Result<InodeId> {
+        if dir == self.info.root() || dir.ino == EMPTY_SUBVOLUME_INO {
+            return Ok(dir);
+        }
+        if dir.ino == Ino::ROOT_DIR {
+            return Ok(self.subvolume_entry(dir.subvolume)?.map_or(dir, |entry| entry.dir));
+        }
+        let inode = self.info.inode(dir)?;
+        let state = inode.read();
+        let layers = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
+        for batch in layers.into_iter().flatten() {
+            if let Some(((parent, _), _)) = batch.refs.iter().find(|(_, change)| change.now.is_some()) {
+                return Ok(InodeId::new(dir.subvolume, *parent));
+            }
+        }
+        let refs = Key::new(dir.ino.0, ItemType::INODE_REF, 0)..=Key::new(dir.ino.0, ItemType::INODE_REF, u64::MAX);
+        // Looked at after the layers above, and under the same lock: a commit moves names from
+        // there to here.
+        match self.info.committed().tree(dir.subvolume)?.range(refs).next() {
+            Some(item) => Ok(InodeId::new(dir.subvolume, Ino(item?.key.offset))),
+            None => Err(Errno::NOENT.into()),
+        }
+    }
+
+    /// Where the entry of a subvolume is; `None` of the top level.
+    pub(crate) fn subvolume_entry(&self, id: TreeId) -> Result<Option<EntryPlace>> {
+        match self.moved.get(id) {
+            Some(entry) => Ok(Some(entry)),
+            None => EntryPlace::committed(&self.info.committed(), id),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ubtrfs_mkfs::{MkfsOptions, layout};
+    use ubtrfs_volume::{MemoryDevice, OpenOptions, Volume};
+
+    use crate::filesystem::Filesystem;
+    use crate::ops::{NewInode, RenameFlags};
+    use crate::options::Options;
+
+    #[test]
+    fn what_was_known_of_a_name_counts_until_names_or_the_trees_change() {
+        const SIZE: u64 = 128 << 20;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(SIZE).unwrap();
+        layout(&MkfsOptions::new(SIZE)).unwrap().write(&mut file.reopen().unwrap()).unwrap();
+        let device = MemoryDevice::from_bytes(std::fs::read(file.path()).unwrap());
+        let volume = Volume::open(vec![Arc::new(device)], OpenOptions { read_only: false }).unwrap();
+        let options = Options { background_commits: false, ..Options::default() };
+        let fs = Filesystem::open(Arc::new(volume), options).unwrap();
+        let dir = fs.info.root();
+        let inode = fs.info.inode(dir).unwrap();
+        let seek = |name: &[u8]| fs.names.seek_entry(dir, &inode.read(), name).unwrap();
+        let again = |name: &[u8], before| fs.names.seek_entry_again(dir, &inode.read(), name, before).unwrap();
+        let file = NewInode { mode: 0o100_644, ..NewInode::default() };
+
+        let (absent, other) = (seek(b"a"), seek(b"other"));
+        let id = fs.create(dir, b"a", &file).unwrap();
+        let there = again(b"a", absent);
+        assert_eq!(there.found.unwrap().target.location.objectid, id.ino.0);
+        assert_eq!(there.committed_bytes, None);
+        assert!(again(b"other", other).found.is_none());
+
+        // The commit moves the name from memory into the trees.
+        fs.sync().unwrap();
+        let committed = again(b"a", there);
+        assert_eq!(committed.found.unwrap().target.location.objectid, id.ino.0);
+        assert_eq!(committed.committed_bytes, Some(31));
+        assert_eq!(again(b"a", committed).seen, committed.seen);
+
+        fs.rename(dir, b"a", dir, b"b", RenameFlags::default()).unwrap();
+        assert!(again(b"a", committed).found.is_none());
+        fs.create(dir, b"a", &file).unwrap();
+        assert_ne!(again(b"a", committed).found.unwrap().target.location.objectid, id.ino.0);
+    }
+}

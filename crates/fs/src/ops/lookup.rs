@@ -1,0 +1,63 @@
+//! Looking names up, and listing directories.
+
+use ubtrfs_format::DirIndex;
+use ubtrfs_format::items;
+
+use crate::error::{Errno, Result};
+use crate::filesystem::Filesystem;
+use crate::inode::{EMPTY_SUBVOLUME_INO, InodeId};
+use crate::names::DirectoryEntry;
+
+impl Filesystem {
+    /// Looks a name up. Takes a reference to the inode, which the caller gives back with
+    /// [`Self::forget`].
+    pub fn lookup(&self, dir: InodeId, name: &[u8]) -> Result<InodeId> {
+        if name.len() > items::MAX_NAME_LEN {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        let inode = self.info.inode(dir)?;
+        let state = inode.read();
+        if !state.is_dir() {
+            return Err(Errno::NOTDIR.into());
+        }
+        let found = self.names.find_entry(dir, &state, name)?.ok_or(Errno::NOENT)?;
+        let id = self.names.resolve(&self.info.committed(), dir, name, found.target)?;
+        drop(state);
+        self.info.inodes.reference(id);
+        let alive =
+            self.info.inode(id).and_then(|inode| if inode.read().dead { Err(Errno::NOENT.into()) } else { Ok(()) });
+        if let Err(error) = alive {
+            self.info.inodes.unreference(id, 1);
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    /// Looks up an inode that is known by its number alone, as one that a file handle names. Takes
+    /// a reference to it, which the caller gives back with [`Self::forget`]. `ENOENT` if it is gone
+    /// or has no name: whoever has a file without one open does not have to ask, and that it was
+    /// forgotten may be told later than this is asked.
+    pub fn lookup_inode(&self, id: InodeId) -> Result<()> {
+        self.info.inodes.reference(id);
+        let alive = self.info.inode(id).map(|inode| {
+            let state = inode.read();
+            !state.dead && state.item.nlink > 0
+        });
+        if matches!(alive, Ok(true)) {
+            return Ok(());
+        }
+        self.forget(id, 1);
+        Err(alive.err().unwrap_or(Errno::NOENT.into()))
+    }
+
+    /// Lists entries numbered above `after` and up to `last`, at most `limit` of them, in the order
+    /// of their numbers.
+    pub fn list(&self, dir: InodeId, after: DirIndex, last: DirIndex, limit: usize) -> Result<Vec<DirectoryEntry>> {
+        let inode = self.info.inode(dir)?;
+        let entries = self.names.entries(dir, &inode.read(), after, last, limit)?;
+        if dir.ino != EMPTY_SUBVOLUME_INO {
+            self.touch_atime(&inode);
+        }
+        Ok(entries)
+    }
+}
