@@ -9,14 +9,15 @@ use ubtrfs_volume::Volume;
 
 use crate::discard::Discarder;
 use crate::error::{Errno, Result};
+use crate::file_reader::FileReader;
 use crate::fs_info::FsInfo;
 use crate::inactivate::Inactivator;
 use crate::inode::InodeId;
 use crate::label::LABEL_SIZE;
 use crate::log::Log;
 use crate::names::Names;
-use crate::ops::InFlight;
 use crate::space::{Demand, Reservation, Shortage};
+use crate::writeback::Writeback;
 
 /// How often a commit is tried after which nothing has changed.
 const ATTEMPTS_TO_STOP: u32 = 100;
@@ -29,13 +30,13 @@ pub struct Filesystem {
     pub(crate) commit_place: Mutex<()>,
     pub(crate) inactivator: Inactivator,
     pub(crate) discards: Discarder,
-    pub(crate) in_flight: InFlight,
+    pub(crate) reader: Arc<FileReader>,
+    pub(crate) writeback: Arc<Writeback>,
     /// What works in the background: the committer and the inactivator.
     pub(crate) threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
     /// Held by a rename that moves a directory to another one: no cycle may come about.
     pub(crate) rename_lock: Mutex<()>,
     pub(crate) names: Arc<Names>,
-    pub(crate) reader: crate::file::extent_reader::ExtentReader,
     /// The volume's next label.
     pub(crate) new_label: Mutex<Option<[u8; LABEL_SIZE]>>,
 }
@@ -48,16 +49,17 @@ impl std::fmt::Debug for Filesystem {
 
 impl Filesystem {
     pub(crate) fn of(info: Arc<FsInfo>) -> Self {
+        let reader = Arc::new(FileReader::new(info.clone()));
         Self {
             log: Log::new(info.gate.current().generation),
             commit_place: Mutex::default(),
             inactivator: Inactivator::default(),
             discards: Discarder::default(),
-            in_flight: InFlight::default(),
+            writeback: Arc::new(Writeback::new(info.clone(), reader.clone())),
+            reader,
             threads: Mutex::default(),
             rename_lock: Mutex::default(),
             names: Arc::new(Names::new(info.clone())),
-            reader: crate::file::extent_reader::ExtentReader::new(info.volume.sector_size()),
             new_label: Mutex::default(),
             info,
         }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId};
+use ubtrfs_format::items::INLINE_DATA_OFFSET;
+use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId, max_item_size};
 use ubtrfs_tree::{NodeCache, sentence};
 use ubtrfs_volume::Volume;
 
@@ -296,6 +297,21 @@ impl FsInfo {
         if bytes > 0 {
             self.space.lock().unreserve_data(bytes);
         }
+    }
+
+    pub(crate) fn most_of_item(&self) -> usize {
+        max_item_size(self.volume.node_size() as usize)
+    }
+
+    /// Whether an item with so many bytes may come about.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        bytes <= self.most_of_item() || self.options.unchecked_items
+    }
+
+    /// The size of the largest files that are kept within metadata: below a sector, and an item's.
+    pub(crate) fn largest_inline(&self) -> u64 {
+        let of_item = if self.options.unchecked_items { usize::MAX } else { self.most_of_item() - INLINE_DATA_OFFSET };
+        self.options.max_inline.min(u64::from(self.volume.sector_size()) - 1).min(of_item as u64)
     }
 
     /// The transaction that is being committed.

@@ -12,8 +12,10 @@ mod committed_entries;
 mod discard;
 mod error;
 mod file;
+mod file_reader;
 mod filesystem;
 mod fs_info;
+mod in_flight_bytes;
 mod inactivate;
 mod inode;
 mod label;
@@ -29,6 +31,7 @@ mod space;
 mod stats;
 mod subvolume_entries;
 mod transaction;
+mod writeback;
 
 pub use error::{Errno, Error, Refusal, Result};
 pub use filesystem::Filesystem;

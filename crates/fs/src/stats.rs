@@ -103,7 +103,7 @@ impl Filesystem {
             bytes_cloned: load(&counters.bytes_cloned),
             dirty_bytes: self.info.space.lock().reserved_data(),
             changed_bytes: self.info.open_transactions().iter().map(|open| open.memory().changes()).sum(),
-            bytes_in_flight: self.in_flight.bytes(),
+            bytes_in_flight: self.writeback.bytes_in_flight(),
             inodes: self.info.inodes.len() as u64,
             orphans_cleaned: load(&counters.orphans_cleaned),
             nodes_unshared: load(&counters.nodes_unshared),

@@ -12,8 +12,8 @@ use crate::backrefs::NameItems;
 use crate::committed::Committed;
 use crate::error::Result;
 use crate::file::piece::{Mapped, Piece};
+use crate::file_reader::FileMap;
 use crate::inode::{Frozen, InodeBatch, InodeId, OrphanEdit};
-use crate::ops::{FileMap, allocated};
 
 /// Builds the edits of one subvolume.
 pub(super) struct Builder<'a> {
@@ -155,7 +155,7 @@ impl Builder<'_> {
                 Piece::Hole => Mapped { start, len: len.min(end_of_file - start), piece: piece.clone() },
                 _ => Mapped { start, len, piece: piece.clone() },
             };
-            nbytes = nbytes.saturating_add(allocated(&mapped));
+            nbytes = nbytes.saturating_add(mapped.allocated());
             self.put_piece(id, &mapped);
         }
         Ok(nbytes)
@@ -186,7 +186,7 @@ impl Builder<'_> {
             }
         }
         map.committed().pieces(from..to).try_for_each(|mapped| -> Result<()> {
-            cleared += allocated(&mapped?);
+            cleared += mapped?.allocated();
             Ok(())
         })?;
         self.edits.delete_range(key(from)..=key(to - 1));

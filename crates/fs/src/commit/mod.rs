@@ -36,10 +36,10 @@ use ubtrfs_volume::Copies;
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Result};
 use crate::file::sum_map::SumMap;
+use crate::file_reader::FileMap;
 use crate::filesystem::Filesystem;
 use crate::inode::Inode;
 use crate::log::ClosedGroup;
-use crate::ops::FileMap;
 use crate::options::CommitStep;
 use crate::space::NewChunk;
 use crate::subvolume_entries::edits_of_moved;
@@ -173,7 +173,7 @@ impl Filesystem {
             if state.reserved >= EARLY_WRITEBACK {
                 let transaction = self.info.gate.enter();
                 if state.pending.generation == transaction.generation {
-                    self.write_back_pending(&inode, &mut state, &transaction, false)?;
+                    self.writeback.write_back_pending(&inode, &mut state, &transaction, false)?;
                 }
             }
         }
@@ -185,12 +185,12 @@ impl Filesystem {
         for inode in inodes {
             let mut state = inode.write();
             state.freeze_before(next);
-            self.write_back_frozen(inode.id, &mut state, transaction)?;
+            self.writeback.write_back_frozen(inode.id, &mut state, transaction)?;
         }
         for inode in inodes {
             let ordered = inode.read().ordered.clone();
             for extent in &ordered {
-                if let Err(error) = self.wait_for(extent) {
+                if let Err(error) = self.writeback.wait_for(extent) {
                     inode.write().write_error = true;
                     return Err(error);
                 }
@@ -334,7 +334,7 @@ impl Commit {
         let mut written = fs.info.volume.wait(nodes)?.merge(self.early.finish(fs)?);
         if let Some((_, Some(log))) = &waiting {
             let nodes = fs.info.volume.submit(log.writes().collect())?;
-            log.ordered.iter().try_for_each(|extent| fs.wait_for(extent))?;
+            log.ordered.iter().try_for_each(|extent| fs.writeback.wait_for(extent))?;
             written = written.merge(fs.info.volume.wait(nodes)?);
             log.enter_into(&mut superblock);
         }
@@ -363,7 +363,7 @@ impl Commit {
             }
         }
         fs.info.set_frozen_transaction(None);
-        fs.in_flight.forget_ended();
+        fs.writeback.forget_ended();
         fs.log.commit_ended(&mut tree_log);
         drop(tree_log);
         // Those whose log is durable go on.

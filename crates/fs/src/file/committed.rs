@@ -33,13 +33,13 @@ impl PieceSource for Unborn {
 
 /// The file extent items of one inode in a tree.
 #[derive(Clone, Debug)]
-pub(crate) struct Committed<R> {
+pub(crate) struct CommittedExtents<R> {
     tree: Tree<R>,
     ino: Ino,
     sector_size: u32,
 }
 
-impl<R: Reader + Clone> Committed<R> {
+impl<R: Reader + Clone> CommittedExtents<R> {
     /// Those of inode `ino` in `tree`.
     pub(crate) fn new(tree: Tree<R>, ino: Ino, sector_size: u32) -> Self {
         Self { tree, ino, sector_size }
@@ -93,7 +93,7 @@ impl<R: Reader + Clone> Committed<R> {
     }
 }
 
-impl<R: Reader + Clone> PieceSource for Committed<R> {
+impl<R: Reader + Clone> PieceSource for CommittedExtents<R> {
     fn pieces_in(&self, range: Range<u64>) -> Box<dyn Iterator<Item = Result<Mapped>> + '_> {
         if range.is_empty() {
             return Box::new(std::iter::empty());
@@ -229,14 +229,14 @@ mod tests {
     const SECTOR: u64 = 4096;
 
     /// Inode 257 with these pieces, between items of others.
-    fn committed(pieces: &[(u64, u64, Piece)]) -> Committed<Arc<ubtrfs_tree::NodeCache>> {
+    fn committed(pieces: &[(u64, u64, Piece)]) -> CommittedExtents<Arc<ubtrfs_tree::NodeCache>> {
         let key = |ino, offset| Key::new(ino, ItemType::EXTENT_DATA, offset);
         let item = |len, piece: &Piece| piece.to_item(len, Generation(7));
         let neighbour = item(1 << 20, &Piece::Extent(extent(9 << 20, 0)));
         let mut items = vec![(key(256, 0), neighbour.clone()), (Key::new(257, ItemType::INODE_ITEM, 0), vec![0; 160])];
         items.extend(pieces.iter().map(|(start, len, piece)| (key(257, *start), item(*len, piece))));
         items.push((key(258, 0), neighbour));
-        Committed::new(tree_of(&items), Ino(257), 4096)
+        CommittedExtents::new(tree_of(&items), Ino(257), 4096)
     }
 
     #[test]
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn an_item_of_rubbish_is_an_error() {
         let items = [(Key::new(257, ItemType::EXTENT_DATA, 0), vec![0xFF; 53])];
-        let file = Committed::new(tree_of(&items), Ino(257), 4096);
+        let file = CommittedExtents::new(tree_of(&items), Ino(257), 4096);
         assert!(matches!(file.pieces(0..SECTOR), Err(DataError::Item { offset: 0, .. })));
     }
 

@@ -15,7 +15,7 @@ use ubtrfs_testkit::walk::Kind;
 use ubtrfs_tree::{BoxError, Geometry, NodeCache, NodeSource, Root, Snapshot};
 use ubtrfs_volume::{Exclusive, FileDevice, OpenMode, OpenOptions, Volume};
 
-use super::committed::Committed;
+use super::committed::CommittedExtents;
 use super::csums::{ChecksumTree, Checksums};
 use super::extent_reader::{ExtentReader, ReadContext};
 use super::piece::{Mapped, Piece};
@@ -126,7 +126,7 @@ fn compare(fixture: &Fixture) -> usize {
             checksums: checked.then_some(&checksums as &dyn Checksums),
             damage: None,
         };
-        let committed = Committed::new(tree, ino, opened.volume.sector_size());
+        let committed = CommittedExtents::new(tree, ino, opened.volume.sector_size());
         let stack = Stack::new(&[], &committed);
         let read = |at: u64, len: usize| {
             let mut buf = vec![0xEE; len];
@@ -208,7 +208,7 @@ fn what_a_kernel_packs_is_unpacked() {
         let mut packed = 0;
         for (name, bytes) in &files {
             let (id, ino) = found[name.as_bytes()];
-            let committed = Committed::new(opened.tree(id), ino, opened.volume.sector_size());
+            let committed = CommittedExtents::new(opened.tree(id), ino, opened.volume.sector_size());
             let map = committed.pieces(0..bytes.len() as u64).unwrap();
             let is_packed = |piece: &&Mapped| match &piece.piece {
                 Piece::Inline(inline) => inline.compression != Compression::None,

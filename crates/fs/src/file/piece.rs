@@ -162,6 +162,15 @@ pub(crate) struct Mapped {
 }
 
 impl Mapped {
+    /// Bytes on disk that the piece counts in its inode.
+    pub(crate) fn allocated(&self) -> u64 {
+        match &self.piece {
+            Piece::Hole => 0,
+            Piece::Inline(inline) => inline.ram_bytes,
+            Piece::Extent(_) => self.len,
+        }
+    }
+
     /// Offset after the last byte (saturating).
     pub(crate) fn end(&self) -> u64 {
         self.start.saturating_add(self.len)
@@ -183,6 +192,11 @@ impl Mapped {
             Err(next)
         }
     }
+}
+
+/// How many extents the pieces of a file refer to.
+pub(crate) fn extents_of(pieces: &[Mapped]) -> usize {
+    pieces.iter().filter(|mapped| matches!(mapped.piece, Piece::Extent(_))).count()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use ubtrfs_volume::SharedBuffer;
 
 use super::{Inode, InodeBatch, LazyBox, Listings};
 use crate::file::dirty::DirtyData;
-use crate::ops::Counted;
+use crate::in_flight_bytes::Counted;
 use crate::transaction::{Account, Transaction};
 
 /// Data on its way to the device. Reads take it from here until the device has it.

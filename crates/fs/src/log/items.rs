@@ -9,7 +9,7 @@ use ubtrfs_format::{Generation, ItemType, Key, Logical, leaf_data_size, name_has
 use super::gather::{Gatherer, Result};
 use super::reason::Reason;
 use crate::backrefs::can_grow_in_replay;
-use crate::file::committed::Committed as CommittedPieces;
+use crate::file::committed::CommittedExtents;
 use crate::file::piece::{ExtentPiece, Mapped, Piece};
 use crate::file::resolve::Stack;
 use crate::file::sum_map::SumMap;
@@ -280,7 +280,7 @@ impl Gatherer<'_> {
     /// Reserved space from `end` on: as it is now, or as the commit below has it.
     fn prealloc(&mut self, id: InodeId, state: &InodeState, end: u64, now: bool) -> Result<()> {
         self.count_searches(1);
-        let pieces = CommittedPieces::new(self.tree(id.subvolume)?, id.ino, self.fs.info.volume.sector_size());
+        let pieces = CommittedExtents::new(self.tree(id.subvolume)?, id.ino, self.fs.info.volume.sector_size());
         let layers = if now { vec![&state.pending.layout] } else { Vec::new() };
         for mapped in Stack::new(&layers, &pieces).pieces(end..u64::MAX) {
             let mapped = mapped?;

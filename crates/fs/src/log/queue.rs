@@ -20,9 +20,9 @@ use crate::error::{Errno, Error, Result};
 use crate::file::sum_map::SumMap;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState, LoggedAs};
-use crate::ops::is_nodatacow;
 use crate::options::CommitFault;
 use crate::transaction::Transaction;
+use crate::writeback::is_nodatacow;
 
 /// Told once how an fsync ended.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
@@ -388,7 +388,7 @@ impl Filesystem {
         state: &mut InodeState,
         transaction: &Transaction,
     ) -> Result<()> {
-        self.write_back_pending(inode, state, transaction, true).inspect_err(|error| {
+        self.writeback.write_back_pending(inode, state, transaction, true).inspect_err(|error| {
             // Data that was taken out of memory is lost: nothing after it may become durable.
             self.info.abort(error);
         })

@@ -66,7 +66,7 @@ impl Filesystem {
         };
         let nodes = self.info.volume.submit(log.writes().collect()).map_err(|error| failed(error.into()))?;
         for extent in &log.ordered {
-            self.wait_for(extent).map_err(failed)?;
+            self.writeback.wait_for(extent).map_err(failed)?;
         }
         let written = self.info.volume.wait(nodes).map_err(|error| failed(error.into()))?;
         let flushed = self.info.volume.flush(written).map_err(|error| failed(error.into()))?;

@@ -4,11 +4,12 @@ use ubtrfs_format::Generation;
 use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, MAX_NAME_LEN, Timespec};
 
 use super::flags::{check_mutable, check_unrestricted};
-use super::read::FileMap;
-use super::resize::allocated;
+
 use super::{check_real, now};
 use crate::error::{Errno, Result};
 use crate::file::dirty::DirtyData;
+use crate::file::piece::Mapped;
+use crate::file_reader::FileMap;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::space::{Demand, UseOfKept};
@@ -434,7 +435,7 @@ impl Filesystem {
             }
             at = range.end;
             let pieces = map.with_stack(state, |stack| stack.resolve(range.clone())).ok()?;
-            let there: u64 = pieces.iter().map(allocated).sum();
+            let there: u64 = pieces.iter().map(Mapped::allocated).sum();
             added += (range.end - range.start).saturating_sub(there);
         }
         Some(added)

@@ -10,12 +10,12 @@ use std::sync::atomic::Ordering;
 use ubtrfs_format::items::FileType;
 
 use super::flags::check_unrestricted;
-use super::read::FileMap;
-use super::resize::{GrowthPlan, MAX_FILE_SIZE, allocated, fill_sector};
-use super::writeback::extents_of;
+use super::resize::{GrowthPlan, MAX_FILE_SIZE, fill_sector};
 use super::{LockedInodes, now};
 use crate::error::{Errno, Result};
+use crate::file::piece::extents_of;
 use crate::file::piece::{Mapped, Piece};
+use crate::file_reader::FileMap;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState, OrderedExtent};
 use crate::space::Demand;
@@ -187,8 +187,8 @@ impl Filesystem {
         loop {
             let generation = self.freeze_older(locked.get_mut(source));
             self.freeze_older(locked.get_mut(target));
-            self.settle_frozen(target, locked.get_mut(target))?;
-            let is_small = locked.get(source).item.size <= self.largest_inline();
+            self.writeback.settle_frozen(target, locked.get_mut(target))?;
+            let is_small = locked.get(source).item.size <= self.info.largest_inline();
             if !is_small {
                 self.give_places(ends.source, locked.get_mut(source))?;
             }
@@ -216,17 +216,17 @@ impl Filesystem {
 
     /// Has all data of a file written out, so that each byte has its place.
     fn give_places(&self, inode: &Arc<Inode>, state: &mut InodeState) -> Result<()> {
-        self.settle_frozen(inode.id, state)?;
+        self.writeback.settle_frozen(inode.id, state)?;
         if state.dirty.is_empty() {
             return Ok(());
         }
-        self.limit_in_flight(state)?;
+        self.writeback.limit_in_flight(state)?;
         let transaction = self.info.gate.enter();
         if state.pending.generation != transaction.generation {
             // A commit began just now: the caller will notice.
             return Ok(());
         }
-        self.write_back_pending(inode, state, &transaction, false).inspect_err(|error| self.info.abort(error))
+        self.writeback.write_back_pending(inode, state, &transaction, false).inspect_err(|error| self.info.abort(error))
     }
 
     /// What the next step is to do; `None` if a commit has to come first.
@@ -246,13 +246,13 @@ impl Filesystem {
         let mut pieces =
             map.with_stack(state, |stack| stack.pieces(range).take(most).collect::<std::result::Result<Vec<_>, _>>())?;
         let is_first_inline = matches!(pieces.first(), Some(Mapped { piece: Piece::Inline(_), .. }));
-        let copies = is_first_inline || state.item.size <= self.largest_inline();
+        let copies = is_first_inline || state.item.size <= self.info.largest_inline();
         let mut copied = None;
         let len = if copies {
             pieces.clear();
             let len = len.min(sector);
             let mut content = vec![0; sector as usize];
-            self.read_sectors(source, state, ends.from, &mut content)?;
+            self.reader.read_sectors(source, state, ends.from, &mut content)?;
             content.truncate(len as usize);
             copied = Some(content);
             len
@@ -276,14 +276,14 @@ impl Filesystem {
         };
         let wanted = ends.from..(ends.from + len).next_multiple_of(sector);
         let pieces = pieces.into_iter().filter_map(|mapped| mapped.clipped(&wanted)).collect();
-        let freed = displaced.iter().map(allocated).sum();
+        let freed = displaced.iter().map(Mapped::allocated).sum();
         let range = ends.to..(ends.to + len).next_multiple_of(sector);
         let growth = if range.start + len > state.item.size {
             Some(self.plan_growth(target, state, range.start + len)?)
         } else {
             None
         };
-        let inline = if ends.to > 0 { self.inline_content(target, state)? } else { None };
+        let inline = if ends.to > 0 { self.writeback.inline_content(target, state)? } else { None };
         Ok(Some(ClonePlan { pieces, len, copied, growth, inline, freed, displaced: extents_of(&displaced) }))
     }
 
@@ -329,7 +329,7 @@ impl Filesystem {
             state.item.nbytes = state.item.nbytes.saturating_sub(plan.freed);
             state.pending.displaced += plan.displaced;
             state.ordered.extend(in_flight);
-            self.in_flight.note(ends.target, state);
+            self.writeback.note_in_flight(ends.target, state);
             for Mapped { start, len, piece } in plan.pieces {
                 let piece = match piece {
                     Piece::Extent(extent) if !extent.prealloc => {

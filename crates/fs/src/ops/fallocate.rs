@@ -13,10 +13,10 @@ use ubtrfs_format::{Generation, Logical};
 
 use super::flags::{check_mutable, check_unrestricted};
 use super::now;
-use super::read::FileMap;
-use super::resize::{MAX_FILE_SIZE, allocated, fill_sector};
+use super::resize::{MAX_FILE_SIZE, fill_sector};
 use crate::error::{Errno, Result};
 use crate::file::piece::{ExtentPiece, Piece};
+use crate::file_reader::FileMap;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::space::Demand;
@@ -201,7 +201,7 @@ impl Filesystem {
         wanted.check_flags(&state)?;
         loop {
             let generation = self.freeze_older(&mut state);
-            self.settle_frozen(id, &mut state)?;
+            self.writeback.settle_frozen(id, &mut state)?;
             let whole = self.emptied_sectors(&state, wanted);
             let gaps = self.gaps(id, &state, at..wanted.range.end, &whole, AT_ONCE)?;
             let end =
@@ -210,7 +210,7 @@ impl Filesystem {
             let grows = is_last && wanted.size > state.item.size;
             let growth = if grows { Some(self.plan_growth(id, &state, wanted.size)?) } else { None };
             // A file with reserved space is none that is kept within metadata.
-            let inline = self.inline_content(id, &state)?;
+            let inline = self.writeback.inline_content(id, &state)?;
             let zeroed = self.plan_zeroes(id, &state, wanted, whole, at..end)?;
             let Some(mut placed) = self.place_gaps(&gaps, state.allocation_hint, held) else {
                 return Ok(ZeroStep::Short);
@@ -325,7 +325,7 @@ impl Filesystem {
         edges.retain(|at| *at < end && !whole.contains(at) && step.contains(at));
         let mut zeroed = Vec::new();
         for at in edges {
-            if self.has_data(id, state, at)? {
+            if self.reader.has_data(id, state, at)? {
                 zeroed.push((at, self.sector_without(id, state, at, range.start, end)?));
             }
         }
@@ -366,7 +366,7 @@ impl Filesystem {
                             None => (end, 0),
                         };
                         if dirty > at {
-                            let (displaced, freed) = (u64::from(!is_hole), allocated(&mapped));
+                            let (displaced, freed) = (u64::from(!is_hole), mapped.allocated());
                             gaps.push(Gap { start: at, len: dirty.min(end) - at, displaced, freed });
                         }
                         at = dirty.saturating_add(len);
@@ -378,17 +378,6 @@ impl Filesystem {
             }
             Ok(gaps)
         })
-    }
-
-    /// The content of a file that is kept within metadata.
-    pub(crate) fn inline_content(&self, id: InodeId, state: &InodeState) -> Result<Option<Vec<u8>>> {
-        if state.dirty.covers(0..1) || !self.is_inline(id, state)? {
-            return Ok(None);
-        }
-        let mut content = vec![0; self.info.volume.sector_size() as usize];
-        self.read_sectors(id, state, 0, &mut content)?;
-        content.truncate(state.item.size as usize);
-        Ok(Some(content))
     }
 }
 

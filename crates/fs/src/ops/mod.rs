@@ -5,11 +5,9 @@ mod clone;
 mod create;
 mod fallocate;
 mod flags;
-mod in_flight;
 mod link;
 mod lock;
 mod lookup;
-mod nocow;
 mod punch;
 mod read;
 mod rename;
@@ -18,7 +16,6 @@ mod room;
 mod salvage;
 mod statfs;
 mod write;
-mod writeback;
 mod xattr;
 
 pub use attr::{Attributes, ModeAndXattr, Plan, SetAttributes, TimeChange};
@@ -32,11 +29,8 @@ pub use xattr::XattrMode;
 pub use write::WriteAt;
 
 pub(crate) use create::inode_target;
-pub(crate) use in_flight::{Counted, InFlight};
 pub(crate) use lock::LockedInodes;
-pub(crate) use nocow::is_nodatacow;
-pub(crate) use read::FileMap;
-pub(crate) use resize::{MAX_FILE_SIZE, NewSize, allocated};
+pub(crate) use resize::{MAX_FILE_SIZE, NewSize};
 
 use ubtrfs_format::items::{MAX_NAME_LEN, Timespec};
 

@@ -7,11 +7,12 @@ use ubtrfs_format::items::FileType;
 
 use super::flags::check_unrestricted;
 use super::now;
-use super::read::FileMap;
-use super::resize::{allocated, fill_sector};
-use super::writeback::extents_of;
+use super::resize::fill_sector;
 use crate::error::{Errno, Result};
+use crate::file::piece::Mapped;
 use crate::file::piece::Piece;
+use crate::file::piece::extents_of;
+use crate::file_reader::FileMap;
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::space::{Demand, UseOfKept};
@@ -61,7 +62,7 @@ impl Filesystem {
         let inode = self.info.inode(id)?;
         let inline_bytes = {
             let state = inode.read();
-            self.inline_bytes(&state, state.item.size)
+            self.writeback.inline_bytes(&state, state.item.size)
         };
         let demand = Demand { data: 2 * sector, edits: 6, item_bytes: 700 + inline_bytes, kept: UseOfKept::Half };
         let _reservation = self.reserve_to_free(&inode, demand)?;
@@ -114,7 +115,7 @@ impl Filesystem {
         edges.dedup();
         let mut zeroed = Vec::new();
         for at in edges {
-            if !whole.contains(&at) && at < state.item.size && self.has_data(id, state, at)? {
+            if !whole.contains(&at) && at < state.item.size && self.reader.has_data(id, state, at)? {
                 zeroed.push((at, self.sector_without(id, state, at, offset, end)?));
             }
         }
@@ -156,7 +157,7 @@ impl Filesystem {
     ) -> Result<Vec<u8>> {
         let sector = u64::from(self.info.volume.sector_size());
         let mut content = vec![0; sector as usize];
-        self.read_sectors(id, state, at, &mut content)?;
+        self.reader.read_sectors(id, state, at, &mut content)?;
         let cut = from.max(at) - at..to.min(at + sector) - at;
         content[cut.start as usize..cut.end as usize].fill(0);
         let size = state.item.size.saturating_sub(at).min(sector);
@@ -169,7 +170,7 @@ impl Filesystem {
         let committed = self.info.committed();
         let map = FileMap::new(&committed, id, state)?;
         let pieces = map.with_stack(state, |stack| stack.resolve(whole.clone()))?;
-        let bytes = pieces.iter().map(allocated).sum();
+        let bytes = pieces.iter().map(Mapped::allocated).sum();
         let ranges = vec![(whole.start, whole.end - whole.start, bytes)];
         Ok(Emptied { ranges, extents: extents_of(&pieces) })
     }

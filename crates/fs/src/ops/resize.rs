@@ -5,9 +5,9 @@ use ubtrfs_format::{Generation, Incompat};
 
 use super::attr::AttributeChange;
 use super::now;
-use super::read::FileMap;
 use crate::error::{Errno, Result};
-use crate::file::piece::{Mapped, Piece};
+use crate::file::piece::Piece;
+use crate::file_reader::FileMap;
 use crate::filesystem::Filesystem;
 use crate::inode::{InodeId, InodeState};
 use crate::space::{Demand, UseOfKept};
@@ -53,7 +53,7 @@ impl Filesystem {
         let sector = u64::from(self.info.volume.sector_size());
         let inode = self.info.inode(id)?;
         // What was cut off may have kept the file out of metadata until now.
-        let inline_bytes = if size <= self.largest_inline() { size } else { 0 };
+        let inline_bytes = if size <= self.info.largest_inline() { size } else { 0 };
         let mut grows = size > inode.read().item.size;
         self.truncate_in_steps(&inode, size)?;
         loop {
@@ -116,14 +116,14 @@ impl Filesystem {
             let generation = self.freeze_older(&mut state);
             let growth = if size > old_size { Some(self.plan_growth(id, &state, size)?) } else { None };
             let mut kept = None;
-            if size < old_size && size != last && self.has_data(id, &state, last)? {
+            if size < old_size && size != last && self.reader.has_data(id, &state, last)? {
                 let mut content = vec![0; sector as usize];
-                self.read_sectors(id, &state, last, &mut content)?;
+                self.reader.read_sectors(id, &state, last, &mut content)?;
                 content.truncate((size - last) as usize);
                 kept = Some(content);
             }
             let nbytes = match truncate_from {
-                Some(from) => self.bytes_beyond(id, &state, from.next_multiple_of(sector))?,
+                Some(from) => self.reader.bytes_beyond(id, &state, from.next_multiple_of(sector))?,
                 None => 0,
             };
             let mut attributes = None;
@@ -177,46 +177,17 @@ impl Filesystem {
         transaction.generation
     }
 
-    /// Whether the sector at `at` holds anything.
-    pub(crate) fn has_data(&self, id: InodeId, state: &InodeState, at: u64) -> Result<bool> {
-        if state.dirty.covers(at..at + 1) || state.frozen.as_ref().is_some_and(|frozen| frozen.dirty.covers(at..at + 1))
-        {
-            return Ok(true);
-        }
-        let committed = self.info.committed();
-        let map = FileMap::new(&committed, id, state)?;
-        let pieces = map.with_stack(state, |stack| stack.resolve(at..at + 1))?;
-        Ok(pieces.iter().any(|mapped| mapped.piece.is_data()))
-    }
-
-    /// Bytes on disk of what lies from `from` on.
-    fn bytes_beyond(&self, id: InodeId, state: &InodeState, from: u64) -> Result<u64> {
-        if from == 0 {
-            return Ok(0);
-        }
-        let committed = self.info.committed();
-        let map = FileMap::new(&committed, id, state)?;
-        let mut bytes = 0;
-        map.with_stack(state, |stack| -> Result<()> {
-            for mapped in stack.pieces(from..u64::MAX) {
-                bytes += allocated(&mapped?);
-            }
-            Ok(())
-        })?;
-        Ok(bytes)
-    }
-
     /// What has to happen before a file may grow to `size`. Its lock is held.
     pub(crate) fn plan_growth(&self, id: InodeId, state: &InodeState, size: u64) -> Result<GrowthPlan> {
         let mut plan = GrowthPlan { half_truncated: self.is_half_truncated(id, state)?, ..GrowthPlan::default() };
         let sector = u64::from(self.info.volume.sector_size());
         let old_size = state.item.size;
         let last = old_size - old_size % sector;
-        if old_size != last && !state.dirty.covers(last..last + 1) && self.has_data(id, state, last)? {
+        if old_size != last && !state.dirty.covers(last..last + 1) && self.reader.has_data(id, state, last)? {
             let mut content = vec![0; sector as usize];
-            self.read_sectors(id, state, last, &mut content)?;
+            self.reader.read_sectors(id, state, last, &mut content)?;
             let tail = (old_size - last) as usize;
-            if self.is_inline(id, state)? || content[tail..].iter().any(|byte| *byte != 0) {
+            if self.writeback.is_inline(id, state)? || content[tail..].iter().any(|byte| *byte != 0) {
                 content.truncate(tail);
                 plan.last_sector = Some(content);
             }
@@ -235,17 +206,6 @@ impl Filesystem {
             }
         }
         Ok(plan)
-    }
-
-    /// Whether the content of a file is kept within metadata, or will be by the commit in flight.
-    pub(crate) fn is_inline(&self, id: InodeId, state: &InodeState) -> Result<bool> {
-        if state.frozen.as_ref().is_some_and(|frozen| self.is_for_metadata(&frozen.dirty, &frozen.item)) {
-            return Ok(true);
-        }
-        let committed = self.info.committed();
-        let map = FileMap::new(&committed, id, state)?;
-        let pieces = map.with_stack(state, |stack| stack.resolve(0..1))?;
-        Ok(matches!(pieces.first(), Some(Mapped { piece: Piece::Inline(_), .. })))
     }
 
     /// Carries a plan out, in a transaction that the inode has joined.
@@ -271,13 +231,4 @@ pub(crate) fn fill_sector(state: &mut InodeState, at: u64, content: &[u8], surpl
     state.dirty.fill(at, content);
     state.reserved += added;
     *surplus = surplus.saturating_sub(added);
-}
-
-/// Bytes on disk that a piece of a file counts in its inode.
-pub(crate) fn allocated(mapped: &Mapped) -> u64 {
-    match &mapped.piece {
-        Piece::Hole => 0,
-        Piece::Inline(inline) => inline.ram_bytes,
-        Piece::Extent(_) => mapped.len,
-    }
 }

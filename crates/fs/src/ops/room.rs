@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ubtrfs_format::items::{
     DIR_ENTRY_HEADER, EXTREF_HEADER, INLINE_DATA_OFFSET, INODE_REF_HEADER, MAX_NAME_LEN, dir_entries, extrefs,
 };
-use ubtrfs_format::{Incompat, Ino, ItemType, Key, extref_hash, max_item_size, name_hash};
+use ubtrfs_format::{Incompat, Ino, ItemType, Key, extref_hash, name_hash};
 
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
@@ -32,27 +32,11 @@ fn layers(state: &InodeState) -> impl Iterator<Item = &InodeBatch> {
 }
 
 impl Filesystem {
-    fn most_of_item(&self) -> usize {
-        max_item_size(self.info.volume.node_size() as usize)
-    }
-
-    /// Whether an item with so many bytes may come about.
-    fn has_room(&self, bytes: usize) -> bool {
-        bytes <= self.most_of_item() || self.info.options.unchecked_items
-    }
-
-    /// The size of the largest files that are kept within metadata: below a sector, and an item's.
-    pub(crate) fn largest_inline(&self) -> u64 {
-        let of_item =
-            if self.info.options.unchecked_items { usize::MAX } else { self.most_of_item() - INLINE_DATA_OFFSET };
-        self.info.options.max_inline.min(u64::from(self.info.volume.sector_size()) - 1).min(of_item as u64)
-    }
-
     /// `ENAMETOOLONG` for a symlink's target that is no inline extent: it must fit an item, and the
     /// format keeps it below a sector.
     pub(super) fn check_symlink_fits(&self, target: &[u8]) -> Result<()> {
         let is_below_sector = target.len() < self.info.volume.sector_size() as usize;
-        let fits = is_below_sector && self.has_room(INLINE_DATA_OFFSET + target.len());
+        let fits = is_below_sector && self.info.has_room(INLINE_DATA_OFFSET + target.len());
         if fits { Ok(()) } else { Err(Errno::NAMETOOLONG.into()) }
     }
 
@@ -69,7 +53,7 @@ impl Filesystem {
         let size = |name: &[u8]| DIR_ENTRY_HEADER + name.len();
         let changed: usize = layers(state).map(|batch| batch.entries.bytes_of_hash(hash)).sum();
         let committed = self.names.committed_bytes(dir, state, name, lookup)?;
-        if self.has_room(size(name) + changed + committed) {
+        if self.info.has_room(size(name) + changed + committed) {
             return Ok(());
         }
         let key = Key::new(dir.ino.0, ItemType::DIR_ITEM, hash);
@@ -88,7 +72,7 @@ impl Filesystem {
                 }
             }
         }
-        if self.has_room(names.into_iter().map(size).sum()) { Ok(()) } else { Err(Errno::OVERFLOW.into()) }
+        if self.info.has_room(names.into_iter().map(size).sum()) { Ok(()) } else { Err(Errno::OVERFLOW.into()) }
     }
 
     /// An error for a further name of an inode, locked: `EMLINK` if it has as many as it may, or if
@@ -97,7 +81,7 @@ impl Filesystem {
     pub(crate) fn check_name_fits(&self, id: InodeId, state: &InodeState, dir: InodeId, name: &[u8]) -> Result<()> {
         // All its names in one item would be no more than this.
         let names = state.item.nlink as usize + 1;
-        if self.has_room(names.saturating_mul(EXTREF_HEADER + MAX_NAME_LEN)) {
+        if self.info.has_room(names.saturating_mul(EXTREF_HEADER + MAX_NAME_LEN)) {
             return Ok(());
         }
         let is_extended = self.info.committed().superblock.incompat.contains(Incompat::EXTENDED_IREF);
@@ -121,7 +105,7 @@ impl Filesystem {
             let added = batch.refs.iter().filter(|((parent, _), change)| *parent == dir.ino && change.now.is_some());
             bytes += added.map(|((_, name), _)| INODE_REF_HEADER + name.len()).sum::<usize>();
         }
-        if self.has_room(bytes) { Ok(()) } else { Err(Errno::MLINK.into()) }
+        if self.info.has_room(bytes) { Ok(()) } else { Err(Errno::MLINK.into()) }
     }
 
     /// The extended item of a hash holds names of all directories. Which of the names that no
@@ -134,7 +118,7 @@ impl Filesystem {
         let committed = self.info.committed();
         let item = if state.committed { committed.tree(id.subvolume)?.get(&key)? } else { None };
         let changed: usize = layers(state).map(|batch| batch.refs.bytes_of_hash(hash)).sum();
-        if self.has_room(size(name) + changed + item.as_ref().map_or(0, |item| item.len())) {
+        if self.info.has_room(size(name) + changed + item.as_ref().map_or(0, |item| item.len())) {
             return Ok(());
         }
         let mut names: BTreeSet<(Ino, &[u8])> = BTreeSet::from([(dir.ino, name)]);
@@ -153,7 +137,7 @@ impl Filesystem {
         }
         names.insert((dir.ino, name));
         let bytes = names.into_iter().map(|(_, name)| size(name)).sum();
-        if self.has_room(bytes) { Ok(()) } else { Err(Errno::OVERFLOW.into()) }
+        if self.info.has_room(bytes) { Ok(()) } else { Err(Errno::OVERFLOW.into()) }
     }
 
     /// `ENOSPC` for an xattr of an inode, locked, that no item has room for: all whose names have
@@ -193,6 +177,6 @@ impl Filesystem {
     /// `ENOSPC` unless an item has room for xattrs of these names, with values of these lengths.
     fn check_xattr_item(&self, xattrs: &BTreeMap<&[u8], usize>) -> Result<()> {
         let bytes = xattrs.iter().map(|(name, value)| DIR_ENTRY_HEADER + name.len() + value).sum();
-        if self.has_room(bytes) { Ok(()) } else { Err(Errno::NOSPC.into()) }
+        if self.info.has_room(bytes) { Ok(()) } else { Err(Errno::NOSPC.into()) }
     }
 }

@@ -7,13 +7,13 @@ use ubtrfs_format::items::FileType;
 
 use super::attr::{CAPABILITIES, without_set_id};
 use super::flags::check_may_write;
-use super::nocow::may_be_nocow;
 use super::now;
 use super::resize::{MAX_FILE_SIZE, fill_sector};
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId};
 use crate::space::Demand;
+use crate::writeback::may_be_nocow;
 
 /// Where a write goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +59,12 @@ impl Filesystem {
             // Asked only where space is short: then what was reserved for the file has to do.
             let has_nocow_extents = may_be_nocow(state.item.flags)
                 && self.info.space.lock().is_data_short(sectors * sector)
-                && self.has_nocow_extents(id, &state, start - start % sector..end.next_multiple_of(sector))?;
-            let inline_bytes = self.inline_bytes(&state, end.max(state.item.size));
+                && self.writeback.has_nocow_extents(
+                    id,
+                    &state,
+                    start - start % sector..end.next_multiple_of(sector),
+                )?;
+            let inline_bytes = self.writeback.inline_bytes(&state, end.max(state.item.size));
             // Of a new file the map stands with the inode, and nothing goes that the extent and
             // checksum trees have.
             let edits = if !state.is_new() {
@@ -113,7 +117,7 @@ impl Filesystem {
             let mut fills = Vec::new();
             for start in state.dirty.sectors_to_fill(offset, data.len() as u64, old_size) {
                 let mut content = vec![0; sector as usize];
-                self.read_sectors(id, &state, start, &mut content)?;
+                self.reader.read_sectors(id, &state, start, &mut content)?;
                 content.truncate(old_size.saturating_sub(start).min(sector) as usize);
                 fills.push((start, content));
             }
@@ -122,7 +126,7 @@ impl Filesystem {
             if nocow_only {
                 let range = offset - offset % sector..end.next_multiple_of(sector);
                 let fills_more = growth.as_ref().is_some_and(|plan| plan.last_sector.is_some());
-                if fills_more || !self.has_nocow_extents(id, &state, range)? {
+                if fills_more || !self.writeback.has_nocow_extents(id, &state, range)? {
                     return Err(Errno::NOSPC.into());
                 }
             }
@@ -166,12 +170,12 @@ impl Filesystem {
     /// Starts to write out an inode's pending dirty data, all but the end of the last run, which
     /// may yet grow.
     fn start_write_out(&self, inode: &Arc<Inode>, state: &mut crate::inode::InodeState) -> Result<()> {
-        self.limit_in_flight(state)?;
+        self.writeback.limit_in_flight(state)?;
         let transaction = self.info.gate.enter();
         if state.pending.generation != transaction.generation {
             return Ok(());
         }
-        let result = self.write_back_pending(inode, state, &transaction, false);
+        let result = self.writeback.write_back_pending(inode, state, &transaction, false);
         if let Err(error) = &result {
             // Data that was taken out of memory is lost: nothing after it may become durable.
             self.info.abort(error);
@@ -181,7 +185,7 @@ impl Filesystem {
 
     /// Holds writers back when memory holds too much dirty data.
     fn throttle(&self) -> Result<()> {
-        self.limit_all_in_flight()?;
+        self.writeback.limit_all_in_flight()?;
         let dirty = self.info.dirty_bytes();
         let budget = (self.info.options.memory / 4) as u64;
         if dirty > budget {

@@ -11,8 +11,8 @@ use crate::error::Result;
 use crate::file::committed::check;
 use crate::file::error::DataError;
 use crate::file::piece::{Mapped, Piece};
+use crate::file_reader::FileMap;
 use crate::inode::Inode;
-use crate::ops::{FileMap, allocated};
 
 /// The piece of a file that an item of a log stands for.
 pub(super) fn mapped(key: &Key, extent: &FileExtent<'_>, sector: u64) -> Result<Mapped> {
@@ -84,10 +84,10 @@ impl Replay<'_> {
             let mut added = 0_u64;
             for (start, len, piece) in state.pending.layout.iter() {
                 for below in map.committed().pieces(start..start.saturating_add(len)) {
-                    bytes = bytes.saturating_sub(allocated(&below?));
+                    bytes = bytes.saturating_sub(below?.allocated());
                 }
                 if !matches!(piece, Piece::Hole) {
-                    added = added.saturating_add(allocated(&Mapped { start, len, piece: piece.clone() }));
+                    added = added.saturating_add(Mapped { start, len, piece: piece.clone() }.allocated());
                 }
             }
             state.item.nbytes = bytes.saturating_add(added);

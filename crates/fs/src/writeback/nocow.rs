@@ -14,12 +14,12 @@ use std::ops::Range;
 use ubtrfs_format::items::{Compression, DataRef, ExtentItem, InlineRef, InodeFlags};
 use ubtrfs_format::{ItemType, Key, TreeId};
 
-use super::read::FileMap;
+use super::Writeback;
 use crate::error::Result;
 use crate::file::layout::Layout;
 use crate::file::piece::{ExtentPiece, Mapped, Piece};
 use crate::file::resolve::Stack;
-use crate::filesystem::Filesystem;
+use crate::file_reader::FileMap;
 use crate::inode::{InodeId, InodeState};
 
 /// A part of what is to be written.
@@ -39,7 +39,7 @@ pub(crate) fn is_nodatacow(flags: u64) -> bool {
     flags & InodeFlags::NODATACOW != 0
 }
 
-impl Filesystem {
+impl Writeback {
     /// Divides a range of a file into parts that have a place to be written to and parts that need
     /// one, by the flags that the inode has in the transaction whose data is written. `layout`:
     /// what a transaction says that is being committed, above the trees; `None` stands for all that

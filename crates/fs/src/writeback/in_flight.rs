@@ -4,18 +4,18 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use super::Writeback;
 use crate::error::Result;
-use crate::filesystem::Filesystem;
+use crate::in_flight_bytes::{Counted, InFlightBytes};
 use crate::inode::{Inode, InodeId, InodeState};
 
 /// Data on its way to the devices.
 #[derive(Default)]
 pub(crate) struct InFlight {
-    bytes: Arc<AtomicU64>,
+    bytes: InFlightBytes,
     files: Mutex<Files>,
 }
 
@@ -40,28 +40,15 @@ impl Files {
     }
 }
 
-/// Bytes that are counted as long as this is held.
-pub(crate) struct Counted {
-    total: Arc<AtomicU64>,
-    bytes: u64,
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
 impl InFlight {
     /// Bytes of data that memory holds though it was submitted.
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.bytes.get()
     }
 
     /// Counts so many bytes.
     pub(crate) fn count(&self, bytes: u64) -> Counted {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        Counted { total: self.bytes.clone(), bytes }
+        self.bytes.count(bytes)
     }
 
     /// Notes that a file, whose lock the caller holds, has data on its way if it has any.
@@ -82,7 +69,7 @@ impl InFlight {
     }
 }
 
-impl Filesystem {
+impl Writeback {
     /// Waits for data on its way, the oldest first, if memory holds too much of it. The caller
     /// holds no lock.
     pub(crate) fn limit_all_in_flight(&self) -> Result<()> {

@@ -1,4 +1,8 @@
-//! Write-out: dirty data gets its place on disk and goes there.
+//! Writeback: dirty data gets its location on disk and goes there, as ordered extents. It knows
+//! neither who asks for it (fsync, commit, memory pressure) nor what becomes of the file.
+
+mod in_flight;
+mod nocow;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -9,20 +13,20 @@ use ubtrfs_format::Logical;
 use ubtrfs_format::items::{Compression, InodeFlags, InodeItem};
 use ubtrfs_volume::{SharedBuffer, Volume, Write};
 
-use super::in_flight::InFlight;
-use super::nocow::may_be_nocow;
-use super::read::FileMap;
-use super::resize::allocated;
 use crate::error::{Errno, Error, Result};
 use crate::file::dirty::{DirtyData, DirtyRun};
 use crate::file::layout::Layout;
-use crate::file::piece::{ExtentPiece, InlinePiece, Mapped, Piece};
+use crate::file::piece::{ExtentPiece, InlinePiece, Mapped, Piece, extents_of};
 use crate::file::resolve::Stack;
 use crate::file::sum_map::SumMap;
-use crate::filesystem::Filesystem;
+use crate::file_reader::{FileMap, FileReader};
+use crate::fs_info::FsInfo;
 use crate::inode::{Frozen, Inode, InodeId, InodeState, OrderedExtent, SharedTicket, has_checksums};
 use crate::options::CommitFault;
 use crate::transaction::{NewExtent, Transaction};
+
+use in_flight::InFlight;
+pub(crate) use nocow::{is_nodatacow, may_be_nocow};
 
 /// Data of one file that may be on its way to the device at a time.
 const MAX_IN_FLIGHT: u64 = 32 << 20;
@@ -45,8 +49,8 @@ struct Submission<'a> {
 
 impl<'a> Submission<'a> {
     /// Submits what `add` adds, also if it fails on the way: what has its place has to go there.
-    fn of(fs: &'a Filesystem, add: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        let (volume, in_flight) = (&*fs.info.volume, &fs.in_flight);
+    fn of(writeback: &'a Writeback, add: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let (volume, in_flight) = (&*writeback.info.volume, &writeback.in_flight);
         let mut submission = Self { volume, in_flight, writes: Vec::new(), bytes: 0, ticket: SharedTicket::default() };
         let added = add(&mut submission);
         added.and(submission.submit())
@@ -108,7 +112,33 @@ struct Layer<'a> {
     layout: Option<&'a Layout>,
 }
 
-impl Filesystem {
+/// The writeback of a mount.
+pub(crate) struct Writeback {
+    info: Arc<FsInfo>,
+    reader: Arc<FileReader>,
+    in_flight: InFlight,
+}
+
+impl Writeback {
+    pub(crate) fn new(info: Arc<FsInfo>, reader: Arc<FileReader>) -> Self {
+        Self { info, reader, in_flight: InFlight::default() }
+    }
+
+    /// Bytes of data that memory holds though it was submitted.
+    pub(crate) fn bytes_in_flight(&self) -> u64 {
+        self.in_flight.bytes()
+    }
+
+    /// Notes that a file, whose lock the caller holds, has data on its way if it has any.
+    pub(crate) fn note_in_flight(&self, inode: &Arc<Inode>, state: &InodeState) {
+        self.in_flight.note(inode, state);
+    }
+
+    /// Forgets files of which a commit has left nothing on its way.
+    pub(crate) fn forget_ended(&self) {
+        self.in_flight.forget_ended();
+    }
+
     /// Writes out what is dirty in the open transaction, which the inode has joined; the gate is
     /// held. A small file goes into metadata only where it is `complete`: asked to be durable as it
     /// is.
@@ -120,13 +150,13 @@ impl Filesystem {
         complete: bool,
     ) -> Result<()> {
         let result = Submission::of(self, |submission| {
-            self.write_out_pending_layer(submission, inode, state, transaction, complete)
+            self.write_back_pending_layer(submission, inode, state, transaction, complete)
         });
         self.in_flight.note(inode, state);
         result
     }
 
-    fn write_out_pending_layer(
+    fn write_back_pending_layer(
         &self,
         submission: &mut Submission<'_>,
         inode: &Arc<Inode>,
@@ -159,7 +189,7 @@ impl Filesystem {
                     state.pending.displaced += extents_of(&displaced);
                     let before = bytes_of(&displaced);
                     let mapped = Mapped { start: part.offset, len: part.len, piece: piece.clone() };
-                    state.item.nbytes = state.item.nbytes.saturating_add(allocated(&mapped)).saturating_sub(before);
+                    state.item.nbytes = state.item.nbytes.saturating_add(mapped.allocated()).saturating_sub(before);
                 }
                 part.enter(&mut state.pending.layout, &mut state.ordered);
             }
@@ -191,7 +221,7 @@ impl Filesystem {
     ) -> Result<()> {
         let Some(mut frozen) = state.frozen.take() else { return Ok(()) };
         let result = Submission::of(self, |submission| {
-            self.write_out_frozen_layer(submission, id, state, &mut frozen, transaction)
+            self.write_back_frozen_layer(submission, id, state, &mut frozen, transaction)
         });
         frozen.reserved = 0;
         state.frozen = Some(frozen);
@@ -201,13 +231,13 @@ impl Filesystem {
     /// Bytes that metadata may grow by when a file is `size` bytes long after a write: its content,
     /// if it is kept there. What is dirty already has been reserved.
     pub(crate) fn inline_bytes(&self, state: &InodeState, size: u64) -> u64 {
-        if size > self.largest_inline() {
+        if size > self.info.largest_inline() {
             return 0;
         }
         if state.dirty.covers(0..1) { size.saturating_sub(state.item.size) } else { size }
     }
 
-    fn write_out_frozen_layer(
+    fn write_back_frozen_layer(
         &self,
         submission: &mut Submission<'_>,
         id: InodeId,
@@ -262,7 +292,7 @@ impl Filesystem {
         let only_sector =
             ranges.next() == Some((0, u64::from(self.info.volume.sector_size()))) && ranges.next().is_none();
         let prealloc = item.flags & InodeFlags::PREALLOC != 0;
-        only_sector && item.size > 0 && item.size <= self.largest_inline() && !prealloc
+        only_sector && item.size > 0 && item.size <= self.info.largest_inline() && !prealloc
     }
 
     /// The only sector of a file of `size` bytes as content of its metadata.
@@ -450,16 +480,33 @@ impl Filesystem {
         }
         Ok(())
     }
+
+    /// Whether the content of a file is kept within metadata, or will be by the commit in flight.
+    pub(crate) fn is_inline(&self, id: InodeId, state: &InodeState) -> Result<bool> {
+        if state.frozen.as_ref().is_some_and(|frozen| self.is_for_metadata(&frozen.dirty, &frozen.item)) {
+            return Ok(true);
+        }
+        let committed = self.info.committed();
+        let map = FileMap::new(&committed, id, state)?;
+        let pieces = map.with_stack(state, |stack| stack.resolve(0..1))?;
+        Ok(matches!(pieces.first(), Some(Mapped { piece: Piece::Inline(_), .. })))
+    }
+
+    /// The content of a file that is kept within metadata.
+    pub(crate) fn inline_content(&self, id: InodeId, state: &InodeState) -> Result<Option<Vec<u8>>> {
+        if state.dirty.covers(0..1) || !self.is_inline(id, state)? {
+            return Ok(None);
+        }
+        let mut content = vec![0; self.info.volume.sector_size() as usize];
+        self.reader.read_sectors(id, state, 0, &mut content)?;
+        content.truncate(state.item.size as usize);
+        Ok(Some(content))
+    }
 }
 
 /// Bytes on disk that the pieces of a file count in its inode.
 fn bytes_of(pieces: &[Mapped]) -> u64 {
-    pieces.iter().map(allocated).sum()
-}
-
-/// How many extents the pieces of a file refer to.
-pub(crate) fn extents_of(pieces: &[Mapped]) -> usize {
-    pieces.iter().filter(|mapped| matches!(mapped.piece, Piece::Extent(_))).count()
+    pieces.iter().map(Mapped::allocated).sum()
 }
 
 /// Takes `len` bytes from the front of a list of buffers.

@@ -1,0 +1,241 @@
+//! Reading a file through all its layers: dirty data and layouts of the open transaction, of the one
+//! that is being committed, the committed trees; and data on its way before the devices.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ubtrfs_format::{Logical, TreeId};
+use ubtrfs_volume::Volume;
+
+use crate::committed::Committed;
+use crate::error::Result;
+use crate::file::committed::{CommittedExtents, PieceSource, Unborn};
+use crate::file::csums::{ChecksumTree, Checksums, NoChecksums};
+use crate::file::error::Result as DataResult;
+use crate::file::extent_reader::{DataSource, ExtentReader, ReadContext};
+use crate::file::piece::Mapped;
+use crate::file::resolve::Stack;
+use crate::fs_info::FsInfo;
+use crate::inode::{InodeId, InodeState, OrderedExtent};
+use crate::transaction::Transaction;
+
+/// The devices, and before them what is on its way there.
+struct InFlightFirst<'a> {
+    ordered: &'a [Arc<OrderedExtent>],
+    volume: &'a Volume,
+}
+
+impl InFlightFirst<'_> {
+    /// Copies what is on its way into `buf`, newest first; returns the ranges of `buf` that are
+    /// not, in order.
+    fn copy(&self, at: Logical, buf: &mut [u8]) -> Vec<Range<usize>> {
+        let mut missing: Vec<Range<usize>> = std::iter::once(0..buf.len()).collect();
+        for extent in self.ordered.iter().rev() {
+            let (from, to) =
+                (extent.start.0.saturating_sub(at.0), extent.start.plus(extent.len()).0.saturating_sub(at.0));
+            let there = (from as usize).min(buf.len())..(to as usize).min(buf.len());
+            if there.is_empty() {
+                continue;
+            }
+            let mut left = Vec::new();
+            for gap in missing {
+                let (start, end) = (gap.start.max(there.start), gap.end.min(there.end));
+                if start >= end {
+                    left.push(gap);
+                    continue;
+                }
+                extent.copy((at.0 + start as u64 - extent.start.0) as usize, &mut buf[start..end]);
+                left.extend([gap.start..start, end..gap.end].into_iter().filter(|rest| !rest.is_empty()));
+            }
+            missing = left;
+            if missing.is_empty() {
+                break;
+            }
+        }
+        missing
+    }
+}
+
+impl DataSource for InFlightFirst<'_> {
+    fn read_data(&self, at: Logical, buf: &mut [u8], sums: Option<&[u8]>) -> DataResult<()> {
+        let len = buf.len();
+        for gap in self.copy(at, buf) {
+            ubtrfs_tree::about_to_wait()?;
+            // Sums are of equal size, one for each sector.
+            let scale = |bytes: usize, sums: usize| (bytes as u64 * sums as u64 / len as u64) as usize;
+            let part = sums.and_then(|sums| sums.get(scale(gap.start, sums.len())..scale(gap.end, sums.len())));
+            self.volume.read_data(at.plus(gap.start as u64), &mut buf[gap], part)?;
+        }
+        Ok(())
+    }
+}
+
+/// Checksums of data that no commit knows yet, and below them the checksum tree.
+struct NewestSums<'a> {
+    /// Newest first.
+    transactions: &'a [Arc<Transaction>],
+    tree: &'a dyn Checksums,
+}
+
+impl Checksums for NewestSums<'_> {
+    fn lookup(&self, mut at: Logical, len: u64) -> DataResult<Vec<u8>> {
+        let Some((newest, older)) = self.transactions.split_first() else { return self.tree.lookup(at, len) };
+        if let Some(sums) = newest.new_sums(at, len) {
+            return Ok(sums);
+        }
+        let below = NewestSums { transactions: older, tree: self.tree };
+        // Looking below may take a device: not with the lock held.
+        let known: Vec<(u64, Option<Vec<u8>>)> = match &*newest.later_sums() {
+            Some(later) => {
+                later.pieces(at, len).into_iter().map(|(len, sums)| (len, sums.map(<[u8]>::to_vec))).collect()
+            }
+            None => vec![(len, None)],
+        };
+        let mut all = Vec::new();
+        for (len, sums) in known {
+            match sums {
+                Some(sums) => all.extend(sums),
+                None => all.extend(below.lookup(at, len)?),
+            }
+            at = at.plus(len);
+        }
+        Ok(all)
+    }
+}
+
+/// What the map of a file is made of, for as long as its lock is held.
+pub(crate) struct FileMap {
+    bottom: Box<dyn PieceSource>,
+}
+
+impl FileMap {
+    pub(crate) fn new(committed: &Arc<Committed>, id: InodeId, state: &InodeState) -> Result<Self> {
+        let bottom: Box<dyn PieceSource> = if state.committed {
+            let sector_size = committed.superblock.sector_size;
+            Box::new(CommittedExtents::new(committed.tree(id.subvolume)?, id.ino, sector_size))
+        } else {
+            Box::new(Unborn)
+        };
+        Ok(Self { bottom })
+    }
+
+    /// All layers.
+    pub(crate) fn with_stack<T>(&self, state: &InodeState, look: impl FnOnce(Stack<'_>) -> T) -> T {
+        match &state.frozen {
+            Some(frozen) => look(Stack::new(&[&state.pending.layout, &frozen.batch.layout], &*self.bottom)),
+            None => look(Stack::new(&[&state.pending.layout], &*self.bottom)),
+        }
+    }
+
+    /// What lies below the pending layer.
+    fn with_lower<T>(&self, state: &InodeState, look: impl FnOnce(Stack<'_>) -> T) -> T {
+        match &state.frozen {
+            Some(frozen) => look(Stack::new(&[&frozen.batch.layout], &*self.bottom)),
+            None => look(Stack::new(&[], &*self.bottom)),
+        }
+    }
+
+    /// The committed tree's layer.
+    pub(crate) fn bottom(&self) -> &dyn PieceSource {
+        &*self.bottom
+    }
+
+    /// What lies below the frozen layer.
+    pub(crate) fn committed(&self) -> Stack<'_> {
+        Stack::new(&[], &*self.bottom)
+    }
+}
+
+/// Reads the content of files, whose locks the callers hold.
+pub(crate) struct FileReader {
+    info: Arc<FsInfo>,
+    extents: ExtentReader,
+}
+
+impl FileReader {
+    pub(crate) fn new(info: Arc<FsInfo>) -> Self {
+        Self { extents: ExtentReader::new(info.volume.sector_size()), info }
+    }
+
+    /// Forgets content of extents that a commit may have freed.
+    pub(crate) fn forget(&self) {
+        self.extents.forget();
+    }
+
+    /// Reads whole sectors through all layers, each byte of them. What lies beyond the end of the
+    /// file is as the layers have it.
+    pub(crate) fn read_sectors(&self, id: InodeId, state: &InodeState, at: u64, buf: &mut [u8]) -> Result<()> {
+        let range = at..at + buf.len() as u64;
+        if state.dirty.covers(range.clone()) {
+            state.dirty.overlay(at, buf);
+            return Ok(());
+        }
+        let committed = self.info.committed();
+        let map = FileMap::new(&committed, id, state)?;
+        let rescue = &self.info.options.rescue;
+        let superblock = &committed.superblock;
+        let checksums: Box<dyn Checksums> = match committed.tree(TreeId::CSUM) {
+            Ok(tree) => Box::new(ChecksumTree::new(tree, superblock.checksum, superblock.sector_size)),
+            Err(error) if rescue.passes_over(&error) => Box::new(NoChecksums),
+            Err(error) => return Err(error),
+        };
+        let transactions = self.info.open_transactions();
+        let sums = NewestSums { transactions: &transactions, tree: &*checksums };
+        let source = InFlightFirst { ordered: &state.ordered, volume: &self.info.volume };
+        let verified = state.has_checksums() && !rescue.ignore_data_checksums;
+        let context = ReadContext {
+            source: &source,
+            checksums: verified.then_some(&sums as &dyn Checksums),
+            damage: rescue.pass_over.as_deref(),
+        };
+        for (start, len, piece) in state.pending.layout.get(range) {
+            let part = &mut buf[(start - at) as usize..(start - at + len) as usize];
+            if state.dirty.covers(start..start + len) {
+                continue;
+            }
+            if let Some(piece) = piece {
+                self.extents.read(context, &[Mapped { start, len, piece }], start, part)?;
+                continue;
+            }
+            let frozen_dirty = state.frozen.as_ref().map(|frozen| &frozen.dirty);
+            if !frozen_dirty.is_some_and(|dirty| dirty.covers(start..start + len)) {
+                let pieces = map.with_lower(state, |stack| stack.resolve(start..start + len))?;
+                self.extents.read(context, &pieces, start, part)?;
+            }
+            if let Some(dirty) = frozen_dirty {
+                dirty.overlay(start, part);
+            }
+        }
+        state.dirty.overlay(at, buf);
+        Ok(())
+    }
+
+    /// Whether the sector at `at` holds anything.
+    pub(crate) fn has_data(&self, id: InodeId, state: &InodeState, at: u64) -> Result<bool> {
+        if state.dirty.covers(at..at + 1) || state.frozen.as_ref().is_some_and(|frozen| frozen.dirty.covers(at..at + 1))
+        {
+            return Ok(true);
+        }
+        let committed = self.info.committed();
+        let map = FileMap::new(&committed, id, state)?;
+        let pieces = map.with_stack(state, |stack| stack.resolve(at..at + 1))?;
+        Ok(pieces.iter().any(|mapped| mapped.piece.is_data()))
+    }
+
+    /// Bytes on disk of what lies from `from` on.
+    pub(crate) fn bytes_beyond(&self, id: InodeId, state: &InodeState, from: u64) -> Result<u64> {
+        if from == 0 {
+            return Ok(0);
+        }
+        let committed = self.info.committed();
+        let map = FileMap::new(&committed, id, state)?;
+        let mut bytes = 0;
+        map.with_stack(state, |stack| -> Result<()> {
+            for mapped in stack.pieces(from..u64::MAX) {
+                bytes += mapped?.allocated();
+            }
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,32 @@
+//! How many bytes of data are on their way to the devices (invariant 26).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of data that memory holds though it was submitted.
+#[derive(Default)]
+pub(crate) struct InFlightBytes(Arc<AtomicU64>);
+
+impl InFlightBytes {
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Counts so many bytes.
+    pub(crate) fn count(&self, bytes: u64) -> Counted {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+        Counted { total: self.0.clone(), bytes }
+    }
+}
+
+/// Bytes that are counted as long as this is held.
+pub(crate) struct Counted {
+    total: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
