@@ -25,7 +25,7 @@ const ATTEMPTS_TO_STOP: u32 = 100;
 /// A mounted volume.
 pub struct Filesystem {
     pub(crate) info: Arc<FsInfo>,
-    pub(crate) log: Log,
+    pub(crate) log: Arc<Log>,
     /// Held by the committer for a whole commit.
     pub(crate) commit_place: Mutex<()>,
     pub(crate) inactivator: Inactivator,
@@ -50,12 +50,13 @@ impl std::fmt::Debug for Filesystem {
 impl Filesystem {
     pub(crate) fn of(info: Arc<FsInfo>) -> Self {
         let reader = Arc::new(FileReader::new(info.clone()));
+        let writeback = Arc::new(Writeback::new(info.clone(), reader.clone()));
         Self {
-            log: Log::new(info.gate.current().generation),
             commit_place: Mutex::default(),
             inactivator: Inactivator::default(),
             discards: Discarder::default(),
-            writeback: Arc::new(Writeback::new(info.clone(), reader.clone())),
+            log: Arc::new(Log::new(info.clone(), writeback.clone())),
+            writeback,
             reader,
             threads: Mutex::default(),
             rename_lock: Mutex::default(),

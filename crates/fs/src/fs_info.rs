@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 use ubtrfs_format::items::INLINE_DATA_OFFSET;
 use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId, max_item_size};
-use ubtrfs_tree::{NodeCache, sentence};
+use ubtrfs_tree::{Geometry, NodeCache, sentence};
 use ubtrfs_volume::Volume;
 
 use crate::commit_request::CommitRequest;
 use crate::committed::{Committed, TreeRoot};
 use crate::error::{Errno, Error, Result};
+use crate::fsync_group::Durable;
 use crate::inode::{Inode, InodeId, InodeTable, load_inode};
 use crate::options::Options;
 use crate::space::{Demand, Reservation, Space};
@@ -312,6 +313,24 @@ impl FsInfo {
     pub(crate) fn largest_inline(&self) -> u64 {
         let of_item = if self.options.unchecked_items { usize::MAX } else { self.most_of_item() - INLINE_DATA_OFFSET };
         self.options.max_inline.min(u64::from(self.volume.sector_size()) - 1).min(of_item as u64)
+    }
+
+    /// What all nodes of the volume have in common.
+    pub(crate) fn geometry(&self) -> Geometry {
+        let superblock = self.volume.superblock();
+        Geometry {
+            node_size: superblock.node_size,
+            sector_size: superblock.sector_size,
+            fsid: superblock.metadata_fsid(),
+            chunk_tree_uuid: self.volume.chunk_tree_uuid(),
+            checksum: superblock.checksum,
+        }
+    }
+
+    /// Proof that what has not changed since an earlier superblock is durable. An error if the file
+    /// system has turned read-only: then it is not known what is.
+    pub(crate) fn already_durable(&self) -> Result<Durable> {
+        Durable::already(self.aborted.lock().is_some())
     }
 
     /// The transaction that is being committed.

@@ -15,6 +15,7 @@ mod file;
 mod file_reader;
 mod filesystem;
 mod fs_info;
+mod fsync_group;
 mod in_flight_bytes;
 mod inactivate;
 mod inode;
@@ -26,6 +27,7 @@ mod names;
 mod open;
 mod ops;
 mod options;
+mod replay;
 mod search;
 mod space;
 mod stats;
@@ -35,14 +37,15 @@ mod writeback;
 
 pub use error::{Errno, Error, Refusal, Result};
 pub use filesystem::Filesystem;
+pub use fsync_group::Done;
 pub use inactivate::InactivationStats;
 pub use inode::InodeId;
-pub use log::{Done, FsyncLeader, Reason};
+pub use log::Reason;
 pub use mend::InodeFix;
 pub use names::DirectoryEntry;
 pub use ops::{
-    Attributes, FilesystemStats, Flagged, FlagsAndXattrPlan, FlagsPlan, FoundInode, FoundSubvolume, ModeAndXattr,
-    NewInode, Plan, RenameFlags, SETTABLE_FLAGS, SetAttributes, TimeChange, WriteAt, XattrMode,
+    Attributes, FilesystemStats, Flagged, FlagsAndXattrPlan, FlagsPlan, FoundInode, FoundSubvolume, FsyncLeader,
+    ModeAndXattr, NewInode, Plan, RenameFlags, SETTABLE_FLAGS, SetAttributes, TimeChange, WriteAt, XattrMode,
 };
 #[doc(hidden)]
 pub use options::{CommitFault, CommitHook, CommitStep, LogFault};

@@ -29,8 +29,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use ubtrfs_format::{CompatRo, Generation, ItemType, Logical, Superblock, TreeId};
-use ubtrfs_tree::{DirtyNodes, EditBatch, Geometry, Root, Snapshot, merge};
+use ubtrfs_format::{CompatRo, Generation, ItemType, Logical, TreeId};
+use ubtrfs_tree::{DirtyNodes, EditBatch, Root, Snapshot, merge};
 use ubtrfs_volume::Copies;
 
 use crate::committed::Committed;
@@ -99,7 +99,7 @@ impl Filesystem {
         while let Ok(Some(waiting)) = result {
             // What came in during that commit and could not be logged needs another.
             result = self.commit_open_transaction();
-            waiting.committed(self, &result.as_ref().map(|_| ()).map_err(|_| Errno::IO.into()));
+            waiting.committed(&self.info, &result.as_ref().map(|_| ()).map_err(|_| Errno::IO.into()));
         }
         let result = result.map(|_| ());
         self.info.counters.commit_micros.fetch_add(start.elapsed().as_micros() as u64, Ordering::Relaxed);
@@ -225,7 +225,7 @@ impl Commit {
         let superblock = &committed.superblock;
         let node_size = superblock.node_size as usize;
         let extent_tree = committed.tree(TreeId::EXTENT)?;
-        let mut dirty = DirtyNodes::new(generation, geometry(fs, superblock));
+        let mut dirty = DirtyNodes::new(generation, fs.info.geometry());
         let mut nodes = CommitNodes::new(fs, &extent_tree, generation, superblock.incompat);
         let mut roots = NewRoots::new(committed, generation);
         let mut refs = DataRefDeltas::default();
@@ -330,7 +330,7 @@ impl Commit {
         let next = Arc::new(next);
 
         let mut tree_log = fs.log.tree_log();
-        let mut waiting = fs.prepare_waiting_log(&mut tree_log, &next)?;
+        let mut waiting = fs.log.prepare_waiting_log(&mut tree_log, &next)?;
         let mut written = fs.info.volume.wait(nodes)?.merge(self.early.finish(fs)?);
         if let Some((_, Some(log))) = &waiting {
             let nodes = fs.info.volume.submit(log.writes().collect())?;
@@ -342,7 +342,7 @@ impl Commit {
         let published = fs.info.volume.write_superblock(&superblock, Copies::All, flushed)?;
         let closed = waiting.take().map(|(closed, log)| {
             if let Some(log) = log {
-                log.published(fs, &mut tree_log);
+                log.published(&fs.log, &mut tree_log);
             }
             closed
         });
@@ -379,17 +379,6 @@ impl Commit {
         fs.info.space.lock().commit_ends(needs);
         fs.info.space.pin(Arc::downgrade(&previous), self.freed);
         Ok(closed)
-    }
-}
-
-/// What all nodes of the volume have in common.
-pub(crate) fn geometry(fs: &Filesystem, superblock: &Superblock) -> Geometry {
-    Geometry {
-        node_size: superblock.node_size,
-        sector_size: superblock.sector_size,
-        fsid: superblock.metadata_fsid(),
-        chunk_tree_uuid: fs.info.volume.chunk_tree_uuid(),
-        checksum: superblock.checksum,
     }
 }
 

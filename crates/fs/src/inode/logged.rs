@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ubtrfs_format::items::InodeItem;
 
 use super::Name;
-use crate::log::FsyncGroup;
+use crate::fsync_group::FsyncGroup;
 use crate::transaction::LISTED;
 
 /// How much of an inode is in the log.

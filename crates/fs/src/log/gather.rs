@@ -25,11 +25,13 @@ use ubtrfs_format::{DirIndex, Incompat, Ino, ItemType, Key, TreeId, objectid};
 use ubtrfs_tree::{EditBatch, Snapshot};
 
 use super::items::exists_item;
-use super::queue::{FsyncGroup, Stop, TreeLog};
+use super::queue::Log;
 use super::reason::Reason;
+use super::reason::Stop;
+use super::tree_log::TreeLog;
 use crate::backrefs::NameItems;
 use crate::committed::Committed;
-use crate::filesystem::Filesystem;
+use crate::fsync_group::FsyncGroup;
 use crate::inode::{
     EntryChange, Inode, InodeId, InodeState, Logged, LoggedAs, Name, OrderedExtent, OrphanEdit, RefChange, Target,
 };
@@ -69,7 +71,7 @@ pub(super) struct Gathered {
 }
 
 pub(super) struct Gatherer<'a> {
-    pub(super) fs: &'a Filesystem,
+    pub(super) log: &'a Log,
     /// The commit that the log follows.
     pub(super) base: &'a Arc<Committed>,
     pub(super) transaction: &'a Arc<Transaction>,
@@ -108,14 +110,14 @@ pub(super) fn is_known(state: &InodeState) -> bool {
 
 impl<'a> Gatherer<'a> {
     pub(super) fn new(
-        fs: &'a Filesystem,
+        log: &'a Log,
         base: &'a Arc<Committed>,
         transaction: &'a Arc<Transaction>,
         group: &'a Arc<FsyncGroup>,
         tree_log: &'a mut TreeLog,
     ) -> Self {
         Self {
-            fs,
+            log,
             base,
             transaction,
             gathered: Gathered { edits: BTreeMap::new(), ordered: Vec::new() },
@@ -149,7 +151,7 @@ impl<'a> Gatherer<'a> {
 
     /// Takes an inode in that the log has with an extent that was shorter then.
     pub(super) fn log_anew(&mut self, id: InodeId) -> Result<()> {
-        let inode = self.fs.info.inodes.get(id).ok_or(Reason::Unreadable)?;
+        let inode = self.log.info.inodes.get(id).ok_or(Reason::Unreadable)?;
         self.stale.push(inode.clone());
         self.work.push_back((inode, Want::Whole));
         Ok(())
@@ -164,7 +166,7 @@ impl<'a> Gatherer<'a> {
     }
 
     pub(super) fn gets_wrong(&self, fault: LogFault) -> bool {
-        self.fs.info.options.log_fault == Some(fault)
+        self.log.info.options.log_fault == Some(fault)
     }
 
     fn edits(&mut self, subvolume: TreeId) -> &mut EditBatch {
@@ -196,7 +198,7 @@ impl<'a> Gatherer<'a> {
     }
 
     pub(super) fn count_searches(&self, searches: u64) {
-        self.fs.info.counters.log_searches.fetch_add(searches, Ordering::Relaxed);
+        self.log.info.counters.log_searches.fetch_add(searches, Ordering::Relaxed);
     }
 
     fn look_at(&mut self, inode: &Arc<Inode>, want: Want) -> Result<()> {
@@ -367,7 +369,7 @@ impl<'a> Gatherer<'a> {
 
     /// Takes in whoever a name that came or went concerns.
     fn follow_name(&mut self, id: InodeId, fact: &NameFact) -> Result<()> {
-        let Some(parent) = self.fs.info.inodes.get(InodeId::new(id.subvolume, fact.parent)) else { return Ok(()) };
+        let Some(parent) = self.log.info.inodes.get(InodeId::new(id.subvolume, fact.parent)) else { return Ok(()) };
         let (entry, parent_known) = {
             let state = parent.read();
             let changed = state.pending.generation == self.transaction.generation;
@@ -422,7 +424,7 @@ impl<'a> Gatherer<'a> {
         if target.location.item_type != ItemType::INODE_ITEM {
             return None;
         }
-        self.fs.info.inodes.get(InodeId::new(subvolume, Ino(target.location.objectid)))
+        self.log.info.inodes.get(InodeId::new(subvolume, Ino(target.location.objectid)))
     }
 
     /// Takes in an inode that a name belongs to or belonged to. One that is gone is of no concern,

@@ -87,7 +87,7 @@ impl Gatherer<'_> {
         let bytes = |item: &BTreeMap<Vec<u8>, usize>| {
             item.iter().map(|(name, value)| DIR_ENTRY_HEADER + name.len() + value).sum::<usize>()
         };
-        let node_size = self.fs.info.volume.node_size() as usize;
+        let node_size = self.log.info.volume.node_size() as usize;
         let fits = |(hash, item): (&u64, &BTreeMap<Vec<u8>, usize>)| {
             let before = before.get(hash);
             before.is_none_or(|before| before == item || can_grow_in_replay(bytes(before), bytes(item), node_size))
@@ -127,12 +127,12 @@ impl Gatherer<'_> {
     /// The content of a regular file, where it changed since the log had it.
     fn content(&mut self, inode: &Arc<Inode>, state: &mut InodeState, logged: &Logged) -> Result<()> {
         if !state.dirty.is_empty() {
-            let transaction = self.fs.info.gate.enter();
-            self.fs.write_back_for_log(inode, state, &transaction).map_err(super::queue::Stop::Error)?;
+            let transaction = self.log.info.gate.enter();
+            self.log.write_back_for_log(inode, state, &transaction).map_err(super::reason::Stop::Error)?;
         }
         state.reap_ordered();
         self.gathered.ordered.extend(state.ordered.iter().cloned());
-        let sector = u64::from(self.fs.info.volume.sector_size());
+        let sector = u64::from(self.log.info.volume.sector_size());
         let end = state.item.size.next_multiple_of(sector);
         if let Some(before) = logged.whole() {
             // What was behind the end, and so left out, may be before it now.
@@ -160,7 +160,7 @@ impl Gatherer<'_> {
 
     /// The pieces of the open transaction's layout that start in these ranges.
     pub(super) fn pieces(&mut self, id: InodeId, state: &InodeState, ranges: &[(u64, u64)]) -> Result<()> {
-        let sector = u64::from(self.fs.info.volume.sector_size());
+        let sector = u64::from(self.log.info.volume.sector_size());
         let end = state.item.size.next_multiple_of(sector);
         for (from, to) in ranges {
             for mapped in state.pending.layout.pieces_in(*from, *to) {
@@ -190,7 +190,7 @@ impl Gatherer<'_> {
 
     /// The checksums of a piece of an extent that no commit knows, unless the log has them.
     fn extent(&mut self, id: InodeId, extent: &ExtentPiece, len: u64) -> Result<()> {
-        if self.fs.info.space.is_in_new_chunk(extent.disk_bytenr) {
+        if self.log.info.space.is_in_new_chunk(extent.disk_bytenr) {
             return Err(Reason::NewChunk.into());
         }
         self.new_extent_sums(id, extent)?;
@@ -204,17 +204,17 @@ impl Gatherer<'_> {
     /// another file comes to refer to more of it than the log has, the file by which it grew is
     /// logged anew: all items of a log that refer to an extent have its length (invariant 21).
     fn new_extent_sums(&mut self, id: InodeId, extent: &ExtentPiece) -> Result<()> {
-        let sum_size = self.fs.info.volume.checksum().size();
+        let sum_size = self.log.info.volume.checksum().size();
         // As large as they may be so that two items fit a leaf. They always start at the same
         // addresses, so that no two overlap.
-        let most = leaf_data_size(self.fs.info.volume.node_size() as usize) / 2 - ubtrfs_format::ITEM_HEADER_SIZE;
+        let most = leaf_data_size(self.log.info.volume.node_size() as usize) / 2 - ubtrfs_format::ITEM_HEADER_SIZE;
         let most = most / sum_size * sum_size;
         let mut extents = self.transaction.extents();
         let Some(new) = extents.get_mut(&extent.disk_bytenr).filter(|new| new.logged < new.length) else {
             return Ok(());
         };
         let stale = new.grown_by.filter(|owner| new.logged > 0 && *owner != id);
-        let covered = (most / sum_size) as u64 * u64::from(self.fs.info.volume.sector_size());
+        let covered = (most / sum_size) as u64 * u64::from(self.log.info.volume.sector_size());
         // The last item that the log has may be short, if the extent has grown since.
         let first = std::mem::replace(&mut new.logged, new.length) / covered;
         let sums = new.sums.as_ref().map_or_else(Vec::new, |sums| sums[first as usize * most..].to_vec());
@@ -242,7 +242,7 @@ impl Gatherer<'_> {
         if unlogged.is_empty() {
             return;
         }
-        let volume = &self.fs.info.volume;
+        let volume = &self.log.info.volume;
         let empty = || SumMap::new(volume.sector_size(), volume.checksum().size());
         let logged = self.tree_log.placed_sums.get_or_insert_with(empty);
         let (sector, sum_size) = (u64::from(volume.sector_size()), volume.checksum().size());
@@ -272,7 +272,7 @@ impl Gatherer<'_> {
         self.count_searches(1);
         let key = Key::new(id.ino.0, ItemType::INODE_ITEM, 0);
         let Some(item) = self.tree(id.subvolume)?.get(&key)? else { return Ok(()) };
-        let sector = u64::from(self.fs.info.volume.sector_size());
+        let sector = u64::from(self.log.info.volume.sector_size());
         let Some(end) = InodeItem::parse(&item)?.size.checked_next_multiple_of(sector) else { return Ok(()) };
         self.prealloc(id, state, end, false)
     }
@@ -280,7 +280,7 @@ impl Gatherer<'_> {
     /// Reserved space from `end` on: as it is now, or as the commit below has it.
     fn prealloc(&mut self, id: InodeId, state: &InodeState, end: u64, now: bool) -> Result<()> {
         self.count_searches(1);
-        let pieces = CommittedExtents::new(self.tree(id.subvolume)?, id.ino, self.fs.info.volume.sector_size());
+        let pieces = CommittedExtents::new(self.tree(id.subvolume)?, id.ino, self.log.info.volume.sector_size());
         let layers = if now { vec![&state.pending.layout] } else { Vec::new() };
         for mapped in Stack::new(&layers, &pieces).pieces(end..u64::MAX) {
             let mapped = mapped?;

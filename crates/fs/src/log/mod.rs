@@ -11,21 +11,18 @@
 //! | `queue` | groups, leaders, turns; what an fsync has to wait for |
 //! | `gather` | who has to be in the log, until its names agree with each other |
 //! | `items` | the items of one inode |
-//! | `outcome` | what became of a group, and the proof that success takes (invariant 22) |
+//! | `tree_log` | the log as it stands on the devices |
 //! | `nodes` | space for log nodes |
 //! | `write` | merge, write, publish |
-//! | `replay` | what a mount does with a log that it finds |
 
 mod gather;
 mod items;
 mod nodes;
-mod outcome;
 mod queue;
 mod ranges;
 mod reason;
-pub(crate) mod replay;
+mod tree_log;
 mod write;
 
-pub(crate) use queue::{ClosedGroup, FsyncGroup, Log};
-pub use queue::{Done, FsyncLeader};
+pub(crate) use queue::{ClosedGroup, Log};
 pub use reason::Reason;

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use ubtrfs_format::{Logical, TreeId};
 use ubtrfs_tree::{FreedNode, NodeAllocator};
 
-use super::queue::TreeLog;
-use crate::filesystem::Filesystem;
+use super::queue::Log;
+use super::tree_log::TreeLog;
 use crate::options::LogFault;
 
 /// The space of one log. A write of the log takes what lies side by side, so that the device sees
@@ -75,7 +75,7 @@ enum Urgency {
 
 /// Allocates the nodes of one write of the log.
 pub(super) struct LogNodes<'a> {
-    fs: &'a Filesystem,
+    log: &'a Log,
     tree_log: &'a mut TreeLog,
     /// Nodes of earlier writes that this one replaces: to be used again once it is durable.
     pub(super) replaced: Vec<Logical>,
@@ -84,8 +84,8 @@ pub(super) struct LogNodes<'a> {
 }
 
 impl<'a> LogNodes<'a> {
-    pub(super) fn new(fs: &'a Filesystem, tree_log: &'a mut TreeLog) -> Self {
-        Self { fs, tree_log, replaced: Vec::new(), short: false }
+    pub(super) fn new(log: &'a Log, tree_log: &'a mut TreeLog) -> Self {
+        Self { log, tree_log, replaced: Vec::new(), short: false }
     }
 }
 
@@ -93,13 +93,13 @@ impl NodeAllocator for LogNodes<'_> {
     fn allocate(&mut self, _: TreeId, _: u8) -> ubtrfs_tree::Result<Logical> {
         /// What has to be left for others, in multiples of what the log has.
         const PLENTY: u64 = 8;
-        let space = &self.fs.info.space;
+        let space = &self.log.info.space;
         let arena = &mut self.tree_log.arena;
         let node_size = space.node_size();
         let plenty = PLENTY * arena.all.len() as u64 * node_size;
         // What is lost by too early a use is seen only if it is used soon.
         let early =
-            if self.fs.info.options.log_fault == Some(LogFault::ReusePinned) { arena.take_spare() } else { None };
+            if self.log.info.options.log_fault == Some(LogFault::ReusePinned) { arena.take_spare() } else { None };
         let node = early.or_else(|| {
             let left = |demand| if demand == Urgency::Convenience { plenty } else { 0 };
             arena.take(node_size, |demand| space.allocate_log_node(left(demand)))
@@ -111,7 +111,7 @@ impl NodeAllocator for LogNodes<'_> {
     }
 
     fn free(&mut self, node: FreedNode) -> ubtrfs_tree::Result<()> {
-        if self.fs.info.options.log_fault == Some(LogFault::ReusePinned) {
+        if self.log.info.options.log_fault == Some(LogFault::ReusePinned) {
             self.tree_log.arena.reuse_first(node.bytenr);
         } else if node.born_in_this_commit {
             self.tree_log.arena.reuse([node.bytenr]);

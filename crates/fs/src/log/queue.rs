@@ -1,58 +1,21 @@
 //! Groups of fsyncs, who leads them, and whose turn it is.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use ubtrfs_format::items::{InodeItem, Timespec};
-use ubtrfs_format::{Generation, Logical, TreeId};
-use ubtrfs_tree::Root;
 use ubtrfs_volume::Published;
 
-use super::nodes::Arena;
-use super::outcome::{Durable, Outcome};
-use super::ranges::NumberRanges;
-use super::reason::{Fallbacks, Reason};
+use super::reason::{Fallbacks, Reason, Stop};
+use super::tree_log::TreeLog;
 use super::write::PreparedLog;
 use crate::committed::Committed;
-use crate::error::{Errno, Error, Result};
-use crate::file::sum_map::SumMap;
-use crate::filesystem::Filesystem;
-use crate::inode::{Inode, InodeId, InodeState, LoggedAs};
+use crate::error::{Errno, Result};
+use crate::fs_info::FsInfo;
+use crate::fsync_group::{Done, Durable, FsyncGroup, Outcome};
+use crate::inode::{Inode, InodeState};
 use crate::options::CommitFault;
 use crate::transaction::Transaction;
-use crate::writeback::is_nodatacow;
-
-/// Told once how an fsync ended.
-pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
-
-#[derive(Default)]
-struct Members {
-    inodes: Vec<Arc<Inode>>,
-    waiting: Vec<Done>,
-    outcome: Option<Outcome>,
-}
-
-/// Fsyncs that share one write of the log.
-#[derive(Default)]
-pub(crate) struct FsyncGroup {
-    members: Mutex<Members>,
-}
-
-impl FsyncGroup {
-    /// Has `done` told when the group has ended, or at once if it has.
-    fn tell(&self, done: Done, fs: &Filesystem) {
-        let mut members = self.members.lock();
-        match members.outcome {
-            None => members.waiting.push(done),
-            Some(outcome) => {
-                drop(members);
-                done(Durable::already(fs).and(outcome.result()));
-            }
-        }
-    }
-}
+use crate::writeback::Writeback;
 
 /// A group that takes no more members, and is about to be written. Those who wait are told at its
 /// end, whatever that is: of a failure, unless there is a proof that it is durable (invariant 22).
@@ -79,22 +42,15 @@ impl ClosedGroup {
     }
 
     /// The commit that had to do what the log could not is done, or has failed.
-    pub(crate) fn committed(mut self, fs: &Filesystem, result: &Result<()>) {
-        let durable = if result.is_ok() { Durable::already(fs).ok() } else { None };
+    pub(crate) fn committed(mut self, info: &FsInfo, result: &Result<()>) {
+        let durable = if result.is_ok() { info.already_durable().ok() } else { None };
         self.outcome = durable.map_or(Outcome::Failed, Outcome::Durable);
     }
 }
 
 impl Drop for ClosedGroup {
     fn drop(&mut self) {
-        let waiting = {
-            let mut members = self.group.members.lock();
-            members.outcome = Some(self.outcome);
-            std::mem::take(&mut members.waiting)
-        };
-        for done in waiting {
-            done(self.outcome.result());
-        }
+        self.group.end(self.outcome);
     }
 }
 
@@ -105,65 +61,31 @@ struct Followers {
     waiting: Vec<Done>,
 }
 
-/// The log of the open transaction as it stands on the devices; whoever holds it may write the
-/// superblock.
-pub(crate) struct TreeLog {
-    /// The transaction whose log this is.
-    pub(super) generation: Generation,
-    /// A commit is under way: the log of the open transaction can only follow it.
-    commit_in_flight: bool,
-    /// The log can't be added to: only a commit makes anything durable from here on.
-    pub(super) abandoned: bool,
-    /// The tree of log trees.
-    pub(super) root: Option<Root>,
-    /// The log trees of subvolumes.
-    pub(super) trees: BTreeMap<TreeId, Root>,
-    /// The space of its nodes.
-    pub(super) arena: Arena,
-    /// Entry numbers over which the log speaks, by directory.
-    pub(super) ranges: HashMap<InodeId, NumberRanges>,
-    /// Directories that are in the log only so that ranges of theirs count.
-    pub(super) holders: HashSet<InodeId>,
-    /// The checksums that it has of data that was written in tree_log.
-    pub(super) placed_sums: Option<SumMap>,
-}
-
-impl TreeLog {
-    fn new(generation: Generation) -> Self {
-        Self {
-            generation,
-            commit_in_flight: false,
-            abandoned: false,
-            root: None,
-            trees: BTreeMap::new(),
-            arena: Arena::default(),
-            ranges: HashMap::new(),
-            holders: HashSet::new(),
-            placed_sums: None,
-        }
-    }
-
-    /// Ends the log: its transaction is closed and will be committed. Returns the log's nodes,
-    /// which stay in use until that is durable.
-    pub(crate) fn end(&mut self, next: Generation) -> Vec<Logical> {
-        let ended = std::mem::replace(self, Self { commit_in_flight: true, ..Self::new(next) });
-        ended.arena.into_nodes()
-    }
+/// The group that gathers, and the inodes that its members ask for.
+#[derive(Default)]
+struct Gathering {
+    group: Arc<FsyncGroup>,
+    inodes: Vec<Arc<Inode>>,
 }
 
 /// The log of a mount.
 pub(crate) struct Log {
-    gathering: Mutex<Arc<FsyncGroup>>,
+    pub(super) info: Arc<FsInfo>,
+    pub(super) writeback: Arc<Writeback>,
+    gathering: Mutex<Gathering>,
     tree_log: Mutex<TreeLog>,
-    /// Told when a commit gives the tree_log back.
+    /// Told when a commit gives the log back.
     tree_log_free: Condvar,
     followers: Mutex<Followers>,
     pub(crate) fallbacks: Fallbacks,
 }
 
 impl Log {
-    pub(crate) fn new(generation: Generation) -> Self {
+    pub(crate) fn new(info: Arc<FsInfo>, writeback: Arc<Writeback>) -> Self {
+        let generation = info.gate.current().generation;
         Self {
+            info,
+            writeback,
             gathering: Mutex::default(),
             tree_log: Mutex::new(TreeLog::new(generation)),
             tree_log_free: Condvar::new(),
@@ -201,7 +123,7 @@ impl Log {
     }
 
     /// Has `done` told at the end of the commit under way; gives it back if there is none.
-    fn follow_commit(&self, done: Done) -> Option<Done> {
+    pub(crate) fn follow_commit(&self, done: Done) -> Option<Done> {
         let mut followers = self.followers.lock();
         if !followers.commit_in_flight {
             return Some(done);
@@ -212,177 +134,47 @@ impl Log {
 
     /// Joins the group that gathers; the group is returned to its first member, who has to see to
     /// it that it is written.
-    fn join(&self, inode: Arc<Inode>, done: Done) -> Option<Arc<FsyncGroup>> {
-        let gathering = self.gathering.lock();
-        let mut members = gathering.members.lock();
-        members.inodes.push(inode);
-        members.waiting.push(done);
-        (members.inodes.len() == 1).then(|| gathering.clone())
+    pub(crate) fn join(&self, inode: Arc<Inode>, done: Done) -> Option<Arc<FsyncGroup>> {
+        let mut gathering = self.gathering.lock();
+        gathering.inodes.push(inode);
+        let ended = gathering.group.wait(done);
+        assert!(ended.is_none(), "a group that gathers has not ended");
+        (gathering.inodes.len() == 1).then(|| gathering.group.clone())
     }
 
     /// Closes the group that gathers, if it is this one.
     fn close_group(&self, group: &Arc<FsyncGroup>) -> Option<ClosedGroup> {
         let mut gathering = self.gathering.lock();
-        if !Arc::ptr_eq(&gathering, group) {
-            return None;
-        }
-        Some(Self::close(&mut gathering))
+        Arc::ptr_eq(&gathering.group, group).then(|| Self::close(&mut gathering))
     }
 
     /// Closes the group that gathers; `None` if nobody asks for anything.
     fn close_waiting(&self) -> Option<ClosedGroup> {
         let mut gathering = self.gathering.lock();
-        let is_empty = gathering.members.lock().inodes.is_empty();
-        (!is_empty).then(|| Self::close(&mut gathering))
+        (!gathering.inodes.is_empty()).then(|| Self::close(&mut gathering))
     }
 
-    fn close(gathering: &mut Arc<FsyncGroup>) -> ClosedGroup {
-        let group = std::mem::take(gathering);
-        let inodes = std::mem::take(&mut group.members.lock().inodes);
+    fn close(gathering: &mut Gathering) -> ClosedGroup {
+        let Gathering { group, inodes } = std::mem::take(gathering);
         ClosedGroup { group, inodes, outcome: Outcome::Failed }
     }
-}
 
-/// The duty to write the log for a group of fsyncs.
-#[must_use = "a group that nobody leads waits forever"]
-pub struct FsyncLeader(Arc<FsyncGroup>);
-
-/// What stands between an fsync and its end.
-enum Need {
-    Nothing,
-    /// The commit that is under way.
-    Commit,
-    /// The write of the log that has all of it.
-    FsyncGroup(Arc<FsyncGroup>),
-    /// A write of the log.
-    Log,
-}
-
-impl Filesystem {
-    /// Makes everything durable that was changed before.
-    pub fn sync(&self) -> Result<()> {
-        if self.info.is_at_rest() {
-            return Ok(());
+    /// Writes a group's log. Returns the group if only a commit can make it durable.
+    pub(crate) fn write_for(&self, group: &Arc<FsyncGroup>) -> Option<ClosedGroup> {
+        let mut tree_log = self.tree_log();
+        while tree_log.commit_in_flight {
+            self.tree_log_free.wait(&mut tree_log);
         }
-        self.commit()
-    }
-
-    /// Makes an inode durable: content, attributes and names; of a directory, its entries and the
-    /// inodes that new ones lead to.
-    pub fn fsync(&self, id: InodeId) -> Result<()> {
-        self.wait_for_sync(id, false)
-    }
-
-    /// The same, but for changes of times alone.
-    pub fn fdatasync(&self, id: InodeId) -> Result<()> {
-        self.wait_for_sync(id, true)
-    }
-
-    fn wait_for_sync(&self, id: InodeId, data_only: bool) -> Result<()> {
-        let end = Arc::new((Mutex::new(None), Condvar::new()));
-        let told = end.clone();
-        let done = move |result| {
-            *told.0.lock() = Some(result);
-            told.1.notify_all();
-        };
-        self.start_fsync(id, data_only, Box::new(done));
-        let mut result = end.0.lock();
-        loop {
-            if let Some(result) = result.take() {
-                return result;
-            }
-            end.1.wait(&mut result);
-        }
-    }
-
-    /// Makes an inode durable as [`Self::fsync`] does, or as [`Self::fdatasync`]. `done` is told
-    /// when it is, by whatever thread finds out. The call itself returns sooner, unless it is the
-    /// one that has to write.
-    pub fn start_fsync(&self, id: InodeId, data_only: bool, done: Done) {
-        if let Some(leader) = self.join_fsync(id, data_only, done) {
-            self.lead_fsync(leader);
-        }
-    }
-
-    /// Does of [`Self::start_fsync`] what takes no waiting, if [`Self::is_fsync_short`]. Whoever
-    /// gets a leader has to see to it that [`Self::lead_fsync`] is called with it, soon, by
-    /// whatever thread: others come to wait for that.
-    pub fn join_fsync(&self, id: InodeId, data_only: bool, done: Done) -> Option<FsyncLeader> {
-        // Data that was taken out of memory has to go its way.
-        ubtrfs_tree::waiting(|| self.join_group(id, data_only, done)).map(FsyncLeader)
-    }
-
-    /// Writes what a group of fsyncs asks for.
-    pub fn lead_fsync(&self, leader: FsyncLeader) {
-        let FsyncLeader(group) = leader;
-        self.lead(&group);
-    }
-
-    /// Whether nobody works on an inode, and little of it is dirty: then an fsync starts in an
-    /// instant.
-    pub fn is_fsync_short(&self, id: InodeId) -> bool {
-        const LITTLE: u64 = 128 << 10;
-        let inode = self.info.inodes.get(id);
-        // What is written over its old tree_log may have to wait for what is on its way there.
-        let may_wait = |state: &InodeState| is_nodatacow(state.item.flags) && !state.ordered.is_empty();
-        inode.is_some_and(|inode| inode.try_write().is_some_and(|state| state.reserved <= LITTLE && !may_wait(&state)))
-    }
-
-    /// Starts what an fsync needs; the group, if the caller has to lead it.
-    fn join_group(&self, id: InodeId, data_only: bool, done: Done) -> Option<Arc<FsyncGroup>> {
-        self.info.counters.fsyncs.fetch_add(1, Ordering::Relaxed);
-        let need = self.info.inode(id).and_then(|inode| Ok((self.start_sync(&inode, data_only)?, inode)));
-        let (need, inode) = match need {
-            Ok(found) => found,
-            Err(error) => {
-                done(Err(error));
-                return None;
-            }
-        };
-        match need {
-            Need::Log => return self.log.join(inode, done),
-            Need::Nothing => {
-                self.info.counters.fsyncs_without_work.fetch_add(1, Ordering::Relaxed);
-                done(Durable::already(self).map(|_| ()));
-            }
-            Need::Commit => {
-                if let Some(done) = self.log.follow_commit(done) {
-                    done(Durable::already(self).map(|_| ()));
-                }
-            }
-            Need::FsyncGroup(group) => {
-                self.info.counters.fsyncs_without_work.fetch_add(1, Ordering::Relaxed);
-                group.tell(done, self);
-            }
-        }
-        None
-    }
-
-    /// Starts the write-out of what is dirty, and says what to wait for.
-    fn start_sync(&self, inode: &Arc<Inode>, data_only: bool) -> Result<Need> {
-        if self.info.is_at_rest() {
-            return Ok(Need::Nothing);
-        }
-        let mut state = inode.write();
-        if std::mem::take(&mut state.write_error) {
-            return Err(Errno::IO.into());
-        }
-        let transaction = self.info.gate.enter();
-        if state.pending.generation != transaction.generation {
-            let in_flight = !state.pending.is_clean() || state.frozen.is_some();
-            return Ok(if in_flight { Need::Commit } else { Need::Nothing });
-        }
-        if state.item.nlink > 0 && !state.dirty.is_empty() {
-            self.write_back_for_log(inode, &mut state, &transaction)?;
-        }
-        Ok(match &state.pending.logged {
-            Some(logged) if is_logged(&state, data_only) => Need::FsyncGroup(logged.group.clone()),
-            _ => Need::Log,
-        })
+        // The committer may have taken it.
+        let mut closed = self.close_group(group)?;
+        let outcome = self.write_log(&mut tree_log, &closed);
+        drop(tree_log);
+        closed.set_outcome(outcome);
+        closed.needs_commit().then_some(closed)
     }
 
     /// Writes out what is dirty of an inode whose log is about to be written. The gate is held.
-    pub(super) fn write_back_for_log(
+    pub(crate) fn write_back_for_log(
         &self,
         inode: &Arc<Inode>,
         state: &mut InodeState,
@@ -392,23 +184,6 @@ impl Filesystem {
             // Data that was taken out of memory is lost: nothing after it may become durable.
             self.info.abort(error);
         })
-    }
-
-    /// Writes a group's log, or leaves that to the committer.
-    fn lead(&self, group: &Arc<FsyncGroup>) {
-        let mut tree_log = self.log.tree_log.lock();
-        while tree_log.commit_in_flight {
-            self.log.tree_log_free.wait(&mut tree_log);
-        }
-        // The committer may have taken it.
-        let Some(mut closed) = self.log.close_group(group) else { return };
-        let outcome = self.write_log(&mut tree_log, &closed);
-        drop(tree_log);
-        closed.set_outcome(outcome);
-        if closed.needs_commit() {
-            let result = self.commit();
-            closed.committed(self, &result);
-        }
     }
 
     fn write_log(&self, tree_log: &mut TreeLog, closed: &ClosedGroup) -> Outcome {
@@ -433,7 +208,7 @@ impl Filesystem {
         tree_log: &mut TreeLog,
         next: &Arc<Committed>,
     ) -> Result<Option<(ClosedGroup, Option<PreparedLog>)>> {
-        let Some(mut closed) = self.log.close_waiting() else { return Ok(None) };
+        let Some(mut closed) = self.close_waiting() else { return Ok(None) };
         let transaction = self.info.gate.current();
         let log = match self.prepare_log(tree_log, &closed, next, &transaction) {
             Ok(log) => {
@@ -455,45 +230,8 @@ impl Filesystem {
     /// durable.
     pub(crate) fn fall_back(&self, tree_log: &mut TreeLog, reason: Reason) -> Outcome {
         tracing::debug!(reason = reason.name(), "an fsync becomes a commit");
-        self.log.fallbacks.count(reason);
+        self.fallbacks.count(reason);
         tree_log.abandoned = true;
         Outcome::NeedsCommit
-    }
-}
-
-/// Whether the log has all that an fsync of the inode would put there.
-fn is_logged(state: &InodeState, data_only: bool) -> bool {
-    let Some(logged) = &state.pending.logged else { return false };
-    let same_item = match &logged.how {
-        LoggedAs::Named => return false,
-        LoggedAs::Nameless { synced } => return *synced && state.item.nlink == 0 && !logged.names_changed,
-        LoggedAs::Whole(item) if data_only => without_times(item) == without_times(&state.item),
-        LoggedAs::Whole(item) => *item == state.item,
-    };
-    same_item
-        && state.dirty.is_empty()
-        && state.pending.layout.is_unchanged()
-        && !logged.names_changed
-        && !logged.xattrs_changed
-        && logged.has_no_entries()
-}
-
-fn without_times(item: &InodeItem) -> InodeItem {
-    let none = Timespec::default();
-    InodeItem { atime: none, mtime: none, ctime: none, sequence: 0, ..*item }
-}
-
-/// Why a log can't be written.
-#[derive(Debug)]
-pub(crate) enum Stop {
-    /// A commit has to do.
-    Commit(Reason),
-    /// Nothing can be written any more.
-    Error(Error),
-}
-
-impl From<Reason> for Stop {
-    fn from(reason: Reason) -> Self {
-        Self::Commit(reason)
     }
 }

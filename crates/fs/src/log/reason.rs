@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::error::Error;
+
 /// Why an fsync became a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
@@ -64,6 +66,21 @@ impl Reason {
             Self::NoTreeLog => "notreelog",
             Self::CrowdedItem => "crowded_item",
         }
+    }
+}
+
+/// Why a log can't be written.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// A commit has to do.
+    Commit(Reason),
+    /// Nothing can be written any more.
+    Error(Error),
+}
+
+impl From<Reason> for Stop {
+    fn from(reason: Reason) -> Self {
+        Self::Commit(reason)
     }
 }
 

@@ -11,12 +11,12 @@ use ubtrfs_volume::{Copies, Write};
 
 use super::gather::{Gathered, Gatherer};
 use super::nodes::LogNodes;
-use super::outcome::Durable;
-use super::queue::{ClosedGroup, Stop, TreeLog};
+use super::queue::{ClosedGroup, Log};
 use super::reason::Reason;
-use crate::commit::geometry;
+use super::reason::Stop;
+use super::tree_log::TreeLog;
 use crate::committed::Committed;
-use crate::filesystem::Filesystem;
+use crate::fsync_group::Durable;
 use crate::inode::OrderedExtent;
 use crate::transaction::Transaction;
 
@@ -44,25 +44,25 @@ impl PreparedLog {
     }
 
     /// The superblock with this log is durable.
-    pub(crate) fn published(self, fs: &Filesystem, tree_log: &mut TreeLog) {
-        fs.info.counters.log_writes.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn published(self, log: &Log, tree_log: &mut TreeLog) {
+        log.info.counters.log_writes.fetch_add(1, Ordering::Relaxed);
         let bytes: usize = self.blocks.iter().map(|(_, block)| block.len()).sum();
-        fs.info.counters.log_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        log.info.counters.log_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         for (at, block) in self.blocks {
-            fs.info.cache.insert(at, self.generation, block);
+            log.info.cache.insert(at, self.generation, block);
         }
         tree_log.arena.reuse(self.replaced);
     }
 }
 
-impl Filesystem {
+impl Log {
     /// Writes the log of a group. It is durable then, or was already.
     pub(super) fn write_group(&self, tree_log: &mut TreeLog, closed: &ClosedGroup) -> Result<Durable, Stop> {
         let base = self.info.committed();
         let transaction = self.info.gate.current();
         let failed = Stop::Error;
         let Some(log) = self.prepare_log(tree_log, closed, &base, &transaction)? else {
-            return Durable::already(self).map_err(failed);
+            return self.info.already_durable().map_err(failed);
         };
         let nodes = self.info.volume.submit(log.writes().collect()).map_err(|error| failed(error.into()))?;
         for extent in &log.ordered {
@@ -107,9 +107,9 @@ impl Filesystem {
         self.merge_log(tree_log, base, gathered).map(Some)
     }
 
-    fn merge_log(&self, tree_log: &mut TreeLog, base: &Committed, gathered: Gathered) -> Result<PreparedLog, Stop> {
+    fn merge_log(&self, tree_log: &mut TreeLog, _base: &Committed, gathered: Gathered) -> Result<PreparedLog, Stop> {
         let generation = tree_log.generation;
-        let mut dirty = DirtyNodes::new(generation, geometry(self, &base.superblock));
+        let mut dirty = DirtyNodes::new(generation, self.info.geometry());
         let (mut root, mut trees) = (tree_log.root, tree_log.trees.clone());
         let mut nodes = LogNodes::new(self, tree_log);
         let merged = self.merge_trees(&mut root, &mut trees, &gathered.edits, &mut dirty, &mut nodes);

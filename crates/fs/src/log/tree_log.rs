@@ -1,0 +1,57 @@
+//! The log of the open transaction as it stands on the devices (invariants 16 and 17).
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use ubtrfs_format::{Generation, Logical, TreeId};
+use ubtrfs_tree::Root;
+
+use super::nodes::Arena;
+use super::ranges::NumberRanges;
+use crate::file::sum_map::SumMap;
+use crate::inode::InodeId;
+
+/// The log of the open transaction as it stands on the devices; whoever holds it may write the
+/// superblock.
+pub(crate) struct TreeLog {
+    /// The transaction whose log this is.
+    pub(super) generation: Generation,
+    /// A commit is under way: the log of the open transaction can only follow it.
+    pub(super) commit_in_flight: bool,
+    /// The log can't be added to: only a commit makes anything durable from here on.
+    pub(super) abandoned: bool,
+    /// The tree of log trees.
+    pub(super) root: Option<Root>,
+    /// The log trees of subvolumes.
+    pub(super) trees: BTreeMap<TreeId, Root>,
+    /// The space of its nodes.
+    pub(super) arena: Arena,
+    /// Entry numbers over which the log speaks, by directory.
+    pub(super) ranges: HashMap<InodeId, NumberRanges>,
+    /// Directories that are in the log only so that ranges of theirs count.
+    pub(super) holders: HashSet<InodeId>,
+    /// The checksums that it has of data that was written in tree_log.
+    pub(super) placed_sums: Option<SumMap>,
+}
+
+impl TreeLog {
+    pub(super) fn new(generation: Generation) -> Self {
+        Self {
+            generation,
+            commit_in_flight: false,
+            abandoned: false,
+            root: None,
+            trees: BTreeMap::new(),
+            arena: Arena::default(),
+            ranges: HashMap::new(),
+            holders: HashSet::new(),
+            placed_sums: None,
+        }
+    }
+
+    /// Ends the log: its transaction is closed and will be committed. Returns the log's nodes,
+    /// which stay in use until that is durable.
+    pub(crate) fn end(&mut self, next: Generation) -> Vec<Logical> {
+        let ended = std::mem::replace(self, Self { commit_in_flight: true, ..Self::new(next) });
+        ended.arena.into_nodes()
+    }
+}
