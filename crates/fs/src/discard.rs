@@ -15,7 +15,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES};
 
 use crate::error::{Errno, Error, Result};
-use crate::filesystem::Filesystem;
+use crate::fs_info::FsInfo;
 
 /// Bytes that are excluded from allocation at a time.
 const AT_ONCE: u64 = 256 << 20;
@@ -27,17 +27,26 @@ const WORTH_IT: u64 = 64 << 10;
 const AROUND_SUPERBLOCK: u64 = 64 << 10;
 
 /// The discarding of a mount.
-#[derive(Default)]
 pub(crate) struct Discarder {
+    info: Arc<FsInfo>,
     /// Held while space is excluded: whoever finds too little waits for it.
     turn: Mutex<()>,
     stop: Mutex<bool>,
     work: Condvar,
     /// Bytes discarded so far.
-    pub(crate) bytes: AtomicU64,
+    bytes: AtomicU64,
 }
 
 impl Discarder {
+    pub(crate) fn new(info: Arc<FsInfo>) -> Self {
+        Self { info, turn: Mutex::default(), stop: Mutex::default(), work: Condvar::new(), bytes: AtomicU64::new(0) }
+    }
+
+    /// Bytes discarded so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
     /// Waits for what is excluded, and keeps more from being.
     pub(crate) fn hold_off(&self) -> MutexGuard<'_, ()> {
         self.turn.lock()
@@ -49,12 +58,12 @@ impl Discarder {
     }
 }
 
-impl Filesystem {
+impl Discarder {
     /// Discards what is free: of block groups in the range of addresses `start..start + len` (`len`
     /// may be `u64::MAX`: all that follows), in pieces of at least `least` bytes; and, whatever the
     /// range, what no chunk has of the devices. Returns the number of the devices' bytes. `EINVAL`
     /// for a range that is none or less than a sector, `EOPNOTSUPP` if the device can't.
-    pub fn trim(&self, start: u64, len: u64, least: u64) -> Result<u64> {
+    pub(crate) fn trim(&self, start: u64, len: u64, least: u64) -> Result<u64> {
         if self.info.is_read_only() {
             return Err(Errno::ROFS.into());
         }
@@ -92,7 +101,7 @@ impl Filesystem {
         let mut bytes = 0;
         let mut at = start;
         while at < end && !self.info.is_read_only() {
-            let _turn = self.discards.turn.lock();
+            let _turn = self.turn.lock();
             let (ranges, next) = self.info.space.lock().exclude_free(at, end, least, AT_ONCE);
             let discarded = ranges
                 .iter()
@@ -113,7 +122,7 @@ impl Filesystem {
         let mut bytes = 0;
         let mut at = start;
         while at < end && !self.info.is_read_only() {
-            let _turn = self.discards.turn.lock();
+            let _turn = self.turn.lock();
             let Some((start, len)) = self.info.space.lock().devices.exclude(devid, at, end) else { break };
             at = start + len;
             let pieces = around_superblocks(start, at).into_iter().filter(|(_, len)| *len >= least);
@@ -127,31 +136,31 @@ impl Filesystem {
     }
 
     fn count(&self, discarded: Result<u64>) -> Result<u64> {
-        self.discards.bytes.fetch_add(*discarded.as_ref().unwrap_or(&0), Ordering::Relaxed);
+        self.bytes.fetch_add(*discarded.as_ref().unwrap_or(&0), Ordering::Relaxed);
         discarded
     }
 
     /// Starts the thread that discards what is freed.
-    pub(crate) fn start_discarder(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
-        let fs = self.clone();
-        std::thread::Builder::new().name("discard".into()).spawn(move || fs.discard_in_background())
+    pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
+        let discarder = self.clone();
+        std::thread::Builder::new().name("discard".into()).spawn(move || discarder.discard_in_background())
     }
 
     /// Has the thread that discards end after what it is at.
-    pub(crate) fn stop_discarder(&self) {
-        *self.discards.stop.lock() = true;
-        self.discards.work.notify_all();
+    pub(crate) fn stop(&self) {
+        *self.stop.lock() = true;
+        self.work.notify_all();
     }
 
     fn discard_in_background(&self) {
         loop {
             {
-                let mut stop = self.discards.stop.lock();
+                let mut stop = self.stop.lock();
                 if !*stop {
-                    self.discards.work.wait(&mut stop);
+                    self.work.wait(&mut stop);
                 }
                 if !*stop {
-                    self.discards.work.wait_for(&mut stop, PATIENCE);
+                    self.work.wait_for(&mut stop, PATIENCE);
                 }
                 if *stop {
                     return;

@@ -7,13 +7,13 @@ use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{DirIndex, Generation};
 use ubtrfs_volume::Volume;
 
+use crate::commit::Committer;
 use crate::discard::Discarder;
 use crate::error::{Errno, Result};
 use crate::file_reader::FileReader;
 use crate::fs_info::FsInfo;
 use crate::inactivate::Inactivator;
 use crate::inode::InodeId;
-use crate::label::LABEL_SIZE;
 use crate::log::Log;
 use crate::names::Names;
 use crate::space::{Demand, Reservation, Shortage};
@@ -26,10 +26,9 @@ const ATTEMPTS_TO_STOP: u32 = 100;
 pub struct Filesystem {
     pub(crate) info: Arc<FsInfo>,
     pub(crate) log: Arc<Log>,
-    /// Held by the committer for a whole commit.
-    pub(crate) commit_place: Mutex<()>,
+    pub(crate) committer: Arc<Committer>,
     pub(crate) inactivator: Inactivator,
-    pub(crate) discards: Discarder,
+    pub(crate) discards: Arc<Discarder>,
     pub(crate) reader: Arc<FileReader>,
     pub(crate) writeback: Arc<Writeback>,
     /// What works in the background: the committer and the inactivator.
@@ -37,8 +36,6 @@ pub struct Filesystem {
     /// Held by a rename that moves a directory to another one: no cycle may come about.
     pub(crate) rename_lock: Mutex<()>,
     pub(crate) names: Arc<Names>,
-    /// The volume's next label.
-    pub(crate) new_label: Mutex<Option<[u8; LABEL_SIZE]>>,
 }
 
 impl std::fmt::Debug for Filesystem {
@@ -51,17 +48,19 @@ impl Filesystem {
     pub(crate) fn of(info: Arc<FsInfo>) -> Self {
         let reader = Arc::new(FileReader::new(info.clone()));
         let writeback = Arc::new(Writeback::new(info.clone(), reader.clone()));
+        let log = Arc::new(Log::new(info.clone(), writeback.clone()));
+        let discards = Arc::new(Discarder::new(info.clone()));
+        let committer = Committer::new(info.clone(), reader.clone(), writeback.clone(), log.clone(), discards.clone());
         Self {
-            commit_place: Mutex::default(),
-            inactivator: Inactivator::default(),
-            discards: Discarder::default(),
-            log: Arc::new(Log::new(info.clone(), writeback.clone())),
-            writeback,
             reader,
+            writeback,
+            log,
+            discards,
+            committer: Arc::new(committer),
+            inactivator: Inactivator::default(),
             threads: Mutex::default(),
             rename_lock: Mutex::default(),
             names: Arc::new(Names::new(info.clone())),
-            new_label: Mutex::default(),
             info,
         }
     }
@@ -158,7 +157,7 @@ impl Filesystem {
                 return Ok(());
             }
             let _turn = self.inactivator.pause();
-            self.commit_once()?;
+            self.committer.commit()?;
             self.info.set_read_only();
             if self.info.gate.current().is_empty() {
                 return Ok(());
@@ -175,6 +174,36 @@ impl Filesystem {
         self.info.set_writable()?;
         self.inactivator.go_on();
         Ok(())
+    }
+
+    /// Makes everything durable that changed before the call. Returns at once if nothing did.
+    pub(crate) fn commit(&self) -> Result<()> {
+        if !self.info.options.background_commits {
+            // Nobody else would ever do it.
+            self.free_some()?;
+            self.committer.commit()?;
+            return self.discards.discard_freed();
+        }
+        self.committer.commit()
+    }
+
+    /// The volume's label as of the last commit.
+    pub fn label(&self) -> Vec<u8> {
+        self.info.committed().superblock.label_bytes().to_vec()
+    }
+
+    /// Gives the volume a label, and commits. `EINVAL` for one that is too long, or that could not
+    /// be shown in a line.
+    pub fn set_label(&self, label: &[u8]) -> Result<()> {
+        self.committer.set_label(label)
+    }
+
+    /// Discards what is free: of block groups in the range of addresses `start..start + len` (`len`
+    /// may be `u64::MAX`: all that follows), in pieces of at least `least` bytes; and, whatever the
+    /// range, what no chunk has of the devices. Returns the number of the devices' bytes. `EINVAL`
+    /// for a range that is none or less than a sector, `EOPNOTSUPP` if the device can't.
+    pub fn trim(&self, start: u64, len: u64, least: u64) -> Result<u64> {
+        self.discards.trim(start, len, least)
     }
 
     /// Runs an operation with what it may need reserved; gives metadata back if it fails, for then
@@ -233,7 +262,7 @@ impl Filesystem {
                 }
                 commits += 1;
             }
-            self.commit_once()?;
+            self.committer.commit()?;
             self.info.space.unpin();
         }
     }

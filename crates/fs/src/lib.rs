@@ -19,7 +19,6 @@ mod fsync_group;
 mod in_flight_bytes;
 mod inactivate;
 mod inode;
-mod label;
 mod lock_order;
 mod log;
 mod mend;

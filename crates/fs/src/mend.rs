@@ -36,7 +36,7 @@ impl Filesystem {
                 fs.mend_inode(fix)
             })?;
         }
-        fs.commit_once()
+        fs.committer.commit()
     }
 
     fn mend_inode(&self, fix: &InodeFix) -> Result<()> {

@@ -137,10 +137,10 @@ impl Filesystem {
         if background {
             let failed = |error| Error::Posix(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN));
             let mut threads = fs.threads.lock();
-            threads.push(fs.start_committer().map_err(failed)?);
+            threads.push(fs.committer.start().map_err(failed)?);
             threads.push(fs.start_inactivator().map_err(failed)?);
             if fs.info.options.discard {
-                threads.push(fs.start_discarder().map_err(failed)?);
+                threads.push(fs.discards.start().map_err(failed)?);
             }
         }
         Ok(fs)
@@ -162,7 +162,7 @@ impl Filesystem {
     pub fn close(&self) -> Result<()> {
         self.info.commit_request.stop();
         self.stop_inactivator();
-        self.stop_discarder();
+        self.discards.stop();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             let _ = thread.join();
         }
@@ -170,9 +170,9 @@ impl Filesystem {
             return Ok(());
         }
         self.free_before_the_end()?;
-        self.commit_once()?;
+        self.committer.commit()?;
         self.info.space.unpin();
-        if let Err(error) = self.discard_freed() {
+        if let Err(error) = self.discards.discard_freed() {
             tracing::warn!("what was freed last is not discarded: {error}");
         }
         Ok(())

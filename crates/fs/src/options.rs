@@ -54,7 +54,7 @@ pub enum CommitStep {
 }
 
 /// What a test does at each step of a commit.
-type AtStep = dyn Fn(&crate::Filesystem, CommitStep) + Send + Sync;
+type AtStep = dyn Fn(CommitStep) + Send + Sync;
 
 /// What a test has to do while a commit is under way, in the thread that commits.
 #[doc(hidden)]

@@ -84,7 +84,7 @@ impl Filesystem {
         Stats {
             chunks_made,
             chunks_given_back,
-            bytes_discarded: load(&self.discards.bytes),
+            bytes_discarded: self.discards.bytes(),
             space: self.info.space.totals(),
             generation: self.info.generation().0,
             commits: load(&counters.commits),

@@ -4,19 +4,19 @@ use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevExtent, DevItem};
 use ubtrfs_format::{ItemType, Key, Logical, TreeId, objectid};
 use ubtrfs_tree::EditBatch;
 
+use super::Committer;
 use crate::error::Result;
-use crate::filesystem::Filesystem;
 use crate::space::{GroupEdits, NewChunk};
 
 /// Room for the nodes that a commit may write, in a new chunk if need be.
-pub(super) fn ensure_metadata(fs: &Filesystem) -> Result<()> {
-    let mut space = fs.info.space.lock();
+pub(super) fn ensure_metadata(committer: &Committer) -> Result<()> {
+    let mut space = committer.info.space.lock();
     if space.is_metadata_short()
         && let Some(made) = space.add_chunk(BlockGroupFlags::METADATA)
     {
         // Before anybody can allocate from it: in mixed groups that may be data, which is written
         // at once.
-        fs.info.volume.add_chunk(made.start, made.chunk)?;
+        committer.info.volume.add_chunk(made.start, made.chunk)?;
     }
     Ok(())
 }
@@ -34,18 +34,18 @@ pub(super) struct ChunkChanges {
 impl ChunkChanges {
     /// Takes the chunks that were made, with system chunks for the chunk tree's own growth, and
     /// those that can be given back; and the edits that delete the block groups of the latter.
-    pub(super) fn take(fs: &Filesystem, free_space_tree: bool) -> Result<(Self, GroupEdits)> {
-        let mut space = fs.info.space.lock();
+    pub(super) fn take(committer: &Committer, free_space_tree: bool) -> Result<(Self, GroupEdits)> {
+        let mut space = committer.info.space.lock();
         if !space.new_chunks.is_empty()
             && space.is_system_short()
             && let Some(made) = space.add_chunk(BlockGroupFlags::SYSTEM)
         {
-            fs.info.volume.add_chunk(made.start, made.chunk)?;
+            committer.info.volume.add_chunk(made.start, made.chunk)?;
         }
         let mut edits = GroupEdits::default();
         // Without a free-space tree older kernels' caches of free space may stand in the root tree,
         // one for each group.
-        let groups = if free_space_tree { space.take_empty_groups(&fs.info.volume) } else { Vec::new() };
+        let groups = if free_space_tree { space.take_empty_groups(&committer.info.volume) } else { Vec::new() };
         let gone = groups.into_iter().map(|(group, chunk)| {
             group.delete_items(&mut edits);
             (group.start, chunk)
@@ -65,9 +65,9 @@ impl ChunkChanges {
     }
 
     /// Edits of the chunk tree and of the device tree.
-    pub(super) fn edits(&self, fs: &Filesystem) -> (EditBatch, EditBatch) {
+    pub(super) fn edits(&self, committer: &Committer) -> (EditBatch, EditBatch) {
         let (mut chunk_edits, mut device_edits) = (EditBatch::new(), EditBatch::new());
-        let chunk_tree_uuid = fs.info.space.lock().chunk_tree_uuid;
+        let chunk_tree_uuid = committer.info.space.lock().chunk_tree_uuid;
         let chunk_key = |start: Logical| Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.0);
         for (start, chunk) in &self.gone {
             tracing::debug!("chunk {start}: {} bytes are given back", chunk.length);
@@ -93,7 +93,7 @@ impl ChunkChanges {
         for device in &self.devices {
             let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, device.devid.0);
             chunk_edits.put(key, device.to_bytes());
-            if let Err(error) = fs.info.volume.set_device_item(*device) {
+            if let Err(error) = committer.info.volume.set_device_item(*device) {
                 tracing::warn!("device {}: {error}", device.devid);
             }
         }

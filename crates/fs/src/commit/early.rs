@@ -7,9 +7,9 @@ use ubtrfs_format::{Generation, Logical};
 use ubtrfs_tree::Block;
 use ubtrfs_volume::{Ticket, Written};
 
+use super::Committer;
 use super::nodes::submit;
 use crate::error::Result;
-use crate::filesystem::Filesystem;
 
 /// The part of the memory that new leaves may take before they are submitted, but for those of one
 /// parent.
@@ -26,34 +26,34 @@ pub(super) struct EarlyLeaves {
 }
 
 impl EarlyLeaves {
-    pub(super) fn new(fs: &Filesystem) -> Self {
-        let most = fs.info.options.memory / PART_OF_MEMORY / fs.info.volume.node_size() as usize;
+    pub(super) fn new(committer: &Committer) -> Self {
+        let most = committer.info.options.memory / PART_OF_MEMORY / committer.info.volume.node_size() as usize;
         Self { most, under_way: None, written: Written::nothing() }
     }
 
     /// Submits leaves, and waits for those before them.
     pub(super) fn submit(
         &mut self,
-        fs: &Filesystem,
+        committer: &Committer,
         generation: Generation,
         leaves: Vec<(Logical, Block)>,
     ) -> Result<()> {
-        fs.info.counters.leaves_written_early.fetch_add(leaves.len() as u64, Ordering::Relaxed);
-        let ticket = submit(fs, generation, leaves)?;
-        self.wait(fs, Some(ticket))
+        committer.info.counters.leaves_written_early.fetch_add(leaves.len() as u64, Ordering::Relaxed);
+        let ticket = submit(committer, generation, leaves)?;
+        self.wait(committer, Some(ticket))
     }
 
-    fn wait(&mut self, fs: &Filesystem, next: Option<Ticket>) -> Result<()> {
+    fn wait(&mut self, committer: &Committer, next: Option<Ticket>) -> Result<()> {
         if let Some(ticket) = std::mem::replace(&mut self.under_way, next) {
             let written = std::mem::replace(&mut self.written, Written::nothing());
-            self.written = written.merge(fs.info.volume.wait(ticket)?);
+            self.written = written.merge(committer.info.volume.wait(ticket)?);
         }
         Ok(())
     }
 
     /// Waits for all of them.
-    pub(super) fn finish(mut self, fs: &Filesystem) -> Result<Written> {
-        self.wait(fs, None)?;
+    pub(super) fn finish(mut self, committer: &Committer) -> Result<Written> {
+        self.wait(committer, None)?;
         Ok(self.written)
     }
 }

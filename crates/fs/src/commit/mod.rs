@@ -15,6 +15,7 @@ mod csums;
 mod data_refs;
 mod early;
 mod extent_refs;
+mod label;
 mod nodes;
 mod rebuild_tree;
 mod relocate_trees;
@@ -29,21 +30,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use ubtrfs_format::{CompatRo, Generation, ItemType, Logical, TreeId};
 use ubtrfs_tree::{DirtyNodes, EditBatch, Root, Snapshot, merge};
 use ubtrfs_volume::Copies;
 
 use crate::committed::Committed;
+use crate::discard::Discarder;
 use crate::error::{Errno, Error, Result};
 use crate::file::sum_map::SumMap;
 use crate::file_reader::FileMap;
-use crate::filesystem::Filesystem;
+use crate::file_reader::FileReader;
+use crate::fs_info::FsInfo;
 use crate::inode::Inode;
-use crate::log::ClosedGroup;
+use crate::log::{ClosedGroup, Log};
 use crate::options::CommitStep;
 use crate::space::NewChunk;
 use crate::subvolume_entries::edits_of_moved;
 use crate::transaction::Transaction;
+use crate::writeback::Writeback;
 use build::Builder;
 use chunks::{ChunkChanges, ensure_metadata};
 use csums::CsumEdits;
@@ -54,23 +59,44 @@ use rebuild_tree::rebuild_tree;
 use relocate_trees::{relocate_trees, trees_to_relocate};
 use roots::NewRoots;
 
+pub(crate) use label::LABEL_SIZE;
+
 /// Dirty data of an inode from which on its write-out starts before the transaction is closed.
 const EARLY_WRITEBACK: u64 = 64 << 10;
 
-impl Filesystem {
-    /// Makes everything durable that changed before the call. Returns at once if nothing did.
-    pub(crate) fn commit(&self) -> Result<()> {
-        if !self.info.options.background_commits {
-            // Nobody else would ever do it.
-            self.free_some()?;
-            self.commit_once()?;
-            return self.discard_freed();
-        }
-        self.commit_once()
+/// The commits of a mount.
+pub(crate) struct Committer {
+    info: Arc<FsInfo>,
+    reader: Arc<FileReader>,
+    writeback: Arc<Writeback>,
+    log: Arc<Log>,
+    discards: Arc<Discarder>,
+    /// Held for a whole commit.
+    commit_place: Mutex<()>,
+    /// The volume's next label.
+    new_label: Mutex<Option<[u8; LABEL_SIZE]>>,
+}
+
+impl Committer {
+    pub(crate) fn new(
+        info: Arc<FsInfo>,
+        reader: Arc<FileReader>,
+        writeback: Arc<Writeback>,
+        log: Arc<Log>,
+        discards: Arc<Discarder>,
+    ) -> Self {
+        let (commit_place, new_label) = (Mutex::default(), Mutex::default());
+        Self { info, reader, writeback, log, discards, commit_place, new_label }
     }
 
-    /// The same, whatever waits to be freed.
-    pub(crate) fn commit_once(&self) -> Result<()> {
+    /// Waits for the commit under way, if there is one.
+    pub(crate) fn wait(&self) {
+        drop(self.commit_place.lock());
+    }
+
+    /// Makes everything durable that changed before the call, whatever waits to be freed. Returns at
+    /// once if nothing did.
+    pub(crate) fn commit(&self) -> Result<()> {
         let wanted = self.info.gate.current();
         let _place = self.commit_place.lock();
         if self.info.committed().generation >= wanted.generation {
@@ -151,7 +177,7 @@ impl Filesystem {
     /// Lets a test do its part while a commit is under way.
     fn reached(&self, step: CommitStep) {
         if let Some(hook) = &self.info.options.commit_hook {
-            (hook.0)(self, step);
+            (hook.0)(step);
         }
     }
 
@@ -216,7 +242,7 @@ struct Commit {
 
 impl Commit {
     fn build(
-        fs: &Filesystem,
+        committer: &Committer,
         committed: &Arc<Committed>,
         transaction: &Arc<Transaction>,
         inodes: &[Arc<Inode>],
@@ -225,12 +251,12 @@ impl Commit {
         let superblock = &committed.superblock;
         let node_size = superblock.node_size as usize;
         let extent_tree = committed.tree(TreeId::EXTENT)?;
-        let mut dirty = DirtyNodes::new(generation, fs.info.geometry());
-        let mut nodes = CommitNodes::new(fs, &extent_tree, generation, superblock.incompat);
+        let mut dirty = DirtyNodes::new(generation, committer.info.geometry());
+        let mut nodes = CommitNodes::new(committer, &extent_tree, generation, superblock.incompat);
         let mut roots = NewRoots::new(committed, generation);
         let mut refs = DataRefDeltas::default();
         let mut nbytes = Vec::with_capacity(inodes.len());
-        ensure_metadata(fs)?;
+        ensure_metadata(committer)?;
 
         nodes.merges_once = true;
         for (subvolume, edits) in build_subvolumes(committed, generation, inodes, &mut refs, &mut nbytes)? {
@@ -238,7 +264,7 @@ impl Commit {
             let last_snapshot = roots.last_snapshot(subvolume)?;
             let mut failed = Ok(());
             let new = merge(
-                &fs.info.cache,
+                &committer.info.cache,
                 Some(root),
                 subvolume,
                 &edits,
@@ -257,23 +283,23 @@ impl Commit {
         refs.append(nodes.take_data_refs());
         nodes.merges_once = false;
 
-        let mut tree = TreeMerger { fs, dirty: &mut dirty, nodes: &mut nodes };
+        let mut tree = TreeMerger { committer, dirty: &mut dirty, nodes: &mut nodes };
         let mut extent_edits = EditBatch::new();
         let (csum_edits, mut freed) =
-            resolve_data(fs, committed, transaction, &mut refs, &extent_tree, node_size, &mut extent_edits)?;
+            resolve_data(committer, committed, transaction, &mut refs, &extent_tree, node_size, &mut extent_edits)?;
         tree.update(&mut roots, TreeId::CSUM, &csum_edits)?;
 
-        relocate_trees(&mut tree, &mut roots, &trees_to_relocate(fs, committed), generation)?;
+        relocate_trees(&mut tree, &mut roots, &trees_to_relocate(committer, committed), generation)?;
         let has_free_space_tree = superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE);
-        let recounted = std::mem::take(&mut fs.info.space.lock().rewrite_all);
+        let recounted = std::mem::take(&mut committer.info.space.lock().rewrite_all);
         if recounted && has_free_space_tree {
             rebuild_tree(&mut tree, &mut roots, TreeId::FREE_SPACE, &extent_tree)?;
         }
-        let (chunks, mut gone_groups) = ChunkChanges::take(fs, has_free_space_tree)?;
+        let (chunks, mut gone_groups) = ChunkChanges::take(committer, has_free_space_tree)?;
         tree.nodes.chunks_closed = true;
         let mut chunk_tree = committed.chunk_tree;
         if !chunks.is_empty() || recounted {
-            let (chunk_edits, device_edits) = chunks.edits(fs);
+            let (chunk_edits, device_edits) = chunks.edits(committer);
             chunk_tree = tree.merge(Some(chunk_tree), TreeId::CHUNK, &chunk_edits)?;
             tree.update(&mut roots, TreeId::DEV, &device_edits)?;
         }
@@ -293,7 +319,7 @@ impl Commit {
         loop {
             tree.nodes.take_extent_edits(tree.dirty, &mut extent_edits)?;
             let mut group_edits = std::mem::take(&mut gone_groups);
-            group_edits.append(fs.info.space.lock().take_group_edits(has_free_space_tree))?;
+            group_edits.append(committer.info.space.lock().take_group_edits(has_free_space_tree))?;
             let mut edits = std::mem::take(&mut extent_edits);
             if edits.is_empty() && group_edits.block_groups.is_empty() && group_edits.free_space.is_empty() {
                 break;
@@ -314,10 +340,15 @@ impl Commit {
 
     /// Writes the nodes, then the superblocks; publishes. Fsyncs that came in meanwhile have their
     /// log written along. Returns those of them that need another commit.
-    fn write(self, fs: &Filesystem, committed: &Arc<Committed>, inodes: &[Arc<Inode>]) -> Result<Option<ClosedGroup>> {
-        let nodes = submit(fs, self.generation, self.dirty.into_sealed())?;
+    fn write(
+        self,
+        committer: &Committer,
+        committed: &Arc<Committed>,
+        inodes: &[Arc<Inode>],
+    ) -> Result<Option<ClosedGroup>> {
+        let nodes = submit(committer, self.generation, self.dirty.into_sealed())?;
         let mut superblock = superblock::next(
-            fs,
+            committer,
             committed,
             self.generation,
             &self.root_tree,
@@ -326,35 +357,36 @@ impl Commit {
             &self.new_chunks,
         );
         let trees = self.roots.into_trees();
-        let next = Committed::after(superblock.clone(), self.root_tree, self.chunk_tree, trees, fs.info.cache.clone());
+        let next =
+            Committed::after(superblock.clone(), self.root_tree, self.chunk_tree, trees, committer.info.cache.clone());
         let next = Arc::new(next);
 
-        let mut tree_log = fs.log.tree_log();
-        let mut waiting = fs.log.prepare_waiting_log(&mut tree_log, &next)?;
-        let mut written = fs.info.volume.wait(nodes)?.merge(self.early.finish(fs)?);
+        let mut tree_log = committer.log.tree_log();
+        let mut waiting = committer.log.prepare_waiting_log(&mut tree_log, &next)?;
+        let mut written = committer.info.volume.wait(nodes)?.merge(self.early.finish(committer)?);
         if let Some((_, Some(log))) = &waiting {
-            let nodes = fs.info.volume.submit(log.writes().collect())?;
-            log.ordered.iter().try_for_each(|extent| fs.writeback.wait_for(extent))?;
-            written = written.merge(fs.info.volume.wait(nodes)?);
+            let nodes = committer.info.volume.submit(log.writes().collect())?;
+            log.ordered.iter().try_for_each(|extent| committer.writeback.wait_for(extent))?;
+            written = written.merge(committer.info.volume.wait(nodes)?);
             log.enter_into(&mut superblock);
         }
-        let flushed = fs.info.volume.flush(written)?;
-        let published = fs.info.volume.write_superblock(&superblock, Copies::All, flushed)?;
+        let flushed = committer.info.volume.flush(written)?;
+        let published = committer.info.volume.write_superblock(&superblock, Copies::All, flushed)?;
         let closed = waiting.take().map(|(closed, log)| {
             if let Some(log) = log {
-                log.published(&fs.log, &mut tree_log);
+                log.published(&committer.log, &mut tree_log);
             }
             closed
         });
-        let previous = fs.info.publish(next);
-        fs.info.space.lock().vacate(&fs.info.volume);
+        let previous = committer.info.publish(next);
+        committer.info.space.lock().vacate(&committer.info.volume);
         for (inode, nbytes) in inodes.iter().zip(self.nbytes) {
             let mut state = inode.write();
             let gone = state.frozen.take().is_some_and(|frozen| frozen.batch.gone);
             state.reap_ordered();
             if gone {
                 drop(state);
-                fs.info.inodes.remove(inode.id);
+                committer.info.inodes.remove(inode.id);
                 continue;
             }
             state.committed = true;
@@ -362,9 +394,9 @@ impl Commit {
                 state.item.nbytes = nbytes;
             }
         }
-        fs.info.set_frozen_transaction(None);
-        fs.writeback.forget_ended();
-        fs.log.commit_ended(&mut tree_log);
+        committer.info.set_frozen_transaction(None);
+        committer.writeback.forget_ended();
+        committer.log.commit_ended(&mut tree_log);
         drop(tree_log);
         // Those whose log is durable go on.
         let closed = match closed {
@@ -374,24 +406,24 @@ impl Commit {
             }
             closed => closed,
         };
-        fs.reader.forget();
-        let needs = fs.info.committed().needs();
-        fs.info.space.lock().commit_ends(needs);
-        fs.info.space.pin(Arc::downgrade(&previous), self.freed);
+        committer.reader.forget();
+        let needs = committer.info.committed().needs();
+        committer.info.space.lock().commit_ends(needs);
+        committer.info.space.pin(Arc::downgrade(&previous), self.freed);
         Ok(closed)
     }
 }
 
 /// Merges into the trees of one commit.
 struct TreeMerger<'a, 'b> {
-    fs: &'a Filesystem,
+    committer: &'a Committer,
     dirty: &'a mut DirtyNodes,
     nodes: &'a mut CommitNodes<'b>,
 }
 
 impl TreeMerger<'_, '_> {
     fn merge(&mut self, root: Option<Root>, owner: TreeId, edits: &EditBatch) -> Result<Root> {
-        let cache = &self.fs.info.cache;
+        let cache = &self.committer.info.cache;
         Ok(merge(cache, root, owner, edits, self.dirty, self.nodes, Generation(0), &mut |_, _| {})?)
     }
 
@@ -437,7 +469,7 @@ fn build_subvolumes(
 /// What becomes of data extents: edits of extent and checksum tree, and the extents that nobody
 /// refers to any more.
 fn resolve_data(
-    fs: &Filesystem,
+    committer: &Committer,
     committed: &Committed,
     transaction: &Transaction,
     refs: &mut DataRefDeltas,
@@ -460,7 +492,7 @@ fn resolve_data(
             None => false,
         };
         if used {
-            record(fs, *start, extent.length, true)?;
+            record(committer, *start, extent.length, true)?;
             if let Some(sums) = &extent.sums {
                 csums.put(*start, sums)?;
             }
@@ -474,7 +506,7 @@ fn resolve_data(
     let unused = freed.len();
     for (start, delta) in refs.drain() {
         if data_refs::change_extent(extent_tree, start, &delta, node_size, extent_edits)? {
-            record(fs, start, delta.length, false)?;
+            record(committer, start, delta.length, false)?;
             freed.push((start, delta.length));
         }
     }

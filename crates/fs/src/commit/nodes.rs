@@ -8,15 +8,15 @@ use ubtrfs_format::{Generation, Incompat, ItemType, Key, Logical, TreeId};
 use ubtrfs_tree::{Block, DirtyNodes, EditBatch, FreedNode, NodeAllocator, Snapshot};
 use ubtrfs_volume::{Ticket, Write};
 
+use super::Committer;
 use super::block_refs::BlockRefs;
 use super::data_refs::DataRefDeltas;
 use super::early::EarlyLeaves;
 use crate::error::{Error, Result};
-use crate::filesystem::Filesystem;
 
 /// Allocates a commit's nodes and remembers what the extent tree has to be told.
 pub(super) struct CommitNodes<'a> {
-    fs: &'a Filesystem,
+    committer: &'a Committer,
     refs: BlockRefs<'a>,
     skinny: bool,
     generation: Generation,
@@ -52,14 +52,14 @@ struct PendingRef {
 
 impl<'a> CommitNodes<'a> {
     pub(super) fn new(
-        fs: &'a Filesystem,
+        committer: &'a Committer,
         extent_tree: &'a Snapshot,
         generation: Generation,
         incompat: Incompat,
     ) -> Self {
         Self {
-            fs,
-            refs: BlockRefs::new(extent_tree, fs.info.space.node_size as usize),
+            committer,
+            refs: BlockRefs::new(extent_tree, committer.info.space.node_size as usize),
             skinny: incompat.contains(Incompat::SKINNY_METADATA),
             generation,
             pending_refs: BTreeMap::new(),
@@ -70,7 +70,7 @@ impl<'a> CommitNodes<'a> {
             balance: BTreeMap::new(),
             chunks_closed: false,
             merges_once: false,
-            early: EarlyLeaves::new(fs),
+            early: EarlyLeaves::new(committer),
         }
     }
 
@@ -109,7 +109,7 @@ impl<'a> CommitNodes<'a> {
     }
 
     fn record(&self, start: Logical, len: u64, allocated: bool) -> Result<()> {
-        record(self.fs, start, len, allocated)
+        record(self.committer, start, len, allocated)
     }
 
     fn key_of(&self, bytenr: Logical, level: u8, node_size: u64) -> Key {
@@ -127,18 +127,18 @@ impl<'a> CommitNodes<'a> {
 }
 
 /// Starts the writes of new nodes, which whoever looks for them finds at once.
-pub(super) fn submit(fs: &Filesystem, generation: Generation, nodes: Vec<(Logical, Block)>) -> Result<Ticket> {
+pub(super) fn submit(committer: &Committer, generation: Generation, nodes: Vec<(Logical, Block)>) -> Result<Ticket> {
     let writes = nodes.iter().map(|(at, block)| Write { at: *at, data: block.share() }).collect();
-    let ticket = fs.info.volume.submit_nodes(writes)?;
+    let ticket = committer.info.volume.submit_nodes(writes)?;
     for (at, block) in nodes {
-        fs.info.cache.insert(at, generation, block);
+        committer.info.cache.insert(at, generation, block);
     }
     Ok(ticket)
 }
 
 /// Notes in the block groups' records that an extent is allocated or freed by this commit.
-pub(super) fn record(fs: &Filesystem, start: Logical, len: u64, allocated: bool) -> Result<()> {
-    let mut space = fs.info.space.lock();
+pub(super) fn record(committer: &Committer, start: Logical, len: u64, allocated: bool) -> Result<()> {
+    let mut space = committer.info.space.lock();
     let recorded = space.group_of(start).is_some_and(|group| {
         if allocated { group.record_allocated(start, len) } else { group.record_freed(start, len) }
     });
@@ -153,7 +153,7 @@ pub(super) fn record(fs: &Filesystem, start: Logical, len: u64, allocated: bool)
 impl NodeAllocator for CommitNodes<'_> {
     fn allocate(&mut self, owner: TreeId, level: u8) -> ubtrfs_tree::Result<Logical> {
         let bytenr = self
-            .fs
+            .committer
             .info
             .space
             .allocate_node(owner == TreeId::CHUNK, self.chunks_closed)
@@ -171,14 +171,14 @@ impl NodeAllocator for CommitNodes<'_> {
             }
         } else if self.pending_refs.remove(&node.bytenr).is_some() {
             if node.born_in_this_commit {
-                self.fs.info.space.release(node.bytenr, self.fs.info.space.node_size);
+                self.committer.info.space.release(node.bytenr, self.committer.info.space.node_size);
             } else {
                 // Its write may be under way.
-                self.unpin_later.push((node.bytenr, self.fs.info.space.node_size));
+                self.unpin_later.push((node.bytenr, self.committer.info.space.node_size));
             }
         } else if let Some((_, level)) = self.told.remove(&node.bytenr) {
             self.taken_back.push((node.bytenr, level));
-            self.unpin_later.push((node.bytenr, self.fs.info.space.node_size));
+            self.unpin_later.push((node.bytenr, self.committer.info.space.node_size));
         } else {
             return Err(ubtrfs_tree::Error::allocator("a node of this commit is freed that it did not allocate"));
         }
@@ -187,7 +187,7 @@ impl NodeAllocator for CommitNodes<'_> {
 
     fn unshare(&mut self, tree: TreeId, node: &Block) -> ubtrfs_tree::Result<()> {
         if self.refs.unshare(tree, node).map_err(ubtrfs_tree::Error::allocator)? {
-            self.fs.info.counters.nodes_unshared.fetch_add(1, Ordering::Relaxed);
+            self.committer.info.counters.nodes_unshared.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -202,7 +202,7 @@ impl NodeAllocator for CommitNodes<'_> {
                 pending_refs.first_key = first_key_of(leaf);
             }
         }
-        self.early.submit(self.fs, self.generation, leaves).map_err(ubtrfs_tree::Error::allocator)
+        self.early.submit(self.committer, self.generation, leaves).map_err(ubtrfs_tree::Error::allocator)
     }
 }
 

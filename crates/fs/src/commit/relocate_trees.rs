@@ -7,15 +7,15 @@
 use ubtrfs_format::{Generation, ItemType, Key, TreeId};
 use ubtrfs_tree::EditBatch;
 
+use super::Committer;
 use super::TreeMerger;
 use super::roots::NewRoots;
 use crate::committed::Committed;
 use crate::error::Result;
-use crate::filesystem::Filesystem;
 
 /// The trees of one leaf that are (nearly) alone in their chunk.
-pub(super) fn trees_to_relocate(fs: &Filesystem, committed: &Committed) -> Vec<TreeId> {
-    let sparse = fs.info.space.lock().sparse_metadata();
+pub(super) fn trees_to_relocate(committer: &Committer, committed: &Committed) -> Vec<TreeId> {
+    let sparse = committer.info.space.lock().sparse_metadata();
     if sparse.is_empty() {
         return Vec::new();
     }

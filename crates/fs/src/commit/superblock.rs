@@ -4,14 +4,14 @@ use ubtrfs_format::items::{BlockGroupFlags, encode_sys_chunk};
 use ubtrfs_format::{BackupRoot, CompatRo, Generation, ItemType, Key, Logical, Superblock, TreeId, objectid};
 use ubtrfs_tree::Root;
 
+use super::Committer;
 use super::roots::NewRoots;
 use crate::committed::Committed;
-use crate::filesystem::Filesystem;
 use crate::space::NewChunk;
 
 /// The superblock that makes a commit the volume's state.
 pub(super) fn next(
-    fs: &Filesystem,
+    committer: &Committer,
     committed: &Committed,
     generation: Generation,
     root_tree: &Root,
@@ -35,10 +35,10 @@ pub(super) fn next(
     if committed.superblock.uuid_tree_generation == committed.generation {
         next.uuid_tree_generation = generation;
     }
-    if let Some(label) = *fs.new_label.lock() {
+    if let Some(label) = *committer.new_label.lock() {
         next.label = label;
     }
-    next.bytes_used = fs.info.space.lock().groups.values().map(|group| group.recorded_used).sum();
+    next.bytes_used = committer.info.space.lock().groups.values().map(|group| group.recorded_used).sum();
     for NewChunk { start, chunk } in new_chunks {
         if chunk.flags.contains(BlockGroupFlags::SYSTEM) {
             let key = Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.0);

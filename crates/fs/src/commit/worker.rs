@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use crate::filesystem::Filesystem;
+use super::Committer;
 
-impl Filesystem {
+impl Committer {
     /// Starts the background committer.
-    pub(crate) fn start_committer(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
-        let fs = self.clone();
-        std::thread::Builder::new().name("commit".into()).spawn(move || fs.commit_in_background())
+    pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
+        let committer = self.clone();
+        std::thread::Builder::new().name("commit".into()).spawn(move || committer.commit_in_background())
     }
 
     fn commit_in_background(&self) {

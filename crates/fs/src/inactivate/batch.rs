@@ -113,7 +113,7 @@ impl Filesystem {
             if !round.more {
                 continue;
             }
-            if self.commit_once().is_err() {
+            if self.committer.commit().is_err() {
                 return;
             }
             let until = Instant::now() + (PAUSE * start.elapsed()).min(LONGEST_PAUSE);

@@ -113,7 +113,7 @@ impl Filesystem {
             self.count_step(truncation.extents);
             drop(reservation);
             drop(turn);
-            self.commit_once()?;
+            self.committer.commit()?;
         }
     }
 
@@ -141,7 +141,7 @@ impl Filesystem {
             }
             // What earlier steps freed may be enough.
             tried = true;
-            self.commit_once()?;
+            self.committer.commit()?;
             self.info.space.unpin();
         }
     }
@@ -157,7 +157,7 @@ impl Filesystem {
             }
             // What the commit in flight adds is not in the trees yet.
             drop(state);
-            drop(self.commit_place.lock());
+            self.committer.wait();
             if let Some(reason) = self.info.abort_reason() {
                 return Err(Error::Aborted(reason));
             }

@@ -1,8 +1,9 @@
 //! What is done while a commit is under way keeps its promises when the commit fails: fsyncs that
 //! joined it return an error (invariant 22), and committed data stays as it was (invariant 2).
 
-use std::sync::Arc;
+use std::cell::RefCell;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use ubtrfs::{
@@ -27,7 +28,18 @@ fn device() -> Arc<FaultyDevice> {
 fn mount(device: &Arc<FaultyDevice>, options: Options) -> Arc<Filesystem> {
     let devices = vec![device.clone() as Arc<dyn Device>];
     let volume = Volume::open(devices, OpenOptions { read_only: options.read_only }).unwrap();
-    Filesystem::open(Arc::new(volume), Options { background_commits: false, ..options }).unwrap()
+    let fs = Filesystem::open(Arc::new(volume), Options { background_commits: false, ..options }).unwrap();
+    MOUNTED.with(|mounted| *mounted.borrow_mut() = Arc::downgrade(&fs));
+    fs
+}
+
+thread_local! {
+    /// What this test mounted last, whose commits its own thread makes.
+    static MOUNTED: RefCell<Weak<Filesystem>> = RefCell::default();
+}
+
+fn mounted() -> Arc<Filesystem> {
+    MOUNTED.with(|mounted| mounted.borrow().upgrade().unwrap())
 }
 
 fn file(fs: &Filesystem, name: &[u8]) -> InodeId {
@@ -37,11 +49,11 @@ fn file(fs: &Filesystem, name: &[u8]) -> InodeId {
 /// Has `act` done once, at this step of the next commit.
 fn once_at(step: CommitStep, act: impl FnOnce(&Filesystem) + Send + 'static) -> CommitHook {
     let act = Mutex::new(Some(act));
-    CommitHook(Arc::new(move |fs, reached| {
+    CommitHook(Arc::new(move |reached| {
         if reached == step
             && let Some(act) = act.lock().take()
         {
-            act(fs);
+            act(&mounted());
         }
     }))
 }
@@ -133,7 +145,7 @@ fn dirty_data_meets_new_flags(fault: Option<CommitFault>) -> bool {
 /// Has `act` done once, when the commit after `commits` others has frozen its transaction.
 fn once_after(commits: usize, act: impl FnOnce(&Filesystem) + Send + 'static) -> CommitHook {
     let left = Mutex::new((commits, Some(act)));
-    CommitHook(Arc::new(move |fs, reached| {
+    CommitHook(Arc::new(move |reached| {
         if reached != CommitStep::Frozen {
             return;
         }
@@ -148,7 +160,7 @@ fn once_after(commits: usize, act: impl FnOnce(&Filesystem) + Send + 'static) ->
             }
         };
         if let Some(act) = act {
-            act(fs);
+            act(&mounted());
         }
     }))
 }

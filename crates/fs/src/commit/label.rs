@@ -1,20 +1,15 @@
 //! The volume's label: a field of the superblock, which the next commit writes.
 
+use super::Committer;
 use crate::error::{Errno, Result};
-use crate::filesystem::Filesystem;
 
 /// Bytes of a label and the zeroes behind it, one at the least.
 pub(crate) const LABEL_SIZE: usize = 256;
 
-impl Filesystem {
-    /// The volume's label as of the last commit.
-    pub fn label(&self) -> Vec<u8> {
-        self.info.committed().superblock.label_bytes().to_vec()
-    }
-
+impl Committer {
     /// Gives the volume a label, and commits. `EINVAL` for one that is too long, or that could not
     /// be shown in a line.
-    pub fn set_label(&self, label: &[u8]) -> Result<()> {
+    pub(crate) fn set_label(&self, label: &[u8]) -> Result<()> {
         if self.info.is_read_only() {
             return Err(Errno::ROFS.into());
         }
@@ -24,7 +19,7 @@ impl Filesystem {
         let mut padded = [0; LABEL_SIZE];
         padded[..label.len()].copy_from_slice(label);
         *self.new_label.lock() = Some(padded);
-        let done = self.commit_once();
+        let done = self.commit();
         // Whoever came in meanwhile with another one finds its own.
         let mut new = self.new_label.lock();
         if *new == Some(padded) {
