@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{DirIndex, Generation};
 use ubtrfs_volume::Volume;
 
@@ -16,7 +15,7 @@ use crate::inactivate::Inactivator;
 use crate::inode::InodeId;
 use crate::log::Log;
 use crate::names::Names;
-use crate::space::{Demand, Reservation, Shortage};
+use crate::reserve::Reserver;
 use crate::writeback::Writeback;
 
 /// How often a commit is tried after which nothing has changed.
@@ -27,7 +26,8 @@ pub struct Filesystem {
     pub(crate) info: Arc<FsInfo>,
     pub(crate) log: Arc<Log>,
     pub(crate) committer: Arc<Committer>,
-    pub(crate) inactivator: Inactivator,
+    pub(crate) inactivator: Arc<Inactivator>,
+    pub(crate) reserver: Arc<Reserver>,
     pub(crate) discards: Arc<Discarder>,
     pub(crate) reader: Arc<FileReader>,
     pub(crate) writeback: Arc<Writeback>,
@@ -50,14 +50,18 @@ impl Filesystem {
         let writeback = Arc::new(Writeback::new(info.clone(), reader.clone()));
         let log = Arc::new(Log::new(info.clone(), writeback.clone()));
         let discards = Arc::new(Discarder::new(info.clone()));
-        let committer = Committer::new(info.clone(), reader.clone(), writeback.clone(), log.clone(), discards.clone());
+        let committer =
+            Arc::new(Committer::new(info.clone(), reader.clone(), writeback.clone(), log.clone(), discards.clone()));
+        let inactivator = Arc::new(Inactivator::new(info.clone(), committer.clone()));
+        let reserver = Reserver::new(info.clone(), committer.clone(), discards.clone(), inactivator.clone());
         Self {
             reader,
             writeback,
             log,
             discards,
-            committer: Arc::new(committer),
-            inactivator: Inactivator::default(),
+            committer,
+            inactivator,
+            reserver: Arc::new(reserver),
             threads: Mutex::default(),
             rename_lock: Mutex::default(),
             names: Arc::new(Names::new(info.clone())),
@@ -176,17 +180,6 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Makes everything durable that changed before the call. Returns at once if nothing did.
-    pub(crate) fn commit(&self) -> Result<()> {
-        if !self.info.options.background_commits {
-            // Nobody else would ever do it.
-            self.free_some()?;
-            self.committer.commit()?;
-            return self.discards.discard_freed();
-        }
-        self.committer.commit()
-    }
-
     /// The volume's label as of the last commit.
     pub fn label(&self) -> Vec<u8> {
         self.info.committed().superblock.label_bytes().to_vec()
@@ -204,80 +197,5 @@ impl Filesystem {
     /// for a range that is none or less than a sector, `EOPNOTSUPP` if the device can't.
     pub fn trim(&self, start: u64, len: u64, least: u64) -> Result<u64> {
         self.discards.trim(start, len, least)
-    }
-
-    /// Runs an operation with what it may need reserved; gives metadata back if it fails, for then
-    /// it changed nothing. Called as [`Self::reserve`] is.
-    pub(crate) fn with_reserved<T>(&self, demand: Demand, operation: impl FnOnce() -> Result<T>) -> Result<T> {
-        let _reservation = self.reserve(demand)?;
-        operation().inspect_err(|_| self.info.space.lock().unreserve_metadata(demand))
-    }
-
-    /// Reserves what an operation may need. Called before any inode is locked: a shortage is cured
-    /// by a new chunk, by freeing what waits for that, or by commits, which free what is pinned.
-    pub(crate) fn reserve(&self, demand: Demand) -> Result<Reservation<'_>> {
-        const COMMITS: usize = 2;
-        let mut commits = 0;
-        self.limit_changes()?;
-        let mut without_discards = None;
-        loop {
-            let shortage = {
-                let mut space = self.info.space.lock();
-                match space.reserve(demand) {
-                    Ok(()) => return Ok(Reservation::of(&self.info.space, &mut space, demand)),
-                    Err(shortage) => {
-                        let kind = match shortage {
-                            Shortage::Data => BlockGroupFlags::DATA,
-                            Shortage::Metadata => BlockGroupFlags::METADATA,
-                        };
-                        let kind = if shortage == Shortage::Data && space.metadata_comes_first() {
-                            BlockGroupFlags::METADATA
-                        } else {
-                            kind
-                        };
-                        let made = space.add_chunk(kind).or_else(|| {
-                            // The room may do for a chunk of data that has one copy.
-                            let other = shortage == Shortage::Data && kind != BlockGroupFlags::DATA;
-                            if other { space.add_chunk(BlockGroupFlags::DATA) } else { None }
-                        });
-                        if let Some(made) = made {
-                            self.info.volume.add_chunk(made.start, made.chunk)?;
-                            continue;
-                        }
-                        space.want_empty_groups(shortage);
-                        shortage
-                    }
-                }
-            };
-            ubtrfs_tree::about_to_wait()?;
-            tracing::debug!(?shortage, commits, "space is short");
-            if without_discards.is_none() {
-                // What is being discarded is excluded.
-                without_discards = Some(self.discards.hold_off());
-                continue;
-            }
-            if !self.free_some()?.freed {
-                if commits == COMMITS {
-                    return Err(Errno::NOSPC.into());
-                }
-                commits += 1;
-            }
-            self.committer.commit()?;
-            self.info.space.unpin();
-        }
-    }
-
-    /// Holds operations back when the open transaction has grown too large for the memory budget.
-    fn limit_changes(&self) -> Result<()> {
-        let budget = self.info.most_changes();
-        let changes = self.info.changes();
-        if changes > budget + budget / 2 {
-            ubtrfs_tree::about_to_wait()?;
-            return self.commit();
-        }
-        if changes > budget {
-            self.info.commit_request.ask();
-        }
-        Ok(())
     }
 }

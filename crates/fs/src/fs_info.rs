@@ -17,7 +17,7 @@ use crate::commit_request::CommitRequest;
 use crate::committed::{Committed, TreeRoot};
 use crate::error::{Errno, Error, Result};
 use crate::fsync_group::Durable;
-use crate::inode::{Inode, InodeId, InodeTable, load_inode};
+use crate::inode::{Inode, InodeId, InodeState, InodeTable, load_inode};
 use crate::options::Options;
 use crate::space::{Demand, Reservation, Space};
 use crate::transaction::{Gate, Transaction};
@@ -331,6 +331,14 @@ impl FsInfo {
     /// system has turned read-only: then it is not known what is.
     pub(crate) fn already_durable(&self) -> Result<Durable> {
         Durable::already(self.aborted.lock().is_some())
+    }
+
+    /// Freezes what an inode has of older transactions, and says which one is open: a plan made now
+    /// holds if that one is open still when it is carried out.
+    pub(crate) fn freeze_older(&self, state: &mut InodeState) -> Generation {
+        let transaction = self.gate.enter();
+        state.freeze_before(transaction.generation);
+        transaction.generation
     }
 
     /// The transaction that is being committed.

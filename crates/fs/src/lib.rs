@@ -27,6 +27,7 @@ mod open;
 mod ops;
 mod options;
 mod replay;
+mod reserve;
 mod search;
 mod space;
 mod stats;

@@ -32,9 +32,10 @@ impl Filesystem {
         let options = Options { background_commits: false, tree_log: false, recount_space, ..Options::default() };
         let fs = Self::open(volume, options)?;
         for fix in inodes {
-            fs.with_reserved(Demand { edits: 2, item_bytes: 400, kept: UseOfKept::All, ..Demand::default() }, || {
-                fs.mend_inode(fix)
-            })?;
+            fs.reserver.with_reserved(
+                Demand { edits: 2, item_bytes: 400, kept: UseOfKept::All, ..Demand::default() },
+                || fs.mend_inode(fix),
+            )?;
         }
         fs.committer.commit()
     }

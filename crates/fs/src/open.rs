@@ -129,7 +129,7 @@ impl Filesystem {
             fs.check_root()?;
         }
         if !read_only {
-            fs.find_orphans();
+            fs.inactivator.find_orphans();
         }
         if fs.info.options.discard && !read_only {
             fs.info.space.lock().start_discards();
@@ -138,7 +138,7 @@ impl Filesystem {
             let failed = |error| Error::Posix(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN));
             let mut threads = fs.threads.lock();
             threads.push(fs.committer.start().map_err(failed)?);
-            threads.push(fs.start_inactivator().map_err(failed)?);
+            threads.push(fs.inactivator.start().map_err(failed)?);
             if fs.info.options.discard {
                 threads.push(fs.discards.start().map_err(failed)?);
             }
@@ -161,7 +161,7 @@ impl Filesystem {
     /// not durable. Called once nobody uses the file system.
     pub fn close(&self) -> Result<()> {
         self.info.commit_request.stop();
-        self.stop_inactivator();
+        self.inactivator.stop();
         self.discards.stop();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             let _ = thread.join();
@@ -169,7 +169,7 @@ impl Filesystem {
         if self.info.is_read_only() && self.info.abort_reason().is_none() {
             return Ok(());
         }
-        self.free_before_the_end()?;
+        self.inactivator.free_before_the_end()?;
         self.committer.commit()?;
         self.info.space.unpin();
         if let Err(error) = self.discards.discard_freed() {

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::Inactivator;
 use crate::error::Result;
-use crate::filesystem::Filesystem;
 
 /// The longest that whoever unlinks is held back.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -26,7 +26,7 @@ pub(crate) struct Freed {
     pub(crate) more: bool,
 }
 
-impl Filesystem {
+impl Inactivator {
     /// Frees what one transaction may free of what waits to be freed. Called without any lock.
     pub(crate) fn free_some(&self) -> Result<Freed> {
         self.free_at_most(self.info.options.freeing.per_transaction)
@@ -34,13 +34,13 @@ impl Filesystem {
 
     fn free_at_most(&self, mut left: u64) -> Result<Freed> {
         let mut round = Freed::default();
-        if self.inactivator.queue.lock().is_empty() {
+        if self.queue.waiting.lock().is_empty() {
             return Ok(round);
         }
-        let _turn = self.inactivator.turn.lock();
+        let _turn = self.queue.turn.lock();
         loop {
             let (first, adopting) = {
-                let queue = self.inactivator.queue.lock();
+                let queue = self.queue.waiting.lock();
                 (queue.inodes.front().cloned(), queue.orphans.is_some())
             };
             if first.is_none() && !adopting {
@@ -54,12 +54,12 @@ impl Filesystem {
                 Some(waiting) => self.free_step(&waiting, left).or_else(|error| {
                     // Damaged, or the file system has given up: it stays an orphan.
                     tracing::warn!("inode {} can't be freed: {error}", waiting.inode.id.ino);
-                    self.inactivator.advance(None, 0);
+                    self.queue.advance(None, 0);
                     if self.info.is_read_only() { Err(error) } else { Ok(0) }
                 })?,
                 None => self.adopt_some(left).or_else(|error| {
                     tracing::warn!("orphans can't be freed: {error}");
-                    self.inactivator.set_orphans(None);
+                    self.queue.set_orphans(None);
                     if self.info.is_read_only() { Err(error) } else { Ok(0) }
                 })?,
             };
@@ -70,14 +70,14 @@ impl Filesystem {
 
     /// Holds whoever unlinks back for a moment if too much waits to be freed.
     pub(crate) fn let_inactivation_catch_up(&self) -> Result<()> {
-        let mut queue = self.inactivator.queue.lock();
+        let mut queue = self.queue.waiting.lock();
         if queue.inodes.len() <= self.info.options.freeing.queue {
             return Ok(());
         }
         ubtrfs_tree::about_to_wait()?;
-        self.inactivator.waits.fetch_add(1, Ordering::Relaxed);
+        self.queue.waits.fetch_add(1, Ordering::Relaxed);
         if self.info.options.background_commits {
-            self.inactivator.progress.wait_for(&mut queue, PATIENCE);
+            self.queue.progress.wait_for(&mut queue, PATIENCE);
             return Ok(());
         }
         drop(queue);
@@ -85,23 +85,23 @@ impl Filesystem {
     }
 
     /// Starts the thread that frees.
-    pub(crate) fn start_inactivator(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
-        let fs = self.clone();
-        std::thread::Builder::new().name("inactivate".into()).spawn(move || fs.inactivate_in_background())
+    pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
+        let inactivator = self.clone();
+        std::thread::Builder::new().name("inactivate".into()).spawn(move || inactivator.inactivate_in_background())
     }
 
     /// Has the thread that frees end after what it is at.
-    pub(crate) fn stop_inactivator(&self) {
-        self.inactivator.queue.lock().stop = true;
-        self.inactivator.work.notify_all();
+    pub(crate) fn stop(&self) {
+        self.queue.waiting.lock().stop = true;
+        self.queue.work.notify_all();
     }
 
     fn inactivate_in_background(&self) {
         loop {
             {
-                let mut queue = self.inactivator.queue.lock();
+                let mut queue = self.queue.waiting.lock();
                 while (queue.is_empty() || self.info.is_read_only()) && !queue.stop {
-                    self.inactivator.work.wait(&mut queue);
+                    self.queue.work.wait(&mut queue);
                 }
                 if queue.stop {
                     return;
@@ -117,10 +117,10 @@ impl Filesystem {
                 return;
             }
             let until = Instant::now() + (PAUSE * start.elapsed()).min(LONGEST_PAUSE);
-            let mut queue = self.inactivator.queue.lock();
+            let mut queue = self.queue.waiting.lock();
             while !queue.stop
                 && queue.inodes.len() <= self.info.options.freeing.queue
-                && !self.inactivator.work.wait_until(&mut queue, until).timed_out()
+                && !self.queue.work.wait_until(&mut queue, until).timed_out()
             {}
         }
     }
@@ -128,8 +128,8 @@ impl Filesystem {
     /// Frees once more before the file system ends, the smallest first; what is left then stays
     /// behind as orphans.
     pub(crate) fn free_before_the_end(&self) -> Result<()> {
-        let turn = self.inactivator.turn.lock();
-        self.inactivator.queue.lock().inodes.make_contiguous().sort_by_key(|waiting| waiting.bytes);
+        let turn = self.queue.turn.lock();
+        self.queue.waiting.lock().inodes.make_contiguous().sort_by_key(|waiting| waiting.bytes);
         drop(turn);
         self.free_at_most(self.info.options.freeing.at_the_end).map(drop)
     }

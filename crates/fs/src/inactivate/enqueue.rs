@@ -2,42 +2,17 @@
 
 use std::sync::Arc;
 
+use super::Inactivator;
 use super::queue::Waiting;
-use crate::error::Result;
 use crate::file::piece::Piece;
-use crate::filesystem::Filesystem;
-use crate::inode::{Inode, InodeBatch, InodeId, InodeState, OrphanEdit};
-use crate::space::{Demand, Reservation, UseOfKept};
+use crate::inode::{Inode, InodeBatch, InodeState, OrphanEdit};
+use crate::space::{Demand, UseOfKept};
 use crate::transaction::Transaction;
 
 /// Bytes of a file for which freeing them is assumed to change one leaf.
 const TYPICAL_EXTENT: u64 = 1 << 20;
 
-impl Filesystem {
-    /// Adds a reference to an inode, as a lookup does.
-    pub fn reference(&self, id: InodeId) {
-        self.info.inodes.reference(id);
-    }
-
-    /// Gives references back. With the last one an inode without names goes; the caller does not
-    /// wait for that.
-    pub fn forget(&self, id: InodeId, count: u64) {
-        if !self.info.inodes.unreference(id, count) {
-            return;
-        }
-        let Some(inode) = self.info.inodes.get(id) else { return };
-        self.inactivate_if_unused(&inode);
-    }
-
-    /// Reserves for an operation that may free all of a file's extents, each of which may touch
-    /// leaves of its own. Where there is no room for that, `least` has to do: what frees space has
-    /// a reserve.
-    pub(crate) fn reserve_to_free(&self, inode: &Inode, least: Demand) -> Result<Reservation<'_>> {
-        let extents = inode.read().item.nbytes / TYPICAL_EXTENT;
-        let most = Demand { edits: least.edits + extents, ..least };
-        self.reserve(most).or_else(|_| self.reserve(least))
-    }
-
+impl Inactivator {
     /// Sees to it that an inode is freed if nothing refers to it: its content, its xattrs, its
     /// items. Returns whether it will be. Starts no I/O and waits for nothing.
     pub(crate) fn inactivate_if_unused(&self, inode: &Arc<Inode>) -> bool {
@@ -52,7 +27,7 @@ impl Filesystem {
         }
         // From here on nobody changes it but the inactivator and commits.
         state.dead = true;
-        self.freeze_older(&mut state);
+        self.info.freeze_older(&mut state);
         let bytes = state.item.nbytes;
         let demand = Demand { edits: 4 + bytes / TYPICAL_EXTENT, kept: UseOfKept::All, ..Demand::default() };
         let at_once = !is_stopped && bytes <= self.info.options.freeing.at_once;
@@ -67,7 +42,7 @@ impl Filesystem {
         } else {
             self.drop_dirty_data(inode, &mut state);
             drop(state);
-            self.inactivator.push(Waiting::new(inode.clone(), bytes));
+            self.queue.push(Waiting::new(inode.clone(), bytes));
         }
         true
     }

@@ -22,4 +22,39 @@ mod queue;
 mod truncate;
 
 pub use queue::InactivationStats;
-pub(crate) use queue::Inactivator;
+
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
+
+use crate::commit::Committer;
+use crate::fs_info::FsInfo;
+use queue::InactivationQueue;
+
+/// The inactivator of a mount.
+pub(crate) struct Inactivator {
+    info: Arc<FsInfo>,
+    committer: Arc<Committer>,
+    queue: InactivationQueue,
+}
+
+impl Inactivator {
+    pub(crate) fn new(info: Arc<FsInfo>, committer: Arc<Committer>) -> Self {
+        Self { info, committer, queue: InactivationQueue::default() }
+    }
+
+    /// While the result lives, nothing is freed in the background.
+    pub(crate) fn pause(&self) -> MutexGuard<'_, ()> {
+        self.queue.pause()
+    }
+
+    /// What waits may be freed again.
+    pub(crate) fn go_on(&self) {
+        self.queue.go_on();
+    }
+
+    /// How far it is.
+    pub(crate) fn stats(&self) -> InactivationStats {
+        self.queue.stats()
+    }
+}

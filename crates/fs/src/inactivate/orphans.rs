@@ -3,44 +3,36 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ubtrfs_format::items::{FileType, RootFlags};
-use ubtrfs_format::{Ino, ItemType, Key, TreeId, objectid};
+use ubtrfs_format::items::RootFlags;
+use ubtrfs_format::{Ino, ItemType, Key, objectid};
 
+use super::Inactivator;
+use super::queue::Orphans;
 use crate::error::{Errno, Result};
-use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState, OrphanEdit};
 use crate::space::{Demand, UseOfKept};
 
 /// Orphans that are brought into memory at a time.
 const BATCH: usize = 1000;
 
-/// Where to look for orphans next.
-#[derive(Clone, Debug)]
-pub(super) struct Orphans {
-    /// Subvolumes that have not been looked through to the end, the current one last.
-    subvolumes: Vec<TreeId>,
-    /// The lowest number that has not been looked at in the current one.
-    next: u64,
-}
-
 fn orphan_key(ino: u64) -> Key {
     Key::new(objectid::ORPHAN, ItemType::ORPHAN_ITEM, ino)
 }
 
-impl Filesystem {
+impl Inactivator {
     /// Has the inactivator look for orphans.
     pub(crate) fn find_orphans(&self) {
         let committed = self.info.committed();
         let writable = |flags: u64, refs: u32| flags & RootFlags::RDONLY == 0 && refs > 0;
         let subvolumes = committed.subvolumes().filter(|subvolume| writable(subvolume.item.flags, subvolume.item.refs));
         let subvolumes = subvolumes.map(crate::committed::TreeRoot::id).collect();
-        self.inactivator.set_orphans(Some(Orphans { subvolumes, next: 0 }));
+        self.queue.set_orphans(Some(Orphans { subvolumes, next: 0 }));
     }
 
     /// Adopts some orphans; returns how many there were. What is large among them is in the queue
     /// then.
     pub(super) fn adopt_some(&self, most: u64) -> Result<u64> {
-        let Some(mut orphans) = self.inactivator.queue.lock().orphans.clone() else { return Ok(0) };
+        let Some(mut orphans) = self.queue.waiting.lock().orphans.clone() else { return Ok(0) };
         let mut found = Vec::new();
         if let Some(subvolume) = orphans.subvolumes.last().copied() {
             let most = BATCH.min(most as usize).max(1);
@@ -60,7 +52,7 @@ impl Filesystem {
             self.adopt_orphan(*id)?;
         }
         let left = (!orphans.subvolumes.is_empty()).then_some(orphans);
-        self.inactivator.set_orphans(left);
+        self.queue.set_orphans(left);
         Ok(found.len() as u64)
     }
 
@@ -95,24 +87,14 @@ impl Filesystem {
             self.info.space.lock().may_use_all_kept();
         }
         state.join(inode, &transaction);
-        self.drop_beyond_end(&mut state);
+        state.drop_beyond_end(self.info.volume.sector_size());
         true
-    }
-
-    /// Drops what lies beyond the end of a file that has joined the transaction, and its orphan
-    /// item.
-    pub(crate) fn drop_beyond_end(&self, state: &mut InodeState) {
-        if state.file_type() == FileType::Regular {
-            let end = state.item.size.next_multiple_of(u64::from(self.info.volume.sector_size()));
-            state.pending.layout.truncate(end);
-        }
-        state.pending.orphan = OrphanEdit::Remove;
     }
 
     /// Whether a file is an orphan with names that nobody has looked at: before it grows, what lies
     /// beyond its end has to go.
     pub(crate) fn is_half_truncated(&self, id: InodeId, state: &InodeState) -> Result<bool> {
-        if !self.inactivator.is_adopting() || !state.committed || state.item.nlink == 0 {
+        if !self.queue.is_adopting() || !state.committed || state.item.nlink == 0 {
             return Ok(false);
         }
         let is_orphan = self.info.committed().tree(id.subvolume)?.get(&orphan_key(id.ino.0))?.is_some();

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::orphans::Orphans;
+use ubtrfs_format::TreeId;
+
 use crate::inode::Inode;
 
 /// An inode that nothing refers to and that takes more than a moment to free.
@@ -25,6 +26,15 @@ impl Waiting {
     }
 }
 
+/// Where to look for orphans next.
+#[derive(Clone, Debug)]
+pub(super) struct Orphans {
+    /// Subvolumes that have not been looked through to the end, the current one last.
+    pub(super) subvolumes: Vec<TreeId>,
+    /// The lowest number that has not been looked at in the current one.
+    pub(super) next: u64,
+}
+
 /// What waits, in the order in which it came.
 #[derive(Default)]
 pub(super) struct Queue {
@@ -41,10 +51,10 @@ impl Queue {
     }
 }
 
-/// The inactivator of a mount.
+/// What waits, and how far the work is.
 #[derive(Default)]
-pub(crate) struct Inactivator {
-    pub(super) queue: Mutex<Queue>,
+pub(crate) struct InactivationQueue {
+    pub(super) waiting: Mutex<Queue>,
     /// Told when there is work, and when there shall be none.
     pub(super) work: Condvar,
     /// Told when less waits than before.
@@ -75,9 +85,9 @@ pub struct InactivationStats {
     pub waits: u64,
 }
 
-impl Inactivator {
+impl InactivationQueue {
     pub(super) fn push(&self, waiting: Waiting) {
-        let mut queue = self.queue.lock();
+        let mut queue = self.waiting.lock();
         queue.bytes += waiting.bytes;
         queue.inodes.push_back(waiting);
         self.work.notify_one();
@@ -86,7 +96,7 @@ impl Inactivator {
     /// Notes how far the first inode in the queue is, or, if there is nothing left of it, takes it
     /// out.
     pub(super) fn advance(&self, reached: Option<u64>, freed: u64) {
-        let mut queue = self.queue.lock();
+        let mut queue = self.waiting.lock();
         let Some(first) = queue.inodes.front_mut() else { return };
         let mut freed = freed.min(first.bytes);
         first.bytes -= freed;
@@ -102,7 +112,7 @@ impl Inactivator {
 
     /// Sets the orphans to look at.
     pub(super) fn set_orphans(&self, orphans: Option<Orphans>) {
-        let mut queue = self.queue.lock();
+        let mut queue = self.waiting.lock();
         self.adopting.store(orphans.is_some(), Ordering::Release);
         queue.orphans = orphans;
         self.work.notify_one();
@@ -116,7 +126,7 @@ impl Inactivator {
     /// What waits may be freed again.
     pub(crate) fn go_on(&self) {
         // Who has looked and found that it may not waits by now.
-        drop(self.queue.lock());
+        drop(self.waiting.lock());
         self.work.notify_all();
     }
 
@@ -126,7 +136,7 @@ impl Inactivator {
     }
 
     pub(crate) fn stats(&self) -> InactivationStats {
-        let queue = self.queue.lock();
+        let queue = self.waiting.lock();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         InactivationStats {
             inodes: queue.inodes.len() as u64,

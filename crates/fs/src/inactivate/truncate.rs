@@ -4,14 +4,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ubtrfs_format::items::{FileExtent, FileExtentKind, FileType};
+use ubtrfs_format::items::{FileExtent, FileExtentKind};
 use ubtrfs_format::{Generation, ItemType, Key};
 
+use super::Inactivator;
 use super::queue::Waiting;
 use crate::error::{Error, Result};
-use crate::filesystem::Filesystem;
-use crate::inode::{Inode, InodeId};
-use crate::ops::NewSize;
+use crate::inode::Inode;
 use crate::space::{Demand, Reservation, UseOfKept};
 
 /// So few extents are freed even if no space can be reserved for it: what frees space has a
@@ -20,19 +19,19 @@ const FEW: u64 = 16;
 
 /// A part of a file, to be truncation off.
 #[derive(Debug, Default)]
-struct Truncation {
+pub(crate) struct Truncation {
     /// The transaction that it was planned in, and has space reserved in.
-    generation: Generation,
+    pub(crate) generation: Generation,
     /// Where it starts.
-    from: u64,
+    pub(crate) from: u64,
     /// Extents in it.
-    extents: u64,
+    pub(crate) extents: u64,
     /// Bytes of the file in them.
     bytes: u64,
     /// Where they are on disk, and how long.
     places: Vec<(u64, u64)>,
     /// Nothing that has to go is before it.
-    is_rest: bool,
+    pub(crate) is_rest: bool,
 }
 
 impl Truncation {
@@ -49,7 +48,7 @@ impl Truncation {
     }
 }
 
-impl Filesystem {
+impl Inactivator {
     /// Frees the end of the first inode in the queue, at most so many extents. Returns how many,
     /// the inode itself counted as one.
     pub(super) fn free_step(&self, waiting: &Waiting, most: u64) -> Result<u64> {
@@ -74,56 +73,17 @@ impl Filesystem {
             break truncation;
         };
         self.count_step(truncation.extents);
-        self.inactivator.advance((!truncation.is_rest).then_some(truncation.from), truncation.bytes);
+        self.queue.advance((!truncation.is_rest).then_some(truncation.from), truncation.bytes);
         Ok(truncation.extents + 1)
     }
 
-    /// Whether cutting a file to `size` bytes is done in steps, with commits between them.
-    pub fn is_truncated_in_steps(&self, id: InodeId, size: u64) -> bool {
-        let Ok(inode) = self.info.inode(id) else { return false };
-        let state = inode.read();
-        state.file_type() == FileType::Regular
-            && state.committed
-            && size < state.item.size
-            && state.item.nbytes > self.info.options.freeing.at_once
+    pub(crate) fn count_step(&self, extents: u64) {
+        self.queue.steps.fetch_add(1, Ordering::Relaxed);
+        self.queue.extents.fetch_add(extents, Ordering::Relaxed);
     }
 
-    /// Cuts a file that may have many extents from its end, so much in each transaction, until what
-    /// is left beyond `size` goes in one. Whoever truncates waits, as they would have to before the file
-    /// may grow again or be synced.
-    pub(crate) fn truncate_in_steps(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
-        if !self.is_truncated_in_steps(inode.id, size) {
-            return Ok(());
-        }
-        let from = size.next_multiple_of(u64::from(self.info.volume.sector_size()));
-        loop {
-            let turn = self.inactivator.turn.lock();
-            let (truncation, reservation) =
-                self.reserve_truncation(inode, from..u64::MAX, self.info.options.freeing.per_transaction)?;
-            if truncation.is_rest {
-                return Ok(());
-            }
-            let mut surplus = 0;
-            let wanted = NewSize::AtMost { from: truncation.from, reserved_in: truncation.generation };
-            let truncated = self.resize_reserved(inode.id, wanted, None, &mut surplus);
-            self.info.unreserve_data(surplus);
-            if !truncated? {
-                continue;
-            }
-            self.count_step(truncation.extents);
-            drop(reservation);
-            drop(turn);
-            self.committer.commit()?;
-        }
-    }
-
-    fn count_step(&self, extents: u64) {
-        self.inactivator.steps.fetch_add(1, Ordering::Relaxed);
-        self.inactivator.extents.fetch_add(extents, Ordering::Relaxed);
-    }
-
-    /// Finds what to truncation off of an inode, as much as space can be reserved for.
-    fn reserve_truncation(
+    /// Finds what to truncate of an inode, as much as space can be reserved for.
+    pub(crate) fn reserve_truncation(
         &self,
         inode: &Arc<Inode>,
         range: Range<u64>,
@@ -151,7 +111,7 @@ impl Filesystem {
     fn plan_truncation(&self, inode: &Arc<Inode>, range: Range<u64>, most: u64) -> Result<Truncation> {
         let (state, generation) = loop {
             let mut state = inode.write();
-            let generation = self.freeze_older(&mut state);
+            let generation = self.info.freeze_older(&mut state);
             if state.frozen.is_none() {
                 break (state, generation);
             }

@@ -7,7 +7,7 @@ use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, Timespec};
 use ubtrfs_format::{DirIndex, Generation, Logical};
 use ubtrfs_volume::SharedBuffer;
 
-use super::{Inode, InodeBatch, LazyBox, Listings};
+use super::{Inode, InodeBatch, LazyBox, Listings, OrphanEdit};
 use crate::file::dirty::DirtyData;
 use crate::in_flight_bytes::Counted;
 use crate::transaction::{Account, Transaction};
@@ -126,6 +126,16 @@ impl InodeState {
 
     pub(crate) fn is_dir(&self) -> bool {
         self.file_type() == FileType::Directory
+    }
+
+    /// Drops what lies beyond the end of a file that has joined the transaction, and its orphan
+    /// item.
+    pub(crate) fn drop_beyond_end(&mut self, sector_size: u32) {
+        if self.file_type() == FileType::Regular {
+            let end = self.item.size.next_multiple_of(u64::from(sector_size));
+            self.pending.layout.truncate(end);
+        }
+        self.pending.orphan = OrphanEdit::Remove;
     }
 
     /// Whether a directory has no entry. Its size is the sum of its names, twice.

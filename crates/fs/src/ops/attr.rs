@@ -274,7 +274,7 @@ impl Filesystem {
         let mut room = self.room_of_change(id, &change)?;
         loop {
             let demand = AttributeChange::demand(room);
-            let outcome = self.with_reserved(demand, || {
+            let outcome = self.reserver.with_reserved(demand, || {
                 let outcome = self.change_attributes_reserved(id, &change, room)?;
                 if matches!(outcome, Attempt::Takes(_)) {
                     self.info.space.lock().unreserve_metadata(demand);

@@ -90,7 +90,7 @@ impl Filesystem {
                 // the rest is copied.
                 Ok(CloneStep::NeedsCommit) if commits < 3 => {
                     commits += 1;
-                    self.commit()?;
+                    self.reserver.commit()?;
                 }
                 Ok(CloneStep::NeedsCommit) if done == 0 => return Err(Errno::OPNOTSUPP.into()),
                 Err(error) if done == 0 => return Err(error),
@@ -149,7 +149,7 @@ impl Filesystem {
         let edits = 8 + 4 * most as u64;
         let item_bytes = PIECE_BYTES * (most as u64 + 2) + 2 * sector;
         let demand = Demand { data: 3 * sector, edits, item_bytes, ..Demand::default() };
-        let _reservation = self.reserve_to_free(ends.target, demand)?;
+        let _reservation = self.reserver.reserve_to_free(ends.target, demand)?;
         let mut surplus = 3 * sector;
         let result = self.clone_reserved(ends, len, most, &mut surplus);
         self.info.unreserve_data(surplus);
@@ -185,8 +185,8 @@ impl Filesystem {
             return Err(Errno::OPNOTSUPP.into());
         }
         loop {
-            let generation = self.freeze_older(locked.get_mut(source));
-            self.freeze_older(locked.get_mut(target));
+            let generation = self.info.freeze_older(locked.get_mut(source));
+            self.info.freeze_older(locked.get_mut(target));
             self.writeback.settle_frozen(target, locked.get_mut(target))?;
             let is_small = locked.get(source).item.size <= self.info.largest_inline();
             if !is_small {

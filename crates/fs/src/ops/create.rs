@@ -43,7 +43,7 @@ impl Filesystem {
         check_real(dir).map_err(|_| if is_regular { Errno::ACCESS } else { Errno::PERM })?;
         let subvolume = self.info.check_writable(dir.subvolume)?;
         self.check_new_inode(new)?;
-        let _reservation = self.reserve(creation_demand(name, new, self.has_joined(dir)?))?;
+        let _reservation = self.reserver.reserve(creation_demand(name, new, self.has_joined(dir)?))?;
         let parent = self.info.inode(dir)?;
         let mut parent_state = parent.write();
         self.check_can_add(dir, &parent_state, name)?;
@@ -72,7 +72,7 @@ impl Filesystem {
         check_real(dir).map_err(|_| Errno::OPNOTSUPP)?;
         let subvolume = self.info.check_writable(dir.subvolume)?;
         self.check_new_inode(new)?;
-        let _reservation = self.reserve(creation_demand(b"", new, true))?;
+        let _reservation = self.reserver.reserve(creation_demand(b"", new, true))?;
         let parent = self.info.inode(dir)?;
         let parent_state = parent.read();
         if !parent_state.is_dir() {

@@ -140,7 +140,7 @@ impl Filesystem {
             tracing::debug!(?range, "more is to be reserved than the volume holds");
             return Err(Errno::NOSPC.into());
         }
-        drop(self.reserve(Demand { data, ..Demand::default() })?);
+        drop(self.reserver.reserve(Demand { data, ..Demand::default() })?);
         Ok(data)
     }
 
@@ -168,7 +168,7 @@ impl Filesystem {
             }
             let demand =
                 Demand { edits: 2 * extents + 6, item_bytes: ITEM_BYTES * extents + 4796, ..Demand::default() };
-            let step = self.with_reserved(demand, || {
+            let step = self.reserver.with_reserved(demand, || {
                 let step = self.allocate_some(inode, wanted, at, extents, held)?;
                 if matches!(step, ZeroStep::Takes(_) | ZeroStep::Short) {
                     self.info.space.lock().unreserve_metadata(demand);
@@ -200,7 +200,7 @@ impl Filesystem {
         }
         wanted.check_flags(&state)?;
         loop {
-            let generation = self.freeze_older(&mut state);
+            let generation = self.info.freeze_older(&mut state);
             self.writeback.settle_frozen(id, &mut state)?;
             let whole = self.emptied_sectors(&state, wanted);
             let gaps = self.gaps(id, &state, at..wanted.range.end, &whole, AT_ONCE)?;

@@ -84,7 +84,7 @@ impl Filesystem {
         self.info.check_writable(id.subvolume)?;
         check_real(id)?;
         let demand = Demand { edits: 1, item_bytes: 185, kept: UseOfKept::All, ..Demand::default() };
-        self.with_reserved(demand, || self.set_flags_reserved(id, None, &|is, _| Ok((plan(is)?, None))))
+        self.reserver.with_reserved(demand, || self.set_flags_reserved(id, None, &|is, _| Ok((plan(is)?, None))))
     }
 
     /// Sets flags, and in the same transaction an xattr of `room` bytes at the most: both or
@@ -95,7 +95,7 @@ impl Filesystem {
         let bytes = DIR_ENTRY_HEADER + 25 + name.len() + room;
         let kept = if room == 0 { UseOfKept::All } else { UseOfKept::None };
         let demand = Demand { edits: 3, item_bytes: (185 + bytes) as u64, kept, ..Demand::default() };
-        self.with_reserved(demand, || self.set_flags_reserved(id, Some(Companion { name, room }), plan))
+        self.reserver.with_reserved(demand, || self.set_flags_reserved(id, Some(Companion { name, room }), plan))
     }
 
     /// Whether writes of the file are to be durable when they return (`chattr +S`).

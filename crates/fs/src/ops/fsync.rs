@@ -33,7 +33,7 @@ impl Filesystem {
         if self.info.is_at_rest() {
             return Ok(());
         }
-        self.commit()
+        self.reserver.commit()
     }
 
     /// Makes an inode durable: content, attributes and names; of a directory, its entries and the
@@ -155,7 +155,7 @@ impl Filesystem {
     /// Writes a group's log, or commits where the log can't have it.
     fn lead(&self, group: &Arc<FsyncGroup>) {
         if let Some(closed) = self.log.write_for(group) {
-            let result = self.commit();
+            let result = self.reserver.commit();
             closed.committed(&self.info, &result);
         }
     }

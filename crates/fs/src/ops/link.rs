@@ -92,7 +92,7 @@ impl Filesystem {
         if id.subvolume != dir.subvolume {
             return Err(Errno::XDEV.into());
         }
-        self.with_reserved(name_demand(name), || self.link_reserved(id, dir, name))
+        self.reserver.with_reserved(name_demand(name), || self.link_reserved(id, dir, name))
     }
 
     fn link_reserved(&self, id: InodeId, dir: InodeId, name: &[u8]) -> Result<()> {
@@ -137,9 +137,9 @@ impl Filesystem {
 
     fn remove(&self, dir: InodeId, name: &[u8], directory: bool) -> Result<()> {
         self.info.check_writable(dir.subvolume)?;
-        self.let_inactivation_catch_up()?;
+        self.inactivator.let_inactivation_catch_up()?;
         let demand = Demand { kept: UseOfKept::All, ..name_demand(b"") };
-        self.with_reserved(demand, || self.remove_reserved(dir, name, directory))
+        self.reserver.with_reserved(demand, || self.remove_reserved(dir, name, directory))
     }
 
     fn remove_reserved(&self, dir: InodeId, name: &[u8], directory: bool) -> Result<()> {
@@ -172,7 +172,7 @@ impl Filesystem {
                 remove_entry(locked.get_mut(dir), name, index, named.target, time);
                 locked.note_renamed(&transaction);
             }
-            self.inactivate_if_unused(&named.inode);
+            self.inactivator.inactivate_if_unused(&named.inode);
             return Ok(());
         }
     }

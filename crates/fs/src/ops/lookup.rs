@@ -60,4 +60,19 @@ impl Filesystem {
         }
         Ok(entries)
     }
+
+    /// Adds a reference to an inode, as a lookup does.
+    pub fn reference(&self, id: InodeId) {
+        self.info.inodes.reference(id);
+    }
+
+    /// Gives references back. With the last one an inode without names goes; the caller does not
+    /// wait for that.
+    pub fn forget(&self, id: InodeId, count: u64) {
+        if !self.info.inodes.unreference(id, count) {
+            return;
+        }
+        let Some(inode) = self.info.inodes.get(id) else { return };
+        self.inactivator.inactivate_if_unused(&inode);
+    }
 }

@@ -65,7 +65,7 @@ impl Filesystem {
             self.writeback.inline_bytes(&state, state.item.size)
         };
         let demand = Demand { data: 2 * sector, edits: 6, item_bytes: 700 + inline_bytes, kept: UseOfKept::Half };
-        let _reservation = self.reserve_to_free(&inode, demand)?;
+        let _reservation = self.reserver.reserve_to_free(&inode, demand)?;
         let mut surplus = 2 * sector;
         let result = self.punch_reserved(id, offset, end, &mut surplus);
         self.info.unreserve_data(surplus);
@@ -96,7 +96,7 @@ impl Filesystem {
         surplus: &mut u64,
     ) -> Result<bool> {
         let id = inode.id;
-        let generation = self.freeze_older(state);
+        let generation = self.info.freeze_older(state);
         let (asked, end) = (end, end.min(state.item.size));
         if offset >= end {
             return Ok(true);

@@ -64,7 +64,7 @@ impl Filesystem {
             item_bytes: 2 * (one.item_bytes + two.item_bytes),
             ..Demand::default()
         };
-        self.with_reserved(demand, || self.rename_reserved(dir, name, new_dir, new_name, flags))
+        self.reserver.with_reserved(demand, || self.rename_reserved(dir, name, new_dir, new_name, flags))
     }
 
     fn rename_reserved(
@@ -91,7 +91,7 @@ impl Filesystem {
                     && !flags.exchange
                     && !target.is_empty_subvolume()
                 {
-                    self.inactivate_if_unused(&target.inode);
+                    self.inactivator.inactivate_if_unused(&target.inode);
                 }
                 return Ok(());
             }

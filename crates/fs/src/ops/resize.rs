@@ -1,5 +1,7 @@
 //! Changing a file's size.
 
+use std::sync::Arc;
+
 use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_format::{Generation, Incompat};
 
@@ -9,7 +11,7 @@ use crate::error::{Errno, Result};
 use crate::file::piece::Piece;
 use crate::file_reader::FileMap;
 use crate::filesystem::Filesystem;
-use crate::inode::{InodeId, InodeState};
+use crate::inode::{Inode, InodeId, InodeState};
 use crate::space::{Demand, UseOfKept};
 
 /// The largest size that programs can ask for.
@@ -63,7 +65,8 @@ impl Filesystem {
             let attributes = AttributeChange::demand(room);
             let (edits, item_bytes) = (4 + attributes.edits, 500 + inline_bytes + attributes.item_bytes);
             let demand = Demand { data, edits, item_bytes, kept: UseOfKept::All };
-            let _reservation = if grows { self.reserve(demand)? } else { self.reserve_to_free(&inode, demand)? };
+            let _reservation =
+                if grows { self.reserver.reserve(demand)? } else { self.reserver.reserve_to_free(&inode, demand)? };
             let mut surplus = data;
             let result = self.resize_reserved(id, NewSize::Exactly(size), Some((change, room)), &mut surplus);
             self.info.unreserve_data(surplus);
@@ -71,6 +74,48 @@ impl Filesystem {
                 return Ok(());
             }
             grows = size > inode.read().item.size;
+        }
+    }
+
+    /// Whether truncating a file to `size` bytes is done in steps, with commits between them.
+    pub fn is_truncated_in_steps(&self, id: InodeId, size: u64) -> bool {
+        let Ok(inode) = self.info.inode(id) else { return false };
+        let state = inode.read();
+        state.file_type() == FileType::Regular
+            && state.committed
+            && size < state.item.size
+            && state.item.nbytes > self.info.options.freeing.at_once
+    }
+
+    /// Truncates a file that may have many extents from its end, so much in each transaction, until what
+    /// is left beyond `size` goes in one. Whoever truncates waits, as they would have to before the file
+    /// may grow again or be synced.
+    pub(crate) fn truncate_in_steps(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+        if !self.is_truncated_in_steps(inode.id, size) {
+            return Ok(());
+        }
+        let from = size.next_multiple_of(u64::from(self.info.volume.sector_size()));
+        loop {
+            let turn = self.inactivator.pause();
+            let (truncation, reservation) = self.inactivator.reserve_truncation(
+                inode,
+                from..u64::MAX,
+                self.info.options.freeing.per_transaction,
+            )?;
+            if truncation.is_rest {
+                return Ok(());
+            }
+            let mut surplus = 0;
+            let wanted = NewSize::AtMost { from: truncation.from, reserved_in: truncation.generation };
+            let truncated = self.resize_reserved(inode.id, wanted, None, &mut surplus);
+            self.info.unreserve_data(surplus);
+            if !truncated? {
+                continue;
+            }
+            self.inactivator.count_step(truncation.extents);
+            drop(reservation);
+            drop(turn);
+            self.committer.commit()?;
         }
     }
 
@@ -113,7 +158,7 @@ impl Filesystem {
         // The sector that the new end lies in keeps its start and is zero from there on.
         let last = size - size % sector;
         loop {
-            let generation = self.freeze_older(&mut state);
+            let generation = self.info.freeze_older(&mut state);
             let growth = if size > old_size { Some(self.plan_growth(id, &state, size)?) } else { None };
             let mut kept = None;
             if size < old_size && size != last && self.reader.has_data(id, &state, last)? {
@@ -169,17 +214,10 @@ impl Filesystem {
         }
     }
 
-    /// Freezes what an inode has of older transactions, and says which one is open: a plan made now
-    /// holds if that one is open still when it is carried out.
-    pub(crate) fn freeze_older(&self, state: &mut InodeState) -> Generation {
-        let transaction = self.info.gate.enter();
-        state.freeze_before(transaction.generation);
-        transaction.generation
-    }
-
     /// What has to happen before a file may grow to `size`. Its lock is held.
     pub(crate) fn plan_growth(&self, id: InodeId, state: &InodeState, size: u64) -> Result<GrowthPlan> {
-        let mut plan = GrowthPlan { half_truncated: self.is_half_truncated(id, state)?, ..GrowthPlan::default() };
+        let mut plan =
+            GrowthPlan { half_truncated: self.inactivator.is_half_truncated(id, state)?, ..GrowthPlan::default() };
         let sector = u64::from(self.info.volume.sector_size());
         let old_size = state.item.size;
         let last = old_size - old_size % sector;
@@ -212,7 +250,7 @@ impl Filesystem {
     pub(crate) fn grow(&self, state: &mut InodeState, plan: GrowthPlan, surplus: &mut u64) {
         let sector = u64::from(self.info.volume.sector_size());
         if plan.half_truncated {
-            self.drop_beyond_end(state);
+            state.drop_beyond_end(self.info.volume.sector_size());
         }
         if let Some(content) = plan.last_sector {
             let last = state.item.size - state.item.size % sector;

@@ -80,7 +80,7 @@ impl Filesystem {
         let sum_bytes = sectors * self.info.volume.checksum().size() as u64;
         let item_bytes = 300 + sum_bytes + inline_bytes;
         let new_space = if has_nocow_extents { 0 } else { sectors * sector };
-        let _reservation = self.reserve(Demand { data: new_space, edits, item_bytes, ..Demand::default() })?;
+        let _reservation = self.reserver.reserve(Demand { data: new_space, edits, item_bytes, ..Demand::default() })?;
         if has_nocow_extents {
             self.info.space.lock().promise_placed_data(sectors * sector);
         }
@@ -106,7 +106,7 @@ impl Filesystem {
         }
         let sector = u64::from(self.info.volume.sector_size());
         loop {
-            let generation = self.freeze_older(&mut state);
+            let generation = self.info.freeze_older(&mut state);
             let old_size = state.item.size;
             let offset = match at {
                 WriteAt::Offset(offset) | WriteAt::Appending(offset) => offset,
@@ -190,7 +190,7 @@ impl Filesystem {
         let budget = (self.info.options.memory / 4) as u64;
         if dirty > budget {
             ubtrfs_tree::about_to_wait()?;
-            self.commit()?;
+            self.reserver.commit()?;
         } else if dirty > budget / 2 {
             self.info.commit_request.ask();
         }

@@ -122,7 +122,7 @@ impl Filesystem {
             kept: if value.is_none() { UseOfKept::All } else { UseOfKept::None },
             ..Demand::default()
         };
-        self.with_reserved(demand, || self.change_xattr_reserved(id, name, value, check))
+        self.reserver.with_reserved(demand, || self.change_xattr_reserved(id, name, value, check))
     }
 
     fn change_xattr_reserved(

@@ -56,7 +56,7 @@ impl Filesystem {
             return Ok(());
         }
         self.reserve_for_replay(&log)?;
-        self.commit()?;
+        self.reserver.commit()?;
         // No superblock leads there any more.
         for block in &log.blocks {
             self.info.space.release(*block, self.info.space.node_size);

@@ -1,0 +1,131 @@
+//! Room for operations: space on the devices and memory for changes, and what cures a shortage of
+//! either: chunks, freeing what nobody refers to, commits (invariants 8 and 26).
+
+use std::sync::Arc;
+
+use ubtrfs_format::items::BlockGroupFlags;
+
+use crate::commit::Committer;
+use crate::discard::Discarder;
+use crate::error::{Errno, Result};
+use crate::fs_info::FsInfo;
+use crate::inactivate::Inactivator;
+use crate::inode::Inode;
+use crate::space::{Demand, Reservation, Shortage};
+
+/// Bytes of a file for which freeing them is assumed to change one leaf.
+const TYPICAL_EXTENT: u64 = 1 << 20;
+
+/// Reserves what operations may need.
+pub(crate) struct Reserver {
+    info: Arc<FsInfo>,
+    committer: Arc<Committer>,
+    discards: Arc<Discarder>,
+    inactivator: Arc<Inactivator>,
+}
+
+impl Reserver {
+    pub(crate) fn new(
+        info: Arc<FsInfo>,
+        committer: Arc<Committer>,
+        discards: Arc<Discarder>,
+        inactivator: Arc<Inactivator>,
+    ) -> Self {
+        Self { info, committer, discards, inactivator }
+    }
+
+    /// Makes everything durable that changed before the call. Returns at once if nothing did.
+    pub(crate) fn commit(&self) -> Result<()> {
+        if !self.info.options.background_commits {
+            // Nobody else would ever do it.
+            self.inactivator.free_some()?;
+            self.committer.commit()?;
+            return self.discards.discard_freed();
+        }
+        self.committer.commit()
+    }
+
+    /// Runs an operation with what it may need reserved; gives metadata back if it fails, for then
+    /// it changed nothing. Called as [`Self::reserve`] is.
+    pub(crate) fn with_reserved<T>(&self, demand: Demand, operation: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _reservation = self.reserve(demand)?;
+        operation().inspect_err(|_| self.info.space.lock().unreserve_metadata(demand))
+    }
+
+    /// Reserves what an operation may need. Called before any inode is locked: a shortage is cured
+    /// by a new chunk, by freeing what waits for that, or by commits, which free what is pinned.
+    pub(crate) fn reserve(&self, demand: Demand) -> Result<Reservation<'_>> {
+        const COMMITS: usize = 2;
+        let mut commits = 0;
+        self.limit_changes()?;
+        let mut without_discards = None;
+        loop {
+            let shortage = {
+                let mut space = self.info.space.lock();
+                match space.reserve(demand) {
+                    Ok(()) => return Ok(Reservation::of(&self.info.space, &mut space, demand)),
+                    Err(shortage) => {
+                        let kind = match shortage {
+                            Shortage::Data => BlockGroupFlags::DATA,
+                            Shortage::Metadata => BlockGroupFlags::METADATA,
+                        };
+                        let kind = if shortage == Shortage::Data && space.metadata_comes_first() {
+                            BlockGroupFlags::METADATA
+                        } else {
+                            kind
+                        };
+                        let made = space.add_chunk(kind).or_else(|| {
+                            // The room may do for a chunk of data that has one copy.
+                            let other = shortage == Shortage::Data && kind != BlockGroupFlags::DATA;
+                            if other { space.add_chunk(BlockGroupFlags::DATA) } else { None }
+                        });
+                        if let Some(made) = made {
+                            self.info.volume.add_chunk(made.start, made.chunk)?;
+                            continue;
+                        }
+                        space.want_empty_groups(shortage);
+                        shortage
+                    }
+                }
+            };
+            ubtrfs_tree::about_to_wait()?;
+            tracing::debug!(?shortage, commits, "space is short");
+            if without_discards.is_none() {
+                // What is being discarded is excluded.
+                without_discards = Some(self.discards.hold_off());
+                continue;
+            }
+            if !self.inactivator.free_some()?.freed {
+                if commits == COMMITS {
+                    return Err(Errno::NOSPC.into());
+                }
+                commits += 1;
+            }
+            self.committer.commit()?;
+            self.info.space.unpin();
+        }
+    }
+
+    /// Holds operations back when the open transaction has grown too large for the memory budget.
+    pub(crate) fn limit_changes(&self) -> Result<()> {
+        let budget = self.info.most_changes();
+        let changes = self.info.changes();
+        if changes > budget + budget / 2 {
+            ubtrfs_tree::about_to_wait()?;
+            return self.commit();
+        }
+        if changes > budget {
+            self.info.commit_request.ask();
+        }
+        Ok(())
+    }
+
+    /// Reserves for an operation that may free all of a file's extents, each of which may touch
+    /// leaves of its own. Where there is no room for that, `least` has to do: what frees space has
+    /// a reserve.
+    pub(crate) fn reserve_to_free(&self, inode: &Inode, least: Demand) -> Result<Reservation<'_>> {
+        let extents = inode.read().item.nbytes / TYPICAL_EXTENT;
+        let most = Demand { edits: least.edits + extents, ..least };
+        self.reserve(most).or_else(|_| self.reserve(least))
+    }
+}
