@@ -21,36 +21,30 @@ mod inactivate;
 mod inode;
 mod lock_order;
 mod log;
-mod mend;
 mod names;
-mod open;
 mod ops;
 mod options;
 mod replay;
 mod reserve;
-mod search;
 mod space;
-mod stats;
 mod subvolume_entries;
 mod transaction;
 mod writeback;
 
 pub use error::{Errno, Error, Refusal, Result};
-pub use filesystem::Filesystem;
+pub use filesystem::{Filesystem, InodeFix, Scheduling, Stats};
 pub use fsync_group::Done;
 pub use inactivate::InactivationStats;
 pub use inode::InodeId;
 pub use log::Reason;
-pub use mend::InodeFix;
 pub use names::DirectoryEntry;
 pub use ops::{
-    Attributes, FilesystemStats, Flagged, FlagsAndXattrPlan, FlagsPlan, FoundInode, FoundSubvolume, FsyncLeader,
-    ModeAndXattr, NewInode, Plan, RenameFlags, SETTABLE_FLAGS, SetAttributes, TimeChange, WriteAt, XattrMode,
+    Attributes, FilesystemStats, Flagged, FlagsAndXattrPlan, FlagsPlan, FoundInode, FoundItem, FoundSubvolume,
+    FsyncLeader, ModeAndXattr, NewInode, Plan, RenameFlags, SETTABLE_FLAGS, SetAttributes, TimeChange, WriteAt,
+    XattrMode,
 };
 #[doc(hidden)]
 pub use options::{CommitFault, CommitHook, CommitStep, LogFault};
 pub use options::{FreeingLimits, Options, Rescue};
-pub use search::FoundItem;
 pub use space::SpaceTotals;
-pub use stats::Stats;
 pub use ubtrfs_tree::{Damage, may_wait, without_waiting};

@@ -3,6 +3,7 @@
 use ubtrfs_format::Generation;
 use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, MAX_NAME_LEN, Timespec};
 
+use super::Operations;
 use super::flags::{check_mutable, check_unrestricted};
 
 use super::{check_real, now};
@@ -10,7 +11,6 @@ use crate::error::{Errno, Result};
 use crate::file::dirty::DirtyData;
 use crate::file::piece::Mapped;
 use crate::file_reader::FileMap;
-use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::space::{Demand, UseOfKept};
 use std::sync::Arc;
@@ -208,37 +208,37 @@ pub(crate) fn without_set_id(mode: u32) -> u32 {
     if mode & S_IXGRP != 0 { mode & !S_ISGID } else { mode }
 }
 
-impl Filesystem {
+impl Operations {
     /// What stat shows of an inode.
-    pub fn attributes(&self, id: InodeId) -> Result<Attributes> {
+    pub(crate) fn attributes(&self, id: InodeId) -> Result<Attributes> {
         let inode = self.info.inode(id)?;
         let state = inode.read();
         Ok(self.attributes_of(id, &state))
     }
 
     /// Type and permissions of an inode: less work than [`attributes`](Self::attributes).
-    pub fn mode(&self, id: InodeId) -> Result<u32> {
+    pub(crate) fn mode(&self, id: InodeId) -> Result<u32> {
         Ok(self.info.inode(id)?.read().item.mode)
     }
 
     /// Bytes of an inode: less work than [`attributes`](Self::attributes).
-    pub fn size(&self, id: InodeId) -> Result<u64> {
+    pub(crate) fn size(&self, id: InodeId) -> Result<u64> {
         Ok(self.info.inode(id)?.read().item.size)
     }
 
     /// Flags of an inode, as the format has them: less work than [`attributes`](Self::attributes).
-    pub fn flags(&self, id: InodeId) -> Result<u64> {
+    pub(crate) fn flags(&self, id: InodeId) -> Result<u64> {
         Ok(self.info.inode(id)?.read().item.flags)
     }
 
     /// Changes attributes.
-    pub fn set_attributes(&self, id: InodeId, changes: &SetAttributes) -> Result<Attributes> {
+    pub(crate) fn set_attributes(&self, id: InodeId, changes: &SetAttributes) -> Result<Attributes> {
         self.change_attributes(id, changes, None)
     }
 
     /// Changes attributes, and in the same transaction the mode and an xattr that depend on each
     /// other, as a mode and an ACL do.
-    pub fn set_attributes_with(
+    pub(crate) fn set_attributes_with(
         &self,
         id: InodeId,
         changes: &SetAttributes,

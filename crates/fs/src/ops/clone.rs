@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use ubtrfs_format::items::FileType;
 
+use super::Operations;
 use super::flags::check_unrestricted;
 use super::resize::{GrowthPlan, MAX_FILE_SIZE, fill_sector};
 use super::{LockedInodes, now};
@@ -16,7 +17,6 @@ use crate::error::{Errno, Result};
 use crate::file::piece::extents_of;
 use crate::file::piece::{Mapped, Piece};
 use crate::file_reader::FileMap;
-use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState, OrderedExtent};
 use crate::space::Demand;
 use crate::transaction::Transaction;
@@ -61,14 +61,14 @@ struct Ends<'a> {
     to: u64,
 }
 
-impl Filesystem {
+impl Operations {
     /// Makes `len` bytes of a file from `to_offset` on the same as those of another from
     /// `from_offset` on, by sharing their extents. Returns how many bytes it did: fewer where the
     /// source ends, where the range does not end with a sector, and after an error on the way.
     ///
     /// `EOPNOTSUPP` if these can't share: the offsets are not those of sectors, or one file has
     /// checksums and the other has not. `EINVAL` if the ranges overlap.
-    pub fn clone_range(
+    pub(crate) fn clone_range(
         &self,
         source: InodeId,
         from_offset: u64,
@@ -364,6 +364,7 @@ fn in_flight(state: &InodeState, pieces: &[Mapped]) -> Vec<Arc<OrderedExtent>> {
 
 #[cfg(test)]
 mod tests {
+    use crate::filesystem::Filesystem;
     use ubtrfs_format::items::InodeFlags;
     use ubtrfs_mkfs::MkfsOptions;
     use ubtrfs_volume::{Exclusive, FileDevice, OpenMode, OpenOptions, Volume};

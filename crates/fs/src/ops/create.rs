@@ -5,11 +5,11 @@ use std::sync::Arc;
 use ubtrfs_format::items::{DIR_ENTRY_HEADER, FileType, InodeFlags, InodeItem, Timespec};
 use ubtrfs_format::{DirIndex, ItemType, Key};
 
+use super::Operations;
 use super::flags::check_mutable;
 use super::{check_name, check_real, now};
 use crate::error::{Errno, Result};
 use crate::file::piece::{InlinePiece, Piece};
-use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState, Name, OrphanEdit, Target};
 use crate::space::Demand;
 use crate::transaction::Transaction;
@@ -35,9 +35,9 @@ const S_ISGID: u32 = 0o2000;
 /// Flags that new inodes take over from their directory.
 const INHERITED: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM | InodeFlags::NOCOMPRESS | InodeFlags::COMPRESS;
 
-impl Filesystem {
+impl Operations {
     /// Makes an inode and its first name. The caller gets a reference to it, as from a lookup.
-    pub fn create(&self, dir: InodeId, name: &[u8], new: &NewInode) -> Result<InodeId> {
+    pub(crate) fn create(&self, dir: InodeId, name: &[u8], new: &NewInode) -> Result<InodeId> {
         check_name(name)?;
         let is_regular = FileType::from_mode(new.mode) == FileType::Regular;
         check_real(dir).map_err(|_| if is_regular { Errno::ACCESS } else { Errno::PERM })?;
@@ -68,7 +68,7 @@ impl Filesystem {
 
     /// Makes a file without a name (`O_TMPFILE`). The caller gets a reference to it; without a link
     /// by then, the file goes with the last reference.
-    pub fn create_unnamed(&self, dir: InodeId, new: &NewInode) -> Result<InodeId> {
+    pub(crate) fn create_unnamed(&self, dir: InodeId, new: &NewInode) -> Result<InodeId> {
         check_real(dir).map_err(|_| Errno::OPNOTSUPP)?;
         let subvolume = self.info.check_writable(dir.subvolume)?;
         self.check_new_inode(new)?;
@@ -199,7 +199,7 @@ fn names_change(dir: &mut InodeState, time: Timespec) {
     dir.name_changes += 1;
 }
 
-impl Filesystem {
+impl Operations {
     /// Whether an inode has changed in the open transaction.
     fn has_joined(&self, id: InodeId) -> Result<bool> {
         let open = self.info.gate.current().generation;

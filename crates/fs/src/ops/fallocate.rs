@@ -11,13 +11,13 @@ use std::sync::atomic::Ordering;
 use ubtrfs_format::items::{Compression, FileType, InodeFlags};
 use ubtrfs_format::{Generation, Logical};
 
+use super::Operations;
 use super::flags::{check_mutable, check_unrestricted};
 use super::now;
 use super::resize::{MAX_FILE_SIZE, fill_sector};
 use crate::error::{Errno, Result};
 use crate::file::piece::{ExtentPiece, Piece};
 use crate::file_reader::FileMap;
-use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::space::Demand;
 use crate::transaction::{NewExtent, Transaction};
@@ -72,7 +72,7 @@ enum ZeroStep {
 
 /// Extents that are allocated and that no file refers to yet: if none comes to, they go back.
 struct Unclaimed<'a> {
-    fs: &'a Filesystem,
+    ops: &'a Operations,
     extents: Vec<(u64, Logical, u64)>,
 }
 
@@ -80,20 +80,20 @@ impl Drop for Unclaimed<'_> {
     fn drop(&mut self) {
         for (_, place, len) in self.extents.drain(..) {
             // Promised before it can be had, so that nobody else takes it.
-            self.fs.info.space.lock().promise_placed_data(len);
-            self.fs.info.space.release(place, len);
+            self.ops.info.space.lock().promise_placed_data(len);
+            self.ops.info.space.release(place, len);
         }
     }
 }
 
-impl Filesystem {
+impl Operations {
     /// Reserves space for a range of a file, so that writing there cannot fail for lack of it (but
     /// for extents that become shared meanwhile). What is there stays. Unless `keep_size`, the file
     /// becomes as long as the range reaches.
     ///
     /// A range that takes more than a thousand extents gets them in steps; each is done whole or
     /// not at all, and the size changes with the last.
-    pub fn allocate(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<()> {
+    pub(crate) fn allocate(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<()> {
         let wanted = self.wanted(id, offset, len, keep_size)?;
         let inode = self.regular(id)?;
         self.allocate_wanted(&inode, &wanted)
@@ -101,7 +101,7 @@ impl Filesystem {
 
     /// Makes a range of a file read as zeroes, with space reserved for it. Unless `keep_size`, the
     /// file becomes as long as the range reaches. It goes in steps as [`Self::allocate`] does.
-    pub fn zero_range(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<()> {
+    pub(crate) fn zero_range(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<()> {
         let wanted =
             Wanted { zeroed: Some(offset..offset.saturating_add(len)), ..self.wanted(id, offset, len, keep_size)? };
         let inode = self.regular(id)?;
@@ -256,7 +256,7 @@ impl Filesystem {
     /// Allocates extents for all of some ranges, of data space that is reserved. `None` if that is
     /// too little.
     fn place_gaps(&self, gaps: &[Gap], mut hint: Logical, held: &mut u64) -> Option<Unclaimed<'_>> {
-        let mut placed = Unclaimed { fs: self, extents: Vec::new() };
+        let mut placed = Unclaimed { ops: self, extents: Vec::new() };
         // The rest is for sectors that are filled: the first or the last of the file, and the
         // edges.
         let spare = (2 * u64::from(self.info.volume.sector_size())).min(*held);

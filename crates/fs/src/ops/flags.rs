@@ -2,9 +2,9 @@
 
 use ubtrfs_format::items::{DIR_ENTRY_HEADER, FileType, InodeFlags};
 
+use super::Operations;
 use super::{WriteAt, check_real, now};
 use crate::error::{Errno, Result};
-use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::space::{Demand, UseOfKept};
 
@@ -71,16 +71,16 @@ pub(crate) fn check_removable_from(dir: &Inode, inode: &Inode) -> Result<()> {
     check_unrestricted(&inode.read())
 }
 
-impl Filesystem {
+impl Operations {
     /// Sets those of the [`SETTABLE_FLAGS`] that are in `wanted` and clears the others. The flag
     /// for overwriting in place (`chattr +C`) comes and goes with empty files only, and with
     /// directories, whose new files take it over; of other files it stays as it is.
-    pub fn set_flags(&self, id: InodeId, wanted: u64) -> Result<()> {
+    pub(crate) fn set_flags(&self, id: InodeId, wanted: u64) -> Result<()> {
         self.set_flags_as(id, &|_| Ok(wanted))
     }
 
     /// The same; which flags are wanted the plan says once the inode is locked.
-    pub fn set_flags_as(&self, id: InodeId, plan: &FlagsPlan<'_>) -> Result<()> {
+    pub(crate) fn set_flags_as(&self, id: InodeId, plan: &FlagsPlan<'_>) -> Result<()> {
         self.info.check_writable(id.subvolume)?;
         check_real(id)?;
         let demand = Demand { edits: 1, item_bytes: 185, kept: UseOfKept::All, ..Demand::default() };
@@ -89,7 +89,13 @@ impl Filesystem {
 
     /// Sets flags, and in the same transaction an xattr of `room` bytes at the most: both or
     /// neither (invariant 23).
-    pub fn set_flags_with(&self, id: InodeId, name: &[u8], room: usize, plan: &FlagsAndXattrPlan<'_>) -> Result<()> {
+    pub(crate) fn set_flags_with(
+        &self,
+        id: InodeId,
+        name: &[u8],
+        room: usize,
+        plan: &FlagsAndXattrPlan<'_>,
+    ) -> Result<()> {
         self.info.check_writable(id.subvolume)?;
         check_real(id)?;
         let bytes = DIR_ENTRY_HEADER + 25 + name.len() + room;
@@ -99,7 +105,7 @@ impl Filesystem {
     }
 
     /// Whether writes of the file are to be durable when they return (`chattr +S`).
-    pub fn is_synchronous(&self, id: InodeId) -> bool {
+    pub(crate) fn is_synchronous(&self, id: InodeId) -> bool {
         self.info.inodes.get(id).is_some_and(|inode| inode.read().item.flags & InodeFlags::SYNC != 0)
     }
 

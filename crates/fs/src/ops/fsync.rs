@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use parking_lot::{Condvar, Mutex};
 use ubtrfs_format::items::{InodeItem, Timespec};
 
+use super::Operations;
 use crate::error::{Errno, Result};
-use crate::filesystem::Filesystem;
 use crate::fsync_group::{Done, FsyncGroup};
 use crate::inode::{Inode, InodeId, InodeState, LoggedAs};
 use crate::writeback::is_nodatacow;
@@ -27,9 +27,9 @@ enum Need {
     Log,
 }
 
-impl Filesystem {
+impl Operations {
     /// Makes everything durable that was changed before.
-    pub fn sync(&self) -> Result<()> {
+    pub(crate) fn sync(&self) -> Result<()> {
         if self.info.is_at_rest() {
             return Ok(());
         }
@@ -38,12 +38,12 @@ impl Filesystem {
 
     /// Makes an inode durable: content, attributes and names; of a directory, its entries and the
     /// inodes that new ones lead to.
-    pub fn fsync(&self, id: InodeId) -> Result<()> {
+    pub(crate) fn fsync(&self, id: InodeId) -> Result<()> {
         self.wait_for_sync(id, false)
     }
 
     /// The same, but for changes of times alone.
-    pub fn fdatasync(&self, id: InodeId) -> Result<()> {
+    pub(crate) fn fdatasync(&self, id: InodeId) -> Result<()> {
         self.wait_for_sync(id, true)
     }
 
@@ -67,7 +67,7 @@ impl Filesystem {
     /// Makes an inode durable as [`Self::fsync`] does, or as [`Self::fdatasync`]. `done` is told
     /// when it is, by whatever thread finds out. The call itself returns sooner, unless it is the
     /// one that has to write.
-    pub fn start_fsync(&self, id: InodeId, data_only: bool, done: Done) {
+    pub(crate) fn start_fsync(&self, id: InodeId, data_only: bool, done: Done) {
         if let Some(leader) = self.join_fsync(id, data_only, done) {
             self.lead_fsync(leader);
         }
@@ -76,20 +76,20 @@ impl Filesystem {
     /// Does of [`Self::start_fsync`] what takes no waiting, if [`Self::is_fsync_short`]. Whoever
     /// gets a leader has to see to it that [`Self::lead_fsync`] is called with it, soon, by
     /// whatever thread: others come to wait for that.
-    pub fn join_fsync(&self, id: InodeId, data_only: bool, done: Done) -> Option<FsyncLeader> {
+    pub(crate) fn join_fsync(&self, id: InodeId, data_only: bool, done: Done) -> Option<FsyncLeader> {
         // Data that was taken out of memory has to go its way.
         ubtrfs_tree::waiting(|| self.join_group(id, data_only, done)).map(FsyncLeader)
     }
 
     /// Writes what a group of fsyncs asks for.
-    pub fn lead_fsync(&self, leader: FsyncLeader) {
+    pub(crate) fn lead_fsync(&self, leader: FsyncLeader) {
         let FsyncLeader(group) = leader;
         self.lead(&group);
     }
 
     /// Whether nobody works on an inode, and little of it is dirty: then an fsync starts in an
     /// instant.
-    pub fn is_fsync_short(&self, id: InodeId) -> bool {
+    pub(crate) fn is_fsync_short(&self, id: InodeId) -> bool {
         const LITTLE: u64 = 128 << 10;
         let inode = self.info.inodes.get(id);
         // What is written over its old tree_log may have to wait for what is on its way there.

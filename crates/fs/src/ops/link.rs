@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use ubtrfs_format::DirIndex;
 
+use super::Operations;
 use super::create::{add_entry, inode_target, remove_entry};
 use super::flags::{check_removable_from, check_unrestricted};
 use super::room::MAX_LINKS;
 use super::{LockedInodes, check_name, now};
 use crate::error::{Errno, Result};
-use crate::filesystem::Filesystem;
 use crate::inode::EMPTY_SUBVOLUME_INO;
 use crate::inode::{Inode, InodeId, InodeState, LostName, Name, OrphanEdit, Target};
 use crate::names::{Found, LookupResult};
@@ -46,7 +46,7 @@ impl Named {
     }
 }
 
-impl Filesystem {
+impl Operations {
     /// Finds what a name leads to. The caller verifies after locking that it still does.
     pub(crate) fn find_named(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Named>> {
         Ok(self.seek_named(dir, name)?.1)
@@ -86,7 +86,7 @@ impl Filesystem {
     }
 
     /// Gives an inode another name.
-    pub fn link(&self, id: InodeId, dir: InodeId, name: &[u8]) -> Result<()> {
+    pub(crate) fn link(&self, id: InodeId, dir: InodeId, name: &[u8]) -> Result<()> {
         check_name(name)?;
         self.info.check_writable(dir.subvolume)?;
         if id.subvolume != dir.subvolume {
@@ -126,12 +126,12 @@ impl Filesystem {
     }
 
     /// Removes a name of something that is not a directory.
-    pub fn unlink(&self, dir: InodeId, name: &[u8]) -> Result<()> {
+    pub(crate) fn unlink(&self, dir: InodeId, name: &[u8]) -> Result<()> {
         self.remove(dir, name, false)
     }
 
     /// Removes an empty directory.
-    pub fn rmdir(&self, dir: InodeId, name: &[u8]) -> Result<()> {
+    pub(crate) fn rmdir(&self, dir: InodeId, name: &[u8]) -> Result<()> {
         self.remove(dir, name, true)
     }
 

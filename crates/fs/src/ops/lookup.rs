@@ -3,15 +3,15 @@
 use ubtrfs_format::DirIndex;
 use ubtrfs_format::items;
 
+use super::Operations;
 use crate::error::{Errno, Result};
-use crate::filesystem::Filesystem;
 use crate::inode::{EMPTY_SUBVOLUME_INO, InodeId};
 use crate::names::DirectoryEntry;
 
-impl Filesystem {
+impl Operations {
     /// Looks a name up. Takes a reference to the inode, which the caller gives back with
     /// [`Self::forget`].
-    pub fn lookup(&self, dir: InodeId, name: &[u8]) -> Result<InodeId> {
+    pub(crate) fn lookup(&self, dir: InodeId, name: &[u8]) -> Result<InodeId> {
         if name.len() > items::MAX_NAME_LEN {
             return Err(Errno::NAMETOOLONG.into());
         }
@@ -37,7 +37,7 @@ impl Filesystem {
     /// a reference to it, which the caller gives back with [`Self::forget`]. `ENOENT` if it is gone
     /// or has no name: whoever has a file without one open does not have to ask, and that it was
     /// forgotten may be told later than this is asked.
-    pub fn lookup_inode(&self, id: InodeId) -> Result<()> {
+    pub(crate) fn lookup_inode(&self, id: InodeId) -> Result<()> {
         self.info.inodes.reference(id);
         let alive = self.info.inode(id).map(|inode| {
             let state = inode.read();
@@ -52,7 +52,13 @@ impl Filesystem {
 
     /// Lists entries numbered above `after` and up to `last`, at most `limit` of them, in the order
     /// of their numbers.
-    pub fn list(&self, dir: InodeId, after: DirIndex, last: DirIndex, limit: usize) -> Result<Vec<DirectoryEntry>> {
+    pub(crate) fn list(
+        &self,
+        dir: InodeId,
+        after: DirIndex,
+        last: DirIndex,
+        limit: usize,
+    ) -> Result<Vec<DirectoryEntry>> {
         let inode = self.info.inode(dir)?;
         let entries = self.names.entries(dir, &inode.read(), after, last, limit)?;
         if dir.ino != EMPTY_SUBVOLUME_INO {
@@ -62,13 +68,13 @@ impl Filesystem {
     }
 
     /// Adds a reference to an inode, as a lookup does.
-    pub fn reference(&self, id: InodeId) {
+    pub(crate) fn reference(&self, id: InodeId) {
         self.info.inodes.reference(id);
     }
 
     /// Gives references back. With the last one an inode without names goes; the caller does not
     /// wait for that.
-    pub fn forget(&self, id: InodeId, count: u64) {
+    pub(crate) fn forget(&self, id: InodeId, count: u64) {
         if !self.info.inodes.unreference(id, count) {
             return;
         }

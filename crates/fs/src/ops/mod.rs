@@ -11,10 +11,12 @@ mod lock;
 mod lookup;
 mod punch;
 mod read;
+mod remount;
 mod rename;
 mod resize;
 mod room;
 mod salvage;
+mod search;
 mod statfs;
 mod write;
 mod xattr;
@@ -32,12 +34,39 @@ pub use write::WriteAt;
 
 pub(crate) use create::inode_target;
 pub(crate) use lock::LockedInodes;
-pub(crate) use resize::{MAX_FILE_SIZE, NewSize};
+pub(crate) use resize::MAX_FILE_SIZE;
 
+pub use search::FoundItem;
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 use ubtrfs_format::items::{MAX_NAME_LEN, Timespec};
 
+use crate::commit::Committer;
 use crate::error::{Errno, Result};
+use crate::file_reader::FileReader;
+use crate::fs_info::FsInfo;
+use crate::inactivate::Inactivator;
 use crate::inode::{EMPTY_SUBVOLUME_INO, InodeId};
+use crate::log::Log;
+use crate::names::Names;
+use crate::reserve::Reserver;
+use crate::writeback::Writeback;
+
+/// The operations of a mount, and the owners that they work with.
+pub(crate) struct Operations {
+    pub(crate) info: Arc<FsInfo>,
+    pub(crate) names: Arc<Names>,
+    pub(crate) reader: Arc<FileReader>,
+    pub(crate) writeback: Arc<Writeback>,
+    pub(crate) log: Arc<Log>,
+    pub(crate) committer: Arc<Committer>,
+    pub(crate) inactivator: Arc<Inactivator>,
+    pub(crate) reserver: Arc<Reserver>,
+    /// Held by a rename that moves a directory to another one: no cycle may come about.
+    pub(crate) rename_lock: Mutex<()>,
+}
 
 /// The time that changes are stamped with.
 pub(crate) fn now() -> Timespec {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ubtrfs_format::items::FileType;
 
+use super::Operations;
 use super::flags::check_unrestricted;
 use super::now;
 use super::resize::fill_sector;
@@ -13,7 +14,6 @@ use crate::file::piece::Mapped;
 use crate::file::piece::Piece;
 use crate::file::piece::extents_of;
 use crate::file_reader::FileMap;
-use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::space::{Demand, UseOfKept};
 
@@ -29,11 +29,11 @@ struct Emptied {
     extents: usize,
 }
 
-impl Filesystem {
+impl Operations {
     /// Makes a range of a file read as zeroes and gives its whole sectors back. The size stays. A
     /// range of many pieces is emptied in steps, each whole or not done: no transaction may come to
     /// hold them all (invariant 26).
-    pub fn punch_hole(&self, id: InodeId, offset: u64, len: u64) -> Result<()> {
+    pub(crate) fn punch_hole(&self, id: InodeId, offset: u64, len: u64) -> Result<()> {
         self.info.check_writable(id.subvolume)?;
         let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Errno::INVAL)?;
         let mut at = offset;

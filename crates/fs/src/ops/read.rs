@@ -4,17 +4,17 @@ use std::sync::atomic::Ordering;
 
 use ubtrfs_format::items::FileType;
 
+use super::Operations;
 use crate::error::{Errno, Result};
 use crate::file::error::Result as DataResult;
 use crate::file::seek::Seek;
 use crate::file_reader::FileMap;
-use crate::filesystem::Filesystem;
 use crate::inode::InodeId;
 
-impl Filesystem {
+impl Operations {
     /// Whether all of a range has been written lately, so that reading it takes no device. Says no
     /// if it would have to wait to know.
-    pub fn is_dirty(&self, id: InodeId, offset: u64, len: u64) -> bool {
+    pub(crate) fn is_dirty(&self, id: InodeId, offset: u64, len: u64) -> bool {
         let Some(inode) = self.info.inodes.get(id) else { return false };
         inode.try_read().is_some_and(|state| {
             let end = offset.saturating_add(len).min(state.item.size);
@@ -23,7 +23,7 @@ impl Filesystem {
     }
 
     /// Reads up to `len` bytes from `offset`; fewer at the end of the file.
-    pub fn read(&self, id: InodeId, offset: u64, len: usize) -> Result<Vec<u8>> {
+    pub(crate) fn read(&self, id: InodeId, offset: u64, len: usize) -> Result<Vec<u8>> {
         // What no read fills would show.
         const POISON: u8 = 0xA5;
         let size = self.info.inode(id)?.read().item.size;
@@ -37,7 +37,7 @@ impl Filesystem {
     /// that is. Nothing is copied on the way where offset and end are at sectors' bounds and the
     /// memory is aligned to 4096 bytes. What is behind the end of the file in `buf` may change,
     /// too.
-    pub fn read_into(&self, id: InodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    pub(crate) fn read_into(&self, id: InodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let read = self.read_into_unseen(id, offset, buf)?;
         if read > 0 {
             self.touch_atime(&self.info.inode(id)?);
@@ -47,7 +47,7 @@ impl Filesystem {
 
     /// The same without a change of the access time, as for a file that was opened with
     /// `O_NOATIME`.
-    pub fn read_into_unseen(&self, id: InodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    pub(crate) fn read_into_unseen(&self, id: InodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let inode = self.info.inode(id)?;
         let state = inode.read();
         match state.file_type() {
@@ -74,7 +74,7 @@ impl Filesystem {
     }
 
     /// Where a symlink leads.
-    pub fn read_link(&self, id: InodeId) -> Result<Vec<u8>> {
+    pub(crate) fn read_link(&self, id: InodeId) -> Result<Vec<u8>> {
         let inode = self.info.inode(id)?;
         let mut target = vec![0; self.info.volume.sector_size() as usize];
         {
@@ -91,12 +91,12 @@ impl Filesystem {
     }
 
     /// The first offset from `from` on that holds data. `ENXIO` beyond the last data.
-    pub fn seek_data(&self, id: InodeId, from: u64) -> Result<u64> {
+    pub(crate) fn seek_data(&self, id: InodeId, from: u64) -> Result<u64> {
         self.seek(id, |seek| seek.next_data(from))
     }
 
     /// The first offset from `from` on that holds none; the file's end counts. `ENXIO` beyond it.
-    pub fn seek_hole(&self, id: InodeId, from: u64) -> Result<u64> {
+    pub(crate) fn seek_hole(&self, id: InodeId, from: u64) -> Result<u64> {
         self.seek(id, |seek| seek.next_hole(from))
     }
 

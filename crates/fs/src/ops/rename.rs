@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use ubtrfs_format::items::{FileType, Timespec};
 
+use super::Operations;
 use super::create::{NewInode, add_entry, inode_target, remove_entry};
 use super::flags::{check_mutable, check_removable_from};
 use super::link::{Named, add_name, drop_name, lost_name, name_demand};
 use super::{LockedInodes, check_name, check_real, now};
 use crate::error::{Errno, Result};
-use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState, LostName, Name};
 use crate::names::LookupResult;
 use crate::space::Demand;
@@ -36,13 +36,13 @@ struct End<'a> {
     name: &'a [u8],
 }
 
-impl Filesystem {
+impl Operations {
     /// Gives the inode `name` of `dir` the name `new_name` in `new_dir`. What had that name loses
     /// it, or gets the old one.
     ///
     /// The entries of subvolumes can be moved between subvolumes, all else can't. Until the next
     /// commit no log is written then, as a log can't tell of it.
-    pub fn rename(
+    pub(crate) fn rename(
         &self,
         dir: InodeId,
         name: &[u8],

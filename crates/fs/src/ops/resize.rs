@@ -5,12 +5,12 @@ use std::sync::Arc;
 use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_format::{Generation, Incompat};
 
+use super::Operations;
 use super::attr::AttributeChange;
 use super::now;
 use crate::error::{Errno, Result};
 use crate::file::piece::Piece;
 use crate::file_reader::FileMap;
-use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::space::{Demand, UseOfKept};
 
@@ -44,7 +44,7 @@ pub(crate) struct GrowthPlan {
     holes: Vec<(u64, u64)>,
 }
 
-impl Filesystem {
+impl Operations {
     /// Cuts or extends a file, and changes its attributes in the same transaction. Where much is
     /// cut off, that goes in steps, each whole or not done; the last of them changes the
     /// attributes.
@@ -78,7 +78,7 @@ impl Filesystem {
     }
 
     /// Whether truncating a file to `size` bytes is done in steps, with commits between them.
-    pub fn is_truncated_in_steps(&self, id: InodeId, size: u64) -> bool {
+    pub(crate) fn is_truncated_in_steps(&self, id: InodeId, size: u64) -> bool {
         let Ok(inode) = self.info.inode(id) else { return false };
         let state = inode.read();
         state.file_type() == FileType::Regular

@@ -18,8 +18,8 @@ use ubtrfs_format::items::{
 };
 use ubtrfs_format::{Incompat, Ino, ItemType, Key, extref_hash, name_hash};
 
+use super::Operations;
 use crate::error::{Errno, Result};
-use crate::filesystem::Filesystem;
 use crate::inode::{InodeBatch, InodeId, InodeState};
 use crate::names::LookupResult;
 
@@ -31,7 +31,7 @@ fn layers(state: &InodeState) -> impl Iterator<Item = &InodeBatch> {
     state.frozen.iter().map(|frozen| &*frozen.batch).chain([&*state.pending])
 }
 
-impl Filesystem {
+impl Operations {
     /// `ENAMETOOLONG` for a symlink's target that is no inline extent: it must fit an item, and the
     /// format keeps it below a sector.
     pub(super) fn check_symlink_fits(&self, target: &[u8]) -> Result<()> {

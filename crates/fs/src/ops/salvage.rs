@@ -3,8 +3,8 @@
 use ubtrfs_format::items::{InodeItem, extrefs, inode_refs};
 use ubtrfs_format::{Ino, ItemType, Key, TreeId};
 
+use super::Operations;
 use crate::error::Result;
-use crate::filesystem::Filesystem;
 
 /// An inode as its own items tell of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,10 +26,10 @@ pub struct FoundSubvolume {
     pub is_snapshot: bool,
 }
 
-impl Filesystem {
+impl Operations {
     /// Inodes of a subvolume numbered from `from` on, at most `limit` of them, as the last commit
     /// has them; items that can't be understood are left out.
-    pub fn find_inodes(&self, subvolume: TreeId, from: Ino, limit: usize) -> Result<Vec<FoundInode>> {
+    pub(crate) fn find_inodes(&self, subvolume: TreeId, from: Ino, limit: usize) -> Result<Vec<FoundInode>> {
         let tree = self.info.committed().tree(subvolume)?;
         let mut found: Vec<FoundInode> = Vec::new();
         let first = from.max(Ino::ROOT_DIR);
@@ -62,7 +62,7 @@ impl Filesystem {
     }
 
     /// All subvolumes that were not deleted, by number.
-    pub fn find_subvolumes(&self) -> Vec<FoundSubvolume> {
+    pub(crate) fn find_subvolumes(&self) -> Vec<FoundSubvolume> {
         let committed = self.info.committed();
         let alive = committed.subvolumes().filter(|subvolume| subvolume.item.refs > 0);
         alive

@@ -1,7 +1,5 @@
 //! How full the volume is.
 
-use crate::filesystem::Filesystem;
-
 /// What statfs shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FilesystemStats {
@@ -17,12 +15,14 @@ pub struct FilesystemStats {
     pub name_len: u32,
 }
 
-impl Filesystem {
+use super::Operations;
+
+impl Operations {
     /// How full the volume is, in units of data (one with two copies counts half of its devices).
     /// What is free counts free metadata too; what is available is what data can have: nothing once
     /// no file can be made or grow for lack of metadata. Inodes are not counted, for the format has
     /// no limit.
-    pub fn statfs(&self) -> FilesystemStats {
+    pub(crate) fn statfs(&self) -> FilesystemStats {
         let totals = self.info.space.totals();
         let block_size = self.info.volume.sector_size();
         let copies = totals.data_copies.max(1);

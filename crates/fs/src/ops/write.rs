@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 
 use ubtrfs_format::items::FileType;
 
+use super::Operations;
 use super::attr::{CAPABILITIES, without_set_id};
 use super::flags::check_may_write;
 use super::now;
 use super::resize::{MAX_FILE_SIZE, fill_sector};
 use crate::error::{Errno, Result};
-use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId};
 use crate::space::Demand;
 use crate::writeback::may_be_nocow;
@@ -31,10 +31,10 @@ const CAPABILITY_EDITS: u64 = 2;
 /// Dirty data of one file that starts its write-out.
 const START_WRITE_OUT: u64 = 8 << 20;
 
-impl Filesystem {
+impl Operations {
     /// Writes. `kill_privileges`: set-id bits and capabilities go, as a write by someone without
     /// privileges asks for.
-    pub fn write(&self, id: InodeId, at: WriteAt, data: &[u8], kill_privileges: bool) -> Result<usize> {
+    pub(crate) fn write(&self, id: InodeId, at: WriteAt, data: &[u8], kill_privileges: bool) -> Result<usize> {
         self.info.check_writable(id.subvolume)?;
         if data.is_empty() {
             return Ok(0);

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use ubtrfs_format::items::{self, DIR_ENTRY_HEADER, MAX_NAME_LEN};
 use ubtrfs_format::{ItemType, Key, name_hash};
 
+use super::Operations;
 use super::flags::check_unrestricted;
 use super::{check_real, now};
 use crate::error::{Errno, Result};
-use crate::filesystem::Filesystem;
 use crate::inode::{InodeId, InodeState};
 use crate::space::{Demand, UseOfKept};
 
@@ -24,16 +24,16 @@ pub enum XattrMode {
     Replace,
 }
 
-impl Filesystem {
+impl Operations {
     /// The value of an xattr. `ENODATA` if there is none.
-    pub fn get_xattr(&self, id: InodeId, name: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) fn get_xattr(&self, id: InodeId, name: &[u8]) -> Result<Vec<u8>> {
         let inode = self.info.inode(id)?;
         let state = inode.read();
         self.find_xattr(id, &state, name)?.ok_or_else(|| Errno::NODATA.into())
     }
 
     /// The names of all xattrs.
-    pub fn list_xattrs(&self, id: InodeId) -> Result<Vec<Vec<u8>>> {
+    pub(crate) fn list_xattrs(&self, id: InodeId) -> Result<Vec<Vec<u8>>> {
         let inode = self.info.inode(id)?;
         let state = inode.read();
         let mut names = BTreeSet::new();
@@ -87,7 +87,7 @@ impl Filesystem {
     }
 
     /// Sets an xattr.
-    pub fn set_xattr(&self, id: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+    pub(crate) fn set_xattr(&self, id: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         if name.is_empty() || name.len() > MAX_NAME_LEN {
             return Err(Errno::RANGE.into());
         }
@@ -101,7 +101,7 @@ impl Filesystem {
     }
 
     /// Removes an xattr. `ENODATA` if there is none.
-    pub fn remove_xattr(&self, id: InodeId, name: &[u8]) -> Result<()> {
+    pub(crate) fn remove_xattr(&self, id: InodeId, name: &[u8]) -> Result<()> {
         check_unrestricted(&self.info.inode(id)?.read())?;
         self.change_xattr(id, name, None, |exists| if exists { Ok(()) } else { Err(Errno::NODATA.into()) })
     }

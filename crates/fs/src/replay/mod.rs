@@ -34,8 +34,8 @@ use ubtrfs_tree::{Item, NodeCache, Snapshot};
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Refusal, Result};
 use crate::file::sum_map::SumMap;
-use crate::filesystem::Filesystem;
 use crate::inode::{Inode, InodeId, InodeState};
+use crate::ops::Operations;
 use crate::space::{Demand, UseOfKept};
 use crate::transaction::Transaction;
 use read::FoundLog;
@@ -44,7 +44,7 @@ use read::FoundLog;
 /// log holds.
 const EDITS_PER_LOG_BLOCK: u64 = 8;
 
-impl Filesystem {
+impl Operations {
     /// Replays the volume's log; of a file system that is written to, durably. To be called before
     /// anybody else uses the file system.
     pub(crate) fn replay_log(&self) -> Result<()> {
@@ -107,7 +107,7 @@ impl Filesystem {
 
 /// The replay of one subvolume's log.
 struct Replay<'a> {
-    fs: &'a Filesystem,
+    fs: &'a Operations,
     transaction: &'a Transaction,
     committed: &'a Arc<Committed>,
     subvolume: TreeId,

@@ -13,7 +13,7 @@ use ubtrfs_tree::{Block, NodeRef, Root, Snapshot, Walk};
 
 use super::{damaged, is_without_links, misplaced};
 use crate::error::{Error, Result};
-use crate::filesystem::Filesystem;
+use crate::ops::Operations;
 use crate::ops::{MAX_FILE_SIZE, check_name};
 use crate::transaction::NewExtent;
 
@@ -34,7 +34,7 @@ pub(super) struct SubvolumeLog {
 impl FoundLog {
     /// Reads the log and excludes from allocation what it uses. Extents that only the log knows
     /// become new ones of the open transaction.
-    pub(super) fn read(fs: &Filesystem) -> Result<Self> {
+    pub(super) fn read(fs: &Operations) -> Result<Self> {
         let committed = fs.info.committed();
         let superblock = &committed.superblock;
         let generation = superblock.generation.next();
@@ -78,7 +78,7 @@ fn logged_root(key: &Key, item: &RootItem, generation: Generation) -> Result<Roo
 }
 
 /// Withholds blocks and extents of a log from allocation.
-fn exclude(fs: &Filesystem, blocks: &[Logical], extents: &BTreeMap<Logical, u64>) -> Result<()> {
+fn exclude(fs: &Operations, blocks: &[Logical], extents: &BTreeMap<Logical, u64>) -> Result<()> {
     let known = fs.info.space.is_known();
     for block in blocks.iter().filter(|_| known) {
         if fs.info.space.exclude(*block, fs.info.space.node_size, BlockGroupFlags::METADATA) != Some(false) {
@@ -104,7 +104,7 @@ fn exclude(fs: &Filesystem, blocks: &[Logical], extents: &BTreeMap<Logical, u64>
 
 /// Collects what a log uses.
 struct Reader<'a> {
-    fs: &'a Filesystem,
+    fs: &'a Operations,
     context: ItemContext,
     blocks: BTreeSet<Logical>,
     /// Data extents that the log refers to, with their lengths.

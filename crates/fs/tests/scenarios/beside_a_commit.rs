@@ -7,7 +7,8 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use ubtrfs::{
-    CommitFault, CommitHook, CommitStep, Filesystem, FsyncLeader, InodeId, NewInode, Options, SetAttributes, WriteAt,
+    CommitFault, CommitHook, CommitStep, Filesystem, FsyncLeader, InodeId, NewInode, Options, Scheduling,
+    SetAttributes, WriteAt,
 };
 use ubtrfs_format::items::{FileExtent, FileExtentKind, InodeFlags};
 use ubtrfs_format::{ItemType, Key};

@@ -10,10 +10,10 @@ use ubtrfs_format::{
 use ubtrfs_tree::{BoxError, Geometry, NodeCache, NodeSource};
 use ubtrfs_volume::{Volume, Written};
 
+use super::Filesystem;
 use crate::committed::Committed;
 use crate::committed_entries::subvolume_at;
 use crate::error::{Errno, Error, Refusal, Result};
-use crate::filesystem::Filesystem;
 use crate::fs_info::FsInfo;
 use crate::options::Options;
 use crate::space::{Space, SpaceSources, load_space};
@@ -125,7 +125,7 @@ impl Filesystem {
             Arc::new(Self::of(Arc::new(FsInfo::new(volume, cache, options, committed, space, read_only, mounted))));
         fs.check_root()?;
         if has_log_to_replay {
-            fs.replay_log()?;
+            fs.ops.replay_log()?;
             fs.check_root()?;
         }
         if !read_only {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::filesystem::Filesystem;
+use super::Filesystem;
 use crate::inactivate::InactivationStats;
 use crate::log::Reason;
 use crate::space::SpaceTotals;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ubtrfs_volume::Volume;
 
+use super::Filesystem;
 use crate::error::Result;
-use crate::filesystem::Filesystem;
 use crate::inode::{InodeId, OrphanEdit};
 use crate::options::Options;
 use crate::space::{Demand, UseOfKept};
@@ -32,7 +32,7 @@ impl Filesystem {
         let options = Options { background_commits: false, tree_log: false, recount_space, ..Options::default() };
         let fs = Self::open(volume, options)?;
         for fix in inodes {
-            fs.reserver.with_reserved(
+            fs.ops.reserver.with_reserved(
                 Demand { edits: 2, item_bytes: 400, kept: UseOfKept::All, ..Demand::default() },
                 || fs.mend_inode(fix),
             )?;

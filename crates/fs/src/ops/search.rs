@@ -2,8 +2,8 @@
 
 use ubtrfs_format::{Header, Key, TreeId};
 
+use super::Operations;
 use crate::error::{Errno, Result};
-use crate::filesystem::Filesystem;
 
 /// An item as the last commit has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,10 +16,10 @@ pub struct FoundItem {
     pub data: Vec<u8>,
 }
 
-impl Filesystem {
+impl Operations {
     /// Calls `visit` with the items of a tree from `first` to `last`, until it returns false. What
     /// has changed since the last commit is not there yet. `ENOENT` if there is no such tree.
-    pub fn search_tree(
+    pub(crate) fn search_tree(
         &self,
         tree: TreeId,
         first: Key,

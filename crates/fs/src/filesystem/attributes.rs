@@ -1,0 +1,87 @@
+//! Attributes of inodes: owner, mode, times, flags, xattrs.
+
+use super::Filesystem;
+use crate::error::Result;
+use crate::inode::InodeId;
+use crate::ops::{Attributes, FlagsAndXattrPlan, FlagsPlan, ModeAndXattr, SetAttributes, XattrMode};
+
+impl Filesystem {
+    /// What stat shows of an inode.
+    pub fn attributes(&self, id: InodeId) -> Result<Attributes> {
+        self.ops.attributes(id)
+    }
+
+    /// Type and permissions of an inode: less work than [`attributes`](Self::attributes).
+    pub fn mode(&self, id: InodeId) -> Result<u32> {
+        self.ops.mode(id)
+    }
+
+    /// Bytes of an inode: less work than [`attributes`](Self::attributes).
+    pub fn size(&self, id: InodeId) -> Result<u64> {
+        self.ops.size(id)
+    }
+
+    /// Flags of an inode, as the format has them: less work than [`attributes`](Self::attributes).
+    pub fn flags(&self, id: InodeId) -> Result<u64> {
+        self.ops.flags(id)
+    }
+
+    /// Changes attributes.
+    pub fn set_attributes(&self, id: InodeId, changes: &SetAttributes) -> Result<Attributes> {
+        self.ops.set_attributes(id, changes)
+    }
+
+    /// Changes attributes, and in the same transaction the mode and an xattr that depend on each
+    /// other, as a mode and an ACL do.
+    pub fn set_attributes_with(
+        &self,
+        id: InodeId,
+        changes: &SetAttributes,
+        with: &ModeAndXattr<'_>,
+    ) -> Result<Attributes> {
+        self.ops.set_attributes_with(id, changes, with)
+    }
+
+    /// Sets those of the [`SETTABLE_FLAGS`] that are in `wanted` and clears the others. The flag
+    /// for overwriting in place (`chattr +C`) comes and goes with empty files only, and with
+    /// directories, whose new files take it over; of other files it stays as it is.
+    pub fn set_flags(&self, id: InodeId, wanted: u64) -> Result<()> {
+        self.ops.set_flags(id, wanted)
+    }
+
+    /// The same; which flags are wanted the plan says once the inode is locked.
+    pub fn set_flags_as(&self, id: InodeId, plan: &FlagsPlan<'_>) -> Result<()> {
+        self.ops.set_flags_as(id, plan)
+    }
+
+    /// Sets flags, and in the same transaction an xattr of `room` bytes at the most: both or
+    /// neither (invariant 23).
+    pub fn set_flags_with(&self, id: InodeId, name: &[u8], room: usize, plan: &FlagsAndXattrPlan<'_>) -> Result<()> {
+        self.ops.set_flags_with(id, name, room, plan)
+    }
+
+    /// Whether writes of the file are to be durable when they return (`chattr +S`).
+    pub fn is_synchronous(&self, id: InodeId) -> bool {
+        self.ops.is_synchronous(id)
+    }
+
+    /// The value of an xattr. `ENODATA` if there is none.
+    pub fn get_xattr(&self, id: InodeId, name: &[u8]) -> Result<Vec<u8>> {
+        self.ops.get_xattr(id, name)
+    }
+
+    /// The names of all xattrs.
+    pub fn list_xattrs(&self, id: InodeId) -> Result<Vec<Vec<u8>>> {
+        self.ops.list_xattrs(id)
+    }
+
+    /// Sets an xattr.
+    pub fn set_xattr(&self, id: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.ops.set_xattr(id, name, value, mode)
+    }
+
+    /// Removes an xattr. `ENODATA` if there is none.
+    pub fn remove_xattr(&self, id: InodeId, name: &[u8]) -> Result<()> {
+        self.ops.remove_xattr(id, name)
+    }
+}

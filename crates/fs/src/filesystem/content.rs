@@ -1,0 +1,88 @@
+//! Content of files.
+
+use super::Filesystem;
+use crate::error::Result;
+use crate::inode::InodeId;
+use crate::ops::WriteAt;
+
+impl Filesystem {
+    /// Makes `len` bytes of a file from `to_offset` on the same as those of another from
+    /// `from_offset` on, by sharing their extents. Returns how many bytes it did: fewer where the
+    /// source ends, where the range does not end with a sector, and after an error on the way.
+    ///
+    /// `EOPNOTSUPP` if these can't share: the offsets are not those of sectors, or one file has
+    /// checksums and the other has not. `EINVAL` if the ranges overlap.
+    pub fn clone_range(
+        &self,
+        source: InodeId,
+        from_offset: u64,
+        target: InodeId,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        self.ops.clone_range(source, from_offset, target, to_offset, len)
+    }
+
+    /// Reserves space for a range of a file, so that writing there cannot fail for lack of it (but
+    /// for extents that become shared meanwhile). What is there stays. Unless `keep_size`, the file
+    /// becomes as long as the range reaches.
+    ///
+    /// A range that takes more than a thousand extents gets them in steps; each is done whole or
+    /// not at all, and the size changes with the last.
+    pub fn allocate(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<()> {
+        self.ops.allocate(id, offset, len, keep_size)
+    }
+
+    /// Makes a range of a file read as zeroes, with space reserved for it. Unless `keep_size`, the
+    /// file becomes as long as the range reaches. It goes in steps as [`Self::allocate`] does.
+    pub fn zero_range(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<()> {
+        self.ops.zero_range(id, offset, len, keep_size)
+    }
+
+    /// Makes a range of a file read as zeroes and gives its whole sectors back. The size stays. A
+    /// range of many pieces is emptied in steps, each whole or not done: no transaction may come to
+    /// hold them all (invariant 26).
+    pub fn punch_hole(&self, id: InodeId, offset: u64, len: u64) -> Result<()> {
+        self.ops.punch_hole(id, offset, len)
+    }
+
+    /// Reads up to `len` bytes from `offset`; fewer at the end of the file.
+    pub fn read(&self, id: InodeId, offset: u64, len: usize) -> Result<Vec<u8>> {
+        self.ops.read(id, offset, len)
+    }
+
+    /// Reads from `offset` on into `buf`, as much of it as the file has, and returns how many bytes
+    /// that is. Nothing is copied on the way where offset and end are at sectors' bounds and the
+    /// memory is aligned to 4096 bytes. What is behind the end of the file in `buf` may change,
+    /// too.
+    pub fn read_into(&self, id: InodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.ops.read_into(id, offset, buf)
+    }
+
+    /// The same without a change of the access time, as for a file that was opened with
+    /// `O_NOATIME`.
+    pub fn read_into_unseen(&self, id: InodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.ops.read_into_unseen(id, offset, buf)
+    }
+
+    /// Where a symlink leads.
+    pub fn read_link(&self, id: InodeId) -> Result<Vec<u8>> {
+        self.ops.read_link(id)
+    }
+
+    /// The first offset from `from` on that holds data. `ENXIO` beyond the last data.
+    pub fn seek_data(&self, id: InodeId, from: u64) -> Result<u64> {
+        self.ops.seek_data(id, from)
+    }
+
+    /// The first offset from `from` on that holds none; the file's end counts. `ENXIO` beyond it.
+    pub fn seek_hole(&self, id: InodeId, from: u64) -> Result<u64> {
+        self.ops.seek_hole(id, from)
+    }
+
+    /// Writes. `kill_privileges`: set-id bits and capabilities go, as a write by someone without
+    /// privileges asks for.
+    pub fn write(&self, id: InodeId, at: WriteAt, data: &[u8], kill_privileges: bool) -> Result<usize> {
+        self.ops.write(id, at, data, kill_privileges)
+    }
+}

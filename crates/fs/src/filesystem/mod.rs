@@ -1,0 +1,82 @@
+//! A mounted volume: what everything else of this crate works on.
+
+mod attributes;
+mod content;
+mod durability;
+mod mend;
+mod names;
+mod open;
+mod scheduling;
+mod stats;
+mod volume;
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::commit::Committer;
+use crate::discard::Discarder;
+use crate::file_reader::FileReader;
+use crate::fs_info::FsInfo;
+use crate::inactivate::Inactivator;
+use crate::inode::InodeId;
+use crate::log::Log;
+use crate::names::Names;
+use crate::ops::Operations;
+use crate::reserve::Reserver;
+use crate::writeback::Writeback;
+
+pub use mend::InodeFix;
+pub use scheduling::Scheduling;
+pub use stats::Stats;
+
+/// A mounted volume.
+pub struct Filesystem {
+    pub(crate) info: Arc<FsInfo>,
+    pub(crate) log: Arc<Log>,
+    pub(crate) committer: Arc<Committer>,
+    pub(crate) inactivator: Arc<Inactivator>,
+    pub(crate) ops: Operations,
+    pub(crate) discards: Arc<Discarder>,
+    pub(crate) writeback: Arc<Writeback>,
+    /// What works in the background: the committer and the inactivator.
+    pub(crate) threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    pub(crate) names: Arc<Names>,
+}
+
+impl std::fmt::Debug for Filesystem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Filesystem").field("subvolume", &self.root().subvolume).finish_non_exhaustive()
+    }
+}
+
+impl Filesystem {
+    pub(crate) fn of(info: Arc<FsInfo>) -> Self {
+        let reader = Arc::new(FileReader::new(info.clone()));
+        let writeback = Arc::new(Writeback::new(info.clone(), reader.clone()));
+        let log = Arc::new(Log::new(info.clone(), writeback.clone()));
+        let discards = Arc::new(Discarder::new(info.clone()));
+        let committer =
+            Arc::new(Committer::new(info.clone(), reader.clone(), writeback.clone(), log.clone(), discards.clone()));
+        let inactivator = Arc::new(Inactivator::new(info.clone(), committer.clone()));
+        let reserver = Reserver::new(info.clone(), committer.clone(), discards.clone(), inactivator.clone());
+        let names = Arc::new(Names::new(info.clone()));
+        let ops = Operations {
+            info: info.clone(),
+            names: names.clone(),
+            reader,
+            writeback: writeback.clone(),
+            log: log.clone(),
+            committer: committer.clone(),
+            inactivator: inactivator.clone(),
+            reserver: Arc::new(reserver),
+            rename_lock: Mutex::default(),
+        };
+        Self { info, names, writeback, log, discards, committer, inactivator, ops, threads: Mutex::default() }
+    }
+
+    /// The root directory of the subvolume that is mounted.
+    pub fn root(&self) -> InodeId {
+        self.info.root()
+    }
+}

@@ -1,0 +1,93 @@
+//! The volume as a whole.
+
+use std::sync::Arc;
+
+use ubtrfs_format::{Generation, Ino, Key, TreeId};
+use ubtrfs_volume::Volume;
+
+use super::Filesystem;
+use crate::error::Result;
+use crate::inode::InodeId;
+use crate::ops::{FilesystemStats, FoundInode, FoundItem, FoundSubvolume};
+
+impl Filesystem {
+    /// The volume below.
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.info.volume
+    }
+
+    /// The last commit's number.
+    pub fn generation(&self) -> Generation {
+        self.info.generation()
+    }
+
+    /// Why the file system turned read-only, if it did.
+    pub fn abort_reason(&self) -> Option<String> {
+        self.info.abort_reason()
+    }
+
+    /// Whether any subvolume of the volume is read-only.
+    pub fn has_read_only_subvolumes(&self) -> bool {
+        self.info.has_read_only_subvolumes()
+    }
+
+    /// Whether the inode is in a subvolume that is read-only.
+    pub fn is_in_read_only_subvolume(&self, id: InodeId) -> bool {
+        self.info.is_in_read_only_subvolume(id)
+    }
+
+    /// The volume's label as of the last commit.
+    pub fn label(&self) -> Vec<u8> {
+        self.info.committed().superblock.label_bytes().to_vec()
+    }
+
+    /// Gives the volume a label, and commits. `EINVAL` for one that is too long, or that could not
+    /// be shown in a line.
+    pub fn set_label(&self, label: &[u8]) -> Result<()> {
+        self.committer.set_label(label)
+    }
+
+    /// Discards what is free: of block groups in the range of addresses `start..start + len` (`len`
+    /// may be `u64::MAX`: all that follows), in pieces of at least `least` bytes; and, whatever the
+    /// range, what no chunk has of the devices. Returns the number of the devices' bytes. `EINVAL`
+    /// for a range that is none or less than a sector, `EOPNOTSUPP` if the device can't.
+    pub fn trim(&self, start: u64, len: u64, least: u64) -> Result<u64> {
+        self.discards.trim(start, len, least)
+    }
+
+    /// Whether nothing may be changed.
+    pub fn is_read_only(&self) -> bool {
+        self.info.is_read_only()
+    }
+
+    /// Inodes of a subvolume numbered from `from` on, at most `limit` of them, as the last commit
+    /// has them; items that can't be understood are left out.
+    pub fn find_inodes(&self, subvolume: TreeId, from: Ino, limit: usize) -> Result<Vec<FoundInode>> {
+        self.ops.find_inodes(subvolume, from, limit)
+    }
+
+    /// All subvolumes that were not deleted, by number.
+    pub fn find_subvolumes(&self) -> Vec<FoundSubvolume> {
+        self.ops.find_subvolumes()
+    }
+
+    /// Calls `visit` with the items of a tree from `first` to `last`, until it returns false. What
+    /// has changed since the last commit is not there yet. `ENOENT` if there is no such tree.
+    pub fn search_tree(
+        &self,
+        tree: TreeId,
+        first: Key,
+        last: Key,
+        visit: &mut dyn FnMut(FoundItem) -> bool,
+    ) -> Result<()> {
+        self.ops.search_tree(tree, first, last, visit)
+    }
+
+    /// How full the volume is, in units of data (one with two copies counts half of its devices).
+    /// What is free counts free metadata too; what is available is what data can have: nothing once
+    /// no file can be made or grow for lack of metadata. Inodes are not counted, for the format has
+    /// no limit.
+    pub fn statfs(&self) -> FilesystemStats {
+        self.ops.statfs()
+    }
+}

@@ -1,0 +1,37 @@
+//! Remounts: to read-only, and back.
+
+use super::Operations;
+use crate::error::{Errno, Result};
+
+/// How often a commit is tried after which nothing has changed.
+const ATTEMPTS_TO_STOP: u32 = 100;
+
+impl Operations {
+    /// Makes everything durable, and changes nothing from then on until [`Self::write_again`]. For
+    /// a mount that the kernel has made read-only: who changes files must have ended before.
+    pub(crate) fn stop_writing(&self) -> Result<()> {
+        for _ in 0..ATTEMPTS_TO_STOP {
+            self.sync()?;
+            if self.info.is_read_only() {
+                return Ok(());
+            }
+            let _turn = self.inactivator.pause();
+            self.committer.commit()?;
+            self.info.set_read_only();
+            if self.info.gate.current().is_empty() {
+                return Ok(());
+            }
+            // Somebody still changes files: what he was told is done is not left undone.
+            self.info.set_writable()?;
+        }
+        Err(Errno::BUSY.into())
+    }
+
+    /// Ends what [`Self::stop_writing`] began. A volume that was opened read-only stays so, and so
+    /// does one after an error.
+    pub(crate) fn write_again(&self) -> Result<()> {
+        self.info.set_writable()?;
+        self.inactivator.go_on();
+        Ok(())
+    }
+}
