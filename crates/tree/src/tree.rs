@@ -1,16 +1,103 @@
 //! Trees as readers see them.
 
-use std::ops::{Deref, RangeInclusive};
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use ubtrfs_format::{Key, Leaf, Node};
 
-use crate::{Block, Error, NodeCache, NodeRef, Range, RangeRev, Result, Root};
+use crate::block::{Block, NodeRef, Root};
+use crate::cache::NodeCache;
+use crate::error::{Error, Result};
 
 /// How the nodes of a tree are reached.
 pub trait Reader {
     /// The node's bytes. That they fit the place is for the caller to check.
     fn fetch(&self, at: &NodeRef) -> Result<Block>;
+
+    /// Whether ranges leave out a node that fails like this, and go on with its neighbour.
+    fn passes_over(&self, _error: &Error) -> bool {
+        false
+    }
+}
+
+impl Reader for Arc<NodeCache> {
+    fn fetch(&self, at: &NodeRef) -> Result<Block> {
+        NodeCache::fetch(self, at)
+    }
+
+    fn passes_over(&self, error: &Error) -> bool {
+        NodeCache::passes_over(self, error)
+    }
+}
+
+/// A tree that does not change while it is read.
+#[derive(Clone, Debug)]
+pub struct Tree<R> {
+    reader: R,
+    root: Root,
+    /// The root node, once it was read: all threads start there, and would wait for one another in
+    /// the cache.
+    root_block: OnceLock<Block>,
+}
+
+/// A tree as a commit left it. Cheap to clone; holds for as long as its nodes' space is not reused.
+pub type Snapshot = Tree<Arc<NodeCache>>;
+
+impl Snapshot {
+    /// The tree under `root`, whose nodes come from `cache`.
+    pub fn new(cache: Arc<NodeCache>, root: Root) -> Self {
+        Self::with_reader(cache, root)
+    }
+
+    /// The cache that the nodes come from.
+    pub fn cache(&self) -> &Arc<NodeCache> {
+        &self.reader
+    }
+}
+
+impl<R: Reader> Tree<R> {
+    pub(crate) fn with_reader(reader: R, root: Root) -> Self {
+        Self { reader, root, root_block: OnceLock::new() }
+    }
+
+    /// The tree's root.
+    pub fn root(&self) -> &Root {
+        &self.root
+    }
+
+    fn root_block(&self) -> Result<&Block> {
+        if let Some(block) = self.root_block.get() {
+            return Ok(block);
+        }
+        let block = self.reader.fetch(&NodeRef::root(&self.root))?;
+        Ok(self.root_block.get_or_init(|| block))
+    }
+
+    /// The node's bytes. That they fit the place is for the caller to check.
+    pub(crate) fn fetch(&self, at: &NodeRef) -> Result<Block> {
+        if *at == NodeRef::root(&self.root) { self.root_block().cloned() } else { self.reader.fetch(at) }
+    }
+
+    /// The item with this key.
+    pub fn get(&self, key: &Key) -> Result<Option<Item>> {
+        let mut at = NodeRef::root(&self.root);
+        let mut block = self.root_block()?;
+        let mut child;
+        loop {
+            match at.view(block)? {
+                Node::Leaf(leaf) => {
+                    let Ok(slot) = leaf.search(key) else { return Ok(None) };
+                    return Ok(Item::new(block, &leaf, slot));
+                }
+                Node::Internal(node) => {
+                    let Some(next) = at.child(&node, node.slot_for(key)) else { return Ok(None) };
+                    at = next;
+                    child = self.reader.fetch(&at)?;
+                    block = &child;
+                }
+            }
+        }
+    }
 
     /// Whether ranges leave out a node that fails like this, and go on with its neighbour.
     fn passes_over(&self, _error: &Error) -> bool {
@@ -108,24 +195,6 @@ impl<R: Reader> Tree<R> {
     /// Whether ranges leave out a node that fails like this; see [`NodeCache::passing_over`].
     pub(crate) fn passes_over(&self, error: &Error) -> bool {
         self.reader.passes_over(error)
-    }
-
-    /// The items with keys in `range`, ascending. Nodes are read when they are reached. Ends after
-    /// an error.
-    pub fn range(&self, range: RangeInclusive<Key>) -> Range<R>
-    where
-        R: Clone,
-    {
-        Range::new(self.clone(), &range)
-    }
-
-    /// The items with keys in `range`, descending. Nodes are read when they are reached. Ends after
-    /// an error.
-    pub fn range_rev(&self, range: RangeInclusive<Key>) -> RangeRev<R>
-    where
-        R: Clone,
-    {
-        RangeRev::new(self.clone(), &range)
     }
 }
 
