@@ -6,7 +6,7 @@ use ubtrfs::{Flagged, InodeId, XattrMode};
 use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_fuse::Errno;
 
-use crate::flags::RESTRICTING;
+use crate::protection::PROTECTING;
 use crate::shared::{Shared, errno};
 
 /// The names that are properties'.
@@ -53,7 +53,7 @@ impl Shared {
             if ![FileType::Regular, FileType::Directory].contains(&is.file_type) {
                 return Ok((is.flags, old.map(<[u8]>::to_vec)));
             }
-            if is.flags & RESTRICTING != 0 {
+            if is.flags & PROTECTING != 0 {
                 return Err(Errno::PERM.into());
             }
             match (mode, old) {

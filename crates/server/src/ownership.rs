@@ -6,7 +6,7 @@ use ubtrfs_fuse::{Attributes, Caller, Errno};
 
 /// How files show to those who use a mount.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Guise {
+pub struct OwnershipOverride {
     /// All files show as this user's. What is made is stored as its maker's.
     pub uid: Option<u32>,
     /// All files show as of this group.
@@ -18,8 +18,8 @@ pub struct Guise {
     pub fakeroot: bool,
 }
 
-impl Guise {
-    /// Shows attributes in this guise.
+impl OwnershipOverride {
+    /// Shows attributes in this ownership.
     pub(crate) fn show(&self, attributes: &mut Attributes) {
         attributes.uid = self.uid.unwrap_or(attributes.uid);
         attributes.gid = self.gid.unwrap_or(attributes.gid);
@@ -62,10 +62,10 @@ mod tests {
 
     #[test]
     fn owners_that_are_shown_stay_as_they_are() {
-        let guise = Guise { uid: Some(7), ..Guise::default() };
+        let ownership = OwnershipOverride { uid: Some(7), ..OwnershipOverride::default() };
         let change = |uid, gid| SetAttr { uid, gid, ..SetAttr::default() };
-        assert_eq!(guise.wanted(&change(Some(7), Some(8))), Ok(change(None, Some(8))));
-        assert_eq!(guise.wanted(&change(Some(8), None)), Err(Errno::PERM));
-        assert_eq!(Guise::default().wanted(&change(Some(8), Some(9))), Ok(change(Some(8), Some(9))));
+        assert_eq!(ownership.wanted(&change(Some(7), Some(8))), Ok(change(None, Some(8))));
+        assert_eq!(ownership.wanted(&change(Some(8), None)), Err(Errno::PERM));
+        assert_eq!(OwnershipOverride::default().wanted(&change(Some(8), Some(9))), Ok(change(Some(8), Some(9))));
     }
 }
