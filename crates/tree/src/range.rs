@@ -26,6 +26,14 @@ impl<R: Reader> Tree<R> {
     {
         RangeRev::new(self.clone(), &range)
     }
+
+    /// The item with the greatest key that is not above `key`.
+    pub fn last_at_or_before(&self, key: &Key) -> Result<Option<Item>>
+    where
+        R: Clone,
+    {
+        self.range_rev(Key::MIN..=*key).next().transpose()
+    }
 }
 
 /// A node on the way from the root to the current item.

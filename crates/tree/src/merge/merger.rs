@@ -16,7 +16,7 @@ pub(super) enum ChildUpdate {
     /// The child in this slot of the parent stays as it is.
     Kept(usize),
     /// Entries that are yet to be written into nodes.
-    Rewrite(Box<Rewrite>),
+    Rewritten(Box<Rewrite>),
 }
 
 /// Entries of one level that will become one or more nodes, or none.
