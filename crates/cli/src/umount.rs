@@ -15,8 +15,9 @@ use ubtrfs_tree::sentence;
 use crate::args;
 use crate::control;
 use crate::failure::{Failure, Result};
-use crate::holders;
+use crate::holders::users;
 use crate::mount_table;
+use crate::process;
 
 /// How long whoever only looked in is given to leave. A process that forks while a file is open
 /// here hands a copy of the descriptor to its child, which holds the mount until it executes its
@@ -24,8 +25,6 @@ use crate::mount_table;
 const TIME_TO_LEAVE: Duration = Duration::from_secs(2);
 /// After so many seconds of waiting a person is told what for.
 const PATIENCE: i64 = 10;
-/// So many of those who hold a mount are named.
-const MOST_NAMED: usize = 5;
 
 /// `ubtrfs umount`
 pub fn run(arguments: &args::Umount) -> Result<()> {
@@ -50,7 +49,7 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
         return Ok(());
     }
     // Before the mount is gone, for then nobody can be asked any more.
-    let server = report.as_ref().ok().and_then(process);
+    let server = report.as_ref().ok().and_then(process_of);
     let aborted = report.ok().and_then(|report| report.aborted);
     let synced = control::sync_mount(&path);
     unmount_patiently(&path).map_err(|error| failure(&path, device, &error))?;
@@ -72,10 +71,10 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
 }
 
 /// The server's process, if it can be seen from here and is the one that answered.
-fn process(report: &Report) -> Option<OwnedFd> {
+fn process_of(report: &Report) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(report.pid).ok()?)?;
     let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    (crate::mount::started(&report.pid.to_string()) == Some(report.pid_started)).then_some(process)
+    (process::started(&report.pid.to_string()) == Some(report.pid_started)).then_some(process)
 }
 
 fn wait(path: &Path, server: &OwnedFd) -> Result<()> {
@@ -120,16 +119,4 @@ fn failure(path: &Path, device: (u32, u32), error: &MountError) -> Failure {
         return Failure::new(format!("{} is busy: {}", path.display(), users(device)));
     }
     Failure::of(error)
-}
-
-/// Who uses what has this device number.
-pub fn users(device: (u32, u32)) -> String {
-    let mut holders: Vec<_> = holders::of(device).iter().map(ToString::to_string).collect();
-    let more = holders.len().saturating_sub(MOST_NAMED);
-    holders.truncate(MOST_NAMED);
-    match (holders.is_empty(), more) {
-        (true, _) => "a program uses it that can't be seen from here, or something is mounted inside".into(),
-        (false, 0) => format!("it is used by {}", holders.join(", ")),
-        (false, more) => format!("it is used by {} and {more} more", holders.join(", ")),
-    }
 }

@@ -14,13 +14,13 @@ use rustix::io::Errno;
 use ubtrfs_fuse::mount::{MountFlags, remount};
 use ubtrfs_server::control::Report;
 
-use super::each;
 use super::ignored::{is_ignored, refusal, remark};
+use super::options::each;
 use crate::connection::Connection;
 use crate::control;
 use crate::failure::{Failure, Result};
+use crate::holders::users;
 use crate::mount_table::{self, Mounted};
-use crate::umount::users;
 
 const REMOUNT: &str = "remount";
 /// How long is waited for whoever only looked in, and for requests that are under way.

@@ -17,6 +17,7 @@ use super::{ending, notify, protect};
 use crate::args::Window;
 use crate::device::{about_volume, check_unmounted, claim, is_block, open_exclusively, patiently, within};
 use crate::failure::{Failure, Result};
+use crate::process;
 
 /// What is to be mounted where, by absolute paths.
 pub struct Job {
@@ -67,8 +68,8 @@ fn run(
         fallback: mount.fallback().map(Into::into),
         threads,
         commit_interval,
-        pid_started: super::started("self").unwrap_or_default(),
-        guise: job.request.guise,
+        pid_started: process::started("self").unwrap_or_default(),
+        ownership: job.request.ownership,
     };
     let server = Server::new(engine, facts);
     let shared = Arc::clone(server.shared());
