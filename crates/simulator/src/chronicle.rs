@@ -7,16 +7,8 @@ use ubtrfs::InodeId;
 
 use crate::model::Place;
 use crate::timeline::Timelines;
+use crate::version::Version;
 use crate::{Body, Model};
-
-/// A state of the volume between two operations, or between two steps of one.
-#[derive(Clone, Debug)]
-pub struct Version {
-    /// Events of the device before the operation began that led to it.
-    pub began: usize,
-    /// The state.
-    pub model: Model,
-}
 
 /// A commit: the volume as a whole.
 #[derive(Clone, Debug)]

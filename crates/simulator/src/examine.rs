@@ -8,7 +8,7 @@ use ubtrfs_volume::{Device, OverlayDevice, RecordingDevice};
 
 use crate::chronicle::{Chronicle, Commit};
 use crate::compare::compare_nameless;
-use crate::session::{mount, open, open_volume};
+use crate::mounting::{frees_in_steps, mount, open, open_volume};
 use crate::window::Window;
 use crate::{Model, look};
 
@@ -40,11 +40,6 @@ pub(crate) fn check(device: &OverlayDevice) -> Result<u64, String> {
         return Ok(report.stats.inodes);
     }
     Err(format!("check found {} faults:\n  {}", report.fault_count, told.join("\n  ")))
-}
-
-/// Whether inodes are freed in steps that histories are large enough for.
-pub(crate) fn frees_in_steps(options: &Options) -> bool {
-    options.freeing.per_transaction < 1000
 }
 
 impl Judge {

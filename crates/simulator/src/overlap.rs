@@ -14,10 +14,12 @@ use ubtrfs::{Errno, Filesystem, NewInode, Options};
 use ubtrfs_format::Physical;
 use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, OverlayDevice, RecordingDevice};
 
-use crate::chronicle::{Chronicle, Promise, Version};
-use crate::examine::{check, frees_in_steps, shown_when_mounted};
+use crate::chronicle::{Chronicle, Promise};
+use crate::examine::{check, shown_when_mounted};
+use crate::mounting::{frees_in_steps, mount, open, open_volume};
 use crate::perform::{Tolerance, Worker, make_durable};
-use crate::session::{empty, mount, open, open_volume, states_between};
+use crate::session::{empty, states_between};
+use crate::version::Version;
 use crate::window::Window;
 use crate::{Crashes, Failure, Generator, Habits, History, Judge, Model, Operation, Survey, look, make_volume};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ubtrfs_volume::{OverlayDevice, RecordingDevice};
 
 use crate::examine::shown_when_mounted;
-use crate::session::open;
+use crate::mounting::open;
 use crate::{Crashes, Judge, Model, look};
 
 /// Mounts for writing what a crash left, and unmounts; wherever that is cut short, the next mount

@@ -5,11 +5,12 @@ use std::mem;
 use std::sync::Arc;
 
 use ubtrfs::{Filesystem, Options};
-use ubtrfs_volume::{Device, OpenOptions, RecordingDevice, Volume};
+use ubtrfs_volume::{Device, RecordingDevice};
 
-use crate::chronicle::{Chronicle, Commit, Promise, Version};
-use crate::examine::frees_in_steps;
+use crate::chronicle::{Chronicle, Commit, Promise};
+use crate::mounting::{frees_in_steps, mount, open, open_volume};
 use crate::perform::{Tolerance, Worker};
+use crate::version::Version;
 use crate::{Body, Judge, Model, Operation, Times};
 
 /// A mounted volume under test.
@@ -27,22 +28,6 @@ pub struct Session {
     left_orphans: bool,
     device: Arc<dyn Device>,
     options: Options,
-}
-
-/// Opens the volume on a device.
-pub(crate) fn open_volume(device: Arc<dyn Device>, read_only: bool) -> Result<Arc<Volume>, String> {
-    let volume = Volume::open(vec![device], OpenOptions { read_only });
-    volume.map(Arc::new).map_err(|error| format!("the volume does not open: {error}"))
-}
-
-/// Opens the engine on a volume.
-pub(crate) fn mount(volume: Arc<Volume>, options: Options) -> Result<Arc<Filesystem>, String> {
-    Filesystem::open(volume, options).map_err(|error| format!("the volume does not mount: {error}"))
-}
-
-/// Opens the engine on a device.
-pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Filesystem>, String> {
-    mount(open_volume(device, options.read_only)?, options)
 }
 
 impl Session {

@@ -9,8 +9,8 @@ use ubtrfs_volume::{OverlayDevice, RecordingDevice};
 use crate::chronicle::Chronicle;
 use crate::enumerate::{operations, persistence};
 use crate::examine::check;
+use crate::mounting::{mount as mount_volume, open_volume};
 use crate::perform::Tolerance;
-use crate::session::{mount as mount_volume, open_volume};
 use crate::{
     Crashes, Failure, Found, Generator, Habits, Judge, Model, Operation, Random, Session, Wrap, examine, look,
     make_volume,

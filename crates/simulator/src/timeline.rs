@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ubtrfs::InodeId;
 
-use crate::chronicle::Version;
 use crate::model::Place;
+use crate::version::Version;
 use crate::{Body, Node};
 
 /// A value's changes, each with the first version that has it; the oldest first, never empty.
