@@ -296,7 +296,7 @@ fn all_copies_are_written_and_superblocks_never_hit() {
 }
 
 #[test]
-fn chunks_come_and_go() {
+fn chunks_are_added_and_removed() {
     let Some((_dir, path)) = made(256 << 20, &[]) else { return };
     let device = Arc::new(MemoryDevice::from_bytes(memory(&path).to_vec()));
     let volume = Volume::open(vec![device], READ_WRITE).unwrap();
