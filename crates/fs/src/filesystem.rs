@@ -381,7 +381,7 @@ impl Filesystem {
                     }
                 }
             };
-            ubtrfs_tree::about_to_wait()?;
+            ubtrfs_tree::ensure_may_block()?;
             tracing::debug!(?shortage, commits, "space is short");
             if without_discards.is_none() {
                 // What is being discarded is withheld.
@@ -444,7 +444,7 @@ impl Filesystem {
         let budget = self.most_changes();
         let changes = self.changes();
         if changes > budget + budget / 2 {
-            ubtrfs_tree::about_to_wait()?;
+            ubtrfs_tree::ensure_may_block()?;
             return self.commit();
         }
         if changes > budget {

@@ -44,4 +44,4 @@ pub use options::{FreeingLimits, Options, Rescue};
 pub use search::FoundItem;
 pub use space::SpaceTotals;
 pub use stats::Stats;
-pub use ubtrfs_tree::{Damage, may_wait, without_waiting};
+pub use ubtrfs_tree::{Damage, may_block, nonblocking};

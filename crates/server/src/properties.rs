@@ -78,7 +78,7 @@ impl Shared {
 mod tests {
     use std::sync::Arc;
 
-    use ubtrfs::{Filesystem, NewInode, Options, without_waiting};
+    use ubtrfs::{Filesystem, NewInode, Options, nonblocking};
     use ubtrfs_mkfs::{MkfsOptions, Profile};
     use ubtrfs_volume::{MemoryDevice, OpenOptions, Volume};
 
@@ -119,12 +119,12 @@ mod tests {
             let new = NewInode { mode: 0o100_644, ..NewInode::default() };
             let file = engine.create(engine.root(), b"file", &new).unwrap();
             for number in 0..others {
-                let made = without_waiting(|| engine.create(engine.root(), format!("{number}").as_bytes(), &new));
+                let made = nonblocking(|| engine.create(engine.root(), format!("{number}").as_bytes(), &new));
                 made.ok();
             }
             for (value, mode) in [(&b"none"[..], XattrMode::Create), (b"", XattrMode::Replace)] {
                 let set = || shared.set_property(file, COMPRESSION, value, mode);
-                if let Err(errno) = without_waiting(set) {
+                if let Err(errno) = nonblocking(set) {
                     assert_eq!(errno, Errno::AGAIN);
                     waited += 1;
                     assert_eq!(set(), Ok(()), "after {others} others");

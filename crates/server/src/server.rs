@@ -97,7 +97,7 @@ impl Server {
             Ok(id) => {
                 let done = move |result: ubtrfs::Result<()>| done(result.map_err(|error| errno(&error)));
                 let Some(leader) = self.engine().join_fsync(id, data_only, Box::new(done)) else { return };
-                if ubtrfs::may_wait() {
+                if ubtrfs::may_block() {
                     return self.engine().lead_fsync(leader);
                 }
                 let shared = Arc::clone(&self.shared);

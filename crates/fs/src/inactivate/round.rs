@@ -74,7 +74,7 @@ impl Filesystem {
         if queue.inodes.len() <= self.options.freeing.queue {
             return Ok(());
         }
-        ubtrfs_tree::about_to_wait()?;
+        ubtrfs_tree::ensure_may_block()?;
         self.inactivator.waits.fetch_add(1, Ordering::Relaxed);
         if self.options.background_commits {
             self.inactivator.progress.wait_for(&mut queue, PATIENCE);

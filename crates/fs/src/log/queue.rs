@@ -309,7 +309,7 @@ impl Filesystem {
     /// whatever thread: others come to wait for that.
     pub fn join_fsync(&self, id: InodeId, data_only: bool, done: Done) -> Option<FsyncLeader> {
         // Data that was taken out of memory has to go its way.
-        ubtrfs_tree::waiting(|| self.join_group(id, data_only, done)).map(FsyncLeader)
+        ubtrfs_tree::blocking(|| self.join_group(id, data_only, done)).map(FsyncLeader)
     }
 
     /// Writes what a group of fsyncs asks for.
