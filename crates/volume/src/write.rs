@@ -39,14 +39,14 @@ pub struct Ticket {
 /// Proof that certain writes have completed, though they may not be durable.
 #[must_use = "completed writes are durable only after a flush"]
 #[derive(Debug)]
-pub struct Written(());
+pub struct CompletedWrites(());
 
 /// Proof that writes completed and that all devices were flushed afterwards.
 #[must_use = "a flush that no superblock follows publishes nothing"]
 #[derive(Debug)]
 pub struct Flushed(());
 
-impl Written {
+impl CompletedWrites {
     /// Proof that no write failed because there was none.
     pub fn nothing() -> Self {
         Self(())
@@ -141,13 +141,13 @@ impl Volume {
 
     /// Waits for writes. An error means that some of them may not have happened, on one device or
     /// all.
-    pub fn wait(&self, mut ticket: Ticket) -> Result<Written> {
-        ticket.finish().map(|()| Written(()))
+    pub fn wait(&self, mut ticket: Ticket) -> Result<CompletedWrites> {
+        ticket.finish().map(|()| CompletedWrites(()))
     }
 
     /// A barrier on every device: makes durable what was written. After a failure nothing is known
     /// of what is durable, so the volume turns read-only.
-    pub fn flush(&self, _written: Written) -> Result<Flushed> {
+    pub fn flush(&self, _written: CompletedWrites) -> Result<Flushed> {
         self.flush_devices().map(|()| Flushed(()))
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use ubtrfs_format::{Generation, Logical};
 use ubtrfs_tree::Block;
-use ubtrfs_volume::{Ticket, Written};
+use ubtrfs_volume::{CompletedWrites, Ticket};
 
 use super::nodes::submit;
 use crate::error::Result;
@@ -22,13 +22,13 @@ pub(super) struct EarlyLeaves {
     pub(super) most: usize,
     /// The last that were submitted.
     under_way: Option<Ticket>,
-    written: Written,
+    written: CompletedWrites,
 }
 
 impl EarlyLeaves {
     pub(super) fn new(fs: &Filesystem) -> Self {
         let most = fs.options.memory / PART_OF_MEMORY / fs.volume.node_size() as usize;
-        Self { most, under_way: None, written: Written::nothing() }
+        Self { most, under_way: None, written: CompletedWrites::nothing() }
     }
 
     /// Submits leaves, and waits for those before them.
@@ -45,14 +45,14 @@ impl EarlyLeaves {
 
     fn wait(&mut self, fs: &Filesystem, next: Option<Ticket>) -> Result<()> {
         if let Some(ticket) = std::mem::replace(&mut self.under_way, next) {
-            let written = std::mem::replace(&mut self.written, Written::nothing());
+            let written = std::mem::replace(&mut self.written, CompletedWrites::nothing());
             self.written = written.merge(fs.volume.wait(ticket)?);
         }
         Ok(())
     }
 
     /// Waits for all of them.
-    pub(super) fn finish(mut self, fs: &Filesystem) -> Result<Written> {
+    pub(super) fn finish(mut self, fs: &Filesystem) -> Result<CompletedWrites> {
         self.wait(fs, None)?;
         Ok(self.written)
     }
