@@ -32,7 +32,7 @@ use std::sync::Arc;
 use ubtrfs_volume::Device;
 
 pub use error::{Error, Result};
-pub use fault::{Fault, FaultKind, Place};
+pub use fault::{Fault, FaultKind, Location};
 pub use report::{LogStats, Progress, Report, Stats};
 
 /// How to check.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{Fault, FaultKind, fault::Place};
+use crate::{Fault, FaultKind, fault::Location};
 
 /// Told how far the check is.
 pub trait Progress: Sync {
@@ -90,7 +90,7 @@ impl Faults {
         Self { keep, report: Report::default() }
     }
 
-    pub(crate) fn add(&mut self, kind: FaultKind, place: Place) {
+    pub(crate) fn add(&mut self, kind: FaultKind, place: Location) {
         let (list, count) = if kind.is_warning() {
             (&mut self.report.warnings, &mut self.report.warning_count)
         } else {

@@ -14,7 +14,7 @@ pub struct Content {
     pages: Arc<BTreeMap<u64, Arc<[u8]>>>,
     /// Where something was written, reserved, punched, or the end, in whole pages.
     bounds: Arc<BTreeSet<u64>>,
-    in_place: bool,
+    nodatacow: bool,
 }
 
 impl PartialEq for Content {
@@ -27,7 +27,7 @@ impl PartialEq for Content {
             })
         };
         self.size == other.size
-            && self.in_place == other.in_place
+            && self.nodatacow == other.nodatacow
             && (Arc::ptr_eq(&self.pages, &other.pages) || (holds_all_of(self, other) && holds_all_of(other, self)))
     }
 }
@@ -43,13 +43,13 @@ impl std::fmt::Debug for Content {
 impl Content {
     /// Whether writes go to where the data is (`chattr +C`): then what a crash leaves is of one
     /// version in one page, and of another in the next.
-    pub fn is_in_place(&self) -> bool {
-        self.in_place
+    pub fn is_nodatacow(&self) -> bool {
+        self.nodatacow
     }
 
     /// Writes go in place from now on.
-    pub fn set_in_place(&mut self) {
-        self.in_place = true;
+    pub fn set_nodatacow(&mut self) {
+        self.nodatacow = true;
     }
 
     /// Whether each page is as in one of these versions, and the size too.

@@ -67,7 +67,7 @@ impl fmt::Debug for Name {
 /// What an operation is done to.
 #[derive(Clone, PartialEq, Eq)]
 pub enum What {
-    /// What a path leads to.
+    /// What a path points to.
     At(Path),
     /// The file that was opened as this one of those that are open, counted round.
     Handle(usize),
@@ -170,7 +170,7 @@ pub enum Operation {
         fill: u64,
     },
     /// A regular file that is empty is written in place from now on; others stay as they are.
-    InPlace {
+    NoDataCow {
         what: What,
     },
     Link {

@@ -6,11 +6,11 @@ use ubtrfs::Options;
 use ubtrfs_mkfs::{MkfsOptions, Profile};
 use ubtrfs_volume::{OverlayDevice, RecordingDevice};
 
-use crate::chronicle::Chronicle;
 use crate::enumerate::{operations, persistence};
 use crate::examine::check;
 use crate::mounting::{mount as mount_volume, open_volume};
 use crate::perform::Tolerance;
+use crate::trace::Trace;
 use crate::{
     Crashes, Failure, Found, Generator, Habits, Judge, Model, Operation, Random, Session, Wrap, examine, look,
     make_volume,
@@ -70,7 +70,7 @@ impl Stage {
         let fs = mount_volume(open_volume(recording, true)?, Options { read_only: true, ..mount.clone() })?;
         let model = look(&fs)?;
         let own_inodes = inodes - model.nodes.len() as u64;
-        let judge = Judge { chronicle: Chronicle::default(), options: mount, own_inodes, unseen_orphans: false };
+        let judge = Judge { trace: Trace::default(), options: mount, own_inodes, unseen_orphans: false };
         Ok(Self { device, model, judge, wrap: &|device| device })
     }
 

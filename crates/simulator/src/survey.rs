@@ -86,7 +86,7 @@ fn recover(judge: &Judge, device: &OverlayDevice, found: Found, seed: u64) -> Re
         session.perform(&operation)?;
     }
     session.perform(&Operation::Sync)?;
-    let after = Judge { chronicle: session.chronicle, unseen_orphans, ..judge.clone() };
+    let after = Judge { trace: session.trace, unseen_orphans, ..judge.clone() };
     let mut states = 0;
     for (point, device) in Crashes::new(&recording, seed, 6) {
         examine(&after, &device, point.event)

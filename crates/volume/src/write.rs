@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
 
 use crate::buffer::SharedBuffer;
-use crate::chunk_map::Place;
+use crate::chunk_map::IoStripe;
 use crate::device::{DeviceTicket, DeviceWrite};
 use crate::error::{Error, Result};
 use crate::in_flight::{InFlight, Registration};
@@ -114,7 +114,7 @@ impl Volume {
                 }
                 let part = data.slice(done..done + piece.len as usize);
                 done += piece.len as usize;
-                for Place { devid, at } in piece.copies {
+                for IoStripe { devid, at } in piece.copies {
                     keep_superblocks(at, piece.len)?;
                     let entry = DeviceWrite { at, data: part.clone() };
                     match batches.iter_mut().find(|(id, _)| *id == devid) {

@@ -12,7 +12,7 @@ use ubtrfs_format::items::{FileType, dir_entries, extrefs, inode_refs};
 use ubtrfs_format::{Ino, ItemType, Key, Leaf, Logical, TreeId};
 
 use super::file;
-use crate::fault::{FaultKind, Place, shown};
+use crate::fault::{FaultKind, Location, shown};
 use crate::report::Faults;
 use crate::walk::{TreeRoot, Visitor, Walker};
 
@@ -74,7 +74,7 @@ impl Names {
                 .or_else(|| refs.iter().position(|one| alike(one) && one.index == entry.index));
             let partner = partner.map(|position| refs.swap_remove(position));
             let (kind, inode) = entry.judge(partner, walker, root);
-            faults.add(kind, Place::inode(root.tree, Ino(inode)));
+            faults.add(kind, Location::inode(root.tree, Ino(inode)));
         }
         for one in refs {
             let parent = one.parent;
@@ -85,7 +85,7 @@ impl Names {
             } else {
                 FaultKind::RefWithoutDirectory { name, parent }
             };
-            faults.add(kind, Place::inode(root.tree, Ino(one.child)));
+            faults.add(kind, Location::inode(root.tree, Ino(one.child)));
         }
     }
 }
@@ -249,7 +249,7 @@ pub(super) fn judge_loops(tree: TreeId, parents: &std::collections::HashMap<u64,
         let mut at = start;
         while !settled.contains(&at) {
             if !chain.insert(at) {
-                faults.add(FaultKind::UnreachableDirectory, Place::inode(tree, Ino(at)));
+                faults.add(FaultKind::UnreachableDirectory, Location::inode(tree, Ino(at)));
                 break;
             }
             match parents.get(&at) {

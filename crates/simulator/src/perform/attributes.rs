@@ -89,7 +89,7 @@ impl Worker {
     }
 
     pub(super) fn set_nodatacow(&mut self, operation: &Operation, touched: &mut Touched) -> Result<(), String> {
-        let Operation::InPlace { what } = operation else { return Ok(()) };
+        let Operation::NoDataCow { what } = operation else { return Ok(()) };
         let Some(id) = self.find(what).filter(|id| is_regular(self.model.node(*id).mode)) else {
             return Ok(());
         };
@@ -97,7 +97,7 @@ impl Worker {
             if let Body::File(content) = &mut self.model.node_mut(id).body
                 && content.size() == 0
             {
-                content.set_in_place();
+                content.set_nodatacow();
             }
             touch(touched, id, false);
         }

@@ -144,7 +144,7 @@ impl Worker {
         if source == target && from < to + len && to < from + len {
             return Err(Errno::INVAL);
         }
-        if self.model.node(source).is_in_place() != self.model.node(target).is_in_place() {
+        if self.model.node(source).is_nodatacow() != self.model.node(target).is_nodatacow() {
             return Err(Errno::OPNOTSUPP);
         }
         let ends_both = from + len == source_size && to + len >= target_size;

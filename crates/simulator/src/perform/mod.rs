@@ -123,7 +123,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Nodes that neither a name nor a handle leads to are gone.
+    /// Nodes that neither a name nor a handle points to are gone.
     fn drop_unreferenced(&mut self, id: InodeId) {
         if self.model.nodes.get(&id).is_some_and(|node| node.nlink == 0) && !self.handles.contains(&id) {
             self.model.nodes.remove(&id);
@@ -148,7 +148,7 @@ impl Worker {
             Operation::SetXattr { .. } => self.set_xattr(operation, touched),
             Operation::RemoveXattr { .. } => self.remove_xattr(operation, touched),
             Operation::ModeAndXattr { .. } => self.set_mode_and_xattr(operation, touched),
-            Operation::InPlace { .. } => self.set_nodatacow(operation, touched),
+            Operation::NoDataCow { .. } => self.set_nodatacow(operation, touched),
             Operation::Link { .. } => self.link(operation, touched),
             Operation::Unlink { .. } | Operation::Rmdir { .. } => self.remove(operation, touched),
             Operation::Rename { .. } => self.rename(operation, touched),
