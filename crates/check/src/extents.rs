@@ -150,7 +150,7 @@ impl<'a> Comparison<'a> {
         rest.get(..count).unwrap_or_default()
     }
 
-    /// Tells of all used extents before `address` that the extent tree left out.
+    /// Reports all used extents before `address` that the extent tree left out.
     fn unallocated_before(&mut self, address: u64, faults: &mut Faults) {
         while self.uses.list.get(self.at).is_some_and(|next| next.extent < address) {
             let uses = self.next_uses();
@@ -324,7 +324,7 @@ impl Visitor for Comparison<'_> {
                 let users = item.inline_refs.iter().filter_map(User::of).collect();
                 self.current = Some(Extent { key, item, users });
             } else {
-                // The item check has told of it; its uses must not count as missing.
+                // The item check has reported it; its uses must not count as missing.
                 self.unallocated_before(key.objectid, faults);
                 self.skip_uses_of(key.objectid);
             }

@@ -291,9 +291,9 @@ pub enum FaultKind {
     ItemWithoutIndex { name: String },
     #[error("the name \"{name}\" stands twice")]
     DuplicateName { name: String },
-    #[error("the entry \"{name}\" leads to inode {inode}, which does not exist")]
+    #[error("the entry \"{name}\" points to inode {inode}, which does not exist")]
     EntryWithoutInode { name: String, inode: u64 },
-    #[error("the entry \"{name}\" leads to inode {inode}, which does not know this name")]
+    #[error("the entry \"{name}\" points to inode {inode}, which does not know this name")]
     EntryWithoutRef { name: String, inode: u64 },
     #[error("the name \"{name}\" in directory {parent}, which has no such entry")]
     RefWithoutEntry { name: String, parent: u64 },

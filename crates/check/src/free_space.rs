@@ -78,7 +78,7 @@ impl<'a> FreeSpace<'a> {
                 self.current = Some(Current { group: *group, info, free: Vec::new() });
             }
             (None, _) => faults.add(FaultKind::FreeSpaceStale, Location::item(TreeId::FREE_SPACE, key)),
-            // The item check has told of it.
+            // The item check has reported it.
             (Some(group), Err(_)) => {
                 self.seen.insert(group.start);
             }

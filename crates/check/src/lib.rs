@@ -42,7 +42,7 @@ pub struct Options<'a> {
     pub data_checksums: bool,
     /// How many faults (and how many warnings) to keep; all are counted.
     pub keep: usize,
-    /// Is told how far the check is.
+    /// Is called with the progress of the check.
     pub progress: Option<&'a dyn Progress>,
 }
 

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::{Fault, FaultKind, fault::Location};
 
-/// Told how far the check is.
+/// Called with the progress of the check.
 pub trait Progress: Sync {
     /// `done` of `total` steps of the phase are over; a total of 0 is unknown.
     fn report(&self, phase: &'static str, done: u64, total: u64);

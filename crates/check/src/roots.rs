@@ -1,5 +1,5 @@
-//! What the root tree holds: all trees, the entries that lead to subvolumes, what is to be deleted;
-//! and the UUID tree.
+//! What the root tree holds: all trees, the entries that point to subvolumes, what is to be
+//! deleted; and the UUID tree.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 

@@ -19,7 +19,7 @@ struct Copy {
 /// All copies of all devices.
 pub(crate) struct Copies {
     copies: Vec<Copy>,
-    /// Number of each device that was given, where a copy tells it.
+    /// Number of each device that was given, where a copy holds it.
     devids: Vec<Option<u64>>,
 }
 

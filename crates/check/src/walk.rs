@@ -160,7 +160,7 @@ impl<'a> Walker<'a> {
         descend(root, self.geometry.fsid, visitor, faults, &mut load)
     }
 
-    /// Reads a block on the way down; `None` where it can't be used, which has been told then.
+    /// Reads a block on the way down; `None` where it can't be used, which has been reported then.
     fn enter(
         &mut self,
         root: &TreeRoot,
@@ -226,7 +226,7 @@ impl<'a> Walker<'a> {
         Some(block)
     }
 
-    /// Reads all copies; tells of each bad one, and returns a good one.
+    /// Reads all copies; reports each bad one, and returns a good one.
     fn read_every_copy(&mut self, expected: &NodeExpectation, place: &Location, faults: &mut Faults) -> Option<Buffer> {
         let copies = self.media.copies(expected.bytenr);
         let mut good: Option<Buffer> = None;
@@ -273,7 +273,7 @@ impl<'a> Walker<'a> {
         Err(reason)
     }
 
-    /// Some good copy, without a word about bad ones.
+    /// Some good copy, without a report of bad ones.
     fn read_any(&self, expected: &NodeExpectation) -> Option<Buffer> {
         self.read_checked(expected).ok()
     }

@@ -21,7 +21,7 @@ const DEAD: &str = "the server of this mount is no more";
 const ROOM: usize = 64 << 10;
 
 /// How long is waited for what the kernel writes.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// `ubtrfs sync`: the kernel writes what it holds of changes, mapped pages among them, and then the
 /// server commits. On mounts of the type `fuse` the kernel does not ask it to, nor does it wait for
@@ -35,7 +35,7 @@ pub fn sync(arguments: &args::Directory) -> Result<()> {
         if let Ok(found) = found
             && found.stx_dev_major == 0
         {
-            Connection::of((found.stx_dev_major, found.stx_dev_minor)).is_idle_within(PATIENCE);
+            Connection::of((found.stx_dev_major, found.stx_dev_minor)).is_idle_within(TIMEOUT);
         }
     }
     ask(path, SYNC).map(drop).map_err(|errno| failure(path, errno))

@@ -19,12 +19,12 @@ use crate::holders::users;
 use crate::mount_table;
 use crate::process;
 
-/// How long whoever only looked in is given to leave. A process that forks while a file is open
-/// here hands a copy of the descriptor to its child, which holds the mount until it executes its
-/// program; so a mount may be busy for moments after its last user has closed everything.
+/// How long transient users of the mount are given to leave. A process that forks while a file is
+/// open here hands a copy of the descriptor to its child, which holds the mount until it executes
+/// its program; so a mount may be busy for moments after its last user has closed everything.
 const TIME_TO_LEAVE: Duration = Duration::from_secs(2);
-/// After so many seconds of waiting a person is told what for.
-const PATIENCE: i64 = 10;
+/// After so many seconds of waiting a message says what for.
+const TIMEOUT: i64 = 10;
 
 /// `ubtrfs umount`
 pub fn run(arguments: &args::Umount) -> Result<()> {
@@ -40,7 +40,7 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
     };
     let report = control::report(&path);
     if matches!(report, Err(Errno::NOTCONN | Errno::CONNABORTED)) || is_dead(&path) {
-        // A server that has died holds nothing back; whoever is inside will get errors anyway.
+        // A server that has died holds nothing back; processes inside will get errors anyway.
         unmount(&path, Unmount::Lazy).map_err(|error| failure(&path, device, &error))?;
         eprintln!("ubtrfs: the server of {shown} had died: what was neither synced nor committed is lost");
         return Ok(());
@@ -52,7 +52,7 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
     let server = report.as_ref().ok().and_then(process_of);
     let aborted = report.ok().and_then(|report| report.aborted);
     let synced = control::sync_mount(&path);
-    unmount_patiently(&path).map_err(|error| failure(&path, device, &error))?;
+    unmount_with_retries(&path).map_err(|error| failure(&path, device, &error))?;
     if let Some(server) = server {
         wait(&path, &server)?;
     }
@@ -81,7 +81,7 @@ fn wait(path: &Path, server: &OwnedFd) -> Result<()> {
     let mut told = false;
     loop {
         let mut fds = [PollFd::new(server, PollFlags::IN)];
-        match poll(&mut fds, Some(&Timespec { tv_sec: PATIENCE, tv_nsec: 0 })) {
+        match poll(&mut fds, Some(&Timespec { tv_sec: TIMEOUT, tv_nsec: 0 })) {
             Ok(0) if !told => {
                 told = true;
                 eprintln!(
@@ -96,7 +96,7 @@ fn wait(path: &Path, server: &OwnedFd) -> Result<()> {
     }
 }
 
-fn unmount_patiently(path: &Path) -> std::result::Result<(), MountError> {
+fn unmount_with_retries(path: &Path) -> std::result::Result<(), MountError> {
     let deadline = Instant::now() + TIME_TO_LEAVE;
     loop {
         match unmount(path, Unmount::Now) {

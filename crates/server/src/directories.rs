@@ -1,9 +1,9 @@
 //! Listings of directories.
 //!
-//! The kernel keeps a listing in its page cache, from the beginning up to wherever anybody has
-//! read, and goes on with whoever reads there. Once that one comes to the end it counts as whole,
-//! and serves others where they are. Only who begins asks whether names have changed since. So
-//! where some have, the kernel has to drop what it keeps before it hears of the end.
+//! The kernel caches a listing in its page cache, from the beginning up to wherever a program has
+//! read, and extends it with the next reader. Once that one comes to the end it counts as whole,
+//! and serves others where they are. Only a reader that begins asks whether names have changed
+//! since. So where some have, the kernel has to drop what it keeps before the end is reported.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl Server {
         match listed {
             Err(errno) if reply.is_empty() => reply.error(errno),
             Ok(()) if reply.is_empty() => self.end_listing(node, move || reply.done()),
-            // What was listed before the error is told now; the error comes again with the next
+            // What was listed before the error is returned now; the error comes again with the next
             // request.
             _ => reply.done(),
         }
@@ -62,7 +62,7 @@ impl Server {
             let numbers = &self.shared().numbers;
             list(self.engine(), dir, what.offset, last, &mut |row| match row {
                 Row::Dots { name, id, next } => Ok(reply.add_name(numbers.shown(id), next, S_IFDIR, name)),
-                // The kernel has it: to tell its attributes again would only cost time.
+                // The kernel has it: to return its attributes again would only cost time.
                 Row::Entry { entry, next } if self.engine().is_referenced(entry.inode) => {
                     let mode = type_bits(entry.file_type);
                     Ok(reply.add_name(numbers.shown(entry.inode), next, mode, &entry.name))
@@ -70,8 +70,8 @@ impl Server {
                 Row::Entry { entry, next } => {
                     let found = self.engine().lookup(dir, &entry.name).map_err(|error| errno(&error));
                     match found.and_then(|id| self.shared().entry(id).map(|entry| (id, entry))) {
-                        Ok((id, told)) => {
-                            let fits = reply.add(&told, next, &entry.name);
+                        Ok((id, found)) => {
+                            let fits = reply.add(&found, next, &entry.name);
                             if !fits {
                                 self.engine().forget(id, 1);
                             }
@@ -110,7 +110,7 @@ impl Server {
         if !matches!(is_whole, Ok(Ok(false))) {
             return done();
         }
-        // Somebody may have a page of it locked, and wait for us with that.
+        // A program may have locked a page of it, and wait for us with that.
         let shared = Arc::clone(self.shared());
         self.notifying.run(move || {
             if shared.invalidate_pages(node)
@@ -125,7 +125,7 @@ impl Server {
 
 /// A row of a listing, and the offset at which the listing goes on after it.
 enum Row<'a> {
-    /// `.` or `..`, and what it leads to.
+    /// `.` or `..`, and what it points to.
     Dots { name: &'static [u8], id: InodeId, next: u64 },
     /// Any other.
     Entry { entry: &'a DirectoryEntry, next: u64 },

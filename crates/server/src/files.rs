@@ -68,7 +68,7 @@ impl Server {
             self.engine().set_attributes(id, &changes).map_err(|error| errno(&error))?;
         }
         let is_of_page = what.write_flags.contains(WriteFlags::CACHE);
-        // Of a page it is anybody's flags.
+        // Of a page in writeback they are any opener's flags.
         let appends = what.flags.contains(OFlags::APPEND) && !is_of_page;
         let at = if appends { WriteAt::Appending(what.offset) } else { WriteAt::Offset(what.offset) };
         let written = self.engine().write(id, at, what.data, kill).map_err(|error| {

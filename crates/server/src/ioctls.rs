@@ -31,7 +31,7 @@ impl Server {
         }
     }
 
-    /// Trims the volume or tells about it, in a thread that may take its time.
+    /// Trims the volume or reports about it, in a thread that may take its time.
     fn answer_about_volume(&self, caller: &Caller<'_>, node: u64, asked: VolumeIoctl, reply: ReplyIoctl) {
         if asked.needs().is_some_and(|capability| !Powers::of(caller).has(capability)) {
             return reply.error(Errno::PERM);

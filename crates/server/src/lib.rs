@@ -2,12 +2,13 @@
 //!
 //! [`Server`] implements [`ubtrfs_fuse::Filesystem`] on top of [`ubtrfs::Filesystem`]. It
 //! translates: node numbers to inodes and back ([`NodeNumbers`]), attributes and device numbers,
-//! the kernel's rules about umask, ACLs and set-id bits to what the engine is told. It holds no
+//! the kernel's rules about umask, ACLs and set-id bits to arguments of the engine. It holds no
 //! state of files; that is the engine's.
 //!
 //! Requests that memory answers are answered by the thread that read them; those that wait for a
-//! commit go to a [`Pool`] with their reply. Where requests arrive over rings, `nonblocking` says which
-//! of them their threads try. Programs that look after a mount talk to it through [`control`].
+//! commit go to a [`Pool`] with their reply. Where requests arrive over rings, `nonblocking` says
+//! which of them their threads try. Programs that look after a mount talk to it through
+//! [`control`].
 
 pub mod acl;
 mod answers;

@@ -33,7 +33,7 @@ impl Filesystem for Server {
         }
     }
 
-    fn at_once(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {
+    fn try_nonblocking(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {
         if self.is_quick(request) && !ubtrfs::nonblocking(serve) {
             drop(self.count(Kind::Postponed));
         }

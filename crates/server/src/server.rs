@@ -33,13 +33,13 @@ pub fn config(threads: usize, transport: Transport, checked: bool) -> Config {
 pub struct Server {
     shared: Arc<Shared>,
     pub(crate) slow: Pool,
-    /// For notifying the kernel what it has to write or to forget. That may wait for requests which
-    /// `slow` serves.
+    /// For invalidating what the kernel has cached, after its writeback. That may wait for requests
+    /// which `slow` serves.
     pub(crate) notifying: Pool,
-    /// For having the kernel forget pages that could not be written. Whoever goes on changing them
-    /// holds up nobody else.
+    /// For dropping pages that could not be written back. A program that goes on changing them
+    /// holds up no other.
     invalidating: Pool,
-    /// Nodes whose pages are to be forgotten, and are not yet being.
+    /// Nodes whose pages are to be dropped.
     to_invalidate: Arc<Mutex<HashSet<u64>>>,
 }
 
@@ -107,7 +107,7 @@ impl Server {
         }
     }
 
-    /// The kernel is to read the file's pages anew: somebody has changed them who may not.
+    /// Has the kernel drop the file's pages: a program has changed them that may not.
     pub(crate) fn discard_pages(&self, node: u64) {
         if !self.to_invalidate.lock().insert(node) {
             return;

@@ -40,7 +40,7 @@ impl Server {
             return self.change_of_nothing(caller, id);
         }
         // truncate(2), unlike ftruncate(2), leaves the times of a file as they are that has the
-        // wanted size; to nothing, it can't be told from O_TRUNC.
+        // wanted size; to nothing, it can't be distinguished from O_TRUNC.
         let only_size = SetAttr { size: change.size, handle: None, ..nothing };
         if *change == only_size && change.size != Some(0) {
             let attributes = self.engine().attributes(id).map_err(|error| errno(&error))?;
@@ -51,7 +51,7 @@ impl Server {
         apply(self.shared(), id, change, self.takes_group_id(caller, id, change.kill_suidgid))
     }
 
-    /// Whether a change cuts so much off that it takes several commits.
+    /// Whether a change truncates so much that it takes several commits.
     fn takes_long(&self, node: u64, change: &SetAttr) -> bool {
         let cuts = |size| self.inode(node).is_ok_and(|id| self.engine().is_cut_in_steps(id, size));
         change.size.is_some_and(cuts)

@@ -13,11 +13,11 @@ use crate::counters::Counters;
 use crate::nodes::NodeNumbers;
 use crate::ownership::OwnershipOverride;
 
-/// How long the kernel keeps what it was told. Nobody else changes the volume, so what it knows
-/// does not grow old.
+/// How long the kernel caches an answer. Nothing else changes the volume, so its caches do not
+/// become stale.
 pub(crate) const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What the server is told about its mount, to show it.
+/// The facts of a mount that the server shows.
 #[derive(Debug, Clone, Default)]
 pub struct MountFacts {
     /// The devices' paths.
@@ -54,7 +54,7 @@ pub struct Shared {
     transport: OnceLock<TransportFacts>,
     pub(crate) block_size: u32,
     facts: MountFacts,
-    /// Whom the kernel is told as the owner of everything.
+    /// The owner of everything that is reported to the kernel.
     known_owner: Option<u32>,
     ended: Mutex<Option<Result<(), String>>>,
 }
@@ -85,17 +85,17 @@ impl Shared {
         self.granted.get().is_some_and(|granted| granted.capabilities.contains(capability))
     }
 
-    /// Tells the kernel that an inode's attributes are others than it goes on believing.
+    /// Invalidates the attributes of an inode that the kernel has cached.
     pub(crate) fn attributes_changed(&self, node: u64) {
         if let Some(notifier) = self.notifier.get()
             && let Err(error) = notifier.inval_attributes(node)
         {
-            tracing::debug!(%error, "the kernel was not told of attributes");
+            tracing::debug!(%error, "the attributes that the kernel has cached were not invalidated");
         }
     }
 
-    /// Has the kernel write a node's pages that were changed, and forget all of them; returns
-    /// whether it has. Not for the threads that serve requests: what is written comes to them.
+    /// Has the kernel write a node's dirty pages back and drop all of its pages; returns whether it
+    /// has. This is not for the threads that serve requests: the writeback comes to them.
     pub(crate) fn invalidate_pages(&self, node: u64) -> bool {
         self.invalidate_range(node, 0, 0)
     }
@@ -110,12 +110,12 @@ impl Shared {
         is_invalidated
     }
 
-    /// Gives the server the way to tell the kernel what it must look at anew.
+    /// Gives the server the way to invalidate what the kernel has cached.
     pub fn set_notifier(&self, notifier: Notifier) {
         let _ = self.notifier.set(notifier);
     }
 
-    /// Tells the server how requests arrive, to show it.
+    /// Sets how requests arrive, which the server shows.
     pub fn set_way(&self, way: &Way) {
         let _ = self.transport.set(match way {
             Way::Rings { .. } => TransportFacts { name: "io_uring", why: None },
@@ -227,7 +227,7 @@ impl Shared {
     }
 
     /// The entry of an inode that has just been referenced for the kernel; gives the reference back
-    /// if it can't be told.
+    /// if there is none.
     pub(crate) fn entry(&self, id: InodeId) -> Result<Entry, Errno> {
         let attributes = self.engine.attributes(id).map_err(|error| {
             self.engine.forget(id, 1);
@@ -235,15 +235,15 @@ impl Shared {
         })?;
         let node = self.numbers.node(id);
         // The kernel knows the root before it asks for anything. Others' numbers may be given again
-        // by a later mount, once the inode is gone: a file handle must not lead to what came in its
-        // place.
+        // by a later mount, once the inode is gone: a file handle must not point to what came in
+        // its place.
         let generation = if node == ROOT { 0 } else { attributes.generation.0 };
         let attributes = self.attributes_for_kernel(&attributes);
         let ttl = if self.known_owner.is_some() { Duration::ZERO } else { TTL };
         Ok(Entry { node, generation, name_ttl: ttl, attributes_ttl: ttl, attributes })
     }
 
-    /// Attributes as the kernel is told them when it may check the owner next.
+    /// Attributes as they are reported to the kernel when it may check the owner next.
     pub(crate) fn attributes_for_kernel(&self, of: &ubtrfs::Attributes) -> Attributes {
         let mut shown = self.shown(of);
         shown.uid = self.known_owner.unwrap_or(shown.uid);
@@ -251,8 +251,8 @@ impl Shared {
     }
 
     /// How long attributes are kept of a file that has just been opened by its name, or changed.
-    /// Where another owner is told than the volume has, that is as long as a program takes from
-    /// there over fstat(2) to its next step; who looks by the name asks anew.
+    /// Where another owner is reported than the volume has, that is as long as a program takes from
+    /// there over fstat(2) to its next step; a lookup by the name asks again.
     pub(crate) fn attributes_ttl(&self, node: u64) -> Duration {
         match self.known_owner {
             None => TTL,
@@ -275,8 +275,7 @@ impl Shared {
     }
 }
 
-/// The errno that answers a request. What is wrong with the volume is also told to whoever reads
-/// the log.
+/// The errno that answers a request. What is wrong with the volume is also logged.
 pub(crate) fn errno(error: &ubtrfs::Error) -> Errno {
     let errno = error.errno();
     if errno == Errno::IO {

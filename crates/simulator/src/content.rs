@@ -74,8 +74,8 @@ impl Content {
         self.size
     }
 
-    /// Where the file may end while all beyond `size` is cut off extent by extent: where an extent
-    /// or a hole may begin.
+    /// Where the file may end while it is truncated to `size` extent by extent: where an extent or
+    /// a hole may begin.
     pub fn ends_beyond(&self, size: u64) -> BTreeSet<u64> {
         /// Of a file that was found, not made, it isn't known where its holes begin: small ones get
         /// the benefit of doubt.
@@ -112,7 +112,7 @@ impl Content {
         self.size = self.size.max(at);
     }
 
-    /// Cuts or extends.
+    /// Truncates or extends.
     pub fn resize(&mut self, size: u64) {
         self.note_bounds([size, self.size]);
         if size < self.size {
@@ -127,7 +127,7 @@ impl Content {
         self.size = size;
     }
 
-    /// Space is reserved for a range: nothing to be seen, but something begins and ends there.
+    /// Space is preallocated for a range: its content stays, but an extent begins and ends there.
     pub fn reserve(&mut self, offset: u64, len: u64) {
         self.note_bounds([offset, offset.saturating_add(len)]);
     }

@@ -43,7 +43,7 @@ struct State {
 }
 
 impl LyingDevice {
-    /// A device that tells this lie.
+    /// A device that breaks this rule.
     pub fn new(inner: Arc<RecordingDevice>, lie: Lie) -> Self {
         Self { inner, lie, state: Mutex::default() }
     }

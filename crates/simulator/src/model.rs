@@ -382,7 +382,7 @@ impl Model {
         id.ino == Ino::ROOT_DIR && id != self.root
     }
 
-    /// Notes that a node was given another name. Of a subvolume nothing tells it but the entry.
+    /// Notes that a node was given another name. Of a subvolume only the entry records it.
     fn touch_renamed(&self, touched: &mut Touched, id: InodeId) {
         if !self.is_subvolume(id) {
             touch(touched, id, false);

@@ -38,7 +38,7 @@ pub(crate) struct Part {
     trace: Trace,
     /// What was the last commit at some points in time, and what the newest version was then.
     sightings: Vec<(u64, usize)>,
-    log: Vec<(usize, Operation)>,
+    operations: Vec<(usize, Operation)>,
     /// Files are truncated in steps.
     steps: bool,
     /// An operation failed that goes in steps: how many of them it did is not known.
@@ -120,7 +120,7 @@ pub(crate) fn survey_parts(
         let found = find(judge, &device).map_err(|what| Failure { crash: Some(point), ..fail(what) })?;
         for part in parts {
             let begun = |(began, _): &&(usize, Operation)| *began <= point.event;
-            let operations = || part.log.iter().take_while(begun).cloned().collect();
+            let operations = || part.operations.iter().take_while(begun).cloned().collect();
             let fail = |what| Failure { operations: operations(), crash: Some(point), ..fail(what) };
             judge_part(part, &found, point.event).map_err(fail)?;
         }
@@ -212,7 +212,14 @@ pub(crate) fn work(
         let mut trace = Trace::new(model.clone(), fs.generation().0);
         trace.versions[0].began = recording.len();
         let worker = Worker::new(fs.clone(), model, tolerance, true);
-        parts.push(Mutex::new(Part { worker, trace, sightings: Vec::new(), log: Vec::new(), steps, uncertain: false }));
+        parts.push(Mutex::new(Part {
+            worker,
+            trace,
+            sightings: Vec::new(),
+            operations: Vec::new(),
+            steps,
+            uncertain: false,
+        }));
     }
     if let Some(fault) = fault {
         fault();
@@ -230,7 +237,7 @@ pub(crate) fn work(
         joined.map(|result| result.unwrap_or_else(|_| Err("a thread panicked".into()))).collect()
     });
     let mut parts: Vec<Part> = parts.into_iter().map(Mutex::into_inner).collect();
-    let operations = || parts.iter().flat_map(|part| part.log.clone()).collect();
+    let operations = || parts.iter().flat_map(|part| part.operations.clone()).collect();
     results
         .into_iter()
         .collect::<Result<(), String>>()
@@ -257,11 +264,11 @@ fn one_thread(
         if guard.worker.tolerance.faults && (guard.uncertain || fs.abort_reason().is_some()) {
             return Ok(());
         }
-        let Part { worker, trace, sightings, log, steps, uncertain } = &mut *guard;
+        let Part { worker, trace, sightings, operations, steps, uncertain } = &mut *guard;
         sightings.push((fs.generation().0, trace.now()));
         let operation = generator.next(&worker.model, worker.handles.len());
         let began = recording.len();
-        log.push((began, operation.clone()));
+        operations.push((began, operation.clone()));
         if !matches!(operation, Operation::Sync | Operation::Fsync { .. }) {
             let (before, tolerated) = (worker.model.clone(), worker.tolerated);
             let touched = worker.perform(&operation).map_err(|what| format!("{operation:?}: {what}"))?;

@@ -22,7 +22,7 @@ pub struct Session {
     /// What happened, and what was promised of it.
     pub trace: Trace,
     /// The operations, each with the number of events before it.
-    pub log: Vec<(usize, Operation)>,
+    pub operations: Vec<(usize, Operation)>,
     /// Whether files without names were open when it was unmounted: some later commit of the next
     /// mount frees them.
     left_orphans: bool,
@@ -55,7 +55,7 @@ impl Session {
         }
         model.drop_orphans();
         let worker = Worker::new(fs, model, tolerance, true);
-        Ok(Self { worker, recording, trace, log: Vec::new(), left_orphans: false, device, options })
+        Ok(Self { worker, recording, trace, operations: Vec::new(), left_orphans: false, device, options })
     }
 
     /// Does an operation on engine and model, and notes what it makes durable. A sentence if the
@@ -64,7 +64,7 @@ impl Session {
         let generation = self.worker.fs.generation().0;
         let began = self.recording.len();
         let tolerated = self.worker.tolerated;
-        self.log.push((began, operation.clone()));
+        self.operations.push((began, operation.clone()));
         let (result, between) = if *operation == Operation::Remount {
             (self.remount(), Vec::new())
         } else {

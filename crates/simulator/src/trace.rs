@@ -25,7 +25,7 @@ pub struct Commit {
 }
 
 /// What a call that has returned made durable: a part of the volume, at least as it was at one
-/// moment of the call.
+/// time during the call.
 #[derive(Clone, Debug)]
 pub struct Promise {
     /// Events of the device when the call returned.
@@ -116,7 +116,7 @@ impl Trace {
         let model = &self.versions[version].model;
         let lines = Timelines::new(&self.versions, *base.start(), version);
         let mut covered = Covered { inode: Some(id), times, ..Covered::default() };
-        // Where a subvolume's entry is only its directory tells.
+        // Where a subvolume's entry is, only its directory knows.
         let names_itself = !model.is_subvolume(id);
         for (place, line) in lines.names.iter().filter(|_| names_itself) {
             if *line.at(version) == Some(id) {

@@ -44,8 +44,8 @@ impl<'a> Window<'a> {
     pub fn new(trace: &'a Trace, base: usize, event: usize) -> Self {
         let last = trace.newest(event).max(base);
         let counts = |promise: &&Promise| promise.returned <= event && promise.version >= base;
-        // A call that had nothing to do may have promised a version that the device has not heard
-        // of. What it covers was the same in the last one that it has.
+        // A call that had nothing to do may have promised a version that has not reached the
+        // device. What it covers was the same in the last one that it has.
         let bound = |promise: &'a Promise| Bound {
             during: promise.version.min(last)..=promise.until.min(last),
             covers: &promise.covers,
@@ -72,8 +72,8 @@ impl<'a> Window<'a> {
 
     /// What a name may point to.
     pub fn targets(&self, place: &Dentry, line: &Timeline<Option<InodeId>>) -> Vec<Option<InodeId>> {
-        // A name that an inode had lost when it was synced does not come back; what else it pointed to
-        // may.
+        // A name that an inode had lost when it was synced does not come back; what else it
+        // pointed to may.
         let has_come_back = |since: usize, target: Option<InodeId>| {
             let lost = |promise: &Bound<'_>| {
                 since <= promise.version() && target == promise.covers.inode && promise.covers.lost.contains(place)

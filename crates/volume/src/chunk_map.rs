@@ -168,7 +168,7 @@ impl Chunk {
 }
 
 impl ChunkMap {
-    /// Adds a chunk. `device_bytes` tells how many bytes a device has, `None` for one that is not
+    /// Adds a chunk. `device_bytes` returns how many bytes a device has, `None` for one that is not
     /// there.
     pub(crate) fn insert(
         &mut self,

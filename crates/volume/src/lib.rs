@@ -1,8 +1,9 @@
 //! Devices as one logical address space: chunks, mirrors, checksums, barriers.
 //!
 //! Nothing above this crate knows how many devices there are, how a profile spreads data over them,
-//! or when something is durable other than by the tokens that [`Volume`] gives: [`CompletedWrites`] from
-//! waiting, [`Flushed`] from a barrier after it, and only with that a superblock can be written.
+//! or when something is durable other than by the tokens that [`Volume`] gives:
+//! [`CompletedWrites`] from waiting, [`Flushed`] from a barrier after it, and only with that a
+//! superblock can be written.
 
 mod buffer;
 mod chunk_map;

@@ -171,7 +171,7 @@ impl Volume {
         result
     }
 
-    /// Tells the devices that the content of these addresses is no longer needed. Returns how many
+    /// Discards these addresses on the devices: their content is no longer needed. Returns how many
     /// bytes of theirs that is, of all copies; `None` if one of them can't discard.
     pub fn discard(&self, at: Logical, len: u64) -> Result<Option<u64>> {
         self.require_writable()?;
@@ -204,8 +204,8 @@ impl Volume {
     }
 }
 
-/// An error where a range of a device holds a superblock: whoever writes there has lost count of
-/// what is free.
+/// An error where a range of a device holds a superblock: a writer that comes there has a wrong map
+/// of free space.
 fn keep_superblocks(at: Physical, len: u64) -> Result<()> {
     let hits = |copy: &Physical| at.0 < copy.0 + SUPERBLOCK_SIZE as u64 && copy.0 < at.0.saturating_add(len);
     if SUPERBLOCK_COPIES.iter().any(hits) {

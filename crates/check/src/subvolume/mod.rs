@@ -59,7 +59,7 @@ pub(crate) struct SubvolumeCheck<'a> {
 pub(crate) struct Finished {
     /// All of it could be read.
     pub(crate) complete: bool,
-    /// Entries that lead to other subvolumes.
+    /// Entries that point to other subvolumes.
     pub(crate) links: Vec<Link>,
     pub(crate) inodes: u64,
     pub(crate) entries: u64,

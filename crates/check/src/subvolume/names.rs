@@ -1,4 +1,4 @@
-//! Names: every directory index must be known to the inode that it leads to, and the other way
+//! Names: every directory index must be known to the inode that it points to, and the other way
 //! round.
 //!
 //! Both sides are reduced to fingerprints, which cancel as they meet: a subvolume of a million
@@ -56,7 +56,7 @@ impl Names {
         self.hasher.hash_one(what)
     }
 
-    /// Tells what is wrong with the names that found no other half.
+    /// Reports what is wrong with the names that found no other half.
     pub(super) fn explain(self, walker: &Walker<'_>, root: &TreeRoot, faults: &mut Faults) {
         if self.entries.is_empty() && self.refs.is_empty() {
             return;
@@ -114,7 +114,7 @@ impl Owned {
         }
     }
 
-    /// What is wrong with this entry of a directory, and the inode that it is told of.
+    /// What is wrong with this entry of a directory, and the inode that it is reported for.
     fn judge(self, partner: Option<Self>, walker: &Walker<'_>, root: &TreeRoot) -> (FaultKind, u64) {
         let (parent, name) = (self.parent, shown(&self.name));
         match partner {
@@ -197,7 +197,7 @@ pub(super) fn names_of(key: Key, data: &[u8], mode: u32, mut each: impl FnMut(&J
     }
 }
 
-/// The names in a directory index that lead to inodes of the same subvolume.
+/// The names in a directory index that point to inodes of the same subvolume.
 pub(super) fn entries_of(key: Key, data: &[u8], mut each: impl FnMut(&Joint<'_>)) {
     for found in dir_entries(data).flatten().filter(|found| found.location.item_type == ItemType::INODE_ITEM) {
         each(&Joint {

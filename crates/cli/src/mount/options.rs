@@ -86,7 +86,8 @@ impl MountRequest {
     }
 
     /// Whether the kernel is to check permissions. Without that only names that it has not cached
-    /// would lead to a check of directories, so whoever reaches the mount may do everything.
+    /// would lead to a check of directories, so every process that reaches the mount may do
+    /// everything.
     pub fn checks_permissions(&self) -> bool {
         !(self.ownership.fakeroot || self.single_user)
     }

@@ -93,7 +93,7 @@ fn run(
     let served = session.run();
     notify::stopping();
     if mount.is_mounted() {
-        // The connection was cut: what is left is of no use to anybody.
+        // The connection was aborted: what is left is of no use.
         let _ = mount.unmount(Unmount::Lazy);
     }
     shared.end().map_err(|error| Failure::new(format!("the last commit failed: {error}")))?;
@@ -191,7 +191,7 @@ fn mount_options(job: &Job, root: bool) -> MountOptions {
         name: request.name.clone().unwrap_or_default(),
         subtype: "ubtrfs".into(),
         read_only: request.read_only,
-        // Where nobody checks permissions, the mount is for whoever mounts alone.
+        // Where permissions are not checked, the mount is for the mounting user alone.
         allow_other: request.allow_other.unwrap_or(root && request.checks_permissions()),
         default_permissions: request.checks_permissions(),
         no_atime: request.no_atime,

@@ -216,7 +216,7 @@ impl<'a> Walk<'a> {
             }
         };
         if self.arguments.verbose {
-            // Whether or not somebody reads that.
+            // This holds whether or not that is read.
             let _ = writeln!(io::stdout(), "{shown}");
         }
         let is_directory = attributes.file_type == FileType::Directory;

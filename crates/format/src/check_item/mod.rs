@@ -1,8 +1,9 @@
 //! Rules that an item can be held against by itself, or against its neighbour in the leaf.
 //!
-//! They are those by which the kernel refuses a block when it reads one, so whoever passes them can
-//! be relied on for sizes, ranges and alignment; what needs other blocks (references, counts, names
-//! that must exist) is not judged here. A rule that is stricter than the kernel's says so.
+//! They are those by which the kernel refuses a block when it reads one, so a block that passes
+//! them can be relied on for sizes, ranges and alignment; what needs other blocks (references,
+//! counts, names that must exist) is not judged here. A rule that is stricter than the kernel's
+//! says so.
 
 mod extent;
 mod file;

@@ -121,7 +121,7 @@ fn run(begin: &Begin, seed: u64, (kind, successes, lasting): (Kind, u64, Lasting
         };
         let mut script = Script::new(seed ^ (mount + 1) << 8, LENGTH);
         while let Some(operation) = script.next(&session) {
-            session.perform(&operation).unwrap_or_else(|what| panic!("{what}\n{:?}", session.log));
+            session.perform(&operation).unwrap_or_else(|what| panic!("{what}\n{:?}", session.operations));
             if session.is_aborted() {
                 break;
             }
@@ -133,7 +133,8 @@ fn run(begin: &Begin, seed: u64, (kind, successes, lasting): (Kind, u64, Lasting
             faulty.heal();
             let judge = judge_of(begin, &mut session);
             let last = recording.len();
-            examine(&judge, &recording.current(), last).unwrap_or_else(|what| panic!("{what}\n{:?}", session.log));
+            examine(&judge, &recording.current(), last)
+                .unwrap_or_else(|what| panic!("{what}\n{:?}", session.operations));
             return (faulty, true);
         }
         model = session.worker.model.clone();

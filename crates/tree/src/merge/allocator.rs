@@ -16,7 +16,7 @@ pub trait NodeAllocator {
     fn free(&mut self, node: FreedNode) -> Result<()>;
 
     /// `tree` is about to replace this node, which other trees may use as well, by a copy: what its
-    /// entries lead to gets the references that the two will have. Ancestors come before their
+    /// entries point to gets the references that the two will have. Ancestors come before their
     /// descendants, each node once, before it is freed.
     ///
     /// An allocator of trees without snapshots need not know how: [`Error::Shared`].
@@ -26,9 +26,9 @@ pub trait NodeAllocator {
         Err(Error::Shared { tree, bytenr, generation })
     }
 
-    /// This merge changes none of the leaves that are in `dirty` now. Who can't have them all in
-    /// memory may [take]( DirtyNodes::take_leaves) them and submit them; they have to be readable
-    /// then, through the cache or from its source.
+    /// This merge changes none of the leaves that are in `dirty` now. An allocator that can't keep
+    /// them all in memory may [take]( DirtyNodes::take_leaves) them and submit them; they have to
+    /// be readable then, through the cache or from its source.
     fn leaves_are_done(&mut self, dirty: &mut DirtyNodes) -> Result<()> {
         let _ = dirty;
         Ok(())

@@ -10,8 +10,8 @@ use crate::cache::NodeCache;
 use crate::dirty::DirtyNodes;
 use crate::error::{Error, Result};
 
-/// A part of a level after the edits below it have been merged. Small, for most children of a node
-/// are only passed on.
+/// What becomes of a child after the edits below it have been merged. It is small, since most
+/// children of a node are only passed on.
 pub(super) enum ChildUpdate {
     /// The child in this slot of the parent stays as it is.
     Kept(usize),
@@ -44,7 +44,7 @@ impl Merger<'_> {
     }
 
     /// Takes a node out of the tree because its entries change: a node of this commit leaves its
-    /// address to its successors, any other is freed, once what its entries lead to has its
+    /// address to its successors, any other is freed, once what its entries point to has its
     /// references.
     pub(super) fn retire(&mut self, at: &NodeRef, block: &Block) -> Result<Vec<Logical>> {
         let owner = block.header().map_err(|problem| at.bad(problem))?.owner;
@@ -85,7 +85,7 @@ impl Merger<'_> {
         let mut pointers = Vec::with_capacity(groups.len());
         for group in groups {
             let bytenr = match reusable.next() {
-                Some(home) => home,
+                Some(bytenr) => bytenr,
                 None => self.allocator.allocate(self.owner, level)?,
             };
             let header = Header {

@@ -33,7 +33,7 @@ use crate::error::Result;
 /// whose edits change nothing, and a node that `dirty` held already. New nodes are of `owner` and
 /// of the generation of `dirty`. A tree without items is one empty leaf.
 ///
-/// `removed` hears of every item of the tree that a delete or a deleted range removes or a put
+/// `removed` is called for every item of the tree that a delete or a deleted range removes or a put
 /// replaces (also by the same bytes), and of those that a patch changes or removes, with the bytes
 /// that the tree held.
 ///
