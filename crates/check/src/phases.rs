@@ -9,20 +9,21 @@ use ubtrfs_volume::Device;
 
 use crate::chunks::{Layout, judge_used};
 use crate::csums::{Covered, DataCheck};
+use crate::error::{Error, Result};
 use crate::extents::{Allocated, Comparison};
 use crate::fault::{FaultKind, Location};
 use crate::free_space::FreeSpace;
 use crate::groups::Groups;
 use crate::log::Contents;
 use crate::media::Media;
+use crate::options::Options;
 use crate::ranges::RangeSet;
 use crate::references::User;
-use crate::report::{Faults, LogStats};
+use crate::report::{Faults, LogStats, Report};
 use crate::roots::{Roots, Uuids};
 use crate::subvolume::{Finished, Rules, SubvolumeCheck, path_of};
 use crate::superblock::{Copies, judge_fields};
 use crate::walk::{BlocksOnly, Geometry, Items, TreeRoot, Visitor, Walker};
-use crate::{Error, Options, Report, Result};
 
 /// What all phases share.
 struct Check<'a> {
