@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevExtent, DevItem, sys_chunks};
 use ubtrfs_format::{ItemType, Key, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock, TreeId};
 
-use crate::fault::{FaultKind, Place};
+use crate::fault::{FaultKind, Location};
 use crate::groups::Groups;
 use crate::media::{Media, data_stripes};
 use crate::ranges::RangeSet;
@@ -23,8 +23,8 @@ pub(crate) struct Layout {
     pub(crate) extents: DeviceExtents,
 }
 
-fn chunk_place(start: u64) -> Place {
-    Place::at(Logical(start))
+fn chunk_place(start: u64) -> Location {
+    Location::at(Logical(start))
 }
 
 impl Layout {
@@ -69,14 +69,14 @@ impl Layout {
                     array.into_iter().map(|(key, chunk)| (key.offset, chunk)).collect();
                 let system = self.chunks.iter().filter(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::SYSTEM));
                 for (start, _) in system.filter(|(start, _)| !array.contains_key(start)) {
-                    faults.add(FaultKind::SystemChunkMissing { chunk: *start }, Place::volume());
+                    faults.add(FaultKind::SystemChunkMissing { chunk: *start }, Location::volume());
                 }
                 for (start, _) in array.iter().filter(|(start, chunk)| self.chunks.get(start) != Some(chunk)) {
-                    faults.add(FaultKind::SystemChunkDiffers { chunk: *start }, Place::volume());
+                    faults.add(FaultKind::SystemChunkDiffers { chunk: *start }, Location::volume());
                 }
             }
             Err(error) => {
-                faults.add(FaultKind::SystemChunkArray { reason: error.to_string() }, Place::volume());
+                faults.add(FaultKind::SystemChunkArray { reason: error.to_string() }, Location::volume());
             }
         }
     }
@@ -124,7 +124,7 @@ impl Layout {
             }
         }
         for (device, physical) in unclaimed.into_keys() {
-            faults.add(FaultKind::DeviceExtentWithoutChunk { device, physical }, Place::tree(TreeId::DEV));
+            faults.add(FaultKind::DeviceExtentWithoutChunk { device, physical }, Location::tree(TreeId::DEV));
         }
         let mut used: HashMap<u64, u64> = HashMap::new();
         let mut last = (0, 0);
@@ -132,10 +132,10 @@ impl Layout {
             let (device, physical) = (*device, *physical);
             let end = physical.saturating_add(extent.length);
             if last.0 == device && physical < last.1 {
-                faults.add(FaultKind::DeviceExtentsOverlap { device, physical }, Place::tree(TreeId::DEV));
+                faults.add(FaultKind::DeviceExtentsOverlap { device, physical }, Location::tree(TreeId::DEV));
             }
             if self.devices.get(&device).is_none_or(|item| end > item.total_bytes) {
-                faults.add(FaultKind::DeviceExtentBeyondDevice { device, physical }, Place::tree(TreeId::DEV));
+                faults.add(FaultKind::DeviceExtentBeyondDevice { device, physical }, Location::tree(TreeId::DEV));
             }
             last = (device, end);
             let sum = used.entry(device).or_default();
@@ -145,13 +145,13 @@ impl Layout {
             let (device, expected) = (*device, used.get(device).copied().unwrap_or(0));
             if item.bytes_used != expected {
                 let kind = FaultKind::DeviceBytesUsed { device, found: item.bytes_used, expected };
-                faults.add(kind, Place::tree(TreeId::CHUNK));
+                faults.add(kind, Location::tree(TreeId::CHUNK));
             }
             match media.device(device) {
-                None => faults.add(FaultKind::DeviceMissing { device }, Place::volume()),
+                None => faults.add(FaultKind::DeviceMissing { device }, Location::volume()),
                 Some(real) if real.size() < item.total_bytes => {
                     let kind = FaultKind::DeviceTooSmall { device, found: real.size(), expected: item.total_bytes };
-                    faults.add(kind, Place::volume());
+                    faults.add(kind, Location::volume());
                 }
                 Some(_) => {}
             }
@@ -175,7 +175,7 @@ impl Layout {
         }
         for (field, found, expected) in fields {
             if found != expected {
-                faults.add(FaultKind::SuperblockField { field, found, expected }, Place::volume());
+                faults.add(FaultKind::SuperblockField { field, found, expected }, Location::volume());
             }
         }
     }
@@ -191,7 +191,7 @@ impl Layout {
                     for address in Media::addresses_of(*start, chunk, device, copy) {
                         let end = address.saturating_add(SUPERBLOCK_SIZE as u64);
                         if used.len_within(address, end) > 0 {
-                            faults.add(FaultKind::ExtentOverSuperblock, Place::at(Logical(address)));
+                            faults.add(FaultKind::ExtentOverSuperblock, Location::at(Logical(address)));
                         }
                     }
                 }

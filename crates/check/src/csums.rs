@@ -4,7 +4,7 @@ use ubtrfs_format::items::CsumItem;
 use ubtrfs_format::{ChecksumType, ItemType, Leaf, Logical, TreeId};
 use ubtrfs_volume::Buffer;
 
-use crate::fault::{FaultKind, Place};
+use crate::fault::{FaultKind, Location};
 use crate::media::Media;
 use crate::ranges::RangeSet;
 use crate::report::{Faults, Progress};
@@ -28,7 +28,7 @@ impl Covered {
         for (start, end) in self.ranges.iter() {
             for (start, end) in data.gaps(start, end) {
                 let kind = FaultKind::ChecksumWithoutExtent { length: end - start };
-                faults.add(kind, Place::tree(TreeId::CSUM).in_block(Logical(start)));
+                faults.add(kind, Location::tree(TreeId::CSUM).in_block(Logical(start)));
             }
         }
     }
@@ -41,7 +41,7 @@ impl Visitor for Covered {
                 continue;
             };
             if item.start().0 < self.last_end {
-                faults.add(FaultKind::ChecksumsOverlap, Place::item(TreeId::CSUM, key));
+                faults.add(FaultKind::ChecksumsOverlap, Location::item(TreeId::CSUM, key));
             }
             self.last_end = self.last_end.max(item.end().0);
             self.ranges.push(item.start().0, item.end().0);
@@ -97,11 +97,11 @@ impl DataCheck<'_> {
                 && let Err(error) = self.media.read_copy(address, copy, content)
             {
                 let kind = FaultKind::UnreadableData { copy: copy as u64, reason: error.to_string() };
-                faults.add(kind, Place::at(address));
+                faults.add(kind, Location::at(address));
                 continue;
             }
             if item.get(address).is_some_and(|sum| !self.checksum.matches(content, sum)) {
-                faults.add(FaultKind::BadData { copy: copy as u64 }, Place::at(address));
+                faults.add(FaultKind::BadData { copy: copy as u64 }, Location::at(address));
             }
         }
     }

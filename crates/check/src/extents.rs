@@ -8,7 +8,7 @@ use ubtrfs_format::items::{
 };
 use ubtrfs_format::{Generation, ItemType, Key, Leaf, Logical, TreeId};
 
-use crate::fault::{FaultKind, Place};
+use crate::fault::{FaultKind, Location};
 use crate::groups::Groups;
 use crate::ranges::RangeSet;
 use crate::references::{Use, User, UserKind, Uses};
@@ -67,7 +67,7 @@ impl Allocated {
         let end = start.saturating_add(length_of(&key, self.node_size));
         self.extents += 1;
         if start < self.last_end {
-            faults.add(FaultKind::ExtentsOverlap, Place::item(TreeId::EXTENT, key));
+            faults.add(FaultKind::ExtentsOverlap, Location::item(TreeId::EXTENT, key));
         }
         self.last_end = self.last_end.max(end);
         self.used.push(start, end);
@@ -150,13 +150,13 @@ impl<'a> Comparison<'a> {
         rest.get(..count).unwrap_or_default()
     }
 
-    /// Tells of all used extents before `address` that the extent tree left out.
+    /// Reports all used extents before `address` that the extent tree left out.
     fn unallocated_before(&mut self, address: u64, faults: &mut Faults) {
         while self.uses.list.get(self.at).is_some_and(|next| next.extent < address) {
             let uses = self.next_uses();
             if let (Some(first), false) = (uses.first(), self.gaps) {
                 let kind = FaultKind::MissingExtentItem { uses: uses.len() as u64 };
-                faults.add(kind, Place::at(Logical(first.extent)));
+                faults.add(kind, Location::at(Logical(first.extent)));
             }
         }
     }
@@ -174,7 +174,7 @@ impl<'a> Comparison<'a> {
         self.unallocated_before(start, faults);
         let uses =
             if self.uses.list.get(self.at).is_some_and(|next| next.extent == start) { self.next_uses() } else { &[] };
-        let place = Place::item(TreeId::EXTENT, extent.key);
+        let place = Location::item(TreeId::EXTENT, extent.key);
         self.judge_place(&extent, &place, faults);
         let block = self.blocks.get(&Logical(start)).filter(|block| !block.bad);
         if extent.item.flags & ExtentFlags::TREE_BLOCK != 0 {
@@ -185,7 +185,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// Whether the extent is where an extent of its kind may be.
-    fn judge_place(&self, extent: &Extent, place: &Place, faults: &mut Faults) {
+    fn judge_place(&self, extent: &Extent, place: &Location, faults: &mut Faults) {
         let start = extent.key.objectid;
         let length = length_of(&extent.key, self.node_size);
         let end = start.saturating_add(length);
@@ -208,7 +208,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    fn judge_block(&self, extent: &Extent, block: Option<&Block>, place: &Place, faults: &mut Faults) {
+    fn judge_block(&self, extent: &Extent, block: Option<&Block>, place: &Location, faults: &mut Faults) {
         let Some(block) = block else { return };
         let Generation(found) = extent.item.generation;
         if found != block.generation.0 {
@@ -232,7 +232,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    fn judge_length(&self, extent: &Extent, uses: &[Use], place: &Place, faults: &mut Faults) {
+    fn judge_length(&self, extent: &Extent, uses: &[Use], place: &Location, faults: &mut Faults) {
         let is_data = extent.item.flags & ExtentFlags::DATA != 0;
         let used_as_data = |user: &User| matches!(user.kind, UserKind::File | UserKind::Leaf);
         if uses.iter().any(|one| used_as_data(&one.user) != is_data) {
@@ -249,7 +249,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    fn judge_users(&self, extent: Extent, uses: &[Use], place: &Place, faults: &mut Faults) {
+    fn judge_users(&self, extent: Extent, uses: &[Use], place: &Location, faults: &mut Faults) {
         let listed: u64 = extent.users.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count));
         if listed != extent.item.refs {
             faults.add(FaultKind::ReferenceTotal { found: extent.item.refs, expected: listed }, place.clone());
@@ -305,7 +305,7 @@ impl<'a> Comparison<'a> {
         match (&mut self.current, reference) {
             (Some(extent), Ok(reference)) if extent.key.objectid == key.objectid => extent.users.push(reference),
             (_, Ok(_)) if !self.gaps => {
-                faults.add(FaultKind::ReferenceWithoutExtent, Place::item(TreeId::EXTENT, key));
+                faults.add(FaultKind::ReferenceWithoutExtent, Location::item(TreeId::EXTENT, key));
             }
             _ => {}
         }
@@ -324,7 +324,7 @@ impl Visitor for Comparison<'_> {
                 let users = item.inline_refs.iter().filter_map(User::of).collect();
                 self.current = Some(Extent { key, item, users });
             } else {
-                // The item check has told of it; its uses must not count as missing.
+                // The item check has reported it; its uses must not count as missing.
                 self.unallocated_before(key.objectid, faults);
                 self.skip_uses_of(key.objectid);
             }

@@ -7,7 +7,7 @@ use ubtrfs_format::{Ino, Key, Logical, TreeId};
 
 /// Where a fault is; whatever of it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct Location {
     /// The tree.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "tree")]
     pub tree: Option<TreeId>,
@@ -45,7 +45,7 @@ fn key<S: serde::Serializer>(key: &Option<Key>, to: S) -> Result<S::Ok, S::Error
     key.map(|key| (key.objectid, key.item_type.0, key.offset)).serialize(to)
 }
 
-impl Place {
+impl Location {
     /// Nowhere in particular: the volume.
     pub(crate) fn volume() -> Self {
         Self::default()
@@ -77,7 +77,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
         let mut part = |f: &mut fmt::Formatter<'_>, text: String| {
@@ -111,7 +111,7 @@ pub struct Fault {
     #[serde(flatten)]
     pub kind: FaultKind,
     /// Where.
-    pub place: Place,
+    pub place: Location,
 }
 
 impl fmt::Display for Fault {
@@ -291,9 +291,9 @@ pub enum FaultKind {
     ItemWithoutIndex { name: String },
     #[error("the name \"{name}\" stands twice")]
     DuplicateName { name: String },
-    #[error("the entry \"{name}\" leads to inode {inode}, which does not exist")]
+    #[error("the entry \"{name}\" points to inode {inode}, which does not exist")]
     EntryWithoutInode { name: String, inode: u64 },
-    #[error("the entry \"{name}\" leads to inode {inode}, which does not know this name")]
+    #[error("the entry \"{name}\" points to inode {inode}, which does not know this name")]
     EntryWithoutRef { name: String, inode: u64 },
     #[error("the name \"{name}\" in directory {parent}, which has no such entry")]
     RefWithoutEntry { name: String, parent: u64 },
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_fault_is_a_sentence_and_json() {
-        let mut place = Place::inode(TreeId::FS, Ino(257));
+        let mut place = Location::inode(TreeId::FS, Ino(257));
         place.path = Some("/a/file".to_owned());
         let fault = Fault { kind: FaultKind::LinkCount { found: 2, expected: 1 }, place };
         assert_eq!(fault.to_string(), "tree 5, inode 257, \"/a/file\": link count 2 where there are 1 names");
@@ -371,10 +371,10 @@ mod tests {
         });
         assert_eq!(serde_json::to_value(&fault).unwrap(), json);
 
-        let place = Place::item(TreeId::DATA_RELOC, Key::new(256, ItemType::DIR_INDEX, 2)).in_block(Logical(4096));
+        let place = Location::item(TreeId::DATA_RELOC, Key::new(256, ItemType::DIR_INDEX, 2)).in_block(Logical(4096));
         assert_eq!(place.to_string(), "tree -9, item (256 DIR_INDEX 2), address 4096");
         let json = serde_json::json!({ "tree": TreeId::DATA_RELOC.0, "key": [256, 96, 2], "address": 4096 });
         assert_eq!(serde_json::to_value(&place).unwrap(), json);
-        assert_eq!(Place::volume().to_string(), "volume");
+        assert_eq!(Location::volume().to_string(), "volume");
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use ubtrfs_format::items::FreeSpaceInfo;
 use ubtrfs_format::{ItemType, Key, Leaf, Logical, TreeId};
 
-use crate::fault::{FaultKind, Place};
+use crate::fault::{FaultKind, Location};
 use crate::groups::{Group, Groups};
 use crate::ranges::RangeSet;
 use crate::report::Faults;
@@ -42,14 +42,14 @@ impl<'a> FreeSpace<'a> {
             return;
         }
         for group in self.groups.list.iter().filter(|group| !self.seen.contains(&group.start)) {
-            faults.add(FaultKind::FreeSpaceInfoMissing, Place::at(Logical(group.start)));
+            faults.add(FaultKind::FreeSpaceInfoMissing, Location::at(Logical(group.start)));
         }
     }
 
     fn close(&mut self, faults: &mut Faults) {
         let Some(Current { group, info, free }) = self.current.take() else { return };
         let found = RangeSet::from_unsorted(free);
-        let place = Place::tree(TreeId::FREE_SPACE).in_block(Logical(group.start));
+        let place = Location::tree(TreeId::FREE_SPACE).in_block(Logical(group.start));
         let ranges = found.iter().count() as u64;
         if ranges != u64::from(info.extent_count) {
             let kind = FaultKind::FreeSpaceCount { found: info.extent_count.into(), expected: ranges };
@@ -57,13 +57,13 @@ impl<'a> FreeSpace<'a> {
         }
         for (start, end) in found.iter() {
             for (start, end) in self.used.within(start, end) {
-                let place = Place::tree(TreeId::FREE_SPACE).in_block(Logical(start));
+                let place = Location::tree(TreeId::FREE_SPACE).in_block(Logical(start));
                 faults.add(FaultKind::UsedListedFree { length: end - start }, place);
             }
         }
         for (start, end) in self.used.gaps(group.start, group.end()) {
             for (start, end) in found.gaps(start, end) {
-                let place = Place::tree(TreeId::FREE_SPACE).in_block(Logical(start));
+                let place = Location::tree(TreeId::FREE_SPACE).in_block(Logical(start));
                 faults.add(FaultKind::FreeNotListed { length: end - start }, place);
             }
         }
@@ -77,8 +77,8 @@ impl<'a> FreeSpace<'a> {
                 self.seen.insert(group.start);
                 self.current = Some(Current { group: *group, info, free: Vec::new() });
             }
-            (None, _) => faults.add(FaultKind::FreeSpaceStale, Place::item(TreeId::FREE_SPACE, key)),
-            // The item check has told of it.
+            (None, _) => faults.add(FaultKind::FreeSpaceStale, Location::item(TreeId::FREE_SPACE, key)),
+            // The item check has reported it.
             (Some(group), Err(_)) => {
                 self.seen.insert(group.start);
             }
@@ -86,7 +86,7 @@ impl<'a> FreeSpace<'a> {
     }
 
     fn free(&mut self, key: Key, data: &[u8], faults: &mut Faults) {
-        let place = || Place::item(TreeId::FREE_SPACE, key);
+        let place = || Location::item(TreeId::FREE_SPACE, key);
         let end = key.objectid.saturating_add(key.offset);
         let Some(current) = self.current.as_mut().filter(|current| key.objectid < current.group.end()) else {
             if self.groups.holding(key.objectid, end).is_none() {

@@ -25,8 +25,8 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Takes a `BLOCK_GROUP_ITEM` in; other items are left alone. Malformed ones are told of by the
-    /// item check.
+    /// Takes a `BLOCK_GROUP_ITEM` in; other items are left alone. Malformed ones are reported by
+    /// the item check.
     pub(crate) fn take(&mut self, key: Key, data: &[u8]) {
         if key.item_type == ItemType::BLOCK_GROUP_ITEM
             && let Ok(item) = BlockGroupItem::parse(data)

@@ -18,6 +18,7 @@ mod free_space;
 mod groups;
 mod log;
 mod media;
+mod options;
 mod phases;
 mod ranges;
 mod references;
@@ -32,25 +33,9 @@ use std::sync::Arc;
 use ubtrfs_volume::Device;
 
 pub use error::{Error, Result};
-pub use fault::{Fault, FaultKind, Place};
+pub use fault::{Fault, FaultKind, Location};
+pub use options::Options;
 pub use report::{LogStats, Progress, Report, Stats};
-
-/// How to check.
-#[derive(Clone, Copy)]
-pub struct Options<'a> {
-    /// Read all data, from every copy, and compare it with its checksums.
-    pub data_checksums: bool,
-    /// How many faults (and how many warnings) to keep; all are counted.
-    pub keep: usize,
-    /// Is told how far the check is.
-    pub progress: Option<&'a dyn Progress>,
-}
-
-impl Default for Options<'_> {
-    fn default() -> Self {
-        Self { data_checksums: true, keep: 1000, progress: None }
-    }
-}
 
 /// Checks the volume on these devices: all of it, in any order. The volume must not change
 /// meanwhile.

@@ -6,7 +6,7 @@ use ubtrfs_format::{ChecksumType, ItemType, Key, Leaf, Logical, TreeId};
 
 use crate::csums::{Covered, DataCheck};
 use crate::extents::Allocated;
-use crate::fault::{FaultKind, Place};
+use crate::fault::{FaultKind, Location};
 use crate::groups::Groups;
 use crate::ranges::RangeSet;
 use crate::report::{Faults, LogStats};
@@ -57,7 +57,7 @@ impl Contents {
             ItemType::EXTENT_CSUM => self.sums.push((key.offset, data.to_vec())),
             ItemType::DIR_LOG_INDEX if data.len() != 8 => {
                 let kind = FaultKind::BadItem { reason: "directory range of a wrong length".to_owned() };
-                faults.add(kind, Place::item(TreeId::LOG, key).in_block(block));
+                faults.add(kind, Location::item(TreeId::LOG, key).in_block(block));
             }
             _ => {}
         }
@@ -97,7 +97,7 @@ impl Contents {
             let end = block.plus(node_size).0;
             let fits = groups.holding(block.0, end).is_some_and(|g| g.flags.contains(BlockGroupFlags::METADATA));
             if !fits || allocated.used.len_within(block.0, end) > 0 {
-                faults.add(FaultKind::LogOverUsedSpace, Place::at(*block));
+                faults.add(FaultKind::LogOverUsedSpace, Location::at(*block));
             }
             new.push((block.0, end));
         }
@@ -112,14 +112,14 @@ impl Contents {
             }
             let fits = groups.holding(*start, end).is_some_and(|g| g.flags.contains(BlockGroupFlags::DATA));
             if !fits || allocated.used.len_within(*start, end) > 0 {
-                faults.add(FaultKind::LogOverUsedSpace, Place::item(TreeId::LOG, *key).in_block(Logical(*start)));
+                faults.add(FaultKind::LogOverUsedSpace, Location::item(TreeId::LOG, *key).in_block(Logical(*start)));
             }
             new.push((*start, end));
         }
         new.sort_unstable();
         for pair in new.windows(2) {
             if pair[1].0 < pair[0].1 {
-                faults.add(FaultKind::LogOverlapsItself, Place::at(Logical(pair[1].0)));
+                faults.add(FaultKind::LogOverlapsItself, Location::at(Logical(pair[1].0)));
             }
         }
     }
@@ -141,7 +141,7 @@ impl Contents {
                 for (start, end) in logged.gaps(start, end) {
                     for (start, end) in committed.ranges.gaps(start, end) {
                         let kind = FaultKind::MissingChecksum { length: end - start };
-                        faults.add(kind, Place::tree(TreeId::LOG).in_block(Logical(start)));
+                        faults.add(kind, Location::tree(TreeId::LOG).in_block(Logical(start)));
                     }
                 }
             }

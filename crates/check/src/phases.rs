@@ -9,20 +9,21 @@ use ubtrfs_volume::Device;
 
 use crate::chunks::{Layout, judge_used};
 use crate::csums::{Covered, DataCheck};
+use crate::error::{Error, Result};
 use crate::extents::{Allocated, Comparison};
-use crate::fault::{FaultKind, Place};
+use crate::fault::{FaultKind, Location};
 use crate::free_space::FreeSpace;
 use crate::groups::Groups;
 use crate::log::Contents;
 use crate::media::Media;
+use crate::options::Options;
 use crate::ranges::RangeSet;
 use crate::references::User;
-use crate::report::{Faults, LogStats};
+use crate::report::{Faults, LogStats, Report};
 use crate::roots::{Roots, Uuids};
 use crate::subvolume::{Finished, Rules, SubvolumeCheck, path_of};
 use crate::superblock::{Copies, judge_fields};
 use crate::walk::{BlocksOnly, Geometry, Items, TreeRoot, Visitor, Walker};
-use crate::{Error, Options, Report, Result};
 
 /// What all phases share.
 struct Check<'a> {
@@ -127,7 +128,7 @@ impl Check<'_> {
     }
 
     fn missing(&mut self, tree: TreeId) {
-        self.faults.add(FaultKind::MissingTree, Place::tree(tree));
+        self.faults.add(FaultKind::MissingTree, Location::tree(tree));
     }
 
     fn phase(&mut self, phase: &'static str) {
@@ -349,7 +350,7 @@ impl Check<'_> {
         for (key, item) in logs {
             if item.generation != generation {
                 let kind = FaultKind::LogGeneration { found: item.generation.0, expected: generation.0 };
-                self.faults.add(kind, Place::item(TreeId::LOG, key));
+                self.faults.add(kind, Location::item(TreeId::LOG, key));
             }
             contents.begin_subvolume();
             let root = TreeRoot::new(TreeId::LOG, item.bytenr, item.generation, item.level);

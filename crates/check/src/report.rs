@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use crate::{Fault, FaultKind, fault::Place};
+use crate::{Fault, FaultKind, fault::Location};
 
-/// Told how far the check is.
+/// Called with the progress of the check.
 pub trait Progress: Sync {
     /// `done` of `total` steps of the phase are over; a total of 0 is unknown.
     fn report(&self, phase: &'static str, done: u64, total: u64);
@@ -90,7 +90,7 @@ impl Faults {
         Self { keep, report: Report::default() }
     }
 
-    pub(crate) fn add(&mut self, kind: FaultKind, place: Place) {
+    pub(crate) fn add(&mut self, kind: FaultKind, place: Location) {
         let (list, count) = if kind.is_warning() {
             (&mut self.report.warnings, &mut self.report.warning_count)
         } else {

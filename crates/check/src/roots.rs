@@ -1,12 +1,12 @@
-//! What the root tree holds: all trees, the entries that lead to subvolumes, what is to be deleted;
-//! and the UUID tree.
+//! What the root tree holds: all trees, the entries that point to subvolumes, what is to be
+//! deleted; and the UUID tree.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use ubtrfs_format::items::{RootItem, RootRef};
 use ubtrfs_format::{Ino, ItemType, Key, TreeId, Uuid, objectid};
 
-use crate::fault::{FaultKind, Place, shown};
+use crate::fault::{FaultKind, Location, shown};
 use crate::report::Faults;
 
 /// An entry that leads from one subvolume to another.
@@ -70,7 +70,7 @@ impl Roots {
 
     /// Root references, back references, directory entries and orphan items must tell one story.
     pub(crate) fn judge_links(&self, faults: &mut Faults) {
-        let place = |tree| Place::tree(TreeId(tree));
+        let place = |tree| Location::tree(TreeId(tree));
         for link in self.refs.difference(&self.backrefs) {
             faults.add(FaultKind::RootRefWithoutBackref { child: link.child }, place(link.parent));
         }
@@ -89,7 +89,7 @@ impl Roots {
         let is_snapshot = |tree| self.get(TreeId(tree)).is_some_and(|item| item.parent_uuid != Uuid::NIL);
         for link in self.entries.iter().filter(|link| !self.refs.contains(link) && !is_snapshot(link.parent)) {
             let kind = FaultKind::SubvolumeEntryWithoutRef { child: link.child, name: shown(&link.name) };
-            faults.add(kind, Place::inode(TreeId(link.parent), Ino(link.dir)));
+            faults.add(kind, Location::inode(TreeId(link.parent), Ino(link.dir)));
         }
         let mut names: HashMap<u64, u64> = HashMap::new();
         for link in &self.backrefs {
@@ -118,7 +118,7 @@ impl Roots {
                 }
                 wanted.insert((uuid, received, tree));
                 if current && item.refs != 0 && !uuids.0.contains(&(uuid, received, tree)) {
-                    faults.add(FaultKind::UuidMissing { which }, Place::tree(TreeId(tree)));
+                    faults.add(FaultKind::UuidMissing { which }, Location::tree(TreeId(tree)));
                 }
             }
         }
@@ -128,7 +128,7 @@ impl Roots {
             let mut halves = uuid.0.chunks_exact(8).map(|half| half.try_into().map_or(0, u64::from_le_bytes));
             let (first, second) = (halves.next().unwrap_or(0), halves.next().unwrap_or(0));
             let item_type = if *received { ItemType::UUID_KEY_RECEIVED_SUBVOL } else { ItemType::UUID_KEY_SUBVOL };
-            faults.add(kind, Place::item(TreeId::UUID, Key::new(first, item_type, second)));
+            faults.add(kind, Location::item(TreeId::UUID, Key::new(first, item_type, second)));
         }
     }
 }

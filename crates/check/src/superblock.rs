@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
 use ubtrfs_volume::Device;
 
-use crate::fault::{FaultKind, Place};
+use crate::fault::{FaultKind, Location};
 use crate::report::Faults;
 
 /// A copy of the superblock that a device has room for.
@@ -19,7 +19,7 @@ struct Copy {
 /// All copies of all devices.
 pub(crate) struct Copies {
     copies: Vec<Copy>,
-    /// Number of each device that was given, where a copy tells it.
+    /// Number of each device that was given, where a copy holds it.
     devids: Vec<Option<u64>>,
 }
 
@@ -80,7 +80,7 @@ impl Copies {
                 Ok(found) if !agree(found, current) => FaultKind::SuperblockCopyDiffers { device, copy: number },
                 Ok(_) => continue,
             };
-            faults.add(kind, Place::volume());
+            faults.add(kind, Location::volume());
         }
     }
 }
@@ -102,7 +102,7 @@ fn agree(one: &Superblock, other: &Superblock) -> bool {
 pub(crate) fn judge_fields(superblock: &Superblock, faults: &mut Faults) {
     let mut require = |field, found, expected| {
         if found != expected {
-            faults.add(FaultKind::SuperblockField { field, found, expected }, Place::volume());
+            faults.add(FaultKind::SuperblockField { field, found, expected }, Location::volume());
         }
     };
     let node = u64::from(superblock.node_size);

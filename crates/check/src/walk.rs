@@ -11,7 +11,7 @@ use ubtrfs_format::{
 };
 use ubtrfs_volume::Buffer;
 
-use crate::fault::{FaultKind, Place};
+use crate::fault::{FaultKind, Location};
 use crate::media::Media;
 use crate::references::{User, Uses};
 use crate::report::{Faults, Progress};
@@ -160,7 +160,7 @@ impl<'a> Walker<'a> {
         descend(root, self.geometry.fsid, visitor, faults, &mut load)
     }
 
-    /// Reads a block on the way down; `None` where it can't be used, which has been told then.
+    /// Reads a block on the way down; `None` where it can't be used, which has been reported then.
     fn enter(
         &mut self,
         root: &TreeRoot,
@@ -168,7 +168,7 @@ impl<'a> Walker<'a> {
         end: Option<Key>,
         faults: &mut Faults,
     ) -> Option<Buffer> {
-        let place = Place::tree(root.tree).in_block(expected.bytenr);
+        let place = Location::tree(root.tree).in_block(expected.bytenr);
         let block = match self.blocks.get(&expected.bytenr).copied() {
             Some(block) if block.bad => return None,
             Some(_) if !root.shares() => {
@@ -202,7 +202,7 @@ impl<'a> Walker<'a> {
         &mut self,
         root: &TreeRoot,
         expected: &NodeExpectation,
-        place: &Place,
+        place: &Location,
         faults: &mut Faults,
     ) -> Option<Buffer> {
         let block = self.read_every_copy(expected, place, faults);
@@ -226,8 +226,8 @@ impl<'a> Walker<'a> {
         Some(block)
     }
 
-    /// Reads all copies; tells of each bad one, and returns a good one.
-    fn read_every_copy(&mut self, expected: &NodeExpectation, place: &Place, faults: &mut Faults) -> Option<Buffer> {
+    /// Reads all copies; reports each bad one, and returns a good one.
+    fn read_every_copy(&mut self, expected: &NodeExpectation, place: &Location, faults: &mut Faults) -> Option<Buffer> {
         let copies = self.media.copies(expected.bytenr);
         let mut good: Option<Buffer> = None;
         let mut bad = Vec::new();
@@ -273,12 +273,12 @@ impl<'a> Walker<'a> {
         Err(reason)
     }
 
-    /// Some good copy, without a word about bad ones.
+    /// Some good copy, without a report of bad ones.
     fn read_any(&self, expected: &NodeExpectation) -> Option<Buffer> {
         self.read_checked(expected).ok()
     }
 
-    fn judge_header(&mut self, root: &TreeRoot, header: &Header, place: &Place, faults: &mut Faults) {
+    fn judge_header(&mut self, root: &TreeRoot, header: &Header, place: &Location, faults: &mut Faults) {
         let mut odd = |what| faults.add(FaultKind::BlockHeader { what }, place.clone());
         if header.flags & NodeFlags::WRITTEN == 0 {
             odd("not marked as written");
@@ -302,11 +302,11 @@ impl<'a> Walker<'a> {
         }
     }
 
-    fn judge_items(&self, place: &Place, block: &[u8], faults: &mut Faults) {
+    fn judge_items(&self, place: &Location, block: &[u8], faults: &mut Faults) {
         let Ok(Node::Leaf(leaf)) = Node::view(block) else { return };
         for (key, data) in leaf.iter() {
             if let Err(error) = check_item(&key, data, &self.items) {
-                let place = Place { key: Some(key), ..place.clone() };
+                let place = Location { key: Some(key), ..place.clone() };
                 faults.add(FaultKind::BadItem { reason: error.to_string() }, place);
             }
         }

@@ -318,7 +318,7 @@ pub struct Tree {
 
 /// What ls, stat and cat look at.
 #[derive(Debug, Args)]
-pub struct Place {
+pub struct PathInVolume {
     /// The subvolume that PATH begins in, by its path [default: the default subvolume].
     #[arg(long, value_name = "PATH", conflicts_with = "subvolid")]
     pub subvol: Option<String>,
@@ -348,14 +348,14 @@ pub struct Ls {
     #[arg(short = 'R')]
     pub recursive: bool,
     #[command(flatten)]
-    pub place: Place,
+    pub place: PathInVolume,
 }
 
 /// What stat and cat look at.
 #[derive(Debug, Args)]
 pub struct Look {
     #[command(flatten)]
-    pub place: Place,
+    pub place: PathInVolume,
 }
 
 /// Write manual pages and completions for shells, as `make install` puts them into PREFIX/share.

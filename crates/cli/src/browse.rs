@@ -12,7 +12,7 @@ use ubtrfs_format::DirIndex;
 use ubtrfs_format::items::FileType;
 use ubtrfs_server::device_number;
 
-use crate::args::{Look, Ls, Place};
+use crate::args::{Look, Ls, PathInVolume};
 use crate::device::{open_for_reading, volume};
 use crate::failure::{Failure, Result};
 use crate::path::{AtEnd, failure, find};
@@ -31,7 +31,7 @@ struct Opened<'a> {
     _claims: Vec<File>,
 }
 
-fn open(place: &Place) -> Result<Opened<'_>> {
+fn open(place: &PathInVolume) -> Result<Opened<'_>> {
     let Some((path, devices)) = place.places.split_last() else {
         return Err(Failure::new("a device and a path are needed"));
     };

@@ -61,7 +61,7 @@ fn tell(arguments: &args::Check, report: &Report) -> Result<()> {
     if report.is_clean() {
         return said;
     }
-    // Whether or not somebody read all of it: there are faults.
+    // Whether or not all of it was read, there are faults.
     said.or_else(|failure| if matches!(failure, Failure::OutputClosed) { Ok(()) } else { Err(failure) })?;
     Err(Failure::Said(FAULTY))
 }

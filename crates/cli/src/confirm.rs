@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use crate::failure::{Failure, Result};
 
-/// Asks. Fails unless somebody says yes; where nobody is there to ask, with the `command` that does
-/// it unasked.
+/// Asks for confirmation. Fails unless the answer is yes; where there is no terminal to ask, with
+/// the `command` that does it unasked.
 pub fn confirm(question: &str, command: &str, paths: &[PathBuf]) -> Result<()> {
     if !io::stdin().is_terminal() {
         let devices: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();

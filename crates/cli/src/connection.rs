@@ -43,8 +43,9 @@ impl Connection {
         self.place.exists()
     }
 
-    /// Cuts it: all requests fail from then on, and its server ends. Returns whether it is cut.
-    pub fn cut(&self) -> bool {
+    /// Aborts it: all requests fail from then on, and its server ends. Returns whether it is
+    /// aborted.
+    pub fn abort(&self) -> bool {
         fs::write(self.place.join("abort"), b"1").is_ok()
     }
 }

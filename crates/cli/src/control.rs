@@ -1,6 +1,5 @@
-//! Talking to the server of a mount: `sync` and `stats`, and what `umount` needs.
+//! Talking to the server of a mount: `ubtrfs sync`, and what `stats` and `umount` ask.
 
-use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,7 +14,6 @@ use crate::args;
 use crate::connection::Connection;
 use crate::failure::{Failure, Result};
 use crate::mount_table::{self, Mounted};
-use crate::watch::watch;
 
 /// What is said of a mount that nobody serves.
 const DEAD: &str = "the server of this mount is no more";
@@ -23,7 +21,7 @@ const DEAD: &str = "the server of this mount is no more";
 const ROOM: usize = 64 << 10;
 
 /// How long is waited for what the kernel writes.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// `ubtrfs sync`: the kernel writes what it holds of changes, mapped pages among them, and then the
 /// server commits. On mounts of the type `fuse` the kernel does not ask it to, nor does it wait for
@@ -37,33 +35,20 @@ pub fn sync(arguments: &args::Directory) -> Result<()> {
         if let Ok(found) = found
             && found.stx_dev_major == 0
         {
-            Connection::of((found.stx_dev_major, found.stx_dev_minor)).is_idle_within(PATIENCE);
+            Connection::of((found.stx_dev_major, found.stx_dev_minor)).is_idle_within(TIMEOUT);
         }
     }
     ask(path, SYNC).map(drop).map_err(|errno| failure(path, errno))
 }
 
-/// `ubtrfs stats`
-pub fn stats(arguments: &args::Stats) -> Result<()> {
-    let path = &arguments.directory;
-    if arguments.watch {
-        return watch(path, arguments.count);
-    }
-    let answer = ask(path, STATS).map_err(|errno| failure(path, errno))?;
-    let mut out = std::io::stdout().lock();
-    if arguments.json {
-        return out.write_all(&answer).and_then(|()| writeln!(out)).map_err(|error| Failure::output(&error));
-    }
-    let report: serde_json::Value =
-        serde_json::from_slice(&answer).map_err(|error| Failure::about(path.display(), &error))?;
-    let mut text = String::new();
-    show(&mut text, "", &report);
-    out.write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
+/// The statistics of the server of the mount at `path`, as JSON.
+pub fn statistics(path: &Path) -> std::result::Result<Vec<u8>, Errno> {
+    ask(path, STATS)
 }
 
-/// What the server of the mount at `path` says of itself.
+/// The same, parsed.
 pub fn report(path: &Path) -> std::result::Result<Report, Errno> {
-    serde_json::from_slice(&ask(path, STATS)?).map_err(|_| Errno::PROTO)
+    serde_json::from_slice(&statistics(path)?).map_err(|_| Errno::PROTO)
 }
 
 /// Has the server of the mount at `path`, which the kernel has made read-only, stop all writing
@@ -127,29 +112,4 @@ pub fn failure(path: &Path, errno: Errno) -> Failure {
         Errno::NOENT => format!("{path}: no such file or directory"),
         errno => format!("{path}: {}", sentence(&std::io::Error::from(errno))),
     })
-}
-
-/// Lines of names and values; names of nested ones are joined by dots.
-fn show(text: &mut String, prefix: &str, value: &serde_json::Value) {
-    use std::fmt::Write;
-    match value {
-        serde_json::Value::Object(fields) => {
-            for (name, value) in fields {
-                let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
-                show(text, &name, value);
-            }
-        }
-        serde_json::Value::Array(values) => {
-            for value in values {
-                show(text, prefix, value);
-            }
-        }
-        serde_json::Value::Null => {}
-        serde_json::Value::String(value) => {
-            let _ = writeln!(text, "{prefix:<28} {value}");
-        }
-        value => {
-            let _ = writeln!(text, "{prefix:<28} {value}");
-        }
-    }
 }

@@ -17,9 +17,9 @@ use crate::args::Window;
 use crate::failure::{Failure, Result};
 use crate::loop_devices::{self, User};
 
-/// How long a device is waited for that somebody holds.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a loop device is waited for that somebody holds, maybe only to look at it.
+/// How long a busy device is waited for.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a busy loop device is waited for; its holder may only look at it.
 const MOMENT: Duration = Duration::from_millis(500);
 
 /// Whether the path is a block device.
@@ -42,11 +42,11 @@ pub fn claim(path: &Path) -> Result<File> {
     patiently(open).map_err(|error| Failure::of(&error))
 }
 
-/// Tries again for a while what fails because somebody holds the device. umount(8) returns when the
-/// last commit is durable; the server lets go of the device a moment later, and nobody should have
-/// to wait for that between two commands.
+/// Tries again for a while what fails because the device is busy. umount(8) returns when the last
+/// commit is durable; the server lets go of the device a moment later, and nobody should have to
+/// wait for that between two commands.
 pub fn patiently<T>(attempt: impl Fn() -> std::result::Result<T, Error>) -> std::result::Result<T, Error> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match attempt() {
             Err(Error::Held { .. }) if Instant::now() < deadline => thread::sleep(Duration::from_millis(20)),
@@ -98,12 +98,12 @@ pub struct Opened {
     pub claims: Vec<File>,
 }
 
-/// Opens devices for reading only, and refuses those that somebody has mounted.
+/// Opens devices for reading only, and refuses those that are mounted.
 pub fn open_for_reading(paths: &[PathBuf], window: Window) -> Result<Opened> {
     open_all(paths, window, OpenMode::ReadOnly)
 }
 
-/// Opens devices for writing, and refuses those that somebody has mounted.
+/// Opens devices for writing, and refuses those that are mounted.
 pub fn open_for_writing(paths: &[PathBuf], window: Window) -> Result<Opened> {
     open_all(paths, window, OpenMode::ReadWrite)
 }

@@ -13,7 +13,7 @@ pub enum Failure {
     Sentence(String, u8),
     /// Everything has been said; only the exit status is left.
     Said(u8),
-    /// Whoever read our output went away: no failure of ours.
+    /// The reader of our output went away (`EPIPE`): no failure of ours.
     OutputClosed,
 }
 

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
+/// So many of those who hold a mount are named.
+const MOST_NAMED: usize = 5;
+
 /// A process that holds a mount, and a link in `/proc` that leads onto it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
@@ -67,6 +70,18 @@ fn mapped(process: &Path, device: (u32, u32)) -> Option<PathBuf> {
         (fields.nth(2)? == number).then(|| range.to_owned())
     })?;
     Some(process.join("map_files").join(range))
+}
+
+/// Who uses what has this device number.
+pub fn users(device: (u32, u32)) -> String {
+    let mut holders: Vec<_> = of(device).iter().map(ToString::to_string).collect();
+    let more = holders.len().saturating_sub(MOST_NAMED);
+    holders.truncate(MOST_NAMED);
+    match (holders.is_empty(), more) {
+        (true, _) => "a program uses it that can't be seen from here, or something is mounted inside".into(),
+        (false, 0) => format!("it is used by {}", holders.join(", ")),
+        (false, more) => format!("it is used by {} and {more} more", holders.join(", ")),
+    }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::mount_table::{is_source_of_others, is_source_of_ours};
 pub enum User {
     /// The kernel has mounted it through this device.
     Mounted(PathBuf),
-    /// Somebody whom this mount namespace doesn't show holds this device, as mounts do.
+    /// A holder that this mount namespace doesn't show has this device open, as mounts do.
     Unseen(PathBuf),
     /// It is attached to this device, and whether that is mounted can't be found out.
     Unknown(PathBuf),

@@ -19,11 +19,13 @@ mod mkfs;
 mod mount;
 mod mount_table;
 mod path;
+mod process;
 mod repair;
 mod rescue;
 mod restore;
 mod show;
 mod size;
+mod stats;
 mod tree;
 mod trees;
 mod umount;
@@ -57,7 +59,7 @@ fn main() -> ExitCode {
         Command::Mount(arguments) => mount::run(arguments),
         Command::Umount(arguments) => umount::run(arguments),
         Command::Sync(arguments) => control::sync(arguments),
-        Command::Stats(arguments) => control::stats(arguments),
+        Command::Stats(arguments) => stats::run(arguments),
         Command::Check(arguments) => check::run(arguments),
         Command::Rescue(arguments) => rescue::run(arguments),
         Command::Restore(arguments) => restore::run(arguments),

@@ -186,13 +186,13 @@ fn remedy(fault: &Fault) -> Remedy {
 
 #[cfg(test)]
 mod tests {
-    use ubtrfs_check::Place;
+    use ubtrfs_check::Location;
     use ubtrfs_format::Ino;
 
     use super::*;
 
     fn report(kinds: Vec<FaultKind>) -> Report {
-        let place = Place { tree: Some(TreeId::FS), inode: Some(Ino(300)), ..Place::default() };
+        let place = Location { tree: Some(TreeId::FS), inode: Some(Ino(300)), ..Location::default() };
         let faults: Vec<_> = kinds.into_iter().map(|kind| Fault { kind, place: place.clone() }).collect();
         Report { fault_count: faults.len() as u64, faults, ..Report::default() }
     }

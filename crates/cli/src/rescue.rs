@@ -9,7 +9,7 @@ use ubtrfs_format::items::{FileType, InodeItem, RootItem, inode_refs};
 use ubtrfs_format::{Ino, ItemType, Key, Logical, Node, Physical, SUPERBLOCK_COPIES, TreeId};
 use ubtrfs_mkfs::existing_signature;
 use ubtrfs_tree::{Snapshot, Walk};
-use ubtrfs_volume::{Copies, Error as VolumeError, OpenOptions, Volume, Written};
+use ubtrfs_volume::{CompletedWrites, Copies, Error as VolumeError, OpenOptions, Volume};
 
 use crate::args;
 use crate::confirm::confirm;
@@ -49,7 +49,7 @@ fn zero_log(arguments: &args::ZeroLog) -> Result<()> {
     superblock.log_root = Logical(0);
     superblock.log_root_level = 0;
     let failed = |error| about_volume(paths, &error);
-    let flushed = volume.flush(Written::nothing()).map_err(failed)?;
+    let flushed = volume.flush(CompletedWrites::nothing()).map_err(failed)?;
     volume.write_superblock(&superblock, Copies::All, flushed).map_err(failed)?;
     say(&format!("{shown}: the log is gone; the volume is as of commit {}\n", superblock.generation))
 }

@@ -15,17 +15,16 @@ use ubtrfs_tree::sentence;
 use crate::args;
 use crate::control;
 use crate::failure::{Failure, Result};
-use crate::holders;
+use crate::holders::users;
 use crate::mount_table;
+use crate::process;
 
-/// How long whoever only looked in is given to leave. A process that forks while a file is open
-/// here hands a copy of the descriptor to its child, which holds the mount until it executes its
-/// program; so a mount may be busy for moments after its last user has closed everything.
+/// How long transient users of the mount are given to leave. A process that forks while a file is
+/// open here hands a copy of the descriptor to its child, which holds the mount until it executes
+/// its program; so a mount may be busy for moments after its last user has closed everything.
 const TIME_TO_LEAVE: Duration = Duration::from_secs(2);
-/// After so many seconds of waiting a person is told what for.
-const PATIENCE: i64 = 10;
-/// So many of those who hold a mount are named.
-const MOST_NAMED: usize = 5;
+/// After so many seconds of waiting a message says what for.
+const TIMEOUT: i64 = 10;
 
 /// `ubtrfs umount`
 pub fn run(arguments: &args::Umount) -> Result<()> {
@@ -41,7 +40,7 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
     };
     let report = control::report(&path);
     if matches!(report, Err(Errno::NOTCONN | Errno::CONNABORTED)) || is_dead(&path) {
-        // A server that has died holds nothing back; whoever is inside will get errors anyway.
+        // A server that has died holds nothing back; processes inside will get errors anyway.
         unmount(&path, Unmount::Lazy).map_err(|error| failure(&path, device, &error))?;
         eprintln!("ubtrfs: the server of {shown} had died: what was neither synced nor committed is lost");
         return Ok(());
@@ -50,10 +49,10 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
         return Ok(());
     }
     // Before the mount is gone, for then nobody can be asked any more.
-    let server = report.as_ref().ok().and_then(process);
+    let server = report.as_ref().ok().and_then(process_of);
     let aborted = report.ok().and_then(|report| report.aborted);
     let synced = control::sync_mount(&path);
-    unmount_patiently(&path).map_err(|error| failure(&path, device, &error))?;
+    unmount_with_retries(&path).map_err(|error| failure(&path, device, &error))?;
     if let Some(server) = server {
         wait(&path, &server)?;
     }
@@ -72,17 +71,17 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
 }
 
 /// The server's process, if it can be seen from here and is the one that answered.
-fn process(report: &Report) -> Option<OwnedFd> {
+fn process_of(report: &Report) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(report.pid).ok()?)?;
     let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    (crate::mount::started(&report.pid.to_string()) == Some(report.pid_started)).then_some(process)
+    (process::started(&report.pid.to_string()) == Some(report.pid_started)).then_some(process)
 }
 
 fn wait(path: &Path, server: &OwnedFd) -> Result<()> {
     let mut told = false;
     loop {
         let mut fds = [PollFd::new(server, PollFlags::IN)];
-        match poll(&mut fds, Some(&Timespec { tv_sec: PATIENCE, tv_nsec: 0 })) {
+        match poll(&mut fds, Some(&Timespec { tv_sec: TIMEOUT, tv_nsec: 0 })) {
             Ok(0) if !told => {
                 told = true;
                 eprintln!(
@@ -97,7 +96,7 @@ fn wait(path: &Path, server: &OwnedFd) -> Result<()> {
     }
 }
 
-fn unmount_patiently(path: &Path) -> std::result::Result<(), MountError> {
+fn unmount_with_retries(path: &Path) -> std::result::Result<(), MountError> {
     let deadline = Instant::now() + TIME_TO_LEAVE;
     loop {
         match unmount(path, Unmount::Now) {
@@ -120,16 +119,4 @@ fn failure(path: &Path, device: (u32, u32), error: &MountError) -> Failure {
         return Failure::new(format!("{} is busy: {}", path.display(), users(device)));
     }
     Failure::of(error)
-}
-
-/// Who uses what has this device number.
-pub fn users(device: (u32, u32)) -> String {
-    let mut holders: Vec<_> = holders::of(device).iter().map(ToString::to_string).collect();
-    let more = holders.len().saturating_sub(MOST_NAMED);
-    holders.truncate(MOST_NAMED);
-    match (holders.is_empty(), more) {
-        (true, _) => "a program uses it that can't be seen from here, or something is mounted inside".into(),
-        (false, 0) => format!("it is used by {}", holders.join(", ")),
-        (false, more) => format!("it is used by {} and {more} more", holders.join(", ")),
-    }
 }

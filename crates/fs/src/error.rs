@@ -135,11 +135,11 @@ impl From<Errno> for Error {
 
 impl Error {
     /// The errno that a program sees. `EAGAIN` is for threads that
-    /// [must not wait](crate::without_waiting).
+    /// [must not wait](crate::nonblocking).
     pub fn errno(&self) -> Errno {
         match self {
             Self::Posix(errno) => *errno,
-            Self::Tree(TreeError::WouldWait) | Self::Data(DataError::Tree(TreeError::WouldWait)) => Errno::AGAIN,
+            Self::Tree(TreeError::WouldBlock) | Self::Data(DataError::Tree(TreeError::WouldBlock)) => Errno::AGAIN,
             Self::Aborted(_) | Self::Refused(_) => Errno::ROFS,
             _ => Errno::IO,
         }

@@ -24,8 +24,8 @@ use crate::request::{
 ///
 /// Methods should answer soon: the thread that calls them reads no further request before they
 /// return. What takes long takes its reply object along to another thread. Where requests arrive
-/// over rings, [`at_once`](Filesystem::at_once) says which of them their threads may serve.
-/// Borrowed arguments (names, data) live until the method returns.
+/// over rings, [`try_nonblocking`](Filesystem::try_nonblocking) says which of them their threads
+/// may serve. Borrowed arguments (names, data) live until the method returns.
 #[allow(unused_variables, reason = "the default methods need no arguments; their names are documentation")]
 pub trait Filesystem: Send + Sync {
     /// The mount begins; nothing has been asked for yet. An error ends it.
@@ -46,7 +46,7 @@ pub trait Filesystem: Send + Sync {
     /// A method called so that finds that it would have to wait answers EAGAIN, and must have
     /// changed nothing: it is called once more, by a thread that may. `serve` returns false then.
     /// (Elsewhere EAGAIN is an answer like any other.)
-    fn at_once(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {}
+    fn try_nonblocking(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {}
 
     /// Looks a name up in `parent`. A negative entry lets the kernel remember that there is none.
     fn lookup(&self, caller: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEntry) {

@@ -1,5 +1,5 @@
 //! What btrfs's own ioctls answer on a mount, as far as they reach a server: FUSE passes arguments
-//! of the size that a command's number tells, and nothing behind them. So `SPACE_INFO` and
+//! of the size that a command's number encodes, and nothing behind them. So `SPACE_INFO` and
 //! `TREE_SEARCH_V2`, whose answers follow their argument, can't be served. And FITRIM, of which the
 //! same is true for every file system.
 
@@ -100,10 +100,10 @@ impl VolumeIoctl {
         Some(Self::DevInfo { devid: u64_at(data, 0)?, uuid: *data.get(8..)?.first_chunk()? })
     }
 
-    /// What whoever asks must be capable of.
+    /// The capability that a caller needs.
     pub(crate) fn needs(&self) -> Option<Capability> {
         match self {
-            // Trees tell of all files, whoever may see them.
+            // Trees hold all files, those that the caller may not see too.
             Self::Trim { .. } | Self::TreeSearch(_) | Self::SetLabel(_) => Some(Capability::Administrator),
             Self::FsInfo | Self::DevInfo { .. } | Self::Label => None,
         }

@@ -1,6 +1,6 @@
 //! How programs that look after a mount talk to its server: extended attributes that every inode of
-//! the mount seems to have, and that no listing shows. Whoever may read the inode may ask for the
-//! first two.
+//! the mount seems to have, and that no listing shows. A process that may read the inode may ask
+//! for the first two.
 //!
 //! Reading [`STATS`] gives a [`Report`] as JSON. Reading [`SYNC`] makes everything durable that was
 //! changed before, as syncfs(2) does on other file systems, and gives `ok`; it fails as the commit
@@ -33,8 +33,8 @@ pub struct Report {
     pub version: String,
     /// The server's process.
     pub pid: u32,
-    /// When the process started, in the clock ticks of `/proc/PID/stat`: tells it from a later one
-    /// of the same number.
+    /// When the process started, in the clock ticks of `/proc/PID/stat`: distinguishes it from a
+    /// later one of the same number.
     pub pid_started: u64,
     pub devices: Vec<String>,
     /// The options that it was mounted with.
@@ -95,7 +95,7 @@ pub struct Report {
     pub inactivation_orphans_left: bool,
     pub inactivation_steps: u64,
     pub inactivation_extents: u64,
-    /// How often whoever unlinked was held back.
+    /// How often an unlink was held back.
     pub inactivation_waits: u64,
     /// Bytes of data block groups (of mixed ones, all).
     pub data_bytes: u64,

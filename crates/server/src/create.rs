@@ -24,7 +24,7 @@ impl Shared {
         umask: u32,
         rdev: u32,
     ) -> Result<NewInode, Errno> {
-        let (uid, gid) = self.guise().maker(caller);
+        let (uid, gid) = self.ownership().maker(caller);
         let mut new = NewInode { mode, uid, gid, rdev: device_number::to_disk(rdev), ..NewInode::default() };
         if [S_IFREG, S_IFDIR].contains(&(mode & S_IFMT)) {
             let property = self.inherited_property(parent)?;
@@ -46,7 +46,7 @@ impl Shared {
 
     /// A symbolic link, for which neither umask nor ACLs count.
     pub(crate) fn new_symlink(&self, caller: &Caller<'_>, target: &[u8]) -> NewInode {
-        let (uid, gid) = self.guise().maker(caller);
+        let (uid, gid) = self.ownership().maker(caller);
         NewInode { mode: S_IFLNK | 0o777, uid, gid, symlink_target: target.to_vec(), ..NewInode::default() }
     }
 

@@ -1,16 +1,23 @@
 //! Listings of directories.
 //!
-//! The kernel keeps a listing in its page cache, from the beginning up to wherever anybody has
-//! read, and goes on with whoever reads there. Once that one comes to the end it counts as whole,
-//! and serves others where they are. Only who begins asks whether names have changed since. So
-//! where some have, the kernel has to drop what it keeps before it hears of the end.
+//! The kernel caches a listing in its page cache, from the beginning up to wherever a program has
+//! read, and extends it with the next reader. Once that one comes to the end it counts as whole,
+//! and serves others where they are. Only a reader that begins asks whether names have changed
+//! since. So where some have, the kernel has to drop what it keeps before the end is reported.
 
 use std::sync::Arc;
 
 use ubtrfs::{DirectoryEntry, InodeId, Result};
 use ubtrfs_format::DirIndex;
+use ubtrfs_fuse::Errno;
+use ubtrfs_fuse::reply::{ReplyDirectory, ReplyDirectoryPlus};
+use ubtrfs_fuse::request::Read;
 
+use crate::attributes::type_bits;
 use crate::server::Server;
+use crate::shared::errno;
+
+const S_IFDIR: u32 = 0o040_000;
 
 /// Where a listing stands: the offset that the kernel sends.
 const AFTER_DOT: u64 = 1;
@@ -20,21 +27,93 @@ const BATCH: usize = 128;
 
 /// Where a listing that goes on at `offset` ends. It shows no entry that came after it began, or
 /// else one that renames what it reads never ends.
-pub(crate) fn end(engine: &ubtrfs::Filesystem, dir: InodeId, offset: u64) -> Result<DirIndex> {
+fn end(engine: &ubtrfs::Filesystem, dir: InodeId, offset: u64) -> Result<DirIndex> {
     if offset == 0 { engine.begin_listing(dir) } else { engine.listing_end(dir) }
 }
 
 impl Server {
+    /// Answers READDIR.
+    pub(crate) fn list_names(&self, node: u64, what: &Read, mut reply: ReplyDirectory) {
+        let listed = self.bound(node, what).and_then(|(dir, last)| {
+            let numbers = &self.shared().numbers;
+            list(self.engine(), dir, what.offset, last, &mut |row| {
+                Ok(match row {
+                    Row::Dots { name, id, next } => reply.add(numbers.shown(id), next, S_IFDIR, name),
+                    Row::Entry { entry, next } => {
+                        let mode = type_bits(entry.file_type);
+                        reply.add(numbers.shown(entry.inode), next, mode, &entry.name)
+                    }
+                })
+            })
+            .map_err(|error| errno(&error))
+        });
+        match listed {
+            Err(errno) if reply.is_empty() => reply.error(errno),
+            Ok(()) if reply.is_empty() => self.end_listing(node, move || reply.done()),
+            // What was listed before the error is returned now; the error comes again with the next
+            // request.
+            _ => reply.done(),
+        }
+    }
+
+    /// Answers READDIRPLUS.
+    pub(crate) fn list_with_attributes(&self, node: u64, what: &Read, mut reply: ReplyDirectoryPlus) {
+        let listed = self.bound(node, what).and_then(|(dir, last)| {
+            let numbers = &self.shared().numbers;
+            list(self.engine(), dir, what.offset, last, &mut |row| match row {
+                Row::Dots { name, id, next } => Ok(reply.add_name(numbers.shown(id), next, S_IFDIR, name)),
+                // The kernel has it: to return its attributes again would only cost time.
+                Row::Entry { entry, next } if self.engine().is_referenced(entry.inode) => {
+                    let mode = type_bits(entry.file_type);
+                    Ok(reply.add_name(numbers.shown(entry.inode), next, mode, &entry.name))
+                }
+                Row::Entry { entry, next } => {
+                    let found = self.engine().lookup(dir, &entry.name).map_err(|error| errno(&error));
+                    match found.and_then(|id| self.shared().entry(id).map(|entry| (id, entry))) {
+                        Ok((id, found)) => {
+                            let fits = reply.add(&found, next, &entry.name);
+                            if !fits {
+                                self.engine().forget(id, 1);
+                            }
+                            Ok(fits)
+                        }
+                        // Gone since it was listed.
+                        Err(Errno::NOENT) => Ok(true),
+                        // Where there is no waiting: what was added goes now, the rest with another
+                        // request.
+                        Err(Errno::AGAIN) => Err(Errno::AGAIN.into()),
+                        // A damaged inode has a name all the same.
+                        Err(_) => {
+                            let mode = type_bits(entry.file_type);
+                            Ok(reply.add_name(numbers.shown(entry.inode), next, mode, &entry.name))
+                        }
+                    }
+                }
+            })
+            .map_err(|error| errno(&error))
+        });
+        match listed {
+            Err(errno) if reply.is_empty() => reply.error(errno),
+            Ok(()) if reply.is_empty() => self.end_listing(node, move || reply.done()),
+            _ => reply.done(),
+        }
+    }
+
+    fn bound(&self, node: u64, what: &Read) -> std::result::Result<(InodeId, DirIndex), Errno> {
+        let dir = self.inode(node)?;
+        let last = end(self.engine(), dir, what.offset).map_err(|error| errno(&error))?;
+        Ok((dir, last))
+    }
     /// Answers, by `done`, that a directory's listing has come to its end.
-    pub(crate) fn end_listing(&self, node: u64, done: impl FnOnce() + Send + 'static) {
+    fn end_listing(&self, node: u64, done: impl FnOnce() + Send + 'static) {
         let is_whole = self.shared().inode(node).map(|dir| self.shared().engine().is_listing_whole(dir));
         if !matches!(is_whole, Ok(Ok(false))) {
             return done();
         }
-        // Somebody may have a page of it locked, and wait for us with that.
+        // A program may have locked a page of it, and wait for us with that.
         let shared = Arc::clone(self.shared());
-        self.telling.run(move || {
-            if shared.take_pages(node)
+        self.notifying.run(move || {
+            if shared.invalidate_pages(node)
                 && let Ok(dir) = shared.inode(node)
             {
                 drop(shared.engine().forget_listings(dir));
@@ -45,8 +124,8 @@ impl Server {
 }
 
 /// A row of a listing, and the offset at which the listing goes on after it.
-pub(crate) enum Row<'a> {
-    /// `.` or `..`, and what it leads to.
+enum Row<'a> {
+    /// `.` or `..`, and what it points to.
     Dots { name: &'static [u8], id: InodeId, next: u64 },
     /// Any other.
     Entry { entry: &'a DirectoryEntry, next: u64 },
@@ -54,7 +133,7 @@ pub(crate) enum Row<'a> {
 
 /// Lists a directory from `offset` up to the entry `last`, until `show` says that there is no more
 /// room.
-pub(crate) fn list(
+fn list(
     engine: &ubtrfs::Filesystem,
     dir: InodeId,
     offset: u64,

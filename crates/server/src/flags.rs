@@ -13,6 +13,7 @@ use ubtrfs_fuse::{Caller, Capabilities, Errno};
 
 use crate::privileges::{Capability, Powers};
 use crate::properties::COMPRESSION;
+use crate::protection::PROTECTING;
 use crate::shared::{Shared, errno};
 
 const GETFLAGS: [u32; 2] = [0x8008_6601, 0x8004_6601];
@@ -22,9 +23,6 @@ const FSSETXATTR: u32 = 0x401c_5820;
 
 /// Bytes of the argument of `FSGETXATTR`.
 const FSXATTR_SIZE: usize = 28;
-
-/// What forbids changes of a file: to set or clear these takes more than to own it.
-pub(crate) const RESTRICTING: u64 = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
 
 /// A flag as the format, `GETFLAGS` and `FSGETXATTR` (0 where that does not know it) have it.
 struct Names {
@@ -91,7 +89,7 @@ impl MaySet {
     /// `EPERM` unless the caller may give what `is` the flags that are `wanted`.
     fn check(&self, is: &Flagged, wanted: u64) -> Result<(), Errno> {
         let owns = self.known_to_own || self.powers.owns(self.shown_owner.unwrap_or(is.owner));
-        let restricts = (is.flags ^ wanted) & RESTRICTING != 0;
+        let restricts = (is.flags ^ wanted) & PROTECTING != 0;
         let may = owns && (!restricts || self.powers.has(Capability::Immutable));
         if may { Ok(()) } else { Err(Errno::PERM) }
     }
@@ -109,7 +107,7 @@ impl Shared {
             powers: Powers::of(caller),
             // On an idmapped mount only the kernel can tell; those that have these ask.
             known_to_own: ASKED.contains(&what.command) && self.has_capability(Capabilities::ALLOW_IDMAP),
-            shown_owner: self.guise().uid,
+            shown_owner: self.ownership().uid,
         }
     }
 
@@ -146,7 +144,7 @@ impl Shared {
     }
 
     /// Whether an ioctl forbids changes of a file that could be changed so far, and may.
-    pub(crate) fn begins_to_forbid(&self, id: InodeId, what: &Ioctl<'_>, may: &MaySet) -> bool {
+    pub(crate) fn adds_protection(&self, id: InodeId, what: &Ioctl<'_>, may: &MaySet) -> bool {
         let wanted = match what.command {
             command if SETFLAGS.contains(&command) => {
                 word(what.data, 0).and_then(|bits| meant(bits, |names| names.flag))
@@ -155,14 +153,9 @@ impl Shared {
             _ => return false,
         };
         match (wanted, self.flags_of(id)) {
-            (Ok(wanted), Ok(old)) => wanted & !old & RESTRICTING != 0 && may.powers.has(Capability::Immutable),
+            (Ok(wanted), Ok(old)) => wanted & !old & PROTECTING != 0 && may.powers.has(Capability::Immutable),
             _ => false,
         }
-    }
-
-    /// The flags of an inode, as the format has them.
-    pub(crate) fn flags_of(&self, id: InodeId) -> Result<u64, Errno> {
-        self.engine.flags(id).map_err(|error| errno(&error))
     }
 
     /// `SETFLAGS`: all flags that there are.
@@ -172,7 +165,7 @@ impl Shared {
             let wanted = if is.file_type == FileType::Directory { wanted } else { wanted & !InodeFlags::DIRSYNC };
             may.check(is, wanted)?;
             let property = match property {
-                property if (is.flags | wanted) & RESTRICTING != 0 => property,
+                property if (is.flags | wanted) & PROTECTING != 0 => property,
                 property if wanted & InodeFlags::COMPRESS != 0 => Some(property.unwrap_or(DEFAULT_COMPRESSION)),
                 _ => None,
             };

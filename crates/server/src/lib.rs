@@ -2,36 +2,44 @@
 //!
 //! [`Server`] implements [`ubtrfs_fuse::Filesystem`] on top of [`ubtrfs::Filesystem`]. It
 //! translates: node numbers to inodes and back ([`NodeNumbers`]), attributes and device numbers,
-//! the kernel's rules about umask, ACLs and set-id bits to what the engine is told. It holds no
+//! the kernel's rules about umask, ACLs and set-id bits to arguments of the engine. It holds no
 //! state of files; that is the engine's.
 //!
 //! Requests that memory answers are answered by the thread that read them; those that wait for a
-//! commit go to a [`Pool`] with their reply. Where requests arrive over rings, `at_once` says which
-//! of them their threads try. Programs that look after a mount talk to it through [`control`].
+//! commit go to a [`Pool`] with their reply. Where requests arrive over rings, `nonblocking` says
+//! which of them their threads try. Programs that look after a mount talk to it through
+//! [`control`].
 
 pub mod acl;
-mod at_once;
+mod answers;
 mod attributes;
 mod btrfs_ioctls;
 pub mod control;
+mod control_requests;
 mod counters;
 mod create;
 pub mod device_number;
 mod directories;
+mod files;
 mod flags;
-mod guise;
+mod ioctls;
 mod nodes;
+mod nonblocking;
+mod ownership;
 mod pool;
 mod privileges;
 mod properties;
+mod protection;
+mod requests;
 mod seek;
 mod server;
 mod set_id;
+mod setattr;
 mod shared;
 mod xattrs;
 
-pub use guise::Guise;
 pub use nodes::NodeNumbers;
+pub use ownership::OwnershipOverride;
 pub use pool::Pool;
 pub use server::{Server, config};
 pub use shared::{MountFacts, Shared};

@@ -40,7 +40,7 @@ impl NodeNumbers {
         if id == InodeId::root_of(self.mounted) { ROOT } else { self.composed(id).unwrap_or_else(|| self.give(id)) }
     }
 
-    /// The inode of a node; `ESTALE` if the kernel was never told that number.
+    /// The inode of a node; `ESTALE` if the kernel was never given that number.
     pub fn inode(&self, node: u64) -> Result<InodeId, Errno> {
         if node == ROOT {
             return Ok(InodeId::root_of(self.mounted));

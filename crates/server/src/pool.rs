@@ -1,4 +1,4 @@
-//! Threads for what takes long: whoever waits for a commit must not hold up others.
+//! Threads for what takes long: a request that waits for a commit must not hold up others.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     #[test]
     fn as_many_jobs_run_at_once_as_there_may_be_threads() {
@@ -143,7 +143,7 @@ mod tests {
             });
         }
         for _ in 0..3 {
-            all.recv_timeout(PATIENCE).unwrap();
+            all.recv_timeout(TIMEOUT).unwrap();
         }
     }
 
@@ -158,7 +158,7 @@ mod tests {
             sched_setaffinity(None, &one).unwrap();
             pool.run(move || tell.send(sched_getaffinity(None).unwrap()).unwrap());
         });
-        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), all);
+        assert_eq!(told.recv_timeout(TIMEOUT).unwrap(), all);
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
             pool.run(move || done.send(number).unwrap());
         }
         drop(pool);
-        let order: Vec<i32> = (0..10).map(|_| all.recv_timeout(PATIENCE).unwrap()).collect();
+        let order: Vec<i32> = (0..10).map(|_| all.recv_timeout(TIMEOUT).unwrap()).collect();
         assert_eq!(order, (0..10).collect::<Vec<_>>());
     }
 }

@@ -1,10 +1,10 @@
 //! What a caller may do, where the kernel leaves that to the server.
 //!
-//! Invariant 27: what is refused to somebody by the kernel's driver is refused here, whatever the
+//! Invariant 27: what the kernel's driver refuses to a caller is refused here, whatever the
 //! request's number or name. The kernel checks permissions of most requests before it sends them
-//! (`default_permissions`). An ioctl that it does not know it passes on from whoever has the file
-//! open, for reading too. So each request that the kernel's driver would ask a capability or the
-//! owner for, and that FUSE passes on unchecked, is checked by the [`Powers`] of its caller.
+//! (`default_permissions`). An ioctl that it does not know it passes on from any process that has
+//! the file open, for reading too. So each request that the kernel's driver would ask a capability
+//! or the owner for, and that FUSE passes on unchecked, is checked by the [`Powers`] of its caller.
 
 use ubtrfs_fuse::Caller;
 use ubtrfs_fuse::abi::UNTOLD_ID;
@@ -42,7 +42,7 @@ impl Powers {
         let status = std::fs::read_to_string(format!("/proc/{}/status", caller.pid)).unwrap_or_default();
         let user = last_of_four(&status, "Uid:");
         if caller.uid != UNTOLD_ID && user != Some(caller.uid) {
-            // It acts in somebody's name, as a file server in the kernel does: with that one's
+            // It acts in another user's name, as a file server in the kernel does: with that one's
             // rights, not with its own.
             return Self { user: Some(caller.uid), ..Self::default() };
         }
@@ -67,7 +67,7 @@ impl Powers {
     }
 }
 
-/// Capabilities in a user namespace that somebody made for himself are no capabilities here.
+/// Capabilities in a user namespace that a user made for himself are no capabilities here.
 fn is_of_our_user_namespace(pid: u32) -> bool {
     let name = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user")).ok();
     let ids = |process: &str| std::fs::read_to_string(format!("/proc/{process}/uid_map")).ok();

@@ -6,7 +6,7 @@ use ubtrfs::{Flagged, InodeId, XattrMode};
 use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_fuse::Errno;
 
-use crate::flags::RESTRICTING;
+use crate::protection::PROTECTING;
 use crate::shared::{Shared, errno};
 
 /// The names that are properties'.
@@ -15,11 +15,11 @@ pub(crate) const NAMESPACE: &[u8] = b"btrfs.";
 pub(crate) const COMPRESSION: &[u8] = b"btrfs.compression";
 
 /// The flags that follow the property.
-const PACKED: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
-const IN_PLACE: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
+const COMPRESSION_FLAGS: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
+const NODATACOW_FLAGS: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
 
 /// The way of compression that a value of the property begins with: what follows (a level) is for
-/// whoever compresses.
+/// the one that compresses.
 fn way_of(value: &[u8]) -> Option<&'static [u8]> {
     const WAYS: [&[u8]; 3] = [b"zlib", b"lzo", b"zstd"];
     WAYS.into_iter().find(|way| value.starts_with(way))
@@ -43,7 +43,7 @@ impl Shared {
         }
         let flag = flag_of(value)?;
         let plan = |is: &Flagged, old: Option<&[u8]>| {
-            if is.flags & IN_PLACE != 0 && !value.is_empty() {
+            if is.flags & NODATACOW_FLAGS != 0 && !value.is_empty() {
                 return Err(Errno::INVAL.into());
             }
             // A success would promise what nothing here does.
@@ -53,7 +53,7 @@ impl Shared {
             if ![FileType::Regular, FileType::Directory].contains(&is.file_type) {
                 return Ok((is.flags, old.map(<[u8]>::to_vec)));
             }
-            if is.flags & RESTRICTING != 0 {
+            if is.flags & PROTECTING != 0 {
                 return Err(Errno::PERM.into());
             }
             match (mode, old) {
@@ -61,14 +61,15 @@ impl Shared {
                 (XattrMode::Replace, None) => return Err(Errno::NODATA.into()),
                 _ => {}
             }
-            Ok((is.flags & !PACKED | flag, Some(value.to_vec()).filter(|value| !value.is_empty())))
+            Ok((is.flags & !COMPRESSION_FLAGS | flag, Some(value.to_vec()).filter(|value| !value.is_empty())))
         };
         self.engine.set_flags_with(id, name, value.len(), &plan).map_err(|error| errno(&error))
     }
 
     /// The property that files and directories made in a directory take over.
     pub(crate) fn inherited_property(&self, parent: InodeId) -> Result<Option<&'static [u8]>, Errno> {
-        let value = if self.flags_of(parent)? & PACKED == 0 { None } else { self.xattr(parent, COMPRESSION)? };
+        let value =
+            if self.flags_of(parent)? & COMPRESSION_FLAGS == 0 { None } else { self.xattr(parent, COMPRESSION)? };
         Ok(value.and_then(|value| way_of(&value)))
     }
 }
@@ -78,7 +79,7 @@ impl Shared {
 mod tests {
     use std::sync::Arc;
 
-    use ubtrfs::{Filesystem, NewInode, Options, without_waiting};
+    use ubtrfs::{Filesystem, NewInode, Options, nonblocking};
     use ubtrfs_mkfs::{MkfsOptions, Profile};
     use ubtrfs_volume::{MemoryDevice, OpenOptions, Volume};
 
@@ -108,7 +109,7 @@ mod tests {
         Shared::new(Filesystem::open(Arc::new(volume), options).unwrap(), MountFacts::default())
     }
 
-    /// Invariant 23: what would have to wait has done nothing, so that whoever repeats it succeeds.
+    /// Invariant 23: what would have to block has done nothing, so that its repetition succeeds.
     #[test]
     fn a_property_that_has_to_wait_is_set_when_it_is_asked_for_again() {
         let bytes = volume();
@@ -119,18 +120,18 @@ mod tests {
             let new = NewInode { mode: 0o100_644, ..NewInode::default() };
             let file = engine.create(engine.root(), b"file", &new).unwrap();
             for number in 0..others {
-                let made = without_waiting(|| engine.create(engine.root(), format!("{number}").as_bytes(), &new));
+                let made = nonblocking(|| engine.create(engine.root(), format!("{number}").as_bytes(), &new));
                 made.ok();
             }
             for (value, mode) in [(&b"none"[..], XattrMode::Create), (b"", XattrMode::Replace)] {
                 let set = || shared.set_property(file, COMPRESSION, value, mode);
-                if let Err(errno) = without_waiting(set) {
+                if let Err(errno) = nonblocking(set) {
                     assert_eq!(errno, Errno::AGAIN);
                     waited += 1;
                     assert_eq!(set(), Ok(()), "after {others} others");
                 }
                 let flag = if value.is_empty() { 0 } else { InodeFlags::NOCOMPRESS };
-                assert_eq!(engine.flags(file).unwrap() & PACKED, flag);
+                assert_eq!(engine.flags(file).unwrap() & COMPRESSION_FLAGS, flag);
                 assert_eq!(engine.get_xattr(file, COMPRESSION).ok().unwrap_or_default(), value);
             }
         }

@@ -58,7 +58,7 @@ impl Server {
         };
         let Some(hole) = shared.hole_in(id, whence, offset, found) else { return answer(reply, found) };
         let shared = Arc::clone(shared);
-        self.telling.run(move || answer(reply, shared.look_again(node, id, whence, offset, hole)));
+        self.notifying.run(move || answer(reply, shared.look_again(node, id, whence, offset, hole)));
     }
 }
 
@@ -84,12 +84,12 @@ impl Shared {
     /// which it has written all.
     fn look_again(&self, node: u64, id: InodeId, whence: Seek, offset: u64, mut hole: Range<u64>) -> Found {
         loop {
-            let has_taken = self.take_pages_of(node, hole.start, hole.end - hole.start);
+            let is_invalidated = self.invalidate_range(node, hole.start, hole.end - hole.start);
             let found = self.look(id, whence, offset);
             match self.hole_in(id, whence, offset, found) {
                 // What was a hole further on, behind data that was none when it was looked at
                 // first.
-                Some(next) if has_taken && next.start >= hole.end => hole = next,
+                Some(next) if is_invalidated && next.start >= hole.end => hole = next,
                 _ => return found,
             }
         }

@@ -1,5 +1,5 @@
-//! When set-id bits and capabilities of files go, because somebody changes the file who is not to
-//! keep them.
+//! When set-id bits and capabilities of files go, because a process without the power to keep them
+//! changes the file.
 //!
 //! Of what the kernel's driver asks for that (invariant 27), requests tell only that the caller
 //! lacks the power to keep set-id bits. Set-group-id on a file that its group may not execute
@@ -20,7 +20,7 @@ const S_IXGRP: u32 = 0o0010;
 /// Both set-id bits.
 pub(crate) const SET_ID: u32 = 0o6000;
 
-/// Whether set-group-id that isn't one goes from such a file where somebody with these powers
+/// Whether set-group-id that isn't one goes from such a file where a process with these powers
 /// changes it.
 fn takes_group_id(attributes: &ubtrfs::Attributes, powers: &Powers) -> bool {
     is_marked(attributes.mode) && !powers.keeps_group_id(attributes.gid)
@@ -58,8 +58,8 @@ impl Server {
         engine.set_attributes(id, &changes).map_err(|error| errno(&error))
     }
 
-    /// Takes set-id bits and capabilities from a file that somebody is about to change. Unlike a
-    /// write, what calls this comes without a word on them; the kernel has asked for root and the
+    /// Takes set-id bits and capabilities from a file that a process is about to change. Unlike a
+    /// write, what calls this comes without a flag for them; the kernel has asked for root and the
     /// owner only.
     pub(crate) fn drop_privileges(&self, caller: &Caller<'_>, node: u64, id: InodeId) -> Result<(), Errno> {
         let engine = self.shared().engine();

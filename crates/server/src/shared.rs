@@ -10,14 +10,14 @@ use ubtrfs_fuse::{Attributes, Capabilities, Entry, Errno, Granted, Notifier, ROO
 use crate::attributes;
 use crate::control::Report;
 use crate::counters::Counters;
-use crate::guise::Guise;
 use crate::nodes::NodeNumbers;
+use crate::ownership::OwnershipOverride;
 
-/// How long the kernel keeps what it was told. Nobody else changes the volume, so what it knows
-/// does not grow old.
+/// How long the kernel caches an answer. Nothing else changes the volume, so its caches do not
+/// become stale.
 pub(crate) const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What the server is told about its mount, to show it.
+/// The facts of a mount that the server shows.
 #[derive(Debug, Clone, Default)]
 pub struct MountFacts {
     /// The devices' paths.
@@ -35,7 +35,7 @@ pub struct MountFacts {
     /// When this process started, in the clock ticks of `/proc/PID/stat`.
     pub pid_started: u64,
     /// How files show.
-    pub guise: Guise,
+    pub ownership: OwnershipOverride,
 }
 
 /// How requests arrive, and why not over rings if these were wanted.
@@ -54,7 +54,7 @@ pub struct Shared {
     transport: OnceLock<TransportFacts>,
     pub(crate) block_size: u32,
     facts: MountFacts,
-    /// Whom the kernel is told as the owner of everything.
+    /// The owner of everything that is reported to the kernel.
     known_owner: Option<u32>,
     ended: Mutex<Option<Result<(), String>>>,
 }
@@ -68,7 +68,7 @@ impl Shared {
             granted: OnceLock::new(),
             transport: OnceLock::new(),
             block_size: engine.volume().sector_size(),
-            known_owner: facts.guise.known_owner(),
+            known_owner: facts.ownership.known_owner(),
             facts,
             ended: Mutex::default(),
             engine,
@@ -85,37 +85,37 @@ impl Shared {
         self.granted.get().is_some_and(|granted| granted.capabilities.contains(capability))
     }
 
-    /// Tells the kernel that an inode's attributes are others than it goes on believing.
+    /// Invalidates the attributes of an inode that the kernel has cached.
     pub(crate) fn attributes_changed(&self, node: u64) {
         if let Some(notifier) = self.notifier.get()
             && let Err(error) = notifier.inval_attributes(node)
         {
-            tracing::debug!(%error, "the kernel was not told of attributes");
+            tracing::debug!(%error, "the attributes that the kernel has cached were not invalidated");
         }
     }
 
-    /// Has the kernel write a node's pages that were changed, and forget all of them; returns
-    /// whether it has. Not for the threads that serve requests: what is written comes to them.
-    pub(crate) fn take_pages(&self, node: u64) -> bool {
-        self.take_pages_of(node, 0, 0)
+    /// Has the kernel write a node's dirty pages back and drop all of its pages; returns whether it
+    /// has. This is not for the threads that serve requests: the writeback comes to them.
+    pub(crate) fn invalidate_pages(&self, node: u64) -> bool {
+        self.invalidate_range(node, 0, 0)
     }
 
     /// The same of a range of the file's bytes; without a length, to its end.
-    pub(crate) fn take_pages_of(&self, node: u64, offset: u64, length: u64) -> bool {
+    pub(crate) fn invalidate_range(&self, node: u64, offset: u64, length: u64) -> bool {
         let taken = self.notifier.get().map(|notifier| notifier.inval_inode(node, offset, length));
-        let has_taken = matches!(taken, Some(Ok(())));
-        if !has_taken {
+        let is_invalidated = matches!(taken, Some(Ok(())));
+        if !is_invalidated {
             tracing::debug!(?taken, "the kernel keeps pages");
         }
-        has_taken
+        is_invalidated
     }
 
-    /// Gives the server the way to tell the kernel what it must look at anew.
+    /// Gives the server the way to invalidate what the kernel has cached.
     pub fn set_notifier(&self, notifier: Notifier) {
         let _ = self.notifier.set(notifier);
     }
 
-    /// Tells the server how requests arrive, to show it.
+    /// Sets how requests arrive, which the server shows.
     pub fn set_way(&self, way: &Way) {
         let _ = self.transport.set(match way {
             Way::Rings { .. } => TransportFacts { name: "io_uring", why: None },
@@ -221,8 +221,13 @@ impl Shared {
         self.numbers.inode(node)
     }
 
+    /// The flags of an inode, as the format has them.
+    pub(crate) fn flags_of(&self, id: InodeId) -> Result<u64, Errno> {
+        self.engine.flags(id).map_err(|error| errno(&error))
+    }
+
     /// The entry of an inode that has just been referenced for the kernel; gives the reference back
-    /// if it can't be told.
+    /// if there is none.
     pub(crate) fn entry(&self, id: InodeId) -> Result<Entry, Errno> {
         let attributes = self.engine.attributes(id).map_err(|error| {
             self.engine.forget(id, 1);
@@ -230,25 +235,25 @@ impl Shared {
         })?;
         let node = self.numbers.node(id);
         // The kernel knows the root before it asks for anything. Others' numbers may be given again
-        // by a later mount, once the inode is gone: a file handle must not lead to what came in its
-        // place.
+        // by a later mount, once the inode is gone: a file handle must not point to what came in
+        // its place.
         let generation = if node == ROOT { 0 } else { attributes.generation.0 };
-        let attributes = self.told(&attributes);
+        let attributes = self.attributes_for_kernel(&attributes);
         let ttl = if self.known_owner.is_some() { Duration::ZERO } else { TTL };
         Ok(Entry { node, generation, name_ttl: ttl, attributes_ttl: ttl, attributes })
     }
 
-    /// Attributes as the kernel is told them when it may check the owner next.
-    pub(crate) fn told(&self, of: &ubtrfs::Attributes) -> Attributes {
+    /// Attributes as they are reported to the kernel when it may check the owner next.
+    pub(crate) fn attributes_for_kernel(&self, of: &ubtrfs::Attributes) -> Attributes {
         let mut shown = self.shown(of);
         shown.uid = self.known_owner.unwrap_or(shown.uid);
         shown
     }
 
     /// How long attributes are kept of a file that has just been opened by its name, or changed.
-    /// Where another owner is told than the volume has, that is as long as a program takes from
-    /// there over fstat(2) to its next step; who looks by the name asks anew.
-    pub(crate) fn told_ttl(&self, node: u64) -> Duration {
+    /// Where another owner is reported than the volume has, that is as long as a program takes from
+    /// there over fstat(2) to its next step; a lookup by the name asks again.
+    pub(crate) fn attributes_ttl(&self, node: u64) -> Duration {
         match self.known_owner {
             None => TTL,
             // It has no name.
@@ -260,18 +265,17 @@ impl Shared {
     /// Attributes as this mount shows them.
     pub(crate) fn shown(&self, of: &ubtrfs::Attributes) -> Attributes {
         let mut shown = attributes::attributes(&self.numbers, self.block_size, of);
-        self.guise().show(&mut shown);
+        self.ownership().show(&mut shown);
         shown
     }
 
     /// How files show.
-    pub(crate) fn guise(&self) -> &Guise {
-        &self.facts.guise
+    pub(crate) fn ownership(&self) -> &OwnershipOverride {
+        &self.facts.ownership
     }
 }
 
-/// The errno that answers a request. What is wrong with the volume is also told to whoever reads
-/// the log.
+/// The errno that answers a request. What is wrong with the volume is also logged.
 pub(crate) fn errno(error: &ubtrfs::Error) -> Errno {
     let errno = error.errno();
     if errno == Errno::IO {

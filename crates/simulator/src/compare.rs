@@ -34,7 +34,7 @@ pub fn compare(fs: &Filesystem, model: &Model, how: Compare) -> Result<(), Strin
 /// place, of which nobody knows what a crash has left.
 pub(crate) fn compare_nameless(fs: &Filesystem, model: &Model) -> Result<(), String> {
     let how = Compare { times: true, nameless: true };
-    let is_known = |id: &InodeId| !model.node(*id).is_in_place();
+    let is_known = |id: &InodeId| !model.node(*id).is_nodatacow();
     model.orphans().into_iter().filter(is_known).try_for_each(|id| {
         compare_node(fs, model, id, how).map_err(|what| format!("nameless inode {}: {what}", id.ino))
     })
@@ -44,13 +44,13 @@ fn same<T: PartialEq + Debug>(what: &str, engine: &T, model: &T) -> Result<(), S
     if engine == model { Ok(()) } else { Err(format!("{what}: the engine has {engine:?}, the model {model:?}")) }
 }
 
-fn told<T>(what: &str, result: ubtrfs::Result<T>) -> Result<T, String> {
+fn in_context<T>(what: &str, result: ubtrfs::Result<T>) -> Result<T, String> {
     result.map_err(|error| format!("{what}: {error}"))
 }
 
 fn compare_node(fs: &Filesystem, model: &Model, id: InodeId, how: Compare) -> Result<(), String> {
     let node = model.node(id);
-    let found = told("stat", fs.attributes(id))?;
+    let found = in_context("stat", fs.attributes(id))?;
     same("mode", &format!("{:o}", found.mode), &format!("{:o}", node.mode))?;
     same("owner", &(found.uid, found.gid), &(node.uid, node.gid))?;
     same("link count", &found.nlink, &node.nlink)?;
@@ -62,12 +62,12 @@ fn compare_node(fs: &Filesystem, model: &Model, id: InodeId, how: Compare) -> Re
     match &node.body {
         Body::Directory { entries, parent } => {
             if node.nlink > 0 && id != model.root {
-                same("parent", &told("parent", fs.parent(id))?, parent)?;
+                same("parent", &in_context("parent", fs.parent(id))?, parent)?;
             }
             compare_entries(fs, model, id, entries)
         }
         Body::File(content) => compare_content(fs, id, content),
-        Body::Symlink(target) => same("target", &told("readlink", fs.read_link(id))?, target),
+        Body::Symlink(target) => same("target", &in_context("readlink", fs.read_link(id))?, target),
         Body::Special(number) => same("device number", &found.rdev, number),
     }
 }
@@ -79,10 +79,10 @@ fn compare_entries(
     wanted: &BTreeMap<Vec<u8>, InodeId>,
 ) -> Result<(), String> {
     let mut left = wanted.clone();
-    let last = told("last index", fs.last_index(dir))?;
+    let last = in_context("last index", fs.last_index(dir))?;
     let mut after = DirIndex(0);
     loop {
-        let entries = told("list", fs.list(dir, after, last, 5))?;
+        let entries = in_context("list", fs.list(dir, after, last, 5))?;
         let Some(end) = entries.last() else { break };
         after = end.index;
         for entry in &entries {
@@ -92,7 +92,7 @@ fn compare_entries(
                     let file_type = FileType::from_mode(model.node(id).mode);
                     same(&format!("type of entry {name:?}"), &entry.file_type, &file_type)?;
                 }
-                Some(id) => return Err(format!("entry {name:?} leads to {}, not {}", entry.inode.ino, id.ino)),
+                Some(id) => return Err(format!("entry {name:?} points to {}, not {}", entry.inode.ino, id.ino)),
                 None => return Err(format!("entry {name:?} is listed though it should not be there, or twice")),
             }
         }
@@ -101,7 +101,8 @@ fn compare_entries(
         return Err(format!("entry {:?} is not listed", Path(name)));
     }
     for (name, id) in wanted {
-        let found = told("lookup", fs.lookup(dir, name)).map_err(|what| format!("{:?}: {what}", Path(name.clone())))?;
+        let found =
+            in_context("lookup", fs.lookup(dir, name)).map_err(|what| format!("{:?}: {what}", Path(name.clone())))?;
         fs.forget(found, 1);
         same("lookup", &found, id)?;
     }
@@ -112,12 +113,12 @@ fn compare_entries(
 }
 
 fn compare_xattrs(fs: &Filesystem, id: InodeId, node: &Node) -> Result<(), String> {
-    let found: BTreeSet<Vec<u8>> = told("listxattr", fs.list_xattrs(id))?.into_iter().collect();
+    let found: BTreeSet<Vec<u8>> = in_context("listxattr", fs.list_xattrs(id))?.into_iter().collect();
     let wanted: BTreeSet<Vec<u8>> = node.xattrs.keys().cloned().collect();
     let shown = |names: &BTreeSet<Vec<u8>>| names.iter().map(|name| Path(name.clone())).collect::<Vec<_>>();
     same("xattrs", &shown(&found), &shown(&wanted))?;
     for (name, value) in &node.xattrs {
-        let found = told("getxattr", fs.get_xattr(id, name))?;
+        let found = in_context("getxattr", fs.get_xattr(id, name))?;
         if *found != **value {
             let lens = (found.len(), value.len());
             return Err(format!("xattr {:?} has another value; lengths {lens:?}", Path(name.clone())));
@@ -139,7 +140,7 @@ fn compare_content(fs: &Filesystem, id: InodeId, wanted: &Content) -> Result<(),
             Err(error) if error.errno() == Errno::NXIO => break,
             Err(error) => return Err(format!("seek for data from {at}: {error}")),
         };
-        at = told("seek for a hole", fs.seek_hole(id, start))?;
+        at = in_context("seek for a hole", fs.seek_hole(id, start))?;
         if at <= start {
             return Err(format!("data from {start} ends at {at}"));
         }
@@ -152,7 +153,7 @@ fn compare_range(fs: &Filesystem, id: InodeId, wanted: &Content, start: u64, len
     const STEP: u64 = 1 << 20;
     for from in (start..start + len).step_by(STEP as usize) {
         let len = STEP.min(start + len - from) as usize;
-        let found = told("read", fs.read(id, from, len))?;
+        let found = in_context("read", fs.read(id, from, len))?;
         let wanted = wanted.read(from, len);
         if found.len() != wanted.len() {
             return Err(format!("read {} bytes at {from}, not {}", found.len(), wanted.len()));

@@ -14,7 +14,7 @@ pub struct Content {
     pages: Arc<BTreeMap<u64, Arc<[u8]>>>,
     /// Where something was written, reserved, punched, or the end, in whole pages.
     bounds: Arc<BTreeSet<u64>>,
-    in_place: bool,
+    nodatacow: bool,
 }
 
 impl PartialEq for Content {
@@ -27,7 +27,7 @@ impl PartialEq for Content {
             })
         };
         self.size == other.size
-            && self.in_place == other.in_place
+            && self.nodatacow == other.nodatacow
             && (Arc::ptr_eq(&self.pages, &other.pages) || (holds_all_of(self, other) && holds_all_of(other, self)))
     }
 }
@@ -43,13 +43,13 @@ impl std::fmt::Debug for Content {
 impl Content {
     /// Whether writes go to where the data is (`chattr +C`): then what a crash leaves is of one
     /// version in one page, and of another in the next.
-    pub fn is_in_place(&self) -> bool {
-        self.in_place
+    pub fn is_nodatacow(&self) -> bool {
+        self.nodatacow
     }
 
     /// Writes go in place from now on.
-    pub fn set_in_place(&mut self) {
-        self.in_place = true;
+    pub fn set_nodatacow(&mut self) {
+        self.nodatacow = true;
     }
 
     /// Whether each page is as in one of these versions, and the size too.
@@ -74,8 +74,8 @@ impl Content {
         self.size
     }
 
-    /// Where the file may end while all beyond `size` is cut off extent by extent: where an extent
-    /// or a hole may begin.
+    /// Where the file may end while it is truncated to `size` extent by extent: where an extent or
+    /// a hole may begin.
     pub fn ends_beyond(&self, size: u64) -> BTreeSet<u64> {
         /// Of a file that was found, not made, it isn't known where its holes begin: small ones get
         /// the benefit of doubt.
@@ -112,7 +112,7 @@ impl Content {
         self.size = self.size.max(at);
     }
 
-    /// Cuts or extends.
+    /// Truncates or extends.
     pub fn resize(&mut self, size: u64) {
         self.note_bounds([size, self.size]);
         if size < self.size {
@@ -127,7 +127,7 @@ impl Content {
         self.size = size;
     }
 
-    /// Space is reserved for a range: nothing to be seen, but something begins and ends there.
+    /// Space is preallocated for a range: its content stays, but an extent begins and ends there.
     pub fn reserve(&mut self, offset: u64, len: u64) {
         self.note_bounds([offset, offset.saturating_add(len)]);
     }

@@ -1,4 +1,4 @@
-//! Where power may be cut, and what is left then.
+//! Crash points, and the states that a crash leaves.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -40,8 +40,8 @@ pub fn window_at(recording: &RecordingDevice, event: usize) -> Vec<OpenWrite> {
 }
 
 impl CrashPoint {
-    /// What the crash leaves, and a number that tells states between the same two barriers from
-    /// each other.
+    /// What the crash leaves, and a number that distinguishes states between the same two barriers
+    /// from each other.
     pub fn state(&self, recording: &RecordingDevice) -> (OverlayDevice, u64) {
         let mut hasher = DefaultHasher::new();
         let mut random = match self.fates {

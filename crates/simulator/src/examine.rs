@@ -6,9 +6,9 @@ use ubtrfs::{InactivationStats, Options};
 use ubtrfs_check::FaultKind;
 use ubtrfs_volume::{Device, OverlayDevice, RecordingDevice};
 
-use crate::chronicle::{Chronicle, Commit};
 use crate::compare::compare_nameless;
-use crate::session::{mount, open, open_volume};
+use crate::mounting::{frees_in_steps, mount, open, open_volume};
+use crate::trace::{Commit, Trace};
 use crate::window::Window;
 use crate::{Model, look};
 
@@ -16,7 +16,7 @@ use crate::{Model, look};
 #[derive(Clone, Debug)]
 pub struct Judge {
     /// What happened, and what was promised of it.
-    pub chronicle: Chronicle,
+    pub trace: Trace,
     /// How volumes are mounted.
     pub options: Options,
     /// Inodes of an empty volume that are no program's.
@@ -35,16 +35,11 @@ pub(crate) fn check(device: &OverlayDevice) -> Result<u64, String> {
     // Copies of the superblock differ after a crash between their writes; every other oddity is
     // ours.
     let odd = report.warnings.iter().filter(|fault| !matches!(fault.kind, FaultKind::SuperblockCopyStale { .. }));
-    let told: Vec<String> = report.faults.iter().chain(odd).map(ToString::to_string).collect();
-    if told.is_empty() && report.is_clean() {
+    let listed: Vec<String> = report.faults.iter().chain(odd).map(ToString::to_string).collect();
+    if listed.is_empty() && report.is_clean() {
         return Ok(report.stats.inodes);
     }
-    Err(format!("check found {} faults:\n  {}", report.fault_count, told.join("\n  ")))
-}
-
-/// Whether inodes are freed in steps that histories are large enough for.
-pub(crate) fn frees_in_steps(options: &Options) -> bool {
-    options.freeing.per_transaction < 1000
+    Err(format!("check found {} faults:\n  {}", report.fault_count, listed.join("\n  ")))
 }
 
 impl Judge {
@@ -52,20 +47,20 @@ impl Judge {
     pub fn new(options: Options, fresh: &RecordingDevice) -> Result<Self, String> {
         let inodes = check(&fresh.current())?;
         let unseen_orphans = frees_in_steps(&options);
-        Ok(Self { chronicle: Chronicle::default(), options, own_inodes: inodes - 1, unseen_orphans })
+        Ok(Self { trace: Trace::default(), options, own_inodes: inodes - 1, unseen_orphans })
     }
 
     /// The commit that a crash after `event` events may have left, and did.
     fn commit(&self, generation: u64, event: usize) -> Result<&Commit, String> {
-        self.chronicle.allowed(event).find(|commit| commit.generation == generation).ok_or_else(|| {
-            let allowed: Vec<u64> = self.chronicle.allowed(event).map(|commit| commit.generation).collect();
+        self.trace.allowed(event).find(|commit| commit.generation == generation).ok_or_else(|| {
+            let allowed: Vec<u64> = self.trace.allowed(event).map(|commit| commit.generation).collect();
             format!("the volume is at commit {generation}; promised is one of {allowed:?}")
         })
     }
 
     /// Judges what was found after a crash, where the last commit is that of version `base`.
     pub fn judge(&self, found: &Model, base: usize, event: usize) -> Result<(), String> {
-        let complaints = Window::new(&self.chronicle, base, event).complaints(found);
+        let complaints = Window::new(&self.trace, base, event).complaints(found);
         if complaints.is_empty() { Ok(()) } else { Err(format!("not as promised:\n  {}", complaints.join("\n  "))) }
     }
 }
@@ -101,16 +96,16 @@ pub fn examine(judge: &Judge, device: &OverlayDevice, event: usize) -> Result<Fo
         return Ok(Found { model, base, has_log });
     }
     let mut first = None;
-    for version in &judge.chronicle.versions[commit.versions.clone()] {
+    for version in &judge.trace.versions[commit.versions.clone()] {
         let wanted = version.model.nodes.len() as u64 + judge.own_inodes;
-        let same = match model.difference_but_in_place(&version.model) {
+        let same = match model.difference_except_nodatacow(&version.model) {
             Some(difference) => Err(difference),
             None if judge.unseen_orphans => recovers(judge, device, &model),
             None if inodes != wanted => Err(format!("{inodes} inodes are there, not {wanted}")),
             None => compare_nameless(&fs, &version.model),
         };
         match same {
-            Ok(()) => return Ok(Found { model: version.model.with_data_in_place_of(&model), base, has_log }),
+            Ok(()) => return Ok(Found { model: version.model.with_nodatacow_data_of(&model), base, has_log }),
             Err(what) => first = first.or(Some(what)),
         }
     }

@@ -11,7 +11,7 @@ pub struct Failure {
     pub seed: u64,
     /// The operations up to the failure, each with the number of device events before it.
     pub operations: Vec<(usize, Operation)>,
-    /// Where power was cut; `None` if it went wrong before.
+    /// Where power was lost; `None` if it went wrong before.
     pub crash: Option<CrashPoint>,
     /// The first difference.
     pub what: String,
@@ -24,7 +24,7 @@ impl fmt::Display for Failure {
             writeln!(f, "  [{events:5}] {operation:?}")?;
         }
         if let Some(crash) = &self.crash {
-            writeln!(f, "power was cut after event {} ({:?})", crash.event, crash.fates)?;
+            writeln!(f, "power was lost after event {} ({:?})", crash.event, crash.fates)?;
         }
         writeln!(f, "{}", self.what)?;
         write!(f, "again: UBTRFS_SEEDS={} cargo test --profile proof -p ubtrfs-simulator", self.seed)

@@ -131,8 +131,8 @@ impl Generator {
                 let is_empty = |id| matches!(&model.node(id).body, Body::File(content) if content.size() == 0);
                 let empty: Vec<_> = paths.iter().filter(|(_, id)| is_empty(*id)).collect();
                 match self.random.pick(&empty) {
-                    Some((path, _)) => Operation::InPlace { what: What::At(path.clone()) },
-                    None => Operation::InPlace { what: self.file(model, &paths, handles).0 },
+                    Some((path, _)) => Operation::NoDataCow { what: What::At(path.clone()) },
+                    None => Operation::NoDataCow { what: self.file(model, &paths, handles).0 },
                 }
             }
             112 if self.habits.remount => Operation::Remount,

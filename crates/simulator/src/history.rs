@@ -127,11 +127,11 @@ impl History {
         let mut session = Session::open(Arc::clone(&recording), device, self.options.clone(), None, tolerance)
             .map_err(|what| fail(&[], what))?;
         while let Some(operation) = next(&session) {
-            session.perform(&operation).map_err(|what| fail(&session.log, what))?;
+            session.perform(&operation).map_err(|what| fail(&session.operations, what))?;
             if session.is_aborted() {
                 if !self.faults {
                     let reason = session.worker.fs.abort_reason().unwrap_or_default();
-                    return Err(fail(&session.log, format!("the engine gave up: {reason}")));
+                    return Err(fail(&session.operations, format!("the engine gave up: {reason}")));
                 }
                 break;
             }
@@ -139,7 +139,7 @@ impl History {
         let aborted = session.worker.fs.abort_reason();
         let tolerated = session.worker.tolerated;
         let judge = session.judge(fresh);
-        Ok(Recorded { seed: self.seed, recording, judge, operations: session.log, aborted, tolerated })
+        Ok(Recorded { seed: self.seed, recording, judge, operations: session.operations, aborted, tolerated })
     }
 }
 

@@ -45,7 +45,7 @@ pub fn run(seed: u64, sharing: Sharing, budget: usize, lie: Option<CommitFault>)
     let faulty = Arc::new(FaultyDevice::new(recording.clone()));
     let story = format!("{kind:?} fails after {successes} with {errno}, {lasting:?}");
     let fail = |what| Failure { seed, operations: Vec::new(), crash: None, what };
-    let told = |failure: Failure| Failure { what: format!("{story}: {}", failure.what), ..failure };
+    let in_story = |failure: Failure| Failure { what: format!("{story}: {}", failure.what), ..failure };
     let judge = Judge::new(history.options.clone(), &recording).map_err(fail)?;
     let begun = std::sync::OnceLock::new();
     let fault = || {
@@ -53,8 +53,8 @@ pub fn run(seed: u64, sharing: Sharing, budget: usize, lie: Option<CommitFault>)
         faulty.fail(kind, successes, errno, lasting);
     };
     let setting = Setting { threads: THREADS, sharing, length: LENGTH, fault: Some(&fault) };
-    let parts = work(&history, &recording, faulty.clone(), &setting).map_err(told)?;
-    let survey = survey_parts(&judge, &parts, &recording, seed, budget).map_err(told)?;
+    let parts = work(&history, &recording, faulty.clone(), &setting).map_err(in_story)?;
+    let survey = survey_parts(&judge, &parts, &recording, seed, budget).map_err(in_story)?;
     let failed = begun.get().is_some_and(|begun| faulty.asked(kind) > begun + successes);
     Ok(Interrupted { survey, failed })
 }

@@ -2,12 +2,12 @@
 //! that a crash could have left is opened, checked and compared with a model of what was promised.
 //!
 //! * [`History`] makes a small volume, performs random [operations](Operation) by the engine, holds
-//!   their results against a [`Model`], and keeps a [`Chronicle`]: the versions of the volume, its
+//!   their results against a [`Model`], and keeps a [`Trace`]: the versions of the volume, its
 //!   commits, and a [`Promise`] for each fsync.
 //! * [`Crashes`] enumerates states of the device: any prefix of its events, with any subset of what
 //!   no barrier had made durable, torn at 4 KiB.
 //! * [`examine`] judges one: clean by `ubtrfs_check`, and without a log exactly as the last commit,
-//!   data included; with one each inode and each name is as it was at some moment since it was last
+//!   data included; with one each inode and each name is as it was at some time since it was last
 //!   promised.
 //! * [`Stage`] tries given sequences of operations, [`enumerate`] makes every short one over a
 //!   handful of names.
@@ -15,7 +15,6 @@
 //!   files.
 //! * [`LyingDevice`] breaks the rules of devices: what the simulator must notice.
 
-mod chronicle;
 mod compare;
 mod content;
 mod crash;
@@ -28,6 +27,7 @@ pub mod interrupted;
 mod look;
 mod lying_device;
 mod model;
+mod mounting;
 mod names;
 mod operation;
 pub mod overlap;
@@ -39,11 +39,12 @@ mod shrink;
 mod stage;
 mod survey;
 mod timeline;
+mod trace;
+mod version;
 mod volume;
 mod window;
 pub mod words;
 
-pub use chronicle::{Chronicle, Commit, Covered, Promise, Version};
 pub use compare::{Compare, compare};
 pub use content::Content;
 pub use crash::{CrashPoint, Crashes, Fates, window_at};
@@ -53,7 +54,7 @@ pub use generate::{Generator, Habits};
 pub use history::{History, Recorded, Wrap};
 pub use look::look;
 pub use lying_device::{Lie, LyingDevice};
-pub use model::{Body, Model, Node, Place, Times};
+pub use model::{Body, Dentry, Model, Node, Times};
 pub use operation::{Name, Operation, Path, What};
 pub use perform::{Tolerance, Worker};
 pub use random::Random;
@@ -62,4 +63,6 @@ pub use session::Session;
 pub use shrink::shrink;
 pub use stage::{Examined, Stage};
 pub use survey::Survey;
+pub use trace::{Commit, Covered, Promise, Trace};
+pub use version::Version;
 pub use volume::{VolumePlan, make_volume};

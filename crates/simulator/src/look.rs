@@ -48,16 +48,16 @@ struct Walk<'a> {
     names: BTreeMap<InodeId, u32>,
 }
 
-fn told<T>(what: &str, result: ubtrfs::Result<T>) -> Result<T, String> {
+fn in_context<T>(what: &str, result: ubtrfs::Result<T>) -> Result<T, String> {
     result.map_err(|error| format!("{what}: {error}"))
 }
 
 impl Walk<'_> {
     fn node(&self, id: InodeId, parent: InodeId) -> Result<Node, String> {
-        let found = told("stat", self.fs.attributes(id))?;
+        let found = in_context("stat", self.fs.attributes(id))?;
         let body = match found.file_type {
             FileType::Directory => {
-                let held = told("parent", self.fs.parent(id))?;
+                let held = in_context("parent", self.fs.parent(id))?;
                 if held != parent {
                     return Err(format!("its parent is inode {}, but its name is in {}", held.ino, parent.ino));
                 }
@@ -66,11 +66,11 @@ impl Walk<'_> {
             FileType::Regular => {
                 let mut content = self.content(id, found.size)?;
                 if found.flags & InodeFlags::NODATACOW != 0 {
-                    content.set_in_place();
+                    content.set_nodatacow();
                 }
                 Body::File(content)
             }
-            FileType::Symlink => Body::Symlink(told("readlink", self.fs.read_link(id))?),
+            FileType::Symlink => Body::Symlink(in_context("readlink", self.fs.read_link(id))?),
             _ => Body::Special(found.rdev),
         };
         let node = self.with_attributes(&found, body)?;
@@ -82,8 +82,8 @@ impl Walk<'_> {
 
     fn with_attributes(&self, found: &Attributes, body: Body) -> Result<Node, String> {
         let mut xattrs = BTreeMap::new();
-        for name in told("listxattr", self.fs.list_xattrs(found.id))? {
-            let value = told("getxattr", self.fs.get_xattr(found.id, &name))?;
+        for name in in_context("listxattr", self.fs.list_xattrs(found.id))? {
+            let value = in_context("getxattr", self.fs.get_xattr(found.id, &name))?;
             if xattrs.insert(name.clone(), value.into()).is_some() {
                 return Err(format!("xattr {:?} is listed twice", Path(name)));
             }
@@ -102,19 +102,19 @@ impl Walk<'_> {
     fn entries(&self, dir: InodeId) -> Result<BTreeMap<Vec<u8>, InodeId>, String> {
         const STEP: usize = 5;
         let mut entries = BTreeMap::new();
-        let last = told("last index", self.fs.last_index(dir))?;
+        let last = in_context("last index", self.fs.last_index(dir))?;
         let mut after = DirIndex(0);
         loop {
-            let step = told("list", self.fs.list(dir, after, last, STEP))?;
+            let step = in_context("list", self.fs.list(dir, after, last, STEP))?;
             for entry in &step {
                 let name = Path(entry.name.clone());
-                let looked_up =
-                    told("lookup", self.fs.lookup(dir, &entry.name)).map_err(|what| format!("{name:?}: {what}"))?;
+                let looked_up = in_context("lookup", self.fs.lookup(dir, &entry.name))
+                    .map_err(|what| format!("{name:?}: {what}"))?;
                 self.fs.forget(looked_up, 1);
                 if looked_up != entry.inode {
                     return Err(format!("{name:?} is listed as {}, found as {}", entry.inode.ino, looked_up.ino));
                 }
-                let found = told("stat", self.fs.attributes(looked_up))?.file_type;
+                let found = in_context("stat", self.fs.attributes(looked_up))?.file_type;
                 if found != entry.file_type {
                     return Err(format!("{name:?} is listed as a {:?}, but is a {found:?}", entry.file_type));
                 }
@@ -137,7 +137,7 @@ impl Walk<'_> {
         let mut content = Content::default();
         if size <= WHOLE {
             self.read(id, &mut content, 0, size)?;
-            let beyond = told("read", self.fs.read(id, size, 1))?;
+            let beyond = in_context("read", self.fs.read(id, size, 1))?;
             if !beyond.is_empty() {
                 return Err("there is data behind its end".into());
             }
@@ -149,7 +149,7 @@ impl Walk<'_> {
                     Err(error) if error.errno() == Errno::NXIO => break,
                     Err(error) => return Err(format!("seek for data from {at}: {error}")),
                 };
-                at = told("seek for a hole", self.fs.seek_hole(id, start))?;
+                at = in_context("seek for a hole", self.fs.seek_hole(id, start))?;
                 if at <= start {
                     return Err(format!("data from {start} ends at {at}"));
                 }
@@ -164,7 +164,7 @@ impl Walk<'_> {
         const STEP: u64 = 1 << 20;
         for from in (start..end).step_by(STEP as usize) {
             let len = STEP.min(end - from) as usize;
-            let bytes = told("read", self.fs.read(id, from, len))?;
+            let bytes = in_context("read", self.fs.read(id, from, len))?;
             if bytes.len() != len {
                 return Err(format!("read {} bytes at {from}, not {len}", bytes.len()));
             }

@@ -36,21 +36,21 @@ pub struct LyingDevice {
 #[derive(Debug, Default)]
 struct State {
     seen: usize,
-    told: bool,
+    lied: bool,
     held: Vec<DeviceWrite>,
     superblock_written: bool,
     written: std::collections::HashSet<u64>,
 }
 
 impl LyingDevice {
-    /// A device that tells this lie.
+    /// A device that breaks this rule.
     pub fn new(inner: Arc<RecordingDevice>, lie: Lie) -> Self {
         Self { inner, lie, state: Mutex::default() }
     }
 
     /// Whether there was an occasion to lie.
     pub fn has_lied(&self) -> bool {
-        self.state.lock().told
+        self.state.lock().lied
     }
 
     /// What becomes of a write.
@@ -64,7 +64,7 @@ impl LyingDevice {
                     state.superblock_written = true;
                     return Some(write);
                 }
-                state.told = true;
+                state.lied = true;
                 state.held.push(write);
                 return None;
             }
@@ -76,7 +76,7 @@ impl LyingDevice {
             return Some(write);
         };
         let torn = matches!(self.lie, Lie::TornSuperblock(_)).then(|| self.torn(&write));
-        // What is new of a superblock that only leads to another log may all lie in the part that
+        // What is new of a superblock that only points to another log may all lie in the part that
         // is written.
         if !counts || torn.as_ref().is_some_and(|torn| torn[..] == write.data[..]) {
             return Some(write);
@@ -85,7 +85,7 @@ impl LyingDevice {
         if state.seen != number + 1 {
             return Some(write);
         }
-        state.told = true;
+        state.lied = true;
         torn.map(|bytes| DeviceWrite { at: write.at, data: SharedBuffer::from(bytes) })
     }
 
@@ -122,13 +122,13 @@ impl Device for LyingDevice {
     fn flush(&self) -> io::Result<()> {
         let mut state = self.state.lock();
         if self.lie == Lie::NoBarriers {
-            state.told = true;
+            state.lied = true;
             return Ok(());
         }
         if let Lie::DroppedBarrier(number) = self.lie {
             state.seen += 1;
             if state.seen == number + 1 {
-                state.told = true;
+                state.lied = true;
                 return Ok(());
             }
         }

@@ -32,7 +32,7 @@ pub enum Body {
     File(Content),
     /// A directory: its entries, and the one that it lies in.
     Directory {
-        /// What its names lead to.
+        /// What its names point to.
         entries: BTreeMap<Vec<u8>, InodeId>,
         /// The directory that it lies in; the root lies in itself.
         parent: InodeId,
@@ -64,8 +64,8 @@ impl Node {
     }
 
     /// Whether it is a file whose data is written to where it is.
-    pub fn is_in_place(&self) -> bool {
-        matches!(&self.body, Body::File(content) if content.is_in_place())
+    pub fn is_nodatacow(&self) -> bool {
+        matches!(&self.body, Body::File(content) if content.is_nodatacow())
     }
 
     /// The size that stat shows; a directory's is the sum of its names, twice.
@@ -88,9 +88,9 @@ pub struct Model {
     pub nodes: BTreeMap<InodeId, Arc<Node>>,
 }
 
-/// Where a name is: two directories of one name are two places.
+/// A directory entry: one name in two directories is two entries.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Place {
+pub struct Dentry {
     /// The directory.
     pub dir: InodeId,
     /// The name in it.
@@ -128,7 +128,7 @@ impl Model {
         Arc::make_mut(node)
     }
 
-    /// What a path leads to.
+    /// What a path points to.
     pub fn resolve(&self, path: &Path) -> Option<InodeId> {
         path.names().try_fold(self.root, |dir, name| self.entry(dir, name))
     }
@@ -140,7 +140,7 @@ impl Model {
         Some((self.resolve(&dir)?, name))
     }
 
-    /// What a name of a directory leads to.
+    /// What a name of a directory points to.
     pub fn entry(&self, dir: InodeId, name: &[u8]) -> Option<InodeId> {
         match &self.nodes.get(&dir)?.body {
             Body::Directory { entries, .. } => entries.get(name).copied(),
@@ -148,7 +148,7 @@ impl Model {
         }
     }
 
-    /// Every path, with what it leads to.
+    /// Every path, with what it points to.
     pub fn paths(&self) -> Vec<(Path, InodeId)> {
         let mut found = vec![(Path::default(), self.root)];
         let mut next = 0;
@@ -213,20 +213,20 @@ impl Model {
     }
 
     /// The same, but for the data of files that are written in place, which is no commit's.
-    pub fn difference_but_in_place(&self, other: &Self) -> Option<String> {
-        self.difference(&other.with_data_in_place_of(self))
+    pub fn difference_except_nodatacow(&self, other: &Self) -> Option<String> {
+        self.difference(&other.with_nodatacow_data_of(self))
     }
 
     /// The same with the data that another model has of files that are written in place, where the
     /// sizes are the same.
     #[must_use]
-    pub fn with_data_in_place_of(&self, other: &Self) -> Self {
+    pub fn with_nodatacow_data_of(&self, other: &Self) -> Self {
         let mut model = self.clone();
         for (id, node) in &mut model.nodes {
             let theirs = other.nodes.get(id).map(|node| &node.body);
             if let (Body::File(mine), Some(Body::File(theirs))) = (&node.body, theirs)
-                && mine.is_in_place()
-                && theirs.is_in_place()
+                && mine.is_nodatacow()
+                && theirs.is_nodatacow()
                 && mine.size() == theirs.size()
             {
                 let body = Body::File(theirs.clone());
@@ -236,7 +236,7 @@ impl Model {
         model
     }
 
-    /// Forgets times, where it is not known which moment of an operation counts.
+    /// Forgets times, where it is not known which time of an operation counts.
     pub fn forget_times(&mut self, of: impl IntoIterator<Item = InodeId>) {
         for id in of {
             if self.nodes.contains_key(&id) {
@@ -382,7 +382,7 @@ impl Model {
         id.ino == Ino::ROOT_DIR && id != self.root
     }
 
-    /// Notes that a node was given another name. Of a subvolume nothing tells it but the entry.
+    /// Notes that a node was given another name. Of a subvolume only the entry records it.
     fn touch_renamed(&self, touched: &mut Touched, id: InodeId) {
         if !self.is_subvolume(id) {
             touch(touched, id, false);

@@ -5,20 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ubtrfs::InodeId;
 
-use crate::model::Place;
+use crate::model::Dentry;
 use crate::window::Window;
 use crate::{Body, Model};
 
 /// One link of an inode: the names that renames gave it, each with the first version that has it.
 #[derive(Debug)]
 struct Link {
-    names: Vec<(usize, Place)>,
+    names: Vec<(usize, Dentry)>,
     removed: bool,
 }
 
 impl Link {
     /// The names in a version and in later ones.
-    fn names_since(&self, version: usize) -> &[(usize, Place)] {
+    fn names_since(&self, version: usize) -> &[(usize, Dentry)] {
         let after = self.names.partition_point(|(since, _)| *since <= version);
         if after == 0 { &[] } else { &self.names[after - 1..] }
     }
@@ -27,16 +27,16 @@ impl Link {
 /// What one version changed of an inode's names.
 #[derive(Default)]
 struct Change<'a> {
-    lost: Vec<&'a Place>,
-    gained: Vec<&'a Place>,
+    lost: Vec<&'a Dentry>,
+    gained: Vec<&'a Dentry>,
 }
 
-/// What the names of a volume lead to.
-pub(crate) fn places(model: &Model) -> BTreeMap<Place, InodeId> {
+/// What the names of a volume point to.
+pub(crate) fn places(model: &Model) -> BTreeMap<Dentry, InodeId> {
     let mut places = BTreeMap::new();
     for (dir, node) in &model.nodes {
         if let Body::Directory { entries, .. } = &node.body {
-            places.extend(entries.iter().map(|(name, id)| (Place { dir: *dir, name: name.clone() }, *id)));
+            places.extend(entries.iter().map(|(name, id)| (Dentry { dir: *dir, name: name.clone() }, *id)));
         }
     }
     places
@@ -53,7 +53,7 @@ impl Window<'_> {
             if !allowed.contains(&target) {
                 let allowed: Vec<String> = allowed.into_iter().map(shown).collect();
                 wrong.push(format!(
-                    "{} leads to {}, but since version {} it was {}",
+                    "{} points to {}, but since version {} it was {}",
                     self.shown(place),
                     shown(target),
                     self.name_since(place),
@@ -62,7 +62,7 @@ impl Window<'_> {
             }
         }
         for (place, id) in places.iter().filter(|(place, _)| !self.lines.names.contains_key(place)) {
-            wrong.push(format!("{} leads to {}, but nobody made that name", self.shown(place), shown(Some(*id))));
+            wrong.push(format!("{} points to {}, but nobody made that name", self.shown(place), shown(Some(*id))));
         }
         wrong.extend(self.missing(found));
         for (id, links) in self.links() {
@@ -95,9 +95,9 @@ impl Window<'_> {
                 missing.insert(id, since);
             }
         }
-        let told =
+        let listed =
             |(id, since)| format!("{} has no name left, though it had one since version {since}", self.called(id));
-        missing.into_iter().map(told).collect()
+        missing.into_iter().map(listed).collect()
     }
 
     /// The links of all inodes that were renamed, linked or unlinked.
@@ -121,7 +121,7 @@ impl Window<'_> {
         }
         for ((id, version), Change { lost, gained }) in changes {
             let links = links.entry(id).or_default();
-            let bearer = |links: &mut Vec<Link>, place: &Place| {
+            let bearer = |links: &mut Vec<Link>, place: &Dentry| {
                 links.iter().position(|link| !link.removed && link.names.last().is_some_and(|(_, last)| last == place))
             };
             if let ([lost], [gained]) = (&lost[..], &gained[..])
@@ -146,13 +146,13 @@ impl Window<'_> {
         &self,
         id: InodeId,
         links: &[Link],
-        places: &BTreeMap<Place, InodeId>,
+        places: &BTreeMap<Dentry, InodeId>,
     ) -> impl Iterator<Item = String> {
-        let is_there = |place: &Place| places.get(place) == Some(&id);
+        let is_there = |place: &Dentry| places.get(place) == Some(&id);
         let mut wrong = Vec::new();
         for link in links.iter().filter(|link| link.names.len() > 1) {
-            let names: BTreeSet<&Place> = link.names.iter().map(|(_, place)| place).collect();
-            let there: Vec<&Place> = names.into_iter().filter(|place| is_there(place)).collect();
+            let names: BTreeSet<&Dentry> = link.names.iter().map(|(_, place)| place).collect();
+            let there: Vec<&Dentry> = names.into_iter().filter(|place| is_there(place)).collect();
             if let [one, other, ..] = there[..]
                 && !self.ever_together(id, one, other)
             {
@@ -165,17 +165,17 @@ impl Window<'_> {
             let promised = self.promises.iter().map(|promise| (promise.during.clone(), Some(promise.covers)));
             for (during, covers) in of_base.chain(promised) {
                 let names = link.names_since(*during.start());
-                let covered = |(_, name): &(usize, Place)| covers.is_none_or(|covers| covers.has_name(name));
+                let covered = |(_, name): &(usize, Dentry)| covers.is_none_or(|covers| covers.has_name(name));
                 let mut promised = names.iter().take_while(|(since, _)| since <= during.end()).peekable();
                 if promised.peek().is_none() || !promised.all(covered) || names.iter().any(|(_, place)| is_there(place))
                 {
                     continue;
                 }
-                let told: Vec<String> = names.iter().map(|(_, place)| self.shown(place)).collect();
+                let listed: Vec<String> = names.iter().map(|(_, place)| self.shown(place)).collect();
                 wrong.push(format!(
                     "renames lost what was promised in version {}: none of these names is there: {}",
                     during.start(),
-                    told.join(", then ")
+                    listed.join(", then ")
                 ));
                 break;
             }
@@ -184,7 +184,7 @@ impl Window<'_> {
     }
 
     /// Whether a version of the window has an inode under both names.
-    fn ever_together(&self, id: InodeId, one: &Place, other: &Place) -> bool {
+    fn ever_together(&self, id: InodeId, one: &Dentry, other: &Dentry) -> bool {
         let (Some(one), Some(other)) = (self.lines.names.get(one), self.lines.names.get(other)) else { return false };
         (self.base..=self.last).any(|version| *one.at(version) == Some(id) && *other.at(version) == Some(id))
     }

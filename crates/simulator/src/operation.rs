@@ -67,7 +67,7 @@ impl fmt::Debug for Name {
 /// What an operation is done to.
 #[derive(Clone, PartialEq, Eq)]
 pub enum What {
-    /// What a path leads to.
+    /// What a path points to.
     At(Path),
     /// The file that was opened as this one of those that are open, counted round.
     Handle(usize),
@@ -82,7 +82,7 @@ impl fmt::Debug for What {
     }
 }
 
-/// An operation. Content is told by a number, from which [`Random::noise`](crate::Random::noise)
+/// An operation. Content is given by a number, from which [`Random::noise`](crate::Random::noise)
 /// makes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of the engine's operations of the same names")]
@@ -170,7 +170,7 @@ pub enum Operation {
         fill: u64,
     },
     /// A regular file that is empty is written in place from now on; others stay as they are.
-    InPlace {
+    NoDataCow {
         what: What,
     },
     Link {
@@ -215,7 +215,7 @@ impl Operation {
     /// Whether a full volume must not keep it from succeeding.
     pub fn frees(&self) -> bool {
         match self {
-            // A cut within a sector writes that sector anew, which takes data space.
+            // A truncate within a sector rewrites that sector, which takes data space.
             Self::Truncate { size, .. } => size % 4096 == 0,
             Self::Unlink { .. }
             | Self::Rmdir { .. }

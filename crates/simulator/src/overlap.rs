@@ -14,10 +14,12 @@ use ubtrfs::{Errno, Filesystem, NewInode, Options};
 use ubtrfs_format::Physical;
 use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, OverlayDevice, RecordingDevice};
 
-use crate::chronicle::{Chronicle, Promise, Version};
-use crate::examine::{check, frees_in_steps, shown_when_mounted};
+use crate::examine::{check, shown_when_mounted};
+use crate::mounting::{frees_in_steps, mount, open, open_volume};
 use crate::perform::{Tolerance, Worker, make_durable};
-use crate::session::{empty, mount, open, open_volume, states_between};
+use crate::session::{empty, states_between};
+use crate::trace::{Promise, Trace};
+use crate::version::Version;
 use crate::window::Window;
 use crate::{Crashes, Failure, Generator, Habits, History, Judge, Model, Operation, Survey, look, make_volume};
 
@@ -33,11 +35,11 @@ pub enum Sharing {
 /// A part of the volume, and what happened there.
 pub(crate) struct Part {
     worker: Worker,
-    chronicle: Chronicle,
-    /// What was the last commit at some moments, and what the newest version was then.
+    trace: Trace,
+    /// What was the last commit at some points in time, and what the newest version was then.
     sightings: Vec<(u64, usize)>,
-    log: Vec<(usize, Operation)>,
-    /// Files are cut in steps.
+    operations: Vec<(usize, Operation)>,
+    /// Files are truncated in steps.
     steps: bool,
     /// An operation failed that goes in steps: how many of them it did is not known.
     uncertain: bool,
@@ -118,7 +120,7 @@ pub(crate) fn survey_parts(
         let found = find(judge, &device).map_err(|what| Failure { crash: Some(point), ..fail(what) })?;
         for part in parts {
             let begun = |(began, _): &&(usize, Operation)| *began <= point.event;
-            let operations = || part.log.iter().take_while(begun).cloned().collect();
+            let operations = || part.operations.iter().take_while(begun).cloned().collect();
             let fail = |what| Failure { operations: operations(), crash: Some(point), ..fail(what) };
             judge_part(part, &found, point.event).map_err(fail)?;
         }
@@ -148,20 +150,20 @@ fn find(judge: &Judge, device: &OverlayDevice) -> Result<Found, String> {
 }
 
 fn judge_part(part: &Part, found: &Found, event: usize) -> Result<(), String> {
-    let chronicle = &part.chronicle;
+    let trace = &part.trace;
     let top = part.worker.model.root;
     let there = found.model.below(top);
     if there.nodes.is_empty() {
         // Its directory is made before its history begins.
-        return if event < chronicle.versions[0].began { Ok(()) } else { Err(format!("inode {} is missing", top.ino)) };
+        return if event < trace.versions[0].began { Ok(()) } else { Err(format!("inode {} is missing", top.ino)) };
     }
-    let window = Window::new(chronicle, part.least(found.generation), event);
+    let window = Window::new(trace, part.least(found.generation), event);
     let complaints = window.complaints(&there);
     if !complaints.is_empty() {
         return Err(format!("not as promised:\n  {}", complaints.join("\n  ")));
     }
-    let mut versions = chronicle.versions[window.base..=window.last].iter().rev();
-    if found.has_log || versions.any(|version| there.difference_but_in_place(&version.model).is_none()) {
+    let mut versions = trace.versions[window.base..=window.last].iter().rev();
+    if found.has_log || versions.any(|version| there.difference_except_nodatacow(&version.model).is_none()) {
         return Ok(());
     }
     Err(format!("there is no log, but it is as in none of the versions {} to {}", window.base, window.last))
@@ -207,14 +209,14 @@ pub(crate) fn work(
     let mut parts = Vec::new();
     for top in tops {
         let model = empty(&fs, top).map_err(fail)?;
-        let mut chronicle = Chronicle::new(model.clone(), fs.generation().0);
-        chronicle.versions[0].began = recording.len();
+        let mut trace = Trace::new(model.clone(), fs.generation().0);
+        trace.versions[0].began = recording.len();
         let worker = Worker::new(fs.clone(), model, tolerance, true);
         parts.push(Mutex::new(Part {
             worker,
-            chronicle,
+            trace,
             sightings: Vec::new(),
-            log: Vec::new(),
+            operations: Vec::new(),
             steps,
             uncertain: false,
         }));
@@ -235,7 +237,7 @@ pub(crate) fn work(
         joined.map(|result| result.unwrap_or_else(|_| Err("a thread panicked".into()))).collect()
     });
     let mut parts: Vec<Part> = parts.into_iter().map(Mutex::into_inner).collect();
-    let operations = || parts.iter().flat_map(|part| part.log.clone()).collect();
+    let operations = || parts.iter().flat_map(|part| part.operations.clone()).collect();
     results
         .into_iter()
         .collect::<Result<(), String>>()
@@ -262,11 +264,11 @@ fn one_thread(
         if guard.worker.tolerance.faults && (guard.uncertain || fs.abort_reason().is_some()) {
             return Ok(());
         }
-        let Part { worker, chronicle, sightings, log, steps, uncertain } = &mut *guard;
-        sightings.push((fs.generation().0, chronicle.now()));
+        let Part { worker, trace, sightings, operations, steps, uncertain } = &mut *guard;
+        sightings.push((fs.generation().0, trace.now()));
         let operation = generator.next(&worker.model, worker.handles.len());
         let began = recording.len();
-        log.push((began, operation.clone()));
+        operations.push((began, operation.clone()));
         if !matches!(operation, Operation::Sync | Operation::Fsync { .. }) {
             let (before, tolerated) = (worker.model.clone(), worker.tolerated);
             let touched = worker.perform(&operation).map_err(|what| format!("{operation:?}: {what}"))?;
@@ -279,7 +281,7 @@ fn one_thread(
             }
             let mut states = states_between(&operation, &before, &worker.model, &touched, *steps);
             states.push(worker.model.clone());
-            chronicle.versions.extend(states.into_iter().map(|model| Version { began, model }));
+            trace.versions.extend(states.into_iter().map(|model| Version { began, model }));
             continue;
         }
         drop(guard);
@@ -302,7 +304,7 @@ fn make_promise(
         Err(error) if may_fail && matches!(error.errno(), Errno::IO | Errno::ROFS | Errno::NOSPC) => Ok(false),
         result => result.map(|()| true).map_err(|error| error.to_string()),
     };
-    let version = guard.chronicle.now();
+    let version = guard.trace.now();
     let since = guard.least(fs.generation().0);
     let Operation::Fsync { what, data_only } = operation else {
         drop(guard);
@@ -313,8 +315,8 @@ fn make_promise(
         if guard.uncertain {
             return Ok(());
         }
-        let (until, covers) = (guard.chronicle.now(), guard.chronicle.everything(version));
-        guard.chronicle.promises.push(Promise { returned, version, until, covers });
+        let (until, covers) = (guard.trace.now(), guard.trace.everything(version));
+        guard.trace.promises.push(Promise { returned, version, until, covers });
         return Ok(());
     };
     let Some(id) = guard.worker.find(what) else { return Ok(()) };
@@ -326,18 +328,18 @@ fn make_promise(
         fs.forget(id, 1);
         return Ok(());
     }
-    let until = guard.chronicle.now();
+    let until = guard.trace.now();
     // Which commit was the last is not known for certain: any up to this version.
-    let covered = |at| guard.chronicle.covered(id, !data_only, since..=at, at);
+    let covered = |at| guard.trace.covered(id, !data_only, since..=at, at);
     let mut covers = covered(version);
-    // What left a directory during the call may have been none of its entries at the moment that
+    // What left a directory during the call may have been none of its entries at the time that
     // counts; and a name that the inode lost during the call may have been none of its names.
     for later in version + 1..=until {
         let then = covered(later);
         covers.exist.retain(|id| then.exist.contains(id));
         covers.names.retain(|place| then.names.contains(place));
     }
-    guard.chronicle.promises.push(Promise { returned, version, until, covers });
+    guard.trace.promises.push(Promise { returned, version, until, covers });
     fs.forget(id, 1);
     Ok(())
 }

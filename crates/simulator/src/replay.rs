@@ -1,16 +1,16 @@
-//! Power is cut again while a crashed volume is being mounted.
+//! A second crash, while a crashed volume is being mounted.
 
 use std::sync::Arc;
 
 use ubtrfs_volume::{OverlayDevice, RecordingDevice};
 
 use crate::examine::shown_when_mounted;
-use crate::session::open;
+use crate::mounting::open;
 use crate::{Crashes, Judge, Model, look};
 
-/// Mounts for writing what a crash left, and unmounts; wherever that is cut short, the next mount
-/// must show what the first showed. Returns the number of states that were examined, about `budget`
-/// at the most.
+/// Mounts for writing what a crash left, and unmounts; wherever a crash interrupts that, the next
+/// mount must show what the first showed. Returns the number of states that were examined, about
+/// `budget` at the most.
 pub fn crash_in_replay(
     judge: &Judge,
     device: &OverlayDevice,

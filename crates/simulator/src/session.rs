@@ -1,15 +1,16 @@
-//! A mounted volume under test: the engine, the model, the recording, and the chronicle of what was
+//! A mounted volume under test: the engine, the model, the recording, and the trace of what was
 //! promised so far.
 
 use std::mem;
 use std::sync::Arc;
 
 use ubtrfs::{Filesystem, Options};
-use ubtrfs_volume::{Device, OpenOptions, RecordingDevice, Volume};
+use ubtrfs_volume::{Device, RecordingDevice};
 
-use crate::chronicle::{Chronicle, Commit, Promise, Version};
-use crate::examine::frees_in_steps;
+use crate::mounting::{frees_in_steps, mount, open, open_volume};
 use crate::perform::{Tolerance, Worker};
+use crate::trace::{Commit, Promise, Trace};
+use crate::version::Version;
 use crate::{Body, Judge, Model, Operation, Times};
 
 /// A mounted volume under test.
@@ -19,30 +20,14 @@ pub struct Session {
     /// What happened to the device.
     pub recording: Arc<RecordingDevice>,
     /// What happened, and what was promised of it.
-    pub chronicle: Chronicle,
+    pub trace: Trace,
     /// The operations, each with the number of events before it.
-    pub log: Vec<(usize, Operation)>,
+    pub operations: Vec<(usize, Operation)>,
     /// Whether files without names were open when it was unmounted: some later commit of the next
     /// mount frees them.
     left_orphans: bool,
     device: Arc<dyn Device>,
     options: Options,
-}
-
-/// Opens the volume on a device.
-pub(crate) fn open_volume(device: Arc<dyn Device>, read_only: bool) -> Result<Arc<Volume>, String> {
-    let volume = Volume::open(vec![device], OpenOptions { read_only });
-    volume.map(Arc::new).map_err(|error| format!("the volume does not open: {error}"))
-}
-
-/// Opens the engine on a volume.
-pub(crate) fn mount(volume: Arc<Volume>, options: Options) -> Result<Arc<Filesystem>, String> {
-    Filesystem::open(volume, options).map_err(|error| format!("the volume does not mount: {error}"))
-}
-
-/// Opens the engine on a device.
-pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Filesystem>, String> {
-    mount(open_volume(device, options.read_only)?, options)
 }
 
 impl Session {
@@ -62,15 +47,15 @@ impl Session {
             Some(model) => model,
             None => empty(&fs, fs.root())?,
         };
-        let mut chronicle = Chronicle::new(model.clone(), generation);
+        let mut trace = Trace::new(model.clone(), generation);
         // A mount commits what it finds in a log.
         let returned = Some(recording.len());
         for generation in generation + 1..=fs.generation().0 {
-            chronicle.commits.push(Commit { generation, began: 0, returned, versions: 0..1 });
+            trace.commits.push(Commit { generation, began: 0, returned, versions: 0..1 });
         }
         model.drop_orphans();
         let worker = Worker::new(fs, model, tolerance, true);
-        Ok(Self { worker, recording, chronicle, log: Vec::new(), left_orphans: false, device, options })
+        Ok(Self { worker, recording, trace, operations: Vec::new(), left_orphans: false, device, options })
     }
 
     /// Does an operation on engine and model, and notes what it makes durable. A sentence if the
@@ -79,7 +64,7 @@ impl Session {
         let generation = self.worker.fs.generation().0;
         let began = self.recording.len();
         let tolerated = self.worker.tolerated;
-        self.log.push((began, operation.clone()));
+        self.operations.push((began, operation.clone()));
         let (result, between) = if *operation == Operation::Remount {
             (self.remount(), Vec::new())
         } else {
@@ -97,10 +82,10 @@ impl Session {
     }
 
     /// What of this history a crash may leave, on a volume that `fresh` is the judge of.
-    /// It takes the chronicle, so nothing can be done in the session after it.
+    /// It takes the trace, so nothing can be done in the session after it.
     pub fn judge(&mut self, fresh: Judge) -> Judge {
         let unseen_orphans = fresh.unseen_orphans || self.left_orphans;
-        Judge { chronicle: mem::take(&mut self.chronicle), unseen_orphans, ..fresh }
+        Judge { trace: mem::take(&mut self.trace), unseen_orphans, ..fresh }
     }
 
     /// Whether the engine has given up after an error.
@@ -111,27 +96,27 @@ impl Session {
     /// Notes what an operation promised that has succeeded; it changed nothing that the model
     /// holds.
     fn note_promise(&mut self, operation: &Operation) {
-        let (version, returned) = (self.chronicle.now(), self.recording.len());
-        let base = self.chronicle.commits.last().map_or(0, |commit| commit.versions.start);
+        let (version, returned) = (self.trace.now(), self.recording.len());
+        let base = self.trace.commits.last().map_or(0, |commit| commit.versions.start);
         let covers = match operation {
-            Operation::Sync => self.chronicle.everything(version),
+            Operation::Sync => self.trace.everything(version),
             Operation::Fsync { what, data_only } => {
                 let Some(id) = self.worker.find(what) else { return };
-                self.chronicle.covered(id, !data_only, base..=base, version)
+                self.trace.covered(id, !data_only, base..=base, version)
             }
             _ => return,
         };
-        self.chronicle.promises.push(Promise { returned, version, until: version, covers });
+        self.trace.promises.push(Promise { returned, version, until: version, covers });
     }
 
-    /// Notes the commits of an operation, and the version that it led to.
+    /// Notes the commits of an operation, and the version that it made.
     fn note_commits(&mut self, between: Vec<Model>, generation: u64, began: usize) {
         let ended = self.recording.len();
-        let before = self.chronicle.now();
-        self.chronicle.versions.extend(between.into_iter().map(|model| Version { began, model }));
-        let versions = before..self.chronicle.now() + 1;
+        let before = self.trace.now();
+        self.trace.versions.extend(between.into_iter().map(|model| Version { began, model }));
+        let versions = before..self.trace.now() + 1;
         let now = self.worker.fs.generation().0;
-        let commits = &mut self.chronicle.commits;
+        let commits = &mut self.trace.commits;
         for generation in generation + 1..=now {
             commits.push(Commit { generation, began, returned: Some(ended), versions: versions.clone() });
         }
@@ -141,7 +126,7 @@ impl Session {
                 commits.push(Commit { generation, began, returned: None, versions: versions.clone() });
             }
         }
-        self.chronicle.versions.push(Version { began, model: self.worker.model.clone() });
+        self.trace.versions.push(Version { began, model: self.worker.model.clone() });
     }
 
     /// After a sync the last commit holds everything.
@@ -149,9 +134,9 @@ impl Session {
         if *operation != Operation::Sync || self.is_aborted() {
             return Ok(());
         }
-        let Some(last) = self.chronicle.commits.last() else { return Ok(()) };
+        let Some(last) = self.trace.commits.last() else { return Ok(()) };
         let model = &self.worker.model;
-        let mut states = self.chronicle.versions[last.versions.clone()].iter().map(|version| &version.model);
+        let mut states = self.trace.versions[last.versions.clone()].iter().map(|version| &version.model);
         let lost = |state: &Model| model.nodes.keys().find(|id| state.nodes.get(id) != model.nodes.get(id)).copied();
         match states.try_fold(None, |_, state| lost(state).map(Some)).flatten() {
             Some(id) => Err(format!("returned, but no commit holds what changed in inode {}", id.ino)),
@@ -171,8 +156,8 @@ impl Session {
 }
 
 /// States that a crash in the middle of an operation may leave: of one that takes its space in
-/// several steps, so that it may commit between them; or, where files are cut in `steps`, of one
-/// that cuts.
+/// several steps, so that it may commit between them; or, where files are truncated in `steps`, of
+/// one that truncates.
 pub(crate) fn states_between(
     operation: &Operation,
     before: &Model,
@@ -191,13 +176,13 @@ pub(crate) fn states_between(
     if let Operation::Truncate { size, .. } = operation
         && steps
     {
-        states.extend(cuts(before, *size, touched));
+        states.extend(truncations(before, *size, touched));
     }
     states
 }
 
-/// What a file may be while it is cut in steps: each ends where an extent or a hole began.
-fn cuts(before: &Model, size: u64, touched: &[ubtrfs::InodeId]) -> Vec<Model> {
+/// What a file may be while it is truncated in steps: each ends where an extent or a hole began.
+fn truncations(before: &Model, size: u64, touched: &[ubtrfs::InodeId]) -> Vec<Model> {
     let mut states = Vec::new();
     for id in touched {
         let Some(Body::File(content)) = before.nodes.get(id).map(|node| &node.body) else { continue };

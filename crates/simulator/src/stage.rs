@@ -6,11 +6,11 @@ use ubtrfs::Options;
 use ubtrfs_mkfs::{MkfsOptions, Profile};
 use ubtrfs_volume::{OverlayDevice, RecordingDevice};
 
-use crate::chronicle::Chronicle;
 use crate::enumerate::{operations, persistence};
 use crate::examine::check;
+use crate::mounting::{mount as mount_volume, open_volume};
 use crate::perform::Tolerance;
-use crate::session::{mount as mount_volume, open_volume};
+use crate::trace::Trace;
 use crate::{
     Crashes, Failure, Found, Generator, Habits, Judge, Model, Operation, Random, Session, Wrap, examine, look,
     make_volume,
@@ -61,7 +61,7 @@ impl Stage {
         Ok(Self { device, model: session.worker.model, judge, wrap })
     }
 
-    /// A volume that somebody else made: these bytes.
+    /// A volume that another program made: these bytes.
     pub fn found(bytes: Arc<[u8]>) -> Result<Self, String> {
         let recording = Arc::new(RecordingDevice::new(bytes));
         let mount = Options { background_commits: false, ..Options::default() };
@@ -70,7 +70,7 @@ impl Stage {
         let fs = mount_volume(open_volume(recording, true)?, Options { read_only: true, ..mount.clone() })?;
         let model = look(&fs)?;
         let own_inodes = inodes - model.nodes.len() as u64;
-        let judge = Judge { chronicle: Chronicle::default(), options: mount, own_inodes, unseen_orphans: false };
+        let judge = Judge { trace: Trace::default(), options: mount, own_inodes, unseen_orphans: false };
         Ok(Self { device, model, judge, wrap: &|device| device })
     }
 
@@ -155,13 +155,13 @@ impl Stage {
                 (Err(what), _) => what,
                 (_, Some(reason)) => format!("the engine gave up: {reason}"),
             };
-            return Err(Failure { operations: session.log, ..fail(what) });
+            return Err(Failure { operations: session.operations, ..fail(what) });
         }
         let judge = session.judge(self.judge.clone());
         for (point, device) in Crashes::new(&session.recording, seed, budget) {
             let result = examine(&judge, &device, point.event)
                 .and_then(|found| more(&Examined { judge: &judge, device: &device, event: point.event, found }));
-            let fail = |what| Failure { operations: session.log.clone(), crash: Some(point), ..fail(what) };
+            let fail = |what| Failure { operations: session.operations.clone(), crash: Some(point), ..fail(what) };
             result.map_err(fail)?;
         }
         Ok(())

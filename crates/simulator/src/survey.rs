@@ -1,5 +1,5 @@
-//! All that is to be seen of one recorded history: its crash states, and what becomes of some when
-//! work goes on there.
+//! All crash states of one recorded history: its crash states, and what becomes of some when work
+//! goes on there.
 
 use std::sync::Arc;
 
@@ -86,11 +86,11 @@ fn recover(judge: &Judge, device: &OverlayDevice, found: Found, seed: u64) -> Re
         session.perform(&operation)?;
     }
     session.perform(&Operation::Sync)?;
-    let after = Judge { chronicle: session.chronicle, unseen_orphans, ..judge.clone() };
+    let after = Judge { trace: session.trace, unseen_orphans, ..judge.clone() };
     let mut states = 0;
     for (point, device) in Crashes::new(&recording, seed, 6) {
         examine(&after, &device, point.event)
-            .map_err(|what| format!("second crash at {point:?} of {:?}: {what}", session.log))?;
+            .map_err(|what| format!("second crash at {point:?} of {:?}: {what}", session.operations))?;
         states += 1;
     }
     Ok(states)

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ubtrfs::InodeId;
 
-use crate::chronicle::Version;
-use crate::model::Place;
+use crate::model::Dentry;
+use crate::version::Version;
 use crate::{Body, Node};
 
 /// A value's changes, each with the first version that has it; the oldest first, never empty.
@@ -50,8 +50,8 @@ impl<T> Timeline<T> {
 pub(crate) struct Timelines<'a> {
     /// The nodes that were there in any of them.
     pub nodes: BTreeMap<InodeId, Timeline<Option<&'a Arc<Node>>>>,
-    /// The names that led to something in any of them.
-    pub names: BTreeMap<Place, Timeline<Option<InodeId>>>,
+    /// The names that pointed to something in any of them.
+    pub names: BTreeMap<Dentry, Timeline<Option<InodeId>>>,
 }
 
 impl<'a> Timelines<'a> {
@@ -61,7 +61,7 @@ impl<'a> Timelines<'a> {
         for (id, node) in &versions[base].model.nodes {
             lines.nodes.insert(*id, Timeline::new(base, Some(node)));
             for (name, target) in entries(Some(node)) {
-                lines.names.insert(Place { dir: *id, name: name.clone() }, Timeline::new(base, Some(*target)));
+                lines.names.insert(Dentry { dir: *id, name: name.clone() }, Timeline::new(base, Some(*target)));
             }
         }
         for version in base + 1..=last {
@@ -94,7 +94,7 @@ impl<'a> Timelines<'a> {
         for name in before.keys().chain(now.keys().filter(|name| !before.contains_key(*name))) {
             let target = now.get(name).copied();
             if before.get(name).copied() != target {
-                let place = Place { dir: id, name: name.clone() };
+                let place = Dentry { dir: id, name: name.clone() };
                 self.names.entry(place).or_insert_with(|| Timeline::new(base, None)).change(version, target);
             }
         }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use ubtrfs::InodeId;
 
-use crate::chronicle::{Chronicle, Covered, Promise};
-use crate::model::Place;
+use crate::model::Dentry;
 use crate::timeline::{Timeline, Timelines};
+use crate::trace::{Covered, Promise, Trace};
 use crate::{Body, Content, Model, Node, Path};
 
 /// The states that one crash may leave, as rules for each inode and each name.
@@ -15,7 +15,7 @@ use crate::{Body, Content, Model, Node, Path};
 /// Each has a lower bound, the newest version that was promised of it; the upper bound of all is
 /// the newest version that had begun. What is found must have been so in a version between them.
 pub(crate) struct Window<'a> {
-    chronicle: &'a Chronicle,
+    trace: &'a Trace,
     /// The version of the commit that is found: nothing may be older.
     pub base: usize,
     /// The newest version that the crash may leave something of.
@@ -41,17 +41,17 @@ impl Bound<'_> {
 
 impl<'a> Window<'a> {
     /// What a crash after `event` events may leave where the commit of version `base` is found.
-    pub fn new(chronicle: &'a Chronicle, base: usize, event: usize) -> Self {
-        let last = chronicle.newest(event).max(base);
+    pub fn new(trace: &'a Trace, base: usize, event: usize) -> Self {
+        let last = trace.newest(event).max(base);
         let counts = |promise: &&Promise| promise.returned <= event && promise.version >= base;
-        // A call that had nothing to do may have promised a version that the device has not heard
-        // of. What it covers was the same in the last one that it has.
+        // A call that had nothing to do may have promised a version that has not reached the
+        // device. What it covers was the same in the last one that it has.
         let bound = |promise: &'a Promise| Bound {
             during: promise.version.min(last)..=promise.until.min(last),
             covers: &promise.covers,
         };
-        let promises = chronicle.promises.iter().filter(counts).map(bound).collect();
-        Self { chronicle, base, last, promises, lines: Timelines::new(&chronicle.versions, base, last) }
+        let promises = trace.promises.iter().filter(counts).map(bound).collect();
+        Self { trace, base, last, promises, lines: Timelines::new(&trace.versions, base, last) }
     }
 
     /// All that is wrong with what was found, each as a sentence.
@@ -65,15 +65,15 @@ impl<'a> Window<'a> {
     }
 
     /// The version that a name was last promised in.
-    pub fn name_since(&self, place: &Place) -> usize {
+    pub fn name_since(&self, place: &Dentry) -> usize {
         let promises = self.promises.iter().filter(|promise| promise.covers.has_name(place));
         promises.map(Bound::version).max().unwrap_or(self.base)
     }
 
-    /// What a name may lead to.
-    pub fn targets(&self, place: &Place, line: &Timeline<Option<InodeId>>) -> Vec<Option<InodeId>> {
-        // A name that an inode had lost when it was synced does not come back; what else it led to
-        // may.
+    /// What a name may point to.
+    pub fn targets(&self, place: &Dentry, line: &Timeline<Option<InodeId>>) -> Vec<Option<InodeId>> {
+        // A name that an inode had lost when it was synced does not come back; what else it
+        // pointed to may.
         let has_come_back = |since: usize, target: Option<InodeId>| {
             let lost = |promise: &Bound<'_>| {
                 since <= promise.version() && target == promise.covers.inode && promise.covers.lost.contains(place)
@@ -128,7 +128,7 @@ impl<'a> Window<'a> {
         let is_body = |node: &Node| about_body(found, &[node], is_new).is_none();
         let is_as_in =
             |node: &&Node| attributes(node) == attributes(found) && node.xattrs == found.xattrs && is_body(node);
-        if wrong.is_empty() && !found.is_in_place() && !allowed.iter().any(is_as_in) {
+        if wrong.is_empty() && !found.is_nodatacow() && !allowed.iter().any(is_as_in) {
             let spans = || line.spans_since(since).filter_map(|(version, node)| node.map(|node| (version, &**node)));
             let versions = |is_so: &dyn Fn(&Node) -> bool| -> Vec<usize> {
                 spans().filter(|(_, node)| is_so(node)).map(|(version, _)| version).collect()
@@ -153,7 +153,7 @@ impl<'a> Window<'a> {
 
     /// A path of an inode in the newest version that has one.
     pub fn called(&self, id: InodeId) -> String {
-        let versions = self.chronicle.versions[self.base..=self.last].iter().rev();
+        let versions = self.trace.versions[self.base..=self.last].iter().rev();
         let mut paths = versions.filter_map(|version| {
             let paths = version.model.paths();
             paths.into_iter().find(|(_, found)| *found == id).map(|(path, _)| path)
@@ -165,7 +165,7 @@ impl<'a> Window<'a> {
     }
 
     /// A name's path, as of the newest version that has its directory.
-    pub fn shown(&self, place: &Place) -> String {
+    pub fn shown(&self, place: &Dentry) -> String {
         format!("{:?} in {}", Path(place.name.clone()), self.called(place.dir))
     }
 }
@@ -187,11 +187,11 @@ fn about_body<'a>(found: &Node, allowed: &[&'a Node], may_be_empty: bool) -> Opt
     if allowed.iter().any(is_one_of) || (may_be_empty && content.size() == 0) {
         return None;
     }
-    let in_place = |node: &&'a Node| match &node.body {
-        Body::File(wanted) if wanted.is_in_place() => Some(wanted),
+    let nodatacow = |node: &&'a Node| match &node.body {
+        Body::File(wanted) if wanted.is_nodatacow() => Some(wanted),
         _ => None,
     };
-    if content.is_in_place() && content.is_mixed_of(&allowed.iter().filter_map(in_place).collect::<Vec<_>>()) {
+    if content.is_nodatacow() && content.is_mixed_of(&allowed.iter().filter_map(nodatacow).collect::<Vec<_>>()) {
         return None;
     }
     let differences: Vec<String> = allowed.iter().rev().take(4).map(|node| difference(content, &node.body)).collect();

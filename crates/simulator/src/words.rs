@@ -10,7 +10,7 @@ pub fn path(text: &str) -> Path {
     Path(text.as_bytes().to_vec())
 }
 
-/// What a path leads to.
+/// What a path points to.
 pub fn at(text: &str) -> What {
     What::At(path(text))
 }
@@ -25,7 +25,7 @@ pub fn directory(text: &str) -> Operation {
     make(text, 0o040_755, "")
 }
 
-/// Makes something of a type and mode; a symlink leads to `target`.
+/// Makes something of a type and mode; a symlink points to `target`.
 pub fn make(text: &str, mode: u32, target: &str) -> Operation {
     let (owner, target) = ((0, 0), path(target));
     Operation::Create { path: path(text), mode, owner, rdev: 0, target, xattr: false, open: false }
@@ -115,6 +115,6 @@ pub fn fdatasync(text: &str) -> Operation {
 }
 
 /// Has an empty file written in place from now on.
-pub fn in_place(text: &str) -> Operation {
-    Operation::InPlace { what: at(text) }
+pub fn nodatacow(text: &str) -> Operation {
+    Operation::NoDataCow { what: at(text) }
 }

@@ -145,7 +145,7 @@ impl Content {
         }
     }
 
-    /// Sets the size; what is cut off is gone, what is added is zeros.
+    /// Sets the size; what is truncated is gone, what is added is zeros.
     pub fn truncate(&mut self, size: u64) {
         if size < self.size {
             let old = self.size;

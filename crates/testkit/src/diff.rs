@@ -67,7 +67,7 @@ pub fn diff(left: &Tree, right: &Tree, options: Options) -> Vec<String> {
     let paths: BTreeSet<_> = left.entries.keys().chain(right.entries.keys()).collect();
     for path in paths {
         match (left.entries.get(path), right.entries.get(path)) {
-            (Some(a), Some(b)) => compare(&mut Told(&mut found, show(path)), a, b, options),
+            (Some(a), Some(b)) => compare(&mut Differences(&mut found, show(path)), a, b, options),
             (Some(a), None) => found.push(format!("{}: {:?} only left", show(path), a.kind)),
             (_, b) => found.push(format!("{}: {:?} only right", show(path), b.map(|b| b.kind))),
         }
@@ -93,9 +93,9 @@ pub fn assert_same(what: &str, left: &Tree, right: &Tree, options: Options) {
     );
 }
 
-struct Told<'a>(&'a mut Vec<String>, String);
+struct Differences<'a>(&'a mut Vec<String>, String);
 
-impl Told<'_> {
+impl Differences<'_> {
     fn same<T: PartialEq + Debug>(&mut self, what: &str, a: &T, b: &T) {
         if a != b {
             let short = |value: &T| {
@@ -123,41 +123,41 @@ impl Told<'_> {
     }
 }
 
-fn compare(told: &mut Told<'_>, a: &Entry, b: &Entry, options: Options) {
-    told.same("kind", &a.kind, &b.kind);
+fn compare(differences: &mut Differences<'_>, a: &Entry, b: &Entry, options: Options) {
+    differences.same("kind", &a.kind, &b.kind);
     if a.kind != b.kind {
         return;
     }
     let dir = a.kind == Kind::Dir;
     if a.mode != b.mode {
-        told.same("mode", &format!("{:04o}", a.mode), &format!("{:04o}", b.mode));
+        differences.same("mode", &format!("{:04o}", a.mode), &format!("{:04o}", b.mode));
     }
-    told.same("owner", &(a.uid, a.gid), &(b.uid, b.gid));
+    differences.same("owner", &(a.uid, a.gid), &(b.uid, b.gid));
     if !dir || options.dir_nlink {
-        told.same("link count", &a.nlink, &b.nlink);
+        differences.same("link count", &a.nlink, &b.nlink);
     }
     if !dir || options.dir_size {
-        told.same_if_known("size", a.size.as_ref(), b.size.as_ref());
+        differences.same_if_known("size", a.size.as_ref(), b.size.as_ref());
     }
-    told.same_time(options.mtime, "mtime", a.mtime, b.mtime);
-    told.same_time(options.ctime, "ctime", a.ctime, b.ctime);
-    told.same_time(options.atime, "atime", a.atime, b.atime);
-    told.same_time(options.btime, "btime", a.btime, b.btime);
+    differences.same_time(options.mtime, "mtime", a.mtime, b.mtime);
+    differences.same_time(options.ctime, "ctime", a.ctime, b.ctime);
+    differences.same_time(options.atime, "atime", a.atime, b.atime);
+    differences.same_time(options.btime, "btime", a.btime, b.btime);
     if options.ino {
-        told.same_if_known("inode", a.ino.as_ref(), b.ino.as_ref());
+        differences.same_if_known("inode", a.ino.as_ref(), b.ino.as_ref());
     }
-    told.same_if_known("device", a.rdev.as_ref(), b.rdev.as_ref());
-    told.same_if_known("target", a.target.as_ref(), b.target.as_ref());
-    told.same_if_known("content", a.digest.as_ref(), b.digest.as_ref());
+    differences.same_if_known("device", a.rdev.as_ref(), b.rdev.as_ref());
+    differences.same_if_known("target", a.target.as_ref(), b.target.as_ref());
+    differences.same_if_known("content", a.digest.as_ref(), b.digest.as_ref());
     if options.data {
-        told.same_if_known("data ranges", a.data.as_ref(), b.data.as_ref());
+        differences.same_if_known("data ranges", a.data.as_ref(), b.data.as_ref());
     }
     if options.flags {
-        told.same_if_known("attribute flags", a.flags.as_ref(), b.flags.as_ref());
+        differences.same_if_known("attribute flags", a.flags.as_ref(), b.flags.as_ref());
     }
     let names: BTreeSet<_> = a.xattrs.keys().chain(b.xattrs.keys()).collect();
     for name in names {
         let what = format!("xattr {}", name.escape_ascii());
-        told.same(&what, &a.xattrs.get(name), &b.xattrs.get(name));
+        differences.same(&what, &a.xattrs.get(name), &b.xattrs.get(name));
     }
 }

@@ -177,7 +177,7 @@ impl KernelMount {
         if !self.mounted {
             return Ok(());
         }
-        // Something that looks at new mounts (an indexer, udev) may hold it for a moment.
+        // Something that looks at new mounts (an indexer, udev) may hold it for a short time.
         let mut tries = 100;
         loop {
             let outcome = run(command("umount", &["--"]).arg(self.dir.path()));

@@ -14,7 +14,7 @@ const INFO: u32 = 6;
 /// tell.
 const NO_COMPLAINT: [&str; 2] = ["space cache v1 is being deprecated", "callbacks suppressed"];
 
-/// Reads the kernel's log from the moment it was made.
+/// Reads the kernel's log from its creation on.
 #[derive(Debug)]
 pub struct KernelLog {
     file: File,
@@ -34,7 +34,7 @@ impl KernelLog {
 
     /// The messages about btrfs above level "info" since the last call, without those that name a
     /// device other than `devices` (such as `loop3`). Messages that the kernel dropped before they
-    /// were read are told as one line.
+    /// were read are reported as one line.
     pub fn complaints(&mut self, devices: &[String]) -> Vec<String> {
         let mut found = Vec::new();
         let mut record = [0; 8192];
@@ -82,13 +82,13 @@ mod tests {
     #[test]
     fn only_graver_messages_about_our_devices_count() {
         let ours = ["loop3".to_owned()];
-        let told = |record| complaint(record, &ours);
-        assert!(told("4,1,2,-;BTRFS warning (device loop3): bad").is_some());
-        assert!(told("3,1,2,-;BTRFS error (device loop3 state EA): bad").is_some());
-        assert!(told("4,1,2,-;WARNING: CPU: 0 PID: 1 at fs/btrfs/inode.c:1").is_some());
-        assert!(told("6,1,2,-;BTRFS info (device loop3): fine").is_none());
-        assert!(told("4,1,2,-;BTRFS warning (device loop33): not ours").is_none());
-        assert!(told("3,1,2,-;EXT4-fs error").is_none());
-        assert!(told("4,1,2,-;BTRFS warning (device loop3): space cache v1 is being deprecated").is_none());
+        let found = |record| complaint(record, &ours);
+        assert!(found("4,1,2,-;BTRFS warning (device loop3): bad").is_some());
+        assert!(found("3,1,2,-;BTRFS error (device loop3 state EA): bad").is_some());
+        assert!(found("4,1,2,-;WARNING: CPU: 0 PID: 1 at fs/btrfs/inode.c:1").is_some());
+        assert!(found("6,1,2,-;BTRFS info (device loop3): fine").is_none());
+        assert!(found("4,1,2,-;BTRFS warning (device loop33): not ours").is_none());
+        assert!(found("3,1,2,-;EXT4-fs error").is_none());
+        assert!(found("4,1,2,-;BTRFS warning (device loop3): space cache v1 is being deprecated").is_none());
     }
 }

@@ -13,7 +13,7 @@
 //! * [`kernel`], [`kmsg`], [`progs`]: loop devices and kernel mounts, the kernel's log,
 //!   btrfs-progs.
 //! * [`seeds`]: which seeds a test runs.
-//! * [`ordinary_user`]: what somebody does who is not root.
+//! * [`ordinary_user`]: what a user does who is not root.
 //! * [`need`]: what this machine offers, and how a test says that it cannot run.
 //!
 //! A helper that cannot do its work panics, since that is how a test fails; where a test wants to

@@ -42,8 +42,8 @@ pub fn btrfs_check(image: &Path) -> Outcome {
 pub fn assert_btrfs_check_clean(image: &Path) {
     let outcome = btrfs_check(image);
     let text = format!("{}{}", outcome.stdout, outcome.stderr);
-    // Some findings do not reach the exit status of older checkers, but all of them are told with
-    // one of these words.
+    // Some findings do not reach the exit status of older checkers, but all of them are printed
+    // with one of these words.
     let grumble = text.lines().find(|line| {
         let line = line.to_ascii_lowercase();
         ["error:", "warning:", "mismatch", "bad ", "corrupt", "missing"].iter().any(|word| line.contains(word))

@@ -1,14 +1,15 @@
 //! What a writer may rely on after its file system has died: a model of names, inodes and contents
-//! that remembers every moment of a session, and from which moment on each of them is durable.
+//! that remembers every version of a session, and since which operation each of them is durable.
 //!
-//! A [`Writer`] works alone on its own names (beside others, in the same directories), and tells
-//! its [`Promises`] of every operation before it is done, and of every fsync when it has returned.
-//! Afterwards each name, and each inode with all of its names, must be as at one moment: the last
-//! one that was made durable, or any later one.
+//! A [`Writer`] works alone on its own names (beside others, in the same directories), and adds
+//! every operation to its [`Promises`] before it is done, and every fsync when it has returned.
+//! Afterwards each name, and each inode with all of its names, must be as of one point in time: the
+//! last one that was made durable, or any later one.
 
 mod blocks;
 mod history;
-mod seen;
+mod read_back;
+mod tops;
 mod verdict;
 mod writer;
 
@@ -17,7 +18,8 @@ use std::fmt::Write as _;
 
 use blocks::{BLOCK, State};
 use history::History;
-pub use writer::{TOPS, Writer};
+pub use tops::TOPS;
+pub use writer::Writer;
 
 /// A name: the inode number of its directory, and the entry.
 pub type Name = (u64, String);
@@ -25,10 +27,10 @@ pub type Name = (u64, String);
 /// Stands for the inode number of a file whose creation was under way.
 const UNKNOWN: u64 = 0;
 
-/// Operations that a message tells of.
-const TOLD: usize = 40;
+/// Operations that a message lists.
+const LISTED: usize = 40;
 
-/// A file or directory at all moments.
+/// All versions of a file or directory.
 #[derive(Debug, Clone)]
 struct Inode {
     /// What its blocks call it; 0 for a directory.
@@ -45,7 +47,7 @@ struct Inode {
 /// Everything that one writer did in a session, and what of it is durable.
 #[derive(Debug, Clone, Default)]
 pub struct Promises {
-    moment: u64,
+    sequence: u64,
     /// Ids of files and versions of blocks that were given so far.
     ids: u64,
     versions: u32,
@@ -56,11 +58,11 @@ pub struct Promises {
 }
 
 impl Promises {
-    /// The next moment, in which `what` is done.
+    /// The sequence number of the next operation, which does `what`.
     fn begin(&mut self, what: &str) -> u64 {
-        self.moment += 1;
-        self.book.push(format!("{}: {what}", self.moment));
-        self.moment
+        self.sequence += 1;
+        self.book.push(format!("{}: {what}", self.sequence));
+        self.sequence
     }
 
     fn new_id(&mut self) -> u64 {
@@ -90,32 +92,32 @@ impl Promises {
         self.inode(number).content.now()
     }
 
-    fn set_name(&mut self, moment: u64, name: &Name, holder: Option<u64>) {
-        self.names.entry(name.clone()).or_insert_with(|| History::new(None)).push(moment, holder);
+    fn set_name(&mut self, sequence: u64, name: &Name, holder: Option<u64>) {
+        self.names.entry(name.clone()).or_insert_with(|| History::new(None)).push(sequence, holder);
     }
 
-    fn set_names(&mut self, moment: u64, number: u64, lost: Option<&Name>, gained: Option<&Name>) {
+    fn set_names(&mut self, sequence: u64, number: u64, lost: Option<&Name>, gained: Option<&Name>) {
         let names = &mut self.inode_mut(number).names;
         let mut set = names.now().clone();
         if let Some(name) = lost {
             set.remove(name);
         }
         set.extend(gained.cloned());
-        names.push(moment, set);
+        names.push(sequence, set);
     }
 
     /// The creation of something at `name` begins.
-    fn creating(&mut self, moment: u64, name: &Name) {
-        self.set_name(moment, name, Some(UNKNOWN));
+    fn creating(&mut self, sequence: u64, name: &Name) {
+        self.set_name(sequence, name, Some(UNKNOWN));
     }
 
     /// It has ended, and made the inode `number`; `None` as its name says that it has none.
-    fn created(&mut self, moment: u64, name: Option<&Name>, number: u64, is_dir: bool, mode: u32) -> u64 {
+    fn created(&mut self, sequence: u64, name: Option<&Name>, number: u64, is_dir: bool, mode: u32) -> u64 {
         let id = if is_dir { 0 } else { self.new_id() };
         let inode = Inode {
             id,
             is_dir,
-            born: Some(moment),
+            born: Some(sequence),
             names: History::new(BTreeSet::new()),
             content: History::new(State::default()),
             mode: History::new(mode),
@@ -125,7 +127,7 @@ impl Promises {
         assert!(before.is_none(), "inode number {number} was given a second time");
         if let Some(name) = name {
             self.names.get_mut(name).expect("a name whose creation began").correct(Some(number));
-            self.set_names(moment, number, None, Some(name));
+            self.set_names(sequence, number, None, Some(name));
         }
         if let Some(line) = self.book.last_mut() {
             let _ = write!(line, " (inode {number})");
@@ -133,50 +135,50 @@ impl Promises {
         id
     }
 
-    fn linking(&mut self, moment: u64, number: u64, name: &Name) {
-        self.set_name(moment, name, Some(number));
-        self.set_names(moment, number, None, Some(name));
+    fn linking(&mut self, sequence: u64, number: u64, name: &Name) {
+        self.set_name(sequence, name, Some(number));
+        self.set_names(sequence, number, None, Some(name));
     }
 
-    fn unlinking(&mut self, moment: u64, name: &Name) {
+    fn unlinking(&mut self, sequence: u64, name: &Name) {
         let number = self.holder(name).expect("a name that is there");
-        self.set_name(moment, name, None);
-        self.set_names(moment, number, Some(name), None);
+        self.set_name(sequence, name, None);
+        self.set_names(sequence, number, Some(name), None);
     }
 
-    fn renaming(&mut self, moment: u64, from: &Name, to: &Name) {
+    fn renaming(&mut self, sequence: u64, from: &Name, to: &Name) {
         let number = self.holder(from).expect("a name that is there");
         if let Some(over) = self.holder(to) {
-            self.set_names(moment, over, Some(to), None);
+            self.set_names(sequence, over, Some(to), None);
         }
-        self.set_name(moment, from, None);
-        self.set_name(moment, to, Some(number));
-        self.set_names(moment, number, Some(from), Some(to));
+        self.set_name(sequence, from, None);
+        self.set_name(sequence, to, Some(number));
+        self.set_names(sequence, number, Some(from), Some(to));
     }
 
-    fn exchanging(&mut self, moment: u64, one: &Name, two: &Name) {
+    fn exchanging(&mut self, sequence: u64, one: &Name, two: &Name) {
         let first = self.holder(one).expect("a name that is there");
         let second = self.holder(two).expect("a name that is there");
-        self.set_name(moment, one, Some(second));
-        self.set_name(moment, two, Some(first));
-        self.set_names(moment, first, Some(one), Some(two));
-        self.set_names(moment, second, Some(two), Some(one));
+        self.set_name(sequence, one, Some(second));
+        self.set_name(sequence, two, Some(first));
+        self.set_names(sequence, first, Some(one), Some(two));
+        self.set_names(sequence, second, Some(two), Some(one));
     }
 
-    fn changing(&mut self, moment: u64, number: u64, state: State) {
-        self.inode_mut(number).content.push(moment, state);
+    fn changing(&mut self, sequence: u64, number: u64, state: State) {
+        self.inode_mut(number).content.push(sequence, state);
     }
 
-    /// An fsync or fdatasync of an inode has returned; nothing has changed since `moment`.
-    fn synced(&mut self, moment: u64, number: u64) {
+    /// An fsync or fdatasync of an inode has returned; nothing has changed since `sequence`.
+    fn synced(&mut self, sequence: u64, number: u64) {
         let inode = self.inode_mut(number);
         // A name that came and went since is as it was or later, like any other: nobody was
         // promised that it is there.
         let heard_of = inode.names.allowed().first().map(|(_, names)| names.clone()).unwrap_or_default();
-        inode.content.promise(moment);
-        inode.mode.promise(moment);
-        inode.mark.promise(moment);
-        inode.names.promise(moment);
+        inode.content.promise(sequence);
+        inode.mode.promise(sequence);
+        inode.mark.promise(sequence);
+        inode.names.promise(sequence);
         let is_dir = inode.is_dir;
         let names = inode.names.now().clone();
         let lost: Vec<(u64, Name)> = inode
@@ -189,27 +191,26 @@ impl Promises {
             self.promise_name(when, &name);
         }
         for name in &names {
-            self.promise_name(moment, name);
+            self.promise_name(sequence, name);
             self.promise_way(name.0);
         }
         if is_dir {
-            self.entries_synced(moment, number);
+            self.entries_synced(sequence, number);
         }
     }
 
-    /// The entries of a directory are durable as of `moment`.
-    fn entries_synced(&mut self, moment: u64, dir: u64) {
+    /// The entries of a directory are durable as of `sequence`.
+    fn entries_synced(&mut self, sequence: u64, dir: u64) {
         for (_, history) in self.names.range_mut((dir, String::new())..(dir + 1, String::new())) {
-            history.promise(moment);
+            history.promise(sequence);
         }
     }
 
-    fn promise_name(&mut self, moment: u64, name: &Name) {
-        self.names.get_mut(name).expect("a name of the model").promise(moment);
+    fn promise_name(&mut self, sequence: u64, name: &Name) {
+        self.names.get_mut(name).expect("a name of the model").promise(sequence);
     }
 
-    /// A directory that is new, and those above it that are, are there from the moment when they
-    /// were made.
+    /// A directory that is new, and those above it that are, are there since they were made.
     fn promise_way(&mut self, dir: u64) {
         let Some(inode) = self.inodes.get_mut(&dir) else { return };
         let Some(born) = inode.born else { return };
@@ -220,27 +221,27 @@ impl Promises {
         }
     }
 
-    /// Everything is durable as of `moment`.
-    fn all_synced(&mut self, moment: u64) {
+    /// Everything is durable as of `sequence`.
+    fn all_synced(&mut self, sequence: u64) {
         for history in self.names.values_mut() {
-            history.promise(moment);
+            history.promise(sequence);
         }
         for inode in self.inodes.values_mut() {
-            inode.names.promise(moment);
-            inode.content.promise(moment);
-            inode.mode.promise(moment);
-            inode.mark.promise(moment);
+            inode.names.promise(sequence);
+            inode.content.promise(sequence);
+            inode.mode.promise(sequence);
+            inode.mark.promise(sequence);
         }
     }
 
     /// The operations done in this session.
     pub fn operations(&self) -> u64 {
-        self.moment
+        self.sequence
     }
 
     /// The last operations, one per line.
     pub fn recent(&self) -> String {
-        self.book[self.book.len().saturating_sub(TOLD)..].join("\n")
+        self.book[self.book.len().saturating_sub(LISTED)..].join("\n")
     }
 
     /// All operations of the session, one per line.

@@ -1,4 +1,4 @@
-//! Running programs: output captured, time limited, failures told in full.
+//! Running programs: output captured, time limited, failures reported in full.
 
 use std::fmt::Write as _;
 use std::fs::File;

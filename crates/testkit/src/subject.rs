@@ -125,8 +125,8 @@ impl FuseMount {
     /// dead, until it is unmounted.
     #[track_caller]
     pub fn kill_server(&self) -> serde_json::Value {
-        let told = run(Command::new(&self.binary).args(["stats", "--json"]).arg(self.dir.path())).ok().stdout;
-        let report: serde_json::Value = serde_json::from_str(&told).expect("a report as JSON");
+        let output = run(Command::new(&self.binary).args(["stats", "--json"]).arg(self.dir.path())).ok().stdout;
+        let report: serde_json::Value = serde_json::from_str(&output).expect("a report as JSON");
         let number =
             report["pid"].as_i64().and_then(|number| Pid::from_raw(number as i32)).expect("the server's process");
         // From here on the number can't be another process's: the server, which has answered, is
@@ -176,8 +176,8 @@ impl Drop for FuseMount {
     }
 }
 
-/// Tears the mount at `dir` down when it lives too long: whoever waits for its daemon then gets an
-/// error, not eternity.
+/// Tears the mount at `dir` down when it lives too long: a process that waits for its daemon then
+/// gets an error, not eternity.
 fn watch(dir: PathBuf) -> (Sender<()>, JoinHandle<()>) {
     let limit = std::env::var("UBTRFS_MOUNT_LIMIT").ok().and_then(|text| text.parse().ok()).unwrap_or(MOUNT_LIMIT);
     let (stop, stopped) = channel();

@@ -306,7 +306,7 @@ fn now() -> (i64, u32) {
 }
 
 fn umask() -> u32 {
-    // Read from /proc, since the system call that tells it also sets it, for all threads.
+    // Read from /proc, since the system call that reads it also sets it, for all threads.
     std::fs::read_to_string("/proc/self/status")
         .ok()
         .and_then(|text| {

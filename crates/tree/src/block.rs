@@ -57,7 +57,7 @@ impl Block {
         Self(Buffer::zeroed(node_size).share())
     }
 
-    /// The bytes, for writing; copied first if anybody else holds them.
+    /// The bytes, for writing; copied first if they are shared.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.0.to_mut()
     }

@@ -84,7 +84,7 @@ impl NodeCache {
     /// Whether a range goes on after this error of one of its nodes, which is noted then.
     pub(crate) fn passes_over(&self, error: &Error) -> bool {
         match &self.damage {
-            Some(damage) if !matches!(error, Error::WouldWait) => {
+            Some(damage) if !matches!(error, Error::WouldBlock) => {
                 damage.note(error);
                 true
             }
@@ -112,7 +112,7 @@ impl NodeCache {
             shard.hits.fetch_add(1, Relaxed);
             return Ok(block);
         }
-        crate::about_to_wait()?;
+        crate::ensure_may_block()?;
         shard.misses.fetch_add(1, Relaxed);
         let bytes = self.source.read_node(&at.expectation(self.geometry.fsid)).map_err(|source| Error::Read {
             tree: at.tree,

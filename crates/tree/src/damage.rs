@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-/// Notes what could not be read and was left out. Whoever reads a file or a directory knows by the
+/// Notes what could not be read and was left out. A reader of a file or a directory knows by the
 /// [count](Self::count), before and after, whether something of it is missing.
 #[derive(Debug, Default)]
 pub struct Damage {

@@ -69,7 +69,7 @@ impl DirtyNodes {
         sealed(leaves, self.geometry.checksum)
     }
 
-    /// The node that a pointer leads to, if it is one of these.
+    /// The node that a pointer references, if it is one of these.
     pub(crate) fn find(&self, at: &NodeRef) -> Option<&Block> {
         if at.generation == self.generation { self.nodes.get(&at.bytenr) } else { None }
     }

@@ -10,9 +10,9 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// This thread [must not wait](crate::without_waiting).
+    /// This thread [must not wait](crate::nonblocking).
     #[error("that takes waiting for a device or a commit")]
-    WouldWait,
+    WouldBlock,
     /// The source of blocks failed.
     #[error("tree {tree}: block {bytenr} cannot be read")]
     Read {

@@ -14,11 +14,11 @@ use ubtrfs_format::{DirIndex, Error, Generation, Ino, ItemType, Key, Result};
 pub enum Patch {
     /// Puts an entry into a `DIR_ITEM`, or an xattr into an `XATTR_ITEM`.
     PutEntry {
-        /// The key of what the name leads to; zero for xattrs.
+        /// The key that the name points to; zero for xattrs.
         location: Key,
         /// The transaction that makes the entry.
         transid: Generation,
-        /// The type of what the name leads to.
+        /// The type of what the name points to.
         file_type: FileType,
         /// The name.
         name: Vec<u8>,

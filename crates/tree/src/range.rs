@@ -4,8 +4,37 @@ use std::ops::RangeInclusive;
 
 use ubtrfs_format::{Key, Node};
 
-use crate::tree::{Reader, Tree};
-use crate::{Block, Item, NodeRef, Result};
+use crate::block::{Block, NodeRef};
+use crate::error::Result;
+use crate::tree::{Item, Reader, Tree};
+
+impl<R: Reader> Tree<R> {
+    /// The items with keys in `range`, ascending. Nodes are read when they are reached. Ends after
+    /// an error.
+    pub fn range(&self, range: RangeInclusive<Key>) -> Range<R>
+    where
+        R: Clone,
+    {
+        Range::new(self.clone(), &range)
+    }
+
+    /// The items with keys in `range`, descending. Nodes are read when they are reached. Ends after
+    /// an error.
+    pub fn range_rev(&self, range: RangeInclusive<Key>) -> RangeRev<R>
+    where
+        R: Clone,
+    {
+        RangeRev::new(self.clone(), &range)
+    }
+
+    /// The item with the greatest key that is not above `key`.
+    pub fn last_at_or_before(&self, key: &Key) -> Result<Option<Item>>
+    where
+        R: Clone,
+    {
+        self.range_rev(Key::MIN..=*key).next().transpose()
+    }
+}
 
 /// A node on the way from the root to the current item.
 #[derive(Clone)]
@@ -28,7 +57,7 @@ pub struct Range<R> {
 }
 
 impl<R: Reader> Range<R> {
-    pub(crate) fn new(tree: Tree<R>, range: &RangeInclusive<Key>) -> Self {
+    fn new(tree: Tree<R>, range: &RangeInclusive<Key>) -> Self {
         Self { tree, path: Vec::new(), start: *range.start(), end: *range.end(), fresh: range.start() <= range.end() }
     }
 
@@ -98,7 +127,7 @@ pub struct RangeRev<R> {
 }
 
 impl<R: Reader> RangeRev<R> {
-    pub(crate) fn new(tree: Tree<R>, range: &RangeInclusive<Key>) -> Self {
+    fn new(tree: Tree<R>, range: &RangeInclusive<Key>) -> Self {
         Self { tree, path: Vec::new(), start: *range.start(), end: *range.end(), fresh: range.start() <= range.end() }
     }
 

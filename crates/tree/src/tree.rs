@@ -1,11 +1,13 @@
 //! Trees as readers see them.
 
-use std::ops::{Deref, RangeInclusive};
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use ubtrfs_format::{Key, Leaf, Node};
 
-use crate::{Block, Error, NodeCache, NodeRef, Range, RangeRev, Result, Root};
+use crate::block::{Block, NodeRef, Root};
+use crate::cache::NodeCache;
+use crate::error::{Error, Result};
 
 /// How the nodes of a tree are reached.
 pub trait Reader {
@@ -97,35 +99,9 @@ impl<R: Reader> Tree<R> {
         }
     }
 
-    /// The item with the greatest key that is not above `key`.
-    pub fn last_at_or_before(&self, key: &Key) -> Result<Option<Item>>
-    where
-        R: Clone,
-    {
-        self.range_rev(Key::MIN..=*key).next().transpose()
-    }
-
     /// Whether ranges leave out a node that fails like this; see [`NodeCache::passing_over`].
     pub(crate) fn passes_over(&self, error: &Error) -> bool {
         self.reader.passes_over(error)
-    }
-
-    /// The items with keys in `range`, ascending. Nodes are read when they are reached. Ends after
-    /// an error.
-    pub fn range(&self, range: RangeInclusive<Key>) -> Range<R>
-    where
-        R: Clone,
-    {
-        Range::new(self.clone(), &range)
-    }
-
-    /// The items with keys in `range`, descending. Nodes are read when they are reached. Ends after
-    /// an error.
-    pub fn range_rev(&self, range: RangeInclusive<Key>) -> RangeRev<R>
-    where
-        R: Clone,
-    {
-        RangeRev::new(self.clone(), &range)
     }
 }
 

@@ -157,8 +157,8 @@ impl SharedBuffer {
         Self { owner: Arc::clone(&self.owner), range: self.range.start + range.start..self.range.start + range.end }
     }
 
-    /// The bytes, for writing. If somebody else holds any of the buffer, it is copied as a whole
-    /// first: what a write under way takes does not change.
+    /// The bytes, for writing. If any of the buffer is shared, it is copied as a whole first: what
+    /// a write under way takes does not change.
     pub fn to_mut(&mut self) -> &mut [u8] {
         let whole = match Arc::make_mut(&mut self.owner) {
             Owner::Aligned(buffer) => &mut **buffer,

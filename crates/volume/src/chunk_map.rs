@@ -32,22 +32,22 @@ enum Layout {
     Parity { parities: usize },
 }
 
-/// One place on one device.
+/// One position on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct IoStripe {
     /// The device.
     pub(crate) devid: DeviceId,
     /// Where on it.
     pub(crate) at: Physical,
 }
 
-/// A logical range that lies in one piece on each device that holds a copy of it.
+/// A logical range that is contiguous on each device that holds a copy of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct MappedRange {
     /// Bytes.
     pub(crate) len: u64,
     /// Where the copies are, at least one.
-    pub(crate) copies: Vec<Place>,
+    pub(crate) copies: Vec<IoStripe>,
     /// Whether writing all copies is enough: not with parity.
     pub(crate) writable: bool,
 }
@@ -96,16 +96,16 @@ impl Chunk {
     }
 
     /// The piece at `offset` (below the chunk's length), not longer than `len`.
-    fn locate(&self, offset: u64, len: u64) -> Piece {
+    fn locate(&self, offset: u64, len: u64) -> MappedRange {
         let stripes = &self.item.stripes;
-        let place = |stripe: &ubtrfs_format::items::Stripe, within: u64| Place {
+        let place = |stripe: &ubtrfs_format::items::Stripe, within: u64| IoStripe {
             devid: stripe.devid,
             at: stripe.offset.plus(within),
         };
         let len = len.min(self.item.length - offset);
         if self.layout == Layout::Copies {
             let copies = stripes.iter().map(|stripe| place(stripe, offset)).collect();
-            return Piece { len, copies, writable: true };
+            return MappedRange { len, copies, writable: true };
         }
         let width = self.layout.width(stripes.len());
         let (number, within) = (offset / STRIPE_LEN, offset % STRIPE_LEN);
@@ -120,7 +120,7 @@ impl Chunk {
             }
         };
         let copies = stripes.get(holders).unwrap_or_default().iter().map(|stripe| place(stripe, on_device)).collect();
-        Piece { len, copies, writable: !matches!(self.layout, Layout::Parity { .. }) }
+        MappedRange { len, copies, writable: !matches!(self.layout, Layout::Parity { .. }) }
     }
 
     /// The logical offsets within the chunk whose row or copy touches a superblock.
@@ -168,7 +168,7 @@ impl Chunk {
 }
 
 impl ChunkMap {
-    /// Adds a chunk. `device_bytes` tells how many bytes a device has, `None` for one that is not
+    /// Adds a chunk. `device_bytes` returns how many bytes a device has, `None` for one that is not
     /// there.
     pub(crate) fn insert(
         &mut self,
@@ -229,7 +229,7 @@ impl ChunkMap {
     }
 
     /// The piece that starts at `at`, not longer than `len`.
-    pub(crate) fn locate(&self, at: Logical, len: u64) -> Result<Piece> {
+    pub(crate) fn locate(&self, at: Logical, len: u64) -> Result<MappedRange> {
         let unmapped = Error::Unmapped { at, len };
         let Some((start, chunk)) = self.chunks.range(..=at.0).next_back() else { return Err(unmapped) };
         let offset = at.0 - start;
@@ -237,7 +237,7 @@ impl ChunkMap {
     }
 
     /// All pieces of a range, in order; an error where a part of it is in no chunk.
-    pub(crate) fn pieces(&self, at: Logical, len: u64) -> Result<Vec<Piece>> {
+    pub(crate) fn pieces(&self, at: Logical, len: u64) -> Result<Vec<MappedRange>> {
         let mut pieces = Vec::with_capacity(1);
         let mut done = 0;
         while done < len {

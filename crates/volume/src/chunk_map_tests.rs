@@ -32,7 +32,7 @@ fn map_of(start: u64, item: ChunkItem) -> ChunkMap {
 
 fn places(map: &ChunkMap, at: u64, len: u64) -> Vec<(u64, Vec<(u64, u64)>)> {
     let pieces = map.pieces(Logical(at), len).unwrap();
-    let place = |place: &Place| (place.devid.0, place.at.0);
+    let place = |place: &IoStripe| (place.devid.0, place.at.0);
     pieces.iter().map(|piece| (piece.len, piece.copies.iter().map(place).collect())).collect()
 }
 

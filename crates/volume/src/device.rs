@@ -22,14 +22,14 @@ pub trait Device: Send + Sync + Debug {
 
     /// Starts writes, in no particular order, and returns without waiting for them (though it may
     /// wait while the device's queue is full). Addresses and lengths are multiples of 4096. Errors
-    /// are told by the ticket.
+    /// are reported by the ticket.
     fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket;
 
     /// A barrier: when it returns, all writes that had completed when it was called are durable.
     fn flush(&self) -> io::Result<()>;
 
-    /// Tells the device that a range's content is no longer needed. It reads as anything
-    /// afterwards. `Unsupported` where the device can't.
+    /// Discards a range: its content is no longer needed. It reads as anything afterwards.
+    /// `Unsupported` where the device can't.
     fn discard(&self, at: Physical, len: u64) -> io::Result<()>;
 
     /// What the device has done so far.
@@ -45,8 +45,8 @@ pub struct DeviceWrite {
     pub data: SharedBuffer,
 }
 
-/// Writes under way. They complete whether or not somebody waits; but only [`DeviceTicket::wait`]
-/// tells of errors.
+/// Writes under way. They complete whether or not they are waited for; but only
+/// [`DeviceTicket::wait`] reports errors.
 #[must_use = "only `wait` tells whether the writes succeeded"]
 #[derive(Debug)]
 pub struct DeviceTicket(Box<dyn PendingWrites>);

@@ -18,7 +18,7 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// Somebody else uses the device.
+    /// Another process uses the device.
     #[error("{} is in use by another program", path.display())]
     Held {
         /// The device.
@@ -191,7 +191,7 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// The superblock on the device isn't the one that we wrote last: somebody else writes this
+    /// The superblock on the device isn't the one that we wrote last: another process writes this
     /// volume.
     #[error(
         "device {devid}: its superblock is not the one we wrote (generation {expected}, found {found:?}): \

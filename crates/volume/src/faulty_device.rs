@@ -1,4 +1,4 @@
-//! A device that fails when told to.
+//! A device that fails on request.
 
 use std::io;
 use std::sync::Arc;

@@ -169,8 +169,8 @@ impl Writer {
 /// The image file behind the loop device of this number, where it can be found.
 pub fn backing_file(device_number: u64) -> Option<PathBuf> {
     let (major, minor) = (rustix::fs::major(device_number), rustix::fs::minor(device_number));
-    let told = std::fs::read(format!("/sys/dev/block/{major}:{minor}/loop/backing_file")).ok()?;
-    Some(OsStr::from_bytes(told.strip_suffix(b"\n")?).into())
+    let path = std::fs::read(format!("/sys/dev/block/{major}:{minor}/loop/backing_file")).ok()?;
+    Some(OsStr::from_bytes(path.strip_suffix(b"\n")?).into())
 }
 
 /// Locks an image file: for us alone if it is written to, against writers else.
@@ -301,7 +301,8 @@ impl Device for FileDevice {
 }
 
 impl Drop for FileDevice {
-    /// Whoever waits for the device gets it now, even if the kernel is slow to take the ring apart.
+    /// Whatever waits for the device gets it now, even if the kernel is slow to take the ring
+    /// apart.
     fn drop(&mut self) {
         if let Writer::Ring(ring) = &self.writer {
             // Tickets may outlive the device, and the ring with them.

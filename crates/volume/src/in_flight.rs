@@ -19,7 +19,7 @@ pub(crate) struct InFlight {
 struct State {
     next: u64,
     ranges: HashMap<u64, Vec<Range<u64>>>,
-    /// What is being written to the addresses at which somebody may look for it, with the number of
+    /// What is being written to the addresses at which a reader may look for it, with the number of
     /// the registration.
     nodes: BTreeMap<u64, (u64, SharedBuffer)>,
 }

@@ -1,8 +1,9 @@
 //! Devices as one logical address space: chunks, mirrors, checksums, barriers.
 //!
 //! Nothing above this crate knows how many devices there are, how a profile spreads data over them,
-//! or when something is durable other than by the tokens that [`Volume`] gives: [`Written`] from
-//! waiting, [`Flushed`] from a barrier after it, and only with that a superblock can be written.
+//! or when something is durable other than by the tokens that [`Volume`] gives:
+//! [`CompletedWrites`] from waiting, [`Flushed`] from a barrier after it, and only with that a
+//! superblock can be written.
 
 mod buffer;
 mod chunk_map;
@@ -40,4 +41,4 @@ pub use rescue::Candidate;
 pub use split_mix::SplitMix64;
 pub use volume::{Volume, VolumeCounters};
 pub use window_device::WindowDevice;
-pub use write::{Flushed, Ticket, Write, Written};
+pub use write::{CompletedWrites, Flushed, Ticket, Write};

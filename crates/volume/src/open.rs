@@ -87,9 +87,9 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Whether a copy of the superblock tells of the commit after the one that counts: a crash came
-    /// after that copy was written and before the primary was. Whoever commits next must not use
-    /// that generation for something else.
+    /// Whether a copy of the superblock is of the commit after the one that counts: a crash came
+    /// after that copy was written and before the primary was. The next commit must not use that
+    /// generation for something else.
     pub fn has_copy_ahead(&self) -> bool {
         let ahead = self.superblock().generation.next();
         let copies = self

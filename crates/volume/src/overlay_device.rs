@@ -96,13 +96,13 @@ impl OverlayDevice {
         Self { image: RwLock::new(image), size, counters: CounterCells::default() }
     }
 
-    /// Another device with the same content at this moment, sharing all its pages.
+    /// Another device with the same content at this point in time, sharing all its pages.
     #[must_use]
     pub fn fork(&self) -> Self {
         Self::from_image(self.image())
     }
 
-    /// The content at this moment.
+    /// The content at this point in time.
     pub(crate) fn image(&self) -> Image {
         self.image.read().clone()
     }

@@ -1,4 +1,4 @@
-//! Writing the superblock: the moment at which a commit or a log becomes the volume's state.
+//! Writing the superblock: the point in time at which a commit or a log becomes the volume's state.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ impl Volume {
     ///
     /// Each device's superblock gets its own address, and the device item that [`Volume::devices`]
     /// shows; those in `superblock` are ignored. If the primary isn't the one that was read or
-    /// written last, somebody else writes this volume: [`Error::ForeignWriter`] (a commit always
+    /// written last, another process writes this volume: [`Error::ForeignWriter`] (a commit always
     /// looks, log writes once a second). After that or any other error the volume is read-only,
     /// since it is not known which superblock a crash would leave.
     pub fn write_superblock(&self, superblock: &Superblock, copies: Copies, _proof: Flushed) -> Result<Published> {

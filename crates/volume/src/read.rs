@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use ubtrfs_format::{Error as FormatError, Logical, Node, NodeExpectation, verify_node_checksum};
 
 use crate::buffer::Buffer;
-use crate::chunk_map::{Piece, Place};
+use crate::chunk_map::{IoStripe, MappedRange};
 use crate::device::DeviceWrite;
 use crate::error::{Error, Result};
 use crate::volume::Volume;
@@ -48,7 +48,7 @@ impl Volume {
     fn read_node_copy(
         &self,
         expected: &NodeExpectation,
-        pieces: &[Piece],
+        pieces: &[MappedRange],
         copy: usize,
         block: &mut Buffer,
     ) -> Result<()> {
@@ -121,7 +121,7 @@ impl Volume {
     fn read_sector_copy(
         &self,
         at: Logical,
-        pieces: &[Piece],
+        pieces: &[MappedRange],
         copy: usize,
         bytes: &mut [u8],
         sum: Option<&[u8]>,
@@ -131,13 +131,13 @@ impl Volume {
     }
 
     /// Reads one copy of a range.
-    fn read_copy(&self, pieces: &[Piece], copy: usize, buf: &mut [u8]) -> Result<()> {
+    fn read_copy(&self, pieces: &[MappedRange], copy: usize, buf: &mut [u8]) -> Result<()> {
         let mut rest = buf;
         for piece in pieces {
             let len = (piece.len as usize).min(rest.len());
             let (part, after) = rest.split_at_mut(len);
             rest = after;
-            let Some(Place { devid, at }) = place_of(piece, copy) else { continue };
+            let Some(IoStripe { devid, at }) = place_of(piece, copy) else { continue };
             let read = self.member(devid)?.device.read_at(at, part);
             read.map_err(|source| Error::Read { devid, at, len, source })?;
         }
@@ -180,7 +180,7 @@ impl Volume {
         len: usize,
         what: &str,
         good: usize,
-        examine: impl Fn(&[Piece], usize, &mut Buffer) -> State,
+        examine: impl Fn(&[MappedRange], usize, &mut Buffer) -> State,
     ) {
         if !self.may_repair() {
             return;
@@ -207,7 +207,7 @@ impl Volume {
             for piece in &pieces {
                 let data = right.slice(done..done + piece.len as usize);
                 done += piece.len as usize;
-                let Some(Place { devid, at: place }) = place_of(piece, copy) else { continue };
+                let Some(IoStripe { devid, at: place }) = place_of(piece, copy) else { continue };
                 let Ok(member) = self.member(devid) else { continue };
                 match member.device.submit(vec![DeviceWrite { at: place, data }]).wait() {
                     Ok(()) => {
@@ -235,12 +235,12 @@ enum State {
 }
 
 /// How many copies there are to try.
-fn copies_of(pieces: &[Piece]) -> usize {
+fn copies_of(pieces: &[MappedRange]) -> usize {
     pieces.iter().map(|piece| piece.copies.len()).max().unwrap_or(0)
 }
 
 /// The place of a copy; where a range crosses into a chunk with fewer copies, they serve in turn.
-fn place_of(piece: &Piece, copy: usize) -> Option<Place> {
+fn place_of(piece: &MappedRange, copy: usize) -> Option<IoStripe> {
     let index = copy.checked_rem(piece.copies.len())?;
     piece.copies.get(index).copied()
 }

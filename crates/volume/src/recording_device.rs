@@ -21,7 +21,7 @@ use crate::split_mix::SplitMix64;
 pub enum Event {
     /// A write was submitted.
     Write(RecordedWrite),
-    /// Somebody learnt that the writes with these event numbers have completed.
+    /// The writes with these event numbers were seen to have completed.
     Completed(Range<usize>),
     /// A barrier: every write that had completed is durable.
     Flush,
@@ -135,10 +135,10 @@ impl RecordingDevice {
         recording.histories += 1;
     }
 
-    /// What a crash may leave after the first `at_event` events. A write is kept for certain if
-    /// somebody waited for it and a barrier followed. Of every other one, `chooser` decides what is
-    /// left; any subset of sectors is possible. (Any order too: of two open writes to the same
-    /// sector, losing the later one is the same as its coming first.)
+    /// What a crash may leave after the first `at_event` events. A write is kept for certain if it
+    /// was waited for and a barrier followed. Of every other one, `chooser` decides what is left;
+    /// any subset of sectors is possible. (Any order too: of two open writes to the same sector,
+    /// losing the later one is the same as its coming first.)
     pub fn crash_state(&self, at_event: usize, chooser: &mut dyn FnMut(&OpenWrite) -> Fate) -> OverlayDevice {
         let recording = self.recording.lock();
         let events = &recording.events[..at_event.min(recording.events.len())];
@@ -261,8 +261,8 @@ impl Device for RecordingDevice {
     }
 }
 
-/// A write counts as completed only when its submitter has asked: whoever flushes before has proven
-/// nothing, and whoever reads before finds what was there.
+/// A write counts as completed only when its submitter has asked: a flush before that proves
+/// nothing, and a read before that finds the old content.
 #[derive(Debug)]
 struct RecordingTicket {
     recording: Arc<Mutex<Recording>>,
@@ -297,7 +297,7 @@ impl RecordingTicket {
 }
 
 impl Drop for RecordingTicket {
-    /// Writes complete whether or not somebody asks.
+    /// Writes complete whether or not they are waited for.
     fn drop(&mut self) {
         if !*self.is_known.get_mut() {
             self.take_place(&mut self.recording.lock());

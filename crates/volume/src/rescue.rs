@@ -10,10 +10,10 @@ use crate::error::{Error, Result};
 use crate::open::{Found, OpenOptions, read_copy};
 use crate::volume::Volume;
 
-/// A state of a volume that something in a superblock leads to.
+/// A state of a volume that something in a superblock references.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// A superblock that leads there.
+    /// A superblock that references it.
     pub superblock: Superblock,
     /// Where it, or the superblock that it was made from, stands on its device.
     pub copy: Physical,
@@ -52,7 +52,7 @@ impl Volume {
         device.flush().map_err(|source| Error::Flush { devid, source })
     }
 
-    /// All states that the superblocks on these devices lead to, each once, best first: what
+    /// All states that the superblocks on these devices reference, each once, best first: what
     /// superblocks say, then the older commits that they remember, of which space may have been
     /// used again since.
     pub fn candidates(devices: &[Arc<dyn Device>]) -> Vec<Candidate> {

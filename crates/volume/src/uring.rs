@@ -1,5 +1,5 @@
-//! Writes through `io_uring`. There is no thread of its own: whoever waits reaps completions for
-//! all, so that a write and its wait are two system calls and no switch between threads.
+//! Writes through `io_uring`. It has no thread of its own: a thread that waits reaps completions
+//! for all, so that a write and its wait are two system calls and no switch between threads.
 
 use std::fmt;
 use std::fs::File;

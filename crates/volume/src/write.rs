@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
 
 use crate::buffer::SharedBuffer;
-use crate::chunk_map::Place;
+use crate::chunk_map::IoStripe;
 use crate::device::{DeviceTicket, DeviceWrite};
 use crate::error::{Error, Result};
 use crate::in_flight::{InFlight, Registration};
@@ -39,14 +39,14 @@ pub struct Ticket {
 /// Proof that certain writes have completed, though they may not be durable.
 #[must_use = "completed writes are durable only after a flush"]
 #[derive(Debug)]
-pub struct Written(());
+pub struct CompletedWrites(());
 
 /// Proof that writes completed and that all devices were flushed afterwards.
 #[must_use = "a flush that no superblock follows publishes nothing"]
 #[derive(Debug)]
 pub struct Flushed(());
 
-impl Written {
+impl CompletedWrites {
     /// Proof that no write failed because there was none.
     pub fn nothing() -> Self {
         Self(())
@@ -114,7 +114,7 @@ impl Volume {
                 }
                 let part = data.slice(done..done + piece.len as usize);
                 done += piece.len as usize;
-                for Place { devid, at } in piece.copies {
+                for IoStripe { devid, at } in piece.copies {
                     keep_superblocks(at, piece.len)?;
                     let entry = DeviceWrite { at, data: part.clone() };
                     match batches.iter_mut().find(|(id, _)| *id == devid) {
@@ -141,13 +141,13 @@ impl Volume {
 
     /// Waits for writes. An error means that some of them may not have happened, on one device or
     /// all.
-    pub fn wait(&self, mut ticket: Ticket) -> Result<Written> {
-        ticket.finish().map(|()| Written(()))
+    pub fn wait(&self, mut ticket: Ticket) -> Result<CompletedWrites> {
+        ticket.finish().map(|()| CompletedWrites(()))
     }
 
     /// A barrier on every device: makes durable what was written. After a failure nothing is known
     /// of what is durable, so the volume turns read-only.
-    pub fn flush(&self, _written: Written) -> Result<Flushed> {
+    pub fn flush(&self, _written: CompletedWrites) -> Result<Flushed> {
         self.flush_devices().map(|()| Flushed(()))
     }
 
@@ -171,7 +171,7 @@ impl Volume {
         result
     }
 
-    /// Tells the devices that the content of these addresses is no longer needed. Returns how many
+    /// Discards these addresses on the devices: their content is no longer needed. Returns how many
     /// bytes of theirs that is, of all copies; `None` if one of them can't discard.
     pub fn discard(&self, at: Logical, len: u64) -> Result<Option<u64>> {
         self.require_writable()?;
@@ -204,8 +204,8 @@ impl Volume {
     }
 }
 
-/// An error where a range of a device holds a superblock: whoever writes there has lost count of
-/// what is free.
+/// An error where a range of a device holds a superblock: a writer that comes there has a wrong map
+/// of free space.
 fn keep_superblocks(at: Physical, len: u64) -> Result<()> {
     let hits = |copy: &Physical| at.0 < copy.0 + SUPERBLOCK_SIZE as u64 && copy.0 < at.0.saturating_add(len);
     if SUPERBLOCK_COPIES.iter().any(hits) {

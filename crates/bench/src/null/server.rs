@@ -72,7 +72,7 @@ fn created(reply: ReplyCreate, result: Result<Entry, Errno>) {
 
 impl Filesystem for Null {
     /// Everything is in memory, and an fsync is answered by the thread of the barriers.
-    fn at_once(&self, _: &Request<'_>, serve: &mut dyn FnMut() -> bool) {
+    fn try_nonblocking(&self, _: &Request<'_>, serve: &mut dyn FnMut() -> bool) {
         serve();
     }
 

@@ -2,7 +2,7 @@
 
 use ubtrfs_format::items::{Compression, FileExtent, FileExtentKind, InodeFlags, InodeItem};
 
-use crate::fault::{FaultKind, Place};
+use crate::fault::{FaultKind, Location};
 use crate::ranges::RangeSet;
 use crate::report::Faults;
 
@@ -50,7 +50,7 @@ impl Content {
         extent: &FileExtent<'_>,
         inode: Option<&InodeItem>,
         rules: &Rules<'_>,
-        place: &Place,
+        place: &Location,
         faults: &mut Faults,
     ) {
         self.extents += 1;
@@ -101,7 +101,7 @@ impl Content {
     }
 
     /// The end of the inode's items.
-    pub(super) fn finish(self, item: &InodeItem, rules: &Rules<'_>, place: &Place, faults: &mut Faults) {
+    pub(super) fn finish(self, item: &InodeItem, rules: &Rules<'_>, place: &Location, faults: &mut Faults) {
         if file_type(item) == SYMLINK && item.nlink != 0 {
             let mut broken = |rule| faults.add(FaultKind::SymlinkRule { rule }, place.clone());
             match self.inline {
@@ -136,7 +136,7 @@ fn judge_checksums(
     extent: &FileExtent<'_>,
     inode: Option<&InodeItem>,
     rules: &Rules<'_>,
-    place: &Place,
+    place: &Location,
     faults: &mut Faults,
 ) {
     let (Some(covered), Some(inode)) = (rules.covered, inode) else { return };

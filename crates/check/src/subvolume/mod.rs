@@ -11,7 +11,7 @@ use ubtrfs_format::{Ino, ItemType, Key, Leaf, Logical, TreeId, objectid};
 pub(crate) use file::Rules;
 pub(crate) use names::path_of;
 
-use crate::fault::{FaultKind, Place, shown};
+use crate::fault::{FaultKind, Location, shown};
 use crate::report::Faults;
 use crate::roots::Link;
 use crate::walk::{TreeRoot, Visitor, Walker};
@@ -59,7 +59,7 @@ pub(crate) struct SubvolumeCheck<'a> {
 pub(crate) struct Finished {
     /// All of it could be read.
     pub(crate) complete: bool,
-    /// Entries that lead to other subvolumes.
+    /// Entries that point to other subvolumes.
     pub(crate) links: Vec<Link>,
     pub(crate) inodes: u64,
     pub(crate) entries: u64,
@@ -93,14 +93,14 @@ impl<'a> SubvolumeCheck<'a> {
             let name = found
                 .find(|entry| self.names.print((entry.location, entry.file_type, entry.name)) == print)
                 .map_or_else(String::new, |entry| shown(entry.name));
-            faults.add(FaultKind::ItemWithoutIndex { name }, Place::inode(self.tree, Ino(key.objectid)));
+            faults.add(FaultKind::ItemWithoutIndex { name }, Location::inode(self.tree, Ino(key.objectid)));
         }
         if !self.complete {
             faults.not_compared("names and orphans of subvolumes that could not all be read");
             return self.finished();
         }
         for ino in self.unlinked.iter().filter(|ino| !self.orphans.contains(ino)) {
-            faults.add(FaultKind::NoOrphanItem, Place::inode(self.tree, Ino(*ino)));
+            faults.add(FaultKind::NoOrphanItem, Location::inode(self.tree, Ino(*ino)));
         }
         names::judge_loops(self.tree, &self.parents, faults);
         std::mem::take(&mut self.names).explain(walker, root, faults);
@@ -122,7 +122,7 @@ impl<'a> SubvolumeCheck<'a> {
             self.close(faults);
             self.open(key, faults);
         }
-        let place = Place::inode(self.tree, Ino(key.objectid));
+        let place = Location::inode(self.tree, Ino(key.objectid));
         let Some(inode) = &mut self.current else { return };
         match key.item_type {
             ItemType::INODE_ITEM => inode.item = InodeItem::parse(data).ok(),
@@ -171,7 +171,7 @@ impl<'a> SubvolumeCheck<'a> {
         self.after_gap = false;
         self.inodes += 1;
         if !begins && !partial {
-            faults.add(FaultKind::MissingInode, Place::inode(self.tree, Ino(key.objectid)));
+            faults.add(FaultKind::MissingInode, Location::inode(self.tree, Ino(key.objectid)));
         }
         self.current = Some(Inode {
             ino: key.objectid,
@@ -188,7 +188,7 @@ impl<'a> SubvolumeCheck<'a> {
     fn close(&mut self, faults: &mut Faults) {
         let Some(inode) = self.current.take() else { return };
         let (Some(item), false) = (inode.item, inode.partial) else { return };
-        let place = Place::inode(self.tree, Ino(inode.ino));
+        let place = Location::inode(self.tree, Ino(inode.ino));
         if u64::from(item.nlink) != inode.names {
             let kind = FaultKind::LinkCount { found: item.nlink.into(), expected: inode.names };
             faults.add(kind, place.clone());
@@ -218,7 +218,7 @@ impl<'a> SubvolumeCheck<'a> {
     }
 }
 
-fn directory_item(inode: &mut Inode, key: Key, data: &[u8], names: &Names, place: &Place, faults: &mut Faults) {
+fn directory_item(inode: &mut Inode, key: Key, data: &[u8], names: &Names, place: &Location, faults: &mut Faults) {
     inode.has_entries = true;
     let mut seen: HashSet<&[u8]> = HashSet::new();
     for entry in dir_entries(data).flatten() {
@@ -231,7 +231,7 @@ fn directory_item(inode: &mut Inode, key: Key, data: &[u8], names: &Names, place
     }
 }
 
-fn directory_index(inode: &mut Inode, key: Key, data: &[u8], names: &Names, place: &Place, faults: &mut Faults) {
+fn directory_index(inode: &mut Inode, key: Key, data: &[u8], names: &Names, place: &Location, faults: &mut Faults) {
     inode.has_entries = true;
     for entry in dir_entries(data).flatten() {
         inode.entry_bytes = inode.entry_bytes.saturating_add(entry.name.len() as u64);

@@ -1,4 +1,4 @@
-//! Names: every directory index must be known to the inode that it leads to, and the other way
+//! Names: every directory index must be known to the inode that it points to, and the other way
 //! round.
 //!
 //! Both sides are reduced to fingerprints, which cancel as they meet: a subvolume of a million
@@ -12,7 +12,7 @@ use ubtrfs_format::items::{FileType, dir_entries, extrefs, inode_refs};
 use ubtrfs_format::{Ino, ItemType, Key, Leaf, Logical, TreeId};
 
 use super::file;
-use crate::fault::{FaultKind, Place, shown};
+use crate::fault::{FaultKind, Location, shown};
 use crate::report::Faults;
 use crate::walk::{TreeRoot, Visitor, Walker};
 
@@ -56,7 +56,7 @@ impl Names {
         self.hasher.hash_one(what)
     }
 
-    /// Tells what is wrong with the names that found no other half.
+    /// Reports what is wrong with the names that found no other half.
     pub(super) fn explain(self, walker: &Walker<'_>, root: &TreeRoot, faults: &mut Faults) {
         if self.entries.is_empty() && self.refs.is_empty() {
             return;
@@ -74,7 +74,7 @@ impl Names {
                 .or_else(|| refs.iter().position(|one| alike(one) && one.index == entry.index));
             let partner = partner.map(|position| refs.swap_remove(position));
             let (kind, inode) = entry.judge(partner, walker, root);
-            faults.add(kind, Place::inode(root.tree, Ino(inode)));
+            faults.add(kind, Location::inode(root.tree, Ino(inode)));
         }
         for one in refs {
             let parent = one.parent;
@@ -85,7 +85,7 @@ impl Names {
             } else {
                 FaultKind::RefWithoutDirectory { name, parent }
             };
-            faults.add(kind, Place::inode(root.tree, Ino(one.child)));
+            faults.add(kind, Location::inode(root.tree, Ino(one.child)));
         }
     }
 }
@@ -114,7 +114,7 @@ impl Owned {
         }
     }
 
-    /// What is wrong with this entry of a directory, and the inode that it is told of.
+    /// What is wrong with this entry of a directory, and the inode that it is reported for.
     fn judge(self, partner: Option<Self>, walker: &Walker<'_>, root: &TreeRoot) -> (FaultKind, u64) {
         let (parent, name) = (self.parent, shown(&self.name));
         match partner {
@@ -197,7 +197,7 @@ pub(super) fn names_of(key: Key, data: &[u8], mode: u32, mut each: impl FnMut(&J
     }
 }
 
-/// The names in a directory index that lead to inodes of the same subvolume.
+/// The names in a directory index that point to inodes of the same subvolume.
 pub(super) fn entries_of(key: Key, data: &[u8], mut each: impl FnMut(&Joint<'_>)) {
     for found in dir_entries(data).flatten().filter(|found| found.location.item_type == ItemType::INODE_ITEM) {
         each(&Joint {
@@ -249,7 +249,7 @@ pub(super) fn judge_loops(tree: TreeId, parents: &std::collections::HashMap<u64,
         let mut at = start;
         while !settled.contains(&at) {
             if !chain.insert(at) {
-                faults.add(FaultKind::UnreachableDirectory, Place::inode(tree, Ino(at)));
+                faults.add(FaultKind::UnreachableDirectory, Location::inode(tree, Ino(at)));
                 break;
             }
             match parents.get(&at) {

@@ -63,8 +63,8 @@ fn keep_descriptors() {
     }
 }
 
-/// Leaves the process group and the directory of whoever started us: signals that a terminal sends
-/// to those in its foreground are not for us.
+/// Leaves the process group and the directory of the process that started us: signals that a
+/// terminal sends to those in its foreground are not for us.
 ///
 /// The session stays the same. Linux groups processes by sessions for scheduling (autogroup), and
 /// where a server is in another group than its clients it moves them to another processor with each
@@ -82,7 +82,7 @@ pub fn ready() -> Result<()> {
     let failed = |error: io::Error| Failure::about("the server can't report", &error);
     let null: File = OpenOptions::new().read(true).write(true).open("/dev/null").map_err(failed)?;
     log::leave_terminal();
-    // Whoever waited for it may be gone; the mount stays.
+    // The process that waited for it may be gone; the mount stays.
     let mut out = io::stdout();
     let _ = writeln!(out, "{READY}").and_then(|()| out.flush());
     let failed = |error: rustix::io::Errno| failed(error.into());

@@ -23,11 +23,11 @@ use crate::connection::Connection;
 use crate::holders;
 use crate::mount_table::{self, Mounted};
 
-/// Whoever only looked in is given that many tenths of a second to leave.
+/// Transient users of the mount get that many tenths of a second to leave.
 const ATTEMPTS: u32 = 10;
 
 /// How long requests that are under way are waited for.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the kernel may take to write what mappings have changed.
 const PATIENCE_WITH_PAGES: Duration = Duration::from_secs(60);
 /// How long the kernel may take to let go of a mount that nobody uses.
@@ -96,14 +96,14 @@ fn end(mount: &Mount, mounted: Option<&Mounted>, server: &Shared) {
     let Some(connection) = connection else { exit(i32::from(server.end().is_err())) };
     // What the kernel began to write is on its way; and if nobody uses the mount any more, the
     // kernel lets go by itself.
-    connection.is_idle_within(PATIENCE);
+    connection.is_idle_within(TIMEOUT);
     let deadline = Instant::now() + TIME_TO_LET_GO;
     while Instant::now() < deadline && connection.is_there() && !server.is_ending() {
         thread::sleep(Duration::from_millis(5));
     }
     // With the connection cut no request comes any more; then the session ends and commits for the
     // last time.
-    if !server.is_ending() && !connection.cut() {
+    if !server.is_ending() && !connection.abort() {
         exit(i32::from(server.end().is_err()));
     }
 }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use crate::args;
 use crate::failure::{Failure, Result};
-use options::MountRequest;
+use options::{MountRequest, each};
 use serve::Job;
 
 /// `ubtrfs mount`
@@ -58,21 +58,8 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
     }
 }
 
-/// The options in lists of them.
-fn each(lists: &[String]) -> impl Iterator<Item = &str> {
-    lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty())
-}
-
 fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|error| Failure::about(path.display(), &error))
-}
-
-/// When a process started, in the clock ticks of the kernel: the 22nd field of its `stat`, the
-/// second of which (the name, in parentheses) may hold anything.
-pub fn started(pid: &str) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(19)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -85,13 +72,5 @@ mod tests {
             args::Mount { options: Vec::new(), foreground: false, server: false, places: vec!["dir".into()] };
         let refused = run(&arguments);
         assert!(matches!(refused, Err(Failure::Sentence(sentence, _)) if sentence.contains("are needed")));
-    }
-
-    #[test]
-    fn a_process_has_started_once() {
-        let own = super::started("self");
-        assert!(own.is_some());
-        assert_eq!(own, super::started(&std::process::id().to_string()));
-        assert_eq!(super::started("0"), None);
     }
 }

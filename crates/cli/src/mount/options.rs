@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ubtrfs_fuse::Transport;
-use ubtrfs_server::Guise;
+use ubtrfs_server::OwnershipOverride;
 
 use super::ignored::{is_ignored, refusal, remark};
 use crate::failure::{Failure, Result};
@@ -38,7 +38,7 @@ pub struct MountRequest {
     /// Bytes of it, if less than all that follows.
     pub size_limit: Option<u64>,
     pub rescue: Rescue,
-    pub guise: Guise,
+    pub ownership: OwnershipOverride,
     /// The mount is for one user, and nobody checks permissions.
     pub single_user: bool,
 }
@@ -86,9 +86,10 @@ impl MountRequest {
     }
 
     /// Whether the kernel is to check permissions. Without that only names that it has not cached
-    /// would lead to a check of directories, so whoever reaches the mount may do everything.
+    /// would lead to a check of directories, so every process that reaches the mount may do
+    /// everything.
     pub fn checks_permissions(&self) -> bool {
-        !(self.guise.fakeroot || self.single_user)
+        !(self.ownership.fakeroot || self.single_user)
     }
 
     /// Whether an option means something, whatever its value.
@@ -119,7 +120,7 @@ impl MountRequest {
             "noexec" => self.no_exec = true,
             "nologreplay" | "norecovery" => self.no_log_replay = true,
             "usebackuproot" | "recovery" => self.rescue.use_backup_root = true,
-            "fakeroot" => self.guise.fakeroot = true,
+            "fakeroot" => self.ownership.fakeroot = true,
             "single_user" => self.single_user = true,
             "treelog" => self.no_tree_log = false,
             "notreelog" => self.no_tree_log = true,
@@ -186,10 +187,10 @@ impl MountRequest {
             "device" => self.devices.push(value.into()),
             "offset" => self.offset = size()?,
             "sizelimit" => self.size_limit = Some(size()?).filter(|limit| *limit > 0),
-            "uid" => self.guise.uid = Some(id(value).ok_or_else(|| wrong("it is a user's number".into()))?),
-            "gid" => self.guise.gid = Some(id(value).ok_or_else(|| wrong("it is a group's number".into()))?),
+            "uid" => self.ownership.uid = Some(id(value).ok_or_else(|| wrong("it is a user's number".into()))?),
+            "gid" => self.ownership.gid = Some(id(value).ok_or_else(|| wrong("it is a group's number".into()))?),
             "umask" => match u32::from_str_radix(value, 8) {
-                Ok(umask @ 0..=0o777) => self.guise.umask = umask,
+                Ok(umask @ 0..=0o777) => self.ownership.umask = umask,
                 _ => return Err(wrong("it is an octal number up to 777".into())),
             },
             _ => return without_effect(option),
@@ -212,6 +213,11 @@ fn without_effect(option: &str) -> Result<()> {
         Some(why) => format!("mount option '{option}' is not possible: {why}"),
         None => format!("unknown mount option '{option}'"),
     }))
+}
+
+/// The options in lists of them.
+pub fn each(lists: &[String]) -> impl Iterator<Item = &str> {
+    lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty())
 }
 
 #[cfg(test)]
@@ -257,7 +263,7 @@ mod tests {
         assert_eq!(parse("ro,rescue=usebackuproot:ibadroots:ignoredatacsums,nologreplay"), Ok(all));
         let request = parse("offset=1M,sizelimit=0,device=/a,device=/b,uid=7,gid=8,umask=027").unwrap();
         assert_eq!((request.offset, request.size_limit, request.devices.len()), (1 << 20, None, 2));
-        assert_eq!(request.guise, Guise { uid: Some(7), gid: Some(8), umask: 0o27, fakeroot: false });
+        assert_eq!(request.ownership, OwnershipOverride { uid: Some(7), gid: Some(8), umask: 0o27, fakeroot: false });
         assert_eq!(parse("ro,rw,dev,nodev,suid,nosuid,noexec,exec,noatime,atime"), Ok(MountRequest::default()));
         assert_eq!(parse("allow_other").unwrap().allow_other, Some(true));
         assert_eq!(parse("subvolid=257,fsname=x=y").unwrap().name.as_deref(), Some("x=y"));

@@ -14,17 +14,17 @@ use rustix::io::Errno;
 use ubtrfs_fuse::mount::{MountFlags, remount};
 use ubtrfs_server::control::Report;
 
-use super::each;
 use super::ignored::{is_ignored, refusal, remark};
+use super::options::each;
 use crate::connection::Connection;
 use crate::control;
 use crate::failure::{Failure, Result};
+use crate::holders::users;
 use crate::mount_table::{self, Mounted};
-use crate::umount::users;
 
 const REMOUNT: &str = "remount";
-/// How long is waited for whoever only looked in, and for requests that are under way.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long transient users of the mount and requests under way are waited for.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whether options ask for a change of a mount.
 pub fn is_wanted(options: &[String]) -> bool {
@@ -66,7 +66,7 @@ impl Changes {
     /// The kernel refuses while files are open for writing; once it has let nobody in any more and
     /// has written what it held, the server commits and stops.
     fn make_read_only(&self) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match remount(&self.point, self.flags) {
                 Err(error) if is_busy(&error) && Instant::now() < deadline => {
@@ -84,7 +84,7 @@ impl Changes {
         }
         // What the kernel wrote last may still be on its way to the server, which would refuse it.
         control::sync_mount(&self.point).map_err(|errno| control::failure(&self.point, errno))?;
-        if !Connection::of(self.mounted.device).is_idle_within(PATIENCE) {
+        if !Connection::of(self.mounted.device).is_idle_within(TIMEOUT) {
             return Err(Failure::new(format!(
                 "{} is read-only for the kernel, but its server is busy: try again",
                 self.point.display()

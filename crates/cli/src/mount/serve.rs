@@ -17,6 +17,7 @@ use super::{ending, notify, protect};
 use crate::args::Window;
 use crate::device::{about_volume, check_unmounted, claim, is_block, open_exclusively, patiently, within};
 use crate::failure::{Failure, Result};
+use crate::process;
 
 /// What is to be mounted where, by absolute paths.
 pub struct Job {
@@ -67,8 +68,8 @@ fn run(
         fallback: mount.fallback().map(Into::into),
         threads,
         commit_interval,
-        pid_started: super::started("self").unwrap_or_default(),
-        guise: job.request.guise,
+        pid_started: process::started("self").unwrap_or_default(),
+        ownership: job.request.ownership,
     };
     let server = Server::new(engine, facts);
     let shared = Arc::clone(server.shared());
@@ -92,7 +93,7 @@ fn run(
     let served = session.run();
     notify::stopping();
     if mount.is_mounted() {
-        // The connection was cut: what is left is of no use to anybody.
+        // The connection was aborted: what is left is of no use.
         let _ = mount.unmount(Unmount::Lazy);
     }
     shared.end().map_err(|error| Failure::new(format!("the last commit failed: {error}")))?;
@@ -190,7 +191,7 @@ fn mount_options(job: &Job, root: bool) -> MountOptions {
         name: request.name.clone().unwrap_or_default(),
         subtype: "ubtrfs".into(),
         read_only: request.read_only,
-        // Where nobody checks permissions, the mount is for whoever mounts alone.
+        // Where permissions are not checked, the mount is for the mounting user alone.
         allow_other: request.allow_other.unwrap_or(root && request.checks_permissions()),
         default_permissions: request.checks_permissions(),
         no_atime: request.no_atime,

@@ -3,11 +3,11 @@
 mod content;
 mod lost;
 mod problems;
+mod report;
 mod source;
 mod target;
 mod walk;
 
-use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -18,7 +18,6 @@ use crate::args;
 use crate::device::open_for_reading;
 use crate::failure::{Failure, Result};
 use crate::path::{AtEnd, find};
-use crate::size::show_size;
 use source::Source;
 use target::Target;
 use walk::Walk;
@@ -76,55 +75,4 @@ fn places(arguments: &args::Restore) -> Result<(Vec<PathBuf>, Option<PathBuf>)> 
 
 fn say(text: &str) -> Result<()> {
     io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
-}
-
-/// What came of it.
-struct Report {
-    copied: walk::Copied,
-    problems: problems::Problems,
-    damage: Vec<String>,
-    unverified: bool,
-    dry_run: bool,
-}
-
-impl Report {
-    /// Whether nothing was lost, and all that has checksums was held against them.
-    fn is_entire(&self) -> bool {
-        self.problems.is_empty() && self.damage.is_empty() && !self.unverified
-    }
-
-    fn summary(&self) -> String {
-        let copied = &self.copied;
-        let verb = if self.dry_run { "to copy" } else { "copied" };
-        let mut text = format!(
-            "{verb}: {} directories, {} files of {}, {} symbolic links, {} other\n",
-            copied.directories,
-            copied.files,
-            show_size(copied.bytes),
-            copied.symlinks,
-            copied.others
-        );
-        for (what, count) in &copied.left_out {
-            let _ = writeln!(text, "left out: {what}: {count}");
-        }
-        if self.unverified {
-            text.push_str("the checksums of some data are lost: it was copied as it is\n");
-        }
-        text
-    }
-
-    /// Lists what was lost on the standard error stream.
-    fn tell_problems(&self) {
-        let mut err = io::stderr().lock();
-        for sentence in &self.damage {
-            let _ = writeln!(err, "ubtrfs: unreadable: {sentence}");
-        }
-        for problem in self.problems.list() {
-            let _ = writeln!(err, "ubtrfs: {problem}");
-        }
-        let more = self.problems.not_listed();
-        if more > 0 {
-            let _ = writeln!(err, "ubtrfs: … and {more} more");
-        }
-    }
 }

@@ -57,7 +57,7 @@ impl Target {
         Ok(at)
     }
 
-    /// Whether whoever runs this may give files to others.
+    /// Whether the user that runs this may give files to others.
     pub fn keeps_owners(&self) -> bool {
         self.is_root
     }
@@ -270,7 +270,7 @@ mod tests {
         make_file(&target.directory(&deep).unwrap(), b"bottom").unwrap();
     }
 
-    /// Whoever owns a directory of the copy may change it while root goes on copying.
+    /// The owner of a directory of the copy may change it while root goes on copying.
     #[test]
     fn what_took_the_place_of_a_node_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();

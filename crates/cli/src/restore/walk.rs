@@ -2,7 +2,7 @@
 //! by the depth of the tree, a bit for each inode that was seen, and a path for each file whose
 //! other names have not come yet.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -11,9 +11,9 @@ use ubtrfs_format::items::FileType;
 use ubtrfs_format::{DirIndex, Ino, TreeId};
 use ubtrfs_tree::sentence;
 
-use super::Report;
 use super::content;
 use super::problems::Problems;
+use super::report::{Copied, Report};
 use super::source::Source;
 use super::target::{self, Made, Target, is_fatal, is_name, joined};
 use crate::args;
@@ -25,18 +25,6 @@ const BATCH: usize = 64;
 const MOST_LEVELS: usize = 8192;
 /// Files of several names whose other names are waited for.
 const MOST_LINKED: usize = 1 << 20;
-
-/// How much was copied.
-#[derive(Default)]
-pub struct Copied {
-    pub directories: u64,
-    pub files: u64,
-    pub bytes: u64,
-    pub symlinks: u64,
-    pub others: u64,
-    /// What was left out though nothing is wrong with it, and how often.
-    pub left_out: BTreeMap<String, u64>,
-}
 
 /// A set of inodes: a bit for each, in words of neighbours.
 #[derive(Default)]
@@ -216,7 +204,7 @@ impl<'a> Walk<'a> {
             }
         };
         if self.arguments.verbose {
-            // Whether or not somebody reads that.
+            // This holds whether or not that is read.
             let _ = writeln!(io::stdout(), "{shown}");
         }
         let is_directory = attributes.file_type == FileType::Directory;

@@ -1,6 +1,6 @@
 //! Allocated extents, references to them, and data checksums.
 
-use super::{ItemContext, holds_data, is_file, length, multiple, range, require};
+use super::rules::{ItemContext, holds_data, is_file, length, multiple, range, require};
 use crate::items::{CsumItem, DataRef, ExtentFlags, ExtentItem, InlineRef, decode_data_ref, decode_shared_data_ref};
 use crate::{Error, Incompat, ItemType, Key, Logical, MAX_LEVEL, Result, TreeId, objectid};
 

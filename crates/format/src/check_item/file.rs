@@ -1,6 +1,6 @@
 //! Inodes, names, xattrs and file extents.
 
-use super::{ItemContext, is_file, length, range, require};
+use super::rules::{ItemContext, is_file, length, range, require};
 use crate::items::{
     Compression, DIR_ENTRY_HEADER, FileExtent, FileExtentKind, FileType, InodeFlags, InodeItem, MAX_NAME_LEN,
     dir_entries, extrefs, inode_refs,

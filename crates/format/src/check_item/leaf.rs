@@ -1,6 +1,7 @@
 //! The rules for a leaf as a whole: every item by itself, and each against the one before.
 
-use super::{ItemContext, check_item, extent, require};
+use super::rules::{ItemContext, require};
+use super::{check_item, extent};
 use crate::items::{DevExtent, FileExtent};
 use crate::{BACKREF_REV_MIXED, Error, Header, Incompat, ItemType, Key, Leaf, NodeFlags, Result, TreeId, Uuid};
 

@@ -7,8 +7,8 @@ use crate::items::{
     STRIPE_LEN, Stripe, encode_data_ref, encode_dir_entry, encode_inode_ref,
 };
 use crate::{
-    BACKREF_REV_MIXED, DeviceId, DirIndex, Header, Leaf, LeafBuilder, Logical, Node, NodeFlags, Physical, Uuid,
-    name_hash,
+    BACKREF_REV_MIXED, ChecksumType, DeviceId, DirIndex, Error, Generation, Header, Incompat, Ino, Leaf, LeafBuilder,
+    Logical, Node, NodeFlags, Physical, TreeId, Uuid, name_hash,
 };
 
 const CONTEXT: ItemContext = ItemContext {

@@ -1,6 +1,6 @@
 //! Trees, chunks, devices, block groups and free space.
 
-use super::{ItemContext, length, multiple, range, require};
+use super::rules::{ItemContext, length, multiple, range, require};
 use crate::items::{
     BlockGroupFlags, BlockGroupItem, ChunkItem, DevExtent, DevItem, FreeSpaceInfo, RootFlags, RootItem, RootRef,
 };

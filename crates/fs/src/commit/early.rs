@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use ubtrfs_format::{Generation, Logical};
 use ubtrfs_tree::Block;
-use ubtrfs_volume::{Ticket, Written};
+use ubtrfs_volume::{CompletedWrites, Ticket};
 
 use super::Committer;
 use super::nodes::submit;
@@ -22,7 +22,7 @@ pub(super) struct EarlyLeaves {
     pub(super) most: usize,
     /// The last that were submitted.
     under_way: Option<Ticket>,
-    written: Written,
+    written: CompletedWrites,
 }
 
 impl EarlyLeaves {

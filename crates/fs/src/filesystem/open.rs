@@ -8,7 +8,7 @@ use ubtrfs_format::{
     check_chunk, check_header, check_leaf, objectid,
 };
 use ubtrfs_tree::{BoxError, Geometry, NodeCache, NodeSource};
-use ubtrfs_volume::{Volume, Written};
+use ubtrfs_volume::{CompletedWrites, Volume};
 
 use super::Filesystem;
 use crate::committed::Committed;
@@ -118,7 +118,7 @@ impl Filesystem {
         if !read_only {
             // Whoever wrote what has been read may have been killed before the barrier that was to
             // follow. From here on it counts as durable (invariant 22).
-            let _flushed = volume.flush(Written::nothing())?;
+            let _flushed = volume.flush(CompletedWrites::nothing())?;
         }
         let background = options.background_commits && !read_only;
         let fs =

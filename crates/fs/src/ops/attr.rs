@@ -386,7 +386,7 @@ impl Operations {
             let most = written.max(item.size.checked_next_multiple_of(sector).unwrap_or(item.size));
             // That takes no more than nodes of the file's own tree, and what calls this may have
             // changed something already.
-            let added = ubtrfs_tree::waiting(|| self.added_bytes(id, state)).unwrap_or(unwritten);
+            let added = ubtrfs_tree::blocking(|| self.added_bytes(id, state)).unwrap_or(unwritten);
             let added = item.nbytes.saturating_add(added);
             added.checked_next_multiple_of(sector).unwrap_or(added).min(most)
         };

@@ -103,7 +103,7 @@ impl Operations {
         if let Some(lock) = self.rename_lock.try_lock() {
             return Ok(lock);
         }
-        ubtrfs_tree::about_to_wait()?;
+        ubtrfs_tree::ensure_may_block()?;
         Ok(self.rename_lock.lock())
     }
 

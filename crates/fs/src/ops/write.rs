@@ -49,7 +49,7 @@ impl Operations {
                 return Err(if state.is_dir() { Errno::ISDIR } else { Errno::INVAL }.into());
             }
             if state.reserved.saturating_add(data.len() as u64) >= START_WRITE_OUT {
-                ubtrfs_tree::about_to_wait()?;
+                ubtrfs_tree::ensure_may_block()?;
             }
             let start = match at {
                 WriteAt::Offset(offset) | WriteAt::Appending(offset) => offset,
@@ -162,7 +162,7 @@ impl Operations {
         if state.reserved >= START_WRITE_OUT {
             // A write beside this one may have added to it since that was asked; what was begun has
             // to be ended.
-            ubtrfs_tree::waiting(|| self.start_write_out(&inode, &mut state))?;
+            ubtrfs_tree::blocking(|| self.start_write_out(&inode, &mut state))?;
         }
         Ok(data.len())
     }

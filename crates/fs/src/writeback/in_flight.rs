@@ -75,7 +75,7 @@ impl Writeback {
     pub(crate) fn limit_all_in_flight(&self) -> Result<()> {
         let most = (self.info.options.memory / 4) as u64;
         while self.in_flight.bytes() > most {
-            ubtrfs_tree::about_to_wait()?;
+            ubtrfs_tree::ensure_may_block()?;
             let Some(inode) = self.in_flight.files.lock().pop() else { break };
             let mut state = inode.write();
             let mut waited = Ok(());

@@ -2,25 +2,25 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
-mod beside_a_commit;
-mod committed_files_are_lost;
+mod committed_files_are_kept;
 mod common;
-mod damaged_volumes_lose_more_than_they_must;
-mod failed_operations_cost_later_ones;
-mod files_look_smaller_than_they_are;
-mod fsync_costs_more_than_what_changed;
-mod full_volumes_turn_read_only;
-mod hostile_volumes_crash_or_hang;
-mod logs_are_replayed_unlike_the_kernel;
-mod logs_lose_what_was_fsynced;
-mod modes_and_lists_part;
-mod mounts_trust_what_is_not_durable;
-mod moved_subvolumes_are_lost;
-mod numbers_run_out;
+mod concurrent_commits_keep_promises;
+mod damaged_volumes_read_as_far_as_they_can;
+mod exhausted_numbers_are_reported;
+mod failed_operations_cost_later_ones_nothing;
+mod files_show_the_space_they_take;
+mod fsync_costs_what_changed;
+mod full_volumes_stay_writable;
+mod hostile_volumes_neither_crash_nor_hang;
+mod logs_are_replayed_as_by_the_kernel;
+mod logs_keep_what_was_fsynced;
+mod modes_and_acls_change_together;
+mod mounts_build_on_durable_state_only;
+mod moved_subvolumes_are_kept;
+mod nonblocking_calls_do_not_block;
 mod operations_that_fail_change_nothing;
-mod refused_attempts_change_what_follows;
-mod statfs_promises_more_than_there_is;
-mod threads_that_must_not_wait;
-mod unlinked_files_hold_others_up;
-mod volumes_fill_up_again_and_again;
-mod volumes_made_elsewhere_are_damaged;
+mod refused_attempts_change_nothing_that_follows;
+mod statfs_promises_what_can_be_written;
+mod unlinked_files_hold_nobody_up;
+mod volumes_can_be_filled_again_and_again;
+mod volumes_made_elsewhere_stay_intact;

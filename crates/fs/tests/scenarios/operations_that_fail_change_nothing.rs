@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ubtrfs::{
     Attributes, Errno, Filesystem, InodeId, ModeAndXattr, NewInode, Options, RenameFlags, Result, SetAttributes,
-    WriteAt, XattrMode, without_waiting,
+    WriteAt, XattrMode, nonblocking,
 };
 use ubtrfs_format::DirIndex;
 use ubtrfs_format::items::{FileType, InodeFlags};
@@ -273,7 +273,7 @@ fn where_it_would_have_to_wait() {
     for (name, act) in OPERATIONS {
         let fs = mount(Arc::new(base.fork()));
         let work = open(&fs);
-        let Err(error) = without_waiting(|| act(&fs, &work)) else { continue };
+        let Err(error) = nonblocking(|| act(&fs, &work)) else { continue };
         assert_eq!(error.errno(), Errno::AGAIN, "{name}: {error}");
         failures += 1;
         assert_unchanged(&base, &fs, &work, name);

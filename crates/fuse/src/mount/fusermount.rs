@@ -12,7 +12,8 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
 };
 
-use super::{MountError, MountOptions, Unmount};
+use super::error::{MountError, Unmount};
+use super::options::MountOptions;
 use crate::device::Device;
 
 const PROGRAM: &str = "fusermount3";

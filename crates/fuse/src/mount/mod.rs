@@ -4,6 +4,7 @@
 //! that sync(2), syncfs(2) and umount(2) reach the filesystem, else of type `fuse`. Without root,
 //! by `fusermount3`.
 
+mod error;
 mod fusermount;
 mod identity;
 mod loop_device;
@@ -22,44 +23,10 @@ pub use rustix::mount::MountFlags;
 use rustix::mount::UnmountFlags;
 
 use crate::device::Device;
+pub use error::{MountError, Unmount};
 use loop_device::LoopDevice;
 pub use loop_device::{Attached, attached};
 pub use options::{MountOptions, Source};
-
-/// Why it can't be mounted or unmounted.
-#[derive(Debug, thiserror::Error)]
-pub enum MountError {
-    /// A server that is no more left its mount behind here; [`unmount`] clears it.
-    #[error("{0}: the mount of a server that is no more")]
-    Dead(PathBuf),
-    /// Only directories are mounted on.
-    #[error("{0}: not a directory")]
-    NotADirectory(PathBuf),
-    /// The mount point can't be opened.
-    #[error("mount point {0}")]
-    MountPoint(PathBuf, #[source] io::Error),
-    /// There is no `/dev/fuse`, or it can't be opened.
-    #[error("/dev/fuse")]
-    Device(#[source] io::Error),
-    /// The kernel refuses.
-    #[error("mounting {0}")]
-    Mount(PathBuf, #[source] io::Error),
-    /// Another FUSE server has the block device mounted.
-    #[error("{0} is mounted by another server")]
-    AlreadyServed(String),
-    /// An option has a character that options can't have.
-    #[error("option {0:?} has a character that mount options can't have")]
-    Option(String),
-    /// `fusermount3` can't be run.
-    #[error("fusermount3 can't be run")]
-    NoFusermount(#[source] io::Error),
-    /// `fusermount3` refuses, saying why.
-    #[error("fusermount3: {0}")]
-    Fusermount(String),
-    /// The kernel refuses to unmount.
-    #[error("unmounting {0}")]
-    Unmount(PathBuf, #[source] io::Error),
-}
 
 /// How it was mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,15 +37,6 @@ pub enum MountKind {
     Plain,
     /// `fuse` by `fusermount3`: they don't either.
     Fusermount,
-}
-
-/// How to unmount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unmount {
-    /// Fail if it is in use.
-    Now,
-    /// Take it out of the tree now; the rest when it is no longer in use.
-    Lazy,
 }
 
 /// A mount. When it is dropped and still there, it is taken out of the tree (lazily).

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use rustix::mount::MountFlags;
 
-use super::MountError;
+use super::error::MountError;
 
 /// What is mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]

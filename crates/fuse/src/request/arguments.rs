@@ -2,7 +2,7 @@
 
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use super::ParseError;
+use super::form::ParseError;
 
 /// The fixed argument and the rest of one message.
 #[derive(Debug, Clone, Copy)]

@@ -1,9 +1,11 @@
 //! A request of the kernel, typed.
 
 mod arguments;
+mod form;
 mod operation;
 mod parse;
 
+pub use form::{Form, ParseError};
 pub use operation::{
     CopyFileRange, Create, Fallocate, Forgets, Init, Ioctl, Lseek, MkNod, Open, Operation, Read, Release, Rename, Seek,
     SetAttr, SetTime, SetXattr, Write,
@@ -60,33 +62,6 @@ pub struct Request<'a> {
     /// What is asked for.
     pub op: Operation<'a>,
     groups: &'a [u8],
-}
-
-/// What was negotiated that changes the form of requests.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Form {
-    /// SETXATTR is extended.
-    pub setxattr_ext: bool,
-}
-
-/// Why bytes are not a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ParseError {
-    /// Less than a header, or a length that is not the message's.
-    #[error("the message's length is wrong")]
-    Length,
-    /// The message ends before its arguments do.
-    #[error("request {name} is cut short", name = crate::abi::opcode::name(*.0))]
-    Short(u32),
-    /// A name is empty or doesn't end.
-    #[error("request {name} has a bad name", name = crate::abi::opcode::name(*.0))]
-    Name(u32),
-    /// The extensions don't fit into the message or each other.
-    #[error("request {name} has bad extensions", name = crate::abi::opcode::name(*.0))]
-    Extension(u32),
-    /// A field has a value that means nothing.
-    #[error("request {name} has a value that means nothing", name = crate::abi::opcode::name(*.0))]
-    Value(u32),
 }
 
 impl<'a> Request<'a> {

@@ -277,7 +277,7 @@ pub struct SetXattr<'a> {
     pub value: &'a [u8],
     /// Only create, or only replace.
     pub flags: XattrFlags,
-    /// An access ACL was set by somebody outside the file's group: clear set-group-id.
+    /// An access ACL was set by a process outside the file's group: clear set-group-id.
     pub kill_sgid: bool,
 }
 

@@ -3,9 +3,11 @@
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, StatxFlags, XattrFlags};
 use zerocopy::FromBytes;
 
-use super::{
-    CopyFileRange, Create, Fallocate, Forgets, Form, Init, Ioctl, Lseek, MkNod, Open, Operation, ParseError, Read,
-    Release, Rename, Seek, SetAttr, SetTime, SetXattr, Write, arguments::Arguments,
+use super::arguments::Arguments;
+use super::form::{Form, ParseError};
+use super::operation::{
+    CopyFileRange, Create, Fallocate, Forgets, Init, Ioctl, Lseek, MkNod, Open, Operation, Read, Release, Rename, Seek,
+    SetAttr, SetTime, SetXattr, Write,
 };
 use crate::abi::flags::{self, Capabilities, IoctlFlags, SetAttrValid, WriteFlags};
 use crate::abi::messages as m;

@@ -12,12 +12,12 @@ use crate::reply::Responder;
 
 /// Where an entry's memory is while there is a request in it.
 enum State {
-    /// With the kernel, on the way there, or with whoever serves.
+    /// With the kernel, on the way there, or with the thread that serves.
     Elsewhere,
     /// Here, for the answer.
     Here(Held),
-    /// With whoever serves the request, for it is read in place. An answer has to wait until that
-    /// is over.
+    /// With the thread that serves the request, for it is read in place. An answer has to wait
+    /// until that is over.
     Read(Option<Answer>),
 }
 

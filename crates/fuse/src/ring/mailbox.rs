@@ -8,8 +8,8 @@ use rustix::event::EventfdFlags;
 
 use super::memory::Held;
 
-/// Entries that are answered. Only their ring's thread may submit them; whoever answers puts them
-/// here, and wakes that thread if it sleeps in the kernel.
+/// Entries that are answered. Only their ring's thread may submit them; a thread that answers puts
+/// them here, and wakes that thread if it sleeps in the kernel.
 pub struct Mailbox {
     inner: Mutex<Inner>,
     wakes: OwnedFd,

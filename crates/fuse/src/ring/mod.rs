@@ -7,10 +7,10 @@
 //! ring's thread takes all requests that have arrived, serves them, and gives the kernel all
 //! answers as it goes to sleep, in one system call.
 //!
-//! That thread must not wait for anything: everybody on its processor would wait with it. It serves
-//! what the filesystem can answer [at once](crate::Filesystem::at_once), and puts all else into a
-//! [backlog](workers), which other threads work off. Whoever answers a request writes into the
-//! entry's own memory and puts the entry into the [`mailbox`] of its ring.
+//! That thread must not block: every request of its processor would wait with it. It serves what
+//! the filesystem can answer [without blocking](crate::Filesystem::try_nonblocking), and puts all
+//! else into a [backlog](workers), which other threads work off. The thread that answers a request
+//! writes into the entry's own memory and puts the entry into the [`mailbox`] of its ring.
 //!
 //! | file | what it does |
 //! |---|---|

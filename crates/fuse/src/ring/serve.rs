@@ -44,7 +44,7 @@ impl<F: Filesystem> Handler<'_, F> {
         let entry = Arc::clone(&work.entry);
         let mut begun = false;
         let panicked = self.read(work, true, copy, &mut |request, responder| {
-            self.filesystem.at_once(request, &mut || {
+            self.filesystem.try_nonblocking(request, &mut || {
                 if !std::mem::replace(&mut begun, true) {
                     self.dispatch(request, responder);
                 }

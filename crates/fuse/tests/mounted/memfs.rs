@@ -202,8 +202,8 @@ impl Filesystem for MemFs {
         self.destroyed.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn at_once(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {
-        self.trial.at_once(request, serve);
+    fn try_nonblocking(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {
+        self.trial.try_nonblocking(request, serve);
     }
 
     fn lookup(&self, _: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEntry) {

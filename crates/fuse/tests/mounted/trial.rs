@@ -35,7 +35,7 @@ impl Again for ReplyAttr {
 }
 
 impl Trial {
-    pub fn at_once(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {
+    pub fn try_nonblocking(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {
         if matches!(request.op, Operation::SyncFs | Operation::Destroy) {
             return;
         }

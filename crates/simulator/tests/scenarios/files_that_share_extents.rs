@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ubtrfs::LogFault;
 use ubtrfs_simulator::words::{
-    append, at, clone, clone_range, directory, file, fsync, in_place, path, reserve, unlink, write,
+    append, at, clone, clone_range, directory, file, fsync, nodatacow, path, reserve, unlink, write,
 };
 use ubtrfs_simulator::{Operation, Stage, What, shrink};
 use ubtrfs_testkit::fixture::Fixture;
@@ -41,8 +41,8 @@ fn states() -> Vec<Vec<Operation>> {
         [&logged[..], &[Operation::Sync, append(FOO, 8192)]].concat(),
         vec![append(FOO, 4096), reserve(FOO, 4096, 100_000)],
         vec![reserve(FOO, 0, 100_000), append(FOO, 30_000), fsync(FOO), append(FOO, 30_000)],
-        vec![in_place(FOO), in_place(BAR), write(FOO, 0, 60_000)],
-        vec![in_place(FOO), in_place(BAR), write(FOO, 0, 60_000), fsync(FOO), write(FOO, 8192, 60_000)],
+        vec![nodatacow(FOO), nodatacow(BAR), write(FOO, 0, 60_000)],
+        vec![nodatacow(FOO), nodatacow(BAR), write(FOO, 0, 60_000), fsync(FOO), write(FOO, 8192, 60_000)],
     ]
 }
 

@@ -316,7 +316,7 @@ fn changed_states() {
 #[test]
 fn items_that_nobody_checks() {
     for seed in 1..=12 {
-        let failure = crate::items_outgrow_their_leaves::fill(seed, 4096, true).err();
+        let failure = crate::items_fit_their_leaves::fill(seed, 4096, true).err();
         eprintln!("seed {seed}: {failure:?}");
         assert!(failure.is_some(), "seed {seed}: not noticed");
     }

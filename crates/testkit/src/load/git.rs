@@ -68,13 +68,13 @@ impl Repository {
     }
 
     fn commit(&mut self, place: &Path) -> Result<(), String> {
-        let told = |error: std::io::Error| error.to_string();
+        let message = |error: std::io::Error| error.to_string();
         let dir = place.join(format!("d{}", self.rng.below(4)));
-        std::fs::create_dir_all(&dir).map_err(told)?;
+        std::fs::create_dir_all(&dir).map_err(message)?;
         for _ in 0..=self.rng.below(4) {
             let length = if self.rng.one_in(10) { 60_000 } else { 20 + self.rng.below(3000) };
             let content = self.rng.bytes(length as usize);
-            std::fs::write(dir.join(format!("f{}", self.rng.below(20))), content).map_err(told)?;
+            std::fs::write(dir.join(format!("f{}", self.rng.below(20))), content).map_err(message)?;
         }
         for args in [&["add", "-A"][..], &["commit", "-q", "--allow-empty", "-m", "more"]] {
             let outcome = git(place, args);
@@ -82,11 +82,11 @@ impl Repository {
                 return Err(outcome.report());
             }
         }
-        for dir in dirs_below(&place.join(".git")).map_err(told)? {
-            File::open(dir).and_then(|dir| dir.sync_all()).map_err(told)?;
+        for dir in dirs_below(&place.join(".git")).map_err(message)? {
+            File::open(dir).and_then(|dir| dir.sync_all()).map_err(message)?;
         }
-        File::open(place.join(BRANCH)).and_then(|file| file.sync_all()).map_err(told)?;
-        self.durable = branch(place).map_err(told)?;
+        File::open(place.join(BRANCH)).and_then(|file| file.sync_all()).map_err(message)?;
+        self.durable = branch(place).map_err(message)?;
         Ok(())
     }
 

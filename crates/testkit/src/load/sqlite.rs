@@ -78,7 +78,7 @@ impl Database {
             "pragma synchronous={}; pragma wal_autocheckpoint=40; pragma journal_mode={};\n",
             journal.synchronous, journal.mode
         );
-        // The checkpoint's interval is told before the mode.
+        // The checkpoint's interval is set before the mode.
         let mut answer = ask(&pragmas).and_then(|_| ask("\n"));
         if answer.as_deref() == Some(journal.mode) {
             loop {

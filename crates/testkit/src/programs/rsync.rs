@@ -57,7 +57,7 @@ pub fn rsync_keeps_up(dir: &Path, deadline: Instant) {
     }
 }
 
-/// Writes, cuts, removes or renames a file.
+/// Writes, truncates, removes or renames a file.
 fn change_something(source: &Path, rng: &mut Rng) {
     let place = |rng: &mut Rng| source.join(format!("sub-{}/file-{}", rng.below(6), rng.below(60)));
     let path = place(rng);

@@ -11,7 +11,7 @@ pub(super) const HEAD: u64 = 32;
 
 const MAGIC: &[u8; 8] = b"promised";
 
-/// A file's content at one moment: its size, and the version of each block (0: a hole).
+/// A version of a file's content: its size, and the version of each block (0: a hole).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
     /// Bytes.

@@ -1,7 +1,7 @@
 //! The values of one thing over time, and since when it is durable.
 
-/// Values with the moments from which on they held, and the moment as of which it is known to be
-/// durable.
+/// Values with the sequence numbers of the operations that set them, and the one as of which it is
+/// known to be durable.
 #[derive(Debug, Clone)]
 pub(super) struct History<T> {
     values: Vec<(u64, T)>,
@@ -19,11 +19,11 @@ impl<T> History<T> {
         &self.values.last().expect("a history is not empty").1
     }
 
-    /// From `moment` on it is `value`.
-    pub fn push(&mut self, moment: u64, value: T) {
+    /// From `sequence` on it is `value`.
+    pub fn push(&mut self, sequence: u64, value: T) {
         match self.values.last_mut() {
-            Some((last, old)) if *last == moment => *old = value,
-            _ => self.values.push((moment, value)),
+            Some((last, old)) if *last == sequence => *old = value,
+            _ => self.values.push((sequence, value)),
         }
     }
 
@@ -32,19 +32,19 @@ impl<T> History<T> {
         self.values.last_mut().expect("a history is not empty").1 = value;
     }
 
-    /// From now on it is as at `moment`, or later.
-    pub fn promise(&mut self, moment: u64) {
-        self.floor = self.floor.max(moment);
+    /// From now on it is as of `sequence`, or later.
+    pub fn promise(&mut self, sequence: u64) {
+        self.floor = self.floor.max(sequence);
     }
 
-    /// The moment as of which it is durable.
+    /// The sequence number as of which it is durable.
     pub fn floor(&self) -> u64 {
         self.floor
     }
 
-    /// The values that may be found after a crash, with their moments.
+    /// The values that may be found after a crash, with their sequence numbers.
     pub fn allowed(&self) -> &[(u64, T)] {
-        let later = self.values.partition_point(|(moment, _)| *moment <= self.floor);
+        let later = self.values.partition_point(|(sequence, _)| *sequence <= self.floor);
         &self.values[later.saturating_sub(1)..]
     }
 

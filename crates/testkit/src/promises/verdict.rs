@@ -6,36 +6,36 @@ use std::path::Path;
 
 use super::blocks::version_of;
 use super::history::History;
-use super::seen::{Seen, SeenInode};
+use super::read_back::{ReadBack, ReadBackInode};
 use super::{BLOCK, Inode, Name, Promises, State, UNKNOWN};
 
 impl Promises {
     /// Compares what is in `place` under names that begin with `prefix` with what may be there.
     /// Returns what is wrong.
     pub fn faults(&self, place: &Path, prefix: &str) -> Vec<String> {
-        match Seen::read(place, prefix) {
-            Ok(seen) => self.judge(&seen),
+        match ReadBack::read(place, prefix) {
+            Ok(read_back) => self.judge(&read_back),
             Err(fault) => vec![fault],
         }
     }
 
-    fn judge(&self, seen: &Seen) -> Vec<String> {
+    fn judge(&self, read_back: &ReadBack) -> Vec<String> {
         let mut faults = Vec::new();
         for (name, history) in &self.names {
-            let found = seen.names.get(name).copied();
-            if !history.allowed().iter().any(|(_, holder)| self.is_meant(seen, *holder, found)) {
-                faults.push(format!("{}: inode {found:?}, but {}", self.show(name), told(history)));
+            let found = read_back.names.get(name).copied();
+            if !history.allowed().iter().any(|(_, holder)| self.is_meant(read_back, *holder, found)) {
+                faults.push(format!("{}: inode {found:?}, but {}", self.show(name), allowed_values(history)));
             }
         }
-        for (name, number) in seen.names.iter().filter(|(name, _)| !self.names.contains_key(name)) {
+        for (name, number) in read_back.names.iter().filter(|(name, _)| !self.names.contains_key(name)) {
             faults.push(format!("{}: inode {number} at a name that nobody gave", self.show(name)));
         }
         let none = BTreeSet::new();
         for (number, inode) in &self.inodes {
-            let found = seen.inodes.get(number);
+            let found = read_back.inodes.get(number);
             let names = found.map_or(&none, |found| &found.names);
             if !inode.names.allowed().iter().any(|(_, set)| set == names) {
-                faults.push(format!("inode {number} has the names {names:?}, but {}", told(&inode.names)));
+                faults.push(format!("inode {number} has the names {names:?}, but {}", allowed_values(&inode.names)));
             }
             if let Some(found) = found {
                 let tell = |fault| format!("{} (inode {number}): {fault}", found.path);
@@ -47,10 +47,10 @@ impl Promises {
 
     /// Is `found` the inode that is allowed? One whose creation was under way is any that the model
     /// doesn't know.
-    fn is_meant(&self, seen: &Seen, allowed: Option<u64>, found: Option<u64>) -> bool {
+    fn is_meant(&self, read_back: &ReadBack, allowed: Option<u64>, found: Option<u64>) -> bool {
         match (allowed, found) {
             (Some(UNKNOWN), Some(number)) => {
-                !self.inodes.contains_key(&number) && seen.inodes[&number].bytes.is_empty()
+                !self.inodes.contains_key(&number) && read_back.inodes[&number].bytes.is_empty()
             }
             (allowed, found) => allowed == found,
         }
@@ -70,10 +70,10 @@ impl Promises {
     /// Takes what is in `place` as the beginning of the next session; it has been found to be
     /// right.
     pub fn adopt(&mut self, place: &Path, prefix: &str) {
-        let seen = Seen::read(place, prefix).unwrap_or_else(|fault| panic!("{fault}"));
+        let read_back = ReadBack::read(place, prefix).unwrap_or_else(|fault| panic!("{fault}"));
         let old = std::mem::take(&mut self.inodes);
-        self.names = seen.names.iter().map(|(name, &number)| (name.clone(), History::new(Some(number)))).collect();
-        for (number, found) in seen.inodes {
+        self.names = read_back.names.iter().map(|(name, &number)| (name.clone(), History::new(Some(number)))).collect();
+        for (number, found) in read_back.inodes {
             let id = match old.get(&number) {
                 Some(inode) => inode.id,
                 None if found.is_dir => 0,
@@ -90,13 +90,13 @@ impl Promises {
             };
             self.inodes.insert(number, inode);
         }
-        self.moment = 0;
+        self.sequence = 0;
         self.book.clear();
     }
 }
 
 impl Inode {
-    fn judge(&self, found: &SeenInode) -> Vec<String> {
+    fn judge(&self, found: &ReadBackInode) -> Vec<String> {
         let mut faults = Vec::new();
         let mut judge = |what: &str, right: bool, allowed: String| {
             if !right {
@@ -104,12 +104,12 @@ impl Inode {
             }
         };
         judge("a wrong kind", self.is_dir == found.is_dir, "another was made".to_owned());
-        judge(&format!("mode {:o}", found.mode), allows(&self.mode, &found.mode), told(&self.mode));
-        judge(&format!("mark {}", found.mark), allows(&self.mark, &found.mark), told(&self.mark));
+        judge(&format!("mode {:o}", found.mode), allows(&self.mode, &found.mode), allowed_values(&self.mode));
+        judge(&format!("mark {}", found.mark), allows(&self.mark, &found.mark), allowed_values(&self.mark));
         let (links, names) = (found.links, found.names.len() as u64);
         judge(&format!("{links} links"), self.is_dir || links == names, format!("{names} names"));
         match state_of(self.id, found) {
-            Ok(state) => judge(&format!("{state:?}"), allows(&self.content, &state), told(&self.content)),
+            Ok(state) => judge(&format!("{state:?}"), allows(&self.content, &state), allowed_values(&self.content)),
             Err(fault) => faults.push(fault),
         }
         faults
@@ -117,7 +117,7 @@ impl Inode {
 }
 
 /// The content of a file in versions of blocks.
-fn state_of(id: u64, found: &SeenInode) -> Result<State, String> {
+fn state_of(id: u64, found: &ReadBackInode) -> Result<State, String> {
     let blocks = found.bytes.chunks(BLOCK as usize).zip(0..);
     let versions = blocks.map(|(bytes, number)| version_of(id, number, bytes)).collect::<Result<_, _>>()?;
     Ok(State { size: found.bytes.len() as u64, versions })
@@ -128,7 +128,7 @@ fn allows<T: PartialEq>(history: &History<T>, found: &T) -> bool {
 }
 
 /// What is allowed, in words; of many values the first and the last ones.
-fn told<T: Debug>(history: &History<T>) -> String {
+fn allowed_values<T: Debug>(history: &History<T>) -> String {
     let allowed = history.allowed();
     let (first, rest) = allowed.split_first().expect("something is always allowed");
     let mut text = format!("durable as of {} is {:?} of {}", history.floor(), first.1, first.0);
@@ -136,8 +136,8 @@ fn told<T: Debug>(history: &History<T>) -> String {
     if skipped > 0 {
         let _ = write!(text, "; {skipped} later ones");
     }
-    for (moment, value) in &rest[skipped..] {
-        let _ = write!(text, "; {value:?} of {moment}");
+    for (sequence, value) in &rest[skipped..] {
+        let _ = write!(text, "; {value:?} of {sequence}");
     }
     text
 }

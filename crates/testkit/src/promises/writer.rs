@@ -10,17 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::XattrFlags;
 
-use super::seen::MARK;
+use super::tops::{MARK, TOPS};
 use super::{Name, Promises};
 use crate::rng::Rng;
 
-/// The directories that all writers share.
-pub const TOPS: [&str; 3] = ["one", "two", "three"];
-
 /// Blocks that a file has at the most.
 const MOST_BLOCKS: usize = 64;
-/// Blocks of one call, which reach the file system in one piece.
-const PIECE: usize = 16;
+/// Blocks of one call, which reach the file system in one request.
+const REQUEST_BLOCKS: usize = 16;
 /// Names for files in each directory, and for directories.
 const FILES: u64 = 6;
 const DIRS: u64 = 3;
@@ -77,7 +74,7 @@ impl<'a> Writer<'a> {
     /// Works until the file system dies, which `dying` announces, or `operations` are done. Returns
     /// what went wrong before.
     pub fn run(mut self, dying: &AtomicBool, operations: u64) -> Result<(), String> {
-        while self.promises.moment < operations {
+        while self.promises.sequence < operations {
             if let Err(error) = self.step() {
                 if dying.load(Ordering::SeqCst) {
                     return Ok(());
@@ -209,8 +206,8 @@ impl<'a> Writer<'a> {
         let Some(name) = self.taken_name() else { return Ok(()) };
         let number = self.promises.holder(&name).expect("a name that is taken");
         let mode = 0o600 | self.rng.below(0o100) as u32;
-        let moment = self.promises.begin(&format!("chmod inode {number} to {mode:o}"));
-        self.promises.inode_mut(number).mode.push(moment, mode);
+        let sequence = self.promises.begin(&format!("chmod inode {number} to {mode:o}"));
+        self.promises.inode_mut(number).mode.push(sequence, mode);
         std::fs::set_permissions(self.path(&name), PermissionsExt::from_mode(mode))
     }
 
@@ -219,8 +216,8 @@ impl<'a> Writer<'a> {
         let number = self.promises.holder(&name).expect("a name that is taken");
         let old = *self.promises.inode(number).mark.now();
         let mark = if old != 0 && self.rng.one_in(2) { 0 } else { self.promises.new_version() };
-        let moment = self.promises.begin(&format!("mark inode {number} with {mark}"));
-        self.promises.inode_mut(number).mark.push(moment, mark);
+        let sequence = self.promises.begin(&format!("mark inode {number} with {mark}"));
+        self.promises.inode_mut(number).mark.push(sequence, mark);
         let path = self.path(&name);
         match mark {
             0 => rustix::fs::removexattr(path, MARK)?,
@@ -238,9 +235,9 @@ impl<'a> Writer<'a> {
 
     fn sync_file(&mut self, number: u64, file: &File, data_only: bool) -> std::io::Result<()> {
         let call = if data_only { "fdatasync" } else { "fsync" };
-        let moment = self.promises.begin(&format!("{call} inode {number}"));
+        let sequence = self.promises.begin(&format!("{call} inode {number}"));
         if data_only { file.sync_data() } else { file.sync_all() }?;
-        self.promises.synced(moment, number);
+        self.promises.synced(sequence, number);
         Ok(())
     }
 
@@ -251,22 +248,22 @@ impl<'a> Writer<'a> {
 
     fn sync_dir(&mut self, dir: u64) -> std::io::Result<()> {
         let path = self.dir_path(dir);
-        let moment = self
+        let sequence = self
             .promises
             .begin(&format!("fsync directory {dir}, {}", path.strip_prefix(self.place).unwrap_or(&path).display()));
         File::open(path)?.sync_all()?;
         if self.promises.inodes.contains_key(&dir) {
-            self.promises.synced(moment, dir);
+            self.promises.synced(sequence, dir);
         } else {
-            self.promises.entries_synced(moment, dir);
+            self.promises.entries_synced(sequence, dir);
         }
         Ok(())
     }
 
     fn sync(&mut self) -> std::io::Result<()> {
-        let moment = self.promises.begin("syncfs");
+        let sequence = self.promises.begin("syncfs");
         rustix::fs::syncfs(File::open(self.place)?)?;
-        self.promises.all_synced(moment);
+        self.promises.all_synced(sequence);
         Ok(())
     }
 }

@@ -193,7 +193,7 @@ impl Workload {
         self.set_size(id, &file, new)
     }
 
-    /// Makes room: a file is cut to nothing.
+    /// Makes room: a file is truncated to nothing.
     pub(super) fn shrink(&mut self) -> Step {
         match self.random_file(OFlags::empty())? {
             Some((id, file)) => self.set_size(id, &file, 0),
@@ -205,8 +205,8 @@ impl Workload {
         self.note(&format!("truncate to {size}"));
         file.set_len(size).map_err(|error| format!("truncate: {error}"))?;
         self.model.content_mut(id).truncate(size);
-        // Whether cutting a file to the size it has changes its time is not told alike by all file
-        // systems.
+        // Whether truncating a file to the size it has changes its time is not specified alike by
+        // all file systems.
         self.model.node_mut(id).mtime = Mtime::Unknown;
         Ok(())
     }

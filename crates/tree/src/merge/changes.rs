@@ -2,7 +2,8 @@
 
 use ubtrfs_format::Key;
 
-use crate::{Edit, NodeRef};
+use crate::block::NodeRef;
+use crate::edit::Edit;
 
 /// Edits and deleted ranges, both in order; consumed from the left.
 #[derive(Clone, Copy)]

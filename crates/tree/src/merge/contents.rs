@@ -1,5 +1,6 @@
 //! The entries of nodes that are being rebuilt.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use ubtrfs_format::{
@@ -7,8 +8,15 @@ use ubtrfs_format::{
     leaf_data_size,
 };
 
-use super::Change;
-use crate::Block;
+use crate::block::Block;
+
+/// Items of a leaf that give way to a new one, or to none.
+pub(super) struct Replacement<'a> {
+    /// The slots of the items; empty where a new one comes between two.
+    pub(super) old: Range<usize>,
+    /// Key and data of the new item.
+    pub(super) new: Option<(Key, Cow<'a, [u8]>)>,
+}
 
 /// The entries of one node to be, or of several neighbours: more than one node holds, or less.
 #[derive(Debug)]
@@ -30,12 +38,12 @@ pub(super) struct BuiltLeaf {
 
 impl BuiltLeaf {
     /// The items of `leaf` after `changes`, if they fit.
-    fn new(leaf: &Leaf<'_>, changes: &[Change<'_>], node_size: usize) -> Result<Self> {
+    fn new(leaf: &Leaf<'_>, changes: &[Replacement<'_>], node_size: usize) -> Result<Self> {
         let mut used = 0;
         let block = Block::filled(node_size, |bytes| {
             let mut builder = LeafBuilder::new(bytes);
             let mut next = 0;
-            for Change { old, new } in changes {
+            for Replacement { old, new } in changes {
                 builder.push_run(leaf, next..old.start)?;
                 if let Some((key, data)) = new {
                     builder.push(*key, data)?;
@@ -91,13 +99,13 @@ impl Items {
 
 impl Contents {
     /// The items of `leaf` after `changes`.
-    pub(super) fn changed(leaf: &Leaf<'_>, changes: &[Change<'_>], node_size: usize) -> Self {
+    pub(super) fn changed(leaf: &Leaf<'_>, changes: &[Replacement<'_>], node_size: usize) -> Self {
         if let Ok(built) = BuiltLeaf::new(leaf, changes, node_size) {
             return Self::Leaf(built);
         }
         let mut items = Items::with_capacity(2 * node_size);
         let mut next = 0;
-        for Change { old, new } in changes {
+        for Replacement { old, new } in changes {
             items.push_run(leaf, next..old.start);
             if let Some((key, data)) = new {
                 items.push(*key, data);

@@ -5,16 +5,11 @@ use std::ops::Range;
 
 use ubtrfs_format::{Key, Leaf, Logical, max_item_size};
 
-use super::{Changes, Merger};
-use crate::{Edit, Error, Result};
-
-/// Items of a leaf that give way to a new one, or to none.
-pub(super) struct Change<'a> {
-    /// The slots of the items; empty where a new one comes between two.
-    pub(super) old: Range<usize>,
-    /// Key and data of the new item.
-    pub(super) new: Option<(Key, Cow<'a, [u8]>)>,
-}
+use super::changes::Changes;
+use super::contents::Replacement;
+use super::merger::Merger;
+use crate::edit::Edit;
+use crate::error::{Error, Result};
 
 impl Merger<'_> {
     /// What `changes` make of `leaf`, which is at `bytenr` if the tree has it already: in order,
@@ -24,7 +19,7 @@ impl Merger<'_> {
         bytenr: Option<Logical>,
         leaf: &Leaf<'_>,
         mut changes: Changes<'b>,
-    ) -> Result<Vec<Change<'b>>> {
+    ) -> Result<Vec<Replacement<'b>>> {
         let mut resolved = Vec::with_capacity(changes.edits.len());
         let mut next = 0;
         for (key, edit) in changes.edits {
@@ -39,7 +34,7 @@ impl Merger<'_> {
             let base = if covered.is_some() { None } else { data };
             let new = self.apply(bytenr, *key, edit, base)?;
             if covered.is_some() || new.as_deref() != base {
-                resolved.push(Change { old, new: new.map(|new| (*key, new)) });
+                resolved.push(Replacement { old, new: new.map(|new| (*key, new)) });
             }
         }
         self.clear(leaf, next..leaf.len(), &mut changes, &mut resolved);
@@ -52,7 +47,7 @@ impl Merger<'_> {
         leaf: &Leaf<'_>,
         slots: Range<usize>,
         changes: &mut Changes<'_>,
-        resolved: &mut Vec<Change<'_>>,
+        resolved: &mut Vec<Replacement<'_>>,
     ) {
         if changes.ranges.is_empty() {
             return;
@@ -61,8 +56,8 @@ impl Merger<'_> {
             let Some((key, data)) = leaf.item(slot).filter(|(key, _)| changes.deletes(key)) else { continue };
             (self.removed)(&key, data);
             match resolved.last_mut() {
-                Some(Change { old, new: None }) if old.end == slot => old.end += 1,
-                _ => resolved.push(Change { old: slot..slot + 1, new: None }),
+                Some(Replacement { old, new: None }) if old.end == slot => old.end += 1,
+                _ => resolved.push(Replacement { old: slot..slot + 1, new: None }),
             }
         }
     }

@@ -2,7 +2,9 @@
 
 use ubtrfs_format::{Generation, Logical, NodeFlags, TreeId};
 
-use crate::{Block, NodeAllocator, NodeRef, Result};
+use super::allocator::NodeAllocator;
+use crate::block::{Block, NodeRef};
+use crate::error::Result;
 
 /// The nodes from the root down to where the merge is that other trees may use too.
 ///

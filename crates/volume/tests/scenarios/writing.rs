@@ -10,8 +10,8 @@ use crate::common::{
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{Generation, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
 use ubtrfs_volume::{
-    Buffer, Copies, Device, DeviceWrite, Engine, Error, Exclusive, Fate, FaultyDevice, FileDevice, Lasting,
-    MemoryDevice, OpenMode, Operation, RecordingDevice, SharedBuffer, SplitMix64, Volume, Write, Written,
+    Buffer, CompletedWrites, Copies, Device, DeviceWrite, Engine, Error, Exclusive, Fate, FaultyDevice, FileDevice,
+    Lasting, MemoryDevice, OpenMode, Operation, RecordingDevice, SharedBuffer, SplitMix64, Volume, Write,
 };
 
 const ENGINES: [Engine; 2] = [Engine::Auto, Engine::Threads];
@@ -160,7 +160,7 @@ fn a_superblock_is_published_to_the_copies_asked_for() {
         item.bytes_used += 1 << 20;
         volume.set_device_item(item).unwrap();
 
-        let flushed = volume.flush(Written::nothing()).unwrap();
+        let flushed = volume.flush(CompletedWrites::nothing()).unwrap();
         volume.write_superblock(&next, Copies::Primary, flushed).unwrap();
         let mut expected = next.clone();
         expected.dev_item = item;
@@ -169,7 +169,7 @@ fn a_superblock_is_published_to_the_copies_asked_for() {
         assert_eq!(copy_at(&path, SUPERBLOCK_COPIES[1]).generation, before.generation);
 
         next.generation = next.generation.next();
-        let flushed = volume.flush(Written::nothing()).unwrap();
+        let flushed = volume.flush(CompletedWrites::nothing()).unwrap();
         volume.write_superblock(&next, Copies::All, flushed).unwrap();
         expected.generation = next.generation;
         expected.bytenr = SUPERBLOCK_COPIES[1];
@@ -178,7 +178,7 @@ fn a_superblock_is_published_to_the_copies_asked_for() {
         assert_eq!((counters.flushes, counters.writes), (4, 3));
 
         let old = Superblock { generation: Generation(1), ..next };
-        let flushed = volume.flush(Written::nothing()).unwrap();
+        let flushed = volume.flush(CompletedWrites::nothing()).unwrap();
         assert!(matches!(volume.write_superblock(&old, Copies::All, flushed), Err(Error::BadRequest(_))));
         assert!(!volume.is_read_only());
     }
@@ -191,7 +191,7 @@ fn a_rewritten_superblock_satisfies_btrfs_check() {
         return;
     }
     let volume = open(std::slice::from_ref(&path), READ_WRITE, Engine::Auto).unwrap();
-    let flushed = volume.flush(Written::nothing()).unwrap();
+    let flushed = volume.flush(CompletedWrites::nothing()).unwrap();
     volume.write_superblock(&volume.superblock(), Copies::All, flushed).unwrap();
     drop(volume);
     let output = Command::new("btrfs").args(["check", "--readonly"]).arg(&path).output().unwrap();
@@ -211,13 +211,13 @@ fn a_foreign_writer_stops_log_writes_after_a_second() {
 fn foreign_writer(copies: Copies) {
     let Some((_dir, path)) = made(256 << 20, &[]) else { return };
     let volume = open(std::slice::from_ref(&path), READ_WRITE, Engine::Auto).unwrap();
-    let flushed = volume.flush(Written::nothing()).unwrap();
+    let flushed = volume.flush(CompletedWrites::nothing()).unwrap();
     volume.write_superblock(&volume.superblock(), Copies::All, flushed).unwrap();
     let mut foreign = copy_at(&path, SUPERBLOCK_COPIES[0]);
     foreign.generation = Generation(foreign.generation.0 + 5);
     let foreign_bytes = foreign.to_bytes().unwrap();
     scribble(&path, SUPERBLOCK_COPIES[0], &foreign_bytes[..]);
-    let flushed = volume.flush(Written::nothing()).unwrap();
+    let flushed = volume.flush(CompletedWrites::nothing()).unwrap();
     if copies == Copies::Primary {
         std::thread::sleep(std::time::Duration::from_millis(1100));
     }
@@ -226,7 +226,7 @@ fn foreign_writer(copies: Copies) {
     assert!(volume.is_read_only());
     assert_eq!(bytes_at(&path, SUPERBLOCK_COPIES[0], SUPERBLOCK_SIZE), foreign_bytes[..], "it was not overwritten");
     assert!(matches!(volume.submit(Vec::new()), Err(Error::ReadOnly)));
-    let flushed = volume.flush(Written::nothing()).unwrap();
+    let flushed = volume.flush(CompletedWrites::nothing()).unwrap();
     assert!(matches!(volume.write_superblock(&foreign, Copies::All, flushed), Err(Error::ReadOnly)));
 }
 
@@ -255,13 +255,13 @@ fn failing_devices_are_told() {
     assert!(matches!(&error, Error::Write { source, .. } if source.raw_os_error() == Some(libc::ENOSPC)), "{error}");
 
     device.fail(Operation::Flush, 0, libc::EIO, Lasting::Once);
-    assert!(matches!(volume.flush(Written::nothing()), Err(Error::Flush { .. })));
+    assert!(matches!(volume.flush(CompletedWrites::nothing()), Err(Error::Flush { .. })));
     assert!(volume.is_read_only(), "after a failed barrier nobody knows what is durable");
 
     for (operation, successes) in [(Operation::Write, 0), (Operation::Flush, 1), (Operation::Read, 0)] {
         let (device, volume) = faulty();
         device.fail(operation, successes, libc::EIO, Lasting::Once);
-        let flushed = volume.flush(Written::nothing()).unwrap();
+        let flushed = volume.flush(CompletedWrites::nothing()).unwrap();
         assert!(volume.write_superblock(&volume.superblock(), Copies::All, flushed).is_err(), "{operation:?}");
         assert!(volume.is_read_only());
     }
@@ -275,7 +275,7 @@ fn all_copies_are_written_and_superblocks_never_hit() {
     let at = start.plus(chunk.length - 32768);
     let data = random(32768, &mut SplitMix64::new(1));
     let ticket = volume.submit(vec![Write { at, data: data.clone().into() }]).unwrap();
-    let written = volume.wait(ticket).unwrap().merge(Written::nothing());
+    let written = volume.wait(ticket).unwrap().merge(CompletedWrites::nothing());
     let _ = volume.flush(written).unwrap();
     for place in copies(&volume, at) {
         assert!(bytes_at(&path, place, data.len()) == data);
@@ -296,7 +296,7 @@ fn all_copies_are_written_and_superblocks_never_hit() {
 }
 
 #[test]
-fn chunks_come_and_go() {
+fn chunks_are_added_and_removed() {
     let Some((_dir, path)) = made(256 << 20, &[]) else { return };
     let device = Arc::new(MemoryDevice::from_bytes(memory(&path).to_vec()));
     let volume = Volume::open(vec![device], READ_WRITE).unwrap();

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
 use rustix::fs::{FallocateFlags, OFlags};
 
-use super::{MOST_BLOCKS, PIECE, Writer};
+use super::{MOST_BLOCKS, REQUEST_BLOCKS, Writer};
 use crate::promises::blocks::{HEAD, block};
 use crate::promises::{BLOCK, Name};
 
@@ -23,7 +23,7 @@ impl Writer<'_> {
         let id = self.promises.inode(number).id;
         let mut done = 0;
         while done < count {
-            let (from, piece) = (first + done, (count - done).min(PIECE));
+            let (from, piece) = (first + done, (count - done).min(REQUEST_BLOCKS));
             done += piece;
             let state = self.promises.state(number);
             let end = from + piece;
@@ -37,8 +37,8 @@ impl Writer<'_> {
             }
             bytes.truncate((piece as u64 - 1) as usize * BLOCK as usize + last as usize);
             let what = format!("write inode {number}, {} bytes at block {from}: versions {versions:?}", bytes.len());
-            let moment = self.promises.begin(&what);
-            self.promises.changing(moment, number, state.written(from, &versions, last));
+            let sequence = self.promises.begin(&what);
+            self.promises.changing(sequence, number, state.written(from, &versions, last));
             file.write_all_at(&bytes, from as u64 * BLOCK)?;
         }
         Ok(())
@@ -69,11 +69,11 @@ impl Writer<'_> {
     }
 
     pub(super) fn create_at(&mut self, name: &Name) -> std::io::Result<(u64, File)> {
-        let moment = self.promises.begin(&format!("create {}", self.shown(name)));
-        self.promises.creating(moment, name);
+        let sequence = self.promises.begin(&format!("create {}", self.shown(name)));
+        self.promises.creating(sequence, name);
         let file = File::options().read(true).write(true).create_new(true).open(self.path(name))?;
         let meta = file.metadata()?;
-        self.promises.created(moment, Some(name), meta.ino(), false, meta.mode() & 0o7777);
+        self.promises.created(sequence, Some(name), meta.ino(), false, meta.mode() & 0o7777);
         Ok((meta.ino(), file))
     }
 
@@ -85,9 +85,9 @@ impl Writer<'_> {
         if at_once && let Some(name) = self.promises.inode(number).names.now().first() {
             let flag = if self.rng.one_in(2) { OFlags::DSYNC } else { OFlags::SYNC };
             let file = File::options().write(true).custom_flags(flag.bits() as i32).open(self.path(name))?;
-            let count = count.min(PIECE as u64);
+            let count = count.min(REQUEST_BLOCKS as u64);
             self.write(number, &file, first as usize, count as usize, BLOCK)?;
-            self.promises.synced(self.promises.moment, number);
+            self.promises.synced(self.promises.sequence, number);
             return Ok(());
         }
         self.with_file(number, |this, file| this.write(number, file, first as usize, count as usize, BLOCK))
@@ -120,8 +120,8 @@ impl Writer<'_> {
         // A last block must be long enough to tell what it is.
         let size = if (1..HEAD).contains(&(size % BLOCK)) { size / BLOCK * BLOCK } else { size };
         self.with_file(number, |this, file| {
-            let moment = this.promises.begin(&format!("truncate inode {number} to {size}"));
-            this.promises.changing(moment, number, old.resized(size));
+            let sequence = this.promises.begin(&format!("truncate inode {number} to {size}"));
+            this.promises.changing(sequence, number, old.resized(size));
             file.set_len(size)
         })
     }
@@ -136,8 +136,8 @@ impl Writer<'_> {
         let count = 1 + self.rng.index(state.versions.len() - first);
         state.versions[first..first + count].fill(0);
         self.with_file(number, |this, file| {
-            let moment = this.promises.begin(&format!("punch inode {number}, {count} blocks from block {first} on"));
-            this.promises.changing(moment, number, state);
+            let sequence = this.promises.begin(&format!("punch inode {number}, {count} blocks from block {first} on"));
+            this.promises.changing(sequence, number, state);
             let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             Ok(rustix::fs::fallocate(file, mode, first as u64 * BLOCK, count as u64 * BLOCK)?)
         })

@@ -23,8 +23,8 @@ impl Writer<'_> {
             return Ok(());
         }
         let (old, new) = (self.path(from), self.path(to));
-        let moment = self.promises.begin(&format!("rename {} to {}", self.shown(from), self.shown(to)));
-        self.promises.renaming(moment, from, to);
+        let sequence = self.promises.begin(&format!("rename {} to {}", self.shown(from), self.shown(to)));
+        self.promises.renaming(sequence, from, to);
         std::fs::rename(old, new)
     }
 
@@ -33,8 +33,8 @@ impl Writer<'_> {
         if self.promises.holder(&one) == self.promises.holder(&two) {
             return Ok(());
         }
-        let moment = self.promises.begin(&format!("exchange {} and {}", self.shown(&one), self.shown(&two)));
-        self.promises.exchanging(moment, &one, &two);
+        let sequence = self.promises.begin(&format!("exchange {} and {}", self.shown(&one), self.shown(&two)));
+        self.promises.exchanging(sequence, &one, &two);
         Ok(rustix::fs::renameat_with(CWD, self.path(&one), CWD, self.path(&two), RenameFlags::EXCHANGE)?)
     }
 
@@ -59,8 +59,8 @@ impl Writer<'_> {
             return self.rename_to(&from, &to);
         }
         let number = self.promises.holder(&from).expect("a name that is taken");
-        let moment = self.promises.begin(&format!("link {} to {}", self.shown(&from), self.shown(&to)));
-        self.promises.linking(moment, number, &to);
+        let sequence = self.promises.begin(&format!("link {} to {}", self.shown(&from), self.shown(&to)));
+        self.promises.linking(sequence, number, &to);
         std::fs::hard_link(self.path(&from), self.path(&to))
     }
 
@@ -68,8 +68,8 @@ impl Writer<'_> {
         let Some(name) = self.taken_name() else { return Ok(()) };
         let path = self.path(&name);
         let number = self.promises.holder(&name).expect("a name that is taken");
-        let moment = self.promises.begin(&format!("unlink {}", self.shown(&name)));
-        self.promises.unlinking(moment, &name);
+        let sequence = self.promises.begin(&format!("unlink {}", self.shown(&name)));
+        self.promises.unlinking(sequence, &name);
         std::fs::remove_file(path)?;
         // Sometimes the last name goes while the file is open; more often nobody has it.
         if self.rng.one_in(2) {
@@ -84,18 +84,18 @@ impl Writer<'_> {
         if self.promises.holder(&name).is_some() {
             return self.fsync(false);
         }
-        let moment = self.promises.begin(&format!("a file without a name for {}", self.shown(&name)));
+        let sequence = self.promises.begin(&format!("a file without a name for {}", self.shown(&name)));
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(self.dir_path(name.0), flags, Mode::from_raw_mode(0o640))?);
         let meta = file.metadata()?;
         let number = meta.ino();
-        self.promises.created(moment, None, number, false, meta.mode() & 0o7777);
+        self.promises.created(sequence, None, number, false, meta.mode() & 0o7777);
         self.fill(number, &file)?;
         if self.rng.one_in(2) {
             self.sync_file(number, &file, false)?;
         }
-        let moment = self.promises.begin(&format!("link inode {number} to {}", self.shown(&name)));
-        self.promises.linking(moment, number, &name);
+        let sequence = self.promises.begin(&format!("link inode {number} to {}", self.shown(&name)));
+        self.promises.linking(sequence, number, &name);
         let own = format!("/proc/self/fd/{}", file.as_raw_fd());
         rustix::fs::linkat(CWD, own, CWD, self.path(&name), AtFlags::SYMLINK_FOLLOW)?;
         if self.rng.one_in(3) { self.sync_file(number, &file, true) } else { Ok(()) }
@@ -109,11 +109,11 @@ impl Writer<'_> {
             return self.fsync_dir();
         }
         let path = self.path(&name);
-        let moment = self.promises.begin(&format!("mkdir {}", self.shown(&name)));
-        self.promises.creating(moment, &name);
+        let sequence = self.promises.begin(&format!("mkdir {}", self.shown(&name)));
+        self.promises.creating(sequence, &name);
         std::fs::create_dir(&path)?;
         let meta = std::fs::symlink_metadata(&path)?;
-        self.promises.created(moment, Some(&name), meta.ino(), true, meta.mode() & 0o7777);
+        self.promises.created(sequence, Some(&name), meta.ino(), true, meta.mode() & 0o7777);
         Ok(())
     }
 
@@ -128,8 +128,8 @@ impl Writer<'_> {
             return Ok(());
         }
         let path = self.path(&name);
-        let moment = self.promises.begin(&format!("rmdir {}", self.shown(&name)));
-        self.promises.unlinking(moment, &name);
+        let sequence = self.promises.begin(&format!("rmdir {}", self.shown(&name)));
+        self.promises.unlinking(sequence, &name);
         std::fs::remove_dir(path)
     }
 

@@ -1,25 +1,25 @@
-//! Files shown otherwise than the volume has them: for volumes from elsewhere, whose owners mean
-//! nothing here.
+//! Ownership override (`uid=`, `gid=`, `umask=`, `fakeroot`): files are shown with other owners
+//! than the volume has, for volumes from elsewhere, whose owners mean nothing here.
 
 use ubtrfs_fuse::request::SetAttr;
 use ubtrfs_fuse::{Attributes, Caller, Errno};
 
 /// How files show to those who use a mount.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Guise {
+pub struct OwnershipOverride {
     /// All files show as this user's. What is made is stored as its maker's.
     pub uid: Option<u32>,
     /// All files show as of this group.
     pub gid: Option<u32>,
     /// Permissions that don't show, and so don't count.
     pub umask: u32,
-    /// Whoever uses the mount is root on it: nothing checks permissions, and what is made is stored
-    /// as root's.
+    /// Every user of the mount is root on it: nothing checks permissions, and what is made is
+    /// stored as root's.
     pub fakeroot: bool,
 }
 
-impl Guise {
-    /// Shows attributes in this guise.
+impl OwnershipOverride {
+    /// Overrides attributes.
     pub(crate) fn show(&self, attributes: &mut Attributes) {
         attributes.uid = self.uid.unwrap_or(attributes.uid);
         attributes.gid = self.gid.unwrap_or(attributes.gid);
@@ -28,17 +28,17 @@ impl Guise {
 
     /// Whom the kernel takes for the owner when it checks by itself, as it does even where nobody
     /// checks permissions: of who sets an ACL or a flag, or removes from a sticky directory. That
-    /// is whoever mounted, root alone being asked for nothing.
+    /// is the mounting user, root alone being asked for nothing.
     ///
-    /// Answers to LOOKUP and SETATTR, after which such a check may come, tell this owner and are
-    /// not to be kept; an answer to GETATTR, which is what stat(2) shows, tells the owner on the
-    /// volume.
+    /// Answers to LOOKUP and SETATTR, after which such a check may come, report this owner and are
+    /// not to be cached; an answer to GETATTR, which is what stat(2) shows, reports the owner on
+    /// the volume.
     pub(crate) fn known_owner(&self) -> Option<u32> {
         let mounter = rustix::process::geteuid();
         (self.fakeroot && !mounter.is_root()).then(|| mounter.as_raw())
     }
 
-    /// Owner and group of what somebody makes.
+    /// Owner and group of a new inode.
     pub(crate) fn maker(&self, caller: &Caller<'_>) -> (u32, u32) {
         if self.fakeroot { (0, 0) } else { (caller.uid, caller.gid) }
     }
@@ -62,10 +62,10 @@ mod tests {
 
     #[test]
     fn owners_that_are_shown_stay_as_they_are() {
-        let guise = Guise { uid: Some(7), ..Guise::default() };
+        let ownership = OwnershipOverride { uid: Some(7), ..OwnershipOverride::default() };
         let change = |uid, gid| SetAttr { uid, gid, ..SetAttr::default() };
-        assert_eq!(guise.wanted(&change(Some(7), Some(8))), Ok(change(None, Some(8))));
-        assert_eq!(guise.wanted(&change(Some(8), None)), Err(Errno::PERM));
-        assert_eq!(Guise::default().wanted(&change(Some(8), Some(9))), Ok(change(Some(8), Some(9))));
+        assert_eq!(ownership.wanted(&change(Some(7), Some(8))), Ok(change(None, Some(8))));
+        assert_eq!(ownership.wanted(&change(Some(8), None)), Err(Errno::PERM));
+        assert_eq!(OwnershipOverride::default().wanted(&change(Some(8), Some(9))), Ok(change(Some(8), Some(9))));
     }
 }

@@ -1,18 +1,16 @@
-//! What is there: the names and inodes of one writer, read back.
+//! The names and inodes of one writer, read back from the file system.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::{Name, TOPS};
-
-/// The attribute that holds a file's mark.
-pub(super) const MARK: &str = "user.mark";
+use super::Name;
+use super::tops::{MARK, TOPS};
 
 /// A file or directory as it was found.
 #[derive(Debug)]
-pub(super) struct SeenInode {
+pub(super) struct ReadBackInode {
     pub is_dir: bool,
     pub links: u64,
     pub mode: u32,
@@ -25,32 +23,32 @@ pub(super) struct SeenInode {
 
 /// Everything of one writer.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct ReadBack {
     pub names: BTreeMap<Name, u64>,
-    pub inodes: BTreeMap<u64, SeenInode>,
+    pub inodes: BTreeMap<u64, ReadBackInode>,
 }
 
-impl Seen {
+impl ReadBack {
     /// Reads what lies in the directories [`TOPS`] of `place` under names that begin with `prefix`.
     pub fn read(place: &Path, prefix: &str) -> Result<Self, String> {
-        let mut seen = Self::default();
+        let mut read_back = Self::default();
         for top in TOPS {
             let dir = place.join(top);
-            let number = told(&dir, std::fs::symlink_metadata(&dir))?.ino();
-            seen.read_dir(&dir, number, prefix)?;
+            let number = in_context(&dir, std::fs::symlink_metadata(&dir))?.ino();
+            read_back.read_dir(&dir, number, prefix)?;
         }
-        Ok(seen)
+        Ok(read_back)
     }
 
     fn read_dir(&mut self, dir: &Path, number: u64, prefix: &str) -> Result<(), String> {
-        for entry in told(dir, std::fs::read_dir(dir))? {
-            let entry = told(dir, entry)?;
+        for entry in in_context(dir, std::fs::read_dir(dir))? {
+            let entry = in_context(dir, entry)?;
             let base = entry.file_name().to_string_lossy().into_owned();
             if !base.starts_with(prefix) {
                 continue;
             }
             let path = entry.path();
-            let meta = told(&path, std::fs::symlink_metadata(&path))?;
+            let meta = in_context(&path, std::fs::symlink_metadata(&path))?;
             let name = (number, base);
             self.names.insert(name.clone(), meta.ino());
             if let Some(known) = self.inodes.get_mut(&meta.ino()) {
@@ -68,7 +66,7 @@ impl Seen {
     }
 }
 
-fn read_inode(path: &Path, meta: &Metadata) -> Result<SeenInode, String> {
+fn read_inode(path: &Path, meta: &Metadata) -> Result<ReadBackInode, String> {
     let mut mark = [0; 4];
     let mark = match rustix::fs::lgetxattr(path, MARK, &mut mark) {
         Ok(4) => u32::from_le_bytes(mark),
@@ -76,11 +74,11 @@ fn read_inode(path: &Path, meta: &Metadata) -> Result<SeenInode, String> {
         Err(rustix::io::Errno::NODATA) => 0,
         Err(error) => return Err(format!("{}: {error}", path.display())),
     };
-    let bytes = if meta.is_dir() { Vec::new() } else { told(path, std::fs::read(path))? };
+    let bytes = if meta.is_dir() { Vec::new() } else { in_context(path, std::fs::read(path))? };
     if !meta.is_dir() && bytes.len() as u64 != meta.len() {
         return Err(format!("{}: {} bytes were read of {}", path.display(), bytes.len(), meta.len()));
     }
-    Ok(SeenInode {
+    Ok(ReadBackInode {
         is_dir: meta.is_dir(),
         links: meta.nlink(),
         mode: meta.mode() & 0o7777,
@@ -91,6 +89,6 @@ fn read_inode(path: &Path, meta: &Metadata) -> Result<SeenInode, String> {
     })
 }
 
-fn told<T>(path: &Path, result: std::io::Result<T>) -> Result<T, String> {
+fn in_context<T>(path: &Path, result: std::io::Result<T>) -> Result<T, String> {
     result.map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -1,9 +1,9 @@
 //! Which requests a ring's thread may serve.
 //!
-//! It must not wait, for everybody on its processor would wait with it. What usually takes memory
-//! only is tried there, in a thread whose engine fails with `EAGAIN` rather than wait for a device,
-//! a commit or the inactivator; the request then comes again in a thread that may wait. What is
-//! known to wait, or to take long, is not tried.
+//! It must not block, for every request of its processor would wait with it. What usually takes
+//! memory only is tried there, in a thread whose engine fails with `EAGAIN` rather than wait for a
+//! device, a commit or the inactivator; the request then comes again in a thread that may block.
+//! What is known to block, or to take long, is not tried.
 
 use ubtrfs_fuse::{Operation, Request};
 
@@ -16,12 +16,11 @@ const LONGEST_WRITE: usize = 256 << 10;
 const LONGEST_READ: u32 = 128 << 10;
 
 impl Server {
-    /// Whether it is worth trying to serve a request without waiting.
+    /// Whether it is worth trying to serve a request in non-blocking mode.
     pub(crate) fn is_quick(&self, request: &Request<'_>) -> bool {
         let node = request.nodeid;
         match &request.op {
-            // Directories are seldom locked for long; whoever looks in memory for a name has it in
-            // an instant.
+            // Directories are rarely locked for long; a lookup in memory takes no time.
             Operation::Lookup { .. }
             | Operation::Open(_)
             | Operation::Release(_)
@@ -48,7 +47,7 @@ impl Server {
             | Operation::SetXattr(_)
             | Operation::RemoveXattr { .. } => !self.is_busy(node, true),
             Operation::Link { node: old, .. } => !self.is_busy(*old, true) && !self.is_busy(node, true),
-            // To cut a file somewhere takes a look at all that lies beyond.
+            // To truncate a file to more than nothing takes a look at all that lies beyond.
             Operation::SetAttr(change) => matches!(change.size, None | Some(0)) && !self.is_busy(node, true),
             Operation::Fsync { .. } | Operation::FsyncDir { .. } => {
                 let shared = self.shared();

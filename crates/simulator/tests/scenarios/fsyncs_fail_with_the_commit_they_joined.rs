@@ -15,7 +15,7 @@ fn sharing_of(seed: u64) -> Sharing {
 }
 
 #[test]
-fn fsyncs_beside_commits_that_fail() {
+fn fsyncs_fail_with_the_commit_they_joined() {
     let (usual, budget) = if soaks() { (300, 60) } else { (USUAL, 20) };
     let (mut sum, mut failed) = (Survey::default(), 0);
     for seed in seeds(usual) {

@@ -91,7 +91,7 @@ fn begin(seed: u64) -> Begin {
         session.perform(&operation).unwrap();
     }
     let device = recording.current();
-    let found = examine(&Judge { chronicle: session.chronicle, ..judge.clone() }, &device, recording.len()).unwrap();
+    let found = examine(&Judge { trace: session.trace, ..judge.clone() }, &device, recording.len()).unwrap();
     assert!(found.has_log);
     let mut model = found.model;
     model.drop_orphans();
@@ -121,7 +121,7 @@ fn run(begin: &Begin, seed: u64, (kind, successes, lasting): (Kind, u64, Lasting
         };
         let mut script = Script::new(seed ^ (mount + 1) << 8, LENGTH);
         while let Some(operation) = script.next(&session) {
-            session.perform(&operation).unwrap_or_else(|what| panic!("{what}\n{:?}", session.log));
+            session.perform(&operation).unwrap_or_else(|what| panic!("{what}\n{:?}", session.operations));
             if session.is_aborted() {
                 break;
             }
@@ -133,7 +133,8 @@ fn run(begin: &Begin, seed: u64, (kind, successes, lasting): (Kind, u64, Lasting
             faulty.heal();
             let judge = judge_of(begin, &mut session);
             let last = recording.len();
-            examine(&judge, &recording.current(), last).unwrap_or_else(|what| panic!("{what}\n{:?}", session.log));
+            examine(&judge, &recording.current(), last)
+                .unwrap_or_else(|what| panic!("{what}\n{:?}", session.operations));
             return (faulty, true);
         }
         model = session.worker.model.clone();
@@ -146,19 +147,14 @@ fn run(begin: &Begin, seed: u64, (kind, successes, lasting): (Kind, u64, Lasting
 
 /// The judge of a session that may have ended with a commit of everything.
 fn judge_of(begin: &Begin, session: &mut Session) -> Judge {
-    let mut chronicle = session.chronicle.clone();
-    let version = chronicle.now();
-    let newest = chronicle.commits.iter().map(|commit| commit.generation).max().unwrap_or_default();
+    let mut trace = session.trace.clone();
+    let version = trace.now();
+    let newest = trace.commits.iter().map(|commit| commit.generation).max().unwrap_or_default();
     for generation in newest + 1..=newest + 3 {
         let (began, returned) = (session.recording.len(), None);
-        chronicle.commits.push(ubtrfs_simulator::Commit {
-            generation,
-            began,
-            returned,
-            versions: version..version + 1,
-        });
+        trace.commits.push(ubtrfs_simulator::Commit { generation, began, returned, versions: version..version + 1 });
     }
-    Judge { chronicle, unseen_orphans: true, ..begin.judge.clone() }
+    Judge { trace, unseen_orphans: true, ..begin.judge.clone() }
 }
 
 /// The volume, mounted anew, shows the model.

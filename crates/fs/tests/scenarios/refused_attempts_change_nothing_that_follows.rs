@@ -7,8 +7,7 @@ use crate::common::memory::new_volume;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use ubtrfs::{
-    Errno, Filesystem, InodeId, NewInode, Options, RenameFlags, Result, SetAttributes, WriteAt, XattrMode,
-    without_waiting,
+    Errno, Filesystem, InodeId, NewInode, Options, RenameFlags, Result, SetAttributes, WriteAt, XattrMode, nonblocking,
 };
 use ubtrfs_format::{DirIndex, Ino, TreeId};
 use ubtrfs_volume::{Device, OpenOptions, Volume};
@@ -230,7 +229,7 @@ fn an_attempt_that_is_refused_leaves_no_trace() {
                     };
                     let _ = act(&fs, &seen);
                 }
-                let mut first = without_waiting(|| act(&fs, step));
+                let mut first = nonblocking(|| act(&fs, step));
                 if told(&first) == Err(Errno::AGAIN) {
                     refused.set(refused.get() + 1);
                     first = act(&fs, step);

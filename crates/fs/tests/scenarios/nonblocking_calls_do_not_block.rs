@@ -66,7 +66,7 @@ fn what_takes_a_device_is_refused_and_nothing_has_changed() {
     let (names_before, mut gone) = (names(&fs, dir), 0);
     drop(fs);
     let (fs, dir, device) = cold();
-    without_waiting(|| {
+    nonblocking(|| {
         assert!(some_are_refused((0..20).map(|number| {
             let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
             fs.rename(dir, format!("file {number}").as_bytes(), dir, format!("moved {number}").as_bytes(), flags)
@@ -79,16 +79,16 @@ fn what_takes_a_device_is_refused_and_nothing_has_changed() {
         assert!(some_are_refused((40..60).map(|number| fs.lookup(dir, format!("file {number}").as_bytes()))));
     });
     let file = fs.lookup(fs.root(), b"data").unwrap();
-    assert_eq!(without_waiting(|| fs.read(file, 0, 100_000)).unwrap_err().errno(), Errno::AGAIN);
-    assert_eq!(without_waiting(|| fs.write(file, WriteAt::Offset(5), b"x", false)).unwrap_err().errno(), Errno::AGAIN);
+    assert_eq!(nonblocking(|| fs.read(file, 0, 100_000)).unwrap_err().errno(), Errno::AGAIN);
+    assert_eq!(nonblocking(|| fs.write(file, WriteAt::Offset(5), b"x", false)).unwrap_err().errno(), Errno::AGAIN);
     assert_eq!(names(&fs, dir), names_before - gone);
     let expected = vec![7; 100_000];
     assert!(fs.read(file, 0, 100_000).unwrap() == expected);
     // What is in memory now takes no device.
-    let written = without_waiting(|| fs.write(file, WriteAt::Offset(0), &[8; 8192], false));
+    let written = nonblocking(|| fs.write(file, WriteAt::Offset(0), &[8; 8192], false));
     assert_eq!(written.unwrap(), 8192);
     assert!(fs.is_dirty(file, 0, 8192) && !fs.is_dirty(file, 0, 8193));
-    assert_eq!(without_waiting(|| fs.read(file, 0, 8192)).unwrap(), [8; 8192]);
+    assert_eq!(nonblocking(|| fs.read(file, 0, 8192)).unwrap(), [8; 8192]);
     fs.close().unwrap();
     let fs = open(&device);
     let dir = fs.lookup(fs.root(), b"dir").unwrap();

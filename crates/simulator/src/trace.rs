@@ -5,18 +5,10 @@ use std::ops::{Range, RangeInclusive};
 
 use ubtrfs::InodeId;
 
-use crate::model::Place;
+use crate::model::Dentry;
 use crate::timeline::Timelines;
+use crate::version::Version;
 use crate::{Body, Model};
-
-/// A state of the volume between two operations, or between two steps of one.
-#[derive(Clone, Debug)]
-pub struct Version {
-    /// Events of the device before the operation began that led to it.
-    pub began: usize,
-    /// The state.
-    pub model: Model,
-}
 
 /// A commit: the volume as a whole.
 #[derive(Clone, Debug)]
@@ -33,7 +25,7 @@ pub struct Commit {
 }
 
 /// What a call that has returned made durable: a part of the volume, at least as it was at one
-/// moment of the call.
+/// time during the call.
 #[derive(Clone, Debug)]
 pub struct Promise {
     /// Events of the device when the call returned.
@@ -58,23 +50,23 @@ pub struct Covered {
     /// All names of these directories, those that are not there too.
     pub directories: BTreeSet<InodeId>,
     /// These names.
-    pub names: BTreeSet<Place>,
-    /// These names don't lead to the inode any more.
-    pub lost: BTreeSet<Place>,
+    pub names: BTreeSet<Dentry>,
+    /// These names don't point to the inode any more.
+    pub lost: BTreeSet<Dentry>,
     /// These inodes are there, whatever state they are in.
     pub exist: BTreeSet<InodeId>,
 }
 
 impl Covered {
     /// Whether a name is covered.
-    pub fn has_name(&self, place: &Place) -> bool {
+    pub fn has_name(&self, place: &Dentry) -> bool {
         self.everything || self.directories.contains(&place.dir) || self.names.contains(place)
     }
 }
 
 /// The history of a volume.
 #[derive(Clone, Debug, Default)]
-pub struct Chronicle {
+pub struct Trace {
     /// Its versions, the oldest first.
     pub versions: Vec<Version>,
     /// Its commits, the oldest first. The first is what the history began with.
@@ -83,7 +75,7 @@ pub struct Chronicle {
     pub promises: Vec<Promise>,
 }
 
-impl Chronicle {
+impl Trace {
     /// A history that begins with this state, as of this commit.
     pub fn new(model: Model, generation: u64) -> Self {
         Self {
@@ -124,9 +116,9 @@ impl Chronicle {
         let model = &self.versions[version].model;
         let lines = Timelines::new(&self.versions, *base.start(), version);
         let mut covered = Covered { inode: Some(id), times, ..Covered::default() };
-        // Where a subvolume's entry is only its directory tells.
-        let told_itself = !model.is_subvolume(id);
-        for (place, line) in lines.names.iter().filter(|_| told_itself) {
+        // Where a subvolume's entry is, only its directory knows.
+        let names_itself = !model.is_subvolume(id);
+        for (place, line) in lines.names.iter().filter(|_| names_itself) {
             if *line.at(version) == Some(id) {
                 covered.names.insert(place.clone());
             } else if line.since(*base.start()).any(|target| *target == Some(id)) {

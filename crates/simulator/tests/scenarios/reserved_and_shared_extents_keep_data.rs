@@ -2,8 +2,8 @@
 //! cut.
 
 use ubtrfs_simulator::words::{
-    allocate, append, at, clone, clone_range, directory, fdatasync, file, fsync, in_place, link, path, rename, reserve,
-    unlink, write, zero,
+    allocate, append, at, clone, clone_range, directory, fdatasync, file, fsync, link, nodatacow, path, rename,
+    reserve, unlink, write, zero,
 };
 use ubtrfs_simulator::{Operation, Stage, shrink};
 
@@ -94,7 +94,7 @@ fn small_files_leave_their_inode_when_space_is_reserved() {
 fn extents_that_grow_hold_what_each_fsync_promised() {
     let step = |len| [append(FOO, len), fsync(FOO)];
     let steps = |number, len| vec![step(len); number].concat();
-    for begun in [vec![file(FOO)], vec![file(FOO), append(FOO, 8192)], vec![file(FOO), in_place(FOO)]] {
+    for begun in [vec![file(FOO)], vec![file(FOO), append(FOO, 8192)], vec![file(FOO), nodatacow(FOO)]] {
         survive_either_way(&begun, &steps(6, 8192));
         // The checksums of 8 MiB take an item of the log: one is told again, and one more begins.
         survive_either_way(&begun, &[&steps(1, 7 << 20)[..], &steps(3, 1 << 20)].concat());
@@ -168,7 +168,7 @@ fn small_files_are_copied() {
 
 #[test]
 fn what_is_written_in_place_is_there_after_fsync() {
-    let old = [file(FOO), in_place(FOO), write(FOO, 0, 100_000)];
+    let old = [file(FOO), nodatacow(FOO), write(FOO, 0, 100_000)];
     for sync in [fsync(FOO), fdatasync(FOO)] {
         let over = [write(FOO, 5000, 30_000), sync.clone(), write(FOO, 20_000, 30_000)];
         survive_either_way(&old, &over);
@@ -181,7 +181,7 @@ fn what_is_written_in_place_is_there_after_fsync() {
             &old,
             &[&over[..], &[unlink(FOO), Operation::Sync, file(BAR), append(BAR, 90_000)]].concat(),
         );
-        let copied = [file(BAR), in_place(BAR), clone(FOO, BAR)];
+        let copied = [file(BAR), nodatacow(BAR), clone(FOO, BAR)];
         let parted = [write(FOO, 4096, 20_000), sync.clone(), write(BAR, 50_000, 100), fsync(BAR)];
         survive_either_way(&old, &[&over[..], &copied, &parted].concat());
         survive_either_way(&[&old[..], &copied].concat(), &parted);
@@ -196,14 +196,14 @@ fn what_is_written_in_place_is_there_after_fsync() {
 /// seen shows that data does go where data was.
 #[test]
 fn pages_of_two_versions_stand_side_by_side_where_they_are_written_in_place() {
-    let stage = Stage::new(&[file("f"), in_place("f"), write("f", 0, 60_000)]).unwrap();
+    let stage = Stage::new(&[file("f"), nodatacow("f"), write("f", 0, 60_000)]).unwrap();
     let mut mixed = 0;
     let over = [write("f", 0, 40_960), fdatasync("f"), write("f", 8192, 40_960), fsync("f")];
     stage
         .run_with(&over, 1, 400, &mut |examined| {
             let id = examined.found.model.resolve(&path("f")).expect("a file that is committed");
             let found = &examined.found.model.node(id).body;
-            let versions = &examined.judge.chronicle.versions;
+            let versions = &examined.judge.trace.versions;
             mixed += usize::from(versions.iter().all(|version| version.model.node(id).body != *found));
             Ok(())
         })

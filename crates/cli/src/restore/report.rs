@@ -1,0 +1,71 @@
+//! What came of a restore.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use super::problems::Problems;
+use crate::size::show_size;
+
+/// How much was copied.
+#[derive(Default)]
+pub struct Copied {
+    pub directories: u64,
+    pub files: u64,
+    pub bytes: u64,
+    pub symlinks: u64,
+    pub others: u64,
+    /// What was left out though nothing is wrong with it, and how often.
+    pub left_out: BTreeMap<String, u64>,
+}
+
+/// What was copied, and what was lost.
+pub struct Report {
+    pub copied: Copied,
+    pub problems: Problems,
+    pub damage: Vec<String>,
+    pub unverified: bool,
+    pub dry_run: bool,
+}
+
+impl Report {
+    /// Whether nothing was lost, and all that has checksums was held against them.
+    pub fn is_entire(&self) -> bool {
+        self.problems.is_empty() && self.damage.is_empty() && !self.unverified
+    }
+
+    pub fn summary(&self) -> String {
+        let copied = &self.copied;
+        let verb = if self.dry_run { "to copy" } else { "copied" };
+        let mut text = format!(
+            "{verb}: {} directories, {} files of {}, {} symbolic links, {} other\n",
+            copied.directories,
+            copied.files,
+            show_size(copied.bytes),
+            copied.symlinks,
+            copied.others
+        );
+        for (what, count) in &copied.left_out {
+            let _ = writeln!(text, "left out: {what}: {count}");
+        }
+        if self.unverified {
+            text.push_str("the checksums of some data are lost: it was copied as it is\n");
+        }
+        text
+    }
+
+    /// Lists what was lost on the standard error stream.
+    pub fn tell_problems(&self) {
+        let mut err = io::stderr().lock();
+        for sentence in &self.damage {
+            let _ = writeln!(err, "ubtrfs: unreadable: {sentence}");
+        }
+        for problem in self.problems.list() {
+            let _ = writeln!(err, "ubtrfs: {problem}");
+        }
+        let more = self.problems.not_listed();
+        if more > 0 {
+            let _ = writeln!(err, "ubtrfs: … and {more} more");
+        }
+    }
+}

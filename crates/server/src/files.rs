@@ -1,0 +1,85 @@
+//! Opening, writing and allocating of files.
+
+use ubtrfs::{SetAttributes, WriteAt};
+use ubtrfs_fuse::abi::flags::WriteFlags;
+use ubtrfs_fuse::request::{Create, Fallocate, Write};
+use ubtrfs_fuse::{Caller, Entry, Errno, FallocateFlags, OFlags};
+
+use crate::server::Server;
+use crate::set_id::SET_ID;
+use crate::shared::errno;
+
+const S_IFREG: u32 = 0o100_000;
+const S_IFMT: u32 = 0o170_000;
+
+impl Server {
+    pub(crate) fn open_file(&self, parent: u64, caller: &Caller<'_>, what: &Create<'_>) -> Result<Entry, Errno> {
+        let dir = self.inode(parent)?;
+        let mode = if what.mode & S_IFMT == 0 { what.mode | S_IFREG } else { what.mode };
+        let new = self.shared().new_inode(dir, caller, mode, what.umask, 0)?;
+        match self.engine().create(dir, what.name, &new) {
+            Ok(id) => self.shared().entry(id),
+            Err(error) if error.errno() == Errno::EXIST && !what.flags.contains(OFlags::EXCL) => {
+                let id = self.engine().lookup(dir, what.name).map_err(|error| errno(&error))?;
+                if what.flags.contains(OFlags::TRUNC) {
+                    let changes = SetAttributes {
+                        size: Some(0),
+                        kill_privileges: what.kill_suidgid,
+                        kill_group_id: self.takes_group_id(caller, id, what.kill_suidgid),
+                        ..SetAttributes::default()
+                    };
+                    self.engine().set_attributes(id, &changes).map_err(|error| {
+                        self.engine().forget(id, 1);
+                        errno(&error)
+                    })?;
+                }
+                self.shared().entry(id)
+            }
+            Err(error) => Err(errno(&error)),
+        }
+    }
+
+    pub(crate) fn allocate(&self, caller: &Caller<'_>, node: u64, what: &Fallocate) -> Result<(), Errno> {
+        let keep_size = what.mode.contains(FallocateFlags::KEEP_SIZE);
+        let kind = what.mode - FallocateFlags::KEEP_SIZE;
+        let punches = kind == FallocateFlags::PUNCH_HOLE && keep_size;
+        if !(kind.is_empty() || kind == FallocateFlags::ZERO_RANGE || punches) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let id = self.inode(node)?;
+        self.drop_privileges(caller, node, id)?;
+        let engine = self.engine();
+        let done = if punches {
+            engine.punch_hole(id, what.offset, what.length)
+        } else if kind == FallocateFlags::ZERO_RANGE {
+            engine.zero_range(id, what.offset, what.length, keep_size)
+        } else {
+            engine.allocate(id, what.offset, what.length, keep_size)
+        };
+        done.map_err(|error| errno(&error))
+    }
+
+    pub(crate) fn write_to(&self, caller: &Caller<'_>, node: u64, what: &Write<'_>) -> Result<u32, Errno> {
+        let id = self.inode(node)?;
+        let kill = what.write_flags.contains(WriteFlags::KILL_SUIDGID);
+        let loses = kill && self.engine().mode(id).is_ok_and(|mode| mode & SET_ID != 0);
+        if loses && self.takes_group_id(caller, id, kill) {
+            let changes = SetAttributes { kill_group_id: true, ..SetAttributes::default() };
+            self.engine().set_attributes(id, &changes).map_err(|error| errno(&error))?;
+        }
+        let is_of_page = what.write_flags.contains(WriteFlags::CACHE);
+        // Of a page in writeback they are any opener's flags.
+        let appends = what.flags.contains(OFlags::APPEND) && !is_of_page;
+        let at = if appends { WriteAt::Appending(what.offset) } else { WriteAt::Offset(what.offset) };
+        let written = self.engine().write(id, at, what.data, kill).map_err(|error| {
+            if is_of_page && error.errno() == Errno::PERM {
+                self.discard_pages(node);
+            }
+            errno(&error)
+        })?;
+        if loses {
+            self.shared().attributes_changed(node);
+        }
+        Ok(u32::try_from(written).unwrap_or(u32::MAX))
+    }
+}

@@ -1,0 +1,65 @@
+//! IOCTL: the flags of inodes, and questions about the volume.
+
+use std::sync::Arc;
+
+use ubtrfs_fuse::reply::ReplyIoctl;
+use ubtrfs_fuse::request::Ioctl;
+use ubtrfs_fuse::{Caller, Errno};
+
+use crate::btrfs_ioctls::VolumeIoctl;
+use crate::flags::MaySet;
+use crate::privileges::Powers;
+use crate::server::Server;
+use crate::shared::errno;
+
+impl Server {
+    /// Answers an ioctl.
+    pub(crate) fn answer_ioctl(&self, caller: &Caller<'_>, node: u64, what: &Ioctl<'_>, reply: ReplyIoctl) {
+        let may = self.shared().may_set(caller, what);
+        if self.inode(node).is_ok_and(|id| self.shared().adds_protection(id, what, &may)) {
+            return self.protect(node, what, may, reply);
+        }
+        if let Some(result) =
+            self.inode(node).map_or_else(|errno| Some(Err(errno)), |id| self.shared().flags_ioctl(id, what, &may))
+        {
+            return self.shared().answer_flags(node, what, result, reply);
+        }
+        match VolumeIoctl::parse(what.command, what.data) {
+            Some(Ok(asked)) => self.answer_about_volume(caller, node, asked, reply),
+            Some(Err(error)) => reply.error(errno(&error)),
+            None => reply.error(Errno::NOTTY),
+        }
+    }
+
+    /// Trims the volume or reports about it, in a thread that may take its time.
+    fn answer_about_volume(&self, caller: &Caller<'_>, node: u64, asked: VolumeIoctl, reply: ReplyIoctl) {
+        if asked.needs().is_some_and(|capability| !Powers::of(caller).has(capability)) {
+            return reply.error(Errno::PERM);
+        }
+        let shared = Arc::clone(self.shared());
+        self.slow.run(move || {
+            let answer = shared.inode(node).and_then(|id| {
+                let answer = asked.answer(&shared.engine, id.subvolume, shared.device_paths());
+                answer.map_err(|error| errno(&error))
+            });
+            match answer {
+                Ok(answer) => reply.result(0, &answer),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    /// Answers an ioctl that forbids changes, after what mappings of the file have changed so far
+    /// has been written.
+    fn protect(&self, node: u64, what: &Ioctl<'_>, may: MaySet, reply: ReplyIoctl) {
+        let shared = Arc::clone(self.shared());
+        let (what, data) = (what.with_data(&[]), what.data.to_vec());
+        self.notifying.run(move || {
+            shared.invalidate_pages(node);
+            let what = what.with_data(&data);
+            let result = shared.inode(node);
+            let result = result.and_then(|id| shared.flags_ioctl(id, &what, &may).unwrap_or(Err(Errno::NOTTY)));
+            shared.answer_flags(node, &what, result, reply);
+        });
+    }
+}

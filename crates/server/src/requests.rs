@@ -1,0 +1,339 @@
+//! Requests, one method each.
+
+use ubtrfs::{InodeId, RenameFlags};
+use ubtrfs_fuse::reply::{
+    ReplyAttr, ReplyCopy, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatFs, ReplyStatx, ReplyWrite, ReplyXattr,
+};
+use ubtrfs_fuse::request::{
+    CopyFileRange, Create, Fallocate, Forgets, Ioctl, Lseek, MkNod, Open, Read, Rename, SetAttr, SetXattr, Write,
+};
+use ubtrfs_fuse::{Caller, Capabilities, Errno, Filesystem, Granted, OFlags, OpenFlags, ROOT, Request, StatxFlags};
+
+use crate::answers::{answer, answer_attributes, answer_create, answer_entry};
+use crate::attributes as ours;
+use crate::control;
+use crate::counters::Kind;
+use crate::server::Server;
+use crate::shared::{TTL, errno};
+
+const S_IFREG: u32 = 0o100_000;
+const S_IFDIR: u32 = 0o040_000;
+const S_IFMT: u32 = 0o170_000;
+
+impl Filesystem for Server {
+    fn init(&self, granted: &Granted) -> Result<(), Errno> {
+        let _ = self.shared().granted.set(*granted);
+        Ok(())
+    }
+
+    fn destroy(&self) {
+        if let Err(error) = self.shared().end() {
+            tracing::error!("the last commit failed: {error}");
+        }
+    }
+
+    fn try_nonblocking(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {
+        if self.is_quick(request) && !ubtrfs::nonblocking(serve) {
+            drop(self.count(Kind::Postponed));
+        }
+    }
+
+    fn lookup(&self, _: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEntry) {
+        let _timed = self.count(Kind::Lookup);
+        let found = self.inode(parent).and_then(|dir| self.find(dir, name).map_err(|error| errno(&error)));
+        match found {
+            // A file handle may name what is gone, and that is no name to remember.
+            Err(Errno::NOENT) if !matches!(name, b"." | b"..") => reply.negative(TTL),
+            found => answer_entry(reply, found.and_then(|id| self.shared().entry(id))),
+        }
+    }
+
+    fn forget(&self, forgets: &Forgets<'_>) {
+        let _timed = self.count(Kind::Forget);
+        for (node, lookups) in forgets.iter().filter(|(node, _)| *node != ROOT) {
+            if let Ok(id) = self.inode(node) {
+                self.engine().forget(id, lookups);
+            }
+        }
+    }
+
+    fn getattr(&self, _: &Caller<'_>, node: u64, _: Option<u64>, reply: ReplyAttr) {
+        let _timed = self.count(Kind::GetAttr);
+        let found = self.inode(node).and_then(|id| self.engine().attributes(id).map_err(|error| errno(&error)));
+        answer_attributes(self.shared(), reply, found);
+    }
+
+    fn statx(&self, _: &Caller<'_>, node: u64, _: Option<u64>, _: u32, _: StatxFlags, reply: ReplyStatx) {
+        let _timed = self.count(Kind::Statx);
+        match self.inode(node).and_then(|id| self.engine().attributes(id).map_err(|error| errno(&error))) {
+            Ok(attributes) => {
+                let mut shown = ours::statx(&self.shared().numbers, self.shared().block_size, &attributes);
+                self.shared().ownership().show(&mut shown.attributes);
+                reply.statx(&shown, TTL);
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn setattr(&self, caller: &Caller<'_>, node: u64, change: &SetAttr, reply: ReplyAttr) {
+        let _timed = self.count(Kind::SetAttr);
+        self.set_attributes(caller, node, change, reply);
+    }
+
+    fn readlink(&self, _: &Caller<'_>, node: u64, reply: ReplyData) {
+        let _timed = self.count(Kind::ReadLink);
+        match self.inode(node).and_then(|id| self.engine().read_link(id).map_err(|error| errno(&error))) {
+            Ok(target) => reply.data(&target),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn symlink(&self, caller: &Caller<'_>, parent: u64, name: &[u8], target: &[u8], reply: ReplyEntry) {
+        let _timed = self.count(Kind::SymLink);
+        let made = self.inode(parent).and_then(|dir| {
+            let new = self.shared().new_symlink(caller, target);
+            let id = self.engine().create(dir, name, &new).map_err(|error| errno(&error))?;
+            self.shared().entry(id)
+        });
+        answer_entry(reply, made);
+    }
+
+    fn mknod(&self, caller: &Caller<'_>, parent: u64, what: &MkNod<'_>, reply: ReplyEntry) {
+        let _timed = self.count(Kind::MkNod);
+        let made = self.inode(parent).and_then(|dir| {
+            let mode = if what.mode & S_IFMT == 0 { what.mode | S_IFREG } else { what.mode };
+            let new = self.shared().new_inode(dir, caller, mode, what.umask, what.rdev)?;
+            let id = self.engine().create(dir, what.name, &new).map_err(|error| errno(&error))?;
+            self.shared().entry(id)
+        });
+        answer_entry(reply, made);
+    }
+
+    fn mkdir(&self, caller: &Caller<'_>, parent: u64, name: &[u8], mode: u32, umask: u32, reply: ReplyEntry) {
+        let _timed = self.count(Kind::MkDir);
+        let made = self.inode(parent).and_then(|dir| {
+            let new = self.shared().new_inode(dir, caller, mode & !S_IFMT | S_IFDIR, umask, 0)?;
+            let id = self.engine().create(dir, name, &new).map_err(|error| errno(&error))?;
+            self.shared().entry(id)
+        });
+        answer_entry(reply, made);
+    }
+
+    fn unlink(&self, _: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEmpty) {
+        let _timed = self.count(Kind::Unlink);
+        let done = self.inode(parent).and_then(|dir| self.engine().unlink(dir, name).map_err(|error| errno(&error)));
+        answer(reply, done);
+    }
+
+    fn rmdir(&self, _: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEmpty) {
+        let _timed = self.count(Kind::RmDir);
+        let done = self.inode(parent).and_then(|dir| self.engine().rmdir(dir, name).map_err(|error| errno(&error)));
+        answer(reply, done);
+    }
+
+    fn rename(&self, caller: &Caller<'_>, parent: u64, what: &Rename<'_>, reply: ReplyEmpty) {
+        use ubtrfs_fuse::RenameFlags as Wanted;
+        let _timed = self.count(Kind::Rename);
+        if !(Wanted::NOREPLACE | Wanted::EXCHANGE | Wanted::WHITEOUT).contains(what.flags) {
+            return reply.error(Errno::INVAL);
+        }
+        let flags = RenameFlags {
+            no_replace: what.flags.contains(Wanted::NOREPLACE),
+            exchange: what.flags.contains(Wanted::EXCHANGE),
+            whiteout: what.flags.contains(Wanted::WHITEOUT),
+            whiteout_owner: (caller.uid, caller.gid),
+        };
+        let done = self.inode(parent).and_then(|dir| {
+            let new_dir = self.inode(what.new_parent)?;
+            self.engine().rename(dir, what.name, new_dir, what.new_name, flags).map_err(|error| errno(&error))
+        });
+        answer(reply, done);
+    }
+
+    fn link(&self, _: &Caller<'_>, node: u64, parent: u64, name: &[u8], reply: ReplyEntry) {
+        let _timed = self.count(Kind::Link);
+        let linked = self.inode(node).and_then(|id| {
+            let dir = self.inode(parent)?;
+            self.engine().link(id, dir, name).map_err(|error| errno(&error))?;
+            self.engine().reference(id);
+            self.shared().entry(id)
+        });
+        answer_entry(reply, linked);
+    }
+
+    /// No file needs opening: the kernel asks this once. But where a subvolume is read-only,
+    /// opening to write has to be refused.
+    fn open(&self, _: &Caller<'_>, node: u64, what: &Open, reply: ReplyOpen) {
+        let _timed = self.count(Kind::Open);
+        if !self.engine().has_read_only_subvolumes() {
+            return reply.error(Errno::NOSYS);
+        }
+        let writes = what.flags & OFlags::RWMODE != OFlags::RDONLY;
+        match self.inode(node) {
+            Ok(id) if writes && self.engine().is_in_read_only_subvolume(id) => reply.error(Errno::ROFS),
+            Ok(_) => reply.opened(0, OpenFlags::KEEP_CACHE),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn read(&self, _: &Caller<'_>, node: u64, what: &Read, reply: ReplyData) {
+        let _timed = self.count(Kind::Read);
+        reply.fill(|buffer| {
+            let id = self.inode(node)?;
+            let read = if what.flags.contains(OFlags::NOATIME) {
+                self.engine().read_into_unseen(id, what.offset, buffer)
+            } else {
+                self.engine().read_into(id, what.offset, buffer)
+            };
+            read.map_err(|error| errno(&error))
+        });
+    }
+
+    fn write(&self, caller: &Caller<'_>, node: u64, what: &Write<'_>, reply: ReplyWrite) {
+        let _timed = self.count(Kind::Write);
+        let is_synchronous = self.inode(node).is_ok_and(|id| self.engine().is_synchronous(id));
+        match self.write_to(caller, node, what) {
+            Ok(bytes) if is_synchronous => self.sync_inode(node, false, move |result| match result {
+                Ok(()) => reply.written(bytes),
+                Err(errno) => reply.error(errno),
+            }),
+            Ok(bytes) => reply.written(bytes),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn statfs(&self, _: &Caller<'_>, _: u64, reply: ReplyStatFs) {
+        let _timed = self.count(Kind::StatFs);
+        reply.statfs(&ours::statfs(&self.engine().statfs()));
+    }
+
+    fn fsync(&self, _: &Caller<'_>, node: u64, _: u64, data_only: bool, reply: ReplyEmpty) {
+        let _timed = self.count(Kind::Fsync);
+        self.sync_inode(node, data_only, |result| answer(reply, result));
+    }
+
+    fn fsyncdir(&self, _: &Caller<'_>, node: u64, _: u64, data_only: bool, reply: ReplyEmpty) {
+        let _timed = self.count(Kind::FsyncDir);
+        self.sync_inode(node, data_only, |result| answer(reply, result));
+    }
+
+    fn syncfs(&self, _: &Caller<'_>, node: u64, reply: ReplyEmpty) {
+        let _timed = self.count(Kind::SyncFs);
+        self.slowly(node, reply, |engine, _| engine.sync());
+    }
+
+    fn setxattr(&self, _: &Caller<'_>, node: u64, what: &SetXattr<'_>, reply: ReplyEmpty) {
+        let _timed = self.count(Kind::SetXattr);
+        answer(reply, self.inode(node).and_then(|id| self.shared().set_xattr(id, what)));
+    }
+
+    fn getxattr(&self, caller: &Caller<'_>, node: u64, name: &[u8], reply: ReplyXattr) {
+        let _timed = self.count(Kind::GetXattr);
+        if name.starts_with(control::NAMESPACE) {
+            return self.get_control(caller, name, reply);
+        }
+        match self.inode(node).and_then(|id| self.shared().get_xattr(id, name)) {
+            Ok(value) => reply.value(&value),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn listxattr(&self, _: &Caller<'_>, node: u64, reply: ReplyXattr) {
+        let _timed = self.count(Kind::ListXattr);
+        match self.inode(node).and_then(|id| self.shared().list_xattrs(id)) {
+            Ok(list) => reply.value(&list),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn removexattr(&self, _: &Caller<'_>, node: u64, name: &[u8], reply: ReplyEmpty) {
+        let _timed = self.count(Kind::RemoveXattr);
+        answer(reply, self.inode(node).and_then(|id| self.shared().remove_xattr(id, name)));
+    }
+
+    /// Directories are not opened: the kernel keeps their listings, and drops them when names
+    /// change.
+    fn opendir(&self, _: &Caller<'_>, _: u64, _: &Open, reply: ReplyOpen) {
+        let _timed = self.count(Kind::OpenDir);
+        if self.shared().has_capability(Capabilities::NO_OPENDIR_SUPPORT) {
+            return reply.error(Errno::NOSYS);
+        }
+        reply.opened(0, OpenFlags::KEEP_CACHE | OpenFlags::CACHE_DIR);
+    }
+
+    fn readdir(&self, _: &Caller<'_>, node: u64, what: &Read, reply: ReplyDirectory) {
+        let _timed = self.count(Kind::ReadDir);
+        self.list_names(node, what, reply);
+    }
+
+    fn readdirplus(&self, _: &Caller<'_>, node: u64, what: &Read, reply: ReplyDirectoryPlus) {
+        let _timed = self.count(Kind::ReadDirPlus);
+        self.list_with_attributes(node, what, reply);
+    }
+
+    fn create(&self, caller: &Caller<'_>, parent: u64, what: &Create<'_>, reply: ReplyCreate) {
+        let _timed = self.count(Kind::Create);
+        answer_create(self.shared(), reply, self.open_file(parent, caller, what));
+    }
+
+    fn tmpfile(&self, caller: &Caller<'_>, parent: u64, what: &Create<'_>, reply: ReplyCreate) {
+        let _timed = self.count(Kind::TmpFile);
+        let made = self.inode(parent).and_then(|dir| {
+            let mode = what.mode & !S_IFMT | S_IFREG;
+            let new = self.shared().new_inode(dir, caller, mode, what.umask, 0)?;
+            let id = self.engine().create_unnamed(dir, &new).map_err(|error| errno(&error))?;
+            self.shared().entry(id)
+        });
+        answer_create(self.shared(), reply, made);
+    }
+
+    fn ioctl(&self, caller: &Caller<'_>, node: u64, what: &Ioctl<'_>, reply: ReplyIoctl) {
+        let _timed = self.count(Kind::Ioctl);
+        self.answer_ioctl(caller, node, what, reply);
+    }
+
+    /// What is refused is not refused once for all (as ENOSYS would be): it depends on the mode.
+    fn fallocate(&self, caller: &Caller<'_>, node: u64, what: &Fallocate, reply: ReplyEmpty) {
+        let _timed = self.count(Kind::Fallocate);
+        answer(reply, self.allocate(caller, node, what));
+    }
+
+    fn lseek(&self, _: &Caller<'_>, node: u64, what: &Lseek, reply: ReplyLseek) {
+        let _timed = self.count(Kind::Lseek);
+        self.seek(node, what, reply);
+    }
+
+    /// Shares extents. What can't be shared the kernel copies by reading and writing (not once for
+    /// all, as after ENOSYS).
+    fn copy_file_range(&self, caller: &Caller<'_>, node: u64, what: &CopyFileRange, reply: ReplyCopy) {
+        /// The most that an answer of 32 bits can tell, in whole sectors of any size.
+        const NARROW: u64 = u32::MAX as u64 & !0xffff;
+        let _timed = self.count(Kind::CopyFileRange);
+        let length = if what.wide { what.length } else { what.length.min(NARROW) };
+        let shared = self.inode(node).and_then(|source| {
+            let target = self.inode(what.node_out)?;
+            self.drop_privileges(caller, what.node_out, target)?;
+            let engine = self.engine();
+            engine.clone_range(source, what.offset_in, target, what.offset_out, length).map_err(|error| errno(&error))
+        });
+        match shared {
+            Ok(bytes) => reply.copied(bytes),
+            Err(errno) => reply.error(errno),
+        }
+    }
+}
+
+impl Server {
+    /// Finds a name. `.` is an inode itself and `..` the directory that it lies in: so the kernel
+    /// asks for what a file handle names.
+    fn find(&self, dir: InodeId, name: &[u8]) -> ubtrfs::Result<InodeId> {
+        let id = match name {
+            b"." => dir,
+            b".." => self.engine().parent(dir)?,
+            name => return self.engine().lookup(dir, name),
+        };
+        self.engine().lookup_inode(id)?;
+        Ok(id)
+    }
+}

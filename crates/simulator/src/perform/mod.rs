@@ -1,0 +1,165 @@
+//! Operations on the engine and the model at once: both must come to the same result.
+
+mod attributes;
+mod data;
+mod names;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use ubtrfs::{Errno, Filesystem, InodeId};
+use ubtrfs_format::items::Timespec;
+
+use crate::model::Touched;
+use crate::{Compare, Model, Operation, Times, What, compare};
+
+/// Errors that an operation may come to though the model sees no reason.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tolerance {
+    /// The volume may be full.
+    pub no_space: bool,
+    /// The device may fail.
+    pub faults: bool,
+}
+
+/// A program at work: the engine, and what it must show.
+pub struct Worker {
+    /// The engine.
+    pub fs: Arc<Filesystem>,
+    /// What it must show, below the model's root.
+    pub model: Model,
+    /// Inodes that are held by a reference, one for each time they are listed.
+    pub handles: Vec<InodeId>,
+    /// Errors that are nobody's fault.
+    pub tolerance: Tolerance,
+    /// Whether times are compared.
+    pub times: bool,
+    /// Operations that came to an error that is tolerated.
+    pub tolerated: usize,
+}
+
+/// What fsync and fdatasync ask the engine for.
+pub(crate) fn make_durable(fs: &Filesystem, id: InodeId, data_only: bool) -> ubtrfs::Result<()> {
+    if data_only { fs.fdatasync(id) } else { fs.fsync(id) }
+}
+
+impl Worker {
+    /// A worker on a mounted volume.
+    pub fn new(fs: Arc<Filesystem>, model: Model, tolerance: Tolerance, times: bool) -> Self {
+        Self { fs, model, handles: Vec::new(), tolerance, times, tolerated: 0 }
+    }
+
+    /// The inode that an operation is done to; `None` if there is no such thing, so that it is left
+    /// out.
+    pub fn find(&self, what: &What) -> Option<InodeId> {
+        match what {
+            What::At(path) => self.model.resolve(path),
+            What::Handle(_) if self.handles.is_empty() => None,
+            What::Handle(number) => self.handles.get(number % self.handles.len()).copied(),
+        }
+    }
+
+    /// Does an operation. Returns the inodes whose times it changed; a sentence if engine and model
+    /// disagree.
+    pub fn perform(&mut self, operation: &Operation) -> Result<Touched, String> {
+        let mut touched = Touched::new();
+        self.apply(operation, &mut touched)?;
+        self.learn_times(&touched)?;
+        Ok(touched)
+    }
+
+    /// Whether engine and model agree that an operation succeeded; `None` if both say that it did
+    /// not.
+    fn agree<T, U: Debug>(
+        &mut self,
+        operation: &Operation,
+        expected: Result<T, Errno>,
+        actual: ubtrfs::Result<U>,
+    ) -> Result<Option<(T, U)>, String> {
+        match (expected, actual) {
+            (Ok(expected), Ok(actual)) => Ok(Some((expected, actual))),
+            (Err(errno), Err(error)) if error.errno() == errno => Ok(None),
+            (_, Err(error)) if self.tolerates(operation, error.errno()) => {
+                self.tolerated += 1;
+                Ok(None)
+            }
+            (Ok(_), Err(error)) => Err(format!("failed: {error} ({:?})", error.errno())),
+            (Err(errno), Err(error)) => Err(format!("failed with {error}, not {errno:?}")),
+            (Err(errno), Ok(actual)) => Err(format!("gave {actual:?}, not {errno:?}")),
+        }
+    }
+
+    fn tolerates(&self, operation: &Operation, errno: Errno) -> bool {
+        (self.tolerance.no_space && errno == Errno::NOSPC && !operation.frees())
+            || (self.tolerance.faults && matches!(errno, Errno::IO | Errno::ROFS | Errno::NOSPC))
+    }
+
+    /// Takes over the times that the engine gave, if they can be right.
+    fn learn_times(&mut self, touched: &Touched) -> Result<(), String> {
+        for (id, content) in touched {
+            if !self.model.nodes.contains_key(id) {
+                continue;
+            }
+            let found = match self.fs.attributes(*id) {
+                Ok(found) => found,
+                Err(error) if self.tolerance.faults && error.errno() == Errno::IO => {
+                    self.model.node_mut(*id).times = None;
+                    continue;
+                }
+                Err(error) => return Err(format!("stat of inode {}: {error}", id.ino)),
+            };
+            let times = Times { mtime: found.mtime, ctime: found.ctime, btime: found.btime };
+            let order = |time: Timespec| (time.sec as i64, time.nsec);
+            if let Some(old) = self.model.node(*id).times {
+                if order(times.ctime) < order(old.ctime) || times.btime != old.btime {
+                    return Err(format!("times of inode {} went from {old:?} to {times:?}", id.ino));
+                }
+                if !content && times.mtime != old.mtime {
+                    return Err(format!("inode {} has a new mtime though its content is the old one", id.ino));
+                }
+            }
+            self.model.node_mut(*id).times = Some(times);
+        }
+        Ok(())
+    }
+
+    /// Nodes that neither a name nor a handle points to are gone.
+    fn drop_unreferenced(&mut self, id: InodeId) {
+        if self.model.nodes.get(&id).is_some_and(|node| node.nlink == 0) && !self.handles.contains(&id) {
+            self.model.nodes.remove(&id);
+        }
+    }
+
+    fn apply(&mut self, operation: &Operation, touched: &mut Touched) -> Result<(), String> {
+        match operation {
+            Operation::Create { .. } => self.create(operation, touched),
+            Operation::Unnamed { .. } => self.create_unnamed(operation, touched),
+            Operation::Open { .. } => self.open(operation),
+            Operation::Close { .. } => {
+                self.close(operation);
+                Ok(())
+            }
+            Operation::Write { .. } => self.write(operation, touched),
+            Operation::Truncate { .. } => self.truncate(operation, touched),
+            Operation::Punch { .. } => self.punch(operation, touched),
+            Operation::Allocate { .. } => self.allocate(operation, touched),
+            Operation::Clone { .. } => self.clone_range(operation, touched),
+            Operation::Attributes { .. } => self.set_attributes(operation, touched),
+            Operation::SetXattr { .. } => self.set_xattr(operation, touched),
+            Operation::RemoveXattr { .. } => self.remove_xattr(operation, touched),
+            Operation::ModeAndXattr { .. } => self.set_mode_and_xattr(operation, touched),
+            Operation::NoDataCow { .. } => self.set_nodatacow(operation, touched),
+            Operation::Link { .. } => self.link(operation, touched),
+            Operation::Unlink { .. } | Operation::Rmdir { .. } => self.remove(operation, touched),
+            Operation::Rename { .. } => self.rename(operation, touched),
+            Operation::Fsync { what, data_only } => {
+                let Some(id) = self.find(what) else { return Ok(()) };
+                self.agree(operation, Ok(()), make_durable(&self.fs, id, *data_only)).map(drop)
+            }
+            Operation::Sync => self.agree(operation, Ok(()), self.fs.sync()).map(drop),
+            Operation::Look if self.tolerance.faults => Ok(()),
+            Operation::Look => compare(&self.fs, &self.model, Compare { times: self.times, nameless: true }),
+            Operation::Remount => Err("a worker can't mount".into()),
+        }
+    }
+}

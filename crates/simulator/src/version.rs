@@ -1,0 +1,12 @@
+//! The states that a volume goes through.
+
+use crate::model::Model;
+
+/// A state of the volume between two operations, or between two steps of one.
+#[derive(Clone, Debug)]
+pub struct Version {
+    /// Events of the device before the operation began whose effect it is.
+    pub began: usize,
+    /// The state.
+    pub model: Model,
+}
