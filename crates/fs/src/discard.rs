@@ -67,7 +67,7 @@ impl Discarder {
         if self.info.is_read_only() {
             return Err(Errno::ROFS.into());
         }
-        ubtrfs_tree::about_to_wait()?;
+        ubtrfs_tree::ensure_may_block()?;
         let sector = u64::from(self.info.volume.sector_size());
         let end = if len == u64::MAX { Some(u64::MAX) } else { start.checked_add(len) };
         let end = end.filter(|_| len >= sector && start != u64::MAX).ok_or(Errno::INVAL)?;

@@ -60,7 +60,7 @@ impl DataSource for InFlightFirst<'_> {
     fn read_data(&self, at: Logical, buf: &mut [u8], sums: Option<&[u8]>) -> DataResult<()> {
         let len = buf.len();
         for gap in self.copy(at, buf) {
-            ubtrfs_tree::about_to_wait()?;
+            ubtrfs_tree::ensure_may_block()?;
             // Sums are of equal size, one for each sector.
             let scale = |bytes: usize, sums: usize| (bytes as u64 * sums as u64 / len as u64) as usize;
             let part = sums.and_then(|sums| sums.get(scale(gap.start, sums.len())..scale(gap.end, sums.len())));

@@ -47,4 +47,4 @@ pub use ops::{
 pub use options::{CommitFault, CommitHook, CommitStep, LogFault};
 pub use options::{FreeingLimits, Options, Rescue};
 pub use space::SpaceTotals;
-pub use ubtrfs_tree::{Damage, may_wait, without_waiting};
+pub use ubtrfs_tree::{Damage, may_block, nonblocking};

@@ -88,7 +88,7 @@ impl Reserver {
                     }
                 }
             };
-            ubtrfs_tree::about_to_wait()?;
+            ubtrfs_tree::ensure_may_block()?;
             tracing::debug!(?shortage, commits, "space is short");
             if without_discards.is_none() {
                 // What is being discarded is excluded.
@@ -111,7 +111,7 @@ impl Reserver {
         let budget = self.info.most_changes();
         let changes = self.info.changes();
         if changes > budget + budget / 2 {
-            ubtrfs_tree::about_to_wait()?;
+            ubtrfs_tree::ensure_may_block()?;
             return self.commit();
         }
         if changes > budget {

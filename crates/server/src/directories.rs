@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use ubtrfs::{DirectoryEntry, InodeId, Result};
+use ubtrfs::{DirectoryEntry, InodeId, Result, Scheduling};
 use ubtrfs_format::DirIndex;
 use ubtrfs_fuse::Errno;
 use ubtrfs_fuse::reply::{ReplyDirectory, ReplyDirectoryPlus};

@@ -5,6 +5,7 @@
 //! device, a commit or the inactivator; the request then comes again in a thread that may block.
 //! What is known to block, or to take long, is not tried.
 
+use ubtrfs::Scheduling;
 use ubtrfs_fuse::{Operation, Request};
 
 use crate::control;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use ubtrfs::{Filesystem as Engine, InodeId};
+use ubtrfs::{Filesystem as Engine, InodeId, Scheduling};
 use ubtrfs_fuse::reply::ReplyEmpty;
 use ubtrfs_fuse::{Capabilities, Config, Errno, Transport};
 

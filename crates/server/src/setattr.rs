@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ubtrfs::{InodeId, SetAttributes, TimeChange};
+use ubtrfs::{InodeId, Scheduling, SetAttributes, TimeChange};
 use ubtrfs_fuse::reply::ReplyAttr;
 use ubtrfs_fuse::request::{SetAttr, SetTime};
 use ubtrfs_fuse::{Caller, Errno};
@@ -53,7 +53,7 @@ impl Server {
 
     /// Whether a change truncates so much that it takes several commits.
     fn takes_long(&self, node: u64, change: &SetAttr) -> bool {
-        let cuts = |size| self.inode(node).is_ok_and(|id| self.engine().is_cut_in_steps(id, size));
+        let cuts = |size| self.inode(node).is_ok_and(|id| self.engine().is_truncated_in_steps(id, size));
         change.size.is_some_and(cuts)
     }
 }

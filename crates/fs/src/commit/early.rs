@@ -28,7 +28,7 @@ pub(super) struct EarlyLeaves {
 impl EarlyLeaves {
     pub(super) fn new(committer: &Committer) -> Self {
         let most = committer.info.options.memory / PART_OF_MEMORY / committer.info.volume.node_size() as usize;
-        Self { most, under_way: None, written: Written::nothing() }
+        Self { most, under_way: None, written: CompletedWrites::nothing() }
     }
 
     /// Submits leaves, and waits for those before them.
@@ -45,14 +45,14 @@ impl EarlyLeaves {
 
     fn wait(&mut self, committer: &Committer, next: Option<Ticket>) -> Result<()> {
         if let Some(ticket) = std::mem::replace(&mut self.under_way, next) {
-            let written = std::mem::replace(&mut self.written, Written::nothing());
+            let written = std::mem::replace(&mut self.written, CompletedWrites::nothing());
             self.written = written.merge(committer.info.volume.wait(ticket)?);
         }
         Ok(())
     }
 
     /// Waits for all of them.
-    pub(super) fn finish(mut self, committer: &Committer) -> Result<Written> {
+    pub(super) fn finish(mut self, committer: &Committer) -> Result<CompletedWrites> {
         self.wait(committer, None)?;
         Ok(self.written)
     }

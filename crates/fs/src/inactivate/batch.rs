@@ -74,7 +74,7 @@ impl Inactivator {
         if queue.inodes.len() <= self.info.options.freeing.queue {
             return Ok(());
         }
-        ubtrfs_tree::about_to_wait()?;
+        ubtrfs_tree::ensure_may_block()?;
         self.queue.waits.fetch_add(1, Ordering::Relaxed);
         if self.info.options.background_commits {
             self.queue.progress.wait_for(&mut queue, PATIENCE);

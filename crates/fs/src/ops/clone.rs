@@ -393,7 +393,7 @@ mod tests {
         };
         let (with, without) = (file(b"with", 0), file(b"without", InodeFlags::NODATACOW));
         for (source, target) in [(&with, &without), (&without, &with)] {
-            let shared = fs.clone_some(&Ends { source, from: 0, target, to: 0 }, 16 << 10);
+            let shared = fs.ops.clone_some(&Ends { source, from: 0, target, to: 0 }, 16 << 10);
             let refused = matches!(&shared, Err(error) if error.errno() == Errno::OPNOTSUPP);
             assert!(refused, "{:?}", shared.err());
         }

@@ -78,7 +78,7 @@ impl Operations {
     /// whatever thread: others come to wait for that.
     pub(crate) fn join_fsync(&self, id: InodeId, data_only: bool, done: Done) -> Option<FsyncLeader> {
         // Data that was taken out of memory has to go its way.
-        ubtrfs_tree::waiting(|| self.join_group(id, data_only, done)).map(FsyncLeader)
+        ubtrfs_tree::blocking(|| self.join_group(id, data_only, done)).map(FsyncLeader)
     }
 
     /// Writes what a group of fsyncs asks for.

@@ -189,7 +189,7 @@ impl Operations {
         let dirty = self.info.dirty_bytes();
         let budget = (self.info.options.memory / 4) as u64;
         if dirty > budget {
-            ubtrfs_tree::about_to_wait()?;
+            ubtrfs_tree::ensure_may_block()?;
             self.reserver.commit()?;
         } else if dirty > budget / 2 {
             self.info.commit_request.ask();

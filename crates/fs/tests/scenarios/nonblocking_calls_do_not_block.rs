@@ -4,9 +4,7 @@
 use std::sync::Arc;
 
 use crate::common::memory::new_volume;
-use ubtrfs::{
-    Errno, Filesystem, InodeId, NewInode, Options, RenameFlags, Result, Scheduling, WriteAt, without_waiting,
-};
+use ubtrfs::{Errno, Filesystem, InodeId, NewInode, Options, RenameFlags, Result, Scheduling, WriteAt, nonblocking};
 use ubtrfs_format::DirIndex;
 use ubtrfs_volume::{Device, OpenOptions, Volume};
 
