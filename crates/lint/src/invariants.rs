@@ -1,0 +1,151 @@
+//! Each invariant is stated, asserted and tested, and names its number.
+//!
+//! The invariants are the rows `| N | … |` of a table in `ARCHITECTURE.md`. `grep -rn 'invariant N'
+//! crates` has to find, for each of them, by exactly these words:
+//!
+//! - a rule: in the head (`//!`) of a source;
+//! - an assertion: in a statement with `assert`, `return Err` or `Error::` in it, or in the comment
+//!   directly above one. A statement ends with a line that ends in `;`, `{` or `}`, or is blank;
+//! - a test: anywhere in a directory `tests`, a file `…tests.rs`, a module for tests, or a crate
+//!   that only tests.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::parse;
+use crate::repository::{Fault, Repository};
+
+const TABLE: &str = "ARCHITECTURE.md";
+const CRATES_OF_TESTS: [&str; 3] = ["check", "simulator", "testkit"];
+const ASSERTIONS: [&str; 3] = ["assert", "return Err", "Error::"];
+
+/// The three places in which an invariant has to be named.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Rule,
+    Assertion,
+    Test,
+}
+
+/// Invariants that are named in fewer places than they have to be.
+pub fn faults(repository: &Repository) -> Vec<Fault> {
+    let mut named = BTreeSet::new();
+    for (file, text) in repository.files(".rs").filter(|(file, _)| file.starts_with("crates/")) {
+        read(file, text, &mut named);
+    }
+    let parts = [(Place::Rule, "head of a source"), (Place::Assertion, "assertion"), (Place::Test, "test")];
+    let mut faults = Vec::new();
+    for (number, line) in numbers(repository.text(TABLE).unwrap_or_default()) {
+        let missing = parts.iter().filter(|(place, _)| !named.contains(&(number, *place)));
+        faults.extend(missing.map(|(_, part)| Fault::new(TABLE, line, format!("no {part} names invariant {number}"))));
+    }
+    faults
+}
+
+/// The numbers of the invariants, and the lines of their rows.
+fn numbers(table: &str) -> BTreeMap<u32, usize> {
+    let number = |row: &str| row.strip_prefix('|')?.split('|').next()?.trim().parse().ok();
+    (1..).zip(table.lines()).filter_map(|(line, row)| Some((number(row)?, line))).collect()
+}
+
+fn read(file: &str, text: &str, named: &mut BTreeSet<(u32, Place)>) {
+    let mut add = |text: &str, place| named.extend(in_text(text).map(|number| (number, place)));
+    let parts: Vec<&str> = file.split('/').collect();
+    if parts.contains(&"tests") || file.ends_with("tests.rs") || CRATES_OF_TESTS.contains(&parts[1]) {
+        return add(text, Place::Test);
+    }
+    if !text.contains("invariant ") {
+        return;
+    }
+    let tests = parse::lines_of_tests(text);
+    let mut statement = String::new();
+    for (number, line) in (1..).zip(text.lines()).map(|(number, line)| (number, line.trim())) {
+        if tests.iter().any(|lines| lines.contains(&number)) {
+            add(line, Place::Test);
+        } else if line.starts_with("//!") {
+            add(line, Place::Rule);
+        } else {
+            statement += line;
+            statement.push('\n');
+            if line.is_empty() || !line.starts_with("//") && line.ends_with([';', '{', '}']) {
+                if is_assertion(&statement) {
+                    add(&statement, Place::Assertion);
+                }
+                statement.clear();
+            }
+        }
+    }
+}
+
+/// Whether the code of a statement, its comments aside, asserts something or is about an error.
+fn is_assertion(statement: &str) -> bool {
+    let code = statement.lines().filter(|line| !line.starts_with("//"));
+    code.into_iter().any(|line| ASSERTIONS.iter().any(|word| line.contains(word)))
+}
+
+/// The numbers that a text names.
+fn in_text(text: &str) -> impl Iterator<Item = u32> {
+    let after = text.split("invariant ").skip(1);
+    after.filter_map(|rest| rest.split(|next: char| !next.is_ascii_digit()).next()?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is missing of invariant 901 in a repository with this file.
+    fn missing(file: &str, text: &str) -> Vec<&'static str> {
+        let table = "# Invariants\n\n| | rule |\n|---|---|\n| 901 | it holds |\n";
+        let found = faults(&Repository::of(&[(TABLE, table), (file, text)]));
+        assert!(found.iter().all(|fault| fault.line == 5 && fault.message.ends_with("names invariant 901")));
+        let parts = ["head of a source", "assertion", "test"];
+        parts
+            .into_iter()
+            .filter(|part| found.iter().any(|fault| fault.message.starts_with(&format!("no {part}"))))
+            .collect()
+    }
+
+    const SOURCE: &str = "crates/a/src/b.rs";
+
+    #[test]
+    fn all_of_an_invariant_may_be_missing() {
+        assert_eq!(missing(SOURCE, "fn f() {}"), ["head of a source", "assertion", "test"]);
+    }
+
+    #[test]
+    fn heads_state_rules() {
+        assert_eq!(missing(SOURCE, "//! By it (invariant 901).\n"), ["assertion", "test"]);
+        let others = "//! invariant 9010, invariants 901 and 902, Invariant 901\n/// invariant 901\nfn f() {}";
+        assert_eq!(missing(SOURCE, others), ["head of a source", "assertion", "test"]);
+    }
+
+    #[test]
+    fn assertions_name_what_they_assert() {
+        let asserted = ["head of a source", "test"];
+        assert_eq!(missing(SOURCE, "fn f() {\n    debug_assert!(a, \"invariant 901\");\n}"), asserted);
+        assert_eq!(
+            missing(SOURCE, "fn f() {\n    assert!(\n        a,\n        \"invariant 901\"\n    );\n}"),
+            asserted
+        );
+        assert_eq!(missing(SOURCE, "fn f() {\n    // See invariant 901:\n    // so.\n    return Err(a);\n}"), asserted);
+        assert_eq!(missing(SOURCE, "fn f() {\n    g().ok_or(Error::A) // invariant 901\n}"), asserted);
+    }
+
+    #[test]
+    fn what_is_not_directly_above_an_assertion_does_not_count() {
+        let apart = "fn f() {\n    // invariant 901\n    let a = b;\n    assert!(a);\n    // assert it: invariant 901\n    g();\n}";
+        assert_eq!(missing(SOURCE, apart), ["head of a source", "assertion", "test"]);
+        assert_eq!(missing(SOURCE, "// invariant 901\n\nreturn Err(a);"), ["head of a source", "assertion", "test"]);
+    }
+
+    #[test]
+    fn tests_are_tests_wherever_they_stand() {
+        let tested = ["head of a source", "assertion"];
+        assert_eq!(
+            missing(SOURCE, "#[cfg(test)]\nmod tests {\n    /// Shows invariant 901.\n    fn f() {}\n}"),
+            tested
+        );
+        for file in ["crates/a/tests/b.rs", "crates/a/src/b/tests.rs", "crates/simulator/src/b.rs"] {
+            assert_eq!(missing(file, "//! invariant 901"), tested, "{file}");
+        }
+    }
+}

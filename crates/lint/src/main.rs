@@ -1,0 +1,74 @@
+//! The project's own rules for its sources. `ubtrfs-lint` checks them all, `ubtrfs-lint lines`
+//! only some; each fault is a line `file:line: message`, and with any the command fails.
+//!
+//! | rule | what it asks for |
+//! |---|---|
+//! | `lines` | comments and documents end at 100 columns |
+//! | `imports` | files of a crate import each other in no circle, and modules only from below |
+//! | `invariants` | each invariant is stated, asserted and tested, by its number |
+
+mod circles;
+mod comments;
+mod floors;
+mod imports;
+mod invariants;
+mod lines;
+mod modules;
+mod parse;
+mod repository;
+mod scope;
+
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+
+use repository::{Fault, Repository};
+
+#[derive(Parser)]
+#[command(about = "Checks the project's own rules for its sources")]
+struct Arguments {
+    /// What is checked; without any, everything
+    rules: Vec<Rule>,
+    /// Print what the modules of a crate import from each other, instead
+    #[arg(long, value_name = "CRATE", conflicts_with = "rules")]
+    graph: Option<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Rule {
+    Lines,
+    Imports,
+    Invariants,
+}
+
+impl Rule {
+    fn faults(self, repository: &Repository) -> Vec<Fault> {
+        match self {
+            Self::Lines => lines::faults(repository),
+            Self::Imports => [imports::faults(repository), floors::faults(repository)].concat(),
+            Self::Invariants => invariants::faults(repository),
+        }
+    }
+}
+
+fn main() -> io::Result<ExitCode> {
+    let arguments = Arguments::parse();
+    let repository = Repository::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))?;
+    if let Some(name) = arguments.graph {
+        if !repository.crates().contains(name.as_str()) {
+            return Err(io::Error::other(format!("there is no crates/{name}")));
+        }
+        print!("{}", imports::graph(&repository, &name));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let rules = if arguments.rules.is_empty() { Rule::value_variants() } else { &arguments.rules };
+    let mut faults: Vec<Fault> = rules.iter().flat_map(|rule| rule.faults(&repository)).collect();
+    faults.sort();
+    faults.dedup();
+    for fault in &faults {
+        println!("{fault}");
+    }
+    Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
