@@ -24,10 +24,10 @@ build() {
     say 'build'
     cargo build --release --locked -p ubtrfs-cli
     # The package gets its files from here, as crates/cli/Cargo.toml lists them.
-    rm -rf "$target/release/package"
+    rm -rf "$target/release/package" "$target"/debian/ubtrfs_*.deb
     make --no-print-directory install BIN="$target/release/ubtrfs" DESTDIR="$target/release/package" PREFIX=/usr SBINDIR=/usr/sbin
     PATH="$tools/bin:$PATH" cargo deb --no-build --locked -p ubtrfs-cli --output "$target/debian/"
-    package=$(ls -t "$target"/debian/ubtrfs_*.deb | head -n 1)
+    package=$(echo "$target"/debian/ubtrfs_*.deb)
     say "check $package"
     check "$package"
     say 'done'
