@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The Debian package: `deb.sh build` builds it, with cargo-deb, and checks it; `deb.sh check FILE` only
-# checks it. For that it is unpacked into an empty directory, and what is in it is used from there.
+# The Debian package: `deb.sh build` builds it, with cargo-deb, and checks it. `deb.sh check FILE` only
+# checks it: it is unpacked into an empty directory, and what is in it is used from there. `deb.sh
+# stage BINARY DIR` only puts together what comes into it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PATH:/usr/sbin:/sbin"
@@ -23,15 +24,21 @@ build() {
     fi
     say 'build'
     cargo build --release --locked -p ubtrfs-cli
-    # The package gets its files from here, as crates/cli/Cargo.toml lists them.
     rm -rf "$target/release/package" "$target"/debian/ubtrfs_*.deb
-    make --no-print-directory install BIN="$target/release/ubtrfs" DESTDIR="$target/release/package" PREFIX=/usr SBINDIR=/usr/sbin
+    stage "$target/release/ubtrfs" "$target/release/package"
     PATH="$tools/bin:$PATH" cargo deb --no-build --locked -p ubtrfs-cli --output "$target/debian/"
     package=$(echo "$target"/debian/ubtrfs_*.deb)
     say "check $package"
     check "$package"
     say 'done'
     echo "apt install $package"
+}
+
+# The package gets its files from here, as crates/cli/Cargo.toml lists them.
+stage() {
+    make --silent install BIN="$1" DESTDIR="$2" PREFIX=/usr SBINDIR=/usr/sbin
+    # cargo-deb packs pages of the manual, but none from the directory of what was built.
+    gzip -9n "$2"/usr/share/man/man8/*
 }
 
 check() {
@@ -47,7 +54,7 @@ check() {
     [ "$("$bin" --version)" = "ubtrfs $version" ] || fail 'the binary has another version than the sources'
     case $(dpkg-deb -f "$package" Version) in "$version" | "$version"-*) ;; *) fail 'the package has another version than the sources' ;; esac
     dpkg-deb -f "$package" Depends | grep -qw fuse3 || fail 'the package does not depend on fuse3'
-    wrong=$(dpkg-deb -c "$package" | awk '$2 != "root/root"')
+    wrong=$(dpkg-deb -c "$package" | awk '$2 != "root/root" && $2 != "0/0"')
     [ -z "$wrong" ] || fail "not root's: $wrong"
     grep -q '^License: MIT' "$share/doc/ubtrfs/copyright" || fail 'no licence'
 
@@ -141,8 +148,9 @@ clean_up() {
 case "${1:-}" in
 build) build ;;
 check) check "${2:?the package}" ;;
+stage) stage "${2:?the binary}" "${3:?the directory}" ;;
 *)
-    echo 'deb.sh build | check FILE' >&2
+    echo 'deb.sh build | check FILE | stage BINARY DIR' >&2
     exit 2
     ;;
 esac
