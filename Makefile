@@ -10,7 +10,8 @@ help:
 	@echo 'make profile WORKLOAD=dbench-16    a flame graph of the server (OUT=profile.svg)'
 	@echo 'make lint    clippy and the format of the sources'
 	@echo 'make fmt     format the sources'
-	@echo 'make install ubtrfs, helpers of mount(8), fsck(8) and mkfs(8), manual pages, completions, a unit for systemd (PREFIX=/usr/local, SBINDIR=/sbin, DESTDIR=, BIN= of a binary that is built)'
+	@echo 'make install ubtrfs, helpers of mount(8), fsck(8) and mkfs(8), manual pages, completions, a unit for systemd'
+	@echo '             (PREFIX=/usr/local, SBINDIR=/sbin, DESTDIR=, BIN= of a binary that is built)'
 	@echo 'make deb     the same as a Debian package, with cargo-deb (target/debian)'
 
 demo:

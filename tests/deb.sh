@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The Debian package: `deb.sh build` builds it, with cargo-deb, and checks it. `deb.sh check FILE` only
-# checks it: it is unpacked into an empty directory, and what is in it is used from there. `deb.sh
-# stage BINARY DIR` only puts together what comes into it.
+# The Debian package: `deb.sh build` builds it, with cargo-deb, and checks it. `deb.sh check FILE`
+# only checks it: it is unpacked into an empty directory, and what is in it is used from there.
+# `deb.sh stage BINARY DIR` only puts together what comes into it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PATH:/usr/sbin:/sbin"
@@ -120,8 +120,8 @@ look_at_settings() {
     if has systemd-analyze; then
         # With the program where it is now.
         sed "s|=/usr/bin/|=$root/usr/bin/|" "$unit" >"$place/ubtrfs@mnt-disk.service"
-        # What systemd passes over is a word to the standard error stream and no failure. Other units
-        # of the machine may have such words, too.
+        # What systemd passes over is a word to the standard error stream and no failure. Other
+        # units of the machine may have such words, too.
         systemd-analyze verify --man=no "$place/ubtrfs@mnt-disk.service" 2>"$place/log" || fail "$(cat "$place/log")"
         ! grep -F ubtrfs@ "$place/log" || fail 'systemd does not take the unit as it is'
     fi
