@@ -18,7 +18,7 @@ build() {
     tests/install-packages.sh cc=gcc ld=libc6-dev dpkg-deb=dpkg dpkg-shlibdeps=dpkg-dev man=man-db fusermount3=fuse3
     target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
     tools=$target/tools
-    if ! "$tools/bin/cargo-deb" --version 2>/dev/null | grep -qxF "$cargo_deb"; then
+    if [ "$("$tools/bin/cargo-deb" --version 2>/dev/null)" != "cargo-deb $cargo_deb" ]; then
         say "cargo-deb $cargo_deb, for this project alone"
         cargo install cargo-deb --locked --version "$cargo_deb" --root "$tools" --target-dir "$tools/target"
     fi
@@ -26,7 +26,7 @@ build() {
     cargo build --release --locked -p ubtrfs-cli
     rm -rf "$target/release/package" "$target"/debian/ubtrfs_*.deb
     stage "$target/release/ubtrfs" "$target/release/package"
-    PATH="$tools/bin:$PATH" cargo deb --no-build --locked -p ubtrfs-cli --output "$target/debian/"
+    "$tools/bin/cargo-deb" --no-build --locked -p ubtrfs-cli --output "$target/debian/"
     package=$(echo "$target"/debian/ubtrfs_*.deb)
     say "check $package"
     check "$package"
