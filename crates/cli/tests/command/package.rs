@@ -31,9 +31,9 @@ fn metadata() -> (Value, String) {
 /// The files of a directory and all below it.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
-    let below = entries.map(|entry| match entry.file_type().unwrap().is_dir() {
-        true => files(&entry.path()),
-        false => vec![entry.path()],
+    let below = entries.map(|entry| {
+        let path = entry.path();
+        if entry.file_type().unwrap().is_dir() { files(&path) } else { vec![path] }
     });
     below.flatten().collect()
 }
