@@ -10,7 +10,9 @@ help:
 	@echo 'make profile WORKLOAD=dbench-16    a flame graph of the server (OUT=profile.svg)'
 	@echo 'make lint    clippy and the format of the sources'
 	@echo 'make fmt     format the sources'
-	@echo 'make install ubtrfs, helpers of mount(8), fsck(8) and mkfs(8), manual pages, completions, a unit for systemd (PREFIX=/usr/local, SBINDIR=/sbin, DESTDIR=)'
+	@echo 'make install ubtrfs, helpers of mount(8), fsck(8) and mkfs(8), manual pages, completions, a unit for systemd'
+	@echo '             (PREFIX=/usr/local, SBINDIR=/sbin, DESTDIR=, BIN= of a binary that is built)'
+	@echo 'make deb     the same as a Debian package, with cargo-deb (target/debian)'
 
 demo:
 	@tests/demo.sh
@@ -40,22 +42,30 @@ lint:
 fmt:
 	cargo fmt --all
 
-# mount(8) looks for its helpers in /sbin, whatever the prefix.
+deb:
+	@tests/deb.sh build
+
+# BIN names a binary; without it one is built. mount(8) looks for its helpers in /sbin, whatever the
+# prefix.
 install:
-	cargo build --release -p ubtrfs-cli
-	install -D -m 755 $(TARGET)/release/ubtrfs $(DESTDIR)$(PREFIX)/bin/ubtrfs
+	$(if $(BIN),,cargo build --release -p ubtrfs-cli)
+	install -D -m 755 $(BUILT) $(DESTDIR)$(PREFIX)/bin/ubtrfs
 	install -d $(DESTDIR)$(SBINDIR) $(DESTDIR)$(PREFIX)/lib/systemd/system
-	ln -sf $(PREFIX)/bin/ubtrfs $(DESTDIR)$(SBINDIR)/mount.ubtrfs
-	ln -sf $(PREFIX)/bin/ubtrfs $(DESTDIR)$(SBINDIR)/mount.fuse.ubtrfs
-	ln -sf $(PREFIX)/bin/ubtrfs $(DESTDIR)$(SBINDIR)/fsck.ubtrfs
-	ln -sf $(PREFIX)/bin/ubtrfs $(DESTDIR)$(SBINDIR)/mkfs.ubtrfs
-	ln -sf $(PREFIX)/bin/ubtrfs $(DESTDIR)$(SBINDIR)/mount.fuseblk.ubtrfs
-	$(TARGET)/release/ubtrfs generate $(DESTDIR)$(PREFIX)/share
+	ln -sf $(LINKED)/ubtrfs $(DESTDIR)$(SBINDIR)/mount.ubtrfs
+	ln -sf $(LINKED)/ubtrfs $(DESTDIR)$(SBINDIR)/mount.fuse.ubtrfs
+	ln -sf $(LINKED)/ubtrfs $(DESTDIR)$(SBINDIR)/mount.fuseblk.ubtrfs
+	ln -sf $(LINKED)/ubtrfs $(DESTDIR)$(SBINDIR)/fsck.ubtrfs
+	ln -sf $(LINKED)/ubtrfs $(DESTDIR)$(SBINDIR)/mkfs.ubtrfs
+	$(BUILT) generate $(DESTDIR)$(PREFIX)/share
+	install -D -m 644 packaging/ubtrfs.conf $(DESTDIR)$(PREFIX)/lib/modprobe.d/ubtrfs.conf
 	sed 's|@bin@|$(PREFIX)/bin|' docs/ubtrfs@.service.in > $(DESTDIR)$(PREFIX)/lib/systemd/system/ubtrfs@.service
 
 PREFIX ?= /usr/local
 SBINDIR ?= /sbin
 TARGET ?= $(or $(CARGO_TARGET_DIR),target)
+BUILT = $(or $(BIN),$(TARGET)/release/ubtrfs)
+# What lies side by side is linked so that it can be moved together.
+LINKED = $(if $(filter $(PREFIX)/sbin,$(SBINDIR)),../bin,$(PREFIX)/bin)
 WORKLOAD ?= dbench-16
 
-.PHONY: help demo test soak suites fuzz bench profile lint fmt install
+.PHONY: help demo test soak suites fuzz bench profile lint fmt install deb

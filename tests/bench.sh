@@ -22,8 +22,8 @@ run)
 profile)
     tests/install-packages.sh perf=linux-perf
     # perf follows frame pointers; what is built with them lies apart.
-    RUSTFLAGS='-C force-frame-pointers=yes' cargo build --release --target-dir "$target/profile" -p ubtrfs-cli -p ubtrfs-bench
-    exec "$target/profile/release/ubtrfs-bench" profile --out "${OUT:-profile.svg}" "$@"
+    RUSTFLAGS='-C force-frame-pointers=yes' cargo build --profile profiling --target-dir "$target/profile" -p ubtrfs-cli -p ubtrfs-bench
+    exec "$target/profile/profiling/ubtrfs-bench" profile --out "${OUT:-profile.svg}" "$@"
     ;;
 *)
     echo 'bench.sh run [WORD…] | profile WORKLOAD' >&2

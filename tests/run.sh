@@ -12,7 +12,7 @@ say() { printf '\n== %s\n' "$*"; }
 
 tests/install-packages.sh \
     mkfs.btrfs=btrfs-progs fusermount3=fuse3 zstd=zstd setfattr=attr setfacl=acl mkfs.ext4=e2fsprogs git=git rsync=rsync sqlite3=sqlite3 \
-    fio=fio dbench=dbench stress-ng=stress-ng make=make cc=gcc ld=libc6-dev losetup=mount
+    fio=fio dbench=dbench stress-ng=stress-ng make=make dpkg-deb=dpkg man=man-db cc=gcc ld=libc6-dev losetup=mount
 
 export PATH="$PATH:/usr/sbin:/sbin"
 target=${CARGO_TARGET_DIR:-$PWD/target}
@@ -48,6 +48,13 @@ else
     say "tests, without what needs: ${list%, }"
 fi
 
+# A soak leaves the sources as they were, which can be told where they were as committed.
+changes() { git diff --no-ext-diff --name-only HEAD; }
+is_clean=false
+if [ "$mode" = soak ] && before=$(changes 2>/dev/null) && [ -z "$before" ]; then
+    is_clean=true
+fi
+
 words=(--workspace --no-fail-fast "${proof[@]}")
 if [ "$mode" = soak ]; then
     export UBTRFS_SOAK=1 UBTRFS_SEEDS=${UBTRFS_SEEDS:-1-100} UBTRFS_MOUNT_LIMIT=${UBTRFS_MOUNT_LIMIT:-7200}
@@ -66,4 +73,9 @@ awk '/^ +(Running|Doc-tests) / { name = ($1 == "Running") ? $2 " " $3 : "doc " $
     sed -E 's/ \([^)]*\)//'
 grep -E '^test result' "$log" | awk '{ passed += $4; failed += $6; ignored += $8 }
         END { printf "tests: %d passed, %d failed, %d skipped\n", passed, failed, ignored }'
+if "$is_clean" && after=$(changes) && [ -n "$after" ]; then
+    say 'the tests have changed files of the sources'
+    printf '%s\n' "$after"
+    status=1
+fi
 exit "$status"

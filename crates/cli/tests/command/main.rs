@@ -6,6 +6,7 @@ mod bad_input;
 mod first_hour;
 mod fixtures;
 mod making;
+mod package;
 mod repair;
 mod rescue;
 mod restore;

@@ -142,6 +142,13 @@ mod tests {
 
     const SECTOR: u64 = 4096;
 
+    #[test]
+    fn no_range_has_no_pieces() {
+        let mut map = SumMap::new(SECTOR as u32, 4);
+        map.put(Logical(37 * SECTOR), &[0; 9 * 4]);
+        assert!(map.pieces(Logical(38 * SECTOR), 0).is_empty());
+    }
+
     proptest! {
         #[test]
         fn what_was_put_last_is_found(

@@ -1,5 +1,5 @@
-//! Makes the corpora anew, from the fixtures and from our own volume:
-//! `cargo test -p ubtrfs-fuzzing --test make_corpus -- --ignored`.
+//! Makes the corpora of `fuzz/corpus` anew, from the fixtures and from our own volume:
+//! `cargo run --profile proof -p ubtrfs-fuzzing --example make_corpus`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -37,24 +37,24 @@ fn condensed(leaf: &Leaf<'_>, header: Header, checksum: ChecksumType) -> (Vec<u8
     (block, shapes)
 }
 
-#[test]
-#[ignore = "writes fuzz/corpus"]
+fn main() {
+    make_whole_image();
+    make_log_replay();
+    make_from_the_fixtures();
+}
+
 fn make_whole_image() {
     for (name, input) in ubtrfs_fuzzing::whole_image_inputs() {
         keep("whole_image", &name, &input);
     }
 }
 
-#[test]
-#[ignore = "writes fuzz/corpus"]
 fn make_log_replay() {
     for (name, input) in ubtrfs_fuzzing::log_replay_inputs() {
         keep("log_replay", &name, &input);
     }
 }
 
-#[test]
-#[ignore = "writes fuzz/corpus"]
 fn make_from_the_fixtures() {
     let dir = scratch_dir();
     let mut seen: BTreeSet<(u64, u8, usize)> = BTreeSet::new();
