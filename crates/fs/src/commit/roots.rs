@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use ubtrfs_format::{Generation, TreeId};
 use ubtrfs_tree::{DirtyNodes, EditBatch, Root, patch_in_place};
 
+use crate::clock::now;
 use crate::committed::{Committed, TreeRoot};
 use crate::error::{Error, Result};
-use crate::ops::now;
 use ubtrfs_format::{ItemType, Key};
 
 /// The roots of all trees but the root tree and the chunk tree, as a commit changes them.

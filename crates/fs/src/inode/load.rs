@@ -4,10 +4,10 @@ use ubtrfs_format::items::{InodeItem, Timespec};
 use ubtrfs_format::{ItemType, Key};
 
 use super::EMPTY_SUBVOLUME_INO;
+use super::MAX_FILE_SIZE;
 use super::{Inode, InodeId, InodeState};
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Result};
-use crate::ops::MAX_FILE_SIZE;
 
 /// Reads an inode's attributes, and whether it has xattrs.
 pub(crate) fn load_inode(committed: &Committed, id: InodeId) -> Result<Inode> {

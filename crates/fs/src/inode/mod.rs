@@ -29,6 +29,9 @@ pub(crate) use table::InodeTable;
 /// directory.
 pub(crate) const EMPTY_SUBVOLUME_INO: Ino = Ino(2);
 
+/// The largest size that programs can ask for.
+pub(crate) const MAX_FILE_SIZE: u64 = i64::MAX as u64;
+
 /// Names an inode in the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InodeId {

@@ -3,10 +3,11 @@
 use ubtrfs_format::Generation;
 use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, MAX_NAME_LEN, Timespec};
 
-use super::Operations;
 use super::flags::{check_mutable, check_unrestricted};
+use super::operations::Operations;
 
-use super::{check_real, now};
+use super::checks::check_real;
+use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::file::dirty::DirtyData;
 use crate::file::piece::Mapped;

@@ -9,14 +9,16 @@ use std::sync::atomic::Ordering;
 
 use ubtrfs_format::items::FileType;
 
-use super::Operations;
+use super::LockedInodes;
 use super::flags::check_unrestricted;
-use super::resize::{GrowthPlan, MAX_FILE_SIZE, fill_sector};
-use super::{LockedInodes, now};
+use super::operations::Operations;
+use super::resize::{GrowthPlan, fill_sector};
+use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::file::piece::extents_of;
 use crate::file::piece::{Mapped, Piece};
 use crate::file_reader::FileMap;
+use crate::inode::MAX_FILE_SIZE;
 use crate::inode::{Inode, InodeId, InodeState, OrderedExtent};
 use crate::space::Demand;
 use crate::transaction::Transaction;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use ubtrfs_format::items::{DIR_ENTRY_HEADER, FileType, InodeFlags, InodeItem, Timespec};
 use ubtrfs_format::{DirIndex, ItemType, Key};
 
-use super::Operations;
+use super::checks::{check_name, check_real};
 use super::flags::check_mutable;
-use super::{check_name, check_real, now};
+use super::operations::Operations;
+use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::file::piece::{InlinePiece, Piece};
 use crate::inode::{Inode, InodeId, InodeState, Name, OrphanEdit, Target};

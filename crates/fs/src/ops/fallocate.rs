@@ -11,13 +11,14 @@ use std::sync::atomic::Ordering;
 use ubtrfs_format::items::{Compression, FileType, InodeFlags};
 use ubtrfs_format::{Generation, Logical};
 
-use super::Operations;
 use super::flags::{check_mutable, check_unrestricted};
-use super::now;
-use super::resize::{MAX_FILE_SIZE, fill_sector};
+use super::operations::Operations;
+use super::resize::fill_sector;
+use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::file::piece::{ExtentPiece, Piece};
 use crate::file_reader::FileMap;
+use crate::inode::MAX_FILE_SIZE;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::space::Demand;
 use crate::transaction::{NewExtent, Transaction};

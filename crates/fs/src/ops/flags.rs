@@ -2,8 +2,10 @@
 
 use ubtrfs_format::items::{DIR_ENTRY_HEADER, FileType, InodeFlags};
 
-use super::Operations;
-use super::{WriteAt, check_real, now};
+use super::WriteAt;
+use super::checks::check_real;
+use super::operations::Operations;
+use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::space::{Demand, UseOfKept};

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use parking_lot::{Condvar, Mutex};
 use ubtrfs_format::items::{InodeItem, Timespec};
 
-use super::Operations;
+use super::operations::Operations;
 use crate::error::{Errno, Result};
 use crate::fsync_group::{Done, FsyncGroup};
 use crate::inode::{Inode, InodeId, InodeState, LoggedAs};

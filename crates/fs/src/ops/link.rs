@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use ubtrfs_format::DirIndex;
 
-use super::Operations;
+use super::LockedInodes;
+use super::checks::check_name;
 use super::create::{add_entry, inode_target, remove_entry};
 use super::flags::{check_removable_from, check_unrestricted};
+use super::operations::Operations;
 use super::room::MAX_LINKS;
-use super::{LockedInodes, check_name, now};
+use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::inode::EMPTY_SUBVOLUME_INO;
 use crate::inode::{Inode, InodeId, InodeState, LostName, Name, OrphanEdit, Target};

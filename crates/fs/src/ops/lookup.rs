@@ -3,7 +3,7 @@
 use ubtrfs_format::DirIndex;
 use ubtrfs_format::items;
 
-use super::Operations;
+use super::operations::Operations;
 use crate::error::{Errno, Result};
 use crate::inode::{EMPTY_SUBVOLUME_INO, InodeId};
 use crate::names::DirectoryEntry;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use ubtrfs_format::items::FileType;
 
-use super::Operations;
 use super::flags::check_unrestricted;
-use super::now;
+use super::operations::Operations;
 use super::resize::fill_sector;
+use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::file::piece::Mapped;
 use crate::file::piece::Piece;

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use ubtrfs_format::items::FileType;
 
-use super::Operations;
+use super::operations::Operations;
 use crate::error::{Errno, Result};
 use crate::file::error::Result as DataResult;
 use crate::file::seek::Seek;

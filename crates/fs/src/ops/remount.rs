@@ -1,6 +1,6 @@
 //! Remounts: to read-only, and back.
 
-use super::Operations;
+use super::operations::Operations;
 use crate::error::{Errno, Result};
 
 /// How often a commit is tried after which nothing has changed.

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use ubtrfs_format::items::{FileType, Timespec};
 
-use super::Operations;
+use super::LockedInodes;
+use super::checks::{check_name, check_real};
 use super::create::{NewInode, add_entry, inode_target, remove_entry};
 use super::flags::{check_mutable, check_removable_from};
 use super::link::{Named, add_name, drop_name, lost_name, name_demand};
-use super::{LockedInodes, check_name, check_real, now};
+use super::operations::Operations;
+use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, InodeId, InodeState, LostName, Name};
 use crate::names::LookupResult;

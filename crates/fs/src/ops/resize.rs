@@ -5,17 +5,14 @@ use std::sync::Arc;
 use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_format::{Generation, Incompat};
 
-use super::Operations;
 use super::attr::AttributeChange;
-use super::now;
+use super::operations::Operations;
+use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::file::piece::Piece;
 use crate::file_reader::FileMap;
-use crate::inode::{Inode, InodeId, InodeState};
+use crate::inode::{Inode, InodeId, InodeState, MAX_FILE_SIZE};
 use crate::space::{Demand, UseOfKept};
-
-/// The largest size that programs can ask for.
-pub(crate) const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 
 /// What size a file shall have.
 #[derive(Clone, Copy, Debug)]

@@ -18,7 +18,7 @@ use ubtrfs_format::items::{
 };
 use ubtrfs_format::{Incompat, Ino, ItemType, Key, extref_hash, name_hash};
 
-use super::Operations;
+use super::operations::Operations;
 use crate::error::{Errno, Result};
 use crate::inode::{InodeBatch, InodeId, InodeState};
 use crate::names::LookupResult;

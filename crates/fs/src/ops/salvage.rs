@@ -3,7 +3,7 @@
 use ubtrfs_format::items::{InodeItem, extrefs, inode_refs};
 use ubtrfs_format::{Ino, ItemType, Key, TreeId};
 
-use super::Operations;
+use super::operations::Operations;
 use crate::error::Result;
 
 /// An inode as its own items tell of it.

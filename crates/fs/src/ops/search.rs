@@ -2,7 +2,7 @@
 
 use ubtrfs_format::{Header, Key, TreeId};
 
-use super::Operations;
+use super::operations::Operations;
 use crate::error::{Errno, Result};
 
 /// An item as the last commit has it.

@@ -15,7 +15,7 @@ pub struct FilesystemStats {
     pub name_len: u32,
 }
 
-use super::Operations;
+use super::operations::Operations;
 
 impl Operations {
     /// How full the volume is, in units of data (one with two copies counts half of its devices).

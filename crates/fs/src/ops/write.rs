@@ -5,12 +5,13 @@ use std::sync::atomic::Ordering;
 
 use ubtrfs_format::items::FileType;
 
-use super::Operations;
 use super::attr::{CAPABILITIES, without_set_id};
 use super::flags::check_may_write;
-use super::now;
-use super::resize::{MAX_FILE_SIZE, fill_sector};
+use super::operations::Operations;
+use super::resize::fill_sector;
+use crate::clock::now;
 use crate::error::{Errno, Result};
+use crate::inode::MAX_FILE_SIZE;
 use crate::inode::{Inode, InodeId};
 use crate::space::Demand;
 use crate::writeback::may_be_nocow;

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use ubtrfs_format::items::{self, DIR_ENTRY_HEADER, MAX_NAME_LEN};
 use ubtrfs_format::{ItemType, Key, name_hash};
 
-use super::Operations;
+use super::checks::check_real;
 use super::flags::check_unrestricted;
-use super::{check_real, now};
+use super::operations::Operations;
+use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::inode::{InodeId, InodeState};
 use crate::space::{Demand, UseOfKept};

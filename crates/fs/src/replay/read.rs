@@ -13,8 +13,9 @@ use ubtrfs_tree::{Block, NodeRef, Root, Snapshot, Walk};
 
 use super::{damaged, is_without_links, misplaced};
 use crate::error::{Error, Result};
+use crate::inode::MAX_FILE_SIZE;
 use crate::ops::Operations;
-use crate::ops::{MAX_FILE_SIZE, check_name};
+use crate::ops::check_name;
 use crate::transaction::NewExtent;
 
 /// The log of a volume.

@@ -1,0 +1,28 @@
+//! The operations of a mount, and the owners that they work with.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::commit::Committer;
+use crate::file_reader::FileReader;
+use crate::fs_info::FsInfo;
+use crate::inactivate::Inactivator;
+use crate::log::Log;
+use crate::names::Names;
+use crate::reserve::Reserver;
+use crate::writeback::Writeback;
+
+/// The operations of a mount, and the owners that they work with.
+pub(crate) struct Operations {
+    pub(crate) info: Arc<FsInfo>,
+    pub(crate) names: Arc<Names>,
+    pub(crate) reader: Arc<FileReader>,
+    pub(crate) writeback: Arc<Writeback>,
+    pub(crate) log: Arc<Log>,
+    pub(crate) committer: Arc<Committer>,
+    pub(crate) inactivator: Arc<Inactivator>,
+    pub(crate) reserver: Arc<Reserver>,
+    /// Held by a rename that moves a directory to another one: no cycle may come about.
+    pub(crate) rename_lock: Mutex<()>,
+}
