@@ -10,7 +10,6 @@ use ubtrfs_tree::{NodeCache, Root, Snapshot};
 
 use crate::error::{Error, Result};
 use crate::options::Rescue;
-use crate::space::Needs;
 
 /// A tree's root as the root tree has it.
 #[derive(Clone, Debug)]
@@ -109,19 +108,6 @@ impl Committed {
     /// gone.
     pub(crate) fn has_subvolume(&self, id: TreeId) -> bool {
         id.is_subvolume() && self.trees.get(&id).is_some_and(|tree| tree.item.refs > 0)
-    }
-
-    /// What changes need, and what has to stay free.
-    pub(crate) fn needs(&self) -> Needs {
-        let subvolumes = self.subvolumes().filter(|subvolume| subvolume.item.last_snapshot.0 != 0).count();
-        let extent_bytes = self.trees.get(&TreeId::EXTENT).map_or(0, |tree| tree.item.bytes_used);
-        let extent_nodes = extent_bytes / u64::from(self.superblock.node_size);
-        Needs {
-            subvolumes: subvolumes as u64,
-            extent_nodes,
-            checksum_size: self.superblock.checksum.size() as u64,
-            global_reserve: self.global_reserve(),
-        }
     }
 
     /// The tree with the block group items.

@@ -5,6 +5,7 @@
 //! explains how.
 
 mod backrefs;
+mod change_memory;
 mod clock;
 mod commit;
 mod commit_request;

@@ -7,8 +7,6 @@
 //! Locks are taken in this order: the rename lock; inodes, by subvolume and number; the gate;
 //! everything else (space, tables, lists), which is held for memory work only (invariant 7).
 
-mod memory;
-
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,12 +14,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use ubtrfs_format::{Generation, Logical, TreeId};
 
+use crate::change_memory::{self, Account, TransactionMemory};
 use crate::file::sum_map::SumMap;
-use crate::inode::{Inode, InodeId};
+use crate::inode::{Inode, InodeId, InodeState};
 use crate::lock_order::{Noted, Ordered};
 use crate::subvolume_entries::EntryPlace;
-
-pub(crate) use memory::{Account, DISPLACED, ENTRY, INODE, LISTED, PIECE, REFERENCE, TransactionMemory, XATTR};
 
 /// A data extent allocated in a transaction.
 #[derive(Debug)]
@@ -94,7 +91,7 @@ impl Transaction {
 
     /// Notes an extent whose data is on its way to the device.
     pub(crate) fn add_extent(&self, start: Logical, extent: NewExtent) {
-        self.memory.add(memory::EXTENT + extent.sums.as_ref().map_or(0, Vec::len));
+        self.memory.add(change_memory::EXTENT + extent.sums.as_ref().map_or(0, Vec::len));
         self.new_extents.lock().insert(start, extent);
         self.new_extent_count.fetch_add(1, Ordering::Relaxed);
     }
@@ -224,7 +221,7 @@ impl Transaction {
     /// Notes that an extent got a reference from elsewhere than those that it had.
     pub(crate) fn add_shared(&self, extent: Logical) {
         if self.shared.lock().insert(extent) {
-            self.memory.add(memory::SHARED);
+            self.memory.add(change_memory::SHARED);
         }
     }
 
@@ -245,6 +242,22 @@ impl Transaction {
         // positions in the extent.
         let scale = |bytes: u64| (u128::from(bytes) * sums.len() as u128 / u128::from(extent.length)) as usize;
         sums.get(scale(offset)..scale(end)).map(<[u8]>::to_vec)
+    }
+}
+
+impl InodeState {
+    /// Makes the pending batch one of `transaction`: what belongs to an older transaction is frozen
+    /// first, and the inode is put on the transaction's list. To be called, under the gate, before
+    /// anything of the inode is changed.
+    pub(crate) fn join(&mut self, inode: &Arc<Inode>, transaction: &Transaction) {
+        if self.pending.generation == transaction.generation {
+            return;
+        }
+        self.freeze_before(transaction.generation);
+        self.pending.generation = transaction.generation;
+        self.pending.account = Account::with(transaction.memory());
+        self.item.transid = transaction.generation;
+        transaction.add_inode(inode.clone());
     }
 }
 

@@ -4,7 +4,7 @@ use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevExtent, DevItem};
 use ubtrfs_format::{ItemType, Key, Logical, TreeId, objectid};
 use ubtrfs_tree::EditBatch;
 
-use super::Committer;
+use super::owner::Committer;
 use crate::error::Result;
 use crate::space::{GroupEdits, NewChunk};
 

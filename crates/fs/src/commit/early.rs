@@ -7,8 +7,8 @@ use ubtrfs_format::{Generation, Logical};
 use ubtrfs_tree::Block;
 use ubtrfs_volume::{CompletedWrites, Ticket};
 
-use super::Committer;
-use super::nodes::submit;
+use super::owner::Committer;
+use super::submit::submit;
 use crate::error::Result;
 
 /// The part of the memory that new leaves may take before they are submitted, but for those of one

@@ -1,10 +1,7 @@
 //! The volume's label: a field of the superblock, which the next commit writes.
 
-use super::Committer;
+use super::owner::{Committer, LABEL_SIZE};
 use crate::error::{Errno, Result};
-
-/// Bytes of a label and the zeroes behind it, one at the least.
-pub(crate) const LABEL_SIZE: usize = 256;
 
 impl Committer {
     /// Gives the volume a label, and commits. `EINVAL` for one that is too long, or that could not

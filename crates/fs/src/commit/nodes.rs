@@ -6,12 +6,11 @@ use std::sync::atomic::Ordering;
 use ubtrfs_format::items::{ExtentFlags, ExtentItem, InlineRef};
 use ubtrfs_format::{Generation, Incompat, ItemType, Key, Logical, TreeId};
 use ubtrfs_tree::{Block, DirtyNodes, EditBatch, FreedNode, NodeAllocator, Snapshot};
-use ubtrfs_volume::{Ticket, Write};
 
-use super::Committer;
 use super::block_refs::BlockRefs;
 use super::data_refs::DataRefDeltas;
 use super::early::EarlyLeaves;
+use super::owner::Committer;
 use crate::error::{Error, Result};
 
 /// Allocates a commit's nodes and remembers what the extent tree has to be told.
@@ -124,16 +123,6 @@ impl<'a> CommitNodes<'a> {
     pub(super) fn take_data_refs(&mut self) -> DataRefDeltas {
         std::mem::take(&mut self.refs.data)
     }
-}
-
-/// Starts the writes of new nodes, which whoever looks for them finds at once.
-pub(super) fn submit(committer: &Committer, generation: Generation, nodes: Vec<(Logical, Block)>) -> Result<Ticket> {
-    let writes = nodes.iter().map(|(at, block)| Write { at: *at, data: block.share() }).collect();
-    let ticket = committer.info.volume.submit_nodes(writes)?;
-    for (at, block) in nodes {
-        committer.info.cache.insert(at, generation, block);
-    }
-    Ok(ticket)
 }
 
 /// Notes in the block groups' records that an extent is allocated or freed by this commit.

@@ -4,8 +4,8 @@ use ubtrfs_format::items::{ExtentFlags, ExtentItem, InlineRef};
 use ubtrfs_format::{ItemType, Key, Logical, TreeId};
 use ubtrfs_tree::{EditBatch, FreedNode, NodeAllocator, Snapshot};
 
-use super::TreeMerger;
 use super::roots::NewRoots;
+use super::tree_merger::TreeMerger;
 use crate::error::Result;
 
 /// Puts an empty tree in the place of tree `id`, all of whose nodes are freed: those that the

@@ -7,9 +7,9 @@
 use ubtrfs_format::{Generation, ItemType, Key, TreeId};
 use ubtrfs_tree::EditBatch;
 
-use super::Committer;
-use super::TreeMerger;
+use super::owner::Committer;
 use super::roots::NewRoots;
+use super::tree_merger::TreeMerger;
 use crate::committed::Committed;
 use crate::error::Result;
 

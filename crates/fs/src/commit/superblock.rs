@@ -4,7 +4,7 @@ use ubtrfs_format::items::{BlockGroupFlags, encode_sys_chunk};
 use ubtrfs_format::{BackupRoot, CompatRo, Generation, ItemType, Key, Logical, Superblock, TreeId, objectid};
 use ubtrfs_tree::Root;
 
-use super::Committer;
+use super::owner::Committer;
 use super::roots::NewRoots;
 use crate::committed::Committed;
 use crate::space::NewChunk;

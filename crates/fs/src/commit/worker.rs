@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use super::Committer;
+use super::owner::Committer;
 
 impl Committer {
     /// Starts the background committer.

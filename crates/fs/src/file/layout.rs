@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::piece::{Mapped, Piece};
-use crate::transaction::PIECE;
+use crate::change_memory::PIECE;
 
 /// A range that is to be told anew.
 const CHANGED: usize = 32;

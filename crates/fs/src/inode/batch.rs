@@ -3,72 +3,16 @@
 
 use std::sync::{Arc, LazyLock};
 
-use ubtrfs_format::items::FileType;
-use ubtrfs_format::{DirIndex, Generation, Ino, ItemType, Key, TreeId};
+use ubtrfs_format::{DirIndex, Generation, Ino};
 
 use super::Logged;
+use super::changes::{LostName, Name, OrphanEdit, RefChange, Target};
 use super::entry_changes::EntryChanges;
 use super::lazy_box::{Empty, LazyBox};
 use super::name_changes::NameChanges;
 use super::xattr_changes::XattrChanges;
+use crate::change_memory::{Account, DISPLACED, INODE};
 use crate::file::layout::Layout;
-use crate::transaction::{Account, DISPLACED, INODE};
-
-/// A file name or xattr name.
-pub(crate) type Name = Arc<[u8]>;
-
-/// What a directory entry leads to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
-    /// Key of the inode item or of the subvolume's root item.
-    pub(crate) location: Key,
-    pub(crate) file_type: FileType,
-}
-
-impl Target {
-    /// The subvolume that it is, or that a snapshot had there.
-    pub(crate) fn subvolume(&self) -> Option<TreeId> {
-        (self.location.item_type == ItemType::ROOT_ITEM).then_some(TreeId(self.location.objectid))
-    }
-}
-
-/// What happened to a name of a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct EntryChange {
-    /// What it led to before the transaction.
-    pub(crate) base: Option<Target>,
-    /// Its number and what it leads to now.
-    pub(crate) now: Option<(DirIndex, Target)>,
-}
-
-/// What happened to a name of an inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RefChange {
-    /// Its number in the directory before the transaction, if the inode had the name then.
-    pub(crate) base: Option<DirIndex>,
-    /// Its number now, if the inode has the name.
-    pub(crate) now: Option<DirIndex>,
-}
-
-/// A name that an inode loses.
-pub(crate) struct LostName {
-    pub(crate) dir: Ino,
-    pub(crate) name: Name,
-    /// Its number in the directory.
-    pub(crate) index: DirIndex,
-    /// Whether the log has the directory: then it may have the name although it does not have the
-    /// inode yet.
-    pub(crate) is_dir_logged: bool,
-}
-
-/// What happened to an inode's orphan item.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum OrphanEdit {
-    #[default]
-    None,
-    Add,
-    Remove,
-}
 
 /// The edits of one inode.
 #[derive(Default)]
@@ -177,9 +121,12 @@ impl InodeBatch {
 
 #[cfg(test)]
 mod tests {
-    use ubtrfs_format::ItemType;
+    use ubtrfs_format::{ItemType, Key};
+
+    use ubtrfs_format::items::FileType;
 
     use super::*;
+    use crate::inode::EntryChange;
 
     #[test]
     fn what_comes_and_goes_in_one_transaction_leaves_nothing() {

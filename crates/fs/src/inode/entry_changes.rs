@@ -6,9 +6,9 @@ use std::sync::LazyLock;
 use ubtrfs_format::items::DIR_ENTRY_HEADER;
 use ubtrfs_format::{DirIndex, name_hash};
 
-use super::batch::{EntryChange, Name, Target};
+use super::changes::{EntryChange, Name, Target};
 use super::lazy_box::Empty;
-use crate::transaction::ENTRY;
+use crate::change_memory::ENTRY;
 
 /// The changes, by name and by number.
 #[derive(Default)]

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use ubtrfs_format::items::InodeItem;
 
-use super::Name;
+use super::changes::Name;
+use crate::change_memory::LISTED;
 use crate::fsync_group::FsyncGroup;
-use crate::transaction::LISTED;
 
 /// How much of an inode is in the log.
 #[derive(Clone, Copy, Debug, PartialEq)]

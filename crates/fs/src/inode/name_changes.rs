@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use ubtrfs_format::items::EXTREF_HEADER;
 use ubtrfs_format::{Ino, extref_hash};
 
-use super::batch::{Name, RefChange};
-use crate::transaction::REFERENCE;
+use super::changes::{Name, RefChange};
+use crate::change_memory::REFERENCE;
 
 /// As many changes lie in one piece of memory that is just large enough: nearly all inodes have one
 /// name, or lose one and get one, and the smallest node of a map would be ten times as large.

@@ -7,10 +7,9 @@ use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, Timespec};
 use ubtrfs_format::{DirIndex, Generation, Logical};
 use ubtrfs_volume::SharedBuffer;
 
-use super::{Inode, InodeBatch, LazyBox, Listings, OrphanEdit};
+use super::{InodeBatch, LazyBox, Listings, OrphanEdit};
 use crate::file::dirty::DirtyData;
 use crate::in_flight_bytes::Counted;
-use crate::transaction::{Account, Transaction};
 
 /// Data on its way to the device. Reads take it from here until the device has it.
 pub(crate) struct OrderedExtent {
@@ -158,20 +157,6 @@ impl InodeState {
         !self.committed && self.frozen.is_none()
     }
 
-    /// Makes the pending batch one of `transaction`: what belongs to an older transaction is frozen
-    /// first, and the inode is put on the transaction's list. To be called, under the gate, before
-    /// anything of the inode is changed.
-    pub(crate) fn join(&mut self, inode: &Arc<Inode>, transaction: &Transaction) {
-        if self.pending.generation == transaction.generation {
-            return;
-        }
-        self.freeze_before(transaction.generation);
-        self.pending.generation = transaction.generation;
-        self.pending.account = Account::with(transaction.memory());
-        self.item.transid = transaction.generation;
-        transaction.add_inode(inode.clone());
-    }
-
     /// Settles with the transactions what the inode holds in memory.
     pub(super) fn settle_memory(&mut self) {
         if !self.pending.is_clean() {
@@ -218,7 +203,7 @@ impl InodeState {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::inode::Inode;
 
     #[test]
     fn an_idle_inode_takes_little_memory() {

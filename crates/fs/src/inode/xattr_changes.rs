@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ubtrfs_format::name_hash;
 
-use super::batch::Name;
-use crate::transaction::XATTR;
+use super::changes::Name;
+use crate::change_memory::XATTR;
 
 /// A value; `None` of an xattr that was removed.
 pub(crate) type Value = Option<Arc<[u8]>>;

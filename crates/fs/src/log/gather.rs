@@ -24,7 +24,7 @@ use ubtrfs_format::items::FileType;
 use ubtrfs_format::{DirIndex, Incompat, Ino, ItemType, Key, TreeId, objectid};
 use ubtrfs_tree::{EditBatch, Snapshot};
 
-use super::items::exists_item;
+use super::exists::exists_item;
 use super::queue::Log;
 use super::reason::Reason;
 use super::reason::Stop;

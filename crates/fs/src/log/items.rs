@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ubtrfs_format::items::{self, DIR_ENTRY_HEADER, DirEntry, FileType, InodeFlags, InodeItem, encode_dir_entry};
-use ubtrfs_format::{Generation, ItemType, Key, Logical, leaf_data_size, name_hash, objectid};
+use ubtrfs_format::{ItemType, Key, Logical, leaf_data_size, name_hash, objectid};
 
 use super::gather::{Gatherer, Result};
 use super::reason::Reason;
@@ -19,21 +19,6 @@ use crate::options::LogFault;
 /// Checksums of data that is written in tree_log are logged in windows of so many bytes of its extent:
 /// so no two items of a log overlap, and a small write logs few.
 const SUM_WINDOW: u64 = 256 << 10;
-
-/// The item of an inode that is in the log only so that it exists. Of one that the commit below
-/// has, recovery takes nothing if the generation is 0, nor the size if that is 0.
-pub(super) fn exists_item(state: &InodeState, known: bool, generation: Generation) -> InodeItem {
-    let item = InodeItem { transid: generation, ..state.item };
-    // An inode without names would be passed over.
-    let item = InodeItem { nlink: item.nlink.max(1), ..item };
-    if known {
-        InodeItem { generation: Generation(0), size: 0, nbytes: 0, ..item }
-    } else if state.file_type() == FileType::Regular {
-        InodeItem { size: 0, nbytes: 0, ..item }
-    } else {
-        item
-    }
-}
 
 impl Gatherer<'_> {
     /// All xattrs, in every case: recovery removes those of a logged inode that the log has not. As

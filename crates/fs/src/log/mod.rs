@@ -15,9 +15,12 @@
 //! | `nodes` | space for log nodes |
 //! | `write` | merge, write, publish |
 
+mod arena;
+mod exists;
 mod gather;
 mod items;
 mod nodes;
+mod prepared;
 mod queue;
 mod ranges;
 mod reason;

@@ -1,77 +1,12 @@
 //! Space for the nodes of a log.
 
-use std::collections::BTreeSet;
-
 use ubtrfs_format::{Logical, TreeId};
 use ubtrfs_tree::{FreedNode, NodeAllocator};
 
+use super::arena::Urgency;
 use super::queue::Log;
 use super::tree_log::TreeLog;
 use crate::options::LogFault;
-
-/// The space of one log. A write of the log takes what lies side by side, so that the device sees
-/// one write and not one for each node: for that the log goes round in several times the space that
-/// it needs, as long as there is plenty.
-#[derive(Debug, Default)]
-pub(super) struct Arena {
-    /// All nodes that were ever allocated for this log.
-    all: Vec<Logical>,
-    /// Those that no durable superblock leads to any more.
-    spare: BTreeSet<Logical>,
-    /// Behind the node that was taken last.
-    next: Logical,
-}
-
-impl Arena {
-    /// How many times the nodes in use the arena should have, and how many nodes at the least.
-    const ROUNDS: usize = 4;
-    const LEAST: usize = 32;
-
-    fn take(&mut self, node_size: u64, mut allocate: impl FnMut(Urgency) -> Option<Logical>) -> Option<Logical> {
-        let mut grow = |arena: &mut Self, demand| {
-            let node = allocate(demand)?;
-            arena.all.push(node);
-            Some(node)
-        };
-        let is_small = self.all.len() < Self::LEAST.max(Self::ROUNDS * (self.all.len() - self.spare.len()));
-        let onward = self.spare.take(&self.next);
-        let grown = || is_small.then(|| grow(self, Urgency::Convenience)).flatten();
-        let node = onward.or_else(grown).or_else(|| self.take_spare()).or_else(|| grow(self, Urgency::Necessity))?;
-        self.next = Logical(node.0 + node_size);
-        Some(node)
-    }
-
-    /// The nearest spare node behind the last, or else the first.
-    fn take_spare(&mut self) -> Option<Logical> {
-        let node = self.spare.range(self.next..).next().or_else(|| self.spare.first()).copied()?;
-        self.spare.take(&node)
-    }
-
-    /// Nodes can be used again.
-    pub(super) fn reuse(&mut self, nodes: impl IntoIterator<Item = Logical>) {
-        self.spare.extend(nodes);
-    }
-
-    /// A node is used again before any other.
-    fn reuse_first(&mut self, node: Logical) {
-        self.spare.insert(node);
-        self.next = node;
-    }
-
-    /// All of it.
-    pub(super) fn into_nodes(self) -> Vec<Logical> {
-        self.all
-    }
-}
-
-/// How badly the log needs space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Urgency {
-    /// It can't be written else.
-    Necessity,
-    /// It would lie better.
-    Convenience,
-}
 
 /// Allocates the nodes of one write of the log.
 pub(super) struct LogNodes<'a> {
@@ -119,56 +54,5 @@ impl NodeAllocator for LogNodes<'_> {
             self.replaced.push(node.bytenr);
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NODE: u64 = 16384;
-
-    /// Writes of `width` nodes each that replace the nodes of the write before; how many pieces
-    /// each consists of.
-    fn pieces(width: usize, writes: usize, room: usize) -> Vec<usize> {
-        let (mut arena, mut old) = (Arena::default(), Vec::new());
-        let allocated = std::cell::Cell::new(0);
-        let allocate = |demand| {
-            let at = allocated.get();
-            let limit = if demand == Urgency::Convenience { room } else { usize::MAX };
-            (at < limit).then(|| {
-                allocated.set(at + 1);
-                Logical(at as u64 * NODE)
-            })
-        };
-        let mut counts = Vec::new();
-        for _ in 0..writes {
-            let new: Vec<_> = (0..width).map(|_| arena.take(NODE, allocate).unwrap()).collect();
-            counts.push(1 + new.windows(2).filter(|pair| pair[1].0 != pair[0].0 + NODE).count());
-            arena.reuse(std::mem::replace(&mut old, new));
-        }
-        assert!(allocated.get() <= Arena::LEAST.max((Arena::ROUNDS + 1) * 2 * width), "the log grows without end");
-        let mut in_use = old.clone();
-        in_use.extend(&arena.spare);
-        in_use.sort_unstable();
-        let mut all = arena.into_nodes();
-        all.sort_unstable();
-        assert_eq!(in_use, all, "nodes are lost, or used twice");
-        counts
-    }
-
-    #[test]
-    fn nodes_of_one_write_lie_side_by_side() {
-        for width in [1, 3, 4, 17, 60] {
-            let pieces = pieces(width, 1000, usize::MAX);
-            assert!(pieces.iter().all(|count| *count <= 2), "{width}: {pieces:?}");
-            assert!(pieces.iter().filter(|count| **count > 1).count() <= 1000 / 4, "{width}: {pieces:?}");
-        }
-    }
-
-    #[test]
-    fn little_space_is_enough() {
-        let pieces = pieces(5, 100, 10);
-        assert!(pieces.iter().all(|count| *count <= 2), "{pieces:?}");
     }
 }

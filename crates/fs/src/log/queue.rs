@@ -5,9 +5,9 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use ubtrfs_volume::Published;
 
+use super::prepared::PreparedLog;
 use super::reason::{Fallbacks, Reason, Stop};
 use super::tree_log::TreeLog;
-use super::write::PreparedLog;
 use crate::committed::Committed;
 use crate::error::{Errno, Result};
 use crate::fs_info::FsInfo;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use ubtrfs_format::{Generation, Logical, TreeId};
 use ubtrfs_tree::Root;
 
-use super::nodes::Arena;
+use super::arena::Arena;
 use super::ranges::NumberRanges;
 use crate::file::sum_map::SumMap;
 use crate::inode::InodeId;

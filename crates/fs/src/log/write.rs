@@ -5,55 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ubtrfs_format::items::RootItem;
-use ubtrfs_format::{Generation, ItemType, Key, Logical, Superblock, TreeId};
-use ubtrfs_tree::{Block, DirtyNodes, EditBatch, Root, merge};
-use ubtrfs_volume::{Copies, Write};
+use ubtrfs_format::{Generation, ItemType, Key, TreeId};
+use ubtrfs_tree::{DirtyNodes, EditBatch, Root, merge};
+use ubtrfs_volume::Copies;
 
 use super::gather::{Gathered, Gatherer};
 use super::nodes::LogNodes;
+use super::prepared::PreparedLog;
 use super::queue::{ClosedGroup, Log};
 use super::reason::Reason;
 use super::reason::Stop;
 use super::tree_log::TreeLog;
 use crate::committed::Committed;
 use crate::fsync_group::Durable;
-use crate::inode::OrderedExtent;
 use crate::transaction::Transaction;
-
-/// A log that has been merged and whose nodes are to be written.
-pub(crate) struct PreparedLog {
-    blocks: Vec<(Logical, Block)>,
-    root: Root,
-    /// Nodes that are free once a superblock with this log is durable.
-    replaced: Vec<Logical>,
-    /// Data that the log leads to.
-    pub(crate) ordered: Vec<Arc<OrderedExtent>>,
-    generation: Generation,
-}
-
-impl PreparedLog {
-    /// The writes of its nodes.
-    pub(crate) fn writes(&self) -> impl Iterator<Item = Write> + '_ {
-        self.blocks.iter().map(|(at, block)| Write { at: *at, data: block.share() })
-    }
-
-    /// Makes a superblock lead to the log.
-    pub(crate) fn enter_into(&self, superblock: &mut Superblock) {
-        superblock.log_root = self.root.bytenr;
-        superblock.log_root_level = self.root.level;
-    }
-
-    /// The superblock with this log is durable.
-    pub(crate) fn published(self, log: &Log, tree_log: &mut TreeLog) {
-        log.info.counters.log_writes.fetch_add(1, Ordering::Relaxed);
-        let bytes: usize = self.blocks.iter().map(|(_, block)| block.len()).sum();
-        log.info.counters.log_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        for (at, block) in self.blocks {
-            log.info.cache.insert(at, self.generation, block);
-        }
-        tree_log.arena.reuse(self.replaced);
-    }
-}
 
 impl Log {
     /// Writes the log of a group. It is durable then, or was already.
@@ -74,7 +39,7 @@ impl Log {
         log.enter_into(&mut superblock);
         let published = self.info.volume.write_superblock(&superblock, Copies::Primary, flushed);
         let published = published.map_err(|error| failed(error.into()))?;
-        log.published(self, tree_log);
+        log.published(&self.info, tree_log);
         Ok(Durable::by(&published))
     }
 

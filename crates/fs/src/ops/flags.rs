@@ -2,9 +2,9 @@
 
 use ubtrfs_format::items::{DIR_ENTRY_HEADER, FileType, InodeFlags};
 
-use super::WriteAt;
 use super::checks::check_real;
 use super::operations::Operations;
+use super::write_at::WriteAt;
 use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, InodeId, InodeState};

@@ -21,6 +21,7 @@ mod salvage;
 mod search;
 mod statfs;
 mod write;
+mod write_at;
 mod xattr;
 
 pub use attr::{Attributes, ModeAndXattr, Plan, SetAttributes, TimeChange};
@@ -32,7 +33,7 @@ pub use salvage::{FoundInode, FoundSubvolume};
 pub use statfs::FilesystemStats;
 pub use xattr::XattrMode;
 
-pub use write::WriteAt;
+pub use write_at::WriteAt;
 
 pub(crate) use checks::check_name;
 pub(crate) use create::inode_target;

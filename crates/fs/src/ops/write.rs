@@ -9,23 +9,13 @@ use super::attr::{CAPABILITIES, without_set_id};
 use super::flags::check_may_write;
 use super::operations::Operations;
 use super::resize::fill_sector;
+use super::write_at::WriteAt;
 use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::inode::MAX_FILE_SIZE;
 use crate::inode::{Inode, InodeId};
 use crate::space::Demand;
 use crate::writeback::may_be_nocow;
-
-/// Where a write goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WriteAt {
-    /// At this offset.
-    Offset(u64),
-    /// At the end of the file, whatever that is by then.
-    End,
-    /// At this offset, by a descriptor that only appends: append-only files take nothing else.
-    Appending(u64),
-}
 
 /// Edits of a write that takes capabilities away.
 const CAPABILITY_EDITS: u64 = 2;

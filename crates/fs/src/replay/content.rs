@@ -6,7 +6,7 @@ use ubtrfs_format::items::{Compression, CsumItem, FileExtent, FileExtentKind};
 use ubtrfs_format::{Ino, ItemType, Key, Logical, objectid};
 use ubtrfs_tree::Item;
 
-use super::Replay;
+use super::subvolume::Replay;
 use crate::error::Result;
 use crate::file::committed::check;
 use crate::file::error::DataError;

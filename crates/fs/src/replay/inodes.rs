@@ -6,7 +6,8 @@ use ubtrfs_format::items::{FileType, InodeItem, dir_entries};
 use ubtrfs_format::{Generation, Ino, ItemType, Key};
 use ubtrfs_tree::Item;
 
-use super::{Replay, damaged};
+use super::found::damaged;
+use super::subvolume::Replay;
 use crate::error::Result;
 use crate::inode::{Inode, InodeState, Name};
 

@@ -2,7 +2,7 @@
 
 use ubtrfs_format::{DirIndex, ItemType, Key, objectid};
 
-use super::Replay;
+use super::subvolume::Replay;
 use crate::error::Result;
 use crate::inode::OrphanEdit;
 

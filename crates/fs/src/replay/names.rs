@@ -8,8 +8,9 @@ use ubtrfs_format::items::{self, FileType, dir_entries};
 use ubtrfs_format::{DirIndex, Ino, ItemType, Key, extref_hash};
 use ubtrfs_tree::Item;
 
+use super::found::damaged;
 use super::read::only_entry;
-use super::{Replay, damaged};
+use super::subvolume::Replay;
 use crate::error::Result;
 use crate::inode::{Inode, InodeState, LostName, Name, Target};
 use crate::ops::inode_target;

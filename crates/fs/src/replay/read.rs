@@ -11,7 +11,7 @@ use ubtrfs_format::{
 };
 use ubtrfs_tree::{Block, NodeRef, Root, Snapshot, Walk};
 
-use super::{damaged, is_without_links, misplaced};
+use super::found::{damaged, is_without_links, misplaced};
 use crate::error::{Error, Result};
 use crate::inode::MAX_FILE_SIZE;
 use crate::ops::Operations;
@@ -151,7 +151,7 @@ impl Reader<'_> {
             if is_without_links(&key, item)? {
                 self.dead = Some(key.objectid);
             }
-            if self.dead == Some(key.objectid) || key > super::last_key_of_inodes() {
+            if self.dead == Some(key.objectid) || key > super::found::last_key_of_inodes() {
                 continue;
             }
             check(&key, item)?;

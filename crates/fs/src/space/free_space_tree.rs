@@ -4,8 +4,9 @@ use ubtrfs_format::items::{BlockGroupItem, FreeSpaceInfo};
 use ubtrfs_format::{ItemType, Key, Logical};
 use ubtrfs_tree::{EditBatch, Snapshot};
 
+use super::allocator::SpaceInner;
 use super::free_map::FreeMap;
-use super::{BlockGroup, FreeSpaceForm, SpaceInner};
+use super::{BlockGroup, FreeSpaceForm};
 use crate::error::Result;
 
 /// Sectors of one bitmap item.

@@ -8,7 +8,8 @@
 
 use ubtrfs_format::{CompatRo, TreeId};
 
-use super::SpaceInner;
+use super::allocator::SpaceInner;
+use super::demand::Needs;
 use crate::committed::{Committed, TreeRoot};
 
 /// The kernel's reserve is never larger.
@@ -28,6 +29,19 @@ impl SpaceInner {
 }
 
 impl Committed {
+    /// What changes need, and what has to stay free.
+    pub(crate) fn needs(&self) -> Needs {
+        let subvolumes = self.subvolumes().filter(|subvolume| subvolume.item.last_snapshot.0 != 0).count();
+        let extent_bytes = self.trees.get(&TreeId::EXTENT).map_or(0, |tree| tree.item.bytes_used);
+        let extent_nodes = extent_bytes / u64::from(self.superblock.node_size);
+        Needs {
+            subvolumes: subvolumes as u64,
+            extent_nodes,
+            checksum_size: self.superblock.checksum.size() as u64,
+            global_reserve: self.global_reserve(),
+        }
+    }
+
     /// Bytes of metadata that the kernel sets aside when it mounts this.
     pub(crate) fn global_reserve(&self) -> u64 {
         let used = |id| self.trees.get(&id).map_or(0, |tree: &TreeRoot| tree.item.bytes_used);

@@ -4,8 +4,9 @@ use ubtrfs_format::items::{BlockGroupFlags, BlockGroupItem, ChunkItem};
 use ubtrfs_format::{ItemType, Key, Logical, Uuid};
 use ubtrfs_tree::Snapshot;
 
+use super::allocator::SpaceInner;
 use super::free_map::FreeMap;
-use super::{BlockGroup, DeviceMap, FreeSpaceForm, SpaceInner, free_space_tree, reserve};
+use super::{BlockGroup, DeviceMap, FreeSpaceForm, free_space_tree};
 use crate::error::{Error, Result};
 use ubtrfs_format::TreeId;
 
@@ -54,13 +55,13 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
         new_chunks: Vec::new(),
         leaving: Vec::new(),
         wanted: None,
-        freed: super::discards::Freed::default(),
+        freed: super::freed::Freed::default(),
         chunk_counts: (0, 0),
         rewrite_all: sources.recount,
         pinned: Vec::new(),
-        reserved: reserve::Reserved::default(),
-        needs: reserve::Needs::default(),
-        kept: reserve::Kept::default(),
+        reserved: super::demand::Reserved::default(),
+        needs: super::demand::Needs::default(),
+        kept: super::demand::Kept::default(),
         forget_global_reserve: false,
         data_profile: profile_of(BlockGroupFlags::DATA, BlockGroupFlags(0)),
         metadata_profile,

@@ -13,8 +13,9 @@ use ubtrfs_format::Logical;
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem};
 use ubtrfs_volume::Volume;
 
+use super::allocator::SpaceInner;
 use super::free_map::FreeMap;
-use super::{BlockGroup, DeviceMap, Shortage, SpaceInner};
+use super::{BlockGroup, DeviceMap, Shortage};
 
 /// Commits at whose time a group has to have been empty: one that is about to be filled again is
 /// left alone.

@@ -3,11 +3,9 @@
 
 use ubtrfs_format::items::BlockGroupFlags;
 
-use super::SpaceInner;
+use super::allocator::{LEAST_CHUNK, SpaceInner};
 
 const MIB: u64 = 1 << 20;
-/// No chunk is shorter.
-pub(super) const LEAST_CHUNK: u64 = MIB;
 /// Metadata chunks that are made while little is unallocated are not much longer.
 const SMALL_METADATA_CHUNK: u64 = 8 * MIB;
 

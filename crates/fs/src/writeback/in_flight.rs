@@ -7,8 +7,6 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::Writeback;
-use crate::error::Result;
 use crate::in_flight_bytes::{Counted, InFlightBytes};
 use crate::inode::{Inode, InodeId, InodeState};
 
@@ -58,6 +56,11 @@ impl InFlight {
         }
     }
 
+    /// A file whose data has been on its way for the longest time.
+    pub(super) fn oldest(&self) -> Option<Arc<Inode>> {
+        self.files.lock().pop()
+    }
+
     /// Forgets files of which a commit has left nothing.
     pub(crate) fn forget_ended(&self) {
         let files = std::mem::take(&mut *self.files.lock());
@@ -66,26 +69,5 @@ impl InFlight {
                 self.files.lock().push(&inode);
             }
         }
-    }
-}
-
-impl Writeback {
-    /// Waits for data on its way, the oldest first, if memory holds too much of it. The caller
-    /// holds no lock.
-    pub(crate) fn limit_all_in_flight(&self) -> Result<()> {
-        let most = (self.info.options.memory / 4) as u64;
-        while self.in_flight.bytes() > most {
-            ubtrfs_tree::ensure_may_block()?;
-            let Some(inode) = self.in_flight.files.lock().pop() else { break };
-            let mut state = inode.write();
-            let mut waited = Ok(());
-            for extent in &state.ordered {
-                waited = waited.and_then(|()| self.wait_for(extent));
-            }
-            state.write_error |= waited.is_err();
-            state.reap_ordered();
-            waited?;
-        }
-        Ok(())
     }
 }

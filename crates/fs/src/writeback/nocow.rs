@@ -14,7 +14,7 @@ use std::ops::Range;
 use ubtrfs_format::items::{Compression, DataRef, ExtentItem, InlineRef, InodeFlags};
 use ubtrfs_format::{ItemType, Key, TreeId};
 
-use super::Writeback;
+use super::owner::Writeback;
 use crate::error::Result;
 use crate::file::layout::Layout;
 use crate::file::piece::{ExtentPiece, Mapped, Piece};

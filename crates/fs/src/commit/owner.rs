@@ -1,0 +1,45 @@
+//! The commits of a mount.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::discard::Discarder;
+use crate::file_reader::FileReader;
+use crate::fs_info::FsInfo;
+use crate::log::Log;
+use crate::writeback::Writeback;
+
+/// Bytes of a label and the zeroes behind it, one at the least.
+pub(crate) const LABEL_SIZE: usize = 256;
+
+/// The commits of a mount.
+pub(crate) struct Committer {
+    pub(super) info: Arc<FsInfo>,
+    pub(super) reader: Arc<FileReader>,
+    pub(super) writeback: Arc<Writeback>,
+    pub(super) log: Arc<Log>,
+    pub(super) discards: Arc<Discarder>,
+    /// Held for a whole commit.
+    pub(super) commit_place: Mutex<()>,
+    /// The volume's next label.
+    pub(super) new_label: Mutex<Option<[u8; LABEL_SIZE]>>,
+}
+
+impl Committer {
+    pub(crate) fn new(
+        info: Arc<FsInfo>,
+        reader: Arc<FileReader>,
+        writeback: Arc<Writeback>,
+        log: Arc<Log>,
+        discards: Arc<Discarder>,
+    ) -> Self {
+        let (commit_place, new_label) = (Mutex::default(), Mutex::default());
+        Self { info, reader, writeback, log, discards, commit_place, new_label }
+    }
+
+    /// Waits for the commit under way, if there is one.
+    pub(crate) fn wait(&self) {
+        drop(self.commit_place.lock());
+    }
+}

@@ -1,0 +1,18 @@
+//! Starting the writes of nodes.
+
+use ubtrfs_format::{Generation, Logical};
+use ubtrfs_tree::Block;
+use ubtrfs_volume::{Ticket, Write};
+
+use super::owner::Committer;
+use crate::error::Result;
+
+/// Starts the writes of new nodes, which whoever looks for them finds at once.
+pub(super) fn submit(committer: &Committer, generation: Generation, nodes: Vec<(Logical, Block)>) -> Result<Ticket> {
+    let writes = nodes.iter().map(|(at, block)| Write { at: *at, data: block.share() }).collect();
+    let ticket = committer.info.volume.submit_nodes(writes)?;
+    for (at, block) in nodes {
+        committer.info.cache.insert(at, generation, block);
+    }
+    Ok(ticket)
+}

@@ -1,0 +1,62 @@
+//! What can change of the names of an inode, and of what its directory has of it.
+
+use std::sync::Arc;
+
+use ubtrfs_format::items::FileType;
+use ubtrfs_format::{DirIndex, Ino, ItemType, Key, TreeId};
+
+/// A file name or xattr name.
+pub(crate) type Name = Arc<[u8]>;
+
+/// What a directory entry leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// Key of the inode item or of the subvolume's root item.
+    pub(crate) location: Key,
+    pub(crate) file_type: FileType,
+}
+
+impl Target {
+    /// The subvolume that it is, or that a snapshot had there.
+    pub(crate) fn subvolume(&self) -> Option<TreeId> {
+        (self.location.item_type == ItemType::ROOT_ITEM).then_some(TreeId(self.location.objectid))
+    }
+}
+
+/// What happened to a name of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EntryChange {
+    /// What it led to before the transaction.
+    pub(crate) base: Option<Target>,
+    /// Its number and what it leads to now.
+    pub(crate) now: Option<(DirIndex, Target)>,
+}
+
+/// What happened to a name of an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RefChange {
+    /// Its number in the directory before the transaction, if the inode had the name then.
+    pub(crate) base: Option<DirIndex>,
+    /// Its number now, if the inode has the name.
+    pub(crate) now: Option<DirIndex>,
+}
+
+/// A name that an inode loses.
+pub(crate) struct LostName {
+    pub(crate) dir: Ino,
+    pub(crate) name: Name,
+    /// Its number in the directory.
+    pub(crate) index: DirIndex,
+    /// Whether the log has the directory: then it may have the name although it does not have the
+    /// inode yet.
+    pub(crate) is_dir_logged: bool,
+}
+
+/// What happened to an inode's orphan item.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum OrphanEdit {
+    #[default]
+    None,
+    Add,
+    Remove,
+}

@@ -1,0 +1,31 @@
+//! Which inode: its subvolume and its number.
+
+use ubtrfs_format::{Ino, TreeId};
+
+/// The inode that stands for a subvolume that can't be reached where its entry is: an empty
+/// directory.
+pub(crate) const EMPTY_SUBVOLUME_INO: Ino = Ino(2);
+
+/// The largest size that programs can ask for.
+pub(crate) const MAX_FILE_SIZE: u64 = i64::MAX as u64;
+
+/// Names an inode in the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InodeId {
+    /// The subvolume.
+    pub subvolume: TreeId,
+    /// The inode's number in it.
+    pub ino: Ino,
+}
+
+impl InodeId {
+    /// The inode `ino` of `subvolume`.
+    pub fn new(subvolume: TreeId, ino: Ino) -> Self {
+        Self { subvolume, ino }
+    }
+
+    /// The root directory of a subvolume.
+    pub fn root_of(subvolume: TreeId) -> Self {
+        Self { subvolume, ino: Ino::ROOT_DIR }
+    }
+}

@@ -1,0 +1,21 @@
+//! The item of an inode that is in the log only so that it exists.
+
+use ubtrfs_format::Generation;
+use ubtrfs_format::items::{FileType, InodeItem};
+
+use crate::inode::InodeState;
+
+/// The item of an inode that is in the log only so that it exists. Of one that the commit below
+/// has, recovery takes nothing if the generation is 0, nor the size if that is 0.
+pub(super) fn exists_item(state: &InodeState, known: bool, generation: Generation) -> InodeItem {
+    let item = InodeItem { transid: generation, ..state.item };
+    // An inode without names would be passed over.
+    let item = InodeItem { nlink: item.nlink.max(1), ..item };
+    if known {
+        InodeItem { generation: Generation(0), size: 0, nbytes: 0, ..item }
+    } else if state.file_type() == FileType::Regular {
+        InodeItem { size: 0, nbytes: 0, ..item }
+    } else {
+        item
+    }
+}

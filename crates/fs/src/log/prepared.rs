@@ -1,0 +1,47 @@
+//! A log that has been merged, until a superblock refers to it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ubtrfs_format::{Generation, Logical, Superblock};
+use ubtrfs_tree::{Block, Root};
+use ubtrfs_volume::Write;
+
+use super::tree_log::TreeLog;
+use crate::fs_info::FsInfo;
+use crate::inode::OrderedExtent;
+
+/// A log that has been merged and whose nodes are to be written.
+pub(crate) struct PreparedLog {
+    pub(super) blocks: Vec<(Logical, Block)>,
+    pub(super) root: Root,
+    /// Nodes that are free once a superblock with this log is durable.
+    pub(super) replaced: Vec<Logical>,
+    /// Data that the log leads to.
+    pub(crate) ordered: Vec<Arc<OrderedExtent>>,
+    pub(super) generation: Generation,
+}
+
+impl PreparedLog {
+    /// The writes of its nodes.
+    pub(crate) fn writes(&self) -> impl Iterator<Item = Write> + '_ {
+        self.blocks.iter().map(|(at, block)| Write { at: *at, data: block.share() })
+    }
+
+    /// Makes a superblock lead to the log.
+    pub(crate) fn enter_into(&self, superblock: &mut Superblock) {
+        superblock.log_root = self.root.bytenr;
+        superblock.log_root_level = self.root.level;
+    }
+
+    /// The superblock with this log is durable.
+    pub(crate) fn published(self, info: &FsInfo, tree_log: &mut TreeLog) {
+        info.counters.log_writes.fetch_add(1, Ordering::Relaxed);
+        let bytes: usize = self.blocks.iter().map(|(_, block)| block.len()).sum();
+        info.counters.log_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        for (at, block) in self.blocks {
+            info.cache.insert(at, self.generation, block);
+        }
+        tree_log.arena.reuse(self.replaced);
+    }
+}

@@ -1,0 +1,75 @@
+//! Applying a log that a mount found.
+
+use std::collections::BTreeSet;
+
+use super::read::FoundLog;
+use super::subvolume::Replay;
+use crate::error::{Error, Refusal, Result};
+use crate::file::sum_map::SumMap;
+use crate::ops::Operations;
+use crate::space::{Demand, UseOfKept};
+
+/// FoundLog blocks and new extents are not in the trees: what goes into them is estimated by what the
+/// log holds.
+const EDITS_PER_LOG_BLOCK: u64 = 8;
+
+impl Operations {
+    /// Replays the volume's log; of a file system that is written to, durably. To be called before
+    /// anybody else uses the file system.
+    pub(crate) fn replay_log(&self) -> Result<()> {
+        let bad = |error: Error| Error::Refused(Refusal::BadLog(error.to_string()));
+        let log = FoundLog::read(self).map_err(bad)?;
+        self.apply_log(&log).map_err(bad)?;
+        tracing::info!(blocks = log.blocks.len(), subvolumes = log.subvolumes.len(), "replayed the log");
+        if self.info.is_read_only() {
+            return Ok(());
+        }
+        self.reserve_for_replay(&log)?;
+        self.reserver.commit()?;
+        // No superblock leads there any more.
+        for block in &log.blocks {
+            self.info.space.release(*block, self.info.space.node_size);
+        }
+        Ok(())
+    }
+
+    fn apply_log(&self, log: &FoundLog) -> Result<()> {
+        // Nobody else is there yet, so that no commit can end the transaction meanwhile.
+        let transaction = self.info.gate.current();
+        let committed = self.info.committed();
+        let mut sums = SumMap::new(committed.superblock.sector_size, committed.superblock.checksum.size());
+        for logged in &log.subvolumes {
+            let mut replay = Replay {
+                fs: self,
+                transaction: &transaction,
+                committed: &committed,
+                subvolume: logged.id,
+                tree: committed.tree(logged.id)?,
+                log: &logged.tree,
+                sums: &mut sums,
+                recount: BTreeSet::new(),
+                files: BTreeSet::new(),
+            };
+            replay.run()?;
+        }
+        transaction.set_logged_sums(sums);
+        Ok(())
+    }
+
+    /// Makes room for the commit of what was replayed. No commit may come before that one, so that
+    /// what is short now stays short; it is tried all the same, since the estimate is high and a
+    /// commit that fails leaves the log as it was.
+    fn reserve_for_replay(&self, log: &FoundLog) -> Result<()> {
+        let node_size = self.info.space.node_size;
+        let blocks = log.blocks.len() as u64;
+        let edits = self.info.gate.current().changes() * 2 + blocks * EDITS_PER_LOG_BLOCK;
+        let demand = Demand { edits, item_bytes: 2 * blocks * node_size, kept: UseOfKept::All, ..Demand::default() };
+        let mut space = self.info.space.lock();
+        space.may_use_all_kept();
+        while space.reserve(demand).is_err() {
+            let Some(made) = space.add_chunk(ubtrfs_format::items::BlockGroupFlags::METADATA) else { break };
+            self.info.volume.add_chunk(made.start, made.chunk)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,387 @@
+//! The allocator: what may be allocated, what is pinned, and what the commit being made records.
+
+use std::collections::BTreeMap;
+use std::sync::Weak;
+
+use parking_lot::Mutex;
+use ubtrfs_format::Logical;
+use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem};
+
+use super::demand::{Kept, Needs, Reserved, Shortage};
+use super::device_map::DeviceMap;
+use super::group::BlockGroup;
+use crate::committed::Committed;
+use crate::lock_order::{Noted, Ordered};
+
+/// No chunk is shorter.
+pub(super) const LEAST_CHUNK: u64 = 1 << 20;
+
+/// A chunk that was made since the last commit.
+#[derive(Clone, Debug)]
+pub(crate) struct NewChunk {
+    pub(crate) start: Logical,
+    pub(crate) chunk: ChunkItem,
+}
+
+/// Extents that a commit freed and that readers of the commit before it may still be reading.
+pub(super) struct Pinned {
+    readers: Weak<Committed>,
+    extents: Vec<(Logical, u64)>,
+}
+
+/// The space of a volume.
+pub(crate) struct Space {
+    pub(super) inner: Mutex<SpaceInner>,
+    pub(crate) node_size: u64,
+}
+
+pub(crate) struct SpaceInner {
+    pub(crate) groups: BTreeMap<Logical, BlockGroup>,
+    pub(crate) devices: DeviceMap,
+    pub(crate) new_chunks: Vec<NewChunk>,
+    /// Chunks that the commit being made gives back.
+    pub(super) leaving: Vec<(Logical, ChunkItem)>,
+    /// What there was too little of since the last commit.
+    pub(super) wanted: Option<Shortage>,
+    pub(super) freed: super::freed::Freed,
+    /// Chunks made, and given back.
+    pub(super) chunk_counts: (u64, u64),
+    /// The next commit writes all that is said of block groups, devices and free space, whatever
+    /// the trees have.
+    pub(crate) rewrite_all: bool,
+    pub(super) pinned: Vec<Pinned>,
+    pub(super) reserved: Reserved,
+    pub(super) needs: Needs,
+    pub(super) kept: Kept,
+    pub(super) forget_global_reserve: bool,
+    pub(super) data_profile: BlockGroupFlags,
+    pub(super) metadata_profile: BlockGroupFlags,
+    pub(super) system_profile: BlockGroupFlags,
+    pub(super) mixed: bool,
+    pub(super) node_size: u64,
+    pub(super) sector_size: u64,
+    pub(crate) chunk_tree_uuid: ubtrfs_format::Uuid,
+}
+
+/// How much there is and how much is used, for statfs and `info`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceTotals {
+    /// Bytes of all devices.
+    pub device_bytes: u64,
+    /// Device bytes that no chunk has.
+    pub unallocated: u64,
+    /// Bytes of data block groups.
+    pub data_total: u64,
+    /// Bytes of them that can be allocated now.
+    pub data_free: u64,
+    /// Bytes of metadata block groups.
+    pub metadata_total: u64,
+    /// Bytes of them that can be allocated now.
+    pub metadata_free: u64,
+    /// Copies that a data byte takes on devices.
+    pub data_copies: u64,
+    /// Copies that a metadata byte takes on devices.
+    pub metadata_copies: u64,
+    /// Device bytes of what is allocated or pinned, all copies counted.
+    pub used_on_devices: u64,
+    /// Bytes promised to writes that are not allocated yet.
+    pub data_reserved: u64,
+    /// Device bytes of metadata chunks that are empty and will be given back, or when data needs
+    /// them.
+    pub reclaimable: u64,
+    /// Bytes that data can have: in its block groups, in new ones and in those that metadata leaves
+    /// to it, if metadata has room to tell of so much.
+    pub data_available: u64,
+    /// Bytes of metadata block groups that have to stay free for the kernel's driver.
+    pub kernel_needs: u64,
+    /// Whether data and metadata share block groups.
+    pub mixed: bool,
+}
+
+/// Bytes that are passed over behind a file that had to go on elsewhere, as others took what lay
+/// behind it: it may grow there in one piece meanwhile. They stay free for whoever comes round to
+/// them.
+const ROOM_TO_GROW: u64 = 1 << 20;
+/// Where chunks may begin among logical addresses.
+const CHUNK_ALIGN: u64 = 1 << 20;
+
+impl Space {
+    pub(crate) fn new(inner: SpaceInner) -> Self {
+        Self { node_size: inner.node_size, inner: Mutex::new(inner) }
+    }
+
+    /// Space of a volume whose block groups can't be read: there is none to give out.
+    pub(crate) fn unknown(devices: &[DevItem], node_size: u64, sector_size: u64) -> Self {
+        Self::new(SpaceInner {
+            groups: BTreeMap::new(),
+            devices: DeviceMap::new(devices),
+            new_chunks: Vec::new(),
+            leaving: Vec::new(),
+            wanted: None,
+            freed: super::freed::Freed::default(),
+            chunk_counts: (0, 0),
+            rewrite_all: false,
+            pinned: Vec::new(),
+            reserved: Reserved::default(),
+            needs: Needs::default(),
+            kept: Kept::default(),
+            forget_global_reserve: false,
+            data_profile: BlockGroupFlags(0),
+            metadata_profile: BlockGroupFlags(0),
+            system_profile: BlockGroupFlags(0),
+            mixed: false,
+            node_size,
+            sector_size,
+            chunk_tree_uuid: ubtrfs_format::Uuid::NIL,
+        })
+    }
+
+    /// The state itself, for the commit's own steps.
+    pub(crate) fn lock(&self) -> Noted<parking_lot::MutexGuard<'_, SpaceInner>> {
+        Noted::take(Ordered::Space, || self.inner.lock())
+    }
+
+    /// Space for up to `want` bytes of data (a multiple of the sector size), in one piece near
+    /// `hint`.
+    pub(crate) fn allocate_data(&self, want: u64, hint: Logical) -> Option<(Logical, u64)> {
+        self.inner.lock().allocate_data(want, hint)
+    }
+
+    /// Space for a node of a tree in the system chunks (`system`) or in the metadata chunks.
+    /// `known_only`: not in chunks that the commit being made does not write.
+    pub(crate) fn allocate_node(&self, system: bool, known_only: bool) -> Option<Logical> {
+        self.inner.lock().allocate_node(system, known_only)
+    }
+
+    /// Bytes of a node.
+    pub(crate) fn node_size(&self) -> u64 {
+        self.node_size
+    }
+
+    /// Space for a node of the log: only where no commit may need it, where more than `left` bytes
+    /// are left for others, and in a chunk that the last commit knows.
+    pub(crate) fn allocate_log_node(&self, left: u64) -> Option<Logical> {
+        let mut inner = self.inner.lock();
+        if inner.spare_metadata() < inner.node_size + left { None } else { inner.allocate_node(false, true) }
+    }
+
+    /// Whether two addresses lie in one chunk.
+    pub(crate) fn are_in_one_chunk(&self, one: Logical, other: Logical) -> bool {
+        let mut inner = self.inner.lock();
+        let chunk = inner.group_of(one).map(|group| group.start);
+        chunk.is_some() && chunk == inner.group_of(other).map(|group| group.start)
+    }
+
+    /// Whether an address lies in a chunk that the last commit does not know.
+    pub(crate) fn is_in_new_chunk(&self, address: Logical) -> bool {
+        self.inner.lock().group_of(address).is_none_or(|group| group.new)
+    }
+
+    /// Withholds space that a log uses from allocation. Tells whether the trees of the last commit
+    /// know it as allocated; `None` if it is neither that nor free, or not of this kind.
+    pub(crate) fn exclude(&self, start: Logical, len: u64, kind: BlockGroupFlags) -> Option<bool> {
+        let mut inner = self.inner.lock();
+        let group = inner.group_of(start).filter(|group| group.flags.contains(kind))?;
+        if group.is_free(start, len)? { group.available.remove(start.0, len).then_some(false) } else { Some(true) }
+    }
+
+    /// Whether the block groups could be read.
+    pub(crate) fn is_known(&self) -> bool {
+        !self.inner.lock().groups.is_empty()
+    }
+
+    /// Gives back space that was allocated and that no tree or superblock ever named.
+    pub(crate) fn release(&self, start: Logical, len: u64) {
+        self.inner.lock().make_available(start, len);
+    }
+
+    /// Withholds extents that a durable commit has freed until the readers of the commit before it
+    /// are gone.
+    pub(crate) fn pin(&self, readers: Weak<Committed>, extents: Vec<(Logical, u64)>) {
+        let mut inner = self.inner.lock();
+        inner.pinned.push(Pinned { readers, extents });
+        inner.unpin();
+    }
+
+    /// Makes available what no reader can see any more.
+    pub(crate) fn unpin(&self) {
+        self.inner.lock().unpin();
+    }
+
+    /// The sums that statfs needs.
+    pub(crate) fn totals(&self) -> SpaceTotals {
+        self.inner.lock().totals()
+    }
+}
+
+impl SpaceInner {
+    /// The group that holds an address.
+    pub(crate) fn group_of(&mut self, address: Logical) -> Option<&mut BlockGroup> {
+        let (_, group) = self.groups.range_mut(..=address).next_back()?;
+        (address.0 < group.end()).then_some(group)
+    }
+
+    fn allocate_data(&mut self, want: u64, hint: Logical) -> Option<(Logical, u64)> {
+        let sector = self.sector_size;
+        let hinted = self.group_of(hint).filter(|group| group.flags.contains(BlockGroupFlags::DATA));
+        if let Some(group) = hinted
+            && let Some((start, len)) = group.available.find(hint.0, want, sector)
+            && (start, len) == (hint.0, want)
+        {
+            group.available.remove(start, len);
+            return Some((Logical(start), len));
+        }
+        let mut best: Option<(Logical, u64, u64)> = None;
+        for group in self.groups.values() {
+            if !group.flags.contains(BlockGroupFlags::DATA) || group.available.total() == 0 {
+                continue;
+            }
+            if let Some((start, len)) = group.available.find(group.cursor, want, sector) {
+                if len == want {
+                    best = Some((group.start, start, len));
+                    break;
+                }
+                if best.is_none_or(|(_, _, found)| len > found) {
+                    best = Some((group.start, start, len));
+                }
+            }
+        }
+        let (group, start, len) = best?;
+        let group = self.groups.get_mut(&group)?;
+        group.available.remove(start, len);
+        group.cursor = start + len + if hint.0 > 0 { ROOM_TO_GROW } else { 0 };
+        Some((Logical(start), len))
+    }
+
+    fn allocate_node(&mut self, system: bool, known_only: bool) -> Option<Logical> {
+        let kind = if system { BlockGroupFlags::SYSTEM } else { BlockGroupFlags::METADATA };
+        let node_size = self.node_size;
+        for group in self.groups.values_mut() {
+            if !group.flags.contains(kind) || group.available.total() < node_size || (known_only && group.new) {
+                continue;
+            }
+            if let Some((start, len)) = group.available.find(group.cursor, node_size, node_size)
+                && len == node_size
+            {
+                group.available.remove(start, len);
+                group.cursor = start + len;
+                return Some(Logical(start));
+            }
+        }
+        None
+    }
+
+    pub(crate) fn make_available(&mut self, start: Logical, len: u64) {
+        if let Some(group) = self.group_of(start) {
+            let fresh = group.available.insert(start.0, len);
+            debug_assert!(fresh, "{start}+{len} freed twice");
+        }
+    }
+
+    fn unpin(&mut self) {
+        // In order: what an older commit's readers may see must be free of readers first.
+        while let Some(first) = self.pinned.first() {
+            if first.readers.strong_count() > 0 {
+                break;
+            }
+            let Pinned { extents, .. } = self.pinned.remove(0);
+            for (start, len) in extents {
+                self.make_available(start, len);
+                self.freed.add_extent(start.0, len);
+            }
+        }
+    }
+
+    pub(super) fn copies(flags: BlockGroupFlags) -> u64 {
+        match flags.profile() {
+            BlockGroupFlags::DUP | BlockGroupFlags::RAID1 | BlockGroupFlags::RAID10 => 2,
+            BlockGroupFlags::RAID1C3 => 3,
+            BlockGroupFlags::RAID1C4 => 4,
+            _ => 1,
+        }
+    }
+
+    fn totals(&self) -> SpaceTotals {
+        let mut totals = SpaceTotals {
+            device_bytes: self.devices.total_bytes(),
+            unallocated: self.devices.unallocated(),
+            data_copies: Self::copies(self.data_profile),
+            metadata_copies: Self::copies(self.metadata_profile),
+            data_reserved: self.reserved.data,
+            reclaimable: self.reclaimable(),
+            data_available: self.data_available(),
+            kernel_needs: self.kernel_needs(),
+            mixed: self.mixed,
+            ..SpaceTotals::default()
+        };
+        for group in self.groups.values() {
+            if group.flags.contains(BlockGroupFlags::DATA) {
+                totals.data_total += group.length;
+                totals.data_free += group.available.total();
+            } else if group.flags.contains(BlockGroupFlags::METADATA) {
+                totals.metadata_total += group.length;
+                totals.metadata_free += group.available.total();
+            }
+            totals.used_on_devices += (group.length - group.available.total()) * Self::copies(group.flags);
+        }
+        totals
+    }
+
+    /// The type and profile of a new chunk of this kind.
+    pub(super) fn chunk_flags(&self, kind: BlockGroupFlags) -> BlockGroupFlags {
+        match kind {
+            BlockGroupFlags::SYSTEM => kind.with(self.system_profile),
+            BlockGroupFlags::DATA | BlockGroupFlags::METADATA if self.mixed => {
+                BlockGroupFlags::DATA.with(BlockGroupFlags::METADATA).with(self.metadata_profile)
+            }
+            BlockGroupFlags::DATA => kind.with(self.data_profile),
+            _ => kind.with(self.metadata_profile),
+        }
+    }
+
+    /// Makes a chunk of this kind out of unallocated device space. The caller tells the volume
+    /// about it; the next commit writes it to the trees. `None` if no device has room.
+    pub(crate) fn add_chunk(&mut self, kind: BlockGroupFlags) -> Option<NewChunk> {
+        let flags = self.chunk_flags(kind);
+        let stripes = self.devices.place(flags, self.next_chunk_length(kind), LEAST_CHUNK)?;
+        let leaving = self.leaving.iter().map(|(start, chunk)| start.0 + chunk.length);
+        let end = self.groups.values().next_back().map(BlockGroup::end).into_iter().chain(leaving).max();
+        let start = end.unwrap_or(CHUNK_ALIGN).checked_next_multiple_of(CHUNK_ALIGN)?;
+        let length = stripes.length;
+        let chunk = ChunkItem {
+            length,
+            owner: 2,
+            stripe_len: ubtrfs_format::items::STRIPE_LEN,
+            flags,
+            io_align: 65536,
+            io_width: 65536,
+            sector_size: self.sector_size as u32,
+            sub_stripes: 1,
+            stripes: stripes.stripes,
+        };
+        let start = Logical(start);
+        let mut group = BlockGroup::empty(start, length, flags);
+        group.new = true;
+        group.touched = true;
+        group.delta.come.insert((start.0, length));
+        for (at, len) in DeviceMap::superblock_ranges(start, &chunk) {
+            group.available.remove_any(at.0, len);
+        }
+        self.groups.insert(start, group);
+        let made = NewChunk { start, chunk };
+        self.count_kept();
+        self.new_chunks.push(made.clone());
+        self.chunk_counts.0 += 1;
+        Some(made)
+    }
+
+    /// Chunks made so far, and given back.
+    pub(crate) fn chunk_counts(&self) -> (u64, u64) {
+        self.chunk_counts
+    }
+
+    /// The device items as they are now.
+    pub(crate) fn device_items(&self) -> Vec<DevItem> {
+        self.devices.items()
+    }
+}

@@ -1,0 +1,516 @@
+//! Dirty data of an inode becomes extents: where it goes, and the writes that take it there.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ubtrfs_format::Logical;
+use ubtrfs_format::items::{Compression, InodeFlags, InodeItem};
+use ubtrfs_volume::{SharedBuffer, Volume, Write};
+
+use super::in_flight::InFlight;
+use super::nocow::may_be_nocow;
+use super::owner::Writeback;
+use crate::error::{Errno, Error, Result};
+use crate::file::dirty::{DirtyData, DirtyRun};
+use crate::file::layout::Layout;
+use crate::file::piece::{ExtentPiece, InlinePiece, Mapped, Piece, extents_of};
+use crate::file::resolve::Stack;
+use crate::file::sum_map::SumMap;
+use crate::file_reader::FileMap;
+use crate::inode::{Frozen, Inode, InodeId, InodeState, OrderedExtent, SharedTicket, has_checksums};
+use crate::options::CommitFault;
+use crate::transaction::{NewExtent, Transaction};
+
+/// Data of one file that may be on its way to the device at a time.
+const MAX_IN_FLIGHT: u64 = 32 << 20;
+
+/// The largest extent.
+const MAX_EXTENT: u64 = 128 << 20;
+
+/// Data that is submitted at a time.
+const SUBMITTED_AT_ONCE: u64 = 4 << 20;
+
+/// Writes that are submitted together: neighbours on the device become one write, and all have one
+/// ticket.
+struct Submission<'a> {
+    volume: &'a Volume,
+    in_flight: &'a InFlight,
+    writes: Vec<Write>,
+    bytes: u64,
+    ticket: SharedTicket,
+}
+
+impl<'a> Submission<'a> {
+    /// Submits what `add` adds, also if it fails on the way: what has its place has to go there.
+    fn of(writeback: &'a Writeback, add: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let (volume, in_flight) = (&*writeback.info.volume, &writeback.in_flight);
+        let mut submission = Self { volume, in_flight, writes: Vec::new(), bytes: 0, ticket: SharedTicket::default() };
+        let added = add(&mut submission);
+        added.and(submission.submit())
+    }
+
+    /// Adds the data of an extent.
+    fn add(&mut self, start: Logical, data: Vec<SharedBuffer>) -> Arc<OrderedExtent> {
+        let mut at = start;
+        for part in &data {
+            self.writes.push(Write { at, data: part.clone() });
+            at = at.plus(part.len() as u64);
+        }
+        self.bytes += at.0 - start.0;
+        let counted = self.in_flight.count(at.0 - start.0);
+        Arc::new(OrderedExtent { start, data, ticket: self.ticket.clone(), _counted: counted })
+    }
+
+    /// Submits what was added; to be called before anybody may look at the extents.
+    fn submit(&mut self) -> Result<()> {
+        if self.writes.is_empty() {
+            return Ok(());
+        }
+        self.bytes = 0;
+        let ticket = self.volume.submit(std::mem::take(&mut self.writes))?;
+        *std::mem::take(&mut self.ticket).lock() = Some(ticket);
+        Ok(())
+    }
+}
+
+/// A placed part of a run.
+struct Placed {
+    offset: u64,
+    len: u64,
+    /// What the file has there now; `None` if it is what it had.
+    piece: Option<Piece>,
+    ordered: Option<Arc<OrderedExtent>>,
+}
+
+impl Placed {
+    /// Enters it into a layout.
+    fn enter(self, layout: &mut Layout, ordered: &mut Vec<Arc<OrderedExtent>>) {
+        match self.piece {
+            Some(piece) => drop(layout.replace(self.offset, self.len, piece)),
+            // For the log there is something new all the same.
+            None => layout.note_changed(self.offset, self.offset + self.len),
+        }
+        ordered.extend(self.ordered);
+    }
+}
+
+/// What is written out, of which transaction.
+#[derive(Clone, Copy)]
+struct Layer<'a> {
+    id: InodeId,
+    transaction: &'a Transaction,
+    /// The inode's flags in the transaction.
+    flags: u64,
+    /// What the transaction says of the file, if that is not the newest.
+    layout: Option<&'a Layout>,
+}
+
+impl Writeback {
+    /// Writes out what is dirty in the open transaction, which the inode has joined; the gate is
+    /// held. A small file goes into metadata only where it is `complete`: asked to be durable as it
+    /// is.
+    pub(crate) fn write_back_pending(
+        &self,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        transaction: &Transaction,
+        complete: bool,
+    ) -> Result<()> {
+        let result = Submission::of(self, |submission| {
+            self.write_back_pending_layer(submission, inode, state, transaction, complete)
+        });
+        self.in_flight.note(inode, state);
+        result
+    }
+
+    fn write_back_pending_layer(
+        &self,
+        submission: &mut Submission<'_>,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        transaction: &Transaction,
+        complete: bool,
+    ) -> Result<()> {
+        if may_be_nocow(state.item.flags) {
+            // Older data first: where both have one place, it must not come after newer.
+            self.settle_frozen(inode.id, state)?;
+        }
+        let layer = Layer { id: inode.id, transaction, flags: state.item.flags, layout: None };
+        let mut dirty = state.dirty.take();
+        let inline = complete && self.is_for_metadata(&dirty, &state.item);
+        while let Some(run) = dirty.take_run(MAX_EXTENT) {
+            let len = run.len();
+            let placed = if inline {
+                vec![Self::place_inline(&run, state.item.size, transaction)]
+            } else {
+                self.place(run, state, layer, submission)?
+            };
+            state.reserved -= len;
+            self.info.unreserve_data(len);
+            for part in placed {
+                if let Some(piece) = &part.piece {
+                    let range = part.offset..part.offset + part.len;
+                    let committed = self.info.committed();
+                    let map = FileMap::new(&committed, inode.id, state)?;
+                    let displaced = map.with_stack(state, |stack| stack.resolve(range))?;
+                    state.pending.displaced += extents_of(&displaced);
+                    let before = bytes_of(&displaced);
+                    let mapped = Mapped { start: part.offset, len: part.len, piece: piece.clone() };
+                    state.item.nbytes = state.item.nbytes.saturating_add(mapped.allocated()).saturating_sub(before);
+                }
+                part.enter(&mut state.pending.layout, &mut state.ordered);
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the write-out of what the commit in flight has yet to write of an inode, so that the
+    /// layouts tell all that there is but for what is dirty in the open transaction.
+    pub(crate) fn settle_frozen(&self, id: InodeId, state: &mut InodeState) -> Result<()> {
+        if state.frozen.as_ref().is_none_or(|frozen| frozen.dirty.is_empty()) {
+            return Ok(());
+        }
+        let transaction = self.info.frozen_transaction();
+        match transaction {
+            Some(transaction) => {
+                self.write_back_frozen(id, state, &transaction).inspect_err(|error| self.info.abort(error))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Writes out what is dirty in the frozen transaction.
+    pub(crate) fn write_back_frozen(
+        &self,
+        id: InodeId,
+        state: &mut InodeState,
+        transaction: &Transaction,
+    ) -> Result<()> {
+        let Some(mut frozen) = state.frozen.take() else { return Ok(()) };
+        let result = Submission::of(self, |submission| {
+            self.write_back_frozen_layer(submission, id, state, &mut frozen, transaction)
+        });
+        frozen.reserved = 0;
+        state.frozen = Some(frozen);
+        result
+    }
+
+    /// Bytes that metadata may grow by when a file is `size` bytes long after a write: its content,
+    /// if it is kept there. What is dirty already has been reserved.
+    pub(crate) fn inline_bytes(&self, state: &InodeState, size: u64) -> u64 {
+        if size > self.info.largest_inline() {
+            return 0;
+        }
+        if state.dirty.covers(0..1) { size.saturating_sub(state.item.size) } else { size }
+    }
+
+    fn write_back_frozen_layer(
+        &self,
+        submission: &mut Submission<'_>,
+        id: InodeId,
+        state: &mut InodeState,
+        frozen: &mut Frozen,
+        transaction: &Transaction,
+    ) -> Result<()> {
+        let Frozen { item, batch, dirty, .. } = frozen;
+        let layout = &mut batch.layout;
+        let flags = self.flags_of_frozen(item, state);
+        let inline = self.is_for_metadata(dirty, item);
+        while let Some(run) = dirty.take_run(MAX_EXTENT) {
+            let len = run.len();
+            let placed = if inline {
+                vec![Self::place_inline(&run, item.size, transaction)]
+            } else {
+                self.place(run, state, Layer { id, transaction, flags, layout: Some(layout) }, submission)?
+            };
+            self.info.unreserve_data(len);
+            let committed = self.info.committed();
+            let map = FileMap::new(&committed, id, state)?;
+            for part in placed {
+                if part.piece.is_none() {
+                    part.enter(layout, &mut state.ordered);
+                    continue;
+                }
+                // The open transaction may have cut or replaced some of it since.
+                let range = part.offset..part.offset + part.len;
+                let seen = |state: &InodeState, layout: &Layout| -> Result<u64> {
+                    let layers = [&state.pending.layout, layout];
+                    Ok(bytes_of(&Stack::new(&layers, map.bottom()).resolve(range.clone())?))
+                };
+                let before = seen(state, layout)?;
+                part.enter(layout, &mut state.ordered);
+                state.item.nbytes = state.item.nbytes.saturating_add(seen(state, layout)?).saturating_sub(before);
+            }
+        }
+        Ok(())
+    }
+
+    /// The flags by which data of a frozen inode is written: those that were frozen with it.
+    fn flags_of_frozen(&self, frozen: &InodeItem, newest: &InodeState) -> u64 {
+        match self.info.options.commit_fault {
+            Some(CommitFault::NewestFlags) => newest.item.flags,
+            _ => frozen.flags,
+        }
+    }
+
+    /// Whether the content of a file, all of it dirty, is small enough to be kept within metadata.
+    pub(crate) fn is_for_metadata(&self, dirty: &DirtyData, item: &InodeItem) -> bool {
+        let mut ranges = dirty.ranges();
+        let only_sector =
+            ranges.next() == Some((0, u64::from(self.info.volume.sector_size()))) && ranges.next().is_none();
+        let prealloc = item.flags & InodeFlags::PREALLOC != 0;
+        only_sector && item.size > 0 && item.size <= self.info.largest_inline() && !prealloc
+    }
+
+    /// The only sector of a file of `size` bytes as content of its metadata.
+    fn place_inline(run: &DirtyRun, size: u64, transaction: &Transaction) -> Placed {
+        let data = Arc::from(&run.buffers[0][..size as usize]);
+        let piece = Piece::Inline(InlinePiece::plain(data, transaction.generation));
+        Placed { offset: 0, len: run.len(), piece: Some(piece), ordered: None }
+    }
+
+    /// Finds places for a run, and adds its writes to `submission`.
+    fn place(
+        &self,
+        run: DirtyRun,
+        state: &mut InodeState,
+        layer: Layer<'_>,
+        submission: &mut Submission<'_>,
+    ) -> Result<Vec<Placed>> {
+        let mut placed = Vec::new();
+        let mut offset = run.offset;
+        let parts = self.parts_to_write(layer.id, state, layer.flags, layer.layout, offset..offset + run.len())?;
+        let mut buffers = run.buffers.into();
+        for part in parts {
+            let end = offset + part.len;
+            if let Some(place) = part.place {
+                let data = split_front(&mut buffers, part.len);
+                placed.push(self.place_over(offset, data, place, state, layer, submission)?);
+                offset = end;
+            }
+            while offset < end {
+                let new = self.place_new(offset, end - offset, &mut buffers, state, layer, submission)?;
+                offset = new.offset + new.len;
+                placed.push(new);
+                if submission.bytes >= SUBMITTED_AT_ONCE {
+                    submission.submit()?;
+                }
+            }
+        }
+        Ok(placed)
+    }
+
+    /// Finds a place for the front of `buffers`, up to `want` bytes. What goes on where an extent
+    /// of the same transaction ends, in the file and on disk, becomes a part of that: a file that
+    /// grows from one fsync to the next has few extents, and its log few items.
+    fn place_new(
+        &self,
+        offset: u64,
+        want: u64,
+        buffers: &mut VecDeque<SharedBuffer>,
+        state: &mut InodeState,
+        layer: Layer<'_>,
+        submission: &mut Submission<'_>,
+    ) -> Result<Placed> {
+        let transaction = layer.transaction;
+        let (start, len) =
+            self.info.space.allocate_data(want, state.allocation_hint).ok_or(Error::Posix(Errno::NOSPC))?;
+        state.allocation_hint = Logical(start.0 + len);
+        let data = split_front(buffers, len);
+        let sums = has_checksums(layer.flags).then(|| self.sums_of(&data, len));
+        let ordered = submission.add(start, data);
+        // Into what a commit is about to write the open transaction may have pieces of the same
+        // extents.
+        if layer.layout.is_none()
+            && let Some(grown) =
+                self.grow_extent(layer.id, offset..offset + len, start, sums.as_deref(), state, transaction)
+        {
+            let (offset, len) = (grown.start, grown.len);
+            return Ok(Placed { offset, len, piece: Some(grown.piece), ordered: Some(ordered) });
+        }
+        transaction.add_extent(start, NewExtent::new(len, sums));
+        let piece = Piece::Extent(ExtentPiece {
+            disk_bytenr: start,
+            disk_num_bytes: len,
+            offset: 0,
+            ram_bytes: len,
+            compression: Compression::None,
+            prealloc: false,
+            generation: transaction.generation,
+        });
+        Ok(Placed { offset, len, piece: Some(piece), ordered: Some(ordered) })
+    }
+
+    /// Lets the extent that ends where `range` of a file begins, and at `start` on disk, grow by
+    /// that range. It must be the file's own, and whole. Returns the piece that the file has then,
+    /// if there is such an extent.
+    fn grow_extent(
+        &self,
+        id: InodeId,
+        range: Range<u64>,
+        start: Logical,
+        sums: Option<&[u8]>,
+        state: &InodeState,
+        transaction: &Transaction,
+    ) -> Option<Mapped> {
+        let len = range.end - range.start;
+        let before = state.pending.layout.ending_at(range.start)?;
+        let Piece::Extent(extent) = before.piece else { return None };
+        let is_whole = extent.offset == 0 && extent.disk_num_bytes == before.len && extent.ram_bytes == before.len;
+        let goes_on = extent.disk_bytenr.plus(before.len) == start && before.len + len <= MAX_EXTENT;
+        let is_plain = extent.compression == Compression::None && !extent.prealloc;
+        let may_grow = is_whole && goes_on && is_plain && self.info.space.are_in_one_chunk(extent.disk_bytenr, start);
+        if !may_grow || !transaction.grow_extent(extent.disk_bytenr, before.len, id, len, sums) {
+            return None;
+        }
+        let len = before.len + len;
+        let piece = Piece::Extent(ExtentPiece { disk_num_bytes: len, ram_bytes: len, ..extent });
+        Some(Mapped { start: before.start, len, piece })
+    }
+
+    /// Writes data where its place is already: reserved space becomes data, and data of nodatacow
+    /// files other data.
+    fn place_over(
+        &self,
+        offset: u64,
+        data: Vec<SharedBuffer>,
+        place: ExtentPiece,
+        state: &mut InodeState,
+        layer: Layer<'_>,
+        submission: &mut Submission<'_>,
+    ) -> Result<Placed> {
+        let len: u64 = data.iter().map(|part| part.len() as u64).sum();
+        let start = place.disk_bytenr.plus(place.offset);
+        if !place.prealloc {
+            // Two writes of one place must not pass each other.
+            let overlaps = |extent: &&Arc<OrderedExtent>| {
+                extent.start.0 < start.0 + len && start.0 < extent.start.0 + extent.len()
+            };
+            for extent in state.ordered.iter().filter(overlaps) {
+                self.wait_for(extent)?;
+            }
+        }
+        if has_checksums(layer.flags) {
+            let sums = self.sums_of(&data, len);
+            let (sector, size) = (self.info.volume.sector_size(), self.info.volume.checksum().size());
+            layer.transaction.put_sums(start, &sums, || SumMap::new(sector, size));
+        }
+        self.info.counters.bytes_placed.fetch_add(len, Ordering::Relaxed);
+        let ordered = submission.add(start, data);
+        let piece = place.prealloc.then_some(Piece::Extent(ExtentPiece {
+            prealloc: false,
+            generation: layer.transaction.generation,
+            ..place
+        }));
+        Ok(Placed { offset, len, piece, ordered: Some(ordered) })
+    }
+
+    /// The checksums of `len` bytes of data, one sector's after the other.
+    fn sums_of(&self, data: &[SharedBuffer], len: u64) -> Vec<u8> {
+        let checksum = self.info.volume.checksum();
+        let sector = self.info.volume.sector_size() as usize;
+        let mut sums = Vec::with_capacity(len as usize / sector * checksum.size());
+        for bytes in data.iter().flat_map(|part| part.chunks(sector)) {
+            sums.extend_from_slice(&checksum.compute(bytes).0[..checksum.size()]);
+        }
+        sums
+    }
+
+    /// Forgets data that the device has, and waits for the oldest if too much is on its way.
+    pub(crate) fn limit_in_flight(&self, state: &mut InodeState) -> Result<()> {
+        let mut in_flight: u64 = state.ordered.iter().map(|extent| extent.len()).sum();
+        for extent in &state.ordered {
+            let done = extent.ticket.lock().as_ref().is_none_or(ubtrfs_volume::Ticket::is_done);
+            if done || in_flight > MAX_IN_FLIGHT {
+                if let Err(error) = self.wait_for(extent) {
+                    state.write_error = true;
+                    return Err(error);
+                }
+                in_flight -= extent.len();
+            }
+        }
+        state.reap_ordered();
+        Ok(())
+    }
+
+    /// Waits for data on its way, the oldest first, if memory holds too much of it. The caller
+    /// holds no lock.
+    pub(crate) fn limit_all_in_flight(&self) -> Result<()> {
+        let most = (self.info.options.memory / 4) as u64;
+        while self.in_flight.bytes() > most {
+            ubtrfs_tree::ensure_may_block()?;
+            let Some(inode) = self.in_flight.oldest() else { break };
+            let mut state = inode.write();
+            let mut waited = Ok(());
+            for extent in &state.ordered {
+                waited = waited.and_then(|()| self.wait_for(extent));
+            }
+            state.write_error |= waited.is_err();
+            state.reap_ordered();
+            waited?;
+        }
+        Ok(())
+    }
+
+    /// Waits for data on its way to the device. Only the first who asks is told of a failure, so
+    /// nothing may become durable after one, whoever that was.
+    pub(crate) fn wait_for(&self, extent: &OrderedExtent) -> Result<()> {
+        let mut place = extent.ticket.lock();
+        if let Some(ticket) = place.take() {
+            // The flush that follows in the commit covers these writes too: one barrier for all.
+            if let Err(error) = self.info.volume.wait(ticket) {
+                let error: Error = error.into();
+                self.info.abort(&error);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the content of a file is kept within metadata, or will be by the commit in flight.
+    pub(crate) fn is_inline(&self, id: InodeId, state: &InodeState) -> Result<bool> {
+        if state.frozen.as_ref().is_some_and(|frozen| self.is_for_metadata(&frozen.dirty, &frozen.item)) {
+            return Ok(true);
+        }
+        let committed = self.info.committed();
+        let map = FileMap::new(&committed, id, state)?;
+        let pieces = map.with_stack(state, |stack| stack.resolve(0..1))?;
+        Ok(matches!(pieces.first(), Some(Mapped { piece: Piece::Inline(_), .. })))
+    }
+
+    /// The content of a file that is kept within metadata.
+    pub(crate) fn inline_content(&self, id: InodeId, state: &InodeState) -> Result<Option<Vec<u8>>> {
+        if state.dirty.covers(0..1) || !self.is_inline(id, state)? {
+            return Ok(None);
+        }
+        let mut content = vec![0; self.info.volume.sector_size() as usize];
+        self.reader.read_sectors(id, state, 0, &mut content)?;
+        content.truncate(state.item.size as usize);
+        Ok(Some(content))
+    }
+}
+
+/// Bytes on disk that the pieces of a file count in its inode.
+fn bytes_of(pieces: &[Mapped]) -> u64 {
+    pieces.iter().map(Mapped::allocated).sum()
+}
+
+/// Takes `len` bytes from the front of a list of buffers.
+fn split_front(buffers: &mut VecDeque<SharedBuffer>, mut len: u64) -> Vec<SharedBuffer> {
+    let mut taken = Vec::new();
+    while len > 0 {
+        let Some(front) = buffers.pop_front() else { break };
+        let size = front.len() as u64;
+        if size <= len {
+            len -= size;
+            taken.push(front);
+        } else {
+            taken.push(front.slice(0..len as usize));
+            buffers.push_front(front.slice(len as usize..front.len()));
+            len = 0;
+        }
+    }
+    taken
+}

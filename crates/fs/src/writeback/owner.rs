@@ -1,0 +1,36 @@
+//! The writeback of a mount.
+
+use std::sync::Arc;
+
+use super::in_flight::InFlight;
+use crate::file_reader::FileReader;
+use crate::fs_info::FsInfo;
+use crate::inode::{Inode, InodeState};
+
+/// The writeback of a mount.
+pub(crate) struct Writeback {
+    pub(super) info: Arc<FsInfo>,
+    pub(super) reader: Arc<FileReader>,
+    pub(super) in_flight: InFlight,
+}
+
+impl Writeback {
+    pub(crate) fn new(info: Arc<FsInfo>, reader: Arc<FileReader>) -> Self {
+        Self { info, reader, in_flight: InFlight::default() }
+    }
+
+    /// Bytes of data that memory holds though it was submitted.
+    pub(crate) fn bytes_in_flight(&self) -> u64 {
+        self.in_flight.bytes()
+    }
+
+    /// Notes that a file, whose lock the caller holds, has data on its way if it has any.
+    pub(crate) fn note_in_flight(&self, inode: &Arc<Inode>, state: &InodeState) {
+        self.in_flight.note(inode, state);
+    }
+
+    /// Forgets files of which a commit has left nothing on its way.
+    pub(crate) fn forget_ended(&self) {
+        self.in_flight.forget_ended();
+    }
+}
