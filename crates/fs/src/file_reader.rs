@@ -1,5 +1,5 @@
-//! Reading a file through all its layers: dirty data and layouts of the open transaction, of the one
-//! that is being committed, the committed trees; and data on its way before the devices.
+//! Reading a file through all its layers: dirty data and layouts of the open transaction, of the
+//! one that is being committed, the committed trees; and data on its way before the devices.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -356,8 +356,8 @@ impl FsInfo {
         self.read_only.store(true, Ordering::Release);
     }
 
-    /// Lets files be changed again after [`Self::set_read_only`]. A volume that was opened read-only
-    /// stays so, and so does one after an error.
+    /// Lets files be changed again after [`Self::set_read_only`]. A volume that was opened
+    /// read-only stays so, and so does one after an error.
     pub(crate) fn set_writable(&self) -> Result<()> {
         let aborted = self.aborted.lock();
         match &*aborted {

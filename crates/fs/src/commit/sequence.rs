@@ -37,8 +37,8 @@ use crate::transaction::Transaction;
 const EARLY_WRITEBACK: u64 = 64 << 10;
 
 impl Committer {
-    /// Makes everything durable that changed before the call, whatever waits to be freed. Returns at
-    /// once if nothing did.
+    /// Makes everything durable that changed before the call, whatever waits to be freed. Returns
+    /// at once if nothing did.
     pub(crate) fn commit(&self) -> Result<()> {
         let wanted = self.info.gate.current();
         let _place = self.commit_place.lock();

@@ -7,16 +7,16 @@ use crate::ops::FsyncLeader;
 
 /// What a server asks before it decides which thread serves a request, and fsyncs in two parts.
 pub trait Scheduling {
-    /// Whether somebody holds a reference to an inode: [`Filesystem::lookup`] and the like give them,
-    /// [`Filesystem::forget`] takes them.
+    /// Whether somebody holds a reference to an inode: [`Filesystem::lookup`] and the like give
+    /// them, [`Filesystem::forget`] takes them.
     fn is_referenced(&self, id: InodeId) -> bool;
 
-    /// Whether somebody works on an inode, perhaps for long: whoever only looks at it (or, `to_change`,
-    /// changes it) might have to wait.
+    /// Whether somebody works on an inode, perhaps for long: whoever only looks at it (or,
+    /// `to_change`, changes it) might have to wait.
     fn is_busy(&self, id: InodeId, to_change: bool) -> bool;
 
-    /// Does of [`Filesystem::start_fsync`] what takes no waiting, if [`Self::is_fsync_short`]. Whoever
-    /// gets a leader has to see to it that [`Self::lead_fsync`] is called with it, soon, by
+    /// Does of [`Filesystem::start_fsync`] what takes no waiting, if [`Self::is_fsync_short`].
+    /// Whoever gets a leader has to see to it that [`Self::lead_fsync`] is called with it, soon, by
     /// whatever thread: others come to wait for that.
     fn join_fsync(&self, id: InodeId, data_only: bool, done: Done) -> Option<FsyncLeader>;
 

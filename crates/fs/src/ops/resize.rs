@@ -84,9 +84,9 @@ impl Operations {
             && state.item.nbytes > self.info.options.freeing.at_once
     }
 
-    /// Truncates a file that may have many extents from its end, so much in each transaction, until what
-    /// is left beyond `size` goes in one. Whoever truncates waits, as they would have to before the file
-    /// may grow again or be synced.
+    /// Truncates a file that may have many extents from its end, so much in each transaction, until
+    /// what is left beyond `size` goes in one. Whoever truncates waits, as they would have to
+    /// before the file may grow again or be synced.
     pub(crate) fn truncate_in_steps(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
         if !self.is_truncated_in_steps(inode.id, size) {
             return Ok(());
