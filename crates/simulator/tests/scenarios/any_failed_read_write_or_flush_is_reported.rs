@@ -6,8 +6,8 @@
 //! `UBTRFS_SOAK` tries each; without it, one of several each time, others with another seed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use ubtrfs::{FreeingLimits, Options};
@@ -165,25 +165,35 @@ fn shows(recording: &RecordingDevice, model: Model) {
     session.worker.fs.close().unwrap();
 }
 
-/// Ends the test program when one run takes too long: what hangs can't be waited for.
-fn watch(runs: &'static AtomicU64) {
-    std::thread::spawn(move || {
-        let mut last = u64::MAX;
-        loop {
-            let now = runs.load(Ordering::Relaxed);
-            if now == last {
-                eprintln!("run {now} hangs");
-                std::process::abort();
+/// Ends the test program when one run takes too long, for as long as this lives: what hangs can't
+/// be waited for.
+struct Watch {
+    /// Nothing is ever sent: that it is gone ends the watch.
+    _end: mpsc::Sender<()>,
+}
+
+impl Watch {
+    fn over(runs: Arc<AtomicU64>) -> Self {
+        const LONGEST_RUN: Duration = Duration::from_secs(300);
+        let (end, ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut last = u64::MAX;
+            while ended.recv_timeout(LONGEST_RUN) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let now = runs.load(Ordering::Relaxed);
+                if now == last {
+                    eprintln!("run {now} hangs");
+                    std::process::abort();
+                }
+                last = now;
             }
-            last = now;
-            std::thread::sleep(Duration::from_secs(120));
-        }
-    });
+        });
+        Self { _end: end }
+    }
 }
 
 fn every(kind: Kind, usual_step: u64) {
-    static RUNS: AtomicU64 = AtomicU64::new(0);
-    watch(&RUNS);
+    let runs = Arc::new(AtomicU64::new(0));
+    let _watch = Watch::over(runs.clone());
     for seed in seeds(if soaks() { 2 } else { 1 }) {
         let begin = begin(seed);
         // A fault that never comes: where faults are told of, some steps of the script are left
@@ -196,7 +206,7 @@ fn every(kind: Kind, usual_step: u64) {
         let (mut stopped, mut tried) = (0, 0);
         for successes in (first..total).step_by(step as usize) {
             for lasting in [Lasting::Once, Lasting::Forever] {
-                RUNS.fetch_add(1, Ordering::Relaxed);
+                runs.fetch_add(1, Ordering::Relaxed);
                 let fault = (kind, successes, lasting);
                 let result = catch_unwind(AssertUnwindSafe(|| run(&begin, seed, fault).1));
                 let what = format!("seed {seed}: {kind:?} {successes} of {total} fails, {lasting:?}");
