@@ -22,6 +22,7 @@ mod directories;
 mod files;
 mod flags;
 mod ioctls;
+mod listings;
 mod nodes;
 mod nonblocking;
 mod ownership;

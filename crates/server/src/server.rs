@@ -11,6 +11,7 @@ use ubtrfs_fuse::{Capabilities, Config, Errno, Transport};
 
 use crate::answers::answer;
 use crate::counters::{Kind, Timed};
+use crate::listings::Drops;
 use crate::pool::Pool;
 use crate::shared::{MountFacts, Shared, errno};
 
@@ -33,9 +34,12 @@ pub fn config(threads: usize, transport: Transport, checked: bool) -> Config {
 pub struct Server {
     shared: Arc<Shared>,
     pub(crate) slow: Pool,
-    /// For notifying the kernel what it has to write or to forget. That may wait for requests which
-    /// `slow` serves.
+    /// For notifying the kernel what it has to write and to forget of files. That waits for requests
+    /// which `slow` serves, and for nothing that others can hold up: so no directory's pages may be
+    /// waited for here.
     pub(crate) notifying: Pool,
+    /// For having the kernel drop what it keeps of directories.
+    pub(crate) listings: Drops,
     /// For having the kernel forget pages that could not be written. Whoever goes on changing them
     /// holds up nobody else.
     invalidating: Pool,
@@ -50,6 +54,7 @@ impl Server {
             shared: Arc::new(Shared::new(engine, facts)),
             slow: Pool::new(SLOW_THREADS),
             notifying: Pool::new(NOTIFYING_THREADS),
+            listings: Drops::new(),
             invalidating: Pool::new(1),
             to_invalidate: Arc::default(),
         }
