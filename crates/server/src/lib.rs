@@ -20,6 +20,8 @@ mod create;
 pub mod device_number;
 mod directories;
 mod files;
+#[cfg(test)]
+mod fixtures;
 mod flags;
 mod ioctls;
 mod listings;

@@ -124,3 +124,34 @@ impl Server {
         });
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by it")]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::fixtures;
+
+    #[test]
+    fn directories_that_hang_hold_up_neither_seeks_nor_flags() {
+        let server = Server::new(fixtures::engine(&fixtures::volume(), 1 << 20), MountFacts::default());
+        let gate = Arc::new(Mutex::new(()));
+        let closed = gate.lock();
+        for (node, dropping) in (1..).map_while(|node| server.listings.begin(node).map(|dropping| (node, dropping))) {
+            let gate = Arc::clone(&gate);
+            assert!(node < 100, "few wait");
+            server.listings.run(dropping, move || drop(gate.lock()), || ());
+        }
+        let (done, all) = channel();
+        for _ in 0..2 * NOTIFYING_THREADS {
+            let done = done.clone();
+            server.notifying.run(move || done.send(()).unwrap());
+        }
+        for _ in 0..2 * NOTIFYING_THREADS {
+            all.recv_timeout(Duration::from_secs(20)).unwrap();
+        }
+        drop(closed);
+    }
+}
