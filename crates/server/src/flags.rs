@@ -3,8 +3,8 @@
 //!
 //! Who may set them is asked here (invariant 27): the kernel asks before it comes, but not all
 //! kernels do. Those that do know whether the mount is read-only and who owns the file there, which
-//! can't be asked here; so no number of an ioctl is served that goes round them. Compression is kept
-//! as the kernel's btrfs keeps it: a flag of the inode, and the property that says how.
+//! can't be asked here; so no number of an ioctl is served that goes round them. Compression is
+//! kept as the kernel's btrfs keeps it: a flag of the inode, and the property that says how.
 
 use ubtrfs::{Flagged, InodeId, SETTABLE_FLAGS};
 use ubtrfs_format::items::{FileType, InodeFlags};

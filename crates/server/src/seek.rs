@@ -4,8 +4,8 @@
 //! data and holes without writing it first. So where an answer would be a hole, that part of the
 //! file is asked of the kernel, and then looked at once more: what a program has stored there is
 //! data. The kernel's writes come as requests, which is why that happens in a thread that none of
-//! them waits for, and why only some may wait for it: over rings each keeps a place from the writes.
-//! Others are told what is right of any file, that all of it is data.
+//! them waits for, and why only some may wait for it: over rings each keeps a place from the
+//! writes. Others are told what is right of any file, that all of it is data.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -34,9 +34,9 @@ pub fn config(threads: usize, transport: Transport, checked: bool) -> Config {
 pub struct Server {
     shared: Arc<Shared>,
     pub(crate) slow: Pool,
-    /// For notifying the kernel what it has to write and to forget of files. That waits for requests
-    /// which `slow` serves, and for nothing that others can hold up: so no directory's pages may be
-    /// waited for here.
+    /// For notifying the kernel what it has to write and to forget of files. That waits for
+    /// requests which `slow` serves, and for nothing that others can hold up: so no directory's
+    /// pages may be waited for here.
     pub(crate) notifying: Pool,
     /// For having the kernel drop what it keeps of directories.
     pub(crate) listings: Drops,

@@ -49,8 +49,8 @@ const DEPTH: usize = 32;
 /// payloads may come to take memory.
 const ENTRIES: usize = 256;
 const LEAST_DEPTH: usize = 8;
-/// Entries of a processor that is not online: it might be some day. One is left where one request of
-/// each kind waits for others.
+/// Entries of a processor that is not online: it might be some day. One is left where one request
+/// of each kind waits for others.
 const OFFLINE_DEPTH: usize = 4;
 
 /// The rings of a mount, ready to be registered.
