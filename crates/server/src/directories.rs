@@ -1,9 +1,14 @@
 //! Listings of directories.
 //!
-//! The kernel caches a listing in its page cache, from the beginning up to wherever a program has
-//! read, and extends it with the next reader. Once that one comes to the end it counts as whole,
-//! and serves others where they are. Only a reader that begins asks whether names have changed
-//! since. So where some have, the kernel has to drop what it keeps before the end is reported.
+//! The kernel keeps a listing in its page cache, from the beginning up to wherever anybody has
+//! read, and goes on with whoever reads there. Once that one comes to the end it counts as whole,
+//! and serves others where they are. Only who begins asks whether names have changed since. So
+//! where some have, the kernel has to drop what it keeps before it hears of the end.
+//!
+//! To drop it may take as long as whoever has a page of it locked likes, and meanwhile the request
+//! that came to the end keeps its place in a ring. So only a few wait, and one for each directory.
+//! Others are told that there are no more names in such a way that the kernel takes nothing for
+//! whole, and drops nothing: it goes on asking, and one of the next that come to the end waits.
 
 use std::sync::Arc;
 
@@ -49,8 +54,8 @@ impl Server {
         });
         match listed {
             Err(errno) if reply.is_empty() => reply.error(errno),
-            Ok(()) if reply.is_empty() => self.end_listing(node, move || reply.done()),
-            // What was listed before the error is returned now; the error comes again with the next
+            Ok(()) if reply.is_empty() => self.end_listing(node, reply),
+            // What was listed before the error is told now; the error comes again with the next
             // request.
             _ => reply.done(),
         }
@@ -94,7 +99,7 @@ impl Server {
         });
         match listed {
             Err(errno) if reply.is_empty() => reply.error(errno),
-            Ok(()) if reply.is_empty() => self.end_listing(node, move || reply.done()),
+            Ok(()) if reply.is_empty() => self.end_listing(node, reply),
             _ => reply.done(),
         }
     }
@@ -104,24 +109,53 @@ impl Server {
         let last = end(self.engine(), dir, what.offset).map_err(|error| errno(&error))?;
         Ok((dir, last))
     }
-    /// Answers, by `done`, that a directory's listing has come to its end.
-    fn end_listing(&self, node: u64, done: impl FnOnce() + Send + 'static) {
+
+    /// Answers that a directory's listing has come to its end.
+    fn end_listing(&self, node: u64, mut end: impl End) {
         let is_whole = self.shared().inode(node).map(|dir| self.shared().engine().is_listing_whole(dir));
         if !matches!(is_whole, Ok(Ok(false))) {
-            return done();
+            return end.done();
         }
-        // A program may have locked a page of it, and wait for us with that.
+        let Some(dropping) = self.listings.begin(node).filter(|_| end.may_wait()) else { return end.end_unkept() };
         let shared = Arc::clone(self.shared());
-        self.notifying.run(move || {
+        let drop_pages = move || {
             if shared.invalidate_pages(node)
                 && let Ok(dir) = shared.inode(node)
             {
                 drop(shared.engine().forget_listings(dir));
             }
-            done();
-        });
+        };
+        // Until it is answered no name changes, for the kernel has the directory locked.
+        self.listings.run(dropping, drop_pages, move || end.done());
     }
 }
+
+/// How a request is answered that finds no more names.
+trait End: Send + 'static {
+    fn may_wait(&mut self) -> bool;
+    fn done(self);
+    fn end_unkept(self);
+}
+
+macro_rules! ends {
+    ($($reply:ident)*) => {
+        $(impl End for $reply {
+            fn may_wait(&mut self) -> bool {
+                self.may_wait()
+            }
+
+            fn done(self) {
+                self.done();
+            }
+
+            fn end_unkept(self) {
+                self.end_unkept();
+            }
+        })*
+    };
+}
+
+ends! { ReplyDirectory ReplyDirectoryPlus }
 
 /// A row of a listing, and the offset at which the listing goes on after it.
 enum Row<'a> {

@@ -1,12 +1,14 @@
 //! Flags of inodes: what `lsattr` shows and `chattr` sets, by both of the ioctls that there are for
 //! it.
 //!
-//! Who may set them is asked here (invariant 27): the kernel asks before it comes, but not for all
-//! of the numbers that the ioctls have, and not for all kernels. Compression is kept as the
-//! kernel's btrfs keeps it: a flag of the inode, and the property that says how.
+//! Who may set them is asked here (invariant 27): the kernel asks before it comes, but not all
+//! kernels do. Those that do know whether the mount is read-only and who owns the file there, which
+//! can't be asked here; so no number of an ioctl is served that goes round them. Compression is
+//! kept as the kernel's btrfs keeps it: a flag of the inode, and the property that says how.
 
 use ubtrfs::{Flagged, InodeId, SETTABLE_FLAGS};
 use ubtrfs_format::items::{FileType, InodeFlags};
+use ubtrfs_fuse::abi::flags::IoctlFlags;
 use ubtrfs_fuse::reply::ReplyIoctl;
 use ubtrfs_fuse::request::Ioctl;
 use ubtrfs_fuse::{Caller, Capabilities, Errno};
@@ -16,8 +18,11 @@ use crate::properties::COMPRESSION;
 use crate::protection::PROTECTING;
 use crate::shared::{Shared, errno};
 
-const GETFLAGS: [u32; 2] = [0x8008_6601, 0x8004_6601];
-const SETFLAGS: [u32; 2] = [0x4008_6602, 0x4004_6602];
+const GETFLAGS: u32 = 0x8008_6601;
+const SETFLAGS: u32 = 0x4008_6602;
+/// The same where words have 32 bits.
+const GETFLAGS_32: u32 = 0x8004_6601;
+const SETFLAGS_32: u32 = 0x4004_6602;
 const FSGETXATTR: u32 = 0x801c_581f;
 const FSSETXATTR: u32 = 0x401c_5820;
 
@@ -69,9 +74,20 @@ fn word(data: &[u8], number: usize) -> Result<u32, Errno> {
         .ok_or(Errno::INVAL)
 }
 
+/// An ioctl's number, as it is where words have 64 bits; `None` for one that the caller's own words
+/// don't give. The kernel knows that one as nothing of its own, and so asks nothing.
+fn command(what: &Ioctl<'_>) -> Option<u32> {
+    match (what.command, what.flags.contains(IoctlFlags::BITS32)) {
+        (GETFLAGS | SETFLAGS, true) | (GETFLAGS_32 | SETFLAGS_32, false) => None,
+        (GETFLAGS_32, true) => Some(GETFLAGS),
+        (SETFLAGS_32, true) => Some(SETFLAGS),
+        (command, _) => Some(command),
+    }
+}
+
 /// Whether an ioctl sets flags, which changes the ctime.
-fn is_change(command: u32) -> bool {
-    SETFLAGS.contains(&command) || command == FSSETXATTR
+fn is_change(what: &Ioctl<'_>) -> bool {
+    matches!(command(what), Some(SETFLAGS | FSSETXATTR))
 }
 
 /// Whether a caller may set flags. It is decided with the inode locked: until then its owner and
@@ -98,30 +114,26 @@ impl MaySet {
 impl Shared {
     /// Whether the caller of an ioctl may set flags; nobody may by one that sets none.
     pub(crate) fn may_set(&self, caller: &Caller<'_>, what: &Ioctl<'_>) -> MaySet {
-        /// The numbers that the kernel knows: for the others' owners it does not ask.
-        const ASKED: [u32; 2] = [SETFLAGS[0], FSSETXATTR];
-        if !is_change(what.command) {
+        if !is_change(what) {
             return MaySet::default();
         }
         MaySet {
             powers: Powers::of(caller),
             // On an idmapped mount only the kernel can tell; those that have these ask.
-            known_to_own: ASKED.contains(&what.command) && self.has_capability(Capabilities::ALLOW_IDMAP),
+            known_to_own: self.has_capability(Capabilities::ALLOW_IDMAP),
             shown_owner: self.ownership().uid,
         }
     }
 
     /// Whether an ioctl is about flags; then it is answered.
     pub(crate) fn flags_ioctl(&self, id: InodeId, what: &Ioctl<'_>, may: &MaySet) -> Option<Result<Vec<u8>, Errno>> {
-        Some(match what.command {
-            command if GETFLAGS.contains(&command) => self.flags_of(id).map(|flags| {
+        Some(match command(what)? {
+            GETFLAGS => self.flags_of(id).map(|flags| {
                 let mut bytes = shown(flags, |names| names.flag).to_ne_bytes().to_vec();
                 bytes.resize((what.reply_size as usize).min(8), 0);
                 bytes
             }),
-            command if SETFLAGS.contains(&command) => {
-                word(what.data, 0).and_then(|bits| self.set_flags(id, bits, may)).map(|()| Vec::new())
-            }
+            SETFLAGS => word(what.data, 0).and_then(|bits| self.set_flags(id, bits, may)).map(|()| Vec::new()),
             FSGETXATTR => self.flags_of(id).map(|flags| {
                 let mut bytes = shown(flags, |names| names.xflag).to_ne_bytes().to_vec();
                 bytes.resize(FSXATTR_SIZE, 0);
@@ -134,7 +146,7 @@ impl Shared {
 
     /// Answers an ioctl that is about flags.
     pub(crate) fn answer_flags(&self, node: u64, what: &Ioctl<'_>, result: Result<Vec<u8>, Errno>, reply: ReplyIoctl) {
-        if result.is_ok() && is_change(what.command) {
+        if result.is_ok() && is_change(what) {
             self.attributes_changed(node);
         }
         match result {
@@ -143,19 +155,20 @@ impl Shared {
         }
     }
 
-    /// Whether an ioctl forbids changes of a file that could be changed so far, and may.
+    /// Whether an ioctl forbids changes of a file's content that could be changed so far, and may.
     pub(crate) fn adds_protection(&self, id: InodeId, what: &Ioctl<'_>, may: &MaySet) -> bool {
-        let wanted = match what.command {
-            command if SETFLAGS.contains(&command) => {
-                word(what.data, 0).and_then(|bits| meant(bits, |names| names.flag))
-            }
-            FSSETXATTR => word(what.data, 0).and_then(|bits| meant(bits, |names| names.xflag)),
+        let wanted = match command(what) {
+            Some(SETFLAGS) => word(what.data, 0).and_then(|bits| meant(bits, |names| names.flag)),
+            Some(FSSETXATTR) => word(what.data, 0).and_then(|bits| meant(bits, |names| names.xflag)),
             _ => return false,
         };
-        match (wanted, self.flags_of(id)) {
+        let adds = match (wanted, self.flags_of(id)) {
             (Ok(wanted), Ok(old)) => wanted & !old & PROTECTING != 0 && may.powers.has(Capability::Immutable),
             _ => false,
-        }
+        };
+        // Nothing of a directory waits to be written.
+        let is_directory = |id| self.engine.attributes(id).is_ok_and(|is| is.file_type == FileType::Directory);
+        adds && !is_directory(id)
     }
 
     /// `SETFLAGS`: all flags that there are.
@@ -227,6 +240,22 @@ mod tests {
             assert_eq!(nobody.check(&is, wanted), Err(Errno::PERM), "{flags:x} to {wanted:x}");
             assert_eq!(owner.check(&is, wanted).is_ok(), may, "{flags:x} to {wanted:x}");
         }
+    }
+
+    #[test]
+    fn numbers_count_for_callers_with_words_of_their_size() {
+        let told = |number, flags| {
+            let (handle, argument, reply_size) = (0, 0, 0);
+            command(&Ioctl { handle, flags, command: number, argument, data: &[], reply_size })
+        };
+        for (wide, narrow) in [(GETFLAGS, GETFLAGS_32), (SETFLAGS, SETFLAGS_32)] {
+            for flags in [IoctlFlags::empty(), IoctlFlags::DIR, IoctlFlags::COMPAT] {
+                assert_eq!((told(wide, flags), told(narrow, flags)), (Some(wide), None), "{flags:?}");
+                let flags = flags | IoctlFlags::BITS32;
+                assert_eq!((told(wide, flags), told(narrow, flags)), (None, Some(wide)), "{flags:?}");
+            }
+        }
+        assert_eq!(told(FSSETXATTR, IoctlFlags::BITS32), Some(FSSETXATTR));
     }
 
     #[test]

@@ -50,8 +50,11 @@ impl Server {
     }
 
     /// Answers an ioctl that forbids changes, after what mappings of the file have changed so far
-    /// has been written.
-    fn protect(&self, node: u64, what: &Ioctl<'_>, may: MaySet, reply: ReplyIoctl) {
+    /// has been written. `EBUSY` where too many wait for that.
+    fn protect(&self, node: u64, what: &Ioctl<'_>, may: MaySet, mut reply: ReplyIoctl) {
+        if !reply.may_wait() {
+            return reply.error(Errno::BUSY);
+        }
         let shared = Arc::clone(self.shared());
         let (what, data) = (what.with_data(&[]), what.data.to_vec());
         self.notifying.run(move || {

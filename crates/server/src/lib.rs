@@ -21,8 +21,11 @@ mod create;
 pub mod device_number;
 mod directories;
 mod files;
+#[cfg(test)]
+mod fixtures;
 mod flags;
 mod ioctls;
+mod listings;
 mod nodes;
 mod nonblocking;
 mod ownership;

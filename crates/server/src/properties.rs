@@ -77,42 +77,21 @@ impl Shared {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by it")]
 mod tests {
-    use std::sync::Arc;
-
-    use ubtrfs::{Filesystem, NewInode, Options, nonblocking};
-    use ubtrfs_mkfs::{MkfsOptions, Profile};
-    use ubtrfs_volume::{MemoryDevice, OpenOptions, Volume};
+    use ubtrfs::{NewInode, nonblocking};
 
     use super::*;
+    use crate::fixtures;
     use crate::shared::MountFacts;
 
-    const SIZE: u64 = 48 << 20;
-
-    fn volume() -> Vec<u8> {
-        let mut file = std::env::temp_dir();
-        file.push(format!("ubtrfs-properties-{}", std::process::id()));
-        let mut device = std::fs::File::create_new(&file).unwrap();
-        device.set_len(SIZE).unwrap();
-        let mut options = MkfsOptions::new(SIZE);
-        options.metadata_profile = Some(Profile::Single);
-        ubtrfs_mkfs::layout(&options).unwrap().write(&mut device).unwrap();
-        let bytes = std::fs::read(&file).unwrap();
-        std::fs::remove_file(&file).unwrap();
-        bytes
-    }
-
     fn mount(bytes: &[u8]) -> Shared {
-        let device = Arc::new(MemoryDevice::from_bytes(bytes.to_vec()));
-        let volume = Volume::open(vec![device], OpenOptions::default()).unwrap();
         // So little memory that an operation soon has to wait for a commit.
-        let options = Options { background_commits: false, memory: 32 << 10, ..Options::default() };
-        Shared::new(Filesystem::open(Arc::new(volume), options).unwrap(), MountFacts::default())
+        Shared::new(fixtures::engine(bytes, 32 << 10), MountFacts::default())
     }
 
     /// Invariant 23: what would have to block has done nothing, so that its repetition succeeds.
     #[test]
     fn a_property_that_has_to_wait_is_set_when_it_is_asked_for_again() {
-        let bytes = volume();
+        let bytes = fixtures::volume();
         let mut waited = 0;
         for others in 0..40 {
             let shared = mount(&bytes);

@@ -3,8 +3,9 @@
 //! What a mapping has changed the kernel keeps to itself until it is written back, and it asks for
 //! data and holes without writing it first. So where an answer would be a hole, that part of the
 //! file is asked of the kernel, and then looked at once more: what a program has stored there is
-//! data. The kernel's writes come as requests, which is why that happens in a thread that none
-//! waits for.
+//! data. The kernel's writes come as requests, which is why that happens in a thread that none of
+//! them waits for, and why only some may wait for it: over rings each keeps a place from the
+//! writes. Others are told what is right of any file, that all of it is data.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -44,9 +45,18 @@ fn hole_in(
     (!hole.is_empty()).then_some(hole)
 }
 
+/// The answer for a file of this size of which nobody knows the holes.
+fn without_holes(whence: Seek, offset: u64, size: u64) -> Found {
+    match whence {
+        _ if offset >= size => Err(Errno::NXIO),
+        Seek::Data => Ok(offset),
+        Seek::Hole => Ok(size),
+    }
+}
+
 impl Server {
     /// Answers where data or a hole begins.
-    pub(crate) fn seek(&self, node: u64, what: &Lseek, reply: ReplyLseek) {
+    pub(crate) fn seek(&self, node: u64, what: &Lseek, mut reply: ReplyLseek) {
         // An offset below 0 is taken for the start, as the kernel's btrfs does.
         let offset = if what.offset > i64::MAX as u64 { 0 } else { what.offset };
         let whence = what.whence;
@@ -57,6 +67,10 @@ impl Server {
             Err(errno) => return reply.error(errno),
         };
         let Some(hole) = shared.hole_in(id, whence, offset, found) else { return answer(reply, found) };
+        if !reply.may_wait() {
+            let size = shared.engine.size(id).map_err(|error| errno(&error));
+            return answer(reply, size.and_then(|size| without_holes(whence, offset, size)));
+        }
         let shared = Arc::clone(shared);
         self.notifying.run(move || answer(reply, shared.look_again(node, id, whence, offset, hole)));
     }
@@ -113,6 +127,15 @@ mod tests {
         assert_eq!(hole(Seek::Hole, 7, Ok(SIZE)), None);
         assert_eq!(hole(Seek::Hole, SIZE, Err(Errno::NXIO)), None);
         assert_eq!(hole(Seek::Data, 7, Err(Errno::IO)), None);
+    }
+
+    #[test]
+    fn without_holes_all_is_data_up_to_the_end() {
+        assert_eq!(without_holes(Seek::Data, 7, SIZE), Ok(7));
+        assert_eq!(without_holes(Seek::Hole, 7, SIZE), Ok(SIZE));
+        for whence in [Seek::Data, Seek::Hole] {
+            assert_eq!(without_holes(whence, SIZE, SIZE), Err(Errno::NXIO));
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use ubtrfs_fuse::{Capabilities, Config, Errno, Transport};
 
 use crate::answers::answer;
 use crate::counters::{Kind, Timed};
+use crate::listings::Drops;
 use crate::pool::Pool;
 use crate::shared::{MountFacts, Shared, errno};
 
@@ -33,11 +34,14 @@ pub fn config(threads: usize, transport: Transport, checked: bool) -> Config {
 pub struct Server {
     shared: Arc<Shared>,
     pub(crate) slow: Pool,
-    /// For invalidating what the kernel has cached, after its writeback. That may wait for requests
-    /// which `slow` serves.
+    /// For notifying the kernel what it has to write and to forget of files. That waits for
+    /// requests which `slow` serves, and for nothing that others can hold up: so no directory's
+    /// pages may be waited for here.
     pub(crate) notifying: Pool,
-    /// For dropping pages that could not be written back. A program that goes on changing them
-    /// holds up no other.
+    /// For having the kernel drop what it keeps of directories.
+    pub(crate) listings: Drops,
+    /// For having the kernel forget pages that could not be written. Whoever goes on changing them
+    /// holds up nobody else.
     invalidating: Pool,
     /// Nodes whose pages are to be dropped.
     to_invalidate: Arc<Mutex<HashSet<u64>>>,
@@ -50,6 +54,7 @@ impl Server {
             shared: Arc::new(Shared::new(engine, facts)),
             slow: Pool::new(SLOW_THREADS),
             notifying: Pool::new(NOTIFYING_THREADS),
+            listings: Drops::new(),
             invalidating: Pool::new(1),
             to_invalidate: Arc::default(),
         }
@@ -117,5 +122,36 @@ impl Server {
             to_invalidate.lock().remove(&node);
             shared.invalidate_pages(node);
         });
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by it")]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::fixtures;
+
+    #[test]
+    fn directories_that_hang_hold_up_neither_seeks_nor_flags() {
+        let server = Server::new(fixtures::engine(&fixtures::volume(), 1 << 20), MountFacts::default());
+        let gate = Arc::new(Mutex::new(()));
+        let closed = gate.lock();
+        for (node, dropping) in (1..).map_while(|node| server.listings.begin(node).map(|dropping| (node, dropping))) {
+            let gate = Arc::clone(&gate);
+            assert!(node < 100, "few wait");
+            server.listings.run(dropping, move || drop(gate.lock()), || ());
+        }
+        let (done, all) = channel();
+        for _ in 0..2 * NOTIFYING_THREADS {
+            let done = done.clone();
+            server.notifying.run(move || done.send(()).unwrap());
+        }
+        for _ in 0..2 * NOTIFYING_THREADS {
+            all.recv_timeout(Duration::from_secs(20)).unwrap();
+        }
+        drop(closed);
     }
 }

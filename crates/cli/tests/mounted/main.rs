@@ -6,6 +6,7 @@
 mod as_people_mount;
 mod caching;
 mod converted;
+mod crowds;
 mod endings;
 mod extents;
 mod first_hour;

@@ -4,6 +4,8 @@
 
 #[path = "../mounted/caching.rs"]
 mod caching;
+#[path = "../mounted/crowds.rs"]
+mod crowds;
 #[path = "../mounted/endings.rs"]
 mod endings;
 #[path = "../mounted/extents.rs"]

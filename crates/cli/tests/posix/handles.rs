@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use ubtrfs_testkit::need::Need;
@@ -49,12 +50,28 @@ fn open_handle(mount: &File, handle: &Handle) -> Result<File, Errno> {
     }
 }
 
+/// How many inodes a server of ours has in memory.
+fn inodes_in_memory(root: &Path) -> Option<u64> {
+    let mut stats = vec![0; 1 << 16];
+    let length = rustix::fs::getxattr(root, "ubtrfs.stats", &mut stats[..]).ok()?;
+    serde_json::from_slice::<serde_json::Value>(&stats[..length]).unwrap()["inodes_in_memory"].as_u64()
+}
+
 /// Makes the kernel forget inodes that nobody uses.
 fn drop_caches(root: &Path) {
+    const PAUSE: Duration = Duration::from_millis(100);
     rustix::fs::syncfs(File::open(root).unwrap()).unwrap();
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
     // That they were forgotten is told a little later, and until then they are in use.
-    std::thread::sleep(std::time::Duration::from_millis(100));
+    let mut before = inodes_in_memory(root);
+    for _ in 0..100 {
+        std::thread::sleep(PAUSE);
+        let now = inodes_in_memory(root);
+        if now == before {
+            break;
+        }
+        before = now;
+    }
 }
 
 fn content(mount: &File, handle: &Handle) -> String {

@@ -138,7 +138,8 @@ fn all_flags(root: &Path) {
         }
         for command in [SETFLAGS, SETFLAGS_32, FSSETXATTR] {
             for restricting in if command == FSSETXATTR { [0x8, 0x10] } else { [0x10, 0x20] } {
-                assert_eq!(ioctl_of_word(&file, command, restricting), Err(Errno::PERM), "{command:x}");
+                let refused = if command == SETFLAGS_32 { Errno::NOTTY } else { Errno::PERM };
+                assert_eq!(ioctl_of_word(&file, command, restricting), Err(refused), "{command:x}");
             }
         }
         assert_eq!(ioctl_of_word(&file, FITRIM, 0), Err(Errno::PERM));
@@ -288,7 +289,7 @@ def ask(command, argument):
     try: fcntl.ioctl(fd, command, bytearray(argument)); return 0
     except OSError as error: return error.errno
 flag = lambda bits: struct.pack('<I', bits)
-print(ask(0x40046602, flag(0x10)), ask(0x40046602, flag(0x40)), ask(0xc0185879, struct.pack('<3Q', 0, 2**64 - 1, 0)),
+print(ask(0x40086602, flag(0x10)), ask(0x40086602, flag(0x40)), ask(0xc0185879, struct.pack('<3Q', 0, 2**64 - 1, 0)),
       ask(0xd0009411, bytes(4096)))
 ";
     require!(Need::Root, FUSE, Need::Tool("unshare"), Need::Tool("python3"));
@@ -301,11 +302,9 @@ print(ask(0x40046602, flag(0x10)), ask(0x40046602, flag(0x40)), ask(0xc0185879, 
         let file = File::open(&readable).unwrap();
         assert_eq!(ioctl_of_word(&file, FITRIM, 0), Err(Errno::PERM));
         assert_eq!(ioctl_of_word(&file, TREE_SEARCH, 5), Err(Errno::PERM));
-        for command in [SETFLAGS, SETFLAGS_32] {
-            assert_eq!(ioctl_of_word(&file, command, 0x10), Err(Errno::PERM), "{command:x}");
-            assert_eq!(ioctl_of_word(&file, command, 0x40), Ok(0), "{command:x}: it is root's file");
-            assert_eq!(ioctl_of_word(&file, command, 0), Ok(0), "{command:x}");
-        }
+        assert_eq!(ioctl_of_word(&file, SETFLAGS, 0x10), Err(Errno::PERM));
+        assert_eq!(ioctl_of_word(&file, SETFLAGS, 0x40), Ok(0), "it is root's file");
+        assert_eq!(ioctl_of_word(&file, SETFLAGS, 0), Ok(0));
     });
     let mut line = command("setpriv", &["--reuid=65534", "--regid=65534", "--clear-groups"]);
     line.args(["unshare", "--user", "--map-root-user", "python3", "-c", SCRIPT]).arg(&readable);
@@ -317,10 +316,8 @@ print(ask(0x40046602, flag(0x10)), ask(0x40046602, flag(0x40)), ask(0xc0185879, 
     }
     // And those who have the powers have them.
     let file = File::open(&readable).unwrap();
-    for command in [SETFLAGS, SETFLAGS_32] {
-        assert_eq!(ioctl_of_word(&file, command, 0x10), Ok(0), "{command:x}");
-        assert_eq!(ioctl_of_word(&file, command, 0), Ok(0), "{command:x}");
-    }
+    assert_eq!(ioctl_of_word(&file, SETFLAGS, 0x10), Ok(0));
+    assert_eq!(ioctl_of_word(&file, SETFLAGS, 0), Ok(0));
     drop(file);
     volume.umount();
     volume.check();
@@ -333,7 +330,9 @@ fn flags_of_others(root: &Path) -> Outcomes {
     for before in [0, 0x10, 0x20, 0x40, 0x50] {
         for wanted in [0, 0x10, 0x20, 0x40, 0x50, 0x60, 0x80_0000] {
             for actor in Actor::ALL {
-                for (name, command) in [("setflags", SETFLAGS), ("fssetxattr", FSSETXATTR)] {
+                for (name, command) in
+                    [("setflags", SETFLAGS), ("setflags of 32 bits", SETFLAGS_32), ("fssetxattr", FSSETXATTR)]
+                {
                     fs::write(&path, "content").unwrap();
                     mode(&path, 0o666);
                     lchown(&path, Some(1000), Some(1000)).unwrap();
@@ -355,4 +354,36 @@ fn flags_of_others(root: &Path) -> Outcomes {
 fn flags_are_set_by_those_whom_the_kernel_lets() {
     require!(Need::Kernel, FUSE);
     compare(("", ""), flags_of_others, &[]);
+}
+
+/// What a mount forbids that shows the volume read-only, or with other owners, none of an ioctl's
+/// numbers sets there.
+fn flags_through_a_read_only_mount(root: &Path) -> Outcomes {
+    let mut outcomes = Outcomes::new();
+    let (dir, bound) = (root.join("dir"), root.join("bound"));
+    for path in [&dir, &bound] {
+        fs::create_dir(path).unwrap();
+    }
+    fs::write(dir.join("file"), "content").unwrap();
+    lchown(dir.join("file"), Some(OTHERS), Some(OTHERS)).unwrap();
+    run(&mut command("mount", &["--bind".as_ref(), dir.as_os_str(), bound.as_os_str()])).ok();
+    run(&mut command("mount", &["-o".as_ref(), "remount,bind,ro".as_ref(), bound.as_os_str()])).ok();
+    for (name, number) in [("setflags", SETFLAGS), ("setflags of 32 bits", SETFLAGS_32), ("fssetxattr", FSSETXATTR)] {
+        for (at, path) in [("a file", "file"), ("a directory", "")] {
+            for actor in [Actor::Root, Actor::Other] {
+                let path = bound.join(path);
+                let done = actor.does(|| short(ioctl_of_word(&File::open(&path).unwrap(), number, 0x80)));
+                let flags = rustix::fs::ioctl_getflags(File::open(&path).unwrap()).unwrap();
+                outcomes.insert(format!("{name} of {at} by {actor:?}"), format!("{done} {flags:?}"));
+            }
+        }
+    }
+    run(&mut command("umount", &[&bound])).ok();
+    outcomes
+}
+
+#[test]
+fn no_number_of_an_ioctl_goes_round_a_mount_that_forbids_changes() {
+    require!(Need::Kernel, FUSE);
+    compare(("", ""), flags_through_a_read_only_mount, &[]);
 }

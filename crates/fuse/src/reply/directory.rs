@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use super::Reply;
+use super::{Reply, Waiter};
 use crate::abi::messages::{Dirent, EntryOut};
 use crate::abi::record_align;
 use crate::attributes::Entry;
@@ -46,6 +46,10 @@ impl Listing {
     }
 }
 
+/// Too short to be a name: the kernel finds none in it, but it is not the empty answer either that
+/// makes a listing whole.
+const NO_NAME: [u8; 8] = [0; 8];
+
 macro_rules! directories {
     ($($(#[$doc:meta])* $name:ident)*) => {
         $($(#[$doc])*
@@ -74,6 +78,19 @@ macro_rules! directories {
             /// Sends what was added. Nothing added means the end of the directory.
             pub fn done(self) {
                 self.reply.send(&[&self.listing.bytes]);
+            }
+
+            /// Answers that there are no more names, and that what the kernel has kept of the
+            /// directory's names must not be taken for a whole listing. Others go on asking.
+            pub fn end_unkept(self) {
+                self.reply.send(&[&NO_NAME]);
+            }
+
+            /// Whether the answer may wait for what takes other requests, as
+            /// [`inval_inode`](crate::Notifier::inval_inode) may. If not, it is to be given at
+            /// once: too many wait already, and what they wait for would not arrive.
+            pub fn may_wait(&mut self) -> bool {
+                self.reply.may_wait(Waiter::Directory)
             }
 
             /// Answers that it failed.

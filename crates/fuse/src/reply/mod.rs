@@ -6,6 +6,7 @@
 
 mod directory;
 mod route;
+mod waits;
 
 use std::io::IoSlice;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use zerocopy::IntoBytes;
 
 pub use directory::{ReplyDirectory, ReplyDirectoryPlus};
 pub(crate) use route::{Reply, Responder};
+pub(crate) use waits::{Waiter, Waits};
 
 use crate::abi::flags::OpenFlags;
 use crate::abi::messages as m;
@@ -211,6 +213,24 @@ impl ReplyXattr {
             _ => self.reply.error(Errno::RANGE),
         }
     }
+}
+
+macro_rules! waiting {
+    ($($name:ident as $who:ident)*) => {
+        $(impl $name {
+            /// Whether the answer may wait for what takes other requests, as
+            /// [`inval_inode`](crate::Notifier::inval_inode) may. If not, it is to be given at
+            /// once: too many wait already, and what they wait for would not arrive.
+            pub fn may_wait(&mut self) -> bool {
+                self.reply.may_wait(Waiter::$who)
+            }
+        })*
+    };
+}
+
+waiting! {
+    ReplyLseek as Lseek
+    ReplyIoctl as Ioctl
 }
 
 impl ReplyLseek {

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::waits::{Waiter, Waiting, Waits};
+
 /// What a transport does with replies. Any thread may call it.
 pub(crate) trait Responder: Send + Sync {
     /// Answers request `unique`: `error` is zero or a negative errno; the parts follow each other
@@ -32,6 +34,12 @@ pub(crate) trait Responder: Send + Sync {
         }
         BUFFER.set(buffer);
     }
+
+    /// How many of the requests wait that share what there is of room for requests. `None`: any
+    /// number may, for none takes room from others.
+    fn waits(&self) -> Option<&Arc<Waits>> {
+        None
+    }
 }
 
 thread_local! {
@@ -43,11 +51,22 @@ thread_local! {
 pub(crate) struct Reply {
     unique: u64,
     responder: Option<Arc<dyn Responder>>,
+    /// It waits, until it is answered.
+    waiting: Option<Waiting>,
 }
 
 impl Reply {
     pub fn new(unique: u64, responder: Arc<dyn Responder>) -> Self {
-        Self { unique, responder: Some(responder) }
+        Self { unique, responder: Some(responder), waiting: None }
+    }
+
+    /// Whether the answer may wait for other requests to be answered.
+    pub fn may_wait(&mut self, who: Waiter) -> bool {
+        let Some(waits) = self.responder.as_ref().and_then(|responder| responder.waits()) else { return true };
+        if self.waiting.is_none() {
+            self.waiting = waits.begin(who);
+        }
+        self.waiting.is_some()
     }
 
     pub fn send(self, parts: &[&[u8]]) {

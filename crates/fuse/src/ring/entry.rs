@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::mailbox::Mailbox;
 use super::memory::Held;
-use crate::reply::Responder;
+use crate::reply::{Responder, Waits};
 
 /// Where an entry's memory is while there is a request in it.
 enum State {
@@ -41,12 +41,13 @@ struct Progress {
 pub struct Entry {
     progress: Mutex<Progress>,
     mailbox: Arc<Mailbox>,
+    waits: Arc<Waits>,
 }
 
 impl Entry {
-    pub fn new(mailbox: Arc<Mailbox>) -> Self {
+    pub fn new(mailbox: Arc<Mailbox>, waits: Arc<Waits>) -> Self {
         let progress = Progress { state: State::Elsewhere, trying: false, postponed: false };
-        Self { progress: Mutex::new(progress), mailbox }
+        Self { progress: Mutex::new(progress), mailbox, waits }
     }
 
     /// A request begins to be served that has been copied: it may be answered at any time.
@@ -130,6 +131,10 @@ impl Responder for Entry {
             }
             State::Elsewhere => tracing::error!(request = unique, "answered twice"),
         }
+    }
+
+    fn waits(&self) -> Option<&Arc<Waits>> {
+        Some(&self.waits)
     }
 
     /// Lends the payload itself.

@@ -22,6 +22,9 @@
 //! | `workers` | requests that may wait |
 //! | `serve` | all threads together |
 //!
+//! An answer that waits for other requests keeps its entry from these, so each queue lets only some
+//! of its requests wait so ([`may_wait`](crate::reply::ReplyLseek::may_wait)).
+//!
 //! FORGET and INTERRUPT still come over `/dev/fuse`.
 
 mod available;
@@ -46,7 +49,8 @@ const DEPTH: usize = 32;
 /// payloads may come to take memory.
 const ENTRIES: usize = 256;
 const LEAST_DEPTH: usize = 8;
-/// Entries of a processor that is not online: it might be some day.
+/// Entries of a processor that is not online: it might be some day. One is left where one request
+/// of each kind waits for others.
 const OFFLINE_DEPTH: usize = 4;
 
 /// The rings of a mount, ready to be registered.

@@ -15,6 +15,7 @@ use super::entry::Entry;
 use super::mailbox::Mailbox;
 use super::memory::{self, Away, Held};
 use crate::device::Device;
+use crate::reply::Waits;
 
 /// `user_data` of the completion that says that the mailbox has something.
 const WAKE: u64 = u64::MAX;
@@ -51,7 +52,9 @@ impl Queue {
         let uring = ring(size, true).or_else(|_| ring(size, false))?;
         let mailbox = Arc::new(Mailbox::new()?);
         let new = memory::entries(depth, room)?;
-        let entries = new.iter().map(|_| Arc::new(Entry::new(Arc::clone(&mailbox)))).collect();
+        let waits = Arc::new(Waits::new(new.len()));
+        let entry = |_| Arc::new(Entry::new(Arc::clone(&mailbox), Arc::clone(&waits)));
+        let entries = new.iter().map(entry).collect();
         let away = new.iter().map(|_| None).collect();
         Ok(Self { uring, number, device, mailbox, entries, new, away, patience: PATIENCE, gone: false })
     }

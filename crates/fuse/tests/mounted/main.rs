@@ -6,6 +6,7 @@
 mod facts;
 mod files;
 mod harness;
+mod listings;
 mod memfs;
 mod mounting;
 mod trial;

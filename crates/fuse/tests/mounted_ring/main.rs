@@ -8,6 +8,8 @@ mod facts;
 mod files;
 #[path = "../mounted/harness.rs"]
 mod harness;
+#[path = "../mounted/listings.rs"]
+mod listings;
 #[path = "../mounted/memfs.rs"]
 mod memfs;
 #[path = "../mounted/mounting.rs"]

@@ -1,0 +1,156 @@
+//! Many at once of what is answered only after other requests: the mount goes on whatever their
+//! number.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::run::{command, run_within};
+
+use crate::harness::{FUSE, Volume};
+
+/// Cuts the connection when a test fails: what hangs with it can't be ended otherwise, and it would
+/// hang sync(2) of the whole machine.
+struct Abort(PathBuf);
+
+impl Abort {
+    fn of(volume: &Volume) -> Self {
+        let device = fs::metadata(&volume.point).unwrap().dev();
+        let connection = rustix::fs::major(device) << 20 | rustix::fs::minor(device);
+        Self(format!("/sys/fs/fuse/connections/{connection}/abort").into())
+    }
+}
+
+impl Drop for Abort {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let _ = fs::write(&self.0, "1");
+        }
+    }
+}
+
+/// Many threads, each with a file of its own whose pages it changes through a mapping: then all ask
+/// at once where holes and data are. `$1` is the directory, `$2` how many.
+const SEEKERS: &str = r#"
+import mmap, os, sys, threading
+PAGES = 64
+many = int(sys.argv[2])
+together = threading.Barrier(many, timeout=50)
+wrong = []
+def seek(number):
+    fd = os.open(f"{sys.argv[1]}/{number}", os.O_RDWR | os.O_CREAT)
+    for turn in range(4):
+        os.ftruncate(fd, 0)
+        os.ftruncate(fd, PAGES * 4096)
+        pages = mmap.mmap(fd, PAGES * 4096)
+        # A page of data between holes, and one after another.
+        for page in range(1, PAGES, 2):
+            pages[page * 4096] = 1
+        together.wait()
+        hole = os.lseek(fd, 4096, os.SEEK_HOLE)
+        data = os.lseek(fd, 0, os.SEEK_DATA)
+        if hole not in (2 * 4096, PAGES * 4096) or data not in (0, 4096):
+            wrong.append((number, turn, hole, data))
+        for page in range(1, PAGES, 2):
+            if pages[page * 4096] != 1 or os.lseek(fd, page * 4096, os.SEEK_DATA) != page * 4096:
+                wrong.append((number, turn, page))
+        pages.close()
+threads = [threading.Thread(target=seek, args=[number]) for number in range(many)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(len(wrong), wrong[:3])
+"#;
+
+/// More than three times as many as a ring has entries, and more than all rings have where there
+/// are few processors.
+const SEEKING: &str = "150";
+
+#[test]
+fn holes_of_more_files_than_there_is_room_for_requests_are_found() {
+    require!(Need::Root, FUSE, Need::Tool("python3"));
+    let volume = Volume::new();
+    volume.mount("");
+    let _abort = Abort::of(&volume);
+    let dir = volume.point.join("dir");
+    fs::create_dir(&dir).unwrap();
+    let mut line = command("python3", &["-c".as_ref(), SEEKERS.as_ref(), dir.as_os_str(), SEEKING.as_ref()]);
+    let outcome = run_within(&mut line, Duration::from_secs(60)).ok();
+    assert_eq!(outcome.stdout.trim(), "0 []");
+    volume.umount();
+    volume.check();
+}
+
+/// Listings of directories whose names have changed meanwhile, that all come to their ends at once.
+/// `$1` is the directory, `$2` how many listings. Afterwards names are what they are.
+const LISTERS: &str = r#"
+import ctypes, os, sys, threading
+libc = ctypes.CDLL(None, use_errno=True)
+DIRS, NAMES = 6, 300
+NUMBER = 217 if os.uname().machine == "x86_64" else 61
+many = int(sys.argv[2])
+def getdents(fd, room):
+    names, at = [], 0
+    length = libc.syscall(NUMBER, fd, room, ctypes.sizeof(room))
+    if length < 0: raise OSError(ctypes.get_errno(), "getdents64")
+    while at < length:
+        record = int.from_bytes(room.raw[at + 16:at + 18], "little")
+        names.append(room.raw[at + 19:at + record].split(b"\0")[0].decode())
+        at += record
+    return names
+def rest(fd):
+    room, names = ctypes.create_string_buffer(4096), []
+    while some := getdents(fd, room): names += some
+    return names
+dirs = [f"{sys.argv[1]}/{number}" for number in range(DIRS)]
+for dir in dirs:
+    os.mkdir(dir)
+    for name in range(NAMES): os.close(os.open(f"{dir}/name {name:04}", os.O_CREAT))
+wrong = []
+for turn in range(5):
+    together = threading.Barrier(many + 1, timeout=50)
+    def list(number):
+        dir = dirs[number % DIRS]
+        fd = os.open(dir, os.O_RDONLY)
+        names = getdents(fd, ctypes.create_string_buffer(1024))
+        together.wait()
+        together.wait()
+        names += rest(fd)
+        os.close(fd)
+        lost = [name for name in range(NAMES) if f"name {name:04}" not in names]
+        if lost: wrong.append((turn, number, len(lost)))
+    threads = [threading.Thread(target=list, args=[number]) for number in range(many)]
+    for thread in threads: thread.start()
+    together.wait()
+    for dir in dirs:
+        if turn: os.unlink(f"{dir}/new {turn - 1}")
+        os.close(os.open(f"{dir}/new {turn}", os.O_CREAT))
+    together.wait()
+    # Who begins now sees what there is, whatever of older listings the kernel has.
+    for dir in dirs * 3:
+        fd = os.open(dir, os.O_RDONLY)
+        names = sorted(name for name in rest(fd) if name not in (".", ".."))
+        os.close(fd)
+        if names != [f"name {name:04}" for name in range(NAMES)] + [f"new {turn}"]:
+            wrong.append((turn, dir, names[NAMES:]))
+    for thread in threads: thread.join()
+print(len(wrong), wrong[:3])
+"#;
+
+const LISTING: &str = "120";
+
+#[test]
+fn changed_listings_that_end_at_once_show_no_name_that_is_gone() {
+    require!(Need::Root, FUSE, Need::Tool("python3"));
+    let volume = Volume::new();
+    volume.mount("");
+    let _abort = Abort::of(&volume);
+    let mut line = command("python3", &["-c".as_ref(), LISTERS.as_ref(), volume.point.as_os_str(), LISTING.as_ref()]);
+    let outcome = run_within(&mut line, Duration::from_secs(60)).ok();
+    assert_eq!(outcome.stdout.trim(), "0 []");
+    volume.umount();
+    volume.check();
+}

@@ -1,0 +1,88 @@
+//! Requests whose answers wait for other requests.
+//!
+//! Before the kernel forgets pages that have changed it writes them, and whoever waits for the one
+//! waits for WRITEs. Over rings each request takes an entry of its queue until it is answered: if
+//! all of a queue's entries are taken by requests that wait so, what they wait for can't arrive. So
+//! only some of a queue's may wait.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// The requests that may have to wait for others. None takes the room of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waiter {
+    Lseek,
+    Directory,
+    Ioctl,
+}
+
+/// Kinds of requests that may wait.
+const WAITERS: usize = 3;
+/// A queue has so many entries for each that may wait for one of the kinds: with all kinds together
+/// a part of the entries is always left.
+const ENTRIES_FOR_ONE: usize = WAITERS + 1;
+
+/// How many requests of a queue wait for others.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    most: usize,
+    counts: [AtomicUsize; WAITERS],
+}
+
+impl Waits {
+    /// Of a queue with so many entries.
+    pub fn new(entries: usize) -> Self {
+        Self { most: entries / ENTRIES_FOR_ONE, counts: Default::default() }
+    }
+
+    /// One more waits, unless so many do already that it must not.
+    pub fn begin(self: &Arc<Self>, who: Waiter) -> Option<Waiting> {
+        let more = |count| (count < self.most).then_some(count + 1);
+        self.count(who).fetch_update(Relaxed, Relaxed, more).ok()?;
+        Some(Waiting { waits: Arc::clone(self), who })
+    }
+
+    fn count(&self, who: Waiter) -> &AtomicUsize {
+        let [lseek, directory, ioctl] = &self.counts;
+        match who {
+            Waiter::Lseek => lseek,
+            Waiter::Directory => directory,
+            Waiter::Ioctl => ioctl,
+        }
+    }
+}
+
+/// A request that waits, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    waits: Arc<Waits>,
+    who: Waiter,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.waits.count(self.who).fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Waiter; WAITERS] = [Waiter::Lseek, Waiter::Directory, Waiter::Ioctl];
+
+    #[test]
+    fn each_kind_has_its_room_and_all_together_leave_some() {
+        for entries in [4, 8, 11, 32] {
+            let waits = Arc::new(Waits::new(entries));
+            let kinds = ALL.map(|who| {
+                let waiting: Vec<Waiting> = std::iter::from_fn(|| waits.begin(who)).collect();
+                assert!(!waiting.is_empty(), "{who:?} of {entries}");
+                waiting
+            });
+            assert!(kinds.iter().map(Vec::len).sum::<usize>() < entries, "of {entries}");
+            drop(kinds);
+            assert!(ALL.iter().all(|who| waits.begin(*who).is_some()));
+        }
+    }
+}

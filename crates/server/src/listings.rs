@@ -1,0 +1,106 @@
+//! Having the kernel drop what it keeps of directories.
+//!
+//! Its pages may be locked for as long as somebody likes: getdents(2) copies names out of a page
+//! that it has locked, to where the program wants them, and that may be a file of a server that
+//! never answers. So nothing else waits here, and no directory waits for another.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::pool::Pool;
+
+/// Directories that are dropped at a time; none waits for its turn.
+const MOST: usize = 4;
+
+/// Directories that the kernel is dropping.
+pub(crate) struct Drops {
+    pool: Pool,
+    nodes: Arc<Mutex<HashSet<u64>>>,
+}
+
+/// A directory that the kernel is dropping, until this is dropped.
+pub(crate) struct Dropping {
+    node: u64,
+    nodes: Arc<Mutex<HashSet<u64>>>,
+}
+
+impl Drops {
+    pub(crate) fn new() -> Self {
+        Self { pool: Pool::new(MOST), nodes: Arc::default() }
+    }
+
+    /// Begins with a directory, unless somebody is at it already, or at as many as may be.
+    pub(crate) fn begin(&self, node: u64) -> Option<Dropping> {
+        let mut nodes = self.nodes.lock();
+        if nodes.len() >= MOST || !nodes.insert(node) {
+            return None;
+        }
+        Some(Dropping { node, nodes: Arc::clone(&self.nodes) })
+    }
+
+    /// Does the work of what was begun, in a thread that nothing else waits for, and `then` what
+    /// comes after it.
+    pub(crate) fn run(
+        &self,
+        dropping: Dropping,
+        work: impl FnOnce() + Send + 'static,
+        then: impl FnOnce() + Send + 'static,
+    ) {
+        self.pool.run(move || {
+            work();
+            drop(dropping);
+            then();
+        });
+    }
+}
+
+impl Drop for Dropping {
+    fn drop(&mut self) {
+        self.nodes.lock().remove(&self.node);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by it")]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn directories_that_hang_hold_up_no_other_and_are_few() {
+        let drops = Drops::new();
+        let (tell, told) = channel();
+        let mut hanging = Vec::new();
+        let most = MOST as u64;
+        for node in 1..=most {
+            let dropping = drops.begin(node).unwrap();
+            assert!(drops.begin(node).is_none(), "one at a time for a directory");
+            let (end, ended) = channel::<()>();
+            hanging.push(end);
+            let (begun, ended_too) = (tell.clone(), tell.clone());
+            drops.run(
+                dropping,
+                move || {
+                    begun.send(node).unwrap();
+                    let _ = ended.recv();
+                },
+                move || ended_too.send(most + node).unwrap(),
+            );
+            // Those that hang keep it from none.
+            assert_eq!(told.recv_timeout(PATIENCE), Ok(node));
+        }
+        assert!(drops.begin(most + 1).is_none(), "nobody queues behind those that hang");
+        drop(hanging.remove(0));
+        assert_eq!(told.recv_timeout(PATIENCE), Ok(most + 1));
+        let next = drops.begin(most + 1);
+        assert!(next.is_some() && drops.begin(1).is_none());
+        drop(next);
+        assert!(drops.begin(1).is_some());
+    }
+}
