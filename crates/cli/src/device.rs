@@ -11,6 +11,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use ubtrfs_volume::{
     Device, Error, Exclusive, FileDevice, OpenMode, OpenOptions as VolumeOptions, Volume, WindowDevice, backing_file,
+    whole_disk,
 };
 
 use crate::args::Window;
@@ -67,10 +68,12 @@ pub fn open_exclusively(path: &Path, mode: OpenMode) -> Result<FileDevice> {
 pub fn check_unmounted(path: &Path, mode: OpenMode) -> Result<()> {
     let number = std::fs::metadata(path).map_or(0, |metadata| metadata.rdev());
     let image = backing_file(number).unwrap_or_else(|| path.into());
+    // Who has claimed a partition keeps others from the whole disk, too.
+    let known: Vec<u64> = [number].into_iter().chain(whole_disk(number)).collect();
     let deadline = Instant::now() + MOMENT;
     let shown = path.display();
     loop {
-        let used = loop_devices::user(&image, number, mode);
+        let used = loop_devices::user(&image, &known, mode);
         let why = match &used {
             None => return Ok(()),
             Some(User::Mounted(by)) => format!("{shown} is mounted by the kernel, through {}", by.display()),
@@ -78,8 +81,17 @@ pub fn check_unmounted(path: &Path, mode: OpenMode) -> Result<()> {
                 "{shown} is in use by the kernel, through {}: it is mounted in another mount namespace, or held otherwise",
                 by.display()
             ),
+            Some(User::Unknown(by)) if rustix::process::geteuid().is_root() => format!(
+                "{shown} is attached to {}, which can't be asked whether it is mounted: detach it (losetup -d)",
+                by.display()
+            ),
             Some(User::Unknown(by)) => format!(
                 "{shown} is attached to {}, and only root can find out whether that is mounted: detach it (losetup -d)",
+                by.display()
+            ),
+            Some(User::Hidden(by)) => format!(
+                "{shown} may be attached to {}, which is as large and has a file that can't be looked at: detach it \
+                 (losetup -d), or let root do this",
                 by.display()
             ),
         };
@@ -94,7 +106,7 @@ pub fn check_unmounted(path: &Path, mode: OpenMode) -> Result<()> {
 pub struct Opened {
     /// The devices.
     pub devices: Vec<Arc<dyn Device>>,
-    /// Claims on them, to be kept as long as they are used.
+    /// Claims on those that aren't claimed by being open, to be kept as long as they are used.
     pub claims: Vec<File>,
 }
 
@@ -112,7 +124,8 @@ fn open_all(paths: &[PathBuf], window: Window, mode: OpenMode) -> Result<Opened>
     let mut opened = Opened { devices: Vec::new(), claims: Vec::new() };
     for path in paths {
         let device = open_exclusively(path, mode)?;
-        if is_block(path) {
+        // Those that are opened for writing are claimed by that.
+        if mode == OpenMode::ReadOnly && is_block(path) {
             opened.claims.push(claim(path)?);
         }
         opened.devices.push(within(path, device, window)?);

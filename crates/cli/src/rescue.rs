@@ -57,10 +57,11 @@ fn zero_log(arguments: &args::ZeroLog) -> Result<()> {
 /// Puts back primary superblocks from their copies.
 fn super_recover(arguments: &args::SuperRecover) -> Result<()> {
     let paths = &arguments.devices;
-    let devices = open_for_writing(paths, arguments.window)?.devices;
+    let writing = open_for_writing(paths, arguments.window)?;
+    let devices = &writing.devices;
     let failed = |error: &ubtrfs_volume::Error| about_volume(paths, error);
     let mut bad = Vec::new();
-    for (path, device) in paths.iter().zip(&devices) {
+    for (path, device) in paths.iter().zip(devices) {
         let copy = Volume::superblock_of(&**device)
             .ok_or_else(|| Failure::new(format!("{}: no copy of the superblock is good", path.display())))?;
         if copy.bytenr != SUPERBLOCK_COPIES[0] {
@@ -76,7 +77,7 @@ fn super_recover(arguments: &args::SuperRecover) -> Result<()> {
         return say("all primary superblocks are good; nothing was changed\n");
     }
     // What is put back must lead to a volume.
-    let newest = Volume::candidates(&devices).into_iter().next().ok_or_else(|| failed(&VolumeError::NotBtrfs))?;
+    let newest = Volume::candidates(devices).into_iter().next().ok_or_else(|| failed(&VolumeError::NotBtrfs))?;
     Volume::open_candidate(devices.clone(), &newest).map_err(|error| failed(&error))?;
     for (path, _, copy) in &bad {
         say(&format!(
