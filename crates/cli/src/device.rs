@@ -154,9 +154,20 @@ pub fn within(path: &Path, device: FileDevice, window: Window) -> Result<Arc<dyn
 }
 
 /// The volume on these devices, for reading only.
-pub fn volume(paths: &[PathBuf], devices: Vec<Arc<dyn Device>>) -> Result<Arc<Volume>> {
+pub fn volume(paths: &[PathBuf], window: Window, devices: Vec<Arc<dyn Device>>) -> Result<Arc<Volume>> {
     let volume = Volume::open(devices, VolumeOptions { read_only: true });
-    volume.map(Arc::new).map_err(|error| about_volume(paths, &error))
+    volume.map(Arc::new).map_err(|error| about_volume_within(paths, window, &error))
+}
+
+/// What is wrong with the volume in this part of the devices.
+pub fn about_volume_within(paths: &[PathBuf], window: Window, error: &Error) -> Failure {
+    let options = window.as_options();
+    match (about_volume(paths, error), error) {
+        (Failure::Sentence(sentence, status), Error::PrimarySuperblock { .. }) if !options.is_empty() => {
+            Failure::Sentence(format!("{sentence}; both with{options}"), status)
+        }
+        (failure, _) => failure,
+    }
 }
 
 /// What is wrong with the volume on these devices.

@@ -60,7 +60,8 @@ impl Volume {
     pub fn candidates(devices: &[Arc<dyn Device>]) -> Vec<Candidate> {
         let fsid = fsid_of(devices);
         let found = devices.iter().flat_map(|device| good_copies(&**device, fsid));
-        let said = found.map(|Found { superblock, .. }| Candidate { copy: superblock.bytenr, superblock, backup: false });
+        let said =
+            found.map(|Found { superblock, .. }| Candidate { copy: superblock.bytenr, superblock, backup: false });
         let mut said: Vec<_> = said.collect();
         said.sort_by_key(|candidate| candidate.copy);
         let mut remembered: Vec<Candidate> = said.iter().flat_map(backups).collect();
@@ -107,11 +108,9 @@ fn good_copies(device: &dyn Device, fsid: Option<Uuid>) -> Vec<Found> {
     let end = primary.map_or(u64::MAX, |primary| primary.superblock.dev_item.total_bytes);
     let is_within = |superblock: &Superblock| {
         let copy_end = superblock.bytenr.0 + SUPERBLOCK_SIZE as u64;
-        superblock.bytenr == SUPERBLOCK_COPIES[0] || copy_end <= end.min(superblock.dev_item.total_bytes)
+        superblock.bytenr == SUPERBLOCK_COPIES[0] || copy_end < end.min(superblock.dev_item.total_bytes)
     };
-    good.retain(|Found { superblock, .. }| {
-        fsid.is_none_or(|fsid| superblock.fsid == fsid) && is_within(superblock)
-    });
+    good.retain(|Found { superblock, .. }| fsid.is_none_or(|fsid| superblock.fsid == fsid) && is_within(superblock));
     good
 }
 
