@@ -4,6 +4,7 @@
 //! opens one exclusively is refused while a file system is mounted from it, wherever that is.
 
 use std::fs::{Metadata, OpenOptions};
+use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -32,9 +33,16 @@ pub fn user(image: &Path, known: &[u64], mode: OpenMode) -> Option<User> {
     let image = std::fs::metadata(image).ok()?;
     let entries = std::fs::read_dir("/sys/block").ok()?.flatten();
     let attached = entries.filter(|entry| entry.path().join("loop").is_dir());
-    attached
-        .filter_map(|entry| LoopDevice::of(&entry.path()))
-        .find_map(|device| if known.contains(&device.number) { None } else { device.user(&image, mode) })
+    let devices = attached.filter_map(|entry| LoopDevice::of(&entry.path()));
+    let mut hidden = None;
+    for device in devices.filter(|device| !known.contains(&device.number)) {
+        match device.user(&image, mode) {
+            Some(user @ User::Hidden(_)) => hidden = Some(user),
+            None => {}
+            certain => return certain,
+        }
+    }
+    hidden
 }
 
 /// A loop device that is attached to something.
@@ -69,6 +77,8 @@ impl LoopDevice {
             Ok(backing) if (backing.dev(), backing.ino()) != id || is_source_of_ours(&self.node) => None,
             Ok(_) if is_source_of_others(&self.node) => Some(User::Mounted(self.node)),
             Ok(_) => writes.then_some(User::Unknown(self.node)),
+            // A path that may not be followed is another name of the file, or of another file.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied && image.nlink() < 2 => None,
             Err(_) => (writes && self.may_show(image.len())).then_some(User::Hidden(self.node)),
         }
     }

@@ -174,7 +174,9 @@ fn a_device_without_a_node_is_found() {
 #[test]
 fn a_file_that_may_be_behind_a_device_is_not_written_to() {
     require!(Need::Kernel, Need::Tool("setpriv"));
-    let volume = Volume::new();
+    // Of a size that other tests' images don't have, who would be refused.
+    let volume = Volume::without_image();
+    on(&["mkfs", "--size", "211M"], &volume.image).ok();
     fs::set_permissions(volume.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     chown(&volume.image, Some(NOBODY), Some(NOBODY)).unwrap();
     let binary = volume.dir.path().join("ubtrfs");
@@ -192,6 +194,13 @@ fn a_file_that_may_be_behind_a_device_is_not_written_to() {
     let device = LoopDevice::attach(&hidden, false);
     fails(&as_user(&["mkfs", "-f"]), "has a file that can't be looked at");
     drop(device);
+    // A file without another name is not the one that is there.
+    let other = private.join("other");
+    fs::File::create(&other).unwrap().set_len(211 << 20).unwrap();
+    fs::remove_file(&hidden).unwrap();
+    let device = LoopDevice::attach(&other, false);
+    as_user(&["mkfs", "-f"]).ok();
+    drop(device);
     let removed = volume.dir.path().join("removed");
     fs::hard_link(&volume.image, &removed).unwrap();
     let device = LoopDevice::attach(&removed, false);
@@ -200,9 +209,8 @@ fn a_file_that_may_be_behind_a_device_is_not_written_to() {
     as_user(&["check"]).ok();
     drop(device);
     // What is of another size is something else.
-    fs::File::options().write(true).open(&hidden).unwrap().set_len(300 << 20).unwrap();
     let other = volume.dir.path().join("other");
-    fs::File::create(&other).unwrap().set_len(200 << 20).unwrap();
+    fs::File::create(&other).unwrap().set_len(212 << 20).unwrap();
     let device = LoopDevice::attach(&other, false);
     fs::remove_file(&other).unwrap();
     as_user(&["mkfs", "-f"]).ok();

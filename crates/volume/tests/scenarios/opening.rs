@@ -381,6 +381,14 @@ fn what_an_older_volume_left_leads_nowhere() {
     for candidate in &candidates {
         assert_eq!(Volume::open_candidate(devices(), candidate).unwrap().superblock().fsid, new.fsid);
     }
+    // Nor is it read for a primary that is damaged.
+    let primary = bytes_at(&path, SUPERBLOCK_COPIES[0], 4096);
+    let mut damaged = primary.clone();
+    damaged[200] ^= 1;
+    scribble(&path, SUPERBLOCK_COPIES[0], &damaged);
+    let refused = error(Volume::open(devices(), READ_ONLY));
+    assert!(matches!(refused, Error::PrimarySuperblock { .. }), "{refused}");
+    scribble(&path, SUPERBLOCK_COPIES[0], &primary);
     // The same id does not help behind the end.
     copy.fsid = new.fsid;
     copy.dev_item.fsid = new.fsid;
