@@ -9,7 +9,7 @@ use ubtrfs_volume::Device;
 use crate::fault::{FaultKind, Location};
 use crate::report::Faults;
 
-/// A copy of the superblock that a device has room for.
+/// A copy of the superblock that the volume has room for on a device.
 struct Copy {
     device: usize,
     number: u8,
@@ -33,10 +33,17 @@ impl Copies {
     pub(crate) fn read(devices: &[Arc<dyn Device>]) -> Self {
         let mut copies = Vec::new();
         for (index, device) in devices.iter().enumerate() {
+            // A volume has none behind its end; what is there an older one may have left.
+            let mut end = device.size();
             for (number, at) in (0..).zip(SUPERBLOCK_COPIES) {
-                if at.0 + SUPERBLOCK_SIZE as u64 <= device.size() {
-                    copies.push(Copy { device: index, number, found: read(device.as_ref(), at) });
+                if at.0 + SUPERBLOCK_SIZE as u64 > end {
+                    break;
                 }
+                let found = read(device.as_ref(), at);
+                if let (0, Ok(primary)) = (number, &found) {
+                    end = end.min(primary.dev_item.total_bytes.saturating_sub(1));
+                }
+                copies.push(Copy { device: index, number, found });
             }
         }
         let devids = (0..devices.len())

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::size::parse_size;
+use crate::size::{exact_size, parse_size};
 
 /// User and group as `UID:GID`. `-1` means nobody in the system's calls.
 fn parse_owner(text: &str) -> Result<(u32, u32), String> {
@@ -61,6 +61,15 @@ pub struct Window {
     /// The volume takes no more than so many bytes of it.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub sizelimit: Option<u64>,
+}
+
+impl Window {
+    /// The options that say the same, with a space before each: nothing if it is all of the device.
+    pub fn as_options(self) -> String {
+        let offset = if self.offset == 0 { String::new() } else { format!(" --offset {}", exact_size(self.offset)) };
+        let limit = self.sizelimit.map(|limit| format!(" --sizelimit {}", exact_size(limit)));
+        offset + &limit.unwrap_or_default()
+    }
 }
 
 /// Make a volume on a device or in an image file.

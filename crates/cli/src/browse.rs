@@ -45,7 +45,7 @@ fn open(place: &PathInVolume) -> Result<Opened<'_>> {
         background_commits: false,
         ..Options::default()
     };
-    let fs = Filesystem::open(volume(devices, reading.devices)?, options).map_err(|error| {
+    let fs = Filesystem::open(volume(devices, place.window, reading.devices)?, options).map_err(|error| {
         Failure::about(devices.first().map_or_else(String::new, |path| path.display().to_string()), &error)
     })?;
     Ok(Opened { fs, path: path.as_os_str().as_bytes(), _claims: reading.claims })

@@ -30,11 +30,13 @@ pub fn run(arguments: &args::Check) -> Result<()> {
 
 fn repair(arguments: &args::Check) -> Result<()> {
     let before = report_on(arguments, KEPT_TO_REPAIR)?;
-    if before.is_clean() && before.warning_count == 0 {
+    let is_harmless = |warning: &Fault| arguments.devices.len() > 1 && is_left_by_mkfs(&warning);
+    let harmless = before.warnings.iter().filter(|warning| is_harmless(warning)).count();
+    if before.is_clean() && before.warning_count == harmless as u64 {
         return tell(arguments, &before);
     }
     let plan = Plan::of(&before);
-    io::stdout().write_all(plan.as_text().as_bytes()).map_err(|error| Failure::output(&error))?;
+    say(&plan.as_text())?;
     plan.carry_out(arguments)?;
     let after = report_on(arguments, Options::default().keep)?;
     tell(arguments, &after)
@@ -57,13 +59,27 @@ fn report_on(arguments: &args::Check, keep: usize) -> Result<Report> {
 /// Says what was found.
 fn tell(arguments: &args::Check, report: &Report) -> Result<()> {
     let text = if arguments.json { as_json(report)? } else { as_text(report) };
-    let said = io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error));
+    let said = say(&text);
     if report.is_clean() {
         return said;
     }
     // Whether or not all of it was read, there are faults.
     said.or_else(|failure| if matches!(failure, Failure::OutputClosed) { Ok(()) } else { Err(failure) })?;
     Err(Failure::Said(FAULTY))
+}
+
+fn say(text: &str) -> Result<()> {
+    let said = io::stdout().write_all(text.as_bytes());
+    said.map_err(|error| match Failure::output(&error) {
+        Failure::OutputClosed => Failure::OutputClosed,
+        failure => failure.with_status(NOT_CHECKED),
+    })
+}
+
+/// Sound volumes of several devices are full of it: mkfs.btrfs leaves it behind there.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "a filter of references")]
+fn is_left_by_mkfs(warning: &&Fault) -> bool {
+    matches!(warning.kind, FaultKind::FreeSpaceStale)
 }
 
 fn as_json(report: &Report) -> Result<String> {
@@ -81,9 +97,7 @@ fn as_text(report: &Report) -> String {
         (count > kept as u64).then(|| format!("… and {} more {what}", count - kept as u64))
     };
     lines.extend(more(report.fault_count, report.faults.len(), "faults"));
-    // Sound volumes of several devices are full of it: mkfs.btrfs leaves it behind there. A program
-    // is told of it by --json.
-    let is_left_by_mkfs = |warning: &&Fault| matches!(warning.kind, FaultKind::FreeSpaceStale);
+    // A program is told of the rest by --json.
     let told = report.warnings.iter().filter(|warning| !is_left_by_mkfs(warning));
     lines.extend(told.map(|warning| format!("warning: {warning}")));
     lines.extend(more(report.warning_count, report.warnings.len(), "warnings"));

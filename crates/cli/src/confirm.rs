@@ -3,16 +3,17 @@
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 
+use crate::args::Window;
 use crate::failure::{Failure, Result};
 
 /// Asks for confirmation. Fails unless the answer is yes; where there is no terminal to ask, with
-/// the `command` that does it unasked.
-pub fn confirm(question: &str, command: &str, paths: &[PathBuf]) -> Result<()> {
+/// the `command` that does it unasked to what is within this part of the devices.
+pub fn confirm(question: &str, command: &str, paths: &[PathBuf], window: Window) -> Result<()> {
     if !io::stdin().is_terminal() {
         let devices: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
-        let devices = devices.join(" ");
+        let (devices, window) = (devices.join(" "), window.as_options());
         return Err(Failure::new(format!(
-            "nobody is there to ask, and nothing was changed: '{command} {devices}' does it"
+            "nobody is there to ask, and nothing was changed: '{command}{window} {devices}' does it"
         )));
     }
     let mut out = io::stdout();

@@ -11,6 +11,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use ubtrfs_volume::{
     Device, Error, Exclusive, FileDevice, OpenMode, OpenOptions as VolumeOptions, Volume, WindowDevice, backing_file,
+    whole_disk,
 };
 
 use crate::args::Window;
@@ -67,10 +68,12 @@ pub fn open_exclusively(path: &Path, mode: OpenMode) -> Result<FileDevice> {
 pub fn check_unmounted(path: &Path, mode: OpenMode) -> Result<()> {
     let number = std::fs::metadata(path).map_or(0, |metadata| metadata.rdev());
     let image = backing_file(number).unwrap_or_else(|| path.into());
+    // Who has claimed a partition keeps others from the whole disk, too.
+    let known: Vec<u64> = [number].into_iter().chain(whole_disk(number)).collect();
     let deadline = Instant::now() + MOMENT;
     let shown = path.display();
     loop {
-        let used = loop_devices::user(&image, number, mode);
+        let used = loop_devices::user(&image, &known, mode);
         let why = match &used {
             None => return Ok(()),
             Some(User::Mounted(by)) => format!("{shown} is mounted by the kernel, through {}", by.display()),
@@ -78,8 +81,17 @@ pub fn check_unmounted(path: &Path, mode: OpenMode) -> Result<()> {
                 "{shown} is in use by the kernel, through {}: it is mounted in another mount namespace, or held otherwise",
                 by.display()
             ),
+            Some(User::Unknown(by)) if rustix::process::geteuid().is_root() => format!(
+                "{shown} is attached to {}, which can't be asked whether it is mounted: detach it (losetup -d)",
+                by.display()
+            ),
             Some(User::Unknown(by)) => format!(
                 "{shown} is attached to {}, and only root can find out whether that is mounted: detach it (losetup -d)",
+                by.display()
+            ),
+            Some(User::Hidden(by)) => format!(
+                "{shown} may be attached to {}, which is as large and has a file that can't be looked at: detach it \
+                 (losetup -d), or let root do this",
                 by.display()
             ),
         };
@@ -94,7 +106,7 @@ pub fn check_unmounted(path: &Path, mode: OpenMode) -> Result<()> {
 pub struct Opened {
     /// The devices.
     pub devices: Vec<Arc<dyn Device>>,
-    /// Claims on them, to be kept as long as they are used.
+    /// Claims on those that aren't claimed by being open, to be kept as long as they are used.
     pub claims: Vec<File>,
 }
 
@@ -112,7 +124,8 @@ fn open_all(paths: &[PathBuf], window: Window, mode: OpenMode) -> Result<Opened>
     let mut opened = Opened { devices: Vec::new(), claims: Vec::new() };
     for path in paths {
         let device = open_exclusively(path, mode)?;
-        if is_block(path) {
+        // Those that are opened for writing are claimed by that.
+        if mode == OpenMode::ReadOnly && is_block(path) {
             opened.claims.push(claim(path)?);
         }
         opened.devices.push(within(path, device, window)?);
@@ -141,9 +154,20 @@ pub fn within(path: &Path, device: FileDevice, window: Window) -> Result<Arc<dyn
 }
 
 /// The volume on these devices, for reading only.
-pub fn volume(paths: &[PathBuf], devices: Vec<Arc<dyn Device>>) -> Result<Arc<Volume>> {
+pub fn volume(paths: &[PathBuf], window: Window, devices: Vec<Arc<dyn Device>>) -> Result<Arc<Volume>> {
     let volume = Volume::open(devices, VolumeOptions { read_only: true });
-    volume.map(Arc::new).map_err(|error| about_volume(paths, &error))
+    volume.map(Arc::new).map_err(|error| about_volume_within(paths, window, &error))
+}
+
+/// What is wrong with the volume in this part of the devices.
+pub fn about_volume_within(paths: &[PathBuf], window: Window, error: &Error) -> Failure {
+    let options = window.as_options();
+    match (about_volume(paths, error), error) {
+        (Failure::Sentence(sentence, status), Error::PrimarySuperblock { .. }) if !options.is_empty() => {
+            Failure::Sentence(format!("{sentence}; both with{options}"), status)
+        }
+        (failure, _) => failure,
+    }
 }
 
 /// What is wrong with the volume on these devices.

@@ -11,7 +11,7 @@ use ubtrfs_volume::{Error as VolumeError, OpenOptions, Volume};
 
 use crate::args::{Check, Window};
 use crate::check;
-use crate::device::{about_volume, open_for_reading};
+use crate::device::{about_volume_within, open_for_reading};
 use crate::failure::{Failure, Result};
 use crate::trees::{Trees, name};
 
@@ -82,7 +82,7 @@ fn quick(arguments: &Arguments) -> Result<u8> {
     let opened = Volume::open(reading.devices, OpenOptions { read_only: true });
     let volume = opened.map_err(|error| {
         let status = if matches!(error, VolumeError::MissingDevices { .. }) { FAILED } else { LEFT };
-        about_volume(paths, &error).with_status(status)
+        about_volume_within(paths, arguments.window, &error).with_status(status)
     })?;
     let trees = Trees::new(&std::sync::Arc::new(volume));
     let shown = paths.first().map(|path| path.display().to_string()).unwrap_or_default();

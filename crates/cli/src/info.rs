@@ -85,7 +85,7 @@ struct Subvolume {
 /// `ubtrfs info`
 pub fn run(arguments: &args::Info) -> Result<()> {
     let devices = open_for_a_glance(&arguments.devices, arguments.window)?;
-    let opened = volume(&arguments.devices, devices.clone());
+    let opened = volume(&arguments.devices, arguments.window, devices.clone());
     let (info, failure) = match opened.and_then(|volume| gather(&volume, &Trees::new(&volume))) {
         Ok(info) => (info, None),
         Err(failure) => match at_a_glance(&devices) {
@@ -226,7 +226,7 @@ fn subvolumes(trees: &Trees) -> Result<Vec<Subvolume>> {
 }
 
 /// The path of a subvolume from the top level, if all of it can be found.
-fn path(trees: &Trees, id: TreeId) -> Option<Vec<u8>> {
+pub fn path(trees: &Trees, id: TreeId) -> Option<Vec<u8>> {
     let mut names: Vec<Vec<u8>> = Vec::new();
     let mut at = id;
     while at != TreeId::FS {

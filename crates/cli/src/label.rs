@@ -11,7 +11,7 @@ use ubtrfs::{Filesystem, Options};
 use ubtrfs_volume::{Error as VolumeError, OpenOptions, Volume};
 
 use crate::args;
-use crate::device::{about_volume, open_for_a_glance, open_for_writing};
+use crate::device::{about_volume, about_volume_within, open_for_a_glance, open_for_writing};
 use crate::failure::{Failure, Result};
 use crate::show;
 
@@ -55,7 +55,7 @@ fn set_of_device(arguments: &args::Label, label: &[u8]) -> Result<()> {
     let paths = [std::slice::from_ref(&arguments.place), &*arguments.devices].concat();
     let writing = open_for_writing(&paths, arguments.window)?;
     let volume = Volume::open(writing.devices, OpenOptions { read_only: false });
-    let volume = volume.map_err(|error| about_volume(&paths, &error))?;
+    let volume = volume.map_err(|error| about_volume_within(&paths, arguments.window, &error))?;
     let failed = |error: ubtrfs::Error| Failure::about(arguments.place.display(), &error);
     let options = Options { background_commits: false, ..Options::default() };
     let fs = Filesystem::open(Arc::new(volume), options).map_err(failed)?;

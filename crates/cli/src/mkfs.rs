@@ -2,17 +2,23 @@
 
 use std::fs::OpenOptions;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use ubtrfs_format::{ChecksumType, Physical};
+use ubtrfs_format::{ChecksumType, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE};
 use ubtrfs_mkfs::{Medium, MkfsOptions, Profile, existing_signature, layout};
-use ubtrfs_volume::{Buffer, Device, DeviceWrite, OpenMode};
+use ubtrfs_volume::{ALIGNMENT, Buffer, Device, DeviceWrite, OpenMode};
 
 use crate::args;
 use crate::device::{open_exclusively, within};
 use crate::failure::{Failure, Result};
 use crate::size::show_size;
+
+/// Where a superblock says where it is.
+const SUPERBLOCK_PLACE: Range<usize> = 48..56;
+/// Where its magic is.
+const SUPERBLOCK_MAGIC_PLACE: Range<usize> = 64..72;
 
 /// `ubtrfs mkfs`
 pub fn run(arguments: &args::Mkfs) -> Result<()> {
@@ -22,6 +28,9 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
     // What is wrong with the options shows before anything is touched; the size is looked at again
     // below.
     let options = options(arguments)?;
+    if !arguments.window.offset.is_multiple_of(ALIGNMENT as u64) {
+        return Err(Failure::new(format!("--offset is no multiple of {ALIGNMENT}")));
+    }
     let made = prepare(path, arguments)?;
     let written = write(path, arguments, options);
     if written.is_err() && made {
@@ -102,7 +111,9 @@ fn write(path: &Path, arguments: &args::Mkfs, mut options: MkfsOptions) -> Resul
     let mut device = open()?;
     if !arguments.force {
         let mut read = |at: u64, buffer: &mut [u8]| device.read_at(Physical(window.offset.saturating_add(at)), buffer);
-        if let Some(found) = existing_signature(&mut read).map_err(failed)? {
+        let rest = device.size().saturating_sub(window.offset);
+        let size = window.sizelimit.filter(|limit| *limit > 0).map_or(rest, |limit| limit.min(rest));
+        if let Some(found) = existing_signature(size, &mut read).map_err(failed)? {
             return Err(Failure::new(format!("{shown} holds a {found}: -f overwrites it")));
         }
     }
@@ -131,10 +142,30 @@ fn write(path: &Path, arguments: &args::Mkfs, mut options: MkfsOptions) -> Resul
     if arguments.size.is_none() {
         options.total_bytes = device.size();
     }
-    let layout = layout(&options).map_err(|error| Failure::about(path.display(), &error))?;
+    let mut layout = layout(&options).map_err(|error| Failure::about(path.display(), &error))?;
+    layout.zero.extend(left_superblocks(&*device, options.total_bytes).map_err(failed)?);
     layout.write(&mut DeviceMedium(&*device)).map_err(failed)?;
     println!("{shown}: a btrfs of {} with the id {}", show_size(options.total_bytes), options.fsid);
     Ok(())
+}
+
+/// Superblocks that an older volume, which was larger, has left behind the end of the new one.
+fn left_superblocks(device: &dyn Device, end: u64) -> io::Result<Vec<(Physical, u64)>> {
+    let size = SUPERBLOCK_SIZE as u64;
+    let mut left = Vec::new();
+    for at in SUPERBLOCK_COPIES {
+        if at.0 + size <= end || at.0 + size > device.size() {
+            continue;
+        }
+        let mut bytes = Buffer::zeroed(SUPERBLOCK_SIZE);
+        device.read_at(at, &mut bytes)?;
+        // One that says that it belongs here, sound or not: what is behind the end may be in use.
+        let (place, magic) = (&bytes[SUPERBLOCK_PLACE], &bytes[SUPERBLOCK_MAGIC_PLACE]);
+        if *place == at.0.to_le_bytes() && *magic == SUPERBLOCK_MAGIC {
+            left.push((at, size));
+        }
+    }
+    Ok(left)
 }
 
 /// A device that a layout is written to.

@@ -45,9 +45,10 @@ pub fn is_source_of_others(device: &Path) -> bool {
     all().is_ok_and(|all| all.iter().any(|mounted| mounted.source == device && !mounted.is_ours()))
 }
 
-/// Whether a mount of ours has `device` as its source, as this mount namespace tells.
+/// Whether a mount of ours has claimed `device` as its source, as this mount namespace tells. Those
+/// of the type `fuse` claim none: any user may give them any source.
 pub fn is_source_of_ours(device: &Path) -> bool {
-    all().is_ok_and(|all| all.iter().any(|mounted| mounted.source == device && mounted.is_ours()))
+    all().is_ok_and(|all| all.iter().any(|mounted| mounted.source == device && mounted.kind == "fuseblk.ubtrfs"))
 }
 
 fn all() -> Result<Vec<Mounted>> {

@@ -15,7 +15,7 @@ use ubtrfs_volume::{OpenOptions, Volume};
 
 use crate::args;
 use crate::confirm::confirm;
-use crate::device::{about_volume, open_for_writing};
+use crate::device::{about_volume_within, open_for_writing};
 use crate::failure::{Failure, Result};
 
 /// Lines of each kind that are shown.
@@ -127,11 +127,11 @@ impl Plan {
         }
         let paths = &arguments.devices;
         if !arguments.yes {
-            confirm("Write this?", "ubtrfs check --repair --yes", paths)?;
+            confirm("Write this?", "ubtrfs check --repair --yes", paths, arguments.window)?;
         }
         let writing = open_for_writing(paths, arguments.window)?;
         let volume = Volume::open(writing.devices, OpenOptions { read_only: false });
-        let volume = volume.map_err(|error| about_volume(paths, &error))?;
+        let volume = volume.map_err(|error| about_volume_within(paths, arguments.window, &error))?;
         let fixes: Vec<_> = self.inodes.values().copied().collect();
         Filesystem::mend(Arc::new(volume), !self.recount.is_empty(), &fixes).map_err(|error| {
             let device = paths.first().map(|path| path.display().to_string()).unwrap_or_default();

@@ -13,7 +13,7 @@ use ubtrfs_volume::{CompletedWrites, Copies, Error as VolumeError, OpenOptions, 
 
 use crate::args;
 use crate::confirm::confirm;
-use crate::device::{about_volume, open_for_writing};
+use crate::device::{about_volume, about_volume_within, open_for_writing};
 use crate::failure::{Failure, Result};
 use crate::show;
 use crate::trees::Trees;
@@ -34,9 +34,8 @@ pub fn run(arguments: &args::Rescue) -> Result<()> {
 fn zero_log(arguments: &args::ZeroLog) -> Result<()> {
     let paths = &arguments.devices;
     let writing = open_for_writing(paths, arguments.window)?;
-    let volume =
-        Volume::open(writing.devices, OpenOptions { read_only: false }).map_err(|error| about_volume(paths, &error))?;
-    let volume = Arc::new(volume);
+    let volume = Volume::open(writing.devices, OpenOptions { read_only: false });
+    let volume = Arc::new(volume.map_err(|error| about_volume_within(paths, arguments.window, &error))?);
     let mut superblock = volume.superblock();
     let shown = paths.first().map(|path| path.display().to_string()).unwrap_or_default();
     if superblock.log_root.0 == 0 {
@@ -44,7 +43,7 @@ fn zero_log(arguments: &args::ZeroLog) -> Result<()> {
     }
     say(&Held::read(&volume).as_text(&shown))?;
     if !arguments.yes {
-        confirm("Give this up?", "ubtrfs rescue zero-log --yes", paths)?;
+        confirm("Give this up?", "ubtrfs rescue zero-log --yes", paths, arguments.window)?;
     }
     superblock.log_root = Logical(0);
     superblock.log_root_level = 0;
@@ -57,15 +56,17 @@ fn zero_log(arguments: &args::ZeroLog) -> Result<()> {
 /// Puts back primary superblocks from their copies.
 fn super_recover(arguments: &args::SuperRecover) -> Result<()> {
     let paths = &arguments.devices;
-    let devices = open_for_writing(paths, arguments.window)?.devices;
+    let writing = open_for_writing(paths, arguments.window)?;
+    let devices = &writing.devices;
     let failed = |error: &ubtrfs_volume::Error| about_volume(paths, error);
     let mut bad = Vec::new();
-    for (path, device) in paths.iter().zip(&devices) {
-        let copy = Volume::superblock_of(&**device)
-            .ok_or_else(|| Failure::new(format!("{}: no copy of the superblock is good", path.display())))?;
+    for ((path, device), copy) in paths.iter().zip(devices).zip(Volume::superblocks_of(devices)) {
+        let copy =
+            copy.ok_or_else(|| Failure::new(format!("{}: no copy of the superblock is good", path.display())))?;
         if copy.bytenr != SUPERBLOCK_COPIES[0] {
             let mut read = |at: u64, buffer: &mut [u8]| device.read_at(Physical(at), buffer);
-            let found = existing_signature(&mut read).map_err(|error| Failure::about(path.display(), &error))?;
+            let found =
+                existing_signature(device.size(), &mut read).map_err(|error| Failure::about(path.display(), &error))?;
             if let Some(found) = found.filter(|found| found != "btrfs") {
                 return Err(Failure::new(format!("{} holds a {found} now: nothing was changed", path.display())));
             }
@@ -76,19 +77,21 @@ fn super_recover(arguments: &args::SuperRecover) -> Result<()> {
         return say("all primary superblocks are good; nothing was changed\n");
     }
     // What is put back must lead to a volume.
-    let newest = Volume::candidates(&devices).into_iter().next().ok_or_else(|| failed(&VolumeError::NotBtrfs))?;
+    let newest = Volume::candidates(devices).into_iter().next().ok_or_else(|| failed(&VolumeError::NotBtrfs))?;
     Volume::open_candidate(devices.clone(), &newest).map_err(|error| failed(&error))?;
     for (path, _, copy) in &bad {
         say(&format!(
-            "{}: the primary superblock is bad; the copy at {} MiB is of commit {}. What was fsynced since, and is in a log, is \
-             lost with it.\n",
+            "{}: the primary superblock is bad; the copy at {} MiB is of commit {} of the volume '{}' with the id {}. What was \
+             fsynced since, and is in a log, is lost with it.\n",
             path.display(),
             copy.bytenr.0 >> 20,
-            copy.generation
+            copy.generation,
+            show::bytes(copy.label_bytes()),
+            copy.fsid
         ))?;
     }
     if !arguments.yes {
-        confirm("Write the copy over the primary?", "ubtrfs rescue super-recover --yes", paths)?;
+        confirm("Write the copy over the primary?", "ubtrfs rescue super-recover --yes", paths, arguments.window)?;
     }
     for (path, device, copy) in bad {
         Volume::restore_primary(&**device, &copy).map_err(|error| failed(&error))?;

@@ -21,6 +21,13 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too large"))
 }
 
+/// A size as [`parse_size`] takes it, in the largest unit that it is a multiple of.
+pub fn exact_size(bytes: u64) -> String {
+    let units = [(30, "G"), (20, "M"), (10, "k")];
+    let fitting = units.iter().find(|(shift, _)| bytes > 0 && bytes.trailing_zeros() >= *shift);
+    fitting.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
+}
+
 /// A size for people, rounded down to hundredths of its unit.
 pub fn show_size(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -53,6 +60,14 @@ mod tests {
             ("7B", 7),
         ] {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_exactly_is_read_again() {
+        let shown = [(0, "0"), (4096, "4k"), (300 << 20, "300M"), (3 << 30, "3G"), (4097, "4097")];
+        for (bytes, text) in shown {
+            assert_eq!((exact_size(bytes).as_str(), parse_size(text)), (text, Ok(bytes)));
         }
     }
 

@@ -17,7 +17,7 @@ use crate::trees::{Trees, name, parse_id};
 pub fn run(arguments: &args::Tree) -> Result<()> {
     let wanted = arguments.id.as_deref().map(parse_id).transpose()?;
     let reading = open_for_reading(&arguments.devices, arguments.window)?;
-    let volume = volume(&arguments.devices, reading.devices)?;
+    let volume = volume(&arguments.devices, arguments.window, reading.devices)?;
     let trees = Trees::new(&Arc::clone(&volume));
     let mut dump = Dump {
         out: BufWriter::new(io::stdout().lock()),

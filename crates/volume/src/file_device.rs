@@ -109,7 +109,9 @@ impl FileDevice {
         if exclusive != Exclusive::No {
             image = if is_block { backing_file(stat.st_rdev).and_then(|path| File::open(path).ok()) } else { None };
             if let Some(locked) = if is_block { image.as_ref() } else { Some(&file) } {
-                lock(locked, read_only, path)?;
+                // Partitions of one loop device share its image, and each is claimed by itself.
+                let is_part = is_block && whole_disk(stat.st_rdev).is_some();
+                lock(locked, read_only || is_part, path)?;
             }
         }
         let size = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|error| failed(error.into()))?;
@@ -166,17 +168,35 @@ impl Writer {
     }
 }
 
-/// The image file behind the loop device of this number, where it can be found.
+/// The image file behind the loop device, or the partition of one, of this number, where it can be
+/// found.
 pub fn backing_file(device_number: u64) -> Option<PathBuf> {
-    let (major, minor) = (rustix::fs::major(device_number), rustix::fs::minor(device_number));
-    let path = std::fs::read(format!("/sys/dev/block/{major}:{minor}/loop/backing_file")).ok()?;
-    Some(OsStr::from_bytes(path.strip_suffix(b"\n")?).into())
+    let whole = whole_disk(device_number).unwrap_or(device_number);
+    let told = std::fs::read(in_sysfs(whole).join("loop/backing_file")).ok()?;
+    Some(OsStr::from_bytes(told.strip_suffix(b"\n")?).into())
 }
 
-/// Locks an image file: for us alone if it is written to, against writers else.
-fn lock(image: &File, read_only: bool, path: &Path) -> Result<()> {
+/// The number of the disk that the device of this number is a partition of.
+pub fn whole_disk(device_number: u64) -> Option<u64> {
+    let device = in_sysfs(device_number);
+    if !device.join("partition").exists() {
+        return None;
+    }
+    let told = std::fs::read_to_string(device.join("../dev")).ok()?;
+    let (major, minor) = told.trim().split_once(':')?;
+    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
+fn in_sysfs(device_number: u64) -> PathBuf {
+    let (major, minor) = (rustix::fs::major(device_number), rustix::fs::minor(device_number));
+    format!("/sys/dev/block/{major}:{minor}").into()
+}
+
+/// Locks an image file: together with others, against those who want it for themselves, or for us
+/// alone.
+fn lock(image: &File, is_shared: bool, path: &Path) -> Result<()> {
     let shared = FlockOperation::NonBlockingLockShared;
-    match rustix::fs::flock(image, if read_only { shared } else { FlockOperation::NonBlockingLockExclusive }) {
+    match rustix::fs::flock(image, if is_shared { shared } else { FlockOperation::NonBlockingLockExclusive }) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => return Err(Error::Held { path: path.to_owned() }),
         // A file system without locks, such as some network ones.

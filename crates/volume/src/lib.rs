@@ -31,7 +31,7 @@ pub use buffer::{ALIGNMENT, Buffer, SharedBuffer};
 pub use device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites};
 pub use error::{Error, Result};
 pub use faulty_device::{FaultyDevice, Lasting, Operation};
-pub use file_device::{Engine, Exclusive, FileDevice, OpenMode, backing_file};
+pub use file_device::{Engine, Exclusive, FileDevice, OpenMode, backing_file, whole_disk};
 pub use memory_device::MemoryDevice;
 pub use open::OpenOptions;
 pub use overlay_device::OverlayDevice;

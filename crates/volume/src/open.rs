@@ -18,6 +18,8 @@ use crate::volume::{Member, Parts, Volume};
 
 /// Where the magic stands in a superblock.
 const MAGIC_AT: usize = 64;
+/// Where the id of the volume stands in a superblock.
+const FSID: std::ops::Range<usize> = 32..48;
 /// The smallest and the largest system chunk array: one key and a chunk of one stripe; what the
 /// superblock holds.
 const SYS_CHUNK_ARRAY: std::ops::RangeInclusive<usize> = 97..=2048;
@@ -195,7 +197,7 @@ fn find_superblock(device: &dyn Device, options: OpenOptions) -> Result<Found> {
         (Some(found), Error::NotBtrfs) => {
             Err(Error::PrimarySuperblock { copy: found.superblock.bytenr, source: FormatError::BadMagic })
         }
-        (Some(found), damage) if options.read_only => {
+        (Some(found), damage) if options.read_only && !is_of_another(device, &found.superblock) => {
             tracing::warn!(copy = found.superblock.bytenr.0, "using a copy of the superblock: {damage}");
             Ok(found)
         }
@@ -204,6 +206,13 @@ fn find_superblock(device: &dyn Device, options: OpenOptions) -> Result<Found> {
         }
         (Some(_), unread) => Err(unread),
     }
+}
+
+/// Whether a copy has another id than the damaged primary superblock. An older volume, which was
+/// larger, may have left it.
+fn is_of_another(device: &dyn Device, copy: &Superblock) -> bool {
+    let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE);
+    device.read_at(SUPERBLOCK_COPIES[0], &mut bytes).is_ok() && bytes[FSID] != copy.fsid.0
 }
 
 pub(crate) enum CopyError {

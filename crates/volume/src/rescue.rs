@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ubtrfs_format::{BackupRoot, Logical, Physical, SUPERBLOCK_COPIES, Superblock};
+use ubtrfs_format::{BackupRoot, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock, Uuid};
 
 use crate::buffer::{Buffer, SharedBuffer};
 use crate::device::{Device, DeviceWrite};
@@ -32,13 +32,15 @@ impl std::fmt::Display for Candidate {
 impl Volume {
     /// The superblock of a device: the primary, or where that is bad the newest copy that is good.
     pub fn superblock_of(device: &dyn Device) -> Option<Superblock> {
-        let mut good =
-            SUPERBLOCK_COPIES.iter().filter_map(|at| read_copy(device, *at).ok()).map(|found| found.superblock);
-        let first = good.next()?;
-        if first.bytenr == SUPERBLOCK_COPIES[0] {
-            return Some(first);
-        }
-        good.chain([first]).max_by_key(|superblock| superblock.generation)
+        best_copy(device, None).map(|found| found.superblock)
+    }
+
+    /// The superblocks of devices that are one volume, in their order: as
+    /// [`superblock_of`](Self::superblock_of) has them. Where a primary is bad only copies count
+    /// that are of the same volume as the good primaries of the others.
+    pub fn superblocks_of(devices: &[Arc<dyn Device>]) -> Vec<Option<Superblock>> {
+        let fsid = fsid_of(devices);
+        devices.iter().map(|device| best_copy(&**device, fsid).map(|found| found.superblock)).collect()
     }
 
     /// Writes a copy of a device's superblock over its primary, and flushes.
@@ -56,14 +58,12 @@ impl Volume {
     /// superblocks say, then the older commits that they remember, of which space may have been
     /// used again since.
     pub fn candidates(devices: &[Arc<dyn Device>]) -> Vec<Candidate> {
-        let mut said = Vec::new();
-        for at in SUPERBLOCK_COPIES {
-            for device in devices {
-                if let Ok(found) = read_copy(&**device, at) {
-                    said.push(Candidate { superblock: found.superblock, copy: at, backup: false });
-                }
-            }
-        }
+        let fsid = fsid_of(devices);
+        let found = devices.iter().flat_map(|device| good_copies(&**device, fsid));
+        let said =
+            found.map(|Found { superblock, .. }| Candidate { copy: superblock.bytenr, superblock, backup: false });
+        let mut said: Vec<_> = said.collect();
+        said.sort_by_key(|candidate| candidate.copy);
         let mut remembered: Vec<Candidate> = said.iter().flat_map(backups).collect();
         // Stable: of the same commit the primary superblock comes first.
         said.sort_by_key(|candidate| std::cmp::Reverse(candidate.superblock.generation));
@@ -83,13 +83,45 @@ impl Volume {
     pub fn open_candidate(devices: Vec<Arc<dyn Device>>, candidate: &Candidate) -> Result<Self> {
         let mut found: Vec<(Arc<dyn Device>, Found)> = Vec::with_capacity(devices.len());
         for device in devices {
-            let copies = SUPERBLOCK_COPIES.iter().filter_map(|at| read_copy(&*device, *at).ok());
+            let copies = good_copies(&*device, Some(candidate.superblock.fsid)).into_iter();
             let best = copies.max_by_key(|found| found.superblock.generation).ok_or(Error::NotBtrfs)?;
             found.push((device, best));
         }
         found.sort_by_key(|(_, found)| found.superblock.dev_item.devid);
         Self::open_by(found, candidate.superblock.clone(), OpenOptions { read_only: true })
     }
+}
+
+/// The id of the volume on these devices, if a primary superblock is good: copies of another id are
+/// what an older volume left.
+fn fsid_of(devices: &[Arc<dyn Device>]) -> Option<Uuid> {
+    devices.iter().find_map(|device| read_copy(&**device, SUPERBLOCK_COPIES[0]).ok()).map(|found| found.superblock.fsid)
+}
+
+/// The good superblocks of a device, in their order. Of those that an older volume left there,
+/// where the newer one has none, none counts: of another id than the primary's, or `fsid` where the
+/// primary is bad, and behind the end of the volume.
+fn good_copies(device: &dyn Device, fsid: Option<Uuid>) -> Vec<Found> {
+    let mut good: Vec<_> = SUPERBLOCK_COPIES.iter().filter_map(|at| read_copy(device, *at).ok()).collect();
+    let primary = good.first().filter(|first| first.superblock.bytenr == SUPERBLOCK_COPIES[0]);
+    let fsid = primary.map(|primary| primary.superblock.fsid).or(fsid);
+    let end = primary.map_or(u64::MAX, |primary| primary.superblock.dev_item.total_bytes);
+    let is_within = |superblock: &Superblock| {
+        let copy_end = superblock.bytenr.0 + SUPERBLOCK_SIZE as u64;
+        superblock.bytenr == SUPERBLOCK_COPIES[0] || copy_end < end.min(superblock.dev_item.total_bytes)
+    };
+    good.retain(|Found { superblock, .. }| fsid.is_none_or(|fsid| superblock.fsid == fsid) && is_within(superblock));
+    good
+}
+
+/// The superblock of a device that counts: the primary, or the newest copy.
+fn best_copy(device: &dyn Device, fsid: Option<Uuid>) -> Option<Found> {
+    let mut good = good_copies(device, fsid).into_iter();
+    let first = good.next()?;
+    if first.superblock.bytenr == SUPERBLOCK_COPIES[0] {
+        return Some(first);
+    }
+    good.chain([first]).max_by_key(|found| found.superblock.generation)
 }
 
 /// The older commits that a superblock remembers.

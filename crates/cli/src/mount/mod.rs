@@ -25,10 +25,10 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
     }
     let request = MountRequest::parse(&arguments.options)?;
     let [devices @ .., directory] = &*arguments.places else {
-        return Err(Failure::new("a device and a directory are needed"));
+        return Err(Failure::new("a device and a directory are needed").with_status(2));
     };
     if devices.is_empty() {
-        return Err(Failure::new("a device and a directory are needed"));
+        return Err(Failure::new("a device and a directory are needed").with_status(2));
     }
     // A server in the background is given all devices as such.
     let more = if arguments.server { &[] } else { &*request.devices };

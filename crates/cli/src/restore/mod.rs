@@ -10,9 +10,11 @@ mod walk;
 
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ubtrfs_format::items::FileType;
+use ubtrfs_volume::Device;
 
 use crate::args;
 use crate::device::open_for_reading;
@@ -29,14 +31,33 @@ pub fn run(arguments: &args::Restore) -> Result<()> {
     if arguments.list_commits {
         return say(&source::list(&reading.devices)?);
     }
-    let target = directory.map(|directory| Target::prepare(&directory)).transpose()?;
-    let source = Source::open(&devices, &reading.devices, arguments)?;
+    let is_new = directory.as_ref().filter(|directory| !directory.exists());
+    let done = copy(arguments, &devices, &reading.devices, directory.as_deref());
+    if let (Err(_), Some(directory)) = (&done, is_new) {
+        // Nothing was copied, if it can be removed.
+        let _ = std::fs::remove_dir(directory);
+    }
+    done
+}
+
+fn copy(
+    arguments: &args::Restore,
+    paths: &[PathBuf],
+    devices: &[Arc<dyn Device>],
+    directory: Option<&Path>,
+) -> Result<()> {
+    let target = directory.map(Target::prepare).transpose()?;
+    let source = Source::open(paths, devices, arguments)?;
     eprintln!("ubtrfs: copying {}", source.what);
     let mut walk = Walk::new(&source, arguments, target);
     let done = match &arguments.path {
         None => walk.tree(source.fs.root()).and_then(|()| walk.lost_inodes()),
         Some(path) => copy_path(&mut walk, path.as_bytes()),
     };
+    // Who asks for a part knows of the others.
+    if arguments.path.is_none() && arguments.subvol.is_none() && arguments.subvolid.is_none() {
+        walk.tell_of_others();
+    }
     // What was lost until then is told also where nothing more can be written.
     let report = walk.finish();
     say(&report.summary())?;

@@ -22,6 +22,8 @@ pub struct Copied {
 /// What was copied, and what was lost.
 pub struct Report {
     pub copied: Copied,
+    /// What nothing was copied of, though it is whole.
+    pub others: Vec<String>,
     pub problems: Problems,
     pub damage: Vec<String>,
     pub unverified: bool,
@@ -47,6 +49,9 @@ impl Report {
         );
         for (what, count) in &copied.left_out {
             let _ = writeln!(text, "left out: {what}: {count}");
+        }
+        for other in &self.others {
+            let _ = writeln!(text, "left out: {other}");
         }
         if self.unverified {
             text.push_str("the checksums of some data are lost: it was copied as it is\n");

@@ -14,6 +14,7 @@ use crate::failure::{Failure, Result};
 
 /// A damaged volume, opened for reading.
 pub struct Source {
+    pub volume: Arc<Volume>,
     pub fs: Arc<Filesystem>,
     /// What of its trees could not be read so far.
     pub damage: Arc<Damage>,
@@ -98,6 +99,6 @@ impl Source {
             opened => opened,
         }
         .map_err(|error| sentence(&error))?;
-        Ok(Self { fs, damage, what: candidate.to_string() })
+        Ok(Self { volume, fs, damage, what: candidate.to_string() })
     }
 }

@@ -2,7 +2,7 @@
 //! by the depth of the tree, a bit for each inode that was seen, and a path for each file whose
 //! other names have not come yet.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -18,6 +18,7 @@ use super::source::Source;
 use super::target::{self, Made, Target, is_fatal, is_name, joined};
 use crate::args;
 use crate::failure::{Failure, Result};
+use crate::trees::Trees;
 
 /// Entries that are listed at once.
 const BATCH: usize = 64;
@@ -25,6 +26,9 @@ const BATCH: usize = 64;
 const MOST_LEVELS: usize = 8192;
 /// Files of several names whose other names are waited for.
 const MOST_LINKED: usize = 1 << 20;
+
+/// Subvolumes that are named though nothing of them is copied.
+const MOST_OTHERS: usize = 20;
 
 /// A set of inodes: a bit for each, in words of neighbours.
 #[derive(Default)]
@@ -66,6 +70,10 @@ pub struct Walk<'a> {
     snapshots: Vec<TreeId>,
     /// Subvolumes that something was copied of.
     pub(super) subvolumes: Vec<TreeId>,
+    /// Snapshots that were met and left out.
+    met: HashSet<TreeId>,
+    /// What was never met, in words.
+    others: Vec<String>,
 }
 
 impl<'a> Walk<'a> {
@@ -82,12 +90,15 @@ impl<'a> Walk<'a> {
             linked: HashMap::new(),
             snapshots,
             subvolumes: Vec::new(),
+            met: HashSet::new(),
+            others: Vec::new(),
         }
     }
 
     pub fn finish(self) -> Report {
         Report {
             copied: self.copied,
+            others: self.others,
             problems: self.problems,
             damage: self.source.damage.sentences(),
             unverified: self.source.damage.unverified() > 0,
@@ -154,9 +165,31 @@ impl<'a> Walk<'a> {
     fn is_left_out(&mut self, subvolume: TreeId) -> bool {
         let left_out = !self.arguments.snapshots && self.snapshots.contains(&subvolume);
         if left_out {
+            self.met.insert(subvolume);
             self.leave_out("snapshots (--snapshots copies them)".into());
         }
         left_out
+    }
+
+    /// Names the subvolumes that nothing was copied of, but for those that were met on the way.
+    pub fn tell_of_others(&mut self) {
+        let mut found = self.source.fs.find_subvolumes();
+        found.retain(|other| !self.subvolumes.contains(&other.id) && !self.met.contains(&other.id));
+        let is_named = |other: &&ubtrfs::FoundSubvolume| self.arguments.snapshots || !other.is_snapshot;
+        let named: Vec<_> = found.iter().filter(is_named).map(|other| other.id).collect();
+        let trees = Trees::new(&self.source.volume);
+        for id in named.iter().take(MOST_OTHERS) {
+            let path = crate::info::path(&trees, *id).map(|path| crate::show::bytes(&path));
+            let path = path.unwrap_or_else(|| "whose path is unknown".into());
+            self.others.push(format!("the subvolume {path} (--subvolid {id} copies it)"));
+        }
+        if named.len() > MOST_OTHERS {
+            self.others.push(format!("{} more subvolumes ('ubtrfs info' lists them)", named.len() - MOST_OTHERS));
+        }
+        if found.len() > named.len() {
+            let count = found.len() - named.len();
+            self.others.push(format!("snapshots elsewhere, {count} of them ('ubtrfs info' lists them)"));
+        }
     }
 
     pub(super) fn leave_out(&mut self, what: String) {
@@ -329,17 +362,28 @@ impl<'a> Walk<'a> {
         // A file that now belongs to somebody else than before must not run with the rights of that
         // one.
         let mode = if self.keeps_owners() { attributes.mode } else { attributes.mode & 0o1777 };
-        if let Err(error) = made.permit(mode) {
-            self.leave_out(format!("permissions: {}", sentence(&error)));
-        }
         let names = fs.list_xattrs(attributes.id).unwrap_or_else(|error| {
             self.problems.add(shown, format!("extended attributes: {}", sentence(&error)));
             Vec::new()
         });
+        // While it may be written to, as attributes of users need. ACLs, which permissions would
+        // change, come after those.
+        let (after, before): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| name.starts_with(b"system."));
+        self.set_xattrs(made, attributes.id, &before, shown);
+        if let Err(error) = made.permit(mode) {
+            self.leave_out(format!("permissions: {}", sentence(&error)));
+        }
+        self.set_xattrs(made, attributes.id, &after, shown);
+        if let Err(error) = made.stamp(attributes.atime, attributes.mtime) {
+            self.leave_out(format!("times: {}", sentence(&error)));
+        }
+    }
+
+    fn set_xattrs(&mut self, made: &Made<'_>, id: InodeId, names: &[Vec<u8>], shown: &str) {
         for name in names {
-            match fs.get_xattr(attributes.id, &name) {
+            match self.source.fs.get_xattr(id, name) {
                 Ok(value) => {
-                    if let Err(error) = made.set_xattr(&name, &value) {
+                    if let Err(error) = made.set_xattr(name, &value) {
                         let space = name.split(|byte| *byte == b'.').next().unwrap_or_default();
                         let space = crate::show::bytes(space);
                         let error = sentence(&error);
@@ -347,13 +391,10 @@ impl<'a> Walk<'a> {
                     }
                 }
                 Err(error) => {
-                    let name = crate::show::bytes(&name);
+                    let name = crate::show::bytes(name);
                     self.problems.add(shown, format!("extended attribute {name}: {}", sentence(&error)));
                 }
             }
-        }
-        if let Err(error) = made.stamp(attributes.atime, attributes.mtime) {
-            self.leave_out(format!("times: {}", sentence(&error)));
         }
     }
 

@@ -1,5 +1,8 @@
 //! `mkfs`, and what the other commands say of its volumes.
 
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+
 use serde_json::Value;
 
 use crate::{fails, new_volume, success, ubtrfs};
@@ -74,4 +77,87 @@ fn version_and_help_are_there() {
     }
     assert_eq!(ubtrfs::<&str>(&[]).status.code(), Some(2));
     assert_eq!(ubtrfs(&["nonsense"]).status.code(), Some(2));
+}
+
+/// Magic numbers as their makers document them.
+#[test]
+fn what_others_made_is_not_overwritten_unasked() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    let path = image.to_str().unwrap();
+    let size = 200 << 20;
+    let cases: [(&str, u64, &[u8]); 6] = [
+        ("minix", 1024 + 24, &[0x5a, 0x4d]),
+        ("APFS", 32, b"NXSB"),
+        ("bcache", 4096 + 24, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"),
+        ("md RAID", size - 8192, &[0xfc, 0x4e, 0x2b, 0xa9]),
+        ("md RAID", size - 65536, &[0xfc, 0x4e, 0x2b, 0xa9]),
+        ("GPT", size - 512, b"EFI PART"),
+    ];
+    for (name, at, magic) in cases {
+        let file = std::fs::File::create(&image).unwrap();
+        file.set_len(size).unwrap();
+        file.write_all_at(magic, at).unwrap();
+        fails(&ubtrfs(&["mkfs", path]), 1, &format!("holds a {name}"));
+        success(&ubtrfs(&["mkfs", "-f", path]));
+    }
+    // In a part of an image the ends of that part count.
+    let file = std::fs::File::create(&image).unwrap();
+    file.set_len(300 << 20).unwrap();
+    file.write_all_at(&[0xfc, 0x4e, 0x2b, 0xa9], (210 << 20) - 65536).unwrap();
+    fails(&ubtrfs(&["mkfs", "--offset", "10M", "--sizelimit", "200M", path]), 1, "holds a md RAID");
+    success(&ubtrfs(&["mkfs", "--offset", "10M", "--sizelimit", "190M", path]));
+}
+
+#[test]
+fn a_place_that_cannot_be_leaves_a_file_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    std::fs::write(&image, vec![0; 10 << 20]).unwrap();
+    let path = image.to_str().unwrap();
+    fails(&ubtrfs(&["mkfs", "--size", "200M", "--offset", "1000", path]), 1, "no multiple of 4096");
+    assert_eq!(std::fs::metadata(&image).unwrap().len(), 10 << 20);
+}
+
+/// Their readers would take them for this volume's.
+#[test]
+fn superblocks_of_an_older_volume_behind_the_end_are_wiped() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    let path = image.to_str().unwrap();
+    let offset = 1 << 20;
+    let file = std::fs::File::create(&image).unwrap();
+    file.set_len(300 << 20).unwrap();
+    success(&ubtrfs(&["mkfs", "--offset", "1M", path]));
+    let copy_at = |at: u64| {
+        let mut bytes = [0; 4096];
+        std::fs::File::open(&image).unwrap().read_exact_at(&mut bytes, at).unwrap();
+        bytes
+    };
+    let copy = copy_at(offset + (64 << 20));
+    assert_eq!(&copy[64..72], b"_BHRfS_M");
+    // What says that it belongs elsewhere is somebody else's.
+    let file = std::fs::File::options().write(true).open(&image).unwrap();
+    file.write_all_at(&copy, 200 << 20).unwrap();
+    success(&ubtrfs(&["mkfs", "-f", "-M", "--offset", "1M", "--size", "60M", path]));
+    assert_eq!(copy_at(offset + (64 << 20)), [0; 4096]);
+    assert_eq!(copy_at(200 << 20), copy);
+    success(&ubtrfs(&["check", "--offset", "1M", path]));
+}
+
+#[test]
+fn a_call_without_a_directory_makes_no_sense() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = new_volume(dir.path());
+    fails(&ubtrfs(&["mount", &image]), 2, "a device and a directory are needed");
+    fails(&ubtrfs(&["restore", &image]), 2, "a device and a directory are needed");
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_no_fault_of_the_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = new_volume(dir.path());
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let checked = Command::new(env!("CARGO_BIN_EXE_ubtrfs")).args(["check", &image]).stdout(full).output().unwrap();
+    fails(&checked, 2, "standard output");
 }

@@ -210,3 +210,19 @@ fn a_sound_volume_is_not_written_to() {
     assert!(before == std::fs::read(&image).unwrap());
     assert_eq!(check(&image, &["--yes"]).status.code(), Some(2), "--yes alone makes no sense");
 }
+
+/// mkfs.btrfs leaves something odd in new volumes of several devices, and a check finds no fault.
+#[test]
+fn a_sound_volume_of_two_devices_is_left_as_it_is() {
+    require!(Need::Tool("mkfs.btrfs"));
+    let dir = scratch_dir();
+    let images = ["one", "two"].map(|name| dir.path().join(name));
+    for image in &images {
+        std::fs::File::create(image).unwrap().set_len(256 << 20).unwrap();
+    }
+    let mut mkfs = std::process::Command::new("mkfs.btrfs");
+    assert!(mkfs.args(["-q", "-d", "raid1", "-m", "raid1"]).args(&images).output().unwrap().status.success());
+    let paths = images.each_ref().map(|image| image.to_str().unwrap());
+    let repair = [&["check", "--repair", "--yes"], &paths[..]].concat();
+    assert!(success(&ubtrfs(&repair)).contains("no fault found"));
+}

@@ -1,6 +1,13 @@
-//! `ubtrfs rescue zero-log` gives a log up, when somebody says so.
+//! `ubtrfs rescue` gives a log up, or puts a superblock back, when somebody says so.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
 
 use ubtrfs_testkit::fixture::Fixture;
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::require;
 use ubtrfs_testkit::scratch::scratch_dir;
 
 use crate::{fails, success, ubtrfs};
@@ -29,4 +36,54 @@ fn a_log_is_given_up_only_when_that_is_confirmed() {
     assert!(success(&ubtrfs(&["check", image])).contains("no fault found"));
     let again = success(&ubtrfs(&["rescue", "zero-log", image]));
     assert!(again.contains("there is no log"), "{again}");
+}
+
+/// A volume at an offset of its image, whose primary superblock is gone.
+fn without_primary(image: &Path, offset: u64, label: &str) {
+    let (offset_option, path) = (offset.to_string(), image.to_str().unwrap());
+    success(&ubtrfs(&["mkfs", "-f", "-L", label, "--offset", &offset_option, "--sizelimit", "200M", path]));
+    let file = File::options().write(true).open(image).unwrap();
+    file.write_all_at(&[0; 4096], offset + (64 << 10)).unwrap();
+}
+
+/// Followed as it is, advice must not lead to another volume of the same image.
+#[test]
+fn advice_names_the_part_that_it_is_about() {
+    let dir = scratch_dir();
+    let image = dir.path().join("image");
+    File::create(&image).unwrap().set_len(600 << 20).unwrap();
+    let path = image.to_str().unwrap();
+    without_primary(&image, 300 << 20, "second");
+    let window = ["--offset", "300M", "--sizelimit", "200M"];
+    let info = ubtrfs(&[&["ls"], &window[..], &[path, "/"]].concat());
+    fails(&info, 1, "--offset 300M --sizelimit 200M");
+    let asked = ubtrfs(&[&["rescue", "super-recover"], &window[..], &[path]].concat());
+    let command = format!("'ubtrfs rescue super-recover --yes --offset 300M --sizelimit 200M {path}' does it");
+    fails(&asked, 1, &command);
+    // It says what it would put back.
+    let said = String::from_utf8_lossy(&asked.stdout).into_owned();
+    assert!(said.contains("of the volume 'second' with the id "), "{said}");
+    success(&ubtrfs(&[&["rescue", "super-recover", "--yes"], &window[..], &[path]].concat()));
+    success(&ubtrfs(&[&["check"], &window[..], &[path]].concat()));
+}
+
+/// A copy of another volume's is none.
+#[test]
+fn a_copy_that_an_older_volume_left_is_not_put_back() {
+    require!(Need::Tool("mkfs.btrfs"));
+    let dir = scratch_dir();
+    let image = dir.path().join("image");
+    let path = image.to_str().unwrap();
+    success(&ubtrfs(&["mkfs", "--size", "300M", "-L", "old", path]));
+    let made = Command::new("mkfs.btrfs").args(["-qfM", "-b", "60M", "-L", "new", path]).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let file = File::options().write(true).open(&image).unwrap();
+    // With the primary it leads nowhere; without, nobody can know, and it is said what it is.
+    let commits = success(&ubtrfs(&["restore", "--list-commits", path]));
+    assert!(!commits.contains("64 MiB") && !commits.contains("67108864"), "{commits}");
+    assert!(success(&ubtrfs(&["rescue", "super-recover", path])).contains("nothing was changed"));
+    file.write_all_at(&[0; 4096], 64 << 10).unwrap();
+    let asked = ubtrfs(&["rescue", "super-recover", path]);
+    fails(&asked, 1, "nothing was changed");
+    assert!(String::from_utf8_lossy(&asked.stdout).contains("of the volume 'old'"), "{asked:?}");
 }

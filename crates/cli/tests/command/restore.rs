@@ -9,7 +9,9 @@ use std::process::Output;
 use ubtrfs_format::{Ino, ItemType, Key, TreeId};
 use ubtrfs_testkit::diff::{Options, assert_same, diff};
 use ubtrfs_testkit::fixture::{Fixture, ordinary};
+use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::progs::mkfs_btrfs;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
@@ -329,4 +331,93 @@ fn lost_directories_are_not_sought_through_links() {
     assert!(told.contains(&format!("it is under /lost+found/inode-{directory}")), "{told}");
     assert!(place.is_dir() && place.join(std::ffi::OsStr::from_bytes(file_name)).exists(), "{told}");
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "{told}");
+}
+
+/// Whoever copies a volume that is about to go must know what stays behind.
+#[test]
+fn subvolumes_elsewhere_are_named() {
+    require!(Need::Kernel);
+    let dir = scratch_dir();
+    let image = dir.path().join("image");
+    mkfs_btrfs(&image, 256 << 20, &[]);
+    let kernel = KernelMount::new(&[&image], "");
+    let at = |name: &str| kernel.path().join(name);
+    for name in ["root", "home", "root/inside"] {
+        run(command("btrfs", &["subvolume", "create"]).arg(at(name))).ok();
+    }
+    run(command("btrfs", &["subvolume", "snapshot"]).args([at("root"), at("before")])).ok();
+    fs::write(at("home/file"), "content").unwrap();
+    run(command("btrfs", &["subvolume", "set-default"]).arg(at("root"))).ok();
+    assert_eq!(kernel.unmount(), Vec::<String>::new());
+    let out = dir.path().join("out");
+    let restore = |options: &[&str]| {
+        let mut arguments = vec!["restore", "-n"];
+        arguments.extend(options);
+        arguments.push(image.to_str().unwrap());
+        let output = ubtrfs(&arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let text = restore(&[]);
+    let home = text.lines().find(|line| line.contains("the subvolume /home ")).unwrap_or_else(|| panic!("{text}"));
+    assert!(home.starts_with("left out: ") && text.contains("the subvolume / (--subvolid 5"), "{text}");
+    assert!(!text.contains("/root/inside") && text.contains("snapshots elsewhere, 1 of them"), "{text}");
+    let id = home.split("--subvolid ").nth(1).unwrap().split(' ').next().unwrap();
+    assert!(restore(&["--subvolid", id]).contains("1 files"));
+    assert!(restore(&["--snapshots"]).contains("the subvolume /before "));
+    assert!(!restore(&["--subvolid", "5"]).contains("the subvolume"));
+    assert!(!out.exists());
+}
+
+/// What has an attribute of its user may be without permission to write.
+#[test]
+fn attributes_of_what_may_not_be_written_to_are_copied() {
+    require!(Need::Kernel, Need::Tool("setpriv"), Need::Tool("setfattr"), Need::Tool("setfacl"));
+    let dir = scratch_dir();
+    let image = dir.path().join("image");
+    mkfs_btrfs(&image, 256 << 20, &[]);
+    let kernel = KernelMount::new(&[&image], "");
+    let (file, directory) = (kernel.path().join("file"), kernel.path().join("directory"));
+    fs::write(&file, "content").unwrap();
+    fs::create_dir(&directory).unwrap();
+    for path in [&file, &directory] {
+        run(command("setfattr", &["-n", "user.foo", "-v", "bar"]).arg(path)).ok();
+        fs::set_permissions(path, PermissionsExt::from_mode(0o555)).unwrap();
+    }
+    run(command("setfacl", &["-m", "u:12345:rwx"]).arg(&file)).ok();
+    let nobody = ubtrfs_testkit::ordinary_user::NOBODY;
+    for path in [kernel.path(), &file, &directory] {
+        std::os::unix::fs::chown(path, Some(nobody), Some(nobody)).unwrap();
+    }
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(kernel.unmount(), Vec::<String>::new());
+    std::os::unix::fs::chown(dir.path(), Some(nobody), Some(nobody)).unwrap();
+    std::os::unix::fs::chown(&image, Some(nobody), Some(nobody)).unwrap();
+    let binary = dir.path().join("ubtrfs");
+    fs::copy(env!("CARGO_BIN_EXE_ubtrfs"), &binary).unwrap();
+    fs::set_permissions(&binary, PermissionsExt::from_mode(0o755)).unwrap();
+    let out = dir.path().join("out");
+    let mut line = command("setpriv", &["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    let outcome = run(line.arg(&binary).arg("restore").args([&image, &out])).ok();
+    assert!(!outcome.stdout.contains("left out"), "{}", outcome.report());
+    for name in ["file", "directory"] {
+        let mut getfattr = command("getfattr", &["--only-values", "-n", "user.foo"]);
+        assert_eq!(run(getfattr.arg(out.join(name))).ok().stdout, "bar", "{name}");
+    }
+    assert_eq!(fs::metadata(out.join("file")).unwrap().permissions().mode(), mode);
+    assert!(run(command("getfacl", &["-n"]).arg(out.join("file"))).ok().stdout.contains("user:12345:rwx"));
+}
+
+#[test]
+fn a_copy_of_nothing_leaves_no_directory() {
+    let dir = scratch_dir();
+    let (image, out) = (dir.path().join("image"), dir.path().join("out"));
+    fs::write(&image, vec![0; 1 << 20]).unwrap();
+    let restore = || ubtrfs(&["restore".as_ref(), image.as_os_str(), out.as_os_str()]);
+    fails(&restore(), 1, "no btrfs found");
+    assert!(!out.exists());
+    // One that was there stays.
+    fs::create_dir(&out).unwrap();
+    fails(&restore(), 1, "no btrfs found");
+    assert!(out.exists());
 }

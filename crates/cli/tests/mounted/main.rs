@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 mod as_people_mount;
+mod block_devices;
 mod caching;
 mod converted;
 mod crowds;

@@ -264,7 +264,7 @@ fn an_existing_volume_is_noticed() {
     let image = dir.path().join("image");
     let signature = || {
         let file = File::open(&image).unwrap();
-        existing_signature(&mut |at, buffer| file.read_exact_at(buffer, at)).unwrap()
+        existing_signature(file.metadata().unwrap().len(), &mut |at, buffer| file.read_exact_at(buffer, at)).unwrap()
     };
     blank_image(&image, 128 * MIB);
     assert_eq!(signature(), None);

@@ -355,3 +355,43 @@ fn older_commits_and_other_superblocks_lead_to_a_volume_too() {
     scribble(&paths[0], SUPERBLOCK_COPIES[1], &[0; 4096]);
     assert!(Volume::candidates(&devices()).is_empty());
 }
+
+/// mkfs.btrfs leaves copies of an older volume's superblock that lie behind the new one's end.
+#[test]
+fn what_an_older_volume_left_leads_nowhere() {
+    if !has("mkfs.btrfs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = mkfs(dir.path(), 300 << 20, &["-L", "old"]);
+    // A later commit than the new volume's.
+    let devices = || vec![device(&path, OpenMode::ReadOnly, Engine::Threads)];
+    let old = Volume::superblock_of(&*devices()[0]).unwrap();
+    let at = SUPERBLOCK_COPIES[1];
+    let mut copy = Superblock { bytenr: at, generation: Generation(500), ..old.clone() };
+    scribble(&path, at, &copy.to_bytes().unwrap()[..]);
+    let made = std::process::Command::new("mkfs.btrfs").args(["-qfM", "-b", "60M", "-L", "new"]).arg(&path).output();
+    assert!(made.unwrap().status.success());
+    let left = Superblock::parse(&bytes_at(&path, at, 4096), at);
+    assert!(left.is_ok_and(|left| left.fsid == old.fsid), "mkfs.btrfs wiped it: nothing is tested");
+    let new = Volume::superblock_of(&*devices()[0]).unwrap();
+    assert_ne!(new.fsid, old.fsid);
+    let candidates = Volume::candidates(&devices());
+    assert!(!candidates.is_empty() && candidates.iter().all(|one| one.superblock.fsid == new.fsid), "{candidates:?}");
+    for candidate in &candidates {
+        assert_eq!(Volume::open_candidate(devices(), candidate).unwrap().superblock().fsid, new.fsid);
+    }
+    // Nor is it read for a primary that is damaged.
+    let primary = bytes_at(&path, SUPERBLOCK_COPIES[0], 4096);
+    let mut damaged = primary.clone();
+    damaged[200] ^= 1;
+    scribble(&path, SUPERBLOCK_COPIES[0], &damaged);
+    let refused = error(Volume::open(devices(), READ_ONLY));
+    assert!(matches!(refused, Error::PrimarySuperblock { .. }), "{refused}");
+    scribble(&path, SUPERBLOCK_COPIES[0], &primary);
+    // The same id does not help behind the end.
+    copy.fsid = new.fsid;
+    copy.dev_item.fsid = new.fsid;
+    scribble(&path, at, &copy.to_bytes().unwrap()[..]);
+    assert!(Volume::candidates(&devices()).iter().all(|one| one.copy == SUPERBLOCK_COPIES[0]));
+}

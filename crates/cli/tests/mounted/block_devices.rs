@@ -1,0 +1,218 @@
+//! Block devices, their partitions, and images that the kernel has mounted: one writer for each.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use ubtrfs_testkit::kernel::LoopDevice;
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::ordinary_user::NOBODY;
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::run::{Outcome, command, run};
+
+use crate::harness::{FUSE, Volume, cat, fails, ubtrfs};
+
+/// A partition of a loop device; it is gone on drop.
+struct Partition<'a> {
+    disk: &'a LoopDevice,
+    number: u32,
+    path: PathBuf,
+}
+
+impl<'a> Partition<'a> {
+    /// MiB of a disk.
+    fn add(disk: &'a LoopDevice, number: u32, start: u64, length: u64) -> Self {
+        let sectors = [start, length].map(|mib| (mib << 11).to_string());
+        let number_text = number.to_string();
+        run(command("addpart", &[disk.path().as_os_str(), number_text.as_ref()]).args(sectors)).ok();
+        Self { disk, number, path: format!("{}p{number}", disk.path().display()).into() }
+    }
+}
+
+impl Drop for Partition<'_> {
+    fn drop(&mut self) {
+        run(command("delpart", &[self.disk.path()]).arg(self.number.to_string()));
+    }
+}
+
+fn on<'a>(words: &[&'a str], device: &'a Path) -> Outcome {
+    let words = words.iter().map(AsRef::<OsStr>::as_ref);
+    ubtrfs(&words.chain([device.as_os_str()]).collect::<Vec<_>>())
+}
+
+/// Two servers that write to one volume leave nothing of it.
+#[test]
+fn a_partition_of_a_loop_device_and_its_image_have_one_server() {
+    require!(Need::Kernel, FUSE, Need::Tool("addpart"));
+    let volume = Volume::without_image();
+    fs::File::create(&volume.image).unwrap().set_len(300 << 20).unwrap();
+    let disk = LoopDevice::attach(&volume.image, false);
+    let first = Partition::add(&disk, 1, 1, 128);
+    let second = Partition::add(&disk, 2, 129, 128);
+    on(&["mkfs"], &first.path).ok();
+    on(&["mkfs"], &second.path).ok();
+    volume.mount("offset=1M,sizelimit=128M");
+    let other = Volume::without_image();
+    fails(&other.try_mount_device(&first.path, ""), "in use by another program");
+    fails(&on(&["mkfs", "-f"], &first.path), "in use by another program");
+    volume.umount();
+    // The other way round, and both partitions together.
+    other.try_mount_device(&first.path, "").ok();
+    let both = Volume::without_image();
+    both.try_mount_device(&second.path, "").ok();
+    fails(&volume.try_mount("offset=1M,sizelimit=128M"), "in use by another program");
+    fs::write(other.point.join("file"), "first").unwrap();
+    fs::write(both.point.join("file"), "second").unwrap();
+    other.umount();
+    both.umount();
+    assert_eq!((cat(&first.path, "/file"), cat(&second.path, "/file")), ("first".into(), "second".into()));
+    on(&["check"], &first.path).ok();
+    on(&["check"], &second.path).ok();
+}
+
+#[test]
+fn every_command_that_writes_takes_a_block_device() {
+    require!(Need::Kernel, FUSE);
+    let volume = Volume::without_image();
+    fs::File::create(&volume.image).unwrap().set_len(128 << 20).unwrap();
+    let device = LoopDevice::attach(&volume.image, false);
+    let device = device.path();
+    on(&["mkfs"], device).ok();
+    ubtrfs(&["label".as_ref(), device.as_os_str(), "named".as_ref()]).ok();
+    assert_eq!(on(&["label"], device).ok().stdout, "named\n");
+    assert!(on(&["rescue", "zero-log"], device).ok().stdout.contains("there is no log"));
+    assert!(on(&["rescue", "super-recover"], device).ok().stdout.contains("nothing was changed"));
+    let writing = fs::OpenOptions::new().write(true).open(device).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&writing, &[0; 4096], 64 << 10).unwrap();
+    writing.sync_all().unwrap();
+    drop(writing);
+    on(&["rescue", "super-recover", "--yes"], device).ok();
+    // A copy that is bad is something to write anew.
+    let writing = fs::OpenOptions::new().write(true).open(device).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&writing, &[0; 4096], 64 << 20).unwrap();
+    writing.sync_all().unwrap();
+    drop(writing);
+    assert_eq!(on(&["check"], device).code(), Some(1));
+    on(&["check", "--repair", "--yes"], device).ok();
+    on(&["check"], device).ok();
+}
+
+/// In a mount namespace of its own: `$1` is the command, `$2` the image, `$3` a directory, `$4`
+/// another volume of [`NOBODY`], `$5` another directory, of that user, `$6` its device in the end.
+const FOOLED: &str = r#"
+    set -e
+    cp -a /dev/fuse "$3/fuse"
+    chmod 666 "$3/fuse"
+    mount --bind "$3/fuse" /dev/fuse
+    mkdir "$3/kernel"
+    loop=$(losetup -f --show "$2")
+    trap 'umount "$5" || true; umount "$3/kernel" || true; losetup -d $loop' EXIT
+    mount -t btrfs $loop "$3/kernel"
+    setpriv --reuid=65534 --regid=65534 --clear-groups "$1" mount -o fsname=$loop "$4" "$5"
+    grep -q "^$loop $5 fuse.ubtrfs" /proc/self/mounts
+    "$1" label "$2" fooled && exit 7
+    "$1" mkfs -f "$2" && exit 8
+    exit 0
+"#;
+
+/// A user's mount may call itself by any device's name.
+#[test]
+fn a_mount_that_calls_itself_by_a_device_hides_nothing() {
+    require!(Need::Kernel, FUSE, Need::Tool("setpriv"), Need::Tool("fusermount3"));
+    let volume = Volume::new();
+    let users = Volume::new();
+    for path in [users.dir.path(), &users.image, &users.point] {
+        chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let binary = users.dir.path().join("ubtrfs");
+    fs::copy(env!("CARGO_BIN_EXE_ubtrfs"), &binary).unwrap();
+    fs::set_permissions(&binary, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut line = command("unshare", &["--mount", "--propagation", "private", "sh", "-c", FOOLED, "sh"]);
+    line.args([&binary, &volume.image]).arg(volume.dir.path()).args([&users.image, &users.point]);
+    let outcome = run(&mut line);
+    assert_eq!(outcome.code(), Some(0), "{}", outcome.report());
+    assert_eq!(
+        outcome.stderr.matches("is mounted by the kernel, through /dev/loop").count(),
+        2,
+        "{}",
+        outcome.report()
+    );
+}
+
+/// In a mount namespace of its own: `$1` is the command, `$2` the image, `$3` a directory.
+const NO_NODES: &str = r#"
+    set -e
+    mkdir "$3/kernel"
+    loop=$(losetup -f --show "$2")
+    trap 'umount /dev; umount "$3/kernel" || true; losetup -d $loop' EXIT
+    test -z "$4" || mount -t btrfs $loop "$3/kernel"
+    mount -t tmpfs none /dev
+    mknod /dev/null c 1 3
+    mknod /dev/urandom c 1 9
+    "$1" label "$2" fooled && exit 7
+    "$1" mkfs -f "$2" && exit 8
+    exit 0
+"#;
+
+/// As in containers and chroots.
+#[test]
+fn a_device_without_a_node_is_found() {
+    require!(Need::Kernel);
+    for (mounts, words) in [("yes", "is mounted by the kernel, through"), ("", "which can't be asked whether")] {
+        let volume = Volume::new();
+        let mut line = command("unshare", &["--mount", "--propagation", "private", "sh", "-c", NO_NODES, "sh"]);
+        line.arg(env!("CARGO_BIN_EXE_ubtrfs")).arg(&volume.image).arg(volume.dir.path()).arg(mounts);
+        let outcome = run(&mut line);
+        assert_eq!(outcome.code(), Some(0), "{}", outcome.report());
+        assert_eq!(outcome.stderr.matches(words).count(), 2, "{}", outcome.report());
+    }
+}
+
+/// Ordinary users are told the path of a device's file: it may lead nowhere, or through a directory
+/// that they may not search.
+#[test]
+fn a_file_that_may_be_behind_a_device_is_not_written_to() {
+    require!(Need::Kernel, Need::Tool("setpriv"));
+    // Of a size that other tests' images don't have, who would be refused.
+    let volume = Volume::without_image();
+    on(&["mkfs", "--size", "211M"], &volume.image).ok();
+    fs::set_permissions(volume.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    chown(&volume.image, Some(NOBODY), Some(NOBODY)).unwrap();
+    let binary = volume.dir.path().join("ubtrfs");
+    fs::copy(env!("CARGO_BIN_EXE_ubtrfs"), &binary).unwrap();
+    fs::set_permissions(&binary, PermissionsExt::from_mode(0o755)).unwrap();
+    let as_user = |arguments: &[&str]| {
+        let mut line = command("setpriv", &["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        run(line.arg(&binary).args(arguments).arg(&volume.image))
+    };
+    let private = volume.dir.path().join("private");
+    fs::create_dir(&private).unwrap();
+    fs::set_permissions(&private, PermissionsExt::from_mode(0o700)).unwrap();
+    let hidden = private.join("image");
+    fs::hard_link(&volume.image, &hidden).unwrap();
+    let device = LoopDevice::attach(&hidden, false);
+    fails(&as_user(&["mkfs", "-f"]), "has a file that can't be looked at");
+    drop(device);
+    // A file without another name is not the one that is there.
+    let other = private.join("other");
+    fs::File::create(&other).unwrap().set_len(211 << 20).unwrap();
+    fs::remove_file(&hidden).unwrap();
+    let device = LoopDevice::attach(&other, false);
+    as_user(&["mkfs", "-f"]).ok();
+    drop(device);
+    let removed = volume.dir.path().join("removed");
+    fs::hard_link(&volume.image, &removed).unwrap();
+    let device = LoopDevice::attach(&removed, false);
+    fs::remove_file(&removed).unwrap();
+    fails(&as_user(&["mkfs", "-f"]), "has a file that can't be looked at");
+    as_user(&["check"]).ok();
+    drop(device);
+    // What is of another size is something else.
+    let other = volume.dir.path().join("other");
+    fs::File::create(&other).unwrap().set_len(212 << 20).unwrap();
+    let device = LoopDevice::attach(&other, false);
+    fs::remove_file(&other).unwrap();
+    as_user(&["mkfs", "-f"]).ok();
+    drop(device);
+}
