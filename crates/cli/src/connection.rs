@@ -38,11 +38,6 @@ impl Connection {
         }
     }
 
-    /// Whether it is there.
-    pub fn is_there(&self) -> bool {
-        self.place.exists()
-    }
-
     /// Cuts it: all requests fail from then on, and its server ends. Returns whether it is cut.
     pub fn cut(&self) -> bool {
         fs::write(self.place.join("abort"), b"1").is_ok()

@@ -30,13 +30,13 @@ const PATIENCE: i64 = 10;
 pub fn run(arguments: &args::Umount) -> Result<()> {
     let path = mount_table::resolve(&arguments.directory)?;
     let shown = path.display();
-    let (device, read_only) = match mount_table::mounted_on(&path)? {
+    let (device, read_only, user) = match mount_table::mounted_on(&path)? {
         None if arguments.dead => return Ok(()),
         None => return Err(Failure::new(format!("nothing is mounted on {shown}"))),
         Some(mounted) if !mounted.is_ours() => {
             return Err(Failure::new(format!("what is mounted on {shown} is not ubtrfs")));
         }
-        Some(mounted) => (mounted.device, mounted.read_only),
+        Some(mounted) => (mounted.device, mounted.read_only, mounted.user),
     };
     let report = control::report(&path);
     if matches!(report, Err(Errno::NOTCONN | Errno::CONNABORTED)) || is_dead(&path) {
@@ -54,7 +54,10 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
     let synced = control::sync_mount(&path);
     unmount_patiently(&path).map_err(|error| failure(&path, device, &error))?;
     if let Some(server) = server {
-        wait(&path, &server)?;
+        // Who that is only the server says. Another user's may name whomever it likes.
+        let is_ours = user.is_none_or(|user| user == 0 || user == rustix::process::getuid().as_raw());
+        let deadline = (!is_ours).then(|| Instant::now() + control::PATIENCE_WITH_OTHERS);
+        wait(&path, &server, deadline)?;
     }
     match (aborted, synced) {
         (Some(reason), _) => {
@@ -77,11 +80,17 @@ fn process_of(report: &Report) -> Option<OwnedFd> {
     (process::started(&report.pid.to_string()) == Some(report.pid_started)).then_some(process)
 }
 
-fn wait(path: &Path, server: &OwnedFd) -> Result<()> {
+fn wait(path: &Path, server: &OwnedFd, deadline: Option<Instant>) -> Result<()> {
     let mut told = false;
     loop {
         let mut fds = [PollFd::new(server, PollFlags::IN)];
         match poll(&mut fds, Some(&Timespec { tv_sec: PATIENCE, tv_nsec: 0 })) {
+            Ok(0) if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
+                return Err(Failure::new(format!(
+                    "{} is unmounted, but the process that says that it is its server has not ended",
+                    path.display()
+                )));
+            }
             Ok(0) if !told => {
                 told = true;
                 eprintln!(

@@ -12,6 +12,7 @@ use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{Outcome, command, run};
 
 use crate::harness::{FUSE, Volume, cat, fails, ubtrfs};
+use crate::users_mount::UsersMount;
 
 fn remount(volume: &Volume, options: &str) -> Outcome {
     let options = format!("remount,{options}");
@@ -111,4 +112,29 @@ fn nobody_without_the_kernels_leave_stops_writing_by_asking_the_server() {
     }
     fs::write(volume.point.join("file"), "content").unwrap();
     volume.umount();
+}
+
+#[test]
+fn root_turns_a_users_mount_read_only_and_back() {
+    require!(Need::Root, FUSE, Need::Tool("setpriv"), Need::Tool("unshare"), Need::Tool("fusermount3"));
+    require!(Need::Tool("nsenter"));
+    let volume = Volume::new();
+    volume.mount("");
+    fs::set_permissions(&volume.point, PermissionsExt::from_mode(0o777)).unwrap();
+    volume.umount();
+    let mount = UsersMount::new(&volume, "commit=1000");
+    let as_root = |script: &str| mount.within(&["sh", "-c", script, "sh"], &volume);
+    let writes = |name: &str| mount.as_user(&format!("echo content > \"$2/{name}\""), &volume).success();
+    let is_stopped = || mount.as_user(r#""$1" stats --json "$2""#, &volume).ok().stdout.contains("\"read_only\": true");
+    assert!(writes("before") && !is_stopped());
+    as_root(r#""$1" mount -o remount,ro "$2""#).ok();
+    assert!(!writes("refused") && is_stopped());
+    as_root(r#""$1" mount -o remount,rw "$2""#).ok();
+    assert!(writes("after") && !is_stopped());
+    as_root(r#""$1" umount "$2""#).ok();
+    mount.server.ended();
+    for name in ["/before", "/after"] {
+        assert_eq!(cat(&volume.image, name), "content\n");
+    }
+    volume.check();
 }

@@ -29,6 +29,11 @@ impl Filesystem {
         self.inactivate_if_unused(&inode);
     }
 
+    /// All inodes that are referenced, in no order.
+    pub fn referenced(&self) -> Vec<InodeId> {
+        self.inodes.referenced()
+    }
+
     /// Reserves for an operation that may free all of a file's extents, each of which may touch
     /// leaves of its own. Where there is no room for that, `least` has to do: what frees space has
     /// a reserve.
