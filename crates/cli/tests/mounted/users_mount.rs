@@ -9,12 +9,13 @@ use ubtrfs_testkit::run::{Outcome, command, run};
 
 use crate::harness::{Server, TRANSPORT, Volume};
 
-/// `$1` is ubtrfs, `$2` the options, `$3` the image, `$4` the mount point. Says the server's process
+/// `$1` is ubtrfs, `$2` the options, `$3` the image, `$4` the mount point, whose
+/// root the user may read, or the directory `dir` in it. Says the server's process
 /// and the mount's device number.
 const MOUNT: &str = r#"
     set -e
     "$1" mount -o "$2" "$3" "$4"
-    "$1" stats --json "$4" | tr -d '\n'
+    { "$1" stats --json "$4" 2>/dev/null || "$1" stats --json "$4/dir"; } | tr -d '\n'
     echo
     mountpoint -d "$4"
 "#;
