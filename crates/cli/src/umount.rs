@@ -23,8 +23,8 @@ use crate::process;
 /// here hands a copy of the descriptor to its child, which holds the mount until it executes its
 /// program; so a mount may be busy for moments after its last user has closed everything.
 const TIME_TO_LEAVE: Duration = Duration::from_secs(2);
-/// After so many seconds of waiting a person is told what for.
-const PATIENCE: i64 = 10;
+/// After so long a time of waiting a person is told what for.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// `ubtrfs umount`
 pub fn run(arguments: &args::Umount) -> Result<()> {
@@ -84,7 +84,10 @@ fn wait(path: &Path, server: &OwnedFd, deadline: Option<Instant>) -> Result<()> 
     let mut told = false;
     loop {
         let mut fds = [PollFd::new(server, PollFlags::IN)];
-        match poll(&mut fds, Some(&Timespec { tv_sec: PATIENCE, tv_nsec: 0 })) {
+        let left =
+            deadline.map_or(PATIENCE, |deadline| deadline.saturating_duration_since(Instant::now()).min(PATIENCE));
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut fds, Some(&left)) {
             Ok(0) if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
                 return Err(Failure::new(format!(
                     "{} is unmounted, but the process that says that it is its server has not ended",
@@ -128,4 +131,17 @@ fn failure(path: &Path, device: (u32, u32), error: &MountError) -> Failure {
         return Failure::new(format!("{} is busy: {}", path.display(), users(device)));
     }
     Failure::of(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_another_user_has_named_is_not_waited_for_for_ever() {
+        let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
+        let deadline = Instant::now() + Duration::from_millis(100);
+        let waited = wait(Path::new("/point"), &own, Some(deadline));
+        assert!(matches!(waited, Err(Failure::Sentence(said, _)) if said.contains("has not ended")));
+    }
 }

@@ -160,9 +160,13 @@ impl Ending<'_> {
         }
     }
 
-    /// Waits for `is_finished` as long as something goes on: what is `done`, or what is written.
+    /// Waits for `is_finished` as long as something goes on: what is `done`, or what is written to the
+    /// server or by it.
     fn go_on(&self, patience: Duration, done: impl Fn() -> u64, mut is_finished: impl FnMut() -> bool) -> bool {
-        let written = || (done(), self.server.engine().stats().bytes_written);
+        let written = || {
+            let stats = self.server.engine().stats();
+            (done(), stats.bytes_written, stats.volume.devices.written_bytes)
+        };
         let end = Instant::now() + PATIENCE_WITH_PAGES;
         let (mut last, mut deadline) = (written(), Instant::now() + patience);
         loop {

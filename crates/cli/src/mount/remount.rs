@@ -88,7 +88,10 @@ impl Changes {
             }
         }
         self.stop_writing().inspect_err(|_| {
-            // The mount is what it was, for the kernel and for the server.
+            // The mount is what it was, for the server and for the kernel.
+            if !self.before.contains(MountFlags::RDONLY) {
+                let _ = control::write_again(&self.point);
+            }
             let _ = remount(&self.point, self.before);
         })
     }
