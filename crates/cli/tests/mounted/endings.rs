@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use ubtrfs_testkit::ordinary_user::{NOBODY, in_private_namespace};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{Outcome, command, run};
 
-use crate::harness::{FUSE, OVER_RINGS, Volume, cat, fails, ubtrfs};
+use crate::harness::{FUSE, OVER_RINGS, Server, Volume, cat, fails, ubtrfs};
 use crate::users_mount::UsersMount;
 
 /// A file's content, which is no text.
@@ -269,20 +269,9 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// No request is answered any more, those that the server sends to itself neither.
-#[test]
-fn a_signal_has_all_committed_by_a_server_whose_requests_hang() {
-    if OVER_RINGS {
-        return;
-    }
-    require!(Need::Root, FUSE, Need::Tool("cc"));
-    let volume = Volume::new();
-    let stopper = compile(&volume, "stopper", STOPPER);
-    volume.mount("commit=1000");
-    let _abort = Abort::of(&volume);
-    let open = File::create(volume.point.join("open")).unwrap();
-    fs::write(volume.point.join("file"), "content").unwrap();
-    let server = volume.server();
+/// Stops the threads that answer requests, until the input of the program that does it ends.
+fn stop_serving(volume: &Volume, server: &Server) -> Child {
+    let stopper = compile(volume, "stopper", STOPPER);
     let tasks = fs::read_dir(format!("/proc/{}/task", server.0)).unwrap().flatten();
     let serves = |task: &fs::DirEntry| {
         let name = fs::read_to_string(task.path().join("comm")).unwrap();
@@ -295,6 +284,52 @@ fn a_signal_has_all_committed_by_a_server_whose_requests_hang() {
     let mut line = String::new();
     BufReader::new(stopped.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "stopped\n");
+    stopped
+}
+
+/// The last request gets another error than those that come once the connection is gone.
+#[test]
+fn watching_ends_quietly_with_a_connection_that_is_cut_meanwhile() {
+    if OVER_RINGS {
+        return;
+    }
+    require!(Need::Root, FUSE, Need::Tool("cc"));
+    let volume = Volume::new();
+    volume.mount("");
+    let abort = Abort::of(&volume);
+    let server = volume.server();
+    let mut watch = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
+    watch.args(["stats", "--watch"]).arg(&volume.point).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut watch = watch.spawn().unwrap();
+    let mut out = BufReader::new(watch.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert!(line.contains("requests/s"), "{line}");
+    let mut stopped = stop_serving(&volume, &server);
+    thread::sleep(Duration::from_millis(1500));
+    drop(abort);
+    let watch = watch.wait_with_output().unwrap();
+    assert!(watch.status.success(), "{}", String::from_utf8_lossy(&watch.stderr));
+    drop(stopped.stdin.take());
+    stopped.wait().unwrap();
+    server.ended();
+    volume.check();
+}
+
+/// No request is answered any more, those that the server sends to itself neither.
+#[test]
+fn a_signal_has_all_committed_by_a_server_whose_requests_hang() {
+    if OVER_RINGS {
+        return;
+    }
+    require!(Need::Root, FUSE, Need::Tool("cc"));
+    let volume = Volume::new();
+    volume.mount("commit=1000");
+    let _abort = Abort::of(&volume);
+    let open = File::create(volume.point.join("open")).unwrap();
+    fs::write(volume.point.join("file"), "content").unwrap();
+    let server = volume.server();
+    let mut stopped = stop_serving(&volume, &server);
     server.signal("TERM");
     let (tell, told) = channel();
     thread::spawn(move || {

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::thread;
 use std::time::Duration;
 
@@ -97,6 +97,27 @@ fn what_a_remount_can_not_do_fails_and_says_why() {
     fails(&remount(&volume, "rw"), "was mounted read-only and stays so");
     remount(&volume, "ro").ok();
     volume.umount();
+}
+
+#[test]
+fn a_remount_that_fails_leaves_the_mount_as_it_was() {
+    /// A byte of the label in the superblock.
+    const PLACE: u64 = (64 << 10) + 0x12B + 100;
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    volume.mount("commit=1000");
+    fs::write(volume.point.join("file"), "content").unwrap();
+    // A commit refuses to write over the superblock of somebody else.
+    let image = OpenOptions::new().write(true).open(&volume.image).unwrap();
+    image.write_all_at(b"x", PLACE).unwrap();
+    assert_eq!(remount(&volume, "ro").code(), Some(1));
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let point = format!(" {} ", volume.point.display());
+    let line = table.lines().find(|line| line.contains(&point)).unwrap();
+    assert!(line.contains(" rw,") && !line.contains(" ro,"), "{line}");
+    fails(&volume.try_umount(), "is unmounted, but had turned read-only after an error");
+    image.write_all_at(&[0], PLACE).unwrap();
+    volume.check();
 }
 
 #[test]
