@@ -94,9 +94,9 @@ impl Ending<'_> {
         self.cut();
     }
 
-    /// Unmounts what is seen at the mount's path, if that is this one; tries again for a while where
-    /// somebody is inside. Once the kernel has begun, this waits no longer than the last commit
-    /// takes to be asked for.
+    /// Unmounts what is seen at the mount's path, if that is this one; tries again for a while
+    /// where somebody is inside. Once the kernel has begun, this waits no longer than the last
+    /// commit takes to be asked for.
     fn unmount(&self, how: Unmount, patience: Duration) {
         let mount = Arc::clone(self.mount);
         let deadline = Instant::now() + patience;
@@ -147,7 +147,8 @@ impl Ending<'_> {
         }
     }
 
-    /// Has the kernel write the changed pages of each file that it remembers. Returns whether it has.
+    /// Has the kernel write the changed pages of each file that it remembers. Returns whether it
+    /// has.
     ///
     /// A thread that waits for pages while this process is killed never ends. So it is begun when
     /// nothing else is left to wait for, and its wait ends when the connection is cut.
@@ -160,8 +161,8 @@ impl Ending<'_> {
         }
     }
 
-    /// Waits for `is_finished` as long as something goes on: what is `done`, or what is written to the
-    /// server or by it.
+    /// Waits for `is_finished` as long as something goes on: what is `done`, or what is written to
+    /// the server or by it.
     fn go_on(&self, patience: Duration, done: impl Fn() -> u64, mut is_finished: impl FnMut() -> bool) -> bool {
         let written = || {
             let stats = self.server.engine().stats();

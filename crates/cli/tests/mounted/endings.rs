@@ -98,8 +98,8 @@ fn umount_waits_for_who_only_looks_in() {
     }
 }
 
-/// A program that stores through a mapping of a file and keeps the mapping, but nothing open, in the
-/// background. When it has stored it says its process.
+/// A program that stores through a mapping of a file and keeps the mapping, but nothing open, in
+/// the background. When it has stored it says its process.
 const STORER: &str = r#"
 #include <fcntl.h>
 #include <stdio.h>

@@ -42,7 +42,8 @@ impl UsersMount {
         Self { server, program, abort: format!("/sys/fs/fuse/connections/{number}/abort").into() }
     }
 
-    /// What the user does there. `$1` is ubtrfs, `$2` the mount point, `$3` the directory around it.
+    /// What the user does there. `$1` is ubtrfs, `$2` the mount point, `$3` the directory around
+    /// it.
     pub fn as_user(&self, script: &str, volume: &Volume) -> Outcome {
         let ids = [format!("--reuid={NOBODY}"), format!("--regid={NOBODY}")];
         self.within(&["setpriv", &ids[0], &ids[1], "--clear-groups", "sh", "-c", script, "sh"], volume)
