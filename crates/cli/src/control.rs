@@ -1,12 +1,20 @@
 //! Talking to the server of a mount: `ubtrfs sync`, and what `stats` and `umount` ask.
 
+use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities, set_thread_groups, set_thread_res_gid,
+    set_thread_res_uid,
+};
 use ubtrfs_server::control::{READ_ONLY, Report, STATS, SYNC, WRITABLE};
 use ubtrfs_tree::sentence;
 
@@ -22,6 +30,9 @@ const ROOM: usize = 64 << 10;
 
 /// How long is waited for what the kernel writes.
 const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long root waits for the server of another user's mount.
+pub const TIMEOUT_OF_OTHERS: Duration = Duration::from_secs(60);
 
 /// `ubtrfs sync`: the kernel writes what it holds of changes, mapped pages among them, and then the
 /// server commits. On mounts of the type `fuse` the kernel does not ask it to, nor does it wait for
@@ -57,6 +68,14 @@ pub fn stop_writing(path: &Path) -> std::result::Result<(), Errno> {
     ask(path, READ_ONLY).map(drop)
 }
 
+/// Whether the server of the mount at `path` would do either of these for us.
+pub fn may_remount(path: &Path) -> std::result::Result<(), Errno> {
+    match rustix::fs::getxattr(path, READ_ONLY, &mut [0_u8; 0][..]) {
+        Err(Errno::ACCESS) if rustix::process::geteuid().is_root() => ask_with_power(path, READ_ONLY, 0).map(drop),
+        asked => asked.map(drop),
+    }
+}
+
 /// Has the server write again.
 pub fn write_again(path: &Path) -> std::result::Result<(), Errno> {
     ask(path, WRITABLE).map(drop)
@@ -74,32 +93,85 @@ fn ask(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> {
             answer.truncate(length);
             Ok(answer)
         }
-        Err(Errno::ACCESS) if matches!(name, STATS | SYNC) && rustix::process::geteuid().is_root() => {
-            ask_as_owner(path, name)
-        }
+        Err(Errno::ACCESS) if rustix::process::geteuid().is_root() => match name {
+            STATS | SYNC => ask_as_owner(path, name),
+            _ => ask_with_power(path, name, ROOM),
+        },
         Err(errno) => Err(errno),
     }
+}
+
+/// The user and the group that somebody else's mount is for.
+fn owner(path: &Path) -> Option<(u32, u32)> {
+    let path = mount_table::resolve(path).ok()?;
+    match mount_table::mounted_on(&path).ok()?? {
+        Mounted { user: Some(user), group: Some(group), .. } if user != 0 => Some((user, group)),
+        _ => None,
+    }
+}
+
+/// Asks for what needs `CAP_SYS_ADMIN` where not even root may look: with the owner's ids, and with
+/// that capability. Linux keeps these for each thread.
+fn ask_with_power(path: &Path, name: &str, room: usize) -> std::result::Result<Vec<u8>, Errno> {
+    let (user, group) = owner(path).ok_or(Errno::ACCESS)?;
+    let ask = || {
+        let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
+        set_thread_groups(&[])?;
+        set_thread_res_gid(group, group, group)?;
+        set_keep_capabilities(true)?;
+        set_thread_res_uid(user, user, user)?;
+        let only = CapabilitySet::SYS_ADMIN;
+        let sets = CapabilitySets { effective: only, permitted: only, inheritable: CapabilitySet::empty() };
+        set_capabilities(None, sets)?;
+        let mut answer = vec![0; room];
+        let length = rustix::fs::getxattr(path, name, &mut answer[..])?;
+        answer.truncate(length);
+        Ok(answer)
+    };
+    thread::scope(|scope| scope.spawn(ask).join()).unwrap_or(Err(Errno::IO))
 }
 
 /// Without `allow_other` not even root may look into another user's mount: asks in that user's
 /// name.
 fn ask_as_owner(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> {
-    let mounted = mount_table::resolve(path).ok().and_then(|path| mount_table::mounted_on(&path).ok()).flatten();
-    let Some(Mounted { user: Some(user), group: Some(group), .. }) = mounted else { return Err(Errno::ACCESS) };
-    if user == 0 {
-        return Err(Errno::ACCESS);
-    }
+    let (user, group) = owner(path).ok_or(Errno::ACCESS)?;
     let mut command = Command::new("/proc/self/exe");
     match name {
         SYNC => command.arg("sync"),
         _ => command.args(["stats", "--json"]),
     };
-    let output = command.arg("--").arg(path).uid(user).gid(group).stdin(Stdio::null()).output();
-    match output {
-        Ok(output) if output.status.success() => Ok(output.stdout),
-        Ok(output) if String::from_utf8_lossy(&output.stderr).contains(DEAD) => Err(Errno::NOTCONN),
-        _ => Err(Errno::IO),
+    command.arg("--").arg(path).uid(user).gid(group).stdin(Stdio::null());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(|_| Errno::IO)?;
+    // Another user's server may be anything. What it has the child wait for nobody else waits for.
+    let deadline = Instant::now() + TIMEOUT_OF_OTHERS;
+    let (out, err) = (read_apart(child.stdout.take()), read_apart(child.stderr.take()));
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
+            _ => {
+                let _ = child.kill();
+                return Err(Errno::TIMEDOUT);
+            }
+        }
+    };
+    let [out, err] = [out, err].map(|read| read.recv_timeout(TIMEOUT).unwrap_or_default());
+    match status.success() {
+        true => Ok(out),
+        false if String::from_utf8_lossy(&err).contains(DEAD) => Err(Errno::NOTCONN),
+        false => Err(Errno::IO),
     }
+}
+
+/// Reads to the end what a child writes, beside it.
+fn read_apart(from: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
+    let (tell, told) = channel();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = from.map(|mut from| from.read_to_end(&mut bytes));
+        let _ = tell.send(bytes);
+    });
+    told
 }
 
 /// Why the server at `path` doesn't answer.

@@ -1,31 +1,18 @@
 //! Who holds a mount: processes with open files, directories, programs or mappings on it.
 
 use std::fs::{self, DirEntry};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 /// So many of those who hold a mount are named.
 const MOST_NAMED: usize = 5;
 
-/// A process that holds a mount, and a link in `/proc` that leads onto it.
+/// A process that holds a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     pid: u32,
     name: String,
-    link: PathBuf,
-}
-
-impl Holder {
-    /// A link that leads to a file or a directory of the mount, wherever that is mounted.
-    pub fn link(&self) -> &Path {
-        &self.link
-    }
-
-    /// Whether it is the process that asks.
-    pub fn is_this_process(&self) -> bool {
-        self.pid == std::process::id()
-    }
 }
 
 impl std::fmt::Display for Holder {
@@ -40,18 +27,20 @@ pub fn of(device: (u32, u32)) -> Vec<Holder> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let holder = |entry: DirEntry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
-        let link = link_onto(&entry.path(), device)?;
+        if !holds(&entry.path(), device) {
+            return None;
+        }
         let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-        Some(Holder { pid, name: name.trim_end().into(), link })
+        Some(Holder { pid, name: name.trim_end().into() })
     };
     entries.flatten().filter_map(holder).collect()
 }
 
-/// A link of a process that leads onto the device.
-fn link_onto(process: &Path, device: (u32, u32)) -> Option<PathBuf> {
+/// Whether something of a process leads onto the device.
+fn holds(process: &Path, device: (u32, u32)) -> bool {
     let own = ["cwd", "root", "exe"].map(|name| process.join(name));
     let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten().map(|entry| entry.path());
-    own.into_iter().chain(open).find(|link| is_on(link, device)).or_else(|| mapped(process, device))
+    own.into_iter().chain(open).any(|link| is_on(&link, device)) || is_mapped(process, device)
 }
 
 fn is_on(link: &Path, device: (u32, u32)) -> bool {
@@ -60,16 +49,10 @@ fn is_on(link: &Path, device: (u32, u32)) -> bool {
         .is_ok_and(|found| (found.stx_dev_major, found.stx_dev_minor) == device)
 }
 
-/// Of a line of `maps`, the range of addresses is the link's name.
-fn mapped(process: &Path, device: (u32, u32)) -> Option<PathBuf> {
-    let maps = fs::read(process.join("maps")).ok()?;
+fn is_mapped(process: &Path, device: (u32, u32)) -> bool {
+    let maps = fs::read(process.join("maps")).unwrap_or_default();
     let number = format!("{:02x}:{:02x}", device.0, device.1);
-    let range = String::from_utf8_lossy(&maps).lines().find_map(|line| {
-        let mut fields = line.split(' ');
-        let range = fields.next()?;
-        (fields.nth(2)? == number).then(|| range.to_owned())
-    })?;
-    Some(process.join("map_files").join(range))
+    String::from_utf8_lossy(&maps).lines().any(|line| line.split(' ').nth(3) == Some(&*number))
 }
 
 /// Who uses what has this device number.
@@ -95,9 +78,8 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let number = file.metadata().unwrap().dev();
         let device = (rustix::fs::major(number), rustix::fs::minor(number));
-        let own = of(device).into_iter().find(Holder::is_this_process).unwrap();
-        assert_eq!(fs::metadata(own.link()).unwrap().dev(), number);
-        assert!(own.to_string().contains(&format!("(process {})", std::process::id())));
+        let own = format!("(process {})", std::process::id());
+        assert!(of(device).iter().any(|holder| holder.to_string().contains(&own)));
         assert_eq!(of((4095, 4095)), []);
     }
 }

@@ -23,20 +23,20 @@ use crate::process;
 /// open here hands a copy of the descriptor to its child, which holds the mount until it executes
 /// its program; so a mount may be busy for moments after its last user has closed everything.
 const TIME_TO_LEAVE: Duration = Duration::from_secs(2);
-/// After so many seconds of waiting a message says what for.
-const TIMEOUT: i64 = 10;
+/// After so long a time of waiting a person is told what for.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// `ubtrfs umount`
 pub fn run(arguments: &args::Umount) -> Result<()> {
     let path = mount_table::resolve(&arguments.directory)?;
     let shown = path.display();
-    let (device, read_only) = match mount_table::mounted_on(&path)? {
+    let (device, read_only, user) = match mount_table::mounted_on(&path)? {
         None if arguments.dead => return Ok(()),
         None => return Err(Failure::new(format!("nothing is mounted on {shown}"))),
         Some(mounted) if !mounted.is_ours() => {
             return Err(Failure::new(format!("what is mounted on {shown} is not ubtrfs")));
         }
-        Some(mounted) => (mounted.device, mounted.read_only),
+        Some(mounted) => (mounted.device, mounted.read_only, mounted.user),
     };
     let report = control::report(&path);
     if matches!(report, Err(Errno::NOTCONN | Errno::CONNABORTED)) || is_dead(&path) {
@@ -54,7 +54,10 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
     let synced = control::sync_mount(&path);
     unmount_with_retries(&path).map_err(|error| failure(&path, device, &error))?;
     if let Some(server) = server {
-        wait(&path, &server)?;
+        // Who that is only the server says. Another user's may name whomever it likes.
+        let is_ours = user.is_none_or(|user| user == 0 || user == rustix::process::getuid().as_raw());
+        let deadline = (!is_ours).then(|| Instant::now() + control::TIMEOUT_OF_OTHERS);
+        wait(&path, &server, deadline)?;
     }
     match (aborted, synced) {
         (Some(reason), _) => {
@@ -77,11 +80,19 @@ fn process_of(report: &Report) -> Option<OwnedFd> {
     (process::started(&report.pid.to_string()) == Some(report.pid_started)).then_some(process)
 }
 
-fn wait(path: &Path, server: &OwnedFd) -> Result<()> {
+fn wait(path: &Path, server: &OwnedFd, deadline: Option<Instant>) -> Result<()> {
     let mut told = false;
     loop {
         let mut fds = [PollFd::new(server, PollFlags::IN)];
-        match poll(&mut fds, Some(&Timespec { tv_sec: TIMEOUT, tv_nsec: 0 })) {
+        let left = deadline.map_or(TIMEOUT, |deadline| deadline.saturating_duration_since(Instant::now()).min(TIMEOUT));
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut fds, Some(&left)) {
+            Ok(0) if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
+                return Err(Failure::new(format!(
+                    "{} is unmounted, but the process that says that it is its server has not ended",
+                    path.display()
+                )));
+            }
             Ok(0) if !told => {
                 told = true;
                 eprintln!(
@@ -119,4 +130,17 @@ fn failure(path: &Path, device: (u32, u32), error: &MountError) -> Failure {
         return Failure::new(format!("{} is busy: {}", path.display(), users(device)));
     }
     Failure::of(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_another_user_has_named_is_not_waited_for_for_ever() {
+        let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
+        let deadline = Instant::now() + Duration::from_millis(100);
+        let waited = wait(Path::new("/point"), &own, Some(deadline));
+        assert!(matches!(waited, Err(Failure::Sentence(said, _)) if said.contains("has not ended")));
+    }
 }

@@ -26,7 +26,9 @@ pub fn watch(path: &Path, count: Option<u64>) -> Result<()> {
         let now = match report(path) {
             Ok(now) if now.pid == before.pid && now.pid_started == before.pid_started => now,
             // Unmounted: what is there now is something else, or nothing.
-            Ok(_) | Err(Errno::OPNOTSUPP | Errno::NODATA | Errno::NOTCONN | Errno::NOENT) => return Ok(()),
+            Ok(_) | Err(Errno::OPNOTSUPP | Errno::NODATA | Errno::NOTCONN | Errno::CONNABORTED | Errno::NOENT) => {
+                return Ok(());
+            }
             Err(errno) => return Err(failure(path, errno)),
         };
         let elapsed = since.elapsed();

@@ -1,10 +1,12 @@
 //! What the server and its slow requests share.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use ubtrfs::{Filesystem, InodeId};
+use ubtrfs_format::items::FileType;
 use ubtrfs_fuse::{Attributes, Capabilities, Entry, Errno, Granted, Notifier, ROOT, Way};
 
 use crate::attributes;
@@ -110,7 +112,21 @@ impl Shared {
         is_invalidated
     }
 
-    /// Gives the server the way to invalidate what the kernel has cached.
+    /// Has the kernel write the pages that were changed of all files that it remembers, whoever has
+    /// them mapped, and forget them. Counts the files in `done`. Not for the threads that serve
+    /// requests.
+    ///
+    /// Directories are left out: whoever lists one may hold its pages for as long as he likes.
+    pub fn take_pages(&self, done: &AtomicU64) {
+        for id in self.engine.referenced() {
+            if self.engine.attributes(id).is_ok_and(|attributes| attributes.file_type == FileType::Regular) {
+                self.invalidate_pages(self.numbers.node(id));
+            }
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives the server the way to tell the kernel what it must look at anew.
     pub fn set_notifier(&self, notifier: Notifier) {
         let _ = self.notifier.set(notifier);
     }

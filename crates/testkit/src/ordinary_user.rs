@@ -1,6 +1,7 @@
 //! What a user does who is not root.
 
-use std::path::Path;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::run::command;
@@ -18,12 +19,41 @@ const OPEN_FUSE: &str = r#"
     exec "$@"
 "#;
 
+/// A mount namespace begins with all mounts that there are. Those of other tests shall not live on
+/// in it: their servers would. `$1` is the directory of this test; the rest is what to run then.
+const LEAVE_OTHERS: &str = r#"
+    awk -v own="$1/" '$2 ~ "/ubtrfs-test-" && index($2, own) != 1 { print $2 }' /proc/self/mounts |
+        xargs -r -n 1 umount -l 2>/dev/null
+    shift
+    exec "$@"
+"#;
+
+/// Runs what arguments are added in a mount namespace of its own, where of the mounts of tests only
+/// those in `dir` are.
+pub fn in_private_namespace(dir: &Path) -> Command {
+    let mut line = command("unshare", &["--mount", "--propagation", "private", "sh", "-c", LEAVE_OTHERS, "sh"]);
+    line.arg(dir);
+    line
+}
+
+/// Gives [`NOBODY`] a copy of a program, these paths (if they are there), and the directory that it
+/// all lies in.
+pub fn lend(dir: &Path, program: &Path, paths: &[&Path]) -> PathBuf {
+    let copy = dir.join("program");
+    std::fs::copy(program, &copy).expect("a copy");
+    std::fs::set_permissions(dir, PermissionsExt::from_mode(0o777)).expect("the directory");
+    for path in paths {
+        let _ = chown(path, Some(NOBODY), Some(NOBODY));
+    }
+    copy
+}
+
 /// A shell that does what `script` says as [`NOBODY`], without other groups. It is in a mount
 /// namespace of its own, where everybody may have `/dev/fuse`, which some machines keep for root: a
 /// node of it is made in `dir`. Arguments that are added are the script's.
 pub fn shell(dir: &Path, script: &str) -> Command {
-    let mut line = command("unshare", &["--mount", "--propagation", "private", "sh", "-c", OPEN_FUSE, "sh"]);
-    line.arg(dir.join("fuse"));
+    let mut line = in_private_namespace(dir);
+    line.args(["sh", "-c", OPEN_FUSE, "sh"]).arg(dir.join("fuse"));
     line.args(["setpriv", &format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}"), "--clear-groups"]);
     line.args(["sh", "-c", script, "sh"]);
     line

@@ -37,6 +37,8 @@ pub struct Changes {
     point: PathBuf,
     mounted: Mounted,
     flags: MountFlags,
+    /// Those that it has.
+    before: MountFlags,
 }
 
 impl Changes {
@@ -49,7 +51,8 @@ impl Changes {
         };
         let report = control::report(&point).map_err(|errno| control::failure(&point, errno))?;
         let flags = wanted_flags(each(options), &mounted.options, &report)?;
-        Ok(Self { point, mounted, flags })
+        let before = wanted_flags(std::iter::empty(), &mounted.options, &report)?;
+        Ok(Self { point, mounted, flags, before })
     }
 }
 
@@ -59,6 +62,8 @@ pub fn run(options: &[String], directory: &Path) -> Result<()> {
         return Err(Failure::new("only root changes a mount; unmount it, and mount it with the other options"));
     }
     let changes = Changes::of(options, directory)?;
+    // Before the kernel has done its part.
+    control::may_remount(&changes.point).map_err(|errno| control::failure(&changes.point, errno))?;
     if changes.flags.contains(MountFlags::RDONLY) { changes.make_read_only() } else { changes.make_writable() }
 }
 
@@ -82,26 +87,41 @@ impl Changes {
                 done => break done.map_err(|error| self.failure(&error))?,
             }
         }
+        self.stop_writing().inspect_err(|_| {
+            // The mount is what it was, for the server and for the kernel.
+            if !self.before.contains(MountFlags::RDONLY) {
+                let _ = control::write_again(&self.point);
+            }
+            let _ = remount(&self.point, self.before);
+        })
+    }
+
+    /// The server's part.
+    fn stop_writing(&self) -> Result<()> {
+        let failed = |errno| control::failure(&self.point, errno);
         // What the kernel wrote last may still be on its way to the server, which would refuse it.
-        control::sync_mount(&self.point).map_err(|errno| control::failure(&self.point, errno))?;
+        control::sync_mount(&self.point).map_err(failed)?;
         if !Connection::of(self.mounted.device).is_idle_within(TIMEOUT) {
-            return Err(Failure::new(format!(
-                "{} is read-only for the kernel, but its server is busy: try again",
-                self.point.display()
-            )));
+            return Err(Failure::new(format!("the server of {} is busy: try again", self.point.display())));
         }
-        control::stop_writing(&self.point).map_err(|errno| control::failure(&self.point, errno))
+        control::stop_writing(&self.point).map_err(failed)
     }
 
     fn make_writable(&self) -> Result<()> {
         let shown = self.point.display();
+        let was_stopped = self.before.contains(MountFlags::RDONLY);
         control::write_again(&self.point).map_err(|errno| match errno {
             Errno::ROFS => Failure::new(format!(
                 "{shown} was mounted read-only and stays so: unmount it, and mount it for reading and writing"
             )),
             errno => control::failure(&self.point, errno),
         })?;
-        remount(&self.point, self.flags).map_err(|error| self.failure(&error))
+        remount(&self.point, self.flags).map_err(|error| {
+            if was_stopped {
+                let _ = control::stop_writing(&self.point);
+            }
+            self.failure(&error)
+        })
     }
 
     fn failure(&self, error: &io::Error) -> Failure {

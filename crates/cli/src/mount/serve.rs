@@ -1,11 +1,14 @@
 //! A mount from its beginning to its end.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions as StdOptions};
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::OFlags;
 use ubtrfs::{Filesystem, Options, Rescue};
 use ubtrfs_fuse::mount::{Mount, MountError, MountKind, MountOptions, Source, Unmount, is_dead};
 use ubtrfs_fuse::{Device as FuseDevice, Session, Way};
@@ -18,6 +21,9 @@ use crate::args::Window;
 use crate::device::{about_volume, check_unmounted, claim, is_block, open_exclusively, patiently, within};
 use crate::failure::{Failure, Result};
 use crate::process;
+
+/// Of an open file that is a place and nothing else.
+const PLACE: i32 = OFlags::PATH.union(OFlags::CLOEXEC).bits() as i32;
 
 /// What is to be mounted where, by absolute paths.
 pub struct Job {
@@ -43,9 +49,11 @@ pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()>) -> Result<()> {
     }
     let (mount, fuse) = mount(&job.directory, &mount_options)?;
     let mount = Arc::new(mount);
-    if mount.kind() != MountKind::Block {
-        for device in job.devices.iter().filter(|device| is_block(device) && root) {
-            opened.claims.push(claim(device)?);
+    if mount.kind() != MountKind::Block && opened.claims.is_empty() {
+        // By what was opened before. A path may lead through the mount point, and whoever looks
+        // there now waits for this server.
+        for block in &opened.blocks {
+            opened.claims.push(claim(&descriptor(block))?);
         }
     }
     run(job, &mount, fuse, engine, options.commit_interval, ready)
@@ -106,16 +114,21 @@ fn run(
 struct Opened {
     devices: Vec<Arc<dyn Device>>,
     claims: Vec<File>,
+    /// The block devices that are claimed, as places.
+    blocks: Vec<File>,
 }
 
 /// Opens the devices so that nobody else has them. As root the kernel will want to claim block
 /// devices for the mount, so they are claimed apart from being opened.
 fn open_devices(job: &Job, root: bool) -> Result<Opened> {
     let mode = if job.request.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
-    let mut opened = Opened { devices: Vec::new(), claims: Vec::new() };
+    let mut opened = Opened { devices: Vec::new(), claims: Vec::new(), blocks: Vec::new() };
     for path in &job.devices {
         let device = if root && is_block(path) {
+            let failed = |error: io::Error| Failure::about(path.display(), &error);
+            let block = StdOptions::new().read(true).custom_flags(PLACE).open(path).map_err(failed)?;
             opened.claims.push(claim(path)?);
+            opened.blocks.push(block);
             let device = patiently(|| FileDevice::open(path, mode, Exclusive::ButDevice));
             let device = device.map_err(|error| Failure::of(&error))?;
             check_unmounted(path, mode)?;
@@ -127,6 +140,11 @@ fn open_devices(job: &Job, root: bool) -> Result<Opened> {
         opened.devices.push(within(path, device, window)?);
     }
     Ok(opened)
+}
+
+/// A path by which what is open is opened once more.
+fn descriptor(open: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", open.as_raw_fd()).into()
 }
 
 /// The volume and its file system; with `rescue=usebackuproot` by whatever leads to one.

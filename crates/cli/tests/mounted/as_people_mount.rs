@@ -7,14 +7,15 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
 use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
 use ubtrfs_testkit::need::Need;
-use ubtrfs_testkit::ordinary_user::{NOBODY, shell};
+use ubtrfs_testkit::ordinary_user::{NOBODY, in_private_namespace, lend, shell};
 use ubtrfs_testkit::require;
-use ubtrfs_testkit::run::{Outcome, command, run};
+use ubtrfs_testkit::run::{Outcome, run};
 
 use crate::harness::{FUSE, Volume, cat, fails, ubtrfs};
 use ubtrfs_damage::Image;
@@ -81,7 +82,8 @@ const SESSION: &str = r#"
 fn mount_and_fstab_find_the_helper() {
     require!(Need::Root, FUSE, Need::Tool("unshare"));
     let volume = Volume::new();
-    let mut line = command("unshare", &["--mount", "--propagation", "private", "sh", "-c", SESSION, "sh"]);
+    let mut line = in_private_namespace(volume.dir.path());
+    line.args(["sh", "-c", SESSION, "sh"]);
     line.arg(env!("CARGO_BIN_EXE_ubtrfs")).args([&volume.image, &volume.point]).arg(volume.dir.path());
     let outcome = run(&mut line);
     assert_eq!(outcome.code(), Some(0), "{}", outcome.report());
@@ -248,6 +250,30 @@ fn a_user_is_root_on_a_volume_from_elsewhere() {
     volume.check();
 }
 
+/// `$1` is ubtrfs, `$2` the image beside the mount point, `$3` the mount point. A server that hangs
+/// is cut off.
+const FROM_WITHIN: &str = r#"
+    cd "$3"
+    for image in "../${2##*/}" "$3/../${2##*/}"; do
+        timeout --signal=KILL 20 "$1" mount "$image" . || {
+            number=$(awk -v point="$3" '$5 == point { print $3 }' /proc/self/mountinfo)
+            echo 1 > "/sys/fs/fuse/connections/${number#*:}/abort"
+            exit 1
+        }
+        timeout --signal=KILL 20 "$1" umount "$3" || exit 1
+    done
+"#;
+
+#[test]
+fn the_path_of_an_image_may_lead_through_the_mount_point() {
+    require!(Need::Root, FUSE, Need::Tool("setpriv"), Need::Tool("unshare"), Need::Tool("fusermount3"));
+    let volume = Volume::new();
+    let program = lend(volume.dir.path(), env!("CARGO_BIN_EXE_ubtrfs").as_ref(), &[&volume.image, &volume.point]);
+    let outcome = run(shell(volume.dir.path(), FROM_WITHIN).arg(&program).args([&volume.image, &volume.point]));
+    assert_eq!(outcome.code(), Some(0), "{}", outcome.report());
+    volume.check();
+}
+
 #[test]
 fn systemd_is_told_and_a_signal_brings_statistics() {
     require!(Need::Root, FUSE);
@@ -271,16 +297,20 @@ fn systemd_is_told_and_a_signal_brings_statistics() {
     assert!(volume.is_mounted());
     fs::write(volume.point.join("file"), "content").unwrap();
     run(Command::new("kill").args(["-USR1", &server.id().to_string()])).ok();
-    let mut lines = BufReader::new(server.stderr.take().unwrap()).lines();
-    let report = lines
-        .by_ref()
-        .map_while(Result::ok)
-        .find_map(|line| line.split_once("statistics: ").map(|(_, report)| report.to_owned()));
-    let report: serde_json::Value = serde_json::from_str(&report.unwrap()).unwrap();
+    let stderr = BufReader::new(server.stderr.take().unwrap());
+    let (tell, lines) = channel();
+    thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
+    let report = loop {
+        let line = lines.recv_timeout(Duration::from_secs(60)).unwrap();
+        if let Some((_, report)) = line.split_once("statistics: ") {
+            break report.to_owned();
+        }
+    };
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     assert!(report["bytes_written"].as_u64().unwrap() >= 7, "{report}");
     assert!(volume.is_mounted(), "the signal has ended the mount");
     ubtrfs(&["umount".as_ref(), volume.point.as_os_str()]).ok();
     assert!(receive().lines().any(|line| line == "STOPPING=1"));
-    assert!(lines.all(|line| line.is_ok()) && server.wait().unwrap().success());
+    assert!(server.wait().unwrap().success());
     assert_eq!(cat(&volume.image, "/file"), "content");
 }

@@ -2,11 +2,11 @@
 //! volume, the label, a look at what goes on.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use ubtrfs_testkit::need::Need;
-use ubtrfs_testkit::ordinary_user::{NOBODY, shell};
+use ubtrfs_testkit::ordinary_user::{self, NOBODY, in_private_namespace, shell};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{Outcome, command, run};
 
@@ -62,13 +62,8 @@ const AS_ROOT: &str = r#"
 
 /// A place where an ordinary user has the program, an image and a mount point.
 fn lend(volume: &Volume) -> std::path::PathBuf {
-    let binary = volume.dir.path().join("ubtrfs");
-    fs::copy(env!("CARGO_BIN_EXE_ubtrfs"), &binary).unwrap();
-    fs::set_permissions(volume.dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
-    for path in [&volume.image, &volume.point] {
-        let _ = chown(path, Some(NOBODY), Some(NOBODY));
-    }
-    binary
+    let program = Path::new(env!("CARGO_BIN_EXE_ubtrfs"));
+    ordinary_user::lend(volume.dir.path(), program, &[&volume.image, &volume.point])
 }
 
 fn as_user(volume: &Volume, binary: &Path, script: &str) -> Outcome {
@@ -107,7 +102,8 @@ fn whoever_may_not_open_dev_fuse_is_told_what_to_do() {
     let binary = lend(&volume);
     let script = r#"mknod "$4/fuse" c 10 229; chmod 600 "$4/fuse"; mount --bind "$4/fuse" /dev/fuse
         exec setpriv --reuid=65534 --regid=65534 --clear-groups "$1" mount "$2" "$3""#;
-    let mut line = command("unshare", &["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
+    let mut line = in_private_namespace(volume.dir.path());
+    line.args(["sh", "-c", script, "sh"]);
     let outcome = run(line.arg(&binary).args([&volume.image, &volume.point]).arg(volume.dir.path()));
     fails(&outcome, "chmod 666 /dev/fuse");
 }

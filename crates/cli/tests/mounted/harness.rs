@@ -18,7 +18,7 @@ pub const OVER_RINGS: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"mou
 
 /// How requests arrive: over both in turn where it is a mount that is tested, and over what is
 /// faster where it is a table of rules with many thousands of requests.
-const TRANSPORT: &str = match env!("CARGO_CRATE_NAME").as_bytes() {
+pub const TRANSPORT: &str = match env!("CARGO_CRATE_NAME").as_bytes() {
     b"mounted_ring" => "transport=ring",
     b"posix" => "transport=auto",
     _ => "transport=dev",
@@ -152,7 +152,7 @@ impl Drop for Volume {
 }
 
 /// The server's process.
-pub struct Server(i32);
+pub struct Server(pub i32);
 
 impl Server {
     pub fn signal(&self, signal: &str) {
@@ -163,7 +163,12 @@ impl Server {
     #[track_caller]
     pub fn ended(&self) {
         let limit = Instant::now() + Duration::from_secs(60);
-        while Path::new(&format!("/proc/{}", self.0)).exists() {
+        // One that nobody asks for its status has ended, too.
+        let is_alive = || {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", self.0));
+            status.is_ok_and(|status| !status.contains("\nState:\tZ") && !status.contains("\nState:\tX"))
+        };
+        while is_alive() {
             assert!(Instant::now() < limit, "the server does not end");
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -6,10 +6,12 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Stdio;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
 use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::ordinary_user::in_private_namespace;
 use ubtrfs_testkit::progs::assert_btrfs_check_clean;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
@@ -49,7 +51,7 @@ fn a_mount_outlives_the_terminal_that_it_was_made_in() {
     let mount = format!("{program} mount {image} {point}");
     // A session of its own on a terminal of its own, which is hung up when the command ends.
     run(&mut command("script", &["--quiet", "--return", "--command", &mount, "/dev/null"])).ok();
-    thread::sleep(std::time::Duration::from_millis(300));
+    thread::sleep(Duration::from_millis(300));
     fs::write(volume.point.join("file"), "content").unwrap();
     volume.umount();
     assert_eq!(cat(&volume.image, "/file"), "content");
@@ -95,11 +97,8 @@ fn a_device_that_the_kernel_has_mounted_is_refused() {
     volume.check();
 }
 
-/// In a mount namespace of its own: `$1` is the image, `$2` a directory, `$3` where tests mount.
-/// The namespace begins with all mounts that there are; those of other tests shall not live on in
-/// it.
+/// In a mount namespace of its own: `$1` is the image, `$2` a directory.
 const UNSEEN: &str = r#"
-    awk -v below="$3/" 'index($2, below) == 1 { print $2 }' /proc/self/mounts | xargs -r -n 1 umount -l
     set -e
     mount -t btrfs -o loop "$1" "$2"
     echo mounted
@@ -113,9 +112,9 @@ fn an_image_that_is_mounted_in_another_mount_namespace_is_refused() {
     let volume = Volume::new();
     let point = volume.dir.path().join("kernel");
     fs::create_dir(&point).unwrap();
-    let mut kernel = command("unshare", &["--mount", "--propagation", "private", "sh", "-c", UNSEEN, "sh"]);
-    let kernel =
-        kernel.args([&volume.image, &point, &std::env::temp_dir()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut kernel = in_private_namespace(volume.dir.path());
+    kernel.args(["sh", "-c", UNSEEN, "sh"]).args([&volume.image, &point]);
+    let kernel = kernel.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut kernel = kernel.spawn().unwrap();
     let mut line = String::new();
     BufReader::new(kernel.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -318,11 +317,10 @@ fn a_mount_in_the_foreground_serves_until_it_is_unmounted() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    for _ in 0..200 {
-        if volume.is_mounted() {
-            break;
-        }
-        thread::sleep(std::time::Duration::from_millis(20));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !volume.is_mounted() {
+        assert!(Instant::now() < deadline && server.try_wait().unwrap().is_none(), "it does not mount");
+        thread::sleep(Duration::from_millis(20));
     }
     fs::write(volume.point.join("file"), "content").unwrap();
     volume.umount();

@@ -18,3 +18,4 @@ mod posix;
 mod remounts;
 mod space;
 mod trouble;
+mod users_mount;

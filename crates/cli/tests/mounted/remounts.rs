@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::thread;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{Outcome, command, run};
 
 use crate::harness::{FUSE, Volume, cat, fails, ubtrfs};
+use crate::users_mount::UsersMount;
 
 fn remount(volume: &Volume, options: &str) -> Outcome {
     let options = format!("remount,{options}");
@@ -99,6 +100,27 @@ fn what_a_remount_can_not_do_fails_and_says_why() {
 }
 
 #[test]
+fn a_remount_that_fails_leaves_the_mount_as_it_was() {
+    /// A byte of the label in the superblock.
+    const PLACE: u64 = (64 << 10) + 0x12B + 100;
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    volume.mount("commit=1000");
+    fs::write(volume.point.join("file"), "content").unwrap();
+    // A commit refuses to write over the superblock of somebody else.
+    let image = OpenOptions::new().write(true).open(&volume.image).unwrap();
+    image.write_all_at(b"x", PLACE).unwrap();
+    assert_eq!(remount(&volume, "ro").code(), Some(1));
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let point = format!(" {} ", volume.point.display());
+    let line = table.lines().find(|line| line.contains(&point)).unwrap();
+    assert!(line.contains(" rw,") && !line.contains(" ro,"), "{line}");
+    fails(&volume.try_umount(), "is unmounted, but had turned read-only after an error");
+    image.write_all_at(&[0], PLACE).unwrap();
+    volume.check();
+}
+
+#[test]
 fn nobody_without_the_kernels_leave_stops_writing_by_asking_the_server() {
     require!(Need::Root, FUSE, Need::Tool("setpriv"), Need::Tool("getfattr"));
     let volume = Volume::new();
@@ -111,4 +133,29 @@ fn nobody_without_the_kernels_leave_stops_writing_by_asking_the_server() {
     }
     fs::write(volume.point.join("file"), "content").unwrap();
     volume.umount();
+}
+
+#[test]
+fn root_turns_a_users_mount_read_only_and_back() {
+    require!(Need::Root, FUSE, Need::Tool("setpriv"), Need::Tool("unshare"), Need::Tool("fusermount3"));
+    require!(Need::Tool("nsenter"));
+    let volume = Volume::new();
+    volume.mount("");
+    fs::set_permissions(&volume.point, PermissionsExt::from_mode(0o777)).unwrap();
+    volume.umount();
+    let mount = UsersMount::new(&volume, "commit=1000");
+    let as_root = |script: &str| mount.within(&["sh", "-c", script, "sh"], &volume);
+    let writes = |name: &str| mount.as_user(&format!("echo content > \"$2/{name}\""), &volume).success();
+    let is_stopped = || mount.as_user(r#""$1" stats --json "$2""#, &volume).ok().stdout.contains(r#""read_only":true"#);
+    assert!(writes("before") && !is_stopped());
+    as_root(r#""$1" mount -o remount,ro "$2""#).ok();
+    assert!(!writes("refused") && is_stopped());
+    as_root(r#""$1" mount -o remount,rw "$2""#).ok();
+    assert!(writes("after") && !is_stopped());
+    as_root(r#""$1" umount "$2""#).ok();
+    mount.server.ended();
+    for name in ["/before", "/after"] {
+        assert_eq!(cat(&volume.image, name), "content\n");
+    }
+    volume.check();
 }

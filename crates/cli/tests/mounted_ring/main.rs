@@ -22,3 +22,5 @@ mod posix;
 mod space;
 #[path = "../mounted/trouble.rs"]
 mod trouble;
+#[path = "../mounted/users_mount.rs"]
+mod users_mount;

@@ -96,6 +96,11 @@ impl Filesystem {
         self.ops.reference(id)
     }
 
+    /// All inodes that are referenced, in no order.
+    pub fn referenced(&self) -> Vec<InodeId> {
+        self.info.inodes.referenced()
+    }
+
     /// Gives references back. With the last one an inode without names goes; the caller does not
     /// wait for that.
     pub fn forget(&self, id: InodeId, count: u64) {

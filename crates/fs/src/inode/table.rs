@@ -95,6 +95,11 @@ impl InodeTable {
         self.shard(id).lock().references.contains_key(&id)
     }
 
+    /// All inodes that programs hold references to, in no order.
+    pub(crate) fn referenced(&self) -> Vec<InodeId> {
+        self.shards.iter().flat_map(|shard| shard.lock().references.keys().copied().collect::<Vec<_>>()).collect()
+    }
+
     /// Inodes in memory.
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().residents.len()).sum()

@@ -299,7 +299,7 @@ fn changes_behind_the_kernels_back() {
 
 /// Waits for what the kernel does a little later.
 fn wait_until(what: &str, done: impl Fn() -> bool) {
-    for _ in 0..200 {
+    for _ in 0..3000 {
         if done() {
             return;
         }

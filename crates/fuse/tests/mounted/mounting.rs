@@ -92,7 +92,7 @@ fn stuck_tasks() -> BTreeSet<PathBuf> {
 /// Whether a sync(2) asks the file system to write. It goes from one file system of the machine to
 /// the next: where one of them hangs it comes to no other, and nothing can be said of ours.
 fn sync_comes_to(mounted: &Mounted) -> bool {
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const PATIENCE: Duration = Duration::from_secs(300);
     let stuck = stuck_tasks();
     if !stuck.is_empty() {
         eprintln!("sync(2) is not tried: it may wait for ever, as {stuck:?} do");
@@ -102,10 +102,11 @@ fn sync_comes_to(mounted: &Mounted) -> bool {
     let mut sync =
         Command::new("sync").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let deadline = Instant::now() + PATIENCE;
-    while sync.try_wait().unwrap().is_none() && Instant::now() < deadline {
+    let is_asked = || mounted.fs().asked("SYNCFS") > before;
+    while !is_asked() && sync.try_wait().unwrap().is_none() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(10));
     }
-    mounted.fs().asked("SYNCFS") > before
+    is_asked()
 }
 
 #[test]
