@@ -38,11 +38,6 @@ impl Connection {
         }
     }
 
-    /// Whether it is there.
-    pub fn is_there(&self) -> bool {
-        self.place.exists()
-    }
-
     /// Aborts it: all requests fail from then on, and its server ends. Returns whether it is
     /// aborted.
     pub fn abort(&self) -> bool {
