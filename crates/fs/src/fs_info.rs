@@ -288,7 +288,7 @@ impl FsInfo {
     /// A commit works on the like of what its transaction holds, and the next transaction fills
     /// meanwhile: at the worst the two take five eighths of the memory. With three tenths for the
     /// node cache and an eighth for clean inodes that is all of it and a twentieth more; the three
-    /// are lazy_box at their worst together.
+    /// are `lazy_box` at their worst together.
     pub(crate) fn most_changes(&self) -> u64 {
         (self.options.memory / 7) as u64
     }

@@ -4,7 +4,7 @@
 //! 2. Wait for all data of the transaction.
 //! 3. Merge: subvolumes, checksums, chunk and device trees, the root tree with placeholders; then
 //!    extent, block-group and free-space trees until no edit remains; patch the final root items in
-//!    tree_log. Leaves of subvolumes are submitted while the rest is made if there are many.
+//!    `tree_log`. Leaves of subvolumes are submitted while the rest is made if there are many.
 //! 4. Nodes; flush; superblocks; flush.
 //! 5. Publish, unpin.
 

@@ -1,7 +1,7 @@
 //! Small trees that keep a chunk from being given back: they are written anew elsewhere.
 //!
 //! When a volume that was full has been emptied, most of its metadata has been rewritten in the
-//! first chunks. What lies in the others is mostly the one leaf of a tree that lazy_box changes:
+//! first chunks. What lies in the others is mostly the one leaf of a tree that `lazy_box` changes:
 //! that of devices, which changes with each new chunk and so comes to lie in one, or that of
 //! checksums.
 

@@ -26,7 +26,7 @@ impl Filesystem {
     /// when it is, by whatever thread finds out. The call itself returns sooner, unless it is the
     /// one that has to write.
     pub fn start_fsync(&self, id: InodeId, data_only: bool, done: Done) {
-        self.ops.start_fsync(id, data_only, done)
+        self.ops.start_fsync(id, data_only, done);
     }
 
     /// Makes everything durable, and changes nothing from then on until [`Self::write_again`]. For

@@ -93,7 +93,7 @@ impl Filesystem {
 
     /// Adds a reference to an inode, as a lookup does.
     pub fn reference(&self, id: InodeId) {
-        self.ops.reference(id)
+        self.ops.reference(id);
     }
 
     /// All inodes that are referenced, in no order.
@@ -104,7 +104,7 @@ impl Filesystem {
     /// Gives references back. With the last one an inode without names goes; the caller does not
     /// wait for that.
     pub fn forget(&self, id: InodeId, count: u64) {
-        self.ops.forget(id, count)
+        self.ops.forget(id, count);
     }
 
     /// Gives the inode `name` of `dir` the name `new_name` in `new_dir`. What had that name loses

@@ -49,7 +49,7 @@ impl Scheduling for Filesystem {
     }
 
     fn lead_fsync(&self, leader: FsyncLeader) {
-        self.ops.lead_fsync(leader)
+        self.ops.lead_fsync(leader);
     }
 
     fn is_fsync_short(&self, id: InodeId) -> bool {

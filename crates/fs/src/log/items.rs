@@ -16,7 +16,7 @@ use crate::file::sum_map::SumMap;
 use crate::inode::{EntryChange, Inode, InodeId, InodeState, Logged, LoggedAs};
 use crate::options::LogFault;
 
-/// Checksums of data that is written in tree_log are logged in windows of so many bytes of its
+/// Checksums of data that is written in `tree_log` are logged in windows of so many bytes of its
 /// extent: so no two items of a log overlap, and a small write logs few.
 const SUM_WINDOW: u64 = 256 << 10;
 
@@ -214,7 +214,7 @@ impl Gatherer<'_> {
         }
     }
 
-    /// The checksums of a piece that was written in tree_log: no others, for whoever shares the
+    /// The checksums of a piece that was written in `tree_log`: no others, for whoever shares the
     /// extent may not be in the log with what he has of it. They are laid out by windows of the
     /// extent, each told anew when something of it comes to the log.
     fn placed_sums(&mut self, id: InodeId, extent: &ExtentPiece, len: u64) {

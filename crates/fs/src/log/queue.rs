@@ -73,7 +73,7 @@ pub(crate) struct Log {
     pub(super) info: Arc<FsInfo>,
     pub(super) writeback: Arc<Writeback>,
     gathering: Mutex<Gathering>,
-    tree_log: Mutex<TreeLog>,
+    state: Mutex<TreeLog>,
     /// Told when a commit gives the log back.
     tree_log_free: Condvar,
     followers: Mutex<Followers>,
@@ -87,7 +87,7 @@ impl Log {
             info,
             writeback,
             gathering: Mutex::default(),
-            tree_log: Mutex::new(TreeLog::new(generation)),
+            state: Mutex::new(TreeLog::new(generation)),
             tree_log_free: Condvar::new(),
             followers: Mutex::default(),
             fallbacks: Fallbacks::default(),
@@ -96,7 +96,7 @@ impl Log {
 
     /// The right to write the superblock. Waits for the log write that is under way.
     pub(crate) fn tree_log(&self) -> MutexGuard<'_, TreeLog> {
-        self.tree_log.lock()
+        self.state.lock()
     }
 
     /// A commit closes the open transaction. Nobody is in the gate.

@@ -29,7 +29,7 @@ pub(crate) struct TreeLog {
     pub(super) ranges: HashMap<InodeId, NumberRanges>,
     /// Directories that are in the log only so that ranges of theirs count.
     pub(super) holders: HashSet<InodeId>,
-    /// The checksums that it has of data that was written in tree_log.
+    /// The checksums that it has of data that was written in `tree_log`.
     pub(super) placed_sums: Option<SumMap>,
 }
 

@@ -9,7 +9,7 @@ use crate::file::sum_map::SumMap;
 use crate::ops::Operations;
 use crate::space::{Demand, UseOfKept};
 
-/// FoundLog blocks and new extents are not in the trees: what goes into them is estimated by what
+/// `FoundLog` blocks and new extents are not in the trees: what goes into them is estimated by what
 /// the log holds.
 const EDITS_PER_LOG_BLOCK: u64 = 8;
 

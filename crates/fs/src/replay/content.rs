@@ -29,7 +29,7 @@ impl Replay<'_> {
         self.files.insert(inode.id.ino);
     }
 
-    /// Replays a file extent item: it takes the tree_log of what stands in its range.
+    /// Replays a file extent item: it takes the `tree_log` of what stands in its range.
     pub(super) fn replay_extent(&mut self, item: &Item) -> Result<()> {
         let inode = self.owner(&item.key)?;
         let extent = FileExtent::parse(item)?;

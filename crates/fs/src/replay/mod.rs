@@ -12,7 +12,7 @@
 //!    directory's log answers for, content beyond the end of a file.
 //! 2. [`names`]: entries of directories, as far as the names of their inodes are not in the log
 //!    themselves.
-//! 3. [`names`], [`content`]: names of inodes, where each takes the tree_log of what contradicts
+//! 3. [`names`], [`content`]: names of inodes, where each takes the `tree_log` of what contradicts
 //!    it; xattrs; extents.
 //!
 //! In the end names are counted ([`links`]): what has none left is an orphan. An inode that is in

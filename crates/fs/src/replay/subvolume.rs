@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId};
 use ubtrfs_tree::{Item, NodeCache, Snapshot};
 
-use super::found::*;
+use super::found::{damaged, is_without_links, last_key_of_inodes};
 use crate::committed::Committed;
 use crate::error::{Errno, Result};
 use crate::file::sum_map::SumMap;
