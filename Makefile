@@ -38,6 +38,7 @@ profile:
 lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo run -q -p ubtrfs-lint -- lines
 
 fmt:
 	cargo fmt --all
