@@ -1,4 +1,4 @@
-# What one does with this project, by name. `make` alone tells.
+# The tasks of this project; `make` alone lists them.
 
 help:
 	@echo 'make demo    build, make a volume, mount it, do some real work on it, unmount, check'
@@ -8,7 +8,7 @@ help:
 	@echo 'make fuzz    each fuzz target for ten minutes (FUZZ_SECONDS)'
 	@echo 'make bench   the same workloads on ubtrfs, the kernel, and the bound of FUSE (BENCH="--quick", "--full", workloads, …)'
 	@echo 'make profile WORKLOAD=dbench-16    a flame graph of the server (OUT=profile.svg)'
-	@echo 'make lint    clippy and the format of the sources'
+	@echo 'make lint    formatting, clippy, and the rules of CONTRIBUTING.md'
 	@echo 'make fmt     format the sources'
 	@echo 'make install ubtrfs, helpers of mount(8), fsck(8) and mkfs(8), manual pages, completions, a unit for systemd'
 	@echo '             (PREFIX=/usr/local, SBINDIR=/sbin, DESTDIR=, BIN= of a binary that is built)'
@@ -38,7 +38,9 @@ profile:
 lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	cargo run -q -p ubtrfs-lint -- lines
+	@tests/shipped.sh
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+	cargo run -q -p ubtrfs-lint
 
 fmt:
 	cargo fmt --all

@@ -12,7 +12,7 @@ say() { printf '\n== %s\n' "$*"; }
 
 tests/install-packages.sh \
     mkfs.btrfs=btrfs-progs fusermount3=fuse3 zstd=zstd setfattr=attr setfacl=acl mkfs.ext4=e2fsprogs git=git rsync=rsync sqlite3=sqlite3 \
-    fio=fio dbench=dbench stress-ng=stress-ng make=make dpkg-deb=dpkg man=man-db cc=gcc ld=libc6-dev losetup=mount
+    fio=fio dbench=dbench stress-ng=stress-ng make=make dpkg-deb=dpkg man=man-db cc=gcc ld=libc6-dev losetup=mount newuidmap=uidmap setcap=libcap2-bin
 
 export PATH="$PATH:/usr/sbin:/sbin"
 target=${CARGO_TARGET_DIR:-$PWD/target}
@@ -26,12 +26,17 @@ if [ "$mode" = test ]; then
     say 'format and lints'
     cargo fmt --all --check
     cargo clippy --workspace --all-targets "${proof[@]}" -- -D warnings
+    tests/shipped.sh "${proof[@]}"
+    RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps "${proof[@]}"
 fi
 
 say 'build'
 # With the programs, which are the same for all tests.
 cargo test --workspace --no-run "${proof[@]}"
 export UBTRFS_BIN=$target/proof/ubtrfs
+if [ "$mode" = test ]; then
+    cargo run -q "${proof[@]}" -p ubtrfs-lint
+fi
 # They wait for disks and other processes more than they compute.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 

@@ -41,11 +41,11 @@ pub enum Command {
 /// Measure.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// Workloads (see `list`), or cases such as dbench-16 [default: what goes with --quick, --full
-    /// or neither].
+    /// Workloads (see `list`), or cases such as dbench-16 [default: those of --quick, --full or
+    /// neither].
     #[arg(value_name = "WORKLOAD")]
     pub workloads: Vec<String>,
-    /// Who is compared (see `list`), separated by commas.
+    /// The peers to compare (see `list`), separated by commas.
     #[arg(long, value_delimiter = ',', value_name = "PEER,…")]
     pub peers: Vec<String>,
     /// A quarter of an hour at the most.
@@ -66,7 +66,7 @@ pub struct Run {
     /// Where the results go.
     #[arg(long, short, value_name = "FILE", default_value = "bench.json")]
     pub out: PathBuf,
-    /// Draw pictures (SVG and PNG) into this directory at the end.
+    /// Draw plots (SVG and PNG) into this directory at the end.
     #[arg(long, value_name = "DIR")]
     pub plots: Option<PathBuf>,
 }
@@ -77,7 +77,7 @@ pub struct Profile {
     /// The workload, or one of its cases such as dbench-16.
     #[arg(value_name = "WORKLOAD")]
     pub workload: String,
-    /// Who serves.
+    /// The server.
     #[arg(long, default_value = "ubtrfs")]
     pub peer: String,
     /// Where images are made.
@@ -103,7 +103,7 @@ pub struct Report {
     /// Put one result file as Markdown into this page, between its marks.
     #[arg(long, value_name = "PAGE")]
     pub into: Option<PathBuf>,
-    /// Draw pictures (SVG and PNG) of the last result file into this directory.
+    /// Draw plots (SVG and PNG) of the last result file into this directory.
     #[arg(long, value_name = "DIR")]
     pub plots: Option<PathBuf>,
 }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn quick_is_what_the_manual_says() {
+    fn quick_is_as_in_the_manual() {
         let plan = plan(&["--quick"]).unwrap();
         let peers: Vec<&str> = plan.peers.iter().map(|peer| peer.name).collect();
         let cases: Vec<&str> = plan.cases.iter().map(|case| case.facts.name.as_str()).collect();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_named() {
+    fn unknown_workloads_are_named() {
         assert!(plan(&["nothing"]).is_err_and(|failure| failure.to_string().contains("nothing")));
         assert!(plan(&["--peers", "ubtrfs,zfs"]).is_err_and(|failure| failure.to_string().contains("zfs")));
         assert_eq!(plan(&["dbench-16", "--quick"]).unwrap().cases.len(), 1);

@@ -15,7 +15,7 @@ use crate::peers::Mounted;
 /// Entries that one listing of the engine returns, as many as a request of the kernel has room for.
 const LISTED: usize = 128;
 
-/// Who is called.
+/// The callee.
 #[derive(Clone)]
 pub enum Calls {
     /// The kernel, in this directory.
@@ -34,7 +34,7 @@ pub enum Handle {
 
 /// A handle is used with the calls that it came from.
 fn mixed() -> std::io::Error {
-    std::io::Error::other("a handle of somebody else")
+    std::io::Error::other("a handle of another library")
 }
 
 impl Handle {
@@ -125,7 +125,7 @@ impl Calls {
         }
     }
 
-    /// Looks a name up and takes the attributes of what it leads to.
+    /// Looks a name up and reads the attributes of its inode.
     pub fn stat(&self, dir: &Handle, name: &str) -> Result<()> {
         match self {
             Self::Kernel(_) => {

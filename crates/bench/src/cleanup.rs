@@ -1,9 +1,9 @@
 //! Nothing stays behind, whatever way this ends.
 //!
-//! What is mounted, attached or stored lies in one directory ("the yard") whose name tells the
-//! process that made it. Guards take things away in the usual course and on panics. SIGINT and
-//! SIGTERM end the programs that run, and the workload finds out by [`check`]; if it doesn't in
-//! good time, the yard is cleared by force. After a SIGKILL the next run clears it.
+//! Everything that is mounted, attached or stored is in one directory ("the yard") whose name has
+//! the id of the process that made it. Guards remove it in the usual course and on panics. SIGINT
+//! and SIGTERM end the programs that run, and the workload notices by [`check`]; if it doesn't in
+//! time, the yard is cleared by force. After a SIGKILL the next run clears it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,10 +19,10 @@ use crate::failure::{Failure, Result};
 
 /// How a yard's name begins; the process follows, after a second dash something random.
 const PREFIX: &str = "ubtrfs-bench-";
-/// How often signals and time limits are looked at.
+/// The interval of checks for signals and time limits.
 const INTERVAL: Duration = Duration::from_millis(50);
 /// How long the usual way of ending may take once a signal has come.
-const PATIENCE: Duration = Duration::from_secs(60);
+const GRACE_PERIOD: Duration = Duration::from_secs(60);
 
 static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
@@ -33,12 +33,12 @@ struct Running {
     until: Instant,
 }
 
-/// Whether a signal asked us to end.
+/// Whether a signal requested the end.
 pub fn interrupted() -> bool {
     INTERRUPTED.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
-/// Fails once a signal asked us to end.
+/// Fails once a signal requested the end.
 pub fn check() -> Result<()> {
     if interrupted() { Err(Failure::Interrupted) } else { Ok(()) }
 }
@@ -77,7 +77,7 @@ pub fn listen(yard: &Path) -> Result<()> {
             for running in RUNNING.lock().iter().filter(|running| ending || running.until < Instant::now()) {
                 let _ = kill_process_group(running.group, Signal::KILL);
             }
-            if ending && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+            if ending && since.get_or_insert_with(Instant::now).elapsed() > GRACE_PERIOD {
                 eprintln!("ubtrfs-bench: something hangs; clearing by force");
                 clear(&yard);
                 std::process::exit(130);
@@ -123,12 +123,12 @@ fn maker(path: &Path) -> Option<u32> {
     path.file_name()?.to_str()?.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
 }
 
-/// Unmounts and detaches what lies in `yard`, and removes it.
+/// Unmounts and detaches everything in `yard`, and removes it.
 fn clear(yard: &Path) {
     for (device, directory) in mounts() {
         if directory.starts_with(yard) {
             if let Some(connection) = connection(&device) {
-                // Only FUSE mounts have it; whoever waits for the server waits no more.
+                // Only FUSE mounts have it; it ends all waits for the server.
                 let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), b"1");
             }
             if !quietly(Command::new("umount").arg("-l").arg(&directory)) {
@@ -146,8 +146,7 @@ fn clear(yard: &Path) {
     }
 }
 
-/// The number by which FUSE's control files know the mount of a device, which is told as
-/// `major:minor`.
+/// The number of a device's mount in FUSE's control files, for a device as `major:minor`.
 fn connection(device: &str) -> Option<u32> {
     let (major, minor) = device.split_once(':')?;
     Some(major.parse::<u32>().ok()? << 20 | minor.parse::<u32>().ok()?)
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn yards_tell_their_makers_and_go() {
+    fn yards_identify_their_makers_and_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let left = dir.path().join(format!("{PREFIX}4294967290-abc"));
         let other = dir.path().join("ubtrfs-bench-results.json");

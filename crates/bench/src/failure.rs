@@ -1,4 +1,4 @@
-//! What goes wrong, in words.
+//! Failures as sentences.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ pub enum Failure {
     Failed(String),
     /// This machine, this user or this build can't do it.
     Impossible(String),
-    /// A signal asked us to end.
+    /// A signal requested the end.
     Interrupted,
 }
 

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_histogram_is_told_apart() {
+    fn invalid_histograms_are_refused() {
         let of = |classes: &[(u32, u64)]| Histogram { classes: classes.iter().copied().collect(), max: u64::MAX };
         assert!(of(&[]).is_sound() && of(&[(0, 1), (class(u64::MAX), 2)]).is_sound());
         assert!(of(&[(class(u64::MAX), 1)]).percentile(1.0) > 1e15);

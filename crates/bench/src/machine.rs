@@ -109,10 +109,11 @@ fn commit() -> String {
     }
 }
 
-/// The line of the mount table that `dir` lies in: type, options, source.
+/// The line of `dir` in the mount table: type, options, source.
 fn backing(dir: &Path) -> String {
-    let told = process::run_words(&["findmnt", "-n", "-o", "FSTYPE,OPTIONS,SOURCE", "-T", &dir.display().to_string()]);
-    told.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
+    let printed =
+        process::run_words(&["findmnt", "-n", "-o", "FSTYPE,OPTIONS,SOURCE", "-T", &dir.display().to_string()]);
+    printed.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// The disk below a directory, by its number in `/sys/dev/block`; a partition counts as the disk's
@@ -158,8 +159,8 @@ pub fn process_memory(pid: u32) -> Option<(u64, u64)> {
     Some((bytes("VmRSS")?, bytes("VmHWM")?))
 }
 
-/// Seconds of processor time that all processors have worked: programs, kernel and interrupts,
-/// whoever caused it.
+/// Seconds of processor time that all processors have worked: programs, kernel and interrupts, of
+/// all processes.
 pub fn machine_cpu() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let fields = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
@@ -171,7 +172,7 @@ pub fn machine_cpu() -> f64 {
 
 /// Seconds of processor time that this process has used, and its children that have ended.
 pub fn own_cpu() -> f64 {
-    // getrusage(2) is in no safe wrapper here; the fields of our own stat tell the same in ticks.
+    // getrusage(2) has no safe wrapper here; the fields of our own stat have the same in ticks.
     cpu_of("/proc/self/stat", 11..15).unwrap_or_default()
 }
 

@@ -54,7 +54,7 @@ fn perform(command: &Command) -> Result<()> {
             let results = runner::run(&plan)?;
             print!("{}", table::text(&results));
             if let Some(dir) = &run.plots {
-                pictures(&results, dir)?;
+                draw_plots(&results, dir)?;
             }
             println!("\nsamples and all it takes to repeat them: {}", plan.out.display());
             Ok(())
@@ -84,10 +84,10 @@ fn report(what: &args::Report) -> Result<()> {
     } else {
         print!("{}", table::text(&new));
     }
-    what.plots.as_ref().map_or(Ok(()), |dir| pictures(&new, dir))
+    what.plots.as_ref().map_or(Ok(()), |dir| draw_plots(&new, dir))
 }
 
-fn pictures(results: &Results, dir: &Path) -> Result<()> {
+fn draw_plots(results: &Results, dir: &Path) -> Result<()> {
     for path in plot::draw(results, dir)? {
         eprintln!("{}", path.display());
     }

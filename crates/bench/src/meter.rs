@@ -15,9 +15,9 @@ pub struct Usage {
     /// Processor seconds of the whole machine: the only figure that holds the work of the kernel's
     /// threads.
     pub machine: f64,
-    /// Bytes that the file system gave to its device, made durable within the measurement.
+    /// Bytes that the file system wrote to its device, made durable within the measurement.
     pub device: Option<u64>,
-    /// Bytes that arrived at the disk below the images, whoever wrote them.
+    /// Bytes that arrived at the disk below the images, from all writers.
     pub disk: Option<u64>,
 }
 
@@ -43,7 +43,7 @@ impl Reading {
     }
 }
 
-/// Does some work and tells what it cost. The sync that follows counts only for the bytes.
+/// Does some work and returns its cost. The sync that follows counts only for the bytes.
 pub fn metered<T>(mounted: &Mounted, work: impl FnOnce() -> Result<T>) -> Result<(T, Usage)> {
     let before = Reading::take(mounted, true);
     let result = work()?;

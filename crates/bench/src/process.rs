@@ -18,7 +18,7 @@ const LINES: usize = 4;
 pub const SOON: Duration = Duration::from_secs(600);
 
 /// Runs a program to its end and returns what it wrote to its standard output. It fails if the
-/// program does, and ends it when `limit` is over or a signal asks us to end.
+/// program does, and ends it when `limit` is over or a signal requests the end.
 pub fn run(command: &mut Command, limit: Duration) -> Result<String> {
     cleanup::check()?;
     let line = format!("{command:?}");
@@ -38,13 +38,13 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<String> {
         return Ok(out);
     }
     let err = text(&mut err)?;
-    let told = if err.trim().is_empty() { out } else { err };
-    Err(Failure::new(format!("{line}: {status}: {}", end_of(told.trim()))))
+    let printed = if err.trim().is_empty() { out } else { err };
+    Err(Failure::new(format!("{line}: {status}: {}", end_of(printed.trim()))))
 }
 
-/// The last lines of what a program told.
-fn end_of(told: &str) -> String {
-    let lines: Vec<&str> = told.lines().collect();
+/// The last lines of a program's output.
+fn end_of(printed: &str) -> String {
+    let lines: Vec<&str> = printed.lines().collect();
     lines[lines.len().saturating_sub(LINES)..].join("; ")
 }
 
@@ -64,11 +64,11 @@ pub fn find(name: &str) -> Option<PathBuf> {
     ubtrfs_testkit::need::find_tool(name)
 }
 
-/// The first line of what a program says of its version.
+/// The first line of a program's version.
 pub fn version(program: &str, option: &str) -> Option<String> {
     let output = Command::new(find(program)?).arg(option).stdin(Stdio::null()).output().ok()?;
-    let told = if output.stdout.is_empty() { output.stderr } else { output.stdout };
-    String::from_utf8_lossy(&told).lines().next().map(|line| line.trim().to_owned())
+    let printed = if output.stdout.is_empty() { output.stderr } else { output.stdout };
+    String::from_utf8_lossy(&printed).lines().next().map(|line| line.trim().to_owned())
 }
 
 /// A child's process.
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn output_comes_back_and_failures_are_told() {
+    fn output_is_returned_and_failures_are_reported() {
         assert_eq!(run_words(&["sh", "-c", "echo out"]).unwrap(), "out\n");
         let failure = run_words(&["sh", "-c", "echo why >&2; exit 3"]).unwrap_err().to_string();
         assert!(failure.contains("why") && failure.contains('3'), "{failure}");

@@ -8,7 +8,7 @@ use crate::samples::{Results, Sample};
 use crate::stats::{Move, moved, summary};
 use crate::table::{COST_HEADS, HEADS, LATENCY_HEADS, aligned, cost_rows, latency_rows, rows, short};
 
-/// Figures that tell of the machine more than of the file system, and are noise to a comparison.
+/// Figures that depend on the machine more than on the file system, and are noise in a comparison.
 const IGNORED: [&str; 2] = ["bytes to disk", "cpu machine"];
 
 /// What moved beyond the noise from `old` to `new`, the headlines first.
@@ -56,7 +56,7 @@ fn one(old: &Results, new: &Results, sample: &Sample, metric: &str) -> Option<(M
     };
     let (before, after) = (values(old), values(new));
     let change = moved(&before, &after, better)?;
-    let told = |values: &[f64]| {
+    let printed = |values: &[f64]| {
         summary(values).map_or(String::new(), |found| {
             format!("{} {unit} ({}–{})", short(found.median), short(found.min), short(found.max))
         })
@@ -66,10 +66,13 @@ fn one(old: &Results, new: &Results, sample: &Sample, metric: &str) -> Option<(M
     } else {
         format!("{:.2} times worse", 1.0 / change.factor)
     };
-    Some((change, vec![sample.case.clone(), sample.peer.clone(), metric.into(), told(&before), told(&after), way]))
+    Some((
+        change,
+        vec![sample.case.clone(), sample.peer.clone(), metric.into(), printed(&before), printed(&after), way],
+    ))
 }
 
-/// Between these lines of a page stands a result.
+/// A page has a result between these lines.
 const MARKS: [&str; 2] = ["<!-- result: written by `ubtrfs-bench report --into` -->", "<!-- end of result -->"];
 
 /// Puts a result into a page, between its marks.
@@ -151,10 +154,13 @@ mod tests {
     use crate::samples::tests::example;
 
     #[test]
-    fn what_moved_is_told_and_nothing_else() {
+    fn only_significant_changes_are_reported() {
         let (old, new) = (example(&[100.0, 101.0, 102.0]), example(&[200.0, 202.0, 204.0]));
-        let told = compare(&old, &new);
-        assert!(told.contains("dbench-1") && told.contains("times better") && told.contains("btrfs"), "{told}");
+        let printed = compare(&old, &new);
+        assert!(
+            printed.contains("dbench-1") && printed.contains("times better") && printed.contains("btrfs"),
+            "{printed}"
+        );
         let same = compare(&old, &old);
         assert!(same.contains("\n0 of ") && !same.contains("times"), "{same}");
     }
@@ -175,11 +181,11 @@ mod tests {
 
     #[test]
     fn markdown_has_a_row_for_each_peer() {
-        let told = markdown(&example(&[100.0, 101.0]));
+        let printed = markdown(&example(&[100.0, 101.0]));
         assert!(
-            told.contains("| dbench -t 1 1 | ubtrfs | 100") || told.contains("| dbench -t 1 1 | ubtrfs | 101"),
-            "{told}"
+            printed.contains("| dbench -t 1 1 | ubtrfs | 100") || printed.contains("| dbench -t 1 1 | ubtrfs | 101"),
+            "{printed}"
         );
-        assert!(told.contains("- nothing: for a reason"));
+        assert!(printed.contains("- nothing: for a reason"));
     }
 }

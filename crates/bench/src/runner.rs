@@ -89,7 +89,7 @@ fn able_peers(plan: &Plan, results: &mut Results) -> Vec<Peer> {
     able
 }
 
-/// A run under way.
+/// A run in progress.
 struct Running<'a> {
     yard: &'a Path,
     rounds: u32,
@@ -118,8 +118,8 @@ impl Running<'_> {
         peers.retain(|peer| peer.has_directory() || case.in_process);
         self.bar.inc(steps - peers.len() as u64 * u64::from(self.rounds));
         for round in 1..=self.rounds {
-            // Whoever came first comes last in the next round: what drifts in one direction favours
-            // nobody.
+            // The first peer is the last one in the next round, so that a drift in one direction
+            // favours none.
             let order: Vec<Peer> = if round % 2 == 1 { peers.clone() } else { peers.iter().rev().copied().collect() };
             for peer in order {
                 self.bar.set_message(format!("{name} on {} ({round}/{})", peer.name, self.rounds));
@@ -155,7 +155,7 @@ impl Running<'_> {
         if let Some(facts) = self.results.peers.iter_mut().find(|facts| facts.name == peer.name) {
             facts.facts = mounted.facts().clone();
         }
-        // Whatever happened, the volume is given up before anything else begins.
+        // Whatever happened, the volume is removed before anything else begins.
         let start = Instant::now();
         let unmounted = mounted.unmount();
         measured.add("unmount", start.elapsed().as_secs_f64() * 1e3, "ms", Better::Lower);

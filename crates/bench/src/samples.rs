@@ -27,7 +27,7 @@ pub enum Better {
 pub struct Metric {
     /// How much.
     pub value: f64,
-    /// Of what.
+    /// The case.
     pub unit: String,
     /// Which way it is good.
     pub better: Better,
@@ -44,7 +44,7 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
 }
 
-/// What one run of a workload on one peer gave.
+/// The result of one run of a workload on one peer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Figures by name.
@@ -87,7 +87,7 @@ pub struct Sample {
     pub peer: String,
     /// In which round, from 1.
     pub round: u32,
-    /// What it gave.
+    /// Its result.
     pub measured: Measured,
 }
 
@@ -130,11 +130,11 @@ pub struct Results {
     pub rounds: u32,
     /// Where.
     pub machine: Machine,
-    /// Peers in the order in which they were asked for.
+    /// Peers in the order in which they were given.
     pub peers: Vec<PeerFacts>,
     /// Cases in the order in which they ran.
     pub cases: Vec<CaseFacts>,
-    /// Everything measured.
+    /// All measurements.
     pub samples: Vec<Sample>,
     /// What could not be measured, and why.
     pub skipped: Vec<String>,
@@ -168,7 +168,7 @@ impl Results {
         self.samples.iter().filter(move |sample| sample.case == case && sample.peer == peer)
     }
 
-    /// The names of what the samples of a case have, each once, in their order.
+    /// The names of the figures of a case's samples, each once, in their order.
     pub fn names<'a>(&'a self, case: &'a str, of: impl Fn(&'a Measured) -> Vec<&'a String>) -> BTreeSet<&'a String> {
         let samples = self.samples.iter().filter(move |sample| sample.case == case);
         samples.flat_map(|sample| of(&sample.measured)).collect()
@@ -240,7 +240,7 @@ pub mod tests {
     }
 
     #[test]
-    fn results_come_back_from_their_file() {
+    fn results_are_read_back_from_their_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("bench.json");
         let results = example(&[1.5, 2.5]);

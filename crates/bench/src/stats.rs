@@ -25,8 +25,8 @@ pub fn summary(values: &[f64]) -> Option<Summary> {
     Some(Summary { median, min, max, count: sorted.len() })
 }
 
-/// How much better `ours` is than `theirs`, round by round, as a factor: above 1 is better,
-/// whichever way the figure goes.
+/// How much better `ours` is than `theirs`, round by round, as a factor: above 1 is better, whether
+/// the figure should be large or small.
 pub fn ratios(ours: &[(u32, f64)], theirs: &[(u32, f64)], better: Better) -> Vec<f64> {
     let of_round = |round: u32| theirs.iter().find(|(other, _)| *other == round).map(|(_, value)| *value);
     let ratio = |&(round, ours): &(u32, f64)| {
@@ -49,12 +49,12 @@ pub struct Move {
     pub certain: bool,
 }
 
-/// Samples without which nobody knows what noise is.
+/// The least number of samples to estimate noise.
 const LEAST_SAMPLES: usize = 3;
 
-/// Noise is what the rounds of one run differ by: a move counts if no sample of the one run lies
-/// within the range of the other's, and the medians differ by more than both ranges together, and
-/// by 2 % at the least.
+/// Noise is the difference between the rounds of one run: a change is significant if no sample of
+/// the one run is within the range of the other's, and the medians differ by more than both ranges
+/// together, and by 2 % at the least.
 pub fn moved(old: &[f64], new: &[f64], better: Better) -> Option<Move> {
     let (old, new) = (summary(old)?, summary(new)?);
     let factor = match better {

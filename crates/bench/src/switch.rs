@@ -9,7 +9,7 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Turns the switch on if it is off and we may. A killed run leaves it on, which harms nobody.
+    /// Turns the switch on if it is off and we may. A killed run leaves it on, which is harmless.
     pub fn turn_on() -> Self {
         let is_off = line(RING_SWITCH) == "N";
         let was_off = is_off && std::fs::write(RING_SWITCH, "Y").is_ok();

@@ -6,9 +6,9 @@ use crate::histogram::Histogram;
 use crate::samples::Results;
 use crate::stats::{ratios, summary};
 
-/// Whom others are compared with, if it was measured.
+/// The peer that others are compared with, if it was measured.
 const KERNEL: &str = "btrfs";
-/// Who is compared.
+/// The peers.
 const OURS: &str = "ubtrfs";
 
 /// A figure with three digits that count.
@@ -31,7 +31,7 @@ pub fn rows(results: &Results) -> Vec<Vec<String>> {
             let values = results.values(&case.name, &peer.name, &case.headline);
             let plain: Vec<f64> = values.iter().map(|(_, value)| *value).collect();
             let Some(found) = summary(&plain) else { continue };
-            // Of how something grows a ratio tells nothing more.
+            // A ratio adds nothing to a figure of growth.
             let ratio =
                 if peer.name == OURS || unit == "times" { None } else { summary(&ratios(&ours, &values, better)) };
             let ratio =
@@ -155,7 +155,7 @@ pub fn all(results: &Results) -> String {
     aligned(rows.iter())
 }
 
-/// Takes away what stands in the row above, too.
+/// Blanks cells that repeat the row above.
 fn thin(rows: &mut [Vec<String>]) {
     let mut last = String::new();
     for row in rows {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_told() {
+    fn every_figure_is_in_the_table() {
         let results = example(&[100.0, 300.0]);
         let (text, all) = (text(&results), all(&results));
         for word in ["dbench -t 1 1", "fsync during commits", "skipped: nothing", "null"] {

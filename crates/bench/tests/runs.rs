@@ -24,7 +24,7 @@ fn result(dir: &Path) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(dir.join("bench.json")).unwrap()).unwrap()
 }
 
-/// Nothing lies in `dir` but results, and nothing is mounted there.
+/// `dir` has only results, and nothing is mounted there.
 fn assert_cleared(dir: &Path) {
     let left: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(left.iter().all(|name| name == "bench.json"), "{left:?}");
@@ -53,8 +53,8 @@ fn a_storm_is_measured_on_ubtrfs_and_on_the_bound() {
     let result = result(dir.path());
     let order: Vec<_> = result["samples"].as_array().unwrap().iter().map(|s| s["peer"].as_str().unwrap()).collect();
     assert_eq!(order, ["null", "ubtrfs", "ubtrfs", "null"], "{result}");
-    let told = String::from_utf8(output.stdout).unwrap();
-    assert!(told.contains("100 renames by one process"), "{told}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(printed.contains("100 renames by one process"), "{printed}");
     assert_cleared(dir.path());
 }
 

@@ -180,7 +180,7 @@ impl Layout {
         }
     }
 
-    /// No extent may lie where a device keeps a copy of its superblock.
+    /// No extent may overlap a copy of a device's superblock.
     pub(crate) fn judge_superblock_space(&self, used: &RangeSet, faults: &mut Faults) {
         for (start, chunk) in &self.chunks {
             let mut devices: Vec<u64> = chunk.stripes.iter().map(|stripe| stripe.devid.0).collect();

@@ -31,7 +31,7 @@ fn is_shared(item: &ExtentItem) -> bool {
     !item.inline_refs.iter().any(of_one)
 }
 
-/// The first look at the extent tree: which space it says is used, by what.
+/// The first pass over the extent tree: the used space, and its users.
 pub(crate) struct Allocated {
     node_size: u32,
     /// Data extents and tree blocks.
@@ -102,7 +102,7 @@ struct Extent {
     users: Vec<(User, u64)>,
 }
 
-/// The second look at the extent tree: compares it with the uses that all trees together show.
+/// The second pass over the extent tree: compares it with the uses in all trees together.
 pub(crate) struct Comparison<'a> {
     uses: &'a Uses,
     /// Position in the sorted uses.

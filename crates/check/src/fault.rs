@@ -120,9 +120,9 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Which of two opposite errors a pair of values shows: `found` is what stands on the volume,
-/// `expected` what everything else says. Names are shown with replacement characters where they are
-/// not UTF-8. Addresses and lengths are in bytes.
+/// Which of two opposite errors a pair of values shows: `found` is the value on the volume,
+/// `expected` the one that follows from other items. Names are shown with replacement characters
+/// where they are not UTF-8. Addresses and lengths are in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -336,8 +336,7 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// Whether this harms nobody: implementations are known to leave it behind, and all cope with
-    /// it.
+    /// Whether this is harmless: known implementations leave it behind, and all of them accept it.
     pub fn is_warning(&self) -> bool {
         matches!(
             self,

@@ -152,8 +152,7 @@ mod tests {
     const START: u64 = 1 << 20;
     const LENGTH: u64 = 64 << 12;
 
-    /// The faults in what these items say of one block group of 64 sectors, of which sectors 8 to
-    /// 16 are used.
+    /// The faults in these items of one block group of 64 sectors, whose sectors 8 to 16 are used.
     fn faults(items: &[(Key, Vec<u8>)]) -> Vec<FaultKind> {
         let groups =
             Groups { list: vec![Group { start: START, length: LENGTH, used: 8 << 12, flags: BlockGroupFlags::DATA }] };
@@ -197,7 +196,7 @@ mod tests {
     #[test]
     fn bitmaps_and_extents_say_the_same() {
         assert_eq!(faults(&[info(2, 0), extent(0, 8), extent(16, 48)]), []);
-        // The second free range goes on from one bitmap into the next.
+        // The second free range continues from one bitmap into the next.
         let two = [info(2, 1), bitmap(0, 32, &[0xff, 0, 0xff, 0xff]), bitmap(32, 32, &[0xff; 4])];
         assert_eq!(faults(&two), []);
     }

@@ -1,5 +1,5 @@
-//! The log: what an fsync wrote and no commit has taken in yet. No tree accounts for its blocks nor
-//! for the data extents that only it knows; they must lie in space that is free otherwise.
+//! The log: what fsyncs wrote since the last commit. No tree accounts for its blocks nor for the
+//! data extents that only it refers to; they must be in space that is free otherwise.
 
 use ubtrfs_format::items::{BlockGroupFlags, Compression, CsumItem, FileExtent, FileExtentKind, InodeFlags, InodeItem};
 use ubtrfs_format::{ChecksumType, ItemType, Key, Leaf, Logical, TreeId};
@@ -82,8 +82,8 @@ impl Contents {
         self.stats.extents += 1;
     }
 
-    /// Space: extents are those of the last commit, whole, or lie where nothing else is, in block
-    /// groups for data; and blocks in those for metadata.
+    /// Space: extents are whole extents of the last commit, or in unused space of block groups for
+    /// data; blocks are in unused space of block groups for metadata.
     pub(crate) fn judge_space(
         &self,
         blocks: &[Logical],
@@ -149,8 +149,8 @@ impl Contents {
         let (sector, size) = (u64::from(sector_size.max(1)), checksum.size());
         for (start, sums) in &self.sums {
             let Some(whole) = item(*start, sums) else { continue };
-            // Only what files are made of: checksums of what was dropped since may stand in a log
-            // still.
+            // Only extents of files: a log may still have checksums of extents that were dropped
+            // since.
             for (from, to) in wanted.within(whole.start().0, whole.end().0) {
                 let position = |address: u64| ((address - start) / sector) as usize * size;
                 let Some(part) = sums.get(position(from)..position(to)).and_then(|part| item(from, part)) else {

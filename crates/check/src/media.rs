@@ -9,14 +9,13 @@ use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, STRIPE_LEN};
 use ubtrfs_format::{Logical, Physical};
 use ubtrfs_volume::Device;
 
-/// The devices of a volume and the chunks that lie on them.
+/// The devices of a volume and their chunks.
 pub(crate) struct Media {
     devices: BTreeMap<u64, Arc<dyn Device>>,
     chunks: BTreeMap<u64, ChunkItem>,
 }
 
-/// Bytes of a chunk's addresses that stand on different devices before a copy repeats: data
-/// stripes.
+/// Bytes of a chunk's addresses that are on different devices before a copy repeats: data stripes.
 pub(crate) fn data_stripes(chunk: &ChunkItem) -> u64 {
     let stripes = chunk.stripes.len() as u64;
     match chunk.flags.profile() {

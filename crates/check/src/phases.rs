@@ -268,7 +268,7 @@ impl Check<'_> {
         }
     }
 
-    /// Trees of which only blocks and items are judged.
+    /// Trees of which only blocks and items are checked.
     fn other_trees(&mut self, roots: &Roots) {
         for (key, item) in &roots.items {
             let tree = TreeId(key.objectid);
@@ -297,8 +297,8 @@ impl Check<'_> {
             shared,
         };
         let trees: Vec<_> = subvolume_roots(roots).collect();
-        // Trees that have the very same root block are one tree with several names; seen once is
-        // enough.
+        // Trees that have the same root block are one tree with several names, and are checked
+        // once.
         let mut seen: HashMap<Logical, TreeId> = HashMap::new();
         for (root, refs) in trees {
             let first = seen.insert(root.bytenr, root.tree).is_none();
@@ -323,8 +323,8 @@ impl Check<'_> {
         }
     }
 
-    /// A log, of which no tree accounts for anything: it must be readable, in space that nothing
-    /// else uses, and the data that it is about must be right.
+    /// A log, for which no tree accounts: it must be readable, in space that nothing else uses, and
+    /// its data must match its checksums.
     fn log(&mut self, space: &Space, covered: Option<&Covered>) {
         let log_root = self.superblock.log_root;
         if log_root.0 == 0 {

@@ -1,4 +1,4 @@
-//! Who uses which extent, as the trees themselves show it.
+//! The users of each extent, by the trees themselves.
 
 use std::fmt;
 
@@ -45,7 +45,7 @@ impl User {
         Self { kind: UserKind::Leaf, by: parent.0, ino: 0, offset: 0 }
     }
 
-    /// The user that a reference names, and how often; `None` for what is no reference.
+    /// The user that a reference names, and its count; `None` for an item that is not a reference.
     pub(crate) fn of(reference: &InlineRef) -> Option<(Self, u64)> {
         Some(match *reference {
             InlineRef::TreeBlock { root } => (Self::tree(root), 1),

@@ -10,7 +10,7 @@ pub trait Progress: Sync {
     fn report(&self, phase: &'static str, done: u64, total: u64);
 }
 
-/// What was looked at.
+/// The parts that were checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
     /// Trees walked.
@@ -67,7 +67,7 @@ pub struct Report {
     pub warning_count: u64,
     /// Comparisons that were left out because a fault took away what they need.
     pub not_compared: Vec<&'static str>,
-    /// What was looked at.
+    /// The parts that were checked.
     pub stats: Stats,
 }
 
@@ -102,7 +102,7 @@ impl Faults {
         }
     }
 
-    /// Counts faults of which nothing is kept.
+    /// Counts faults that are not kept.
     pub(crate) fn count(&mut self, more: usize) {
         self.report.fault_count += more as u64;
     }

@@ -68,7 +68,7 @@ impl Roots {
         self.items.iter().map(|(key, item)| (key.objectid, item)).filter(|(tree, _)| TreeId(*tree).is_subvolume())
     }
 
-    /// Root references, back references, directory entries and orphan items must tell one story.
+    /// Root references, back references, directory entries and orphan items must be consistent.
     pub(crate) fn judge_links(&self, faults: &mut Faults) {
         let place = |tree| Location::tree(TreeId(tree));
         for link in self.refs.difference(&self.backrefs) {
@@ -84,8 +84,8 @@ impl Roots {
                 faults.add(kind, place(link.parent));
             }
         }
-        // A snapshot keeps the entries of subvolumes that its source held; they lead nowhere and
-        // show as empty directories.
+        // A snapshot keeps the entries of subvolumes that its source had; they refer to nothing and
+        // are shown as empty directories.
         let is_snapshot = |tree| self.get(TreeId(tree)).is_some_and(|item| item.parent_uuid != Uuid::NIL);
         for link in self.entries.iter().filter(|link| !self.refs.contains(link) && !is_snapshot(link.parent)) {
             let kind = FaultKind::SubvolumeEntryWithoutRef { child: link.child, name: shown(&link.name) };

@@ -92,8 +92,8 @@ impl Copies {
     }
 }
 
-/// Whether two copies say the same but for what belongs to the copy or device. A log is named by
-/// primaries alone.
+/// Whether two copies are equal except for fields of the copy or device. Only primaries refer to a
+/// log.
 fn agree(one: &Superblock, other: &Superblock) -> bool {
     let one = Superblock {
         bytenr: other.bytenr,
@@ -105,7 +105,7 @@ fn agree(one: &Superblock, other: &Superblock) -> bool {
     one == *other
 }
 
-/// Fields that must stand in a relation to others.
+/// Fields that must be consistent with others.
 pub(crate) fn judge_fields(superblock: &Superblock, faults: &mut Faults) {
     let mut require = |field, found, expected| {
         if found != expected {

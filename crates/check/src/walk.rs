@@ -35,7 +35,7 @@ pub(crate) struct TreeRoot {
     pub(crate) bytenr: Logical,
     pub(crate) generation: Generation,
     pub(crate) level: u8,
-    /// How far a deletion of the tree has got: children before this key are gone.
+    /// The progress of a deletion of the tree: children before this key have been dropped.
     pub(crate) dropped_to: Option<Key>,
     /// The user that the root block has.
     pub(crate) user: User,
@@ -62,7 +62,7 @@ pub(crate) struct Block {
     pub(crate) bad: bool,
 }
 
-/// Takes in what a walk meets, in the order of keys.
+/// Receives the blocks and items of a walk, in the order of keys.
 pub(crate) trait Visitor {
     /// A leaf at `block`.
     fn leaf(&mut self, block: Logical, leaf: &Leaf<'_>, faults: &mut Faults);
@@ -81,7 +81,7 @@ impl<F: FnMut(Logical, Key, &[u8], &mut Faults)> Visitor for Items<F> {
     }
 }
 
-/// A visitor that does nothing: for trees of which only the blocks matter.
+/// A visitor that does nothing, for trees whose blocks alone matter.
 pub(crate) struct BlocksOnly;
 
 impl Visitor for BlocksOnly {
@@ -160,7 +160,8 @@ impl<'a> Walker<'a> {
         descend(root, self.geometry.fsid, visitor, faults, &mut load)
     }
 
-    /// Reads a block on the way down; `None` where it can't be used, which has been reported then.
+    /// Reads a block during the descent; `None` where it can't be used, which has been reported
+    /// then.
     fn enter(
         &mut self,
         root: &TreeRoot,

@@ -1,11 +1,15 @@
 //! The command line.
 
+pub mod subvolume;
+mod window;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::size::{exact_size, parse_size};
+use crate::size::parse_size;
+pub use window::Window;
 
 /// User and group as `UID:GID`. `-1` means nobody in the system's calls.
 fn parse_owner(text: &str) -> Result<(u32, u32), String> {
@@ -15,15 +19,15 @@ fn parse_owner(text: &str) -> Result<(u32, u32), String> {
 }
 
 const MOUNT_OPTIONS: &str = "Options, separated by commas: ro, rw, subvol=PATH, subvolid=ID, commit=SECONDS, memory=SIZE, \
-     nologreplay, rescue=HOW, notreelog, discard, max_inline=SIZE, threads=N, offset=SIZE, sizelimit=SIZE, uid=ID, gid=ID, umask=OCTAL, fakeroot, single_user, \
+     nologreplay, rescue=HOW, notreelog, discard, max_inline=SIZE, threads=N, offset=SIZE, sizelimit=SIZE, uid=ID, gid=ID, umask=OCTAL, fakeroot, single_user, user_subvol_rm_allowed, \
      fsname=NAME, allow_other, noatime, dev, suid, noexec and their opposites";
 
-/// btrfs in user space: make, mount, check and look into btrfs volumes.
+/// btrfs in user space: make, mount, check and read btrfs volumes.
 #[derive(Debug, Parser)]
 #[command(
     name = "ubtrfs",
     version,
-    after_help = "Exit status: 0 success, 1 failure, 2 wrong usage (of check: 2 could not check)."
+    after_help = "Exit status: 0 success, 1 failure, 2 wrong usage (of check: 2 could not check; of diff: 1 differences, 2 trouble)."
 )]
 pub struct Arguments {
     #[command(subcommand)]
@@ -42,34 +46,18 @@ pub enum Command {
     Restore(Restore),
     Info(Info),
     Label(Label),
+    Subvolume(subvolume::Subvolume),
+    Property(subvolume::Property),
+    Shell(Shell),
     Tree(Tree),
     Ls(Ls),
     /// Show the attributes of a file of a volume without mounting it.
     Stat(Look),
     /// Write the content of a file of a volume to the standard output, without mounting it.
     Cat(Look),
+    Diff(Diff),
     #[command(hide = true)]
     Generate(Generate),
-}
-
-/// Where on its device, or in its image, a volume lies.
-#[derive(Clone, Copy, Debug, Default, Args)]
-pub struct Window {
-    /// The volume begins so many bytes into each device or image (a multiple of 4096).
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0", hide_default_value = true)]
-    pub offset: u64,
-    /// The volume takes no more than so many bytes of it.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub sizelimit: Option<u64>,
-}
-
-impl Window {
-    /// The options that say the same, with a space before each: nothing if it is all of the device.
-    pub fn as_options(self) -> String {
-        let offset = if self.offset == 0 { String::new() } else { format!(" --offset {}", exact_size(self.offset)) };
-        let limit = self.sizelimit.map(|limit| format!(" --sizelimit {}", exact_size(limit)));
-        offset + &limit.unwrap_or_default()
-    }
 }
 
 /// Make a volume on a device or in an image file.
@@ -99,8 +87,8 @@ pub struct Mkfs {
     /// Give block groups a tree of their own: large volumes are mounted faster.
     #[arg(long)]
     pub block_group_tree: bool,
-    /// User and group that the root directory belongs to, by their numbers [default: whoever makes
-    /// the volume].
+    /// User and group of the root directory, by their numbers [default: the user who makes the
+    /// volume].
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
     pub root_owner: Option<(u32, u32)>,
     /// Overwrite what is on the device.
@@ -127,7 +115,7 @@ pub struct Mount {
     /// Options, separated by commas.
     #[arg(short, long = "options", value_name = "OPTIONS", help = MOUNT_OPTIONS)]
     pub options: Vec<String>,
-    /// Stay in the foreground, and tell what happens.
+    /// Stay in the foreground, and log to the standard error stream.
     #[arg(short, long)]
     pub foreground: bool,
     /// This is the server in the background.
@@ -150,7 +138,7 @@ pub struct Umount {
     pub directory: PathBuf,
 }
 
-/// Make everything durable that was changed on a mounted volume.
+/// Make all changes on a mounted volume durable.
 #[derive(Debug, Args)]
 pub struct Directory {
     /// A directory of the mounted volume.
@@ -164,7 +152,7 @@ pub struct Stats {
     /// For programs.
     #[arg(long)]
     pub json: bool,
-    /// A line for each second, until the mount is gone: requests, data, fsyncs, commits, memory.
+    /// A line for each second, until the mount ends: requests, data, fsyncs, commits, memory.
     #[arg(short, long, conflicts_with = "json")]
     pub watch: bool,
     /// With --watch: end after so many lines.
@@ -186,8 +174,8 @@ pub struct Check {
     /// Don't read the data to compare it with its checksums.
     #[arg(long)]
     pub no_data: bool,
-    /// Put right what can be derived from the rest: counters of space, the free-space tree, sizes
-    /// of directories, link counts, orphans. Says what will be done, and asks.
+    /// Correct what can be derived from the rest: counters of space, the free-space tree, sizes of
+    /// directories, link counts, orphans. Shows what will be done, and asks.
     #[arg(long)]
     pub repair: bool,
     /// With --repair: don't ask.
@@ -200,7 +188,7 @@ pub struct Check {
     pub window: Window,
 }
 
-/// Repair what keeps a volume from being mounted. Says what will be lost, and asks.
+/// Repair what prevents a volume from being mounted. Shows what will be lost, and asks.
 #[derive(Debug, Args)]
 pub struct Rescue {
     #[command(subcommand)]
@@ -213,7 +201,7 @@ pub enum RescueCommand {
     SuperRecover(SuperRecover),
 }
 
-/// Put back a primary superblock that is damaged or gone, from the copy at 64 MiB or 256 GiB.
+/// Restore a primary superblock that is damaged or missing, from the copy at 64 MiB or 256 GiB.
 #[derive(Debug, Args)]
 pub struct SuperRecover {
     /// Don't ask.
@@ -226,7 +214,7 @@ pub struct SuperRecover {
     pub window: Window,
 }
 
-/// Give up a log that can't be replayed: the volume goes back to its last commit.
+/// Discard a log that can't be replayed: the volume returns to its last commit.
 #[derive(Debug, Args)]
 pub struct ZeroLog {
     /// Don't ask.
@@ -248,7 +236,7 @@ pub struct Restore {
     /// Only say what would be copied. DIR may be left out.
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// Only list the commits that superblocks and their backups lead to. DIR may be left out.
+    /// Only list the commits that superblocks and their backup roots refer to. DIR may be left out.
     #[arg(short, long)]
     pub list_commits: bool,
     /// The commit to copy, by its number [default: the newest that can be opened].
@@ -269,10 +257,10 @@ pub struct Restore {
     /// Copy data though its checksum says that it is damaged.
     #[arg(long)]
     pub ignore_checksums: bool,
-    /// Copy the volume as of its last commit, without what its log adds.
+    /// Copy the volume's last commit, without its log.
     #[arg(long)]
     pub nologreplay: bool,
-    /// Name everything that is copied.
+    /// List everything that is copied.
     #[arg(short, long)]
     pub verbose: bool,
     /// All devices of the volume, then the directory, which is made or must be empty.
@@ -311,6 +299,27 @@ pub struct Label {
     pub window: Window,
 }
 
+/// Run a command, or a shell, as root on an image, without being root: in a user namespace with the
+/// caller's subordinate ids, where the image is mounted and is the working directory.
+#[derive(Debug, Args)]
+pub struct Shell {
+    /// The image.
+    #[arg(value_name = "IMAGE")]
+    pub image: PathBuf,
+    /// The command and its arguments; $SHELL if there is none. `$UBTRFS_MOUNT` names the mount.
+    #[arg(value_name = "COMMAND", trailing_var_arg = true)]
+    pub command: Vec<OsString>,
+    /// Mount options, separated by commas.
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Option<OsString>,
+    /// Do without subordinate ids: root is the only user there.
+    #[arg(long)]
+    pub single_id: bool,
+    /// The namespaces are there already.
+    #[arg(long, hide = true)]
+    pub inside: bool,
+}
+
 /// Show the items of a volume's trees.
 #[derive(Debug, Args)]
 pub struct Tree {
@@ -325,7 +334,7 @@ pub struct Tree {
     pub window: Window,
 }
 
-/// What ls, stat and cat look at.
+/// The volume of ls, stat and cat.
 #[derive(Debug, Args)]
 pub struct PathInVolume {
     /// The subvolume that PATH begins in, by its path [default: the default subvolume].
@@ -334,7 +343,7 @@ pub struct PathInVolume {
     /// The subvolume that PATH begins in, by its number.
     #[arg(long, value_name = "ID")]
     pub subvolid: Option<u64>,
-    /// Show a volume that holds a log as of its last commit, without the log.
+    /// Show the last commit of a volume with a log, without the log.
     #[arg(long)]
     pub nologreplay: bool,
     /// All devices of the volume, then the path in it.
@@ -360,11 +369,46 @@ pub struct Ls {
     pub place: PathInVolume,
 }
 
-/// What stat and cat look at.
+/// The path of stat and cat.
 #[derive(Debug, Args)]
 pub struct Look {
     #[command(flatten)]
     pub place: PathInVolume,
+}
+
+/// Show which files differ between two subvolumes of a volume that is not mounted. Exit status: 0
+/// they are alike, 1 they differ, 2 they could not be compared.
+#[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
+pub struct Diff {
+    /// Show paths only.
+    #[arg(long, conflicts_with_all = ["stat", "json"])]
+    pub name_only: bool,
+    /// Show how many bytes of each file's content changed, and a summary.
+    #[arg(long, conflicts_with = "json")]
+    pub stat: bool,
+    /// For programs.
+    #[arg(long)]
+    pub json: bool,
+    /// Show what changed in one subvolume by the commit with this number or a later one, as far as
+    /// the subvolume tells: not what was removed.
+    #[arg(long, value_name = "GENERATION")]
+    pub since: Option<u64>,
+    /// Show the last commit of a volume with a log, without the log.
+    #[arg(long)]
+    pub nologreplay: bool,
+    /// More devices of the volume.
+    #[arg(long = "device", value_name = "DEVICE")]
+    pub devices: Vec<PathBuf>,
+    /// The old subvolume, as IMAGE:PATH with the path from the volume's top level; with --since the
+    /// only one.
+    #[arg(value_name = "OLD")]
+    pub old: OsString,
+    /// The new subvolume, of the same volume.
+    #[arg(value_name = "NEW", required_unless_present = "since", conflicts_with = "since")]
+    pub new: Option<OsString>,
+    #[command(flatten)]
+    pub window: Window,
 }
 
 /// Write manual pages and completions for shells, as `make install` puts them into PREFIX/share.

@@ -23,7 +23,7 @@ const CHUNK: usize = 1 << 20;
 /// Entries that are listed at once.
 const BATCH: usize = 1024;
 
-/// A volume opened to look at, and the path in it.
+/// A volume opened for reading, and the path in it.
 struct Opened<'a> {
     fs: Arc<Filesystem>,
     path: &'a [u8],
@@ -136,7 +136,7 @@ struct Listing<'a> {
 }
 
 impl Listing<'_> {
-    /// Lists a directory, and those below it if that is wanted.
+    /// Lists a directory, recursively if requested.
     fn directories(&mut self, path: &[u8], id: InodeId) -> Result<()> {
         let mut waiting = vec![(path.to_vec(), id)];
         let mut seen = std::collections::HashSet::new();
@@ -244,7 +244,7 @@ impl Listing<'_> {
         self.out.write_all(bytes).map_err(|error| Failure::output(&error))
     }
 
-    /// Says what can't be shown, and goes on.
+    /// Reports what can't be shown, and continues.
     fn complain(&mut self, name: &[u8], error: &ubtrfs::Error) {
         self.damaged = true;
         let _ = failure(name, error).report();

@@ -25,7 +25,7 @@ pub fn run(arguments: &args::Check) -> Result<()> {
         return repair(arguments);
     }
     let report = report_on(arguments, Options::default().keep)?;
-    tell(arguments, &report)
+    show(arguments, &report)
 }
 
 fn repair(arguments: &args::Check) -> Result<()> {
@@ -33,13 +33,13 @@ fn repair(arguments: &args::Check) -> Result<()> {
     let is_harmless = |warning: &Fault| arguments.devices.len() > 1 && is_left_by_mkfs(&warning);
     let harmless = before.warnings.iter().filter(|warning| is_harmless(warning)).count();
     if before.is_clean() && before.warning_count == harmless as u64 {
-        return tell(arguments, &before);
+        return show(arguments, &before);
     }
     let plan = Plan::of(&before);
     say(&plan.as_text())?;
     plan.carry_out(arguments)?;
     let after = report_on(arguments, Options::default().keep)?;
-    tell(arguments, &after)
+    show(arguments, &after)
 }
 
 /// Checks the volume, keeping so many faults.
@@ -57,7 +57,7 @@ fn report_on(arguments: &args::Check, keep: usize) -> Result<Report> {
 }
 
 /// Says what was found.
-fn tell(arguments: &args::Check, report: &Report) -> Result<()> {
+fn show(arguments: &args::Check, report: &Report) -> Result<()> {
     let text = if arguments.json { as_json(report)? } else { as_text(report) };
     let said = say(&text);
     if report.is_clean() {
@@ -97,9 +97,9 @@ fn as_text(report: &Report) -> String {
         (count > kept as u64).then(|| format!("… and {} more {what}", count - kept as u64))
     };
     lines.extend(more(report.fault_count, report.faults.len(), "faults"));
-    // A program is told of the rest by --json.
-    let told = report.warnings.iter().filter(|warning| !is_left_by_mkfs(warning));
-    lines.extend(told.map(|warning| format!("warning: {warning}")));
+    // Programs get the rest by --json.
+    let reported = report.warnings.iter().filter(|warning| !is_left_by_mkfs(warning));
+    lines.extend(reported.map(|warning| format!("warning: {warning}")));
     lines.extend(more(report.warning_count, report.warnings.len(), "warnings"));
     lines.extend(report.not_compared.iter().map(|what| format!("not compared, because of the faults: {what}")));
     let stats = &report.stats;

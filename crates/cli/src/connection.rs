@@ -17,24 +17,24 @@ impl Connection {
         Self { place: format!("/sys/fs/fuse/connections/{}", major << 20 | minor).into() }
     }
 
-    /// Whether no request is under way, or none is within that time. Where the control file system
-    /// isn't mounted, nobody can tell: then as much time is given as a few requests take.
+    /// Whether no request is in progress, or none is within that time. Where the control file
+    /// system isn't mounted, that is unknown: then this waits as long as a few requests take.
     pub fn is_idle_within(&self, time: Duration) -> bool {
-        const MOMENT: Duration = Duration::from_millis(5);
+        const POLL_INTERVAL: Duration = Duration::from_millis(5);
         let deadline = Instant::now() + time;
         loop {
             match fs::read_to_string(self.place.join("waiting")) {
                 Ok(waiting) if waiting.trim() != "0" => {}
                 Ok(_) => return true,
                 Err(_) => {
-                    thread::sleep(40 * MOMENT);
+                    thread::sleep(40 * POLL_INTERVAL);
                     return true;
                 }
             }
             if Instant::now() >= deadline {
                 return false;
             }
-            thread::sleep(MOMENT);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 

@@ -1,4 +1,5 @@
-//! Talking to the server of a mount: `ubtrfs sync`, and what `stats` and `umount` ask.
+//! Communication with the server of a mount: `ubtrfs sync`, and the requests of `stats` and
+//! `umount`.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -23,20 +24,20 @@ use crate::connection::Connection;
 use crate::failure::{Failure, Result};
 use crate::mount_table::{self, Mounted};
 
-/// What is said of a mount that nobody serves.
+/// The message about a mount without a server.
 const DEAD: &str = "the server of this mount is no more";
 /// Room for an answer.
 const ROOM: usize = 64 << 10;
 
-/// How long is waited for what the kernel writes.
+/// The limit for the kernel's writeback.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long root waits for the server of another user's mount.
 pub const TIMEOUT_OF_OTHERS: Duration = Duration::from_secs(60);
 
-/// `ubtrfs sync`: the kernel writes what it holds of changes, mapped pages among them, and then the
-/// server commits. On mounts of the type `fuse` the kernel does not ask it to, nor does it wait for
-/// what it writes.
+/// `ubtrfs sync`: the kernel writes its dirty pages back, mapped ones included, and then the server
+/// commits. On mounts of the type `fuse` the kernel neither requests the commit nor waits for its
+/// writes.
 pub fn sync(arguments: &args::Directory) -> Result<()> {
     let path = &arguments.directory;
     if let Ok(open) = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()) {
@@ -101,7 +102,7 @@ fn ask(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> {
     }
 }
 
-/// The user and the group that somebody else's mount is for.
+/// The user and the group of another user's mount.
 fn owner(path: &Path) -> Option<(u32, u32)> {
     let path = mount_table::resolve(path).ok()?;
     match mount_table::mounted_on(&path).ok()?? {
@@ -110,8 +111,8 @@ fn owner(path: &Path) -> Option<(u32, u32)> {
     }
 }
 
-/// Asks for what needs `CAP_SYS_ADMIN` where not even root may look: with the owner's ids, and with
-/// that capability. Linux keeps these for each thread.
+/// Sends a request that needs `CAP_SYS_ADMIN` to a mount that not even root may access: with the
+/// owner's ids, and with that capability. Linux keeps these for each thread.
 fn ask_with_power(path: &Path, name: &str, room: usize) -> std::result::Result<Vec<u8>, Errno> {
     let (user, group) = owner(path).ok_or(Errno::ACCESS)?;
     let ask = || {
@@ -131,8 +132,8 @@ fn ask_with_power(path: &Path, name: &str, room: usize) -> std::result::Result<V
     thread::scope(|scope| scope.spawn(ask).join()).unwrap_or(Err(Errno::IO))
 }
 
-/// Without `allow_other` not even root may look into another user's mount: asks in that user's
-/// name.
+/// Without `allow_other` not even root may access another user's mount: sends the request as that
+/// user.
 fn ask_as_owner(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> {
     let (user, group) = owner(path).ok_or(Errno::ACCESS)?;
     let mut command = Command::new("/proc/self/exe");
@@ -142,7 +143,7 @@ fn ask_as_owner(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> 
     };
     command.arg("--").arg(path).uid(user).gid(group).stdin(Stdio::null());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(|_| Errno::IO)?;
-    // Another user's server may be anything. What it has the child wait for nobody else waits for.
+    // Another user's server may be hostile. Only the child waits for it.
     let deadline = Instant::now() + TIMEOUT_OF_OTHERS;
     let (out, err) = (read_apart(child.stdout.take()), read_apart(child.stderr.take()));
     let status = loop {
@@ -163,15 +164,15 @@ fn ask_as_owner(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> 
     }
 }
 
-/// Reads to the end what a child writes, beside it.
+/// Reads a child's output to the end, concurrently with it.
 fn read_apart(from: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
         let _ = from.map(|mut from| from.read_to_end(&mut bytes));
-        let _ = tell.send(bytes);
+        let _ = sender.send(bytes);
     });
-    told
+    receiver
 }
 
 /// Why the server at `path` doesn't answer.

@@ -1,105 +1,36 @@
 //! Opening devices for the commands that don't mount.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::fs::File;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use rustix::fs::OFlags;
-use rustix::io::Errno;
 use ubtrfs_volume::{
-    Device, Error, Exclusive, FileDevice, OpenMode, OpenOptions as VolumeOptions, Volume, WindowDevice, backing_file,
-    whole_disk,
+    Device, Error, Exclusive, FileDevice, OpenMode, OpenOptions as VolumeOptions, Volume, WindowDevice,
 };
 
 use crate::args::Window;
 use crate::failure::{Failure, Result};
-use crate::loop_devices::{self, User};
-
-/// How long a busy device is waited for.
-const TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a busy loop device is waited for; its holder may only look at it.
-const MOMENT: Duration = Duration::from_millis(500);
 
 /// Whether the path is a block device.
 pub fn is_block(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
-/// Claims a block device: while the result lives, nobody mounts it, and nobody has it mounted.
+/// Claims a block device: while the result lives, it is not and can't be mounted.
 pub fn claim(path: &Path) -> Result<File> {
-    let flags = (OFlags::EXCL | OFlags::CLOEXEC).bits() as i32;
-    let open = || {
-        OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|error| {
-            if Errno::from_io_error(&error) == Some(Errno::BUSY) {
-                Error::Held { path: path.into() }
-            } else {
-                Error::Open { path: path.into(), source: error }
-            }
-        })
-    };
-    patiently(open).map_err(|error| Failure::of(&error))
+    ubtrfs_volume::claim(path).map_err(|error| Failure::of(&error))
 }
 
-/// Tries again for a while what fails because the device is busy. umount(8) returns when the last
-/// commit is durable; the server lets go of the device a moment later, and nobody should have to
-/// wait for that between two commands.
-pub fn patiently<T>(attempt: impl Fn() -> std::result::Result<T, Error>) -> std::result::Result<T, Error> {
-    let deadline = Instant::now() + TIMEOUT;
-    loop {
-        match attempt() {
-            Err(Error::Held { .. }) if Instant::now() < deadline => thread::sleep(Duration::from_millis(20)),
-            done => return done,
-        }
-    }
-}
-
-/// Opens a device so that nobody else has it. The kernel doesn't ask for our lock of an image file,
-/// so whether it has mounted one is looked for.
+/// Opens a device so that nobody else has it.
 pub fn open_exclusively(path: &Path, mode: OpenMode) -> Result<FileDevice> {
-    let device = patiently(|| FileDevice::open(path, mode, Exclusive::Yes)).map_err(|error| Failure::of(&error))?;
-    check_unmounted(path, mode).map(|()| device)
+    ubtrfs_volume::open_exclusively(path, mode).map_err(|error| Failure::of(&error))
 }
 
 /// An error if the kernel has mounted an image file, or that behind a loop device, through any
-/// other loop device. Who only looked at such a device holds it for a moment: that is waited for.
+/// other loop device.
 pub fn check_unmounted(path: &Path, mode: OpenMode) -> Result<()> {
-    let number = std::fs::metadata(path).map_or(0, |metadata| metadata.rdev());
-    let image = backing_file(number).unwrap_or_else(|| path.into());
-    // Who has claimed a partition keeps others from the whole disk, too.
-    let known: Vec<u64> = [number].into_iter().chain(whole_disk(number)).collect();
-    let deadline = Instant::now() + MOMENT;
-    let shown = path.display();
-    loop {
-        let used = loop_devices::user(&image, &known, mode);
-        let why = match &used {
-            None => return Ok(()),
-            Some(User::Mounted(by)) => format!("{shown} is mounted by the kernel, through {}", by.display()),
-            Some(User::Unseen(by)) => format!(
-                "{shown} is in use by the kernel, through {}: it is mounted in another mount namespace, or held otherwise",
-                by.display()
-            ),
-            Some(User::Unknown(by)) if rustix::process::geteuid().is_root() => format!(
-                "{shown} is attached to {}, which can't be asked whether it is mounted: detach it (losetup -d)",
-                by.display()
-            ),
-            Some(User::Unknown(by)) => format!(
-                "{shown} is attached to {}, and only root can find out whether that is mounted: detach it (losetup -d)",
-                by.display()
-            ),
-            Some(User::Hidden(by)) => format!(
-                "{shown} may be attached to {}, which is as large and has a file that can't be looked at: detach it \
-                 (losetup -d), or let root do this",
-                by.display()
-            ),
-        };
-        if matches!(used, Some(User::Mounted(_))) || Instant::now() >= deadline {
-            return Err(Failure::new(why));
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
+    ubtrfs_volume::check_unmounted(path, mode).map_err(|error| Failure::of(&error))
 }
 
 /// Devices, opened.
@@ -174,7 +105,17 @@ pub fn about_volume_within(paths: &[PathBuf], window: Window, error: &Error) -> 
 pub fn about_volume(paths: &[PathBuf], error: &Error) -> Failure {
     match (paths, error) {
         // These name the device themselves.
-        (_, Error::Open { .. } | Error::Held { .. } | Error::NotADevice { .. }) | ([], _) => Failure::of(error),
+        (_, Error::Open { .. } | Error::Held { .. } | Error::Attached { .. } | Error::NotADevice { .. }) | ([], _) => {
+            Failure::of(error)
+        }
         ([path, ..], _) => Failure::about(path.display(), error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn loop_devices_of_mounts_are_recognised_by_the_label_that_they_get() {
+        assert_eq!(ubtrfs_fuse::mount::SOURCE_LABEL, ubtrfs_volume::SOURCE_LABEL);
     }
 }

@@ -11,7 +11,7 @@ use ubtrfs_tree::sentence;
 pub enum Failure {
     /// What a person reads, and the exit status.
     Sentence(String, u8),
-    /// Everything has been said; only the exit status is left.
+    /// Everything has been reported; only the exit status is left.
     Said(u8),
     /// The reader of our output went away (`EPIPE`): no failure of ours.
     OutputClosed,
@@ -20,7 +20,7 @@ pub enum Failure {
 /// The result of a command.
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// The exit status of what failed.
+/// The exit status of the failure.
 const FAILED: u8 = 1;
 
 impl Failure {

@@ -32,8 +32,8 @@ const WRONG_CALL: u8 = 16;
     after_help = "Exit status: 0 no fault, 1 faults were corrected, 4 faults are left, 8 not checked, 16 wrong usage."
 )]
 struct Arguments {
-    /// As at boot: look at the superblock and at each tree's root alone, and change nothing. What a
-    /// crash leaves behind a mount puts right.
+    /// As at boot: check only the superblock and each tree's root, and change nothing. A mount
+    /// recovers from a crash.
     #[arg(short = 'a', short_alias = 'p')]
     automatic: bool,
     /// Correct what can be, without asking, as `ubtrfs check --repair --yes`.
@@ -45,7 +45,7 @@ struct Arguments {
     /// With -a: check everything all the same.
     #[arg(short = 'f')]
     force: bool,
-    /// Where fsck(8) wants to be told of the progress: it isn't.
+    /// The descriptor for progress reports to fsck(8), which is ignored.
     #[arg(short = 'C', value_name = "DESCRIPTOR")]
     progress: Option<String>,
     /// Accepted: what is found is always said.

@@ -1,11 +1,11 @@
-//! Who holds a mount: processes with open files, directories, programs or mappings on it.
+//! The users of a mount: processes with open files, directories, programs or mappings on it.
 
 use std::fs::{self, DirEntry};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
-/// So many of those who hold a mount are named.
+/// The greatest number of processes that are listed.
 const MOST_NAMED: usize = 5;
 
 /// A process that holds a mount.
@@ -21,8 +21,8 @@ impl std::fmt::Display for Holder {
     }
 }
 
-/// Those processes that hold what has this device number and that we may look at. Nothing is asked
-/// of the server, which may be busy or stuck.
+/// The accessible processes that use the file system of this device number. No request is sent to
+/// the server, which may be busy or stuck.
 pub fn of(device: (u32, u32)) -> Vec<Holder> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let holder = |entry: DirEntry| {
@@ -55,7 +55,7 @@ fn is_mapped(process: &Path, device: (u32, u32)) -> bool {
     String::from_utf8_lossy(&maps).lines().any(|line| line.split(' ').nth(3) == Some(&*number))
 }
 
-/// Who uses what has this device number.
+/// The processes that use the file system of this device number.
 pub fn users(device: (u32, u32)) -> String {
     let mut holders: Vec<_> = of(device).iter().map(ToString::to_string).collect();
     let more = holders.len().saturating_sub(MOST_NAMED);

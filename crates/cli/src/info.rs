@@ -40,12 +40,12 @@ struct Info {
     flags: Vec<String>,
     has_log: bool,
     devices: Vec<Device>,
-    /// Numbers of devices that were not given, as far as superblocks name them; and how many there
-    /// are beside these.
+    /// Numbers of devices that were not given, as far as superblocks name them; and how many others
+    /// are missing.
     missing_devices: Vec<u64>,
     other_missing_devices: u64,
     block_groups: Vec<Groups>,
-    /// Absent, with all that is in trees, if the volume can't be opened.
+    /// Absent, like everything from trees, if the volume can't be opened.
     default_subvolume: Option<u64>,
     subvolumes: Vec<Subvolume>,
 }
@@ -108,7 +108,7 @@ fn at_a_glance(devices: &[Arc<dyn ubtrfs_volume::Device>]) -> Option<Info> {
     let newest = found.iter().max_by_key(|superblock| superblock.generation)?;
     let own: Vec<_> = found.iter().filter(|other| other.fsid == newest.fsid).map(|other| other.dev_item).collect();
     let given: BTreeSet<u64> = own.iter().map(|item| item.devid.0).collect();
-    // System chunks mostly lie on several of the devices, if not on all.
+    // System chunks are mostly on several of the devices, if not on all.
     let chunks = sys_chunks(&newest.sys_chunk_array).unwrap_or_default();
     let known: BTreeSet<u64> =
         chunks.iter().flat_map(|(_, chunk)| chunk.stripes.iter().map(|stripe| stripe.devid.0)).collect();

@@ -66,8 +66,7 @@ fn set_of_device(arguments: &args::Label, label: &[u8]) -> Result<()> {
 fn of_mount(directory: &Path) -> Result<Vec<u8>> {
     let failed = |error: io::Error| Failure::about(directory.display(), &error);
     let opened = File::open(directory).map_err(failed)?;
-    // SAFETY: this command fills in an array of this size, which its number tells, and nothing
-    // else.
+    // SAFETY: this command fills in an array of the size that its number encodes, and nothing else.
     let getter = unsafe { Getter::<FS_IOC_GETFSLABEL, [u8; SIZE]>::new() };
     // SAFETY: the same.
     let label = unsafe { ioctl(&opened, getter) }.map_err(|errno| failed(errno.into()))?;
@@ -79,7 +78,7 @@ fn set_of_mount(directory: &Path, label: &[u8]) -> Result<()> {
     let opened = File::open(directory).map_err(failed)?;
     let mut argument = [0; SIZE];
     argument[..label.len()].copy_from_slice(label);
-    // SAFETY: this command reads an array of this size, which its number tells, and nothing else.
+    // SAFETY: this command reads an array of the size that its number encodes, and nothing else.
     let setter = unsafe { Setter::<FS_IOC_SETFSLABEL, [u8; SIZE]>::new(argument) };
     // SAFETY: the same.
     unsafe { ioctl(&opened, setter) }.map_err(|errno| failed(errno.into()))

@@ -8,13 +8,13 @@ mod connection;
 mod control;
 mod describe;
 mod device;
+mod diff;
 mod failure;
 mod fsck;
 mod generate;
 mod holders;
 mod info;
 mod label;
-mod loop_devices;
 mod mkfs;
 mod mount;
 mod mount_table;
@@ -23,9 +23,11 @@ mod process;
 mod repair;
 mod rescue;
 mod restore;
+mod shell;
 mod show;
 mod size;
 mod stats;
+mod subvolume;
 mod tree;
 mod trees;
 mod umount;
@@ -65,10 +67,14 @@ fn main() -> ExitCode {
         Command::Restore(arguments) => restore::run(arguments),
         Command::Info(arguments) => info::run(arguments),
         Command::Label(arguments) => label::run(arguments),
+        Command::Subvolume(arguments) => subvolume::run(arguments),
+        Command::Property(arguments) => subvolume::property(arguments),
+        Command::Shell(arguments) => shell::run(arguments),
         Command::Tree(arguments) => tree::run(arguments),
         Command::Ls(arguments) => browse::ls(arguments),
         Command::Stat(arguments) => browse::stat(arguments),
         Command::Cat(arguments) => browse::cat(arguments),
+        Command::Diff(arguments) => diff::run(arguments),
         Command::Generate(arguments) => generate::run(arguments),
     };
     finish(done)

@@ -2,30 +2,25 @@
 
 use std::fs::OpenOptions;
 use std::io;
-use std::ops::Range;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use ubtrfs_format::{ChecksumType, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE};
-use ubtrfs_mkfs::{Medium, MkfsOptions, Profile, existing_signature, layout};
-use ubtrfs_volume::{ALIGNMENT, Buffer, Device, DeviceWrite, OpenMode};
+use ubtrfs::mkfs::make_over;
+use ubtrfs_format::{ChecksumType, Physical};
+use ubtrfs_mkfs::{MkfsOptions, Profile, existing_signature, layout};
+use ubtrfs_volume::{ALIGNMENT, Device, OpenMode};
 
 use crate::args;
 use crate::device::{open_exclusively, within};
 use crate::failure::{Failure, Result};
 use crate::size::show_size;
 
-/// Where a superblock says where it is.
-const SUPERBLOCK_PLACE: Range<usize> = 48..56;
-/// Where its magic is.
-const SUPERBLOCK_MAGIC_PLACE: Range<usize> = 64..72;
-
 /// `ubtrfs mkfs`
 pub fn run(arguments: &args::Mkfs) -> Result<()> {
     let [path] = arguments.devices.as_slice() else {
         return Err(Failure::new("volumes of several devices can't be made yet: give one device"));
     };
-    // What is wrong with the options shows before anything is touched; the size is looked at again
+    // Errors in the options are reported before anything is touched; the size is checked again
     // below.
     let options = options(arguments)?;
     if !arguments.window.offset.is_multiple_of(ALIGNMENT as u64) {
@@ -58,7 +53,7 @@ fn options(arguments: &args::Mkfs) -> Result<MkfsOptions> {
     options.metadata_profile = arguments.metadata.as_deref().map(profile).transpose()?;
     options.mixed = arguments.mixed;
     options.block_group_tree = arguments.block_group_tree;
-    // An ordinary user's volume is of no use to its maker if nobody but root may make a file in it.
+    // An ordinary user's volume is of no use to its maker if only root may make files in it.
     options.root_owner = arguments
         .root_owner
         .unwrap_or_else(|| (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()));
@@ -127,7 +122,7 @@ fn write(path: &Path, arguments: &args::Mkfs, mut options: MkfsOptions) -> Resul
             return Err(Failure::new("--size asks for more than --sizelimit allows"));
         }
         options.total_bytes = size;
-        // Before the file changes, what is asked for must be possible.
+        // The request must be possible before the file changes.
         layout(&options).map_err(|error| Failure::about(path.display(), &error))?;
         // Behind a part of an image there may be something else.
         let is_whole = window.offset == 0 && window.sizelimit.is_none();
@@ -142,45 +137,9 @@ fn write(path: &Path, arguments: &args::Mkfs, mut options: MkfsOptions) -> Resul
     if arguments.size.is_none() {
         options.total_bytes = device.size();
     }
-    let mut layout = layout(&options).map_err(|error| Failure::about(path.display(), &error))?;
-    layout.zero.extend(left_superblocks(&*device, options.total_bytes).map_err(failed)?);
-    layout.write(&mut DeviceMedium(&*device)).map_err(failed)?;
+    make_over(&*device, &options).map_err(|error| Failure::about(path.display(), &error))?;
     println!("{shown}: a btrfs of {} with the id {}", show_size(options.total_bytes), options.fsid);
     Ok(())
-}
-
-/// Superblocks that an older volume, which was larger, has left behind the end of the new one.
-fn left_superblocks(device: &dyn Device, end: u64) -> io::Result<Vec<(Physical, u64)>> {
-    let size = SUPERBLOCK_SIZE as u64;
-    let mut left = Vec::new();
-    for at in SUPERBLOCK_COPIES {
-        if at.0 + size <= end || at.0 + size > device.size() {
-            continue;
-        }
-        let mut bytes = Buffer::zeroed(SUPERBLOCK_SIZE);
-        device.read_at(at, &mut bytes)?;
-        // One that says that it belongs here, sound or not: what is behind the end may be in use.
-        let (place, magic) = (&bytes[SUPERBLOCK_PLACE], &bytes[SUPERBLOCK_MAGIC_PLACE]);
-        if *place == at.0.to_le_bytes() && *magic == SUPERBLOCK_MAGIC {
-            left.push((at, size));
-        }
-    }
-    Ok(left)
-}
-
-/// A device that a layout is written to.
-struct DeviceMedium<'a>(&'a dyn Device);
-
-impl Medium for DeviceMedium<'_> {
-    fn write_at(&mut self, at: Physical, bytes: &[u8]) -> io::Result<()> {
-        let mut data = Buffer::zeroed(bytes.len());
-        data.copy_from_slice(bytes);
-        self.0.submit(vec![DeviceWrite { at, data: data.share() }]).wait()
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
 }
 
 #[cfg(test)]

@@ -6,13 +6,13 @@ use ubtrfs_format::items::FileType;
 use crate::failure::{Failure, Result};
 use crate::show;
 
-/// As many symbolic links may be followed on the way.
+/// The greatest number of symbolic links in a path.
 const MOST_LINKS: usize = 40;
 
 /// Whether a symbolic link at the end of a path is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtEnd {
-    /// What it leads to.
+    /// What it refers to.
     Follow,
     /// The link itself.
     Stay,
@@ -56,7 +56,7 @@ fn components(path: &[u8]) -> Vec<Vec<u8>> {
     path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).rev().map(<[u8]>::to_vec).collect()
 }
 
-/// What went wrong at a path.
+/// An error at a path.
 pub fn failure(path: &[u8], error: &ubtrfs::Error) -> Failure {
     let path = show::bytes(path);
     match error {

@@ -1,7 +1,7 @@
 //! Processes, as `/proc` shows them.
 
 /// When a process started, in the clock ticks of the kernel: the 22nd field of its `stat`, the
-/// second of which (the name, in parentheses) may hold anything.
+/// second of which (the name, in parentheses) may have any characters.
 pub fn started(pid: &str) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;

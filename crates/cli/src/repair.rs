@@ -1,8 +1,8 @@
 //! `ubtrfs check --repair`: what of the faults can be put right, and how.
 //!
-//! Only what follows from everything else is written: counters, the free-space tree, sizes of
-//! directories, link counts, missing orphan items. All of it goes through an ordinary commit, which
-//! needs sound trees; so any other fault of the trees is a reason to change nothing.
+//! Only records that can be derived from others are written: counters, the free-space tree, sizes
+//! of directories, link counts, missing orphan items. All of them are written by an ordinary
+//! commit, which needs intact trees; so any other fault of the trees is a reason to change nothing.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ const SHOWN: usize = 20;
 
 /// What is to be done about a fault.
 enum Remedy {
-    /// Space is counted anew.
+    /// Space is recounted.
     Recount,
     /// An inode gets other attributes.
     Inode(InodeFix),
@@ -43,7 +43,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What to do about all that was found.
+    /// The plan for all faults.
     pub fn of(report: &Report) -> Self {
         let mut plan = Self {
             recount: Vec::new(),
@@ -106,7 +106,7 @@ impl Plan {
             }
         };
         part(
-            "to be counted anew and written: use of block groups and devices, the superblock's totals, the free-space tree",
+            "to be recounted and written: use of block groups and devices, the superblock's totals, the free-space tree",
             &mut self.recount.iter().cloned(),
         );
         part("to be put right in inodes", &mut self.inode_lines.iter().cloned());
@@ -169,7 +169,7 @@ fn remedy(fault: &Fault) -> Remedy {
         Kind::SuperblockCopyBad { copy, .. } if *copy > 0 => Remedy::Recount,
         Kind::DirectorySize { expected, .. } => fix(None, Some(*expected), false),
         Kind::LinkCount { expected: 0, .. } => {
-            Remedy::Refuse("nothing tells where it belongs; 'ubtrfs restore' copies it to lost+found")
+            Remedy::Refuse("its location is unknown; 'ubtrfs restore' copies it to lost+found")
         }
         Kind::LinkCount { expected, .. } => fix(Some(*expected), None, false),
         Kind::NoOrphanItem => fix(None, None, true),
@@ -178,7 +178,7 @@ fn remedy(fault: &Fault) -> Remedy {
             Remedy::Leave("data can't be derived from anything but another copy, which a mount uses when it reads")
         }
         Kind::OddChecksum { .. } | Kind::UuidSurplus { .. } => Remedy::Leave("it does no harm"),
-        // It is made anew as a whole: nothing of it is needed for that.
+        // It is rebuilt as a whole without reading the old one.
         _ if fault.place.tree == Some(TreeId::FREE_SPACE) => Remedy::Recount,
         _ => Remedy::Refuse("it does not follow from anything else what is right"),
     }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_one_inode_is_put_right_together() {
+    fn all_faults_of_one_inode_are_corrected_together() {
         let kinds = vec![
             FaultKind::LinkCount { found: 0, expected: 2 },
             FaultKind::NoOrphanItem,

@@ -9,7 +9,7 @@ use ubtrfs_format::items::{FileType, InodeItem, RootItem, inode_refs};
 use ubtrfs_format::{Ino, ItemType, Key, Logical, Node, Physical, SUPERBLOCK_COPIES, TreeId};
 use ubtrfs_mkfs::existing_signature;
 use ubtrfs_tree::{Snapshot, Walk};
-use ubtrfs_volume::{CompletedWrites, Copies, Error as VolumeError, OpenOptions, Volume};
+use ubtrfs_volume::{Copies, Error as VolumeError, OpenOptions, Volume};
 
 use crate::args;
 use crate::confirm::confirm;
@@ -20,7 +20,7 @@ use crate::trees::Trees;
 
 /// Paths that are listed.
 const SHOWN: usize = 20;
-/// Names on the way to an inode; a damaged volume may have a loop.
+/// The greatest number of names in the path of an inode; a damaged volume may have a loop.
 const MOST_NAMES: usize = 4096;
 
 /// `ubtrfs rescue`
@@ -48,8 +48,10 @@ fn zero_log(arguments: &args::ZeroLog) -> Result<()> {
     superblock.log_root = Logical(0);
     superblock.log_root_level = 0;
     let failed = |error| about_volume(paths, &error);
-    let flushed = volume.flush(CompletedWrites::nothing()).map_err(failed)?;
-    volume.write_superblock(&superblock, Copies::All, flushed).map_err(failed)?;
+    // What it refers to is on the devices already.
+    let (data, nodes) = (volume.wait_all([]).map_err(failed)?, volume.wait_all([]).map_err(failed)?);
+    let flushed = volume.flush(data, nodes).map_err(failed)?;
+    let _published = volume.write_superblock(&superblock, Copies::All, flushed).map_err(failed)?;
     say(&format!("{shown}: the log is gone; the volume is as of commit {}\n", superblock.generation))
 }
 
@@ -76,7 +78,7 @@ fn super_recover(arguments: &args::SuperRecover) -> Result<()> {
     if bad.is_empty() {
         return say("all primary superblocks are good; nothing was changed\n");
     }
-    // What is put back must lead to a volume.
+    // The restored superblock must refer to a volume.
     let newest = Volume::candidates(devices).into_iter().next().ok_or_else(|| failed(&VolumeError::NotBtrfs))?;
     Volume::open_candidate(devices.clone(), &newest).map_err(|error| failed(&error))?;
     for (path, _, copy) in &bad {

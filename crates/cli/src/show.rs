@@ -76,7 +76,7 @@ pub fn bytes(bytes: &[u8]) -> String {
     text
 }
 
-/// Bytes as hexadecimal digits, cut where there are many.
+/// Bytes as hexadecimal digits, abbreviated where there are many.
 pub fn hex(bytes: &[u8]) -> String {
     const MOST: usize = 32;
     let mut shown = String::new();

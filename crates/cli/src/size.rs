@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_exactly_is_read_again() {
+    fn sizes_that_are_shown_exactly_are_parsed_again() {
         let shown = [(0, "0"), (4096, "4k"), (300 << 20, "300M"), (3 << 30, "3G"), (4097, "4097")];
         for (bytes, text) in shown {
             assert_eq!((exact_size(bytes).as_str(), parse_size(text)), (text, Ok(bytes)));
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn invalid_sizes_are_refused() {
         for text in ["", "G", "-1", "1.5G", "8X", "8GG", "16E", "99999999999999999999", "8 G"] {
             assert!(parse_size(text).is_err(), "{text}");
         }

@@ -2,9 +2,12 @@
 
 use std::io::Write;
 
+use ubtrfs_format::items::Timespec;
+
 use crate::args;
 use crate::control::{failure, statistics};
 use crate::failure::{Failure, Result};
+use crate::show;
 use crate::watch::watch;
 
 /// `ubtrfs stats`
@@ -21,23 +24,34 @@ pub fn run(arguments: &args::Stats) -> Result<()> {
     let report: serde_json::Value =
         serde_json::from_slice(&answer).map_err(|error| Failure::about(path.display(), &error))?;
     let mut text = String::new();
-    show(&mut text, "", &report);
+    list(&mut text, "", &report);
     out.write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
 }
 
-/// Lines of names and values; names of nested ones are joined by dots.
-fn show(text: &mut String, prefix: &str, value: &serde_json::Value) {
+/// A value as people read it: moments are seconds in the report.
+fn for_people(name: &str, value: &serde_json::Value) -> serde_json::Value {
+    match value.as_u64() {
+        Some(seconds) if name == "time" => show::time(Timespec { sec: seconds, nsec: 0 }).into(),
+        _ => value.clone(),
+    }
+}
+
+/// Lines of names and values; names of nested ones are joined by dots, and those of a list are
+/// numbered.
+fn list(text: &mut String, prefix: &str, value: &serde_json::Value) {
     use std::fmt::Write;
     match value {
         serde_json::Value::Object(fields) => {
             for (name, value) in fields {
+                let value = &for_people(name, value);
                 let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
-                show(text, &name, value);
+                list(text, &name, value);
             }
         }
         serde_json::Value::Array(values) => {
-            for value in values {
-                show(text, prefix, value);
+            for (number, value) in (1..).zip(values) {
+                let prefix = if value.is_object() { format!("{prefix}.{number}") } else { prefix.to_owned() };
+                list(text, &prefix, value);
             }
         }
         serde_json::Value::Null => {}

@@ -74,7 +74,7 @@ fn logs(trees: &Trees, dump: &mut Dump<'_>) {
     });
 }
 
-/// Visits the root items of a tree. Blocks that can't be read have been told of when that tree was
+/// Visits the root items of a tree. Blocks that can't be read were reported when that tree was
 /// shown.
 fn each_root(roots: &Snapshot, dump: &mut Dump<'_>, mut visit: impl FnMut(&mut Dump<'_>, Key, &RootItem)) {
     roots.walk(&mut |_, block| {

@@ -1,4 +1,4 @@
-//! The trees of a volume that is looked at without the engine.
+//! The trees of a volume that is read without the engine.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ impl NodeSource for Nodes {
     }
 }
 
-/// All trees of a volume, as of its last commit.
+/// All trees of a volume's last commit.
 pub struct Trees {
     superblock: Superblock,
     cache: Arc<NodeCache>,

@@ -19,11 +19,11 @@ use crate::holders::users;
 use crate::mount_table;
 use crate::process;
 
-/// How long transient users of the mount are given to leave. A process that forks while a file is
-/// open here hands a copy of the descriptor to its child, which holds the mount until it executes
-/// its program; so a mount may be busy for moments after its last user has closed everything.
+/// The time for transient users of the mount to leave. A process that forks while a file is open
+/// here passes a copy of the descriptor to its child, which uses the mount until it executes its
+/// program; so a mount may be busy briefly after its last user has closed everything.
 const TIME_TO_LEAVE: Duration = Duration::from_secs(2);
-/// After so long a time of waiting a person is told what for.
+/// After this time the user gets a message about the wait.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// `ubtrfs umount`
@@ -48,13 +48,13 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
     if arguments.dead {
         return Ok(());
     }
-    // Before the mount is gone, for then nobody can be asked any more.
+    // Before the mount has ended, since then there is no server to query.
     let server = report.as_ref().ok().and_then(process_of);
     let aborted = report.ok().and_then(|report| report.aborted);
     let synced = control::sync_mount(&path);
     unmount_with_retries(&path).map_err(|error| failure(&path, device, &error))?;
     if let Some(server) = server {
-        // Who that is only the server says. Another user's may name whomever it likes.
+        // Only the server reports its process. Another user's server may name any process.
         let is_ours = user.is_none_or(|user| user == 0 || user == rustix::process::getuid().as_raw());
         let deadline = (!is_ours).then(|| Instant::now() + control::TIMEOUT_OF_OTHERS);
         wait(&path, &server, deadline)?;
@@ -73,7 +73,7 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
     }
 }
 
-/// The server's process, if it can be seen from here and is the one that answered.
+/// The server's process, if it is visible from here and is the one that answered.
 fn process_of(report: &Report) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(report.pid).ok()?)?;
     let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
@@ -81,7 +81,7 @@ fn process_of(report: &Report) -> Option<OwnedFd> {
 }
 
 fn wait(path: &Path, server: &OwnedFd, deadline: Option<Instant>) -> Result<()> {
-    let mut told = false;
+    let mut reported = false;
     loop {
         let mut fds = [PollFd::new(server, PollFlags::IN)];
         let left = deadline.map_or(TIMEOUT, |deadline| deadline.saturating_duration_since(Instant::now()).min(TIMEOUT));
@@ -93,8 +93,8 @@ fn wait(path: &Path, server: &OwnedFd, deadline: Option<Instant>) -> Result<()> 
                     path.display()
                 )));
             }
-            Ok(0) if !told => {
-                told = true;
+            Ok(0) if !reported => {
+                reported = true;
                 eprintln!(
                     "ubtrfs: waiting for the server of {} to end (it may still be writing, or be mounted elsewhere)",
                     path.display()

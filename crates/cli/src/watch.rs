@@ -17,7 +17,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Lines after which the names of the columns are shown again.
 const PAGE: u64 = 20;
 
-/// Shows a line for each second until the mount is gone, or `count` of them.
+/// Shows a line for each second until the mount ends, or `count` of them.
 pub fn watch(path: &Path, count: Option<u64>) -> Result<()> {
     let mut before = report(path).map_err(|errno| failure(path, errno))?;
     let mut since = Instant::now();
@@ -90,7 +90,7 @@ fn difference(before: &BTreeMap<u64, u64>, now: &BTreeMap<u64, u64>) -> BTreeMap
     now.iter().map(more).filter(|(_, count)| *count > 0).collect()
 }
 
-/// The bound below which so many hundredths of all lie.
+/// A percentile: the bound below which so many hundredths of all are.
 fn percentile(counts: &BTreeMap<u64, u64>, hundredths: u64) -> Option<u64> {
     let wanted = (counts.values().sum::<u64>() * hundredths).div_ceil(100);
     let mut seen = 0;
@@ -100,7 +100,7 @@ fn percentile(counts: &BTreeMap<u64, u64>, hundredths: u64) -> Option<u64> {
     })
 }
 
-/// Bytes of memory that a process takes, if it can be seen from here.
+/// Bytes of memory that a process takes, if it is visible from here.
 fn resident(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

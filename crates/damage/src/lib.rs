@@ -26,7 +26,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// Opens an image that nobody has mounted.
+    /// Opens an image that is not mounted.
     pub fn open(path: &Path) -> Self {
         let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
         let mut bytes = [0; SUPERBLOCK_SIZE];
@@ -50,7 +50,7 @@ impl Image {
         &self.chunks
     }
 
-    /// Where the copies of what is at an address are on the device.
+    /// The locations on the device of the copies of an address.
     pub fn places(&self, at: Logical) -> Vec<Physical> {
         let holds = |(start, chunk): &&(Logical, ChunkItem)| at >= *start && at.0 - start.0 < chunk.length;
         let (start, chunk) = self.chunks.iter().find(holds).unwrap();

@@ -17,7 +17,7 @@ pub enum Error {
         /// Bytes found.
         have: usize,
     },
-    /// An item's length isn't what its content asks for.
+    /// An item's length isn't what its content requires.
     #[error("{what}: length {have} where {need} is right")]
     WrongLength {
         /// The structure.
@@ -47,7 +47,7 @@ pub enum Error {
     /// A checksum type that is not known.
     #[error("unknown checksum type {0}")]
     UnknownChecksumType(u16),
-    /// A block is not the one that was asked for.
+    /// A block is not the expected one.
     #[error("block says it lives at {found}, but it was read at {expected}")]
     WrongBlock {
         /// The address read.
@@ -103,7 +103,7 @@ pub enum Error {
     /// A pointer that no block can have.
     #[error("bad block pointer {0}")]
     BadPointer(Logical),
-    /// A builder was asked to hold more than a block has room for.
+    /// A builder got more than a block has room for.
     #[error("an item of {size} bytes does not fit")]
     NoRoom {
         /// Bytes of the item.

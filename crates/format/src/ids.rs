@@ -110,7 +110,7 @@ impl TreeId {
     pub const RAID_STRIPE: Self = Self(12);
     /// Log trees.
     pub const LOG: Self = Self(6_u64.wrapping_neg());
-    /// Trees of a relocation under way.
+    /// Trees of a relocation in progress.
     pub const RELOC: Self = Self(8_u64.wrapping_neg());
     /// Scratch tree of data relocation.
     pub const DATA_RELOC: Self = Self(9_u64.wrapping_neg());
@@ -121,7 +121,7 @@ impl TreeId {
     }
 }
 
-/// A UUID as it stands on disk.
+/// A UUID as on disk.
 #[derive(
     Clone,
     Copy,

@@ -62,7 +62,7 @@ item_types! {
     EXTENT_ITEM = 168,
     /// An allocated tree block; the key's offset is its level.
     METADATA_ITEM = 169,
-    /// Simple quotas: who allocated the extent.
+    /// Simple quotas: the subvolume that allocated the extent.
     EXTENT_OWNER_REF = 172,
     /// A tree block is used by a tree.
     TREE_BLOCK_REF = 176,
@@ -96,7 +96,7 @@ item_types! {
     QGROUP_LIMIT = 244,
     /// Quota hierarchy.
     QGROUP_RELATION = 246,
-    /// A balance under way, among others.
+    /// A balance in progress, among others.
     TEMPORARY_ITEM = 248,
     /// Device statistics.
     PERSISTENT_ITEM = 249,
@@ -127,7 +127,7 @@ pub mod objectid {
     pub const DEV_STATS: u64 = 0;
     /// All chunks of the chunk tree.
     pub const FIRST_CHUNK_TREE: u64 = 256;
-    /// A balance under way, in the root tree.
+    /// A balance in progress, in the root tree.
     pub const BALANCE: u64 = 4_u64.wrapping_neg();
     /// Orphan items.
     pub const ORPHAN: u64 = 5_u64.wrapping_neg();
@@ -179,7 +179,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// A key as it stands on disk (17 bytes).
+/// A key as on disk (17 bytes).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct KeyBytes {

@@ -1,4 +1,4 @@
-//! Hashes that stand in keys.
+//! Hashes in keys.
 //!
 //! All are CRC-32C without the usual inversions, continued from a seed.
 

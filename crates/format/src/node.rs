@@ -41,7 +41,7 @@ impl NodeFlags {
     pub const RELOC: u64 = 1 << 1;
 }
 
-/// A block's header as it stands on disk (101 bytes).
+/// A block's header as on disk (101 bytes).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct HeaderBytes {
@@ -277,8 +277,8 @@ impl<'a> Leaf<'a> {
         Some((self.key(slot)?, self.data(slot)?))
     }
 
-    /// The headers of a run of items, and their data, which lies in one piece from the last item's
-    /// to the first one's.
+    /// The headers of a run of items, and their data, which is contiguous from the last item's to
+    /// the first one's.
     pub(crate) fn run(&self, slots: Range<usize>) -> Option<(&'a [ItemHeaderBytes], &'a [u8])> {
         let items = self.items.get(slots)?;
         let data = match items {
@@ -297,7 +297,7 @@ impl<'a> Leaf<'a> {
         (0..self.len()).filter_map(move |slot| this.item(slot))
     }
 
-    /// The slot with this key, or the one at which it would stand.
+    /// The slot with this key, or the one at which it would be inserted.
     pub fn search(&self, key: &Key) -> std::result::Result<usize, usize> {
         self.items.binary_search_by(|item| Key::from(item.key).cmp(key))
     }
@@ -312,6 +312,7 @@ impl<'a> Leaf<'a> {
         for (slot, item) in self.items.iter().enumerate() {
             let (start, size) = (item.offset.get() as usize, item.size.get() as usize);
             if start.checked_add(size) != Some(end) || start < (self.items.len()) * ITEM_HEADER_SIZE {
+                // By invariant 14 no accessor looks beyond the block, whatever its headers say.
                 return Err(Error::ItemPlacement { slot });
             }
             end = start;

@@ -133,7 +133,7 @@ bits!(SuperblockFlags {
     CHANGING_META_CSUM = 40,
 });
 
-/// A backup of the roots of one commit, as it stands on disk (168 bytes).
+/// A backup of the roots of one commit, as on disk (168 bytes).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct BackupRootBytes {
@@ -238,7 +238,7 @@ const _: () = assert!(size_of::<SuperblockBytes>() == SUPERBLOCK_SIZE);
 pub struct Superblock {
     /// The id that users see.
     pub fsid: Uuid,
-    /// Where this copy stands.
+    /// The physical address of this copy.
     pub bytenr: Physical,
     /// Flags.
     pub flags: SuperblockFlags,
@@ -268,7 +268,7 @@ pub struct Superblock {
     pub stripe_size: u32,
     /// The commit that last changed the chunk tree.
     pub chunk_root_generation: Generation,
-    /// Features that nobody needs to know.
+    /// Features that no reader or writer needs to know.
     pub compat_flags: u64,
     /// Features that writers need to know.
     pub compat_ro: CompatRo,
@@ -282,7 +282,7 @@ pub struct Superblock {
     pub chunk_root_level: u8,
     /// Level of the log root tree's root.
     pub log_root_level: u8,
-    /// The device that this superblock stands on.
+    /// The device with this superblock.
     pub dev_item: DevItem,
     /// The label, up to the first zero byte.
     pub label: [u8; 256],
@@ -403,7 +403,7 @@ impl Superblock {
     }
 
     /// The rules between fields by which the kernel refuses a mount. [`Self::parse`] leaves them
-    /// out, so that a damaged volume can still be looked at.
+    /// out, so that a damaged volume can still be examined.
     pub fn check_mountable(&self) -> Result<()> {
         let require = |holds: bool, what: &'static str, value: u64| {
             if holds { Ok(()) } else { Err(Error::BadValue { what, value }) }

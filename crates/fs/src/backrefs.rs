@@ -1,9 +1,9 @@
-//! The items in which an inode's names stand.
+//! The `INODE_REF` and `INODE_EXTREF` items with the names of an inode.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use ubtrfs_format::items::{self, ExtRef, INODE_REF_HEADER, InodeRef, encode_extref, encode_inode_ref};
+use ubtrfs_format::items::{ExtRef, INODE_REF_HEADER, InodeRef, encode_extref, encode_inode_ref, inode_backrefs};
 use ubtrfs_format::{DirIndex, ITEM_HEADER_SIZE, Ino, ItemType, Key, extref_hash, leaf_data_size, max_item_size};
 use ubtrfs_tree::Snapshot;
 
@@ -22,7 +22,7 @@ pub(crate) fn committed_ref_index(tree: &Snapshot, ino: Ino, parent: Ino, name: 
     Ok(None)
 }
 
-/// A name as an item has it.
+/// A name in an item.
 struct Listed {
     parent: Ino,
     index: DirIndex,
@@ -37,13 +37,13 @@ pub(crate) struct NameItems<'a> {
     items: BTreeMap<Key, Vec<Listed>>,
     /// Bytes of those that the tree has.
     sizes: BTreeMap<Key, usize>,
-    /// Items that were looked for in the tree.
+    /// Items that were looked up in the tree.
     pub(crate) searches: u64,
 }
 
 impl<'a> NameItems<'a> {
-    /// The items after `changes`. A name stands in the `INODE_REF` of its directory while that has
-    /// room, else in an `INODE_EXTREF` if those are `extended` to.
+    /// The items after `changes`. A name is in the `INODE_REF` of its directory while that has
+    /// room, otherwise in an `INODE_EXTREF` if names may be `extended`.
     pub(crate) fn after(
         ino: Ino,
         tree: Option<&'a Snapshot>,
@@ -109,10 +109,10 @@ impl<'a> NameItems<'a> {
         self.items.iter().map(|(key, names)| (*key, encode(key, names)))
     }
 
-    /// Whether every kernel can replay these items. It gives an inode its names one by one before
-    /// it takes others away, and chooses places for them itself; then it makes the item as large as
-    /// the log's, without a look at the room in the leaf. So none of them may be extended, nor
-    /// outgrow a leaf while it holds the old names and the new ones.
+    /// Whether every kernel can replay these items. Replay adds the names of an inode one by one
+    /// before it removes others, and chooses their items itself; then it makes the item as large as
+    /// the log's, without checking the free space of the leaf. So none of them may be extended, nor
+    /// outgrow a leaf while it has the old names and the new ones.
     pub(crate) fn are_replayable(&self, node_size: usize) -> bool {
         self.items.iter().all(|(key, names)| {
             let before = self.sizes.get(key).copied().unwrap_or(0);
@@ -121,12 +121,12 @@ impl<'a> NameItems<'a> {
         })
     }
 
-    /// Whether the item that a name of the tree stood in has names left, so that it tells that this
-    /// one is gone.
-    pub(crate) fn tells_of(&self, parent: Ino, name: &[u8]) -> bool {
+    /// Whether the item that had a committed name has names left, so that logging the item logs the
+    /// deletion of this one.
+    pub(crate) fn records_removal_of(&self, parent: Ino, name: &[u8]) -> bool {
         let has_names = |key: Key| self.items.get(&key).is_some_and(|names| !names.is_empty());
         let extended = extended_key(self.ino, parent, name);
-        // The extended item was looked at only if the name was not in the other.
+        // The extended item was loaded only if the name was not in the other.
         if self.items.contains_key(&extended) {
             has_names(extended)
         } else {
@@ -135,8 +135,8 @@ impl<'a> NameItems<'a> {
     }
 }
 
-/// Whether an item of the commit below can become one of `now` bytes in the kernel's replay,
-/// wherever it stands: both fit one leaf.
+/// Whether an item of the last commit can become one of `now` bytes in the kernel's replay,
+/// wherever it is in its leaf: both fit one leaf.
 pub(crate) fn can_grow_in_replay(before: usize, now: usize, node_size: usize) -> bool {
     before == 0 || before + now + 2 * ITEM_HEADER_SIZE <= leaf_data_size(node_size)
 }
@@ -146,19 +146,11 @@ fn extended_key(ino: Ino, parent: Ino, name: &[u8]) -> Key {
 }
 
 fn names_in(key: &Key, item: &[u8]) -> Result<Vec<Listed>> {
-    let mut names = Vec::new();
-    if key.item_type == ItemType::INODE_REF {
-        for entry in items::inode_refs(item) {
-            let InodeRef { index, name } = entry?;
-            names.push(Listed { parent: Ino(key.offset), index, name: name.to_vec() });
-        }
-    } else {
-        for entry in items::extrefs(item) {
-            let ExtRef { parent, index, name } = entry?;
-            names.push(Listed { parent, index, name: name.to_vec() });
-        }
-    }
-    Ok(names)
+    let listed = inode_backrefs(key, item).map(|entry| {
+        let ExtRef { parent, index, name } = entry?;
+        Ok(Listed { parent, index, name: name.to_vec() })
+    });
+    listed.collect()
 }
 
 fn encode(key: &Key, names: &[Listed]) -> Option<Vec<u8>> {

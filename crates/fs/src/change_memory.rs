@@ -1,10 +1,9 @@
 //! What a transaction holds in memory, in bytes (invariant 26: what changed is bounded by
 //! `memory=`, whatever kind it is of).
 //!
-//! Each inode has an [`Account`] with its transaction. Whoever had the inode's lock to change it
-//! settles that as the lock is given back, from lengths and sums that are kept as things come and
-//! go: nothing is counted anew. What belongs to no inode (extents with their checksums) the
-//! transaction itself adds.
+//! Each inode has an [`Account`] with its transaction. It is settled when the inode's lock for
+//! writing is released, from lengths and sums that each container maintains, so nothing is counted
+//! twice. The transaction itself adds what belongs to no inode (extents with their checksums).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,13 +17,13 @@ pub(crate) const ENTRY: usize = 230;
 pub(crate) const REFERENCE: usize = 80;
 /// A changed xattr, without name and value.
 pub(crate) const XATTR: usize = 130;
-/// A piece of a file's map, with what its commit makes of it: an item, and what becomes of
-/// references to its extent.
+/// A piece of a file's map, with the memory of its commit: an item, and the changed references to
+/// its extent.
 pub(crate) const PIECE: usize = 450;
-/// An extent that gets or loses a reference beside others: its commit writes its item anew, with
-/// all of them.
+/// An extent with other references that gets or loses one: its commit rewrites its item with all of
+/// them.
 pub(crate) const SHARED: usize = 700;
-/// A piece that the trees have and that goes: its commit takes a reference away.
+/// A committed piece that is deleted: its commit removes a reference.
 pub(crate) const DISPLACED: usize = SHARED;
 /// A new extent, without its checksums.
 pub(crate) const EXTENT: usize = 130;
@@ -54,13 +53,13 @@ impl TransactionMemory {
         self.changes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Adds the difference of what there was of something and what there is now.
+    /// Adds the difference between the old size of something and its size now.
     pub(crate) fn replace(&self, before: usize, now: usize) {
         settle(&self.changes, before as u64, now as u64);
     }
 }
 
-/// What one inode holds of its transaction's memory. It gives that back when it goes.
+/// One inode's part of its transaction's memory. Dropping it subtracts that part.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     memory: Option<Arc<TransactionMemory>>,
@@ -69,12 +68,12 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// One with nothing in it yet.
+    /// An empty account.
     pub(crate) fn with(memory: &Arc<TransactionMemory>) -> Self {
         Self { memory: Some(memory.clone()), changes: 0, dirty: 0 }
     }
 
-    /// Says what the inode holds now.
+    /// Sets what the inode holds now.
     pub(crate) fn settle(&mut self, changes: usize, dirty: usize) {
         let Some(memory) = &self.memory else { return };
         let (changes, dirty) = (changes as u64, dirty as u64);
@@ -94,7 +93,7 @@ fn settle(total: &AtomicU64, before: u64, now: u64) {
         total.fetch_add(now - before, Ordering::Relaxed);
     } else if now < before {
         let old = total.fetch_sub(before - now, Ordering::Relaxed);
-        debug_assert!(old >= before - now, "invariant 26: more is given back of a transaction's memory than it held");
+        debug_assert!(old >= before - now, "invariant 26: more is subtracted from a transaction's memory than it held");
     }
 }
 
@@ -102,9 +101,10 @@ fn settle(total: &AtomicU64, before: u64, now: u64) {
 mod tests {
     use super::*;
 
-    /// Invariant 26: what is settled is what is held, and nothing stays when the inodes go.
+    /// Invariant 26: the settled bytes are those that are held, and none are left when the inodes
+    /// are dropped.
     #[test]
-    fn accounts_add_up_and_give_back_what_they_hold() {
+    fn accounts_add_up_and_subtract_their_bytes_on_drop() {
         let memory = Arc::new(TransactionMemory::default());
         let (mut one, mut other) = (Account::with(&memory), Account::with(&memory));
         one.settle(1000, 4096);

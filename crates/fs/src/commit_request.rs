@@ -18,7 +18,7 @@ pub(crate) struct CommitRequest {
 }
 
 impl CommitRequest {
-    /// Asks for a commit soon.
+    /// Requests a commit soon.
     pub(crate) fn ask(&self) {
         let mut state = self.state.lock();
         if !state.wanted {
@@ -27,14 +27,14 @@ impl CommitRequest {
         }
     }
 
-    /// Has the committer end.
+    /// Stops the committer.
     pub(crate) fn stop(&self) {
         self.state.lock().stop = true;
         self.changed.notify_all();
     }
 
-    /// Waits until a commit is asked for, or `deadline` (`None`: for as long as it takes). Returns
-    /// `false` once the committer is to end.
+    /// Waits until a commit is requested, or `deadline` (`None`: without a limit). Returns `false`
+    /// once the committer is to stop.
     pub(crate) fn wait(&self, deadline: Option<Instant>) -> bool {
         let mut state = self.state.lock();
         while !state.stop && !state.wanted {

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use ubtrfs_format::items::{RootFlags, RootItem};
 use ubtrfs_format::{Generation, ItemType, Key, Superblock, TreeId};
-use ubtrfs_tree::{NodeCache, Root, Snapshot};
+use ubtrfs_tree::{NodeCache, NodeRef, Reader, Root, Snapshot};
 
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::options::Rescue;
 
-/// A tree's root as the root tree has it.
+/// A tree's root as recorded in the root tree.
 #[derive(Clone, Debug)]
 pub(crate) struct TreeRoot {
     /// The root item's key.
@@ -24,7 +24,7 @@ impl TreeRoot {
         TreeId(self.key.objectid)
     }
 
-    /// Whether it is a subvolume in which nothing may be changed.
+    /// Whether it is a read-only subvolume.
     pub(crate) fn is_read_only(&self) -> bool {
         self.item.flags & RootFlags::RDONLY != 0
     }
@@ -104,10 +104,16 @@ impl Committed {
         self.trees.contains_key(&id)
     }
 
-    /// Whether there is such a tree and it holds files. One that is being dropped is as good as
-    /// gone.
+    /// Whether there is such a tree and it has files. One that is being dropped counts as deleted.
     pub(crate) fn has_subvolume(&self, id: TreeId) -> bool {
         id.is_subvolume() && self.trees.get(&id).is_some_and(|tree| tree.item.refs > 0)
+    }
+
+    /// Children of the root node of a tree; of a leaf, its items.
+    pub(crate) fn children_of_root(&self, id: TreeId) -> Result<u64> {
+        let root = self.trees.get(&id).map(TreeRoot::root).ok_or(Errno::NOENT)?;
+        let block = self.cache.fetch(&NodeRef::root(&root))?;
+        Ok(block.header()?.nritems.into())
     }
 
     /// The tree with the block group items.
@@ -119,12 +125,17 @@ impl Committed {
         }
     }
 
+    /// The subvolumes that were deleted and whose trees are not dropped yet, by id.
+    pub(crate) fn deleted_subvolumes(&self) -> impl Iterator<Item = TreeId> {
+        self.subvolumes().filter(|tree| tree.item.refs == 0).map(TreeRoot::id)
+    }
+
     /// The subvolumes, by id.
     pub(crate) fn subvolumes(&self) -> impl Iterator<Item = &TreeRoot> {
         self.trees.values().filter(|tree| tree.id().is_subvolume())
     }
 
-    /// The subvolume that is mounted when none is asked for.
+    /// The subvolume that is mounted by default.
     pub(crate) fn default_subvolume(&self) -> Result<TreeId> {
         let hash = ubtrfs_format::name_hash(b"default");
         let key = Key::new(self.superblock.root_dir_objectid, ItemType::DIR_ITEM, hash);

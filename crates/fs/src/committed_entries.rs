@@ -8,12 +8,12 @@ use crate::committed::Committed;
 use crate::error::{Error, Result};
 use crate::inode::{EMPTY_SUBVOLUME_INO, InodeId, Target};
 
-/// The committed item in which all names of a directory with the hash of this one stand.
+/// The committed item with all names of a directory that have the hash of this one.
 pub(crate) fn committed_item(committed: &Committed, dir: InodeId, name: &[u8]) -> Result<Option<Item>> {
     Ok(committed.tree(dir.subvolume)?.get(&Key::new(dir.ino.0, ItemType::DIR_ITEM, name_hash(name)))?)
 }
 
-/// What a name leads to, from the item of its hash.
+/// What a name refers to, from the item of its hash.
 pub(crate) fn entry_in(item: &[u8], name: &[u8]) -> Result<Option<Target>> {
     for entry in items::dir_entries(item) {
         let entry = entry?;
@@ -24,7 +24,7 @@ pub(crate) fn entry_in(item: &[u8], name: &[u8]) -> Result<Option<Target>> {
     Ok(None)
 }
 
-/// What a committed entry leads to.
+/// What a committed entry refers to.
 pub(crate) fn resolve(committed: &Committed, dir: InodeId, name: &[u8], target: Target) -> Result<InodeId> {
     match target.location.item_type {
         ItemType::INODE_ITEM => Ok(InodeId::new(dir.subvolume, Ino(target.location.objectid))),
@@ -45,12 +45,12 @@ pub(crate) fn resolve(committed: &Committed, dir: InodeId, name: &[u8], target: 
         _ => Err(Error::Inconsistent {
             tree: dir.subvolume,
             key: Key::new(dir.ino.0, ItemType::DIR_ITEM, name_hash(name)),
-            what: "the entry leads to neither an inode nor a subvolume",
+            what: "the entry refers to neither an inode nor a subvolume",
         }),
     }
 }
 
-/// The subvolume at a path below the top level; directories on the way may be of any subvolume.
+/// The subvolume at a path below the top level; directories of the path may be of any subvolume.
 pub(crate) fn subvolume_at(committed: &Committed, path: &str) -> Result<Option<TreeId>> {
     let mut at = InodeId::root_of(TreeId::FS);
     for name in path.split('/').filter(|part| !part.is_empty()) {

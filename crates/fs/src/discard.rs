@@ -1,10 +1,9 @@
-//! Telling the devices what is no longer needed: as the volume is used (`discard`), or all at once
-//! (FITRIM).
+//! Discards of unused space: as the volume is used (`discard`), or of all of it (FITRIM).
 //!
-//! What is discarded is what may be allocated: nothing that a durable superblock leads to is, so
+//! What is discarded is what may be allocated: nothing that a durable superblock refers to is, so
 //! the content of such space matters to no state that a crash may leave. While a part of it is
 //! being discarded it is excluded from allocation, never so much that what was promised would not
-//! find its place.
+//! find its place (invariant 19).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,13 +13,13 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES};
 
-use crate::error::{Errno, Error, Result};
+use crate::error::{Errno, Error, Result, Step};
 use crate::fs_info::FsInfo;
 
 /// Bytes that are excluded from allocation at a time.
 const AT_ONCE: u64 = 256 << 20;
 /// What was freed waits so long for more: neighbours are discarded as one.
-const PATIENCE: Duration = Duration::from_secs(2);
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// Shorter ranges are not worth a discard while the volume is used.
 const WORTH_IT: u64 = 64 << 10;
 /// What is left alone around a copy of the superblock.
@@ -29,7 +28,7 @@ const AROUND_SUPERBLOCK: u64 = 64 << 10;
 /// The discarding of a mount.
 pub(crate) struct Discarder {
     info: Arc<FsInfo>,
-    /// Held while space is excluded: whoever finds too little waits for it.
+    /// Held while space is excluded: an allocation that finds too little waits for it.
     turn: Mutex<()>,
     stop: Mutex<bool>,
     work: Condvar,
@@ -47,7 +46,7 @@ impl Discarder {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Waits for what is excluded, and keeps more from being.
+    /// Waits for excluded space, and prevents more exclusions.
     pub(crate) fn hold_off(&self) -> MutexGuard<'_, ()> {
         self.turn.lock()
     }
@@ -61,8 +60,8 @@ impl Discarder {
 impl Discarder {
     /// Discards what is free: of block groups in the range of addresses `start..start + len` (`len`
     /// may be `u64::MAX`: all that follows), in pieces of at least `least` bytes; and, whatever the
-    /// range, what no chunk has of the devices. Returns the number of the devices' bytes. `EINVAL`
-    /// for a range that is none or less than a sector, `EOPNOTSUPP` if the device can't.
+    /// range, unallocated space of the devices. Returns the number of the devices' bytes. `EINVAL`
+    /// for a range that is invalid or less than a sector, `EOPNOTSUPP` if the device can't.
     pub(crate) fn trim(&self, start: u64, len: u64, least: u64) -> Result<u64> {
         if self.info.is_read_only() {
             return Err(Errno::ROFS.into());
@@ -74,7 +73,7 @@ impl Discarder {
         let least = least.max(sector);
         // What is allocated and freed is sectors.
         let (start, end) = (start.checked_next_multiple_of(sector).unwrap_or(end), end - end % sector);
-        // What is pinned may be free by now; what waits to be discarded is going to be.
+        // Pinned space may be free by now; free space that waits to be discarded is discarded here.
         self.info.space.unpin();
         self.info.space.lock().take_discards();
         let mut bytes = self.discard_groups(start, end, least)?;
@@ -146,7 +145,7 @@ impl Discarder {
         std::thread::Builder::new().name("discard".into()).spawn(move || discarder.discard_in_background())
     }
 
-    /// Has the thread that discards end after what it is at.
+    /// Stops the thread that discards after its current range.
     pub(crate) fn stop(&self) {
         *self.stop.lock() = true;
         self.work.notify_all();
@@ -160,7 +159,7 @@ impl Discarder {
                     self.work.wait(&mut stop);
                 }
                 if !*stop {
-                    self.work.wait_for(&mut stop, PATIENCE);
+                    self.work.wait_for(&mut stop, LONGEST_WAIT);
                 }
                 if *stop {
                     return;
@@ -168,7 +167,8 @@ impl Discarder {
             }
             if let Err(error) = self.discard_freed() {
                 // Nothing is lost by that but space on the device.
-                tracing::warn!("freed space is no longer discarded: {error}");
+                tracing::warn!("freed space is no longer discarded");
+                self.info.note_error(&error.at(Step::Discard));
                 self.info.space.lock().stop_discards();
                 return;
             }
@@ -180,7 +180,7 @@ fn supported(discarded: ubtrfs_volume::Result<Option<u64>>) -> Result<u64> {
     discarded?.ok_or(Error::Posix(Errno::OPNOTSUPP))
 }
 
-/// What lies in `start..end` of a device beside the copies of its superblock.
+/// The parts of `start..end` of a device without the copies of its superblock.
 fn around_superblocks(start: u64, end: u64) -> Vec<(u64, u64)> {
     let mut pieces = Vec::new();
     let mut at = start;
@@ -203,8 +203,8 @@ mod tests {
     fn superblocks_are_left_alone() {
         const MIB: u64 = 1 << 20;
         assert_eq!(around_superblocks(MIB, 10 * MIB), [(MIB, 9 * MIB)]);
-        let cut = [(MIB, 63 * MIB), (64 * MIB + AROUND_SUPERBLOCK, 36 * MIB - AROUND_SUPERBLOCK)];
-        assert_eq!(around_superblocks(MIB, 100 * MIB), cut);
+        let clipped = [(MIB, 63 * MIB), (64 * MIB + AROUND_SUPERBLOCK, 36 * MIB - AROUND_SUPERBLOCK)];
+        assert_eq!(around_superblocks(MIB, 100 * MIB), clipped);
         assert_eq!(around_superblocks(64 * MIB, 64 * MIB + AROUND_SUPERBLOCK), []);
         assert_eq!(
             around_superblocks(64 * MIB + 4096, 65 * MIB),

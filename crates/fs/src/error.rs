@@ -1,24 +1,28 @@
-//! What can go wrong, the errno that a program sees and the sentence that a person reads.
+//! The errors of the file system, with the errno for programs and a sentence for people.
+
+use std::sync::Arc;
 
 use ubtrfs_format::{Key, TreeId};
-use ubtrfs_tree::Error as TreeError;
+use ubtrfs_tree::{Error as TreeError, sentence};
+use ubtrfs_volume::{DeviceFault, Error as VolumeError};
 
 use crate::file::error::DataError;
 
+pub use crate::step::Step;
 pub use rustix::io::Errno;
 
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong in the file system.
+/// An error of the file system.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A plain POSIX outcome: no such file, not a directory, no space …
+    /// A plain POSIX error: no such file, not a directory, no space …
     #[error("{0}")]
     Posix(Errno),
     /// Devices, mirrors or checksums.
-    #[error(transparent)]
+    #[error("{0}")]
     Volume(#[from] ubtrfs_volume::Error),
     /// A tree can't be read or merged.
     #[error(transparent)]
@@ -26,7 +30,7 @@ pub enum Error {
     /// A structure is malformed.
     #[error(transparent)]
     Format(#[from] ubtrfs_format::Error),
-    /// An item that must be there is missing.
+    /// A required item is missing.
     #[error("tree {tree} lacks the item {key}")]
     MissingItem {
         /// The tree.
@@ -55,19 +59,34 @@ pub enum Error {
     /// A file's content can't be read.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// The volume can't be opened the way it was asked for.
+    /// The volume can't be opened with the given options.
     #[error("{0}")]
     Refused(Refusal),
+    /// A step failed; its own steps may follow among the causes.
+    #[error("{step}: {source}")]
+    Step {
+        /// What was being done.
+        step: Step,
+        /// Why it failed.
+        source: Box<Error>,
+    },
+    /// The error by which the file system turned read-only, shared by all whom it concerns.
+    #[error(transparent)]
+    Shared(Arc<Error>),
+    /// What an fsync or a commit was to make durable may be lost, after an error that others may
+    /// have got as well.
+    #[error("what was changed may not be durable: {}", sentence(.0))]
+    NotDurable(#[source] Arc<Error>),
     /// The file system has turned read-only after an error.
-    #[error("the file system is read-only after an error: {0}")]
-    Aborted(String),
+    #[error("the file system is read-only after an error: {}", sentence(.0))]
+    Aborted(#[source] Arc<Error>),
 }
 
-/// Why a volume isn't opened the way it was asked for.
+/// Why a volume isn't opened with the given options.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Incompatible features that nobody here knows.
+    /// Incompatible features that this version does not know.
     #[error(
         "the volume uses features that ubtrfs does not know: {}; the kernel's btrfs can mount it from there on",
         with_kernels(.0)
@@ -83,27 +102,27 @@ pub enum Refusal {
     /// A log that can't be replayed.
     #[error(
         "the volume was not unmounted cleanly, and its log of what was fsynced since the last commit can't be replayed: {0}; \
-         mount it with -o ro,nologreplay (or give ls, stat and cat --nologreplay) to see it as of its last commit, \
+         mount it with -o ro,nologreplay (or give ls, stat and cat --nologreplay) to see its last commit, \
          or give the log up with 'ubtrfs rescue zero-log'"
     )]
     BadLog(String),
     /// A log of a volume whose features its replay might break.
     #[error(
         "the volume holds a log, which can't be replayed because the volume uses features that ubtrfs does not know: {}; \
-         mount it with -o ro,nologreplay (or give ls, stat and cat --nologreplay) to see it as of its last commit",
+         mount it with -o ro,nologreplay (or give ls, stat and cat --nologreplay) to see its last commit",
         .0.join(", ")
     )]
     LogOfUnknownFeatures(Vec<String>),
-    /// A log may be passed over only by those who write nothing.
+    /// A log may be ignored only by read-only mounts.
     #[error("the volume holds a log: nologreplay passes over it only together with ro")]
     LogPassedOver,
     /// What is left out while reading would be lost by writing.
     #[error("a damaged volume is read as far as it goes only together with ro")]
     RescueOfWriters,
-    /// A state that this version can't keep right while writing.
+    /// A state that this version can't maintain while writing.
     #[error("{0}; ubtrfs can only read such a volume: mount it with -o ro")]
     ReadOnlyState(String),
-    /// The inode that all paths of the subvolume begin at leads nowhere.
+    /// The root directory of the subvolume is not usable.
     #[error(
         "the root inode of the subvolume {0} is not a directory: the volume is damaged, and nothing in that subvolume can be reached; \
          'ubtrfs check' shows the damage, 'ubtrfs restore' copies what can be found, \
@@ -115,7 +134,7 @@ pub enum Refusal {
     NoSubvolume(String),
 }
 
-/// Names of features, each with the kernel that has it since when.
+/// Names of features, each with the first kernel that supports it.
 fn with_kernels(names: &[String]) -> String {
     let since = |name: &str| match name {
         "ZONED" => "Linux 5.12",
@@ -135,13 +154,106 @@ impl From<Errno> for Error {
 
 impl Error {
     /// The errno that a program sees. `EAGAIN` is for threads that
-    /// [must not wait](crate::nonblocking).
+    /// [must not wait](crate::scheduling::nonblocking).
     pub fn errno(&self) -> Errno {
         match self {
             Self::Posix(errno) => *errno,
             Self::Tree(TreeError::WouldBlock) | Self::Data(DataError::Tree(TreeError::WouldBlock)) => Errno::AGAIN,
+            Self::Refused(Refusal::NoSubvolume(_)) => Errno::NOENT,
             Self::Aborted(_) | Self::Refused(_) => Errno::ROFS,
+            Self::Volume(error) => errno_of_opening(error).unwrap_or(Errno::IO),
+            Self::Step { source, .. } => source.errno(),
+            Self::Shared(error) => error.errno(),
             _ => Errno::IO,
         }
+    }
+
+    /// What it says and what its causes say, in one line.
+    pub fn chain(&self) -> String {
+        sentence(self)
+    }
+
+    /// Where a device failed, if that is the cause.
+    pub fn device_fault(&self) -> Option<DeviceFault> {
+        self.volume_error().and_then(VolumeError::device_fault)
+    }
+
+    /// What was being done, from the operation to its part, and the error that it came to.
+    pub fn steps(&self) -> (Vec<Step>, &Self) {
+        let (mut steps, mut error) = (Vec::new(), self);
+        loop {
+            error = match error {
+                Self::Step { step, source } => {
+                    steps.push(*step);
+                    source
+                }
+                Self::Shared(cause) | Self::NotDurable(cause) | Self::Aborted(cause) => cause,
+                Self::Tree(TreeError::Allocator(cause)) => match cause.downcast_ref::<Self>() {
+                    Some(cause) => cause,
+                    None => return (steps, error),
+                },
+                _ => return (steps, error),
+            };
+        }
+    }
+
+    /// What the volume said, if that is the cause.
+    fn volume_error(&self) -> Option<&VolumeError> {
+        match self.steps().1 {
+            Self::Volume(error) | Self::Data(DataError::Volume(error)) => Some(error),
+            Self::Tree(error) | Self::Data(DataError::Tree(error)) => {
+                std::error::Error::source(error).and_then(|cause| cause.downcast_ref())
+            }
+            _ => None,
+        }
+    }
+
+    /// The same as the cause of a step that failed. An error that others share stays as it is.
+    pub(crate) fn at(self, step: Step) -> Self {
+        if let Self::Shared(_) = self { self } else { Self::Step { step, source: Box::new(self) } }
+    }
+
+    /// The same, to be shared.
+    pub(crate) fn shared(self) -> Arc<Self> {
+        if let Self::Shared(error) = self { error } else { Arc::new(self) }
+    }
+
+    /// Of what was to become durable when this happened.
+    pub(crate) fn not_durable(error: Arc<Self>) -> Self {
+        match &*error {
+            Self::NotDurable(cause) | Self::Aborted(cause) => Self::NotDurable(cause.clone()),
+            _ => Self::NotDurable(error),
+        }
+    }
+
+    /// Whether it only says that an error came before.
+    pub(crate) fn is_consequence(&self) -> bool {
+        match self {
+            Self::NotDurable(_) | Self::Aborted(_) => true,
+            Self::Step { source, .. } => source.is_consequence(),
+            _ => matches!(self.volume_error(), Some(VolumeError::ReadOnly)),
+        }
+    }
+}
+
+/// The errno of an error that comes while a volume is opened, if it is not just one of its devices.
+fn errno_of_opening(error: &VolumeError) -> Option<Errno> {
+    match error {
+        VolumeError::Open { source, .. } => Errno::from_io_error(source),
+        VolumeError::Held { .. } | VolumeError::Attached { .. } => Some(Errno::BUSY),
+        VolumeError::NotADevice { .. } | VolumeError::NoDevice | VolumeError::NotBtrfs => Some(Errno::INVAL),
+        _ => None,
+    }
+}
+
+/// Says at which step something failed.
+pub(crate) trait AtStep<T> {
+    /// The error becomes the cause of a step that failed.
+    fn at(self, step: Step) -> Result<T>;
+}
+
+impl<T, E: Into<Error>> AtStep<T> for std::result::Result<T, E> {
+    fn at(self, step: Step) -> Result<T> {
+        self.map_err(|error| error.into().at(step))
     }
 }

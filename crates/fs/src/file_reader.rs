@@ -1,5 +1,6 @@
-//! Reading a file through all its layers: dirty data and layouts of the open transaction, of the
-//! one that is being committed, the committed trees; and data on its way before the devices.
+//! Reading a file through all its layers: dirty data and layouts of the open transaction and of the
+//! one that is being committed, then the committed trees. Data in flight takes precedence over the
+//! devices.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,27 +8,24 @@ use std::sync::Arc;
 use ubtrfs_format::{Logical, TreeId};
 use ubtrfs_volume::Volume;
 
-use crate::committed::Committed;
 use crate::error::Result;
-use crate::file::committed::{CommittedExtents, PieceSource, Unborn};
 use crate::file::csums::{ChecksumTree, Checksums, NoChecksums};
 use crate::file::error::Result as DataResult;
 use crate::file::extent_reader::{DataSource, ExtentReader, ReadContext};
 use crate::file::piece::Mapped;
-use crate::file::resolve::Stack;
+use crate::file_map::FileMap;
 use crate::fs_info::FsInfo;
 use crate::inode::{InodeId, InodeState, OrderedExtent};
 use crate::transaction::Transaction;
 
-/// The devices, and before them what is on its way there.
+/// The devices, below the data that is in flight to them.
 struct InFlightFirst<'a> {
     ordered: &'a [Arc<OrderedExtent>],
     volume: &'a Volume,
 }
 
 impl InFlightFirst<'_> {
-    /// Copies what is on its way into `buf`, newest first; returns the ranges of `buf` that are
-    /// not, in order.
+    /// Copies data in flight into `buf`, newest first; returns the other ranges of `buf`, in order.
     fn copy(&self, at: Logical, buf: &mut [u8]) -> Vec<Range<usize>> {
         let mut missing: Vec<Range<usize>> = std::iter::once(0..buf.len()).collect();
         for extent in self.ordered.iter().rev() {
@@ -70,7 +68,7 @@ impl DataSource for InFlightFirst<'_> {
     }
 }
 
-/// Checksums of data that no commit knows yet, and below them the checksum tree.
+/// Checksums of data that is not committed, and below them the checksum tree.
 struct NewestSums<'a> {
     /// Newest first.
     transactions: &'a [Arc<Transaction>],
@@ -103,49 +101,6 @@ impl Checksums for NewestSums<'_> {
     }
 }
 
-/// What the map of a file is made of, for as long as its lock is held.
-pub(crate) struct FileMap {
-    bottom: Box<dyn PieceSource>,
-}
-
-impl FileMap {
-    pub(crate) fn new(committed: &Arc<Committed>, id: InodeId, state: &InodeState) -> Result<Self> {
-        let bottom: Box<dyn PieceSource> = if state.committed {
-            let sector_size = committed.superblock.sector_size;
-            Box::new(CommittedExtents::new(committed.tree(id.subvolume)?, id.ino, sector_size))
-        } else {
-            Box::new(Unborn)
-        };
-        Ok(Self { bottom })
-    }
-
-    /// All layers.
-    pub(crate) fn with_stack<T>(&self, state: &InodeState, look: impl FnOnce(Stack<'_>) -> T) -> T {
-        match &state.frozen {
-            Some(frozen) => look(Stack::new(&[&state.pending.layout, &frozen.batch.layout], &*self.bottom)),
-            None => look(Stack::new(&[&state.pending.layout], &*self.bottom)),
-        }
-    }
-
-    /// What lies below the pending layer.
-    fn with_lower<T>(&self, state: &InodeState, look: impl FnOnce(Stack<'_>) -> T) -> T {
-        match &state.frozen {
-            Some(frozen) => look(Stack::new(&[&frozen.batch.layout], &*self.bottom)),
-            None => look(Stack::new(&[], &*self.bottom)),
-        }
-    }
-
-    /// The committed tree's layer.
-    pub(crate) fn bottom(&self) -> &dyn PieceSource {
-        &*self.bottom
-    }
-
-    /// What lies below the frozen layer.
-    pub(crate) fn committed(&self) -> Stack<'_> {
-        Stack::new(&[], &*self.bottom)
-    }
-}
-
 /// Reads the content of files, whose locks the callers hold.
 pub(crate) struct FileReader {
     info: Arc<FsInfo>,
@@ -162,8 +117,8 @@ impl FileReader {
         self.extents.forget();
     }
 
-    /// Reads whole sectors through all layers, each byte of them. What lies beyond the end of the
-    /// file is as the layers have it.
+    /// Reads whole sectors through all layers, each byte of them. Bytes beyond the end of the file
+    /// are as in the layers.
     pub(crate) fn read_sectors(&self, id: InodeId, state: &InodeState, at: u64, buf: &mut [u8]) -> Result<()> {
         let range = at..at + buf.len() as u64;
         if state.dirty.covers(range.clone()) {
@@ -212,23 +167,19 @@ impl FileReader {
 
     /// Whether the sector at `at` holds anything.
     pub(crate) fn has_data(&self, id: InodeId, state: &InodeState, at: u64) -> Result<bool> {
-        if state.dirty.covers(at..at + 1) || state.frozen.as_ref().is_some_and(|frozen| frozen.dirty.covers(at..at + 1))
-        {
+        if state.dirty_layers().any(|dirty| dirty.covers(at..at + 1)) {
             return Ok(true);
         }
-        let committed = self.info.committed();
-        let map = FileMap::new(&committed, id, state)?;
-        let pieces = map.with_stack(state, |stack| stack.resolve(at..at + 1))?;
+        let pieces = self.info.view(id, state).pieces(at..at + 1)?;
         Ok(pieces.iter().any(|mapped| mapped.piece.is_data()))
     }
 
-    /// Bytes on disk of what lies from `from` on.
+    /// Bytes on disk of the content from `from` on.
     pub(crate) fn bytes_beyond(&self, id: InodeId, state: &InodeState, from: u64) -> Result<u64> {
         if from == 0 {
             return Ok(0);
         }
-        let committed = self.info.committed();
-        let map = FileMap::new(&committed, id, state)?;
+        let map = self.info.view(id, state).map()?;
         let mut bytes = 0;
         map.with_stack(state, |stack| -> Result<()> {
             for mapped in stack.pieces(from..u64::MAX) {

@@ -1,34 +1,46 @@
 //! What all parts of a mounted file system share: the volume and its trees as of the last commit,
-//! space, transactions, inodes, and whether anything may be changed.
+//! space, transactions, inodes, and the read-only state.
 //!
-//! Its part in invariant 13: [`FsInfo::abort`] turns the file system read-only for good.
+//! Its part in invariant 13: [`FsInfo::abort`] turns the file system read-only for good. In
+//! invariant 2: readers get the roots of a commit when it is durable, by [`FsInfo::publish`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use ubtrfs_format::items::INLINE_DATA_OFFSET;
 use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId, max_item_size};
-use ubtrfs_tree::{Geometry, NodeCache, sentence};
-use ubtrfs_volume::Volume;
+use ubtrfs_tree::{Geometry, NodeCache};
+use ubtrfs_volume::{Published, Volume};
 
 use crate::commit_request::CommitRequest;
 use crate::committed::{Committed, TreeRoot};
 use crate::error::{Errno, Error, Result};
 use crate::fsync_group::Durable;
-use crate::inode::{Inode, InodeId, InodeState, InodeTable, load_inode};
+use crate::inode::{Inode, InodeId, InodeTable, load_inode};
+use crate::last_errors::LastErrors;
 use crate::options::Options;
 use crate::space::{Demand, Reservation, Space};
 use crate::transaction::{Gate, Transaction};
 
 /// A subvolume's state that outlives its inodes' stay in memory.
 pub(crate) struct Subvolume {
-    pub(crate) read_only: bool,
+    read_only: AtomicBool,
     next_ino: AtomicU64,
 }
 
 impl Subvolume {
+    /// Whether nothing of it can be changed.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Acquire)
+    }
+
+    /// Nothing of it can be changed from now on; or all again.
+    pub(crate) fn set_read_only(&self, read_only: bool) {
+        self.read_only.store(read_only, Ordering::Release);
+    }
+
     /// A number that no inode of the subvolume has had.
     pub(crate) fn new_ino(&self) -> Result<Ino> {
         let ino = self.next_ino.fetch_add(1, Ordering::Relaxed);
@@ -76,11 +88,15 @@ pub(crate) struct FsInfo {
     /// The transaction that is being committed.
     frozen: RwLock<Option<Arc<Transaction>>>,
     subvolumes: RwLock<HashMap<TreeId, Arc<Subvolume>>>,
-    /// Nothing may be changed: from the beginning, after an error, or while a remount has it so.
+    /// Subvolumes whose entries were removed: nothing of them is shown or changed any more.
+    deleted_subvolumes: RwLock<HashSet<TreeId>>,
+    next_tree_id: Mutex<Option<u64>>,
+    /// Changes are refused: from the beginning, after an error, or after a remount to read-only.
     read_only: AtomicBool,
     /// The space of a volume that was opened to be read only is not known.
     began_read_only: bool,
-    aborted: Mutex<Option<String>>,
+    aborted: Mutex<Option<Arc<Error>>>,
+    pub(crate) last_errors: LastErrors,
     mounted_subvolume: TreeId,
 }
 
@@ -111,9 +127,12 @@ impl FsInfo {
             committed: RwLock::new(Arc::new(committed)),
             frozen: RwLock::default(),
             subvolumes: RwLock::default(),
+            deleted_subvolumes: RwLock::default(),
+            next_tree_id: Mutex::default(),
             read_only: AtomicBool::new(read_only),
             began_read_only: read_only,
             aborted: Mutex::default(),
+            last_errors: LastErrors::default(),
             mounted_subvolume,
         }
     }
@@ -128,15 +147,14 @@ impl FsInfo {
         self.read_only.load(Ordering::Acquire)
     }
 
-    /// Whether nothing may be changed until the end of the mount: it began read-only, or an error
-    /// made it so.
+    /// Whether changes are refused until the end of the mount: it began read-only, or had an error.
     pub(crate) fn is_read_only_for_good(&self) -> bool {
-        self.is_read_only() && (self.began_read_only || self.abort_reason().is_some())
+        self.is_read_only() && (self.began_read_only || self.aborted().is_some())
     }
 
-    /// Whether nothing may be changed, without any error, and nothing waits to be made durable.
+    /// Whether the mount is read-only without any error, and everything is durable.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.is_read_only() && self.abort_reason().is_none() && (self.began_read_only || self.gate.current().is_empty())
+        self.is_read_only() && self.aborted().is_none() && (self.began_read_only || self.gate.current().is_empty())
     }
 
     /// The last commit's number.
@@ -144,8 +162,8 @@ impl FsInfo {
         self.committed().generation
     }
 
-    /// The last commit. Whoever holds it keeps the space of its trees from being used again: hold
-    /// it for as long as something is looked up in them.
+    /// The last commit. A reference to it keeps the space of its trees from being reused; it must
+    /// be held during lookups in them.
     pub(crate) fn committed(&self) -> Arc<Committed> {
         self.committed.read().clone()
     }
@@ -158,43 +176,113 @@ impl FsInfo {
     }
 
     /// Publishes a durable commit and returns the one before it.
-    pub(crate) fn publish(&self, committed: Arc<Committed>) -> Arc<Committed> {
+    pub(crate) fn publish(&self, committed: Arc<Committed>, published: &Published) -> Arc<Committed> {
+        assert_eq!(committed.generation, published.generation(), "invariant 2: readers see what is durable");
         std::mem::replace(&mut self.committed.write(), committed)
     }
 
-    /// Whether whoever reads this volume leaves out what fails like this: noted then.
+    /// Whether a rescue mount skips parts that fail with this error; the error is noted then.
     pub(crate) fn passes_over(&self, error: &Error) -> bool {
         error.errno() != Errno::AGAIN && self.options.rescue.passes_over(error)
     }
 
-    /// Turns read-only for good. Says why, once.
-    pub(crate) fn abort(&self, error: &Error) {
+    /// Turns read-only for good. Says why, once. Gives the error back, for all whom it concerns; of
+    /// one that only follows from an earlier one, that.
+    pub(crate) fn abort(&self, error: Error) -> Arc<Error> {
         let mut aborted = self.aborted.lock();
-        if aborted.is_none() {
-            let reason = sentence(error);
-            tracing::error!("turning read-only: {reason}");
-            *aborted = Some(reason);
+        let error = match (error, &*aborted) {
+            (Error::Shared(error), _) => error,
+            (error, Some(first)) if error.is_consequence() => Arc::new(Error::NotDurable(first.clone())),
+            (error, _) => {
+                self.last_errors.note(&error);
+                Arc::new(error)
+            }
+        };
+        // A flush that fails has turned the volume read-only before it comes here: an
+        // operation that meets that state in between does not know the cause.
+        if aborted.as_ref().is_none_or(|first| first.is_consequence() && !error.is_consequence()) {
+            tracing::error!("turning read-only: {}", error.chain());
+            *aborted = Some(error.clone());
         }
         self.read_only.store(true, Ordering::Release);
         self.volume.set_read_only();
         self.commit_request.ask();
+        error
+    }
+
+    /// Notes an error after which the file system goes on, and logs it.
+    pub(crate) fn note_error(&self, error: &Error) {
+        tracing::warn!("{}", error.chain());
+        self.last_errors.note(error);
+    }
+
+    /// The error by which the file system turned read-only, if it did.
+    pub(crate) fn aborted(&self) -> Option<Arc<Error>> {
+        self.aborted.lock().clone()
     }
 
     /// Why the file system turned read-only, if it did.
     pub(crate) fn abort_reason(&self) -> Option<String> {
-        self.aborted.lock().clone()
+        self.aborted().map(|error| error.chain())
     }
 
-    /// An error if nothing may be changed in this subvolume.
+    /// Whether the subvolume was deleted in this mount.
+    pub(crate) fn is_deleted(&self, subvolume: TreeId) -> bool {
+        let deleted = self.deleted_subvolumes.read();
+        !deleted.is_empty() && deleted.contains(&subvolume)
+    }
+
+    /// Whether the subvolume was deleted by an earlier commit: nothing goes into its tree any more,
+    /// parts of which may be gone.
+    pub(crate) fn is_being_dropped(&self, subvolume: TreeId) -> bool {
+        self.is_deleted(subvolume) && !self.committed().has_subvolume(subvolume)
+    }
+
+    /// Nothing of the subvolume is shown or changed from now on.
+    pub(crate) fn set_deleted(&self, subvolume: TreeId) {
+        self.deleted_subvolumes.write().insert(subvolume);
+    }
+
+    /// A number that no subvolume has had.
+    pub(crate) fn new_tree_id(&self) -> Result<TreeId> {
+        let mut next = self.next_tree_id.lock();
+        let id = if let Some(id) = *next {
+            id
+        } else {
+            let highest = Key::new(Ino::LAST_FREE.0, ItemType(u8::MAX), u64::MAX);
+            let last = self.committed().tree(TreeId::ROOT)?.last_at_or_before(&highest)?;
+            // One that was deleted and is dropped already has left no item.
+            let deleted = self.deleted_subvolumes.read().iter().map(|id| id.0).max();
+            let last = last.map_or(0, |item| item.key.objectid).max(deleted.unwrap_or(0));
+            last.max(Ino::FIRST_FREE.0 - 1) + 1
+        };
+        if id > Ino::LAST_FREE.0 {
+            return Err(Errno::NOSPC.into());
+        }
+        *next = Some(id + 1);
+        Ok(TreeId(id))
+    }
+
+    /// The newest transaction before `generation` whose snapshot of a subvolume shares what that
+    /// had then; the commit in flight counts.
+    pub(crate) fn last_snapshot(&self, id: TreeId, generation: Generation) -> Generation {
+        // Before the committed trees are looked at: a transaction that is in this list no longer is
+        // in them.
+        let in_flight = self.frozen_transaction().filter(|frozen| frozen.generation < generation);
+        if let Some(frozen) = in_flight.filter(|frozen| frozen.subvolumes().has_snapshot_of(id)) {
+            return frozen.generation;
+        }
+        self.committed().trees.get(&id).map_or(Generation(0), |tree| tree.item.last_snapshot)
+    }
+
+    /// An error if this subvolume is read-only.
     pub(crate) fn check_writable(&self, subvolume: TreeId) -> Result<Arc<Subvolume>> {
         if self.is_read_only() {
-            return Err(match &*self.aborted.lock() {
-                Some(reason) => Error::Aborted(reason.clone()),
-                None => Errno::ROFS.into(),
-            });
+            // By invariant 13 nothing changes after a failure, and each attempt gets the reason.
+            return Err(self.aborted().map_or(Errno::ROFS.into(), Error::Aborted));
         }
         let subvolume = self.subvolume(subvolume)?;
-        if subvolume.read_only { Err(Errno::ROFS.into()) } else { Ok(subvolume) }
+        if subvolume.is_read_only() { Err(Errno::ROFS.into()) } else { Ok(subvolume) }
     }
 
     /// Whether any subvolume of the volume is read-only.
@@ -216,22 +304,26 @@ impl FsInfo {
         let highest = Key::new(Ino::LAST_FREE.0, ItemType(u8::MAX), u64::MAX);
         let last = committed.tree(id)?.last_at_or_before(&highest)?.map_or(0, |item| item.key.objectid);
         let subvolume = Arc::new(Subvolume {
-            read_only: root.is_read_only(),
+            read_only: AtomicBool::new(root.is_read_only()),
             next_ino: AtomicU64::new(last.max(Ino::FIRST_FREE.0) + 1),
         });
         Ok(self.subvolumes.write().entry(id).or_insert(subvolume).clone())
     }
 
-    /// The inode, from memory or from the committed trees.
+    /// The inode, from memory or from the committed trees. `ESTALE` for one of a subvolume that was
+    /// deleted.
     pub(crate) fn inode(&self, id: InodeId) -> Result<Arc<Inode>> {
+        if self.is_deleted(id.subvolume) {
+            return Err(Errno::STALE.into());
+        }
         loop {
             if let Some(inode) = self.inodes.get(id) {
                 return Ok(inode);
             }
             let committed = self.committed();
             let loaded = Arc::new(load_inode(&committed, id)?);
-            // If a commit was published meanwhile, the inode may have changed and left memory
-            // again: load it anew. None is published before the inode is in the table.
+            // If a commit was published in between, the inode may have changed and been evicted
+            // again: load it again. None is published before the inode is in the table.
             let published = self.committed.read();
             if Arc::ptr_eq(&committed, &published) {
                 return Ok(self.inodes.insert(loaded));
@@ -239,22 +331,22 @@ impl FsInfo {
         }
     }
 
-    /// Whether somebody holds a reference to an inode: [`Self::lookup`] and the like give them,
-    /// [`Self::forget`] takes them.
+    /// Whether an inode has references: [`Self::lookup`] and others take them, [`Self::forget`]
+    /// drops them.
     pub(crate) fn is_referenced(&self, id: InodeId) -> bool {
         self.inodes.is_referenced(id)
     }
 
-    /// Whether somebody works on an inode, perhaps for long: whoever only looks at it (or,
-    /// `to_change`, changes it) might have to wait.
+    /// Whether an inode is locked, perhaps for long, so that reading it (or, `to_change`, changing
+    /// it) might block.
     pub(crate) fn is_busy(&self, id: InodeId, to_change: bool) -> bool {
         self.inodes
             .get(id)
             .is_some_and(|inode| if to_change { inode.try_write().is_none() } else { inode.try_read().is_none() })
     }
 
-    /// Reserves if that takes no more than looking: starts no I/O, waits for nothing. The caller
-    /// may hold locks.
+    /// Reserves if there is space already: starts no I/O, and does not block. The caller may hold
+    /// locks.
     pub(crate) fn try_reserve(&self, demand: Demand) -> Option<Reservation<'_>> {
         if self.changes() > self.most_changes() {
             self.commit_request.ask();
@@ -263,9 +355,9 @@ impl FsInfo {
         space.reserve(demand).ok().map(|()| Reservation::of(&self.space, &mut space, demand))
     }
 
-    /// What the open transaction takes in memory, in bytes. Dirty data, of whatever transaction,
-    /// counts a part of what it takes: it has a limit of its own, and no work is left for the
-    /// commit once it is written out.
+    /// The memory of the open transaction, in bytes. Dirty data, of any transaction, counts with a
+    /// part of its size: it has a limit of its own, and leaves no work for the commit once it is
+    /// written back.
     pub(crate) fn changes(&self) -> u64 {
         const DIRTY_PART: (u64, u64) = (2, 7);
         let open = self.gate.current();
@@ -282,18 +374,18 @@ impl FsInfo {
         open.memory().dirty() + frozen
     }
 
-    /// How many bytes of [changes](Self::changes) one transaction should hold; there may be half as
+    /// The bytes of [changes](Self::changes) that one transaction should hold; there may be half as
     /// many more (invariant 26).
     ///
-    /// A commit works on the like of what its transaction holds, and the next transaction fills
-    /// meanwhile: at the worst the two take five eighths of the memory. With three tenths for the
-    /// node cache and an eighth for clean inodes that is all of it and a twentieth more; the three
-    /// are `lazy_box` at their worst together.
+    /// A commit needs about as much working memory as its transaction holds, while the next
+    /// transaction fills: at the worst the two take five eighths of the memory. With three tenths
+    /// for the node cache and an eighth for clean inodes that is all of it and a twentieth more;
+    /// the three rarely reach their maximum together.
     pub(crate) fn most_changes(&self) -> u64 {
         (self.options.memory / 7) as u64
     }
 
-    /// Gives back data space that was reserved and is not needed.
+    /// Returns data space that was reserved and is not needed.
     pub(crate) fn unreserve_data(&self, bytes: u64) {
         if bytes > 0 {
             self.space.lock().unreserve_data(bytes);
@@ -304,14 +396,19 @@ impl FsInfo {
         max_item_size(self.volume.node_size() as usize)
     }
 
-    /// Whether an item with so many bytes may come about.
+    /// Whether an item of so many bytes fits a leaf.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
-        bytes <= self.most_of_item() || self.options.unchecked_items
+        bytes <= self.most_of_item() || self.options.faults().has_unchecked_items()
     }
 
-    /// The size of the largest files that are kept within metadata: below a sector, and an item's.
+    /// The size of the largest files that are kept within metadata: less than a sector, and at most
+    /// that of an item.
     pub(crate) fn largest_inline(&self) -> u64 {
-        let of_item = if self.options.unchecked_items { usize::MAX } else { self.most_of_item() - INLINE_DATA_OFFSET };
+        let of_item = if self.options.faults().has_unchecked_items() {
+            usize::MAX
+        } else {
+            self.most_of_item() - INLINE_DATA_OFFSET
+        };
         self.options.max_inline.min(u64::from(self.volume.sector_size()) - 1).min(of_item as u64)
     }
 
@@ -327,18 +424,10 @@ impl FsInfo {
         }
     }
 
-    /// Proof that what has not changed since an earlier superblock is durable. An error if the file
-    /// system has turned read-only: then it is not known what is.
-    pub(crate) fn already_durable(&self) -> Result<Durable> {
-        Durable::already(self.aborted.lock().is_some())
-    }
-
-    /// Freezes what an inode has of older transactions, and says which one is open: a plan made now
-    /// holds if that one is open still when it is carried out.
-    pub(crate) fn freeze_older(&self, state: &mut InodeState) -> Generation {
-        let transaction = self.gate.enter();
-        state.freeze_before(transaction.generation);
-        transaction.generation
+    /// Proof that what has not changed since an earlier superblock is durable. If the file system
+    /// has turned read-only, the error by which it did: then it is not known what is.
+    pub(crate) fn already_durable(&self) -> std::result::Result<Durable, Arc<Error>> {
+        Durable::already(self.aborted())
     }
 
     /// The transaction that is being committed.
@@ -346,22 +435,30 @@ impl FsInfo {
         self.frozen.read().clone()
     }
 
-    /// A commit begins, or has ended.
-    pub(crate) fn set_frozen_transaction(&self, transaction: Option<Arc<Transaction>>) {
-        *self.frozen.write() = transaction;
+    /// A commit begins. Nobody is in the gate.
+    pub(crate) fn set_frozen_transaction(&self, transaction: Arc<Transaction>) {
+        let before = self.frozen.write().replace(transaction);
+        assert!(before.is_none(), "invariant 6: a commit began before the one before it had ended");
     }
 
-    /// Lets nothing be changed for as long as a remount has it so.
+    /// A commit is durable.
+    pub(crate) fn forget_frozen_transaction(&self, published: &Published) {
+        let ended = self.frozen.write().take();
+        let is_its_own = ended.is_none_or(|transaction| transaction.generation == published.generation());
+        assert!(is_its_own, "invariant 6: a commit ends its own transaction");
+    }
+
+    /// Refuses changes until the next remount.
     pub(crate) fn set_read_only(&self) {
         self.read_only.store(true, Ordering::Release);
     }
 
-    /// Lets files be changed again after [`Self::set_read_only`]. A volume that was opened
-    /// read-only stays so, and so does one after an error.
+    /// Allows changes again after [`Self::set_read_only`]. A volume that was opened read-only stays
+    /// so, and so does one after an error.
     pub(crate) fn set_writable(&self) -> Result<()> {
         let aborted = self.aborted.lock();
         match &*aborted {
-            Some(reason) => Err(Error::Aborted(reason.clone())),
+            Some(error) => Err(Error::Aborted(error.clone())),
             None if self.began_read_only => Err(Errno::ROFS.into()),
             None => {
                 self.read_only.store(false, Ordering::Release);

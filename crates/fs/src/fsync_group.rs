@@ -1,56 +1,61 @@
-//! Fsyncs that share one write of the log, and what became of them. Success takes a proof
-//! (invariant 22): a superblock that was written and flushed, or that nothing has changed since one
-//! was.
+//! Fsyncs that share one write of the log, and their outcome. Success requires a proof (invariant
+//! 22): a superblock that was written and flushed, or that nothing has changed since one was.
+
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use ubtrfs_volume::Published;
 
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 
-/// Proof that what an fsync asks for is durable.
+/// Proof that an fsync's inode is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Durable(());
 
 impl Durable {
-    /// By the superblock that leads to it.
+    /// By the superblock that refers to it.
     pub(crate) fn by(_published: &Published) -> Self {
         Self(())
     }
 
-    /// By an earlier superblock, since nothing of it has changed after that. An error if the file
-    /// system has turned read-only: then it is not known what is durable.
-    pub(crate) fn already(is_aborted: bool) -> Result<Self> {
-        if is_aborted { Err(Errno::IO.into()) } else { Ok(Self(())) }
+    /// By an earlier superblock, since nothing of it has changed after that. If the file system has
+    /// turned read-only, the error by which it did: then it is not known what is durable
+    /// (invariant 22: an earlier fsync may have failed, and nothing proves what it asked for).
+    pub(crate) fn already(aborted: Option<Arc<Error>>) -> std::result::Result<Self, Arc<Error>> {
+        aborted.map_or(Ok(Self(())), Err)
     }
 
-    /// What a commit that answers early, to test the tests, takes for a proof.
+    /// The false proof of a commit that answers early, to test the tests.
     pub(crate) fn pretended() -> Self {
         Self(())
     }
 }
 
 /// What became of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Outcome {
-    /// A superblock leads to its log, or to a commit that has all of it.
+    /// A superblock refers to its log, or to a commit that has all of it.
     Durable(Durable),
     /// Only a commit can make it durable.
     NeedsCommit,
-    /// The file system has turned read-only.
-    Failed,
+    /// The group was given up before it was written.
+    GivenUp,
+    /// The file system has turned read-only after this error.
+    Failed(Arc<Error>),
 }
 
 impl Outcome {
-    /// What those who wait are told.
-    pub(crate) fn result(self) -> Result<()> {
+    /// The result for waiting members.
+    pub(crate) fn result(&self) -> Result<()> {
         match self {
             Self::Durable(_) => Ok(()),
-            Self::NeedsCommit | Self::Failed => Err(Errno::IO.into()),
+            Self::NeedsCommit | Self::GivenUp => Err(Errno::IO.into()),
+            Self::Failed(error) => Err(Error::not_durable(error.clone())),
         }
     }
 }
 
-/// Told once how an fsync ended.
+/// Called once with the result of an fsync.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
 #[derive(Default)]
@@ -66,23 +71,24 @@ pub(crate) struct FsyncGroup {
 }
 
 impl FsyncGroup {
-    /// Has `done` told when the group has ended; gives it back, with the outcome, if it has.
+    /// Has `done` called when the group has ended; returns it, with the outcome, if it has.
     pub(crate) fn wait(&self, done: Done) -> Option<(Done, Outcome)> {
         let mut members = self.members.lock();
-        match members.outcome {
+        match &members.outcome {
             None => {
                 members.waiting.push(done);
                 None
             }
-            Some(outcome) => Some((done, outcome)),
+            Some(outcome) => Some((done, outcome.clone())),
         }
     }
 
     /// The group has ended: tells those who wait, and those who ask later.
-    pub(crate) fn end(&self, outcome: Outcome) {
+    pub(crate) fn end(&self, outcome: &Outcome) {
         let waiting = {
             let mut members = self.members.lock();
-            members.outcome = Some(outcome);
+            let before = members.outcome.replace(outcome.clone());
+            debug_assert!(before.is_none(), "invariant 22: a group ends once, and got another outcome");
             std::mem::take(&mut members.waiting)
         };
         for done in waiting {

@@ -1,4 +1,4 @@
-//! How many bytes of data are on their way to the devices (invariant 26).
+//! The count of bytes of data in flight to the devices (invariant 26).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

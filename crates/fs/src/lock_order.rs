@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 
-/// A lock whose place in the order is checked.
+/// A lock whose position in the order is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ordered {
     /// The gate, shared or exclusively.
@@ -20,6 +20,20 @@ pub(crate) enum Ordered {
 thread_local! {
     /// Whether this thread holds the gate and the lock of space.
     static HELD: [Cell<bool>; 2] = const { [Cell::new(false), Cell::new(false)] };
+}
+
+/// Whether this thread holds a lock, for assertions: where these are off nobody knows.
+pub(crate) fn is_held(lock: Ordered) -> bool {
+    #[cfg(debug_assertions)]
+    return HELD.with(|[gate, space]| match lock {
+        Ordered::Gate => gate.get(),
+        Ordered::Space => space.get(),
+    });
+    #[cfg(not(debug_assertions))]
+    {
+        let _ = lock;
+        false
+    }
 }
 
 /// A guard with the note that its thread holds the lock.
@@ -100,6 +114,7 @@ mod tests {
         Noted::take(lock, || Box::new(0))
     }
 
+    /// Of invariant 7: who keeps to the order is let alone.
     #[test]
     fn locks_are_taken_in_order_again_and_again() {
         for _ in 0..2 {
@@ -110,14 +125,14 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "before space is locked")]
+    #[should_panic(expected = "invariant 7: the gate is entered before space is locked")]
     fn the_gate_is_not_entered_under_the_lock_of_space() {
         let _space = hold(Ordered::Space);
         let _gate = hold(Ordered::Gate);
     }
 
     #[test]
-    #[should_panic(expected = "once at a time")]
+    #[should_panic(expected = "invariant 7: a thread passes the gate once at a time")]
     fn the_gate_is_not_entered_twice() {
         let _first = hold(Ordered::Gate);
         let _second = hold(Ordered::Gate);

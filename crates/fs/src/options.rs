@@ -5,69 +5,9 @@ use std::time::Duration;
 
 use ubtrfs_tree::Damage;
 
-/// Something that the log gets wrong on purpose: tests of the tests.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFault {
-    /// A new directory is not logged with what lies in it.
-    ForgetParent,
-    /// Names that an inode lost are not told of.
-    ForgetRemovedName,
-    /// Of names that share an item only those are logged that changed.
-    ForgetSiblingName,
-    /// Xattrs of the last commit are left out.
-    ForgetXattr,
-    /// Of an inode of which only the names were asked for xattrs are logged as they are now, and
-    /// nothing else.
-    AnticipateXattr,
-    /// Checksums of data that was written into reserved space are left out.
-    ForgetPlacedSums,
-    /// A file that was an orphan at the last commit is logged, though that can't say that it is
-    /// none any more.
-    KeepOrphan,
-    /// Log nodes are overwritten while a durable superblock leads to them.
-    ReusePinned,
-    /// Of an extent that has grown since it was logged, only who is asked for is logged anew.
-    ForgetGrownExtent,
-    /// Compressed extents are taken to have as many bytes on disk as in the file.
-    MistakePackedLength,
-}
+use crate::faults::Faults;
 
-/// Something that a commit gets wrong on purpose: tests of the tests.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CommitFault {
-    /// Data of a frozen inode is written by the newest flags of the inode.
-    NewestFlags,
-    /// Fsyncs that joined the log of a commit are answered before its superblock is written.
-    AnswerEarly,
-}
-
-/// How far a commit has come.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CommitStep {
-    /// Its transaction is frozen; nothing of it has been written.
-    Frozen,
-    /// Its trees are merged; no node has been written.
-    Merged,
-}
-
-/// What a test does at each step of a commit.
-type AtStep = dyn Fn(CommitStep) + Send + Sync;
-
-/// What a test has to do while a commit is under way, in the thread that commits.
-#[doc(hidden)]
-#[derive(Clone)]
-pub struct CommitHook(pub Arc<AtStep>);
-
-impl std::fmt::Debug for CommitHook {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("CommitHook")
-    }
-}
-
-/// How much is freed at a time of what nobody refers to any more.
+/// How much unreferenced content is freed at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct FreeingLimits {
     /// An inode whose content takes no more bytes than this is freed at once.
@@ -75,9 +15,9 @@ pub struct FreeingLimits {
     /// Extents that one transaction frees of larger ones: the commit takes some 3 µs for each,
     /// which an fsync may have to wait for.
     pub per_transaction: u64,
-    /// Extents that the last transaction of a mount frees, when nobody waits for an fsync any more.
+    /// Extents that the last transaction of a mount frees, when no fsync waits any more.
     pub at_the_end: u64,
-    /// Inodes that may wait to be freed before those who unlink have to wait as well.
+    /// Inodes that may wait to be freed before unlinks are throttled.
     pub queue: usize,
 }
 
@@ -87,13 +27,13 @@ impl Default for FreeingLimits {
     }
 }
 
-/// How to read a volume that is damaged; for those who write nothing.
+/// How to read a damaged volume; for read-only mounts.
 #[derive(Clone, Debug, Default)]
 pub struct Rescue {
-    /// Leave out what can't be read of trees, and read data whose checksums are lost, instead of
-    /// failing. Noted here.
+    /// Skip parts of trees that can't be read, and read data whose checksums are lost, instead of
+    /// failing. Both are recorded here.
     pub pass_over: Option<Arc<Damage>>,
-    /// Take data as it is, whatever its checksums say.
+    /// Return data even if its checksums are wrong.
     pub ignore_data_checksums: bool,
 }
 
@@ -113,7 +53,7 @@ impl Rescue {
 pub struct Options {
     /// Change nothing, not one byte of the devices.
     pub read_only: bool,
-    /// Look at the last commit of a volume that holds a log, without the log.
+    /// Show the last commit of a volume with a log, without the log.
     pub no_log_replay: bool,
     /// Longest time from a change to the start of the commit that makes it durable.
     pub commit_interval: Duration,
@@ -123,38 +63,42 @@ pub struct Options {
     pub subvolume: Option<String>,
     /// The subvolume to mount, by id.
     pub subvolume_id: Option<u64>,
-    /// Keep access times as `relatime` does not: never change them.
+    /// Never change access times, instead of the rules of `relatime`.
     pub no_atime: bool,
-    /// Commit in the background. Off in tests that decide themselves when a commit happens.
+    /// Commit in the background, and when the [`Filesystem`](crate::Filesystem) is dropped. Off for
+    /// those who decide themselves when a commit happens.
     pub background_commits: bool,
     /// Make fsyncs durable through the log; without it each is a commit.
     pub tree_log: bool,
-    /// What the log gets wrong.
-    #[doc(hidden)]
-    pub log_fault: Option<LogFault>,
-    /// What commits get wrong.
-    #[doc(hidden)]
-    pub commit_fault: Option<CommitFault>,
-    /// What happens while a commit is under way.
-    #[doc(hidden)]
-    pub commit_hook: Option<CommitHook>,
-    /// Nobody looks whether what an operation adds still fits the item that it goes to.
-    #[doc(hidden)]
-    pub unchecked_items: bool,
-    /// Fill metadata up as if no kernel would ever mount the volume: for tests of the tests.
-    #[doc(hidden)]
-    pub forget_global_reserve: bool,
     /// The most bytes of a file whose content is kept in its inode's leaf.
     pub max_inline: u64,
-    /// How much is freed at a time of what nobody refers to any more.
+    /// How much unreferenced content is freed at a time.
     pub freeing: FreeingLimits,
-    /// Tell the devices, some time after the commit, what it freed.
+    /// Discard the space that a commit freed, some time after it.
     pub discard: bool,
-    /// Believe neither block groups nor devices nor the free-space tree about what is used: count
-    /// it anew, and have the next commit write all of that.
+    /// Ignore the used bytes in block groups and devices and the free-space tree: recount them, and
+    /// have the next commit write all of them.
     pub recount_space: bool,
     /// How to read a damaged volume: only together with `read_only`.
     pub rescue: Rescue,
+    /// What goes wrong on purpose.
+    #[cfg(feature = "testing")]
+    pub faults: Faults,
+}
+
+impl Options {
+    /// What goes wrong on purpose.
+    #[cfg(feature = "testing")]
+    pub(crate) fn faults(&self) -> &Faults {
+        &self.faults
+    }
+
+    /// Nothing goes wrong on purpose.
+    #[cfg(not(feature = "testing"))]
+    #[allow(clippy::unused_self, reason = "with the feature `testing` these are options")]
+    pub(crate) fn faults(&self) -> Faults {
+        Faults
+    }
 }
 
 impl Default for Options {
@@ -169,16 +113,13 @@ impl Default for Options {
             no_atime: false,
             background_commits: true,
             tree_log: true,
-            log_fault: None,
-            commit_fault: None,
-            commit_hook: None,
-            unchecked_items: false,
-            forget_global_reserve: false,
             max_inline: 2048,
             freeing: FreeingLimits::default(),
             discard: false,
             recount_space: false,
             rescue: Rescue::default(),
+            #[cfg(feature = "testing")]
+            faults: Faults::default(),
         }
     }
 }

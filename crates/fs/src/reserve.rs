@@ -1,5 +1,6 @@
 //! Room for operations: space on the devices and memory for changes, and what cures a shortage of
-//! either: chunks, freeing what nobody refers to, commits (invariants 8 and 26).
+//! either: chunks, freeing what nobody refers to, commits (invariant 8, invariant 26). What fails
+//! for want of it has changed nothing (invariant 23).
 
 use std::sync::Arc;
 
@@ -11,7 +12,9 @@ use crate::error::{Errno, Result};
 use crate::fs_info::FsInfo;
 use crate::inactivate::Inactivator;
 use crate::inode::Inode;
+use crate::lock_order::{Ordered, is_held};
 use crate::space::{Demand, Reservation, Shortage};
+use crate::transaction::Joined;
 
 /// Bytes of a file for which freeing them is assumed to change one leaf.
 const TYPICAL_EXTENT: u64 = 1 << 20;
@@ -34,10 +37,10 @@ impl Reserver {
         Self { info, committer, discards, inactivator }
     }
 
-    /// Makes everything durable that changed before the call. Returns at once if nothing did.
+    /// Makes all earlier changes durable. Returns at once if there are none.
     pub(crate) fn commit(&self) -> Result<()> {
         if !self.info.options.background_commits {
-            // Nobody else would ever do it.
+            // There is no other thread that does it.
             self.inactivator.free_some()?;
             self.committer.commit()?;
             return self.discards.discard_freed();
@@ -45,17 +48,25 @@ impl Reserver {
         self.committer.commit()
     }
 
-    /// Runs an operation with what it may need reserved; gives metadata back if it fails, for then
-    /// it changed nothing. Called as [`Self::reserve`] is.
+    /// Runs an operation with a reservation; releases the metadata if it fails, since it changed
+    /// nothing then. Called as [`Self::reserve`] is.
     pub(crate) fn with_reserved<T>(&self, demand: Demand, operation: impl FnOnce() -> Result<T>) -> Result<T> {
         let _reservation = self.reserve(demand)?;
-        operation().inspect_err(|_| self.info.space.lock().unreserve_metadata(demand))
+        let joined = Joined::by_now();
+        operation().inspect_err(|_| {
+            debug_assert!(
+                joined.is_all() || self.info.abort_reason().is_some(),
+                "invariant 23: an operation fails that has changed something"
+            );
+            self.info.space.lock().unreserve_metadata(demand);
+        })
     }
 
     /// Reserves what an operation may need. Called before any inode is locked: a shortage is cured
     /// by a new chunk, by freeing what waits for that, or by commits, which free what is pinned.
     pub(crate) fn reserve(&self, demand: Demand) -> Result<Reservation<'_>> {
         const COMMITS: usize = 2;
+        debug_assert!(!is_held(Ordered::Gate), "invariant 7: space is reserved before the gate is entered");
         let mut commits = 0;
         self.limit_changes()?;
         let mut without_discards = None;
@@ -121,8 +132,8 @@ impl Reserver {
     }
 
     /// Reserves for an operation that may free all of a file's extents, each of which may touch
-    /// leaves of its own. Where there is no room for that, `least` has to do: what frees space has
-    /// a reserve.
+    /// leaves of its own. Where there is no room for that, `least` must suffice: operations that
+    /// free space have a reserve.
     pub(crate) fn reserve_to_free(&self, inode: &Inode, least: Demand) -> Result<Reservation<'_>> {
         let extents = inode.read().item.nbytes / TYPICAL_EXTENT;
         let most = Demand { edits: least.edits + extents, ..least };

@@ -1,5 +1,5 @@
-//! The entries that lead to subvolumes: where the root tree has them, and where renames have put
-//! them since the mount.
+//! The entries of subvolumes: their locations in the root tree, and those after renames since the
+//! mount.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ use crate::inode::{InodeId, Name};
 
 /// Where an entry is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct EntryPlace {
+pub(crate) struct EntryLocation {
     pub(crate) dir: InodeId,
     pub(crate) name: Name,
     pub(crate) index: DirIndex,
 }
 
-impl EntryPlace {
+impl EntryLocation {
     /// Whether it is there.
     pub(crate) fn is_at(&self, dir: InodeId, name: &[u8]) -> bool {
         self.dir == dir && *self.name == *name
@@ -38,36 +38,36 @@ impl EntryPlace {
     }
 
     /// The reference to a subvolume, the same in both directions.
-    fn to_item(&self) -> Vec<u8> {
+    pub(crate) fn to_item(&self) -> Vec<u8> {
         RootRef { dirid: self.dir.ino, sequence: self.index.0, name: &self.name }.to_bytes()
     }
 }
 
 /// The entries that were renamed since the mount, those of earlier transactions too: they are few.
 #[derive(Debug, Default)]
-pub(crate) struct MovedSubvolumes(RwLock<BTreeMap<TreeId, EntryPlace>>);
+pub(crate) struct MovedSubvolumes(RwLock<BTreeMap<TreeId, EntryLocation>>);
 
 impl MovedSubvolumes {
     /// Where the entry is, if it was moved.
-    pub(crate) fn get(&self, id: TreeId) -> Option<EntryPlace> {
+    pub(crate) fn get(&self, id: TreeId) -> Option<EntryLocation> {
         self.0.read().get(&id).cloned()
     }
 
     /// Notes where it is now. The caller holds the locks of both directories.
-    pub(crate) fn put(&self, id: TreeId, entry: EntryPlace) {
+    pub(crate) fn put(&self, id: TreeId, entry: EntryLocation) {
         self.0.write().insert(id, entry);
     }
 }
 
 /// Edits of the root tree that put the references of these subvolumes to where their entries are
 /// now.
-pub(crate) fn edits_of_moved(committed: &Committed, moved: &BTreeMap<TreeId, EntryPlace>) -> Result<EditBatch> {
+pub(crate) fn edits_of_moved(committed: &Committed, moved: &BTreeMap<TreeId, EntryLocation>) -> Result<EditBatch> {
     let mut edits = EditBatch::new();
     let keys = |parent: TreeId, child: TreeId| {
         [Key::new(parent.0, ItemType::ROOT_REF, child.0), Key::new(child.0, ItemType::ROOT_BACKREF, parent.0)]
     };
     for (child, entry) in moved {
-        if let Some(before) = EntryPlace::committed(committed, *child)? {
+        if let Some(before) = EntryLocation::committed(committed, *child)? {
             for key in keys(before.dir.subvolume, *child) {
                 edits.delete(key);
             }

@@ -2,12 +2,26 @@
 //!
 //! An operation changes memory under the gate held shared; a commit holds it exclusively for the
 //! instant in which it puts a new transaction in the place of the open one. What an operation
-//! changed under one passage of the gate is therefore in one transaction, whole.
+//! changed under one passage of the gate is therefore in one transaction, whole (invariant 5). The
+//! next one is closed only when this one has ended (invariant 6).
+//!
+//! ```text
+//!            InodeState::join, under Gate::enter
+//!                        ┌──┐
+//!                        │  ▼
+//! Gate::new,  ────────▶  open ── Gate::swap ──▶ frozen ── FsInfo::forget_frozen_transaction ──▶ durable
+//! Gate::swap                                       │
+//!                                                  └──── FsInfo::abort ──▶ lost; read-only for good
+//! ```
+//!
+//! An extent that a transaction allocated is nobody else's in it (invariant 4), even if all
+//! references to it are gone again.
 //!
 //! Locks are taken in this order: the rename lock; inodes, by subvolume and number; the gate;
 //! everything else (space, tables, lists), which is held for memory work only (invariant 7).
 
 use std::collections::{BTreeMap, HashSet};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -15,22 +29,25 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use ubtrfs_format::{Generation, Logical, TreeId};
 
 use crate::change_memory::{self, Account, TransactionMemory};
+use crate::error::Result;
 use crate::file::sum_map::SumMap;
 use crate::inode::{Inode, InodeId, InodeState};
-use crate::lock_order::{Noted, Ordered};
-use crate::subvolume_entries::EntryPlace;
+use crate::lock_order::{Noted, Ordered, is_held};
+use crate::subvolume_changes::SubvolumeChanges;
+use crate::subvolume_entries::EntryLocation;
 
 /// A data extent allocated in a transaction.
 #[derive(Debug)]
 pub(crate) struct NewExtent {
     /// Bytes on disk.
     pub(crate) length: u64,
-    /// Checksums of its sectors; `None` for a file without, and for space whose data comes later.
+    /// Checksums of its sectors; `None` for a file without, and for space whose data is written
+    /// later.
     pub(crate) sums: Option<Vec<u8>>,
     /// Bytes from the start whose checksums the log has: the extent's length when the log got its
     /// newest item that refers to it.
     pub(crate) logged: u64,
-    /// The file by which it grew. It was nobody else's until then.
+    /// The file by which it grew, which was its only user until then.
     pub(crate) grown_by: Option<InodeId>,
 }
 
@@ -41,7 +58,7 @@ impl NewExtent {
     }
 }
 
-/// What has changed since the last transaction was closed, but for what the inodes themselves hold.
+/// The changes since the last transaction was closed, except for those in the inodes themselves.
 pub(crate) struct Transaction {
     /// The generation that its commit will have.
     pub(crate) generation: Generation,
@@ -50,14 +67,13 @@ pub(crate) struct Transaction {
     /// Inodes that the log has under names that they no longer have, or without some that they
     /// have.
     renamed: Mutex<Vec<Arc<Inode>>>,
-    /// Checksums of sectors whose data did not come with their extent.
+    /// Checksums of sectors whose data was written later than their extent.
     later_sums: Mutex<Option<SumMap>>,
-    /// Those of data written in place that the log has not.
+    /// Those of data written in place that the log lacks.
     unlogged_sums: Mutex<Option<SumMap>>,
-    /// Extents that a second file, or a second place of a file, came to refer to.
+    /// Extents that got a reference of a second file, or of a second offset of a file.
     shared: Mutex<HashSet<Logical>>,
-    /// Subvolumes whose entries were renamed, with where they are now.
-    moved_subvolumes: Mutex<BTreeMap<TreeId, EntryPlace>>,
+    subvolumes: Mutex<SubvolumeChanges>,
     /// What a log can't tell of has happened.
     forbids_log: AtomicBool,
     changed_inodes: AtomicU64,
@@ -75,7 +91,7 @@ impl Transaction {
             later_sums: Mutex::default(),
             unlogged_sums: Mutex::default(),
             shared: Mutex::default(),
-            moved_subvolumes: Mutex::default(),
+            subvolumes: Mutex::default(),
             forbids_log: AtomicBool::new(false),
             changed_inodes: AtomicU64::new(0),
             new_extent_count: AtomicU64::new(0),
@@ -89,16 +105,23 @@ impl Transaction {
         self.changed_inodes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes an extent whose data is on its way to the device.
+    /// Notes an extent whose data is in flight.
     pub(crate) fn add_extent(&self, start: Logical, extent: NewExtent) {
         self.memory.add(change_memory::EXTENT + extent.sums.as_ref().map_or(0, Vec::len));
-        self.new_extents.lock().insert(start, extent);
+        let mut extents = self.new_extents.lock();
+        debug_assert!(
+            extents.range(..=start).next_back().is_none_or(|(at, old)| at.0 + old.length <= start.0)
+                && extents.range(start..).next().is_none_or(|(next, _)| start.0 + extent.length <= next.0),
+            "invariant 4: {start} is allocated twice in one transaction"
+        );
+        extents.insert(start, extent);
+        drop(extents);
         self.new_extent_count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Lets an extent of `length` bytes grow by data of `file` that goes where it ends. Returns
-    /// `false`, and changes nothing, if it is not of this transaction, somebody else refers to it,
-    /// or only one of the two has checksums.
+    /// `false`, and changes nothing, if it is not of this transaction, if another file refers to
+    /// it, or if only one of the two has checksums.
     pub(crate) fn grow_extent(&self, start: Logical, length: u64, file: InodeId, by: u64, sums: Option<&[u8]>) -> bool {
         if self.is_shared(start) {
             return false;
@@ -129,26 +152,26 @@ impl Transaction {
     }
 
     /// Notes where the entry of a subvolume is now. The caller holds the locks of both directories.
-    pub(crate) fn move_subvolume(&self, id: TreeId, entry: EntryPlace) {
+    pub(crate) fn move_subvolume(&self, id: TreeId, entry: EntryLocation) {
         self.forbid_log();
-        self.moved_subvolumes.lock().insert(id, entry);
+        self.subvolumes.lock().moved.insert(id, entry);
     }
 
-    /// Notes that a subvolume's entry goes, of which a log can't tell: nor can it of what takes the
+    /// Notes that a subvolume's entry is removed, which a log can't express, nor the reuse of its
     /// name. The caller holds the lock of the directory.
     pub(crate) fn forbid_log(&self) {
         self.forbids_log.store(true, Ordering::Release);
     }
 
-    /// Whether no log may be written. To be asked once all is gathered that the log would hold:
-    /// whatever is seen of what came after a [`Self::forbid_log`], that is seen too.
+    /// Whether no log may be written. Must be called after everything for the log is gathered: if
+    /// that includes a change after a [`Self::forbid_log`], this sees the latter, too.
     pub(crate) fn forbids_log(&self) -> bool {
         self.forbids_log.load(Ordering::Acquire)
     }
 
-    /// Takes the subvolumes whose entries were renamed.
-    pub(crate) fn take_moved_subvolumes(&self) -> BTreeMap<TreeId, EntryPlace> {
-        std::mem::take(&mut self.moved_subvolumes.lock())
+    /// What happens to subvolumes.
+    pub(crate) fn subvolumes(&self) -> parking_lot::MutexGuard<'_, SubvolumeChanges> {
+        self.subvolumes.lock()
     }
 
     /// What it holds in memory.
@@ -156,7 +179,7 @@ impl Transaction {
         &self.memory
     }
 
-    /// How much has changed, in inodes: so many extents count as one.
+    /// The amount of changes, in inodes: so many extents count as one.
     pub(crate) fn changes(&self) -> u64 {
         const EXTENTS_OF_A_CHANGE: u64 = 3;
         let extents = self.new_extent_count.load(Ordering::Relaxed);
@@ -165,7 +188,7 @@ impl Transaction {
 
     /// Whether nothing has changed.
     pub(crate) fn is_empty(&self) -> bool {
-        self.changed_inodes.load(Ordering::Relaxed) == 0
+        self.changed_inodes.load(Ordering::Relaxed) == 0 && self.subvolumes.lock().is_empty()
     }
 
     /// Takes the inodes that changed.
@@ -201,8 +224,8 @@ impl Transaction {
         self.new_extent_count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The checksums of data in a range that was written in place, if the log has not got them: it
-    /// will have them now.
+    /// Takes the checksums of data in a range that was written in place, if the log lacks them, to
+    /// be logged now.
     pub(crate) fn take_unlogged_sums(&self, at: Logical, len: u64) -> Vec<(Logical, Vec<u8>)> {
         self.unlogged_sums.lock().as_mut().map_or_else(Vec::new, |sums| {
             let before = sums.bytes();
@@ -212,20 +235,20 @@ impl Transaction {
         })
     }
 
-    /// Checksums of sectors whose data did not come with their extent: from a log, or written in
-    /// place. Taken by address, over those that extents came with.
+    /// Checksums of sectors whose data was written later than their extent: from a log, or written
+    /// in place. By address, they take precedence over those of the extents.
     pub(crate) fn later_sums(&self) -> parking_lot::MutexGuard<'_, Option<SumMap>> {
         self.later_sums.lock()
     }
 
-    /// Notes that an extent got a reference from elsewhere than those that it had.
+    /// Notes that an extent got a reference of another file or another offset.
     pub(crate) fn add_shared(&self, extent: Logical) {
         if self.shared.lock().insert(extent) {
             self.memory.add(change_memory::SHARED);
         }
     }
 
-    /// Whether [`Self::add_shared`] was told of an extent.
+    /// Whether [`Self::add_shared`] was called for an extent.
     pub(crate) fn is_shared(&self, extent: Logical) -> bool {
         self.shared.lock().contains(&extent)
     }
@@ -245,11 +268,43 @@ impl Transaction {
     }
 }
 
+/// How often this thread had inodes join a transaction, for assertions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Joined(u64);
+
+#[cfg(debug_assertions)]
+thread_local! {
+    static JOINED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+impl Joined {
+    /// Until now; where assertions are off nobody counts.
+    pub(crate) fn by_now() -> Self {
+        #[cfg(debug_assertions)]
+        return Self(JOINED.get());
+        #[cfg(not(debug_assertions))]
+        Self(0)
+    }
+
+    /// Whether none has joined since.
+    pub(crate) fn is_all(self) -> bool {
+        self == Self::by_now()
+    }
+}
+
 impl InodeState {
-    /// Makes the pending batch one of `transaction`: what belongs to an older transaction is frozen
-    /// first, and the inode is put on the transaction's list. To be called, under the gate, before
-    /// anything of the inode is changed.
+    /// Makes the pending batch one of `transaction`: changes of an older transaction are frozen
+    /// first, and the inode is put on the transaction's list. Must be called, inside the gate,
+    /// before anything of the inode is changed.
     pub(crate) fn join(&mut self, inode: &Arc<Inode>, transaction: &Transaction) {
+        debug_assert!(is_held(Ordered::Gate), "invariant 5: what changes belongs to one passage of the gate");
+        #[cfg(debug_assertions)]
+        JOINED.set(JOINED.get() + 1);
+        self.join_alone(inode, transaction);
+    }
+
+    /// The same where no commit can begin meanwhile, as while a log is replayed.
+    pub(crate) fn join_alone(&mut self, inode: &Arc<Inode>, transaction: &Transaction) {
         if self.pending.generation == transaction.generation {
             return;
         }
@@ -261,14 +316,26 @@ impl InodeState {
     }
 }
 
+/// Locked inodes of which older batches can be frozen.
+pub(crate) trait Freeze {
+    /// Freezes pending batches of transactions before `generation`.
+    fn freeze_before(&mut self, generation: Generation);
+}
+
+impl Freeze for InodeState {
+    fn freeze_before(&mut self, generation: Generation) {
+        Self::freeze_before(self, generation);
+    }
+}
+
 /// A passage of the gate: the transaction that is open during it.
 pub(crate) type Passage<'a> = Noted<RwLockReadGuard<'a, Arc<Transaction>>>;
 
 /// The gate.
 pub(crate) struct Gate {
     open: RwLock<Arc<Transaction>>,
-    /// The open transaction for those who only look, perhaps during a passage: a second passage
-    /// would wait for the swap that waits for the first.
+    /// The open transaction for readers, perhaps during a passage: a second passage would wait for
+    /// the swap that waits for the first.
     shown: Mutex<Arc<Transaction>>,
 }
 
@@ -284,13 +351,44 @@ impl Gate {
         Noted::take(Ordered::Gate, || self.open.read())
     }
 
+    /// Freezes what locked inodes have of older transactions, and says which one is open: a plan
+    /// made now holds if that one is open still when it is applied.
+    pub(crate) fn freeze_older(&self, states: &mut impl Freeze) -> Generation {
+        let transaction = self.enter();
+        states.freeze_before(transaction.generation);
+        transaction.generation
+    }
+
+    /// Changes locked inodes in one transaction. `plan` looks at them, reads what it needs and gets
+    /// the number of the transaction; it may fail, or break off with a result. `apply` changes
+    /// memory only, inside the gate, and can't fail. If a commit closed the transaction in
+    /// between, dirty data and pending edits may be frozen by then, and the plan is made again.
+    pub(crate) fn transact<S: Freeze, P, T>(
+        &self,
+        states: &mut S,
+        mut plan: impl FnMut(&mut S, Generation) -> Result<ControlFlow<T, P>>,
+        apply: impl FnOnce(&mut S, P, &Transaction) -> T,
+    ) -> Result<T> {
+        loop {
+            let generation = self.freeze_older(states);
+            let planned = match plan(states, generation)? {
+                ControlFlow::Continue(planned) => planned,
+                ControlFlow::Break(result) => return Ok(result),
+            };
+            let transaction = self.enter();
+            if transaction.generation == generation {
+                return Ok(apply(states, planned, &transaction));
+            }
+        }
+    }
+
     /// The open transaction, for looking only.
     pub(crate) fn current(&self) -> Arc<Transaction> {
         self.shown.lock().clone()
     }
 
     /// Closes the open transaction and opens the next. `at_the_swap` gets the one that closes,
-    /// while nobody is inside.
+    /// while no operation is inside.
     pub(crate) fn swap(&self, at_the_swap: impl FnOnce(&Arc<Transaction>)) -> Arc<Transaction> {
         let mut open = Noted::take(Ordered::Gate, || self.open.write());
         at_the_swap(&open);
@@ -307,8 +405,8 @@ mod tests {
 
     use super::*;
 
-    /// Invariant 7: an operation looks at the open transaction during its passage, as writeback in
-    /// place does, while a commit waits to close it.
+    /// By invariant 7 an operation looks at the open transaction during its passage, as writeback
+    /// in place does, while a commit waits to close it.
     #[test]
     fn who_is_inside_the_gate_may_look_while_a_commit_waits_to_close_it() {
         let gate = Arc::new(Gate::new(Generation(7)));
@@ -320,15 +418,49 @@ mod tests {
         while !gate.open.is_locked_exclusive() && gate.open.try_read().is_some() {
             std::thread::yield_now();
         }
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let looker = std::thread::spawn({
             let gate = gate.clone();
-            move || tell.send(gate.current().generation)
+            move || sender.send(gate.current().generation)
         });
-        assert_eq!(told.recv_timeout(Duration::from_secs(60)).unwrap(), Generation(7));
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(60)).unwrap(), Generation(7));
         drop(passage);
         assert_eq!(committer.join().unwrap(), Generation(7));
         assert_eq!(gate.current().generation, Generation(8));
         looker.join().unwrap().unwrap();
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
+mod assertions {
+    use ubtrfs_format::Ino;
+    use ubtrfs_format::items::InodeItem;
+
+    use super::*;
+
+    /// What would be lost with invariant 4: data that is on its way would be written over.
+    #[test]
+    #[should_panic(expected = "invariant 4")]
+    fn an_extent_is_allocated_once_in_a_transaction() {
+        let transaction = Transaction::new(Generation(7));
+        transaction.add_extent(Logical(1 << 20), NewExtent::new(8192, None));
+        transaction.add_extent(Logical((1 << 20) + 8192), NewExtent::new(4096, None));
+        transaction.add_extent(Logical((1 << 20) + 4096), NewExtent::new(4096, None));
+    }
+
+    /// What would be lost with invariant 5: a commit could come between two changes of an
+    /// operation.
+    #[test]
+    #[should_panic(expected = "invariant 5")]
+    fn an_inode_joins_the_transaction_inside_the_gate() {
+        let gate = Gate::new(Generation(7));
+        let state = InodeState::new(InodeItem::default(), false, true, 4096);
+        let inode = Arc::new(Inode::new(InodeId::new(TreeId::FS, Ino(257)), state));
+        {
+            let passage = gate.enter();
+            inode.write().join(&inode, &passage);
+        }
+        let other = Gate::new(Generation(8));
+        inode.write().join(&inode, &other.current());
     }
 }

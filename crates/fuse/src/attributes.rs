@@ -1,4 +1,4 @@
-//! What a filesystem tells about its inodes and itself.
+//! The attributes of inodes and of a filesystem.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use rustix::fs::StatxFlags;
 
 use crate::abi::messages;
 
-/// A moment, since the epoch; `nanoseconds` is below 1,000,000,000, also before the epoch.
+/// A time since the epoch; `nanoseconds` is below 1,000,000,000, also before the epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
     /// Whole seconds, rounded down.
@@ -77,13 +77,13 @@ impl Attributes {
     }
 }
 
-/// A name's inode, as LOOKUP and everything that creates tell it. Each one that is sent adds one to
-/// the node's lookup count.
+/// A name's inode, in the answers to LOOKUP and to requests that create. Each one that is sent adds
+/// one to the node's lookup count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Entry {
     /// The node: the number by which requests name the inode until it is forgotten. Never zero.
     pub node: u64,
-    /// Tells apart two inodes that have the same node one after the other.
+    /// Distinguishes two inodes that have the same node one after the other.
     pub generation: u64,
     /// How long the kernel may keep the name.
     pub name_ttl: Duration,
@@ -117,11 +117,11 @@ impl Entry {
 pub struct Statx {
     /// What stat(2) shows.
     pub attributes: Attributes,
-    /// When the inode was born, if that is known.
+    /// The time of the inode's creation, if that is known.
     pub btime: Option<Timestamp>,
     /// `STATX_ATTR_*` that hold.
     pub flags: u64,
-    /// `STATX_ATTR_*` that this filesystem can tell.
+    /// `STATX_ATTR_*` that this filesystem supports.
     pub flags_mask: u64,
 }
 

@@ -108,7 +108,7 @@ impl AsFd for Device {
 impl Responder for Device {
     fn send(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) {
         match self.write(unique, error, parts) {
-            // Nobody waits for it any more.
+            // No process waits for it any more.
             Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
             Err(errno) => {
                 tracing::error!(request = unique, %errno, "the kernel refused a reply");

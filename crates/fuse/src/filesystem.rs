@@ -28,7 +28,7 @@ use crate::request::{
 /// may serve. Borrowed arguments (names, data) live until the method returns.
 #[allow(unused_variables, reason = "the default methods need no arguments; their names are documentation")]
 pub trait Filesystem: Send + Sync {
-    /// The mount begins; nothing has been asked for yet. An error ends it.
+    /// The mount begins, before any request. An error ends it.
     fn init(&self, granted: &Granted) -> Result<(), Errno> {
         Ok(())
     }
@@ -139,13 +139,13 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOSYS);
     }
 
-    /// The size of the filesystem. Success if it isn't told: the default answers zeros.
+    /// The size of the filesystem. It must succeed in any case: the default answers zeros.
     fn statfs(&self, caller: &Caller<'_>, node: u64, reply: ReplyStatFs) {
         reply.statfs(&crate::attributes::StatFs { block_size: 4096, name_length: 255, ..Default::default() });
     }
 
-    /// The last user of what OPEN opened is gone. Nobody sees the answer. The default has nothing
-    /// to do.
+    /// The last user of an OPEN's handle has closed it. No program sees the answer. The default
+    /// does nothing.
     fn release(&self, caller: &Caller<'_>, node: u64, what: &Release, reply: ReplyEmpty) {
         reply.ok();
     }
@@ -197,7 +197,7 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOSYS);
     }
 
-    /// The last user of what OPENDIR opened is gone. The default has nothing to do.
+    /// The last user of an OPENDIR's handle has closed it. The default does nothing.
     fn releasedir(&self, caller: &Caller<'_>, node: u64, what: &Release, reply: ReplyEmpty) {
         reply.ok();
     }
@@ -207,7 +207,7 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOSYS);
     }
 
-    /// access(2), asked only without `default_permissions`.
+    /// access(2), requested only without `default_permissions`.
     fn access(&self, caller: &Caller<'_>, node: u64, mask: u32, reply: ReplyEmpty) {
         reply.error(Errno::NOSYS);
     }
@@ -223,13 +223,13 @@ pub trait Filesystem: Send + Sync {
     }
 
     /// A signal came for the process that waits for request `unique`. Ok: the request will be
-    /// answered sooner, perhaps by EINTR. EAGAIN: it isn't known (yet); the kernel asks again.
-    /// ENOSYS, the default: interrupts aren't understood.
+    /// answered sooner, perhaps by EINTR. EAGAIN: it isn't known (yet); the kernel sends the
+    /// interrupt again. ENOSYS, the default: interrupts aren't understood.
     fn interrupt(&self, unique: u64) -> Result<(), Errno> {
         Err(Errno::NOSYS)
     }
 
-    /// ioctl(2), with an argument whose size the command tells.
+    /// ioctl(2), with an argument whose size the command encodes.
     fn ioctl(&self, caller: &Caller<'_>, node: u64, what: &Ioctl<'_>, reply: ReplyIoctl) {
         reply.error(Errno::NOTTY);
     }
@@ -249,7 +249,7 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOSYS);
     }
 
-    /// Makes everything last (only on `fuseblk`; `node` is the root).
+    /// Makes everything durable (only on `fuseblk`; `node` is the root).
     fn syncfs(&self, caller: &Caller<'_>, node: u64, reply: ReplyEmpty) {
         reply.error(Errno::NOSYS);
     }

@@ -11,17 +11,17 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let (mount, device) = Mount::new("/mnt".as_ref(), &MountOptions::default())?;
 //! let session = Session::establish(device, Nothing, &Config::default())?;
-//! session.run()?; // until somebody unmounts
+//! session.run()?; // until an unmount
 //! drop(mount);
 //! # Ok(())
 //! # }
 //! ```
 //!
 //! Every request reaches one method of the trait, with a reply object that the method owns: it
-//! answers at once, or keeps the object and answers later from any thread. The way from the kernel
-//! to the trait goes through three floors: a transport ([`device`], or rings) delivers messages,
-//! [`request`] turns bytes into a typed [`Request`], and [`Session`] hands it on. A reply knows
-//! only a route back, not which transport it is.
+//! answers at once, or keeps the object and answers later from any thread. Three layers are between
+//! the kernel and the trait: a transport ([`device`], or rings) delivers messages, [`request`]
+//! turns bytes into a typed [`Request`], and [`Session`] dispatches it. A reply knows only a route
+//! back, not which transport it is.
 //!
 //! The protocol spoken is FUSE 7.45, down to kernels of 7.31.
 

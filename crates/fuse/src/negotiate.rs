@@ -7,7 +7,7 @@ use crate::abi::messages::InitOut;
 use crate::abi::{MAJOR, MINOR, OLDEST_MINOR};
 use crate::request::{Form, Init};
 
-/// How requests shall arrive.
+/// How requests are to arrive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Transport {
     /// Over rings where there are any, else over `/dev/fuse`.
@@ -36,7 +36,7 @@ pub struct Config {
     pub time_granularity: u32,
     /// Threads that read requests from `/dev/fuse`; with rings, threads for requests that may wait.
     pub threads: usize,
-    /// How requests shall arrive. ([`Capabilities::OVER_IO_URING`] in [`wanted`](Self::wanted)
+    /// How requests are to arrive. ([`Capabilities::OVER_IO_URING`] in [`wanted`](Self::wanted)
     /// means nothing.)
     pub transport: Transport,
 }
@@ -44,9 +44,9 @@ pub struct Config {
 impl Config {
     /// What needs no more of a filesystem than its methods.
     ///
-    /// [`Capabilities::ASYNC_DIO`] is not among it: the kernel doesn't look after its page cache
-    /// when a direct write ends that nobody waits for, and readers of the cache go on seeing what
-    /// was there before. Nor do direct writes that append end in their order then.
+    /// [`Capabilities::ASYNC_DIO`] is not among it: the kernel doesn't invalidate its page cache
+    /// when an asynchronous direct write ends, and readers of the cache continue to see the old
+    /// content. Nor do appending direct writes keep their order then.
     pub const BASIC: Capabilities = Capabilities::ASYNC_READ
         .union(Capabilities::BIG_WRITES)
         .union(Capabilities::HAS_IOCTL_DIR)
@@ -58,9 +58,9 @@ impl Config {
         .union(Capabilities::INIT_EXT)
         .union(Capabilities::HAS_EXPIRE_ONLY);
 
-    /// What a filesystem gets that is the only one to change its files, opens neither these nor
-    /// directories, applies umask and ACLs by itself, and clears set-id bits and capabilities when
-    /// told to. With `default_permissions` add [`Capabilities::ALLOW_IDMAP`].
+    /// The capabilities of a filesystem that is the only one to change its files, opens neither
+    /// these nor directories, applies umask and ACLs by itself, and clears set-id bits and
+    /// capabilities on request. With `default_permissions` add [`Capabilities::ALLOW_IDMAP`].
     pub const FULL: Capabilities = Self::BASIC
         .union(Capabilities::DONT_MASK)
         .union(Capabilities::NO_OPEN_SUPPORT)
@@ -121,7 +121,7 @@ pub enum NegotiationError {
 /// An answer to INIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// A kernel of a later major version is told ours, and will ask again.
+    /// A kernel of a later major version gets ours, and sends INIT again.
     Again(InitOut),
     /// This is it.
     Settled(InitOut, Granted),

@@ -1,4 +1,4 @@
-//! Messages to the kernel that no request asked for.
+//! Messages to the kernel that answer no request.
 
 use std::io::IoSlice;
 use std::sync::{Arc, Weak};
@@ -11,7 +11,7 @@ use crate::abi::messages::{DeleteOut, InvalEntryOut, InvalInodeOut};
 use crate::abi::opcode::notify;
 use crate::device::Device;
 
-/// Tells the kernel that what it has cached is stale. Cheap to clone; any thread may use it.
+/// Invalidates caches of the kernel. Cheap to clone; any thread may use it.
 ///
 /// What isn't cached is no error. The calls that name an entry take its directory's lock in the
 /// kernel: a thread that is serving a request on that directory (or one that such a request waits
@@ -51,8 +51,8 @@ impl Notifier {
         self.entry(parent, name, 0)
     }
 
-    /// Like [`inval_entry`](Self::inval_entry), but what is mounted or open below stays: the name
-    /// is only looked up again.
+    /// Like [`inval_entry`](Self::inval_entry), but mounts and open files below stay: the name is
+    /// only looked up again.
     pub fn expire_entry(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
         self.entry(parent, name, EXPIRE_ONLY)
     }

@@ -22,7 +22,7 @@ use crate::reply::Reply;
 use crate::request::{Form, Init, Operation, Request};
 use crate::ring::{self, NoRing, Rings};
 
-/// Room in a buffer for everything but a WRITE's data.
+/// Room in a buffer for a message without a WRITE's data.
 const HEADERS: usize = 4096;
 /// The least that the kernel wants to have room for.
 const LEAST_BUFFER: usize = 8192;
@@ -42,7 +42,7 @@ pub enum SessionError {
     /// The device, or a ring, fails.
     #[error("the kernel's connection failed")]
     Device(#[source] io::Error),
-    /// Rings were asked for.
+    /// Rings were requested.
     #[error("FUSE over io_uring is not to be had: {0}")]
     NoRing(#[source] NoRing),
     /// A thread can't be started.
@@ -80,7 +80,8 @@ pub struct Session<F> {
 }
 
 impl<F: Filesystem> Session<F> {
-    /// Waits for the kernel's INIT on `device`, tells `filesystem` what is granted, and answers.
+    /// Waits for the kernel's INIT on `device`, passes the granted capabilities to `filesystem`,
+    /// and answers.
     pub fn establish(device: Device, filesystem: F, config: &Config) -> Result<Self, SessionError> {
         let device = Arc::new(device);
         let page = rustix::param::page_size();
@@ -144,7 +145,7 @@ impl<F: Filesystem> Session<F> {
         &self.filesystem
     }
 
-    /// A way to tell the kernel that what it cached is stale.
+    /// A handle to invalidate caches of the kernel.
     pub fn notifier(&self) -> Notifier {
         self.notifier.clone()
     }
@@ -152,8 +153,8 @@ impl<F: Filesystem> Session<F> {
     /// Serves until the filesystem is unmounted (by whomever) or the connection aborted, and all
     /// threads have ended.
     ///
-    /// A method of the filesystem that panics has its caller answered EIO; the thread goes on.
-    /// After an error the connection is cut, so that nobody waits for what will not come.
+    /// If a method of the filesystem panics, its caller gets EIO, and the thread continues. After
+    /// an error the connection is aborted, so that no process waits forever.
     pub fn run(&self) -> Result<(), SessionError> {
         let Some(device) = self.device.lock().take() else { return Ok(()) };
         let rings = self.rings.lock().take();
@@ -218,7 +219,7 @@ impl<F: Filesystem> Session<F> {
         Ok(())
     }
 
-    /// Tells the filesystem, the first time only, that the mount has ended.
+    /// Notifies the filesystem, the first time only, that the mount has ended.
     fn destroy(&self) {
         if !self.destroyed.swap(true, Ordering::AcqRel) {
             self.filesystem.destroy();
@@ -236,7 +237,7 @@ impl<F> std::fmt::Debug for Session<F> {
     }
 }
 
-/// Makes rings if they are wanted and offered; an error if they must be and can't.
+/// Makes rings if they are requested and offered; an error if they are required and can't be made.
 fn rings(init: &Init, config: &Config, page: usize, device: &Arc<Device>) -> Result<(Option<Rings>, Way), NoRing> {
     if config.transport == Transport::Device {
         return Ok((None, Way::Device { why: None }));

@@ -1,5 +1,5 @@
-//! Makes the corpora of `fuzz/corpus` anew, from the fixtures and from our own volume:
-//! `cargo run --profile proof -p ubtrfs-fuzzing --example make_corpus`.
+//! Rebuilds the corpora of `fuzz/corpus`, from the fixtures and from our own volume: `cargo run
+//! --profile proof -p ubtrfs-fuzzing --example make_corpus`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,8 @@ fn keep(target: &str, name: &str, input: &[u8]) {
     std::fs::write(directory.join(name), input).expect("write an input");
 }
 
-/// As many items as a small block holds, one or two of each type and length, so that it shows all
-/// that the leaf has.
+/// As many items as fit a small block, one or two of each type and length, so that it represents
+/// the leaf.
 fn condensed(leaf: &Leaf<'_>, header: Header, checksum: ChecksumType) -> (Vec<u8>, BTreeSet<(u8, usize)>) {
     let mut block = vec![0; BLOCK];
     let mut builder = LeafBuilder::new(&mut block);

@@ -5,7 +5,7 @@
 //! To add one: write it here, list it in [`TARGETS`], add `fuzz/fuzz_targets/NAME.rs`, its
 //! `[[bin]]` in `fuzz/Cargo.toml` and `fuzz/corpus/NAME/`.
 
-#![allow(clippy::missing_panics_doc, reason = "a panic is how a target tells what it found")]
+#![allow(clippy::missing_panics_doc, reason = "a panic is how a target reports what it found")]
 
 mod log_replay;
 mod node_and_items;

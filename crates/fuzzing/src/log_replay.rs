@@ -17,7 +17,7 @@ pub fn log_replay(data: &[u8]) {
     let _ = use_log(data);
 }
 
-/// [`log_replay`]. Tells whether the log was replayed in memory, and whether for good.
+/// [`log_replay`]. Returns whether the log was replayed in memory, and whether on the device.
 pub fn use_log(data: &[u8]) -> (bool, bool) {
     let Some(image) = apply(data, log) else { return (false, false) };
     let read = open(&image, true);

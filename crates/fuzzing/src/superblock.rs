@@ -27,7 +27,7 @@ fn examine(data: &[u8]) {
     for at in SUPERBLOCK_COPIES {
         drop(Superblock::parse(data, at));
     }
-    // At the place that it claims, so that the copy's number is not what everything founders on.
+    // At the address that it claims, so that not everything fails because of the copy's number.
     let mut claimed = [0; 8];
     claimed.copy_from_slice(data.get(BYTENR).unwrap_or(&[0; 8]));
     let at = Physical(u64::from_le_bytes(claimed));

@@ -6,7 +6,7 @@ use petgraph::algo::{astar, greedy_feedback_arc_set, tarjan_scc};
 use petgraph::stable_graph::{NodeIndex, StableDiGraph};
 use petgraph::visit::EdgeRef;
 
-/// Names all of which lead to each other.
+/// Names that all reach each other.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Circle {
     /// The names, in order.

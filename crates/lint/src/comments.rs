@@ -1,4 +1,4 @@
-//! Where comments stand in a Rust source.
+//! The locations of comments in a Rust source.
 
 use std::str::FromStr;
 
@@ -7,8 +7,8 @@ use proc_macro2::{Span, TokenStream, TokenTree};
 /// For each line the column at which its comment begins (`//`, `///` or `//!`), if it has one; or
 /// the line at which the source can't be read.
 ///
-/// The compiler's tokens tell: what they don't cover is blank or a comment, and so `//` in a string
-/// isn't one. Comments between `/*` and `*/` aren't looked for.
+/// Everything that the compiler's tokens don't cover is blank or a comment, so `//` in a string
+/// isn't one. Comments between `/*` and `*/` are not supported.
 pub fn columns(source: &str) -> Result<Vec<Option<usize>>, usize> {
     let lines: Vec<&str> = source.lines().collect();
     let tokens = TokenStream::from_str(source).map_err(|error| error.span().start().line)?;
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_source_is_told_with_its_line() {
+    fn syntax_errors_are_reported_with_their_line() {
         assert_eq!(columns("fn a() {}\nfn b( {\n"), Err(2));
     }
 }

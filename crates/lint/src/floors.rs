@@ -2,8 +2,8 @@
 //!
 //! `crates/X/FLOORS` has a floor in each line, the highest first: names of modules, of those in
 //! the root (`file`) or of single ones in them (`file::piece`; the longer name counts). `#` begins
-//! a comment. Modules on one floor may import each other, but in no circle. Every module stands on
-//! a floor; the root (`crate`) is above them all where it isn't named.
+//! a comment. Modules on one floor may import each other, but in no circle. Every module is on a
+//! floor; the root (`crate`) is above them all where it isn't named.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub fn faults(repository: &Repository) -> Vec<Fault> {
         .collect()
 }
 
-/// The floor of each name, which is the line that it stands in.
+/// The floor of each name, which is its line.
 struct Floors<'a>(BTreeMap<&'a str, usize>);
 
 impl Floors<'_> {

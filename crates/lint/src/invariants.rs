@@ -20,7 +20,7 @@ const ASSERTIONS: [&str; 3] = ["assert", "return Err", "Error::"];
 
 /// The three places in which an invariant has to be named.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum Part {
     Rule,
     Assertion,
     Test,
@@ -32,11 +32,36 @@ pub fn faults(repository: &Repository) -> Vec<Fault> {
     for (file, text) in repository.files(".rs").filter(|(file, _)| file.starts_with("crates/")) {
         read(file, text, &mut named);
     }
-    let parts = [(Place::Rule, "head of a source"), (Place::Assertion, "assertion"), (Place::Test, "test")];
+    let parts = [(Part::Rule, "head of a source"), (Part::Assertion, "assertion"), (Part::Test, "test")];
     let mut faults = Vec::new();
     for (number, line) in numbers(repository.text(TABLE).unwrap_or_default()) {
-        let missing = parts.iter().filter(|(place, _)| !named.contains(&(number, *place)));
+        let missing = parts.iter().filter(|(part, _)| !named.contains(&(number, *part)));
         faults.extend(missing.map(|(_, part)| Fault::new(TABLE, line, format!("no {part} names invariant {number}"))));
+    }
+    faults.extend(unknown_tests(repository));
+    faults
+}
+
+/// Tests in the last column of the table that there are not, neither as a function nor as a file.
+fn unknown_tests(repository: &Repository) -> Vec<Fault> {
+    let text = repository.text(TABLE).unwrap_or_default();
+    let rows = numbers(text).into_values();
+    let sources: Vec<_> = repository.files(".rs").collect();
+    let is_there = |name: &str| {
+        let (file, function) = (format!("/{name}.rs"), format!("fn {name}("));
+        sources.iter().any(|(path, text)| path.ends_with(&file) || text.contains(&function))
+    };
+    let mut faults = Vec::new();
+    for line in rows {
+        let row = text.lines().nth(line - 1).unwrap_or_default().trim_end_matches([' ', '|']);
+        let tests = row.rsplit('|').next().unwrap_or_default().split('`').skip(1).step_by(2);
+        let is_name = |name: &&str| {
+            name.contains('_')
+                && name.chars().all(|letter| letter == '_' || letter.is_ascii_lowercase() || letter.is_ascii_digit())
+        };
+        for name in tests.filter(is_name).filter(|name| !is_there(name)) {
+            faults.push(Fault::new(TABLE, line, format!("there is no test {name}")));
+        }
     }
     faults
 }
@@ -47,11 +72,11 @@ fn numbers(table: &str) -> BTreeMap<u32, usize> {
     (1..).zip(table.lines()).filter_map(|(line, row)| Some((number(row)?, line))).collect()
 }
 
-fn read(file: &str, text: &str, named: &mut BTreeSet<(u32, Place)>) {
-    let mut add = |text: &str, place| named.extend(in_text(text).map(|number| (number, place)));
+fn read(file: &str, text: &str, named: &mut BTreeSet<(u32, Part)>) {
+    let mut add = |text: &str, part| named.extend(in_text(text).map(|number| (number, part)));
     let parts: Vec<&str> = file.split('/').collect();
     if parts.contains(&"tests") || file.ends_with("tests.rs") || CRATES_OF_TESTS.contains(&parts[1]) {
-        return add(text, Place::Test);
+        return add(text, Part::Test);
     }
     if !text.contains("invariant ") {
         return;
@@ -60,15 +85,15 @@ fn read(file: &str, text: &str, named: &mut BTreeSet<(u32, Place)>) {
     let mut statement = String::new();
     for (number, line) in (1..).zip(text.lines()).map(|(number, line)| (number, line.trim())) {
         if tests.iter().any(|lines| lines.contains(&number)) {
-            add(line, Place::Test);
+            add(line, Part::Test);
         } else if line.starts_with("//!") {
-            add(line, Place::Rule);
+            add(line, Part::Rule);
         } else {
             statement += line;
             statement.push('\n');
             if line.is_empty() || !line.starts_with("//") && line.ends_with([';', '{', '}']) {
                 if is_assertion(&statement) {
-                    add(&statement, Place::Assertion);
+                    add(&statement, Part::Assertion);
                 }
                 statement.clear();
             }
@@ -107,6 +132,16 @@ mod tests {
     const SOURCE: &str = "crates/a/src/b.rs";
 
     #[test]
+    fn tests_in_the_table_are_there() {
+        let table = "| 901 | it holds | asserted | `a_test`, `b_test`, `Type`, `word`, `some_file` |\n";
+        let source = "//! (invariant 901)\nfn f() { assert!(true, \"invariant 901\"); }\n";
+        let test = "// invariant 901\nfn a_test() {}\n";
+        let files = [(TABLE, table), (SOURCE, source), ("crates/a/tests/some_file.rs", test)];
+        let messages: Vec<_> = faults(&Repository::of(&files)).into_iter().map(|fault| fault.message).collect();
+        assert_eq!(messages, ["there is no test b_test"]);
+    }
+
+    #[test]
     fn all_of_an_invariant_may_be_missing() {
         assert_eq!(missing(SOURCE, "fn f() {}"), ["head of a source", "assertion", "test"]);
     }
@@ -131,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_directly_above_an_assertion_does_not_count() {
+    fn only_comments_directly_above_an_assertion_count() {
         let apart = "fn f() {\n    // invariant 901\n    let a = b;\n    assert!(a);\n    // assert it: invariant 901\n    g();\n}";
         assert_eq!(missing(SOURCE, apart), ["head of a source", "assertion", "test"]);
         assert_eq!(missing(SOURCE, "// invariant 901\n\nreturn Err(a);"), ["head of a source", "assertion", "test"]);

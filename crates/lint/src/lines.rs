@@ -1,7 +1,7 @@
 //! Comments and documents end at 100 columns.
 //!
-//! Nothing is asked of rows of tables, of what stands between fences, nor of a line that can't be
-//! broken because it is a single word or a single link.
+//! The rule does not apply to rows of tables, to fenced blocks, and to a line that can't be broken
+//! because it is a single word or a single link.
 
 use crate::comments;
 use crate::repository::{Fault, Repository};

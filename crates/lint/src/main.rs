@@ -1,11 +1,12 @@
 //! The project's own rules for its sources. `ubtrfs-lint` checks them all, `ubtrfs-lint lines`
 //! only some; each fault is a line `file:line: message`, and with any the command fails.
 //!
-//! | rule | what it asks for |
+//! | rule | what it requires |
 //! |---|---|
 //! | `lines` | comments and documents end at 100 columns |
 //! | `imports` | files of a crate import each other in no circle, and modules only from below |
 //! | `invariants` | each invariant is stated, asserted and tested, by its number |
+//! | `words` | private words are replaced by the standard terms |
 
 mod circles;
 mod comments;
@@ -17,6 +18,7 @@ mod modules;
 mod parse;
 mod repository;
 mod scope;
+mod words;
 
 use std::io;
 use std::path::Path;
@@ -29,7 +31,7 @@ use repository::{Fault, Repository};
 #[derive(Parser)]
 #[command(about = "Checks the project's own rules for its sources")]
 struct Arguments {
-    /// What is checked; without any, everything
+    /// The rules to check; all by default
     rules: Vec<Rule>,
     /// Print what the modules of a crate import from each other, instead
     #[arg(long, value_name = "CRATE", conflicts_with = "rules")]
@@ -41,6 +43,7 @@ enum Rule {
     Lines,
     Imports,
     Invariants,
+    Words,
 }
 
 impl Rule {
@@ -49,6 +52,7 @@ impl Rule {
             Self::Lines => lines::faults(repository),
             Self::Imports => [imports::faults(repository), floors::faults(repository)].concat(),
             Self::Invariants => invariants::faults(repository),
+            Self::Words => words::faults(repository),
         }
     }
 }

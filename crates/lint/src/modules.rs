@@ -70,9 +70,9 @@ impl Modules {
     pub fn imports(&self) -> Vec<Import> {
         let mut imports = BTreeMap::new();
         for (at, module) in &self.all.0 {
-            let from = self.home(at);
+            let from = self.owner(at);
             let mut add = |path: &[String], line, to: &Names| {
-                let to = self.home(to);
+                let to = self.owner(to);
                 if from != to {
                     imports.entry((display(from), display(to), path.join("::"))).or_insert(line);
                 }
@@ -99,8 +99,8 @@ impl Modules {
         imports.into_iter().map(|((from, to, path), line)| Import { from, to, line, path }).collect()
     }
 
-    /// The module of the file that a module stands in.
-    fn home<'a>(&self, module: &'a [String]) -> &'a [String] {
+    /// The module of the file of a module.
+    fn owner<'a>(&self, module: &'a [String]) -> &'a [String] {
         (0..=module.len())
             .rev()
             .map(|length| &module[..length])
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_on_is_imported_from_where_it_is_defined() {
+    fn reexports_are_imported_from_their_definition() {
         let files = [
             ("d/mod.rs", "mod e;\nmod f;\npub use e::E;\npub(crate) use f::*;\npub use std::io::Error;"),
             ("d/e.rs", "use super::F;\npub struct E;"),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_on_and_used_is_imported_too() {
+    fn reexports_that_are_used_are_imports_too() {
         let found = imports(&[("d/mod.rs", "pub use e::E;\nfn f() -> E { E }"), ("d/e.rs", "pub struct E;")]);
         assert_eq!(found, ["d -> d::e e::E"]);
     }

@@ -7,7 +7,7 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Ident, ImplItem, Item, ItemMod, ItemUse, Macro, Meta, UseTree, Visibility};
 
-/// The names on the way to something: of a module from the root, or as it stands in the source.
+/// The names of a path: of a module from the root, or as in the source.
 pub type Names = Vec<String>;
 
 /// A module's own text, without tests.
@@ -36,13 +36,13 @@ pub struct Use {
 /// Modules of a file, by their names from the root.
 #[derive(Default)]
 pub struct Parsed {
-    /// The file's own module, and those that stand in it.
+    /// The file's own module, and those inside it.
     pub modules: BTreeMap<Names, Module>,
     /// Modules for tests, in files of their own.
     pub tests: Vec<Names>,
 }
 
-/// Reads the file of a module; or tells the line at which it can't be read.
+/// Reads the file of a module, or returns the line of the syntax error.
 pub fn parse(module: &[String], text: &str) -> Result<Parsed, usize> {
     let file = syn::parse_file(text).map_err(|error| error.span().start().line)?;
     let mut reader = Reader { at: module.to_vec(), parsed: Parsed::default() };
@@ -51,7 +51,7 @@ pub fn parse(module: &[String], text: &str) -> Result<Parsed, usize> {
     Ok(reader.parsed)
 }
 
-/// The lines of a file that stand in items for tests alone; none if the file can't be read.
+/// The lines of a file in items for tests alone; none if the file can't be parsed.
 pub fn lines_of_tests(text: &str) -> Vec<std::ops::RangeInclusive<usize>> {
     struct Tests(Vec<std::ops::RangeInclusive<usize>>);
     impl Visit<'_> for Tests {

@@ -12,7 +12,7 @@ use walkdir::WalkDir;
 pub struct Repository(BTreeMap<String, String>);
 
 impl Repository {
-    /// Reads the documents in the root, and all that is in directories of sources.
+    /// Reads the documents in the root, and all files in directories of sources.
     pub fn load(root: &Path) -> io::Result<Self> {
         let beside = WalkDir::new(root).max_depth(1).into_iter();
         let below = ["crates", "docs", "fuzz", "tests"].map(|name| WalkDir::new(root.join(name)).into_iter());
@@ -51,7 +51,7 @@ impl Repository {
     }
 }
 
-/// Something that a rule doesn't allow, and where it stands.
+/// A violation of a rule, and its location.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Fault {
     /// The path from the repository's root.

@@ -7,7 +7,7 @@ use crate::parse::{Module, Names};
 /// A way through modules may pass names on from one to the next as often as this.
 const HOPS: usize = 16;
 
-/// What a path leads to.
+/// What a path refers to.
 pub enum Found {
     /// A module.
     Module(Names),
@@ -28,7 +28,7 @@ impl Scope {
             || matches!(self.step(at, first, HOPS), Some(Found::Module(_)))
     }
 
-    /// What a path leads to that stands in a module; nothing if it leads out of the crate.
+    /// What a path in a module refers to; nothing if it is outside the crate.
     pub fn find(&self, at: &[String], path: &[String]) -> Option<Found> {
         self.find_within(at, path, HOPS)
     }

@@ -1,8 +1,8 @@
 //! The first chunks: where they are and how large.
 //!
-//! Places and sizes are those that mkfs.btrfs 6.2 comes to (observed over sizes from 16 MiB to 400
-//! GiB). It starts with small single chunks at 1, 5 and 13 MiB; what keeps the single profile stays
-//! there, what is DUP comes after them.
+//! Offsets and sizes are those of mkfs.btrfs 6.2 (observed over sizes from 16 MiB to 400 GiB). It
+//! starts with small single chunks at 1, 5 and 13 MiB; chunks with the single profile stay there,
+//! DUP chunks follow them.
 
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, STRIPE_LEN, Stripe};
 use ubtrfs_format::{DeviceId, Logical, Physical};
@@ -68,7 +68,7 @@ pub(crate) struct Chunks {
     pub metadata: usize,
 }
 
-/// Where the next DUP chunk goes.
+/// The offset of the next DUP chunk.
 struct Cursor {
     logical: u64,
     physical: u64,
@@ -141,8 +141,8 @@ fn plan_for(options: &MkfsOptions, total: u64) -> Chunks {
     Chunks { all, system, metadata }
 }
 
-/// The least size of a device for these options: what mkfs.btrfs asks for, which leaves some room
-/// beside the first chunks, and where it asks for too little (mixed DUP) what they really take.
+/// The least size of a device for these options: that of mkfs.btrfs, which leaves some room besides
+/// the first chunks, or, where it is too small (mixed DUP), the size that they really take.
 fn minimum_bytes(options: &MkfsOptions) -> u64 {
     let asked = if options.mixed {
         16 * MIB
@@ -174,7 +174,7 @@ mod tests {
         chunks.iter().map(|c| (c.start.0, c.length, c.stripes.iter().map(|s| s.0).collect())).collect()
     }
 
-    /// Chunks as mkfs.btrfs 6.2 was seen to make them.
+    /// Chunks as mkfs.btrfs 6.2 makes them.
     #[test]
     fn chunks_lie_where_mkfs_btrfs_puts_them() {
         use Profile::{Dup, Single};

@@ -22,7 +22,7 @@ pub enum MkfsError {
     /// Mixed groups with nodes larger than a sector.
     #[error("mixed block groups need a node size equal to the sector size ({sector_size}), not {node_size}")]
     MixedNodeSize {
-        /// The node size asked for.
+        /// The requested node size.
         node_size: u32,
         /// The sector size.
         sector_size: u32,

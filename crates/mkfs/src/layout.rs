@@ -16,8 +16,8 @@ use crate::options::MkfsOptions;
 use crate::trees::{GENERATION, Volume, block_at, chunk_key, tree_ids};
 use crate::{MkfsError, Result};
 
-/// What is zeroed at either end of the device: old superblocks, partition tables and signatures of
-/// others stand there.
+/// The bytes that are zeroed at either end of the device, where old superblocks, partition tables
+/// and other signatures are.
 const WIPE: u64 = 2 << 20;
 
 /// Bytes and their place on the device.

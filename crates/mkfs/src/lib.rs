@@ -1,4 +1,4 @@
-//! What a new btrfs volume looks like: every block of it, from a few options.
+//! The contents of a new btrfs volume: every block of it, from a few options.
 //!
 //! [`layout`] is pure: options in, bytes and their places out. [`Layout::write`] brings them onto a
 //! [`Medium`] in the order that leaves either no volume or a whole one. The result is the volume

@@ -1,4 +1,4 @@
-//! What one can ask of a new volume.
+//! The options of a new volume.
 
 use std::time::SystemTime;
 
@@ -38,7 +38,7 @@ impl Profile {
     }
 }
 
-/// What the new volume shall be. [`MkfsOptions::new`] gives what mkfs.btrfs 6.2 makes by default.
+/// The options of a new volume. [`MkfsOptions::new`] has the defaults of mkfs.btrfs 6.2.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a feature of its own, on or off")]
 pub struct MkfsOptions {

@@ -1,8 +1,8 @@
-//! Recognises what stands on a device, so that it isn't overwritten unasked.
+//! Recognises the contents of a device, so that they aren't overwritten by mistake.
 
 use std::io;
 
-/// Where a signature stands.
+/// The location of a signature.
 #[derive(Clone, Copy)]
 enum Place {
     /// So many bytes from the start.
@@ -24,7 +24,7 @@ impl Place {
     }
 }
 
-/// Bytes at a place that tell what a device holds.
+/// Bytes at an offset that identify the contents of a device.
 struct Signature {
     name: &'static str,
     place: Place,
@@ -127,9 +127,9 @@ const SIGNATURES: &[Signature] = &[
     signature("MBR partition table", 510, &[0x55, 0xaa]),
 ];
 
-/// Names the file system, container or partition table that stands on a device of `size` bytes, if
-/// one of the common ones does. `read` fills the whole buffer from a byte offset; where it says
-/// `UnexpectedEof` the device ends.
+/// The name of the file system, container or partition table on a device of `size` bytes, if it is
+/// a common one. `read` fills the whole buffer from a byte offset; `UnexpectedEof` means that the
+/// device ends.
 pub fn existing_signature(
     size: u64,
     read: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>,
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_device_is_told() {
+    fn an_error_of_the_device_is_reported() {
         let mut read = |_, _: &mut [u8]| Err(io::Error::other("broken"));
         assert!(existing_signature(1 << 20, &mut read).is_err());
     }

@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use ubtrfs_format::items::uuid_key;
 use ubtrfs_format::items::{
     BlockGroupItem, DevExtent, DevItem, DirEntry, ExtentFlags, ExtentItem, FileType, FreeSpaceInfo, InlineRef,
     InodeItem, InodeRef, RootItem, Timespec, encode_dir_entry, encode_inode_ref,
@@ -12,7 +13,7 @@ use crate::blocks::{Items, PlacedTree};
 use crate::chunks::{Chunk, Chunks, DEVICE};
 use crate::options::MkfsOptions;
 
-/// The only transaction that a new volume has seen.
+/// The only transaction of a new volume.
 pub(crate) const GENERATION: Generation = Generation(1);
 
 const DIRECTORY_MODE: u32 = 0o040_755;
@@ -62,7 +63,7 @@ impl Volume<'_> {
         items
     }
 
-    /// Bytes of a chunk that blocks take; they stand at its start.
+    /// Bytes of a chunk that blocks take; they are at its start.
     pub fn used(&self, chunk: &Chunk) -> u64 {
         let end = chunk.start.plus(chunk.length);
         let blocks = self.trees.iter().flat_map(|tree| &tree.blocks);
@@ -207,7 +208,7 @@ impl Volume<'_> {
     fn root_item(&self, tree: &PlacedTree) -> Vec<u8> {
         let node_size = u64::from(self.options.node_size());
         let is_top_level = tree.id == TreeId::FS;
-        let born = if is_top_level { self.now() } else { Timespec::default() };
+        let created = if is_top_level { self.now() } else { Timespec::default() };
         let has_directory = is_top_level || tree.id == TreeId::DATA_RELOC;
         let item = RootItem {
             inode: InodeItem {
@@ -234,15 +235,13 @@ impl Volume<'_> {
             parent_uuid: Uuid::NIL,
             received_uuid: Uuid::NIL,
             transids: [0; 4],
-            times: [born, born, Timespec::default(), Timespec::default()],
+            times: [created, created, Timespec::default(), Timespec::default()],
         };
         item.to_bytes()
     }
 
     fn uuid_tree(&self) -> Items {
-        let (high, low) = self.options.subvolume_uuid.0.split_at(8);
-        let half = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-        let key = Key::new(half(high), ItemType::UUID_KEY_SUBVOL, half(low));
+        let key = uuid_key(ItemType::UUID_KEY_SUBVOL, &self.options.subvolume_uuid);
         vec![(key, TreeId::FS.0.to_le_bytes().to_vec())]
     }
 }

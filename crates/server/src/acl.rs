@@ -1,6 +1,6 @@
-//! POSIX ACLs as the values of `system.posix_acl_access` and `system.posix_acl_default`: what
-//! acl(5) and `linux/posix_acl_xattr.h` say about them. The kernel checks permissions by them; who
-//! keeps them has to tie them to the mode and hand them down to new files.
+//! POSIX ACLs as the values of `system.posix_acl_access` and `system.posix_acl_default`: the rules
+//! of acl(5) and the form of `linux/posix_acl_xattr.h`. The kernel checks permissions by them; a
+//! file system has to keep them consistent with the mode and let new files inherit them.
 
 use ubtrfs_fuse::Errno;
 
@@ -15,7 +15,7 @@ const ENTRY: usize = 8;
 /// The id of entries that are about no one by name.
 const NO_ID: u32 = u32::MAX;
 
-/// Whom an entry is about. The order is that in which a list must have them.
+/// The subject of an entry, in the order that a list must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Tag {
     Owner = 0x01,
@@ -61,7 +61,7 @@ pub struct Inherited {
 }
 
 impl Acl {
-    /// Reads an attribute's value. `None`: a list without entries, which stands for no list.
+    /// Reads an attribute's value. `None`: a list without entries, which means no list.
     /// `EOPNOTSUPP` for another version of the form, `EINVAL` for anything that is not a list or
     /// not a valid one.
     pub fn parse(value: &[u8]) -> Result<Option<Self>, Errno> {
@@ -103,6 +103,32 @@ impl Acl {
         of(self.permissions(Tag::Owner)) << 6 | of(group) << 3 | of(self.permissions(Tag::Other))
     }
 
+    /// Whether a process that is not the owner may do all of `wanted` (bits as of a mode), where it
+    /// is a user and in groups as these say; `owning`: whether it is in the owning group. Of the
+    /// groups it is in, one has to allow all.
+    pub fn allows(
+        &self,
+        wanted: u16,
+        is_user: impl Fn(u32) -> bool,
+        owning: bool,
+        is_in: impl Fn(u32) -> bool,
+    ) -> bool {
+        let mask = self.permissions(Tag::Mask).unwrap_or(7);
+        if let Some(entry) = self.entries.iter().find(|entry| entry.tag == Tag::User && is_user(entry.id)) {
+            return entry.permissions & mask & wanted == wanted;
+        }
+        let is_mine = |entry: &&Entry| match entry.tag {
+            Tag::OwningGroup => owning,
+            Tag::Group => is_in(entry.id),
+            _ => false,
+        };
+        let mut groups = self.entries.iter().filter(is_mine).peekable();
+        if groups.peek().is_some() {
+            return groups.any(|entry| entry.permissions & mask & wanted == wanted);
+        }
+        self.permissions(Tag::Other).unwrap_or(0) & wanted == wanted
+    }
+
     /// Does to the list what chmod(2) with this mode does.
     pub fn chmod(&mut self, mode: u32) {
         self.change_bits(|_, new| new, mode);
@@ -117,7 +143,7 @@ impl Acl {
         Inherited { mode, access: (!self.is_trivial()).then(|| self.to_bytes()) }
     }
 
-    /// Changes the entries that the mode's bits stand for.
+    /// Changes the entries that correspond to the mode's bits.
     fn change_bits(&mut self, change: impl Fn(u16, u16) -> u16, mode: u32) {
         let group = if self.permissions(Tag::Mask).is_some() { Tag::Mask } else { Tag::OwningGroup };
         for (tag, shift) in [(Tag::Owner, 6), (group, 3), (Tag::Other, 0)] {
@@ -174,6 +200,19 @@ mod tests {
     const PLAIN: [(u16, u16, u32); 3] = [(1, 7, NONE), (4, 5, NONE), (32, 4, NONE)];
 
     #[test]
+    fn named_users_groups_and_others_are_allowed_what_the_mask_leaves() {
+        let list = acl(&[(1, 7, NONE), (2, 7, 1000), (4, 1, NONE), (8, 6, 50), (16, 3, NONE), (32, 4, NONE)]);
+        let may = |wanted, user: u32, owning, groups: &[u32]| {
+            list.allows(wanted, |id| id == user, owning, |id| groups.contains(&id))
+        };
+        assert!(may(3, 1000, false, &[]) && !may(4, 1000, false, &[]), "a named user within the mask");
+        assert!(may(1, 7, true, &[]) && may(2, 7, false, &[50]), "groups");
+        assert!(!may(3, 7, true, &[50]), "no group allows both");
+        assert!(!may(4, 7, true, &[]), "who is in a group is none of the others");
+        assert!(may(4, 7, false, &[]) && !may(1, 7, false, &[]), "others, whatever the mask");
+    }
+
+    #[test]
     fn modes_and_lists_say_the_same() {
         assert_eq!(acl(&PLAIN).mode_bits(), 0o754);
         assert!(acl(&PLAIN).is_trivial());
@@ -209,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_valid_is_refused() {
+    fn invalid_lists_are_refused() {
         let bad: [&[(u16, u16, u32)]; 8] = [
             &PLAIN[..2],
             &[(1, 7, NONE), (1, 7, NONE), (4, 5, NONE), (32, 4, NONE)],

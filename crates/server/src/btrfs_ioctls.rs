@@ -1,14 +1,13 @@
-//! What btrfs's own ioctls answer on a mount, as far as they reach a server: FUSE passes arguments
-//! of the size that a command's number encodes, and nothing behind them. So `SPACE_INFO` and
-//! `TREE_SEARCH_V2`, whose answers follow their argument, can't be served. And FITRIM, of which the
-//! same is true for every file system.
+//! btrfs's own ioctls and FITRIM, as far as they reach a server: FUSE passes arguments of the size
+//! that a command's number encodes, and nothing behind them. So `SPACE_INFO` and `TREE_SEARCH_V2`,
+//! whose answers follow their argument, can't be served.
 
 use ubtrfs::{Errno, Filesystem, Result};
 use ubtrfs_format::{DeviceId, ItemType, Key, TreeId};
 
-use crate::privileges::Capability;
+use crate::privileges::{Capability, Powers};
 
-/// An ioctl that asks about the volume or lets it be trimmed.
+/// An ioctl that queries or trims the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum VolumeIoctl {
     /// `FITRIM`.
@@ -28,13 +27,13 @@ pub(crate) enum VolumeIoctl {
 /// What to search for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Search {
-    /// 0: the subvolume of the file that was asked.
+    /// 0: the subvolume of the ioctl's file.
     tree: u64,
     first: Key,
     last: Key,
     generations: std::ops::RangeInclusive<u64>,
     most: u32,
-    /// The head of the argument, which goes back.
+    /// The head of the argument, which the answer repeats.
     head: Vec<u8>,
 }
 
@@ -55,17 +54,17 @@ const SET_LABEL: u32 = 0x4100_9432;
 const LABEL_SIZE: usize = 256;
 const FS_INFO_SIZE: usize = 1024;
 const DEV_INFO_SIZE: usize = 4096;
-/// Where the path stands in the answer to `DEV_INFO`, and how long it may be with the zero behind
+/// The offset of the path in the answer to `DEV_INFO`, and its greatest length with the zero after
 /// it.
 const DEV_INFO_PATH: usize = 3072;
 const PATH_SIZE: usize = 1024;
 const SEARCH_SIZE: usize = 4096;
 const SEARCH_HEAD: usize = 104;
 const SEARCH_ITEM_HEAD: usize = 32;
-/// Where the number of items stands in the head of a search.
+/// The offset of the number of items in the head of a search.
 const SEARCH_COUNT: usize = 64;
 
-fn u64_at(data: &[u8], at: usize) -> Option<u64> {
+pub(crate) fn u64_at(data: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*data.get(at..)?.first_chunk()?))
 }
 
@@ -100,16 +99,17 @@ impl VolumeIoctl {
         Some(Self::DevInfo { devid: u64_at(data, 0)?, uuid: *data.get(8..)?.first_chunk()? })
     }
 
-    /// The capability that a caller needs.
-    pub(crate) fn needs(&self) -> Option<Capability> {
+    /// Whether a caller with these powers may do it.
+    pub(crate) fn is_allowed(&self, powers: impl FnOnce() -> Powers) -> bool {
         match self {
             // Trees hold all files, those that the caller may not see too.
-            Self::Trim { .. } | Self::TreeSearch(_) | Self::SetLabel(_) => Some(Capability::Administrator),
-            Self::FsInfo | Self::DevInfo { .. } | Self::Label => None,
+            Self::TreeSearch(_) => powers().administers(),
+            Self::Trim { .. } | Self::SetLabel(_) => powers().has(Capability::Administrator),
+            Self::FsInfo | Self::DevInfo { .. } | Self::Label => true,
         }
     }
 
-    /// Answers. `subvolume`: that of the file that was asked; `devices`: the paths of the volume's
+    /// Answers. `subvolume`: that of the ioctl's file; `devices`: the paths of the volume's
     /// devices.
     pub(crate) fn answer(self, engine: &Filesystem, subvolume: TreeId, devices: &[String]) -> Result<Answer> {
         match self {
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_commands_tell_the_sizes_of_their_arguments() {
+    fn numbers_of_commands_encode_the_sizes_of_their_arguments() {
         let size = |command: u32| (command >> 16 & 0x3fff) as usize;
         assert_eq!(
             [FITRIM, FS_INFO, DEV_INFO, TREE_SEARCH, GET_LABEL, SET_LABEL].map(size),

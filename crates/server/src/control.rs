@@ -1,16 +1,16 @@
-//! How programs that look after a mount talk to its server: extended attributes that every inode of
-//! the mount seems to have, and that no listing shows. A process that may read the inode may ask
-//! for the first two.
+//! The control interface of a mount's server: extended attributes that every inode of the mount
+//! seems to have, and that no listing shows. A process that may read the inode may read the first
+//! two.
 //!
-//! Reading [`STATS`] gives a [`Report`] as JSON. Reading [`SYNC`] makes everything durable that was
-//! changed before, as syncfs(2) does on other file systems, and gives `ok`; it fails as the commit
-//! failed.
+//! Reading [`STATS`] gives a [`Report`] as JSON. Reading [`SYNC`] makes all earlier changes
+//! durable, as syncfs(2) does on other file systems, and gives `ok`; it fails as the commit failed.
 //!
 //! Reading [`READ_ONLY`] or [`WRITABLE`] is the server's part of a remount: it needs the capability
 //! `CAP_SYS_ADMIN`. They are read, not set, for nothing is set on a mount that the kernel has made
 //! read-only, as it is before the one and after the other.
 
 use std::collections::BTreeMap;
+use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +24,45 @@ pub const READ_ONLY: &str = "ubtrfs.remount.ro";
 pub const WRITABLE: &str = "ubtrfs.remount.rw";
 /// The namespace of all; others in it don't exist.
 pub(crate) const NAMESPACE: &[u8] = b"ubtrfs.";
+
+/// An error that a mount had.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportedError {
+    /// When it came the last time, in seconds since the beginning of 1970.
+    pub time: u64,
+    /// How often it came.
+    pub count: u64,
+    /// What was being done, from the operation to its part.
+    pub step: String,
+    /// What happened, with all its causes.
+    pub cause: String,
+    /// The number of the device that failed, if one did.
+    pub device: Option<u64>,
+    /// Where on it, in bytes.
+    pub physical: Option<u64>,
+    /// The logical address of that place.
+    pub logical: Option<u64>,
+    /// How many bytes were to be read, written or discarded there.
+    pub length: Option<u64>,
+}
+
+impl From<&ubtrfs::ErrorRecord> for ReportedError {
+    fn from(record: &ubtrfs::ErrorRecord) -> Self {
+        let time = record.time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let steps: Vec<_> = record.steps.iter().map(ToString::to_string).collect();
+        let device = record.device.as_ref();
+        Self {
+            time,
+            count: record.count,
+            step: steps.join(": "),
+            cause: record.cause.clone(),
+            device: device.map(|fault| fault.devid.0),
+            physical: device.and_then(|fault| fault.physical).map(|at| at.0),
+            logical: device.and_then(|fault| fault.logical).map(|at| at.0),
+            length: device.filter(|fault| fault.physical.is_some()).map(|fault| fault.len),
+        }
+    }
+}
 
 /// What a running mount says of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +92,12 @@ pub struct Report {
     pub read_only: bool,
     /// Why it turned read-only after an error.
     pub aborted: Option<String>,
+    /// Errors of devices and of what they hold.
+    #[serde(default)]
+    pub errors: u64,
+    /// The last of them, the newest at the end.
+    #[serde(default)]
+    pub last_errors: Vec<ReportedError>,
     pub commit_interval_seconds: u64,
     pub generation: u64,
     pub commits: u64,
@@ -68,7 +113,7 @@ pub struct Report {
     /// Fsyncs that these made durable.
     pub log_requests: u64,
     pub log_bytes: u64,
-    /// Lookups in the trees for what log items hold beside what changed.
+    /// Lookups in the trees for unchanged parts of log items.
     pub log_searches: u64,
     /// Fsyncs that became commits, by reason; those that never did are left out.
     pub log_fallbacks: BTreeMap<String, u64>,
@@ -80,7 +125,7 @@ pub struct Report {
     pub dirty_bytes: u64,
     /// Memory that changes take which no commit has made durable, but for dirty data.
     pub changed_bytes: u64,
-    /// Data on its way to the devices.
+    /// Data in flight to the devices.
     pub bytes_in_flight: u64,
     pub inodes_in_memory: u64,
     pub orphans_cleaned: u64,
@@ -88,10 +133,13 @@ pub struct Report {
     pub nodes_unshared: u64,
     /// Leaves that commits wrote before they had made the rest, so as not to have all in memory.
     pub leaves_written_early: u64,
-    /// Large inodes that nobody refers to and that are yet to be freed, and their bytes.
+    /// Subvolumes that were deleted and still take space.
+    #[serde(default)]
+    pub subvolumes_deleted_left: u64,
+    /// Large unreferenced inodes that wait to be freed, and their bytes.
     pub inactivation_inodes: u64,
     pub inactivation_bytes: u64,
-    /// Whether orphans of a mount before are yet to be looked at.
+    /// Whether orphans of an earlier mount are yet to be processed.
     pub inactivation_orphans_left: bool,
     pub inactivation_steps: u64,
     pub inactivation_extents: u64,
@@ -122,10 +170,52 @@ pub struct Report {
     /// Requests of the kernel, by kind. Those `postponed` were tried by a ring's thread and came
     /// again: they count twice.
     pub requests: BTreeMap<String, u64>,
-    /// Nanoseconds in the methods that serve these, but for what other threads did for them.
+    /// Nanoseconds in the methods that serve these, without the work of other threads for them.
     #[serde(default)]
     pub request_nanos: BTreeMap<String, u64>,
-    /// Time of processors that the server has used, everything included.
+    /// Processor time of the server, background work included.
     #[serde(default)]
     pub cpu_micros: u64,
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by it")]
+mod tests {
+    use std::sync::Arc;
+    use std::time::SystemTime;
+
+    use ubtrfs::{NewInode, WriteAt};
+    use ubtrfs_volume::{FaultyDevice, Lasting, MemoryDevice, Operation};
+
+    use super::*;
+    use crate::fixtures;
+    use crate::shared::{MountFacts, Shared};
+
+    #[test]
+    fn the_report_has_the_error_of_a_device_with_its_step_and_place() {
+        let device = Arc::new(FaultyDevice::new(Arc::new(MemoryDevice::from_bytes(fixtures::volume()))));
+        let shared = Shared::new(fixtures::engine_on(device.clone(), 1 << 20), MountFacts::default());
+        let engine = shared.engine();
+        let before = shared.report();
+        assert_eq!((before.errors, before.last_errors, before.aborted), (0, vec![], None));
+
+        let new = NewInode { mode: 0o100_644, ..NewInode::default() };
+        let file = engine.create(engine.root(), b"file", &new).unwrap();
+        engine.write(file, WriteAt::Offset(0), &[7; 8192], false).unwrap();
+        device.fail(Operation::Write, 0, 5, Lasting::Once);
+        engine.fsync(file).unwrap_err();
+
+        let report = serde_json::to_vec(&shared.report()).unwrap();
+        let report: Report = serde_json::from_slice(&report).unwrap();
+        let [error] = &report.last_errors[..] else { panic!("{:?}", report.last_errors) };
+        let (physical, logical) = (error.physical.unwrap(), error.logical.unwrap());
+        assert_eq!((report.read_only, report.errors, error.count), (true, 1, 1));
+        assert_eq!((error.device, error.length.is_some_and(|length| length > 0)), (Some(1), true));
+        assert_eq!(error.step, format!("writing data of inode {} of subvolume 5", file.ino));
+        let place = format!("device 1: writing {} bytes at {physical} (logical {logical})", error.length.unwrap());
+        assert_eq!(error.cause, format!("{place}: Input/output error"));
+        assert_eq!(report.aborted, Some(format!("{}: {}", error.step, error.cause)));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        assert!((now - 100..=now).contains(&error.time));
+    }
 }

@@ -1,4 +1,4 @@
-//! Requests of programs that look after a mount: reads of the attributes that [`control`] names.
+//! Requests through the control interface: reads of the attributes in [`control`].
 
 use std::sync::Arc;
 

@@ -30,8 +30,8 @@ pub(crate) struct Counters {
     fsyncs: [AtomicU64; STEPS],
 }
 
-/// Steps of durations, four to each doubling from a microsecond on: the last is that of all that
-/// takes longer.
+/// Steps of durations, four to each doubling from a microsecond on: the last is that of all longer
+/// ones.
 const STEPS: usize = 4 * 28;
 
 /// The step of a duration in microseconds.
@@ -85,7 +85,7 @@ impl Counters {
         self.by_name(|cell| &cell.requests)
     }
 
-    /// Nanoseconds that serving them took, but for what other threads did for them.
+    /// Nanoseconds that serving them took, without the work of other threads for them.
     pub(crate) fn nanos(&self) -> BTreeMap<String, u64> {
         self.by_name(|cell| &cell.nanos)
     }

@@ -5,8 +5,8 @@ const MAJOR_MAX: u64 = (1 << 12) - 1;
 /// The largest minor number that the kernel has.
 const MINOR_MAX: u64 = (1 << 20) - 1;
 
-/// From FUSE's 32 bits (12 bits of the major around which the 20 bits of the minor lie) to what an
-/// inode item holds (`major << 20 | minor`).
+/// From FUSE's 32 bits (12 bits of the major between the parts of the 20 bits of the minor) to the
+/// form of an inode item (`major << 20 | minor`).
 pub fn to_disk(rdev: u32) -> u64 {
     let major = u64::from(rdev >> 8) & MAJOR_MAX;
     let minor = u64::from(rdev & 0xff | rdev >> 12 & 0xf_ff00);

@@ -1,18 +1,21 @@
 //! Listings of directories.
 //!
-//! The kernel keeps a listing in its page cache, from the beginning up to wherever anybody has
-//! read, and goes on with whoever reads there. Once that one comes to the end it counts as whole,
-//! and serves others where they are. Only who begins asks whether names have changed since. So
-//! where some have, the kernel has to drop what it keeps before it hears of the end.
+//! The kernel caches a listing in its page cache, from the beginning up to the furthest reader, and
+//! continues it with whichever program reads there. Once that one reaches the end, the cache counts
+//! as complete, and serves other readers at their positions. Only a reader that begins checks
+//! whether names have changed since. So where some have, the kernel must drop its pages before it
+//! gets the end.
 //!
-//! To drop it may take as long as whoever has a page of it locked likes, and meanwhile the request
-//! that came to the end keeps its place in a ring. So only a few wait, and one for each directory.
-//! Others are told that there are no more names in such a way that the kernel takes nothing for
-//! whole, and drops nothing: it goes on asking, and one of the next that come to the end waits.
+//! A process that has a page locked can delay that without a limit, and in the meantime the request
+//! that reached the end keeps its entry in a ring. So only a few wait, and one for each directory.
+//! Other requests are answered that there are no more names in such a way that the kernel takes no
+//! cache for complete, and drops nothing: it continues to send requests, and one of the next that
+//! reach the end waits.
 
 use std::sync::Arc;
 
-use ubtrfs::{DirectoryEntry, InodeId, Result, Scheduling};
+use ubtrfs::scheduling::Scheduling;
+use ubtrfs::{DirectoryEntry, InodeId, Result};
 use ubtrfs_format::DirIndex;
 use ubtrfs_fuse::Errno;
 use ubtrfs_fuse::reply::{ReplyDirectory, ReplyDirectoryPlus};
@@ -24,14 +27,14 @@ use crate::shared::errno;
 
 const S_IFDIR: u32 = 0o040_000;
 
-/// Where a listing stands: the offset that the kernel sends.
+/// The position of a listing: the offset that the kernel sends.
 const AFTER_DOT: u64 = 1;
 const AFTER_DOTS: u64 = 2;
 /// Entries that are fetched at once.
 const BATCH: usize = 128;
 
-/// Where a listing that goes on at `offset` ends. It shows no entry that came after it began, or
-/// else one that renames what it reads never ends.
+/// Where a listing that continues at `offset` ends. It shows no entry that was added after it
+/// began, or a program that renames what it reads would never end.
 fn end(engine: &ubtrfs::Filesystem, dir: InodeId, offset: u64) -> Result<DirIndex> {
     if offset == 0 { engine.begin_listing(dir) } else { engine.listing_end(dir) }
 }
@@ -55,8 +58,7 @@ impl Server {
         match listed {
             Err(errno) if reply.is_empty() => reply.error(errno),
             Ok(()) if reply.is_empty() => self.end_listing(node, reply),
-            // What was listed before the error is told now; the error comes again with the next
-            // request.
+            // The names before the error are answered now; the next request gets the error again.
             _ => reply.done(),
         }
     }
@@ -82,10 +84,10 @@ impl Server {
                             }
                             Ok(fits)
                         }
-                        // Gone since it was listed.
+                        // Deleted since it was listed.
                         Err(Errno::NOENT) => Ok(true),
-                        // Where there is no waiting: what was added goes now, the rest with another
-                        // request.
+                        // In non-blocking mode: the names so far are answered now, the rest with
+                        // another request.
                         Err(Errno::AGAIN) => Err(Errno::AGAIN.into()),
                         // A damaged inode has a name all the same.
                         Err(_) => {
@@ -110,7 +112,7 @@ impl Server {
         Ok((dir, last))
     }
 
-    /// Answers that a directory's listing has come to its end.
+    /// Answers that a directory's listing has reached its end.
     fn end_listing(&self, node: u64, mut end: impl End) {
         let is_whole = self.shared().inode(node).map(|dir| self.shared().engine().is_listing_whole(dir));
         if !matches!(is_whole, Ok(Ok(false))) {
@@ -157,7 +159,7 @@ macro_rules! ends {
 
 ends! { ReplyDirectory ReplyDirectoryPlus }
 
-/// A row of a listing, and the offset at which the listing goes on after it.
+/// A row of a listing, and the offset at which the listing continues after it.
 enum Row<'a> {
     /// `.` or `..`, and what it points to.
     Dots { name: &'static [u8], id: InodeId, next: u64 },
@@ -181,7 +183,7 @@ fn list(
         return Ok(());
     }
     // The entry of number n is followed by offset n + 1: numbers begin at 2, and the first listing
-    // goes on at 2, too.
+    // continues at 2, too.
     let mut after = DirIndex(offset.max(AFTER_DOTS) - 1);
     loop {
         let entries = engine.list(dir, after, last, BATCH)?;

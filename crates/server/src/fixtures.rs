@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ubtrfs::{Filesystem, Options};
 use ubtrfs_format::Physical;
 use ubtrfs_mkfs::{Medium, MkfsOptions, Profile};
-use ubtrfs_volume::{MemoryDevice, OpenOptions, Volume};
+use ubtrfs_volume::{Device, MemoryDevice, OpenOptions, Volume};
 
 const SIZE: u64 = 48 << 20;
 
@@ -37,7 +37,11 @@ pub fn volume() -> Vec<u8> {
 
 /// An engine that has so much memory.
 pub fn engine(volume: &[u8], memory: usize) -> Arc<Filesystem> {
-    let device = Arc::new(MemoryDevice::from_bytes(volume.to_vec()));
+    engine_on(Arc::new(MemoryDevice::from_bytes(volume.to_vec())), memory)
+}
+
+/// The same on a device.
+pub fn engine_on(device: Arc<dyn Device>, memory: usize) -> Arc<Filesystem> {
     let volume = Volume::open(vec![device], OpenOptions::default()).unwrap();
     let options = Options { background_commits: false, memory, ..Options::default() };
     Filesystem::open(Arc::new(volume), options).unwrap()

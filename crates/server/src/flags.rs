@@ -1,10 +1,11 @@
 //! Flags of inodes: what `lsattr` shows and `chattr` sets, by both of the ioctls that there are for
 //! it.
 //!
-//! Who may set them is asked here (invariant 27): the kernel asks before it comes, but not all
-//! kernels do. Those that do know whether the mount is read-only and who owns the file there, which
-//! can't be asked here; so no number of an ioctl is served that goes round them. Compression is
-//! kept as the kernel's btrfs keeps it: a flag of the inode, and the property that says how.
+//! Permission to set them is checked here (invariant 27), since not all kernels check it before
+//! they send the request. Those that do know whether the mount is read-only and who owns the file
+//! there, which can't be found out here; so no number of an ioctl is served that bypasses their
+//! check. Compression is kept as the kernel's btrfs keeps it: a flag of the inode, and the property
+//! that says how.
 
 use ubtrfs::{Flagged, InodeId, SETTABLE_FLAGS};
 use ubtrfs_format::items::{FileType, InodeFlags};
@@ -57,7 +58,7 @@ fn shown(ours: u64, as_what: impl Fn(&Names) -> u32) -> u32 {
     NAMES.iter().filter(|names| ours & names.ours != 0).map(as_what).fold(0, |all, bit| all | bit)
 }
 
-/// The flags of the format that these stand for. `EOPNOTSUPP` if one stands for none.
+/// The corresponding flags of the format. `EOPNOTSUPP` if one has none.
 fn meant(bits: u32, as_what: impl Fn(&Names) -> u32) -> Result<u64, Errno> {
     let known = NAMES.iter().map(&as_what).fold(0, |all, bit| all | bit);
     if bits & !known != 0 {
@@ -74,8 +75,8 @@ fn word(data: &[u8], number: usize) -> Result<u32, Errno> {
         .ok_or(Errno::INVAL)
 }
 
-/// An ioctl's number, as it is where words have 64 bits; `None` for one that the caller's own words
-/// don't give. The kernel knows that one as nothing of its own, and so asks nothing.
+/// An ioctl's number, in its 64-bit form; `None` for one that does not match the caller's own word
+/// size. The kernel does not recognise that one, and so does not check it.
 fn command(what: &Ioctl<'_>) -> Option<u32> {
     match (what.command, what.flags.contains(IoctlFlags::BITS32)) {
         (GETFLAGS | SETFLAGS, true) | (GETFLAGS_32 | SETFLAGS_32, false) => None,
@@ -97,29 +98,33 @@ pub(crate) struct MaySet {
     powers: Powers,
     /// The kernel has found that the caller owns the file, as the mount shows it.
     known_to_own: bool,
-    /// Whom the mount shows as the owner of all files.
+    /// The owner of all files that the mount shows.
     shown_owner: Option<u32>,
 }
 
 impl MaySet {
-    /// `EPERM` unless the caller may give what `is` the flags that are `wanted`.
+    /// `EPERM` unless the caller may change the flags that the inode `is` with to `wanted`.
     fn check(&self, is: &Flagged, wanted: u64) -> Result<(), Errno> {
         let owns = self.known_to_own || self.powers.owns(self.shown_owner.unwrap_or(is.owner));
         let restricts = (is.flags ^ wanted) & PROTECTING != 0;
         let may = owns && (!restricts || self.powers.has(Capability::Immutable));
-        if may { Ok(()) } else { Err(Errno::PERM) }
+        if !may {
+            // By invariant 27: the kernel may have passed it on unchecked.
+            return Err(Errno::PERM);
+        }
+        Ok(())
     }
 }
 
 impl Shared {
-    /// Whether the caller of an ioctl may set flags; nobody may by one that sets none.
+    /// Whether the caller of an ioctl may set flags; false for an ioctl that sets none.
     pub(crate) fn may_set(&self, caller: &Caller<'_>, what: &Ioctl<'_>) -> MaySet {
         if !is_change(what) {
             return MaySet::default();
         }
         MaySet {
             powers: Powers::of(caller),
-            // On an idmapped mount only the kernel can tell; those that have these ask.
+            // On an idmapped mount only the kernel knows; kernels that support these check it.
             known_to_own: self.has_capability(Capabilities::ALLOW_IDMAP),
             shown_owner: self.ownership().uid,
         }
@@ -244,18 +249,18 @@ mod tests {
 
     #[test]
     fn numbers_count_for_callers_with_words_of_their_size() {
-        let told = |number, flags| {
+        let reported = |number, flags| {
             let (handle, argument, reply_size) = (0, 0, 0);
             command(&Ioctl { handle, flags, command: number, argument, data: &[], reply_size })
         };
         for (wide, narrow) in [(GETFLAGS, GETFLAGS_32), (SETFLAGS, SETFLAGS_32)] {
             for flags in [IoctlFlags::empty(), IoctlFlags::DIR, IoctlFlags::COMPAT] {
-                assert_eq!((told(wide, flags), told(narrow, flags)), (Some(wide), None), "{flags:?}");
+                assert_eq!((reported(wide, flags), reported(narrow, flags)), (Some(wide), None), "{flags:?}");
                 let flags = flags | IoctlFlags::BITS32;
-                assert_eq!((told(wide, flags), told(narrow, flags)), (None, Some(wide)), "{flags:?}");
+                assert_eq!((reported(wide, flags), reported(narrow, flags)), (None, Some(wide)), "{flags:?}");
             }
         }
-        assert_eq!(told(FSSETXATTR, IoctlFlags::BITS32), Some(FSSETXATTR));
+        assert_eq!(reported(FSSETXATTR, IoctlFlags::BITS32), Some(FSSETXATTR));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::flags::MaySet;
 use crate::privileges::Powers;
 use crate::server::Server;
 use crate::shared::errno;
+use crate::subvolume_ioctls::SubvolumeIoctl;
 
 impl Server {
     /// Answers an ioctl.
@@ -24,6 +25,12 @@ impl Server {
         {
             return self.shared().answer_flags(node, what, result, reply);
         }
+        if let Some(asked) = SubvolumeIoctl::parse(what.command, what.data) {
+            return match asked {
+                Ok(asked) => self.answer_about_subvolumes(caller, node, asked, reply),
+                Err(errno) => reply.error(errno),
+            };
+        }
         match VolumeIoctl::parse(what.command, what.data) {
             Some(Ok(asked)) => self.answer_about_volume(caller, node, asked, reply),
             Some(Err(error)) => reply.error(errno(&error)),
@@ -33,7 +40,7 @@ impl Server {
 
     /// Trims the volume or reports about it, in a thread that may take its time.
     fn answer_about_volume(&self, caller: &Caller<'_>, node: u64, asked: VolumeIoctl, reply: ReplyIoctl) {
-        if asked.needs().is_some_and(|capability| !Powers::of(caller).has(capability)) {
+        if !asked.is_allowed(|| Powers::of(caller)) {
             return reply.error(Errno::PERM);
         }
         let shared = Arc::clone(self.shared());

@@ -5,10 +5,9 @@
 //! the kernel's rules about umask, ACLs and set-id bits to arguments of the engine. It holds no
 //! state of files; that is the engine's.
 //!
-//! Requests that memory answers are answered by the thread that read them; those that wait for a
-//! commit go to a [`Pool`] with their reply. Where requests arrive over rings, `nonblocking` says
-//! which of them their threads try. Programs that look after a mount talk to it through
-//! [`control`].
+//! The thread that reads a request answers it if memory suffices; requests that wait for a commit
+//! are passed to a [`Pool`] with their reply. Where requests arrive over rings, `nonblocking`
+//! decides which of them their threads try. Programs control a mount through [`control`].
 
 pub mod acl;
 mod answers;
@@ -29,6 +28,7 @@ mod listings;
 mod nodes;
 mod nonblocking;
 mod ownership;
+mod permissions;
 mod pool;
 mod privileges;
 mod properties;
@@ -39,6 +39,8 @@ mod server;
 mod set_id;
 mod setattr;
 mod shared;
+mod subvolume_ioctls;
+mod subvolumes;
 mod xattrs;
 
 pub use nodes::NodeNumbers;

@@ -1,8 +1,8 @@
 //! Having the kernel drop what it keeps of directories.
 //!
-//! Its pages may be locked for as long as somebody likes: getdents(2) copies names out of a page
-//! that it has locked, to where the program wants them, and that may be a file of a server that
-//! never answers. So nothing else waits here, and no directory waits for another.
+//! Its pages may be locked without a limit: getdents(2) copies names from a page that it has locked
+//! into the program's memory, which may be a mapped file of a server that never answers. So nothing
+//! else waits here, and no directory waits for another.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -31,7 +31,8 @@ impl Drops {
         Self { pool: Pool::new(MOST), nodes: Arc::default() }
     }
 
-    /// Begins with a directory, unless somebody is at it already, or at as many as may be.
+    /// Begins with a directory, unless a thread works on it already, or the limit of directories is
+    /// reached.
     pub(crate) fn begin(&self, node: u64) -> Option<Dropping> {
         let mut nodes = self.nodes.lock();
         if nodes.len() >= MOST || !nodes.insert(node) {
@@ -40,8 +41,8 @@ impl Drops {
         Some(Dropping { node, nodes: Arc::clone(&self.nodes) })
     }
 
-    /// Does the work of what was begun, in a thread that nothing else waits for, and `then` what
-    /// comes after it.
+    /// Does the work that was begun, in a thread that nothing else waits for, and `then` the
+    /// continuation.
     pub(crate) fn run(
         &self,
         dropping: Dropping,
@@ -70,12 +71,12 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     #[test]
-    fn directories_that_hang_hold_up_no_other_and_are_few() {
+    fn directories_that_hang_delay_no_other_and_are_few() {
         let drops = Drops::new();
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let mut hanging = Vec::new();
         let most = MOST as u64;
         for node in 1..=most {
@@ -83,7 +84,7 @@ mod tests {
             assert!(drops.begin(node).is_none(), "one at a time for a directory");
             let (end, ended) = channel::<()>();
             hanging.push(end);
-            let (begun, ended_too) = (tell.clone(), tell.clone());
+            let (begun, ended_too) = (sender.clone(), sender.clone());
             drops.run(
                 dropping,
                 move || {
@@ -93,11 +94,11 @@ mod tests {
                 move || ended_too.send(most + node).unwrap(),
             );
             // Those that hang keep it from none.
-            assert_eq!(told.recv_timeout(PATIENCE), Ok(node));
+            assert_eq!(receiver.recv_timeout(TIMEOUT), Ok(node));
         }
         assert!(drops.begin(most + 1).is_none(), "nobody queues behind those that hang");
         drop(hanging.remove(0));
-        assert_eq!(told.recv_timeout(PATIENCE), Ok(most + 1));
+        assert_eq!(receiver.recv_timeout(TIMEOUT), Ok(most + 1));
         let next = drops.begin(most + 1);
         assert!(next.is_some() && drops.begin(1).is_none());
         drop(next);

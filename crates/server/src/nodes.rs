@@ -15,8 +15,8 @@ const GIVEN: u64 = 1 << 63;
 /// Node numbers and `st_ino`s of a mount.
 ///
 /// The root of the mounted subvolume is node 1. Its other inodes have their own numbers; inodes of
-/// other subvolumes are `id << 40 | ino` where both fit. Everything else gets a number of its own,
-/// which holds until the mount ends. No two inodes have one node.
+/// other subvolumes are `id << 40 | ino` where both fit. All other inodes get a number of their
+/// own, which is valid until the mount ends. No two inodes have one node.
 #[derive(Debug)]
 pub struct NodeNumbers {
     mounted: TreeId,
@@ -60,6 +60,12 @@ impl NodeNumbers {
     /// node's.
     pub fn shown(&self, id: InodeId) -> u64 {
         if id.subvolume == self.mounted { id.ino.0 } else { self.node(id) }
+    }
+
+    /// The inode that [`Self::shown`] shows as this number. An inode of the mounted subvolume with
+    /// a number that a node could be is taken for that node's.
+    pub fn shown_as(&self, number: u64) -> Result<InodeId, Errno> {
+        if number >> INO_BITS == 0 { Ok(InodeId::new(self.mounted, Ino(number))) } else { self.inode(number) }
     }
 
     /// The node that follows from the inode alone.
@@ -114,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn every_inode_comes_back_from_its_node_and_no_two_share_one() {
+    fn every_node_maps_back_to_its_inode_and_no_two_share_one() {
         let numbers = NodeNumbers::new(MOUNTED);
         let parts = [0, 1, 2, 5, 255, 256, 257, 300, (1 << 23) - 1, 1 << 23, (1 << 40) - 1, 1 << 40, 1 << 63, u64::MAX];
         let all: Vec<InodeId> = parts.iter().flat_map(|sub| parts.iter().map(|ino| id(*sub, *ino))).collect();

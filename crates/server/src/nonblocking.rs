@@ -5,7 +5,7 @@
 //! device, a commit or the inactivator; the request then comes again in a thread that may block.
 //! What is known to block, or to take long, is not tried.
 
-use ubtrfs::Scheduling;
+use ubtrfs::scheduling::Scheduling;
 use ubtrfs_fuse::{Operation, Request};
 
 use crate::control;
@@ -48,7 +48,7 @@ impl Server {
             | Operation::SetXattr(_)
             | Operation::RemoveXattr { .. } => !self.is_busy(node, true),
             Operation::Link { node: old, .. } => !self.is_busy(*old, true) && !self.is_busy(node, true),
-            // To truncate a file to more than nothing takes a look at all that lies beyond.
+            // Truncating a file to more than nothing has to examine everything beyond.
             Operation::SetAttr(change) => matches!(change.size, None | Some(0)) && !self.is_busy(node, true),
             Operation::Fsync { .. } | Operation::FsyncDir { .. } => {
                 let shared = self.shared();

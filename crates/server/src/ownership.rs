@@ -4,12 +4,12 @@
 use ubtrfs_fuse::request::SetAttr;
 use ubtrfs_fuse::{Attributes, Caller, Errno};
 
-/// How files show to those who use a mount.
+/// Ownership override: the owners and modes that a mount shows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OwnershipOverride {
     /// All files show as this user's. What is made is stored as its maker's.
     pub uid: Option<u32>,
-    /// All files show as of this group.
+    /// All files show this group.
     pub gid: Option<u32>,
     /// Permissions that don't show, and so don't count.
     pub umask: u32,
@@ -26,9 +26,9 @@ impl OwnershipOverride {
         attributes.mode &= !(self.umask & 0o777);
     }
 
-    /// Whom the kernel takes for the owner when it checks by itself, as it does even where nobody
-    /// checks permissions: of who sets an ACL or a flag, or removes from a sticky directory. That
-    /// is the mounting user, root alone being asked for nothing.
+    /// The owner for the kernel's own checks, which it makes even without `default_permissions`:
+    /// for setting an ACL or a flag, and removing from a sticky directory. That is the mounting
+    /// user, unless it is root, for whom there are no checks.
     ///
     /// Answers to LOOKUP and SETATTR, after which such a check may come, report this owner and are
     /// not to be cached; an answer to GETATTR, which is what stat(2) shows, reports the owner on

@@ -1,4 +1,4 @@
-//! Threads for what takes long: a request that waits for a commit must not hold up others.
+//! Threads for slow requests: a request that waits for a commit must not delay others.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -148,17 +148,17 @@ mod tests {
     }
 
     #[test]
-    fn threads_go_where_the_pool_was_made_not_where_they_are_started() {
+    fn threads_run_where_the_pool_was_made_not_where_they_are_started() {
         let all = sched_getaffinity(None).unwrap();
         let pool = Pool::new(1);
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         std::thread::spawn(move || {
             let mut one = CpuSet::new();
             one.set((0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap());
             sched_setaffinity(None, &one).unwrap();
-            pool.run(move || tell.send(sched_getaffinity(None).unwrap()).unwrap());
+            pool.run(move || sender.send(sched_getaffinity(None).unwrap()).unwrap());
         });
-        assert_eq!(told.recv_timeout(TIMEOUT).unwrap(), all);
+        assert_eq!(receiver.recv_timeout(TIMEOUT).unwrap(), all);
     }
 
     #[test]

@@ -1,18 +1,22 @@
 //! What a caller may do, where the kernel leaves that to the server.
 //!
-//! Invariant 27: what the kernel's driver refuses to a caller is refused here, whatever the
-//! request's number or name. The kernel checks permissions of most requests before it sends them
+//! What the kernel's driver refuses to a caller is refused here, whatever the request's number or
+//! name (invariant 27). The kernel checks permissions of most requests before it sends them
 //! (`default_permissions`). An ioctl that it does not know it passes on from any process that has
 //! the file open, for reading too. So each request that the kernel's driver would ask a capability
 //! or the owner for, and that FUSE passes on unchecked, is checked by the [`Powers`] of its caller.
 
 use ubtrfs_fuse::Caller;
-use ubtrfs_fuse::abi::UNTOLD_ID;
+use ubtrfs_fuse::abi::UNKNOWN_ID;
 
 /// What Linux calls the powers that some requests need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Capability {
-    /// `CAP_FOWNER`: to be taken for the owner of everything.
+    /// `CAP_DAC_OVERRIDE`: permissions of files don't count.
+    Override = 1,
+    /// `CAP_DAC_READ_SEARCH`: those to read files and to search directories don't count.
+    ReadSearch = 2,
+    /// `CAP_FOWNER`: to act as the owner of every file.
     FileOwner = 3,
     /// `CAP_FSETID`: set-id bits stay where this one writes.
     SetIdBits = 4,
@@ -22,8 +26,8 @@ pub(crate) enum Capability {
     Administrator = 21,
 }
 
-/// Who a caller is and what it is capable of, in the user namespace of the mount. Nobody is anybody
-/// who can't be seen, being in another pid namespace.
+/// A caller's ids and capabilities, in the user namespace of the mount. A caller in another pid
+/// namespace is invisible and has none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Powers {
     user: Option<u32>,
@@ -41,7 +45,7 @@ impl Powers {
         }
         let status = std::fs::read_to_string(format!("/proc/{}/status", caller.pid)).unwrap_or_default();
         let user = last_of_four(&status, "Uid:");
-        if caller.uid != UNTOLD_ID && user != Some(caller.uid) {
+        if caller.uid != UNKNOWN_ID && user != Some(caller.uid) {
             // It acts in another user's name, as a file server in the kernel does: with that one's
             // rights, not with its own.
             return Self { user: Some(caller.uid), ..Self::default() };
@@ -61,10 +65,39 @@ impl Powers {
         self.user == Some(owner) || self.has(Capability::FileOwner)
     }
 
+    /// Whether it may do what concerns the whole volume. Who has mounted a volume without root has
+    /// the image, and could change it anyway.
+    pub(crate) fn administers(&self) -> bool {
+        let mounter = rustix::process::geteuid();
+        self.has(Capability::Administrator) || !mounter.is_root() && self.user == Some(mounter.as_raw())
+    }
+
+    /// User and group that a new file belongs to.
+    pub(crate) fn ids(&self) -> Option<(u32, u32)> {
+        Some((self.user?, *self.groups.first()?))
+    }
+
+    /// Whether it is this user.
+    pub(crate) fn is_user(&self, user: u32) -> bool {
+        self.user == Some(user)
+    }
+
+    /// Whether it is in this group.
+    pub(crate) fn is_in_group(&self, group: u32) -> bool {
+        self.groups.contains(&group)
+    }
+
     /// Whether it leaves set-group-id on a file of this group that the group may not execute.
     pub(crate) fn keeps_group_id(&self, group: u32) -> bool {
-        self.groups.contains(&group) || self.has(Capability::SetIdBits)
+        self.is_in_group(group) || self.has(Capability::SetIdBits)
     }
+}
+
+/// The umask of a process; what is usual if it is not visible.
+pub(crate) fn umask(pid: u32) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    line.and_then(|digits| u32::from_str_radix(digits.trim(), 8).ok()).unwrap_or(0o022)
 }
 
 /// Capabilities in a user namespace that a user made for himself are no capabilities here.
@@ -74,8 +107,8 @@ fn is_of_our_user_namespace(pid: u32) -> bool {
     let pid = pid.to_string();
     match name(&pid) {
         Some(theirs) => name("self") == Some(theirs),
-        // A server that is not root's may not ask who has more powers than it has. But nobody makes
-        // a namespace with the ids of this one without having all powers here.
+        // A server that is not root's may not inspect a process with more capabilities. But only a
+        // process with all capabilities here can make a namespace with the ids of this one.
         None => ids(&pid).is_some_and(|theirs| ids("self") == Some(theirs)),
     }
 }
@@ -127,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_without_capabilities_owns_what_is_its_own() {
+    fn an_owner_without_capabilities_owns_its_files() {
         let owner = Powers { user: Some(7), groups: vec![8], capabilities: 0 };
         assert!(owner.owns(7) && !owner.owns(8) && owner.keeps_group_id(8) && !owner.keeps_group_id(7));
     }

@@ -25,7 +25,7 @@ fn way_of(value: &[u8]) -> Option<&'static [u8]> {
     WAYS.into_iter().find(|way| value.starts_with(way))
 }
 
-/// The flag that goes with a value of the property. `EINVAL` for what is none.
+/// The flag for a value of the property. `EINVAL` for an invalid one.
 fn flag_of(value: &[u8]) -> Result<u64, Errno> {
     match value {
         b"" => Ok(0),
@@ -66,7 +66,7 @@ impl Shared {
         self.engine.set_flags_with(id, name, value.len(), &plan).map_err(|error| errno(&error))
     }
 
-    /// The property that files and directories made in a directory take over.
+    /// The property that files and directories inherit from a directory.
     pub(crate) fn inherited_property(&self, parent: InodeId) -> Result<Option<&'static [u8]>, Errno> {
         let value =
             if self.flags_of(parent)? & COMPRESSION_FLAGS == 0 { None } else { self.xattr(parent, COMPRESSION)? };
@@ -77,7 +77,8 @@ impl Shared {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by it")]
 mod tests {
-    use ubtrfs::{NewInode, nonblocking};
+    use ubtrfs::NewInode;
+    use ubtrfs::scheduling::nonblocking;
 
     use super::*;
     use crate::fixtures;

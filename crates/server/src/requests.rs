@@ -34,7 +34,7 @@ impl Filesystem for Server {
     }
 
     fn try_nonblocking(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {
-        if self.is_quick(request) && !ubtrfs::nonblocking(serve) {
+        if self.is_quick(request) && !ubtrfs::scheduling::nonblocking(serve) {
             drop(self.count(Kind::Postponed));
         }
     }
@@ -43,7 +43,8 @@ impl Filesystem for Server {
         let _timed = self.count(Kind::Lookup);
         let found = self.inode(parent).and_then(|dir| self.find(dir, name).map_err(|error| errno(&error)));
         match found {
-            // A file handle may name what is gone, and that is no name to remember.
+            // A file handle may refer to a deleted inode, for which the kernel must not cache a
+            // negative entry.
             Err(Errno::NOENT) if !matches!(name, b"." | b"..") => reply.negative(TTL),
             found => answer_entry(reply, found.and_then(|id| self.shared().entry(id))),
         }
@@ -162,8 +163,8 @@ impl Filesystem for Server {
         answer_entry(reply, linked);
     }
 
-    /// No file needs opening: the kernel asks this once. But where a subvolume is read-only,
-    /// opening to write has to be refused.
+    /// No file needs opening: the kernel sends this once. But where a subvolume is read-only,
+    /// opening for writing has to be refused.
     fn open(&self, _: &Caller<'_>, node: u64, what: &Open, reply: ReplyOpen) {
         let _timed = self.count(Kind::Open);
         if !self.engine().has_read_only_subvolumes() {
@@ -307,7 +308,7 @@ impl Filesystem for Server {
     /// Shares extents. What can't be shared the kernel copies by reading and writing (not once for
     /// all, as after ENOSYS).
     fn copy_file_range(&self, caller: &Caller<'_>, node: u64, what: &CopyFileRange, reply: ReplyCopy) {
-        /// The most that an answer of 32 bits can tell, in whole sectors of any size.
+        /// The most that an answer of 32 bits can express, in whole sectors of any size.
         const NARROW: u64 = u32::MAX as u64 & !0xffff;
         let _timed = self.count(Kind::CopyFileRange);
         let length = if what.wide { what.length } else { what.length.min(NARROW) };
@@ -325,8 +326,8 @@ impl Filesystem for Server {
 }
 
 impl Server {
-    /// Finds a name. `.` is an inode itself and `..` the directory that it lies in: so the kernel
-    /// asks for what a file handle names.
+    /// Finds a name. `.` is an inode itself and `..` its parent: the kernel looks these up for file
+    /// handles.
     fn find(&self, dir: InodeId, name: &[u8]) -> ubtrfs::Result<InodeId> {
         let id = match name {
             b"." => dir,

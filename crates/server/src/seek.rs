@@ -1,11 +1,11 @@
 //! `SEEK_DATA` and `SEEK_HOLE`.
 //!
-//! What a mapping has changed the kernel keeps to itself until it is written back, and it asks for
-//! data and holes without writing it first. So where an answer would be a hole, that part of the
-//! file is asked of the kernel, and then looked at once more: what a program has stored there is
-//! data. The kernel's writes come as requests, which is why that happens in a thread that none of
-//! them waits for, and why only some may wait for it: over rings each keeps a place from the
-//! writes. Others are told what is right of any file, that all of it is data.
+//! The kernel has the stores to mappings in its page cache until it writes them back, and it does
+//! not do so before it asks for data and holes. So where an answer would be a hole, the kernel is
+//! made to write back that part of the file, which is then examined again: a program's stores there
+//! are data. The kernel's WRITEs are requests, so a thread that none of them waits for does this,
+//! and only some requests may wait for it: over rings each of them occupies an entry. Others get an
+//! answer that is correct for any file: all of it is data.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn hole_in(
     (!hole.is_empty()).then_some(hole)
 }
 
-/// The answer for a file of this size of which nobody knows the holes.
+/// The answer for a file of this size whose holes are unknown.
 fn without_holes(whence: Seek, offset: u64, size: u64) -> Found {
     match whence {
         _ if offset >= size => Err(Errno::NXIO),
@@ -94,15 +94,14 @@ impl Shared {
         hole_in(whence, offset, found, size, |from| self.look(id, Seek::Data, from))
     }
 
-    /// Looks again after the kernel has written what it had of a hole, until a hole is found of
+    /// Seeks again after the kernel has written back its pages of a hole, until a hole is found of
     /// which it has written all.
     fn look_again(&self, node: u64, id: InodeId, whence: Seek, offset: u64, mut hole: Range<u64>) -> Found {
         loop {
             let is_invalidated = self.invalidate_range(node, hole.start, hole.end - hole.start);
             let found = self.look(id, whence, offset);
             match self.hole_in(id, whence, offset, found) {
-                // What was a hole further on, behind data that was none when it was looked at
-                // first.
+                // A later hole, after data that was a hole in the first look.
                 Some(next) if is_invalidated && next.start >= hole.end => hole = next,
                 _ => return found,
             }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use ubtrfs::{Filesystem as Engine, InodeId, Scheduling};
+use ubtrfs::scheduling::{Scheduling, may_block};
+use ubtrfs::{Filesystem as Engine, InodeId};
 use ubtrfs_fuse::reply::ReplyEmpty;
 use ubtrfs_fuse::{Capabilities, Config, Errno, Transport};
 
@@ -17,10 +18,12 @@ use crate::shared::{MountFacts, Shared, errno};
 
 /// Threads for requests that wait for a commit.
 const SLOW_THREADS: usize = 16;
+/// Threads that make and delete subvolumes.
+const SUBVOLUME_THREADS: usize = 8;
 /// Threads that wait for the kernel.
 const NOTIFYING_THREADS: usize = 4;
 
-/// What to ask of the kernel for a [`Server`] that `threads` threads serve. Without `checked` the
+/// The session's configuration for a [`Server`] that `threads` threads serve. Without `checked` the
 /// kernel checks no permissions.
 pub fn config(threads: usize, transport: Transport, checked: bool) -> Config {
     let wanted = Config::FULL | Capabilities::ALLOW_IDMAP | Capabilities::EXPORT_SUPPORT;
@@ -30,18 +33,21 @@ pub fn config(threads: usize, transport: Transport, checked: bool) -> Config {
 }
 
 /// The server of one mount. The kernel checks permissions (`default_permissions`), not the server;
-/// without that nobody does.
+/// without that option there are no checks.
 pub struct Server {
     shared: Arc<Shared>,
     pub(crate) slow: Pool,
-    /// For notifying the kernel what it has to write and to forget of files. That waits for
-    /// requests which `slow` serves, and for nothing that others can hold up: so no directory's
-    /// pages may be waited for here.
+    /// For invalidations of files, before which the kernel writes dirty pages back. They wait for
+    /// requests that `slow` serves, and for nothing that other processes can delay: so no
+    /// directory's pages may be waited for here.
     pub(crate) notifying: Pool,
     /// For having the kernel drop what it keeps of directories.
     pub(crate) listings: Drops,
-    /// For having the kernel forget pages that could not be written. Whoever goes on changing them
-    /// holds up nobody else.
+    /// For making and deleting subvolumes, which waits for commits, for pages, and for directories
+    /// that other processes may have locked.
+    pub(crate) subvolumes: Pool,
+    /// For invalidations of pages that could not be written. A process that continues to change
+    /// them delays no other request.
     invalidating: Pool,
     /// Nodes whose pages are to be dropped.
     to_invalidate: Arc<Mutex<HashSet<u64>>>,
@@ -55,6 +61,7 @@ impl Server {
             slow: Pool::new(SLOW_THREADS),
             notifying: Pool::new(NOTIFYING_THREADS),
             listings: Drops::new(),
+            subvolumes: Pool::new(SUBVOLUME_THREADS),
             invalidating: Pool::new(1),
             to_invalidate: Arc::default(),
         }
@@ -102,7 +109,7 @@ impl Server {
             Ok(id) => {
                 let done = move |result: ubtrfs::Result<()>| done(result.map_err(|error| errno(&error)));
                 let Some(leader) = self.engine().join_fsync(id, data_only, Box::new(done)) else { return };
-                if ubtrfs::may_block() {
+                if may_block() {
                     return self.engine().lead_fsync(leader);
                 }
                 let shared = Arc::clone(&self.shared);
@@ -135,7 +142,7 @@ mod tests {
     use crate::fixtures;
 
     #[test]
-    fn directories_that_hang_hold_up_neither_seeks_nor_flags() {
+    fn directories_that_hang_delay_neither_seeks_nor_flags() {
         let server = Server::new(fixtures::engine(&fixtures::volume(), 1 << 20), MountFacts::default());
         let gate = Arc::new(Mutex::new(()));
         let closed = gate.lock();

@@ -1,8 +1,8 @@
 //! When set-id bits and capabilities of files go, because a process without the power to keep them
 //! changes the file.
 //!
-//! Of what the kernel's driver asks for that (invariant 27), requests tell only that the caller
-//! lacks the power to keep set-id bits. Set-group-id on a file that its group may not execute
+//! Of the kernel driver's conditions for that (invariant 27), requests have only that the caller
+//! lacks the capability to keep set-id bits. Set-group-id on a file that its group may not execute
 //! depends on the caller's groups, which are looked up here.
 
 use ubtrfs::{InodeId, SetAttributes};
@@ -20,8 +20,8 @@ const S_IXGRP: u32 = 0o0010;
 /// Both set-id bits.
 pub(crate) const SET_ID: u32 = 0o6000;
 
-/// Whether set-group-id that isn't one goes from such a file where a process with these powers
-/// changes it.
+/// Whether set-group-id without group execution is cleared when a process with these powers changes
+/// a file.
 fn takes_group_id(attributes: &ubtrfs::Attributes, powers: &Powers) -> bool {
     is_marked(attributes.mode) && !powers.keeps_group_id(attributes.gid)
 }
@@ -41,10 +41,10 @@ impl Server {
             && engine.attributes(id).is_ok_and(|attributes| takes_group_id(&attributes, &Powers::of(caller)))
     }
 
-    /// A change of nothing is how the kernel asks to drop set-id bits: before a write to a file
-    /// that has some, and for a chown that names neither owner nor group. For the latter it has not
-    /// checked who asks, so only the owner and root get what they ask for. Another's write takes
-    /// the bits along by itself.
+    /// By a SETATTR without attributes the kernel requests to drop set-id bits: before a write to a
+    /// file that has some, and for a chown without owner and group. For the latter it has not
+    /// checked the caller, so only the owner and root may do it. Another user's write clears the
+    /// bits by itself.
     pub(crate) fn change_of_nothing(&self, caller: &Caller<'_>, id: InodeId) -> Result<ubtrfs::Attributes, Errno> {
         let engine = self.shared().engine();
         let attributes = engine.attributes(id).map_err(|error| errno(&error))?;
@@ -58,8 +58,8 @@ impl Server {
         engine.set_attributes(id, &changes).map_err(|error| errno(&error))
     }
 
-    /// Takes set-id bits and capabilities from a file that a process is about to change. Unlike a
-    /// write, what calls this comes without a flag for them; the kernel has asked for root and the
+    /// Clears set-id bits and capabilities of a file that a process is about to change. Unlike a
+    /// WRITE, the requests here have no flag for that; the kernel has requested it for root and the
     /// owner only.
     pub(crate) fn drop_privileges(&self, caller: &Caller<'_>, node: u64, id: InodeId) -> Result<(), Errno> {
         let engine = self.shared().engine();

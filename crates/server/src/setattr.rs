@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use ubtrfs::{InodeId, Scheduling, SetAttributes, TimeChange};
+use ubtrfs::scheduling::Scheduling;
+use ubtrfs::{InodeId, SetAttributes, TimeChange};
 use ubtrfs_fuse::reply::ReplyAttr;
 use ubtrfs_fuse::request::{SetAttr, SetTime};
 use ubtrfs_fuse::{Caller, Errno};
@@ -39,8 +40,8 @@ impl Server {
         if *change == nothing {
             return self.change_of_nothing(caller, id);
         }
-        // truncate(2), unlike ftruncate(2), leaves the times of a file as they are that has the
-        // wanted size; to nothing, it can't be distinguished from O_TRUNC.
+        // truncate(2), unlike ftruncate(2), leaves the times of a file that has the size already;
+        // to nothing, it can't be distinguished from O_TRUNC.
         let only_size = SetAttr { size: change.size, handle: None, ..nothing };
         if *change == only_size && change.size != Some(0) {
             let attributes = self.engine().attributes(id).map_err(|error| errno(&error))?;
@@ -53,8 +54,8 @@ impl Server {
 
     /// Whether a change truncates so much that it takes several commits.
     fn takes_long(&self, node: u64, change: &SetAttr) -> bool {
-        let cuts = |size| self.inode(node).is_ok_and(|id| self.engine().is_truncated_in_steps(id, size));
-        change.size.is_some_and(cuts)
+        let in_steps = |size| self.inode(node).is_ok_and(|id| self.engine().is_truncated_in_steps(id, size));
+        change.size.is_some_and(in_steps)
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use ubtrfs::{Filesystem, InodeId};
+use ubtrfs_format::TreeId;
 use ubtrfs_format::items::FileType;
 use ubtrfs_fuse::{Attributes, Capabilities, Entry, Errno, Granted, Notifier, ROOT, Way};
 
@@ -38,15 +39,21 @@ pub struct MountFacts {
     pub pid_started: u64,
     /// How files show.
     pub ownership: OwnershipOverride,
+    /// Nothing checks permissions: the mount is for one user.
+    pub unchecked: bool,
+    /// Ordinary users may delete subvolumes that they could empty.
+    pub user_subvol_rm_allowed: bool,
+    /// The device number that files of the mount show, major and minor.
+    pub device_number: Option<(u32, u32)>,
 }
 
-/// How requests arrive, and why not over rings if these were wanted.
+/// How requests arrive, and why not over rings if these were requested.
 struct TransportFacts {
     name: &'static str,
     why: Option<String>,
 }
 
-/// The engine and what the server knows beside it.
+/// The engine and the state of the server.
 pub struct Shared {
     pub(crate) engine: Arc<Filesystem>,
     pub(crate) numbers: NodeNumbers,
@@ -56,7 +63,7 @@ pub struct Shared {
     transport: OnceLock<TransportFacts>,
     pub(crate) block_size: u32,
     facts: MountFacts,
-    /// The owner of everything that is reported to the kernel.
+    /// The owner of all files that is reported to the kernel.
     known_owner: Option<u32>,
     ended: Mutex<Option<Result<(), String>>>,
 }
@@ -112,11 +119,10 @@ impl Shared {
         is_invalidated
     }
 
-    /// Has the kernel write the pages that were changed of all files that it remembers, whoever has
-    /// them mapped, and forget them. Counts the files in `done`. Not for the threads that serve
-    /// requests.
+    /// Has the kernel write back the dirty pages of all files that it remembers, in any process's
+    /// mapping, and drop them. Counts the files in `done`. Not for the threads that serve requests.
     ///
-    /// Directories are left out: whoever lists one may hold its pages for as long as he likes.
+    /// Directories are left out: a process that lists one may lock its pages without a limit.
     pub fn take_pages(&self, done: &AtomicU64) {
         for id in self.engine.referenced() {
             if self.engine.attributes(id).is_ok_and(|attributes| attributes.file_type == FileType::Regular) {
@@ -126,7 +132,7 @@ impl Shared {
         }
     }
 
-    /// Gives the server the way to tell the kernel what it must look at anew.
+    /// Gives the server the handle to invalidate the kernel's caches.
     pub fn set_notifier(&self, notifier: Notifier) {
         let _ = self.notifier.set(notifier);
     }
@@ -139,18 +145,46 @@ impl Shared {
         });
     }
 
+    /// Has the kernel write back the dirty pages of a subvolume's files that it remembers, and drop
+    /// them. Not for the threads that serve requests.
+    pub(crate) fn take_pages_of(&self, subvolume: TreeId) {
+        for id in self.engine.referenced() {
+            if id.subvolume == subvolume
+                && self.engine.attributes(id).is_ok_and(|attributes| attributes.file_type == FileType::Regular)
+            {
+                self.invalidate_pages(self.numbers.node(id));
+            }
+        }
+    }
+
+    /// Has the kernel look a name up again: it was made or has gone. Waits for the directory's
+    /// lock, so not for the threads that serve requests.
+    pub(crate) fn name_changed(&self, dir: u64, name: &[u8]) {
+        if let Some(notifier) = self.notifier.get()
+            && let Err(error) = notifier.inval_entry(dir, name)
+        {
+            tracing::debug!(%error, "a name that the kernel has cached was not invalidated");
+        }
+        self.attributes_changed(dir);
+    }
+
+    /// The facts of the mount.
+    pub(crate) fn facts(&self) -> &MountFacts {
+        &self.facts
+    }
+
     /// The paths of the volume's devices.
     pub(crate) fn device_paths(&self) -> &[String] {
         &self.facts.devices
     }
 
-    /// Commits for the last time and ends the engine; the first call does, later ones tell how it
-    /// went.
+    /// Commits for the last time and ends the engine; the first call does, later ones return its
+    /// result.
     pub fn end(&self) -> Result<(), String> {
-        self.ended.lock().get_or_insert_with(|| self.engine.close().map_err(|error| error.to_string())).clone()
+        self.ended.lock().get_or_insert_with(|| self.engine.close().map_err(|error| error.chain())).clone()
     }
 
-    /// Whether the last commit has been asked for.
+    /// Whether the last commit has been requested.
     pub fn is_ending(&self) -> bool {
         self.ended.try_lock().is_none_or(|ended| ended.is_some())
     }
@@ -172,6 +206,8 @@ impl Shared {
             threads: self.facts.threads as u64,
             read_only: self.engine.is_read_only(),
             aborted: stats.aborted,
+            errors: stats.errors,
+            last_errors: stats.last_errors.iter().map(Into::into).collect(),
             commit_interval_seconds: self.facts.commit_interval.as_secs(),
             generation: stats.generation,
             commits: stats.commits,
@@ -201,6 +237,7 @@ impl Shared {
             orphans_cleaned: stats.orphans_cleaned,
             nodes_unshared: stats.nodes_unshared,
             leaves_written_early: stats.leaves_written_early,
+            subvolumes_deleted_left: self.engine.deleted_subvolumes().len() as u64,
             inactivation_inodes: stats.inactivation.inodes,
             inactivation_bytes: stats.inactivation.bytes,
             inactivation_orphans_left: stats.inactivation.orphans_left,
@@ -250,9 +287,8 @@ impl Shared {
             errno(&error)
         })?;
         let node = self.numbers.node(id);
-        // The kernel knows the root before it asks for anything. Others' numbers may be given again
-        // by a later mount, once the inode is gone: a file handle must not point to what came in
-        // its place.
+        // The kernel knows the root before its first request. Other inodes' numbers may be reused
+        // by a later mount: a file handle must not refer to a new inode of the same number.
         let generation = if node == ROOT { 0 } else { attributes.generation.0 };
         let attributes = self.attributes_for_kernel(&attributes);
         let ttl = if self.known_owner.is_some() { Duration::ZERO } else { TTL };
@@ -266,9 +302,9 @@ impl Shared {
         shown
     }
 
-    /// How long attributes are kept of a file that has just been opened by its name, or changed.
-    /// Where another owner is reported than the volume has, that is as long as a program takes from
-    /// there over fstat(2) to its next step; a lookup by the name asks again.
+    /// How long the kernel caches attributes of a file that has just been opened by its name, or
+    /// changed. Where another owner is reported than the volume has, that covers the time until a
+    /// program's fstat(2) and its next step; a lookup by the name requests them again.
     pub(crate) fn attributes_ttl(&self, node: u64) -> Duration {
         match self.known_owner {
             None => TTL,
@@ -295,7 +331,7 @@ impl Shared {
 pub(crate) fn errno(error: &ubtrfs::Error) -> Errno {
     let errno = error.errno();
     if errno == Errno::IO {
-        tracing::warn!("{error}");
+        tracing::warn!("{}", error.chain());
     }
     errno
 }

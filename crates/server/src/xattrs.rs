@@ -66,8 +66,8 @@ impl Shared {
             acl::ACCESS => self.set_access_acl(id, what.value, what.kill_sgid),
             acl::DEFAULT => self.set_default_acl(id, what.value),
             name if name.starts_with(properties::NAMESPACE) => self.set_property(id, name, what.value, mode),
-            // The kernel lets everybody set it to nothing, on anybody's files, which is what takes
-            // the capabilities of a program away.
+            // The kernel allows every user to set it to an empty value on any file, which would
+            // clear the capabilities of a program.
             CAPABILITY if what.value.is_empty() => Err(Errno::INVAL),
             name if is_plain(name)? => self.engine.set_xattr(id, name, what.value, mode).map_err(|error| errno(&error)),
             _ => Err(Errno::OPNOTSUPP),

@@ -27,11 +27,12 @@ pub fn compare(fs: &Filesystem, model: &Model, how: Compare) -> Result<(), Strin
     for (path, id) in model.paths() {
         compare_node(fs, model, id, how).map_err(|what| format!("{path:?} (inode {}): {what}", id.ino))?;
     }
+    same("default subvolume", &in_context("default subvolume", fs.default_subvolume())?, &model.default)?;
     if how.nameless { compare_nameless(fs, model) } else { Ok(()) }
 }
 
-/// The first difference in a node without a name, as a sentence; but for data that is written in
-/// place, of which nobody knows what a crash has left.
+/// The first difference in a node without a name, as a sentence; except for data that is
+/// overwritten in place, whose state after a crash is unknown.
 pub(crate) fn compare_nameless(fs: &Filesystem, model: &Model) -> Result<(), String> {
     let how = Compare { times: true, nameless: true };
     let is_known = |id: &InodeId| !model.node(*id).is_nodatacow();
@@ -89,7 +90,8 @@ fn compare_entries(
             let name = Path(entry.name.clone());
             match left.remove(&entry.name) {
                 Some(id) if id == entry.inode => {
-                    let file_type = FileType::from_mode(model.node(id).mode);
+                    let mode = model.nodes.get(&id).map_or(0o040_000, |node| node.mode);
+                    let file_type = FileType::from_mode(mode);
                     same(&format!("type of entry {name:?}"), &entry.file_type, &file_type)?;
                 }
                 Some(id) => return Err(format!("entry {name:?} points to {}, not {}", entry.inode.ino, id.ino)),

@@ -11,7 +11,7 @@ use crate::Random;
 /// Windows of up to this many open writes are tried in every combination.
 const WINDOW: usize = 6;
 
-/// What becomes of the writes that no barrier had made durable.
+/// The loss of writes that no barrier had made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fates {
     /// As [`random_fates`] of this seed decides.
@@ -25,7 +25,7 @@ pub enum Fates {
 pub struct CrashPoint {
     /// Events of the device before it.
     pub event: usize,
-    /// What becomes of open writes.
+    /// The choice of which open writes are lost.
     pub fates: Fates,
 }
 
@@ -76,7 +76,7 @@ impl CrashPoint {
 }
 
 /// The states that crashes leave of one recording: first all around the superblocks, then random
-/// ones. No two are alike.
+/// ones. No two are equal.
 pub struct Crashes<'a> {
     recording: &'a RecordingDevice,
     planned: Vec<CrashPoint>,

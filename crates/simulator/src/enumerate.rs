@@ -9,7 +9,7 @@ use crate::words::{
 };
 use crate::{Body, Model, Operation, What};
 
-/// The names that everything happens to: two directories, and names in them.
+/// The names of all operations: two directories, and names in them.
 const PATHS: [&str; 5] = ["A", "B", "A/foo", "A/bar", "B/foo"];
 
 /// What sequences begin with: a committed volume, and operations of the transaction that they are

@@ -22,9 +22,9 @@ pub struct Judge {
     /// Inodes of an empty volume that are no program's.
     pub own_inodes: u64,
     /// There may be inodes without names that are no program's: the history begins with those that
-    /// a crash left, or with a log, which leaves some that nobody has seen; or large inodes are
-    /// freed in steps. Later commits of the next mount free them.
-    pub unseen_orphans: bool,
+    /// a crash left, or with a log, which leaves unknown ones; or large inodes are freed in steps.
+    /// Later commits of the next mount free them.
+    pub unknown_orphans: bool,
 }
 
 /// The faults of a volume, as a sentence; and how many inodes it has.
@@ -46,8 +46,8 @@ impl Judge {
     /// A judge without promises for a history on this empty volume.
     pub fn new(options: Options, fresh: &RecordingDevice) -> Result<Self, String> {
         let inodes = check(&fresh.current())?;
-        let unseen_orphans = frees_in_steps(&options);
-        Ok(Self { trace: Trace::default(), options, own_inodes: inodes - 1, unseen_orphans })
+        let unknown_orphans = frees_in_steps(&options);
+        Ok(Self { trace: Trace::default(), options, own_inodes: inodes - 1, unknown_orphans })
     }
 
     /// The commit that a crash after `event` events may have left, and did.
@@ -79,8 +79,8 @@ pub struct Found {
 /// Judges a state that a crash after `event` events left. Returns what was found; a sentence if
 /// that is not what was promised.
 ///
-/// Without a log the volume is as of a commit, entire. With one it is what the promises allow, for
-/// each inode and name.
+/// Without a log the volume has the whole state of a commit. With one it has a state that the
+/// promises allow, for each inode and name.
 pub fn examine(judge: &Judge, device: &OverlayDevice, event: usize) -> Result<Found, String> {
     let inodes = check(device)?;
     let volume = open_volume(Arc::new(device.fork()), true)?;
@@ -100,7 +100,7 @@ pub fn examine(judge: &Judge, device: &OverlayDevice, event: usize) -> Result<Fo
         let wanted = version.model.nodes.len() as u64 + judge.own_inodes;
         let same = match model.difference_except_nodatacow(&version.model) {
             Some(difference) => Err(difference),
-            None if judge.unseen_orphans => recovers(judge, device, &model),
+            None if judge.unknown_orphans => recovers(judge, device, &model),
             None if inodes != wanted => Err(format!("{inodes} inodes are there, not {wanted}")),
             None => compare_nameless(&fs, &version.model),
         };
@@ -112,8 +112,8 @@ pub fn examine(judge: &Judge, device: &OverlayDevice, event: usize) -> Result<Fo
     Err(format!("commit {} is not as promised (found and promised): {}", commit.generation, first.unwrap_or_default()))
 }
 
-/// Mounts a volume with a log for writing: it shows what it showed before, and is clean when the
-/// log is gone.
+/// Mounts a volume with a log for writing: it shows the same as before, and is clean after the log
+/// has been committed.
 fn recovers(judge: &Judge, device: &OverlayDevice, found: &Model) -> Result<(), String> {
     match found.difference(&shown_when_mounted(judge, device)?) {
         Some(difference) => Err(format!("a mount for writing shows something else than one for reading: {difference}")),
@@ -129,7 +129,7 @@ pub(crate) fn shown_when_mounted(judge: &Judge, device: &OverlayDevice) -> Resul
     let fs = open(device.clone(), judge.options.clone())?;
     let shown = look(&fs)?;
     let has_orphans = |stats: &InactivationStats| stats.orphans_left || stats.inodes > 0;
-    while has_orphans(&fs.stats().inactivation) {
+    while has_orphans(&fs.stats().inactivation) || !fs.deleted_subvolumes().is_empty() {
         fs.sync().map_err(|error| format!("freeing orphans failed: {error}"))?;
         check(&device)?;
     }

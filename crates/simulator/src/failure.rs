@@ -1,4 +1,4 @@
-//! What went wrong, with all that it takes to see it again.
+//! A failure, with everything that reproduces it.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub struct Failure {
     pub seed: u64,
     /// The operations up to the failure, each with the number of device events before it.
     pub operations: Vec<(usize, Operation)>,
-    /// Where power was lost; `None` if it went wrong before.
+    /// The point of the power cut; `None` for an earlier failure.
     pub crash: Option<CrashPoint>,
     /// The first difference.
     pub what: String,

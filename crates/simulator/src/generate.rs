@@ -26,8 +26,10 @@ pub struct Habits {
     pub eager: bool,
     /// Many fsyncs.
     pub fsyncs: bool,
-    /// Files come to share extents again and again, and grow and are fsynced meanwhile.
+    /// Files share extents repeatedly, and grow and are fsynced in between.
     pub shares: bool,
+    /// Subvolumes are made, copied by snapshots and deleted.
+    pub subvolumes: bool,
 }
 
 /// Makes operations.
@@ -68,6 +70,9 @@ impl Generator {
         paths.retain(|(path, _)| path.0 != FILLER);
         if self.habits.fsyncs && self.random.one_in(4) {
             return Operation::Fsync { what: self.any(&paths, handles), data_only: self.random.one_in(4) };
+        }
+        if self.habits.subvolumes && self.random.one_in(6) {
+            return self.subvolume(model, &paths);
         }
         if self.habits.shares && self.random.one_in(2) {
             return self.share(model, &paths, handles);
@@ -183,6 +188,28 @@ impl Generator {
         dir.join(&name)
     }
 
+    /// Something done to a subvolume. There are few at a time, since each snapshot doubles what its
+    /// source has.
+    fn subvolume(&mut self, model: &Model, paths: &[(Path, ubtrfs::InodeId)]) -> Operation {
+        const MOST_NODES: usize = 250;
+        let tops: Vec<_> = paths.iter().filter(|(_, id)| model.is_subvolume(*id)).collect();
+        let top = self.random.pick(&tops).map_or_else(|| Path(b"a".to_vec()), |(path, _)| path.clone());
+        let anywhere = if self.random.one_in(2) { self.existing(paths) } else { top.clone() };
+        let is_large = model.nodes.len() > MOST_NODES;
+        match self.random.below(16) {
+            0..3 => Operation::CreateSubvolume { path: self.new_path(model, paths) },
+            3..9 if !is_large => {
+                let source = if self.random.one_in(4) { Path::default() } else { anywhere };
+                let read_only = self.random.one_in(3);
+                Operation::Snapshot { source, path: self.new_path(model, paths), read_only }
+            }
+            9 => Operation::DeleteSubvolume { path: self.existing(paths) },
+            10 | 11 => Operation::SetReadOnly { path: top, read_only: self.random.one_in(3) },
+            12 => Operation::SetDefault { path: if self.random.one_in(2) { Path::default() } else { top } },
+            _ => Operation::DeleteSubvolume { path: top },
+        }
+    }
+
     fn create(&mut self, model: &Model, paths: &[(Path, ubtrfs::InodeId)]) -> Operation {
         let path = self.new_path(model, paths);
         let bits = self.random.one_of([0o644, 0o600, 0o755, 0o1777, 0o2775, 0o6755]);
@@ -226,8 +253,8 @@ impl Generator {
         if self.random.one_in(5) {
             len = (len / 4096 + 1) * 4096;
         }
-        // Zeroes that nobody wrote are cheap; but a file that has grown to many TiB must not be
-        // appended to for long.
+        // Zeroes of holes are cheap; but a file that has grown to many TiB must not be appended to
+        // for long.
         let at = if self.random.one_in(5) { WriteAt::End } else { WriteAt::Offset(offset) };
         let kill_privileges = self.habits.privileges && self.random.one_in(8);
         Operation::Write { what, at, len, fill: self.random.number(), kill_privileges }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ubtrfs::{FreeingLimits, Options, WriteAt};
+use ubtrfs_format::TreeId;
 use ubtrfs_volume::{Device, RecordingDevice};
 
 use crate::generate::FILLER;
@@ -12,7 +13,7 @@ use crate::{Failure, Generator, Habits, Judge, Operation, Path, Random, Session,
 /// A history to be.
 #[derive(Clone, Debug)]
 pub struct History {
-    /// What determines everything.
+    /// The seed, which determines everything.
     pub seed: u64,
     /// The volume.
     pub plan: VolumePlan,
@@ -40,13 +41,13 @@ pub struct Recorded {
     pub judge: Judge,
     /// The operations, each with the number of events before it.
     pub operations: Vec<(usize, Operation)>,
-    /// Why the engine gave up, if it did.
+    /// Why the engine turned read-only, if it did.
     pub aborted: Option<String>,
     /// Operations that failed because the volume was full or the device failed.
     pub tolerated: usize,
 }
 
-/// What stands between the engine and the recording device.
+/// The layer between the engine and the recording device.
 pub type Wrap<'a> = &'a (dyn Fn(Arc<RecordingDevice>) -> Arc<dyn Device> + Sync);
 
 impl History {
@@ -59,6 +60,8 @@ impl History {
             no_atime: random.one_in(2),
             max_inline: random.one_of([0, 2048, 2048]),
             background_commits: false,
+            // Whatever the default is.
+            subvolume_id: Some(TreeId::FS.0),
             ..Options::default()
         };
         let (huge, eager) = (random.one_in(3), random.one_in(3));
@@ -73,8 +76,16 @@ impl History {
             FreeingLimits::default()
         };
         let options = Options { freeing, discard: random.one_in(3), ..options };
-        let habits =
-            Habits { remount: true, privileges, large: plan.tight, huge, eager, fsyncs, shares: seed % 4 == 2 };
+        let habits = Habits {
+            remount: true,
+            privileges,
+            large: plan.tight,
+            huge,
+            eager,
+            fsyncs,
+            shares: seed % 4 == 2,
+            subvolumes: false,
+        };
         Self { seed, plan, options, habits, faults: false }
     }
 

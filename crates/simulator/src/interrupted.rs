@@ -1,11 +1,11 @@
 //! Several threads at work while commits run in the background, on a device that fails at some
-//! request; then crashes. Until the engine gives up, operations fail by errors that say so or not
-//! at all; each fsync and sync that succeeded, before the failure or beside it, is a promise that
+//! request; then crashes. Until the engine turns read-only, operations fail only with suitable
+//! errors; each fsync and sync that succeeded, before the failure or during it, is a promise that
 //! every crash state keeps.
 
 use std::sync::Arc;
 
-use ubtrfs::CommitFault;
+use ubtrfs::testing::CommitFault;
 use ubtrfs_volume::{FaultyDevice, Lasting, Operation as Kind, RecordingDevice};
 
 use crate::overlap::{Setting, Sharing, survey_parts, work};
@@ -27,11 +27,11 @@ pub struct Interrupted {
 }
 
 /// Lets threads work on the volume of this seed until its device fails, which it may do after the
-/// last of them; then examines about `budget` crash states. `lie` is what commits get wrong.
+/// last of them; then examines about `budget` crash states. `lie` is a fault of commits.
 pub fn run(seed: u64, sharing: Sharing, budget: usize, lie: Option<CommitFault>) -> Result<Interrupted, Failure> {
     let mut random = Random::new(seed ^ 0x1e57);
     let mut history = History::new(seed);
-    history.options.commit_fault = lie;
+    history.options.faults.commit = lie;
     history.habits.fsyncs = true;
     let kind = random.one_of([Kind::Write, Kind::Flush, Kind::Flush, Kind::Read]);
     let most = match kind {

@@ -1,11 +1,11 @@
 //! The crash simulator: one seed drives a random history on a recording device, then every state
-//! that a crash could have left is opened, checked and compared with a model of what was promised.
+//! that a crash could have left is opened, checked and compared with a model of the promises.
 //!
 //! * [`History`] makes a small volume, performs random [operations](Operation) by the engine, holds
 //!   their results against a [`Model`], and keeps a [`Trace`]: the versions of the volume, its
 //!   commits, and a [`Promise`] for each fsync.
-//! * [`Crashes`] enumerates states of the device: any prefix of its events, with any subset of what
-//!   no barrier had made durable, torn at 4 KiB.
+//! * [`Crashes`] enumerates states of the device: any prefix of its events, with any subset of the
+//!   writes that no barrier had made durable, torn at 4 KiB.
 //! * [`examine`] judges one: clean by `ubtrfs_check`, and without a log exactly as the last commit,
 //!   data included; with one each inode and each name is as it was at some time since it was last
 //!   promised.

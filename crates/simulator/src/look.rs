@@ -1,11 +1,12 @@
-//! All that a mounted volume shows, as a model.
+//! The visible state of a mounted volume, as a model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ubtrfs::{Attributes, Errno, Filesystem, InodeId};
 use ubtrfs_format::DirIndex;
 use ubtrfs_format::items::{FileType, InodeFlags};
 
+use crate::model::IN_PLACE_OF_SUBVOLUMES;
 use crate::{Body, Content, Model, Node, Path, Times};
 
 /// Files up to this size are read from end to end, larger ones where the engine has data.
@@ -28,7 +29,9 @@ pub fn look(fs: &Filesystem) -> Result<Model, String> {
         }
         let node = walk.node(id, parent).map_err(|what| format!("{path:?} (inode {}): {what}", id.ino))?;
         if let Body::Directory { entries, .. } = &node.body {
-            open.extend(entries.iter().map(|(name, child)| (path.join(name), *child, id)));
+            // What a snapshot shows in place of a subvolume is one empty directory for all.
+            let shown = entries.iter().filter(|(_, child)| child.ino != IN_PLACE_OF_SUBVOLUMES);
+            open.extend(shown.map(|(name, child)| (path.join(name), *child, id)));
         }
         walk.names.insert(id, 1);
         walk.nodes.insert(id, node);
@@ -39,7 +42,14 @@ pub fn look(fs: &Filesystem) -> Result<Model, String> {
             return Err(format!("inode {} has {names} names, but a link count of {}", id.ino, node.nlink));
         }
     }
-    Ok(Model { root, nodes: walk.nodes.into_iter().map(|(id, node)| (id, node.into())).collect() })
+    let nodes = walk.nodes.into_iter().map(|(id, node)| (id, node.into())).collect();
+    let mut read_only = BTreeSet::new();
+    for id in fs.subvolumes() {
+        if in_context("subvolume", fs.subvolume_info(id))?.read_only {
+            read_only.insert(id);
+        }
+    }
+    Ok(Model { root, nodes, read_only, default: in_context("default subvolume", fs.default_subvolume())? })
 }
 
 struct Walk<'a> {

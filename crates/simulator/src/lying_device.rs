@@ -53,7 +53,7 @@ impl LyingDevice {
         self.state.lock().lied
     }
 
-    /// What becomes of a write.
+    /// The outcome of a write.
     fn pass(&self, state: &mut State, write: DeviceWrite) -> Option<DeviceWrite> {
         let is_superblock = SUPERBLOCK_COPIES.contains(&write.at);
         let reused = !state.written.insert(write.at.0);
@@ -76,8 +76,8 @@ impl LyingDevice {
             return Some(write);
         };
         let torn = matches!(self.lie, Lie::TornSuperblock(_)).then(|| self.torn(&write));
-        // What is new of a superblock that only points to another log may all lie in the part that
-        // is written.
+        // All changes of a superblock that only points to another log may be in the part that is
+        // written.
         if !counts || torn.as_ref().is_some_and(|torn| torn[..] == write.data[..]) {
             return Some(write);
         }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ubtrfs::{Errno, InodeId, RenameFlags};
-use ubtrfs_format::Ino;
 use ubtrfs_format::items::Timespec;
+use ubtrfs_format::{Ino, TreeId};
 
 use crate::{Content, Path};
 
@@ -13,6 +13,9 @@ const TYPE: u32 = 0o170_000;
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 const SET_GID: u32 = 0o2000;
+
+/// The number of the empty directories that a snapshot shows in place of subvolumes.
+pub(crate) const IN_PLACE_OF_SUBVOLUMES: Ino = Ino(2);
 
 /// The times of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,16 +28,16 @@ pub struct Times {
     pub btime: Timespec,
 }
 
-/// What a node is beside its attributes.
+/// A node's state besides its attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// A regular file.
     File(Content),
-    /// A directory: its entries, and the one that it lies in.
+    /// A directory: its entries, and its parent.
     Directory {
         /// What its names point to.
         entries: BTreeMap<Vec<u8>, InodeId>,
-        /// The directory that it lies in; the root lies in itself.
+        /// Its parent; the root is its own parent.
         parent: InodeId,
     },
     /// A symlink's target.
@@ -84,8 +87,13 @@ impl Node {
 pub struct Model {
     /// The root directory.
     pub root: InodeId,
-    /// All nodes, those without names too.
+    /// All nodes, those without names too; but for the empty directories that snapshots show in
+    /// place of subvolumes.
     pub nodes: BTreeMap<InodeId, Arc<Node>>,
+    /// The subvolumes that are read-only.
+    pub read_only: BTreeSet<TreeId>,
+    /// The subvolume that is mounted if none is asked for.
+    pub default: TreeId,
 }
 
 /// A directory entry: one name in two directories is two entries.
@@ -106,7 +114,8 @@ impl Model {
     pub fn new(root: InodeId, mode: u32, times: Times) -> Self {
         let body = Body::Directory { entries: BTreeMap::new(), parent: root };
         let node = Node { mode, uid: 0, gid: 0, nlink: 1, body, xattrs: BTreeMap::new(), times: Some(times) };
-        Self { root, nodes: BTreeMap::from([(root, Arc::new(node))]) }
+        let nodes = BTreeMap::from([(root, Arc::new(node))]);
+        Self { root, nodes, read_only: BTreeSet::new(), default: TreeId::FS }
     }
 
     /// A node that is known to be there.
@@ -133,8 +142,7 @@ impl Model {
         path.names().try_fold(self.root, |dir, name| self.entry(dir, name))
     }
 
-    /// The directory (or what stands in its place) that a path's last name is looked for in, and
-    /// the name.
+    /// The directory (or other node) in which a path's last name is looked up, and the name.
     pub fn place<'a>(&self, path: &'a Path) -> Option<(InodeId, &'a [u8])> {
         let (dir, name) = path.split()?;
         Some((self.resolve(&dir)?, name))
@@ -155,13 +163,14 @@ impl Model {
         while let Some((path, id)) = found.get(next).cloned() {
             next += 1;
             if let Body::Directory { entries, .. } = &self.node(id).body {
-                found.extend(entries.iter().map(|(name, child)| (path.join(name), *child)));
+                let shown = entries.iter().filter(|(_, child)| self.nodes.contains_key(*child));
+                found.extend(shown.map(|(name, child)| (path.join(name), *child)));
             }
         }
         found
     }
 
-    /// What lies in a directory and below; nothing if it is not there.
+    /// The contents of a directory and its subdirectories; nothing if it does not exist.
     #[must_use]
     pub fn below(&self, top: InodeId) -> Self {
         let mut nodes = BTreeMap::new();
@@ -173,8 +182,8 @@ impl Model {
             }
             nodes.insert(id, Arc::clone(node));
         }
-        // The top lies nowhere, as far as this part is concerned.
-        let mut part = Self { root: top, nodes };
+        // The top has no parent in this part.
+        let mut part = Self { root: top, nodes, read_only: self.read_only.clone(), default: self.default };
         if part.nodes.contains_key(&top)
             && let Body::Directory { parent, .. } = &mut part.node_mut(top).body
         {
@@ -201,7 +210,12 @@ impl Model {
         };
         let (mine, theirs) = (named(self), named(other));
         if let Some(id) = mine.symmetric_difference(&theirs).next() {
-            return Some(format!("inode {} is in one of them only", id.ino));
+            return Some(format!("inode {} of {:?} is in one of them only", id.ino, id.subvolume));
+        }
+        if (&self.read_only, self.default) != (&other.read_only, other.default) {
+            let shown =
+                |model: &Self| format!("{:?} are read-only, {:?} is the default", model.read_only, model.default);
+            return Some(format!("{}; and {}", shown(self), shown(other)));
         }
         mine.into_iter().find_map(|id| {
             let (mut a, mut b) = (self.node(id).clone(), other.node(id).clone());
@@ -275,7 +289,7 @@ impl Model {
         }
     }
 
-    fn remove_entry(&mut self, dir: InodeId, name: &[u8]) {
+    pub(crate) fn remove_entry(&mut self, dir: InodeId, name: &[u8]) {
         if let Body::Directory { entries, .. } = &mut self.node_mut(dir).body {
             entries.remove(name);
         }
@@ -377,7 +391,7 @@ impl Model {
         Ok(Some(source))
     }
 
-    /// Whether it is the top of a subvolume that lies in another one.
+    /// Whether it is the top of a subvolume inside another one.
     pub(crate) fn is_subvolume(&self, id: InodeId) -> bool {
         id.ino == Ino::ROOT_DIR && id != self.root
     }
@@ -434,7 +448,7 @@ impl Model {
         touch(touched, new_dir, true);
     }
 
-    /// Takes away what a write by someone without privileges does.
+    /// Clears what a write by a process without privileges clears.
     pub fn kill_privileges(&mut self, id: InodeId) {
         let node = self.node_mut(id);
         node.mode &= !0o4000;

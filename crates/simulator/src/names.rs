@@ -1,5 +1,5 @@
-//! The rules of names: none that was promised is missing, none that was lost comes back, a rename
-//! never loses what it moves nor leaves it under both names.
+//! The rules of names: none that was promised is missing, none that was lost reappears, a rename
+//! never loses its inode nor leaves it under both names.
 
 use std::collections::{BTreeMap, BTreeSet};
 

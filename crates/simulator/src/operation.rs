@@ -106,7 +106,7 @@ pub enum Operation {
     Open {
         path: Path,
     },
-    /// A reference is given back.
+    /// A reference is dropped.
     Close {
         handle: usize,
     },
@@ -127,7 +127,7 @@ pub enum Operation {
         offset: u64,
         len: u64,
     },
-    /// Space is reserved for a range; `zero`: what is there is given up.
+    /// Space is reserved for a range; `zero`: its data is freed.
     Allocate {
         what: What,
         offset: u64,
@@ -135,7 +135,7 @@ pub enum Operation {
         zero: bool,
         keep_size: bool,
     },
-    /// A range comes to share the extents of another.
+    /// A range shares the extents of another.
     Clone {
         from: What,
         from_offset: u64,
@@ -161,7 +161,7 @@ pub enum Operation {
         what: What,
         name: Name,
     },
-    /// The mode and an xattr at once, as of an ACL; without a length the xattr goes.
+    /// The mode and an xattr at once, as for an ACL; without a length the xattr is removed.
     ModeAndXattr {
         what: What,
         mode: u32,
@@ -188,15 +188,37 @@ pub enum Operation {
         to: Path,
         flags: RenameFlags,
     },
+    /// An empty subvolume.
+    CreateSubvolume {
+        path: Path,
+    },
+    /// A snapshot of the subvolume that a path is in.
+    Snapshot {
+        source: Path,
+        path: Path,
+        read_only: bool,
+    },
+    DeleteSubvolume {
+        path: Path,
+    },
+    /// Makes the subvolume that a path is in read-only or writable.
+    SetReadOnly {
+        path: Path,
+        read_only: bool,
+    },
+    /// Makes the subvolume that a path is in the default one.
+    SetDefault {
+        path: Path,
+    },
     /// `data_only`: times need not be durable.
     Fsync {
         what: What,
         data_only: bool,
     },
     Sync,
-    /// Unmounts, with everything that is open, and mounts again.
+    /// Unmounts, with all open files, and mounts again.
     Remount,
-    /// Compares all that the engine shows with the model.
+    /// Compares the engine's visible state with the model.
     Look,
 }
 
@@ -212,6 +234,47 @@ impl Operation {
         operation
     }
 
+    /// Whether it is durable, with all before it, when it has returned.
+    pub(crate) fn is_durable(&self) -> bool {
+        matches!(
+            self,
+            Self::CreateSubvolume { .. } | Self::Snapshot { .. } | Self::SetReadOnly { .. } | Self::SetDefault { .. }
+        )
+    }
+
+    /// What it changes, and the directories in which it changes names, if these exist.
+    pub(crate) fn changes(&self) -> (Vec<&What>, Vec<&Path>) {
+        match self {
+            Self::Create { path, .. }
+            | Self::Open { path }
+            | Self::Unlink { path }
+            | Self::Rmdir { path }
+            | Self::CreateSubvolume { path }
+            | Self::Snapshot { path, .. } => (Vec::new(), vec![path]),
+            Self::Unnamed { dir, .. } => (Vec::new(), vec![dir]),
+            Self::Rename { from, to, .. } => (Vec::new(), vec![from, to]),
+            Self::Link { what, path } => (vec![what], vec![path]),
+            Self::Clone { from, to, .. } => (vec![from, to], Vec::new()),
+            Self::Write { what, .. }
+            | Self::Truncate { what, .. }
+            | Self::Punch { what, .. }
+            | Self::Allocate { what, .. }
+            | Self::Attributes { what, .. }
+            | Self::SetXattr { what, .. }
+            | Self::RemoveXattr { what, .. }
+            | Self::ModeAndXattr { what, .. }
+            | Self::NoDataCow { what }
+            | Self::Fsync { what, .. } => (vec![what], Vec::new()),
+            Self::Close { .. }
+            | Self::DeleteSubvolume { .. }
+            | Self::SetReadOnly { .. }
+            | Self::SetDefault { .. }
+            | Self::Sync
+            | Self::Remount
+            | Self::Look => Default::default(),
+        }
+    }
+
     /// Whether a full volume must not keep it from succeeding.
     pub fn frees(&self) -> bool {
         match self {
@@ -219,6 +282,7 @@ impl Operation {
             Self::Truncate { size, .. } => size % 4096 == 0,
             Self::Unlink { .. }
             | Self::Rmdir { .. }
+            | Self::DeleteSubvolume { .. }
             | Self::RemoveXattr { .. }
             | Self::Fsync { .. }
             | Self::Sync

@@ -1,9 +1,9 @@
-//! Several threads at work while fsyncs, syncs and commits are under way, then crashes.
+//! Several threads at work during fsyncs, syncs and commits, then crashes.
 //!
 //! Each thread works below a directory of its own, so that its model is its own too; or all work on
 //! the same files. Then operations that change something are done one after the other, so that
-//! there is one order of versions; calls that make something durable run beside them and beside
-//! each other.
+//! there is one order of versions; calls that make something durable run concurrently with them and
+//! with each other.
 
 use std::io;
 use std::sync::Arc;
@@ -41,13 +41,13 @@ pub(crate) struct Part {
     operations: Vec<(usize, Operation)>,
     /// Files are truncated in steps.
     steps: bool,
-    /// An operation failed that goes in steps: how many of them it did is not known.
+    /// An operation in steps failed: the number of its completed steps is unknown.
     uncertain: bool,
 }
 
 impl Part {
-    /// A version that this commit holds at the least: it was begun when the one before it had been
-    /// published, so it holds all that was there while an older one was the last.
+    /// The least version of this commit: it was begun when the one before it had been published, so
+    /// it has everything from the time of older ones.
     fn least(&self, generation: u64) -> usize {
         let before = |(seen, _): &&(u64, usize)| seen + 2 <= generation;
         self.sightings.iter().filter(before).map(|(_, version)| *version).max().unwrap_or(0)
@@ -188,7 +188,7 @@ pub(crate) fn work(
 ) -> Result<Vec<Part>, Failure> {
     let seed = history.seed;
     let fail = |what| Failure { seed, operations: Vec::new(), crash: None, what };
-    // Every other seed with commits of the engine's own on top of those that the threads ask for.
+    // Every other seed with commits of the engine's own in addition to those of the threads.
     let options = Options {
         background_commits: fault.is_some() || seed.is_multiple_of(2),
         commit_interval: Duration::from_millis(3),
@@ -290,7 +290,7 @@ fn one_thread(
     Ok(())
 }
 
-/// Does an fsync or sync while others go on, and notes what it promised.
+/// Does an fsync or sync concurrently with other operations, and records its promise.
 fn make_promise(
     part: &Mutex<Part>,
     fs: &Filesystem,

@@ -1,5 +1,5 @@
-//! A mounted volume under test: the engine, the model, the recording, and the trace of what was
-//! promised so far.
+//! A mounted volume under test: the engine, the model, the recording, and the trace of the promises
+//! so far.
 
 use std::mem;
 use std::sync::Arc;
@@ -74,21 +74,35 @@ impl Session {
             let steps = frees_in_steps(&self.options);
             (result.map(drop), states_between(operation, &before, &self.worker.model, &touched, steps))
         };
-        if result.is_ok() && tolerated == self.worker.tolerated && !self.is_aborted() {
+        let has_succeeded = result.is_ok() && tolerated == self.worker.tolerated && !self.is_aborted();
+        if has_succeeded && !operation.is_durable() {
             self.note_promise(operation);
         }
         self.note_commits(between, generation, began);
+        // What was refused has made nothing durable.
+        if has_succeeded && operation.is_durable() && self.worker.fs.generation().0 > generation {
+            // The last commit has it, those before it have not.
+            let (now, last) = (self.trace.now(), self.worker.fs.generation().0);
+            for commit in self.trace.commits.iter_mut().filter(|commit| commit.generation > generation) {
+                commit.versions = if commit.generation == last { now..now + 1 } else { now - 1..now };
+            }
+            self.note_promise(operation);
+        }
+        // What waits to be freed, and trees that are dropped, have inodes that the model has not.
+        let leaves_some = matches!(operation, Operation::DeleteSubvolume { .. })
+            || (matches!(operation, Operation::Snapshot { .. }) && self.worker.fs.stats().inactivation.inodes > 0);
+        self.left_orphans |= leaves_some;
         result.and_then(|()| self.check_durable(operation)).map_err(|what| format!("{operation:?}: {what}"))
     }
 
     /// What of this history a crash may leave, on a volume that `fresh` is the judge of.
     /// It takes the trace, so nothing can be done in the session after it.
     pub fn judge(&mut self, fresh: Judge) -> Judge {
-        let unseen_orphans = fresh.unseen_orphans || self.left_orphans;
-        Judge { trace: mem::take(&mut self.trace), unseen_orphans, ..fresh }
+        let unknown_orphans = fresh.unknown_orphans || self.left_orphans;
+        Judge { trace: mem::take(&mut self.trace), unknown_orphans, ..fresh }
     }
 
-    /// Whether the engine has given up after an error.
+    /// Whether the engine has turned read-only after an error.
     pub fn is_aborted(&self) -> bool {
         self.worker.fs.abort_reason().is_some()
     }
@@ -100,6 +114,7 @@ impl Session {
         let base = self.trace.commits.last().map_or(0, |commit| commit.versions.start);
         let covers = match operation {
             Operation::Sync => self.trace.everything(version),
+            operation if operation.is_durable() => self.trace.everything(version),
             Operation::Fsync { what, data_only } => {
                 let Some(id) = self.worker.find(what) else { return };
                 self.trace.covered(id, !data_only, base..=base, version)
@@ -129,7 +144,7 @@ impl Session {
         self.trace.versions.push(Version { began, model: self.worker.model.clone() });
     }
 
-    /// After a sync the last commit holds everything.
+    /// After a sync the last commit has everything.
     fn check_durable(&self, operation: &Operation) -> Result<(), String> {
         if *operation != Operation::Sync || self.is_aborted() {
             return Ok(());

@@ -2,8 +2,8 @@
 
 use crate::Operation;
 
-/// Leaves out operations for as long as `fails` says that the rest still fails; asks at most
-/// `tries` times.
+/// Leaves out operations for as long as `fails` says that the rest still fails; makes at most
+/// `tries` attempts.
 pub fn shrink(operations: &[Operation], tries: usize, fails: &mut dyn FnMut(&[Operation]) -> bool) -> Vec<Operation> {
     let mut kept = operations.to_vec();
     let mut left = tries;

@@ -35,7 +35,7 @@ pub struct Stage {
     /// What it holds.
     pub model: Model,
     judge: Judge,
-    /// What stands between the engine and the recording device.
+    /// The layer between the engine and the recording device.
     wrap: Wrap<'static>,
 }
 
@@ -70,7 +70,7 @@ impl Stage {
         let fs = mount_volume(open_volume(recording, true)?, Options { read_only: true, ..mount.clone() })?;
         let model = look(&fs)?;
         let own_inodes = inodes - model.nodes.len() as u64;
-        let judge = Judge { trace: Trace::default(), options: mount, own_inodes, unseen_orphans: false };
+        let judge = Judge { trace: Trace::default(), options: mount, own_inodes, unknown_orphans: false };
         Ok(Self { device, model, judge, wrap: &|device| device })
     }
 
@@ -138,7 +138,7 @@ impl Stage {
         Ok(states)
     }
 
-    /// The same; `more` looks at each state too.
+    /// The same; `more` examines each state too.
     pub fn run_with(
         &self,
         operations: &[Operation],

@@ -1,5 +1,4 @@
-//! All crash states of one recorded history: its crash states, and what becomes of some when work
-//! goes on there.
+//! All crash states of one recorded history, some of which are mounted and worked on.
 
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ const RECOVER_EVERY: usize = 20;
 /// What a survey saw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
-    /// Crash states, no two of one history alike.
+    /// Crash states, no two of one history equal.
     pub states: usize,
     /// Volumes that were mounted after a crash and worked on.
     pub recoveries: usize,
@@ -67,7 +66,7 @@ impl Recorded {
 fn recover(judge: &Judge, device: &OverlayDevice, found: Found, seed: u64) -> Result<usize, String> {
     let recording = Arc::new(RecordingDevice::on(device));
     let tolerance = Tolerance { no_space: true, faults: false };
-    let unseen_orphans = judge.unseen_orphans || found.has_log || !found.model.orphans().is_empty();
+    let unknown_orphans = judge.unknown_orphans || found.has_log || !found.model.orphans().is_empty();
     let mut session =
         Session::open(Arc::clone(&recording), recording.clone(), judge.options.clone(), Some(found.model), tolerance)?;
     let habits = Habits {
@@ -78,6 +77,7 @@ fn recover(judge: &Judge, device: &OverlayDevice, found: Found, seed: u64) -> Re
         eager: false,
         fsyncs: true,
         shares: false,
+        subvolumes: false,
     };
     let mut generator = Generator::new(seed, habits);
     session.perform(&Operation::Look)?;
@@ -86,7 +86,7 @@ fn recover(judge: &Judge, device: &OverlayDevice, found: Found, seed: u64) -> Re
         session.perform(&operation)?;
     }
     session.perform(&Operation::Sync)?;
-    let after = Judge { trace: session.trace, unseen_orphans, ..judge.clone() };
+    let after = Judge { trace: session.trace, unknown_orphans, ..judge.clone() };
     let mut states = 0;
     for (point, device) in Crashes::new(&recording, seed, 6) {
         examine(&after, &device, point.event)

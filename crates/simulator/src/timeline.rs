@@ -28,7 +28,7 @@ impl<T> Timeline<T> {
         &self.0[after.saturating_sub(1)].1
     }
 
-    /// The value in a version, and all that it changed to later.
+    /// The value in a version, and all its later values.
     pub fn since(&self, version: usize) -> impl Iterator<Item = &T> {
         self.spans_since(version).map(|(_, value)| value)
     }

@@ -71,12 +71,12 @@ pub struct Trace {
     pub versions: Vec<Version>,
     /// Its commits, the oldest first. The first is what the history began with.
     pub commits: Vec<Commit>,
-    /// What was promised beside them.
+    /// Promises besides them.
     pub promises: Vec<Promise>,
 }
 
 impl Trace {
-    /// A history that begins with this state, as of this commit.
+    /// A history that begins with this state of this commit.
     pub fn new(model: Model, generation: u64) -> Self {
         Self {
             versions: vec![Version { began: 0, model }],

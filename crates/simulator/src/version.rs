@@ -1,4 +1,4 @@
-//! The states that a volume goes through.
+//! The successive states of a volume.
 
 use crate::model::Model;
 

@@ -12,7 +12,7 @@ use crate::Random;
 /// What kind of volume a history begins with.
 #[derive(Clone, Debug)]
 pub struct VolumePlan {
-    /// What mkfs is asked for.
+    /// The options for mkfs.
     pub options: MkfsOptions,
     /// The history begins with filling it.
     pub tight: bool,

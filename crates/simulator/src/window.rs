@@ -54,7 +54,7 @@ impl<'a> Window<'a> {
         Self { trace, base, last, promises, lines: Timelines::new(&trace.versions, base, last) }
     }
 
-    /// All that is wrong with what was found, each as a sentence.
+    /// All faults of the found state, each as a sentence.
     pub fn complaints(&self, found: &Model) -> Vec<String> {
         let mut complaints = self.about_names(found);
         for (id, node) in &found.nodes {
@@ -72,8 +72,8 @@ impl<'a> Window<'a> {
 
     /// What a name may point to.
     pub fn targets(&self, place: &Dentry, line: &Timeline<Option<InodeId>>) -> Vec<Option<InodeId>> {
-        // A name that an inode had lost when it was synced does not come back; what else it
-        // pointed to may.
+        // A name that an inode had lost when it was synced does not reappear; another inode may
+        // reappear under it.
         let has_come_back = |since: usize, target: Option<InodeId>| {
             let lost = |promise: &Bound<'_>| {
                 since <= promise.version() && target == promise.covers.inode && promise.covers.lost.contains(place)
@@ -164,7 +164,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// A name's path, as of the newest version that has its directory.
+    /// A name's path in the newest version that has its directory.
     pub fn shown(&self, place: &Dentry) -> String {
         format!("{:?} in {}", Path(place.name.clone()), self.called(place.dir))
     }
@@ -175,8 +175,8 @@ fn nodes_since<'a>(line: &Timeline<Option<&'a Arc<Node>>>, since: usize) -> Vec<
     line.since(since).filter_map(|node| node.map(|node| &**node)).collect()
 }
 
-/// Whether content, target or device number is that of one of these states. A new file that nobody
-/// asked to be durable may be there empty.
+/// Whether content, target or device number is that of one of these states. A new file that was not
+/// synced may be there and empty.
 fn about_body<'a>(found: &Node, allowed: &[&'a Node], may_be_empty: bool) -> Option<String> {
     let Body::File(content) = &found.body else {
         let is_dir = found.is_dir();

@@ -1,5 +1,5 @@
-//! Several threads on the same few names at the same time. Nobody can tell what must come out, but
-//! whatever comes out must be consistent in itself, and the same for the next reader.
+//! Several threads on the same few names at the same time. The result is undetermined, but it must
+//! be consistent in itself, and the same for the next reader.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

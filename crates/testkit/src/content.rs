@@ -13,8 +13,7 @@ pub const WHOLE_LIMIT: u64 = 256 << 20;
 /// The block of [`Content`] and of the digest of large files.
 pub const BLOCK: u64 = 4096;
 
-/// What stands for the content of a file when two are compared. It does not depend on where the
-/// holes are.
+/// A digest of a file's content for comparisons. It does not depend on where the holes are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Digest {
     /// SHA-256 of all bytes, in hexadecimal.
@@ -37,9 +36,8 @@ impl Digester {
         Self { hash: Sha256::new(), size, position: 0 }
     }
 
-    /// Adds `bytes` that stand at `offset`. Offsets grow from call to call; for files above
-    /// [`WHOLE_LIMIT`] they are multiples of [`BLOCK`], and so is the length except at the end of
-    /// the file.
+    /// Adds `bytes` at `offset`. Offsets grow from call to call; for files above [`WHOLE_LIMIT`]
+    /// they are multiples of [`BLOCK`], and so is the length except at the end of the file.
     pub fn add(&mut self, offset: u64, bytes: &[u8]) {
         if self.size <= WHOLE_LIMIT {
             self.skip_to(offset);
@@ -86,7 +84,7 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The bytes that a string of hexadecimal digits stands for; `None` when it is none.
+/// The bytes of a string of hexadecimal digits; `None` if it is invalid.
 pub fn unhex(text: &str) -> Option<Vec<u8>> {
     (0..text.len()).step_by(2).map(|i| u8::from_str_radix(text.get(i..i + 2)?, 16).ok()).collect()
 }
@@ -126,7 +124,7 @@ impl Content {
         }
     }
 
-    /// Makes `length` bytes from `offset` zeros, as far as they lie within the file.
+    /// Makes `length` bytes from `offset` zeros, as far as they are within the file.
     pub fn zero(&mut self, offset: u64, length: u64) {
         let end = offset.saturating_add(length).min(self.size);
         if offset >= end {
@@ -145,7 +143,7 @@ impl Content {
         }
     }
 
-    /// Sets the size; what is truncated is gone, what is added is zeros.
+    /// Sets the size; added bytes are zeros.
     pub fn truncate(&mut self, size: u64) {
         if size < self.size {
             let old = self.size;

@@ -30,7 +30,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// One volume seen twice: everything but the times of access.
+    /// The comparison of two walks: everything except for access times.
     pub const SAME_VOLUME: Self = Self {
         ino: true,
         mtime: true,
@@ -57,7 +57,7 @@ impl Options {
     };
 }
 
-/// Every difference between `left` and `right`, each a sentence; empty when they are alike.
+/// Every difference between `left` and `right`, each a sentence; empty when they are equal.
 /// Anomalies of either side count as differences.
 pub fn diff(left: &Tree, right: &Tree, options: Options) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
@@ -81,7 +81,7 @@ pub fn diff(left: &Tree, right: &Tree, options: Options) -> Vec<String> {
     found
 }
 
-/// Fails the test with the first differences unless the trees are alike.
+/// Fails the test with the first differences unless the trees are equal.
 #[track_caller]
 pub fn assert_same(what: &str, left: &Tree, right: &Tree, options: Options) {
     let found = diff(left, right, options);

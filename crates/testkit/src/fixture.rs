@@ -69,7 +69,7 @@ pub struct Subvolume {
     pub parent: u64,
     /// Its UUID.
     pub uuid: String,
-    /// UUID of what it is a snapshot of.
+    /// UUID of the subvolume of which it is a snapshot.
     pub parent_uuid: Option<String>,
     /// True when it is read-only.
     pub ro: bool,
@@ -177,30 +177,30 @@ impl Fixture {
         self.manifest.tree_of(entries.unwrap_or(&self.manifest.entries))
     }
 
-    /// Fails the test unless `seen` is what the manifest says.
+    /// Fails the test unless `actual` agrees with the manifest.
     #[track_caller]
-    pub fn assert_shows(&self, seen: &Tree) {
-        let what = format!("fixture {} (left: its manifest, right: seen)", self.manifest.name);
-        assert_same(&what, &self.tree(), &with_own_numbers(seen), Options::SAME_VOLUME);
+    pub fn assert_shows(&self, actual: &Tree) {
+        let what = format!("fixture {} (left: its manifest, right: actual)", self.manifest.name);
+        assert_same(&what, &self.tree(), &with_own_numbers(actual), Options::SAME_VOLUME);
     }
 
-    /// Fails the test unless `seen` is what the manifest says of the last commit, without the log.
+    /// Fails the test unless `actual` agrees with the manifest of the last commit, without the log.
     #[track_caller]
-    pub fn assert_shows_committed(&self, seen: &Tree) {
-        let what = format!("fixture {} at its last commit (left: its manifest, right: seen)", self.manifest.name);
-        assert_same(&what, &self.committed_tree(), &with_own_numbers(seen), Options::SAME_VOLUME);
+    pub fn assert_shows_committed(&self, actual: &Tree) {
+        let what = format!("fixture {} at its last commit (left: its manifest, right: actual)", self.manifest.name);
+        assert_same(&what, &self.committed_tree(), &with_own_numbers(actual), Options::SAME_VOLUME);
     }
 }
 
 /// Through ubtrfs, inodes of nested subvolumes show the subvolume's id in the upper bits of their
 /// number; a manifest has their own numbers.
-fn with_own_numbers(seen: &Tree) -> Tree {
+fn with_own_numbers(actual: &Tree) -> Tree {
     const INO_BITS: u64 = (1 << 40) - 1;
-    let mut seen = seen.clone();
-    for entry in seen.entries.values_mut() {
+    let mut actual = actual.clone();
+    for entry in actual.entries.values_mut() {
         entry.ino = entry.ino.map(|ino| ino & INO_BITS);
     }
-    seen
+    actual
 }
 
 impl Manifest {
@@ -220,7 +220,7 @@ impl Manifest {
         tree
     }
 
-    /// The path of the innermost subvolume that `path` lies in.
+    /// The path of the innermost subvolume of `path`.
     fn subvolume_of(&self, path: &str) -> &str {
         let within = |top: &&str| path.strip_prefix(*top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
         let tops = self.subvolumes.iter().map(|subvolume| subvolume.path.as_str());

@@ -80,8 +80,8 @@ impl FsidLock {
             let file = File::options().create(true).append(true).mode(0o666).open(&path);
             let file = file.unwrap_or_else(|error| panic!("open {}: {error}", path.display()));
             rustix::fs::flock(&file, FlockOperation::LockExclusive).expect("lock a file");
-            // Who held it before may have removed it: then it locks nothing any more, and the next
-            // one is asked for.
+            // The holder before may have removed it: then it locks nothing any more, and the next
+            // one is opened.
             let number = |meta: std::io::Result<std::fs::Metadata>| meta.ok().map(|meta| meta.ino());
             if number(file.metadata()) == number(path.metadata()) {
                 return Self { path, _file: file };
@@ -159,8 +159,7 @@ impl KernelMount {
         self.dir.path()
     }
 
-    /// What the kernel has complained of (above level "info") about this volume since it was last
-    /// asked.
+    /// The kernel's complaints (above level "info") about this volume since the last call.
     pub fn complaints(&mut self) -> Vec<String> {
         let names: Vec<String> = self.devices.iter().map(LoopDevice::name).collect();
         self.log.complaints(&names)
@@ -177,7 +176,7 @@ impl KernelMount {
         if !self.mounted {
             return Ok(());
         }
-        // Something that looks at new mounts (an indexer, udev) may hold it for a short time.
+        // A program that reads new mounts (an indexer, udev) may use it for a short time.
         let mut tries = 100;
         loop {
             let outcome = run(command("umount", &["--"]).arg(self.dir.path()));
@@ -255,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_and_its_reason_come_back() {
+    fn a_refusal_and_its_reason_are_returned() {
         crate::require!(Need::Kernel);
         let dir = scratch_dir();
         let image = dir.path().join("image");

@@ -9,9 +9,8 @@ use rustix::fs::SeekFrom;
 /// The level "informational" of a kernel message; smaller numbers are graver.
 const INFO: u32 = 6;
 
-/// Sentences that the kernel logs about a feature, not about the volume, so they are no complaint.
-/// Nor is the note that repeated messages were left out: what kind they were, the ones before it
-/// tell.
+/// Messages that the kernel logs about a feature, not about the volume, so they are no complaints.
+/// Nor is the note that repeated messages were left out: the ones before it show their kind.
 const NO_COMPLAINT: [&str; 2] = ["space cache v1 is being deprecated", "callbacks suppressed"];
 
 /// Reads the kernel's log from its creation on.

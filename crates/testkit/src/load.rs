@@ -1,7 +1,7 @@
 //! Programs that work until their file system dies, and what must be there afterwards.
 //!
-//! A [`Database`] and a [`Repository`] remember what their programs reported as durable; [`bench`]
-//! only makes noise.
+//! A [`Database`] and a [`Repository`] remember what their programs reported as durable;
+//! [`mod@bench`] only makes noise.
 
 pub mod bench;
 mod git;
@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 pub use git::Repository;
 pub use sqlite::{Database, JOURNALS, Journal};
 
-/// Programs that run beside the test, each with those that it starts; all are ended when this is
+/// Programs that run concurrently with the test, each with its children; all are ended when this is
 /// dropped.
 #[derive(Debug, Default)]
 pub struct Programs {
@@ -24,7 +24,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Starts a program, and returns its pipes as far as `line` asked for some.
+    /// Starts a program, and returns the pipes that `line` requested.
     #[track_caller]
     pub fn start(&self, line: &mut Command) -> Pipes {
         let child = line.process_group(0).spawn();
@@ -42,7 +42,7 @@ impl Programs {
         self.lock().iter().filter(has_ended).count()
     }
 
-    /// Ends all of them and what they started, and waits until they are gone.
+    /// Ends all of them and their children, and waits for them.
     pub fn end(&self) {
         for mut child in self.lock().drain(..) {
             let _ = kill_process_group(number(&child), Signal::KILL);

@@ -8,8 +8,8 @@ use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use crate::content::BLOCK;
 
 /// Reads `bytes.len()` bytes at `offset` through a shared mapping, writes `bytes` there, and waits
-/// for them to be written back. Returns what was read. The range must lie within the file, and
-/// nobody may truncate it meanwhile.
+/// for them to be written back. Returns what was read. The range must be within the file, which
+/// must not be truncated in the meantime.
 pub fn exchange(file: &File, offset: u64, bytes: &[u8]) -> io::Result<Vec<u8>> {
     let start = offset / BLOCK * BLOCK;
     let within = (offset - start) as usize;
@@ -25,8 +25,8 @@ pub fn exchange(file: &File, offset: u64, bytes: &[u8]) -> io::Result<Vec<u8>> {
     };
     let mut before = vec![0; bytes.len()];
     // SAFETY: `address` maps `length` readable and writable bytes of the file, whose size was
-    // checked above; the copies stay within them and overlap neither buffer. Raw copies make no
-    // claim that nobody else changes the file.
+    // checked above; the copies stay within them and overlap neither buffer. Raw copies do not
+    // assume that the file is unchanged.
     let synced = unsafe {
         let place = address.cast::<u8>().add(within);
         std::ptr::copy_nonoverlapping(place, before.as_mut_ptr(), before.len());
@@ -40,8 +40,8 @@ pub fn exchange(file: &File, offset: u64, bytes: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// Writes `bytes` to the beginning of a file through a shared mapping, does something else while
-/// the page is dirty, and takes the mapping away. The file must be as long as that, and nobody may
-/// truncate it meanwhile.
+/// the page is dirty, and unmaps it. The file must be as long as that, and must not be truncated in
+/// the meantime.
 pub fn write_and(file: &File, bytes: &[u8], meanwhile: impl FnOnce()) -> io::Result<()> {
     assert!(bytes.len() as u64 <= file.metadata()?.len(), "the range to map is not in the file");
     let length = bytes.len();
@@ -52,7 +52,7 @@ pub fn write_and(file: &File, bytes: &[u8], meanwhile: impl FnOnce()) -> io::Res
     // SAFETY: `address` maps `length` writable bytes of the file, whose size was checked above.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address.cast::<u8>(), length) };
     meanwhile();
-    // SAFETY: the mapping made above, which nobody else knows of.
+    // SAFETY: the mapping made above, which no one else uses.
     unsafe { munmap(address, length)? };
     Ok(())
 }

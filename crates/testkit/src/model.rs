@@ -74,7 +74,7 @@ impl Node {
     }
 }
 
-/// A name: the directory it is in, itself, and the inode it stands for.
+/// A name: its directory, the name itself, and its inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Name {
     /// The directory.
@@ -159,7 +159,7 @@ impl Model {
         }
     }
 
-    /// What `name` in `dir` stands for.
+    /// The inode of `name` in `dir`.
     pub fn lookup(&self, dir: NodeId, name: &[u8]) -> Option<NodeId> {
         self.names_in(dir).get(name).copied()
     }
@@ -244,7 +244,7 @@ impl Model {
     fn entry(&self, id: NodeId) -> Entry {
         let node = self.node(id);
         let (kind, size) = match &node.body {
-            // btrfs counts a name twice: each stands in an item by hash and in one by order.
+            // btrfs counts a name twice: each is in an item by hash and in one by order.
             Body::Dir { names, .. } => (Kind::Dir, names.keys().map(|name| 2 * name.len() as u64).sum()),
             Body::File(content) => (Kind::File, content.size()),
             Body::Symlink(target) => (Kind::Symlink, target.len() as u64),

@@ -52,8 +52,7 @@ impl Need {
     }
 }
 
-/// The `ubtrfs` binary under test: `UBTRFS_BIN`, or the one that cargo put beside the running test
-/// executable.
+/// The `ubtrfs` binary under test: `UBTRFS_BIN`, or the one next to the running test executable.
 pub fn ubtrfs_binary() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("UBTRFS_BIN") {
         return Some(PathBuf::from(path)).filter(|path| path.is_file());
@@ -63,7 +62,7 @@ pub fn ubtrfs_binary() -> Option<PathBuf> {
     candidates.iter().map(|dir| dir.join("ubtrfs")).find(|path| path.is_file())
 }
 
-/// Where a program is, looked for on the `PATH` and in the directories of the administrator's
+/// The path of a program, searched on the `PATH` and in the directories of the administrator's
 /// programs.
 pub fn find_tool(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

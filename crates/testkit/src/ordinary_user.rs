@@ -1,4 +1,4 @@
-//! What a user does who is not root.
+//! Actions of a user who is not root.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,8 @@ use crate::run::command;
 /// The user `nobody`, and its group.
 pub const NOBODY: u32 = 65534;
 
-/// Lets everybody have `/dev/fuse`. `$1` is where a node may be made; the rest is what to run then.
+/// Gives every user access to `/dev/fuse`. `$1` is where a node may be made; the rest is the
+/// command to run.
 const OPEN_FUSE: &str = r#"
     set -e
     cp -a /dev/fuse "$1"
@@ -19,8 +20,8 @@ const OPEN_FUSE: &str = r#"
     exec "$@"
 "#;
 
-/// A mount namespace begins with all mounts that there are. Those of other tests shall not live on
-/// in it: their servers would. `$1` is the directory of this test; the rest is what to run then.
+/// A mount namespace begins with all existing mounts. Those of other tests must not stay in it, or
+/// their servers would not end. `$1` is the directory of this test; the rest is the command to run.
 const LEAVE_OTHERS: &str = r#"
     awk -v own="$1/" '$2 ~ "/ubtrfs-test-" && index($2, own) != 1 { print $2 }' /proc/self/mounts |
         xargs -r -n 1 umount -l 2>/dev/null
@@ -36,8 +37,7 @@ pub fn in_private_namespace(dir: &Path) -> Command {
     line
 }
 
-/// Gives [`NOBODY`] a copy of a program, these paths (if they are there), and the directory that it
-/// all lies in.
+/// Gives [`NOBODY`] a copy of a program, these paths (if they exist), and their directory.
 pub fn lend(dir: &Path, program: &Path, paths: &[&Path]) -> PathBuf {
     let copy = dir.join("program");
     std::fs::copy(program, &copy).expect("a copy");
@@ -48,9 +48,9 @@ pub fn lend(dir: &Path, program: &Path, paths: &[&Path]) -> PathBuf {
     copy
 }
 
-/// A shell that does what `script` says as [`NOBODY`], without other groups. It is in a mount
-/// namespace of its own, where everybody may have `/dev/fuse`, which some machines keep for root: a
-/// node of it is made in `dir`. Arguments that are added are the script's.
+/// A shell that runs `script` as [`NOBODY`], without other groups. It is in a mount namespace of
+/// its own, where every user has access to `/dev/fuse`, which some machines reserve for root: a
+/// node of it is made in `dir`. Added arguments are the script's.
 pub fn shell(dir: &Path, script: &str) -> Command {
     let mut line = in_private_namespace(dir);
     line.args(["sh", "-c", OPEN_FUSE, "sh"]).arg(dir.join("fuse"));

@@ -1,4 +1,4 @@
-//! btrfs-progs as judge and maker, `mkfs.btrfs` and `btrfs check`; and `ubtrfs check` beside it.
+//! `mkfs.btrfs` and `btrfs check` of btrfs-progs, and `ubtrfs check`.
 
 use std::fs::File;
 use std::path::Path;
@@ -28,8 +28,8 @@ pub fn btrfs_check(image: &Path) -> Outcome {
     loop {
         let outcome = check();
         tries -= 1;
-        // It looks at all mounted loop devices, and gives up if one of another test goes away
-        // meanwhile.
+        // It scans all mounted loop devices, and fails if one of another test disappears during
+        // that.
         if tries == 0 || !outcome.stderr.contains("could not check mount status") {
             return outcome;
         }
@@ -37,7 +37,7 @@ pub fn btrfs_check(image: &Path) -> Outcome {
     }
 }
 
-/// Fails the test with everything that `btrfs check` said unless it found the image clean.
+/// Fails the test with the output of `btrfs check` unless it found the image clean.
 #[track_caller]
 pub fn assert_btrfs_check_clean(image: &Path) {
     let outcome = btrfs_check(image);
@@ -57,7 +57,7 @@ pub fn ubtrfs_check(image: &Path) -> Outcome {
     run(Command::new(ubtrfs_binary().expect("the ubtrfs binary")).arg("check").arg(image))
 }
 
-/// Fails the test with everything that `ubtrfs check` said unless it found the image clean.
+/// Fails the test with the output of `ubtrfs check` unless it found the image clean.
 #[track_caller]
 pub fn assert_ubtrfs_check_clean(image: &Path) {
     ubtrfs_check(image).ok();

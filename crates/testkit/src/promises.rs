@@ -1,10 +1,10 @@
 //! What a writer may rely on after its file system has died: a model of names, inodes and contents
 //! that remembers every version of a session, and since which operation each of them is durable.
 //!
-//! A [`Writer`] works alone on its own names (beside others, in the same directories), and adds
-//! every operation to its [`Promises`] before it is done, and every fsync when it has returned.
-//! Afterwards each name, and each inode with all of its names, must be as of one point in time: the
-//! last one that was made durable, or any later one.
+//! A [`Writer`] works alone on its own names (concurrently with others, in the same directories),
+//! and adds every operation to its [`Promises`] before it is done, and every fsync when it has
+//! returned. Afterwards each name, and each inode with all of its names, must have the state of one
+//! point in time: the last one that was made durable, or any later one.
 
 mod blocks;
 mod history;
@@ -24,7 +24,7 @@ pub use writer::Writer;
 /// A name: the inode number of its directory, and the entry.
 pub type Name = (u64, String);
 
-/// Stands for the inode number of a file whose creation was under way.
+/// The placeholder for the inode number of a file whose creation was in progress.
 const UNKNOWN: u64 = 0;
 
 /// Operations that a message lists.
@@ -75,7 +75,7 @@ impl Promises {
         self.versions
     }
 
-    /// Who has `name` now.
+    /// The inode that has `name` now.
     fn holder(&self, name: &Name) -> Option<u64> {
         *self.names.get(name)?.now()
     }
@@ -172,8 +172,8 @@ impl Promises {
     /// An fsync or fdatasync of an inode has returned; nothing has changed since `sequence`.
     fn synced(&mut self, sequence: u64, number: u64) {
         let inode = self.inode_mut(number);
-        // A name that came and went since is as it was or later, like any other: nobody was
-        // promised that it is there.
+        // A name that was added and removed since has this state or a later one, like any other:
+        // its presence was not promised.
         let heard_of = inode.names.allowed().first().map(|(_, names)| names.clone()).unwrap_or_default();
         inode.content.promise(sequence);
         inode.mode.promise(sequence);
@@ -199,7 +199,7 @@ impl Promises {
         }
     }
 
-    /// The entries of a directory are durable as of `sequence`.
+    /// The entries of a directory are durable up to `sequence`.
     fn entries_synced(&mut self, sequence: u64, dir: u64) {
         for (_, history) in self.names.range_mut((dir, String::new())..(dir + 1, String::new())) {
             history.promise(sequence);
@@ -221,7 +221,7 @@ impl Promises {
         }
     }
 
-    /// Everything is durable as of `sequence`.
+    /// Everything is durable up to `sequence`.
     fn all_synced(&mut self, sequence: u64) {
         for history in self.names.values_mut() {
             history.promise(sequence);

@@ -33,7 +33,7 @@ impl Outcome {
         self.status.and_then(|s| s.code())
     }
 
-    /// Everything there is to say about the run.
+    /// A full description of the run.
     pub fn report(&self) -> String {
         let ended = self.status.map_or_else(|| "no exit status".to_owned(), |s| s.to_string());
         format!("`{}`: {ended}\n--- stdout\n{}\n--- stderr\n{}", self.line, self.stdout, self.stderr)
@@ -64,7 +64,7 @@ pub fn run(command: &mut Command) -> Outcome {
 /// status.
 ///
 /// Output goes to files, not pipes: a daemon that keeps its parent's standard output open then
-/// holds up nobody.
+/// blocks no reader.
 pub fn run_within(command: &mut Command, limit: Duration) -> Outcome {
     let line = format!("{command:?}");
     let (mut out, mut err) = (capture_file(), capture_file());
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_is_told() {
+    fn a_missing_program_is_reported() {
         let outcome = run(&mut command::<&str>("no-such-program-here", &[]));
         assert!(outcome.stderr.contains("could not be started"));
     }

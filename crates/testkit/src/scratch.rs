@@ -1,5 +1,5 @@
-//! Temporary directories whose names tell which process made them, so that the mounts and loop
-//! devices of a test that was killed can be recognised and removed by a later one.
+//! Temporary directories whose names have the id of the process that made them, so that the mounts
+//! and loop devices of a test that was killed can be recognised and removed by a later one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -44,7 +44,7 @@ pub(crate) fn mount_table() -> Vec<MountLine> {
         .collect()
 }
 
-/// The process that made `path`, if it lies in a directory of [`scratch_dir`].
+/// The process that made `path`, if it is in a directory of [`scratch_dir`].
 fn maker(path: &Path) -> Option<u32> {
     path.components().find_map(|part| {
         let rest = part.as_os_str().to_str()?.strip_prefix(PREFIX)?;

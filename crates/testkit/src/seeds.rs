@@ -1,6 +1,6 @@
 //! Which seeds a test runs: a few in `make test`, many in `make soak`.
 
-/// Whether the long form of each test is wanted, as by `make soak`.
+/// Whether the long form of each test is requested, as by `make soak`.
 pub fn soaks() -> bool {
     std::env::var_os("UBTRFS_SOAK").is_some()
 }

@@ -15,13 +15,13 @@ use crate::run::{Outcome, command, run, run_within};
 use crate::scratch::{mount_table, scratch_dir};
 
 /// How long a mount or unmount of ubtrfs may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How long a mount of ubtrfs may live before it is taken for hanging and torn down, in seconds;
 /// `UBTRFS_MOUNT_LIMIT` says otherwise.
 const MOUNT_LIMIT: u64 = 900;
 
-/// Who mounts.
+/// The implementation that mounts.
 #[derive(Debug, Clone)]
 pub enum Subject {
     /// The kernel's btrfs on a loop device.
@@ -44,8 +44,8 @@ impl Subject {
         }
     }
 
-    /// Mounts the volume of `images` with `options` as `-o` takes them (may be empty); a refusal
-    /// comes back.
+    /// Mounts the volume of `images` with `options` as `-o` takes them (may be empty); a refusal is
+    /// returned.
     pub fn try_mount(&self, images: &[&Path], options: &str) -> Result<Mount, Outcome> {
         match self {
             Self::Kernel => KernelMount::try_new(images, options).map(Mount::Kernel),
@@ -107,7 +107,7 @@ impl FuseMount {
         if !options.is_empty() {
             line.arg("-o").arg(options);
         }
-        let outcome = run_within(line.args(images).arg(dir.path()), PATIENCE);
+        let outcome = run_within(line.args(images).arg(dir.path()), TIMEOUT);
         let mut mount = Self { dir, binary: binary.to_owned(), watchdog: None };
         if !outcome.success() {
             return Err(outcome);
@@ -121,8 +121,8 @@ impl FuseMount {
         mount_table().iter().any(|line| line.dir == self.dir.path())
     }
 
-    /// Kills the server, and returns what it said of itself when it is gone. The mount remains,
-    /// dead, until it is unmounted.
+    /// Kills the server, and returns its status when it has ended. The mount remains, dead, until
+    /// it is unmounted.
     #[track_caller]
     pub fn kill_server(&self) -> serde_json::Value {
         let output = run(Command::new(&self.binary).args(["stats", "--json"]).arg(self.dir.path())).ok().stdout;
@@ -133,9 +133,9 @@ impl FuseMount {
         // alive by this mount.
         let process = pidfd_open(number, PidfdFlags::empty()).expect("the server's process");
         pidfd_send_signal(&process, Signal::KILL).expect("kill the server");
-        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-        let gone = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience)).expect("wait for the server");
-        assert_eq!(gone, 1, "the server does not die");
+        let timeout = Timespec { tv_sec: TIMEOUT.as_secs() as i64, tv_nsec: 0 };
+        let ended = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout)).expect("wait for the server");
+        assert_eq!(ended, 1, "the server does not die");
         report
     }
 
@@ -145,20 +145,19 @@ impl FuseMount {
         assert!(outcome.success() && !self.is_mounted(), "ubtrfs umount: {}", outcome.report());
     }
 
-    /// `ubtrfs umount`, which answers "busy" while something that looks at new mounts holds this
-    /// one.
+    /// `ubtrfs umount`, which answers "busy" while a program that scans new mounts uses this one.
     fn umount(&mut self) -> Outcome {
         if let Some((stop, thread)) = self.watchdog.take() {
             drop(stop);
             let _ = thread.join();
         }
-        let mut outcome = run_within(Command::new(&self.binary).arg("umount").arg(self.dir.path()), PATIENCE);
+        let mut outcome = run_within(Command::new(&self.binary).arg("umount").arg(self.dir.path()), TIMEOUT);
         for _ in 0..20 {
             if outcome.success() || !outcome.stderr.contains("busy") {
                 break;
             }
             std::thread::sleep(Duration::from_millis(100));
-            outcome = run_within(Command::new(&self.binary).arg("umount").arg(self.dir.path()), PATIENCE);
+            outcome = run_within(Command::new(&self.binary).arg("umount").arg(self.dir.path()), TIMEOUT);
         }
         outcome
     }

@@ -1,4 +1,4 @@
-//! A picture of a directory tree, path by path, taken through an ordinary mount.
+//! A description of a directory tree, path by path, made through an ordinary mount.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -21,14 +21,14 @@ const READ_HOLES_LIMIT: u64 = 16 << 20;
 /// The inode number of the top directory of every btrfs subvolume.
 const SUBVOLUME_TOP: u64 = 256;
 
-/// The inode number of the empty directory that stands in a snapshot where its origin held another
-/// subvolume. It exists nowhere on the disk, so its times mean nothing.
+/// The inode number of the empty directory in a snapshot in place of a subvolume in its origin. It
+/// does not exist on disk, so its times mean nothing.
 const STUB: u64 = 2;
 
 /// Seconds and nanoseconds since 1970.
 pub type Time = (i64, u32);
 
-/// What kind of thing a name stands for.
+/// The type of a name's inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Kind {
@@ -106,8 +106,7 @@ pub struct Tree {
     pub anomalies: Vec<String>,
 }
 
-/// Names of one inode: the subvolume's top directory and the inode number in it tell it from
-/// others.
+/// Names of one inode: the subvolume's top directory and the inode number in it identify it.
 type Identity = (Vec<u8>, u64);
 
 /// Walks everything below `top`, without going into other mounts.
@@ -284,7 +283,7 @@ fn flags(file: &File) -> Option<u32> {
 
 fn read_file(path: &Path, size: u64, entry: &mut Entry) -> io::Result<()> {
     let open = |flags: OFlags| std::fs::OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
-    // Reading must not change what a later walk sees; only owner and root may ask for that.
+    // Reading must not change what a later walk sees; only owner and root may use this flag.
     let file = open(OFlags::NOATIME).or_else(|_| open(OFlags::empty()))?;
     let ranges = data_ranges(&file, size)?;
     let mut digester = Digester::new(size);

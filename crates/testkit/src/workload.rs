@@ -1,8 +1,7 @@
 //! Seeded random operations in a directory, with a model of what must be there.
 //!
 //! One seed is one sequence of operations, whatever the file system answers; each answer is
-//! compared with what the model says it must be. Operations that must fail are among them, and
-//! looks at what is there already.
+//! compared with that of the model. Some operations must fail, and some read existing files.
 
 mod attributes;
 mod data;
@@ -57,7 +56,7 @@ impl Default for Limits {
 /// An operation that did not end as it must, and the last ones before it.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// What went wrong.
+    /// The error.
     pub what: String,
     /// The last operations, the newest last.
     pub history: Vec<String>,
@@ -148,8 +147,7 @@ impl Workload {
         &self.unsupported
     }
 
-    /// Ends the workload: files that are open are closed, and the model of what is there then is
-    /// returned.
+    /// Ends the workload: closes open files, and returns the model of the final state.
     pub fn finish(mut self) -> Model {
         while !self.open.is_empty() {
             self.close(0);
@@ -220,8 +218,8 @@ impl Workload {
         (!names.is_empty()).then(|| self.rng.pick(&names).clone())
     }
 
-    /// Owner and group of what is made in `dir`, and what its mode has besides (`S_ISGID` handed
-    /// down to directories).
+    /// Owner and group of files that are made in `dir`, and the additional bits of their mode
+    /// (`S_ISGID`, which directories inherit).
     fn heritage(&self, dir: NodeId, is_dir: bool) -> (u32, u32, u32) {
         const SETGID: u32 = 0o2000;
         let parent = self.model.node(dir);
@@ -252,7 +250,7 @@ impl Workload {
         self.model.node_mut(id).mtime = Mtime::Since(now());
     }
 
-    /// One name of `node` is gone: without names and not held open, it is forgotten.
+    /// One name of `node` was removed: without names and not open, it is forgotten.
     fn drop_link(&mut self, id: NodeId) {
         let node = self.model.node_mut(id);
         node.nlink -= 1;
@@ -283,17 +281,17 @@ impl Workload {
     }
 }
 
-/// Compares what was answered with what must be: `wanted` is `None` for success.
+/// Compares an answer with the expected one: `wanted` is `None` for success.
 fn expect<T>(result: Result<T, Errno>, wanted: Option<Errno>, what: &str) -> Step {
     let got = result.err();
     if got == wanted {
         return Ok(());
     }
-    let tell = |e: Option<Errno>| e.map_or("success".to_owned(), |e| format!("\"{e}\""));
-    Err(format!("{what}: {} instead of {}", tell(got), tell(wanted)))
+    let describe = |e: Option<Errno>| e.map_or("success".to_owned(), |e| format!("\"{e}\""));
+    Err(format!("{what}: {} instead of {}", describe(got), describe(wanted)))
 }
 
-/// An error of std as the errno it stands for.
+/// The errno of an error of std.
 fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }

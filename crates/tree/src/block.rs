@@ -1,4 +1,5 @@
-//! Blocks of trees, and what is known of one before it is read.
+//! Blocks of trees, and what is known of one before it is read: nobody sees one that does not fit
+//! the place where it was found (invariant 11).
 
 use std::fmt;
 use std::ops::Deref;
@@ -150,6 +151,11 @@ impl NodeRef {
         })
     }
 
+    /// Whether both are the same node. An address is reused only by a later generation.
+    pub(crate) fn is_same_node(&self, other: &Self) -> bool {
+        (self.bytenr, self.generation, self.level) == (other.bytenr, other.generation, other.level)
+    }
+
     /// What the source of blocks has to check.
     pub(crate) fn expectation(&self, fsid: Uuid) -> NodeExpectation {
         NodeExpectation {
@@ -162,9 +168,9 @@ impl NodeRef {
         }
     }
 
-    /// Views `block`, whose own structure has been checked, after checking that it fits this place
-    /// in the tree.
-    pub(crate) fn view<'a>(&self, block: &'a [u8]) -> Result<Node<'a>> {
+    /// Views `block`, whose own structure has been checked, after checking that it fits this
+    /// position in the tree.
+    pub fn view<'a>(&self, block: &'a [u8]) -> Result<Node<'a>> {
         let header = Header::parse(block).map_err(|problem| self.bad(problem))?;
         if header.level != self.level {
             return Err(self.bad(ubtrfs_format::Error::WrongLevel { expected: self.level, found: header.level }));
@@ -187,6 +193,7 @@ impl NodeRef {
         if let (Some(upper), Some(key)) = (self.upper, last)
             && key >= upper
         {
+            // By invariant 11 keys of a node are below those of its neighbour in the parent.
             return Err(Error::KeyBeyondRange { tree: self.tree, bytenr: self.bytenr, key });
         }
         Ok(node)
@@ -197,7 +204,7 @@ impl NodeRef {
     }
 }
 
-/// Whether nodes of `tree` may say that another tree owns them.
+/// Whether nodes of `tree` may have another tree as owner.
 fn accepts_other_owners(tree: TreeId) -> bool {
     tree.is_subvolume() || tree == TreeId::LOG || tree == TreeId::RELOC
 }

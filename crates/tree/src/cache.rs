@@ -81,7 +81,7 @@ impl NodeCache {
         Self { damage: Some(damage), ..self }
     }
 
-    /// Whether a range goes on after this error of one of its nodes, which is noted then.
+    /// Whether a range continues after this error of one of its nodes, which is noted then.
     pub(crate) fn passes_over(&self, error: &Error) -> bool {
         match &self.damage {
             Some(damage) if !matches!(error, Error::WouldBlock) => {
@@ -97,14 +97,14 @@ impl NodeCache {
         &self.geometry
     }
 
-    /// The node at this place, from memory or from the source, checked to fit the place.
+    /// The node at this position, from memory or from the source, checked to fit the position.
     pub fn get(&self, at: &NodeRef) -> Result<Block> {
         let block = self.fetch(at)?;
         at.view(&block)?;
         Ok(block)
     }
 
-    /// As [`get`](Self::get), but the caller checks that the node fits its place.
+    /// As [`get`](Self::get), but the caller checks that the node fits its position.
     pub(crate) fn fetch(&self, at: &NodeRef) -> Result<Block> {
         let id = NodeId { bytenr: at.bytenr.0, generation: at.generation.0 };
         let shard = self.shard(id);
@@ -134,7 +134,7 @@ impl NodeCache {
         self.shard(id).nodes.write().insert(id, block);
     }
 
-    /// Drops a node whose space another node of the same generation will take (log trees do that).
+    /// Drops a node whose space another node of the same generation will reuse (as in log trees).
     pub fn forget(&self, bytenr: Logical, generation: Generation) {
         let id = NodeId { bytenr: bytenr.0, generation: generation.0 };
         self.shard(id).nodes.write().remove(id);

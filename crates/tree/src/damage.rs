@@ -18,7 +18,7 @@ impl Damage {
     /// Different sentences that are kept.
     const KEPT: usize = 1000;
 
-    /// Notes that something was left out; the same place may come again and again.
+    /// Notes that a node was skipped; the same one may be noted repeatedly.
     pub fn note(&self, what: &dyn std::error::Error) {
         self.count.fetch_add(1, Relaxed);
         let sentence = crate::sentence(what);

@@ -1,14 +1,16 @@
-//! Nodes of the commit under way.
+//! Nodes of the commit in progress.
 
 use std::collections::BTreeMap;
 
-use ubtrfs_format::{ChecksumType, Generation, Key, LeafBuilder, Logical, Node};
+use ubtrfs_format::{
+    BACKREF_REV_MIXED, ChecksumType, Generation, Header, Key, LeafBuilder, Logical, Node, NodeFlags, TreeId,
+};
 
 use crate::tree::{Reader, Tree};
 use crate::{Block, Error, Geometry, NodeCache, NodeRef, Result, Root};
 
-/// Nodes born in this commit and not yet submitted, of all its trees. Changing one again rewrites
-/// it in place.
+/// Nodes that were created in this commit and are not yet submitted, of all its trees. Changing one
+/// again rewrites it in place.
 #[derive(Debug)]
 pub struct DirtyNodes {
     generation: Generation,
@@ -54,19 +56,46 @@ impl DirtyNodes {
         self.nodes.get(&bytenr)
     }
 
-    /// All nodes with their checksums set, by ascending address: ready to be written and to be put
-    /// into the cache.
+    /// All nodes with their checksums set, by ascending address: ready to be written and to be
+    /// inserted into the cache.
     pub fn into_sealed(self) -> Vec<(Logical, Block)> {
         sealed(self.nodes, self.geometry.checksum)
     }
 
-    /// Takes the leaves out, as [`into_sealed`](Self::into_sealed) does with all nodes. To whatever
-    /// merges into their trees after that they are nodes that have been submitted: they are
-    /// replaced, and not written again in their place.
+    /// Takes the leaves out, as [`into_sealed`](Self::into_sealed) does with all nodes. Later
+    /// merges into their trees treat them as submitted nodes: they replace them instead of
+    /// rewriting them in place.
     pub fn take_leaves(&mut self) -> Vec<(Logical, Block)> {
         let (leaves, others) = std::mem::take(&mut self.nodes).into_iter().partition(|(_, block)| is_leaf(block));
         (self.nodes, self.leaves) = (others, 0);
         sealed(leaves, self.geometry.checksum)
+    }
+
+    /// Takes all nodes out, as [`take_leaves`](Self::take_leaves) does with the leaves: a snapshot
+    /// may come to share them, so nothing may change them any more.
+    pub fn take_all(&mut self) -> Vec<(Logical, Block)> {
+        self.leaves = 0;
+        sealed(std::mem::take(&mut self.nodes), self.geometry.checksum)
+    }
+
+    /// Puts a copy of a node to another address, as one of `owner` and of this commit: its entries
+    /// stay.
+    pub fn insert_copy(&mut self, node: &Block, bytenr: Logical, owner: TreeId) -> Result<()> {
+        let bad = |problem| Error::Block { tree: owner, bytenr, problem };
+        let header = node.header().map_err(bad)?;
+        let header = Header {
+            bytenr,
+            owner,
+            generation: self.generation,
+            flags: NodeFlags::WRITTEN | BACKREF_REV_MIXED,
+            fsid: self.geometry.fsid,
+            chunk_tree_uuid: self.geometry.chunk_tree_uuid,
+            ..header
+        };
+        let mut copy = node.clone();
+        header.put(copy.bytes_mut());
+        self.insert(bytenr, copy);
+        Ok(())
     }
 
     /// The node that a pointer references, if it is one of these.

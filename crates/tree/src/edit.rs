@@ -13,7 +13,7 @@ use crate::{Error, Patch, Result, patch};
 pub enum Edit {
     /// The item has these bytes, whatever it had before.
     Put(Vec<u8>),
-    /// The item is gone.
+    /// The item is deleted.
     Delete,
     /// Names inside the item change, in this order. No two are about the same name.
     Patch(Vec<Patch>),
@@ -69,7 +69,7 @@ impl EditBatch {
         self.set(key, Edit::Put(bytes.into()));
     }
 
-    /// The item is gone; it need not be there.
+    /// The item is deleted; it need not exist.
     pub fn delete(&mut self, key: Key) {
         self.set(key, Edit::Delete);
     }
@@ -101,7 +101,7 @@ impl EditBatch {
         Ok(())
     }
 
-    /// All items of the tree in this range are gone.
+    /// All items of the tree in this range are deleted.
     pub fn delete_range(&mut self, range: RangeInclusive<Key>) {
         let (mut first, mut last) = range.into_inner();
         if first > last {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_changes_what_the_batch_puts_and_starts_anew_after_a_delete() {
+    fn a_patch_changes_a_put_of_the_batch_and_starts_empty_after_a_delete() {
         let mut batch = EditBatch::new();
         let mut expected = Vec::new();
         batch.delete(KEY);

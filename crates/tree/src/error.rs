@@ -10,7 +10,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// This thread [must not wait](crate::nonblocking).
+    /// This thread is in [non-blocking mode](crate::nonblocking).
     #[error("that takes waiting for a device or a commit")]
     WouldBlock,
     /// The source of blocks failed.
@@ -93,7 +93,7 @@ pub enum Error {
         /// Its generation.
         generation: Generation,
     },
-    /// An item to be overwritten in place is not there, or not in a node of this commit, or of
+    /// An item to be overwritten in place does not exist, is not in a node of this commit, or has
     /// another length.
     #[error("tree {tree}: item {key} cannot be overwritten in place")]
     NotInPlace {

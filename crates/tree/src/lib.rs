@@ -8,6 +8,7 @@
 mod block;
 mod cache;
 mod damage;
+mod differences;
 mod dirty;
 mod edit;
 mod error;
@@ -22,6 +23,7 @@ mod walk;
 pub use block::{Block, Geometry, NodeRef, Root};
 pub use cache::{CacheCounters, NodeCache, NodeSource};
 pub use damage::Damage;
+pub use differences::{Difference, Differences, WrittenSince};
 pub use dirty::{DirtyNodes, Working, WorkingTree, patch_in_place};
 pub use edit::{Edit, EditBatch};
 pub use error::{BoxError, Error, Result};

@@ -1,8 +1,8 @@
 //! The non-blocking mode of threads.
 //!
-//! A thread that serves many requests can do what memory answers, and has to leave the rest to
-//! other threads. Which is which turns out only on the way. So such a thread turns non-blocking
-//! mode on, and whatever would block on a device or a commit fails with
+//! A thread that serves many requests can serve those that need only memory, and has to leave the
+//! rest to other threads. Which kind a request is becomes known only during it. So such a thread
+//! turns non-blocking mode on, and whatever would block on a device or a commit fails with
 //! [`Error::WouldBlock`](crate::Error::WouldBlock) instead, before it has changed anything.
 
 use std::cell::Cell;
@@ -28,7 +28,8 @@ pub fn nonblocking<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Does `work`, which may block even in a non-blocking thread: for what can't be given up halfway.
+/// Does `work`, which may block even in a non-blocking thread, because it can't be aborted in
+/// between.
 pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
     let _restore = Restore(MAY_BLOCK.replace(true));
     work()

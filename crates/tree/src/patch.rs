@@ -12,7 +12,7 @@ use ubtrfs_format::{DirIndex, Error, Generation, Ino, ItemType, Key, Result};
 /// does nothing. An item left without names is deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Patch {
-    /// Puts an entry into a `DIR_ITEM`, or an xattr into an `XATTR_ITEM`.
+    /// Inserts an entry into a `DIR_ITEM`, or an xattr into an `XATTR_ITEM`.
     PutEntry {
         /// The key that the name points to; zero for xattrs.
         location: Key,
@@ -30,7 +30,7 @@ pub enum Patch {
         /// The name.
         name: Vec<u8>,
     },
-    /// Puts a name into an `INODE_REF`.
+    /// Inserts a name into an `INODE_REF`.
     PutRef {
         /// The entry's number in the directory of the item's key.
         index: DirIndex,
@@ -42,7 +42,7 @@ pub enum Patch {
         /// The name.
         name: Vec<u8>,
     },
-    /// Puts a name into an `INODE_EXTREF`.
+    /// Inserts a name into an `INODE_EXTREF`.
     PutExtRef {
         /// The directory.
         parent: Ino,
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn extended_references_are_told_apart_by_parent_and_name() {
+    fn extended_references_are_distinguished_by_parent_and_name() {
         let key = Key::new(257, ItemType::INODE_EXTREF, 1);
         let put = |parent, index| Patch::PutExtRef { parent: Ino(parent), index: DirIndex(index), name: b"n".into() };
         let item = apply(&[put(1, 2), put(3, 4), put(1, 5)], &key, &[]).unwrap();

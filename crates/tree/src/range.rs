@@ -36,7 +36,7 @@ impl<R: Reader> Tree<R> {
     }
 }
 
-/// A node on the way from the root to the current item.
+/// A node on the path from the root to the current item.
 #[derive(Clone)]
 struct Step {
     at: NodeRef,

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-/// What an error and its causes say, each once.
+/// The messages of an error and its causes, each once.
 pub fn sentence(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

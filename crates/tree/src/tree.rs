@@ -11,10 +11,10 @@ use crate::error::{Error, Result};
 
 /// How the nodes of a tree are reached.
 pub trait Reader {
-    /// The node's bytes. That they fit the place is for the caller to check.
+    /// The node's bytes. The caller checks that they fit the position.
     fn fetch(&self, at: &NodeRef) -> Result<Block>;
 
-    /// Whether ranges leave out a node that fails like this, and go on with its neighbour.
+    /// Whether ranges skip a node that fails with this error, and continue with its neighbour.
     fn passes_over(&self, _error: &Error) -> bool {
         false
     }
@@ -73,7 +73,7 @@ impl<R: Reader> Tree<R> {
         Ok(self.root_block.get_or_init(|| block))
     }
 
-    /// The node's bytes. That they fit the place is for the caller to check.
+    /// The node's bytes. The caller checks that they fit the position.
     pub(crate) fn fetch(&self, at: &NodeRef) -> Result<Block> {
         if *at == NodeRef::root(&self.root) { self.root_block().cloned() } else { self.reader.fetch(at) }
     }

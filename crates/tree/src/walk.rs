@@ -20,21 +20,21 @@ pub enum Walk {
 
 impl<R: Reader> Tree<R> {
     /// Shows every node to `visit`, parents before their children, in order of keys. A node that
-    /// can't be read or does not fit its place is shown as its error; the walk goes on with its
-    /// neighbours.
+    /// can't be read or does not fit its position is shown as its error; the walk continues with
+    /// its neighbours.
     pub fn walk(&self, visit: &mut dyn FnMut(&NodeRef, Result<&Block>) -> Walk) {
-        // Stopping early and coming to the end are the same to the caller.
+        // Stopping early and reaching the end are the same to the caller.
         let _ = self.walk_from(&NodeRef::root(self.root()), visit);
     }
 
     fn walk_from(&self, at: &NodeRef, visit: &mut dyn FnMut(&NodeRef, Result<&Block>) -> Walk) -> ControlFlow<()> {
         let block = match self.fetch(at) {
             Ok(block) => block,
-            Err(error) => return stop_or_go_on(visit(at, Err(error))),
+            Err(error) => return stop_or_continue(visit(at, Err(error))),
         };
         let node = match at.view(&block) {
             Ok(node) => node,
-            Err(error) => return stop_or_go_on(visit(at, Err(error))),
+            Err(error) => return stop_or_continue(visit(at, Err(error))),
         };
         let wanted = visit(at, Ok(&block));
         if let (Walk::Descend, Node::Internal(node)) = (wanted, node) {
@@ -44,10 +44,10 @@ impl<R: Reader> Tree<R> {
                 }
             }
         }
-        stop_or_go_on(wanted)
+        stop_or_continue(wanted)
     }
 }
 
-fn stop_or_go_on(wanted: Walk) -> ControlFlow<()> {
+fn stop_or_continue(wanted: Walk) -> ControlFlow<()> {
     if wanted == Walk::Stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }

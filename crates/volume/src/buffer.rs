@@ -28,7 +28,7 @@ struct Pool {
 
 static POOL: Mutex<Pool> = Mutex::new(Pool { classes: [const { Vec::new() }; 9], bytes: 0 });
 
-/// Heap memory aligned to 4096 bytes; goes back to a small pool when dropped.
+/// Heap memory aligned to 4096 bytes; it returns to a small pool when dropped.
 pub struct Buffer {
     pages: Vec<Page>,
     len: usize,
@@ -157,8 +157,8 @@ impl SharedBuffer {
         Self { owner: Arc::clone(&self.owner), range: self.range.start + range.start..self.range.start + range.end }
     }
 
-    /// The bytes, for writing. If any of the buffer is shared, it is copied as a whole first: what
-    /// a write under way takes does not change.
+    /// The bytes, for writing. If any of the buffer is shared, it is copied as a whole first, since
+    /// the memory of a write in flight must not change.
     pub fn to_mut(&mut self) -> &mut [u8] {
         let whole = match Arc::make_mut(&mut self.owner) {
             Owner::Aligned(buffer) => &mut **buffer,
@@ -189,7 +189,7 @@ impl From<Buffer> for SharedBuffer {
     }
 }
 
-/// Whether memory lies as direct I/O needs it.
+/// Whether memory is aligned for direct I/O.
 pub(crate) fn is_aligned(bytes: &[u8]) -> bool {
     bytes.as_ptr().addr().is_multiple_of(ALIGNMENT) && bytes.len().is_multiple_of(ALIGNMENT)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, STRIPE_LEN};
+use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, STRIPE_LEN, Stripe};
 use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES};
 
 use crate::error::{Error, Result};
@@ -23,7 +23,7 @@ struct Chunk {
 /// How a profile spreads a chunk over its stripes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
-    /// Every stripe holds everything.
+    /// Every stripe has all data.
     Copies,
     /// Stripes take turns, each `copies` of them holding the same.
     Striped { copies: usize },
@@ -98,10 +98,7 @@ impl Chunk {
     /// The piece at `offset` (below the chunk's length), not longer than `len`.
     fn locate(&self, offset: u64, len: u64) -> MappedRange {
         let stripes = &self.item.stripes;
-        let place = |stripe: &ubtrfs_format::items::Stripe, within: u64| IoStripe {
-            devid: stripe.devid,
-            at: stripe.offset.plus(within),
-        };
+        let place = |stripe: &Stripe, within: u64| IoStripe { devid: stripe.devid, at: stripe.offset.plus(within) };
         let len = len.min(self.item.length - offset);
         if self.layout == Layout::Copies {
             let copies = stripes.iter().map(|stripe| place(stripe, offset)).collect();
@@ -121,6 +118,25 @@ impl Chunk {
         };
         let copies = stripes.get(holders).unwrap_or_default().iter().map(|stripe| place(stripe, on_device)).collect();
         MappedRange { len, copies, writable: !matches!(self.layout, Layout::Parity { .. }) }
+    }
+
+    /// The offset within the chunk of what lies here on a device; `None` where that is another
+    /// chunk's, or parity.
+    fn offset_of(&self, devid: DeviceId, at: Physical) -> Option<u64> {
+        let within = |stripe: &Stripe| at.0.checked_sub(stripe.offset.0).filter(|offset| *offset < self.extent_len());
+        let holds = |(index, stripe): (usize, &Stripe)| {
+            within(stripe).filter(|_| stripe.devid == devid).map(|offset| (index, offset))
+        };
+        let (index, on_device) = self.item.stripes.iter().enumerate().find_map(holds)?;
+        match self.layout {
+            Layout::Copies => Some(on_device),
+            Layout::Striped { copies } => {
+                let (row, within) = (on_device / STRIPE_LEN, on_device % STRIPE_LEN);
+                let width = self.layout.width(self.item.stripes.len());
+                Some((row * width + (index / copies) as u64) * STRIPE_LEN + within)
+            }
+            Layout::Parity { .. } => None,
+        }
     }
 
     /// The logical offsets within the chunk whose row or copy touches a superblock.
@@ -228,6 +244,11 @@ impl ChunkMap {
         })
     }
 
+    /// The logical address of what lies here on a device.
+    pub(crate) fn logical_of(&self, devid: DeviceId, at: Physical) -> Option<Logical> {
+        self.chunks.iter().find_map(|(start, chunk)| chunk.offset_of(devid, at).map(|offset| Logical(start + offset)))
+    }
+
     /// The piece that starts at `at`, not longer than `len`.
     pub(crate) fn locate(&self, at: Logical, len: u64) -> Result<MappedRange> {
         let unmapped = Error::Unmapped { at, len };
@@ -249,8 +270,8 @@ impl ChunkMap {
         Ok(pieces)
     }
 
-    /// The logical ranges of the chunk at `start` where superblock copies lie, which must hold
-    /// nothing else.
+    /// The logical ranges of the chunk at `start` that superblock copies overlap, and that must not
+    /// be allocated.
     pub(crate) fn reserved(&self, start: Logical) -> Vec<Range<u64>> {
         let Some(chunk) = self.chunks.get(&start.0) else { return Vec::new() };
         chunk.reserved().into_iter().map(|range| start.0 + range.start..start.0 + range.end).collect()

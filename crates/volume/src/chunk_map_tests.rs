@@ -1,6 +1,5 @@
 use super::*;
 use ubtrfs_format::Uuid;
-use ubtrfs_format::items::Stripe;
 
 const K64: u64 = 64 << 10;
 const MIB: u64 = 1 << 20;
@@ -67,6 +66,28 @@ fn parity_rotates_from_row_to_row_and_is_read_only() {
         [(1, 0), (2, 0), (2, K64), (3, K64), (3, 2 * K64), (1, 2 * K64)]
     );
     assert!(!map.locate(Logical(0), 4096).unwrap().writable);
+}
+
+#[test]
+fn places_on_devices_lead_back_to_their_addresses() {
+    let profiles = [
+        item(BlockGroupFlags(0), 4 * K64, &[(1, MIB)]),
+        item(BlockGroupFlags::DUP, 4 * K64, &[(1, 4 * MIB), (1, 9 * MIB)]),
+        item(BlockGroupFlags::RAID0, 6 * K64, &[(1, MIB), (2, 2 * MIB), (3, 3 * MIB)]),
+        item(BlockGroupFlags::RAID10, 4 * K64, &[(1, MIB), (2, MIB), (3, MIB), (4, MIB)]),
+    ];
+    for item in profiles {
+        let (length, map) = (item.length, map_of(16 * MIB, item));
+        for at in (16 * MIB..16 * MIB + length).step_by(4096).map(Logical) {
+            for copy in map.locate(at, 4096).unwrap().copies {
+                assert_eq!(map.logical_of(copy.devid, copy.at), Some(at));
+            }
+        }
+        assert_eq!(map.logical_of(DeviceId(1), Physical(100 * MIB)), None);
+        assert_eq!(map.logical_of(DeviceId(9), Physical(MIB)), None);
+    }
+    let parity = map_of(0, item(BlockGroupFlags::RAID5, 6 * K64, &[(1, 0), (2, 0), (3, 0)]));
+    assert_eq!(parity.logical_of(DeviceId(1), Physical(0)), None);
 }
 
 #[test]

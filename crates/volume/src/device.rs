@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use ubtrfs_format::Physical;
 
 use crate::buffer::{ALIGNMENT, SharedBuffer};
+use crate::error::WriteError;
 
 /// A device. All methods may be called by many threads at once.
 pub trait Device: Send + Sync + Debug {
@@ -45,33 +46,33 @@ pub struct DeviceWrite {
     pub data: SharedBuffer,
 }
 
-/// Writes under way. They complete whether or not they are waited for; but only
+/// Writes in flight. They complete whether or not they are waited for; but only
 /// [`DeviceTicket::wait`] reports errors.
-#[must_use = "only `wait` tells whether the writes succeeded"]
+#[must_use = "only `wait` reports whether the writes succeeded"]
 #[derive(Debug)]
 pub struct DeviceTicket(Box<dyn PendingWrites>);
 
 /// A device's side of a [`DeviceTicket`].
 pub trait PendingWrites: Send + Debug {
     /// Waits for all writes of the ticket; the first error, if any failed.
-    fn wait(self: Box<Self>) -> io::Result<()>;
+    fn wait(self: Box<Self>) -> Result<(), WriteError>;
     /// Whether `wait` would return at once.
     fn is_done(&self) -> bool;
 }
 
 impl DeviceTicket {
-    /// A ticket for writes that go on.
+    /// A ticket for writes in flight.
     pub fn new(pending: impl PendingWrites + 'static) -> Self {
         Self(Box::new(pending))
     }
 
     /// A ticket for writes that are over.
-    pub fn done(result: io::Result<()>) -> Self {
+    pub fn done(result: Result<(), WriteError>) -> Self {
         Self::new(Done(result))
     }
 
     /// Waits for all writes of the ticket; the first error, if any failed.
-    pub fn wait(self) -> io::Result<()> {
+    pub fn wait(self) -> Result<(), WriteError> {
         self.0.wait()
     }
 
@@ -82,10 +83,10 @@ impl DeviceTicket {
 }
 
 #[derive(Debug)]
-struct Done(io::Result<()>);
+struct Done(Result<(), WriteError>);
 
 impl PendingWrites for Done {
-    fn wait(self: Box<Self>) -> io::Result<()> {
+    fn wait(self: Box<Self>) -> Result<(), WriteError> {
         self.0
     }
     fn is_done(&self) -> bool {
@@ -172,7 +173,7 @@ pub(crate) fn beyond_end(at: Physical, len: usize, size: u64) -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, format!("{len} bytes at {at} reach beyond the device's end at {size}"))
 }
 
-/// The range of `len` bytes at `at`, if it lies within a device of `size` bytes.
+/// The range of `len` bytes at `at`, if it is within a device of `size` bytes.
 pub(crate) fn check_range(at: Physical, len: usize, size: u64) -> io::Result<()> {
     match at.0.checked_add(len as u64) {
         Some(end) if end <= size => Ok(()),
@@ -181,13 +182,14 @@ pub(crate) fn check_range(at: Physical, len: usize, size: u64) -> io::Result<()>
 }
 
 /// Whether all writes keep the rules of [`Device::submit`].
-pub(crate) fn check_writes(writes: &[DeviceWrite], size: u64) -> io::Result<()> {
+pub(crate) fn check_writes(writes: &[DeviceWrite], size: u64) -> Result<(), WriteError> {
     for write in writes {
+        let failed = |source| WriteError { at: write.at, len: write.data.len(), source };
         if !write.at.0.is_multiple_of(ALIGNMENT as u64) || !write.data.len().is_multiple_of(ALIGNMENT) {
             let what = format!("a write of {} bytes at {} is not aligned", write.data.len(), write.at);
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, what)));
         }
-        check_range(write.at, write.data.len(), size)?;
+        check_range(write.at, write.data.len(), size).map_err(failed)?;
     }
     Ok(())
 }

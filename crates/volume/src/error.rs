@@ -3,6 +3,8 @@ use std::path::PathBuf;
 
 use ubtrfs_format::{DeviceId, Generation, Logical, Physical, Uuid};
 
+use crate::device_user::User;
+
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -23,6 +25,14 @@ pub enum Error {
     Held {
         /// The device.
         path: PathBuf,
+    },
+    /// The kernel uses the device through a loop device, or may do so.
+    #[error("{}", by.of(path))]
+    Attached {
+        /// The device.
+        path: PathBuf,
+        /// Who uses it.
+        by: User,
     },
     /// The device is no block device and no regular file.
     #[error("{} is neither a block device nor an image file", path.display())]
@@ -66,14 +76,14 @@ pub enum Error {
     #[error("two devices both say they are device {0} of the volume")]
     DuplicateDevice(DeviceId),
     /// The volume has more devices than were given.
-    #[error("the volume has {need} devices, {have} given: name all of them; 'ubtrfs info' tells which are missing")]
+    #[error("the volume has {need} devices, {have} given: name all of them; 'ubtrfs info' shows which are missing")]
     MissingDevices {
         /// Devices given.
         have: u64,
         /// Devices of the volume.
         need: u64,
     },
-    /// Something lies on a device that was not given.
+    /// A stripe is on a device that was not given.
     #[error("device {0} of the volume is missing")]
     MissingDevice(DeviceId),
     /// A device has the number of another one.
@@ -95,7 +105,7 @@ pub enum Error {
     /// The volume or its device is read-only.
     #[error("the volume is read-only")]
     ReadOnly,
-    /// A chunk says something impossible.
+    /// A chunk is invalid.
     #[error("chunk {chunk}: {what}")]
     BadChunk {
         /// Where the chunk starts.
@@ -132,7 +142,7 @@ pub enum Error {
     Unmapped {
         /// The first address without a chunk.
         at: Logical,
-        /// Bytes asked for from there.
+        /// The number of bytes from there.
         len: u64,
     },
     /// Chunks of this profile can be read only.
@@ -156,22 +166,30 @@ pub enum Error {
         at: Logical,
     },
     /// A device could not be read.
-    #[error("device {devid}: reading {len} bytes at {at}: {source}")]
+    #[error("device {devid}: reading {len} bytes at {at}{}: {source}", also(*logical))]
     Read {
         /// The device.
         devid: DeviceId,
         /// Where.
         at: Physical,
+        /// The logical address of that place; none of a superblock.
+        logical: Option<Logical>,
         /// How much.
         len: usize,
         /// Why.
         source: io::Error,
     },
     /// A device could not be written.
-    #[error("device {devid}: writing: {source}")]
+    #[error("device {devid}: writing {len} bytes at {at}{}: {source}", also(*logical))]
     Write {
         /// The device.
         devid: DeviceId,
+        /// Where on it. If neighbours were written together, where the first of them lies.
+        at: Physical,
+        /// The logical address of that place; none of a superblock.
+        logical: Option<Logical>,
+        /// How much.
+        len: usize,
         /// Why.
         source: io::Error,
     },
@@ -184,10 +202,14 @@ pub enum Error {
         source: io::Error,
     },
     /// A device could not discard.
-    #[error("device {devid}: discarding: {source}")]
+    #[error("device {devid}: discarding {len} bytes at {at}: {source}")]
     Discard {
         /// The device.
         devid: DeviceId,
+        /// Where.
+        at: Physical,
+        /// How much.
+        len: u64,
         /// Why.
         source: io::Error,
     },
@@ -205,10 +227,70 @@ pub enum Error {
         /// The generation found, if there is a superblock at all.
         found: Option<Generation>,
     },
-    /// The caller asked for something that makes no sense.
+    /// The caller's request is invalid.
     #[error("bad request: {0}")]
     BadRequest(&'static str),
     /// A structure to write has no room.
     #[error("cannot encode the superblock: {0}")]
     Encode(ubtrfs_format::Error),
+}
+
+impl Error {
+    /// The error of a write to a device, whose place has that logical address.
+    pub(crate) fn writing(devid: DeviceId, error: WriteError, logical: Option<Logical>) -> Self {
+        let WriteError { at, len, source } = error;
+        Self::Write { devid, at, logical, len, source }
+    }
+
+    /// What a device could not do, if that is what happened.
+    pub fn device_fault(&self) -> Option<DeviceFault> {
+        match self {
+            Self::Read { devid, at, logical, len, .. } | Self::Write { devid, at, logical, len, .. } => {
+                Some(DeviceFault { devid: *devid, physical: Some(*at), logical: *logical, len: *len as u64 })
+            }
+            Self::Flush { devid, .. } | Self::ForeignWriter { devid, .. } => {
+                Some(DeviceFault { devid: *devid, physical: None, logical: None, len: 0 })
+            }
+            Self::Discard { devid, at, len, .. } => {
+                Some(DeviceFault { devid: *devid, physical: Some(*at), logical: None, len: *len })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A write that failed. A device may join neighbours: then this is where the whole run lies.
+#[derive(Debug, thiserror::Error)]
+#[error("writing {len} bytes at {at}: {source}")]
+pub struct WriteError {
+    /// Where, on the device.
+    pub at: Physical,
+    /// How many bytes.
+    pub len: usize,
+    /// What the device said.
+    pub source: io::Error,
+}
+
+impl From<WriteError> for io::Error {
+    fn from(error: WriteError) -> Self {
+        Self::new(error.source.kind(), error)
+    }
+}
+
+/// Where a device failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceFault {
+    /// The device.
+    pub devid: DeviceId,
+    /// Where on it; of a flush nowhere.
+    pub physical: Option<Physical>,
+    /// The logical address of that place, if a chunk has it.
+    pub logical: Option<Logical>,
+    /// How many bytes were to be read, written or discarded.
+    pub len: u64,
+}
+
+/// A logical address in a sentence that names a physical one.
+fn also(logical: Option<Logical>) -> String {
+    logical.map_or_else(String::new, |at| format!(" (logical {at})"))
 }

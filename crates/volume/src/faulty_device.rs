@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use ubtrfs_format::Physical;
 
 use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites};
+use crate::error::WriteError;
 
 /// What can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +109,9 @@ impl Device for FaultyDevice {
         for write in writes {
             match self.pass(Operation::Write) {
                 Ok(()) => good.push(write),
-                Err(error) => failure = Some(error),
+                Err(source) => {
+                    failure.get_or_insert(WriteError { at: write.at, len: write.data.len(), source });
+                }
             }
         }
         let ticket = self.inner.submit(good);
@@ -135,11 +138,11 @@ impl Device for FaultyDevice {
 #[derive(Debug)]
 struct FailedTicket {
     ticket: DeviceTicket,
-    error: io::Error,
+    error: WriteError,
 }
 
 impl PendingWrites for FailedTicket {
-    fn wait(self: Box<Self>) -> io::Result<()> {
+    fn wait(self: Box<Self>) -> Result<(), WriteError> {
         self.ticket.wait()?;
         Err(self.error)
     }
@@ -155,13 +158,14 @@ mod tests {
     use crate::{MemoryDevice, SharedBuffer};
 
     #[test]
-    fn faults_come_when_told_and_spare_the_rest() {
+    fn faults_occur_where_requested_and_nowhere_else() {
         let device = FaultyDevice::new(Arc::new(MemoryDevice::new(64 << 10)));
         device.fail(Operation::Write, 1, libc::ENOSPC, Lasting::Once);
         device.fail(Operation::Flush, 0, libc::EIO, Lasting::Forever);
         let write = |at| DeviceWrite { at: Physical(at), data: SharedBuffer::from(vec![1; 4096]) };
         let result = device.submit(vec![write(0), write(4096), write(8192)]).wait();
-        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+        let error = result.unwrap_err();
+        assert_eq!((error.at, error.len, error.source.raw_os_error()), (Physical(4096), 4096, Some(libc::ENOSPC)));
         let mut bytes = [9; 3];
         for (at, byte) in [(0, 0), (4096, 1), (8192, 2)] {
             device.read_at(Physical(at), &mut bytes[byte..=byte]).unwrap();

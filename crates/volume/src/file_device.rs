@@ -35,9 +35,9 @@ pub enum OpenMode {
 /// Whether others are kept out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exclusive {
-    /// Read-write: nobody else may have the device open through ubtrfs, and a block device may not
-    /// be mounted or be otherwise in use. Read-only: others may read, and an image file may not be
-    /// open read-write through ubtrfs.
+    /// Read-write: no other process may have the device open through ubtrfs, and a block device may
+    /// not be mounted or be otherwise in use. Read-only: other processes may read, and an image
+    /// file may not be open read-write through ubtrfs.
     Yes,
     /// The same, but for a block device that is claimed apart from this, as by the kernel for a
     /// mount (`fuseblk`).
@@ -59,7 +59,7 @@ pub enum Engine {
 #[derive(Debug)]
 pub struct FileDevice {
     file: Arc<File>,
-    /// The image file behind a loop device: its lock is what others who use the image look for.
+    /// The image file behind a loop device, whose lock other users of the image check.
     image: Option<File>,
     path: PathBuf,
     size: u64,
@@ -85,7 +85,7 @@ impl FileDevice {
         Self::open_with_engine(path, mode, exclusive, Engine::Auto)
     }
 
-    /// As [`FileDevice::open`], with the way of writing chosen.
+    /// As [`FileDevice::open`], with a choice of how to write.
     pub fn open_with_engine(
         path: impl AsRef<Path>,
         mode: OpenMode,
@@ -137,8 +137,8 @@ impl FileDevice {
         matches!(self.writer, Writer::Ring(_))
     }
 
-    /// Reads through memory of our own, since `O_DIRECT` wants addresses, lengths and memory
-    /// aligned.
+    /// Reads through a buffer of its own, since `O_DIRECT` requires aligned addresses, lengths and
+    /// memory.
     fn read_unaligned(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
         let unit = ALIGNMENT as u64;
         let mut done = 0;
@@ -172,8 +172,8 @@ impl Writer {
 /// found.
 pub fn backing_file(device_number: u64) -> Option<PathBuf> {
     let whole = whole_disk(device_number).unwrap_or(device_number);
-    let told = std::fs::read(in_sysfs(whole).join("loop/backing_file")).ok()?;
-    Some(OsStr::from_bytes(told.strip_suffix(b"\n")?).into())
+    let reported = std::fs::read(in_sysfs(whole).join("loop/backing_file")).ok()?;
+    Some(OsStr::from_bytes(reported.strip_suffix(b"\n")?).into())
 }
 
 /// The number of the disk that the device of this number is a partition of.
@@ -182,8 +182,8 @@ pub fn whole_disk(device_number: u64) -> Option<u64> {
     if !device.join("partition").exists() {
         return None;
     }
-    let told = std::fs::read_to_string(device.join("../dev")).ok()?;
-    let (major, minor) = told.trim().split_once(':')?;
+    let reported = std::fs::read_to_string(device.join("../dev")).ok()?;
+    let (major, minor) = reported.trim().split_once(':')?;
     Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
@@ -192,8 +192,7 @@ fn in_sysfs(device_number: u64) -> PathBuf {
     format!("/sys/dev/block/{major}:{minor}").into()
 }
 
-/// Locks an image file: together with others, against those who want it for themselves, or for us
-/// alone.
+/// Locks an image file: shared, or exclusively.
 fn lock(image: &File, is_shared: bool, path: &Path) -> Result<()> {
     let shared = FlockOperation::NonBlockingLockShared;
     match rustix::fs::flock(image, if is_shared { shared } else { FlockOperation::NonBlockingLockExclusive }) {
@@ -235,7 +234,7 @@ fn settle_direct(file: &File) -> io::Result<bool> {
             rustix::fs::fcntl_setfl(file, flags.difference(OFlags::DIRECT))?;
             Ok(false)
         }
-        // Any other error is not about alignment; the reads that need the place will tell.
+        // Any other error is not about alignment; later reads of that range will report it.
         _ => Ok(true),
     }
 }
@@ -278,14 +277,12 @@ impl Device for FileDevice {
             return DeviceTicket::done(Err(error));
         }
         let runs = runs::join(writes, self.direct);
-        if runs.is_empty() {
-            return DeviceTicket::done(Ok(()));
-        }
+        let Some(first) = runs.first() else { return DeviceTicket::done(Ok(())) };
         for run in &runs {
             self.counters.write(run.len);
         }
         match &self.writer {
-            Writer::None => DeviceTicket::done(Err(Errno::ROFS.into())),
+            Writer::None => DeviceTicket::done(Err(first.failed(Errno::ROFS.into()))),
             Writer::Ring(ring) => ring.submit(runs),
             Writer::Pool(pool) => pool.submit(runs),
         }

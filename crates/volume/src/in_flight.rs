@@ -1,4 +1,4 @@
-//! Which addresses have writes under way.
+//! The addresses with writes in flight.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -19,8 +19,8 @@ pub(crate) struct InFlight {
 struct State {
     next: u64,
     ranges: HashMap<u64, Vec<Range<u64>>>,
-    /// What is being written to the addresses at which a reader may look for it, with the number of
-    /// the registration.
+    /// The data in flight by the addresses at which readers look it up, with the number of the
+    /// registration.
     nodes: BTreeMap<u64, (u64, SharedBuffer)>,
 }
 
@@ -53,11 +53,18 @@ impl InFlight {
         self.state.lock().nodes.get(&at.0).map(|(_, node)| node.clone())
     }
 
-    /// Whether any write under way touches these `len` bytes.
+    /// Whether any write in flight touches these `len` bytes.
     pub(crate) fn touches(&self, at: Logical, len: u64) -> bool {
         let end = at.0.saturating_add(len);
         let state = self.state.lock();
         state.ranges.values().flatten().any(|range| range.start < end && at.0 < range.end)
+    }
+}
+
+impl Registration {
+    /// Whether the writes are of this volume.
+    pub(crate) fn is_of(&self, in_flight: &Arc<InFlight>) -> bool {
+        Arc::ptr_eq(&self.in_flight, in_flight)
     }
 }
 

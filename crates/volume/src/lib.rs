@@ -4,22 +4,33 @@
 //! or when something is durable other than by the tokens that [`Volume`] gives:
 //! [`CompletedWrites`] from waiting, [`Flushed`] from a barrier after it, and only with that a
 //! superblock can be written.
+//!
+//! The feature `testing` adds devices that only tests want: `FaultyDevice` fails on demand,
+//! `RecordingDevice` shows what a crash could leave, `OverlayDevice` shares an image with others.
 
 mod buffer;
 mod chunk_map;
 mod device;
+mod device_user;
 mod error;
+mod exclusive;
+#[cfg(feature = "testing")]
 mod faulty_device;
 mod file_device;
 mod in_flight;
+mod loop_devices;
 mod memory_device;
+pub mod mount_table;
 mod open;
+#[cfg(feature = "testing")]
 mod overlay_device;
 mod publish;
 mod read;
+#[cfg(feature = "testing")]
 mod recording_device;
 mod rescue;
 mod runs;
+#[cfg(feature = "testing")]
 mod split_mix;
 mod uring;
 mod volume;
@@ -29,16 +40,23 @@ mod write_pool;
 
 pub use buffer::{ALIGNMENT, Buffer, SharedBuffer};
 pub use device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites};
-pub use error::{Error, Result};
+pub use device_user::User;
+pub use error::{DeviceFault, Error, Result, WriteError};
+pub use exclusive::{check_unmounted, claim, open_exclusively, patiently};
+#[cfg(feature = "testing")]
 pub use faulty_device::{FaultyDevice, Lasting, Operation};
 pub use file_device::{Engine, Exclusive, FileDevice, OpenMode, backing_file, whole_disk};
+pub use loop_devices::SOURCE_LABEL;
 pub use memory_device::MemoryDevice;
 pub use open::OpenOptions;
+#[cfg(feature = "testing")]
 pub use overlay_device::OverlayDevice;
 pub use publish::{Copies, Published};
+#[cfg(feature = "testing")]
 pub use recording_device::{Event, Fate, OpenWrite, RecordedWrite, RecordingDevice, random_fates};
 pub use rescue::Candidate;
+#[cfg(feature = "testing")]
 pub use split_mix::SplitMix64;
 pub use volume::{Volume, VolumeCounters};
 pub use window_device::WindowDevice;
-pub use write::{CompletedWrites, Flushed, Ticket, Write};
+pub use write::{CompletedWrites, Data, Flushed, Nodes, Ticket, Write};

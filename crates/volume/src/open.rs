@@ -16,9 +16,9 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::volume::{Member, Parts, Volume};
 
-/// Where the magic stands in a superblock.
+/// The offset of the magic in a superblock.
 const MAGIC_AT: usize = 64;
-/// Where the id of the volume stands in a superblock.
+/// The offset of the volume's id in a superblock.
 const FSID: std::ops::Range<usize> = 32..48;
 /// The smallest and the largest system chunk array: one key and a chunk of one stripe; what the
 /// superblock holds.
@@ -40,7 +40,7 @@ pub(crate) struct Found {
 }
 
 impl Volume {
-    /// Opens the volume that lies on these devices; all of its devices must be given, in any order.
+    /// Opens the volume on these devices; all of its devices must be given, in any order.
     ///
     /// The primary superblock is the one believed. Where it is damaged and another copy is good, a
     /// read-only open uses that. Of several devices the newest superblock counts: a crash can leave
@@ -192,8 +192,8 @@ fn find_superblock(device: &dyn Device, options: OpenOptions) -> Result<Found> {
     let copies = SUPERBLOCK_COPIES[1..].iter().filter_map(|at| read_copy(device, *at).ok());
     match (copies.max_by_key(|found| found.superblock.generation), damage) {
         (None, damage) => Err(damage),
-        // What has been here may be gone on purpose, and something else in its place: that has to
-        // be said before it is read.
+        // The volume may have been replaced on purpose; the caller must confirm before the copy is
+        // used.
         (Some(found), Error::NotBtrfs) => {
             Err(Error::PrimarySuperblock { copy: found.superblock.bytenr, source: FormatError::BadMagic })
         }
@@ -216,7 +216,7 @@ fn is_of_another(device: &dyn Device, copy: &Superblock) -> bool {
 }
 
 pub(crate) enum CopyError {
-    /// Nothing there says that this is a btrfs.
+    /// Nothing there identifies a btrfs.
     Missing,
     Unread(std::io::Error),
     Damaged(FormatError),
@@ -262,7 +262,7 @@ fn check_superblock(superblock: &Superblock) -> std::result::Result<(), FormatEr
     )
 }
 
-/// Whether these devices are one volume, entire and fit for what is asked.
+/// Whether these devices are one complete volume that can be opened in the requested mode.
 fn check_members(found: &[(Arc<dyn Device>, Found)], superblock: &Superblock, options: OpenOptions) -> Result<()> {
     let mut last: Option<DeviceId> = None;
     for (device, Found { superblock: own, .. }) in found {

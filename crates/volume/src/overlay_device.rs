@@ -38,7 +38,7 @@ impl Image {
         (self.base.len() - self.base.len() % ALIGNMENT) as u64
     }
 
-    /// Fills `buf` from `at`; the range lies within the image.
+    /// Fills `buf` from `at`; the range is within the image.
     pub(crate) fn read(&self, at: u64, buf: &mut [u8]) {
         let mut done = 0;
         while done < buf.len() {
@@ -59,7 +59,7 @@ impl Image {
         self.pages.insert(page, content);
     }
 
-    /// Makes all pages that lie within the range zero.
+    /// Makes all pages within the range zero.
     pub(crate) fn clear(&mut self, at: u64, len: u64) {
         let unit = ALIGNMENT as u64;
         for page in at.div_ceil(unit)..(at + len) / unit {
@@ -86,7 +86,7 @@ pub struct OverlayDevice {
 }
 
 impl OverlayDevice {
-    /// A device that holds what `base` holds; what is written goes to pages of its own.
+    /// A device with the content of `base`; writes go to pages of its own.
     pub fn new(base: Arc<[u8]>) -> Self {
         Self::from_image(Image::new(base))
     }

@@ -1,8 +1,13 @@
 //! Writing the superblock: the point in time at which a commit or a log becomes the volume's state.
+//!
+//! Here is the end of invariant 1: a superblock takes the proof that all it refers to is durable,
+//! and gives the proof that it is itself, which those ask for who drop what came before. And here
+//! is invariant 12: the primary is read again first, so that no other writer's is overwritten.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
+use ubtrfs_format::{Generation, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
 
 use crate::buffer::{Buffer, SharedBuffer};
 use crate::device::DeviceWrite;
@@ -10,32 +15,65 @@ use crate::error::{Error, Result};
 use crate::volume::{Member, Volume};
 use crate::write::Flushed;
 
-/// Log writes look for a foreign writer only this often: a read costs as much as the write itself.
+/// Log writes check for a foreign writer only this often, since a read costs as much as the write
+/// itself.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Which copies of the superblock are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copies {
-    /// All that lie within the device: for commits.
+    /// All copies within the device: for commits.
     All,
     /// The first one: for log writes, which a commit soon follows.
     Primary,
 }
 
-/// Proof that a superblock, and all that it refers to, is durable.
+/// Proof that a superblock, and all that it refers to, is durable. Only writing one gives it:
+/// ```compile_fail
+/// use ubtrfs_format::{Generation, Logical};
+/// let published = ubtrfs_volume::Published { generation: Generation(7), log_root: Logical(0) };
+/// ```
+#[must_use = "what came before is dropped only by this proof"]
 #[derive(Debug)]
-pub struct Published(());
+pub struct Published {
+    generation: Generation,
+    log_root: Logical,
+}
+
+impl Published {
+    /// The commit to which the superblock refers.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Whether the superblock refers to this log.
+    pub fn has_log(&self, root: Logical) -> bool {
+        self.log_root == root
+    }
+}
 
 impl Volume {
-    /// Writes the superblock to every device and flushes. `_proof` says that all it refers to is
+    /// Writes the superblock to every device and flushes. `proof` says that all it refers to is
     /// durable.
     ///
     /// Each device's superblock gets its own address, and the device item that [`Volume::devices`]
     /// shows; those in `superblock` are ignored. If the primary isn't the one that was read or
     /// written last, another process writes this volume: [`Error::ForeignWriter`] (a commit always
-    /// looks, log writes once a second). After that or any other error the volume is read-only,
+    /// checks, log writes once a second). After that or any other error the volume is read-only,
     /// since it is not known which superblock a crash would leave.
-    pub fn write_superblock(&self, superblock: &Superblock, copies: Copies, _proof: Flushed) -> Result<Published> {
+    ///
+    /// # Panics
+    ///
+    /// If the proof is another volume's.
+    pub fn write_superblock(&self, superblock: &Superblock, copies: Copies, proof: Flushed) -> Result<Published> {
+        let Flushed { volume } = proof;
+        assert!(Arc::ptr_eq(&volume, &self.in_flight), "invariant 1: a flush of this volume precedes");
+        for root in [superblock.root, superblock.chunk_root, superblock.log_root] {
+            debug_assert!(
+                root.0 == 0 || !self.in_flight.touches(root, u64::from(self.node_size())),
+                "invariant 1: a superblock refers to {root}, which is on its way"
+            );
+        }
         let _turn = self.publishing.lock();
         self.require_writable()?;
         if superblock.fsid != self.fsid() || superblock.generation < self.superblock.read().generation {
@@ -66,8 +104,8 @@ impl Volume {
         }
         let mut result = Ok(());
         for (member, ticket) in tickets {
-            if let Err(source) = ticket.wait() {
-                result = result.and(Err(Error::Write { devid: member.devid, source }));
+            if let Err(error) = ticket.wait() {
+                result = result.and(Err(Error::writing(member.devid, error, None)));
             }
         }
         result?;
@@ -81,7 +119,7 @@ impl Volume {
             current.dev_item = *first.item.lock();
         }
         *self.superblock.write() = current;
-        Ok(Published(()))
+        Ok(Published { generation: superblock.generation, log_root: superblock.log_root })
     }
 }
 
@@ -110,12 +148,19 @@ fn encode(member: &Member, superblock: &Superblock, copies: Copies) -> Result<Ve
 fn check_still_ours(member: &Member) -> Result<()> {
     let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE);
     let (at, devid) = (SUPERBLOCK_COPIES[0], member.devid);
-    member.device.read_at(at, &mut bytes).map_err(|source| Error::Read { devid, at, len: SUPERBLOCK_SIZE, source })?;
+    member.device.read_at(at, &mut bytes).map_err(|source| Error::Read {
+        devid,
+        at,
+        logical: None,
+        len: SUPERBLOCK_SIZE,
+        source,
+    })?;
     let ours = member.primary.lock();
     if **ours == *bytes {
         return Ok(());
     }
     let found = Superblock::parse(&bytes, at).ok().map(|superblock| superblock.generation);
     let expected = Superblock::parse(&ours, at).map(|superblock| superblock.generation).unwrap_or_default();
+    // By invariant 12 the other writer's superblock stays.
     Err(Error::ForeignWriter { devid, expected, found })
 }

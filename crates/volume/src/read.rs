@@ -1,5 +1,6 @@
-//! Reading: every tree block and every data sector is verified; where a copy is bad the next one is
-//! tried, and the bad copy is rewritten from a good one.
+//! Reading: every tree block and every data sector is verified before anybody sees it
+//! (invariant 11); where a copy is bad the next one is tried, and the bad copy is rewritten from a
+//! good one.
 
 use std::sync::atomic::Ordering;
 
@@ -33,7 +34,8 @@ impl Volume {
                 }
                 Err(error) => {
                     self.checksum_errors.fetch_add(1, Ordering::Relaxed);
-                    // What a copy holds says more than that another can't be read.
+                    // An error about the content of a copy is more useful than one about an
+                    // unreadable copy.
                     match &failure {
                         Some(Error::Node { .. }) => {}
                         Some(_) if matches!(error, Error::Read { .. }) => {}
@@ -60,6 +62,13 @@ impl Volume {
         verify_node_checksum(block, self.checksum())
             .and_then(|()| Node::check(block, expected, self.sector_size()).map(|_| ()))
             .map_err(|source| Error::Node { at: expected.bytenr, source })
+    }
+
+    /// Whether a node could be read at this address if it were there.
+    pub(crate) fn is_node_for(&self, at: Logical, block: &[u8]) -> bool {
+        let (level, generation, owner, first_key) = (None, None, None, None);
+        let fsid = self.metadata_fsid();
+        self.check_node(&NodeExpectation { bytenr: at, level, generation, owner, first_key, fsid }, block).is_ok()
     }
 
     /// Reads data, sector-aligned. `sums` holds the checksums of all its sectors, one after the
@@ -139,7 +148,10 @@ impl Volume {
             rest = after;
             let Some(IoStripe { devid, at }) = place_of(piece, copy) else { continue };
             let read = self.member(devid)?.device.read_at(at, part);
-            read.map_err(|source| Error::Read { devid, at, len, source })?;
+            read.map_err(|source| {
+                let logical = self.map.read().logical_of(devid, at);
+                Error::Read { devid, at, logical, len, source }
+            })?;
         }
         Ok(())
     }
@@ -171,9 +183,8 @@ impl Volume {
         });
     }
 
-    /// Rewrites damaged copies. The reader may have looked while the place was being rewritten, or
-    /// hold an expectation that is out of date; so everything is looked at again while nobody else
-    /// may write.
+    /// Rewrites damaged copies. The reader may have read during a write to the same address, or
+    /// have an outdated expectation; so everything is read again while no one else may write.
     fn repair(
         &self,
         at: Logical,
@@ -239,7 +250,8 @@ fn copies_of(pieces: &[MappedRange]) -> usize {
     pieces.iter().map(|piece| piece.copies.len()).max().unwrap_or(0)
 }
 
-/// The place of a copy; where a range crosses into a chunk with fewer copies, they serve in turn.
+/// The location of a copy; where a range crosses into a chunk with fewer copies, they are used in
+/// turn.
 fn place_of(piece: &MappedRange, copy: usize) -> Option<IoStripe> {
     let index = copy.checked_rem(piece.copies.len())?;
     piece.copies.get(index).copied()

@@ -13,6 +13,7 @@ use crate::buffer::ALIGNMENT;
 use crate::device::{
     CounterCells, Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites, check_range, check_writes,
 };
+use crate::error::WriteError;
 use crate::overlay_device::{Image, OverlayDevice, Page, pages_of};
 use crate::split_mix::SplitMix64;
 
@@ -21,7 +22,7 @@ use crate::split_mix::SplitMix64;
 pub enum Event {
     /// A write was submitted.
     Write(RecordedWrite),
-    /// The writes with these event numbers were seen to have completed.
+    /// The writes with these event numbers were waited for and have completed.
     Completed(Range<usize>),
     /// A barrier: every write that had completed is durable.
     Flush,
@@ -49,7 +50,7 @@ impl RecordedWrite {
     }
 }
 
-/// A write or discard that no barrier has made durable, whose fate in a crash is open.
+/// A write or discard that no barrier has made durable, and that a crash may lose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenWrite {
     /// The number of its event.
@@ -71,7 +72,7 @@ pub enum Fate {
     Torn(Vec<bool>),
 }
 
-/// A device in memory that remembers everything that was done to it, in order.
+/// A device in memory that records all operations on it, in order.
 #[derive(Debug)]
 pub struct RecordingDevice {
     recording: Arc<Mutex<Recording>>,
@@ -122,7 +123,7 @@ impl RecordingDevice {
         self.len() == 0
     }
 
-    /// The content now, as a program that goes on running sees it.
+    /// The current content, as running programs see it.
     pub fn current(&self) -> OverlayDevice {
         OverlayDevice::from_image(self.recording.lock().current.clone())
     }
@@ -191,7 +192,7 @@ fn durable(events: &[Event]) -> Vec<bool> {
 }
 
 /// A chooser for [`RecordingDevice::crash_state`] that one seed determines: sometimes all open
-/// writes are lost or all are there, mostly each has its own fate.
+/// writes are lost or all are there, mostly each is decided on its own.
 pub fn random_fates(seed: u64) -> impl FnMut(&OpenWrite) -> Fate {
     let mut random = SplitMix64::new(seed);
     let temper = random.below(8);
@@ -306,7 +307,7 @@ impl Drop for RecordingTicket {
 }
 
 impl PendingWrites for RecordingTicket {
-    fn wait(self: Box<Self>) -> io::Result<()> {
+    fn wait(self: Box<Self>) -> Result<(), WriteError> {
         self.complete();
         Ok(())
     }
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_waited_for_before_a_barrier_is_durable() {
+    fn only_writes_that_were_waited_for_before_a_barrier_are_durable() {
         let device = device();
         let ticket = write(&device, 0, &[1]);
         device.flush().unwrap();

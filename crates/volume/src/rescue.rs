@@ -15,9 +15,9 @@ use crate::volume::Volume;
 pub struct Candidate {
     /// A superblock that references it.
     pub superblock: Superblock,
-    /// Where it, or the superblock that it was made from, stands on its device.
+    /// The address on its device of this superblock, or of the one that it was made from.
     pub copy: Physical,
-    /// It is not what that superblock says, but one of the older commits that it remembers.
+    /// It is not that superblock's own state, but one of its backup roots.
     pub backup: bool,
 }
 
@@ -50,13 +50,12 @@ impl Volume {
         let primary = Superblock { bytenr: at, ..copy.clone() };
         let bytes = primary.to_bytes().map_err(Error::Encode)?;
         let write = DeviceWrite { at, data: SharedBuffer::from(Buffer::from(&bytes[..])) };
-        device.submit(vec![write]).wait().map_err(|source| Error::Write { devid, source })?;
+        device.submit(vec![write]).wait().map_err(|error| Error::writing(devid, error, None))?;
         device.flush().map_err(|source| Error::Flush { devid, source })
     }
 
-    /// All states that the superblocks on these devices reference, each once, best first: what
-    /// superblocks say, then the older commits that they remember, of which space may have been
-    /// used again since.
+    /// All states that the superblocks on these devices reference, each once, best first: the
+    /// superblocks' own states, then their backup roots, whose space may have been reused since.
     pub fn candidates(devices: &[Arc<dyn Device>]) -> Vec<Candidate> {
         let fsid = fsid_of(devices);
         let found = devices.iter().flat_map(|device| good_copies(&**device, fsid));
@@ -78,8 +77,8 @@ impl Volume {
         candidates
     }
 
-    /// Opens the volume on these devices as of a [candidate](Self::candidates), for reading only.
-    /// All devices must be given, and each must have some superblock that is good.
+    /// Opens the volume on these devices in the state of a [candidate](Self::candidates), for
+    /// reading only. All devices must be given, and each must have some superblock that is good.
     pub fn open_candidate(devices: Vec<Arc<dyn Device>>, candidate: &Candidate) -> Result<Self> {
         let mut found: Vec<(Arc<dyn Device>, Found)> = Vec::with_capacity(devices.len());
         for device in devices {

@@ -3,15 +3,18 @@
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 
+use ubtrfs_format::Physical;
+
 use crate::buffer::{Buffer, SharedBuffer, is_aligned};
 use crate::device::DeviceWrite;
+use crate::error::WriteError;
 
 /// A run is not made longer than this many bytes …
 const MAX_RUN_BYTES: usize = 1 << 20;
 /// … or parts.
 const MAX_RUN_PARTS: usize = 64;
 
-/// Bytes that go to one place of a device.
+/// Bytes for one address of a device.
 #[derive(Debug)]
 pub(crate) struct Run {
     /// Where, in bytes.
@@ -23,6 +26,11 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// The error of a run that could not be written.
+    pub(crate) fn failed(&self, source: io::Error) -> WriteError {
+        WriteError { at: Physical(self.at), len: self.len, source }
+    }
+
     /// Writes what lies `from` bytes into the run and after it, waiting for it.
     pub(crate) fn write_from(&self, fd: impl AsFd, from: usize) -> io::Result<()> {
         let mut done = from;
@@ -73,7 +81,6 @@ pub(crate) fn join(writes: Vec<DeviceWrite>, direct: bool) -> Vec<Run> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ubtrfs_format::Physical;
 
     fn write(at: u64, len: usize) -> DeviceWrite {
         DeviceWrite { at: Physical(at), data: Buffer::zeroed(len).share() }

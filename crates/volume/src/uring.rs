@@ -13,9 +13,10 @@ use io_uring::{EnterFlags, IoUring, opcode, types};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::device::{DeviceTicket, PendingWrites};
+use crate::error::WriteError;
 use crate::runs::Run;
 
-/// Writes that may be under way at once. The completion queue is twice as long, so it can't
+/// Writes that may be in flight at once. The completion queue is twice as long, so it can't
 /// overflow.
 const DEPTH: u32 = 256;
 /// `user_data` of the no-op that tests the ring.
@@ -30,7 +31,7 @@ pub(crate) struct Ring {
     /// Held by the thread that fills and submits the submission queue.
     submission: Mutex<()>,
     state: Mutex<State>,
-    /// Completions were reaped, or the reaper's place is free.
+    /// Signalled when completions were reaped, or when the reaper's role is free.
     changed: Condvar,
     /// The kernel refused submissions for good: writes are made one by one instead.
     broken: AtomicBool,
@@ -38,7 +39,7 @@ pub(crate) struct Ring {
 
 #[derive(Default)]
 struct State {
-    /// Writes under way, by the index that is their `user_data`.
+    /// Writes in flight, by the index that is their `user_data`.
     operations: Vec<Option<Operation>>,
     free: Vec<usize>,
     in_flight: usize,
@@ -61,13 +62,14 @@ unsafe impl Send for Operation {}
 #[derive(Debug)]
 struct Group {
     left: AtomicUsize,
-    error: Mutex<Option<io::Error>>,
+    error: Mutex<Option<WriteError>>,
 }
 
 impl Group {
-    fn finish(&self, result: io::Result<()>) {
+    /// A write of the ticket has ended.
+    fn finish(&self, run: &Run, result: io::Result<()>) {
         if let Err(error) = result {
-            self.error.lock().get_or_insert(error);
+            self.error.lock().get_or_insert_with(|| run.failed(error));
         }
         self.left.fetch_sub(1, Ordering::Release);
     }
@@ -104,7 +106,7 @@ impl Ring {
         let mut queued = 0;
         for run in runs {
             if self.broken.load(Ordering::Relaxed) {
-                group.finish(run.write_from(&*self.file, 0));
+                group.finish(&run, run.write_from(&*self.file, 0));
                 continue;
             }
             if self.state.lock().in_flight >= DEPTH as usize {
@@ -119,7 +121,7 @@ impl Ring {
         DeviceTicket::new(RingTicket { ring: Arc::clone(self), group })
     }
 
-    /// Waits until no write is under way.
+    /// Waits until no write is in flight.
     pub(crate) fn drain(&self) {
         self.wait_until(|state| state.in_flight == 0);
     }
@@ -184,8 +186,8 @@ impl Ring {
         }
     }
 
-    /// Fails these writes. Whether the kernel has seen them is not known, so their memory is never
-    /// given back.
+    /// Fails these writes. It is unknown whether the kernel has seen them, so their memory is never
+    /// freed.
     fn give_up(&self, indices: &[usize], error: &io::Error) {
         let mut state = self.state.lock();
         for index in indices {
@@ -193,14 +195,14 @@ impl Ring {
                 state.in_flight -= 1;
                 let copy =
                     error.raw_os_error().map_or_else(|| io::Error::from(error.kind()), io::Error::from_raw_os_error);
-                operation.group.finish(Err(copy));
+                operation.group.finish(&operation.run, Err(copy));
                 std::mem::forget(operation);
             }
         }
         self.changed.notify_all();
     }
 
-    /// Waits until `is_met`, reaping completions where nobody else does.
+    /// Waits until `is_met`, and reaps completions if no other thread does.
     fn wait_until(&self, is_met: impl Fn(&State) -> bool) {
         let mut state = self.state.lock();
         loop {
@@ -218,7 +220,7 @@ impl Ring {
             MutexGuard::unlocked(&mut state, || self.sleep_for_completion());
             state.reaping = false;
             self.reap(&mut state);
-            // Also when nothing came: the reaper's place is free again.
+            // Also without completions: the reaper's role is free again.
             self.changed.notify_all();
         }
     }
@@ -230,7 +232,7 @@ impl Ring {
         if let Err(error) = result
             && error.raw_os_error() != Some(libc::EINTR)
         {
-            // Completions are looked for again, just not at full speed.
+            // Completions are polled again, but not at full speed.
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -247,7 +249,7 @@ impl Ring {
             let Some(operation) = state.operations.get_mut(index).and_then(Option::take) else { continue };
             state.free.push(index);
             state.in_flight -= 1;
-            operation.group.finish(self.outcome(&operation.run, completion.result()));
+            operation.group.finish(&operation.run, self.outcome(&operation.run, completion.result()));
             any = true;
         }
         if any {
@@ -256,8 +258,8 @@ impl Ring {
         any
     }
 
-    /// What became of a write. The kernel cancels what it has queued for a thread that ends, and
-    /// may write less than it was asked to: the rest is written here.
+    /// The result of a write. The kernel cancels writes that it has queued for a thread that ends,
+    /// and may write less than requested: the rest is written here.
     fn outcome(&self, run: &Run, result: i32) -> io::Result<()> {
         match result {
             written if written >= 0 && written as usize == run.len => Ok(()),
@@ -288,7 +290,7 @@ struct RingTicket {
 }
 
 impl PendingWrites for RingTicket {
-    fn wait(self: Box<Self>) -> io::Result<()> {
+    fn wait(self: Box<Self>) -> Result<(), WriteError> {
         self.ring.wait_until(|_| self.group.is_done());
         self.group.error.lock().take().map_or(Ok(()), Err)
     }

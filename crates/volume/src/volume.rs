@@ -1,4 +1,20 @@
 //! The volume: its devices, its chunks, and what is known of both.
+//!
+//! What is written becomes durable in these steps, and each gives the proof that the next one takes
+//! (invariant 1):
+//!
+//! ```text
+//! submitted ── Volume::wait, Volume::wait_all ──▶ completed ── Volume::flush ──▶ flushed
+//!     ▲                                                                            │
+//!     │ Volume::submit: data, Volume::submit_nodes          Volume::write_superblock
+//!     │                                                                            ▼
+//! in memory                                                                    published
+//!
+//! any of them, if a flush or a superblock fails ── Volume::set_read_only ──▶ read-only for good
+//! ```
+//!
+//! After a failed flush nobody knows what is durable, so nothing is written any more
+//! (invariant 13).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,8 +49,8 @@ pub struct Volume {
     is_open: bool,
     /// Writes that have been submitted and not yet waited for.
     pub(crate) in_flight: Arc<InFlight>,
-    /// Shared by those who submit writes; a repair holds it alone, so that it never undoes a newer
-    /// write.
+    /// Shared by submitters of writes; a repair holds it exclusively, so that it never undoes a
+    /// newer write.
     pub(crate) submissions: RwLock<()>,
     /// Held while superblocks are written.
     pub(crate) publishing: Mutex<()>,
@@ -103,7 +119,7 @@ impl Volume {
         }
     }
 
-    /// Takes over what the chunk tree says, which from now on is all that counts.
+    /// Adopts the chunks of the chunk tree, which replace those of the superblock.
     pub(crate) fn adopt_chunk_tree(
         &mut self,
         chunk_tree_uuid: Uuid,
@@ -225,7 +241,7 @@ impl Volume {
     }
 
     /// The logical ranges of the chunk at `start` that must stay unused, since copies of the
-    /// superblock lie there. Sorted, apart from each other.
+    /// superblock overlap them. Sorted, apart from each other.
     pub fn superblock_ranges(&self, start: Logical) -> Vec<Range<Logical>> {
         let ranges = self.map.read().reserved(start);
         ranges.into_iter().map(|range| Logical(range.start)..Logical(range.end)).collect()

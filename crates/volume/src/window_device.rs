@@ -6,8 +6,8 @@ use std::sync::Arc;
 use ubtrfs_format::Physical;
 
 use crate::buffer::ALIGNMENT;
-use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, check_range, check_writes};
-use crate::error::{Error, Result};
+use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites, check_range, check_writes};
+use crate::error::{Error, Result, WriteError};
 
 /// A range of another device.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct WindowDevice {
 
 impl WindowDevice {
     /// The part from `start` on, `size` bytes or to the end. The start must be a multiple of 4096
-    /// and lie inside of the device.
+    /// and inside the device.
     pub fn new(device: Arc<dyn Device>, start: u64, size: Option<u64>) -> Result<Self> {
         if !start.is_multiple_of(ALIGNMENT as u64) {
             return Err(Error::BadRequest("an offset that is no multiple of 4096"));
@@ -56,7 +56,7 @@ impl Device for WindowDevice {
         for write in &mut writes {
             write.at = self.place(write.at);
         }
-        self.device.submit(writes)
+        DeviceTicket::new(WindowTicket { ticket: self.device.submit(writes), start: self.start })
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -73,10 +73,38 @@ impl Device for WindowDevice {
     }
 }
 
+/// Tells where writes failed by the addresses of the window.
+#[derive(Debug)]
+struct WindowTicket {
+    ticket: DeviceTicket,
+    start: u64,
+}
+
+impl PendingWrites for WindowTicket {
+    fn wait(self: Box<Self>) -> std::result::Result<(), WriteError> {
+        let Self { ticket, start } = *self;
+        ticket.wait().map_err(|error| WriteError { at: Physical(error.at.0.saturating_sub(start)), ..error })
+    }
+
+    fn is_done(&self) -> bool {
+        self.ticket.is_done()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{OverlayDevice, SharedBuffer};
+    use crate::{FaultyDevice, Lasting, Operation, OverlayDevice, SharedBuffer};
+
+    #[test]
+    fn a_failed_write_is_reported_by_its_address_in_the_window() {
+        let base = Arc::new(FaultyDevice::new(Arc::new(OverlayDevice::new(vec![7; 5 * ALIGNMENT].into()))));
+        let window = WindowDevice::new(base.clone(), 8192, None).unwrap();
+        base.fail(Operation::Write, 0, libc::EIO, Lasting::Once);
+        let write = DeviceWrite { at: Physical(4096), data: SharedBuffer::from(vec![1; 4096]) };
+        let error = window.submit(vec![write]).wait().unwrap_err();
+        assert_eq!((error.at, error.len), (Physical(4096), 4096));
+    }
 
     #[test]
     fn nothing_outside_of_the_window_is_touched() {

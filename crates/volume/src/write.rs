@@ -1,6 +1,7 @@
 //! Writing, waiting and barriers. What has been reached is proven by tokens that nobody else can
-//! make.
+//! make: of data and of nodes apart, since a flush takes both (invariant 1).
 
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_S
 use crate::buffer::SharedBuffer;
 use crate::chunk_map::IoStripe;
 use crate::device::{DeviceTicket, DeviceWrite};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, WriteError};
 use crate::in_flight::{InFlight, Registration};
 use crate::volume::Volume;
 
@@ -28,76 +29,128 @@ impl Write {
     }
 }
 
-/// Writes under way. Dropping it waits for them, but loses their errors.
+/// The content of files, as a kind of writes.
+#[derive(Clone, Copy, Debug)]
+pub enum Data {}
+
+/// Nodes of trees, as a kind of writes.
+#[derive(Clone, Copy, Debug)]
+pub enum Nodes {}
+
+/// Writes of one kind under way. Dropping it waits for them, but loses their errors.
 #[must_use = "only `Volume::wait` tells whether the writes succeeded"]
 #[derive(Debug)]
-pub struct Ticket {
+pub struct Ticket<Kind> {
     parts: Vec<(DeviceId, DeviceTicket)>,
-    _in_flight: Registration,
+    in_flight: Registration,
+    _kind: PhantomData<Kind>,
 }
 
-/// Proof that certain writes have completed, though they may not be durable.
+/// Proof that certain writes of one kind have completed, though they may not be durable. It comes
+/// from waiting on a volume and from nowhere else; [`Volume::wait_all`] of no writes says that
+/// nothing of the kind had to be written. Completed they remain, so the proof may be shared.
+///
+/// There is none without a volume:
+/// ```compile_fail
+/// let written = ubtrfs_volume::CompletedWrites::<ubtrfs_volume::Data>::default();
+/// ```
+/// Nodes that are written say nothing of the data that they refer to (invariant 1):
+/// ```compile_fail
+/// use ubtrfs_volume::{CompletedWrites, Nodes, Volume};
+/// fn forgets_data(volume: &Volume, nodes: CompletedWrites<Nodes>) {
+///     let _ = volume.flush(nodes.clone(), nodes);
+/// }
+/// ```
+/// With both it compiles:
+/// ```
+/// use ubtrfs_volume::{CompletedWrites, Data, Flushed, Nodes, Result, Volume};
+/// fn flush(volume: &Volume, data: CompletedWrites<Data>, nodes: CompletedWrites<Nodes>) -> Result<Flushed> {
+///     volume.flush(data, nodes)
+/// }
+/// ```
 #[must_use = "completed writes are durable only after a flush"]
-#[derive(Debug)]
-pub struct CompletedWrites(());
+#[derive(Clone, Debug)]
+pub struct CompletedWrites<Kind> {
+    /// Of the volume on which they were.
+    volume: Arc<InFlight>,
+    _kind: PhantomData<Kind>,
+}
 
-/// Proof that writes completed and that all devices were flushed afterwards.
+/// Proof that writes completed and that all devices were flushed afterwards. It is good for one
+/// superblock:
+/// ```compile_fail
+/// use ubtrfs_format::Superblock;
+/// use ubtrfs_volume::{Copies, Flushed, Volume};
+/// fn twice(volume: &Volume, superblock: &Superblock, flushed: Flushed) {
+///     let _first = volume.write_superblock(superblock, Copies::All, flushed);
+///     let _second = volume.write_superblock(superblock, Copies::All, flushed);
+/// }
+/// ```
 #[must_use = "a flush that no superblock follows publishes nothing"]
 #[derive(Debug)]
-pub struct Flushed(());
+pub struct Flushed {
+    pub(crate) volume: Arc<InFlight>,
+}
 
-impl CompletedWrites {
-    /// Proof that no write failed because there was none.
-    pub fn nothing() -> Self {
-        Self(())
-    }
-
+impl<Kind> CompletedWrites<Kind> {
     /// Proof of both sets of writes.
-    pub fn merge(self, _other: Self) -> Self {
+    ///
+    /// # Panics
+    ///
+    /// If they are of two volumes.
+    pub fn merge(self, other: Self) -> Self {
+        let Self { volume, .. } = other;
+        assert!(Arc::ptr_eq(&self.volume, &volume), "invariant 1: a proof is of one volume");
         self
     }
 }
 
-impl Ticket {
+impl<Kind> Ticket<Kind> {
     /// Whether waiting would return at once.
     pub fn is_done(&self) -> bool {
         self.parts.iter().all(|(_, ticket)| ticket.is_done())
     }
 
-    fn finish(&mut self) -> Result<()> {
+    /// Waits for all writes; what the first that failed said, on its device.
+    fn finish(&mut self) -> std::result::Result<(), (DeviceId, WriteError)> {
         let mut result = Ok(());
         for (devid, ticket) in self.parts.drain(..) {
-            if let Err(source) = ticket.wait() {
-                result = result.and(Err(Error::Write { devid, source }));
-            }
+            result = result.and(ticket.wait().map_err(|error| (devid, error)));
         }
         result
     }
 }
 
-impl Drop for Ticket {
+impl<Kind> Drop for Ticket<Kind> {
     fn drop(&mut self) {
-        if let Err(error) = self.finish() {
-            tracing::error!(%error, "a write failed that nobody waited for");
+        if let Err((devid, error)) = self.finish() {
+            tracing::error!(device = devid.0, %error, "a write failed that nobody waited for");
         }
     }
 }
 
 impl Volume {
-    /// Starts writes to all copies of their addresses, in no particular order. Until they have been
-    /// waited for nobody may read there.
-    pub fn submit(&self, writes: Vec<Write>) -> Result<Ticket> {
+    /// Starts writes of data to all copies of their addresses, in no particular order. Until they
+    /// have been waited for nobody may read there.
+    pub fn submit(&self, writes: Vec<Write>) -> Result<Ticket<Data>> {
         let ranges = writes.iter().map(Write::range).collect();
         self.start(writes, |in_flight| in_flight.register(ranges))
     }
 
     /// The same for nodes, each a write of its own, which [`Volume::read_node`] finds at once.
-    pub fn submit_nodes(&self, writes: Vec<Write>) -> Result<Ticket> {
+    pub fn submit_nodes(&self, writes: Vec<Write>) -> Result<Ticket<Nodes>> {
+        for Write { at, data } in &writes {
+            debug_assert!(self.is_node_for(*at, data), "invariant 11: what is written at {at} could not be read");
+        }
         let nodes = writes.iter().map(|write| (write.range(), write.data.clone())).collect();
         self.start(writes, |in_flight| in_flight.register_nodes(nodes))
     }
 
-    fn start(&self, writes: Vec<Write>, register: impl FnOnce(&Arc<InFlight>) -> Registration) -> Result<Ticket> {
+    fn start<Kind>(
+        &self,
+        writes: Vec<Write>,
+        register: impl FnOnce(&Arc<InFlight>) -> Registration,
+    ) -> Result<Ticket<Kind>> {
         self.require_writable()?;
         let sector = u64::from(self.sector_size());
         let mut batches: Vec<(DeviceId, Vec<DeviceWrite>)> = Vec::with_capacity(self.members.len());
@@ -132,7 +185,8 @@ impl Volume {
         }
         let registration = register(&self.in_flight);
         let _not_during_repairs = self.submissions.read();
-        let mut ticket = Ticket { parts: Vec::with_capacity(batches.len()), _in_flight: registration };
+        let mut ticket =
+            Ticket { parts: Vec::with_capacity(batches.len()), in_flight: registration, _kind: PhantomData };
         for (devid, batch) in batches {
             ticket.parts.push((devid, self.member(devid)?.device.submit(batch)));
         }
@@ -141,14 +195,45 @@ impl Volume {
 
     /// Waits for writes. An error means that some of them may not have happened, on one device or
     /// all.
-    pub fn wait(&self, mut ticket: Ticket) -> Result<CompletedWrites> {
-        ticket.finish().map(|()| CompletedWrites(()))
+    pub fn wait<Kind>(&self, ticket: Ticket<Kind>) -> Result<CompletedWrites<Kind>> {
+        self.wait_all([ticket])
     }
 
-    /// A barrier on every device: makes durable what was written. After a failure nothing is known
-    /// of what is durable, so the volume turns read-only.
-    pub fn flush(&self, _written: CompletedWrites) -> Result<Flushed> {
-        self.flush_devices().map(|()| Flushed(()))
+    /// Waits for several sets of writes, in order, up to the first that fails. There may be none:
+    /// then nothing of this kind had to be written.
+    ///
+    /// # Panics
+    ///
+    /// If one of them is of another volume.
+    pub fn wait_all<Kind>(&self, tickets: impl IntoIterator<Item = Ticket<Kind>>) -> Result<CompletedWrites<Kind>> {
+        for mut ticket in tickets {
+            assert!(ticket.in_flight.is_of(&self.in_flight), "invariant 1: writes are waited for where they are");
+            ticket.finish().map_err(|(devid, error)| {
+                let logical = self.map.read().logical_of(devid, error.at);
+                Error::writing(devid, error, logical)
+            })?;
+        }
+        Ok(CompletedWrites { volume: Arc::clone(&self.in_flight), _kind: PhantomData })
+    }
+
+    /// A barrier on every device: makes durable what was written, data and the nodes that refer to
+    /// it. After a failure nothing is known of what is durable, so the volume turns read-only.
+    ///
+    /// # Panics
+    ///
+    /// If the writes were of another volume.
+    pub fn flush(&self, data: CompletedWrites<Data>, nodes: CompletedWrites<Nodes>) -> Result<Flushed> {
+        for volume in [data.volume, nodes.volume] {
+            assert!(Arc::ptr_eq(&volume, &self.in_flight), "invariant 1: a flush is of the volume that was written");
+        }
+        self.barrier()?;
+        Ok(Flushed { volume: Arc::clone(&self.in_flight) })
+    }
+
+    /// A barrier for what somebody else wrote: makes durable what can be read. No superblock can
+    /// follow it. After a failure the volume turns read-only.
+    pub fn barrier(&self) -> Result<()> {
+        self.flush_devices()
     }
 
     pub(crate) fn flush_devices(&self) -> Result<()> {
@@ -165,10 +250,12 @@ impl Volume {
                 threads.into_iter().map(join).fold(Ok(()), Result::and)
             }),
         };
-        if result.is_err() {
+        if let Err(error) = result {
+            // By invariant 13 nothing is written after that.
             self.set_read_only();
+            return Err(error);
         }
-        result
+        Ok(())
     }
 
     /// Discards these addresses on the devices: their content is no longer needed. Returns how many
@@ -199,7 +286,7 @@ impl Volume {
         keep_superblocks(at, len)?;
         match self.member(devid)?.device.discard(at, len) {
             Err(error) if error.kind() == std::io::ErrorKind::Unsupported => Ok(false),
-            other => other.map(|()| true).map_err(|source| Error::Discard { devid, source }),
+            other => other.map(|()| true).map_err(|source| Error::Discard { devid, at, len, source }),
         }
     }
 }

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use parking_lot::{Condvar, Mutex};
 
 use crate::device::{DeviceTicket, PendingWrites};
+use crate::error::WriteError;
 use crate::runs::Run;
 
 const THREADS: usize = 4;
@@ -33,7 +34,7 @@ struct Group {
 #[derive(Debug)]
 struct GroupState {
     left: usize,
-    error: Option<io::Error>,
+    error: Option<WriteError>,
 }
 
 impl WritePool {
@@ -53,9 +54,10 @@ impl WritePool {
         let group = Arc::new(Group { state, finished: Condvar::new() });
         let queue = self.queue.lock();
         for run in runs {
+            let gone = run.failed(io::ErrorKind::BrokenPipe.into());
             let sent = queue.as_ref().is_some_and(|queue| queue.send((run, Arc::clone(&group))).is_ok());
             if !sent {
-                group.finish(Err(io::ErrorKind::BrokenPipe.into()));
+                group.finish(Err(gone));
             }
         }
         DeviceTicket::new(PoolTicket(group))
@@ -66,7 +68,7 @@ fn work(file: &File, jobs: &Mutex<Receiver<Job>>) {
     loop {
         let job = jobs.lock().recv();
         let Ok((run, group)) = job else { return };
-        group.finish(run.write_from(file, 0));
+        group.finish(run.write_from(file, 0).map_err(|error| run.failed(error)));
     }
 }
 
@@ -82,7 +84,7 @@ impl Drop for WritePool {
 }
 
 impl Group {
-    fn finish(&self, result: io::Result<()>) {
+    fn finish(&self, result: Result<(), WriteError>) {
         let mut state = self.state.lock();
         state.left = state.left.saturating_sub(1);
         if let Err(error) = result {
@@ -98,7 +100,7 @@ impl Group {
 struct PoolTicket(Arc<Group>);
 
 impl PendingWrites for PoolTicket {
-    fn wait(self: Box<Self>) -> io::Result<()> {
+    fn wait(self: Box<Self>) -> Result<(), WriteError> {
         let mut state = self.0.state.lock();
         while state.left > 0 {
             self.0.finished.wait(&mut state);

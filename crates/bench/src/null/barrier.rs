@@ -1,5 +1,5 @@
-//! What an fsync costs at the least: its data and one block, a barrier, a superblock, a barrier.
-//! Those that come while one is under way share the next.
+//! The least cost of an fsync: its data and one block, a barrier, a superblock, a barrier. Fsyncs
+//! that arrive during one share the next.
 
 use std::io;
 use std::path::Path;
@@ -16,7 +16,7 @@ use ubtrfs_volume::{Buffer, Device, DeviceWrite, Exclusive, FileDevice, OpenMode
 const BLOCK: u64 = 4096;
 /// Data is written from a constant buffer of so many bytes, in as many writes as it takes.
 const CHUNK: u64 = 1 << 20;
-/// Writes begin here; below lies the block that stands for the superblock.
+/// Writes begin here; the block in place of the superblock is below.
 const BEGIN: u64 = 1 << 20;
 /// Writes go round up to here, over blocks that were written beforehand: the file system below has
 /// nothing to allocate.
@@ -38,7 +38,7 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     waiting: Vec<ReplyEmpty>,
-    /// Bytes of data that those who wait want to be durable.
+    /// Bytes of data of the waiting fsyncs.
     bytes: u64,
     ending: bool,
 }
@@ -56,7 +56,7 @@ impl Barrier {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Answers `reply` when `bytes` of data and all that goes with them are durable.
+    /// Answers `reply` when `bytes` of data and their metadata are durable.
     pub fn wait(&self, bytes: u64, reply: ReplyEmpty) {
         let mut queue = self.shared.queue.lock();
         queue.waiting.push(reply);

@@ -33,7 +33,7 @@ impl Data {
         self.size.load(Relaxed)
     }
 
-    /// Bytes written since this was last asked.
+    /// Bytes written since the last call.
     pub fn take_dirty(&self) -> u64 {
         self.dirty.swap(0, Relaxed)
     }
@@ -72,7 +72,7 @@ impl Data {
         length
     }
 
-    /// Cuts or extends.
+    /// Truncates or extends.
     pub fn resize(&self, size: u64) {
         let mut pieces = self.pieces.lock();
         pieces.truncate(size.div_ceil(PIECE) as usize);
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_across_pieces_and_holes() {
+    fn written_data_is_read_across_pieces_and_holes() {
         let data = Data::default();
         let bytes: Vec<u8> = (0..200_000_u32).map(|number| (number % 251) as u8).collect();
         data.write(100_000, &bytes);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_off_is_gone() {
+    fn truncated_data_is_dropped() {
         let data = Data::default();
         data.write(0, &vec![7; 70_000]);
         data.resize(66_000);

@@ -8,9 +8,9 @@ use ubtrfs_fuse::{Attributes, Entry, Errno, ROOT, Timestamp};
 
 use super::data::Data;
 
-/// How long the kernel may keep what it is told, as with ubtrfs.
+/// How long the kernel may cache answers, as with ubtrfs.
 pub const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// The bits of a mode that tell the type.
+/// The bits of a mode with the type.
 pub const TYPE: u32 = 0o170_000;
 /// The type of directories.
 pub const DIRECTORY: u32 = 0o040_000;
@@ -41,7 +41,7 @@ pub struct Directory {
     parent: u64,
 }
 
-/// A name in a listing: its number, the name, what it leads to.
+/// A name in a listing: its number, the name, its inode.
 pub type Listed = (u64, Box<[u8]>, u64);
 
 /// An inode; the kernel refers to it `lookups` times.
@@ -59,7 +59,7 @@ pub struct Inodes {
     free: Vec<u64>,
 }
 
-/// Who makes an inode, and what it is to be.
+/// The creator of an inode, and its attributes.
 #[derive(Clone, Copy)]
 pub struct New {
     /// Type and permissions.
@@ -163,7 +163,7 @@ impl Inodes {
         node
     }
 
-    /// What a name leads to.
+    /// What a name refers to.
     pub fn find(&self, directory: u64, name: &[u8]) -> Result<u64, Errno> {
         self.get(directory)?.directory()?.names.get(name).map(|(node, _)| *node).ok_or(Errno::NOENT)
     }
@@ -237,7 +237,7 @@ impl Inodes {
         Ok(())
     }
 
-    /// What the kernel is told of an inode, which it then refers to once more.
+    /// The kernel's entry for an inode, to which it then has one more reference.
     pub fn entry(&mut self, node: u64) -> Result<Entry, Errno> {
         let inode = self.get_mut(node)?;
         inode.lookups += 1;

@@ -1,5 +1,5 @@
 //! The peer `null`: a file system in memory on our own FUSE crate that pays for the barriers of
-//! fsync and for nothing else. So it is the bound of what any server on this transport can reach.
+//! fsync and for nothing else. So it is the upper bound for any server on this transport.
 
 mod barrier;
 mod data;
@@ -45,7 +45,7 @@ pub fn serve(backing: &Path, directory: &Path) -> Result<()> {
     let ending = Arc::clone(&mount);
     std::thread::spawn(move || {
         for _ in signals.forever() {
-            // What fails now is told by the mount that stays.
+            // A failure here shows as a mount that stays.
             let _ = ending.unmount(Unmount::Lazy);
         }
     });

@@ -14,7 +14,7 @@ use ubtrfs_fuse::{Caller, Entry, Errno, Filesystem, OpenFlags, RenameFlags, Requ
 use super::barrier::Barrier;
 use super::inodes::{Content, DAY, DIRECTORY, Inodes, LINK, New, REGULAR, now};
 
-/// The least that an entry takes in a listing; so a listing asks for no more entries than can fit.
+/// The least that an entry takes in a listing; so a listing takes no more entries than can fit.
 const LEAST_ENTRY: usize = 24;
 
 /// The server.
@@ -71,7 +71,7 @@ fn created(reply: ReplyCreate, result: Result<Entry, Errno>) {
 }
 
 impl Filesystem for Null {
-    /// Everything is in memory, and an fsync is answered by the thread of the barriers.
+    /// All data is in memory, and the thread of the barriers answers fsyncs.
     fn try_nonblocking(&self, _: &Request<'_>, serve: &mut dyn FnMut() -> bool) {
         serve();
     }

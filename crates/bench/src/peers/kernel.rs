@@ -4,10 +4,21 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::loop_device::LoopDevice;
-use super::{KernelType, unmount_by};
+use super::unmount::unmount_by;
 use crate::failure::Result;
 use crate::machine;
 use crate::process::{self, SOON, run, tool};
+
+/// A kernel's file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KernelType {
+    /// btrfs.
+    Btrfs,
+    /// XFS.
+    Xfs,
+    /// ext4.
+    Ext4,
+}
 
 impl KernelType {
     fn name(self) -> &'static str {
@@ -30,8 +41,8 @@ impl KernelType {
 
     fn mount_options(self) -> &'static str {
         match self {
-            // A loop device counts as rotating where its file's disk does; the documents that this
-            // goes back to had SSDs.
+            // A loop device counts as rotating where its file's disk does; the original
+            // measurements had SSDs.
             Self::Btrfs => "ssd,space_cache=v2",
             Self::Xfs | Self::Ext4 => "defaults",
         }

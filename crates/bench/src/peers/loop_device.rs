@@ -16,8 +16,8 @@ impl LoopDevice {
     pub fn attach(image: &Path, direct: bool) -> Result<Self> {
         let mut losetup = tool("losetup")?;
         losetup.args(["--find", "--show", if direct { "--direct-io=on" } else { "--direct-io=off" }]);
-        let told = run(losetup.arg(image), SOON)?;
-        Ok(Self { path: PathBuf::from(told.trim()) })
+        let printed = run(losetup.arg(image), SOON)?;
+        Ok(Self { path: PathBuf::from(printed.trim()) })
     }
 
     /// The device.

@@ -1,34 +1,22 @@
-//! Who is compared: each peer makes a fresh volume and mounts it.
+//! The peers: each makes a fresh volume and mounts it.
 
 mod kernel;
 mod library;
 mod loop_device;
 mod null;
 mod ubtrfs;
+mod unmount;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::failure::{Failure, Result};
 use crate::{machine, process};
-use kernel::KernelMount;
+use kernel::{KernelMount, KernelType};
 use library::Library;
 use null::NullMount;
 use ubtrfs::UbtrfsMount;
-
-/// How often an unmount is tried while something (an indexer, a shell) holds the mount.
-const ATTEMPTS: u32 = 100;
-
-/// A kernel's file system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum KernelType {
-    Btrfs,
-    Xfs,
-    Ext4,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -42,7 +30,7 @@ enum Kind {
     Library,
 }
 
-/// Who is compared.
+/// The peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// Its name on the command line.
@@ -108,7 +96,7 @@ impl Peer {
         self.kind != Kind::Library
     }
 
-    /// Why it can't be measured here, as far as that can be told without trying.
+    /// Why it can't be measured here, as far as that is known without trying.
     pub fn missing(self) -> Option<String> {
         let root = rustix::process::geteuid().is_root();
         let fuse = || std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").err();
@@ -266,22 +254,4 @@ impl Drop for Mounted {
         }
         let _ = std::fs::remove_file(&self.image);
     }
-}
-
-/// Runs what unmounts `directory`, again and again while it is busy. It also works after a signal
-/// has come.
-fn unmount_by(directory: &Path, command: impl Fn() -> Command) -> Result<()> {
-    let mut told = String::new();
-    for _ in 0..ATTEMPTS {
-        let output = command().output().map_err(|error| Failure::about("unmount", &error))?;
-        if output.status.success() {
-            return Ok(());
-        }
-        String::from_utf8_lossy(&output.stderr).trim().clone_into(&mut told);
-        if !told.contains("busy") {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Err(Failure::new(format!("{} could not be unmounted: {told}", directory.display())))
 }

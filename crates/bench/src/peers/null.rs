@@ -31,11 +31,11 @@ impl NullMount {
             .stdout(Stdio::piped())
             .process_group(0)
             .spawn()?;
-        let mut told = String::new();
+        let mut printed = String::new();
         if let Some(output) = server.stdout.take() {
-            BufReader::new(output).read_line(&mut told)?;
+            BufReader::new(output).read_line(&mut printed)?;
         }
-        let Some(kind) = told.trim().strip_prefix(READY) else {
+        let Some(kind) = printed.trim().strip_prefix(READY) else {
             let _ = server.kill();
             let _ = server.wait();
             return Err(Failure::new("the server of the peer null did not begin"));
@@ -63,7 +63,7 @@ impl NullMount {
         if !std::mem::take(&mut self.mounted) {
             return Ok(());
         }
-        // Nothing in it needs to last, so whoever still looks in loses it.
+        // Nothing in it needs to last, so remaining users just lose it.
         let unmounted = unmount(&self.directory, Unmount::Now).or_else(|_| unmount(&self.directory, Unmount::Lazy));
         if unmounted.is_err() {
             let _ = self.server.kill();

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::loop_device::LoopDevice;
-use super::unmount_by;
+use super::unmount::unmount_by;
 use crate::failure::{Failure, Result};
 use crate::process::{SOON, run};
 
@@ -45,29 +45,29 @@ impl UbtrfsMount {
     }
 
     fn report(&self) -> Result<Value> {
-        let told = run(Command::new(&self.binary).args(["stats", "--json"]).arg(&self.directory), SOON)?;
-        serde_json::from_str(&told).map_err(|error| Failure::about("ubtrfs stats", &error))
+        let printed = run(Command::new(&self.binary).args(["stats", "--json"]).arg(&self.directory), SOON)?;
+        serde_json::from_str(&printed).map_err(|error| Failure::about("ubtrfs stats", &error))
     }
 
     /// How it is mounted.
     pub fn facts(&self) -> BTreeMap<String, String> {
-        let told = |name: &str| self.report[name].as_str().unwrap_or_default().to_owned();
+        let printed = |name: &str| self.report[name].as_str().unwrap_or_default().to_owned();
         let options = self.options.map_or("no options".into(), |options| format!("-o {options}"));
         let mut facts = BTreeMap::from([
             ("mount".into(), options),
             ("backing".into(), if self.device.is_some() { "loop device, direct I/O" } else { "image file" }.into()),
-            ("type".into(), told("mount_type")),
-            ("transport".into(), told("transport")),
+            ("type".into(), printed("mount_type")),
+            ("transport".into(), printed("transport")),
             ("threads".into(), self.report["threads"].to_string()),
             ("commit interval (s)".into(), self.report["commit_interval_seconds"].to_string()),
             (
                 "permissions".into(),
                 if self.options == Some("single_user") { "unchecked" } else { "default_permissions" }.into(),
             ),
-            ("version".into(), told("version")),
+            ("version".into(), printed("version")),
         ]);
-        if !told("mount_fallback").is_empty() {
-            facts.insert("why not fuseblk".into(), told("mount_fallback"));
+        if !printed("mount_fallback").is_empty() {
+            facts.insert("why not fuseblk".into(), printed("mount_fallback"));
         }
         facts
     }

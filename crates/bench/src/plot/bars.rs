@@ -5,12 +5,12 @@ use plotters::prelude::DrawingBackend;
 use plotters::style::Color;
 use plotters::style::text_anchor::HPos;
 
-use super::{Area, Drawn, FAINT, INK, colour, foot, legend, line, origin, told, write, write_upwards};
+use super::canvas::{Area, Drawn, FAINT, INK, as_text, colour, foot, legend, line, origin, write, write_upwards};
 use crate::samples::{Better, Results};
 use crate::stats::{Summary, summary};
 use crate::table::short;
 
-/// Pixels of the picture.
+/// Pixels of the plot.
 pub const SIZE: (u32, u32) = (900, 460);
 const LEFT: i32 = 80;
 const RIGHT: i32 = 880;
@@ -26,7 +26,7 @@ struct Group {
     bars: Vec<(String, Summary)>,
 }
 
-/// The picture.
+/// The plot.
 pub struct Bars {
     title: String,
     unit: String,
@@ -36,7 +36,7 @@ pub struct Bars {
 }
 
 impl Bars {
-    /// The picture of a workload, if it was measured.
+    /// The plot of a workload, if it was measured.
     pub fn of(results: &Results, workload: &str) -> Option<Self> {
         let mut unit = None;
         let mut groups = Vec::new();
@@ -86,7 +86,7 @@ impl Bars {
             for (place, (peer, bar)) in group.bars.iter().enumerate() {
                 let x = from + place as i32 * width;
                 let shape = Rectangle::new([(x + 2, y(bar.median)), (x + width - 2, BOTTOM)], colour(peer).filled());
-                area.draw(&shape).map_err(told)?;
+                area.draw(&shape).map_err(as_text)?;
                 let middle = x + width / 2;
                 line(area, (middle, y(bar.min)), (middle, y(bar.max)), INK, 2)?;
                 for end in [bar.min, bar.max] {

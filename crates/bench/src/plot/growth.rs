@@ -7,7 +7,7 @@ use plotters::prelude::{DrawingBackend, IntoLogRange, LineSeries};
 use plotters::style::Color;
 use plotters::style::text_anchor::HPos;
 
-use super::{Area, Drawn, FAINT, INK, colour, foot, legend, origin, text, told, write};
+use super::canvas::{Area, Drawn, FAINT, INK, as_text, colour, foot, legend, origin, text, write};
 use crate::samples::Results;
 use crate::stats::summary;
 
@@ -25,7 +25,7 @@ struct Panel<'a> {
     curves: Vec<(&'a str, Curve)>,
 }
 
-/// The picture.
+/// The plot.
 pub struct Growth<'a> {
     panels: Vec<Panel<'a>>,
     peers: Vec<String>,
@@ -33,7 +33,7 @@ pub struct Growth<'a> {
 }
 
 impl<'a> Growth<'a> {
-    /// The picture, if there are curves of two points at the least.
+    /// The plot, if there are curves of two points at the least.
     pub fn of(results: &'a Results) -> Option<Self> {
         let mut panels = Vec::new();
         for case in results.cases.iter().filter(|case| matches!(case.workload.as_str(), "growth" | "volume")) {
@@ -96,27 +96,27 @@ impl Panel<'_> {
             .x_label_area_size(24)
             .y_label_area_size(56)
             .build_cartesian_2d((left..right).log_scale(), (low..high).log_scale())
-            .map_err(told)?;
+            .map_err(as_text)?;
         let small = || text(12, HPos::Center, plotters::style::text_anchor::VPos::Top);
         chart
             .configure_mesh()
             .light_line_style(plotters::style::TRANSPARENT)
             .bold_line_style(FAINT)
             .axis_style(INK)
-            .x_label_style((super::FAMILY, 12))
-            .y_label_style((super::FAMILY, 12))
+            .x_label_style((super::canvas::FAMILY, 12))
+            .y_label_style((super::canvas::FAMILY, 12))
             .axis_desc_style(small())
             .x_labels(6)
             .y_labels(5)
             .x_label_formatter(&|value| amount(*value))
             .y_label_formatter(&|value| format!("{} {}", amount(*value), self.unit))
             .draw()
-            .map_err(told)?;
+            .map_err(as_text)?;
         for (peer, curve) in &self.curves {
             let width = if *peer == "ubtrfs" { 3 } else { 2 };
             let points = curve.iter().copied().filter(|(_, value)| *value > 0.0);
             let series = LineSeries::new(points, colour(peer).stroke_width(width)).point_size(2);
-            chart.draw_series(series).map_err(told)?;
+            chart.draw_series(series).map_err(as_text)?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use plotters::prelude::DrawingBackend;
 use plotters::style::Color;
 use plotters::style::text_anchor::HPos;
 
-use super::{Area, Drawn, FAINT, INK, colour, foot, legend, line, origin, told, write};
+use super::canvas::{Area, Drawn, FAINT, INK, as_text, colour, foot, legend, line, origin, write};
 use crate::samples::Results;
 use crate::table::{Latency, latencies, short};
 
@@ -16,7 +16,7 @@ const HEAD: i32 = 90;
 const FOOT: i32 = 40;
 const NAMES: [&str; 4] = ["50 %", "99 %", "99.9 %", "longest"];
 
-/// The picture.
+/// The plot.
 pub struct Latencies {
     operations: Vec<String>,
     all: Vec<Latency>,
@@ -25,7 +25,7 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// The picture, if latencies during commits were measured.
+    /// The plot, if latencies during commits were measured.
     pub fn of(results: &Results) -> Option<Self> {
         let wanted = |found: &Latency| matches!(found.when.as_str(), "alone" | "during commits");
         let all: Vec<Latency> =
@@ -87,7 +87,7 @@ impl Latencies {
             let colour = colour(&found.peer);
             for place in 0..NAMES.len() {
                 let point = (x(place), y(found.times[place]));
-                area.draw(&Circle::new(point, radius, colour.filled())).map_err(told)?;
+                area.draw(&Circle::new(point, radius, colour.filled())).map_err(as_text)?;
                 if place > 0 {
                     line(area, (x(place - 1), y(found.times[place - 1])), point, colour, width)?;
                 }

@@ -1,12 +1,12 @@
-//! The one picture: how many times better ubtrfs is than the kernel's btrfs, and where FUSE's bound
-//! lies.
+//! The summary plot: how many times better ubtrfs is than the kernel's btrfs, and where FUSE's
+//! bound is.
 
 use plotters::element::Circle;
 use plotters::prelude::DrawingBackend;
 use plotters::style::Color;
 use plotters::style::text_anchor::HPos;
 
-use super::{Area, Drawn, FAINT, HEADLINES, INK, colour, foot, legend, line, origin, told, write};
+use super::canvas::{Area, Drawn, FAINT, HEADLINES, INK, as_text, colour, foot, legend, line, origin, write};
 use crate::samples::Results;
 use crate::stats::{Summary as Figures, ratios, summary};
 
@@ -23,14 +23,14 @@ struct Row {
     bound: Option<Figures>,
 }
 
-/// The picture.
+/// The plot.
 pub struct Summary {
     rows: Vec<Row>,
     origin: String,
 }
 
 impl Summary {
-    /// The picture, if anything was measured on both.
+    /// The plot, if anything was measured on both.
     pub fn of(results: &Results) -> Option<Self> {
         let cases = results.cases.iter().filter(|case| HEADLINES.contains(&case.workload.as_str()));
         let rows: Vec<Row> = cases
@@ -50,7 +50,7 @@ impl Summary {
         (WIDTH, (TOP + self.rows.len() as i32 * ROW + 80) as u32)
     }
 
-    /// The scale's ends: doublings from 1 that hold everything.
+    /// The scale's ends: doublings from 1 that include all values.
     fn ends(&self) -> (i32, i32) {
         let all = self.rows.iter().flat_map(|row| [Some(row.ours), row.bound]).flatten();
         let (low, high) =
@@ -62,7 +62,7 @@ impl Summary {
     pub fn draw<DB: DrawingBackend>(&self, area: &Area<DB>) -> Drawn {
         write(area, "How many times better than the kernel's btrfs, in the same run", (20, 26), 22, HPos::Left)?;
         legend(area, &["ubtrfs".into()], (20, 60))?;
-        area.draw(&Circle::new((125, 60), 6, colour("null").stroke_width(2))).map_err(told)?;
+        area.draw(&Circle::new((125, 60), 6, colour("null").stroke_width(2))).map_err(as_text)?;
         write(
             area,
             "what FUSE allows at most: a server in memory that pays only for barriers",
@@ -89,11 +89,11 @@ impl Summary {
             let y = TOP + number as i32 * ROW + ROW / 2;
             write(area, &row.title, (LEFT - 14, y), 14, HPos::Right)?;
             if let Some(bound) = row.bound {
-                area.draw(&Circle::new((x(bound.median), y), 6, colour("null").stroke_width(2))).map_err(told)?;
+                area.draw(&Circle::new((x(bound.median), y), 6, colour("null").stroke_width(2))).map_err(as_text)?;
             }
             let ours = colour("ubtrfs");
             line(area, (x(row.ours.min), y), (x(row.ours.max), y), ours, 3)?;
-            area.draw(&Circle::new((x(row.ours.median), y), 6, ours.filled())).map_err(told)?;
+            area.draw(&Circle::new((x(row.ours.median), y), 6, ours.filled())).map_err(as_text)?;
         }
         foot(area, &self.origin, self.size())
     }

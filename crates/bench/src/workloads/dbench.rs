@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Case, Scale};
+use super::case::{Case, Scale};
 use crate::failure::{Failure, Result};
 use crate::meter::metered;
 use crate::peers::Mounted;
@@ -39,23 +39,23 @@ fn measure(mounted: &mut Mounted, measured: &mut Measured, clients: u32, seconds
     let mut dbench = tool("dbench")?;
     dbench.args(["-c", LOAD, "-t", &seconds.to_string(), "-D"]).arg(mounted.directory()).arg(clients.to_string());
     let limit = Duration::from_secs(u64::from(seconds) * 3 + 300);
-    let (told, usage) = metered(mounted, || run(&mut dbench, limit))?;
-    let operations = parse(&told, measured)?;
+    let (printed, usage) = metered(mounted, || run(&mut dbench, limit))?;
+    let operations = parse(&printed, measured)?;
     usage.per_operation(measured, operations);
     Ok(())
 }
 
-/// Reads what dbench tells; returns how many operations there were.
-fn parse(told: &str, measured: &mut Measured) -> Result<f64> {
-    let wrong = || Failure::new(format!("dbench told something unexpected:\n{told}"));
-    // It goes on without a barrier between its clients where the machine has no System V
+/// Reads dbench's output; returns how many operations there were.
+fn parse(printed: &str, measured: &mut Measured) -> Result<f64> {
+    let wrong = || Failure::new(format!("dbench printed something unexpected:\n{printed}"));
+    // It continues without a barrier between its clients where the machine has no System V
     // semaphores.
-    let mut lines = told.lines().filter(|line| !line.contains("barrier semaphore"));
+    let mut lines = printed.lines().filter(|line| !line.contains("barrier semaphore"));
     if lines.any(|line| line.contains("failed") || line.contains("ERROR")) {
         return Err(wrong());
     }
     let mut operations = 0.0;
-    let table = told.lines().skip_while(|line| !line.starts_with(" ----")).skip(1);
+    let table = printed.lines().skip_while(|line| !line.starts_with(" ----")).skip(1);
     for line in table.take_while(|line| !line.trim().is_empty()) {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let &[name, count, average, longest] = fields.as_slice() else { return Err(wrong()) };
@@ -65,7 +65,7 @@ fn parse(told: &str, measured: &mut Measured) -> Result<f64> {
         measured.add(format!("{name} average"), number(average)?, "ms", Better::Lower);
         measured.add(format!("{name} longest"), number(longest)?, "ms", Better::Lower);
     }
-    let last = told.lines().find_map(|line| line.strip_prefix("Throughput ")).ok_or_else(wrong)?;
+    let last = printed.lines().find_map(|line| line.strip_prefix("Throughput ")).ok_or_else(wrong)?;
     let throughput = last.split(' ').next().and_then(|text| text.parse().ok()).ok_or_else(wrong)?;
     measured.add("throughput", throughput, "MB/s", Better::Higher);
     let longest = last.split("max_latency=").nth(1).and_then(|text| text.split(' ').next()?.parse().ok());
@@ -77,7 +77,7 @@ fn parse(told: &str, measured: &mut Measured) -> Result<f64> {
 mod tests {
     use super::*;
 
-    const TOLD: &str = "\
+    const PRINTED: &str = "\
    1  cleanup   2 sec
 
  Operation      Count    AvgLat    MaxLat
@@ -89,9 +89,9 @@ Throughput 273.762 MB/sec  1 clients  1 procs  max_latency=13.623 ms
 ";
 
     #[test]
-    fn what_dbench_tells_is_read() {
+    fn the_output_of_dbench_is_parsed() {
         let mut measured = Measured::default();
-        assert_eq!(parse(TOLD, &mut measured), Ok(15581.0));
+        assert_eq!(parse(PRINTED, &mut measured), Ok(15581.0));
         let value = |name: &str| measured.metrics[name].value;
         assert_eq!((value("throughput"), value("longest")), (273.762, 13.623));
         assert_eq!((value("flush average"), value("ntcreatex longest")), (0.765, 8.272));
@@ -99,10 +99,10 @@ Throughput 273.762 MB/sec  1 clients  1 procs  max_latency=13.623 ms
 
     #[test]
     fn failures_are_not_taken_for_results() {
-        for bad in ["", "(3) ERROR: handle 1 was not found\n", &TOLD.replace("Throughput", "")] {
+        for bad in ["", "(3) ERROR: handle 1 was not found\n", &PRINTED.replace("Throughput", "")] {
             assert!(parse(bad, &mut Measured::default()).is_err(), "{bad}");
         }
-        let failed = format!("open failed\n{TOLD}");
+        let failed = format!("open failed\n{PRINTED}");
         assert!(parse(&failed, &mut Measured::default()).is_err());
     }
 }

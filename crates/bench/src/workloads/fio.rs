@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Case, Scale};
+use super::case::{Case, Scale};
 use crate::failure::{Failure, Result};
 use crate::meter::{Usage, metered};
 use crate::peers::Mounted;
@@ -14,7 +14,7 @@ use crate::samples::{Better, Measured};
 /// Bytes of all files of a run together.
 const TOTAL: u64 = 2 << 30;
 
-/// What fio is asked for.
+/// The parameters of fio.
 #[derive(Debug, Clone)]
 pub struct Job {
     /// `--rw`
@@ -58,8 +58,8 @@ pub fn random(scale: Scale) -> Vec<Case> {
 }
 
 fn measure(mounted: &mut Mounted, measured: &mut Measured, job: &Job) -> Result<()> {
-    let (told, usage) = fio(mounted, job)?;
-    let figures = Figures::of(&told, "write")?;
+    let (printed, usage) = fio(mounted, job)?;
+    let figures = Figures::of(&printed, "write")?;
     figures.add(measured);
     usage.per_operation(measured, figures.operations);
     usage.amplification(measured, figures.bytes);
@@ -81,10 +81,11 @@ pub fn fio(mounted: &Mounted, job: &Job) -> Result<(Value, Usage)> {
         .arg(format!("--directory={}", mounted.directory().display()))
         .args(job.more);
     let limit = Duration::from_secs(u64::from(job.seconds) * 3 + 300);
-    let (told, usage) = metered(mounted, || run(&mut fio, limit))?;
+    let (printed, usage) = metered(mounted, || run(&mut fio, limit))?;
     // Warnings may come before the report.
-    let report = told.find('{').map_or("", |at| &told[at..]);
-    let report = serde_json::from_str(report).map_err(|error| Failure::about(format!("fio told {told}"), &error))?;
+    let report = printed.find('{').map_or("", |at| &printed[at..]);
+    let report =
+        serde_json::from_str(report).map_err(|error| Failure::about(format!("fio printed {printed}"), &error))?;
     Ok((report, usage))
 }
 

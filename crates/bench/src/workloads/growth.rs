@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::case::{Case, Scale};
 use super::unlinked::Held;
-use super::{Case, Scale};
 use crate::calls::{Calls, Handle};
 use crate::cleanup;
 use crate::failure::{Failure, Result};
@@ -15,7 +15,7 @@ use crate::samples::{Better, Measured};
 
 /// How often a cheap operation is done for one point of a curve, and one that waits for the device.
 const OFTEN: u32 = 200;
-const SELDOM: u32 = 20;
+const RARELY: u32 = 20;
 /// Files of a directory of a large volume.
 const FILES_EACH: u64 = 1000;
 
@@ -91,7 +91,7 @@ fn work(calls: &Calls, dir: &Handle, measured: &mut Measured, along: &str, at: u
         files.push(calls.create(dir, &format!("new{number}"))?);
         Ok(())
     })?;
-    let fsync = each(SELDOM, |number| {
+    let fsync = each(RARELY, |number| {
         let file = &files[number as usize];
         calls.write(file, 0, &[1; 4096])?;
         calls.fsync(file)
@@ -100,7 +100,7 @@ fn work(calls: &Calls, dir: &Handle, measured: &mut Measured, along: &str, at: u
         calls.close(file);
     }
     let rename = each(OFTEN, |number| calls.rename(dir, &format!("new{number}"), &format!("old{number}")))?;
-    // Names that nobody has asked for yet: no cache of the kernel knows them.
+    // Names that have not been looked up yet: no cache of the kernel has them.
     let absent = each(OFTEN, |number| match calls.stat(dir, &format!("absent{at}-{number}")) {
         Ok(()) => Err(Failure::new("a name that is not there was found")),
         Err(_) => Ok(()),
@@ -173,7 +173,7 @@ fn file(mounted: &mut Mounted, measured: &mut Measured, last: u64) -> Result<()>
         }
         mounted.sync()?;
         let blocks = size / 4096;
-        let fsync = each(SELDOM * 2, |number| {
+        let fsync = each(RARELY * 2, |number| {
             let block = u64::from(number) * 7919 % blocks;
             calls.write(&file, block * 4096, &[4; 4096])?;
             calls.fsync(&file)
@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decades_end_in_time_and_rises_are_told() {
+    fn decades_end_in_time_and_rises_are_reported() {
         assert_eq!(decades(10, 10_000).collect::<Vec<_>>(), [10, 100, 1000, 10_000]);
         let mut measured = Measured::default();
         measured.point("fsync", "files", 10.0, 2.0);

@@ -1,7 +1,7 @@
 //! Reading and writing without fsync, in order and at random.
 
+use super::case::{Case, Scale};
 use super::fio::{Figures, Job, fio};
-use super::{Case, Scale};
 use crate::calls::Calls;
 use crate::cleanup;
 use crate::failure::Result;
@@ -34,8 +34,8 @@ fn measure(mounted: &mut Mounted, measured: &mut Measured, job: &Job, side: &'st
     if side == "read" {
         prepare(mounted, job.size)?;
     }
-    let (told, usage) = fio(mounted, job)?;
-    let figures = Figures::of(&told, side)?;
+    let (printed, usage) = fio(mounted, job)?;
+    let figures = Figures::of(&printed, side)?;
     figures.add(measured);
     usage.per_operation(measured, figures.operations);
     if side == "write" {
@@ -52,7 +52,7 @@ fn prepare(mounted: &mut Mounted, size: u64) -> Result<()> {
     let file = calls.create(&root, FILE)?;
     let mut piece = vec![0; PIECE];
     for number in 0..size / PIECE as u64 {
-        // No two pieces are alike.
+        // No two pieces are equal.
         for (at, word) in piece.chunks_exact_mut(8).enumerate() {
             word.copy_from_slice(
                 &(number * PIECE as u64 + at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes(),

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Case, Scale, mix};
+use super::case::{Case, Scale};
+use super::mix;
 use crate::calls::Calls;
 use crate::cleanup;
 use crate::failure::Result;

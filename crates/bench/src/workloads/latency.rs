@@ -1,10 +1,10 @@
-//! What a commit costs those who don't wait for it.
+//! The cost of a commit for operations that don't wait for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use super::case::{Case, Scale};
 use super::mix::{self, Times};
-use super::{Case, Scale};
 use crate::calls::Calls;
 use crate::failure::{Failure, Result};
 use crate::peers::Mounted;
@@ -53,7 +53,7 @@ fn measure(mounted: &mut Mounted, measured: &mut Measured, seconds: u64) -> Resu
     Ok(())
 }
 
-/// Makes files and then everything durable, again and again; `committing` tells when the latter.
+/// Makes files and then syncs, repeatedly; `committing` is set during the latter.
 fn commit_on_and_on(mounted: &Mounted, calls: &Calls, done: &AtomicBool, committing: &AtomicBool) -> Result<()> {
     let root = calls.root()?;
     let data = vec![7; BYTES];

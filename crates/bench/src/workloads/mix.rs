@@ -1,4 +1,4 @@
-//! Somebody who works in a directory, one operation after the other, while the clock runs.
+//! A process that works in a directory, one operation after the other, each of which is timed.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,8 @@ const FSYNC_EVERY: u64 = 5;
 /// Times by operation.
 pub type Times = [Histogram; OPERATIONS.len()];
 
-/// One file: made, written, looked at, perhaps fsynced, renamed, removed. `time` runs each
-/// operation and is told its place in [`OPERATIONS`].
+/// One file: made, written, read, perhaps fsynced, renamed, removed. `time` runs each operation and
+/// gets its index in [`OPERATIONS`].
 fn step(
     calls: &Calls,
     dir: &Handle,
@@ -42,7 +42,7 @@ fn step(
     time(5, &mut || calls.unlink(dir, &other))
 }
 
-/// Adds what matters of such times, and the times; `when` is told with them.
+/// Adds the main figures of such times, and the times, labelled with `when`.
 pub fn add(measured: &mut Measured, times: Times, when: &str) {
     for (operation, times) in OPERATIONS.iter().zip(times) {
         if times.count() > 0 {

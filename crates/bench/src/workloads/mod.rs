@@ -1,5 +1,6 @@
 //! What is measured.
 
+mod case;
 mod dbench;
 mod fio;
 mod growth;
@@ -12,88 +13,10 @@ mod tree;
 pub mod unlinked;
 
 use crate::failure::{Failure, Result};
-use crate::peers::Mounted;
-use crate::samples::{CaseFacts, Measured};
 
-/// How much is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Scale {
-    /// Seconds: to see that everything works.
-    Tiny,
-    /// A quarter of an hour.
-    Quick,
-    /// Two or three hours.
-    Usual,
-    /// All of it.
-    Full,
-}
+pub use case::{Case, Scale};
 
-impl Scale {
-    /// Its name in result files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tiny => "tiny",
-            Self::Quick => "quick",
-            Self::Usual => "usual",
-            Self::Full => "full",
-        }
-    }
-
-    /// What of four goes with it.
-    fn pick<T>(self, tiny: T, quick: T, usual: T, full: T) -> T {
-        match self {
-            Self::Tiny => tiny,
-            Self::Quick => quick,
-            Self::Usual => usual,
-            Self::Full => full,
-        }
-    }
-}
-
-/// Bytes of a volume; its image is sparse.
-const SIZE: u64 = 8 << 30;
-
-type Run = Box<dyn Fn(&mut Mounted, &mut Measured) -> Result<()>>;
-
-/// One thing to measure, on a fresh volume each time.
-pub struct Case {
-    /// What it is.
-    pub facts: CaseFacts,
-    /// Bytes of the volume.
-    pub size: u64,
-    /// Programs that it runs.
-    pub programs: &'static [&'static str],
-    /// Whether it can do with an engine in this process.
-    pub in_process: bool,
-    /// Measures.
-    pub run: Run,
-}
-
-impl Case {
-    fn new(
-        workload: &str,
-        name: String,
-        title: String,
-        headline: &str,
-        run: impl Fn(&mut Mounted, &mut Measured) -> Result<()> + 'static,
-    ) -> Self {
-        let facts = CaseFacts { name, workload: workload.into(), title, headline: headline.into() };
-        Self { facts, size: SIZE, programs: &[], in_process: false, run: Box::new(run) }
-    }
-
-    fn programs(mut self, programs: &'static [&'static str]) -> Self {
-        self.programs = programs;
-        self
-    }
-
-    fn in_process(mut self) -> Self {
-        self.in_process = true;
-        self
-    }
-}
-
-/// A workload: its name, what it is, the least scale at which it runs without being asked for by
-/// name, and its cases.
+/// A workload: its name, what it is, the least scale at which it runs by default, and its cases.
 pub struct Workload {
     /// Its name on the command line.
     pub name: &'static str,

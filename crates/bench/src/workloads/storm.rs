@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Case, Scale};
+use super::case::{Case, Scale};
 use crate::calls::{Calls, Handle};
 use crate::cleanup;
 use crate::failure::Result;
@@ -70,7 +70,7 @@ fn measure(mounted: &mut Mounted, measured: &mut Measured, count: u32) -> Result
         Ok(start.elapsed().as_secs_f64())
     })?;
     calls.close(dir);
-    told(measured, count, seconds);
+    record(measured, count, seconds);
     measured.add("longest", longest.as_secs_f64() * 1e6, "µs", Better::Lower);
     usage.per_operation(measured, f64::from(count));
     Ok(())
@@ -88,12 +88,12 @@ fn measure_mv(mounted: &mut Mounted, measured: &mut Measured, count: u32) -> Res
         run(&mut bash, Duration::from_secs(3600))?;
         Ok(start.elapsed().as_secs_f64())
     })?;
-    told(measured, count, seconds);
+    record(measured, count, seconds);
     usage.per_operation(measured, f64::from(count));
     Ok(())
 }
 
-fn told(measured: &mut Measured, count: u32, seconds: f64) {
+fn record(measured: &mut Measured, count: u32, seconds: f64) {
     measured.add("time", seconds * 1e3, "ms", Better::Lower);
     measured.add("each", seconds * 1e6 / f64::from(count), "µs", Better::Lower);
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use ubtrfs_volume::SplitMix64;
 
-use super::{Case, Scale};
+use super::case::{Case, Scale};
 use crate::cleanup;
 use crate::failure::{Failure, Result};
 use crate::meter::metered;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{Case, Scale};
+use super::case::{Case, Scale};
 use crate::calls::{Calls, Handle};
 use crate::cleanup;
 use crate::failure::{Failure, Result};
@@ -18,7 +18,7 @@ use crate::meter::metered;
 use crate::peers::Mounted;
 use crate::samples::{Better, Measured};
 
-/// As many as in the report that this goes back to.
+/// As many as in the original report.
 const COUNT: usize = 193_519;
 /// The clock is read so many times while files are closed.
 const PARTS: usize = 20;
@@ -51,7 +51,7 @@ fn measure(mounted: &mut Mounted, measured: &mut Measured, count: usize) -> Resu
     Ok(())
 }
 
-/// Closes all, oldest first, while somebody uses other unnamed files.
+/// Closes all, oldest first, while another process uses other unnamed files.
 fn close(calls: &Calls, held: &mut Held, count: usize, measured: &mut Measured) -> Result<Duration> {
     let (done, ready) = (AtomicBool::new(false), Barrier::new(2));
     std::thread::scope(|scope| {
@@ -102,7 +102,7 @@ fn use_others(calls: &Calls, ready: &Barrier, done: &AtomicBool) -> Result<[Hist
             return Err(Failure::new("what was read is not what was written"));
         }
         stat.time(|| calls.attributes(file))?;
-        // Somebody who is there, not a load.
+        // Light use, not a load.
         std::thread::sleep(Duration::from_micros(500));
     }
     for file in files {
@@ -114,11 +114,11 @@ fn use_others(calls: &Calls, ready: &Barrier, done: &AtomicBool) -> Result<[Hist
 /// Open files without names.
 pub struct Held(Holders);
 
-/// Who holds them.
+/// The processes that hold them.
 enum Holders {
     /// Of this process, in the engine.
     Here(Calls, std::vec::IntoIter<Handle>),
-    /// Of other processes: as many as the limit of open files asks for.
+    /// Other processes, as many as the limit of open files requires.
     Elsewhere(Vec<Holder>),
 }
 
@@ -163,7 +163,7 @@ impl Held {
     }
 }
 
-/// Raises the limit of open files as far as it goes; says how far.
+/// Raises the limit of open files as far as possible; returns the limit.
 fn raise_limit() -> Result<u64> {
     let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
     let limit = getrlimit(Resource::Nofile);
@@ -177,7 +177,7 @@ fn raise_limit() -> Result<u64> {
     Ok(limit.maximum.unwrap_or(1 << 20))
 }
 
-/// The part of a holder: opens files, says so, and closes the oldest ones as it is told to on its
+/// The part of a holder: opens files, reports that, and closes the oldest ones on commands from its
 /// input.
 pub fn hold(dir: &Path, count: usize) -> Result<()> {
     raise_limit()?;
@@ -185,17 +185,17 @@ pub fn hold(dir: &Path, count: usize) -> Result<()> {
     let root = calls.root()?;
     let files: Result<Vec<Handle>> = (0..count).map(|_| calls.unnamed(&root)).collect();
     let mut files = files?.into_iter();
-    let tell = |what: u128| {
+    let report = |what: u128| {
         println!("{what}");
         std::io::stdout().flush()
     };
-    tell(0)?;
+    report(0)?;
     for line in std::io::stdin().lock().lines() {
         let count = line?.parse().map_err(|error| Failure::about("how many", &error))?;
         let some: Vec<Handle> = files.by_ref().take(count).collect();
         let start = Instant::now();
         drop(some);
-        tell(start.elapsed().as_nanos())?;
+        report(start.elapsed().as_nanos())?;
     }
     Ok(())
 }

@@ -1,14 +1,14 @@
 //! Names: every directory index must be known to the inode that it points to, and the other way
 //! round.
 //!
-//! Both sides are reduced to fingerprints, which cancel as they meet: a subvolume of a million
-//! files needs a few bytes for each name that still waits for its other half. What is left over is
-//! looked up in a second walk and explained.
+//! Both sides are reduced to fingerprints, which cancel each other out: a subvolume of a million
+//! files needs a few bytes for each name whose other half has not been found yet. The remaining
+//! ones are looked up in a second walk and reported.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
-use ubtrfs_format::items::{FileType, dir_entries, extrefs, inode_refs};
+use ubtrfs_format::items::{FileType, dir_entries, inode_backrefs};
 use ubtrfs_format::{Ino, ItemType, Key, Leaf, Logical, TreeId};
 
 use super::file;
@@ -26,7 +26,7 @@ pub(super) struct Joint<'a> {
     pub(super) name: &'a [u8],
 }
 
-/// Names that have been seen from one side only.
+/// Names that were found on one side only.
 #[derive(Default)]
 pub(super) struct Names {
     hasher: RandomState,
@@ -146,7 +146,7 @@ impl Owned {
 struct Leftovers {
     limit: usize,
     names: Names,
-    /// The inode that was seen last, and its mode.
+    /// The inode that was read last, and its mode.
     mode: (u64, u32),
     entries: Vec<Owned>,
     refs: Vec<Owned>,
@@ -181,19 +181,15 @@ impl Visitor for Leftovers {
     }
 }
 
-/// The names in an inode's reference item, as seen from an inode of this mode. The root directory's
-/// `..` is left out.
+/// The names in the reference item of an inode of this mode. The root directory's `..` is left out.
 pub(super) fn names_of(key: Key, data: &[u8], mode: u32, mut each: impl FnMut(&Joint<'_>)) {
     let file_type = FileType::from_mode(mode).raw();
     let child = key.objectid;
-    if key.item_type == ItemType::INODE_EXTREF {
-        for found in extrefs(data).flatten() {
-            each(&Joint { parent: found.parent.0, child, index: found.index.0, file_type, name: found.name });
-        }
-    } else if key.offset != child {
-        for found in inode_refs(data).flatten() {
-            each(&Joint { parent: key.offset, child, index: found.index.0, file_type, name: found.name });
-        }
+    if key.item_type == ItemType::INODE_REF && key.offset == child {
+        return;
+    }
+    for found in inode_backrefs(&key, data).flatten() {
+        each(&Joint { parent: found.parent.0, child, index: found.index.0, file_type, name: found.name });
     }
 }
 
@@ -212,7 +208,7 @@ pub(super) fn entries_of(key: Key, data: &[u8], mut each: impl FnMut(&Joint<'_>)
 
 /// A path from the subvolume's root to an inode, by the first name of each step.
 pub(crate) fn path_of(walker: &Walker<'_>, root: &TreeRoot, ino: Ino) -> Option<String> {
-    // Deeper trees exist, but a longer path helps nobody.
+    // Deeper trees exist, but a longer path is of no use.
     const MAX_STEPS: usize = 64;
     let mut steps = Vec::new();
     let mut at = ino.0;
@@ -224,16 +220,9 @@ pub(crate) fn path_of(walker: &Walker<'_>, root: &TreeRoot, ino: Ino) -> Option<
         if key.objectid != at {
             return None;
         }
-        let (parent, name) = match key.item_type {
-            ItemType::INODE_REF => (key.offset, inode_refs(&data).next()?.ok()?.name.to_vec()),
-            ItemType::INODE_EXTREF => {
-                let found = extrefs(&data).next()?.ok()?;
-                (found.parent.0, found.name.to_vec())
-            }
-            _ => return None,
-        };
-        steps.push(shown(&name));
-        at = parent;
+        let found = inode_backrefs(&key, &data).next()?.ok()?;
+        steps.push(shown(found.name));
+        at = found.parent.0;
     }
     steps.reverse();
     Some(format!("/{}", steps.join("/")))
@@ -273,8 +262,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_loop_is_told_once() {
-        // 300 -> 301 -> 302 -> 301, 303 -> 300, and 304 -> 256 beside them.
+    fn each_loop_is_reported_once() {
+        // 300 -> 301 -> 302 -> 301, 303 -> 300, and also 304 -> 256.
         let parents = HashMap::from([(300, 301), (301, 302), (302, 301), (303, 300), (304, 256)]);
         let mut faults = Faults::new(10);
         judge_loops(TreeId::FS, &parents, &mut faults);

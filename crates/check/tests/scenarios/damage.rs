@@ -1,4 +1,6 @@
 //! A test of the checker: every damage is found, by its right name, and no other fault is made up.
+//! By it those would be found that break what all tests have `check` look at: free space and what
+//! is said to be used (invariant 9, invariant 10), references (invariant 20).
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -16,7 +18,7 @@ use ubtrfs_format::{DirIndex, Generation, Ino, ItemType, Key, Logical, Physical,
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Progs {
     Objects,
-    /// It does not look at this, or tolerates it.
+    /// It does not check this, or tolerates it.
     Silent,
 }
 
@@ -880,7 +882,7 @@ const CASES: &[Case] = &[
 #[test]
 fn every_damage_is_found_and_nothing_else() {
     let only = std::env::var("CASE").unwrap_or_default();
-    // The verdicts above are those of this version; others look at more or less.
+    // The verdicts above are those of this version; others check more or less.
     let version = Command::new("btrfs").arg("--version").output();
     let progs = version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("v6.2"));
     let mut wrong = Vec::new();

@@ -1,9 +1,9 @@
-//! A subvolume whose deletion was interrupted: what is gone of it must not be missed, what is left
-//! must be counted.
+//! A subvolume whose deletion was interrupted: its dropped part must not be reported as missing,
+//! the rest must be counted.
 //!
 //! The image was copied right after the kernel had unlinked a subvolume of eight leaves and before
-//! it had dropped any of them. The test drops some the way the kernel does: their extents go, the
-//! subvolume's own blocks stay as they are, and the root item tells how far the deletion has got.
+//! it had dropped any of them. The test drops some as the kernel does: their extents are freed, the
+//! subvolume's own blocks stay as they are, and the root item has the progress of the deletion.
 
 use crate::common::{checked, shown, unpack};
 use ubtrfs_check::{FaultKind, Report};
@@ -90,7 +90,7 @@ fn missing_and_unused(report: &Report) -> (usize, usize) {
 }
 
 #[test]
-fn what_is_dropped_is_not_missed() {
+fn a_dropped_part_is_not_reported_as_missing() {
     let dir = tempfile::tempdir().unwrap();
     let path = unpack("dropping", dir.path()).remove(0);
     let report = checked(std::slice::from_ref(&path));
@@ -107,13 +107,13 @@ fn progress_that_does_not_fit_is_a_fault() {
     let image = Image::open(&path);
     drop_leaves(&image, 3);
     let leaves = image.leaves(DELETED);
-    for (told, expected) in [(2, (1, 0)), (5, (0, 2))] {
+    for (reported, expected) in [(2, (1, 0)), (5, (0, 2))] {
         image.edit(
             TreeId::ROOT,
             |key, _| key.objectid == DELETED.0 && key.item_type == ItemType::ROOT_ITEM,
             |_, data| {
                 let mut root = RootItem::parse(data).unwrap();
-                root.drop_progress = first_key(&image, leaves[told]);
+                root.drop_progress = first_key(&image, leaves[reported]);
                 *data = root.to_bytes();
             },
         );

@@ -75,7 +75,7 @@ fn random_damage_with_right_checksums_never_panics() {
 }
 
 #[test]
-fn what_is_no_volume_can_not_be_checked() {
+fn other_contents_can_not_be_checked() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("nothing.img");
     std::fs::write(&image, vec![0x5a; 1 << 20]).unwrap();
@@ -97,7 +97,7 @@ fn a_chunk_tree_without_any_good_copy_can_not_be_checked() {
 }
 
 #[test]
-fn missing_devices_are_told_and_the_rest_is_checked() {
+fn missing_devices_are_reported_and_the_rest_is_checked() {
     let dir = tempfile::tempdir().unwrap();
     let images = unpack("prof-raid1", dir.path());
     let report = check(&open(&images[..1]), &Options::default()).unwrap();

@@ -33,7 +33,7 @@ fn is_shown(command: &Command) -> bool {
     !command.is_hide_set() && command.get_name() != "help"
 }
 
-/// A section of the manual: its heading and what stands below it.
+/// A section of the manual: its heading and its text.
 struct Section {
     heading: &'static str,
     text: &'static str,
@@ -45,7 +45,7 @@ impl Section {
     }
 }
 
-/// The manual's sections; the first, without a heading, is what stands before them.
+/// The manual's sections; the first, without a heading, is the text before them.
 fn sections() -> Vec<Section> {
     let mut parts = MANUAL.split("\n## ");
     let before = parts.next().and_then(|title| title.split_once("\n\n"));
@@ -112,7 +112,7 @@ fn write_section(to: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()> 
 #[derive(Default)]
 struct Writer {
     roff: Roff,
-    /// What stands in the paragraph, item or cell that is being read.
+    /// The text of the paragraph, item or cell that is being read.
     inlines: Vec<Inline>,
     /// How text is set.
     face: Face,

@@ -1,5 +1,5 @@
-//! What `make install` and packages put beside the program: manual pages and completions for
-//! shells.
+//! Files that `make install` and packages install with the program: manual pages and completions
+//! for shells.
 
 mod manual;
 
@@ -12,15 +12,14 @@ use clap_complete::Shell;
 use crate::args::{Arguments, Generate};
 use crate::failure::Failure;
 
-/// The shells whose completions are wanted, each with the directory under `share` where it looks
-/// for them.
+/// The supported shells, each with its directory of completions under `share`.
 const SHELLS: [(Shell, &str); 3] = [
     (Shell::Bash, "bash-completion/completions"),
     (Shell::Zsh, "zsh/site-functions"),
     (Shell::Fish, "fish/vendor_completions.d"),
 ];
 
-/// Writes manual pages and completions below a directory as they lie below `share`.
+/// Writes manual pages and completions below a directory with the structure of `share`.
 pub fn run(arguments: &Generate) -> Result<(), Failure> {
     let share = &arguments.directory;
     let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", share.display()));
@@ -34,7 +33,7 @@ fn write_completions(share: &Path) -> std::io::Result<()> {
         fs::create_dir_all(&directory)?;
         clap_complete::generate_to(shell, &mut Arguments::command(), "ubtrfs", &directory)?;
     }
-    // Debian's bash looks for a file with the name of the command.
+    // Debian's bash searches for a file with the name of the command.
     let bash = share.join(SHELLS[0].1);
     fs::rename(bash.join("ubtrfs.bash"), bash.join("ubtrfs"))
 }

@@ -1,7 +1,7 @@
 //! The server in the background. It is this program again, started with one more argument: threads
-//! and rings don't survive a fork, so nothing is opened before. It tells over its standard output
-//! that the mount is ready; until then its errors go where ours go, and its exit status becomes
-//! ours.
+//! and rings don't survive a fork, so nothing is opened before. It reports over its standard output
+//! that the mount is ready; until then it has our standard error stream, and its exit status
+//! becomes ours.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -16,9 +16,9 @@ use super::serve::Job;
 use crate::failure::{Failure, Result};
 
 const READY: &str = "ready";
-/// Tells the allocator after how many milliseconds memory that was freed goes back to the system.
-/// At once, each fsync takes its pages anew; with the allocator's second, what a commit freed stays
-/// in an idle server for days.
+/// Sets the allocator's delay in milliseconds before it returns freed memory to the system. Without
+/// a delay each fsync would fault its pages in again; with the allocator's default of a second,
+/// memory that a commit freed would stay in an idle server for days.
 const PURGE_DELAY: &str = "MIMALLOC_PURGE_DELAY";
 
 /// Starts the server, and returns when the mount is ready.
@@ -82,7 +82,7 @@ pub fn ready() -> Result<()> {
     let failed = |error: io::Error| Failure::about("the server can't report", &error);
     let null: File = OpenOptions::new().read(true).write(true).open("/dev/null").map_err(failed)?;
     log::leave_terminal();
-    // The process that waited for it may be gone; the mount stays.
+    // The process that waited for it may have ended; the mount stays.
     let mut out = io::stdout();
     let _ = writeln!(out, "{READY}").and_then(|()| out.flush());
     let failed = |error: rustix::io::Errno| failed(error.into());

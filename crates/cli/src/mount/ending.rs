@@ -1,10 +1,10 @@
 //! SIGTERM, SIGINT and SIGHUP end a mount; SIGUSR1 has it write its statistics to the log.
 //!
 //! They are waited for in a thread of their own, since umount(2) of `fuseblk` returns only when a
-//! serving thread has done the last commit. Whatever may send requests to this server, or wait for
-//! those of others, is done in further threads or processes and waited for so long and no longer:
-//! requests that hang are no reason to go on living. What ends the wait of the threads is that the
-//! connection is cut.
+//! serving thread has done the last commit. Everything that may send requests to this server, or
+//! wait for those of others, is done in other threads or processes and waited for with a limit:
+//! hanging requests must not keep the server alive. The threads' wait ends when the connection is
+//! aborted.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -23,18 +23,18 @@ use super::log;
 use crate::connection::Connection;
 use crate::mount_table::{self, Mounted};
 
-/// Whoever only looked in is given that long to leave.
+/// The time for short-term users of the mount to leave.
 const TIME_TO_LEAVE: Duration = Duration::from_secs(1);
-/// How long requests that are under way are waited for.
+/// The limit of the wait for requests in progress.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the kernel may take to write what mappings have changed.
 const TIMEOUT_OF_PAGES: Duration = Duration::from_secs(60);
-/// How long none of these pages may come before nobody waits for them any more.
+/// The longest time without any of these pages before the wait for them ends.
 const TIMEOUT_WITHOUT_PAGES: Duration = Duration::from_secs(12);
-/// How long the kernel may take to let go of a mount that nobody uses.
+/// How long the kernel may take to release an unused mount.
 const TIME_TO_LET_GO: Duration = Duration::from_millis(500);
-/// How often is looked.
-const MOMENT: Duration = Duration::from_millis(5);
+/// The interval of the checks.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Begins to wait for signals.
 pub fn on_signals(mount: Arc<Mount>, server: Arc<Shared>) -> io::Result<()> {
@@ -44,7 +44,7 @@ pub fn on_signals(mount: Arc<Mount>, server: Arc<Shared>) -> io::Result<()> {
     thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {
             if signal == SIGUSR1 {
-                tell_statistics(&server);
+                log_statistics(&server);
                 continue;
             }
             tracing::info!(signal, "ending");
@@ -54,16 +54,16 @@ pub fn on_signals(mount: Arc<Mount>, server: Arc<Shared>) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes what `ubtrfs stats --json` shows, as one line, whatever level of messages is asked for.
-fn tell_statistics(server: &Shared) {
+/// Writes the output of `ubtrfs stats --json`, as one line, at any log level.
+fn log_statistics(server: &Shared) {
     match serde_json::to_string(&server.report()) {
         Ok(report) => log::note(&format!("statistics: {report}")),
         Err(error) => tracing::warn!("statistics: {error}"),
     }
 }
 
-/// The end of a mount. Programs that use it lose it, but not what they have stored: the kernel
-/// writes the pages that mappings have changed while there is still somebody to write them to.
+/// The end of a mount. Programs lose access to it, but not the data that they have stored: the
+/// kernel writes back the pages that mappings have dirtied while the server still runs.
 struct Ending<'a> {
     mount: &'a Arc<Mount>,
     mounted: Option<&'a Mounted>,
@@ -77,33 +77,32 @@ impl Ending<'_> {
         if !self.mount.is_mounted() && self.is_ending_within(TIME_TO_LET_GO) {
             return;
         }
-        // Programs use it, maybe from another mount namespace, or nobody answers. What they have
-        // done so far is durable whatever comes next.
+        // Programs use it, maybe from another mount namespace, or requests are not answered. Their
+        // changes so far are durable whatever happens next.
         tracing::warn!("programs may be using the mount: they lose it");
         self.commit();
         // All at once, if nothing is in the way of that.
         let mut is_going_on = !self.mount.is_mounted() || self.write_pages();
         self.unmount(Unmount::Lazy, TIMEOUT);
-        // Nobody comes in any more. What programs have stored since is written, too, and what they
-        // have mapped from wherever.
+        // There are no new users any more. Stores since then are written, too, from mappings in any
+        // namespace.
         is_going_on &= self.take_pages(if is_going_on { TIMEOUT_WITHOUT_PAGES } else { TIMEOUT });
         if !is_going_on {
             tracing::warn!("what mappings have changed may be lost: the kernel does not write it");
         }
         self.commit();
-        self.cut();
+        self.abort_connection();
     }
 
-    /// Unmounts what is seen at the mount's path, if that is this one; tries again for a while
-    /// where somebody is inside. Once the kernel has begun, this waits no longer than the last
-    /// commit takes to be asked for.
-    fn unmount(&self, how: Unmount, patience: Duration) {
+    /// Unmounts the mount at this path, if it is this one; retries for a while if it is busy. Once
+    /// the kernel has begun, this waits only until the last commit has been requested.
+    fn unmount(&self, how: Unmount, limit: Duration) {
         let mount = Arc::clone(self.mount);
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + limit;
         let unmount = thread::Builder::new().name("umount".into()).spawn(move || {
             while mount.is_mounted() {
                 match mount.unmount(how) {
-                    Err(_) if Instant::now() < deadline => thread::sleep(20 * MOMENT),
+                    Err(_) if Instant::now() < deadline => thread::sleep(20 * POLL_INTERVAL),
                     Err(error) => return tracing::debug!(%error, "not unmounted"),
                     Ok(()) => {}
                 }
@@ -112,34 +111,37 @@ impl Ending<'_> {
         let Ok(unmount) = unmount else { return };
         let deadline = deadline + TIMEOUT;
         while !unmount.is_finished() && !self.server.is_ending() && Instant::now() < deadline {
-            thread::sleep(MOMENT);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Whether the last commit is asked for within that time, as it is when the kernel has let go.
+    /// Whether the last commit is requested within that time, as it is when the kernel has released
+    /// the mount.
     fn is_ending_within(&self, time: Duration) -> bool {
         let deadline = Instant::now() + time;
         while !self.server.is_ending() && Instant::now() < deadline {
-            thread::sleep(MOMENT);
+            thread::sleep(POLL_INTERVAL);
         }
         self.server.is_ending()
     }
 
     fn commit(&self) {
         if let Err(error) = self.server.engine().sync() {
-            tracing::error!("the commit failed: {error}");
+            tracing::error!("the commit failed: {}", error.chain());
         }
     }
 
-    /// Has the kernel write what it holds of changes. A process of its own asks for that: it opens
-    /// the mount, which only that process waits for then. Returns whether requests are answered.
+    /// Has the kernel write its dirty pages back. A separate process requests that, since it has to
+    /// open the mount and may block. Returns whether requests are answered.
     fn write_pages(&self) -> bool {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("ubtrfs").args(["sync", "--"]).arg(self.mount.path());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         match command.spawn() {
-            // Who may not open the root fails at once.
-            Ok(mut child) => self.go_on(TIMEOUT_WITHOUT_PAGES, || 0, || !matches!(child.try_wait(), Ok(None))),
+            // Without permission to open the root it fails at once.
+            Ok(mut child) => {
+                self.wait_while_progressing(TIMEOUT_WITHOUT_PAGES, || 0, || !matches!(child.try_wait(), Ok(None)))
+            }
             Err(error) => {
                 tracing::debug!(%error, "pages are written one by one");
                 true
@@ -150,26 +152,31 @@ impl Ending<'_> {
     /// Has the kernel write the changed pages of each file that it remembers. Returns whether it
     /// has.
     ///
-    /// A thread that waits for pages while this process is killed never ends. So it is begun when
-    /// nothing else is left to wait for, and its wait ends when the connection is cut.
-    fn take_pages(&self, patience: Duration) -> bool {
+    /// A thread that waits for pages while this process is killed never ends. So it is started when
+    /// nothing else is left to wait for, and its wait ends when the connection is aborted.
+    fn take_pages(&self, limit: Duration) -> bool {
         let (server, done) = (Arc::clone(self.server), Arc::new(AtomicU64::new(0)));
         let count = Arc::clone(&done);
         match thread::Builder::new().name("pages".into()).spawn(move || server.take_pages(&count)) {
-            Ok(thread) => self.go_on(patience, || done.load(Ordering::Relaxed), || thread.is_finished()),
+            Ok(thread) => self.wait_while_progressing(limit, || done.load(Ordering::Relaxed), || thread.is_finished()),
             Err(_) => false,
         }
     }
 
-    /// Waits for `is_finished` as long as something goes on: what is `done`, or what is written to
-    /// the server or by it.
-    fn go_on(&self, patience: Duration, done: impl Fn() -> u64, mut is_finished: impl FnMut() -> bool) -> bool {
+    /// Waits for `is_finished` as long as there is progress: of `done`, or of the bytes that are
+    /// written to the server or by it.
+    fn wait_while_progressing(
+        &self,
+        limit: Duration,
+        done: impl Fn() -> u64,
+        mut is_finished: impl FnMut() -> bool,
+    ) -> bool {
         let written = || {
             let stats = self.server.engine().stats();
             (done(), stats.bytes_written, stats.volume.devices.written_bytes)
         };
         let end = Instant::now() + TIMEOUT_OF_PAGES;
-        let (mut last, mut deadline) = (written(), Instant::now() + patience);
+        let (mut last, mut deadline) = (written(), Instant::now() + limit);
         loop {
             if is_finished() {
                 return true;
@@ -177,21 +184,21 @@ impl Ending<'_> {
             let now = Instant::now();
             let more = written();
             if more != last {
-                (last, deadline) = (more, now + patience);
+                (last, deadline) = (more, now + limit);
             }
             if now >= deadline.min(end) {
                 return false;
             }
-            thread::sleep(MOMENT);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Cuts the connection, if the kernel does not let go by itself now that nobody may use the
-    /// mount. No request comes any more then, and the session ends and commits for the last time.
-    fn cut(&self) {
+    /// Aborts the connection, if the kernel does not end it by itself now that the mount has no
+    /// users. Then no more requests arrive, and the session ends and commits for the last time.
+    fn abort_connection(&self) {
         let Some(mounted) = self.mounted else { exit(i32::from(self.server.end().is_err())) };
         let connection = Connection::of(mounted.device);
-        // What the kernel began to write is on its way.
+        // The pages that the kernel has begun to write are in flight.
         connection.is_idle_within(TIMEOUT);
         if !self.is_ending_within(TIME_TO_LET_GO) && !connection.abort() {
             exit(i32::from(self.server.end().is_err()));

@@ -36,7 +36,7 @@ struct Arguments {
     /// Say what is done.
     #[arg(short)]
     verbose: bool,
-    /// Mount read-only, as `-o ro`: mount(8) asks for it in the options, people ask like this.
+    /// Mount read-only, as `-o ro`: mount(8) passes it in the options, people use this.
     #[arg(short, overrides_with = "writable")]
     read_only: bool,
     /// Mount for reading and writing, as `-o rw`.
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn sloppy_forgets_only_what_is_unknown() {
+    fn sloppy_ignores_only_unknown_options() {
         assert_eq!(
             known(&["ro,foo,compress=zstd,bar=1,nofail,subvol=a".into()]),
             ["ro", "compress=zstd", "nofail", "subvol=a"]

@@ -1,9 +1,9 @@
-//! Options that people have in fstab and that ask nothing of us; those that have no effect here,
-//! with what is said of them; and those that would change what a mount means, with the reason why
+//! Options of other programs in fstab, which are ignored; options without effect here, with the
+//! message about them; and options that would change the meaning of a mount, with the reason why
 //! they are refused.
 
 /// Handled by mount(8), systemd or the kernel, or what we do anyway.
-const WITHOUT_MEANING: [&str; 52] = [
+const WITHOUT_MEANING: [&str; 51] = [
     // mount(8), fstab(5), systemd.mount(5).
     "defaults",
     "auto",
@@ -31,7 +31,7 @@ const WITHOUT_MEANING: [&str; 52] = [
     "lazytime",
     "nolazytime",
     "default_permissions",
-    // Hints of btrfs about performance, and what we do whether or not it is asked for.
+    // btrfs's performance hints, and options for what is always done.
     "acl",
     "autodefrag",
     "noautodefrag",
@@ -53,7 +53,6 @@ const WITHOUT_MEANING: [&str; 52] = [
     "nossd",
     "ssd_spread",
     "nossd_spread",
-    "user_subvol_rm_allowed",
     "errors=remount-ro",
     "compress=no",
     "compress=none",
@@ -85,7 +84,7 @@ const REFUSED: [(&str, &str); 20] = [
     ("degraded", "all devices of a volume are needed"),
     ("nospace_cache", "a free-space tree is kept if the volume has one"),
     ("space_cache", "a free-space tree is kept if the volume has one"),
-    ("clear_cache", "'ubtrfs check --repair' writes a free-space tree anew"),
+    ("clear_cache", "'ubtrfs check --repair' rebuilds the free-space tree"),
     ("inode_cache", "no kernel knows that any more"),
     ("errors", "after an error the mount turns read-only: only errors=remount-ro is possible"),
     ("fatal_errors", "after an error the mount turns read-only"),
@@ -105,7 +104,7 @@ pub fn is_ignored(option: &str) -> bool {
         || option.starts_with("X-")
 }
 
-/// What a person is told of an option that is passed over.
+/// The message about an ignored option.
 pub fn remark(option: &str) -> Option<&'static str> {
     find(&WITHOUT_EFFECT, option).filter(|_| !is_ignored(option))
 }

@@ -1,4 +1,4 @@
-//! Where a server tells what happens: on the terminal that it runs in, or in the system's log.
+//! The server's log: on the terminal that it runs in, or in the system's log.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
@@ -8,13 +8,13 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The environment variable that says how much is told: error, warn, info, debug or trace.
+/// The environment variable with the log level: error, warn, info, debug or trace.
 const VARIABLE: &str = "UBTRFS_LOG";
 const SYSTEM_LOG: &str = "/dev/log";
 /// The facility of servers, as syslog(3) counts.
 const DAEMON: u8 = 3 << 3;
 
-/// Set once nobody at a terminal listens any more.
+/// Set once the terminal is not used any more.
 static DETACHED: AtomicBool = AtomicBool::new(false);
 
 fn level(usual: LevelFilter) -> LevelFilter {
@@ -44,13 +44,13 @@ pub fn to_system_log() {
         .init();
 }
 
-/// Tells something that was asked for: on the terminal of a server in the foreground, else in the
-/// system's log.
+/// Logs something that was requested: on the terminal of a server in the foreground, otherwise in
+/// the system's log.
 pub fn note(text: &str) {
     drop(Message { severity: 6, text: text.as_bytes().to_vec() });
 }
 
-/// From now on nothing goes to the terminal.
+/// From now on nothing is written to the terminal.
 pub fn leave_terminal() {
     DETACHED.store(true, Ordering::Release);
 }
@@ -103,7 +103,7 @@ impl Drop for Message {
             let _ = io::stderr().write_all(&line);
             return;
         }
-        // No log on this machine: then `ubtrfs stats` alone tells of what matters most.
+        // No log on this machine: then only `ubtrfs stats` shows the most important events.
         if let Ok(socket) = UnixDatagram::unbound() {
             let mut message = format!("<{}>ubtrfs[{}]: ", DAEMON | self.severity, std::process::id()).into_bytes();
             message.extend_from_slice(text);

@@ -1,19 +1,19 @@
-//! What systemd is told of a server that it started (`Type=notify`): nothing where it didn't.
+//! Notifications of systemd by a server that it started (`Type=notify`); otherwise none.
 
 use sd_notify::NotifyState;
 
 /// The mount can be used.
 pub fn ready(what: &str) {
-    tell(&[NotifyState::Ready, NotifyState::Status(&format!("{what} is mounted"))]);
+    notify(&[NotifyState::Ready, NotifyState::Status(&format!("{what} is mounted"))]);
 }
 
 /// The mount is over; the last commit may take a while.
 pub fn stopping() {
-    tell(&[NotifyState::Stopping, NotifyState::Status("committing")]);
+    notify(&[NotifyState::Stopping, NotifyState::Status("committing")]);
 }
 
-fn tell(state: &[NotifyState<'_>]) {
+fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!("systemd was not told: {error}");
+        tracing::warn!("systemd was not reported: {error}");
     }
 }

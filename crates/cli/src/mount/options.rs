@@ -10,7 +10,7 @@ use super::ignored::{is_ignored, refusal, remark};
 use crate::failure::{Failure, Result};
 use crate::size::parse_size;
 
-/// What the options ask for; `None` where they leave it to the command.
+/// The settings of the options; `None` where the command decides.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "mount options are independent switches")]
 pub struct MountRequest {
@@ -39,8 +39,10 @@ pub struct MountRequest {
     pub size_limit: Option<u64>,
     pub rescue: Rescue,
     pub ownership: OwnershipOverride,
-    /// The mount is for one user, and nobody checks permissions.
+    /// The mount is for one user, without permission checks.
     pub single_user: bool,
+    /// Ordinary users may delete subvolumes that they could empty.
+    pub user_subvol_rm_allowed: bool,
 }
 
 /// How to mount a volume that is damaged.
@@ -86,7 +88,7 @@ impl MountRequest {
     }
 
     /// Whether the kernel is to check permissions. Without that only names that it has not cached
-    /// would lead to a check of directories, so every process that reaches the mount may do
+    /// would cause a check of directories, so every process that reaches the mount may do
     /// everything.
     pub fn checks_permissions(&self) -> bool {
         !(self.ownership.fakeroot || self.single_user)
@@ -122,6 +124,8 @@ impl MountRequest {
             "usebackuproot" | "recovery" => self.rescue.use_backup_root = true,
             "fakeroot" => self.ownership.fakeroot = true,
             "single_user" => self.single_user = true,
+            "user_subvol_rm_allowed" => self.user_subvol_rm_allowed = true,
+            "nouser_subvol_rm_allowed" => self.user_subvol_rm_allowed = false,
             "treelog" => self.no_tree_log = false,
             "notreelog" => self.no_tree_log = true,
             "discard" => self.discard = true,
@@ -199,7 +203,7 @@ impl MountRequest {
     }
 }
 
-/// An owner: `-1` means nobody in the system's calls.
+/// An owner: `-1` means "unchanged" in system calls.
 fn id(value: &str) -> Option<u32> {
     value.parse().ok().filter(|id| *id != u32::MAX)
 }
@@ -266,11 +270,13 @@ mod tests {
         assert_eq!(request.ownership, OwnershipOverride { uid: Some(7), gid: Some(8), umask: 0o27, fakeroot: false });
         assert_eq!(parse("ro,rw,dev,nodev,suid,nosuid,noexec,exec,noatime,atime"), Ok(MountRequest::default()));
         assert_eq!(parse("allow_other").unwrap().allow_other, Some(true));
+        assert!(parse("user_subvol_rm_allowed").unwrap().user_subvol_rm_allowed);
+        assert_eq!(parse("user_subvol_rm_allowed,nouser_subvol_rm_allowed"), Ok(MountRequest::default()));
         assert_eq!(parse("subvolid=257,fsname=x=y").unwrap().name.as_deref(), Some("x=y"));
     }
 
     #[test]
-    fn what_is_unknown_is_named() {
+    fn unknown_workloads_are_named() {
         for bad in ["foo", "foo=1", "ro=1"] {
             assert_eq!(parse(&format!("ro,{bad}")), Err(format!("unknown mount option '{bad}'")));
         }

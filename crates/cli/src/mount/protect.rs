@@ -1,11 +1,11 @@
-//! A server that dies takes with it what nobody has synced, for all who use its mount.
+//! A server that dies loses everything that was not synced, for all users of its mount.
 
-/// Has the kernel end other programs before this one when memory runs out, though not rather than
-/// itself hang: that is what -1000 would ask for.
+/// Has the kernel end other programs before this one when memory runs out, but not so that it would
+/// hang instead, as with -1000.
 const LAST_BUT_NOT_NEVER: &str = "-999";
 
-/// Asks the kernel for that. Only who may administer resources is granted it; without, the mount
-/// works all the same.
+/// Requests that from the kernel, which requires `CAP_SYS_RESOURCE`; without it the mount works all
+/// the same.
 pub fn from_shortage_of_memory() {
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", LAST_BUT_NOT_NEVER) {
         tracing::debug!("the server may be ended when memory runs out: {error}");

@@ -1,9 +1,9 @@
-//! `mount -o remount`: turns a mount read-only and writable again, and changes what the kernel
-//! alone minds (`nosuid`, `nodev`, `noexec`). All else stays as it was mounted, and who asks for
-//! something else is told so.
+//! `mount -o remount`: makes a mount read-only and writable again, and changes options of the
+//! kernel alone (`nosuid`, `nodev`, `noexec`). All other options stay, and a request to change them
+//! fails with a message.
 //!
-//! mount(8) hands its helper all that holds: what the mount table and fstab say and what is asked
-//! for, in one list. So an option that holds already is no change.
+//! mount(8) passes its helper all options in one list: those of the mount table, of fstab, and the
+//! requested ones. So an option that is set already is no change.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,10 +23,10 @@ use crate::holders::users;
 use crate::mount_table::{self, Mounted};
 
 const REMOUNT: &str = "remount";
-/// How long transient users of the mount and requests under way are waited for.
+/// The limit of the wait for transient users of the mount and for requests in progress.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Whether options ask for a change of a mount.
+/// Whether options request a change of a mount.
 pub fn is_wanted(options: &[String]) -> bool {
     each(options).any(|option| option == REMOUNT)
 }
@@ -42,7 +42,8 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// What options ask of the mount on `directory`; an error if that can't be.
+    /// The changes that options request of the mount on `directory`; an error if they are
+    /// impossible.
     pub fn of(options: &[String], directory: &Path) -> Result<Self> {
         let point = mount_table::resolve(directory)?;
         let shown = point.display();
@@ -68,8 +69,8 @@ pub fn run(options: &[String], directory: &Path) -> Result<()> {
 }
 
 impl Changes {
-    /// The kernel refuses while files are open for writing; once it has let nobody in any more and
-    /// has written what it held, the server commits and stops.
+    /// The kernel refuses while files are open for writing; once it blocks new writers and has
+    /// written its dirty pages, the server commits and stops.
     fn make_read_only(&self) -> Result<()> {
         let deadline = Instant::now() + TIMEOUT;
         loop {
@@ -99,7 +100,7 @@ impl Changes {
     /// The server's part.
     fn stop_writing(&self) -> Result<()> {
         let failed = |errno| control::failure(&self.point, errno);
-        // What the kernel wrote last may still be on its way to the server, which would refuse it.
+        // The kernel's last writes may still be in flight to the server, which would refuse them.
         control::sync_mount(&self.point).map_err(failed)?;
         if !Connection::of(self.mounted.device).is_idle_within(TIMEOUT) {
             return Err(Failure::new(format!("the server of {} is busy: try again", self.point.display())));
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mount_hands_over_changes_what_was_asked_for() {
+    fn the_options_of_mount_change_only_the_requested_ones() {
         let usual = MountFlags::NOSUID | MountFlags::NODEV;
         assert_eq!(wanted("remount"), Ok(usual));
         assert_eq!(wanted("remount,ro"), Ok(usual | MountFlags::RDONLY));

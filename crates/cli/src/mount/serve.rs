@@ -13,12 +13,12 @@ use ubtrfs::{Filesystem, Options, Rescue};
 use ubtrfs_fuse::mount::{Mount, MountError, MountKind, MountOptions, Source, Unmount, is_dead};
 use ubtrfs_fuse::{Device as FuseDevice, Session, Way};
 use ubtrfs_server::{MountFacts, Server, config};
-use ubtrfs_volume::{Device, Error as VolumeError, Exclusive, FileDevice, OpenMode, OpenOptions, Volume};
+use ubtrfs_volume::{Device, Error as VolumeError, Exclusive, FileDevice, OpenMode, OpenOptions, Volume, patiently};
 
 use super::options::MountRequest;
 use super::{ending, notify, protect};
 use crate::args::Window;
-use crate::device::{about_volume, check_unmounted, claim, is_block, open_exclusively, patiently, within};
+use crate::device::{about_volume, check_unmounted, claim, is_block, open_exclusively, within};
 use crate::failure::{Failure, Result};
 use crate::process;
 
@@ -50,8 +50,8 @@ pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()>) -> Result<()> {
     let (mount, fuse) = mount(&job.directory, &mount_options)?;
     let mount = Arc::new(mount);
     if mount.kind() != MountKind::Block && opened.claims.is_empty() {
-        // By what was opened before. A path may lead through the mount point, and whoever looks
-        // there now waits for this server.
+        // By descriptors that were opened before. A path may cross the mount point, where a lookup
+        // would wait for this server now.
         for block in &opened.blocks {
             opened.claims.push(claim(&descriptor(block))?);
         }
@@ -78,6 +78,9 @@ fn run(
         commit_interval,
         pid_started: process::started("self").unwrap_or_default(),
         ownership: job.request.ownership,
+        unchecked: !job.request.checks_permissions(),
+        user_subvol_rm_allowed: job.request.user_subvol_rm_allowed,
+        device_number: mount.device_number(),
     };
     let server = Server::new(engine, facts);
     let shared = Arc::clone(server.shared());
@@ -118,8 +121,8 @@ struct Opened {
     blocks: Vec<File>,
 }
 
-/// Opens the devices so that nobody else has them. As root the kernel will want to claim block
-/// devices for the mount, so they are claimed apart from being opened.
+/// Opens the devices exclusively. For root the kernel must be able to claim block devices for the
+/// mount, so they are claimed separately from being opened.
 fn open_devices(job: &Job, root: bool) -> Result<Opened> {
     let mode = if job.request.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let mut opened = Opened { devices: Vec::new(), claims: Vec::new(), blocks: Vec::new() };
@@ -147,7 +150,8 @@ fn descriptor(open: &File) -> PathBuf {
     format!("/proc/self/fd/{}", open.as_raw_fd()).into()
 }
 
-/// The volume and its file system; with `rescue=usebackuproot` by whatever leads to one.
+/// The volume and its file system; with `rescue=usebackuproot` by any usable superblock or backup
+/// root.
 fn open_volume(job: &Job, devices: Vec<Arc<dyn Device>>, options: &Options) -> Result<Arc<Filesystem>> {
     if !job.request.rescue.use_backup_root {
         let how = OpenOptions { read_only: job.request.read_only };

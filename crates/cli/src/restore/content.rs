@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 use ubtrfs::{Damage, Errno, Filesystem, InodeId};
 use ubtrfs_tree::sentence;
 
-/// Bytes that are read at once, where all is well; then the smaller pieces into which a failed read
-/// is cut.
+/// Bytes that are read at once without errors; then the smaller pieces into which a failed read is
+/// split.
 const PIECES: [u64; 3] = [1 << 20, 64 << 10, 4 << 10];
 /// After so many unreadable bytes in a row only samples are taken, at growing distances: a damaged
 /// or hostile map may say that there are exabytes.
@@ -107,7 +107,7 @@ impl Copy<'_> {
         }
     }
 
-    /// Tries one sector far into what can't be read; returns where to go on.
+    /// Tries one sector far into an unreadable range; returns where to continue.
     fn sample(&mut self, at: u64, end: u64) -> u64 {
         let next = at.saturating_add(PIECES[2]).min(end);
         if self.fs.read(self.id, at, (next - at) as usize).is_ok() {

@@ -1,5 +1,5 @@
-//! Inodes that no directory leads to, because what led there is lost: found by their own items, and
-//! put where their names say, or under `lost+found`.
+//! Inodes to which no directory refers, because the entries are lost: they are found by their own
+//! items, and put where their names say, or under `lost+found`.
 
 use ubtrfs::{FoundInode, InodeId};
 use ubtrfs_format::items::FileType;
@@ -10,20 +10,19 @@ use super::target::{self, is_name, joined};
 use super::walk::Walk;
 use crate::failure::{Failure, Result};
 
-/// Inodes that are looked at together.
+/// Inodes that are processed together.
 const BATCH: usize = 256;
-/// Names on the way to the root; a damaged volume may have a loop.
+/// The greatest number of names in the path to the root; a damaged volume may have a loop.
 const MOST_NAMES: usize = 4096;
 const LOST: &[u8] = b"lost+found";
 
 impl Walk<'_> {
-    /// Copies what was not seen. Without damage to the trees there is none.
+    /// Copies inodes that the walk has not found. Without damage to the trees there are none.
     pub fn lost_inodes(&mut self) -> Result<()> {
         if self.source.damage.count() == 0 && self.problems.is_empty() {
             return Ok(());
         }
-        // Only below the root of what was copied: of other subvolumes it is not known where they
-        // were.
+        // Only below the root of the copied subvolume: the location of other subvolumes is unknown.
         let Some(subvolume) = self.subvolumes.first().copied() else { return Ok(()) };
         let mut from = Ino::ROOT_DIR;
         loop {
@@ -65,7 +64,7 @@ impl Walk<'_> {
             self.problems.add(&joined(&path), format!("nothing can have the name '{odd}'"));
             return Ok(());
         }
-        self.problems.add(&joined(&path), "no directory led to it any more");
+        self.problems.add(&joined(&path), "no directory refers to it any more");
         let placed = self.place(id, path.clone())?;
         if !placed && path != lost {
             self.problems.add(&joined(&path), format!("it is under {}", joined(&lost)));
@@ -74,8 +73,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Copies what was not seen to `path`. False if something else is there, or on the way: a
-    /// symbolic link, say, where a directory should be.
+    /// Copies an inode that the walk has not found to `path`. False if that or a part of it is
+    /// taken, for example by a symbolic link in place of a directory.
     fn place(&mut self, id: InodeId, mut path: Vec<Vec<u8>>) -> Result<bool> {
         let Some(name) = path.pop() else { return Ok(false) };
         let (at, times) = match self.make_way(&path) {
@@ -90,7 +89,7 @@ impl Walk<'_> {
         let is_directory =
             self.source.fs.attributes(id).is_ok_and(|attributes| attributes.file_type == FileType::Directory);
         let entered = match there {
-            // A directory that was made on the way to something else is entered, not made.
+            // A directory that was made as a parent of another file is entered, not made.
             Some(rustix::fs::FileType::Directory) if is_directory => self.seen.insert(id),
             Some(_) => return Ok(false),
             None => self.entry(at.as_ref(), &path, &name, id)?,
@@ -105,7 +104,7 @@ impl Walk<'_> {
         Ok(true)
     }
 
-    /// The names from the root to a directory; from `lost+found` on if they don't lead there.
+    /// The names from the root to a directory; from `lost+found` on if the root can't be reached.
     fn way_to(&self, subvolume: TreeId, directory: Ino) -> Vec<Vec<u8>> {
         let mut names = Vec::new();
         let mut at = directory;

@@ -54,14 +54,14 @@ fn copy(
         None => walk.tree(source.fs.root()).and_then(|()| walk.lost_inodes()),
         Some(path) => copy_path(&mut walk, path.as_bytes()),
     };
-    // Who asks for a part knows of the others.
+    // A request for a part implies that the rest is left out.
     if arguments.path.is_none() && arguments.subvol.is_none() && arguments.subvolid.is_none() {
-        walk.tell_of_others();
+        walk.list_other_subvolumes();
     }
-    // What was lost until then is told also where nothing more can be written.
+    // Losses until then are reported even if nothing more can be written.
     let report = walk.finish();
     say(&report.summary())?;
-    report.tell_problems();
+    report.report_problems();
     done?;
     if report.is_entire() { Ok(()) } else { Err(Failure::Said(1)) }
 }

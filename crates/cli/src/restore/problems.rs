@@ -3,7 +3,7 @@
 /// Problems that are kept to be listed.
 const KEPT: usize = 10_000;
 
-/// A bounded list of what went wrong.
+/// A bounded list of problems.
 #[derive(Default)]
 pub struct Problems {
     list: Vec<String>,

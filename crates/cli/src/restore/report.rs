@@ -31,7 +31,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether nothing was lost, and all that has checksums was held against them.
+    /// Whether nothing was lost, and all data with checksums was verified.
     pub fn is_entire(&self) -> bool {
         self.problems.is_empty() && self.damage.is_empty() && !self.unverified
     }
@@ -60,7 +60,7 @@ impl Report {
     }
 
     /// Lists what was lost on the standard error stream.
-    pub fn tell_problems(&self) {
+    pub fn report_problems(&self) {
         let mut err = io::stderr().lock();
         for sentence in &self.damage {
             let _ = writeln!(err, "ubtrfs: unreadable: {sentence}");

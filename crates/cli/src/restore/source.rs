@@ -22,7 +22,7 @@ pub struct Source {
     pub what: String,
 }
 
-/// The states that can be asked for.
+/// The states that can be selected.
 pub fn list(devices: &[Arc<dyn Device>]) -> Result<String> {
     let candidates = Volume::candidates(devices);
     if candidates.is_empty() {
@@ -41,8 +41,7 @@ pub fn list(devices: &[Arc<dyn Device>]) -> Result<String> {
 }
 
 impl Source {
-    /// Opens the newest state that can be opened, or the one that is asked for; tells of those that
-    /// can't.
+    /// Opens the newest state that can be opened, or the selected one; reports those that can't.
     pub fn open(paths: &[PathBuf], devices: &[Arc<dyn Device>], arguments: &args::Restore) -> Result<Self> {
         let mut failure = None;
         for candidate in Volume::candidates(devices) {
@@ -61,7 +60,7 @@ impl Source {
         match (failure, arguments.commit) {
             (Some(_), _) => Err(Failure::new(format!("{device}: no state of the volume can be opened"))),
             (None, Some(commit)) => {
-                Err(Failure::new(format!("{device}: no superblock leads to commit {commit}; see --list-commits")))
+                Err(Failure::new(format!("{device}: no superblock refers to commit {commit}; see --list-commits")))
             }
             (None, None) => Err(about_volume(paths, &VolumeError::NotBtrfs)),
         }

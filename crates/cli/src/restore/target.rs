@@ -1,6 +1,5 @@
-//! The directory that is copied to. Whatever names an image has, nothing is made or changed outside
-//! of it: every step is relative to an open directory, never follows a symbolic link, and never
-//! goes up.
+//! The target directory. Whatever names an image has, nothing is made or changed outside of it:
+//! every step is relative to an open directory, never follows a symbolic link, and never goes up.
 
 use std::fs::File;
 use std::io;
@@ -109,19 +108,19 @@ pub fn make_link(from: &OwnedFd, old: &[u8], at: &OwnedFd, name: &[u8]) -> io::R
     Ok(rustix::fs::linkat(from, old, at, name, AtFlags::empty())?)
 }
 
-/// What a name leads to, if it is there.
+/// What a name refers to, if it exists.
 pub fn type_of(at: &OwnedFd, name: &[u8]) -> Option<FileType> {
     let found = rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
     Some(FileType::from_raw_mode(found.st_mode))
 }
 
-/// Something that was made, to be given its attributes: always by a descriptor of it, never by its
-/// name. Directories get the owners that the volume has while the copy goes on, and who owns one
-/// may put a symbolic link where something else was a moment ago.
+/// A file that was made and needs its attributes: always by its descriptor, never by its name.
+/// Directories get the volume's owners during the copy, and such an owner may replace a file by a
+/// symbolic link.
 pub enum Made<'a> {
     /// It is open.
     Open(BorrowedFd<'a>),
-    /// It can't be opened to read or write: a descriptor that only stands for it (`O_PATH`).
+    /// It can't be opened for reading or writing: a descriptor that only refers to it (`O_PATH`).
     Held { node: OwnedFd, is_symlink: bool },
 }
 
@@ -135,8 +134,7 @@ pub fn hold<'a>(at: &OwnedFd, name: &[u8], mode: u32) -> io::Result<Made<'a>> {
     Ok(Made::Held { node, is_symlink: found == FileType::Symlink })
 }
 
-/// A path that leads to what a descriptor stands for, and no further: for calls that take no such
-/// descriptor.
+/// A path to the file of a descriptor, for calls that accept no such descriptor.
 fn by_descriptor(node: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", node.as_raw_fd())
 }
@@ -270,7 +268,7 @@ mod tests {
         make_file(&target.directory(&deep).unwrap(), b"bottom").unwrap();
     }
 
-    /// The owner of a directory of the copy may change it while root goes on copying.
+    /// The owner of a directory of the copy may change it while root continues to copy.
     #[test]
     fn what_took_the_place_of_a_node_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! The way through the directories of the volume, and what is made of each entry. Memory is bounded
-//! by the depth of the tree, a bit for each inode that was seen, and a path for each file whose
-//! other names have not come yet.
+//! The walk through the directories of the volume, and the copy of each entry. Memory is bounded by
+//! the depth of the tree, a bit for each inode that was found, and a path for each file whose other
+//! names have not been found yet.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, Write as _};
@@ -49,7 +49,7 @@ impl InodeSet {
     }
 }
 
-/// A directory on the way.
+/// A directory of the current path.
 struct Level {
     id: InodeId,
     after: DirIndex,
@@ -57,7 +57,7 @@ struct Level {
     is_listed: bool,
 }
 
-/// A copy under way.
+/// A copy in progress.
 pub struct Walk<'a> {
     pub(super) source: &'a Source,
     pub(super) arguments: &'a args::Restore,
@@ -171,8 +171,8 @@ impl<'a> Walk<'a> {
         left_out
     }
 
-    /// Names the subvolumes that nothing was copied of, but for those that were met on the way.
-    pub fn tell_of_others(&mut self) {
+    /// Lists the subvolumes that were not copied, except for those that the walk found.
+    pub fn list_other_subvolumes(&mut self) {
         let mut found = self.source.fs.find_subvolumes();
         found.retain(|other| !self.subvolumes.contains(&other.id) && !self.met.contains(&other.id));
         let is_named = |other: &&ubtrfs::FoundSubvolume| self.arguments.snapshots || !other.is_snapshot;
@@ -218,7 +218,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Makes what an entry leads to. True if it is a directory whose content is to be copied next.
+    /// Makes the file of an entry. True if it is a directory whose content is to be copied next.
     pub(super) fn entry(&mut self, at: Option<&OwnedFd>, path: &[Vec<u8>], name: &[u8], id: InodeId) -> Result<bool> {
         let shown = joined(&[path, &[name.to_vec()]].concat());
         if !is_name(name) {
@@ -359,8 +359,7 @@ impl<'a> Walk<'a> {
         } else if attributes.uid != rustix::process::geteuid().as_raw() {
             self.leave_out("owners, which only root can give".into());
         }
-        // A file that now belongs to somebody else than before must not run with the rights of that
-        // one.
+        // A file that now has another owner than before must not run with that owner's rights.
         let mode = if self.keeps_owners() { attributes.mode } else { attributes.mode & 0o1777 };
         let names = fs.list_xattrs(attributes.id).unwrap_or_else(|error| {
             self.problems.add(shown, format!("extended attributes: {}", sentence(&error)));

@@ -38,7 +38,7 @@ fn no_btrfs_is_said_to_be_none() {
 }
 
 #[test]
-fn what_is_no_device_is_said_to_be_none() {
+fn files_of_other_types_are_reported_as_no_devices() {
     for (arguments, status) in readers("/dev/null") {
         fails(&ubtrfs(&arguments), status, "neither a block device nor an image file");
     }
@@ -48,7 +48,7 @@ fn what_is_no_device_is_said_to_be_none() {
 }
 
 #[test]
-fn a_truncated_image_is_mounted_by_nobody() {
+fn a_truncated_image_is_not_mounted() {
     let dir = tempfile::tempdir().unwrap();
     let image = new_volume(dir.path());
     OpenOptions::new().write(true).open(&image).unwrap().set_len(100 << 20).unwrap();
@@ -62,7 +62,7 @@ fn a_truncated_image_is_mounted_by_nobody() {
 }
 
 /// Where the copies of the block at this address are on the device: every chunk's line in the dump
-/// tells its stripes.
+/// has its stripes.
 fn places(image: &str, block: u64) -> Vec<u64> {
     let dump = success(&ubtrfs(&["tree", image, "--tree", "chunk"]));
     for line in dump.lines().filter(|line| line.contains("CHUNK_ITEM")) {
@@ -137,7 +137,7 @@ fn a_mount_that_cannot_be_is_refused_before_anything_is_opened() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn a_closed_output_pipe_is_no_failure() {
     let dir = tempfile::tempdir().unwrap();
     let image = new_volume(dir.path());
     let mut child = Command::new(env!("CARGO_BIN_EXE_ubtrfs"))

@@ -16,7 +16,7 @@ use ubtrfs_testkit::scratch::scratch_dir;
 
 use crate::{fails, new_volume, success, ubtrfs};
 
-/// Where the volume lies in the image.
+/// The offset of the volume in the image.
 const OFFSET: u64 = 3 << 20;
 
 fn info(arguments: &[&str]) -> (Value, Output) {
@@ -30,7 +30,7 @@ fn called(name: &Path, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn the_root_directory_belongs_to_whoever_makes_the_volume() {
+fn the_root_directory_belongs_to_the_user_who_makes_the_volume() {
     let dir = scratch_dir();
     let image = dir.path().join("image");
     let image = image.to_str().unwrap();
@@ -55,7 +55,7 @@ fn the_root_directory_belongs_to_whoever_makes_the_volume() {
 }
 
 #[test]
-fn a_primary_superblock_that_is_gone_is_put_back_from_its_copy() {
+fn a_lost_primary_superblock_is_restored_from_its_copy() {
     let dir = scratch_dir();
     let image = new_volume(dir.path());
     let primary = 64 << 10;
@@ -74,7 +74,7 @@ fn a_primary_superblock_that_is_gone_is_put_back_from_its_copy() {
         assert!(success(&ubtrfs(&["check", &image])).contains("no fault found"));
     }
     assert!(success(&ubtrfs(&["rescue", "super-recover", &image])).contains("nothing was changed"));
-    // Something else has come in its place.
+    // Another file system has replaced it.
     file.write_all_at(&[0; 4096], primary).unwrap();
     file.write_all_at(b"XFSB", 0).unwrap();
     fails(&ubtrfs(&["rescue", "super-recover", "--yes", &image]), 1, "XFS");
@@ -85,7 +85,7 @@ fn a_primary_superblock_that_is_gone_is_put_back_from_its_copy() {
 }
 
 #[test]
-fn one_device_of_several_says_which_are_missing() {
+fn the_error_about_one_device_of_several_lists_the_missing_ones() {
     let dir = scratch_dir();
     let devices = Fixture::load("prof-raid1").unpack(dir.path());
     let [one, other] = [0, 1].map(|number: usize| devices[number].to_str().unwrap());
@@ -101,7 +101,7 @@ fn one_device_of_several_says_which_are_missing() {
 }
 
 #[test]
-fn features_that_are_unknown_are_named_with_who_knows_them() {
+fn unknown_features_are_named_with_the_kernel_that_supports_them() {
     let dir = scratch_dir();
     let path = new_volume(dir.path());
     let image = Image::open(Path::new(&path));
@@ -114,7 +114,7 @@ fn features_that_are_unknown_are_named_with_who_knows_them() {
     assert!(features.contains(&"RAID_STRIPE_TREE".into()), "{features:?}");
 }
 
-/// mkfs.btrfs leaves the free space of block groups behind that it had for a moment.
+/// mkfs.btrfs leaves free-space items of its temporary block groups behind.
 #[test]
 fn a_sound_volume_of_two_devices_is_not_warned_of() {
     require!(Need::Kernel);
@@ -203,7 +203,7 @@ fn fsck_and_mkfs_call_it_by_their_names() {
     for flags in [&["-a"][..], &["-p"], &["-n"], &[], &["-y"], &["-a", "-f"], &["-a", "-C0"]] {
         assert_eq!(status(&[flags, &[path]].concat()), Some(0), "{flags:?}");
     }
-    // What -a does not look at, and -y puts right.
+    // A fault that -a does not check, and -y corrects.
     let open = Image::open(&image);
     let of_group = |key: &ubtrfs_format::Key, _: &[u8]| key.item_type == ubtrfs_format::ItemType::BLOCK_GROUP_ITEM;
     open.edit(ubtrfs_format::TreeId::EXTENT, of_group, |_, data| data[..8].copy_from_slice(&123_u64.to_le_bytes()));

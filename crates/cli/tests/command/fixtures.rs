@@ -1,4 +1,4 @@
-//! Volumes that a kernel made, looked into without a mount.
+//! Volumes that a kernel made, read without a mount.
 
 use std::os::unix::ffi::OsStrExt;
 

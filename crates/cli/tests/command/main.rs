@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 mod bad_input;
+mod diff;
 mod first_hour;
 mod fixtures;
 mod making;
@@ -10,6 +11,7 @@ mod package;
 mod repair;
 mod rescue;
 mod restore;
+mod subvolumes;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::{fails, new_volume, success, ubtrfs};
 
 #[test]
-fn a_new_volume_is_what_was_asked_for() {
+fn a_new_volume_has_the_requested_options() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
     let image = image.to_str().unwrap();
@@ -136,7 +136,7 @@ fn superblocks_of_an_older_volume_behind_the_end_are_wiped() {
     };
     let copy = copy_at(offset + (64 << 20));
     assert_eq!(&copy[64..72], b"_BHRfS_M");
-    // What says that it belongs elsewhere is somebody else's.
+    // A superblock with another address belongs to another volume.
     let file = std::fs::File::options().write(true).open(&image).unwrap();
     file.write_all_at(&copy, 200 << 20).unwrap();
     success(&ubtrfs(&["mkfs", "-f", "-M", "--offset", "1M", "--size", "60M", path]));

@@ -151,7 +151,7 @@ fn are_put_right(damages: &[Damage]) {
         let stale = *what == "free space of a group that is not there";
         assert_eq!(check(&image, &[]).status.code(), Some(i32::from(!stale)), "{what}: not damaged");
 
-        // Nobody is there to say yes: what would be done is told, and not done.
+        // There is no terminal for the question: the plan is shown, and not carried out.
         let asked = check(&image, &["--repair"]);
         assert_eq!(asked.status.code(), Some(1), "{what}");
         let plan = String::from_utf8_lossy(&asked.stdout).into_owned();
@@ -160,9 +160,9 @@ fn are_put_right(damages: &[Damage]) {
         assert!(damaged == std::fs::read(&image).unwrap(), "{what}: the image was changed without a yes");
 
         let output = check(&image, &["--repair", "--yes"]);
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{what}: {told}{}", String::from_utf8_lossy(&output.stderr));
-        assert!(told.starts_with(&plan) && told.contains("no fault found"), "{what}: {told}");
+        let reported = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{what}: {reported}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(reported.starts_with(&plan) && reported.contains("no fault found"), "{what}: {reported}");
         assert_btrfs_check_clean(&image);
         let mount = KernelMount::new(&[&image], &fixture.options("noatime"));
         fixture.assert_shows(&walk(mount.path()));
@@ -194,8 +194,8 @@ fn what_follows_from_nothing_is_left_alone_with_all_else() {
         let damaged = std::fs::read(&image).unwrap();
         let output = check(&image, &["--repair", "--yes"]);
         assert_eq!(output.status.code(), Some(1), "{what}");
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(told.contains("can't be put right:"), "{what}: {told}");
+        let reported = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(reported.contains("can't be put right:"), "{what}: {reported}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("nothing was changed"), "{what}");
         assert!(damaged == std::fs::read(&image).unwrap(), "{what}: the image was changed");
     }

@@ -1,4 +1,4 @@
-//! `ubtrfs rescue` gives a log up, or puts a superblock back, when somebody says so.
+//! `ubtrfs rescue` discards a log, or restores a superblock, after a confirmation.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -38,7 +38,7 @@ fn a_log_is_given_up_only_when_that_is_confirmed() {
     assert!(again.contains("there is no log"), "{again}");
 }
 
-/// A volume at an offset of its image, whose primary superblock is gone.
+/// A volume at an offset of its image, without its primary superblock.
 fn without_primary(image: &Path, offset: u64, label: &str) {
     let (offset_option, path) = (offset.to_string(), image.to_str().unwrap());
     success(&ubtrfs(&["mkfs", "-f", "-L", label, "--offset", &offset_option, "--sizelimit", "200M", path]));
@@ -46,7 +46,7 @@ fn without_primary(image: &Path, offset: u64, label: &str) {
     file.write_all_at(&[0; 4096], offset + (64 << 10)).unwrap();
 }
 
-/// Followed as it is, advice must not lead to another volume of the same image.
+/// The advised command must not affect another volume of the same image.
 #[test]
 fn advice_names_the_part_that_it_is_about() {
     let dir = scratch_dir();
@@ -78,7 +78,8 @@ fn a_copy_that_an_older_volume_left_is_not_put_back() {
     let made = Command::new("mkfs.btrfs").args(["-qfM", "-b", "60M", "-L", "new", path]).output().unwrap();
     assert!(made.status.success(), "{made:?}");
     let file = File::options().write(true).open(&image).unwrap();
-    // With the primary it leads nowhere; without, nobody can know, and it is said what it is.
+    // With the primary superblock it is known to be useless; without, that is unknown, and the
+    // message describes the copy.
     let commits = success(&ubtrfs(&["restore", "--list-commits", path]));
     assert!(!commits.contains("64 MiB") && !commits.contains("67108864"), "{commits}");
     assert!(success(&ubtrfs(&["rescue", "super-recover", path])).contains("nothing was changed"));

@@ -1,4 +1,4 @@
-//! `ubtrfs restore` copies what can be read, and nothing goes anywhere but into the directory.
+//! `ubtrfs restore` copies everything that can be read, and writes only into the directory.
 
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
@@ -123,7 +123,7 @@ fn any_superblock_and_any_older_root_will_do() {
     assert!(said(&output).contains("superblock at 67108864"), "{}", said(&output));
     assert_eq!(case.differences(), Vec::<String>::new());
 
-    // The newest commit leads nowhere; one of those before it does.
+    // The newest commit is unusable; one of those before it is usable.
     fs::remove_dir_all(case.out()).unwrap();
     image.flip_all(image.superblock.root);
     let output = case.restore(&[]);
@@ -133,7 +133,7 @@ fn any_superblock_and_any_older_root_will_do() {
     assert!(String::from_utf8_lossy(&listed.stdout).lines().count() > 2);
     fails(&case.restore(&["--commit", "99999"]), 1, "is not empty");
     fs::remove_dir_all(case.out()).unwrap();
-    fails(&case.restore(&["--commit", "99999"]), 1, "no superblock leads to commit 99999");
+    fails(&case.restore(&["--commit", "99999"]), 1, "no superblock refers to commit 99999");
 
     write(64 << 20);
     fails(&case.restore(&[]), 1, "no btrfs found");
@@ -152,17 +152,17 @@ fn lost_leaves_take_only_their_own_items_along() {
         image.flip_all(leaf);
         let before = changed(&case.image);
         let output = case.restore(&[]);
-        let told = said(&output);
+        let reported = said(&output);
         if number == 0 {
             // Nothing can be opened whose root directory has no attributes; an older commit may
             // have another leaf there.
-            assert!(!told.contains("panicked"), "{told}");
+            assert!(!reported.contains("panicked"), "{reported}");
             continue;
         }
-        assert_eq!(output.status.code(), Some(1), "leaf {number}: {told}");
-        assert!(told.contains("unreadable: "), "leaf {number}: {told}");
+        assert_eq!(output.status.code(), Some(1), "leaf {number}: {reported}");
+        assert!(reported.contains("unreadable: "), "leaf {number}: {reported}");
         let left = walk(&case.out()).entries.len();
-        assert!(left + all / 2 > all, "leaf {number}: {left} of {all} are left: {told}");
+        assert!(left + all / 2 > all, "leaf {number}: {left} of {all} are left: {reported}");
         assert_eq!(changed(&case.image), before, "the image was written to");
         fs::remove_dir_all(case.out()).unwrap();
         assert_eq!(case.restore(&["--dry-run"]).status.code(), Some(1), "leaf {number}");
@@ -190,7 +190,7 @@ fn data_is_copied_around_a_bad_sector_and_without_checksums() {
     fs::remove_dir_all(case.out()).unwrap();
     assert_eq!(case.restore(&["--ignore-checksums"]).status.code(), Some(0));
 
-    // Without the checksum tree everything is there, and nobody knows whether it is right.
+    // Without the checksum tree everything is there, and can't be verified.
     let case = Case::new("plain");
     let image = Image::open(&case.image);
     for leaf in image.leaves(TreeId::CSUM) {
@@ -214,7 +214,7 @@ fn hostile_names_stay_inside_and_loops_end() {
             let entries = items.iter_mut().filter(|(key, _)| key.item_type == ItemType::DIR_INDEX);
             for (_, data) in entries {
                 if left == 0 {
-                    // The length of the name is the 16-bit number at 27, the name stands at 30.
+                    // The length of the name is the 16-bit number at 27, the name is at 30.
                     data[27..29].copy_from_slice(&(name.len() as u16).to_le_bytes());
                     data.truncate(30);
                     data.extend_from_slice(name);
@@ -225,7 +225,7 @@ fn hostile_names_stay_inside_and_loops_end() {
             false
         });
     }
-    // Directories that lead to the root again.
+    // Directories that refer to the root again.
     let mut loops = 0;
     image.edit_leaf(TreeId::FS, |items| {
         for (key, data) in items.iter_mut() {
@@ -241,9 +241,9 @@ fn hostile_names_stay_inside_and_loops_end() {
     let arguments = ["restore".as_ref(), case.image.as_os_str(), deep.as_os_str()];
     let output = ubtrfs(&arguments);
     assert_eq!(output.status.code(), Some(1));
-    let told = said(&output);
-    assert!(told.contains("nothing can have this name") && told.contains("is elsewhere, too"), "{told}");
-    assert!(!told.contains("panicked"), "{told}");
+    let reported = said(&output);
+    assert!(reported.contains("nothing can have this name") && reported.contains("is elsewhere, too"), "{reported}");
+    assert!(!reported.contains("panicked"), "{reported}");
     for outside in ["", "x", "x/y"] {
         let entries: Vec<_> = fs::read_dir(case.dir.path().join(outside)).unwrap().flatten().collect();
         assert!(entries.len() <= if outside.is_empty() { 2 } else { 1 }, "{outside}: {entries:?}");
@@ -276,19 +276,18 @@ fn a_user_gets_what_a_user_may_have() {
 
 /// What its own item says of a lost directory may name what is a symbolic link in the copy.
 #[test]
-fn lost_directories_are_not_sought_through_links() {
+fn lost_directories_are_not_searched_through_links() {
     require!(Need::Root);
     let case = Case::new("plain");
     let image = Image::open(&case.image);
     let outside = case.dir.path().join("outside");
     fs::create_dir(&outside).unwrap();
     let items = image.items(TreeId::FS);
-    // The type of an entry stands at 29, the number of what it leads to at the beginning, its name
-    // at 30.
+    // The type of an entry is at 29, the number of its inode at the beginning, its name at 30.
     let number = |data: &[u8]| u64::from_le_bytes(data[..8].try_into().unwrap());
     let entries = || items.iter().filter(|(key, _)| key.item_type == ItemType::DIR_INDEX);
     let (link_key, link) = entries().find(|(_, data)| data[29] == 7).unwrap();
-    // A directory with a file in it, which leads to nothing else.
+    // A directory with one file in it.
     let (lost_key, lost) = entries()
         .filter(|(_, data)| data[29] == 2 && number(data) != link_key.objectid)
         .find(|(_, data)| entries().any(|(key, below)| key.objectid == number(data) && below[29] == 1))
@@ -321,19 +320,19 @@ fn lost_directories_are_not_sought_through_links() {
             data.extend_from_slice(&link_name);
         },
     );
-    // Without any damage to trees nobody looks for what is lost.
+    // Without any damage to trees there is no search for lost inodes.
     let some_file = entries().find(|(_, data)| data[29] == 1 && number(data) != directory).unwrap();
     image.remove(TreeId::FS, |key, _| key.item_type == ItemType::INODE_ITEM && key.objectid == number(&some_file.1));
     let output = case.restore(&[]);
     assert_eq!(output.status.code(), Some(1));
-    let told = said(&output);
+    let reported = said(&output);
     let place = case.out().join(format!("lost+found/inode-{directory}"));
-    assert!(told.contains(&format!("it is under /lost+found/inode-{directory}")), "{told}");
-    assert!(place.is_dir() && place.join(std::ffi::OsStr::from_bytes(file_name)).exists(), "{told}");
-    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "{told}");
+    assert!(reported.contains(&format!("it is under /lost+found/inode-{directory}")), "{reported}");
+    assert!(place.is_dir() && place.join(std::ffi::OsStr::from_bytes(file_name)).exists(), "{reported}");
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "{reported}");
 }
 
-/// Whoever copies a volume that is about to go must know what stays behind.
+/// A user who copies a volume before it is destroyed must know what is not copied.
 #[test]
 fn subvolumes_elsewhere_are_named() {
     require!(Need::Kernel);

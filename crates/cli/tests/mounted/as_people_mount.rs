@@ -41,7 +41,7 @@ const USER: &str = r#"
     test "$(stat -c %a "$3/secret")" = 600
 "#;
 
-/// Where the volume lies in the image.
+/// The offset of the volume in the image.
 const OFFSET: u64 = 3 << 20;
 
 /// In a mount namespace where `mount.ubtrfs` is installed: `$1` is ubtrfs, `$2` the image, `$3` the
@@ -73,9 +73,9 @@ const SESSION: &str = r#"
     umount "$3"
     mount -f -t ubtrfs "$2" "$3"
     if mountpoint -q "$3"; then exit 1; fi
-    mount -s -t ubtrfs -o unheard_of "$2" "$3"
+    mount -s -t ubtrfs -o no_such_option "$2" "$3"
     umount "$3"
-    if mount -t ubtrfs -o unheard_of "$2" "$3"; then exit 1; fi
+    if mount -t ubtrfs -o no_such_option "$2" "$3"; then exit 1; fi
 "#;
 
 #[test]
@@ -87,7 +87,7 @@ fn mount_and_fstab_find_the_helper() {
     line.arg(env!("CARGO_BIN_EXE_ubtrfs")).args([&volume.image, &volume.point]).arg(volume.dir.path());
     let outcome = run(&mut line);
     assert_eq!(outcome.code(), Some(0), "{}", outcome.report());
-    assert!(outcome.stderr.contains("unknown mount option 'unheard_of'"), "{}", outcome.report());
+    assert!(outcome.stderr.contains("unknown mount option 'no_such_option'"), "{}", outcome.report());
     assert!(outcome.stderr.contains("'compress=zstd' can't be had by a remount: what ubtrfs writes is not compressed"));
     assert!(outcome.stderr.contains("'compress=zstd:3' has no effect: "), "{}", outcome.report());
     for (name, content) in [("by-type", "by-type\n"), ("by-fstab", "by-fstab\nagain\n")] {
@@ -96,9 +96,9 @@ fn mount_and_fstab_find_the_helper() {
     volume.check();
 }
 
-/// Two servers that write to one image, each by its own idea of what is free, leave nothing of it.
+/// Two servers that write to one image, each with its own map of free space, destroy it.
 #[test]
-fn one_image_has_one_server_whatever_it_is_called() {
+fn one_image_has_one_server_whatever_its_name() {
     require!(Need::Kernel, FUSE);
     let volume = Volume::new();
     let (one, other) = (LoopDevice::attach(&volume.image, false), LoopDevice::attach(&volume.image, false));
@@ -250,8 +250,8 @@ fn a_user_is_root_on_a_volume_from_elsewhere() {
     volume.check();
 }
 
-/// `$1` is ubtrfs, `$2` the image beside the mount point, `$3` the mount point. A server that hangs
-/// is cut off.
+/// `$1` is ubtrfs, `$2` the image next to the mount point, `$3` the mount point. The connection of
+/// a server that hangs is aborted.
 const FROM_WITHIN: &str = r#"
     cd "$3"
     for image in "../${2##*/}" "$3/../${2##*/}"; do
@@ -275,7 +275,7 @@ fn the_path_of_an_image_may_lead_through_the_mount_point() {
 }
 
 #[test]
-fn systemd_is_told_and_a_signal_brings_statistics() {
+fn systemd_is_notified_and_a_signal_writes_statistics() {
     require!(Need::Root, FUSE);
     let volume = Volume::new();
     let path = volume.dir.path().join("notify");
@@ -298,8 +298,8 @@ fn systemd_is_told_and_a_signal_brings_statistics() {
     fs::write(volume.point.join("file"), "content").unwrap();
     run(Command::new("kill").args(["-USR1", &server.id().to_string()])).ok();
     let stderr = BufReader::new(server.stderr.take().unwrap());
-    let (tell, lines) = channel();
-    thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
+    let (sender, lines) = channel();
+    thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
     let report = loop {
         let line = lines.recv_timeout(Duration::from_secs(60)).unwrap();
         if let Some((_, report)) = line.split_once("statistics: ") {

@@ -13,7 +13,7 @@ use ubtrfs_testkit::run::{Outcome, command, run};
 
 use crate::harness::{FUSE, Volume, cat, fails, ubtrfs};
 
-/// A partition of a loop device; it is gone on drop.
+/// A partition of a loop device; it is removed on drop.
 struct Partition<'a> {
     disk: &'a LoopDevice,
     number: u32,
@@ -88,7 +88,7 @@ fn every_command_that_writes_takes_a_block_device() {
     writing.sync_all().unwrap();
     drop(writing);
     on(&["rescue", "super-recover", "--yes"], device).ok();
-    // A copy that is bad is something to write anew.
+    // A bad copy is rewritten.
     let writing = fs::OpenOptions::new().write(true).open(device).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&writing, &[0; 4096], 64 << 20).unwrap();
     writing.sync_all().unwrap();
@@ -169,8 +169,8 @@ fn a_device_without_a_node_is_found() {
     }
 }
 
-/// Ordinary users are told the path of a device's file: it may lead nowhere, or through a directory
-/// that they may not search.
+/// sysfs shows ordinary users the path of a device's file, which may not exist, or be in a
+/// directory that they may not search.
 #[test]
 fn a_file_that_may_be_behind_a_device_is_not_written_to() {
     require!(Need::Kernel, Need::Tool("setpriv"));

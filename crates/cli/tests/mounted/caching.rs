@@ -1,5 +1,5 @@
-//! What the kernel keeps of a file's content: that everybody sees what was written last, by
-//! whatever way it went.
+//! The kernel's cache of a file's content: every reader sees the last write, whichever path it
+//! took.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -50,7 +50,7 @@ struct Control {
     event_descriptor: u32,
 }
 
-/// Writes that nobody waits for as they are asked for, one at a time.
+/// Asynchronous writes, one at a time.
 struct Queue(libc::c_ulong);
 
 impl Queue {
@@ -63,7 +63,7 @@ impl Queue {
         Self(context)
     }
 
-    /// Asks for a write, and waits for its completion.
+    /// Submits a write, and waits for its completion.
     fn write(&self, file: &File, block: &Block, offset: usize) {
         let mut control = Control {
             opcode: 1,
@@ -75,11 +75,11 @@ impl Queue {
         };
         let mut list = [&raw mut control];
         let mut event = [0_i64; 4];
-        // SAFETY: the list has one entry, which leads to a control block; it and the block to write
-        // outlive the write, which is waited for next.
+        // SAFETY: the list has one entry, which points to a control block; it and the block to
+        // write outlive the write, which is waited for next.
         let submitted = unsafe { libc::syscall(libc::SYS_io_submit, self.0, 1, list.as_mut_ptr()) };
         assert_eq!(submitted, 1);
-        // SAFETY: one event is asked for, and has its place.
+        // SAFETY: one event is requested, and the array has room for it.
         let done = unsafe {
             libc::syscall(
                 libc::SYS_io_getevents,
@@ -96,7 +96,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: the context is this one's own, and no write of it is under way.
+        // SAFETY: the context is this one's own, and none of its writes is in flight.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.0) };
     }
 }
@@ -143,7 +143,7 @@ fn stale_reads(path: &Path, write: impl Fn(&File, &Block, usize) + Sync) -> (u64
 }
 
 #[test]
-fn readers_of_the_cache_see_what_was_written_directly() {
+fn readers_of_the_cache_see_direct_writes() {
     require!(FUSE);
     let volume = Volume::new();
     volume.mount("");
@@ -158,7 +158,7 @@ fn readers_of_the_cache_see_what_was_written_directly() {
     volume.check();
 }
 
-/// Where data and holes begin as seen from each page of a file.
+/// Where data and holes begin, from each page of a file on.
 fn map(file: &File) -> Vec<String> {
     let size = file.metadata().unwrap().len();
     let seek = |from| rustix::fs::seek(file, from).map_err(rustix::io::Errno::raw_os_error);

@@ -1,5 +1,5 @@
-//! Many at once of what is answered only after other requests: the mount goes on whatever their
-//! number.
+//! Many concurrent requests whose answers wait for other requests: the mount continues to work
+//! whatever their number.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,8 +13,8 @@ use ubtrfs_testkit::run::{command, run_within};
 
 use crate::harness::{FUSE, Volume};
 
-/// Cuts the connection when a test fails: what hangs with it can't be ended otherwise, and it would
-/// hang sync(2) of the whole machine.
+/// Aborts the connection when a test fails: processes that hang with it can't be ended otherwise,
+/// and would hang sync(2) of the whole machine.
 struct Abort(PathBuf);
 
 impl Abort {
@@ -33,8 +33,8 @@ impl Drop for Abort {
     }
 }
 
-/// Many threads, each with a file of its own whose pages it changes through a mapping: then all ask
-/// at once where holes and data are. `$1` is the directory, `$2` how many.
+/// Many threads, each with a file of its own whose pages it changes through a mapping: then all
+/// search for holes and data at once. `$1` is the directory, `$2` how many.
 const SEEKERS: &str = r#"
 import mmap, os, sys, threading
 PAGES = 64
@@ -69,6 +69,8 @@ print(len(wrong), wrong[:3])
 /// are few processors.
 const SEEKING: &str = "150";
 
+/// Of invariant 28: were all entries of a ring kept by seeks, no WRITE that they wait for would
+/// come.
 #[test]
 fn holes_of_more_files_than_there_is_room_for_requests_are_found() {
     require!(Need::Root, FUSE, Need::Tool("python3"));
@@ -84,7 +86,7 @@ fn holes_of_more_files_than_there_is_room_for_requests_are_found() {
     volume.check();
 }
 
-/// Listings of directories whose names have changed meanwhile, that all come to their ends at once.
+/// Listings of directories whose names have changed in between, which all reach their ends at once.
 /// `$1` is the directory, `$2` how many listings. Afterwards names are what they are.
 const LISTERS: &str = r#"
 import ctypes, os, sys, threading
@@ -143,7 +145,7 @@ print(len(wrong), wrong[:3])
 const LISTING: &str = "120";
 
 #[test]
-fn changed_listings_that_end_at_once_show_no_name_that_is_gone() {
+fn changed_listings_that_end_at_once_show_no_deleted_name() {
     require!(Need::Root, FUSE, Need::Tool("python3"));
     let volume = Volume::new();
     volume.mount("");

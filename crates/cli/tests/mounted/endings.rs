@@ -51,14 +51,14 @@ fn a_signal_ends_it_though_it_is_in_use() {
     server.signal("TERM");
     server.ended();
     assert!(!volume.is_mounted());
-    assert!(open.metadata().is_err(), "the connection is cut");
+    assert!(open.metadata().is_err(), "the connection is aborted");
     drop(open);
     assert_eq!(cat(&volume.image, "/file"), "content");
     volume.check();
 }
 
 #[test]
-fn umount_says_that_it_is_busy() {
+fn umount_reports_that_the_mount_is_busy() {
     require!(Need::Root, FUSE);
     let volume = Volume::new();
     volume.mount("");
@@ -73,7 +73,7 @@ fn umount_says_that_it_is_busy() {
 }
 
 #[test]
-fn umount_waits_for_who_only_looks_in() {
+fn umount_waits_for_transient_users() {
     require!(Need::Root, FUSE);
     let volume = Volume::new();
     for _ in 0..10 {
@@ -93,7 +93,7 @@ fn umount_waits_for_who_only_looks_in() {
             assert!(!volume.is_mounted());
             return;
         }
-        // Whoever looked in was not woken in time: nothing is known.
+        // The process that used the mount was not woken in time: the result is unknown.
         volume.umount();
     }
 }
@@ -195,7 +195,8 @@ fn a_signal_ends_a_mount_that_was_detached_while_in_use_and_loses_nothing() {
     signal_beside_a_mapping(true);
 }
 
-/// Who mounted it may not look at the mappings of other processes, his own included.
+/// The user who mounted it may not read the mappings of other processes, including those of the
+/// same user.
 #[test]
 fn a_signal_loses_no_store_of_an_ordinary_users_mapping() {
     require!(Need::Root, FUSE, Need::Tool("cc"), Need::Tool("setpriv"), Need::Tool("unshare"));
@@ -287,9 +288,9 @@ fn stop_serving(volume: &Volume, server: &Server) -> Child {
     stopped
 }
 
-/// The last request gets another error than those that come once the connection is gone.
+/// The last request gets another error than those after the end of the connection.
 #[test]
-fn watching_ends_quietly_with_a_connection_that_is_cut_meanwhile() {
+fn watching_ends_quietly_when_the_connection_is_aborted() {
     if OVER_RINGS {
         return;
     }
@@ -331,14 +332,14 @@ fn a_signal_has_all_committed_by_a_server_whose_requests_hang() {
     let server = volume.server();
     let mut stopped = stop_serving(&volume, &server);
     server.signal("TERM");
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     thread::spawn(move || {
         while open.metadata().is_ok() {
             thread::sleep(Duration::from_millis(20));
         }
-        let _ = tell.send(());
+        let _ = sender.send(());
     });
-    told.recv_timeout(Duration::from_secs(60)).expect("the connection is cut");
+    receiver.recv_timeout(Duration::from_secs(60)).expect("the connection is aborted");
     assert!(!volume.is_mounted());
     let copy = volume.dir.path().join("copy");
     fs::copy(&volume.image, &copy).unwrap();
@@ -350,7 +351,7 @@ fn a_signal_has_all_committed_by_a_server_whose_requests_hang() {
 }
 
 #[test]
-fn the_mount_of_a_dead_server_is_cleared_and_what_was_synced_is_there() {
+fn the_mount_of_a_dead_server_is_cleared_and_synced_data_is_there() {
     require!(Need::Root, FUSE);
     let volume = Volume::new();
     volume.mount("commit=1000");
@@ -394,8 +395,8 @@ fn only_the_mount_of_a_dead_server_is_cleared_where_that_is_asked_for() {
     volume.umount();
 }
 
-/// What the kernel does with requests that nobody answers any more is cut off on every way out: a
-/// mount that hangs would hang sync(2) of the whole machine.
+/// The connection is aborted on every path out of the test: a mount that hangs would hang sync(2)
+/// of the whole machine.
 struct Abort(PathBuf);
 
 impl Abort {
@@ -408,7 +409,7 @@ impl Abort {
 
 impl Drop for Abort {
     fn drop(&mut self) {
-        // Where the connection is gone already there is nothing to cut.
+        // If the connection has ended already there is nothing to abort.
         let _ = fs::write(&self.0, "1");
     }
 }
@@ -450,8 +451,7 @@ fn a_killed_server_loses_a_few_seconds_and_nothing_that_was_fsynced() {
     volume.umount();
 }
 
-/// `CAP_SYS_RESOURCE`: who has it may lower what the kernel weighs processes by when memory runs
-/// out.
+/// `CAP_SYS_RESOURCE`: allows a process to lower its score of the out-of-memory killer.
 const MAY_BE_SPARED: u32 = 24;
 
 #[test]

@@ -1,5 +1,5 @@
 //! Reserved space, shared extents and flags of inodes: the kernel's btrfs does the same, and both
-//! must tell the same.
+//! must have the same results.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -23,7 +23,7 @@ fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
 }
 
-/// Where data is, as `SEEK_DATA` and `SEEK_HOLE` tell.
+/// Where data is, by `SEEK_DATA` and `SEEK_HOLE`.
 fn data_ranges(file: &File) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -83,11 +83,11 @@ fn reserved(dir: &Path, diary: &mut Diary) {
     file.set_len(70_001).unwrap();
     step("grown", &file, KEEP, 0, 1);
     file.set_len(70_001).unwrap();
-    step("cut to the size that it has", &file, KEEP, 0, 1);
+    step("truncate to the size that it has", &file, KEEP, 0, 1);
     file.write_all_at(&vec![2; 30_000], 65_000).unwrap();
     step("written across the end", &file, PUNCH, 0, 1);
     file.set_len(100).unwrap();
-    step("cut", &file, KEEP, 0, 5000);
+    step("truncate", &file, KEEP, 0, 5000);
 
     let file = filled(&dir.join("small"), 300, 3);
     step("of a small file", &file, KEEP, 0, 100);
@@ -136,7 +136,7 @@ fn shared(dir: &Path, diary: &mut Diary) {
         look(diary, what, to);
     };
     let whole = open(&dir.join("whole"));
-    step("whole, not written out yet", &source, 0, &whole, 0, 1 << 20);
+    step("whole, not written back yet", &source, 0, &whole, 0, 1 << 20);
     step("once more over itself", &source, 0, &whole, 0, 1 << 20);
     step("within, aligned", &source, 8192, &whole, 40_960, 65_536);
     step("within, not aligned", &source, 100, &whole, 5, 10_000);
@@ -168,7 +168,7 @@ fn attempts(dir: &Path, diary: &mut Diary) {
     diary.io("write", written(OpenOptions::new().write(true)));
     diary.io("append", written(OpenOptions::new().append(true)));
     diary.io("truncate", OpenOptions::new().write(true).truncate(true).open(&at));
-    diary.io("cut", OpenOptions::new().write(true).open(&at).and_then(|file| file.set_len(1)));
+    diary.io("truncate", OpenOptions::new().write(true).open(&at).and_then(|file| file.set_len(1)));
     diary.io("chmod", fs::set_permissions(&at, fs::Permissions::from_mode(0o600)));
     diary.io("chown", std::os::unix::fs::chown(&at, Some(5), Some(5)));
     diary.note("touch", run(command("touch", &["-d", "2001-01-01"]).arg(&at)).code());
@@ -190,7 +190,7 @@ fn attempts(dir: &Path, diary: &mut Diary) {
         ("user.x", b"x"),
         ("btrfs.compression", b"none"),
     ] {
-        // Of a default ACL of what is no directory the kernel doesn't ask.
+        // The kernel doesn't request a default ACL of a file that is not a directory.
         for path in [at.as_path(), dir].into_iter().skip(usize::from(name.ends_with("default"))) {
             diary.sys(name, rustix::fs::setxattr(path, name, value, XattrFlags::empty()));
             diary.sys(name, rustix::fs::removexattr(path, name));
@@ -326,7 +326,7 @@ fn synchronous_writes_are_durable_when_they_return() {
 }
 
 #[test]
-fn what_was_reserved_can_be_written_on_a_full_volume() {
+fn reserved_space_can_be_written_on_a_full_volume() {
     require!(FUSE);
     let volume = Volume::new();
     volume.mount("");

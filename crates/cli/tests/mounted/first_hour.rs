@@ -1,5 +1,5 @@
 //! What a new user tries first on a mount: a file of one's own, cp and install as root of one's own
-//! volume, the label, a look at what goes on.
+//! volume, the label, the statistics.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -81,7 +81,7 @@ fn an_ordinary_users_new_volume_is_that_users() {
 }
 
 #[test]
-fn whoever_is_root_on_a_volume_copies_and_installs_as_root_does() {
+fn with_fakeroot_cp_and_install_work_as_for_root() {
     require!(Need::Root, FUSE, Need::Tool("setpriv"), Need::Tool("unshare"), Need::Tool("fusermount3"));
     require!(Need::Tool("setfacl"));
     let volume = Volume::new();
@@ -96,7 +96,7 @@ fn whoever_is_root_on_a_volume_copies_and_installs_as_root_does() {
 }
 
 #[test]
-fn whoever_may_not_open_dev_fuse_is_told_what_to_do() {
+fn without_access_to_dev_fuse_the_error_says_what_to_do() {
     require!(Need::Root, FUSE, Need::Tool("setpriv"), Need::Tool("unshare"), Need::Tool("fusermount3"));
     let volume = Volume::new();
     let binary = lend(&volume);

@@ -45,7 +45,7 @@ pub fn cat(device: &Path, path: &str) -> String {
     ubtrfs(&["cat".as_ref(), device.as_os_str(), path.as_ref()]).ok().stdout
 }
 
-/// An image and a place to mount it; whatever is still mounted there at the end is taken away.
+/// An image and a mount point; whatever is still mounted there at the end is unmounted.
 pub struct Volume {
     pub dir: TempDir,
     pub image: PathBuf,
@@ -106,7 +106,7 @@ impl Volume {
         mount_points().contains(&self.point)
     }
 
-    /// Unmounts; what only looked at the mount in passing is given time to leave.
+    /// Unmounts; transient users of the mount get time to leave.
     pub fn try_umount(&self) -> Outcome {
         let unmount = || ubtrfs(&["umount".as_ref(), self.point.as_os_str()]);
         let mut outcome = unmount();
@@ -163,7 +163,7 @@ impl Server {
     #[track_caller]
     pub fn ended(&self) {
         let limit = Instant::now() + Duration::from_secs(60);
-        // One that nobody asks for its status has ended, too.
+        // One whose status was not collected has ended, too.
         let is_alive = || {
             let status = std::fs::read_to_string(format!("/proc/{}/status", self.0));
             status.is_ok_and(|status| !status.contains("\nState:\tZ") && !status.contains("\nState:\tX"))

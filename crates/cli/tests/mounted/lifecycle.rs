@@ -1,4 +1,4 @@
-//! From the start of a mount to its end, when all goes well.
+//! From the start of a mount to its end, without errors.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -26,7 +26,7 @@ fn mount_line(volume: &Volume) -> String {
 }
 
 #[test]
-fn what_is_written_is_there_for_the_kernel_after_umount() {
+fn written_data_is_there_for_the_kernel_after_umount() {
     require!(Need::Kernel, FUSE);
     let volume = Volume::new();
     volume.mount("");
@@ -142,9 +142,9 @@ fn an_image_that_is_mounted_in_another_mount_namespace_is_refused() {
     volume.umount();
 }
 
-/// Whoever isn't root can't ask a loop device whether it is mounted.
+/// Only root can query a loop device whether it is mounted.
 #[test]
-fn an_image_that_may_be_mounted_unseen_is_not_written_to() {
+fn an_image_that_may_be_mounted_invisibly_is_not_written_to() {
     require!(Need::Kernel, Need::Tool("setpriv"));
     let volume = Volume::new();
     fs::set_permissions(volume.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();

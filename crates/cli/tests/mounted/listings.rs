@@ -1,5 +1,5 @@
-//! A listing lacks names or shows names that are gone, for the kernel keeps what others have read
-//! of the directory.
+//! Listings neither lack names nor show deleted ones, though the kernel caches what other programs
+//! have read of the directory.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -24,7 +24,7 @@ fn some(dir: &File) -> Option<Vec<String>> {
     let mut raw = RawDir::new(dir, &mut room);
     let mut names = Vec::new();
     let mut any = false;
-    // Up to where it would ask the kernel again.
+    // Up to where it would call the kernel again.
     while !any || !raw.is_buffer_empty() {
         let Some(entry) = raw.next() else { break };
         any = true;
@@ -54,15 +54,15 @@ fn full(volume: &Volume) -> PathBuf {
 }
 
 #[test]
-fn a_name_that_was_gone_before_a_listing_began_is_not_in_it() {
+fn a_name_that_was_removed_before_a_listing_began_is_not_in_it() {
     require!(FUSE);
     let volume = Volume::new();
     volume.mount("");
     let dir = full(&volume);
-    // Somebody reads a part.
+    // A reader reads a part.
     let first = File::open(&dir).unwrap();
     let seen: Vec<String> = std::iter::repeat_with(|| some(&first).unwrap()).take(3).flatten().collect();
-    // A name of it goes.
+    // A name of it is deleted.
     let gone = &seen[seen.len() - 2];
     fs::remove_file(dir.join(gone)).unwrap();
     // A listing begins, and before it ends another has been read as a whole.
@@ -73,8 +73,8 @@ fn a_name_that_was_gone_before_a_listing_began_is_not_in_it() {
     names.extend(rest(&second));
     assert!(!names.contains(gone), "{gone}");
     assert_eq!(names.len(), NAMES - 1);
-    // Whoever had begun before the name went misses none of the others, and all see the same from
-    // now on.
+    // A reader that began before the deletion misses none of the other names, and all readers see
+    // the same from now on.
     let left: BTreeSet<String> = seen.iter().cloned().chain(rest(&first)).collect();
     assert!((0..NAMES).map(name).all(|name| left.contains(&name)));
     assert!((0..3).all(|_| listed(&dir).len() == NAMES - 1));
@@ -83,7 +83,7 @@ fn a_name_that_was_gone_before_a_listing_began_is_not_in_it() {
 }
 
 #[test]
-fn whoever_lists_while_others_add_remove_and_list_sees_what_it_did_itself() {
+fn a_listing_among_other_changes_shows_the_readers_own_changes() {
     require!(FUSE);
     let volume = Volume::new();
     volume.mount("");

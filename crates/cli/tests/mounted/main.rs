@@ -16,6 +16,8 @@ mod lifecycle;
 mod listings;
 mod posix;
 mod remounts;
+mod shell;
 mod space;
+mod subvolumes;
 mod trouble;
 mod users_mount;

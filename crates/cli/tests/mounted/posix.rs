@@ -1,4 +1,4 @@
-//! A tour of all operations. The kernel's btrfs makes it, too, and both must tell the same.
+//! A tour of all operations, which the kernel's btrfs makes, too; both must have the same results.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -38,7 +38,7 @@ impl Diary {
         self.note(what, result.map(drop));
     }
 
-    /// What stat(2) tells that does not depend on when and where.
+    /// The fields of stat(2) that do not depend on time and mount.
     fn stat(&mut self, what: &str, path: &Path) {
         let seen = fs::symlink_metadata(path).map(|meta| {
             let rdev = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
@@ -203,7 +203,7 @@ fn blocks(dir: &Path, diary: &mut Diary) {
         file.write_all_at(b"near", 3).unwrap();
         seen("written here and there", &file);
         file.set_len(size as u64 / 2).unwrap();
-        seen("cut", &file);
+        seen("truncate", &file);
     }
     let file = open("many");
     file.write_all_at(&vec![1; 1 << 20], 0).unwrap();
@@ -279,8 +279,8 @@ fn privileges(dir: &Path, diary: &mut Diary) {
         "dd if=/dev/zero of=f bs=4k count=1 oflag=direct conv=notrunc status=none",
     ];
     for way in ways {
-        // Set-group-id of a file that its group may not execute goes with the kernel only, and only
-        // when the writer is not in the group, which FUSE doesn't tell.
+        // Only the kernel clears set-group-id of a file that its group may not execute, and only
+        // when the writer is not in the group, which FUSE doesn't report.
         for bits in [0o6777, 0o4767] {
             fs::write(&path, "content").unwrap();
             mode(&path, bits);
@@ -291,8 +291,8 @@ fn privileges(dir: &Path, diary: &mut Diary) {
             diary.note(way, (status, format!("{:o}", fs::metadata(&path).unwrap().mode()), left));
         }
     }
-    // A chown that names nobody is refused to others, by us in silence; it must not take anything
-    // away.
+    // A chown without owner and group is refused to other users, by us silently; it must not clear
+    // anything.
     let nobody = "python3 -c 'import os; os.chown(\"f\", -1, -1)' 2> /dev/null; true";
     for (owner, way) in [(0, nobody), (1000, nobody), (0, "fallocate -p -l 4096 f"), (1000, "fallocate -p -l 4096 f")] {
         fs::write(&path, "content").unwrap();
@@ -376,8 +376,8 @@ fn mapped_pages_outlive_a_flag_that_forbids_writing() {
     }
 }
 
-/// Opening is not asked about, so it is the writing that has to fail; and nobody goes on seeing
-/// what nobody has.
+/// There is no request for an open, so the write has to fail; and no reader continues to see the
+/// refused data.
 #[test]
 fn files_that_must_not_change_do_not_through_mappings() {
     require!(Need::Root, FUSE);

@@ -20,13 +20,13 @@ fn remount(volume: &Volume, options: &str) -> Outcome {
 }
 
 #[test]
-fn what_was_written_before_a_remount_to_read_only_is_durable_and_nothing_is_written_after_it() {
+fn data_from_before_a_remount_to_read_only_is_durable_and_nothing_is_written_after_it() {
     require!(Need::Kernel, FUSE);
     let volume = Volume::new();
     volume.mount("commit=1");
     let file = volume.point.join("file");
     fs::write(&file, "before").unwrap();
-    // Its space is given back in the background.
+    // Its space is freed in the background.
     fs::write(volume.point.join("large"), vec![7; 32 << 20]).unwrap();
     ubtrfs(&["sync".as_ref(), volume.point.as_os_str()]).ok();
     fs::remove_file(volume.point.join("large")).unwrap();
@@ -67,7 +67,7 @@ fn a_mount_that_is_unmounted_read_only_has_lost_nothing() {
 }
 
 #[test]
-fn a_file_that_is_open_for_writing_is_in_the_way_and_its_writer_goes_on() {
+fn a_file_that_is_open_for_writing_prevents_a_remount_and_its_writer_continues() {
     require!(Need::Root, FUSE);
     let volume = Volume::new();
     volume.mount("");
@@ -85,7 +85,7 @@ fn a_file_that_is_open_for_writing_is_in_the_way_and_its_writer_goes_on() {
 }
 
 #[test]
-fn what_a_remount_can_not_do_fails_and_says_why() {
+fn an_impossible_remount_fails_with_a_reason() {
     require!(Need::Root, FUSE);
     let volume = Volume::new();
     volume.mount("");
@@ -107,7 +107,7 @@ fn a_remount_that_fails_leaves_the_mount_as_it_was() {
     let volume = Volume::new();
     volume.mount("commit=1000");
     fs::write(volume.point.join("file"), "content").unwrap();
-    // A commit refuses to write over the superblock of somebody else.
+    // A commit refuses to overwrite the superblock of another writer.
     let image = OpenOptions::new().write(true).open(&volume.image).unwrap();
     image.write_all_at(b"x", PLACE).unwrap();
     assert_eq!(remount(&volume, "ro").code(), Some(1));
@@ -121,7 +121,7 @@ fn a_remount_that_fails_leaves_the_mount_as_it_was() {
 }
 
 #[test]
-fn nobody_without_the_kernels_leave_stops_writing_by_asking_the_server() {
+fn only_the_kernels_permission_lets_a_caller_stop_writing() {
     require!(Need::Root, FUSE, Need::Tool("setpriv"), Need::Tool("getfattr"));
     let volume = Volume::new();
     volume.mount("");

@@ -1,5 +1,4 @@
-//! Space of a mount: what `df` says, what is trimmed and discarded, and what btrfs's own ioctls
-//! tell.
+//! Space of a mount: the figures of `df`, trimming and discarding, and btrfs's own ioctls.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -38,7 +37,7 @@ fn sync(volume: &Volume) {
 }
 
 #[test]
-fn fstrim_gives_back_what_removed_files_took_of_the_image() {
+fn fstrim_punches_holes_for_removed_files() {
     require!(Need::Kernel, FUSE);
     let volume = Volume::new();
     volume.mount("");
@@ -70,7 +69,7 @@ fn only_root_may_trim() {
 }
 
 #[test]
-fn a_mount_that_discards_gives_back_what_removed_files_took() {
+fn a_mount_with_discard_punches_holes_for_removed_files() {
     require!(Need::Kernel, FUSE);
     let volume = Volume::new();
     volume.mount("discard,commit=1");
@@ -91,8 +90,8 @@ fn a_mount_that_discards_gives_back_what_removed_files_took() {
     volume.check();
 }
 
-/// What is said of ranges to trim, the first of them on a volume as it was made: the numbers that
-/// come back, or the error.
+/// The results of trimming ranges, the first of them on a new volume: the returned numbers, or the
+/// error.
 fn trims(dir: &Path) -> Vec<String> {
     const MAX: u64 = u64::MAX;
     const RANGES: [(u64, u64, u64); 12] = [
@@ -121,8 +120,8 @@ except OSError as error: print('error', error.errno)
         line.arg("-c").arg(script).arg(dir);
         run(line.args([start, len, least].map(u64::to_string))).ok().stdout
     };
-    // What no chunk has the kernel trims once: all but the first ask for pieces that there are none
-    // of.
+    // The kernel trims unallocated space once: all but the first request pieces of a size that does
+    // not exist.
     RANGES.iter().map(ask).collect()
 }
 
@@ -138,7 +137,7 @@ fn ranges_are_trimmed_and_refused_as_by_the_kernel() {
     volume.assert_kernels_tour_is_the_same(&ours, trims);
 }
 
-/// Asks with a program of few lines, as other programs do.
+/// Calls the ioctl with a short program, as other programs do.
 fn ask(volume: &Volume, script: &str) -> String {
     let prelude = "import sys,fcntl,os,struct\nfd=os.open(sys.argv[1],os.O_RDONLY)\n";
     let outcome = run(Command::new("python3").arg("-c").arg(format!("{prelude}{script}")).arg(&volume.point)).ok();
@@ -146,18 +145,18 @@ fn ask(volume: &Volume, script: &str) -> String {
 }
 
 #[test]
-fn ioctls_tell_of_the_volume_and_its_devices_and_show_its_trees() {
+fn ioctls_describe_the_volume_its_devices_and_its_trees() {
     require!(Need::Kernel, FUSE);
     let volume = Volume::new();
     volume.mount("");
     fs::write(volume.point.join("a name to be found"), "x").unwrap();
     sync(&volume);
-    let told = ask(
+    let reported = ask(
         &volume,
         "a=bytearray(1024)\nfcntl.ioctl(fd,0x8400941f,a)\nprint(struct.unpack_from('<QQ',a), struct.unpack_from('<II',a,32), a[16:32].hex())",
     );
-    assert!(told.starts_with("(1, 1) (16384, 4096) "), "{told}");
-    let fsid = told.rsplit(' ').next().unwrap().to_owned();
+    assert!(reported.starts_with("(1, 1) (16384, 4096) "), "{reported}");
+    let fsid = reported.rsplit(' ').next().unwrap().to_owned();
     let shown = run(Command::new("btrfs").args(["filesystem", "show"]).arg(&volume.image)).ok().stdout;
     assert!(shown.replace('-', "").contains(&fsid), "{fsid}: {shown}");
     let device = ask(

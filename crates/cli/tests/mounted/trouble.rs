@@ -9,9 +9,9 @@ use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 
-use crate::harness::{FUSE, Volume, ubtrfs};
+use crate::harness::{FUSE, Volume, fails, ubtrfs};
 
-/// A small tmpfs; taken away at the end.
+/// A small tmpfs; unmounted at the end.
 struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
@@ -54,7 +54,7 @@ fn a_file_system_that_fills_up_under_a_sparse_image_loses_nothing_durable() {
     failed |= file.sync_all().is_err();
     assert!(failed, "64 MiB do not fit 24");
     drop(file);
-    // It is told, whether it can still be read or not, and the mount can be ended.
+    // It is reported, whether it can still be read or not, and the mount can be ended.
     let outcome = volume.try_umount();
     assert!(!volume.is_mounted(), "{}", outcome.report());
     assert!(outcome.success() || outcome.stderr.lines().count() == 1, "{}", outcome.report());
@@ -67,6 +67,42 @@ fn a_file_system_that_fills_up_under_a_sparse_image_loses_nothing_durable() {
     fs::write(volume.point.join("more"), &noise).unwrap();
     volume.umount();
     volume.check();
+}
+
+#[test]
+fn stats_name_the_step_the_device_and_the_place_of_a_write_that_failed() {
+    require!(Need::Root, FUSE);
+    let mut volume = Volume::without_image();
+    let below = volume.dir.path().join("below");
+    let _disk = SmallDisk::new(&below, "24M");
+    volume.image = below.join("image");
+    ubtrfs(&["mkfs".as_ref(), "--size".as_ref(), "1G".as_ref(), volume.image.as_os_str()]).ok();
+    volume.mount("commit=1000");
+    let stats = volume.stats();
+    assert_eq!((&stats["errors"], &stats["last_errors"]), (&0.into(), &serde_json::json!([])));
+    // It is as many bytes as the disk below has no room for.
+    let noise: Vec<u8> = (0..1 << 25_u32).map(|i: u32| i.wrapping_mul(0x9e37_79b9).to_le_bytes()[3]).collect();
+    let mut file = fs::File::create(volume.point.join("large")).unwrap();
+    let written = file.write_all(&noise).and_then(|()| file.sync_all());
+    assert!(written.is_err(), "32 MiB do not fit 24");
+    drop(file);
+
+    let stats = volume.stats();
+    let error = stats["last_errors"].as_array().unwrap().first().unwrap();
+    let number = |name: &str| error[name].as_u64().unwrap_or_else(|| panic!("{name}: {error}"));
+    assert_eq!((number("device"), &stats["read_only"]), (1, &true.into()));
+    assert!(number("physical") < 1 << 30 && number("logical") > 0 && number("length") > 0, "{error}");
+    let (step, cause) = (error["step"].as_str().unwrap(), error["cause"].as_str().unwrap());
+    assert!(step.starts_with("writing data of inode 257"), "{step}");
+    let place = format!("device 1: writing {} bytes at {}", number("length"), number("physical"));
+    assert!(cause.starts_with(&place) && cause.ends_with(": No space left on device"), "{cause}");
+    assert_eq!(stats["aborted"], format!("{step}: {cause}"));
+    let text = ubtrfs(&["stats".as_ref(), volume.point.as_os_str()]).ok().stdout;
+    for (name, value) in [("step", step), ("cause", cause), ("time", " UTC")] {
+        let line = text.lines().find(|line| line.starts_with(&format!("last_errors.1.{name} ")));
+        assert!(line.is_some_and(|line| line.ends_with(value)), "{name}: {text}");
+    }
+    fails(&volume.try_umount(), &place);
 }
 
 #[test]

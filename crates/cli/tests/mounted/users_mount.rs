@@ -20,7 +20,7 @@ const MOUNT: &str = r#"
     mountpoint -d "$4"
 "#;
 
-/// The mount. Its connection is cut at the end.
+/// The mount. Its connection is aborted at the end.
 pub struct UsersMount {
     pub server: Server,
     pub program: PathBuf,
@@ -28,7 +28,7 @@ pub struct UsersMount {
 }
 
 impl UsersMount {
-    /// Mounts a volume as a user does who is not root.
+    /// Mounts a volume as a user who is not root.
     #[track_caller]
     pub fn new(volume: &Volume, options: &str) -> Self {
         let program = lend(volume.dir.path(), env!("CARGO_BIN_EXE_ubtrfs").as_ref(), &[&volume.image, &volume.point]);
@@ -58,7 +58,7 @@ impl UsersMount {
 
 impl Drop for UsersMount {
     fn drop(&mut self) {
-        // Where the connection is gone already there is nothing to cut.
+        // If the connection has ended already there is nothing to abort.
         let _ = fs::write(&self.abort, "1");
     }
 }

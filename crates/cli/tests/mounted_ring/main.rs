@@ -20,6 +20,8 @@ mod listings;
 mod posix;
 #[path = "../mounted/space.rs"]
 mod space;
+#[path = "../mounted/subvolumes.rs"]
+mod subvolumes;
 #[path = "../mounted/trouble.rs"]
 mod trouble;
 #[path = "../mounted/users_mount.rs"]

@@ -1,4 +1,4 @@
-//! Who acts. Credentials belong to threads, so each act is done by a thread of its own.
+//! The actor. Credentials belong to threads, so each act is done by a thread of its own.
 
 use rustix::fs::Mode;
 use rustix::process::{Gid, Uid, umask};
@@ -7,14 +7,14 @@ use rustix::thread::{
     set_thread_res_uid, unshare_unsafe,
 };
 
-/// Owns most of what the tables act on.
+/// Owns most of the tables' objects.
 pub const OWNER: u32 = 1000;
-/// The group of most of what the tables act on.
+/// The group of most of the tables' objects.
 pub const GROUP: u32 = 1000;
 /// Another group, which the owner is in.
 pub const SECOND_GROUP: u32 = 2000;
 
-/// Who acts.
+/// The actor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Actor {
     Root,
@@ -52,7 +52,7 @@ impl Actor {
         std::thread::scope(|scope| {
             let acting = scope.spawn(move || {
                 // SAFETY: from here on the thread has a umask and a working directory of its own;
-                // nobody counts on sharing them.
+                // no one shares them.
                 unsafe { unshare_unsafe(UnshareFlags::FS) }.unwrap();
                 self.become_it();
                 umask(Mode::from_raw_mode(mask));

@@ -1,5 +1,5 @@
-//! File handles, as an NFS server uses them: they lead to their inode however it is called, also
-//! when nobody has it in memory, and to nothing once it is gone.
+//! File handles, as an NFS server uses them: they refer to their inode whatever its name is, also
+//! when it is not in memory, and are stale once it is deleted.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -57,12 +57,12 @@ fn inodes_in_memory(root: &Path) -> Option<u64> {
     serde_json::from_slice::<serde_json::Value>(&stats[..length]).unwrap()["inodes_in_memory"].as_u64()
 }
 
-/// Makes the kernel forget inodes that nobody uses.
+/// Makes the kernel forget unused inodes.
 fn drop_caches(root: &Path) {
     const PAUSE: Duration = Duration::from_millis(100);
     rustix::fs::syncfs(File::open(root).unwrap()).unwrap();
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
-    // That they were forgotten is told a little later, and until then they are in use.
+    // The FORGETs arrive a little later, and until then they are in use.
     let mut before = inodes_in_memory(root);
     for _ in 0..100 {
         std::thread::sleep(PAUSE);
@@ -84,7 +84,7 @@ fn content(mount: &File, handle: &Handle) -> String {
 
 fn table(root: &Path) -> Outcomes {
     let mut outcomes = Outcomes::new();
-    let mut tell = |name: &str, told: String| assert_eq!(outcomes.insert(name.into(), told), None, "{name}");
+    let mut record = |name: &str, reported: String| assert_eq!(outcomes.insert(name.into(), reported), None, "{name}");
     let at = |name: &str| root.join(name);
     let mount = File::open(root).unwrap();
     fs::create_dir_all(at("a/b")).unwrap();
@@ -101,18 +101,18 @@ fn table(root: &Path) -> Outcomes {
         if round == "later" {
             drop_caches(root);
         }
-        tell(&format!("a file {round}"), content(&mount, &file));
-        tell(&format!("a deep file {round}"), content(&mount, &deep));
-        tell(&format!("a file with two names {round}"), content(&mount, &linked));
-        tell(
+        record(&format!("a file {round}"), content(&mount, &file));
+        record(&format!("a deep file {round}"), content(&mount, &deep));
+        record(&format!("a file with two names {round}"), content(&mount, &linked));
+        record(
             &format!("the root {round}"),
             short(open_handle(&mount, &top).map(|top| top.metadata().unwrap().is_dir())),
         );
         let opened = open_handle(&mount, &dir).unwrap();
         let path = fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd())).unwrap();
-        tell(&format!("a directory {round}"), format!("{:?}", path.strip_prefix(root)));
+        record(&format!("a directory {round}"), format!("{:?}", path.strip_prefix(root)));
         let up = rustix::fs::openat(&opened, "../second", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty());
-        tell(&format!("up from a directory {round}"), short(up.map(drop)));
+        record(&format!("up from a directory {round}"), short(up.map(drop)));
     }
     fs::rename(at("renamed"), at("a/other")).unwrap();
     fs::rename(at("a/b"), at("moved")).unwrap();
@@ -126,19 +126,19 @@ fn table(root: &Path) -> Outcomes {
         if round == "later" {
             drop_caches(root);
         }
-        tell(&format!("a renamed file {round}"), content(&mount, &renamed));
-        tell(&format!("in a moved directory {round}"), content(&mount, &deep));
-        tell(&format!("with one name less {round}"), content(&mount, &linked));
-        tell(&format!("a removed file {round}"), content(&mount, &removed));
-        tell(&format!("a removed file in use {round}"), content(&mount, &held));
-        tell(&format!("a removed directory {round}"), short(open_handle(&mount, &gone).map(drop)));
+        record(&format!("a renamed file {round}"), content(&mount, &renamed));
+        record(&format!("in a moved directory {round}"), content(&mount, &deep));
+        record(&format!("with one name less {round}"), content(&mount, &linked));
+        record(&format!("a removed file {round}"), content(&mount, &removed));
+        record(&format!("a removed file in use {round}"), content(&mount, &held));
+        record(&format!("a removed directory {round}"), short(open_handle(&mount, &gone).map(drop)));
     }
     drop(holder);
     drop_caches(root);
-    tell("a removed file after its use", content(&mount, &held));
+    record("a removed file after its use", content(&mount, &held));
     let mut nonsense = file.clone();
     nonsense.data[..8].copy_from_slice(&u64::MAX.to_le_bytes());
-    tell("a handle of nothing", content(&mount, &nonsense));
+    record("a handle of nothing", content(&mount, &nonsense));
     outcomes
 }
 

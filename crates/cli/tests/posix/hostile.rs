@@ -1,6 +1,6 @@
-//! What somebody tries who may do nothing but use the mount: every ioctl number, flag, kind of
-//! xattr and name. Nothing but what is his own changes, the server grows by nothing that matters,
-//! and the mount goes on serving all others (invariant 27).
+//! The attempts of a user who may only use the mount: every ioctl number, flag, kind of xattr and
+//! name. Only the user's own files change, the server does not grow notably, and the mount
+//! continues to serve other users (invariant 27).
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -50,7 +50,7 @@ fn mode(path: &Path, bits: u32) {
     fs::set_permissions(path, Permissions::from_mode(bits)).unwrap();
 }
 
-/// What there is, of one who may use it and of others.
+/// The files of the actor and of other users.
 fn furnish(root: &Path) {
     mode(root, 0o755);
     fs::write(root.join("readable"), "content").unwrap();
@@ -71,13 +71,13 @@ fn furnish(root: &Path) {
     }
 }
 
-/// Attributes, flags, xattrs and content of what is not the actor's.
-fn picture(root: &Path) -> BTreeMap<PathBuf, String> {
+/// Attributes, flags, xattrs and content of other users' files.
+fn state_of(root: &Path) -> BTreeMap<PathBuf, String> {
     let mut names = vec![root.to_path_buf()];
     for entry in fs::read_dir(root).unwrap().chain(fs::read_dir(root.join("dir")).unwrap()) {
         names.push(entry.unwrap().path());
     }
-    let told = |path: &PathBuf| {
+    let reported = |path: &PathBuf| {
         let meta = fs::symlink_metadata(path).unwrap();
         let times = (meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec());
         let flags = rustix::fs::ioctl_getflags(File::open(path).unwrap()).unwrap();
@@ -87,7 +87,7 @@ fn picture(root: &Path) -> BTreeMap<PathBuf, String> {
         let ids = (meta.mode(), meta.nlink(), meta.uid(), meta.gid(), meta.size(), meta.blocks());
         format!("{ids:?} {times:?} {flags:?} {xattrs:?} {content:?}")
     };
-    names.iter().filter(|path| !path.ends_with("own")).map(|path| (path.clone(), told(path))).collect()
+    names.iter().filter(|path| !path.ends_with("own")).map(|path| (path.clone(), reported(path))).collect()
 }
 
 fn opened(root: &Path) -> Vec<File> {
@@ -221,7 +221,7 @@ fn all_names(root: &Path) {
     }
 }
 
-/// Handles of inodes that no path leads to.
+/// Handles of inodes without a path.
 fn all_handles(root: &Path) {
     #[repr(C)]
     struct Handle {
@@ -251,7 +251,7 @@ fn resident(pid: u64) -> u64 {
 }
 
 #[test]
-fn nobody_changes_what_is_not_his_own() {
+fn users_change_only_their_own_files() {
     const MIB: u64 = 1 << 20;
     require!(Need::Root, FUSE);
     let volume = Volume::new();
@@ -259,13 +259,13 @@ fn nobody_changes_what_is_not_his_own() {
     volume.mount("allow_other");
     furnish(&volume.point);
     ubtrfs(&["sync".as_ref(), volume.point.as_os_str()]).ok();
-    let before = picture(&volume.point);
+    let before = state_of(&volume.point);
     let pid = volume.stats()["pid"].as_u64().unwrap();
     let memory = resident(pid);
     for attempt in [all_ioctls, all_flags, all_xattrs, all_names, all_handles] {
         Actor::Other.does_with_umask(0, || attempt(&volume.point));
-        let after = picture(&volume.point);
-        let changed: Vec<_> = before.iter().filter(|(path, told)| after.get(*path) != Some(*told)).collect();
+        let after = state_of(&volume.point);
+        let changed: Vec<_> = before.iter().filter(|(path, reported)| after.get(*path) != Some(*reported)).collect();
         assert!(changed.is_empty(), "{changed:#?} became {after:#?}");
         assert_eq!(before.len(), after.len(), "{after:#?}");
     }
@@ -278,8 +278,7 @@ fn nobody_changes_what_is_not_his_own() {
     volume.check();
 }
 
-/// Root's number is no power, nor is a capability in a user namespace that somebody made for
-/// himself.
+/// Neither root's number nor a capability in a user's own user namespace gives any power.
 #[test]
 fn numbers_and_namespaces_of_ones_own_are_no_powers() {
     const SCRIPT: &str = "
@@ -314,7 +313,7 @@ print(ask(0x40086602, flag(0x10)), ask(0x40086602, flag(0x40)), ask(0xc0185879, 
     } else {
         assert_eq!(outcome.ok().stdout.trim(), "1 1 1 1");
     }
-    // And those who have the powers have them.
+    // And actors with the capabilities can use them.
     let file = File::open(&readable).unwrap();
     assert_eq!(ioctl_of_word(&file, SETFLAGS, 0x10), Ok(0));
     assert_eq!(ioctl_of_word(&file, SETFLAGS, 0), Ok(0));
@@ -323,7 +322,7 @@ print(ask(0x40086602, flag(0x10)), ask(0x40086602, flag(0x40)), ask(0xc0185879, 
     volume.check();
 }
 
-/// Who may set which flags by the numbers that the kernel's driver knows.
+/// The permissions to set flags by the numbers that the kernel's driver knows.
 fn flags_of_others(root: &Path) -> Outcomes {
     let mut outcomes = Outcomes::new();
     let path = root.join("file");
@@ -383,7 +382,7 @@ fn flags_through_a_read_only_mount(root: &Path) -> Outcomes {
 }
 
 #[test]
-fn no_number_of_an_ioctl_goes_round_a_mount_that_forbids_changes() {
+fn no_number_of_an_ioctl_bypasses_a_mount_that_forbids_changes() {
     require!(Need::Kernel, FUSE);
     compare(("", ""), flags_through_a_read_only_mount, &[]);
 }

@@ -71,7 +71,7 @@ fn lists_of_trees_are_as_the_kernels() {
     compare(("", ""), trees, &[]);
 }
 
-/// Mounts `root` a second time with ids 1000 to 1009 shown as 2000 to 2009, and looks at both.
+/// Mounts `root` a second time with ids 1000 to 1009 shown as 2000 to 2009, and compares both.
 fn idmapped(root: &Path) -> Outcomes {
     let script = r#"
 import ctypes, os, subprocess, sys, time

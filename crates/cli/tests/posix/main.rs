@@ -1,7 +1,7 @@
 //! POSIX, rule by rule: the same tables are run on a mount of ours and on one of the kernel's
-//! btrfs, and each case must end alike, with the same error and the same traces in attributes and
-//! times. So no expectation is invented here; where the two may differ, `exceptions` says which
-//! cases and why.
+//! btrfs, and each case must have the same result: the same error and the same effect on attributes
+//! and times. So no expectation is invented here; where the two may differ, `exceptions` lists the
+//! cases and the reasons.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 

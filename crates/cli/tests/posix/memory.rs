@@ -52,7 +52,7 @@ impl Watched {
         dir
     }
 
-    /// The most memory that the server has taken since it was asked for the last time.
+    /// The server's peak of memory since the last call.
     fn peak(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -60,7 +60,7 @@ impl Watched {
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 
-    /// Does something, and looks at what memory it took.
+    /// Does something, and measures the memory that it took.
     fn holds(&mut self, what: &str, work: impl FnOnce(&Self)) {
         self.peak();
         let start = Instant::now();
@@ -140,7 +140,7 @@ fn names_and_xattrs_hold_to_memory() {
     });
 
     let dir = mount.dir("logged");
-    mount.holds("names that come and go in a directory that the log has", |_| {
+    mount.holds("names that are made and removed in a directory that the log has", |_| {
         let synced = File::open(&dir).unwrap();
         drop(File::create(dir.join("first")).unwrap());
         synced.sync_all().unwrap();
@@ -250,7 +250,7 @@ fn maps_of_files_hold_to_memory() {
         flat.write_all_at(&vec![1; 1 << 16], 0).unwrap();
         (7..10).for_each(|number| copy(mount, &flat, &format!("copy-{number}")));
     });
-    // Each 83 sectors, so that both sectors with and without data of their own are looked at.
+    // Each 83 sectors, so that sectors both with and without data are covered.
     let reads_as = |number: u64, content: &dyn Fn(u64) -> u8| {
         let copy = file(&mount, &format!("copy-{number}"));
         let mut sector = [9; SECTOR as usize];
@@ -263,7 +263,7 @@ fn maps_of_files_hold_to_memory() {
     reads_as(6, &|_| 0);
     reads_as(9, &|at| u8::from(at < 1 << 16));
     reads_as(13, &|at| u8::from(at % (2 * SECTOR) == 0));
-    mount.holds("files that are cut", |mount| {
+    mount.holds("files that are truncated", |mount| {
         (10..14).for_each(|number| file(mount, &format!("copy-{number}")).set_len(1).unwrap());
     });
     mount.end();

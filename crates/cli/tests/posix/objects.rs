@@ -1,5 +1,5 @@
-//! What is acted on: each case gets a directory of its own with one object, and a few things beside
-//! it.
+//! The objects of the tables: each case gets a directory of its own with one object, and a few
+//! other files.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps};
 
 use crate::actors::{GROUP, OWNER};
 
-/// What a path leads to.
+/// What a path refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Object {
     File,
@@ -118,7 +118,7 @@ impl Object {
     }
 }
 
-/// A directory with an object, and what stands beside it.
+/// A directory with an object, and its other files.
 pub struct Place {
     pub dir: PathBuf,
     /// The object, as it is named in the operation.
@@ -149,7 +149,7 @@ impl Place {
     pub fn new(dir: &Path, object: Object) -> Self {
         fs::create_dir(dir).unwrap();
         let at = |name: &str| dir.join(name);
-        fs::write(at("file"), "what the link leads to").unwrap();
+        fs::write(at("file"), "the target of the link").unwrap();
         fs::create_dir(at("dir")).unwrap();
         fs::write(at("other"), "other").unwrap();
         fs::create_dir(at("other_dir")).unwrap();
@@ -157,8 +157,8 @@ impl Place {
         for name in ["file", "dir", "other", "other_dir", "o/within", "o", "."] {
             if fs::symlink_metadata(at(name)).is_ok() {
                 std::os::unix::fs::lchown(at(name), Some(OWNER), Some(GROUP)).unwrap();
-                // To follow a link is to access it, which the kernel does from memory without a
-                // word to us: `times` looks at that.
+                // Following a link accesses it, which the kernel does from its cache without a
+                // request: `times` covers that.
                 let is_link = fs::symlink_metadata(at(name)).unwrap().is_symlink();
                 set_times(&at(name), if is_link { FAR_OFF } else { LONG_AGO + 1 }, LONG_AGO);
             }

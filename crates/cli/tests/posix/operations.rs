@@ -1,4 +1,4 @@
-//! What is done, each as a function of a place that tells what came of it.
+//! The operations, each as a function of a location that returns the outcome.
 
 use std::path::Path;
 
@@ -27,12 +27,12 @@ pub struct Operation {
 struct List(Vec<Operation>);
 
 impl List {
-    fn tells(&mut self, name: impl Into<String>, act: impl Fn(&Place) -> Outcome + Sync + Send + 'static) {
+    fn reports(&mut self, name: impl Into<String>, act: impl Fn(&Place) -> Outcome + Sync + Send + 'static) {
         self.0.push(Operation { name: name.into(), act: Box::new(act) });
     }
 
     fn does<T>(&mut self, name: impl Into<String>, act: impl Fn(&Place) -> Result<T, Errno> + Sync + Send + 'static) {
-        self.tells(name, move |place| act(place).map(|_| "done".into()));
+        self.reports(name, move |place| act(place).map(|_| "done".into()));
     }
 
     /// Something done to the object, opened.
@@ -42,7 +42,7 @@ impl List {
         flags: OFlags,
         act: impl Fn(&OwnedFd, &Place) -> Outcome + Sync + Send + Clone + 'static,
     ) {
-        self.tells(format!("{name} of {}", words(flags)), move |place| {
+        self.reports(format!("{name} of {}", words(flags)), move |place| {
             match open(&place.path, flags | OFlags::NONBLOCK) {
                 Ok(file) => act(&file, place),
                 Err(error) => Ok(format!("open: {}", error.raw_os_error())),
@@ -68,7 +68,7 @@ fn words(flags: OFlags) -> String {
         (OFlags::NONBLOCK, "NONBLOCK"),
         (OFlags::NOCTTY, "NOCTTY"),
     ];
-    let mut told: String = match flags & OFlags::RWMODE {
+    let mut reported: String = match flags & OFlags::RWMODE {
         OFlags::RDONLY => "RDONLY",
         OFlags::WRONLY => "WRONLY",
         _ => "RDWR",
@@ -78,11 +78,11 @@ fn words(flags: OFlags) -> String {
     for (flag, word) in WORDS {
         if rest.contains(flag) {
             rest &= !flag;
-            told.push('|');
-            told.push_str(word);
+            reported.push('|');
+            reported.push_str(word);
         }
     }
-    told
+    reported
 }
 
 pub fn open(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
@@ -119,7 +119,7 @@ fn opening(list: &mut List) {
     for flags in [OFlags::PATH, OFlags::PATH | OFlags::NOFOLLOW, OFlags::PATH | OFlags::DIRECTORY] {
         list.does(format!("open {}", words(flags)), move |place| open(&place.path, flags));
     }
-    list.tells("list", |place| {
+    list.reports("list", |place| {
         let dir = Dir::new(open(&place.path, OFlags::RDONLY | OFlags::DIRECTORY)?)?;
         let mut names = Vec::new();
         for entry in dir {
@@ -153,7 +153,7 @@ fn names(list: &mut List) {
         list.does(format!("symlink of {length}"), move |place| rustix::fs::symlink("s".repeat(length), &place.path));
     }
     list.does("link to new", |place| rustix::fs::link(&place.path, &place.new));
-    list.does("link of what it leads to", |place| {
+    list.does("link of its target", |place| {
         rustix::fs::linkat(CWD, &place.path, CWD, &place.new, AtFlags::SYMLINK_FOLLOW)
     });
     list.does("link onto other", |place| rustix::fs::link(&place.path, &place.other));
@@ -233,7 +233,7 @@ fn attributes(list: &mut List) {
         ("nanoseconds too large", time(1, 1_000_000_000), now),
     ] {
         for (word, flags) in [("utimens", AtFlags::empty()), ("utimens of the link", AtFlags::SYMLINK_NOFOLLOW)] {
-            list.tells(format!("{word} {name}"), move |place| {
+            list.reports(format!("{word} {name}"), move |place| {
                 let times = Timestamps { last_access: a, last_modification: m };
                 rustix::fs::utimensat(CWD, &place.path, &times, flags)?;
                 let seen = rustix::fs::statat(CWD, &place.path, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -253,7 +253,7 @@ fn attributes(list: &mut List) {
         });
     }
     for (name, flags) in [("stat", AtFlags::empty()), ("lstat", AtFlags::SYMLINK_NOFOLLOW)] {
-        list.tells(name, move |place| {
+        list.reports(name, move |place| {
             let seen = rustix::fs::statat(CWD, &place.path, flags)?;
             Ok(format!(
                 "{:o} {} {} {} {} {} {:x}",
@@ -261,8 +261,8 @@ fn attributes(list: &mut List) {
             ))
         });
     }
-    list.tells("readlink", |place| Ok(format!("{:?}", rustix::fs::readlink(&place.path, Vec::new())?)));
-    list.tells("statfs", |place| Ok(format!("{}", rustix::fs::statvfs(&place.path)?.f_namemax)));
+    list.reports("readlink", |place| Ok(format!("{:?}", rustix::fs::readlink(&place.path, Vec::new())?)));
+    list.reports("statfs", |place| Ok(format!("{}", rustix::fs::statvfs(&place.path)?.f_namemax)));
 }
 
 fn sizes(list: &mut List) {
@@ -367,13 +367,13 @@ fn xattrs(list: &mut List) {
             "security.capability" => &[1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
             _ => b"value",
         };
-        list.tells(format!("getxattr '{name}'"), move |place| {
+        list.reports(format!("getxattr '{name}'"), move |place| {
             Ok(format!("{}", rustix::fs::getxattr(&place.path, name, &mut [0_u8; 100][..])?))
         });
         list.does(format!("setxattr '{name}'"), move |place| {
             rustix::fs::setxattr(&place.path, name, value, XattrFlags::empty())
         });
-        list.tells(format!("lsetxattr '{name}'"), move |place| {
+        list.reports(format!("lsetxattr '{name}'"), move |place| {
             rustix::fs::lsetxattr(&place.path, name, value, XattrFlags::CREATE)?;
             let mut names = [0_u8; 200];
             let length = rustix::fs::llistxattr(&place.path, &mut names[..])?;
@@ -397,7 +397,7 @@ fn xattrs(list: &mut List) {
         });
     }
     for (name, list_of) in [("listxattr", true), ("llistxattr", false)] {
-        list.tells(name, move |place| {
+        list.reports(name, move |place| {
             let mut names = [0_u8; 200];
             let length = if list_of {
                 rustix::fs::listxattr(&place.path, &mut names[..])?
@@ -407,7 +407,7 @@ fn xattrs(list: &mut List) {
             Ok(String::from_utf8_lossy(&names[..length]).into_owned())
         });
     }
-    list.tells("listxattr without room", |place| {
+    list.reports("listxattr without room", |place| {
         rustix::fs::setxattr(&place.path, "user.a", b"value", XattrFlags::empty())?;
         let listed = rustix::fs::listxattr(&place.path, &mut [0_u8; 3][..]);
         let got = rustix::fs::getxattr(&place.path, "user.a", &mut [0_u8; 3][..]);

@@ -1,4 +1,4 @@
-//! Who may do what: by mode, group, sticky directory.
+//! Permissions by mode, group, sticky directory.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, lchown};
@@ -30,7 +30,7 @@ fn long_ago() -> Timestamps {
     Timestamps { last_access: then, last_modification: then }
 }
 
-/// Acts on a file `f` that stands in the directory `d`; the path is `d`'s.
+/// Acts on a file `f` in the directory `d`; the path is `d`'s.
 const ACTS: &[(&str, Act)] = &[
     ("access R of the directory", |d| rustix::fs::accessat(CWD, d, rustix::fs::Access::READ_OK, AtFlags::EACCESS)),
     ("access W of the directory", |d| rustix::fs::accessat(CWD, d, rustix::fs::Access::WRITE_OK, AtFlags::EACCESS)),
@@ -49,7 +49,7 @@ const ACTS: &[(&str, Act)] = &[
     ("open to read", |d| open(&d.join("f"), OFlags::RDONLY).map(drop)),
     ("open to write", |d| open(&d.join("f"), OFlags::WRONLY).map(drop)),
     ("open for both", |d| open(&d.join("f"), OFlags::RDWR).map(drop)),
-    ("open to cut", |d| open(&d.join("f"), OFlags::RDONLY | OFlags::TRUNC).map(drop)),
+    ("open to truncate", |d| open(&d.join("f"), OFlags::RDONLY | OFlags::TRUNC).map(drop)),
     ("open or create", |d| open(&d.join("f"), OFlags::WRONLY | OFlags::CREATE).map(drop)),
     ("open without atime", |d| open(&d.join("f"), OFlags::RDONLY | OFlags::NOATIME).map(drop)),
     ("truncate", |d| {
@@ -143,7 +143,7 @@ fn table(root: &Path) -> Outcomes {
                 let case = root.join("case");
                 make(&case, &setting);
                 let outcome = actor.does(|| act(&case.join("d")));
-                let told = format!(
+                let reported = format!(
                     "{} f {} n {}",
                     short(outcome),
                     traces(&case.join("d/f"), None),
@@ -152,7 +152,7 @@ fn table(root: &Path) -> Outcomes {
                 let Setting { directory, directory_owner, file, file_owner } = setting;
                 let case_name =
                     format!("{directory:o} of {directory_owner}, {file:o} of {file_owner} / {actor:?} / {name}");
-                outcomes.insert(case_name, told);
+                outcomes.insert(case_name, reported);
                 fs::remove_dir_all(&case).unwrap();
             }
         }
@@ -163,7 +163,7 @@ fn table(root: &Path) -> Outcomes {
 const EXCEPTIONS: Exceptions = &[];
 
 #[test]
-fn everybody_may_do_what_the_kernel_lets_them() {
+fn users_have_the_permissions_that_the_kernel_gives_them() {
     require!(Need::Kernel, FUSE);
     compare(("", ""), table, EXCEPTIONS);
 }

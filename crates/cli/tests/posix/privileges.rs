@@ -98,7 +98,7 @@ fn bits_go(root: &Path) -> Outcomes {
                         let outcome = actor.does(|| act(&f));
                         let capability = rustix::fs::getxattr(&f, "security.capability", &mut [0_u8; 30][..]);
                         let list = rustix::fs::getxattr(&f, "system.posix_acl_access", &mut [0_u8; 90][..]);
-                        let told = format!(
+                        let reported = format!(
                             "{} {} n {} capability {} acl {}",
                             short(outcome),
                             traces(&f, Some(&before)),
@@ -106,7 +106,7 @@ fn bits_go(root: &Path) -> Outcomes {
                             short(capability),
                             short(list)
                         );
-                        outcomes.insert(format!("{kind} {mode:o} of {owner}:{group} / {actor:?} / {name}"), told);
+                        outcomes.insert(format!("{kind} {mode:o} of {owner}:{group} / {actor:?} / {name}"), reported);
                         fs::remove_dir_all(&dir).unwrap();
                     }
                 }
@@ -131,7 +131,7 @@ const MAKERS: &[(&str, Make)] = &[
     }),
 ];
 
-fn what_is_handed_down(root: &Path) -> Outcomes {
+fn inheritance_by_new_files(root: &Path) -> Outcomes {
     let mut outcomes = Outcomes::new();
     for dir_mode in [0o777, 0o2777, 0o1777, 0o6777, 0o2755] {
         for list in [false, true] {
@@ -159,7 +159,7 @@ fn what_is_handed_down(root: &Path) -> Outcomes {
                                         .map(|entry| *entry.get(2).unwrap_or(&0))
                                         .collect::<Vec<_>>()
                                 };
-                                let told = format!(
+                                let reported = format!(
                                     "{} {} {:?} {:?}",
                                     short(outcome),
                                     traces(&new, None),
@@ -169,7 +169,7 @@ fn what_is_handed_down(root: &Path) -> Outcomes {
                                 let case = format!(
                                     "{dir_mode:o} acl {list} of {group} / {actor:?} umask {mask:o} / {name} {mode:o}"
                                 );
-                                outcomes.insert(case, told);
+                                outcomes.insert(case, reported);
                                 fs::remove_dir_all(&dir).unwrap();
                             }
                         }
@@ -188,11 +188,11 @@ const GO: Exceptions = &[
     ("/ Root / allocate", "set-id bits go along with capabilities"),
     ("/ Root / copy a range", "set-id bits go along with capabilities"),
     ("/ Root / punch", "set-id bits go along with capabilities"),
-    ("/ chown of nothing", "the kernel doesn't say that somebody asked who may not"),
+    ("/ chown of nothing", "the kernel doesn't say that a caller without permission requested it"),
 ];
 
 #[test]
-fn set_id_bits_go_when_the_kernels_do() {
+fn set_id_bits_are_cleared_when_the_kernels_are() {
     require!(Need::Kernel, FUSE);
     compare(("", ""), bits_go, GO);
 }
@@ -200,5 +200,5 @@ fn set_id_bits_go_when_the_kernels_do() {
 #[test]
 fn new_files_get_group_and_mode_as_from_the_kernel() {
     require!(Need::Kernel, FUSE);
-    compare(("", ""), what_is_handed_down, &[]);
+    compare(("", ""), inheritance_by_new_files, &[]);
 }

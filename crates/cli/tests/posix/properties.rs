@@ -29,8 +29,8 @@ fn make(path: &Path, kind: &str) {
     }
 }
 
-/// The property and the flags of what is there, but of a FIFO, which nobody can open.
-fn told(path: &Path) -> String {
+/// The property and the flags of all objects except for the FIFO, which can't be opened.
+fn reported(path: &Path) -> String {
     let mut value = [0_u8; 20];
     let property = rustix::fs::lgetxattr(path, PROPERTY, &mut value[..])
         .map(|length| String::from_utf8_lossy(&value[..length]).into_owned());
@@ -48,10 +48,11 @@ fn heirs(dir: &Path) -> String {
     fs::write(&file, "").unwrap();
     fs::create_dir(&sub).unwrap();
     fs::write(sub.join("below"), "x").unwrap();
-    let told = format!(", file {}, directory {}, below {}", told(&file), told(&sub), told(&sub.join("below")));
+    let reported =
+        format!(", file {}, directory {}, below {}", reported(&file), reported(&sub), reported(&sub.join("below")));
     fs::remove_dir_all(sub).unwrap();
     fs::remove_file(file).unwrap();
-    told
+    reported
 }
 
 fn table(root: &Path) -> Outcomes {
@@ -67,11 +68,12 @@ fn table(root: &Path) -> Outcomes {
                         rustix::fs::ioctl_setflags(File::open(&path).unwrap(), bits).unwrap();
                     }
                     let set = short(rustix::fs::lsetxattr(&path, PROPERTY, value.as_bytes(), flags));
-                    let then = format!("{}{}", told(&path), heirs(&path));
+                    let then = format!("{}{}", reported(&path), heirs(&path));
                     let again = short(rustix::fs::lsetxattr(&path, PROPERTY, b"no", flags));
                     let removed = short(rustix::fs::lremovexattr(&path, PROPERTY));
                     let case = format!("{kind} / {before} / {value:?} / {flags:?}");
-                    let outcome = format!("{set}: {then}; {again}, removed {removed}: {}{}", told(&path), heirs(&path));
+                    let outcome =
+                        format!("{set}: {then}; {again}, removed {removed}: {}{}", reported(&path), heirs(&path));
                     outcomes.insert(case, outcome);
                 }
             }
@@ -95,7 +97,7 @@ fn properties_are_kept_as_by_the_kernel() {
     compare(("", ""), table, &[]);
 }
 
-/// Nothing here compresses, and who is told that it was set would wait for it in vain.
+/// Nothing here compresses, so setting it must not succeed.
 #[test]
 fn no_way_of_compression_is_taken_for_set() {
     require!(Need::Root, FUSE);

@@ -18,14 +18,14 @@ pub type Outcomes = BTreeMap<String, String>;
 /// Cases in which we may differ: a part of the name (several parts with `*` between them), and why.
 pub type Exceptions = &'static [(&'static str, &'static str)];
 
-/// What a path's attributes say, but for what depends on when and where; times as what they were
+/// A path's attributes, without those that depend on time and mount; times as equal to those
 /// `before`, or as changed.
 pub fn traces(path: &Path, before: Option<&fs::Metadata>) -> String {
     let Ok(now) = fs::symlink_metadata(path) else { return "nothing".into() };
-    let mut told = format!("{:o} n{} {}:{} s{}", now.mode(), now.nlink(), now.uid(), now.gid(), now.size());
-    let Some(before) = before else { return told };
+    let mut reported = format!("{:o} n{} {}:{} s{}", now.mode(), now.nlink(), now.uid(), now.gid(), now.size());
+    let Some(before) = before else { return reported };
     if before.ino() != now.ino() {
-        told.push_str(" another");
+        reported.push_str(" another");
     }
     for (name, before, now) in [
         ("a", (before.atime(), before.atime_nsec()), (now.atime(), now.atime_nsec())),
@@ -33,11 +33,11 @@ pub fn traces(path: &Path, before: Option<&fs::Metadata>) -> String {
         ("c", (before.ctime(), before.ctime_nsec()), (now.ctime(), now.ctime_nsec())),
     ] {
         if before != now {
-            told.push_str(" +");
-            told.push_str(name);
+            reported.push_str(" +");
+            reported.push_str(name);
         }
     }
-    told
+    reported
 }
 
 /// One case in so many of a large table is tried by default; in a soak all are.

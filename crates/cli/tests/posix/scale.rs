@@ -15,9 +15,9 @@ use crate::harness::{FUSE, Volume, ubtrfs};
 /// Bytes that a mount reads at the most.
 const READ_BY_A_MOUNT: u64 = 8 << 20;
 
-/// What the server takes beside what `memory=` is about: its code, its threads' stacks, buffers of
-/// requests; and what it has to know of each inode that the kernel remembers, which are those of
-/// the large directory and those of the tree.
+/// The server's memory besides `memory=`: its code, its threads' stacks, buffers of requests; and
+/// its state for each inode that the kernel remembers, which are those of the large directory and
+/// those of the tree.
 fn beside(files: u64) -> u64 {
     const INODE_OF_THE_KERNEL: u64 = 60;
     (32 << 20) + 2 * files * INODE_OF_THE_KERNEL
@@ -36,7 +36,7 @@ fn timed(what: &str, count: u64, work: impl FnOnce()) {
     println!("{what}: {} a second", u128::from(count) * 1000 / start.elapsed().as_millis().max(1));
 }
 
-/// One directory of `count` entries and a tree of as many files: made, looked at, renamed, removed.
+/// One directory of `count` entries and a tree of as many files: made, read, renamed, removed.
 fn many_files(volume: &Volume, count: u64) {
     let large = volume.point.join("large");
     fs::create_dir(&large).unwrap();
@@ -65,7 +65,7 @@ fn many_files(volume: &Volume, count: u64) {
     check_memory(volume, count, "create a tree");
     volume.umount();
     timed("mount", 1, || volume.mount(&mount_options(count)));
-    // However many files there are: so a mount takes a moment.
+    // A mount is fast however many files there are.
     let read = volume.stats()["device_bytes_read"].as_u64().unwrap();
     assert!(read < READ_BY_A_MOUNT, "{} KiB", read >> 10);
     timed("read a tree", count, || {
@@ -164,7 +164,7 @@ fn ten_thousand_xattrs_stay() {
 /// Of each pair of sectors one is written, so that no two extents are neighbours.
 const STEP: u64 = 8192;
 
-/// A file of so many extents: made, read, partly written over, cut, removed.
+/// A file of so many extents: made, read, partly overwritten, truncated, removed.
 fn many_extents(count: u64, size: &str) {
     let volume = Volume::without_image();
     ubtrfs(&["mkfs".as_ref(), "--size".as_ref(), size.as_ref(), volume.image.as_os_str()]).ok();
@@ -194,7 +194,7 @@ fn many_extents(count: u64, size: &str) {
     });
     (0..count).step_by(25).for_each(|number| read(number, u64::from(number % 50 == 0)));
     check_memory(&volume, count, "overwrite");
-    timed("cut", count / 2, || file.set_len(count / 2 * STEP).unwrap());
+    timed("truncate", count / 2, || file.set_len(count / 2 * STEP).unwrap());
     read(count / 2 - 1, 0);
     assert_eq!(file.metadata().unwrap().blocks(), count / 2 * 8);
     drop(file);

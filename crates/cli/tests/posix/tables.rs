@@ -1,4 +1,4 @@
-//! Each operation on each kind of object, as root, as the owner and as somebody else.
+//! Each operation on each kind of object, as root, as the owner and as another user.
 
 use std::fmt::Write;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::operations;
 use crate::run::{Exceptions, Outcomes, compare, share, short, traces};
 
 const EXCEPTIONS: Exceptions = &[
-    // What the kernel knows to be empty it doesn't ask for.
+    // The kernel sends no request for a file that it knows to be empty.
     ("EmptyFile / read of", "an access time stays"),
     ("EmptyFile / truncate 0", "it comes as O_TRUNC does, which changes times"),
     ("Fifo / write of RDWR", "the kernel keeps to itself what goes through a FIFO"),
@@ -46,17 +46,17 @@ fn table(root: &Path) -> Outcomes {
                 ];
                 let before: Vec<_> = seen.iter().map(|path| fs::symlink_metadata(path).ok()).collect();
                 let outcome = actor.does(|| (operation.act)(&place));
-                let mut told = outcome.unwrap_or_else(|error| short(Err::<(), _>(error)));
+                let mut reported = outcome.unwrap_or_else(|error| short(Err::<(), _>(error)));
                 for (path, before) in seen.iter().zip(&before) {
                     let (now, unchanged) =
                         (traces(path, before.as_ref()), before.as_ref().map_or("nothing".into(), untouched));
                     if now != unchanged {
                         let name = path.strip_prefix(&dir).unwrap().display().to_string();
-                        let _ = write!(told, " | {name}: {now}");
+                        let _ = write!(reported, " | {name}: {now}");
                     }
                 }
-                let _ = write!(told, " | new: {}", traces(&dir.join("new"), None));
-                assert_eq!(outcomes.insert(case, told), None);
+                let _ = write!(reported, " | new: {}", traces(&dir.join("new"), None));
+                assert_eq!(outcomes.insert(case, reported), None);
                 fs::remove_dir_all(&dir).unwrap();
             }
         }
@@ -64,7 +64,7 @@ fn table(root: &Path) -> Outcomes {
     outcomes
 }
 
-/// What `traces` says of what nobody has touched.
+/// The result of `traces` for an untouched path.
 fn untouched(of: &fs::Metadata) -> String {
     use std::os::unix::fs::MetadataExt;
     format!("{:o} n{} {}:{} s{}", of.mode(), of.nlink(), of.uid(), of.gid(), of.size())

@@ -19,7 +19,7 @@ use crate::run::{Exceptions, Outcomes, compare};
 
 type Look = fn(&Path);
 
-/// Ways to look at `f`, `d` or `l`, after which the access times of all three are told.
+/// Ways to read `f`, `d` or `l`, after which the access times of all three are compared.
 const LOOKS: &[(&str, Look)] = &[
     ("read", |dir| drop(fs::read(dir.join("f")))),
     ("read of nothing", |dir| drop(File::open(dir.join("f")).unwrap().read(&mut []))),
@@ -64,7 +64,8 @@ fn accesses(root: &Path) -> Outcomes {
                 symlink("f", dir.join("l")).unwrap();
                 let accessed = now() - ago;
                 for path in ["f", "d", "l"] {
-                    // The time of change is now; so accesses count unless they lie in the future.
+                    // The time of change is now; so accesses are recorded unless the access time is
+                    // in the future.
                     set_times(&dir.join(path), accessed, if fresh { now() } else { 5 });
                 }
                 look(&dir);
@@ -81,7 +82,7 @@ fn accesses(root: &Path) -> Outcomes {
 /// Things that take several steps.
 fn stories(root: &Path) -> Outcomes {
     let mut outcomes = Outcomes::new();
-    let mut tell = |name: &str, told: String| outcomes.insert(name.into(), told);
+    let mut record = |name: &str, reported: String| outcomes.insert(name.into(), reported);
     let at = |name: &str| root.join(name);
 
     for (limit, way) in [
@@ -98,14 +99,14 @@ fn stories(root: &Path) -> Outcomes {
             );
             let outcome = run(command("sh", &["-c", &script]).current_dir(root));
             let last = outcome.stderr.lines().last().unwrap_or_default().to_owned();
-            tell(&format!("a limit of {limit}: {ignored}{way}"), format!("{} {last}", outcome.stdout));
+            record(&format!("a limit of {limit}: {ignored}{way}"), format!("{} {last}", outcome.stdout));
         }
     }
 
     let file = File::create(at("largest")).unwrap();
     for place in [i64::MAX as u64 - 1, i64::MAX as u64, i64::MAX as u64 - 4096, 1 << 62, (1 << 44) - 1] {
         let written = file.write_at(b"xy", place).map_err(|error| error.raw_os_error());
-        tell(&format!("a write at {place}"), format!("{written:?} {}", file.metadata().unwrap().size()));
+        record(&format!("a write at {place}"), format!("{written:?} {}", file.metadata().unwrap().size()));
         file.set_len(0).unwrap();
     }
 
@@ -119,7 +120,7 @@ fn stories(root: &Path) -> Outcomes {
     let appended = fs::read(at("appended")).unwrap();
     let whole =
         appended.chunks(37).filter(|chunk| chunk.len() == 37 && chunk.iter().all(|byte| *byte == chunk[0])).count();
-    tell("four append", format!("{} {whole}", appended.len()));
+    record("four append", format!("{} {whole}", appended.len()));
 
     fs::write(at("victim"), "the victim").unwrap();
     fs::write(at("winner"), "the winner").unwrap();
@@ -127,9 +128,9 @@ fn stories(root: &Path) -> Outcomes {
     fs::rename(at("winner"), at("victim")).unwrap();
     let mut content = String::new();
     (&victim).read_to_string(&mut content).unwrap();
-    tell("a file that was replaced while open", format!("{content} {}", victim.metadata().unwrap().nlink()));
+    record("a file that was replaced while open", format!("{content} {}", victim.metadata().unwrap().nlink()));
     let again = rustix::fs::linkat(&victim, "", rustix::fs::CWD, at("again"), rustix::fs::AtFlags::EMPTY_PATH);
-    tell("a link to what has no name", format!("{again:?}"));
+    record("a link to what has no name", format!("{again:?}"));
 
     fs::create_dir(at("gone")).unwrap();
     let gone = File::open(at("gone")).unwrap();
@@ -141,7 +142,7 @@ fn stories(root: &Path) -> Outcomes {
     let listed = rustix::fs::Dir::read_from(&gone)
         .and_then(|dir| dir.into_iter().try_fold(0, |count, entry| entry.map(|_| count + 1)));
     let (nlink, size) = gone.metadata().map(|meta| (meta.nlink(), meta.size())).unwrap();
-    tell(
+    record(
         "a directory that is gone",
         format!("{:?} {:?} {made:?} {moved:?} {listed:?} {nlink} {size}", within.map(drop), up.map(drop)),
     );
@@ -150,10 +151,10 @@ fn stories(root: &Path) -> Outcomes {
         let unnamed = open(root, flags | OFlags::RDWR).unwrap();
         let nlink = rustix::fs::fstat(&unnamed).unwrap().st_nlink;
         let linked = rustix::fs::linkat(&unnamed, "", rustix::fs::CWD, at(name), rustix::fs::AtFlags::EMPTY_PATH);
-        tell(name, format!("{nlink} {linked:?} {}", rustix::fs::fstat(&unnamed).unwrap().st_nlink));
+        record(name, format!("{nlink} {linked:?} {}", rustix::fs::fstat(&unnamed).unwrap().st_nlink));
     }
 
-    // Long enough that an ordinary user has to be asked for, and several levels of directories.
+    // Long enough that a request is needed for an ordinary user, and several levels of directories.
     fs::create_dir_all(at("a/b/c")).unwrap();
     for (from, to) in [("a", "a/b/c/d"), ("a/b", "a/b/c/d"), ("a/b/c", "a"), ("a/b/c", "a/b"), ("a", "a/b/c")] {
         let renamed = fs::rename(at(from), at(to)).map_err(|error| error.raw_os_error());
@@ -164,7 +165,7 @@ fn stories(root: &Path) -> Outcomes {
             at(to),
             rustix::fs::RenameFlags::EXCHANGE,
         );
-        tell(&format!("rename of {from} to {to}"), format!("{renamed:?} {exchanged:?}"));
+        record(&format!("rename of {from} to {to}"), format!("{renamed:?} {exchanged:?}"));
     }
 
     let mut deep = root.to_owned();
@@ -174,8 +175,8 @@ fn stories(root: &Path) -> Outcomes {
         fs::create_dir(&deep).unwrap();
         levels += 1;
     }
-    tell("levels are deep", format!("{:?}", levels > 10));
-    tell("locks", locks(&at("locked")));
+    record("levels are deep", format!("{:?}", levels > 10));
+    record("locks", locks(&at("locked")));
     outcomes
 }
 

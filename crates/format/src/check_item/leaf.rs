@@ -39,9 +39,8 @@ pub struct ItemFault {
     pub error: Error,
 }
 
-/// Holds every item of a leaf (whose structure [`Node::check`](crate::Node::check) has approved)
-/// against the rules, and against the item before it. `owner` is the header's. Stops at the first
-/// fault.
+/// Checks every item of a leaf (whose structure [`Node::check`](crate::Node::check) has approved)
+/// by the rules, and against the item before it. `owner` is the header's. Stops at the first fault.
 pub fn check_leaf(owner: TreeId, leaf: &Leaf<'_>, context: &ItemContext) -> std::result::Result<(), ItemFault> {
     if leaf.is_empty() && is_never_empty(owner, context) {
         return Err(ItemFault { slot: 0, key: Key::MIN, error: Error::ItemCount(0) });
@@ -52,8 +51,7 @@ pub fn check_leaf(owner: TreeId, leaf: &Leaf<'_>, context: &ItemContext) -> std:
         let fault = |error| ItemFault { slot, key, error };
         let item = leaf.data(slot).ok_or_else(|| fault(Error::ItemPlacement { slot }))?;
         check_item(&key, item, context).map_err(fault)?;
-        // A log holds what was changed, so an item may stand there without those that it belongs
-        // to.
+        // A log has only changed items, so an item may be there without those that it belongs to.
         if let Some((last_key, last_item)) = last.filter(|_| owner != TreeId::LOG) {
             after(owner, (&last_key, last_item), &key, context).map_err(fault)?;
         }

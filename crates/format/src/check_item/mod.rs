@@ -2,8 +2,8 @@
 //!
 //! They are those by which the kernel refuses a block when it reads one, so a block that passes
 //! them can be relied on for sizes, ranges and alignment; what needs other blocks (references,
-//! counts, names that must exist) is not judged here. A rule that is stricter than the kernel's
-//! says so.
+//! counts, names that must exist) is not checked here. Rules that are stricter than the kernel's
+//! are marked.
 
 mod extent;
 mod file;

@@ -13,7 +13,7 @@ pub struct ItemContext {
     pub checksum: ChecksumType,
     /// The superblock's generation. Items may be one ahead of it: those of a log are.
     pub generation: Generation,
-    /// The features that some items ask for.
+    /// The features that some items require.
     pub incompat: Incompat,
 }
 

@@ -1,4 +1,5 @@
-//! `CHUNK_ITEM`: how a range of logical addresses lies on devices. Key `(256 CHUNK_ITEM logical)`.
+//! `CHUNK_ITEM`: the mapping of a range of logical addresses to devices. Key `(256 CHUNK_ITEM
+//! logical)`.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -127,7 +128,7 @@ record! {
 }
 
 record! {
-    /// A stripe as it stands in a chunk item.
+    /// A stripe in a chunk item.
     RawStripe / RawStripeBytes [32] "chunk stripe" {
         /// The device.
         devid: DeviceId,
@@ -270,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chunk_comes_back_also_from_the_superblock_array() {
+    fn a_chunk_is_parsed_as_written_also_from_the_superblock_array() {
         let stripe = Stripe { devid: DeviceId(1), offset: Physical(1 << 20), dev_uuid: Uuid([9; 16]) };
         let chunk = ChunkItem {
             length: 8 << 20,

@@ -73,12 +73,12 @@ impl FileType {
 /// An entry of a directory, or an xattr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirEntry<'a> {
-    /// The key of what the name leads to: an inode item or a subvolume's root item; zero for
+    /// The key of what the name refers to: an inode item or a subvolume's root item; zero for
     /// xattrs.
     pub location: Key,
     /// The transaction that made the entry.
     pub transid: Generation,
-    /// The type of what the name leads to.
+    /// The type of what the name refers to.
     pub file_type: FileType,
     /// The name.
     pub name: &'a [u8],
@@ -138,7 +138,7 @@ mod tests {
     use crate::ItemType;
 
     #[test]
-    fn entries_come_back_and_a_cut_item_is_an_error() {
+    fn entries_are_parsed_as_written_and_a_truncated_item_is_an_error() {
         let first = DirEntry {
             location: Key::new(257, ItemType::INODE_ITEM, 0),
             transid: Generation(8),
@@ -151,9 +151,9 @@ mod tests {
         encode_dir_entry(&mut item, &first);
         encode_dir_entry(&mut item, &second);
         assert_eq!(dir_entries(&item).collect::<Result<Vec<_>>>(), Ok(vec![first, second]));
-        for cut in 1..item.len() {
-            if cut != DIR_ENTRY_HEADER + 4 {
-                assert!(dir_entries(&item[..cut]).any(|entry| entry.is_err()), "cut at {cut}");
+        for end in 1..item.len() {
+            if end != DIR_ENTRY_HEADER + 4 {
+                assert!(dir_entries(&item[..end]).any(|entry| entry.is_err()), "end at {end}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! `EXTENT_ITEM` and `METADATA_ITEM`: allocated extents and who refers to them.
+//! `EXTENT_ITEM` and `METADATA_ITEM`: allocated extents and the references to them.
 
 use super::slice;
 use crate::{Error, Generation, Ino, ItemType, Key, KeyBytes, Logical, Result, TreeId, data_ref_hash};
@@ -29,7 +29,7 @@ pub struct DataRef {
 }
 
 impl DataRef {
-    /// The hash that orders data references and stands in the key of a keyed one.
+    /// The hash that orders data references and is in the key of a keyed one.
     pub fn hash(&self) -> u64 {
         data_ref_hash(self.root.0, self.ino.0, self.offset)
     }
@@ -62,7 +62,7 @@ pub enum InlineRef {
         /// How many items of it.
         count: u32,
     },
-    /// Simple quotas: who allocated it. Not a reference, and always the first.
+    /// Simple quotas: the subvolume that allocated it. Not a reference, and always the first.
     Owner {
         /// The subvolume.
         root: TreeId,
@@ -70,7 +70,7 @@ pub enum InlineRef {
 }
 
 impl InlineRef {
-    /// The item type that stands for this kind of reference.
+    /// The item type of this kind of reference.
     pub fn item_type(&self) -> ItemType {
         match self {
             Self::TreeBlock { .. } => ItemType::TREE_BLOCK_REF,
@@ -81,7 +81,7 @@ impl InlineRef {
         }
     }
 
-    /// What orders references of one type (descending) and stands in the key of a keyed one.
+    /// The value that orders references of one type (descending) and is in the key of a keyed one.
     pub fn sequence(&self) -> u64 {
         match self {
             Self::TreeBlock { root } | Self::Owner { root } => root.0,
@@ -90,7 +90,7 @@ impl InlineRef {
         }
     }
 
-    /// References that it stands for.
+    /// The number of references.
     pub fn count(&self) -> u64 {
         match self {
             Self::TreeBlock { .. } | Self::SharedBlock { .. } => 1,
@@ -223,7 +223,7 @@ impl ExtentItem {
         })
     }
 
-    /// The item's bytes; references are put into the order that the format asks for.
+    /// The item's bytes; references are sorted as the format requires.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut refs = self.inline_refs.clone();
         refs.sort_by_key(|reference| {

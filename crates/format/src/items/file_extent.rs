@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_kinds_come_back() {
+    fn both_kinds_are_parsed_as_written() {
         let inline = FileExtent {
             generation: Generation(7),
             ram_bytes: 5,

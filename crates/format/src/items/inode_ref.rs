@@ -1,7 +1,7 @@
 //! `INODE_REF` and `INODE_EXTREF`: the names of an inode. Several may share an item.
 
 use super::slice;
-use crate::{DirIndex, Error, Ino, Result};
+use crate::{DirIndex, Error, Ino, ItemType, Key, Result};
 
 /// A name of an inode in the directory of the item's key: `(ino INODE_REF parent)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,9 +23,9 @@ pub struct ExtRef<'a> {
     pub name: &'a [u8],
 }
 
-/// Bytes beside the name in an `INODE_REF`.
+/// Bytes besides the name in an `INODE_REF`.
 pub const INODE_REF_HEADER: usize = 10;
-/// Bytes beside the name in an `INODE_EXTREF`.
+/// Bytes besides the name in an `INODE_EXTREF`.
 pub const EXTREF_HEADER: usize = 18;
 
 fn u64_at(bytes: &[u8], at: usize, what: &'static str) -> Result<u64> {
@@ -84,6 +84,20 @@ pub fn extrefs(mut item: &[u8]) -> impl Iterator<Item = Result<ExtRef<'_>>> {
     })
 }
 
+/// The names in an item of type `INODE_REF` or `INODE_EXTREF`, each with its directory; none in an
+/// item of another type. Ends after the first error.
+pub fn inode_backrefs<'a>(key: &Key, item: &'a [u8]) -> impl Iterator<Item = Result<ExtRef<'a>>> + use<'a> {
+    let parent = Ino(key.offset);
+    let (listed, extended) = match key.item_type {
+        ItemType::INODE_REF => (item, &[][..]),
+        ItemType::INODE_EXTREF => (&[][..], item),
+        _ => (&[][..], &[][..]),
+    };
+    let listed =
+        inode_refs(listed).map(move |entry| entry.map(|InodeRef { index, name }| ExtRef { parent, index, name }));
+    listed.chain(extrefs(extended))
+}
+
 /// Appends a name to an `INODE_REF` item.
 pub fn encode_inode_ref(item: &mut Vec<u8>, entry: InodeRef<'_>) {
     item.extend_from_slice(&entry.index.0.to_le_bytes());
@@ -104,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_come_back_and_a_cut_item_is_an_error() {
+    fn names_are_parsed_as_written_and_a_truncated_item_is_an_error() {
         let mut item = Vec::new();
         let first = InodeRef { index: DirIndex(2), name: b"a" };
         let second = InodeRef { index: DirIndex(7), name: b"name" };

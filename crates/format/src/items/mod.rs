@@ -20,9 +20,10 @@ pub use extent::{
 pub use file_extent::{Compression, FileExtent, FileExtentKind, INLINE_DATA_OFFSET};
 pub use inode::{InodeFlags, InodeItem, InodeItemBytes, Timespec, TimespecBytes};
 pub use inode_ref::{
-    EXTREF_HEADER, ExtRef, INODE_REF_HEADER, InodeRef, encode_extref, encode_inode_ref, extrefs, inode_refs,
+    EXTREF_HEADER, ExtRef, INODE_REF_HEADER, InodeRef, encode_extref, encode_inode_ref, extrefs, inode_backrefs,
+    inode_refs,
 };
-pub use root::{RootFlags, RootItem, RootRef};
+pub use root::{RootFlags, RootItem, RootRef, uuid_key};
 pub use small::{
     BlockGroupItem, BlockGroupItemBytes, DevExtent, DevExtentBytes, DevItem, DevItemBytes, FreeSpaceHeader,
     FreeSpaceHeaderBytes, FreeSpaceInfo, FreeSpaceInfoBytes,

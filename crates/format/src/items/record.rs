@@ -1,4 +1,5 @@
-//! One declaration for a structure of fixed size: its value, its bytes, and the way between them.
+//! One declaration for a structure of fixed size: its value, its bytes, and the conversion between
+//! them.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 

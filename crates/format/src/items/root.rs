@@ -1,10 +1,10 @@
-//! `ROOT_ITEM`, `ROOT_REF` and `ROOT_BACKREF`: trees, and the entries that lead to subvolumes.
+//! `ROOT_ITEM`, `ROOT_REF` and `ROOT_BACKREF`: trees, and the entries of subvolumes.
 
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::inode::InodeItem;
 use super::{Timespec, slice};
-use crate::{Error, Generation, Ino, Key, KeyBytes, Logical, Result, Uuid};
+use crate::{Error, Generation, Ino, ItemType, Key, KeyBytes, Logical, Result, Uuid};
 
 const SIZE: usize = 439;
 /// Before Linux 3.6 the item ended after `level`.
@@ -150,8 +150,16 @@ impl RootItem {
     }
 }
 
-/// The entry that leads to a subvolume: `(parent ROOT_REF child)` and `(child ROOT_BACKREF parent)`
-/// hold the same.
+/// The key in the UUID tree under which a subvolume of this id stands: the numbers of such
+/// subvolumes are the item, 8 bytes each.
+pub fn uuid_key(item_type: ItemType, uuid: &Uuid) -> Key {
+    let (high, low) = uuid.0.split_at(8);
+    let half = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    Key::new(half(high), item_type, half(low))
+}
+
+/// The entry of a subvolume: `(parent ROOT_REF child)` and `(child ROOT_BACKREF parent)` have the
+/// same content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RootRef<'a> {
     /// The directory that holds the entry.
@@ -193,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_items_old_and_new_come_back() {
+    fn old_and_new_root_items_are_parsed_as_written() {
         let mut item = RootItem::parse(&[0; SIZE]).unwrap();
         item.generation = Generation(9);
         item.level = 2;

@@ -87,7 +87,7 @@ fn check_hashes(leaf: &Leaf<'_>, shown: &str) {
             }
             ItemType::EXTENT_DATA_REF => {
                 let (data, _) = decode_data_ref(item).unwrap();
-                // References whose hashes are equal stand one after the other.
+                // References whose hashes are equal are adjacent.
                 assert!((0..8).contains(&key.offset.wrapping_sub(data.hash())), "{shown} {key}");
             }
             ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM => {
@@ -164,8 +164,8 @@ fn assert_rules_of_superblocks(good: &Superblock) {
     assert_eq!(fault(without_no_holes), "superblock incompat_flags");
 }
 
-/// Nothing of a superblock is lost or left out when it is written again, but for what kernels leave
-/// behind the end of the chunk array.
+/// A superblock that is written again is complete, except for remains of older chunks that kernels
+/// leave behind the end of the chunk array.
 fn assert_written_again_is_the_same(image: &Path, superblock: &Superblock) {
     const ARRAY: usize = 811;
     let mut bytes = [0; SUPERBLOCK_SIZE];

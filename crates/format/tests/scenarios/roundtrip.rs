@@ -301,7 +301,7 @@ proptest! {
         prop_assert!(Node::check(&by_runs, &expected, 4096).is_ok());
     }
 
-    /// Runs of leaves that nobody has checked are refused or make a leaf that can be viewed.
+    /// Runs of unchecked leaves are refused or make a leaf that can be viewed.
     #[test]
     fn runs_of_damaged_leaves(items in item_map(), damage in vec((101..600_usize, any::<u8>()), 0..6), run in (0..50_usize, 0..50_usize)) {
         let mut source = vec![0; 4096];

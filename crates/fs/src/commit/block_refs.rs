@@ -1,10 +1,10 @@
-//! References to tree blocks that several trees may use, and what becomes of them when one tree
-//! replaces its own.
+//! References to tree blocks that several trees may share, and how they change when one tree
+//! replaces such a block by a copy.
 //!
-//! A block's entries lead to children (blocks, or data from a leaf), and each child counts one
-//! reference for it. Whose name that carries depends on the block's flags: without `FULL_BACKREF`
-//! it is the tree's that owns the block by its header; with it, it is the block's address. Before a
-//! tree replaces a block by a copy, the references are set right for both:
+//! A block points to children (blocks, or data from a leaf), and each child has one reference for
+//! it. The block's flags decide what the reference names: without `FULL_BACKREF` the tree that owns
+//! the block by its header; with it the block's address. Before a tree replaces a block by a copy,
+//! the references are set right for both:
 //!
 //! | the block | gets the copy's children | and the old block's |
 //! |---|---|---|
@@ -13,7 +13,8 @@
 //! | is used by this tree alone, with the flag | new ones by tree | lose theirs by address |
 //! | is used by this tree alone, without the flag | references that were there | – |
 //!
-//! Then the tree gives up its own reference to the old block.
+//! Then the tree gives up its own reference to the old block. So each reference in the extent tree
+//! is one that a walk over all trees finds (invariant 20).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,8 +31,10 @@ pub(super) struct BlockRefs<'a> {
     extent_tree: &'a Snapshot,
     node_size: usize,
     blocks: BTreeMap<Logical, ExtentRefs>,
-    /// Blocks whose entries lead to what has the right references, though others use the block too.
+    /// Shared blocks whose children have the right references already.
     unshared: BTreeSet<Logical>,
+    /// Those of `blocks` that this commit has made and the extent tree does not have yet.
+    new: BTreeSet<Logical>,
     /// What unsharing of leaves changes of the references to data.
     pub(super) data: DataRefDeltas,
 }
@@ -43,6 +46,7 @@ impl<'a> BlockRefs<'a> {
             node_size,
             blocks: BTreeMap::new(),
             unshared: BTreeSet::new(),
+            new: BTreeSet::new(),
             data: DataRefDeltas::default(),
         }
     }
@@ -65,12 +69,52 @@ impl<'a> BlockRefs<'a> {
         Ok(entry.insert(found))
     }
 
+    /// A node of this commit comes to be shared: from here on its references are counted here.
+    pub(super) fn add_new(&mut self, refs: ExtentRefs, bytenr: Logical) {
+        self.blocks.insert(bytenr, refs);
+        self.new.insert(bytenr);
+    }
+
+    /// Whether a node of this commit is counted here.
+    pub(super) fn is_new(&self, bytenr: Logical) -> bool {
+        self.new.contains(&bytenr)
+    }
+
+    /// Takes the new nodes that were shared, each with whether anybody uses it.
+    pub(super) fn take_new(&mut self) -> Vec<(Logical, bool)> {
+        let new = std::mem::take(&mut self.new);
+        let is_used = |bytenr: &Logical| self.blocks.get(bytenr).is_some_and(|refs| !refs.is_unused());
+        new.into_iter().map(|bytenr| (bytenr, is_used(&bytenr))).collect()
+    }
+
+    /// How many use a block, and whether its children are referred to by its address.
+    pub(super) fn users(&mut self, bytenr: Logical, level: u8) -> Result<(u64, bool)> {
+        let refs = self.block(bytenr, level)?;
+        Ok((refs.item.refs, refs.item.flags & ExtentFlags::FULL_BACKREF != 0))
+    }
+
+    /// Takes away a reference to a block whose own children were seen to; returns whether nobody
+    /// uses it any more.
+    pub(super) fn drop_reference(&mut self, bytenr: Logical, level: u8, user: User) -> Result<bool> {
+        self.change(bytenr, level, user, -1)?;
+        Ok(self.block(bytenr, level)?.is_unused())
+    }
+
+    /// Of a block that a tree has made and that others use: its children are referred to by its
+    /// address from here on, since that tree goes.
+    pub(super) fn refer_by_address(&mut self, tree: TreeId, block: &Block) -> Result<()> {
+        let header = block.header()?;
+        self.block(header.bytenr, header.level)?.item.flags |= ExtentFlags::FULL_BACKREF;
+        self.change_children(&block.node()?, header.level, By::Address(header.bytenr), 1)?;
+        self.change_children(&block.node()?, header.level, By::Tree(tree), -1)
+    }
+
     fn change(&mut self, bytenr: Logical, level: u8, user: User, count: i64) -> Result<()> {
         let (tree, node_size) = (self.extent_tree, self.node_size);
         self.block(bytenr, level)?.change(Some(tree), user, count, node_size)
     }
 
-    /// Changes the references to all that the entries of a block lead to.
+    /// Changes the references to all children of a block.
     pub(super) fn change_children(&mut self, node: &Node<'_>, level: u8, by: By, count: i64) -> Result<()> {
         match node {
             Node::Leaf(leaf) => self.data.add_leaf(leaf, by, count),
@@ -105,6 +149,7 @@ impl<'a> BlockRefs<'a> {
             }
             (false, false) if header.owner == tree => {}
             (false, false) => {
+                // By invariant 20 it would: the extent tree is damaged.
                 let what = "a block of another tree does not refer to its children by address";
                 return Err(refs.inconsistent(what));
             }
@@ -113,16 +158,18 @@ impl<'a> BlockRefs<'a> {
         Ok(shared)
     }
 
-    /// A tree no longer uses a block; returns whether nobody does.
+    /// A tree no longer uses a block; returns whether no tree does.
     pub(super) fn free(&mut self, node: &FreedNode) -> Result<bool> {
         self.change(node.bytenr, node.level, User::Tree(node.tree), -1)?;
         let refs = self.block(node.bytenr, node.level)?;
         if refs.is_unused() && refs.item.flags & ExtentFlags::FULL_BACKREF != 0 {
+            // By invariant 20 it was unshared before it went.
             return Err(refs.inconsistent("a block goes whose children are referred to by its address"));
         }
         let unused = refs.is_unused();
         if !unused && !self.unshared.contains(&node.bytenr) {
             let refs = self.block(node.bytenr, node.level)?;
+            // By invariant 20 the references of its children were not set right for the others.
             return Err(refs.inconsistent("a block is in use by others that came after the last snapshot"));
         }
         Ok(unused)

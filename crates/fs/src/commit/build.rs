@@ -1,4 +1,4 @@
-//! What a frozen inode asks of its subvolume's tree.
+//! The edits of a frozen inode to its subvolume's tree.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::backrefs::NameItems;
 use crate::committed::Committed;
 use crate::error::Result;
 use crate::file::piece::{Mapped, Piece};
-use crate::file_reader::FileMap;
+use crate::file_map::FileMap;
 use crate::inode::{Frozen, InodeBatch, InodeId, OrphanEdit};
 
 /// Builds the edits of one subvolume.
@@ -61,7 +61,7 @@ impl Builder<'_> {
         Ok(item.map(|item| InodeItem::parse(&item)).transpose()?.map_or(0, |item| item.nbytes))
     }
 
-    /// The items in which the inode's names stand.
+    /// The items of the inode's names.
     fn names(&mut self, ino: Ino, batch: &InodeBatch, known: bool) -> Result<()> {
         let superblock = &self.committed.superblock;
         let extended = superblock.incompat.contains(Incompat::EXTENDED_IREF);
@@ -131,9 +131,9 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Where the content is. What the trees have in the ranges that changed is deleted; pieces that
-    /// reach into them from outside are put anew, trimmed. Each put is a reference more; what merge
-    /// reports as removed is one less.
+    /// The file extent items. Those in changed ranges are deleted; pieces that extend into them
+    /// from outside are written again, trimmed. Each put adds a reference; each item that merge
+    /// reports as removed drops one.
     fn content(&mut self, id: InodeId, frozen: &Frozen, known: bool, map: &FileMap) -> Result<u64> {
         let no_holes = self.committed.superblock.incompat.contains(Incompat::NO_HOLES);
         let sector = u64::from(self.committed.superblock.sector_size);
@@ -161,8 +161,8 @@ impl Builder<'_> {
         Ok(nbytes)
     }
 
-    /// Clears `run` of what the tree has there; returns the bytes that it took. Nothing else
-    /// changes within `untouched`, from the end of the run before to the start of the next.
+    /// Deletes the committed items in `run`; returns the bytes that they took. Nothing else changes
+    /// within `untouched`, from the end of the run before to the start of the next.
     fn clear(&mut self, id: InodeId, map: &FileMap, run: Range<u64>, untouched: Range<u64>) -> Result<u64> {
         let Range { start: from, end: to } = run;
         let key = |offset| Key::new(id.ino.0, ItemType::EXTENT_DATA, offset);
@@ -171,7 +171,7 @@ impl Builder<'_> {
         // end behind it.
         if from > 0
             && let Some(left) = self.item_over(id.ino, map, from)?
-            // Otherwise what is left of it is the right-hand rest of the run before.
+            // Otherwise the remainder is the right-hand rest of the run before.
             && left.start >= untouched.start
         {
             let keep = Mapped { len: from - left.start, ..left.clone() };
@@ -207,7 +207,7 @@ impl Builder<'_> {
         if end <= at {
             return Ok(None);
         }
-        // One item: the map would join neighbours that the tree keeps apart.
+        // One item: the map would join neighbours that are separate items in the tree.
         let first = map.committed().pieces(found.offset..end).next().transpose()?;
         let Some(first) = first else { return Ok(None) };
         if matches!(first.piece, Piece::Inline(_)) {

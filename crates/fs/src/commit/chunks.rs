@@ -1,4 +1,4 @@
-//! Chunks that a commit makes part of the volume, and those that it gives back.
+//! Chunks that a commit makes part of the volume, and those that it gives back (invariant 18).
 
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevExtent, DevItem};
 use ubtrfs_format::{ItemType, Key, Logical, TreeId, objectid};
@@ -14,26 +14,26 @@ pub(super) fn ensure_metadata(committer: &Committer) -> Result<()> {
     if space.is_metadata_short()
         && let Some(made) = space.add_chunk(BlockGroupFlags::METADATA)
     {
-        // Before anybody can allocate from it: in mixed groups that may be data, which is written
-        // at once.
+        // Before anything can be allocated from it: in mixed groups that may be data, which is
+        // written at once.
         committer.info.volume.add_chunk(made.start, made.chunk)?;
     }
     Ok(())
 }
 
-/// What becomes of chunks in one commit.
+/// The changes of chunks in one commit.
 pub(super) struct ChunkChanges {
     /// Chunks that were made since the last commit.
     pub(super) new: Vec<NewChunk>,
-    /// Empty chunks that are given back.
-    gone: Vec<(Logical, ChunkItem)>,
+    /// Empty chunks that are removed.
+    removed: Vec<(Logical, ChunkItem)>,
     /// The device items with these changes and no later ones.
     devices: Vec<DevItem>,
 }
 
 impl ChunkChanges {
     /// Takes the chunks that were made, with system chunks for the chunk tree's own growth, and
-    /// those that can be given back; and the edits that delete the block groups of the latter.
+    /// those that can be removed; and the edits that delete the block groups of the latter.
     pub(super) fn take(committer: &Committer, free_space_tree: bool) -> Result<(Self, GroupEdits)> {
         let mut space = committer.info.space.lock();
         if !space.new_chunks.is_empty()
@@ -43,25 +43,25 @@ impl ChunkChanges {
             committer.info.volume.add_chunk(made.start, made.chunk)?;
         }
         let mut edits = GroupEdits::default();
-        // Without a free-space tree older kernels' caches of free space may stand in the root tree,
-        // one for each group.
+        // Without a free-space tree the root tree may have older kernels' free-space caches, one
+        // for each group.
         let groups = if free_space_tree { space.take_empty_groups(&committer.info.volume) } else { Vec::new() };
-        let gone = groups.into_iter().map(|(group, chunk)| {
+        let removed = groups.into_iter().map(|(group, chunk)| {
             group.delete_items(&mut edits);
             (group.start, chunk)
         });
-        let gone = gone.collect();
+        let removed = removed.collect();
         let new = std::mem::take(&mut space.new_chunks);
         for chunk in &new {
             if let Some(group) = space.groups.get_mut(&chunk.start) {
                 group.new = false;
             }
         }
-        Ok((Self { new, gone, devices: space.device_items() }, edits))
+        Ok((Self { new, removed, devices: space.device_items() }, edits))
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.new.is_empty() && self.gone.is_empty()
+        self.new.is_empty() && self.removed.is_empty()
     }
 
     /// Edits of the chunk tree and of the device tree.
@@ -69,8 +69,8 @@ impl ChunkChanges {
         let (mut chunk_edits, mut device_edits) = (EditBatch::new(), EditBatch::new());
         let chunk_tree_uuid = committer.info.space.lock().chunk_tree_uuid;
         let chunk_key = |start: Logical| Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.0);
-        for (start, chunk) in &self.gone {
-            tracing::debug!("chunk {start}: {} bytes are given back", chunk.length);
+        for (start, chunk) in &self.removed {
+            tracing::debug!("chunk {start}: {} bytes are freed", chunk.length);
             chunk_edits.delete(chunk_key(*start));
             for stripe in &chunk.stripes {
                 device_edits.delete(Key::new(stripe.devid.0, ItemType::DEV_EXTENT, stripe.offset.0));

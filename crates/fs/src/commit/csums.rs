@@ -1,4 +1,4 @@
-//! Checksum ranges put and deleted, as items of the checksum tree.
+//! Changes of checksum ranges, as items of the checksum tree.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ pub(super) struct CsumEdits<'a> {
     sum_size: usize,
     sector: u64,
     most_sums: usize,
-    /// Items that changed, by the address of their first sector; `None` is one that goes.
+    /// Items that changed, by the address of their first sector; `None` is one that is deleted.
     items: BTreeMap<u64, Option<Vec<u8>>>,
 }
 
 impl<'a> CsumEdits<'a> {
     pub(super) fn new(tree: &'a Snapshot, sum_size: usize, sector: u64, node_size: usize) -> Self {
-        // Two items at least fit a leaf, so that a split always finds a place.
+        // At least two items fit a leaf, so that a split is always possible.
         let most_sums = (leaf_data_size(node_size) - 2 * ubtrfs_format::ITEM_HEADER_SIZE) / 2 / sum_size;
         Self { tree, sum_size, sector, most_sums, items: BTreeMap::new() }
     }
@@ -28,12 +28,12 @@ impl<'a> CsumEdits<'a> {
         Key::new(objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM, address)
     }
 
-    /// Bytes of data that a number of bytes of checksums stand for.
+    /// Bytes of data that a number of bytes of checksums cover.
     fn covered(&self, sums: usize) -> u64 {
         (sums / self.sum_size) as u64 * self.sector
     }
 
-    /// Brings the tree's items that overlap `from..to` into the picture.
+    /// Loads the tree's items that overlap `from..to`.
     fn load(&mut self, from: u64, to: u64) -> Result<()> {
         let first = match self.tree.last_at_or_before(&Self::key(from))? {
             Some(item) if item.key.item_type == ItemType::EXTENT_CSUM => item.key.offset,
@@ -49,7 +49,7 @@ impl<'a> CsumEdits<'a> {
         Ok(())
     }
 
-    /// The last item that starts before `address`. (Items that are gone may have stood in between.)
+    /// The last item that starts before `address`. (There may have been deleted items in between.)
     fn last_before(&self, address: u64) -> Option<(u64, &[u8])> {
         self.items.range(..address).rev().find_map(|(at, item)| Some((*at, item.as_deref()?)))
     }
@@ -78,8 +78,8 @@ impl<'a> CsumEdits<'a> {
         Ok(())
     }
 
-    /// Deletes the checksums of extents, told in order. Neighbours go at once: one by one, each
-    /// would have to look over what is left of all those before it.
+    /// Deletes the checksums of extents, which are sorted. Neighbours are deleted together: one by
+    /// one, each deletion would scan the remains of all those before it.
     pub(super) fn delete_all(&mut self, extents: &[(Logical, u64)]) -> Result<()> {
         const MOST: u64 = 1 << 30;
         let mut extents = extents.iter().copied().peekable();
@@ -92,13 +92,13 @@ impl<'a> CsumEdits<'a> {
         Ok(())
     }
 
-    /// Puts the checksums of the sectors from `start` on; those that were there go.
+    /// Replaces the checksums of the sectors from `start` on.
     pub(super) fn put(&mut self, start: Logical, sums: &[u8]) -> Result<()> {
         let len = self.covered(sums.len());
         self.delete(start, len)?;
         let mut at = start.0;
         let mut rest = sums;
-        // What goes on where another item ends joins it.
+        // A range that continues where an item ends extends that item.
         if at > 0 {
             self.load(at - 1, at)?;
             if let Some((before, mut item)) = self.last_before(at).map(|(before, item)| (before, item.to_vec()))
@@ -179,7 +179,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_tree_holds_what_was_put_and_not_deleted(
+        fn the_tree_has_the_checksums_that_were_put_and_not_deleted(
             before in prop::collection::btree_map(0..SPACE, any::<[u8; SIZE]>(), 0..60),
             most in 1..10_usize,
             steps in prop::collection::vec((any::<bool>(), 0..SPACE, 1..12_u64, any::<u8>()), 1..20),

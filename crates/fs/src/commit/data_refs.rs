@@ -28,8 +28,8 @@ impl DataRefDeltas {
         *delta.changes.entry(user).or_default() += count;
     }
 
-    /// Adds `count` references to all extents that a leaf leads to: by its files in `subvolume`, or
-    /// by the leaf's address.
+    /// Adds `count` references to all extents that a leaf points to: by its files in `subvolume`,
+    /// or by the leaf's address.
     pub(super) fn add_leaf(&mut self, leaf: &Leaf<'_>, by: By, count: i64) -> Result<()> {
         for (key, item) in leaf.iter().filter(|(key, _)| key.item_type == ItemType::EXTENT_DATA) {
             if let Some((extent, length, offset)) = extent_of(item)? {
@@ -65,13 +65,13 @@ impl DataRefDeltas {
         self.0.remove(&extent)
     }
 
-    /// Takes all that is left.
+    /// Takes all remaining changes.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = (Logical, ExtentDelta)> + use<> {
         std::mem::take(&mut self.0).into_iter()
     }
 }
 
-/// In whose name a block's references are held.
+/// What the references of a block name.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum By {
     /// A tree's; for data, its files'.
@@ -80,7 +80,7 @@ pub(super) enum By {
     Address(Logical),
 }
 
-/// Address and length of the extent that a file extent item leads to, and where in it.
+/// Address and length of the extent that a file extent item refers to, and the offset in it.
 fn extent_of(item: &[u8]) -> Result<Option<(Logical, u64, u64)>> {
     Ok(match FileExtent::parse(item)?.kind {
         FileExtentKind::Regular { disk_bytenr, disk_num_bytes, offset, .. } if disk_bytenr.0 != 0 => {
@@ -114,7 +114,7 @@ pub(super) fn put_new_extent(
     Ok(true)
 }
 
-/// Applies changes to an extent that the trees have; returns whether nobody refers to it any more.
+/// Applies changes to a committed extent; returns whether nothing refers to it any more.
 pub(super) fn change_extent(
     tree: &Snapshot,
     start: Logical,

@@ -1,34 +1,35 @@
 //! Leaves that a commit writes before it has made the rest, so that it need not have all of them in
-//! memory.
+//! memory. The commit's superblock takes the proof for these, too (invariant 1).
 
 use std::sync::atomic::Ordering;
 
 use ubtrfs_format::{Generation, Logical};
 use ubtrfs_tree::Block;
-use ubtrfs_volume::{CompletedWrites, Ticket};
+use ubtrfs_volume::{CompletedWrites, Nodes, Ticket};
 
 use super::owner::Committer;
 use super::submit::submit;
-use crate::error::Result;
+use crate::error::{AtStep, Result, Step};
 
 /// The part of the memory that new leaves may take before they are submitted, but for those of one
 /// parent.
 const PART_OF_MEMORY: usize = 32;
 
-/// Writes of leaves, under way. Nothing that is durable leads to them before the commit's
+/// Writes of leaves in flight. Nothing durable refers to these leaves before the commit's
 /// superblock.
 pub(super) struct EarlyLeaves {
     /// With more leaves than that they are submitted.
     pub(super) most: usize,
     /// The last that were submitted.
-    under_way: Option<Ticket>,
-    written: CompletedWrites,
+    under_way: Option<Ticket<Nodes>>,
+    /// Those before them.
+    written: Option<CompletedWrites<Nodes>>,
 }
 
 impl EarlyLeaves {
     pub(super) fn new(committer: &Committer) -> Self {
         let most = committer.info.options.memory / PART_OF_MEMORY / committer.info.volume.node_size() as usize;
-        Self { most, under_way: None, written: CompletedWrites::nothing() }
+        Self { most, under_way: None, written: None }
     }
 
     /// Submits leaves, and waits for those before them.
@@ -43,17 +44,27 @@ impl EarlyLeaves {
         self.wait(committer, Some(ticket))
     }
 
-    fn wait(&mut self, committer: &Committer, next: Option<Ticket>) -> Result<()> {
+    fn wait(&mut self, committer: &Committer, next: Option<Ticket<Nodes>>) -> Result<()> {
         if let Some(ticket) = std::mem::replace(&mut self.under_way, next) {
-            let written = std::mem::replace(&mut self.written, CompletedWrites::nothing());
-            self.written = written.merge(committer.info.volume.wait(ticket)?);
+            let written = committer.info.volume.wait(ticket).at(Step::WriteTreeBlocks)?;
+            self.written = Some(match self.written.take() {
+                Some(before) => before.merge(written),
+                None => written,
+            });
         }
         Ok(())
     }
 
-    /// Waits for all of them.
-    pub(super) fn finish(mut self, committer: &Committer) -> Result<CompletedWrites> {
+    /// Waits for all of them. `others`: the commit's other nodes.
+    pub(super) fn finish(
+        mut self,
+        committer: &Committer,
+        others: CompletedWrites<Nodes>,
+    ) -> Result<CompletedWrites<Nodes>> {
         self.wait(committer, None)?;
-        Ok(self.written)
+        Ok(match self.written {
+            Some(written) => others.merge(written),
+            None => others,
+        })
     }
 }

@@ -10,8 +10,7 @@ use ubtrfs_tree::{EditBatch, Snapshot};
 
 use crate::error::{Error, Result};
 
-/// Who uses an extent. A user is named by its tree, or by the address of the block in which its
-/// pointer stands.
+/// A user of an extent, named by its tree, or by the address of the block with the pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum User {
     /// A tree uses a block.
@@ -44,7 +43,7 @@ impl User {
         }
     }
 
-    /// Where the user's keyed item is, or the first place where it may be.
+    /// The slot of the user's keyed item, or the first slot where it may be.
     fn slot(self) -> Slot {
         match self {
             Self::Tree(root) => (ItemType::TREE_BLOCK_REF, root.0),
@@ -75,7 +74,7 @@ impl User {
         }
     }
 
-    /// How often one user can use an extent: an entry of a tree leads to a block once.
+    /// How often one user can use an extent: a tree points to a block once.
     fn most(self) -> u32 {
         if matches!(self, Self::Tree(_) | Self::Block(_)) { 1 } else { u32::MAX }
     }
@@ -84,7 +83,7 @@ impl User {
 /// Type and offset of a keyed reference's key.
 type Slot = (ItemType, u64);
 
-/// An extent item, and the keyed references that changed; `None` is one that goes.
+/// An extent item, and the keyed references that changed; `None` is one that is deleted.
 #[derive(Debug)]
 pub(super) struct ExtentRefs {
     key: Key,
@@ -93,14 +92,21 @@ pub(super) struct ExtentRefs {
 }
 
 impl ExtentRefs {
-    /// A data extent that nobody uses yet.
+    /// A data extent without users.
     pub(super) fn new_data(start: Logical, length: u64, generation: Generation) -> Self {
         let item =
             ExtentItem { refs: 0, generation, flags: ExtentFlags::DATA, tree_block: None, inline_refs: Vec::new() };
         Self { key: Key::new(start.0, ItemType::EXTENT_ITEM, length), item, keyed: BTreeMap::new() }
     }
 
-    /// The extent whose item has this key, if there is one.
+    /// A tree block that its tree alone uses.
+    pub(super) fn new_block(key: Key, owner: TreeId, generation: Generation, tree_block: Option<(Key, u8)>) -> Self {
+        let inline_refs = vec![InlineRef::TreeBlock { root: owner }];
+        let item = ExtentItem { refs: 1, generation, flags: ExtentFlags::TREE_BLOCK, tree_block, inline_refs };
+        Self { key, item, keyed: BTreeMap::new() }
+    }
+
+    /// The extent whose item has this key, if any.
     pub(super) fn load(tree: &Snapshot, key: Key) -> Result<Option<Self>> {
         let Some(item) = tree.get(&key)? else { return Ok(None) };
         Ok(Some(Self { key, item: ExtentItem::parse(&key, &item)?, keyed: BTreeMap::new() }))
@@ -110,7 +116,7 @@ impl ExtentRefs {
         Error::Inconsistent { tree: TreeId::EXTENT, key: self.key, what }
     }
 
-    /// The keyed reference in a slot, as it is by now.
+    /// The keyed reference in a slot, with the changes so far.
     fn keyed_at(&self, tree: Option<&Snapshot>, slot: Slot) -> Result<Option<(User, u32)>> {
         if let Some(changed) = self.keyed.get(&slot) {
             return Ok(*changed);
@@ -147,7 +153,7 @@ impl ExtentRefs {
             }
             return Ok(());
         }
-        // Keyed references of files with one hash stand in consecutive slots.
+        // Keyed references of files with one hash are in consecutive slots.
         let mut slot = user.slot();
         while let Some((found, old)) = self.keyed_at(tree, slot)? {
             if found == user {
@@ -170,8 +176,8 @@ impl ExtentRefs {
         Ok(())
     }
 
-    /// Drops from a keyed reference that stands behind a free slot: one of the same hash, removed
-    /// since, was there.
+    /// Drops from a keyed reference behind a free slot, which had one of the same hash that was
+    /// removed since.
     fn drop_behind_gap(&mut self, tree: Option<&Snapshot>, user: User, count: i64) -> Result<()> {
         let (kind, first) = user.slot();
         let key = |offset| Key::new(self.key.objectid, kind, offset);
@@ -189,12 +195,12 @@ impl ExtentRefs {
         Err(self.inconsistent("a reference is dropped that is not there"))
     }
 
-    /// Whether nobody uses the extent any more.
+    /// Whether the extent has no users any more.
     pub(super) fn is_unused(&self) -> bool {
         self.item.refs == 0
     }
 
-    /// The edits of the extent tree that make it so. Without a user the extent's item goes.
+    /// The edits of the extent tree for these changes. Without a user the extent's item is deleted.
     pub(super) fn emit(&self, edits: &mut EditBatch) {
         if self.is_unused() {
             edits.delete(self.key);

@@ -17,7 +17,7 @@ impl Committer {
         padded[..label.len()].copy_from_slice(label);
         *self.new_label.lock() = Some(padded);
         let done = self.commit();
-        // Whoever came in meanwhile with another one finds its own.
+        // A concurrent caller with another label finds its own there.
         let mut new = self.new_label.lock();
         if *new == Some(padded) {
             *new = None;

@@ -1,21 +1,59 @@
 //! The commit: the frozen transaction becomes the volume's next state, all at once.
 //!
-//! 1. Start write-out of what is dirty; close the open transaction; write out what was frozen.
+//! 1. Start writeback of dirty data; close the open transaction; write back the frozen data.
 //! 2. Wait for all data of the transaction.
 //! 3. Merge: subvolumes, checksums, chunk and device trees, the root tree with placeholders; then
 //!    extent, block-group and free-space trees until no edit remains; patch the final root items in
-//!    `tree_log`. Leaves of subvolumes are submitted while the rest is made if there are many.
+//!    place. If there are many leaves of subvolumes, they are submitted while the rest is built.
 //! 4. Nodes; flush; superblocks; flush.
 //! 5. Publish, unpin.
+//!
+//! ```text
+//! open                                                    what proves the step:
+//!   │ Committer::start_early_writeback, Gate::swap
+//!   ▼
+//! frozen
+//!   │ Committer::write_back                          ──▶ CompletedWrites<Data>
+//!   ▼
+//! data written
+//!   │ MergedTrees::of
+//!   ▼
+//! merged
+//!   │ submit, Volume::wait, EarlyLeaves::finish      ──▶ CompletedWrites<Nodes>
+//!   ▼
+//! nodes written
+//!   │ Volume::flush, which takes both                ──▶ Flushed
+//!   ▼
+//! flushed
+//!   │ Volume::write_superblock, which takes that     ──▶ Published
+//!   ▼
+//! durable
+//!   │ FsInfo::publish, SpaceInner::vacate, InodeState::forget_frozen,
+//!   │ FsInfo::forget_frozen_transaction, SpaceInner::commit_ends, Space::pin: all take that
+//!   ▼
+//! at rest
+//!
+//! each of them ── FsInfo::abort ──▶ read-only for good; the last commit stays
+//! ```
+//!
+//! So a superblock follows a flush that followed all data and all nodes (invariant 1); a crash
+//! leaves the last commit or this one (invariant 2); and what the last one referred to is dropped
+//! by the proof that this one is durable (invariant 3). What the trees say of space comes from this
+//! commit's edits alone (invariant 9), of each range once (invariant 10); of references
+//! `block_refs` (invariant 20). It never finds too little space, for operations have reserved
+//! (invariant 8). One that fails turns the file system read-only (invariant 13).
 
 mod block_refs;
 mod build;
 mod chunks;
 mod csums;
 mod data_refs;
+mod drop_subvolume;
 mod early;
 mod extent_refs;
 mod label;
+mod merge_trees;
+mod new_subvolumes;
 mod nodes;
 mod owner;
 mod rebuild_tree;
@@ -28,5 +66,6 @@ mod tree_merger;
 #[cfg(test)]
 mod unsharing_tests;
 mod worker;
+mod write;
 
 pub(crate) use owner::Committer;

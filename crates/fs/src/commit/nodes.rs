@@ -1,32 +1,32 @@
-//! Space for the nodes that a commit writes, and what the extent tree must say of it.
+//! Space for the nodes that a commit writes, and what the extent tree must say of it. Operations
+//! have reserved it (invariant 8), and each range is recorded once (invariant 10).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use ubtrfs_format::items::{ExtentFlags, ExtentItem, InlineRef};
 use ubtrfs_format::{Generation, Incompat, ItemType, Key, Logical, TreeId};
 use ubtrfs_tree::{Block, DirtyNodes, EditBatch, FreedNode, NodeAllocator, Snapshot};
 
 use super::block_refs::BlockRefs;
 use super::data_refs::DataRefDeltas;
 use super::early::EarlyLeaves;
+use super::extent_refs::ExtentRefs;
 use super::owner::Committer;
 use crate::error::{Error, Result};
 
-/// Allocates a commit's nodes and remembers what the extent tree has to be told.
+/// Allocates a commit's nodes and collects the delayed references of the extent tree.
 pub(super) struct CommitNodes<'a> {
     committer: &'a Committer,
     refs: BlockRefs<'a>,
     skinny: bool,
     generation: Generation,
-    /// New nodes of which the extent tree has not been told.
+    /// New nodes whose references are pending.
     pending_refs: BTreeMap<Logical, PendingRef>,
-    /// New nodes of which it has.
-    told: BTreeMap<Logical, (TreeId, u8)>,
-    /// Nodes of this commit that are gone again though the extent tree was told of them.
+    /// New nodes whose references have been applied.
+    applied: BTreeMap<Logical, (TreeId, u8)>,
+    /// Nodes of this commit that were freed again after their references had been applied.
     taken_back: Vec<(Logical, u8)>,
-    /// Nodes of earlier commits that nobody uses any more, and of which the extent tree has not
-    /// been told.
+    /// Nodes of earlier commits without users, whose freeing is pending in the extent tree.
     freed: Vec<Logical>,
     /// Addresses to exclude until the commit is durable.
     pub(super) unpin_later: Vec<(Logical, u64)>,
@@ -34,14 +34,13 @@ pub(super) struct CommitNodes<'a> {
     pub(super) balance: BTreeMap<TreeId, i64>,
     /// New chunks are in the trees from now on, or not at all in this commit.
     pub(super) chunks_closed: bool,
-    /// No tree that was merged so far, nor the one that is being merged, is merged again in this
-    /// commit: leaves need not wait for the rest. With another merge they would be replaced, which
-    /// costs space for nothing.
+    /// No tree that has been merged or is being merged is merged again in this commit, so its
+    /// leaves may be written before the rest. Another merge would replace them, which wastes space.
     pub(super) merges_once: bool,
     pub(super) early: EarlyLeaves,
 }
 
-/// A new node of which the extent tree has not been told.
+/// A new node whose reference is pending.
 struct PendingRef {
     owner: TreeId,
     level: u8,
@@ -62,7 +61,7 @@ impl<'a> CommitNodes<'a> {
             skinny: incompat.contains(Incompat::SKINNY_METADATA),
             generation,
             pending_refs: BTreeMap::new(),
-            told: BTreeMap::new(),
+            applied: BTreeMap::new(),
             taken_back: Vec::new(),
             freed: Vec::new(),
             unpin_later: Vec::new(),
@@ -81,6 +80,13 @@ impl<'a> CommitNodes<'a> {
             edits.delete(self.key_of(bytenr, level, node_size));
             self.record(bytenr, node_size, false)?;
         }
+        for (bytenr, is_used) in self.refs.take_new() {
+            if is_used {
+                self.record(bytenr, node_size, true)?;
+            } else {
+                self.unpin_later.push((bytenr, node_size));
+            }
+        }
         self.refs.take_edits(edits);
         for bytenr in std::mem::take(&mut self.freed) {
             self.record(bytenr, node_size, false)?;
@@ -93,16 +99,10 @@ impl<'a> CommitNodes<'a> {
                 let first_key = first_key.or_else(|| dirty.get(bytenr).and_then(first_key_of));
                 Some((first_key.unwrap_or(Key::MIN), level))
             };
-            let item = ExtentItem {
-                refs: 1,
-                generation: self.generation,
-                flags: ExtentFlags::TREE_BLOCK,
-                tree_block,
-                inline_refs: vec![InlineRef::TreeBlock { root: owner }],
-            };
-            edits.put(self.key_of(bytenr, level, node_size), item.to_bytes());
+            let key = self.key_of(bytenr, level, node_size);
+            ExtentRefs::new_block(key, owner, self.generation, tree_block).emit(edits);
             self.record(bytenr, node_size, true)?;
-            self.told.insert(bytenr, (owner, level));
+            self.applied.insert(bytenr, (owner, level));
         }
         Ok(())
     }
@@ -117,6 +117,34 @@ impl<'a> CommitNodes<'a> {
         } else {
             Key::new(bytenr.0, ItemType::EXTENT_ITEM, node_size)
         }
+    }
+
+    /// Submits all nodes that were made so far: a snapshot comes to share them, and nothing changes
+    /// them any more. Their references are counted like those of older nodes.
+    pub(super) fn seal(&mut self, dirty: &mut DirtyNodes) -> Result<()> {
+        let node_size = u64::from(dirty.geometry().node_size);
+        let nodes = dirty.take_all();
+        let first_keys: BTreeMap<Logical, Key> =
+            nodes.iter().filter_map(|(bytenr, block)| Some((*bytenr, first_key_of(block)?))).collect();
+        self.early.submit(self.committer, self.generation, nodes)?;
+        for (bytenr, PendingRef { owner, level, first_key }) in std::mem::take(&mut self.pending_refs) {
+            let first_key = first_key.or_else(|| first_keys.get(&bytenr).copied()).unwrap_or(Key::MIN);
+            let tree_block = (!self.skinny).then_some((first_key, level));
+            let key = self.key_of(bytenr, level, node_size);
+            self.refs.add_new(ExtentRefs::new_block(key, owner, self.generation, tree_block), bytenr);
+        }
+        Ok(())
+    }
+
+    /// References to blocks.
+    pub(super) fn block_refs(&mut self) -> &mut BlockRefs<'a> {
+        &mut self.refs
+    }
+
+    /// A block of an older commit is used no more.
+    pub(super) fn free_old(&mut self, tree: TreeId, bytenr: Logical) {
+        *self.balance.entry(tree).or_default() -= 1;
+        self.freed.push(bytenr);
     }
 
     /// Takes what unsharing of leaves has changed of the references to data.
@@ -136,6 +164,7 @@ pub(super) fn record(committer: &Committer, start: Logical, len: u64, allocated:
     }
     let key = Key::new(start.0, ItemType::EXTENT_ITEM, len);
     let what = if allocated { "the space is allocated already" } else { "the space is free already" };
+    // By invariant 10 the trees are wrong, or this commit is: it must not become durable.
     Err(Error::Inconsistent { tree: TreeId::EXTENT, key, what })
 }
 
@@ -146,6 +175,7 @@ impl NodeAllocator for CommitNodes<'_> {
             .info
             .space
             .allocate_node(owner == TreeId::CHUNK, self.chunks_closed)
+            // By invariant 8 operations got the error before, and this never happens.
             .ok_or_else(|| ubtrfs_tree::Error::allocator("no space for metadata"))?;
         self.pending_refs.insert(bytenr, PendingRef { owner, level, first_key: None });
         *self.balance.entry(owner).or_default() += 1;
@@ -154,7 +184,9 @@ impl NodeAllocator for CommitNodes<'_> {
 
     fn free(&mut self, node: FreedNode) -> ubtrfs_tree::Result<()> {
         *self.balance.entry(node.tree).or_default() -= 1;
-        if node.generation != self.generation {
+        if self.refs.is_new(node.bytenr) {
+            self.refs.free(&node).map_err(ubtrfs_tree::Error::allocator)?;
+        } else if node.generation != self.generation {
             if self.refs.free(&node).map_err(ubtrfs_tree::Error::allocator)? {
                 self.freed.push(node.bytenr);
             }
@@ -162,10 +194,10 @@ impl NodeAllocator for CommitNodes<'_> {
             if node.born_in_this_commit {
                 self.committer.info.space.release(node.bytenr, self.committer.info.space.node_size);
             } else {
-                // Its write may be under way.
+                // Its write may be in flight.
                 self.unpin_later.push((node.bytenr, self.committer.info.space.node_size));
             }
-        } else if let Some((_, level)) = self.told.remove(&node.bytenr) {
+        } else if let Some((_, level)) = self.applied.remove(&node.bytenr) {
             self.taken_back.push((node.bytenr, level));
             self.unpin_later.push((node.bytenr, self.committer.info.space.node_size));
         } else {

@@ -21,7 +21,7 @@ pub(crate) struct Committer {
     pub(super) log: Arc<Log>,
     pub(super) discards: Arc<Discarder>,
     /// Held for a whole commit.
-    pub(super) commit_place: Mutex<()>,
+    pub(super) commit_lock: Mutex<()>,
     /// The volume's next label.
     pub(super) new_label: Mutex<Option<[u8; LABEL_SIZE]>>,
 }
@@ -34,12 +34,12 @@ impl Committer {
         log: Arc<Log>,
         discards: Arc<Discarder>,
     ) -> Self {
-        let (commit_place, new_label) = (Mutex::default(), Mutex::default());
-        Self { info, reader, writeback, log, discards, commit_place, new_label }
+        let (commit_lock, new_label) = (Mutex::default(), Mutex::default());
+        Self { info, reader, writeback, log, discards, commit_lock, new_label }
     }
 
-    /// Waits for the commit under way, if there is one.
+    /// Waits for the commit in progress, if there is one.
     pub(crate) fn wait(&self) {
-        drop(self.commit_place.lock());
+        drop(self.commit_lock.lock());
     }
 }

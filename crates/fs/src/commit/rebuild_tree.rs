@@ -1,4 +1,4 @@
-//! A tree that is made from nothing in the place of one of which nothing is read.
+//! Replaces a tree by an empty one without reading the old one.
 
 use ubtrfs_format::items::{ExtentFlags, ExtentItem, InlineRef};
 use ubtrfs_format::{ItemType, Key, Logical, TreeId};
@@ -8,10 +8,10 @@ use super::roots::NewRoots;
 use super::tree_merger::TreeMerger;
 use crate::error::Result;
 
-/// Puts an empty tree in the place of tree `id`, all of whose nodes are freed: those that the
-/// extent tree says are its own.
+/// Replaces tree `id` by an empty tree, and frees all nodes that the extent tree records as its
+/// own.
 pub(super) fn rebuild_tree(
-    tree: &mut TreeMerger<'_, '_>,
+    tree: &mut TreeMerger<'_>,
     roots: &mut NewRoots,
     id: TreeId,
     extent_tree: &Snapshot,

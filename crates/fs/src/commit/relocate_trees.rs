@@ -1,9 +1,8 @@
-//! Small trees that keep a chunk from being given back: they are written anew elsewhere.
+//! Relocates small trees that prevent the removal of a chunk.
 //!
 //! When a volume that was full has been emptied, most of its metadata has been rewritten in the
-//! first chunks. What lies in the others is mostly the one leaf of a tree that `lazy_box` changes:
-//! that of devices, which changes with each new chunk and so comes to lie in one, or that of
-//! checksums.
+//! first chunks. The others mostly have only the single leaf of a tree that rarely changes: the
+//! device tree, which changes with each new chunk and so is allocated in one, or the checksum tree.
 
 use ubtrfs_format::{Generation, ItemType, Key, TreeId};
 use ubtrfs_tree::EditBatch;
@@ -25,14 +24,15 @@ pub(super) fn trees_to_relocate(committer: &Committer, committed: &Committed) ->
     committed.trees.values().filter(is_small).filter(is_there).map(crate::committed::TreeRoot::id).collect()
 }
 
-/// Writes these trees anew, unless the commit has done so already.
+/// Rewrites these trees, unless the commit has done so already.
 pub(super) fn relocate_trees(
-    tree: &mut TreeMerger<'_, '_>,
+    tree: &mut TreeMerger<'_>,
     roots: &mut NewRoots,
     trees_to_relocate: &[TreeId],
     generation: Generation,
 ) -> Result<()> {
-    // An item that comes and goes: the leaf is another one then, with the same content.
+    // An item that is inserted and deleted again: the leaf is replaced by one with the same
+    // content.
     let passing = Key::new(u64::MAX, ItemType(u8::MAX), u64::MAX);
     for id in trees_to_relocate {
         if roots.get(*id)?.generation == generation {

@@ -1,5 +1,4 @@
-//! Root items of a commit: placeholders while trees still change, then the final ones in their
-//! place.
+//! Root items of a commit: placeholders while trees still change, which the final ones replace.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,6 +8,7 @@ use ubtrfs_tree::{DirtyNodes, EditBatch, Root, patch_in_place};
 use crate::clock::now;
 use crate::committed::{Committed, TreeRoot};
 use crate::error::{Error, Result};
+use ubtrfs_format::items::RootItem;
 use ubtrfs_format::{ItemType, Key};
 
 /// The roots of all trees but the root tree and the chunk tree, as a commit changes them.
@@ -18,12 +18,20 @@ pub(super) struct NewRoots {
     /// Trees whose root item this commit writes.
     changed: BTreeSet<TreeId>,
     generation: Generation,
+    /// A default subvolume was chosen.
+    pub(super) has_default_subvolume: bool,
 }
 
 impl NewRoots {
     pub(super) fn new(committed: &Committed, generation: Generation) -> Self {
         let roots = committed.trees.iter().map(|(id, tree)| (*id, tree.root())).collect();
-        Self { trees: committed.trees.clone(), roots, changed: BTreeSet::new(), generation }
+        Self {
+            trees: committed.trees.clone(),
+            roots,
+            changed: BTreeSet::new(),
+            generation,
+            has_default_subvolume: false,
+        }
     }
 
     pub(super) fn get(&self, id: TreeId) -> Result<Root> {
@@ -47,8 +55,34 @@ impl NewRoots {
         self.changed.insert(id);
     }
 
-    /// Edits that make the leaves of all changed root items this commit's, so that the final ones
-    /// can be put in place.
+    /// A tree that this commit makes.
+    pub(super) fn add(&mut self, tree: TreeRoot, root: Root) {
+        let id = tree.id();
+        self.trees.insert(id, tree);
+        self.roots.insert(id, root);
+        self.changed.insert(id);
+    }
+
+    /// The tree is gone: the caller deletes its root item.
+    pub(super) fn remove(&mut self, id: TreeId) -> Option<TreeRoot> {
+        self.changed.remove(&id);
+        self.roots.remove(&id);
+        self.trees.remove(&id)
+    }
+
+    /// The root item of a tree, whose fields other than those of the root change.
+    pub(super) fn item_mut(&mut self, id: TreeId) -> Option<&mut RootItem> {
+        self.changed.insert(id);
+        self.trees.get_mut(&id).map(|tree| &mut tree.item)
+    }
+
+    /// The trees, by number.
+    pub(super) fn trees(&self) -> &BTreeMap<TreeId, TreeRoot> {
+        &self.trees
+    }
+
+    /// Edits that copy the leaves of all changed root items into this commit, so that the final
+    /// ones can be patched in place.
     pub(super) fn placeholders(&self) -> Result<EditBatch> {
         let mut edits = EditBatch::new();
         for id in &self.changed {
@@ -63,8 +97,8 @@ impl NewRoots {
         Ok(edits)
     }
 
-    /// Puts the final root items into the root tree's new leaves. `balance`: nodes more or fewer by
-    /// tree.
+    /// Writes the final root items into the root tree's new leaves. `balance`: the change of the
+    /// number of nodes by tree.
     pub(super) fn write_final(
         &mut self,
         root_tree: &Root,
@@ -83,7 +117,7 @@ impl NewRoots {
             item.level = root.level;
             let change = balance.get(id).copied().unwrap_or(0) * node_size;
             item.bytes_used = item.bytes_used.saturating_add_signed(change);
-            if id.is_subvolume() {
+            if id.is_subvolume() && root.generation == self.generation && item.transids[1] != self.generation.0 {
                 item.transids[0] = self.generation.0;
                 item.times[0] = time;
             }

@@ -2,15 +2,19 @@
 
 use ubtrfs_format::{Generation, Logical};
 use ubtrfs_tree::Block;
-use ubtrfs_volume::{Ticket, Write};
+use ubtrfs_volume::{Nodes, Ticket, Write};
 
 use super::owner::Committer;
-use crate::error::Result;
+use crate::error::{AtStep, Result, Step};
 
-/// Starts the writes of new nodes, which whoever looks for them finds at once.
-pub(super) fn submit(committer: &Committer, generation: Generation, nodes: Vec<(Logical, Block)>) -> Result<Ticket> {
+/// Starts the writes of new nodes, which readers find at once.
+pub(super) fn submit(
+    committer: &Committer,
+    generation: Generation,
+    nodes: Vec<(Logical, Block)>,
+) -> Result<Ticket<Nodes>> {
     let writes = nodes.iter().map(|(at, block)| Write { at: *at, data: block.share() }).collect();
-    let ticket = committer.info.volume.submit_nodes(writes)?;
+    let ticket = committer.info.volume.submit_nodes(writes).at(Step::WriteTreeBlocks)?;
     for (at, block) in nodes {
         committer.info.cache.insert(at, generation, block);
     }

@@ -1,7 +1,7 @@
-//! The superblock of a commit.
+//! The superblock of a commit. Its sums are of what this commit has recorded (invariant 9).
 
 use ubtrfs_format::items::{BlockGroupFlags, encode_sys_chunk};
-use ubtrfs_format::{BackupRoot, CompatRo, Generation, ItemType, Key, Logical, Superblock, TreeId, objectid};
+use ubtrfs_format::{BackupRoot, CompatRo, Generation, Incompat, ItemType, Key, Logical, Superblock, TreeId, objectid};
 use ubtrfs_tree::Root;
 
 use super::owner::Committer;
@@ -31,9 +31,12 @@ pub(super) fn next(
     if next.compat_ro.contains(CompatRo::FREE_SPACE_TREE) {
         next.compat_ro = next.compat_ro.with(CompatRo::FREE_SPACE_TREE_VALID);
     }
-    // A v1 cache stays behind at its own generation, which tells every reader that it is stale.
+    // A v1 cache keeps its old generation, by which every reader detects that it is stale.
     if committed.superblock.uuid_tree_generation == committed.generation {
         next.uuid_tree_generation = generation;
+    }
+    if roots.has_default_subvolume {
+        next.incompat = next.incompat.with(Incompat::DEFAULT_SUBVOL);
     }
     if let Some(label) = *committer.new_label.lock() {
         next.label = label;

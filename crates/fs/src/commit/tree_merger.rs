@@ -1,24 +1,36 @@
 //! Merging edits into the trees of one commit.
 
 use ubtrfs_format::{Generation, TreeId};
-use ubtrfs_tree::{DirtyNodes, EditBatch, Root, merge};
+use ubtrfs_tree::{DirtyNodes, EditBatch, Root, Snapshot, merge};
 
 use super::nodes::CommitNodes;
 use super::owner::Committer;
 use super::roots::NewRoots;
+use crate::committed::Committed;
 use crate::error::Result;
 
 /// Merges into the trees of one commit.
-pub(super) struct TreeMerger<'a, 'b> {
-    pub(super) committer: &'a Committer,
-    pub(super) dirty: &'a mut DirtyNodes,
-    pub(super) nodes: &'a mut CommitNodes<'b>,
+pub(super) struct TreeMerger<'a> {
+    committer: &'a Committer,
+    pub(super) dirty: DirtyNodes,
+    pub(super) nodes: CommitNodes<'a>,
 }
 
-impl TreeMerger<'_, '_> {
+impl<'a> TreeMerger<'a> {
+    /// Of the commit of this generation, on top of `committed` with its extent tree.
+    pub(super) fn new(
+        committer: &'a Committer,
+        committed: &Committed,
+        extent_tree: &'a Snapshot,
+        generation: Generation,
+    ) -> Self {
+        let nodes = CommitNodes::new(committer, extent_tree, generation, committed.superblock.incompat);
+        Self { committer, dirty: DirtyNodes::new(generation, committer.info.geometry()), nodes }
+    }
+
     pub(super) fn merge(&mut self, root: Option<Root>, owner: TreeId, edits: &EditBatch) -> Result<Root> {
         let cache = &self.committer.info.cache;
-        Ok(merge(cache, root, owner, edits, self.dirty, self.nodes, Generation(0), &mut |_, _| {})?)
+        Ok(merge(cache, root, owner, edits, &mut self.dirty, &mut self.nodes, Generation(0), &mut |_, _| {})?)
     }
 
     pub(super) fn update(&mut self, roots: &mut NewRoots, id: TreeId, edits: &EditBatch) -> Result<()> {

@@ -1,5 +1,5 @@
 //! Trees that share nodes, changed, copied and dropped at random: the references that the extent
-//! tree holds must be those that a walk over all trees finds.
+//! tree holds must be those that a walk over all trees finds (invariant 20).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -314,7 +314,7 @@ impl Bed {
         });
     }
 
-    /// What the extent tree says: flags and users of each extent.
+    /// The records of the extent tree: flags and users of each extent.
     fn recorded(&self) -> BTreeMap<u64, (u64, BTreeMap<User, u64>)> {
         let mut extents: BTreeMap<u64, (u64, u64, BTreeMap<User, u64>)> = BTreeMap::new();
         for item in self.extent_tree().range(Key::MIN..=Key::MAX) {

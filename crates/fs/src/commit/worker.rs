@@ -20,10 +20,10 @@ impl Committer {
             if !self.info.commit_request.wait(deadline) {
                 return;
             }
-            if self.info.abort_reason().is_some() {
+            if self.info.aborted().is_some() {
                 return;
             }
-            // An error has turned the file system read-only and has been told of.
+            // An error has turned the file system read-only and has been logged.
             let _ = self.commit();
         }
     }

@@ -1,4 +1,4 @@
-//! The map of a file as a committed tree has it.
+//! The map of a file in a committed tree.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) trait PieceSource {
     fn pieces_in(&self, range: Range<u64>) -> Box<dyn Iterator<Item = Result<Mapped>> + '_>;
 }
 
-/// Of a file that no tree knows yet.
+/// For a file that is in no tree yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unborn;
 
@@ -55,7 +55,7 @@ impl<R: Reader + Clone> CommittedExtents<R> {
         Key::new(self.ino.0, ItemType::EXTENT_DATA, offset)
     }
 
-    /// The pieces that items stand for, from the one that covers the start of `range` on.
+    /// The pieces of the items, from the one that covers the start of `range` on.
     fn items(&self, range: &Range<u64>) -> impl Iterator<Item = Result<Mapped>> + use<R> {
         let this = self.clone();
         let covering = self.tree.last_at_or_before(&self.key(range.start));
@@ -146,7 +146,7 @@ impl<I: Iterator<Item = Result<Mapped>>> Iterator for Either<I> {
     }
 }
 
-/// What the file extent item at `start` stands for, if it says nothing impossible.
+/// The piece of the file extent item at `start`, if the item is valid.
 pub(crate) fn check(start: u64, extent: &FileExtent<'_>, sector: u64) -> std::result::Result<Mapped, ExtentProblem> {
     if !start.is_multiple_of(sector) {
         return Err(ExtentProblem::Misaligned);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_extents_are_told_by_kind() {
+    fn invalid_extents_are_reported_by_kind() {
         let good = regular(8192, [1 << 20, 8192, 4096, 4096]);
         assert_eq!(problem(4096, &good), None);
         assert_eq!(problem(100, &good), Some(ExtentProblem::Misaligned));
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn inline_content_covers_its_sector_and_stands_at_the_start_only() {
+    fn inline_content_covers_its_sector_and_is_at_the_start_only() {
         let inline = FileExtent {
             generation: Generation(7),
             ram_bytes: 5,
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unborn_file_is_one_hole() {
+    fn a_file_that_is_in_no_tree_is_one_hole() {
         let pieces: Vec<_> = Unborn.pieces_in(5..10).map(Result::unwrap).collect();
         assert_eq!(pieces, [Mapped { start: 5, len: 5, piece: Piece::Hole }]);
         assert_eq!(Unborn.pieces_in(5..5).count(), 0);

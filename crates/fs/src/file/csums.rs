@@ -6,7 +6,7 @@ use ubtrfs_tree::{Reader, Tree};
 
 use super::error::{DataError, Result};
 
-/// Where checksums of data come from.
+/// Lookup of checksums of data.
 pub(crate) trait Checksums {
     /// The checksums of the sectors from `at` on for `len` bytes (both aligned to sectors), one
     /// after the other. An error if one is missing.

@@ -1,7 +1,7 @@
 //! Unpacking of compressed extents.
 //!
-//! Memory is bounded by what the caller gives for the result, plus the decoder's window. The bytes
-//! come from a device: any of them give a result or an error.
+//! Memory is bounded by the caller's buffer for the result, plus the decoder's window. The bytes
+//! come from a device, so any input must give a result or an error.
 
 use flate2::{FlushDecompress, Status};
 use ubtrfs_format::items::Compression;
@@ -16,9 +16,9 @@ const LZO_LENGTH: usize = 4;
 
 type Result<T> = std::result::Result<T, UnpackProblem>;
 
-/// Unpacks `packed` into `out`, whose length is what the extent should have when unpacked. `packed`
-/// may be followed by padding. Where the stream ends earlier than `out`, the rest is zero; what it
-/// holds beyond `out` is left out.
+/// Decompresses `packed` into `out`, whose length is the extent's uncompressed length. `packed` may
+/// be followed by padding. Where the stream ends earlier than `out`, the rest is zero; its bytes
+/// beyond `out` are ignored.
 pub(crate) fn unpack(compression: Compression, packed: &[u8], out: &mut [u8], sector_size: usize) -> Result<()> {
     let unpacked = match compression {
         Compression::None => {
@@ -103,7 +103,7 @@ fn unpack_lzo(packed: &[u8], out: &mut [u8], sector_size: usize) -> Result<usize
         written += if room.len() >= sector_size {
             unpack_segment(segment, &mut room[..sector_size])?
         } else {
-            // The content of the last segment may be longer than what is wanted of it.
+            // The content of the last segment may be longer than the requested part.
             last.resize(sector_size, 0);
             let len = unpack_segment(segment, &mut last)?.min(room.len());
             room[..len].copy_from_slice(&last[..len]);
@@ -118,7 +118,7 @@ fn lzo_length(packed: &[u8], at: usize) -> Result<usize> {
     Ok(u32::from_le_bytes(*bytes) as usize)
 }
 
-/// Unpacks one LZO1X stream; an empty one is refused, since it would get nobody further.
+/// Decompresses one LZO1X stream; an empty one is refused, since it would make no progress.
 fn unpack_segment(segment: &[u8], out: &mut [u8]) -> Result<usize> {
     match lzokay::decompress::decompress(segment, out) {
         Ok(len) if len > 0 => Ok(len),
@@ -205,13 +205,13 @@ mod tests {
     }
 
     #[test]
-    fn streams_cut_short_are_errors() {
+    fn truncated_streams_are_errors() {
         let text = content(40_000, 2);
         for (compression, pack) in ALL {
             let packed = pack(&text);
             let mut out = vec![0; text.len()];
-            let cut = &packed[..packed.len() / 2];
-            assert!(unpack(compression, cut, &mut out, SECTOR).is_err(), "{compression:?}");
+            let truncated = &packed[..packed.len() / 2];
+            assert!(unpack(compression, truncated, &mut out, SECTOR).is_err(), "{compression:?}");
             assert!(unpack(compression, &[], &mut out, SECTOR).is_err(), "{compression:?}");
         }
     }
@@ -247,7 +247,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
         #[test]
-        fn what_was_packed_unpacks(len in 1_usize..131_072, seed: u64) {
+        fn compressed_data_is_decompressed(len in 1_usize..131_072, seed: u64) {
             let text = content(len, seed);
             for (compression, pack) in ALL {
                 let packed = pack(&text);

@@ -1,8 +1,8 @@
-//! Dirty bytes of one file: written by programs, not yet on their way to disk.
+//! Dirty bytes of one file: written by programs, and not yet submitted to the devices.
 //!
-//! They are kept by whole sectors, since only those can be written out. A sector of which a program
-//! wrote a part must first be given its old content ([`DirtyData::sectors_to_fill`]), unless it has
-//! none.
+//! They are kept by whole sectors, since only those can be written back. A sector of which a
+//! program wrote a part must first be given its old content ([`DirtyData::sectors_to_fill`]),
+//! unless it has none.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -41,8 +41,8 @@ impl DirtyRun {
         self.buffers.iter().map(|buffer| buffer.len() as u64).sum()
     }
 
-    /// Copies what the run has of the file from `offset` on over `out`, and leaves the rest of it
-    /// alone: so reads see data that is on its way to disk.
+    /// Copies the run's bytes of the file from `offset` on over `out`, and leaves the rest of it
+    /// unchanged, so that reads see data in flight.
     #[cfg(test)]
     pub(crate) fn overlay(&self, offset: u64, out: &mut [u8]) {
         let mut at = self.offset;
@@ -65,7 +65,7 @@ impl DirtyData {
         Self { sector, blocks: BTreeMap::new(), bytes: 0 }
     }
 
-    /// Moves all of it out and leaves nothing.
+    /// Takes all of it and leaves it empty.
     #[must_use]
     pub(crate) fn take(&mut self) -> Self {
         Self { sector: self.sector, blocks: std::mem::take(&mut self.blocks), bytes: std::mem::take(&mut self.bytes) }
@@ -85,8 +85,8 @@ impl DirtyData {
     /// are written at `offset` of a file of `old_size` bytes: those that are not dirty and keep
     /// some of their old bytes.
     ///
-    /// Before the file is cut to a size inside a sector, ask with that size as `offset` and a
-    /// length of 0.
+    /// Before the file is truncated to a size inside a sector, call this with that size as `offset`
+    /// and a length of 0.
     pub(crate) fn sectors_to_fill(&self, offset: u64, len: u64, old_size: u64) -> impl Iterator<Item = u64> + use<> {
         let sector = self.sector as u64;
         let end = offset.saturating_add(len);
@@ -102,8 +102,8 @@ impl DirtyData {
         [partial_first.and_then(needs), partial_last.and_then(needs)].into_iter().flatten()
     }
 
-    /// Makes the sector at `sector_offset` dirty with its old content, of which what is missing is
-    /// zero. A sector that is dirty already stays as it is: its content is newer.
+    /// Makes the sector at `sector_offset` dirty with its old content, padded with zeroes. A sector
+    /// that is dirty already stays as it is: its content is newer.
     pub(crate) fn fill(&mut self, sector_offset: u64, content: &[u8]) {
         debug_assert!(sector_offset.is_multiple_of(self.sector as u64) && content.len() <= self.sector);
         if self.covers(sector_offset..sector_offset + 1) {
@@ -181,9 +181,9 @@ impl DirtyData {
         false
     }
 
-    /// Cuts the file to `size` bytes: sectors beyond are dropped, and the rest of the last one
-    /// becomes zero. (If the last one isn't dirty and holds old content, it has to be filled
-    /// before, or its old tail would come back.)
+    /// Truncates the file to `size` bytes: sectors beyond are dropped, and the rest of the last one
+    /// becomes zero. (If the last one isn't dirty and has old content, it has to be filled before,
+    /// or its old tail would reappear.)
     pub(crate) fn truncate(&mut self, size: u64) {
         let sector = self.sector as u64;
         let Some(keep) = size.checked_next_multiple_of(sector) else { return };
@@ -222,8 +222,8 @@ impl DirtyData {
         self.ranges_from(0)
     }
 
-    /// The first dirty range that ends after `from`, cut to start at `from` at the earliest and to
-    /// have at most `max_len` bytes: offset and length.
+    /// The first dirty range that ends after `from`, clipped to start at `from` at the earliest and
+    /// to have at most `max_len` bytes: offset and length.
     pub(crate) fn next_run(&self, from: u64, max_len: u64) -> Option<(u64, u64)> {
         let mut run: Option<(u64, u64)> = None;
         for (start, len) in self.block_runs(from) {
@@ -290,17 +290,17 @@ impl DirtyData {
     /// The block with this number, with room for `span` of its bytes.
     fn block(&mut self, number: u64, span: Range<usize>) -> &mut Block {
         if !self.blocks.contains_key(&number) {
-            // Who filled the block before this one writes on: give the new one its full size at
-            // once.
+            // The writer that filled the block before this one continues here: allocate the full
+            // size at once.
             let before = number.checked_sub(1).and_then(|before| self.blocks.get(&before));
-            let goes_on = before.is_some_and(|before| before.dirty == mask(0..BLOCK / self.sector));
-            let window = if goes_on { 0..BLOCK } else { window(self.sector, span.clone()) };
+            let continues = before.is_some_and(|before| before.dirty == mask(0..BLOCK / self.sector));
+            let window = if continues { 0..BLOCK } else { window(self.sector, span.clone()) };
             self.bytes += window.len();
             self.blocks.insert(number, Block::new(&window));
         }
         let bytes = &mut self.bytes;
         let sector = self.sector;
-        // The entry is there: it was looked up or inserted above.
+        // The entry exists: it was looked up or inserted above.
         let block = self.blocks.entry(number).or_insert_with(|| Block::new(&window(sector, span.clone())));
         let have = block.window();
         if span.start < have.start || span.end > have.end {
@@ -312,8 +312,8 @@ impl DirtyData {
     }
 }
 
-/// Copies `from`, which stands at `at` in the file, over `out`, which stands at `offset`, as far as
-/// they overlap.
+/// Copies `from`, which is at `at` in the file, over `out`, which is at `offset`, as far as they
+/// overlap.
 fn copy_over(at: u64, from: &[u8], offset: u64, out: &mut [u8]) {
     let start = at.max(offset);
     let end = at.saturating_add(from.len() as u64).min(offset.saturating_add(out.len() as u64));
@@ -432,7 +432,7 @@ impl Block {
         self.dirty |= mask(first..last + 1);
     }
 
-    /// Takes this part, all of it dirty, out; also gives back the block with what remains dirty.
+    /// Takes this part, all of it dirty, out; also returns the block with what remains dirty.
     fn take(mut self, sector: usize, part: Range<usize>) -> (SharedBuffer, Option<Self>) {
         let shared = match self.bytes {
             Bytes::Own(buffer) => buffer.share(),
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_does_not_change_when_the_rest_is_written_again() {
+    fn taken_data_does_not_change_when_the_rest_is_written_again() {
         let mut dirty = DirtyData::new(4096);
         dirty.write(0, &[1; 16384]);
         let run = dirty.take_run(8192).unwrap();

@@ -10,7 +10,7 @@ pub(crate) type Result<T> = std::result::Result<T, DataError>;
 #[non_exhaustive]
 pub enum DataError {
     /// The devices failed, or no copy of the data has the right checksum.
-    #[error(transparent)]
+    #[error("{0}")]
     Volume(#[from] ubtrfs_volume::Error),
     /// A tree could not be read.
     #[error(transparent)]
@@ -25,7 +25,7 @@ pub enum DataError {
         /// What is wrong with it.
         source: ubtrfs_format::Error,
     },
-    /// A file extent item says something impossible.
+    /// A file extent item is invalid.
     #[error("inode {ino}: the file extent at {offset} {problem}")]
     Extent {
         /// The file.
@@ -35,7 +35,7 @@ pub enum DataError {
         /// What is wrong.
         problem: ExtentProblem,
     },
-    /// A read went past the end of the extent that should hold the data.
+    /// A read went past the end of the extent that should have the data.
     #[error("the extent at {0} ends before the data that a file expects in it")]
     BeyondExtent(Logical),
     /// Data that should have checksums has none.
@@ -108,7 +108,7 @@ pub enum UnpackProblem {
     #[error("{0} can't unpack it")]
     Malformed(&'static str),
     /// The stream ends before its end.
-    #[error("the {0} stream is cut short")]
+    #[error("the {0} stream is truncated")]
     CutShort(&'static str),
     /// The frame around LZO segments is impossible.
     #[error("impossible LZO segment")]

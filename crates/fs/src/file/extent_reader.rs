@@ -1,4 +1,4 @@
-//! Reading of a file's content from the places that its map names.
+//! Reading of a file's content from the extents that its map refers to.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use super::decompress::unpack;
 use super::error::{DataError, PackedPlace, Result};
 use super::piece::{ExtentPiece, InlinePiece, Mapped, Piece};
 
-/// Unpacked extents that are remembered: as many as sequential readers of small parts are likely to
-/// be.
+/// Decompressed extents that are cached: enough for the likely number of sequential readers of
+/// small parts.
 const REMEMBERED: usize = 4;
 /// Reads that don't begin and end at sectors' bounds go through a buffer of at most this size.
 const BOUNCE: u64 = 1 << 20;
 
-/// Where the bytes of extents come from: a volume, but for tests.
+/// The source of the bytes of extents: a volume, except in tests.
 pub(crate) trait DataSource {
     /// Reads from `at` on, aligned to sectors; verifies, if checksums are given.
     fn read_data(&self, at: Logical, buf: &mut [u8], sums: Option<&[u8]>) -> Result<()>;
@@ -85,7 +85,7 @@ impl ExtentReader {
             next = piece.end();
         }
         debug_assert!(rest.is_empty(), "the map ends too early");
-        // What was in the memory before is nobody's business.
+        // The former contents of the memory must not leak.
         rest.fill(0);
         Ok(())
     }
@@ -110,9 +110,8 @@ impl ExtentReader {
         Ok(())
     }
 
-    /// Forgets unpacked extents. Whoever gives an extent's space back before the transaction that
-    /// wrote it is committed must say so, since another one with the same address and generation
-    /// may take its place.
+    /// Drops the cached extents. This must be called when an extent is freed before the transaction
+    /// that wrote it is committed, since another extent may get the same address and generation.
     pub(crate) fn forget(&self) {
         self.unpacked.lock().clear();
     }
@@ -255,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_checksums_and_short_extents_are_told() {
+    fn missing_checksums_and_short_extents_are_reported() {
         let memory = memory();
         let reader = ExtentReader::new(4096);
         let checked = ReadContext { source: &memory, checksums: Some(&Sums), damage: None };

@@ -83,8 +83,8 @@ impl Opened {
                     _ => (TreeId(entry.location.objectid), Ino::ROOT_DIR),
                 };
                 if tree != id {
-                    // A snapshot also has the names of the subvolumes in its origin, but they lead
-                    // nowhere.
+                    // A snapshot also has the names of the subvolumes in its origin, but they refer
+                    // to nothing.
                     let link = Key::new(id.0, ItemType::ROOT_REF, tree.0);
                     if self.roots.get(&link).unwrap().is_none() {
                         continue;
@@ -164,8 +164,7 @@ fn compare(fixture: &Fixture) -> usize {
     compared
 }
 
-/// Bytes that compress well, badly and not at all by turns, so that what they are packed into has
-/// all sorts of lengths.
+/// Bytes that compress well, badly and not at all in alternation, so that compressed lengths vary.
 fn content(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut out = Vec::with_capacity(len);

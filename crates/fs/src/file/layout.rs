@@ -1,4 +1,4 @@
-//! The pending map of one file: where the content is that changed place in a transaction.
+//! The pending map of one file: the new locations of content that a transaction wrote.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,19 +6,19 @@ use std::ops::Range;
 use super::piece::{Mapped, Piece};
 use crate::change_memory::PIECE;
 
-/// A range that is to be told anew.
+/// A range that is to be reported again.
 const CHANGED: usize = 32;
 
-/// Where a file's content is, as far as a transaction changed it. What it does not say stands one
-/// layer below.
+/// The locations of a file's content, as far as a transaction changed them. For other ranges the
+/// layer below is valid.
 ///
 /// Pieces never overlap, and neighbours that are one piece are joined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// Length and place of each piece, by its offset in the file.
     pieces: BTreeMap<u64, (u64, Piece)>,
-    /// Ranges (start and end) in which pieces are other than when they were last asked for; `None`
-    /// if they never were.
+    /// Ranges (start and end) in which pieces differ from those of the last call; `None` before the
+    /// first call.
     changed: Option<BTreeMap<u64, u64>>,
 }
 
@@ -28,8 +28,8 @@ impl Layout {
         self.pieces.is_empty()
     }
 
-    /// Memory that it takes, in bytes, with what a commit makes of it. Only at the start of a file
-    /// content lies in a piece itself.
+    /// Memory that it takes, in bytes, with that of its commit. Only at the start of a file can a
+    /// piece contain the content itself.
     pub(crate) fn bytes(&self) -> usize {
         let inline = match self.pieces.first_key_value() {
             Some((_, (_, Piece::Inline(inline)))) => inline.data.len(),
@@ -45,26 +45,26 @@ impl Layout {
         self.pieces.len()
     }
 
-    /// Puts `piece` at `start` for `len` bytes. Returns the (parts of) pieces that stood there, in
-    /// order: who allocated their extents may have space to give back.
+    /// Puts `piece` at `start` for `len` bytes. Returns the (parts of) pieces that it replaced, in
+    /// order, so that the caller can free the space of new extents.
     pub(crate) fn replace(&mut self, start: u64, len: u64, piece: Piece) -> Vec<Mapped> {
         let end = start.saturating_add(len);
         if start == end {
             return Vec::new();
         }
-        let displaced = self.cut(&(start..end));
+        let displaced = self.remove_range(&(start..end));
         self.insert(Mapped { start, len: end - start, piece });
         displaced
     }
 
-    /// Makes a hole of everything from `from` on. Returns what stood there, as [`Self::replace`]
+    /// Makes a hole of everything from `from` on. Returns the replaced pieces, as [`Self::replace`]
     /// does.
     pub(crate) fn truncate(&mut self, from: u64) -> Vec<Mapped> {
         self.replace(from, u64::MAX - from, Piece::Hole)
     }
 
-    /// What is said about `range`, in order and without gaps: offset, length and piece; no piece
-    /// where the layer below must be asked.
+    /// The pieces of `range`, in order and without gaps: offset, length and piece; no piece where
+    /// the layer below is valid.
     pub(crate) fn get(&self, range: Range<u64>) -> impl Iterator<Item = (u64, u64, Option<Piece>)> + '_ {
         let mut at = range.start;
         std::iter::from_fn(move || {
@@ -78,7 +78,8 @@ impl Layout {
         })
     }
 
-    /// The piece at offset `at`, cut to start there, or none in a gap; and the end of piece or gap.
+    /// The piece at offset `at`, clipped to start there, or none in a gap; and the end of piece or
+    /// gap.
     pub(crate) fn at(&self, at: u64) -> (u64, Option<Piece>) {
         if let Some((&start, (len, piece))) = self.pieces.range(..=at).next_back() {
             let end = start.saturating_add(*len);
@@ -101,8 +102,8 @@ impl Layout {
         self.pieces.iter().map(|(&start, (len, piece))| (start, *len, piece))
     }
 
-    /// Removes what lies in `range` and returns it.
-    fn cut(&mut self, range: &Range<u64>) -> Vec<Mapped> {
+    /// Removes the pieces in `range` and returns them.
+    fn remove_range(&mut self, range: &Range<u64>) -> Vec<Mapped> {
         let reaches_in =
             |(&start, (len, _)): (&u64, &(u64, Piece))| (start.saturating_add(*len) > range.start).then_some(start);
         let before = self.pieces.range(..range.start).next_back().and_then(reaches_in);
@@ -123,7 +124,7 @@ impl Layout {
         displaced
     }
 
-    /// Adds a piece where there is none, joined with its neighbours.
+    /// Adds a piece where there is none, and joins it with its neighbours.
     fn insert(&mut self, mut new: Mapped) {
         if let Some((&start, (len, piece))) = self.pieces.range(..new.start).next_back() {
             let mut before = Mapped { start, len: *len, piece: piece.clone() };
@@ -143,7 +144,7 @@ impl Layout {
         self.pieces.insert(new.start, (new.len, new.piece));
     }
 
-    /// Notes that the pieces in a range have to be told anew.
+    /// Notes that the pieces in a range have to be reported again.
     pub(crate) fn note_changed(&mut self, start: u64, end: u64) {
         let Some(changed) = &mut self.changed else { return };
         if start >= end {
@@ -159,8 +160,8 @@ impl Layout {
         changed.insert(from, to);
     }
 
-    /// Ranges (start and end) in which pieces are other than at the last call, whole pieces each;
-    /// at first, all there are.
+    /// Ranges (start and end) in which pieces differ from those of the last call, whole pieces
+    /// each; at the first call, all of them.
     pub(crate) fn take_changed(&mut self) -> Vec<(u64, u64)> {
         match self.changed.replace(BTreeMap::new()) {
             Some(changed) => changed.into_iter().map(|(start, end)| self.whole_pieces(start, end)).collect(),
@@ -173,7 +174,7 @@ impl Layout {
         self.changed.as_ref().map_or(self.pieces.is_empty(), BTreeMap::is_empty)
     }
 
-    /// Begins anew: the next [`Self::take_changed`] returns all there is.
+    /// Resets the changes: the next [`Self::take_changed`] returns all pieces.
     pub(crate) fn forget_changed(&mut self) {
         self.changed = None;
     }
@@ -233,13 +234,13 @@ mod tests {
         layout.replace(0, 10 * SECTOR, at(1 << 20, 0));
         assert_eq!(layout.take_changed(), [(0, 10 * SECTOR)]);
         assert!(layout.is_unchanged() && layout.take_changed().is_empty());
-        // The piece around the change was told of as one.
+        // The piece around the change was reported as one.
         layout.replace(4 * SECTOR, SECTOR, at(2 << 20, 0));
         assert_eq!(layout.take_changed(), [(0, 10 * SECTOR)]);
         layout.replace(4 * SECTOR, SECTOR, at(3 << 20, 0));
         layout.replace(20 * SECTOR, SECTOR, at(4 << 20, 0));
         assert_eq!(layout.take_changed(), [(4 * SECTOR, 5 * SECTOR), (20 * SECTOR, 21 * SECTOR)]);
-        // What goes on where another piece ends is one piece with it.
+        // A piece that continues where another one ends is joined with it.
         layout.replace(21 * SECTOR, SECTOR, at(4 << 20, SECTOR));
         assert_eq!(layout.take_changed(), [(20 * SECTOR, 22 * SECTOR)]);
         layout.note_changed(21 * SECTOR, 30 * SECTOR);
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_apart_joins_when_it_is_whole_again() {
+    fn split_pieces_are_joined_when_the_gap_is_filled() {
         let mut layout = Layout::default();
         layout.replace(0, 4 * SECTOR, at(1 << 20, 0));
         layout.replace(SECTOR, SECTOR, Piece::Hole);
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_truncate_is_one_entry_whatever_it_cuts() {
+    fn a_truncation_is_one_entry_whatever_its_length() {
         let mut layout = Layout::default();
         for index in 0..100 {
             layout.replace(index * 2 * SECTOR, SECTOR, at((index + 1) << 20, 0));
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_told_apart_from_holes() {
+    fn gaps_are_distinguished_from_holes() {
         let mut layout = Layout::default();
         layout.replace(SECTOR, SECTOR, Piece::Hole);
         let all: Vec<_> = layout.get(0..4 * SECTOR).collect();
@@ -286,14 +287,14 @@ mod tests {
         ) {
             let mut layout = Layout::default();
             let mut model: Vec<Option<Piece>> = vec![None; 64];
-            for (start, len, which, hole, cut) in steps {
+            for (start, len, which, hole, truncate) in steps {
                 let (offset, piece) = (start * SECTOR, if hole { Piece::Hole } else { at((which + 1) << 20, start * SECTOR) });
-                let displaced = if cut && hole {
+                let displaced = if truncate && hole {
                     layout.truncate(offset)
                 } else {
                     layout.replace(offset, len * SECTOR, piece.clone())
                 };
-                let end = if cut && hole { 64 } else { start + len };
+                let end = if truncate && hole { 64 } else { start + len };
                 let mut expected = Vec::new();
                 for sector in start..end {
                     let slot = &mut model[sector as usize];

@@ -1,10 +1,10 @@
 //! The content of files: what is dirty in memory, where the rest is, and how it is read.
 //!
-//! A byte of a file is looked for from the top: [`dirty::DirtyData`] (written, not yet on its way
-//! to disk), the [`layout::Layout`]s of the open and the frozen transaction (written out, in no
-//! tree yet), and the committed tree ([`committed::Committed`]). [`resolve::Stack`] stacks the
-//! layouts over the tree, [`extent_reader::ExtentReader`] fetches what they point to, verifies and
-//! unpacks it.
+//! A byte of a file is looked up from the top: [`dirty::DirtyData`] (not yet submitted), the
+//! [`layout::Layout`]s of the open and the frozen transaction (written back, but in no tree yet),
+//! and the committed tree ([`committed::CommittedExtents`]). [`resolve::Stack`] stacks the layouts
+//! over the tree, [`extent_reader::ExtentReader`] reads what they point to, verifies and
+//! decompresses it.
 
 pub(crate) mod committed;
 pub(crate) mod csums;

@@ -17,12 +17,12 @@ pub(crate) enum Piece {
     Extent(ExtentPiece),
 }
 
-/// Content that lies in its file extent item. It always starts at the file's first byte, so that a
-/// position in the file is one in the (unpacked) content; past its end there are zeroes up to the
-/// sector's end.
+/// Content inside its file extent item. It always starts at the file's first byte, so that an
+/// offset in the file is one in the (uncompressed) content; zeroes follow it up to the sector's
+/// end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InlinePiece {
-    /// The bytes as they stand in the item, packed or not.
+    /// The bytes of the item, compressed or not.
     pub(crate) data: Arc<[u8]>,
     /// Length of the content, unpacked.
     pub(crate) ram_bytes: u64,
@@ -73,8 +73,8 @@ impl ExtentPiece {
         }
     }
 
-    /// Bytes of the unpacked extent: what [`Self::offset`] moves in. (Some kernels left a wrong
-    /// `ram_bytes` in items of extents that are not packed, where it means nothing.)
+    /// Bytes of the uncompressed extent, in which [`Self::offset`] counts. (Some kernels left a
+    /// wrong `ram_bytes` in items of uncompressed extents, where it means nothing.)
     pub(crate) fn unpacked_len(&self) -> u64 {
         if self.compression == Compression::None { self.disk_num_bytes } else { self.ram_bytes }
     }
@@ -90,7 +90,7 @@ impl Piece {
         }
     }
 
-    /// What is left after `by` bytes are cut from the front.
+    /// The rest without the first `by` bytes.
     #[must_use]
     pub(crate) fn advanced(self, by: u64) -> Self {
         match self {
@@ -99,7 +99,7 @@ impl Piece {
         }
     }
 
-    /// Whether `next` goes on where this piece of `len` bytes ends, so that both are one.
+    /// Whether `next` continues where this piece of `len` bytes ends, so that both are one.
     pub(crate) fn joins(&self, len: u64, next: &Self) -> bool {
         match (self, next) {
             (Self::Hole, Self::Hole) => true,
@@ -176,14 +176,14 @@ impl Mapped {
         self.start.saturating_add(self.len)
     }
 
-    /// The part that lies in `range`, if any does.
+    /// The part in `range`, if there is one.
     pub(crate) fn clipped(self, range: &Range<u64>) -> Option<Self> {
         let start = self.start.max(range.start);
         let end = self.end().min(range.end);
         (start < end).then(|| Self { start, len: end - start, piece: self.piece.advanced(start - self.start) })
     }
 
-    /// Takes `next` in if it goes on where this piece ends; gives it back if not.
+    /// Joins `next` if it continues where this piece ends; otherwise returns it.
     pub(crate) fn join(&mut self, next: Self) -> Result<(), Self> {
         if self.end() == next.start && self.piece.joins(self.len, &next.piece) {
             self.len += next.len;
@@ -225,14 +225,14 @@ mod tests {
     #[test]
     fn clipping_moves_the_offset_in_the_extent() {
         let mapped = Mapped { start: 8192, len: 16384, piece: Piece::Extent(extent(1 << 20, 4096)) };
-        let cut = mapped.clone().clipped(&(12288..16384)).unwrap();
-        assert_eq!(cut, Mapped { start: 12288, len: 4096, piece: Piece::Extent(extent(1 << 20, 8192)) });
+        let clipped = mapped.clone().clipped(&(12288..16384)).unwrap();
+        assert_eq!(clipped, Mapped { start: 12288, len: 4096, piece: Piece::Extent(extent(1 << 20, 8192)) });
         assert_eq!(mapped.clone().clipped(&(0..8192)), None);
         assert_eq!(mapped.clipped(&(24576..u64::MAX)), None);
     }
 
     #[test]
-    fn only_what_goes_on_in_the_same_extent_joins() {
+    fn only_pieces_that_continue_in_the_same_extent_are_joined() {
         let mut first = Mapped { start: 0, len: 4096, piece: Piece::Extent(extent(1 << 20, 0)) };
         let other = Mapped { start: 4096, len: 4096, piece: Piece::Extent(extent(2 << 20, 4096)) };
         assert_eq!(first.join(other.clone()), Err(other));
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn items_hold_what_the_piece_says() {
+    fn items_have_the_fields_of_the_piece() {
         let item = Piece::Extent(extent(1 << 20, 4096)).to_item(8192, Generation(9));
         let parsed = FileExtent::parse(&item).unwrap();
         assert_eq!((parsed.len(), parsed.generation), (8192, Generation(7)));

@@ -36,8 +36,7 @@ impl<'a> Stack<'a> {
         Ok(pieces)
     }
 
-    /// The pieces of `range` in order and without gaps, looked up as they are asked for. Ends after
-    /// an error.
+    /// The pieces of `range` in order and without gaps, looked up lazily. Ends after an error.
     pub(crate) fn pieces(&self, range: Range<u64>) -> Pieces<'a> {
         Pieces { stack: *self, at: range.start, end: range.end, below: None, ahead: None }
     }
@@ -50,7 +49,7 @@ pub(crate) struct Pieces<'a> {
     end: u64,
     /// The lowest layer from some place before `at` to the end, once it was needed.
     below: Option<Box<dyn Iterator<Item = Result<Mapped>> + 'a>>,
-    /// The last piece of the lowest layer that was looked at.
+    /// The last piece of the lowest layer that was read.
     ahead: Option<Mapped>,
 }
 
@@ -75,7 +74,8 @@ impl Pieces<'_> {
             self.ahead = self.below.as_mut().and_then(Iterator::next).transpose()?;
         }
         if !self.ahead.as_ref().is_some_and(here) {
-            // The upper layers hid many pieces: rather than walk over them, look it up anew.
+            // The upper layers hide many pieces: rather than walk over them, look the offset up
+            // again.
             let mut below = self.stack.bottom.pieces_in(range.start..self.end);
             self.ahead = below.next().transpose()?;
             self.below = Some(below);
@@ -101,7 +101,7 @@ impl Iterator for Pieces<'_> {
 pub(crate) mod test_support {
     use super::*;
 
-    /// A lowest layer in memory: a layout of which gaps are holes.
+    /// A lowest layer in memory: a layout whose gaps are holes.
     pub(crate) struct Below(pub(crate) Layout);
 
     impl PieceSource for Below {

@@ -1,6 +1,6 @@
 //! `SEEK_DATA` and `SEEK_HOLE`.
 //!
-//! As the kernel's btrfs shows it: content is data by whole pieces (inline content by its sector),
+//! Follows the kernel's btrfs: content is data by whole pieces (inline content by its sector),
 //! reserved space that was never written is a hole, and so is everything from the end of the file
 //! on.
 
@@ -56,7 +56,7 @@ impl Seek<'_> {
         Ok(Some(at.min(self.size)))
     }
 
-    /// The end of the dirty data that lies at `at`, or `at` where there is none.
+    /// The end of the dirty data at `at`, or `at` where there is none.
     fn dirty_end(&self, mut at: u64) -> u64 {
         while at < self.size {
             let here = self.dirty.iter().filter_map(|dirty| dirty.next_run(at, u64::MAX));
@@ -144,7 +144,7 @@ mod tests {
             };
             for from in (0..size).step_by(1000) {
                 let is_data = |at: &u64| model[(*at / SECTOR) as usize];
-                // Candidates: the place itself, and every start of a sector after it.
+                // Candidates: the offset itself, and every start of a sector after it.
                 let places = || std::iter::once(from).chain((from / SECTOR + 1..).map(|n| n * SECTOR)).take_while(|at| *at < size);
                 prop_assert_eq!(seek.next_data(from).unwrap(), places().find(is_data));
                 prop_assert_eq!(seek.next_hole(from).unwrap(), Some(places().find(|at| !is_data(at)).unwrap_or(size)));

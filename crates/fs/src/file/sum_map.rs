@@ -46,7 +46,7 @@ impl SumMap {
         self.runs.iter().map(|(start, sums)| (Logical(*start), &sums[..]))
     }
 
-    /// Bytes of data that a run stands for.
+    /// Bytes of data that a run covers.
     fn covered(&self, sums: &[u8]) -> u64 {
         (sums.len() / self.sum_size) as u64 * self.sector
     }
@@ -56,7 +56,7 @@ impl SumMap {
         ((address - start) / self.sector) as usize * self.sum_size
     }
 
-    /// Puts the checksums of the sectors from `start` on in the place of those that are there.
+    /// Replaces the checksums of the sectors from `start` on.
     pub(crate) fn put(&mut self, start: Logical, sums: &[u8]) {
         let (from, to) = (start.0, start.plus(self.covered(sums)).0);
         if sums.is_empty() {
@@ -151,7 +151,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_put_last_is_found(
+        fn the_last_checksums_are_found(
             puts in prop::collection::vec((0..60_u64, 1..12_u64, any::<u8>()), 0..20),
             from in 0..60_u64,
             len in 0..20_u64,

@@ -42,14 +42,14 @@ impl Filesystem {
         self.ops.set_attributes_with(id, changes, with)
     }
 
-    /// Sets those of the [`SETTABLE_FLAGS`] that are in `wanted` and clears the others. The flag
-    /// for overwriting in place (`chattr +C`) comes and goes with empty files only, and with
-    /// directories, whose new files take it over; of other files it stays as it is.
+    /// Sets those of the [`SETTABLE_FLAGS`](crate::SETTABLE_FLAGS) that are in `wanted` and clears
+    /// the others. The nocow flag (`chattr +C`) changes only for empty files, and for directories,
+    /// whose new files inherit it; for other files it stays as it is.
     pub fn set_flags(&self, id: InodeId, wanted: u64) -> Result<()> {
         self.ops.set_flags(id, wanted)
     }
 
-    /// The same; which flags are wanted the plan says once the inode is locked.
+    /// The same; `plan` returns the flags once the inode is locked.
     pub fn set_flags_as(&self, id: InodeId, plan: &FlagsPlan<'_>) -> Result<()> {
         self.ops.set_flags_as(id, plan)
     }

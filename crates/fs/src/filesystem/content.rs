@@ -7,8 +7,9 @@ use crate::ops::WriteAt;
 
 impl Filesystem {
     /// Makes `len` bytes of a file from `to_offset` on the same as those of another from
-    /// `from_offset` on, by sharing their extents. Returns how many bytes it did: fewer where the
-    /// source ends, where the range does not end with a sector, and after an error on the way.
+    /// `from_offset` on, by sharing their extents. Returns the number of bytes that it shared:
+    /// fewer where the source ends, where the range does not end with a sector, and after an error
+    /// in between.
     ///
     /// `EOPNOTSUPP` if these can't share: the offsets are not those of sectors, or one file has
     /// checksums and the other has not. `EINVAL` if the ranges overlap.
@@ -24,8 +25,8 @@ impl Filesystem {
     }
 
     /// Reserves space for a range of a file, so that writing there cannot fail for lack of it (but
-    /// for extents that become shared meanwhile). What is there stays. Unless `keep_size`, the file
-    /// becomes as long as the range reaches.
+    /// for extents that become shared meanwhile). Existing data stays. Unless `keep_size`, the file
+    /// is extended to the end of the range.
     ///
     /// A range that takes more than a thousand extents gets them in steps; each is done whole or
     /// not at all, and the size changes with the last.
@@ -34,14 +35,14 @@ impl Filesystem {
     }
 
     /// Makes a range of a file read as zeroes, with space reserved for it. Unless `keep_size`, the
-    /// file becomes as long as the range reaches. It goes in steps as [`Self::allocate`] does.
+    /// file is extended to the end of the range. It proceeds in steps as [`Self::allocate`] does.
     pub fn zero_range(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<()> {
         self.ops.zero_range(id, offset, len, keep_size)
     }
 
-    /// Makes a range of a file read as zeroes and gives its whole sectors back. The size stays. A
-    /// range of many pieces is emptied in steps, each whole or not done: no transaction may come to
-    /// hold them all (invariant 26).
+    /// Makes a range of a file read as zeroes and frees its whole sectors. The size stays. A range
+    /// of many pieces is emptied in steps, each whole or not done, since one transaction may not
+    /// hold all of them (invariant 26).
     pub fn punch_hole(&self, id: InodeId, offset: u64, len: u64) -> Result<()> {
         self.ops.punch_hole(id, offset, len)
     }
@@ -52,9 +53,8 @@ impl Filesystem {
     }
 
     /// Reads from `offset` on into `buf`, as much of it as the file has, and returns how many bytes
-    /// that is. Nothing is copied on the way where offset and end are at sectors' bounds and the
-    /// memory is aligned to 4096 bytes. What is behind the end of the file in `buf` may change,
-    /// too.
+    /// that is. No intermediate copy is made where offset and end are at sectors' bounds and the
+    /// memory is aligned to 4096 bytes. Bytes of `buf` beyond the end of the file may change, too.
     pub fn read_into(&self, id: InodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.ops.read_into(id, offset, buf)
     }
@@ -65,7 +65,7 @@ impl Filesystem {
         self.ops.read_into_unseen(id, offset, buf)
     }
 
-    /// Where a symlink leads.
+    /// The target of a symlink.
     pub fn read_link(&self, id: InodeId) -> Result<Vec<u8>> {
         self.ops.read_link(id)
     }
@@ -80,8 +80,8 @@ impl Filesystem {
         self.ops.seek_hole(id, from)
     }
 
-    /// Writes. `kill_privileges`: set-id bits and capabilities go, as a write by someone without
-    /// privileges asks for.
+    /// Writes. `kill_privileges`: set-id bits and capabilities are cleared, as for a write by a
+    /// process without privileges.
     pub fn write(&self, id: InodeId, at: WriteAt, data: &[u8], kill_privileges: bool) -> Result<usize> {
         self.ops.write(id, at, data, kill_privileges)
     }

@@ -1,4 +1,4 @@
-//! Putting right what can be derived from everything else: through an ordinary transaction and
+//! Correction of records that can be derived from others, through an ordinary transaction and
 //! commit.
 
 use std::sync::Arc;
@@ -8,10 +8,11 @@ use ubtrfs_volume::Volume;
 use super::Filesystem;
 use crate::error::Result;
 use crate::inode::{InodeId, OrphanEdit};
+use crate::item_sizes::{INODE_ITEM, ORPHAN_ITEM};
 use crate::options::Options;
 use crate::space::{Demand, UseOfKept};
 
-/// What is to be put right of an inode; `None` stays.
+/// The attributes of an inode to correct; `None` stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InodeFix {
     /// The inode.
@@ -25,15 +26,20 @@ pub struct InodeFix {
 }
 
 impl Filesystem {
-    /// Puts inodes right, and, with [`Options::recount_space`], all counters of space and the
-    /// free-space tree; in one commit, which is durable in the end. Nothing else of the volume is
-    /// changed: orphans stay, and a volume with a log is refused.
+    /// Corrects inodes, and, with [`Options::recount_space`], all counters of space and the
+    /// free-space tree; in one commit, which is durable when this returns. Nothing else of the
+    /// volume is changed: orphans stay, and a volume with a log is refused.
     pub fn mend(volume: Arc<Volume>, recount_space: bool, inodes: &[InodeFix]) -> Result<()> {
         let options = Options { background_commits: false, tree_log: false, recount_space, ..Options::default() };
         let fs = Self::open(volume, options)?;
         for fix in inodes {
             fs.ops.reserver.with_reserved(
-                Demand { edits: 2, item_bytes: 400, kept: UseOfKept::All, ..Demand::default() },
+                Demand {
+                    edits: 2,
+                    item_bytes: 2 * (INODE_ITEM + ORPHAN_ITEM),
+                    kept: UseOfKept::All,
+                    ..Demand::default()
+                },
                 || fs.mend_inode(fix),
             )?;
         }

@@ -1,6 +1,7 @@
-//! A mounted volume: what everything else of this crate works on.
+//! A mounted volume: the facade of this crate.
 
 mod attributes;
+mod changes;
 mod content;
 mod durability;
 mod mend;
@@ -8,8 +9,10 @@ mod names;
 mod open;
 mod scheduling;
 mod stats;
+mod subvolumes;
 mod volume;
 
+use std::fs::File;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -42,6 +45,8 @@ pub struct Filesystem {
     /// What works in the background: the committer and the inactivator.
     pub(crate) threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
     pub(crate) names: Arc<Names>,
+    /// What keeps the kernel from mounting a block device that is only read.
+    pub(crate) claim: Option<File>,
 }
 
 impl std::fmt::Debug for Filesystem {
@@ -72,7 +77,18 @@ impl Filesystem {
             reserver: Arc::new(reserver),
             rename_lock: Mutex::default(),
         };
-        Self { info, names, writeback, log, discards, committer, inactivator, ops, threads: Mutex::default() }
+        Self {
+            info,
+            names,
+            writeback,
+            log,
+            discards,
+            committer,
+            inactivator,
+            ops,
+            threads: Mutex::default(),
+            claim: None,
+        }
     }
 
     /// The root directory of the subvolume that is mounted.

@@ -9,21 +9,21 @@ use crate::names::DirectoryEntry;
 use crate::ops::{NewInode, RenameFlags};
 
 impl Filesystem {
-    /// The directory that holds a directory: the inode that `..` refers to. The root of a subvolume
-    /// is its own parent, or lies in the directory that holds the subvolume's entry.
+    /// The parent of a directory: the inode that `..` refers to. The root of a subvolume is its own
+    /// parent, or has the directory with the subvolume's entry as its parent.
     pub fn parent(&self, dir: InodeId) -> Result<InodeId> {
         self.names.parent(dir)
     }
 
     /// The highest entry number of a directory now: a listing that starts now stops there, so that
-    /// entries renamed while it goes on don't come up again and again.
+    /// entries that are renamed during it don't appear again and again.
     pub fn last_index(&self, dir: InodeId) -> Result<DirIndex> {
         self.names.last_index(dir)
     }
 
-    /// Begins a listing that comes piece by piece, and remembers where it ends: at
-    /// [`Self::last_index`] of now. A later beginning moves the end of those that go on: further
-    /// out, so none loses a name.
+    /// Begins a listing that is read in several calls, and records where it ends: at the current
+    /// [`Self::last_index`]. A later beginning moves the end of those in progress further out, so
+    /// none loses a name.
     pub fn begin_listing(&self, dir: InodeId) -> Result<DirIndex> {
         self.names.begin_listing(dir)
     }
@@ -33,14 +33,15 @@ impl Filesystem {
         self.names.listing_end(dir)
     }
 
-    /// A listing has been read to its end. Whether all that may be under way show the same names:
-    /// none has changed since they began. If not, whoever joins what was read of several shows
-    /// names that are gone, or lacks some, until [`Self::forget_listings`].
+    /// A listing has been read to its end. Returns whether all listings that may be in progress
+    /// show the same names, since none has changed since they began. If not, a listing that is
+    /// assembled from several has names that are gone, or lacks some, until
+    /// [`Self::forget_listings`].
     pub fn is_listing_whole(&self, dir: InodeId) -> Result<bool> {
         self.names.is_listing_whole(dir)
     }
 
-    /// Nobody has anything any more of what was listed so far.
+    /// All cached parts of earlier listings have been dropped.
     pub fn forget_listings(&self, dir: InodeId) -> Result<()> {
         self.names.forget_listings(dir)
     }
@@ -50,8 +51,8 @@ impl Filesystem {
         self.ops.create(dir, name, new)
     }
 
-    /// Makes a file without a name (`O_TMPFILE`). The caller gets a reference to it; without a link
-    /// by then, the file goes with the last reference.
+    /// Makes a file without a name (`O_TMPFILE`). The caller gets a reference to it; without a
+    /// link, the file is deleted with the last reference.
     pub fn create_unnamed(&self, dir: InodeId, new: &NewInode) -> Result<InodeId> {
         self.ops.create_unnamed(dir, new)
     }
@@ -71,16 +72,16 @@ impl Filesystem {
         self.ops.rmdir(dir, name)
     }
 
-    /// Looks a name up. Takes a reference to the inode, which the caller gives back with
+    /// Looks a name up. Takes a reference to the inode, which the caller drops with
     /// [`Self::forget`].
     pub fn lookup(&self, dir: InodeId, name: &[u8]) -> Result<InodeId> {
         self.ops.lookup(dir, name)
     }
 
     /// Looks up an inode that is known by its number alone, as one that a file handle names. Takes
-    /// a reference to it, which the caller gives back with [`Self::forget`]. `ENOENT` if it is gone
-    /// or has no name: whoever has a file without one open does not have to ask, and that it was
-    /// forgotten may be told later than this is asked.
+    /// a reference to it, which the caller drops with [`Self::forget`]. `ENOENT` if it is deleted
+    /// or has no name: a program that has a nameless file open does not need this, and its forget
+    /// may arrive later than this call.
     pub fn lookup_inode(&self, id: InodeId) -> Result<()> {
         self.ops.lookup_inode(id)
     }
@@ -101,7 +102,7 @@ impl Filesystem {
         self.info.inodes.referenced()
     }
 
-    /// Gives references back. With the last one an inode without names goes; the caller does not
+    /// Drops references. With the last one an inode without names is freed; the caller does not
     /// wait for that.
     pub fn forget(&self, id: InodeId, count: u64) {
         self.ops.forget(id, count);
@@ -110,8 +111,8 @@ impl Filesystem {
     /// Gives the inode `name` of `dir` the name `new_name` in `new_dir`. What had that name loses
     /// it, or gets the old one.
     ///
-    /// The entries of subvolumes can be moved between subvolumes, all else can't. Until the next
-    /// commit no log is written then, as a log can't tell of it.
+    /// The entries of subvolumes can be moved between subvolumes, other entries can't. Until the
+    /// next commit no log is written then, since a log can't express it.
     pub fn rename(
         &self,
         dir: InodeId,

@@ -1,5 +1,8 @@
 //! Opening a volume as a file system, and closing it.
 
+use std::fs::File;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use ubtrfs_format::items::BlockGroupFlags;
@@ -8,12 +11,12 @@ use ubtrfs_format::{
     check_chunk, check_header, check_leaf, objectid,
 };
 use ubtrfs_tree::{BoxError, Geometry, NodeCache, NodeSource};
-use ubtrfs_volume::{CompletedWrites, Volume};
+use ubtrfs_volume::{Device, OpenMode, OpenOptions, Volume, claim, open_exclusively};
 
 use super::Filesystem;
 use crate::committed::Committed;
 use crate::committed_entries::subvolume_at;
-use crate::error::{Errno, Error, Refusal, Result};
+use crate::error::{Errno, Error, Refusal, Result, Step};
 use crate::fs_info::FsInfo;
 use crate::options::Options;
 use crate::space::{Space, SpaceSources, load_space};
@@ -44,7 +47,8 @@ const KNOWN_COMPAT_RO: u64 =
 struct VolumeNodes {
     volume: Arc<Volume>,
     /// Blocks with a malformed item are refused whole: no tree that is written to may hold one.
-    /// Reading looks at items one by one, so that a damaged volume can be read as far as it goes.
+    /// Reading checks items one by one, so that as much as possible of a damaged volume can be
+    /// read.
     whole: bool,
 }
 
@@ -80,7 +84,7 @@ fn node_cache(volume: &Arc<Volume>, options: &Options, read_only: bool) -> Arc<N
         checksum: superblock.checksum,
     };
     let source = VolumeNodes { volume: volume.clone(), whole: !read_only };
-    // The memory of a node is not all that it takes: so this is three tenths of what is allowed.
+    // Allocators round up, so a fourth for nodes takes three tenths of the memory.
     let cache = NodeCache::new(Arc::new(source), geometry, options.memory / 4);
     Arc::new(match &options.rescue.pass_over {
         Some(damage) => cache.passing_over(Arc::clone(damage)),
@@ -89,8 +93,34 @@ fn node_cache(volume: &Arc<Volume>, options: &Options, read_only: bool) -> Arc<N
 }
 
 impl Filesystem {
+    /// Opens the volume in an image file or on a block device, and keeps others from it: two
+    /// programs of ubtrfs can't write to one volume, nor can one read what another writes, and what
+    /// the kernel has mounted or otherwise in use is refused, an image through a loop device too.
+    ///
+    /// Of a volume of several devices all are needed: see [`Self::open_devices`].
+    pub fn open_path(path: impl AsRef<Path>, options: Options) -> Result<Arc<Self>> {
+        let path = path.as_ref();
+        let mode = if options.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
+        let device = open_exclusively(path, mode)?;
+        // One that is opened for writing is claimed by that.
+        let is_block = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
+        let claim = if options.read_only && is_block { Some(claim(path)?) } else { None };
+        let volume = Volume::open(vec![Arc::new(device)], OpenOptions { read_only: options.read_only })?;
+        Self::open_claimed(Arc::new(volume), options, claim)
+    }
+
+    /// Opens the volume on these devices, which are all that it has, in any order.
+    pub fn open_devices(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Arc<Self>> {
+        let volume = Volume::open(devices, OpenOptions { read_only: options.read_only })?;
+        Self::open(Arc::new(volume), options)
+    }
+
     /// Opens a volume. Says in a sentence why it can't be opened the way that is asked for.
     pub fn open(volume: Arc<Volume>, options: Options) -> Result<Arc<Self>> {
+        Self::open_claimed(volume, options, None)
+    }
+
+    fn open_claimed(volume: Arc<Volume>, options: Options, claim: Option<File>) -> Result<Arc<Self>> {
         let superblock = volume.superblock();
         let read_only = options.read_only || volume.is_read_only();
         check_features(&superblock, read_only)?;
@@ -111,18 +141,19 @@ impl Filesystem {
         } else {
             read_space(&committed, &volume, options.recount_space)?
         };
-        if options.forget_global_reserve {
+        if options.faults().forgets_global_reserve() {
             space.lock().forget_global_reserve();
         }
         let mounted = find_subvolume(&committed, &options)?;
         if !read_only {
-            // Whoever wrote what has been read may have been killed before the barrier that was to
-            // follow. From here on it counts as durable (invariant 22).
-            let _flushed = volume.flush(CompletedWrites::nothing())?;
+            // The program that wrote what has been read may have been killed before its barrier.
+            // From here on it counts as durable (invariant 22).
+            volume.barrier()?;
         }
         let background = options.background_commits && !read_only;
-        let fs =
-            Arc::new(Self::of(Arc::new(FsInfo::new(volume, cache, options, committed, space, read_only, mounted))));
+        let mut fs = Self::of(Arc::new(FsInfo::new(volume, cache, options, committed, space, read_only, mounted)));
+        fs.claim = claim;
+        let fs = Arc::new(fs);
         fs.check_root()?;
         if has_log_to_replay {
             fs.ops.replay_log()?;
@@ -146,9 +177,8 @@ impl Filesystem {
         Ok(fs)
     }
 
-    /// Of a mount whose root can't be read, or is no directory, nothing can be reached: it shall
-    /// not come about. Who reads a damaged volume as far as it goes may find what no directory
-    /// leads to.
+    /// A mount whose root can't be read, or is not a directory, would be useless and is refused. A
+    /// rescue mount may still find inodes that no directory refers to.
     fn check_root(&self) -> Result<()> {
         let is_dir = self.info.inode(self.info.root())?.read().is_dir();
         if is_dir || self.info.options.rescue.pass_over.is_some() {
@@ -157,25 +187,56 @@ impl Filesystem {
         Err(Error::Refused(Refusal::RootIsNoDirectory(self.info.root().subvolume)))
     }
 
-    /// Ends: stops what works in the background, frees what can be freed soon, and commits what is
-    /// not durable. Called once nobody uses the file system.
+    /// Ends the mount: stops the threads in the background, frees what can be freed soon, and
+    /// commits. Called once the file system is not used any more; nothing can be changed then, and
+    /// the devices are released with the last reference to it.
     pub fn close(&self) -> Result<()> {
-        self.info.commit_request.stop();
-        self.inactivator.stop();
-        self.discards.stop();
-        for thread in std::mem::take(&mut *self.threads.lock()) {
-            let _ = thread.join();
-        }
-        if self.info.is_read_only() && self.info.abort_reason().is_none() {
+        self.stop_threads();
+        if self.info.is_read_only() && self.info.aborted().is_none() {
             return Ok(());
         }
         self.inactivator.free_before_the_end()?;
-        self.committer.commit()?;
+        self.ops.stop_writing()?;
         self.info.space.unpin();
         if let Err(error) = self.discards.discard_freed() {
-            tracing::warn!("what was freed last is not discarded: {error}");
+            self.info.note_error(&error.at(Step::Discard));
         }
         Ok(())
+    }
+}
+
+impl Filesystem {
+    /// Has what works in the background end, and waits for it. Returns whether this thread is none
+    /// of that.
+    fn stop_threads(&self) -> bool {
+        self.info.commit_request.stop();
+        self.inactivator.stop();
+        self.discards.stop();
+        let threads = std::mem::take(&mut *self.threads.lock());
+        let this = std::thread::current().id();
+        let is_outside = threads.iter().all(|thread| thread.thread().id() != this);
+        for thread in threads.into_iter().filter(|thread| thread.thread().id() != this) {
+            let _ = thread.join();
+        }
+        is_outside
+    }
+}
+
+impl Drop for Filesystem {
+    /// Where commits are made in the background this is [`Filesystem::close`], but that an error is
+    /// only traced. Where they are not, and while a thread panics, what no commit and no fsync has
+    /// made durable is lost as by a crash.
+    fn drop(&mut self) {
+        if self.threads.get_mut().is_empty() {
+            return;
+        }
+        if !self.stop_threads() {
+            tracing::error!("the file system ends within its own commit: what changed since then is lost");
+        } else if std::thread::panicking() {
+            tracing::error!("the file system ends by a panic: what changed since its last commit is lost");
+        } else if let Err(error) = self.close() {
+            tracing::error!("the last commit failed: {error}");
+        }
     }
 }
 
@@ -235,7 +296,7 @@ fn check_chunks(superblock: &Superblock, volume: &Volume, recount: bool) -> Resu
     Ok(())
 }
 
-/// Whether there is a log to replay; an error if it may neither be replayed nor passed over.
+/// Whether there is a log to replay; an error if it may neither be replayed nor ignored.
 fn check_log(superblock: &Superblock, read_only: bool, no_log_replay: bool) -> Result<bool> {
     if superblock.log_root.0 == 0 {
         return Ok(false);
@@ -250,7 +311,7 @@ fn check_log(superblock: &Superblock, read_only: bool, no_log_replay: bool) -> R
     Ok(true)
 }
 
-/// States that writing can't keep right.
+/// States that writing can't maintain.
 fn check_writable_state(committed: &Committed, volume: &Volume) -> Result<()> {
     let refuse = |state: String| Err(Error::Refused(Refusal::ReadOnlyState(state)));
     if committed.has_tree(TreeId::QUOTA) {
@@ -262,12 +323,12 @@ fn check_writable_state(committed: &Committed, volume: &Volume) -> Result<()> {
     let root_tree = committed.tree(TreeId::ROOT)?;
     let balance = Key::new(objectid::BALANCE, ItemType::TEMPORARY_ITEM, 0);
     if root_tree.get(&balance)?.is_some() {
-        return refuse("a balance of the volume is under way or paused".into());
+        return refuse("a balance of the volume is in progress or paused".into());
     }
     if let Some(item) = committed.tree(TreeId::DEV)?.get(&Key::new(0, ItemType::DEV_REPLACE, 0))?
         && matches!(item.get(16..24), Some(&[1 | 4, 0, 0, 0, 0, 0, 0, 0]))
     {
-        return refuse("a device replacement is under way".into());
+        return refuse("a device replacement is in progress".into());
     }
     let striped = |flags: BlockGroupFlags| !matches!(flags.profile(), BlockGroupFlags(0) | BlockGroupFlags::DUP);
     if let Some((_, chunk)) = volume.chunks().into_iter().find(|(_, chunk)| striped(chunk.flags)) {
@@ -306,8 +367,8 @@ fn read_space(committed: &Committed, volume: &Volume, recount: bool) -> Result<S
     Ok(Space::new(inner))
 }
 
-/// Space of a file system that allocates nothing: a damaged extent tree must not keep a volume from
-/// being read.
+/// Space of a file system that allocates nothing: a damaged extent tree must not prevent a volume
+/// from being read.
 fn empty_space(committed: &Committed, volume: &Volume) -> Space {
     read_space(committed, volume, false).unwrap_or_else(|error| {
         tracing::debug!("free space is not known: {error}");

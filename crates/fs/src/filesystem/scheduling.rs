@@ -1,34 +1,40 @@
-//! What a server asks before it decides which thread serves a request.
+//! The questions of a server before it decides which thread serves a request.
 
 use super::Filesystem;
 use crate::fsync_group::Done;
 use crate::inode::InodeId;
 use crate::ops::FsyncLeader;
 
-/// What a server asks before it decides which thread serves a request, and fsyncs in two parts.
+/// The questions of a server before it decides which thread serves a request, and fsyncs in two
+/// parts.
 pub trait Scheduling {
-    /// Whether somebody holds a reference to an inode: [`Filesystem::lookup`] and the like give
-    /// them, [`Filesystem::forget`] takes them.
+    /// Whether an inode has references: [`Filesystem::lookup`] and others take them,
+    /// [`Filesystem::forget`] drops them.
     fn is_referenced(&self, id: InodeId) -> bool;
 
-    /// Whether somebody works on an inode, perhaps for long: whoever only looks at it (or,
-    /// `to_change`, changes it) might have to wait.
+    /// Whether an inode is locked, perhaps for long, so that reading it (or, `to_change`, changing
+    /// it) might block.
     fn is_busy(&self, id: InodeId, to_change: bool) -> bool;
 
-    /// Does of [`Filesystem::start_fsync`] what takes no waiting, if [`Self::is_fsync_short`].
-    /// Whoever gets a leader has to see to it that [`Self::lead_fsync`] is called with it, soon, by
+    /// Makes an inode durable as [`Filesystem::fsync`] does, or as [`Filesystem::fdatasync`].
+    /// `done` is called at the end, by any thread. The call itself returns sooner,
+    /// unless it is the one that has to write.
+    fn start_fsync(&self, id: InodeId, data_only: bool, done: Done);
+
+    /// Does of [`Self::start_fsync`] what takes no waiting, if [`Self::is_fsync_short`].
+    /// A caller that gets a leader must have some thread call [`Self::lead_fsync`] with it soon, by
     /// whatever thread: others come to wait for that.
     fn join_fsync(&self, id: InodeId, data_only: bool, done: Done) -> Option<FsyncLeader>;
 
-    /// Writes what a group of fsyncs asks for.
+    /// Writes the log of a group of fsyncs.
     fn lead_fsync(&self, leader: FsyncLeader);
 
-    /// Whether nobody works on an inode, and little of it is dirty: then an fsync starts in an
-    /// instant.
+    /// Whether an inode is unlocked and little of it is dirty, so that an fsync can start without
+    /// blocking.
     fn is_fsync_short(&self, id: InodeId) -> bool;
 
-    /// Whether all of a range has been written lately, so that reading it takes no device. Says no
-    /// if it would have to wait to know.
+    /// Whether all of a range is in memory as dirty data, so that reading it needs no device. False
+    /// if finding out would block.
     fn is_dirty(&self, id: InodeId, offset: u64, len: u64) -> bool;
 
     /// Whether truncating a file to `size` bytes is done in steps, with commits between them.
@@ -42,6 +48,10 @@ impl Scheduling for Filesystem {
 
     fn is_busy(&self, id: InodeId, to_change: bool) -> bool {
         self.info.is_busy(id, to_change)
+    }
+
+    fn start_fsync(&self, id: InodeId, data_only: bool, done: Done) {
+        self.ops.start_fsync(id, data_only, done);
     }
 
     fn join_fsync(&self, id: InodeId, data_only: bool, done: Done) -> Option<FsyncLeader> {

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::Filesystem;
 use crate::inactivate::InactivationStats;
+use crate::last_errors::ErrorRecord;
 use crate::log::Reason;
 use crate::space::SpaceTotals;
 
@@ -18,7 +19,7 @@ pub struct Stats {
     pub commit_micros: u64,
     /// Calls of fsync.
     pub fsyncs: u64,
-    /// … of which nothing had to be written.
+    /// … for which nothing had to be written.
     pub fsyncs_without_work: u64,
     /// Writes of the log.
     pub log_writes: u64,
@@ -26,8 +27,8 @@ pub struct Stats {
     pub log_requests: u64,
     /// Bytes of log nodes, each counted once whatever the number of copies.
     pub log_bytes: u64,
-    /// Lookups in the trees for what log items hold beside what changed: other names in an item,
-    /// xattrs, reserved space.
+    /// Lookups in the trees for unchanged parts of log items: other names in an item, xattrs,
+    /// reserved space.
     pub log_searches: u64,
     /// How often an fsync became a commit, by reason.
     pub log_fallbacks: Vec<(Reason, u64)>,
@@ -37,16 +38,15 @@ pub struct Stats {
     pub bytes_written: u64,
     /// Bytes that programs reserved in files.
     pub bytes_reserved: u64,
-    /// Bytes that were written where they had their place: in reserved space, or over what was
-    /// there.
+    /// Bytes that were written in place: into reserved space, or over old data.
     pub bytes_placed: u64,
-    /// Bytes that came to be shared instead of copied.
+    /// Bytes that were shared instead of copied.
     pub bytes_cloned: u64,
     /// Bytes of dirty data in memory.
     pub dirty_bytes: u64,
     /// Bytes of memory that changes take which no commit has made durable, but for dirty data.
     pub changed_bytes: u64,
-    /// Bytes of data on their way to the devices.
+    /// Bytes of data in flight to the devices.
     pub bytes_in_flight: u64,
     /// Inodes in memory.
     pub inodes: u64,
@@ -55,13 +55,13 @@ pub struct Stats {
     /// Nodes that snapshots had in common with the tree that changed, and that it replaced by its
     /// own.
     pub nodes_unshared: u64,
-    /// Leaves that commits wrote before they had made the rest, for want of memory.
+    /// Leaves that commits wrote before they had built the rest, for lack of memory.
     pub leaves_written_early: u64,
     /// What waits to be freed, and what has been.
     pub inactivation: InactivationStats,
     /// Chunks made of unallocated device space.
     pub chunks_made: u64,
-    /// Empty chunks given back.
+    /// Empty chunks removed.
     pub chunks_given_back: u64,
     /// Bytes discarded, each counted once whatever the number of copies.
     pub bytes_discarded: u64,
@@ -73,6 +73,10 @@ pub struct Stats {
     pub cache: ubtrfs_tree::CacheCounters,
     /// Why the file system turned read-only, if it did.
     pub aborted: Option<String>,
+    /// Errors of devices and of what they hold, all that there were.
+    pub errors: u64,
+    /// The last of them, the newest at the end.
+    pub last_errors: Vec<ErrorRecord>,
 }
 
 impl Filesystem {
@@ -80,6 +84,7 @@ impl Filesystem {
     pub fn stats(&self) -> Stats {
         let counters = &self.info.counters;
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let (errors, last_errors) = self.info.last_errors.get();
         let (chunks_made, chunks_given_back) = self.info.space.lock().chunk_counts();
         Stats {
             chunks_made,
@@ -112,6 +117,8 @@ impl Filesystem {
             volume: self.info.volume.counters(),
             cache: self.info.cache.counters(),
             aborted: self.info.abort_reason(),
+            errors,
+            last_errors,
         }
     }
 }

@@ -47,15 +47,15 @@ impl Filesystem {
         self.committer.set_label(label)
     }
 
-    /// Discards what is free: of block groups in the range of addresses `start..start + len` (`len`
+    /// Discards free space: of block groups in the range of addresses `start..start + len` (`len`
     /// may be `u64::MAX`: all that follows), in pieces of at least `least` bytes; and, whatever the
-    /// range, what no chunk has of the devices. Returns the number of the devices' bytes. `EINVAL`
-    /// for a range that is none or less than a sector, `EOPNOTSUPP` if the device can't.
+    /// range, unallocated space of the devices. Returns the number of the devices' bytes. `EINVAL`
+    /// for a range that is invalid or less than a sector, `EOPNOTSUPP` if the device can't.
     pub fn trim(&self, start: u64, len: u64, least: u64) -> Result<u64> {
         self.discards.trim(start, len, least)
     }
 
-    /// Whether nothing may be changed.
+    /// Whether changes are refused.
     pub fn is_read_only(&self) -> bool {
         self.info.is_read_only()
     }
@@ -71,8 +71,8 @@ impl Filesystem {
         self.ops.find_subvolumes()
     }
 
-    /// Calls `visit` with the items of a tree from `first` to `last`, until it returns false. What
-    /// has changed since the last commit is not there yet. `ENOENT` if there is no such tree.
+    /// Calls `visit` with the items of a tree from `first` to `last`, until it returns false.
+    /// Changes since the last commit are not visible. `ENOENT` if there is no such tree.
     pub fn search_tree(
         &self,
         tree: TreeId,
@@ -84,8 +84,8 @@ impl Filesystem {
     }
 
     /// How full the volume is, in units of data (one with two copies counts half of its devices).
-    /// What is free counts free metadata too; what is available is what data can have: nothing once
-    /// no file can be made or grow for lack of metadata. Inodes are not counted, for the format has
+    /// Free space includes free metadata; available space is what data can get, and zero once no
+    /// file can be made or grow for lack of metadata. Inodes are not counted, since the format has
     /// no limit.
     pub fn statfs(&self) -> FilesystemStats {
         self.ops.statfs()

@@ -1,5 +1,5 @@
-//! The work of one transaction, and who does it: a thread of its own; whoever finds that space is
-//! short; where there are no threads in the background, whoever commits.
+//! The inactivation of one transaction. It runs in a thread of its own, in operations that find too
+//! little space, and, without threads in the background, in commits.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,17 +7,20 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::Inactivator;
-use crate::error::Result;
+use crate::error::{Error, Result, Step};
+use crate::inode::InodeId;
+use crate::space::{Demand, Reservation, UseOfKept};
+use crate::transaction::Transaction;
 
-/// The longest that whoever unlinks is held back.
-const PATIENCE: Duration = Duration::from_millis(50);
-/// So many times as long as a step took, its commit with it, is the pause after it: an fsync that
-/// meets such a commit waits for its end, and few should.
+/// The longest time for which an unlink is throttled.
+const LONGEST_THROTTLE: Duration = Duration::from_millis(50);
+/// The pause after a step is so many times as long as the step with its commit: an fsync that meets
+/// such a commit waits for its end, and few should.
 const PAUSE: u32 = 4;
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What came of the work of one transaction.
+/// The result of one transaction's inactivation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Freed {
     /// Something will be free after the next commit.
@@ -27,9 +30,50 @@ pub(crate) struct Freed {
 }
 
 impl Inactivator {
-    /// Frees what one transaction may free of what waits to be freed. Called without any lock.
+    /// Frees as many of the waiting inodes as one transaction may. Called without any lock.
     pub(crate) fn free_some(&self) -> Result<Freed> {
         self.free_at_most(self.info.options.freeing.per_transaction)
+    }
+
+    /// Has the next commit drop a part of the subvolumes that were deleted: as much as space can be
+    /// reserved for.
+    fn drop_subvolumes(&self, most: u64, round: &mut Freed) {
+        if !self.queue.waiting.lock().subvolumes || self.info.is_read_only() {
+            return;
+        }
+        let (most, reservation) = self.reserve_drop(most);
+        let transaction = self.info.gate.enter();
+        // Before the committed trees: a transaction that has left this list is in them.
+        let is_deleted = |transaction: &Arc<Transaction>| !transaction.subvolumes().deleted.is_empty();
+        let are_to_come = self.info.open_transactions().iter().any(is_deleted);
+        if self.info.committed().deleted_subvolumes().next().is_some() {
+            if reservation.is_none() {
+                self.info.space.lock().may_use_all_kept();
+            }
+            transaction.subvolumes().may_drop = most;
+            (round.freed, round.more) = (true, true);
+        } else if are_to_come {
+            round.more = true;
+        } else {
+            self.queue.set_subvolumes(false);
+        }
+    }
+
+    /// Reserves what dropping so many references may take, or fewer. Without a reservation there
+    /// is the reserve of what frees space, which is enough for one node.
+    fn reserve_drop(&self, most: u64) -> (u64, Option<Reservation<'_>>) {
+        /// Bytes of the smallest item with a reference.
+        const POINTER: u64 = 33;
+        // The last node counts whole, with references in both forms.
+        let last = 2 * u64::from(self.info.volume.node_size()) / POINTER;
+        let mut most = most.max(1);
+        loop {
+            let demand = Demand { edits: most + last, kept: UseOfKept::All, ..Demand::default() };
+            match self.info.try_reserve(demand) {
+                None if most > 1 => most = (most / 8).max(1),
+                reservation => return (most, reservation),
+            }
+        }
     }
 
     fn free_at_most(&self, mut left: u64) -> Result<Freed> {
@@ -38,6 +82,7 @@ impl Inactivator {
             return Ok(round);
         }
         let _turn = self.queue.turn.lock();
+        self.drop_subvolumes(left, &mut round);
         loop {
             let (first, adopting) = {
                 let queue = self.queue.waiting.lock();
@@ -53,14 +98,13 @@ impl Inactivator {
             let done = match first {
                 Some(waiting) => self.free_step(&waiting, left).or_else(|error| {
                     // Damaged, or the file system has given up: it stays an orphan.
-                    tracing::warn!("inode {} can't be freed: {error}", waiting.inode.id.ino);
+                    let InodeId { subvolume, ino } = waiting.inode.id;
                     self.queue.advance(None, 0);
-                    if self.info.is_read_only() { Err(error) } else { Ok(0) }
+                    self.pass_over(error.at(Step::FreeInode { subvolume, ino }))
                 })?,
                 None => self.adopt_some(left).or_else(|error| {
-                    tracing::warn!("orphans can't be freed: {error}");
                     self.queue.set_orphans(None);
-                    if self.info.is_read_only() { Err(error) } else { Ok(0) }
+                    self.pass_over(error.at(Step::FreeOrphans))
                 })?,
             };
             round.freed |= done > 0;
@@ -68,7 +112,16 @@ impl Inactivator {
         }
     }
 
-    /// Holds whoever unlinks back for a moment if too much waits to be freed.
+    /// Goes on after an error, unless the file system has given up.
+    fn pass_over(&self, error: Error) -> Result<u64> {
+        if self.info.is_read_only() {
+            return Err(error);
+        }
+        self.info.note_error(&error);
+        Ok(0)
+    }
+
+    /// Delays the caller of an unlink briefly if too much waits to be freed.
     pub(crate) fn let_inactivation_catch_up(&self) -> Result<()> {
         let mut queue = self.queue.waiting.lock();
         if queue.inodes.len() <= self.info.options.freeing.queue {
@@ -77,7 +130,7 @@ impl Inactivator {
         ubtrfs_tree::ensure_may_block()?;
         self.queue.waits.fetch_add(1, Ordering::Relaxed);
         if self.info.options.background_commits {
-            self.queue.progress.wait_for(&mut queue, PATIENCE);
+            self.queue.progress.wait_for(&mut queue, LONGEST_THROTTLE);
             return Ok(());
         }
         drop(queue);
@@ -90,7 +143,7 @@ impl Inactivator {
         std::thread::Builder::new().name("inactivate".into()).spawn(move || inactivator.inactivate_in_background())
     }
 
-    /// Has the thread that frees end after what it is at.
+    /// Stops the thread that frees after its current step.
     pub(crate) fn stop(&self) {
         self.queue.waiting.lock().stop = true;
         self.queue.work.notify_all();
@@ -108,7 +161,7 @@ impl Inactivator {
                 }
             }
             let start = Instant::now();
-            // An error has turned the file system read-only and has been told of.
+            // An error has turned the file system read-only and has been logged.
             let Ok(round) = self.free_some() else { return };
             if !round.more {
                 continue;

@@ -1,4 +1,4 @@
-//! References to inodes, and what becomes of an inode when the last one goes.
+//! References to inodes, and the start of inactivation when the last one is dropped.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::transaction::Transaction;
 const TYPICAL_EXTENT: u64 = 1 << 20;
 
 impl Inactivator {
-    /// Sees to it that an inode is freed if nothing refers to it: its content, its xattrs, its
-    /// items. Returns whether it will be. Starts no I/O and waits for nothing.
+    /// Frees an inode to which nothing refers, or enqueues it: its content, its xattrs, its items.
+    /// Returns whether it did. Starts no I/O and does not block.
     pub(crate) fn inactivate_if_unused(&self, inode: &Arc<Inode>) -> bool {
         if inode.read().item.nlink > 0 || self.info.is_read_only_for_good() {
             return false;
@@ -25,9 +25,9 @@ impl Inactivator {
         if state.item.nlink > 0 || state.dead || self.info.inodes.is_referenced(inode.id) {
             return false;
         }
-        // From here on nobody changes it but the inactivator and commits.
+        // From here on only the inactivator and commits change it.
         state.dead = true;
-        self.info.freeze_older(&mut state);
+        self.info.gate.freeze_older(&mut *state);
         let bytes = state.item.nbytes;
         let demand = Demand { edits: 4 + bytes / TYPICAL_EXTENT, kept: UseOfKept::All, ..Demand::default() };
         let at_once = !is_stopped && bytes <= self.info.options.freeing.at_once;
@@ -35,7 +35,7 @@ impl Inactivator {
         if reservation.is_some() || (!is_stopped && state.is_new()) {
             self.end_inode(inode, &mut state, &self.info.gate.enter());
             if state.is_new() {
-                // Born and gone inside one transaction: no tree ever hears of it.
+                // Created and deleted in one transaction: it never gets into a tree.
                 drop(state);
                 self.info.inodes.remove(inode.id);
             }
@@ -47,12 +47,12 @@ impl Inactivator {
         true
     }
 
-    /// Makes a transaction that has been entered free all that there is of a dead inode.
+    /// Makes a transaction that has been entered delete everything of a dead inode.
     pub(super) fn end_inode(&self, inode: &Arc<Inode>, state: &mut InodeState, transaction: &Transaction) {
         state.join(inode, transaction);
         drop(state.dirty.take());
         self.info.unreserve_data(std::mem::take(&mut state.reserved));
-        // What was lost by name stays known: the log may have to tell.
+        // Deleted names stay known, since the log may have to include them.
         let InodeBatch { refs, entries, logged, account, .. } = std::mem::take(&mut state.pending).into_inner();
         let batch = InodeBatch {
             generation: transaction.generation,
@@ -67,8 +67,8 @@ impl Inactivator {
         state.pending = batch.into();
     }
 
-    /// Drops what is only in memory of a dead inode's content. Where it was there is nothing: the
-    /// inode may have to be committed before it is gone.
+    /// Drops the dirty data of a dead inode, and leaves holes there: the inode may have to be
+    /// committed before it is deleted.
     fn drop_dirty_data(&self, inode: &Arc<Inode>, state: &mut InodeState) {
         if state.dirty.is_empty() {
             return;

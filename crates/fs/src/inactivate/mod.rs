@@ -1,19 +1,19 @@
-//! The end of inodes: when the last name and the last reference are gone.
+//! The end of inodes, when the last name and the last reference are gone.
 //!
-//! Whoever lets go of an inode last never waits for its space to be freed. A small inode becomes
-//! one edit of the open transaction on the spot: all that the trees have of it goes. A large one is
-//! handed to the *inactivator*, which cuts it from its end, so much in each transaction, until what
-//! is left is small: the trees hold it as an orphan of the size reached meanwhile, so that after a
-//! crash the next mount, ours or the kernel's, goes on from there. Orphans that a mount finds are
-//! the inactivator's work too.
+//! Dropping the last reference never waits for the inode's space to be freed. A small inode is
+//! deleted at once by one edit of the open transaction. A large one is enqueued for the
+//! *inactivator*, which truncates it from its end, one step in each transaction, until the rest is
+//! small. In the trees it is an orphan of the size that was reached, so that after a crash the next
+//! mount, ours or the kernel's, continues from there. The inactivator also frees orphans that a
+//! mount finds.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `enqueue` | references, and what becomes of an inode when the last one goes |
-//! | `queue` | what waits to be freed |
-//! | `truncate` | how much of an inode goes in one transaction |
+//! | `enqueue` | references, and the start of inactivation when the last one is dropped |
+//! | `queue` | inodes that wait to be freed |
+//! | `truncate` | how much of an inode is freed in one transaction |
 //! | `orphans` | inodes that a crash left without a name |
-//! | `batch` | the work of one transaction, and who does it |
+//! | `batch` | the inactivation of one transaction, and its threads |
 
 mod batch;
 mod enqueue;
@@ -53,7 +53,12 @@ impl Inactivator {
         self.queue.go_on();
     }
 
-    /// How far it is.
+    /// A subvolume was deleted: its tree is to be dropped.
+    pub(crate) fn subvolume_deleted(&self) {
+        self.queue.set_subvolumes(true);
+    }
+
+    /// Its progress.
     pub(crate) fn stats(&self) -> InactivationStats {
         self.queue.stats()
     }

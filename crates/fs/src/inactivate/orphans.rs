@@ -1,4 +1,4 @@
-//! Inodes that a crash, or an unmount that had no time for them, left without a name.
+//! Orphans: inodes without a name that a crash or an unmount left behind.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,6 +10,7 @@ use super::Inactivator;
 use super::queue::Orphans;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, InodeId, InodeState, OrphanEdit};
+use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM};
 use crate::space::{Demand, UseOfKept};
 
 /// Orphans that are brought into memory at a time.
@@ -20,20 +21,21 @@ fn orphan_key(ino: u64) -> Key {
 }
 
 impl Inactivator {
-    /// Has the inactivator look for orphans.
+    /// Has the inactivator search for orphans.
     pub(crate) fn find_orphans(&self) {
         let committed = self.info.committed();
         let writable = |flags: u64, refs: u32| flags & RootFlags::RDONLY == 0 && refs > 0;
         let subvolumes = committed.subvolumes().filter(|subvolume| writable(subvolume.item.flags, subvolume.item.refs));
         let subvolumes = subvolumes.map(crate::committed::TreeRoot::id).collect();
         self.queue.set_orphans(Some(Orphans { subvolumes, next: 0 }));
+        self.queue.set_subvolumes(committed.deleted_subvolumes().next().is_some());
     }
 
-    /// Adopts some orphans; returns how many there were. What is large among them is in the queue
-    /// then.
+    /// Adopts some orphans; returns how many there were. Large ones are in the queue then.
     pub(super) fn adopt_some(&self, most: u64) -> Result<u64> {
         let Some(mut orphans) = self.queue.waiting.lock().orphans.clone() else { return Ok(0) };
         let mut found = Vec::new();
+        orphans.subvolumes.retain(|subvolume| !self.info.is_deleted(*subvolume));
         if let Some(subvolume) = orphans.subvolumes.last().copied() {
             let most = BATCH.min(most as usize).max(1);
             let tree = self.info.committed().tree(subvolume)?;
@@ -61,8 +63,8 @@ impl Inactivator {
     fn adopt_orphan(&self, id: InodeId) -> Result<()> {
         let inode: Arc<Inode> = match self.info.inode(id) {
             Ok(inode) => inode,
-            // The item of an inode that is gone already.
-            Err(error) if error.errno() == Errno::NOENT => return Ok(()),
+            // The item of an inode that has been deleted already, or with its subvolume.
+            Err(error) if matches!(error.errno(), Errno::NOENT | Errno::STALE) => return Ok(()),
             Err(error) => return Err(error),
         };
         let linked = inode.read().item.nlink > 0;
@@ -72,14 +74,17 @@ impl Inactivator {
         Ok(())
     }
 
-    /// An orphan with names is an old kernel's way to note a truncation that was under way: drops
-    /// what lies beyond the end of the file, and the orphan item.
+    /// An orphan with names is an old kernel's record of an unfinished truncation: drops extents
+    /// beyond the end of the file, and the orphan item.
     fn finish_truncation(&self, inode: &Arc<Inode>) -> bool {
-        let reservation =
-            self.info.try_reserve(Demand { edits: 4, item_bytes: 500, kept: UseOfKept::All, ..Demand::default() });
+        let reservation = self.info.try_reserve(Demand {
+            edits: 4,
+            item_bytes: INODE_ITEM + ORPHAN_ITEM + 4 * FILE_EXTENT_ITEM,
+            kept: UseOfKept::All,
+            ..Demand::default()
+        });
         let mut state = inode.write();
-        let frozen = state.frozen.as_ref().map(|frozen| frozen.batch.orphan);
-        if state.item.nlink == 0 || [Some(state.pending.orphan), frozen].contains(&Some(OrphanEdit::Remove)) {
+        if state.item.nlink == 0 || state.batches().any(|batch| batch.orphan == OrphanEdit::Remove) {
             return false;
         }
         let transaction = self.info.gate.enter();
@@ -91,8 +96,8 @@ impl Inactivator {
         true
     }
 
-    /// Whether a file is an orphan with names that nobody has looked at: before it grows, what lies
-    /// beyond its end has to go.
+    /// Whether a file is an orphan with names that has not been processed: before it grows, extents
+    /// beyond its end must be dropped.
     pub(crate) fn is_half_truncated(&self, id: InodeId, state: &InodeState) -> Result<bool> {
         if !self.queue.is_adopting() || !state.committed || state.item.nlink == 0 {
             return Ok(false);

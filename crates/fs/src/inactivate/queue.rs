@@ -1,4 +1,4 @@
-//! What waits to be freed.
+//! The queue of inodes that wait to be freed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use ubtrfs_format::TreeId;
 
 use crate::inode::Inode;
 
-/// An inode that nothing refers to and that takes more than a moment to free.
+/// An inode to which nothing refers and that is freed in steps.
 #[derive(Clone)]
 pub(crate) struct Waiting {
     pub(super) inode: Arc<Inode>,
-    /// What lies from here on is gone.
+    /// Everything from here on has been freed.
     pub(super) reached: u64,
-    /// Bytes that it still takes.
+    /// Bytes that are not freed yet.
     pub(super) bytes: u64,
 }
 
@@ -26,40 +26,42 @@ impl Waiting {
     }
 }
 
-/// Where to look for orphans next.
+/// Where to search for orphans next.
 #[derive(Clone, Debug)]
 pub(super) struct Orphans {
-    /// Subvolumes that have not been looked through to the end, the current one last.
+    /// Subvolumes that have not been searched to the end, the current one last.
     pub(super) subvolumes: Vec<TreeId>,
-    /// The lowest number that has not been looked at in the current one.
+    /// The lowest number in the current one that has not been searched.
     pub(super) next: u64,
 }
 
-/// What waits, in the order in which it came.
+/// The waiting inodes, in the order of their arrival.
 #[derive(Default)]
 pub(super) struct Queue {
     pub(super) inodes: VecDeque<Waiting>,
     pub(super) bytes: u64,
-    /// Orphans of the mount before that nobody has looked at.
+    /// Orphans of the mount before that have not been processed.
     pub(super) orphans: Option<Orphans>,
+    /// Subvolumes were deleted whose trees may not be dropped yet.
+    pub(super) subvolumes: bool,
     pub(super) stop: bool,
 }
 
 impl Queue {
     pub(super) fn is_empty(&self) -> bool {
-        self.inodes.is_empty() && self.orphans.is_none()
+        self.inodes.is_empty() && self.orphans.is_none() && !self.subvolumes
     }
 }
 
-/// What waits, and how far the work is.
+/// The waiting inodes, and the progress of the work.
 #[derive(Default)]
 pub(crate) struct InactivationQueue {
     pub(super) waiting: Mutex<Queue>,
-    /// Told when there is work, and when there shall be none.
+    /// Signalled when there is work, and when the thread must stop.
     pub(super) work: Condvar,
-    /// Told when less waits than before.
+    /// Signalled when fewer inodes wait than before.
     pub(super) progress: Condvar,
-    /// Held by whoever frees what one transaction may free.
+    /// Held by the thread that does one transaction's work.
     pub(super) turn: Mutex<()>,
     /// There are orphans of the mount before.
     adopting: AtomicBool,
@@ -68,20 +70,20 @@ pub(crate) struct InactivationQueue {
     pub(super) waits: AtomicU64,
 }
 
-/// How far the inactivator is.
+/// The inactivator's progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InactivationStats {
     /// Inodes that wait to be freed. Small ones are freed at once and never wait.
     pub inodes: u64,
     /// Bytes that these take.
     pub bytes: u64,
-    /// Whether a mount before left inodes that have not been looked at.
+    /// Whether orphans of an earlier mount have not been processed yet.
     pub orphans_left: bool,
     /// Steps in which such inodes were freed.
     pub steps: u64,
     /// Extents that these steps freed.
     pub extents: u64,
-    /// How often whoever unlinks was held back because too many waited.
+    /// How often an unlink was throttled because too many inodes waited.
     pub waits: u64,
 }
 
@@ -93,8 +95,8 @@ impl InactivationQueue {
         self.work.notify_one();
     }
 
-    /// Notes how far the first inode in the queue is, or, if there is nothing left of it, takes it
-    /// out.
+    /// Records the progress of the first inode in the queue, or removes it if nothing of it is
+    /// left.
     pub(super) fn advance(&self, reached: Option<u64>, freed: u64) {
         let mut queue = self.waiting.lock();
         let Some(first) = queue.inodes.front_mut() else { return };
@@ -110,11 +112,17 @@ impl InactivationQueue {
         self.progress.notify_all();
     }
 
-    /// Sets the orphans to look at.
+    /// Sets the orphans to process.
     pub(super) fn set_orphans(&self, orphans: Option<Orphans>) {
         let mut queue = self.waiting.lock();
         self.adopting.store(orphans.is_some(), Ordering::Release);
         queue.orphans = orphans;
+        self.work.notify_one();
+    }
+
+    /// Subvolumes were deleted, or all of them are dropped.
+    pub(super) fn set_subvolumes(&self, are_there: bool) {
+        self.waiting.lock().subvolumes = are_there;
         self.work.notify_one();
     }
 
@@ -125,12 +133,12 @@ impl InactivationQueue {
 
     /// What waits may be freed again.
     pub(crate) fn go_on(&self) {
-        // Who has looked and found that it may not waits by now.
+        // A thread that found the pause set is waiting by now.
         drop(self.waiting.lock());
         self.work.notify_all();
     }
 
-    /// Whether there may be orphans that nobody has looked at.
+    /// Whether there may be orphans that have not been processed.
     pub(crate) fn is_adopting(&self) -> bool {
         self.adopting.load(Ordering::Acquire)
     }

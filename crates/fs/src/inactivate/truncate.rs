@@ -1,4 +1,4 @@
-//! How much of an inode goes in one transaction.
+//! The choice of how much of an inode is freed in one transaction.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::space::{Demand, Reservation, UseOfKept};
 /// reserve.
 const FEW: u64 = 16;
 
-/// A part of a file, to be truncation off.
+/// The end of a file, to be truncated.
 #[derive(Debug, Default)]
 pub(crate) struct Truncation {
     /// The transaction that it was planned in, and has space reserved in.
@@ -30,7 +30,7 @@ pub(crate) struct Truncation {
     bytes: u64,
     /// Where they are on disk, and how long.
     places: Vec<(u64, u64)>,
-    /// Nothing that has to go is before it.
+    /// Nothing before it has to be freed.
     pub(crate) is_rest: bool,
 }
 
@@ -52,12 +52,17 @@ impl Inactivator {
     /// Frees the end of the first inode in the queue, at most so many extents. Returns how many,
     /// the inode itself counted as one.
     pub(super) fn free_step(&self, waiting: &Waiting, most: u64) -> Result<u64> {
+        if self.info.is_deleted(waiting.inode.id.subvolume) {
+            // It goes with the tree.
+            self.queue.advance(None, 0);
+            return Ok(1);
+        }
         let truncation = loop {
             let (truncation, reservation) = self.reserve_truncation(&waiting.inode, 0..waiting.reached, most)?;
             let mut state = waiting.inode.write();
             let transaction = self.info.gate.enter();
             if transaction.generation != truncation.generation {
-                // What was reserved went with the transaction before.
+                // The reservation ended with the transaction before.
                 continue;
             }
             if reservation.is_none() {
@@ -82,7 +87,7 @@ impl Inactivator {
         self.queue.extents.fetch_add(extents, Ordering::Relaxed);
     }
 
-    /// Finds what to truncate of an inode, as much as space can be reserved for.
+    /// Finds the part of an inode to truncate, as much as space can be reserved for.
     pub(crate) fn reserve_truncation(
         &self,
         inode: &Arc<Inode>,
@@ -99,27 +104,26 @@ impl Inactivator {
             if tried {
                 most = (most / 4).max(FEW);
             }
-            // What earlier steps freed may be enough.
+            // The space that earlier steps freed may be enough.
             tried = true;
             self.committer.commit()?;
             self.info.space.unpin();
         }
     }
 
-    /// Looks for the last extents of an inode that begin in `range`: `most`, or fewer if that is
-    /// all there are.
+    /// Finds the last extents of an inode that begin in `range`: `most`, or all if there are fewer.
     fn plan_truncation(&self, inode: &Arc<Inode>, range: Range<u64>, most: u64) -> Result<Truncation> {
         let (state, generation) = loop {
             let mut state = inode.write();
-            let generation = self.info.freeze_older(&mut state);
+            let generation = self.info.gate.freeze_older(&mut *state);
             if state.frozen.is_none() {
                 break (state, generation);
             }
-            // What the commit in flight adds is not in the trees yet.
+            // The extents that the commit in flight adds are not in the trees yet.
             drop(state);
             self.committer.wait();
-            if let Some(reason) = self.info.abort_reason() {
-                return Err(Error::Aborted(reason));
+            if let Some(error) = self.info.aborted() {
+                return Err(Error::Aborted(error));
             }
         };
         let mut truncation = Truncation { generation, from: range.end, ..Truncation::default() };

@@ -1,4 +1,4 @@
-//! What changed of one inode in one transaction: the typed edits that its commit merges into the
+//! The batch: the typed edits to one inode in one transaction, which its commit merges into the
 //! trees.
 
 use std::sync::{Arc, LazyLock};
@@ -17,7 +17,7 @@ use crate::file::layout::Layout;
 /// The edits of one inode.
 #[derive(Default)]
 pub(crate) struct InodeBatch {
-    /// The transaction; 0 while there is nothing in the batch.
+    /// The transaction; 0 while the batch is empty.
     pub(crate) generation: Generation,
     /// Names of the inode.
     pub(crate) refs: NameChanges,
@@ -28,11 +28,11 @@ pub(crate) struct InodeBatch {
     /// Where the content is.
     pub(crate) layout: Layout,
     pub(crate) orphan: OrphanEdit,
-    /// All that the trees have of the inode goes.
+    /// All items of the inode are deleted.
     pub(crate) gone: bool,
     /// What the transaction's log has of the inode, if anything.
     pub(crate) logged: Option<Box<Logged>>,
-    /// Pieces that the trees have and that go.
+    /// Committed pieces that are deleted.
     pub(crate) displaced: usize,
     /// What it holds of its transaction's memory.
     pub(crate) account: Account,
@@ -129,7 +129,7 @@ mod tests {
     use crate::inode::EntryChange;
 
     #[test]
-    fn what_comes_and_goes_in_one_transaction_leaves_nothing() {
+    fn names_that_are_added_and_removed_in_one_transaction_leave_nothing() {
         let target = Target { location: Key::new(300, ItemType::INODE_ITEM, 0), file_type: FileType::Regular };
         let name = |text: &[u8]| -> Name { text.into() };
         let lost = |text: &[u8], number, is_dir_logged| LostName {
@@ -148,7 +148,7 @@ mod tests {
         assert!(dir.entries.is_empty());
         assert!(file.refs.is_empty());
 
-        // What the trees know has to be taken out of them, whatever comes in its place and goes.
+        // Committed names must be deleted from the trees, whatever replaced them in between.
         dir.remove_entry(name(b"old"), DirIndex(5), target);
         dir.put_new_entry(name(b"old"), DirIndex(1000), target);
         dir.remove_entry(name(b"old"), DirIndex(1000), target);
@@ -159,9 +159,9 @@ mod tests {
         file.remove_ref(lost(b"old", 1000, false));
         assert_eq!(file.refs.get(&(Ino(256), name(b"old"))), Some(&RefChange { base: Some(DirIndex(5)), now: None }));
 
-        // A log that has the directory may have told of the name before it comes to the inode.
-        file.add_ref(Ino(256), name(b"told"), DirIndex(1001));
-        file.remove_ref(lost(b"told", 1001, true));
-        assert_eq!(file.refs.get(&(Ino(256), name(b"told"))), Some(&RefChange { base: None, now: None }));
+        // A log that has the directory may have the name before it has the inode.
+        file.add_ref(Ino(256), name(b"logged_name"), DirIndex(1001));
+        file.remove_ref(lost(b"logged_name", 1001, true));
+        assert_eq!(file.refs.get(&(Ino(256), name(b"logged_name"))), Some(&RefChange { base: None, now: None }));
     }
 }

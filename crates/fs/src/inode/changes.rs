@@ -1,4 +1,4 @@
-//! What can change of the names of an inode, and of what its directory has of it.
+//! The kinds of changes to an inode's names and to directory entries.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use ubtrfs_format::{DirIndex, Ino, ItemType, Key, TreeId};
 /// A file name or xattr name.
 pub(crate) type Name = Arc<[u8]>;
 
-/// What a directory entry leads to.
+/// What a directory entry refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// Key of the inode item or of the subvolume's root item.
@@ -26,9 +26,9 @@ impl Target {
 /// What happened to a name of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryChange {
-    /// What it led to before the transaction.
+    /// What it referred to before the transaction.
     pub(crate) base: Option<Target>,
-    /// Its number and what it leads to now.
+    /// Its number and what it refers to now.
     pub(crate) now: Option<(DirIndex, Target)>,
 }
 

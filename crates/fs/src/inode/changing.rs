@@ -1,4 +1,6 @@
-//! The lock of an inode that may be changed.
+//! The lock of an inode that may be changed. Where it is given back, two things are settled: the
+//! memory that the inode holds (invariant 26), and that the log will follow its names
+//! (invariant 15).
 
 use std::ops::{Deref, DerefMut};
 
@@ -6,8 +8,8 @@ use parking_lot::RwLockWriteGuard;
 
 use super::InodeState;
 
-/// An inode whose state may be changed. When the lock is given back, what the inode holds in memory
-/// is settled with its transactions.
+/// An inode whose state may be changed. When the lock is released, the inode's memory is settled
+/// with its transactions.
 pub(crate) struct Changing<'a>(RwLockWriteGuard<'a, InodeState>);
 
 impl<'a> Changing<'a> {
@@ -33,5 +35,9 @@ impl DerefMut for Changing<'_> {
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
         self.0.settle_memory();
+        debug_assert!(
+            std::thread::panicking() || self.0.is_listed_if_renamed(),
+            "invariant 15: names of an inode changed that the log has, and the inode is not on the list"
+        );
     }
 }

@@ -33,13 +33,13 @@ impl Empty for EntryChanges {
 }
 
 impl EntryChanges {
-    /// An entry comes with a number that no entry had before.
+    /// An entry is added with a number that no entry had before.
     pub(super) fn put_new(&mut self, name: Name, index: DirIndex, target: Target) {
         self.first_new_number = Some(self.first_new_number.map_or(index, |first| first.min(index)));
         self.put(name, index, target);
     }
 
-    /// An entry comes.
+    /// An entry is added.
     pub(super) fn put(&mut self, name: Name, index: DirIndex, target: Target) {
         self.by_number.insert(index, Some((name.clone(), target)));
         let (hash, bytes) = (name_hash(&name), DIR_ENTRY_HEADER + name.len());
@@ -62,7 +62,7 @@ impl EntryChanges {
         self.hash_bytes.get(&hash).copied().unwrap_or(0)
     }
 
-    /// An entry goes. `is_logged`: the transaction's log may tell of it.
+    /// An entry is removed. `is_logged`: the transaction's log may have it.
     pub(super) fn remove(&mut self, name: Name, index: DirIndex, target: Target, is_logged: bool) {
         if self.first_new_number.is_some_and(|first| index >= first) {
             self.by_number.remove(&index);

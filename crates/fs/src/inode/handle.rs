@@ -17,22 +17,22 @@ impl Inode {
         Self { id, state: RwLock::new(state) }
     }
 
-    /// The state, to look at.
+    /// The state, for reading.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, InodeState> {
         self.state.read()
     }
 
-    /// The state, to change.
+    /// The state, for a change.
     pub(crate) fn write(&self) -> Changing<'_> {
         Changing::new(self.state.write())
     }
 
-    /// The state, to look at, if nobody changes it.
+    /// The state, for reading, if it is not locked for a change.
     pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, InodeState>> {
         self.state.try_read()
     }
 
-    /// The state if nobody has it.
+    /// The state, for a change, if it is not locked.
     pub(crate) fn try_write(&self) -> Option<Changing<'_>> {
         self.state.try_write().map(Changing::new)
     }

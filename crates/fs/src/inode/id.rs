@@ -2,8 +2,7 @@
 
 use ubtrfs_format::{Ino, TreeId};
 
-/// The inode that stands for a subvolume that can't be reached where its entry is: an empty
-/// directory.
+/// The inode in place of a subvolume that can't be reached through its entry: an empty directory.
 pub(crate) const EMPTY_SUBVOLUME_INO: Ino = Ino(2);
 
 /// The largest size that programs can ask for.

@@ -1,9 +1,9 @@
-//! Values that most inodes have no use for most of the time.
+//! Rare fields: values that most inodes do not need most of the time.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::LazyLock;
 
-/// What a [`LazyBox`] reads as while nothing was put into it.
+/// The value of a [`LazyBox`] before its first change.
 pub(crate) trait Empty: Default + Sync + 'static {
     /// The one that all share.
     fn empty() -> &'static LazyLock<Self>;

@@ -1,8 +1,8 @@
-//! What is known of the listings of a directory that were begun.
+//! The state of the listings of a directory that were begun.
 
 use ubtrfs_format::DirIndex;
 
-/// Whether names have changed since the first of the listings began that may not have ended.
+/// Whether names have changed since the beginning of the first listing that may not have ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Since {
     /// There is none.
@@ -12,21 +12,22 @@ enum Since {
     Unchanged,
     /// They have.
     Changed,
-    /// All have ended, as far as can be told, and no name has changed since they began.
+    /// All have ended, as far as is known, and no name has changed since they began.
     Ended,
 }
 
 /// The listings of a directory.
 #[derive(Debug, Default)]
 pub(crate) struct Listings {
-    end: Option<DirIndex>,
+    /// The number after the last entry of the one that was begun last; 0 if none was.
+    behind_end: u64,
     since: Since,
 }
 
 impl Listings {
     /// One begins, and is to end at this entry.
     pub(crate) fn begin(&mut self, end: DirIndex) {
-        self.end = Some(end);
+        self.behind_end = end.0.saturating_add(1);
         if self.since != Since::Changed {
             self.since = Since::Unchanged;
         }
@@ -34,10 +35,10 @@ impl Listings {
 
     /// Where the one ends that was begun last.
     pub(crate) fn end(&self) -> Option<DirIndex> {
-        self.end
+        self.behind_end.checked_sub(1).map(DirIndex)
     }
 
-    /// A name comes or goes.
+    /// A name is added or removed.
     pub(crate) fn names_change(&mut self) {
         self.since = match self.since {
             Since::Nothing | Since::Ended => Since::Nothing,
@@ -45,7 +46,7 @@ impl Listings {
         };
     }
 
-    /// One has ended. Whether all that were begun before it show the same names.
+    /// One has ended. Returns whether all that were begun before it show the same names.
     pub(crate) fn is_ended_unchanged(&mut self) -> bool {
         if self.since == Since::Unchanged {
             self.since = Since::Ended;
@@ -53,7 +54,7 @@ impl Listings {
         self.since == Since::Ended
     }
 
-    /// Nobody can tell any more what those showed that were begun so far.
+    /// All cached parts of the listings begun so far have been dropped.
     pub(crate) fn forget(&mut self) {
         self.since = Since::Nothing;
     }

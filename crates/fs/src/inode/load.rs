@@ -1,4 +1,4 @@
-//! Inodes out of the committed trees.
+//! Loading of inodes from the committed trees.
 
 use ubtrfs_format::items::{InodeItem, Timespec};
 use ubtrfs_format::{ItemType, Key};
@@ -34,7 +34,7 @@ pub(crate) fn load_inode(committed: &Committed, id: InodeId) -> Result<Inode> {
     Ok(Inode::new(id, InodeState::new(item, true, no_xattrs, committed.superblock.sector_size)))
 }
 
-/// The empty directory that stands where a snapshot has the entry of a subvolume inside its source.
+/// The empty directory to which a snapshot's entry of a subvolume inside its source refers.
 fn empty_subvolume(committed: &Committed, id: InodeId) -> Inode {
     let time = committed.trees.get(&id.subvolume).map_or_else(Timespec::default, |tree| tree.item.times[1]);
     let item = InodeItem {

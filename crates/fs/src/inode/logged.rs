@@ -15,17 +15,17 @@ pub(crate) enum LoggedAs {
     Named,
     /// Content and attributes too, with the inode item as it was then.
     Whole(InodeItem),
-    /// It had no name then: the log only says which names it lost. If it is `synced`, content and
-    /// attributes were asked for, and have to come with the next name.
+    /// It had no name then: the log only has the names that it lost. If it is `synced`, it was
+    /// fsynced, and its content and attributes must be logged with the next name.
     Nameless { synced: bool },
 }
 
-/// What the log of a transaction has of an inode, and what of it has changed since.
+/// What the log of a transaction has of an inode, and what has changed since.
 pub(crate) struct Logged {
     pub(crate) how: LoggedAs,
     /// The write of the log that has the newest part of it.
     pub(crate) group: Arc<FsyncGroup>,
-    /// Names came or went since.
+    /// Names were added or removed since.
     pub(crate) names_changed: bool,
     /// The inode is on the transaction's list of those whose names changed.
     pub(crate) listed: bool,

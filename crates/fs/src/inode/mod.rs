@@ -26,5 +26,5 @@ pub(crate) use listing::Listings;
 pub(crate) use load::load_inode;
 pub(crate) use logged::{Logged, LoggedAs};
 pub(crate) use name_changes::NameChanges;
-pub(crate) use state::{Frozen, InodeState, OrderedExtent, SharedTicket, has_checksums};
+pub(crate) use state::{DataWrites, Frozen, InodeState, OrderedExtent, SharedTicket, has_checksums};
 pub(crate) use table::InodeTable;

@@ -8,8 +8,8 @@ use ubtrfs_format::{Ino, extref_hash};
 use super::changes::{Name, RefChange};
 use crate::change_memory::REFERENCE;
 
-/// As many changes lie in one piece of memory that is just large enough: nearly all inodes have one
-/// name, or lose one and get one, and the smallest node of a map would be ten times as large.
+/// Up to so many changes are in a vector of exact size: nearly all inodes have one name, or lose
+/// one and get one, and the smallest node of a map would be ten times as large.
 const FEW: usize = 4;
 
 /// The changes, in the order of directory and name.
@@ -34,7 +34,7 @@ enum Changes {
 #[derive(Default)]
 struct Many {
     changes: BTreeMap<(Ino, Name), RefChange>,
-    /// Bytes that names that came would take in the extended items of their hashes.
+    /// Bytes that added names would take in the extended items of their hashes.
     hash_bytes: HashMap<u64, usize>,
 }
 
@@ -65,8 +65,7 @@ impl Many {
     }
 }
 
-/// The hash of the extended item that a name may come to stand in, and the bytes that it takes
-/// there.
+/// The hash of the extended item that may get a name, and the bytes that it takes there.
 fn counted_in(parent: Ino, name: &[u8]) -> (u64, usize) {
     (extref_hash(parent, name), EXTREF_HEADER + name.len())
 }
@@ -105,7 +104,7 @@ impl NameChanges {
         }
     }
 
-    /// Bytes that names that came would take in the extended item of a hash.
+    /// Bytes that added names would take in the extended item of a hash.
     pub(crate) fn bytes_of_hash(&self, hash: u64) -> usize {
         match &self.changes {
             Changes::Few(few) => {
@@ -117,7 +116,7 @@ impl NameChanges {
         }
     }
 
-    /// Notes what happened to a name, instead of what was noted of it.
+    /// Records the change of a name, and replaces an earlier record.
     pub(super) fn put(&mut self, name: (Ino, Name), change: RefChange) {
         if self.get(&name).is_none() {
             self.bytes += bytes_of(&name);
@@ -144,7 +143,7 @@ impl NameChanges {
         }
     }
 
-    /// Nothing happened to a name after all.
+    /// Deletes the record of a name that is unchanged after all.
     pub(super) fn remove(&mut self, name: &(Ino, Name)) {
         if self.get(name).is_some() {
             self.bytes -= bytes_of(name);

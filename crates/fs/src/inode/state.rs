@@ -1,30 +1,64 @@
 //! The state of an inode in memory: its attributes, what is not committed yet, what is being
-//! committed.
+//! committed. At most one batch is frozen (invariant 6), and it stays until the commit is durable.
+//!
+//! ```text
+//!                    ┌───────────────── join ────────────────────┐
+//!                    ▼                                           │
+//! clean ── join ──▶ pending ── freeze_before ──▶ frozen ─────────┤
+//!                                                  │             │
+//!                                                  └── forget_frozen ──▶ committed
+//!
+//! data:  dirty ── write_back_pending or write_back_frozen ──▶ ordered ── wait_for ──▶ completed
+//!                                                                                        │
+//!                                                                         reap_ordered ──┘
+//! ```
+//!
+//! While a batch is frozen `join` begins another above it. Data becomes ordered in the transaction
+//! whose batch gets its location, and the commit of that transaction takes the proof that it has
+//! completed (invariant 1, invariant 2).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, Timespec};
 use ubtrfs_format::{DirIndex, Generation, Logical};
-use ubtrfs_volume::SharedBuffer;
+use ubtrfs_volume::{CompletedWrites, Data, Published, SharedBuffer, Ticket};
 
-use super::{InodeBatch, LazyBox, Listings, OrphanEdit};
+use super::{InodeBatch, InodeId, LazyBox, Listings, Name, OrphanEdit};
+use crate::error::Error;
 use crate::file::dirty::DirtyData;
 use crate::in_flight_bytes::Counted;
 
-/// Data on its way to the device. Reads take it from here until the device has it.
+/// An extent in flight to the device. Reads take its data from here until the device has it.
 pub(crate) struct OrderedExtent {
+    /// Whose data it is.
+    pub(crate) id: InodeId,
     /// Where it goes.
     pub(crate) start: Logical,
     /// The data, in order; together as long as the extent.
     pub(crate) data: Vec<SharedBuffer>,
     /// The I/O.
     pub(crate) ticket: SharedTicket,
-    /// Its bytes, among all that are on their way.
+    /// Its bytes, in the count of all bytes in flight.
     pub(crate) _counted: Counted,
 }
 
-/// The I/O of extents that were submitted together; `None` once somebody has waited for it.
-pub(crate) type SharedTicket = Arc<parking_lot::Mutex<Option<ubtrfs_volume::Ticket>>>;
+/// The I/O of extents that are submitted together.
+pub(crate) type SharedTicket = Arc<parking_lot::Mutex<DataWrites>>;
+
+/// The progress of submitted data writes.
+#[derive(Default)]
+pub(crate) enum DataWrites {
+    /// They are yet to be submitted. Nobody else can see their extents.
+    #[default]
+    Gathered,
+    /// Nobody has waited for them.
+    UnderWay(Ticket<Data>),
+    /// Somebody has: those who wait later get the proof, too.
+    Completed(CompletedWrites<Data>),
+    /// Somebody has waited for them in vain, or they could not be submitted.
+    Failed,
+}
 
 impl OrderedExtent {
     /// Bytes of the extent.
@@ -55,7 +89,7 @@ impl OrderedExtent {
 pub(crate) struct Frozen {
     pub(crate) item: InodeItem,
     pub(crate) batch: LazyBox<InodeBatch>,
-    /// Data that the commit must write out.
+    /// Data that the commit must write back.
     pub(crate) dirty: DirtyData,
     /// Data space reserved for it, in bytes.
     pub(crate) reserved: u64,
@@ -79,7 +113,7 @@ pub(crate) struct InodeState {
     pub(crate) next_index: Option<DirIndex>,
     /// Of a directory: its listings.
     pub(crate) listings: Listings,
-    /// Of a directory: how many names came or went while it was in memory.
+    /// Of a directory: how many names were added or removed while it was in memory.
     pub(crate) name_changes: u64,
     /// Data that is only in memory.
     pub(crate) dirty: DirtyData,
@@ -89,12 +123,15 @@ pub(crate) struct InodeState {
     pub(crate) pending: LazyBox<InodeBatch>,
     /// What changed in the transaction that is being committed.
     pub(crate) frozen: Option<Box<Frozen>>,
-    /// Data on its way to the device.
+    /// Data in flight to the device.
     pub(crate) ordered: Vec<Arc<OrderedExtent>>,
     /// A write of data failed; the next fsync tells.
-    pub(crate) write_error: bool,
+    pub(crate) write_error: Option<Arc<Error>>,
     /// Nothing refers to the inode, nor ever will: it is being freed, all at once or in steps.
     pub(crate) dead: bool,
+    /// Of a directory: names of subvolumes that a commit is about to make here.
+    #[allow(clippy::box_collection, reason = "nearly no inode has any: it takes a word")]
+    pub(crate) new_subvolumes: Option<Box<BTreeSet<Name>>>,
     /// Where the last extent of the file ended.
     pub(crate) allocation_hint: Logical,
 }
@@ -113,8 +150,9 @@ impl InodeState {
             pending: LazyBox::default(),
             frozen: None,
             ordered: Vec::new(),
-            write_error: false,
+            write_error: None,
             dead: false,
+            new_subvolumes: None,
             allocation_hint: Logical(0),
         }
     }
@@ -127,8 +165,7 @@ impl InodeState {
         self.file_type() == FileType::Directory
     }
 
-    /// Drops what lies beyond the end of a file that has joined the transaction, and its orphan
-    /// item.
+    /// Drops extents beyond the end of a file that has joined the transaction, and its orphan item.
     pub(crate) fn drop_beyond_end(&mut self, sector_size: u32) {
         if self.file_type() == FileType::Regular {
             let end = self.item.size.next_multiple_of(u64::from(sector_size));
@@ -139,7 +176,25 @@ impl InodeState {
 
     /// Whether a directory has no entry. Its size is the sum of its names, twice.
     pub(crate) fn is_empty_dir(&self) -> bool {
-        self.item.size == 0
+        self.item.size == 0 && self.new_subvolumes.is_none()
+    }
+
+    /// Whether a commit is about to make a subvolume of this name in the directory.
+    pub(crate) fn is_reserved_name(&self, name: &[u8]) -> bool {
+        self.new_subvolumes.as_ref().is_some_and(|names| names.contains(name))
+    }
+
+    /// Keeps a name free for a subvolume that the next commit makes.
+    pub(crate) fn reserve_name(&mut self, name: Name) {
+        self.new_subvolumes.get_or_insert_default().insert(name);
+    }
+
+    /// The commit has made the subvolume, or failed.
+    pub(crate) fn unreserve_name(&mut self, name: &[u8]) {
+        if let Some(names) = &mut self.new_subvolumes {
+            names.remove(name);
+            self.new_subvolumes.take_if(|names| names.is_empty());
+        }
     }
 
     /// Whether data of the file carries checksums.
@@ -147,9 +202,33 @@ impl InodeState {
         has_checksums(self.item.flags)
     }
 
-    /// Whether nothing of the inode would be lost if it left memory.
+    /// Whether the inode can be evicted without a loss.
     pub(crate) fn is_clean(&self) -> bool {
         self.pending.is_clean() && self.frozen.is_none() && self.dirty.is_empty() && self.ordered.is_empty()
+    }
+
+    /// What no durable commit has of the inode, newest first: the batch of the open transaction,
+    /// and that of the commit in flight.
+    pub(crate) fn batches(&self) -> impl DoubleEndedIterator<Item = &InodeBatch> {
+        let frozen = self.frozen.iter().map(|frozen| &*frozen.batch);
+        std::iter::once(&*self.pending).chain(frozen)
+    }
+
+    /// Dirty data of the open transaction and of the commit in flight, newest first.
+    pub(crate) fn dirty_layers(&self) -> impl Iterator<Item = &DirtyData> {
+        std::iter::once(&self.dirty).chain(self.frozen.iter().map(|frozen| &frozen.dirty))
+    }
+
+    /// Bytes of data space reserved for all its dirty data.
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        self.reserved + self.frozen.as_ref().map_or(0, |frozen| frozen.reserved)
+    }
+
+    /// Keeps reserved only what the dirty data takes that is left, and returns the bytes that are
+    /// no longer needed.
+    pub(crate) fn unreserve_clean(&mut self) -> u64 {
+        let dirty = self.dirty.ranges().map(|(_, len)| len).sum();
+        std::mem::replace(&mut self.reserved, dirty) - dirty
     }
 
     /// Whether neither the trees nor the commit in flight have the inode.
@@ -174,7 +253,7 @@ impl InodeState {
         if self.pending.is_clean() || self.pending.generation >= generation {
             return;
         }
-        assert!(self.frozen.is_none(), "a commit began before the one before it had ended");
+        assert!(self.frozen.is_none(), "invariant 6: a commit began before the one before it had ended");
         self.frozen = Some(Box::new(Frozen {
             item: self.item,
             batch: std::mem::take(&mut self.pending),
@@ -195,15 +274,43 @@ impl InodeState {
         self.attributes_changed(time);
     }
 
+    /// Whether those who write the log will find what changed of the names that it has.
+    pub(super) fn is_listed_if_renamed(&self) -> bool {
+        self.pending.logged.as_ref().is_none_or(|logged| logged.listed || !logged.names_changed)
+    }
+
     /// Forgets ordered extents whose data the device has.
     pub(crate) fn reap_ordered(&mut self) {
-        self.ordered.retain(|extent| extent.ticket.lock().is_some());
+        self.ordered.retain(|extent| matches!(*extent.ticket.lock(), DataWrites::UnderWay(_)));
+    }
+
+    /// Drops what was frozen, of which the trees are durable now. Returns whether the inode is
+    /// gone.
+    pub(crate) fn forget_frozen(&mut self, published: &Published) -> bool {
+        let gone = self.frozen.take().is_some_and(|frozen| {
+            assert_eq!(frozen.batch.generation, published.generation(), "invariant 6: a commit drops its own batch");
+            frozen.batch.gone
+        });
+        self.reap_ordered();
+        gone
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::inode::Inode;
+
+    /// What would be lost with invariant 6: what the first batch holds, which no commit has yet.
+    #[test]
+    #[should_panic(expected = "invariant 6")]
+    fn a_second_batch_is_not_frozen_before_the_first_is_committed() {
+        let mut state = InodeState::new(InodeItem::default(), false, true, 4096);
+        for generation in [7, 8] {
+            state.pending.generation = Generation(generation);
+            state.freeze_before(Generation(generation + 1));
+        }
+    }
 
     #[test]
     fn an_idle_inode_takes_little_memory() {

@@ -1,4 +1,4 @@
-//! The inodes in memory, and how many references programs hold to each.
+//! The table of inodes in memory, with the number of references to each.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -13,16 +13,16 @@ const SHARDS: usize = 64;
 /// An inode in memory.
 struct Resident {
     inode: Arc<Inode>,
-    /// Used since it was last considered for leaving.
+    /// Used since it was last considered for eviction.
     used: bool,
 }
 
 struct Shard {
     residents: HashMap<InodeId, Resident>,
-    /// References by lookups (FUSE node ids) and open handles. An inode may leave memory though it
-    /// has some: the kernel remembers many more than are here, so this has nothing else.
+    /// References by lookups (FUSE node ids) and open handles. An inode may be evicted though it
+    /// has some: the kernel remembers many more than are in memory, so an entry has only the count.
     references: HashMap<InodeId, u64>,
-    /// With this many inodes in memory some should leave.
+    /// With this many inodes in memory some should be evicted.
     evict_at: usize,
 }
 
@@ -54,7 +54,7 @@ impl InodeTable {
         Some(resident.inode.clone())
     }
 
-    /// Puts an inode into the table unless it is there; returns the one that is.
+    /// Inserts an inode unless the table has it; returns the one in the table.
     pub(crate) fn insert(&self, inode: Arc<Inode>) -> Arc<Inode> {
         let mut shard = self.shard(inode.id).lock();
         if shard.residents.len() >= shard.evict_at {
@@ -65,7 +65,7 @@ impl InodeTable {
         resident.inode.clone()
     }
 
-    /// Forgets an inode whose items are gone.
+    /// Removes an inode whose items have been deleted.
     pub(crate) fn remove(&self, id: InodeId) {
         let mut shard = self.shard(id).lock();
         shard.residents.remove(&id);
@@ -106,7 +106,7 @@ impl InodeTable {
     }
 }
 
-/// Gives memory back when most of what took it is gone.
+/// Shrinks a map when most of its entries are gone.
 fn shrink<T>(map: &mut HashMap<InodeId, T>) {
     const LEAST: usize = 64;
     if map.len() > LEAST && map.len() < map.capacity() / 4 {
@@ -115,9 +115,9 @@ fn shrink<T>(map: &mut HashMap<InodeId, T>) {
 }
 
 impl Shard {
-    /// Lets clean, linked inodes that nobody uses leave memory, those first that were not used
-    /// lately. What has to stay raises the bar for the next time, so that a shard full of dirty
-    /// inodes isn't searched at each insertion.
+    /// Evicts clean, linked inodes that are not in use, the least recently used first. Inodes that
+    /// have to stay raise the threshold for the next time, so that a shard full of dirty inodes
+    /// isn't searched at each insertion.
     fn evict(&mut self, limit: usize) {
         let target = limit - limit / 4;
         let mut left = self.residents.len();

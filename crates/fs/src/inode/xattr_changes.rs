@@ -24,7 +24,7 @@ fn bytes_of(name: &Name, value: &Value) -> usize {
 }
 
 impl XattrChanges {
-    /// An xattr gets a value or, with none, goes.
+    /// An xattr gets a value or, with none, is removed.
     pub(crate) fn insert(&mut self, name: Name, value: Value) {
         self.bytes += bytes_of(&name, &value);
         let with_hash = self.changes.entry(name_hash(&name)).or_default();
@@ -42,7 +42,7 @@ impl XattrChanges {
         self.with_hash(name_hash(name)).find(|(other, _)| &***other == name).map(|(_, value)| value)
     }
 
-    /// What happened to the xattrs whose names have this hash.
+    /// The changes of the xattrs whose names have this hash.
     pub(crate) fn with_hash(&self, hash: u64) -> impl Iterator<Item = (&Name, &Value)> {
         self.changes.get(&hash).into_iter().flatten().map(|(name, value)| (name, value))
     }

@@ -1,19 +1,20 @@
-//! The space of the nodes of one log.
+//! The space of the nodes of one log. A node is taken again only when no durable superblock
+//! refers to it (invariant 17).
 
 use std::collections::BTreeSet;
 
 use ubtrfs_format::Logical;
 
-/// The space of one log. A write of the log takes what lies side by side, so that the device sees
-/// one write and not one for each node: for that the log goes round in several times the space that
-/// it needs, as long as there is plenty.
+/// The space of one log. A write of the log allocates adjacent nodes, so that the device gets one
+/// write and not one for each node. For that the arena is circular and has several times the space
+/// that the log needs, as long as there is enough.
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     /// All nodes that were ever allocated for this log.
     pub(super) all: Vec<Logical>,
-    /// Those that no durable superblock leads to any more.
+    /// Those to which no durable superblock refers any more.
     spare: BTreeSet<Logical>,
-    /// Behind the node that was taken last.
+    /// The address after the node that was allocated last.
     next: Logical,
 }
 
@@ -48,7 +49,10 @@ impl Arena {
 
     /// Nodes can be used again.
     pub(super) fn reuse(&mut self, nodes: impl IntoIterator<Item = Logical>) {
-        self.spare.extend(nodes);
+        for node in nodes {
+            let fresh = self.spare.insert(node);
+            debug_assert!(fresh, "invariant 17: {node} is free already, and may be a node of the log again");
+        }
     }
 
     /// A node is used again before any other.
@@ -68,7 +72,7 @@ impl Arena {
 pub(super) enum Urgency {
     /// It can't be written else.
     Necessity,
-    /// It would lie better.
+    /// A new arena would be less fragmented.
     Convenience,
 }
 

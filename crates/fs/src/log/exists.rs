@@ -5,8 +5,8 @@ use ubtrfs_format::items::{FileType, InodeItem};
 
 use crate::inode::InodeState;
 
-/// The item of an inode that is in the log only so that it exists. Of one that the commit below
-/// has, recovery takes nothing if the generation is 0, nor the size if that is 0.
+/// The item of an inode that is in the log only so that it exists. If the last commit has the
+/// inode, replay copies nothing from an item of generation 0, and no size if that is 0.
 pub(super) fn exists_item(state: &InodeState, known: bool, generation: Generation) -> InodeItem {
     let item = InodeItem { transid: generation, ..state.item };
     // An inode without names would be passed over.

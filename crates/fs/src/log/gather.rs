@@ -1,19 +1,21 @@
-//! Who has to be in the log with what is asked for.
+//! Finds the inodes that must be logged together with those that were fsynced.
 //!
-//! Each inode in the log is there with all names that it has and with word of those that it lost
-//! since the commit below. For that to be recovered without loss, others have to be in the log too:
+//! Each inode in the log is there with all its names, and those that it lost since the last commit
+//! are logged as deleted. For replay without a loss, other inodes must be logged too:
 //! - directories that are new, up to one that the commit has;
-//! - whoever had, at the commit, a name that an inode in the log has now: it must not vanish with
-//!   that name;
-//! - whoever has now a name that an inode in the log lost: the name must not vanish; and if nobody
-//!   has, whoever had it at the commit: that must not come back;
-//! - whoever left a directory whose end the log tells.
+//! - an inode that had, at the commit, a name that an inode in the log has now: it must not vanish
+//!   with that name;
+//! - the inode that now has a name that an inode in the log lost, since the name must not vanish;
+//!   or, if there is none, the inode that had it at the commit, since it must not reappear under
+//!   it;
+//! - inodes that left a directory whose deletion is logged.
 //!
-//! Of some things a log can't tell; then there is a commit instead, for a [reason](Reason).
+//! Some changes can't be logged; they need a commit instead, for a [reason](Reason).
 //!
 //! Inodes are looked at one by one, each under its own lock. One whose names change after it was
 //! looked at is put on the transaction's list; once the list is found empty, all names in the log
-//! are those of that moment.
+//! are those of that point in time (invariant 15). Of an extent that has grown, all items are
+//! logged again (invariant 21).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -26,31 +28,22 @@ use ubtrfs_tree::{EditBatch, Snapshot};
 
 use super::exists::exists_item;
 use super::queue::Log;
-use super::reason::Reason;
-use super::reason::Stop;
+use super::reason::{OrElse, Reason, Stop};
 use super::tree_log::TreeLog;
 use crate::backrefs::NameItems;
 use crate::committed::Committed;
+use crate::faults::LogFault;
 use crate::fsync_group::FsyncGroup;
 use crate::inode::{
     EntryChange, Inode, InodeId, InodeState, Logged, LoggedAs, Name, OrderedExtent, OrphanEdit, RefChange, Target,
 };
-use crate::options::LogFault;
 use crate::transaction::Transaction;
 
 pub(super) type Result<T> = std::result::Result<T, Stop>;
 
-impl<E: Into<crate::error::Error>> From<E> for Stop {
-    fn from(error: E) -> Self {
-        let error = error.into();
-        tracing::warn!("a log can't be gathered: {error}");
-        Self::Commit(Reason::Unreadable)
-    }
-}
-
 /// Inodes beside those asked for that one write of the log may take in.
 const MOST_INODES: usize = 10_000;
-/// Rounds in which names that changed meanwhile are gathered again.
+/// Rounds in which names that changed in the meantime are gathered again.
 const MOST_ROUNDS: usize = 100;
 
 /// How much of an inode has to be in the log.
@@ -66,7 +59,7 @@ enum Want {
 pub(super) struct Gathered {
     /// Edits of the log trees, by subvolume.
     pub(super) edits: BTreeMap<TreeId, EditBatch>,
-    /// Data that the log leads to and that may be on its way yet.
+    /// Data to which the log refers and that may still be in flight.
     pub(super) ordered: Vec<Arc<OrderedExtent>>,
 }
 
@@ -80,26 +73,26 @@ pub(super) struct Gatherer<'a> {
     pub(super) tree_log: &'a mut TreeLog,
     trees: BTreeMap<TreeId, Snapshot>,
     work: VecDeque<(Arc<Inode>, Want)>,
-    /// Inodes whose items of an extent are of the length that it had before it grew.
+    /// Inodes whose logged items of an extent have its length from before it grew.
     stale: Vec<Arc<Inode>>,
     taken_in: usize,
 }
 
-/// A name that came or went, and whether the item that it stood in tells that it went.
+/// A name that was added or removed, and whether its item in the log records the removal.
 struct NameFact {
     parent: Ino,
     name: Name,
     change: RefChange,
-    told: bool,
+    removal_logged: bool,
 }
 
 /// What looking at an inode brought up.
 #[derive(Default)]
 struct Facts {
     names: Vec<NameFact>,
-    /// Entries of a directory that were logged, or whose loss was.
+    /// Entries of a directory that were logged, or logged as deleted.
     entries: Vec<EntryChange>,
-    /// The directory is gone: only those matter who left it.
+    /// The directory is deleted: only inodes that left it matter.
     gone: bool,
 }
 
@@ -139,10 +132,14 @@ impl<'a> Gatherer<'a> {
             }
             let renamed = self.transaction.take_renamed();
             if renamed.is_empty() {
-                // Asked last: it may have happened while this was gathered, and be in it.
-                let is_told = !self.transaction.forbids_log();
-                debug_assert!(self.stale.iter().all(|inode| self.is_logged_anew(inode)), "invariant 21");
-                return if is_told { Ok(self.gathered) } else { Err(Reason::Subvolume.into()) };
+                // Checked last: it may have happened during the gathering, and be part of the
+                // result.
+                let is_complete = !self.transaction.forbids_log();
+                debug_assert!(
+                    self.stale.iter().all(|inode| self.is_logged_again(inode)),
+                    "invariant 21: an item of an extent that grew stays as it was"
+                );
+                return if is_complete { Ok(self.gathered) } else { Err(Reason::Subvolume.into()) };
             }
             self.work.extend(renamed.into_iter().map(|inode| (inode, Want::Names)));
         }
@@ -150,15 +147,15 @@ impl<'a> Gatherer<'a> {
     }
 
     /// Takes an inode in that the log has with an extent that was shorter then.
-    pub(super) fn log_anew(&mut self, id: InodeId) -> Result<()> {
+    pub(super) fn log_again(&mut self, id: InodeId) -> Result<()> {
         let inode = self.log.info.inodes.get(id).ok_or(Reason::Unreadable)?;
         self.stale.push(inode.clone());
         self.work.push_back((inode, Want::Whole));
         Ok(())
     }
 
-    /// Whether what the log has of an inode comes with this write of it.
-    fn is_logged_anew(&self, inode: &Inode) -> bool {
+    /// Whether this write of the log includes the newest part of an inode.
+    fn is_logged_again(&self, inode: &Inode) -> bool {
         let state = inode.read();
         // Of one without names the log has no items that refer to an extent.
         let is_current = |logged: &Logged| logged.is_nameless() || Arc::ptr_eq(&logged.group, self.group);
@@ -166,7 +163,7 @@ impl<'a> Gatherer<'a> {
     }
 
     pub(super) fn gets_wrong(&self, fault: LogFault) -> bool {
-        self.log.info.options.log_fault == Some(fault)
+        self.log.info.options.faults().in_log(fault)
     }
 
     fn edits(&mut self, subvolume: TreeId) -> &mut EditBatch {
@@ -192,7 +189,7 @@ impl<'a> Gatherer<'a> {
         if let Some(tree) = self.trees.get(&subvolume) {
             return Ok(tree.clone());
         }
-        let tree = self.base.tree(subvolume)?;
+        let tree = self.base.tree(subvolume).or_commit()?;
         self.trees.insert(subvolume, tree.clone());
         Ok(tree)
     }
@@ -256,7 +253,7 @@ impl<'a> Gatherer<'a> {
             self.xattrs(id, state, known, true)?;
             logged.xattrs_changed = false;
         } else if first {
-            // Of an inode that the commit below has nothing else is told either.
+            // Of an inode that the last commit has nothing else is logged either.
             let now = !known || self.gets_wrong(LogFault::AnticipateXattr);
             self.xattrs(id, state, known, now)?;
             logged.xattrs_changed = !now && !state.pending.xattrs.is_empty();
@@ -273,18 +270,18 @@ impl<'a> Gatherer<'a> {
         Ok(facts)
     }
 
-    /// Refuses an inode with names that the commit below has as an orphan: a log can't say that it
-    /// is none any more, so that whoever replays it has an orphan to clean up, which takes space
-    /// that there may not be.
+    /// Refuses an inode with names that is an orphan in the last commit: a log can't record that it
+    /// is none any more, so that replay would have to clean up an orphan, for which there may be no
+    /// space.
     fn check_no_orphan(&mut self, id: InodeId, state: &InodeState, known: bool) -> Result<()> {
         if !known || state.pending.orphan != OrphanEdit::Remove || self.gets_wrong(LogFault::KeepOrphan) {
             return Ok(());
         }
         let orphan = Key::new(objectid::ORPHAN, ItemType::ORPHAN_ITEM, id.ino.0);
-        if self.tree(id.subvolume)?.get(&orphan)?.is_some() { Err(Reason::Orphan.into()) } else { Ok(()) }
+        if self.tree(id.subvolume)?.get(&orphan).or_commit()?.is_some() { Err(Reason::Orphan.into()) } else { Ok(()) }
     }
 
-    /// Items of the names that changed since the commit below.
+    /// Items of the names that changed since the last commit.
     fn names(&mut self, id: InodeId, state: &InodeState, known: bool, first: bool) -> Result<Vec<NameFact>> {
         let refs = &state.pending.refs;
         if known && state.is_dir() {
@@ -301,7 +298,7 @@ impl<'a> Gatherer<'a> {
             (superblock.incompat.contains(Incompat::EXTENDED_IREF), superblock.node_size as usize);
         let has_siblings = known && !refs.is_empty() && !self.gets_wrong(LogFault::ForgetSiblingName);
         let tree = if has_siblings { Some(self.tree(id.subvolume)?) } else { None };
-        let items = NameItems::after(id.ino, tree.as_ref(), refs, extended, node_size)?;
+        let items = NameItems::after(id.ino, tree.as_ref(), refs, extended, node_size).or_commit()?;
         self.count_searches(items.searches);
         if !items.are_replayable(node_size) {
             return Err(Reason::CrowdedItem.into());
@@ -319,7 +316,7 @@ impl<'a> Gatherer<'a> {
             parent: *parent,
             name: name.clone(),
             change: *change,
-            told: items.tells_of(*parent, name),
+            removal_logged: items.records_removal_of(*parent, name),
         };
         Ok(refs.iter().map(fact).collect())
     }
@@ -359,7 +356,7 @@ impl<'a> Gatherer<'a> {
             parent: *parent,
             name: name.clone(),
             change: *change,
-            told: false,
+            removal_logged: false,
         };
         let names = state.pending.refs.iter().map(fact).collect();
         let entries =
@@ -367,7 +364,7 @@ impl<'a> Gatherer<'a> {
         Ok(Facts { names, entries, gone: true })
     }
 
-    /// Takes in whoever a name that came or went concerns.
+    /// Includes the inodes that conflict with a name that was added or removed.
     fn follow_name(&mut self, id: InodeId, fact: &NameFact) -> Result<()> {
         let Some(parent) = self.log.info.inodes.get(InodeId::new(id.subvolume, fact.parent)) else { return Ok(()) };
         let (entry, parent_known) = {
@@ -383,7 +380,7 @@ impl<'a> Gatherer<'a> {
             }
             self.pull(id.subvolume, other(entry.and_then(|entry| entry.base)));
         } else {
-            if let Some(index) = fact.change.base.filter(|_| !fact.told && parent_known) {
+            if let Some(index) = fact.change.base.filter(|_| !fact.removal_logged && parent_known) {
                 self.removed_entry(&parent, index)?;
             }
             let (before, now) = entry.map_or((None, None), |entry| (entry.base, entry.now.map(|(_, target)| target)));
@@ -391,14 +388,15 @@ impl<'a> Gatherer<'a> {
             if now.is_none()
                 && let Some(before) = other(before).and_then(|before| self.inode_of(id.subvolume, before))
             {
-                // As long as the inode had the name, the log said by that that nobody else has it.
+                // As long as the inode had the name, its log item implied that no other inode has
+                // it.
                 self.work.push_back((before, Want::Names));
             }
         }
         Ok(())
     }
 
-    /// Takes in the inodes that an entry led to and leads to.
+    /// Includes the inodes to which an entry referred and refers.
     fn follow_entry(&mut self, subvolume: TreeId, change: EntryChange, gone: bool) {
         let now = change.now.map(|(_, target)| target);
         if let Some(before) = change.base.filter(|before| gone || now.is_none_or(|now| now.location != before.location))
@@ -427,9 +425,9 @@ impl<'a> Gatherer<'a> {
         self.log.info.inodes.get(InodeId::new(subvolume, Ino(target.location.objectid)))
     }
 
-    /// Takes in an inode that a name belongs to or belonged to. One that is gone is of no concern,
-    /// unless it is a directory that others left before its end, or has more names in the commit
-    /// below: it must not live on under those.
+    /// Includes an inode that has or had a name. A deleted one is ignored, unless it is a directory
+    /// that other inodes left before, or has more names in the last commit: it must not continue to
+    /// exist under those.
     fn pull(&mut self, subvolume: TreeId, target: Option<Target>) {
         let Some(inode) = target.and_then(|target| self.inode_of(subvolume, target)) else { return };
         let concerns = {
@@ -443,7 +441,7 @@ impl<'a> Gatherer<'a> {
         }
     }
 
-    /// Says that a directory that the commit below has no longer has an entry that it has there.
+    /// Logs that a committed directory has lost a committed entry.
     fn removed_entry(&mut self, dir: &Arc<Inode>, index: DirIndex) -> Result<()> {
         if self.gets_wrong(LogFault::ForgetRemovedName) {
             return Ok(());

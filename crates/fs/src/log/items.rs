@@ -7,17 +7,17 @@ use ubtrfs_format::items::{self, DIR_ENTRY_HEADER, DirEntry, FileType, InodeFlag
 use ubtrfs_format::{ItemType, Key, Logical, leaf_data_size, name_hash, objectid};
 
 use super::gather::{Gatherer, Result};
-use super::reason::Reason;
+use super::reason::{OrElse, Reason, Stop};
 use crate::backrefs::can_grow_in_replay;
+use crate::faults::LogFault;
 use crate::file::committed::CommittedExtents;
 use crate::file::piece::{ExtentPiece, Mapped, Piece};
 use crate::file::resolve::Stack;
 use crate::file::sum_map::SumMap;
 use crate::inode::{EntryChange, Inode, InodeId, InodeState, Logged, LoggedAs};
-use crate::options::LogFault;
 
-/// Checksums of data that is written in `tree_log` are logged in windows of so many bytes of its
-/// extent: so no two items of a log overlap, and a small write logs few.
+/// Checksums of data that is written in place are logged in windows of so many bytes of its extent:
+/// so no two items of a log overlap, and a small write logs few.
 const SUM_WINDOW: u64 = 256 << 10;
 
 impl Gatherer<'_> {
@@ -33,8 +33,8 @@ impl Gatherer<'_> {
         if known && !self.gets_wrong(LogFault::ForgetXattr) {
             self.count_searches(1);
             for item in self.tree(id.subvolume)?.range(range) {
-                for entry in items::dir_entries(&item?) {
-                    let entry = entry?;
+                for entry in items::dir_entries(&item.or_commit()?) {
+                    let entry = entry.or_commit()?;
                     xattrs.insert(entry.name.to_vec(), entry.value.to_vec());
                 }
             }
@@ -64,9 +64,9 @@ impl Gatherer<'_> {
         Ok(())
     }
 
-    /// The kernel's replay takes away xattrs that the log has not, and then makes their item as
-    /// large as the log's, without a look at the room in the leaf. `before`: names and lengths as
-    /// the commit below has them.
+    /// The kernel's replay deletes xattrs that the log lacks, and then makes their item as large as
+    /// the log's, without checking the free space of the leaf. `before`: names and lengths in the
+    /// last commit.
     fn check_replay_of_xattrs(&self, before: &Lengths, now: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<()> {
         let now = lengths(now);
         let bytes = |item: &BTreeMap<Vec<u8>, usize>| {
@@ -80,8 +80,8 @@ impl Gatherer<'_> {
         if now.iter().all(fits) { Ok(()) } else { Err(Reason::CrowdedItem.into()) }
     }
 
-    /// Attributes and content of an inode, as far as the log has them not; of a directory, its
-    /// entries that changed.
+    /// Attributes and content of an inode, as far as the log lacks them; of a directory, its
+    /// changed entries.
     pub(super) fn whole(
         &mut self,
         inode: &Arc<Inode>,
@@ -113,7 +113,8 @@ impl Gatherer<'_> {
     fn content(&mut self, inode: &Arc<Inode>, state: &mut InodeState, logged: &Logged) -> Result<()> {
         if !state.dirty.is_empty() {
             let transaction = self.log.info.gate.enter();
-            self.log.write_back_for_log(inode, state, &transaction).map_err(super::reason::Stop::Error)?;
+            // The file system is read-only by then.
+            self.log.write_back_for_log(inode, state, &transaction).map_err(Stop::Abort)?;
         }
         state.reap_ordered();
         self.gathered.ordered.extend(state.ordered.iter().cloned());
@@ -131,8 +132,8 @@ impl Gatherer<'_> {
                 self.clear(id.subvolume, key(*from)..=key(to - 1));
             }
         } else if state.item.flags & InodeFlags::PREALLOC != 0 {
-            // What was reserved behind the end when only the names were logged may lie before it
-            // now.
+            // Space that was reserved beyond the end when only the names were logged may be before
+            // it now.
             self.clear(id.subvolume, key(0)..=key(u64::MAX));
         }
         self.pieces(id, state, &changed)?;
@@ -185,9 +186,9 @@ impl Gatherer<'_> {
         Ok(())
     }
 
-    /// The checksums that a new extent came with. If it has grown since it was logged, so that
-    /// another file comes to refer to more of it than the log has, the file by which it grew is
-    /// logged anew: all items of a log that refer to an extent have its length (invariant 21).
+    /// The checksums of a new extent. If it has grown since it was logged, so that another file
+    /// refers to more of it than the log has, the file by which it grew is logged again: all items
+    /// of a log that refer to an extent have its length (invariant 21).
     fn new_extent_sums(&mut self, id: InodeId, extent: &ExtentPiece) -> Result<()> {
         let sum_size = self.log.info.volume.checksum().size();
         // As large as they may be so that two items fit a leaf. They always start at the same
@@ -209,14 +210,14 @@ impl Gatherer<'_> {
             self.put(id.subvolume, sum_key(start), part.to_vec());
         }
         match stale {
-            Some(owner) if !self.gets_wrong(LogFault::ForgetGrownExtent) => self.log_anew(owner),
+            Some(owner) if !self.gets_wrong(LogFault::ForgetGrownExtent) => self.log_again(owner),
             _ => Ok(()),
         }
     }
 
-    /// The checksums of a piece that was written in `tree_log`: no others, for whoever shares the
-    /// extent may not be in the log with what he has of it. They are laid out by windows of the
-    /// extent, each told anew when something of it comes to the log.
+    /// The checksums of a piece that was written in place, and no others, since other files that
+    /// share the extent may not be in the log. They are laid out in windows of the extent, each of
+    /// which is logged again when a part of it changes.
     fn placed_sums(&mut self, id: InodeId, extent: &ExtentPiece, len: u64) {
         let (at, len) = if self.gets_wrong(LogFault::MistakePackedLength) {
             (extent.disk_bytenr.plus(extent.offset), len)
@@ -248,27 +249,29 @@ impl Gatherer<'_> {
         }
     }
 
-    /// Reserved space behind the end of a file as the commit below has it: recovery drops what the
-    /// log has not.
+    /// Reserved space beyond the end of a file in the last commit, since replay drops extents that
+    /// the log lacks.
     pub(super) fn committed_prealloc(&mut self, id: InodeId, state: &InodeState) -> Result<()> {
         if state.item.flags & InodeFlags::PREALLOC == 0 {
             return Ok(());
         }
         self.count_searches(1);
         let key = Key::new(id.ino.0, ItemType::INODE_ITEM, 0);
-        let Some(item) = self.tree(id.subvolume)?.get(&key)? else { return Ok(()) };
+        let Some(item) = self.tree(id.subvolume)?.get(&key).or_commit()? else { return Ok(()) };
         let sector = u64::from(self.log.info.volume.sector_size());
-        let Some(end) = InodeItem::parse(&item)?.size.checked_next_multiple_of(sector) else { return Ok(()) };
+        let Some(end) = InodeItem::parse(&item).or_commit()?.size.checked_next_multiple_of(sector) else {
+            return Ok(());
+        };
         self.prealloc(id, state, end, false)
     }
 
-    /// Reserved space from `end` on: as it is now, or as the commit below has it.
+    /// Reserved space from `end` on: as it is now, or as in the last commit.
     fn prealloc(&mut self, id: InodeId, state: &InodeState, end: u64, now: bool) -> Result<()> {
         self.count_searches(1);
         let pieces = CommittedExtents::new(self.tree(id.subvolume)?, id.ino, self.log.info.volume.sector_size());
         let layers = if now { vec![&state.pending.layout] } else { Vec::new() };
         for mapped in Stack::new(&layers, &pieces).pieces(end..u64::MAX) {
-            let mapped = mapped?;
+            let mapped = mapped.or_commit()?;
             if matches!(&mapped.piece, Piece::Extent(extent) if extent.prealloc) {
                 self.put_piece(id, &mapped);
             }

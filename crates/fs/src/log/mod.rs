@@ -1,17 +1,39 @@
-//! The log: what an fsync makes durable between two commits.
+//! The tree log, which makes fsyncs durable between two commits.
 //!
-//! An fsync joins the *group* that gathers. Its first member leads: it waits for its turn, closes
-//! the group, turns what changed of the inodes (and of those without which they could not be
-//! recovered) into items of log trees, and writes these with whatever data is still on its way; a
-//! flush, the primary superblock, a flush. While it writes, the next group gathers. While a commit
-//! is under way groups wait for it: the committer writes their log with its own superblock.
+//! An fsync joins the open *group*. Its first member leads: it waits for its turn, closes the
+//! group, turns the changes of the inodes (and of those without which they could not be replayed)
+//! into items of log trees, and writes these together with data in flight; then a flush, the
+//! primary superblock, a flush. During the write the next group is open. During a commit groups
+//! wait: the committer writes their log with its own superblock.
+//!
+//! ```text
+//! gathering ── Log::close_group, by its leader, or Log::close_waiting, by a commit ──▶ closed
+//!                                                                                        │
+//!      Gatherer::gather, Log::merge_log ─────────────────────────────────────────────────┘
+//!                 │                     │
+//!                 ▼                     └── Log::fall_back ──▶ needs a commit
+//!             prepared                                             │ ClosedGroup::committed
+//!                 │ Writeback::wait_for_all: data                  │
+//!                 │ Volume::wait: nodes                            │
+//!                 │ Volume::flush, Volume::write_superblock        │
+//!                 ▼                                                ▼
+//!             published ── PreparedLog::published, ClosedGroup::logged ──▶ ended, FsyncGroup::end
+//!
+//! the log itself:  empty ── Log::write_group ──▶ durable ── TreeLog::end ──▶ a commit frees its nodes
+//! ```
+//!
+//! What is kept here: a superblock that refers to a log follows its nodes and its data
+//! (invariant 1). After each write the log has names that agree with each other (invariant 15), and
+//! of each extent one length (invariant 21). It follows the commit whose superblock refers to it
+//! (invariant 16), and none of its nodes is used again before another log is durable
+//! (invariant 17). Success takes a proof (invariant 22).
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `queue` | groups, leaders, turns; what an fsync has to wait for |
-//! | `gather` | who has to be in the log, until its names agree with each other |
+//! | `gather` | which inodes must be logged, until the names are consistent |
 //! | `items` | the items of one inode |
-//! | `tree_log` | the log as it stands on the devices |
+//! | `tree_log` | the log on the devices |
 //! | `nodes` | space for log nodes |
 //! | `write` | merge, write, publish |
 
@@ -27,5 +49,6 @@ mod reason;
 mod tree_log;
 mod write;
 
+pub(crate) use prepared::PreparedLog;
 pub(crate) use queue::{ClosedGroup, Log};
 pub use reason::Reason;

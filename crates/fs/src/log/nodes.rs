@@ -6,7 +6,7 @@ use ubtrfs_tree::{FreedNode, NodeAllocator};
 use super::arena::Urgency;
 use super::queue::Log;
 use super::tree_log::TreeLog;
-use crate::options::LogFault;
+use crate::faults::LogFault;
 
 /// Allocates the nodes of one write of the log.
 pub(super) struct LogNodes<'a> {
@@ -26,15 +26,15 @@ impl<'a> LogNodes<'a> {
 
 impl NodeAllocator for LogNodes<'_> {
     fn allocate(&mut self, _: TreeId, _: u8) -> ubtrfs_tree::Result<Logical> {
-        /// What has to be left for others, in multiples of what the log has.
+        /// The space to leave free, in multiples of the log's.
         const PLENTY: u64 = 8;
         let space = &self.log.info.space;
         let arena = &mut self.tree_log.arena;
         let node_size = space.node_size();
         let plenty = PLENTY * arena.all.len() as u64 * node_size;
-        // What is lost by too early a use is seen only if it is used soon.
+        // A fault by too early reuse is detected only if the space is reused soon.
         let early =
-            if self.log.info.options.log_fault == Some(LogFault::ReusePinned) { arena.take_spare() } else { None };
+            if self.log.info.options.faults().in_log(LogFault::ReusePinned) { arena.take_spare() } else { None };
         let node = early.or_else(|| {
             let left = |demand| if demand == Urgency::Convenience { plenty } else { 0 };
             arena.take(node_size, |demand| space.allocate_log_node(left(demand)))
@@ -46,7 +46,7 @@ impl NodeAllocator for LogNodes<'_> {
     }
 
     fn free(&mut self, node: FreedNode) -> ubtrfs_tree::Result<()> {
-        if self.log.info.options.log_fault == Some(LogFault::ReusePinned) {
+        if self.log.info.options.faults().in_log(LogFault::ReusePinned) {
             self.tree_log.arena.reuse_first(node.bytenr);
         } else if node.born_in_this_commit {
             self.tree_log.arena.reuse([node.bytenr]);

@@ -1,11 +1,12 @@
-//! A log that has been merged, until a superblock refers to it.
+//! A log that has been merged, until a superblock refers to it. Nodes that it replaces are used
+//! again only then (invariant 17).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ubtrfs_format::{Generation, Logical, Superblock};
 use ubtrfs_tree::{Block, Root};
-use ubtrfs_volume::Write;
+use ubtrfs_volume::{Published, Write};
 
 use super::tree_log::TreeLog;
 use crate::fs_info::FsInfo;
@@ -17,7 +18,7 @@ pub(crate) struct PreparedLog {
     pub(super) root: Root,
     /// Nodes that are free once a superblock with this log is durable.
     pub(super) replaced: Vec<Logical>,
-    /// Data that the log leads to.
+    /// Data to which the log refers.
     pub(crate) ordered: Vec<Arc<OrderedExtent>>,
     pub(super) generation: Generation,
 }
@@ -28,14 +29,15 @@ impl PreparedLog {
         self.blocks.iter().map(|(at, block)| Write { at: *at, data: block.share() })
     }
 
-    /// Makes a superblock lead to the log.
+    /// Makes a superblock refer to the log.
     pub(crate) fn enter_into(&self, superblock: &mut Superblock) {
         superblock.log_root = self.root.bytenr;
         superblock.log_root_level = self.root.level;
     }
 
     /// The superblock with this log is durable.
-    pub(crate) fn published(self, info: &FsInfo, tree_log: &mut TreeLog) {
+    pub(crate) fn published(self, published: &Published, info: &FsInfo, tree_log: &mut TreeLog) {
+        assert!(published.has_log(self.root.bytenr), "invariant 17: another log's superblock frees no node of this");
         info.counters.log_writes.fetch_add(1, Ordering::Relaxed);
         let bytes: usize = self.blocks.iter().map(|(_, block)| block.len()).sum();
         info.counters.log_bytes.fetch_add(bytes as u64, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! Groups of fsyncs, who leads them, and whose turn it is.
+//! Groups of fsyncs, who leads them, and whose turn it is. No group has its turn during a commit
+//! (invariant 16), and a group that ends without a proof has failed (invariant 22).
 
 use std::sync::Arc;
 
@@ -9,16 +10,16 @@ use super::prepared::PreparedLog;
 use super::reason::{Fallbacks, Reason, Stop};
 use super::tree_log::TreeLog;
 use crate::committed::Committed;
-use crate::error::{Errno, Result};
+use crate::error::{Error, Result, Step};
+use crate::faults::CommitFault;
 use crate::fs_info::FsInfo;
 use crate::fsync_group::{Done, Durable, FsyncGroup, Outcome};
 use crate::inode::{Inode, InodeState};
-use crate::options::CommitFault;
 use crate::transaction::Transaction;
 use crate::writeback::Writeback;
 
-/// A group that takes no more members, and is about to be written. Those who wait are told at its
-/// end, whatever that is: of a failure, unless there is a proof that it is durable (invariant 22).
+/// A group that takes no more members, and is about to be written. Its members are notified when it
+/// is dropped: of a failure, unless there is a proof that it is durable (invariant 22).
 pub(crate) struct ClosedGroup {
     pub(super) group: Arc<FsyncGroup>,
     pub(super) inodes: Vec<Arc<Inode>>,
@@ -26,42 +27,50 @@ pub(crate) struct ClosedGroup {
 }
 
 impl ClosedGroup {
-    /// Notes what those who wait will be told.
+    /// Sets the outcome for its members.
     pub(super) fn set_outcome(&mut self, outcome: Outcome) {
         self.outcome = outcome;
     }
 
     /// Whether a commit has to do what the log could not.
     pub(crate) fn needs_commit(&self) -> bool {
-        self.outcome == Outcome::NeedsCommit
+        matches!(self.outcome, Outcome::NeedsCommit)
     }
 
-    /// A superblock has been published that leads to the group's log.
+    /// A superblock has been published that refers to the group's log.
     pub(crate) fn logged(mut self, published: &Published) {
         self.outcome = Outcome::Durable(Durable::by(published));
     }
 
     /// The commit that had to do what the log could not is done, or has failed.
-    pub(crate) fn committed(mut self, info: &FsInfo, result: &Result<()>) {
-        let durable = if result.is_ok() { info.already_durable().ok() } else { None };
-        self.outcome = durable.map_or(Outcome::Failed, Outcome::Durable);
+    pub(crate) fn committed(mut self, info: &FsInfo, result: std::result::Result<(), Arc<Error>>) {
+        let durable = result.and_then(|()| info.already_durable());
+        self.outcome = durable.map_or_else(Outcome::Failed, Outcome::Durable);
+    }
+
+    /// The superblock that was to refer to the group's log could not be written.
+    pub(crate) fn failed(mut self, error: Arc<Error>) {
+        // With `CommitFault::AnswerEarly` its members have their answer already.
+        if !matches!(self.outcome, Outcome::Durable(_)) {
+            self.outcome = Outcome::Failed(error);
+        }
     }
 }
 
 impl Drop for ClosedGroup {
     fn drop(&mut self) {
-        self.group.end(self.outcome);
+        self.group.end(&self.outcome);
     }
 }
 
-/// Fsyncs that only wait for the commit under way.
+/// Fsyncs that only wait for the commit in progress.
 #[derive(Default)]
 struct Followers {
     commit_in_flight: bool,
     waiting: Vec<Done>,
 }
 
-/// The group that gathers, and the inodes that its members ask for.
+/// The open group, and the inodes of its members.
 #[derive(Default)]
 struct Gathering {
     group: Arc<FsyncGroup>,
@@ -74,7 +83,7 @@ pub(crate) struct Log {
     pub(super) writeback: Arc<Writeback>,
     gathering: Mutex<Gathering>,
     state: Mutex<TreeLog>,
-    /// Told when a commit gives the log back.
+    /// Signalled when a commit releases the log.
     tree_log_free: Condvar,
     followers: Mutex<Followers>,
     pub(crate) fallbacks: Fallbacks,
@@ -94,35 +103,35 @@ impl Log {
         }
     }
 
-    /// The right to write the superblock. Waits for the log write that is under way.
+    /// The right to write the superblock. Waits for the log write in progress.
     pub(crate) fn tree_log(&self) -> MutexGuard<'_, TreeLog> {
         self.state.lock()
     }
 
-    /// A commit closes the open transaction. Nobody is in the gate.
+    /// A commit closes the open transaction. No operation is inside the gate.
     pub(crate) fn commit_begins(&self) {
         self.followers.lock().commit_in_flight = true;
     }
 
-    /// The commit has ended, one way or the other.
+    /// The commit has ended, with success or failure.
     pub(crate) fn commit_ended(&self, tree_log: &mut TreeLog) {
         tree_log.commit_in_flight = false;
         self.tree_log_free.notify_all();
     }
 
     /// Tells those who waited for nothing but the commit.
-    pub(crate) fn tell_followers(&self, result: &Result<()>) {
+    pub(crate) fn tell_followers(&self, result: &std::result::Result<(), Arc<Error>>) {
         let waiting = {
             let mut followers = self.followers.lock();
             followers.commit_in_flight = false;
             std::mem::take(&mut followers.waiting)
         };
         for done in waiting {
-            done(if result.is_ok() { Ok(()) } else { Err(Errno::IO.into()) });
+            done(result.clone().map_err(Error::not_durable));
         }
     }
 
-    /// Has `done` told at the end of the commit under way; gives it back if there is none.
+    /// Has `done` called at the end of the commit in progress; returns it if there is none.
     pub(crate) fn follow_commit(&self, done: Done) -> Option<Done> {
         let mut followers = self.followers.lock();
         if !followers.commit_in_flight {
@@ -132,8 +141,7 @@ impl Log {
         None
     }
 
-    /// Joins the group that gathers; the group is returned to its first member, who has to see to
-    /// it that it is written.
+    /// Joins the open group; the group is returned to its first member, which must have it written.
     pub(crate) fn join(&self, inode: Arc<Inode>, done: Done) -> Option<Arc<FsyncGroup>> {
         let mut gathering = self.gathering.lock();
         gathering.inodes.push(inode);
@@ -148,7 +156,7 @@ impl Log {
         Arc::ptr_eq(&gathering.group, group).then(|| Self::close(&mut gathering))
     }
 
-    /// Closes the group that gathers; `None` if nobody asks for anything.
+    /// Closes the open group; `None` if it has no members.
     fn close_waiting(&self) -> Option<ClosedGroup> {
         let mut gathering = self.gathering.lock();
         (!gathering.inodes.is_empty()).then(|| Self::close(&mut gathering))
@@ -156,7 +164,7 @@ impl Log {
 
     fn close(gathering: &mut Gathering) -> ClosedGroup {
         let Gathering { group, inodes } = std::mem::take(gathering);
-        ClosedGroup { group, inodes, outcome: Outcome::Failed }
+        ClosedGroup { group, inodes, outcome: Outcome::GivenUp }
     }
 
     /// Writes a group's log. Returns the group if only a commit can make it durable.
@@ -173,36 +181,34 @@ impl Log {
         closed.needs_commit().then_some(closed)
     }
 
-    /// Writes out what is dirty of an inode whose log is about to be written. The gate is held.
+    /// Writes back the dirty data of an inode that is about to be logged. The gate is held.
     pub(crate) fn write_back_for_log(
         &self,
         inode: &Arc<Inode>,
         state: &mut InodeState,
         transaction: &Transaction,
     ) -> Result<()> {
-        self.writeback.write_back_pending(inode, state, transaction, true).inspect_err(|error| {
-            // Data that was taken out of memory is lost: nothing after it may become durable.
-            self.info.abort(error);
-        })
+        let written = self.writeback.write_back_pending(inode, state, transaction, true);
+        // Data that was taken out of memory is lost: nothing after it may become durable.
+        written.map_err(|error| Error::Shared(self.info.abort(error)))
     }
 
     fn write_log(&self, tree_log: &mut TreeLog, closed: &ClosedGroup) -> Outcome {
-        if self.info.abort_reason().is_some() {
-            return Outcome::Failed;
+        if let Some(error) = self.info.aborted() {
+            return Outcome::Failed(error);
         }
+        let generation = tree_log.generation;
         match self.write_group(tree_log, closed) {
             Ok(durable) => Outcome::Durable(durable),
             Err(Stop::Commit(reason)) => self.fall_back(tree_log, reason),
-            Err(Stop::Error(error)) => {
-                self.info.abort(&error);
-                Outcome::Failed
-            }
+            Err(Stop::Unreadable(error)) => self.fall_back_after(tree_log, error),
+            Err(Stop::Abort(error)) => Outcome::Failed(self.info.abort(error.at(Step::Log(generation)))),
         }
     }
 
-    /// Gathers the log of those who wait for the commit that is about to be written, `next`: the
-    /// group, which is [`ClosedGroup::logged`] once that is durable unless it needs another commit,
-    /// and its log.
+    /// Gathers the log of the fsyncs that wait for the commit that is about to be written, `next`:
+    /// the group, which is [`ClosedGroup::logged`] once that is durable unless it needs another
+    /// commit, and its log.
     pub(crate) fn prepare_waiting_log(
         &self,
         tree_log: &mut TreeLog,
@@ -212,7 +218,7 @@ impl Log {
         let transaction = self.info.gate.current();
         let log = match self.prepare_log(tree_log, &closed, next, &transaction) {
             Ok(log) => {
-                if self.info.options.commit_fault == Some(CommitFault::AnswerEarly) {
+                if self.info.options.faults().in_commit(CommitFault::AnswerEarly) {
                     closed.set_outcome(Outcome::Durable(Durable::pretended()));
                 }
                 log
@@ -221,9 +227,23 @@ impl Log {
                 closed.set_outcome(self.fall_back(tree_log, reason));
                 None
             }
-            Err(Stop::Error(error)) => return Err(error),
+            Err(Stop::Unreadable(error)) => {
+                closed.set_outcome(self.fall_back_after(tree_log, error));
+                None
+            }
+            Err(Stop::Abort(error)) => {
+                let error = self.info.abort(error.at(Step::Log(transaction.generation)));
+                closed.failed(error.clone());
+                return Err(Error::Shared(error));
+            }
         };
         Ok(Some((closed, log)))
+    }
+
+    /// Gives the log up since something could not be read that belongs into it.
+    fn fall_back_after(&self, tree_log: &mut TreeLog, error: Error) -> Outcome {
+        self.info.note_error(&error.at(Step::Log(tree_log.generation)));
+        self.fall_back(tree_log, Reason::Unreadable)
     }
 
     /// Gives the log of the open transaction up: from here on only a commit makes anything of it

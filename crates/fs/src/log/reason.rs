@@ -2,20 +2,20 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::error::Error;
+use crate::error::{Error, Step};
 
 /// Why an fsync became a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Space that would be logged lies in a chunk that the last commit does not know.
+    /// Space that would be logged is in a chunk that the last commit does not have.
     NewChunk,
-    /// There is no space for log nodes that a commit may not need.
+    /// There is no space for log nodes besides what a commit may need.
     NoSpace,
     /// A directory was moved to another one.
     MovedDirectory,
-    /// A file that the last commit has as an orphan got a name, of which a log can't tell.
+    /// A file that is an orphan in the last commit got a name, which a log can't express.
     Orphan,
-    /// The entry of a subvolume went or was moved, of which a log can't tell.
+    /// The entry of a subvolume was removed or moved, which a log can't express.
     Subvolume,
     /// Too many inodes have to be logged with it.
     ManyInodes,
@@ -25,7 +25,7 @@ pub enum Reason {
     Generation,
     /// Something could not be read.
     Unreadable,
-    /// An earlier log write of the transaction was given up.
+    /// An earlier log write of the transaction was abandoned.
     Abandoned,
     /// The mount is to write no logs.
     NoTreeLog,
@@ -69,13 +69,34 @@ impl Reason {
     }
 }
 
-/// Why a log can't be written.
+/// Why a log can't be written. Each place at which something fails says which of these it is: no
+/// error becomes one by itself.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// A commit has to do.
     Commit(Reason),
+    /// A commit has to do, since what the log needs can't be read: [`Reason::Unreadable`].
+    Unreadable(Error),
     /// Nothing can be written any more.
-    Error(Error),
+    Abort(Error),
+}
+
+/// What a failure means for a write of the log.
+pub(super) trait OrElse<T> {
+    /// A commit has to do: nothing is lost by that, and it fails by itself if it has to.
+    fn or_commit(self) -> Result<T, Stop>;
+    /// Nothing can be written any more, since this step failed.
+    fn or_abort(self, step: Step) -> Result<T, Stop>;
+}
+
+impl<T, E: Into<Error>> OrElse<T> for Result<T, E> {
+    fn or_commit(self) -> Result<T, Stop> {
+        self.map_err(|error| Stop::Unreadable(error.into().at(Step::GatherLog)))
+    }
+
+    fn or_abort(self, step: Step) -> Result<T, Stop> {
+        self.map_err(|error| Stop::Abort(error.into().at(step)))
+    }
 }
 
 impl From<Reason> for Stop {
@@ -84,7 +105,7 @@ impl From<Reason> for Stop {
     }
 }
 
-/// How often each reason came up.
+/// How often each reason occurred.
 #[derive(Debug, Default)]
 pub struct Fallbacks([AtomicU64; Reason::ALL.len()]);
 

@@ -1,4 +1,4 @@
-//! The log of the open transaction as it stands on the devices (invariants 16 and 17).
+//! The log of the open transaction as it stands on the devices (invariant 16, invariant 17).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,12 +10,11 @@ use super::ranges::NumberRanges;
 use crate::file::sum_map::SumMap;
 use crate::inode::InodeId;
 
-/// The log of the open transaction as it stands on the devices; whoever holds it may write the
-/// superblock.
+/// The log of the open transaction on the devices; the holder of its lock may write the superblock.
 pub(crate) struct TreeLog {
     /// The transaction whose log this is.
     pub(super) generation: Generation,
-    /// A commit is under way: the log of the open transaction can only follow it.
+    /// A commit is in progress: the log of the open transaction can only follow it.
     pub(super) commit_in_flight: bool,
     /// The log can't be added to: only a commit makes anything durable from here on.
     pub(super) abandoned: bool,
@@ -29,7 +28,7 @@ pub(crate) struct TreeLog {
     pub(super) ranges: HashMap<InodeId, NumberRanges>,
     /// Directories that are in the log only so that ranges of theirs count.
     pub(super) holders: HashSet<InodeId>,
-    /// The checksums that it has of data that was written in `tree_log`.
+    /// The checksums that it has of data that was written in place.
     pub(super) placed_sums: Option<SumMap>,
 }
 

@@ -13,33 +13,34 @@ use super::gather::{Gathered, Gatherer};
 use super::nodes::LogNodes;
 use super::prepared::PreparedLog;
 use super::queue::{ClosedGroup, Log};
-use super::reason::Reason;
-use super::reason::Stop;
+use super::reason::{OrElse, Reason, Stop};
 use super::tree_log::TreeLog;
 use crate::committed::Committed;
+use crate::error::{Error, Step};
 use crate::fsync_group::Durable;
 use crate::transaction::Transaction;
 
 impl Log {
     /// Writes the log of a group. It is durable then, or was already.
     pub(super) fn write_group(&self, tree_log: &mut TreeLog, closed: &ClosedGroup) -> Result<Durable, Stop> {
+        assert!(!tree_log.commit_in_flight, "invariant 16: no log is written beside a commit");
         let base = self.info.committed();
         let transaction = self.info.gate.current();
-        let failed = Stop::Error;
         let Some(log) = self.prepare_log(tree_log, closed, &base, &transaction)? else {
-            return self.info.already_durable().map_err(failed);
+            return self.info.already_durable().map_err(|error| Stop::Abort(Error::not_durable(error)));
         };
-        let nodes = self.info.volume.submit(log.writes().collect()).map_err(|error| failed(error.into()))?;
-        for extent in &log.ordered {
-            self.writeback.wait_for(extent).map_err(failed)?;
-        }
-        let written = self.info.volume.wait(nodes).map_err(|error| failed(error.into()))?;
-        let flushed = self.info.volume.flush(written).map_err(|error| failed(error.into()))?;
+        let nodes = self.info.volume.submit_nodes(log.writes().collect()).or_abort(Step::WriteLogTreeBlocks)?;
+        let data = self.writeback.wait_for_all(&log.ordered).map_err(|error| Stop::Abort(Error::Shared(error)))?;
+        let nodes = self.info.volume.wait(nodes).or_abort(Step::WriteLogTreeBlocks)?;
+        let flushed = self.info.volume.flush(data, nodes).or_abort(Step::FlushBeforeSuperblock)?;
         let mut superblock = base.superblock.clone();
         log.enter_into(&mut superblock);
         let published = self.info.volume.write_superblock(&superblock, Copies::Primary, flushed);
-        let published = published.map_err(|error| failed(error.into()))?;
-        log.published(&self.info, tree_log);
+        let published = published.map_err(|error| {
+            let step = Step::of_superblock(&error);
+            Stop::Abort(Error::from(error).at(step))
+        })?;
+        log.published(&published, &self.info, tree_log);
         Ok(Durable::by(&published))
     }
 
@@ -59,14 +60,15 @@ impl Log {
             return Err(Reason::Abandoned.into());
         }
         if transaction.generation != base.generation.next() || tree_log.generation != transaction.generation {
+            // By invariant 16 a log is of the transaction after the commit that it follows.
             return Err(Reason::Generation.into());
         }
         let ClosedGroup { group, inodes, .. } = closed;
         self.info.counters.log_requests.fetch_add(inodes.len() as u64, Ordering::Relaxed);
         let gathered = Gatherer::new(self, base, transaction, group, tree_log).gather(inodes)?;
         if gathered.edits.is_empty() {
-            // What was asked for came into the log with another group, which may not be durable yet
-            // only if it failed.
+            // The inodes were logged with another group, which can be non-durable only if it
+            // failed.
             return Ok(None);
         }
         self.merge_log(tree_log, base, gathered).map(Some)
@@ -82,7 +84,7 @@ impl Log {
         let root = match merged {
             Ok(root) => root,
             Err(_) if short => return Err(Reason::NoSpace.into()),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(Stop::Unreadable(Error::from(error).at(Step::MergeLogTrees))),
         };
         (tree_log.root, tree_log.trees) = (Some(root), trees);
         Ok(PreparedLog { blocks: dirty.into_sealed(), root, replaced, ordered: gathered.ordered, generation })
@@ -109,7 +111,7 @@ impl Log {
     }
 }
 
-/// The item that leads to a subvolume's log tree: little of it counts.
+/// The root item of a subvolume's log tree: replay reads few of its fields.
 fn root_item(root: &Root) -> RootItem {
     RootItem {
         generation: root.generation,

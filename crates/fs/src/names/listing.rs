@@ -10,19 +10,19 @@ use crate::inode::{EMPTY_SUBVOLUME_INO, InodeId, InodeState, Target};
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryEntry {
-    /// Its number: listing goes on after it.
+    /// Its number: a listing continues after it.
     pub index: DirIndex,
     /// The name.
     pub name: Vec<u8>,
-    /// What it leads to.
+    /// What it refers to.
     pub inode: InodeId,
     /// The type of that.
     pub file_type: FileType,
 }
 
-/// Two layers of changes to a directory in the order of their numbers; what the newer one says of a
-/// number counts. Nothing is copied: a listing asks for a few entries at a time, and the layers may
-/// hold many.
+/// Two layers of changes to a directory in the order of their numbers; for each number the newer
+/// one takes precedence. Nothing is copied: a listing reads a few entries at a time, and the layers
+/// may hold many.
 fn newest_of<'a, T>(
     older: impl Iterator<Item = (&'a DirIndex, T)>,
     newer: impl Iterator<Item = (&'a DirIndex, T)>,
@@ -42,8 +42,8 @@ fn newest_of<'a, T>(
 }
 
 impl Names {
-    /// The highest entry number of a directory at this moment: a listing that starts now stops
-    /// there, so that entries renamed while it goes on don't come up again and again.
+    /// The highest entry number of a directory now: a listing that starts now stops there, so that
+    /// entries that are renamed during it don't appear again and again.
     pub(crate) fn last_index(&self, dir: InodeId) -> Result<DirIndex> {
         let inode = self.info.inode(dir)?;
         let mut state = inode.write();
@@ -58,15 +58,15 @@ impl Names {
                 state.next_index = Some(next);
                 Ok(DirIndex(next.0 - 1))
             }
-            // No number is left for a new entry; those that are there can be listed.
+            // No number is left for a new entry; existing ones can be listed.
             Err(error) if error.errno() == Errno::NOSPC => Ok(DirIndex(u64::MAX)),
             Err(error) => Err(error),
         }
     }
 
-    /// Begins a listing that comes piece by piece, and remembers where it ends: at
-    /// [`Self::last_index`] of now. A later beginning moves the end of those that go on: further
-    /// out, so none loses a name.
+    /// Begins a listing that is read in several calls, and records where it ends: at the current
+    /// [`Self::last_index`]. A later beginning moves the end of those in progress further out, so
+    /// none loses a name.
     pub(crate) fn begin_listing(&self, dir: InodeId) -> Result<DirIndex> {
         let last = self.last_index(dir)?;
         self.info.inode(dir)?.write().listings.begin(last);
@@ -79,14 +79,15 @@ impl Names {
         remembered.map_or_else(|| self.begin_listing(dir), Ok)
     }
 
-    /// A listing has been read to its end. Whether all that may be under way show the same names:
-    /// none has changed since they began. If not, whoever joins what was read of several shows
-    /// names that are gone, or lacks some, until [`Self::forget_listings`].
+    /// A listing has been read to its end. Returns whether all listings that may be in progress
+    /// show the same names, since none has changed since they began. If not, a listing that is
+    /// assembled from several has names that are gone, or lacks some, until
+    /// [`Self::forget_listings`].
     pub(crate) fn is_listing_whole(&self, dir: InodeId) -> Result<bool> {
         Ok(self.info.inode(dir)?.write().listings.is_ended_unchanged())
     }
 
-    /// Nobody has anything any more of what was listed so far.
+    /// All cached parts of earlier listings have been dropped.
     pub(crate) fn forget_listings(&self, dir: InodeId) -> Result<()> {
         self.info.inode(dir)?.write().listings.forget();
         Ok(())
@@ -111,9 +112,9 @@ impl Names {
         }
         // Newer layers over older ones; each is cut at the limit only after what it removes has
         // been taken into account.
-        let older = state.frozen.as_ref().map(|frozen| frozen.batch.entries.by_number.range(from..=last));
-        let newer = state.pending.entries.by_number.range(from..=last);
-        let mut overlay = newest_of(older.into_iter().flatten(), newer).peekable();
+        let mut layers = state.batches().map(|batch| batch.entries.by_number.range(from..=last));
+        let (newer, older) = (layers.next(), layers.next());
+        let mut overlay = newest_of(older.into_iter().flatten(), newer.into_iter().flatten()).peekable();
         let committed = self.info.committed();
         let mut entries = Vec::new();
         let mut push = |index: DirIndex, name: &[u8], target: Target| -> Result<bool> {
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_newer_layer_says_of_a_number_counts() {
+    fn the_newer_layer_takes_precedence() {
         let layer = |numbers: &[u64]| numbers.iter().map(|number| DirIndex(*number)).collect::<Vec<_>>();
         for (older, newer, wanted) in [
             (&[][..], &[][..], &[][..]),

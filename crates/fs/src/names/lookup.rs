@@ -8,7 +8,7 @@ use crate::committed::Committed;
 use crate::committed_entries::{committed_item, entry_in, resolve};
 use crate::error::{Errno, Error, Result};
 use crate::inode::{EMPTY_SUBVOLUME_INO, InodeId, InodeState, Target};
-use crate::subvolume_entries::EntryPlace;
+use crate::subvolume_entries::EntryLocation;
 
 /// An entry that was found, and its number where that is known without a search.
 #[derive(Clone, Copy, Debug)]
@@ -21,13 +21,13 @@ pub(crate) struct Found {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LookupResult {
     pub(crate) found: Option<Found>,
-    /// Bytes of the committed item that all names of this one's hash share, if that was looked at.
+    /// Bytes of the committed item that all names of this one's hash share, if that was read.
     committed_bytes: Option<usize>,
     seen: DirVersion,
 }
 
-/// What a [`LookupResult`] is of: how many changes the directory's names had seen, whether it was
-/// committed, and the commit that was looked at.
+/// The version of a [`LookupResult`]: the number of changes to the directory's names, whether they
+/// were committed, and the commit that was read.
 type DirVersion = (u64, bool, Generation);
 
 fn seen(state: &InodeState, committed: &Committed) -> DirVersion {
@@ -40,16 +40,13 @@ impl Names {
         Ok(self.seek_entry(dir, state, name)?.found)
     }
 
-    /// Looks for a name in a directory whose lock the caller holds.
+    /// Looks a name up in a directory whose lock the caller holds.
     pub(crate) fn seek_entry(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<LookupResult> {
         let committed = self.info.committed();
         let mut lookup = LookupResult { found: None, committed_bytes: None, seen: seen(state, &committed) };
-        let layers = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
-        for batch in layers.into_iter().flatten() {
-            if let Some(change) = batch.entries.by_name.get(name) {
-                lookup.found = change.now.map(|(index, target)| Found { index: Some(index), target });
-                return Ok(lookup);
-            }
+        if let Some(change) = self.info.view(dir, state).entry_change(name) {
+            lookup.found = change.now.map(|(index, target)| Found { index: Some(index), target });
+            return Ok(lookup);
         }
         let has_items = state.committed && dir.ino != EMPTY_SUBVOLUME_INO;
         let item = if has_items { committed_item(&committed, dir, name)? } else { None };
@@ -60,8 +57,8 @@ impl Names {
         Ok(lookup)
     }
 
-    /// What a directory, locked anew, has of a name that was looked up before: looks for it only if
-    /// anything can have changed.
+    /// The entry of a name that was looked up before, in a directory that has been locked again:
+    /// looks it up only if its version has changed.
     pub(crate) fn seek_entry_again(
         &self,
         dir: InodeId,
@@ -88,7 +85,7 @@ impl Names {
         }
     }
 
-    /// What an entry leads to. The caller holds the lock of the directory.
+    /// What an entry refers to. The caller holds the lock of the directory.
     pub(crate) fn resolve(&self, committed: &Committed, dir: InodeId, name: &[u8], target: Target) -> Result<InodeId> {
         let child = TreeId(target.location.objectid);
         match target.subvolume().and_then(|child| self.moved.get(child)) {
@@ -105,8 +102,8 @@ impl Names {
             return Ok(index);
         }
         if let Some(child) = found.target.subvolume() {
-            // Of an inode the reference to its name tells it, of a subvolume the root tree, of a
-            // snapshot's empty directory nothing.
+            // For an inode the reference of its name has it, for a subvolume the root tree, for a
+            // snapshot's empty directory no item.
             let place = self.subvolume_entry(child)?.filter(|place| place.is_at(dir, name));
             let after = place.and_then(|place| place.index.0.checked_sub(1)).map(DirIndex);
             let there = after.map(|after| self.entries(dir, state, after, DirIndex(after.0 + 1), 1)).transpose()?;
@@ -125,7 +122,7 @@ impl Names {
         )
     }
 
-    /// The number of an entry of a directory, looked for among all of them.
+    /// The number of an entry of a directory, by a search through all of them.
     fn number_of(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<DirIndex> {
         const AT_ONCE: usize = 1000;
         let mut after = DirIndex(0);
@@ -138,8 +135,8 @@ impl Names {
         }
     }
 
-    /// The number that the next entry of a directory gets; the caller holds its lock and puts it
-    /// there.
+    /// The number that the next entry of a directory gets; the caller holds its lock and records
+    /// it.
     pub(crate) fn next_index(&self, dir: InodeId, state: &mut InodeState) -> Result<DirIndex> {
         let index = match state.next_index {
             Some(index) => index,
@@ -161,8 +158,8 @@ impl Names {
         Ok(index)
     }
 
-    /// The directory that holds a directory: the inode that `..` leads to. The root of a subvolume
-    /// is its own parent, or lies in the directory that holds the subvolume's entry.
+    /// The parent of a directory: the inode that `..` refers to. The root of a subvolume is its own
+    /// parent, or has the directory with the subvolume's entry as its parent.
     pub(crate) fn parent(&self, dir: InodeId) -> Result<InodeId> {
         if dir == self.info.root() || dir.ino == EMPTY_SUBVOLUME_INO {
             return Ok(dir);
@@ -172,26 +169,15 @@ impl Names {
         }
         let inode = self.info.inode(dir)?;
         let state = inode.read();
-        let layers = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
-        for batch in layers.into_iter().flatten() {
-            if let Some(((parent, _), _)) = batch.refs.iter().find(|(_, change)| change.now.is_some()) {
-                return Ok(InodeId::new(dir.subvolume, *parent));
-            }
-        }
-        let refs = Key::new(dir.ino.0, ItemType::INODE_REF, 0)..=Key::new(dir.ino.0, ItemType::INODE_REF, u64::MAX);
-        // Looked at after the layers above, and under the same lock: a commit moves names from
-        // there to here.
-        match self.info.committed().tree(dir.subvolume)?.range(refs).next() {
-            Some(item) => Ok(InodeId::new(dir.subvolume, Ino(item?.key.offset))),
-            None => Err(Errno::NOENT.into()),
-        }
+        let parent = self.info.view(dir, &state).parent()?;
+        parent.map(|parent| InodeId::new(dir.subvolume, parent)).ok_or_else(|| Errno::NOENT.into())
     }
 
     /// Where the entry of a subvolume is; `None` of the top level.
-    pub(crate) fn subvolume_entry(&self, id: TreeId) -> Result<Option<EntryPlace>> {
+    pub(crate) fn subvolume_entry(&self, id: TreeId) -> Result<Option<EntryLocation>> {
         match self.moved.get(id) {
             Some(entry) => Ok(Some(entry)),
-            None => EntryPlace::committed(&self.info.committed(), id),
+            None => EntryLocation::committed(&self.info.committed(), id),
         }
     }
 }
@@ -208,7 +194,7 @@ mod tests {
     use crate::options::Options;
 
     #[test]
-    fn what_was_known_of_a_name_counts_until_names_or_the_trees_change() {
+    fn lookup_results_are_valid_until_names_or_the_trees_change() {
         const SIZE: u64 = 128 << 20;
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(SIZE).unwrap();

@@ -1,4 +1,4 @@
-//! The names of inodes: entries of directories, and what they refer to. A name is looked for in the
+//! The names of inodes: entries of directories, and what they refer to. A name is looked up in the
 //! open transaction, then in the one that is being committed, then in the committed trees.
 
 mod listing;
@@ -12,7 +12,7 @@ pub use listing::DirectoryEntry;
 pub(crate) use lookup::{Found, LookupResult};
 
 use crate::fs_info::FsInfo;
-use crate::subvolume_entries::{EntryPlace, MovedSubvolumes};
+use crate::subvolume_entries::{EntryLocation, MovedSubvolumes};
 
 /// The names of a mounted volume.
 pub(crate) struct Names {
@@ -26,7 +26,7 @@ impl Names {
     }
 
     /// Notes where the entry of a subvolume is now. The caller holds the locks of both directories.
-    pub(crate) fn move_subvolume(&self, id: TreeId, entry: EntryPlace) {
+    pub(crate) fn move_subvolume(&self, id: TreeId, entry: EntryLocation) {
         self.moved.put(id, entry);
     }
 }

@@ -1,7 +1,8 @@
 //! Attributes: stat, chmod, chown, utimens, and truncation through them.
 
 use ubtrfs_format::Generation;
-use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, MAX_NAME_LEN, Timespec};
+use ubtrfs_format::ITEM_HEADER_SIZE;
+use ubtrfs_format::items::{DIR_ENTRY_HEADER, FileType, InodeFlags, InodeItem, MAX_NAME_LEN, Timespec};
 
 use super::flags::{check_mutable, check_unrestricted};
 use super::operations::Operations;
@@ -11,8 +12,8 @@ use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::file::dirty::DirtyData;
 use crate::file::piece::Mapped;
-use crate::file_reader::FileMap;
 use crate::inode::{Inode, InodeId, InodeState};
+use crate::item_sizes::INODE_ITEM;
 use crate::space::{Demand, UseOfKept};
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ pub struct Attributes {
     pub rdev: u64,
     /// Bytes.
     pub size: u64,
-    /// Units of 512 bytes on disk, of data not written out yet too.
+    /// Units of 512 bytes on disk, including those of dirty data.
     pub blocks: u64,
     /// [`InodeFlags`](ubtrfs_format::items::InodeFlags).
     pub flags: u64,
@@ -47,17 +48,17 @@ pub struct Attributes {
     pub ctime: Timespec,
     /// Creation.
     pub btime: Timespec,
-    /// The transaction in which the inode was made: tells it from others that had its number
-    /// before.
+    /// The transaction in which the inode was made: distinguishes it from others that had its
+    /// number before.
     pub generation: Generation,
 }
 
 /// A new time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeChange {
-    /// This moment.
+    /// The current time.
     Now,
-    /// That moment.
+    /// The given time.
     To(Timespec),
 }
 
@@ -76,13 +77,13 @@ pub struct SetAttributes {
     pub atime: Option<TimeChange>,
     /// Last change of the content.
     pub mtime: Option<TimeChange>,
-    /// Last change of the attributes; without it, this moment.
+    /// Last change of the attributes; the current time without it.
     pub ctime: Option<Timespec>,
-    /// Set-id bits and capabilities go, as after a write by someone without privileges or a change
-    /// of owner.
+    /// Set-id bits and capabilities are cleared, as after a write by a process without privileges
+    /// or a change of owner.
     pub kill_privileges: bool,
-    /// Of a file that its group may not execute, set-group-id goes: whoever changes it is not in
-    /// the group.
+    /// Set-group-id is cleared of a file that its group may not execute: the process that changes
+    /// it is not in the group.
     pub kill_group_id: bool,
 }
 
@@ -93,8 +94,8 @@ pub type Plan<'a> = dyn Fn(u32, Option<&[u8]>) -> Result<(u32, Option<Vec<u8>>)>
 pub struct ModeAndXattr<'a> {
     /// The xattr's name.
     pub name: &'a [u8],
-    /// Says what shall be, given the mode and the xattr's value that are; `None` is no xattr. It
-    /// may be asked several times.
+    /// Returns the new mode and the new value of the xattr for the current ones; `None` is no
+    /// xattr. It may be called several times.
     pub plan: &'a Plan<'a>,
 }
 
@@ -104,7 +105,7 @@ enum XattrChange {
     Set(Vec<u8>),
 }
 
-/// What a [`ModeAndXattr`] has come to.
+/// The result of a [`ModeAndXattr`].
 struct Planned {
     mode: u32,
     xattr: XattrChange,
@@ -126,23 +127,23 @@ pub(crate) struct AttributeChange<'a> {
     with: Option<&'a ModeAndXattr<'a>>,
 }
 
-/// What an [`AttributeChange`] has come to.
+/// The result of an [`AttributeChange`].
 pub(super) struct AttributePlan {
     planned: Option<Planned>,
     loses_capabilities: bool,
 }
 
 impl AttributePlan {
-    /// Bytes of items that it takes beside the inode's, at the most.
+    /// Upper bound of the bytes of its items besides the inode item.
     pub(super) fn room(&self) -> u64 {
         self.planned.as_ref().map_or(0, Planned::room)
     }
 }
 
 impl AttributeChange<'_> {
-    /// What it may need, with so many bytes for the xattr.
+    /// Its reservation, with so many bytes for the xattr.
     pub(super) fn demand(room: u64) -> Demand {
-        Demand { edits: 3, item_bytes: 185 + room, kept: UseOfKept::All, ..Demand::default() }
+        Demand { edits: 3, item_bytes: INODE_ITEM + room, kept: UseOfKept::All, ..Demand::default() }
     }
 
     /// Changes an inode that has joined the transaction.
@@ -177,12 +178,12 @@ impl AttributeChange<'_> {
         }
         item.uid = changes.uid.unwrap_or(item.uid);
         item.gid = changes.gid.unwrap_or(item.gid);
-        let moment = |change: TimeChange| match change {
+        let resolved = |change: TimeChange| match change {
             TimeChange::Now => time,
-            TimeChange::To(moment) => moment,
+            TimeChange::To(at) => at,
         };
-        item.atime = changes.atime.map_or(item.atime, moment);
-        item.mtime = changes.mtime.map_or(item.mtime, moment);
+        item.atime = changes.atime.map_or(item.atime, resolved);
+        item.mtime = changes.mtime.map_or(item.mtime, resolved);
         item.ctime = changes.ctime.unwrap_or(time);
         item.sequence = item.sequence.wrapping_add(1);
     }
@@ -197,12 +198,12 @@ enum Attempt {
 /// Capabilities of a program.
 pub(super) const CAPABILITIES: &[u8] = b"security.capability";
 /// Bytes of an xattr's item beside the value, at the most.
-const XATTR_ROOM: usize = 30 + 25 + MAX_NAME_LEN;
+const XATTR_ROOM: usize = ITEM_HEADER_SIZE + DIR_ENTRY_HEADER + MAX_NAME_LEN;
 const S_ISUID: u32 = 0o4000;
 const S_ISGID: u32 = 0o2000;
 const S_IXGRP: u32 = 0o0010;
 
-/// A mode without the bits that an unprivileged write or a change of owner takes away: set-user-id
+/// A mode without the bits that an unprivileged write or a change of owner clears: set-user-id
 /// always, set-group-id where the group may execute (without that it means mandatory locking).
 pub(crate) fn without_set_id(mode: u32) -> u32 {
     let mode = mode & !S_ISUID;
@@ -289,7 +290,8 @@ impl Operations {
         }
     }
 
-    /// Bytes of items that a change will take beside the inode's, if nobody else changes the inode.
+    /// Bytes of items that a change will take besides the inode item, if the inode does not change
+    /// before.
     pub(super) fn room_of_change(&self, id: InodeId, change: &AttributeChange<'_>) -> Result<u64> {
         match change.with {
             Some(with) => Ok(self.plan_xattr(id, &self.info.inode(id)?.read(), with)?.room()),
@@ -313,7 +315,7 @@ impl Operations {
         Ok(Attempt::Done(self.attributes_of(id, &state)))
     }
 
-    /// What a change comes to. The caller holds the inode's lock until it is carried out.
+    /// Computes a change. The caller holds the inode's lock until it is applied.
     pub(super) fn plan_attributes(
         &self,
         id: InodeId,
@@ -322,13 +324,13 @@ impl Operations {
     ) -> Result<AttributePlan> {
         let planned = with.map(|with| self.plan_xattr(id, state, with)).transpose()?;
         let kills_capabilities = changes.kill_privileges || changes.uid.is_some() || changes.gid.is_some();
-        let loses_capabilities = kills_capabilities && self.find_xattr(id, state, CAPABILITIES)?.is_some();
+        let loses_capabilities = kills_capabilities && self.info.view(id, state).xattr(CAPABILITIES)?.is_some();
         Ok(AttributePlan { planned, loses_capabilities })
     }
 
-    /// What becomes of a mode and an xattr. The caller holds the inode's lock.
+    /// Computes the change of a mode and an xattr. The caller holds the inode's lock.
     fn plan_xattr(&self, id: InodeId, state: &InodeState, with: &ModeAndXattr<'_>) -> Result<Planned> {
-        let old = self.find_xattr(id, state, with.name)?;
+        let old = self.info.view(id, state).xattr(with.name)?;
         let (mode, new) = (with.plan)(state.item.mode, old.as_deref())?;
         let xattr = match new {
             new if new == old => XattrChange::None,
@@ -341,8 +343,8 @@ impl Operations {
         Ok(Planned { mode, xattr })
     }
 
-    /// Notes an access, as `relatime` does: when the last one lies before the last change or a day
-    /// back.
+    /// Records an access, as `relatime` does: when the last one is before the last change or a day
+    /// ago.
     pub(crate) fn touch_atime(&self, inode: &Arc<Inode>) {
         const DAY: i64 = 24 * 60 * 60;
         if self.info.options.no_atime || self.info.check_writable(inode.id.subvolume).is_err() {
@@ -361,7 +363,7 @@ impl Operations {
         if !stale(&inode.read().item) {
             return;
         }
-        let demand = Demand { edits: 1, item_bytes: 185, ..Demand::default() };
+        let demand = Demand { edits: 1, item_bytes: INODE_ITEM, ..Demand::default() };
         let Some(_reservation) = self.info.try_reserve(demand) else { return };
         let mut state = inode.write();
         if state.dead {
@@ -376,14 +378,14 @@ impl Operations {
     fn attributes_of(&self, id: InodeId, state: &InodeState) -> Attributes {
         let item = &state.item;
         let sector = state.dirty.sector();
-        // What lies within metadata counts as a sector, as the kernel counts it.
+        // Inline content counts as a sector, as the kernel counts it.
         let written = item.nbytes.checked_next_multiple_of(sector).unwrap_or(item.nbytes);
-        let unwritten = state.reserved + state.frozen.as_ref().map_or(0, |frozen| frozen.reserved);
+        let unwritten = state.reserved_bytes();
         let bytes = if unwritten == 0 {
             written
         } else {
-            // Data that will replace what is on disk must not count twice: the kernel may keep what
-            // it is told for a day.
+            // Data that will replace data on disk must not count twice: the kernel may cache the
+            // answer for a day.
             let most = written.max(item.size.checked_next_multiple_of(sector).unwrap_or(item.size));
             // That takes no more than nodes of the file's own tree, and what calls this may have
             // changed something already.
@@ -410,15 +412,15 @@ impl Operations {
         }
     }
 
-    /// Bytes by which a file will grow on disk when its dirty data is written out. `None` if that
-    /// takes too long to find out, or can't be.
+    /// Bytes by which a file will grow on disk when its dirty data is written back. `None` if that
+    /// takes too long to compute, or can't be computed.
     fn added_bytes(&self, id: InodeId, state: &InodeState) -> Option<u64> {
-        /// More dirty ranges than this are not looked at.
+        /// More dirty ranges than this are not examined.
         const MOST_RANGES: usize = 16;
         let frozen = state.frozen.as_ref().map(|frozen| &frozen.dirty);
         let mut dirty: Vec<_> = state.dirty.ranges().take(MOST_RANGES + 1).collect();
         for (start, len) in frozen.into_iter().flat_map(DirtyData::ranges).take(MOST_RANGES + 1) {
-            // What was cut off or replaced since is no longer shown from there.
+            // Parts that were truncated or replaced since are not read from there.
             let shown = state.pending.layout.get(start..start + len).filter(|(_, _, piece)| piece.is_none());
             dirty.extend(shown.map(|(start, len, _)| (start, len)));
         }
@@ -426,8 +428,7 @@ impl Operations {
             return None;
         }
         dirty.sort_unstable();
-        let committed = self.info.committed();
-        let map = FileMap::new(&committed, id, state).ok()?;
+        let map = self.info.view(id, state).map().ok()?;
         let (mut added, mut at) = (0_u64, 0);
         for (start, len) in dirty {
             let range = start.max(at)..start + len;

@@ -1,12 +1,12 @@
-//! What is asked of names and inodes before an operation looks at anything else.
+//! Checks of names and inodes at the beginning of an operation.
 
 use ubtrfs_format::items::MAX_NAME_LEN;
 
 use crate::error::{Errno, Result};
 use crate::inode::{EMPTY_SUBVOLUME_INO, InodeId};
 
-/// An error if the inode only stands in for a subvolume that is elsewhere: it has no items that
-/// could change.
+/// An error if the inode is only the placeholder of a subvolume that is elsewhere: it has no items
+/// that could change.
 pub(crate) fn check_real(id: InodeId) -> Result<()> {
     if id.ino == EMPTY_SUBVOLUME_INO { Err(Errno::PERM.into()) } else { Ok(()) }
 }

@@ -1,9 +1,9 @@
-//! Reflinks: a range of a file comes to share the extents of another.
+//! Reflinks: a range of a file shares the extents of another.
 //!
-//! What is kept within metadata is copied, for extents alone can be shared. Reserved space becomes
-//! a hole: shared, it could not be written in place, which is all that it is for.
+//! Inline content is copied, since only extents can be shared. Reserved space becomes a hole: if it
+//! were shared, it could not be overwritten in place, which is its only purpose.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,12 +14,13 @@ use super::flags::check_unrestricted;
 use super::operations::Operations;
 use super::resize::{GrowthPlan, fill_sector};
 use crate::clock::now;
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
+use crate::file::dirty::DirtyData;
 use crate::file::piece::extents_of;
 use crate::file::piece::{Mapped, Piece};
-use crate::file_reader::FileMap;
 use crate::inode::MAX_FILE_SIZE;
 use crate::inode::{Inode, InodeId, InodeState, OrderedExtent};
+use crate::item_sizes::FILE_EXTENT_ITEM;
 use crate::space::Demand;
 use crate::transaction::Transaction;
 
@@ -27,9 +28,11 @@ use crate::transaction::Transaction;
 const AT_ONCE: usize = 64;
 /// Pieces of the destination that one step may displace.
 const MOST_DISPLACED: usize = 2048;
-/// Bytes of a file extent item, of those that it may be cut from, and of the reference to its
+/// Bytes of a file extent item, of one that it may be split from, and of the reference to its
 /// extent.
-const PIECE_BYTES: u64 = 200;
+const PIECE_BYTES: u64 = 2 * FILE_EXTENT_ITEM + DATA_REF_BYTES;
+/// Bytes of an `EXTENT_DATA_REF` that an extent gets.
+const DATA_REF_BYTES: u64 = 53;
 
 /// A step, found before the transaction is entered.
 struct ClonePlan {
@@ -42,13 +45,15 @@ struct ClonePlan {
     growth: Option<GrowthPlan>,
     /// Content of the destination that has to leave its inode.
     inline: Option<Vec<u8>>,
-    /// Bytes that the destination gives up.
+    /// Bytes that the destination frees.
     freed: u64,
-    /// Extents that it gives up.
+    /// Extents that it frees.
     displaced: usize,
+    /// Data on its way to the device that comes to be shared.
+    in_flight: Vec<Arc<OrderedExtent>>,
 }
 
-/// What a step came to.
+/// The result of a step.
 enum CloneStep {
     Done(u64),
     /// What is to be shared must be committed before.
@@ -65,8 +70,9 @@ struct Ends<'a> {
 
 impl Operations {
     /// Makes `len` bytes of a file from `to_offset` on the same as those of another from
-    /// `from_offset` on, by sharing their extents. Returns how many bytes it did: fewer where the
-    /// source ends, where the range does not end with a sector, and after an error on the way.
+    /// `from_offset` on, by sharing their extents. Returns the number of bytes that it shared:
+    /// fewer where the source ends, where the range does not end with a sector, and after an error
+    /// in between.
     ///
     /// `EOPNOTSUPP` if these can't share: the offsets are not those of sectors, or one file has
     /// checksums and the other has not. `EINVAL` if the ranges overlap.
@@ -88,8 +94,8 @@ impl Operations {
             match self.clone_some(&ends, len - done) {
                 Ok(CloneStep::Done(0)) => break,
                 Ok(CloneStep::Done(bytes)) => done += bytes,
-                // Somebody who goes on writing must not keep us forever: what was done counts, and
-                // the rest is copied.
+                // A concurrent writer must not make this loop forever: what was shared stays so,
+                // and the rest is copied.
                 Ok(CloneStep::NeedsCommit) if commits < 3 => {
                     commits += 1;
                     self.reserver.commit()?;
@@ -113,7 +119,7 @@ impl Operations {
         }
     }
 
-    /// How many bytes can be shared of what was asked for.
+    /// How many of the requested bytes can be shared.
     fn bytes_to_clone(&self, source: &Arc<Inode>, from: u64, target: &Arc<Inode>, to: u64, len: u64) -> Result<u64> {
         let sector = u64::from(self.info.volume.sector_size());
         let fits = |offset: u64| offset.checked_add(len).is_some_and(|end| end <= MAX_FILE_SIZE);
@@ -134,7 +140,7 @@ impl Operations {
         self.whole_sectors(len, from + len == size && to + len >= target_size)
     }
 
-    /// As much of `len` bytes as can be shared: all of them only where both files end there, for
+    /// As much of `len` bytes as can be shared: all of them only where both files end there, since
     /// the last sector is shared whole.
     fn whole_sectors(&self, len: u64, ends_both: bool) -> Result<u64> {
         let len = if ends_both { len } else { len - len % u64::from(self.info.volume.sector_size()) };
@@ -158,11 +164,10 @@ impl Operations {
         result
     }
 
-    /// How many pieces a range may have when its dirty data is written out; `most` if there are
+    /// How many pieces a range may have when its dirty data is written back; `most` if there are
     /// more.
     fn pieces_at_most(&self, id: InodeId, state: &InodeState, range: Range<u64>, most: usize) -> Result<usize> {
-        let committed = self.info.committed();
-        let map = FileMap::new(&committed, id, state)?;
+        let map = self.info.view(id, state).map()?;
         let mapped = map.with_stack(state, |stack| -> Result<usize> {
             let mut count = 0;
             for piece in stack.pieces(range).take(most) {
@@ -171,7 +176,7 @@ impl Operations {
             }
             Ok(count)
         })?;
-        let dirty = state.dirty.ranges().chain(state.frozen.iter().flat_map(|frozen| frozen.dirty.ranges()));
+        let dirty = state.dirty_layers().flat_map(DirtyData::ranges);
         Ok((mapped + 2 * dirty.take(most).count() + 2).min(most))
     }
 
@@ -181,43 +186,53 @@ impl Operations {
         if locked.get(source).dead || locked.get(target).dead {
             return Err(Errno::NOENT.into());
         }
-        // Asked under the locks: a file that is emptied meanwhile may get another flag and new
+        // Checked under the locks: a file that was emptied in between may have another flag and new
         // data.
         if locked.get(source).has_checksums() != locked.get(target).has_checksums() {
             return Err(Errno::OPNOTSUPP.into());
         }
-        loop {
-            let generation = self.info.freeze_older(locked.get_mut(source));
-            self.info.freeze_older(locked.get_mut(target));
-            self.writeback.settle_frozen(target, locked.get_mut(target))?;
-            let is_small = locked.get(source).item.size <= self.info.largest_inline();
-            if !is_small {
-                self.give_places(ends.source, locked.get_mut(source))?;
-            }
-            check_unrestricted(locked.get(target))?;
-            // Others may have cut or extended them meanwhile.
-            let sizes = (locked.get(source).item.size, locked.get(target).item.size);
-            let len = len.min(sizes.0.saturating_sub(ends.from));
-            if len == 0 {
-                return Ok(CloneStep::Done(0));
-            }
-            let len = self.whole_sectors(len, ends.from + len == sizes.0 && ends.to + len >= sizes.1)?;
-            let Some(plan) = self.plan_clone(ends, &locked, len, most)? else { return Ok(CloneStep::NeedsCommit) };
-            let in_flight = in_flight(locked.get(source), &plan.pieces);
-            let transaction = self.info.gate.enter();
-            if transaction.generation != generation {
-                continue;
-            }
-            let state = locked.get_mut(target);
-            state.join(ends.target, &transaction);
-            let done = plan.len;
-            self.carry_out(state, plan, ends, in_flight, &transaction, surplus);
-            return Ok(CloneStep::Done(done));
-        }
+        self.info.gate.transact(
+            &mut locked,
+            |locked, _| self.plan_step(ends, locked, len, most),
+            |locked, plan, transaction| {
+                let done = plan.len;
+                let state = locked.get_mut(target);
+                state.join(ends.target, transaction);
+                self.carry_out(state, plan, ends, transaction, surplus);
+                CloneStep::Done(done)
+            },
+        )
     }
 
-    /// Has all data of a file written out, so that each byte has its place.
-    fn give_places(&self, inode: &Arc<Inode>, state: &mut InodeState) -> Result<()> {
+    /// The next step.
+    fn plan_step(
+        &self,
+        ends: &Ends<'_>,
+        locked: &mut LockedInodes<'_>,
+        len: u64,
+        most: usize,
+    ) -> Result<ControlFlow<CloneStep, ClonePlan>> {
+        let (source, target) = (ends.source.id, ends.target.id);
+        self.writeback.settle_frozen(target, locked.get_mut(target))?;
+        if locked.get(source).item.size > self.info.largest_inline() {
+            self.write_back_source(ends.source, locked.get_mut(source))?;
+        }
+        check_unrestricted(locked.get(target))?;
+        // Others may have truncated or extended them meanwhile.
+        let sizes = (locked.get(source).item.size, locked.get(target).item.size);
+        let len = len.min(sizes.0.saturating_sub(ends.from));
+        if len == 0 {
+            return Ok(ControlFlow::Break(CloneStep::Done(0)));
+        }
+        let len = self.whole_sectors(len, ends.from + len == sizes.0 && ends.to + len >= sizes.1)?;
+        let Some(plan) = self.plan_clone(ends, locked, len, most)? else {
+            return Ok(ControlFlow::Break(CloneStep::NeedsCommit));
+        };
+        Ok(ControlFlow::Continue(plan))
+    }
+
+    /// Starts writeback of all dirty data of a file, so that each byte is in an extent.
+    fn write_back_source(&self, inode: &Arc<Inode>, state: &mut InodeState) -> Result<()> {
         self.writeback.settle_frozen(inode.id, state)?;
         if state.dirty.is_empty() {
             return Ok(());
@@ -228,10 +243,11 @@ impl Operations {
             // A commit began just now: the caller will notice.
             return Ok(());
         }
-        self.writeback.write_back_pending(inode, state, &transaction, false).inspect_err(|error| self.info.abort(error))
+        let written = self.writeback.write_back_pending(inode, state, &transaction, false);
+        written.map_err(|error| Error::Shared(self.info.abort(error)))
     }
 
-    /// What the next step is to do; `None` if a commit has to come first.
+    /// Plans the next step; `None` if a commit has to come first.
     fn plan_clone(
         &self,
         ends: &Ends<'_>,
@@ -243,8 +259,7 @@ impl Operations {
         let (source, target) = (ends.source.id, ends.target.id);
         let state = locked.get(source);
         let range = ends.from..(ends.from + len).next_multiple_of(sector);
-        let committed = self.info.committed();
-        let map = FileMap::new(&committed, source, state)?;
+        let map = self.info.view(source, state).map()?;
         let mut pieces =
             map.with_stack(state, |stack| stack.pieces(range).take(most).collect::<std::result::Result<Vec<_>, _>>())?;
         let is_first_inline = matches!(pieces.first(), Some(Mapped { piece: Piece::Inline(_), .. }));
@@ -266,18 +281,19 @@ impl Operations {
             return Ok(None);
         }
         let state = locked.get(target);
-        let map = FileMap::new(&committed, target, state)?;
+        let map = self.info.view(target, state).map()?;
         let range = ends.to..(ends.to + len).next_multiple_of(sector);
         let displaced = map.with_stack(state, |stack| {
             stack.pieces(range.clone()).take(MOST_DISPLACED).collect::<std::result::Result<Vec<_>, _>>()
         })?;
-        // What one step gives up is bounded, too (invariant 26).
+        // The extents that one step frees are bounded, too (invariant 26).
         let len = match displaced.last().map(Mapped::end).filter(|end| *end < range.end) {
             Some(end) => end - ends.to,
             None => len,
         };
         let wanted = ends.from..(ends.from + len).next_multiple_of(sector);
-        let pieces = pieces.into_iter().filter_map(|mapped| mapped.clipped(&wanted)).collect();
+        let pieces: Vec<_> = pieces.into_iter().filter_map(|mapped| mapped.clipped(&wanted)).collect();
+        let in_flight = in_flight(locked.get(source), &pieces);
         let freed = displaced.iter().map(Mapped::allocated).sum();
         let range = ends.to..(ends.to + len).next_multiple_of(sector);
         let growth = if range.start + len > state.item.size {
@@ -286,7 +302,7 @@ impl Operations {
             None
         };
         let inline = if ends.to > 0 { self.writeback.inline_content(target, state)? } else { None };
-        Ok(Some(ClonePlan { pieces, len, copied, growth, inline, freed, displaced: extents_of(&displaced) }))
+        Ok(Some(ClonePlan { pieces, len, copied, growth, inline, freed, displaced: extents_of(&displaced), in_flight }))
     }
 
     /// Whether no commit has all of the extents or the checksums of their data.
@@ -305,7 +321,6 @@ impl Operations {
         state: &mut InodeState,
         plan: ClonePlan,
         ends: &Ends<'_>,
-        in_flight: Vec<Arc<OrderedExtent>>,
         transaction: &Transaction,
         surplus: &mut u64,
     ) {
@@ -325,12 +340,10 @@ impl Operations {
             state.dirty.write(ends.to, &content);
         } else {
             state.dirty.discard(range.clone());
-            let dirty: u64 = state.dirty.ranges().map(|(_, len)| len).sum();
-            *surplus += state.reserved - dirty;
-            state.reserved = dirty;
+            *surplus += state.unreserve_clean();
             state.item.nbytes = state.item.nbytes.saturating_sub(plan.freed);
             state.pending.displaced += plan.displaced;
-            state.ordered.extend(in_flight);
+            state.ordered.extend(plan.in_flight);
             self.writeback.note_in_flight(ends.target, state);
             for Mapped { start, len, piece } in plan.pieces {
                 let piece = match piece {
@@ -350,7 +363,7 @@ impl Operations {
     }
 }
 
-/// Data on its way to the device that pieces consist of: who reads or syncs them has to know.
+/// Data in flight of the pieces, which reads and fsyncs of the destination need.
 fn in_flight(state: &InodeState, pieces: &[Mapped]) -> Vec<Arc<OrderedExtent>> {
     let is_part = |ordered: &&Arc<OrderedExtent>| {
         pieces.iter().any(|mapped| match &mapped.piece {
@@ -374,8 +387,8 @@ mod tests {
     use super::*;
     use crate::{NewInode, Options, WriteAt};
 
-    /// A reflink goes in steps, and a step waits for space and for locks: what was true of a file
-    /// before may not be true then.
+    /// A reflink proceeds in steps, and a step waits for space and for locks: the state of a file
+    /// may have changed by then.
     #[test]
     fn a_file_that_lost_its_checksums_meanwhile_shares_nothing() {
         const SIZE: u64 = 128 << 20;

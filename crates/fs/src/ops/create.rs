@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ubtrfs_format::items::{DIR_ENTRY_HEADER, FileType, InodeFlags, InodeItem, Timespec};
+use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, Timespec};
 use ubtrfs_format::{DirIndex, ItemType, Key};
 
 use super::checks::{check_name, check_real};
@@ -12,6 +12,7 @@ use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::file::piece::{InlinePiece, Piece};
 use crate::inode::{Inode, InodeId, InodeState, Name, OrphanEdit, Target};
+use crate::item_sizes::{INLINE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM, name_items, xattr_item};
 use crate::space::Demand;
 use crate::transaction::Transaction;
 
@@ -26,14 +27,14 @@ pub struct NewInode {
     pub gid: u32,
     /// Device number of device nodes.
     pub rdev: u64,
-    /// Where a symlink leads.
+    /// The target of a symlink.
     pub symlink_target: Vec<u8>,
-    /// Xattrs that it is born with, such as an inherited ACL.
+    /// Its first xattrs, such as an inherited ACL.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 const S_ISGID: u32 = 0o2000;
-/// Flags that new inodes take over from their directory.
+/// Flags that new inodes inherit from their directory.
 const INHERITED: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM | InodeFlags::NOCOMPRESS | InodeFlags::COMPRESS;
 
 impl Operations {
@@ -67,8 +68,8 @@ impl Operations {
         Ok(id)
     }
 
-    /// Makes a file without a name (`O_TMPFILE`). The caller gets a reference to it; without a link
-    /// by then, the file goes with the last reference.
+    /// Makes a file without a name (`O_TMPFILE`). The caller gets a reference to it; without a
+    /// link, the file is deleted with the last reference.
     pub(crate) fn create_unnamed(&self, dir: InodeId, new: &NewInode) -> Result<InodeId> {
         check_real(dir).map_err(|_| Errno::OPNOTSUPP)?;
         let subvolume = self.info.check_writable(dir.subvolume)?;
@@ -163,19 +164,20 @@ impl Operations {
     }
 }
 
-/// What a new name and a new inode take. All items of new inodes come to stand behind those of the
-/// inodes that there are: in one place, however many they are. `joined`: the directory has changed
-/// in the open transaction, so that its inode item and the end of its list have been reserved for.
+/// The demand of a new name and a new inode. All items of new inodes follow those of existing ones:
+/// they change adjacent leaves, however many they are. `joined`: the directory has changed in the
+/// open transaction, so that its inode item and the end of its entries have been reserved already.
 fn creation_demand(name: &[u8], new: &NewInode, joined: bool) -> Demand {
-    let xattrs: usize = new.xattrs.iter().map(|(name, value)| DIR_ENTRY_HEADER + 25 + name.len() + value.len()).sum();
+    let xattrs: u64 = new.xattrs.iter().map(|(name, value)| xattr_item(name, value.len())).sum();
+    let symlink = INLINE_EXTENT_ITEM + new.symlink_target.len() as u64;
     Demand {
         edits: if joined { 2 } else { 4 },
-        item_bytes: (185 + 3 * (55 + name.len()) + 60 + new.symlink_target.len() + xattrs) as u64,
+        item_bytes: INODE_ITEM + name_items(name) + ORPHAN_ITEM + symlink + xattrs,
         ..Demand::default()
     }
 }
 
-/// The target of an entry that leads to an inode.
+/// The target of an entry that refers to an inode.
 pub(crate) fn inode_target(id: InodeId, file_type: FileType) -> Target {
     Target { location: Key::new(id.ino.0, ItemType::INODE_ITEM, 0), file_type }
 }
@@ -207,7 +209,7 @@ impl Operations {
         Ok(self.info.inode(id)?.read().pending.generation == open)
     }
 
-    /// Makes the whiteout that a rename leaves; its entry is the caller's matter.
+    /// Makes the whiteout that a rename leaves; the caller makes its entry.
     #[allow(clippy::too_many_arguments, reason = "a step of rename, which has all of these at hand")]
     pub(crate) fn add_whiteout(
         &self,

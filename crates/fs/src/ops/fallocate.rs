@@ -4,7 +4,7 @@
 //! Space is found and metadata reserved before anything changes, so that an error leaves the file
 //! as it was (invariant 23).
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -13,32 +13,32 @@ use ubtrfs_format::{Generation, Logical};
 
 use super::flags::{check_mutable, check_unrestricted};
 use super::operations::Operations;
-use super::resize::fill_sector;
+use super::resize::{GrowthPlan, fill_sector};
 use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::file::piece::{ExtentPiece, Piece};
-use crate::file_reader::FileMap;
 use crate::inode::MAX_FILE_SIZE;
 use crate::inode::{Inode, InodeId, InodeState};
+use crate::item_sizes::{DATA_EXTENT_ITEMS, FILE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM};
 use crate::space::Demand;
 use crate::transaction::{NewExtent, Transaction};
 
 /// The largest extent that is reserved at once.
 const MAX_RESERVED: u64 = 128 << 20;
-/// Ranges that get space in one passage of the gate, and extents that may take the place of them.
+/// Ranges that get space in one passage of the gate, and extents that may replace them.
 const AT_ONCE: usize = 1024;
 /// Extents, old and new, that metadata is reserved for before it is known how many there are.
 const USUAL: u64 = 16;
-/// Bytes of a file extent item and of what is said of a new extent elsewhere.
-const ITEM_BYTES: u64 = 200;
+/// Bytes of a file extent item, and of the items of a new extent elsewhere.
+const EXTENT_BYTES: u64 = FILE_EXTENT_ITEM + DATA_EXTENT_ITEMS;
 
 /// A range in which space is to be reserved.
 struct Wanted {
     /// Whole sectors.
     range: Range<u64>,
-    /// What of it shall read as zeroes.
+    /// The part that must read as zeroes.
     zeroed: Option<Range<u64>>,
-    /// The size that the file shall have at least.
+    /// The size that the file must have at least.
     size: u64,
 }
 
@@ -46,20 +46,20 @@ struct Wanted {
 struct Gap {
     start: u64,
     len: u64,
-    /// Extents that are there now, and the bytes that they count in the inode.
+    /// The present extents, and their bytes in the inode's count.
     displaced: u64,
     freed: u64,
 }
 
-/// What reads as zeroes afterwards: sectors that are given up, and those at the ends that keep a
-/// part.
+/// The parts that read as zeroes afterwards: sectors that are freed, and those at the ends that
+/// keep a part.
 #[derive(Default)]
 struct Zeroed {
     whole: Range<u64>,
     edges: Vec<(u64, Vec<u8>)>,
 }
 
-/// What a step came to.
+/// The result of a step.
 enum ZeroStep {
     /// It was the last.
     Done,
@@ -71,16 +71,35 @@ enum ZeroStep {
     Short,
 }
 
+/// What a step finds out before it enters the transaction.
+struct AllocationPlan<'a> {
+    /// Where the step ends.
+    end: u64,
+    gaps: Vec<Gap>,
+    growth: Option<GrowthPlan>,
+    /// Content of the file that has to leave its inode.
+    inline: Option<Vec<u8>>,
+    zeroed: Zeroed,
+    placed: Unclaimed<'a>,
+}
+
 /// Extents that are allocated and that no file refers to yet: if none comes to, they go back.
 struct Unclaimed<'a> {
     ops: &'a Operations,
     extents: Vec<(u64, Logical, u64)>,
 }
 
+impl Unclaimed<'_> {
+    /// Takes the extents, to be referred to by a file.
+    fn claim(mut self) -> Vec<(u64, Logical, u64)> {
+        std::mem::take(&mut self.extents)
+    }
+}
+
 impl Drop for Unclaimed<'_> {
     fn drop(&mut self) {
         for (_, place, len) in self.extents.drain(..) {
-            // Promised before it can be had, so that nobody else takes it.
+            // Reserved before it is free, so that no other operation takes it.
             self.ops.info.space.lock().promise_placed_data(len);
             self.ops.info.space.release(place, len);
         }
@@ -89,8 +108,8 @@ impl Drop for Unclaimed<'_> {
 
 impl Operations {
     /// Reserves space for a range of a file, so that writing there cannot fail for lack of it (but
-    /// for extents that become shared meanwhile). What is there stays. Unless `keep_size`, the file
-    /// becomes as long as the range reaches.
+    /// for extents that become shared in between). Existing data stays. Unless `keep_size`, the
+    /// file is extended to the end of the range.
     ///
     /// A range that takes more than a thousand extents gets them in steps; each is done whole or
     /// not at all, and the size changes with the last.
@@ -101,7 +120,7 @@ impl Operations {
     }
 
     /// Makes a range of a file read as zeroes, with space reserved for it. Unless `keep_size`, the
-    /// file becomes as long as the range reaches. It goes in steps as [`Self::allocate`] does.
+    /// file is extended to the end of the range. It proceeds in steps as [`Self::allocate`] does.
     pub(crate) fn zero_range(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<()> {
         let wanted =
             Wanted { zeroed: Some(offset..offset.saturating_add(len)), ..self.wanted(id, offset, len, keep_size)? };
@@ -153,7 +172,7 @@ impl Operations {
         result
     }
 
-    /// Goes through the steps, with `held` bytes of data space reserved at each moment. Nothing is
+    /// Performs the steps, with `held` bytes of data space reserved all the time. Nothing is
     /// changed before there is room for all of a step (invariant 23).
     fn allocate_holding(&self, inode: &Arc<Inode>, wanted: &Wanted, held: &mut u64) -> Result<()> {
         let (mut at, mut extents) = (wanted.range.start, USUAL);
@@ -167,8 +186,10 @@ impl Operations {
             if *held < missing + 2 * u64::from(self.info.volume.sector_size()) {
                 *held += self.reserve_range(&wanted.range, missing - (*held).min(missing))?;
             }
+            // The inode, what splits the pieces at the ends, and content that leaves its inode.
+            let once = INODE_ITEM + ORPHAN_ITEM + 7 * FILE_EXTENT_ITEM + u64::from(self.info.volume.sector_size());
             let demand =
-                Demand { edits: 2 * extents + 6, item_bytes: ITEM_BYTES * extents + 4796, ..Demand::default() };
+                Demand { edits: 2 * extents + 6, item_bytes: EXTENT_BYTES * extents + once, ..Demand::default() };
             let step = self.reserver.with_reserved(demand, || {
                 let step = self.allocate_some(inode, wanted, at, extents, held)?;
                 if matches!(step, ZeroStep::Takes(_) | ZeroStep::Short) {
@@ -185,7 +206,7 @@ impl Operations {
         }
     }
 
-    /// Gives space to what has none, as far as one step goes, in one transaction.
+    /// Allocates space for ranges without, as far as one step goes, in one transaction.
     fn allocate_some(
         &self,
         inode: &Arc<Inode>,
@@ -194,74 +215,95 @@ impl Operations {
         room: u64,
         held: &mut u64,
     ) -> Result<ZeroStep> {
-        let (id, sector) = (inode.id, u64::from(self.info.volume.sector_size()));
+        let id = inode.id;
         let mut state = inode.write();
         if state.dead {
             return Err(Errno::NOENT.into());
         }
         wanted.check_flags(&state)?;
-        loop {
-            let generation = self.info.freeze_older(&mut state);
-            self.writeback.settle_frozen(id, &mut state)?;
-            let whole = self.emptied_sectors(&state, wanted);
-            let gaps = self.gaps(id, &state, at..wanted.range.end, &whole, AT_ONCE)?;
-            let end =
-                if gaps.len() < AT_ONCE { wanted.range.end } else { gaps.last().map_or(at, |gap| gap.start + gap.len) };
-            let is_last = end == wanted.range.end;
-            let grows = is_last && wanted.size > state.item.size;
-            let growth = if grows { Some(self.plan_growth(id, &state, wanted.size)?) } else { None };
-            // A file with reserved space is none that is kept within metadata.
-            let inline = self.writeback.inline_content(id, &state)?;
-            let zeroed = self.plan_zeroes(id, &state, wanted, whole, at..end)?;
-            let Some(mut placed) = self.place_gaps(&gaps, state.allocation_hint, held) else {
-                return Ok(ZeroStep::Short);
-            };
-            let takes = placed.extents.len() as u64 + gaps.iter().map(|gap| gap.displaced).sum::<u64>();
-            let release = |placed: Unclaimed<'_>, held: &mut u64| {
-                *held += placed.extents.iter().map(|(_, _, len)| len).sum::<u64>();
-            };
-            if takes > room {
-                release(placed, held);
-                return Ok(ZeroStep::Takes(takes));
-            }
-            let time = now();
-            let transaction = self.info.gate.enter();
-            if transaction.generation != generation {
-                drop(transaction);
-                release(placed, held);
-                continue;
-            }
-            state.join(inode, &transaction);
-            state.item.flags |= InodeFlags::PREALLOC;
-            if let Some(content) = inline {
-                fill_sector(&mut state, 0, &content, held, sector);
-            }
-            if let Some(plan) = growth {
-                self.grow(&mut state, plan, held);
-            }
-            write_zeroes(&mut state, zeroed, held, sector);
-            let freed = gaps.iter().map(|gap| gap.freed).sum();
-            state.item.nbytes = state.item.nbytes.saturating_sub(freed);
-            state.pending.displaced += gaps.iter().map(|gap| gap.displaced as usize).sum::<usize>();
-            self.put_reserved(&mut state, &transaction, std::mem::take(&mut placed.extents));
-            if is_last {
-                state.item.size = state.item.size.max(wanted.size);
-            }
-            if is_last || wanted.zeroed.is_some() {
-                state.content_changed(time);
-            }
-            return Ok(if is_last { ZeroStep::Done } else { ZeroStep::Upto(end) });
-        }
+        let free = *held;
+        self.info.gate.transact(
+            &mut *state,
+            |state, _| self.plan_allocation(id, state, wanted, at, room, free),
+            |state, plan, transaction| {
+                state.join(inode, transaction);
+                self.apply_allocation(state, wanted, plan, transaction, held)
+            },
+        )
     }
 
-    /// Allocates extents for all of some ranges, of data space that is reserved. `None` if that is
-    /// too little.
-    fn place_gaps(&self, gaps: &[Gap], mut hint: Logical, held: &mut u64) -> Option<Unclaimed<'_>> {
+    /// The next step from `at` on, with `free` bytes of data space and metadata for `room` extents
+    /// reserved.
+    fn plan_allocation(
+        &self,
+        id: InodeId,
+        state: &mut InodeState,
+        wanted: &Wanted,
+        at: u64,
+        room: u64,
+        free: u64,
+    ) -> Result<ControlFlow<ZeroStep, AllocationPlan<'_>>> {
+        self.writeback.settle_frozen(id, state)?;
+        let whole = self.emptied_sectors(state, wanted);
+        let gaps = self.gaps(id, state, at..wanted.range.end, &whole, AT_ONCE)?;
+        let end =
+            if gaps.len() < AT_ONCE { wanted.range.end } else { gaps.last().map_or(at, |gap| gap.start + gap.len) };
+        let grows = end == wanted.range.end && wanted.size > state.item.size;
+        let growth = if grows { Some(self.plan_growth(id, state, wanted.size)?) } else { None };
+        // A file with reserved space is none that is kept within metadata.
+        let inline = self.writeback.inline_content(id, state)?;
+        let zeroed = self.plan_zeroes(id, state, wanted, whole, at..end)?;
+        let Some(placed) = self.allocate_gaps(&gaps, state.allocation_hint, free) else {
+            return Ok(ControlFlow::Break(ZeroStep::Short));
+        };
+        let takes = placed.extents.len() as u64 + gaps.iter().map(|gap| gap.displaced).sum::<u64>();
+        if takes > room {
+            return Ok(ControlFlow::Break(ZeroStep::Takes(takes)));
+        }
+        Ok(ControlFlow::Continue(AllocationPlan { end, gaps, growth, inline, zeroed, placed }))
+    }
+
+    fn apply_allocation(
+        &self,
+        state: &mut InodeState,
+        wanted: &Wanted,
+        plan: AllocationPlan<'_>,
+        transaction: &Transaction,
+        held: &mut u64,
+    ) -> ZeroStep {
+        let sector = u64::from(self.info.volume.sector_size());
+        let extents = plan.placed.claim();
+        *held -= extents.iter().map(|(_, _, len)| len).sum::<u64>();
+        state.item.flags |= InodeFlags::PREALLOC;
+        if let Some(content) = plan.inline {
+            fill_sector(state, 0, &content, held, sector);
+        }
+        if let Some(growth) = plan.growth {
+            self.grow(state, growth, held);
+        }
+        write_zeroes(state, plan.zeroed, held, sector);
+        let freed = plan.gaps.iter().map(|gap| gap.freed).sum();
+        state.item.nbytes = state.item.nbytes.saturating_sub(freed);
+        state.pending.displaced += plan.gaps.iter().map(|gap| gap.displaced as usize).sum::<usize>();
+        self.put_reserved(state, transaction, extents);
+        let is_last = plan.end == wanted.range.end;
+        if is_last {
+            state.item.size = state.item.size.max(wanted.size);
+        }
+        if is_last || wanted.zeroed.is_some() {
+            state.content_changed(now());
+        }
+        if is_last { ZeroStep::Done } else { ZeroStep::Upto(plan.end) }
+    }
+
+    /// Allocates extents for all of some ranges, of `free` bytes of data space that are reserved.
+    /// `None` if that is too little.
+    fn allocate_gaps(&self, gaps: &[Gap], mut hint: Logical, free: u64) -> Option<Unclaimed<'_>> {
         let mut placed = Unclaimed { ops: self, extents: Vec::new() };
         // The rest is for sectors that are filled: the first or the last of the file, and the
         // edges.
-        let spare = (2 * u64::from(self.info.volume.sector_size())).min(*held);
-        let mut left = *held - spare;
+        let spare = (2 * u64::from(self.info.volume.sector_size())).min(free);
+        let mut left = free - spare;
         for gap in gaps {
             let mut at = gap.start;
             while at < gap.start + gap.len {
@@ -274,7 +316,6 @@ impl Operations {
                 left -= got;
             }
         }
-        *held = left + spare;
         Some(placed)
     }
 
@@ -289,8 +330,8 @@ impl Operations {
         }
     }
 
-    /// The sectors of which nothing stays. The last one of the file counts as whole: behind the end
-    /// there is nothing to keep, but reserved space, of which whole sectors go.
+    /// The sectors that are freed entirely. The last one of the file counts as whole: beyond the
+    /// end there is only reserved space, whose whole sectors are freed.
     fn emptied_sectors(&self, state: &InodeState, wanted: &Wanted) -> Range<u64> {
         let sector = u64::from(self.info.volume.sector_size());
         let Some(Range { start, end: asked }) = wanted.zeroed.clone().filter(|range| range.start < state.item.size)
@@ -306,7 +347,7 @@ impl Operations {
         start..end.max(start)
     }
 
-    /// What has to be written at the ends of what is to read as zeroes.
+    /// The partial sectors to write at the ends of a zeroed range.
     fn plan_zeroes(
         &self,
         id: InodeId,
@@ -333,8 +374,8 @@ impl Operations {
         Ok(Zeroed { whole: whole.start.max(step.start)..whole.end.min(step.end), edges: zeroed })
     }
 
-    /// The first ranges within `range` that space is to be reserved for, `most` at the most: what
-    /// holds nothing and has none, and what of `whole` has any other than that.
+    /// The first ranges within `range` for which space is to be reserved, at most `most`: holes
+    /// without space, and the parts of `whole` with anything else than reserved space.
     fn gaps(
         &self,
         id: InodeId,
@@ -344,14 +385,13 @@ impl Operations {
         most: usize,
     ) -> Result<Vec<Gap>> {
         let sector = u64::from(self.info.volume.sector_size());
-        let committed = self.info.committed();
-        let map = FileMap::new(&committed, id, state)?;
+        let map = self.info.view(id, state).map()?;
         map.with_stack(state, |stack| {
             let mut gaps = Vec::new();
-            // Split where `whole` begins and ends: what is outside keeps what it holds.
-            let cuts =
+            // Split where `whole` begins and ends: ranges outside keep their data.
+            let bounds =
                 [range.start, whole.start.clamp(range.start, range.end), whole.end.clamp(range.start, range.end)];
-            for (from, to) in cuts.into_iter().zip([cuts[1], cuts[2], range.end]).filter(|(from, to)| from < to) {
+            for (from, to) in bounds.into_iter().zip([bounds[1], bounds[2], range.end]).filter(|(from, to)| from < to) {
                 let is_whole = whole.contains(&from);
                 for mapped in stack.pieces(from..to) {
                     let mapped = mapped?;
@@ -389,7 +429,7 @@ impl Wanted {
     }
 }
 
-/// Gives up what is to read as zeroes, and takes back the data space that it had reserved.
+/// Frees the ranges that must read as zeroes, and returns the data space that they had reserved.
 fn write_zeroes(state: &mut InodeState, zeroed: Zeroed, held: &mut u64, sector: u64) {
     for (at, content) in zeroed.edges {
         fill_sector(state, at, &content, held, sector);

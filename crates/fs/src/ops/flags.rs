@@ -1,6 +1,6 @@
 //! Flags of inodes that programs set (`chattr`), and what some of them forbid.
 
-use ubtrfs_format::items::{DIR_ENTRY_HEADER, FileType, InodeFlags};
+use ubtrfs_format::items::{FileType, InodeFlags};
 
 use super::checks::check_real;
 use super::operations::Operations;
@@ -8,6 +8,7 @@ use super::write_at::WriteAt;
 use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, InodeId, InodeState};
+use crate::item_sizes::{INODE_ITEM, xattr_item};
 use crate::space::{Demand, UseOfKept};
 
 /// The flags that programs may set.
@@ -21,7 +22,7 @@ pub const SETTABLE_FLAGS: u64 = InodeFlags::SYNC
     | InodeFlags::COMPRESS
     | InodeFlags::NOCOMPRESS;
 
-/// What an inode is like whose flags somebody is about to set.
+/// The inode whose flags are about to be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flagged {
     /// Its flags, as the format has them.
@@ -32,12 +33,12 @@ pub struct Flagged {
     pub file_type: FileType,
 }
 
-/// Says which flags an inode shall have, or why that may not be. It is asked with the inode locked,
-/// so what it is told of the inode holds until the flags are set.
+/// Returns the new flags of an inode, or an error that refuses them. It is called with the inode
+/// locked, so its argument is valid until the flags are set.
 pub type FlagsPlan<'a> = dyn Fn(&Flagged) -> Result<u64> + 'a;
 
-/// The same of the flags and an xattr that change together: it is told the xattr's value and says
-/// the one that shall be; `None` is no xattr.
+/// The same for flags and an xattr that change together: it gets the xattr's value and returns the
+/// new one; `None` is no xattr.
 pub type FlagsAndXattrPlan<'a> = dyn Fn(&Flagged, Option<&[u8]>) -> Result<(u64, Option<Vec<u8>>)> + 'a;
 
 /// An xattr that flags change with.
@@ -74,18 +75,18 @@ pub(crate) fn check_removable_from(dir: &Inode, inode: &Inode) -> Result<()> {
 }
 
 impl Operations {
-    /// Sets those of the [`SETTABLE_FLAGS`] that are in `wanted` and clears the others. The flag
-    /// for overwriting in place (`chattr +C`) comes and goes with empty files only, and with
-    /// directories, whose new files take it over; of other files it stays as it is.
+    /// Sets those of the [`SETTABLE_FLAGS`] that are in `wanted` and clears the others. The nocow
+    /// flag (`chattr +C`) changes only for empty files, and for directories, whose new files
+    /// inherit it; for other files it stays as it is.
     pub(crate) fn set_flags(&self, id: InodeId, wanted: u64) -> Result<()> {
         self.set_flags_as(id, &|_| Ok(wanted))
     }
 
-    /// The same; which flags are wanted the plan says once the inode is locked.
+    /// The same; `plan` returns the flags once the inode is locked.
     pub(crate) fn set_flags_as(&self, id: InodeId, plan: &FlagsPlan<'_>) -> Result<()> {
         self.info.check_writable(id.subvolume)?;
         check_real(id)?;
-        let demand = Demand { edits: 1, item_bytes: 185, kept: UseOfKept::All, ..Demand::default() };
+        let demand = Demand { edits: 1, item_bytes: INODE_ITEM, kept: UseOfKept::All, ..Demand::default() };
         self.reserver.with_reserved(demand, || self.set_flags_reserved(id, None, &|is, _| Ok((plan(is)?, None))))
     }
 
@@ -100,9 +101,9 @@ impl Operations {
     ) -> Result<()> {
         self.info.check_writable(id.subvolume)?;
         check_real(id)?;
-        let bytes = DIR_ENTRY_HEADER + 25 + name.len() + room;
+        let bytes = xattr_item(name, room);
         let kept = if room == 0 { UseOfKept::All } else { UseOfKept::None };
-        let demand = Demand { edits: 3, item_bytes: (185 + bytes) as u64, kept, ..Demand::default() };
+        let demand = Demand { edits: 3, item_bytes: INODE_ITEM + bytes, kept, ..Demand::default() };
         self.reserver.with_reserved(demand, || self.set_flags_reserved(id, Some(Companion { name, room }), plan))
     }
 
@@ -112,7 +113,7 @@ impl Operations {
     }
 
     fn set_flags_reserved(&self, id: InodeId, with: Option<Companion<'_>>, plan: &FlagsAndXattrPlan<'_>) -> Result<()> {
-        const IN_PLACE: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
+        const NOCOW: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
         const PACKED: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
         let inode = self.info.inode(id)?;
         let mut state = inode.write();
@@ -121,7 +122,7 @@ impl Operations {
         }
         let old = state.item.flags;
         let old_value = match &with {
-            Some(with) => self.find_xattr(id, &state, with.name)?,
+            Some(with) => self.info.view(id, &state).xattr(with.name)?,
             None => None,
         };
         let is = Flagged { flags: old, owner: state.item.uid, file_type: state.file_type() };
@@ -142,11 +143,11 @@ impl Operations {
         let mut flags = old & !SETTABLE_FLAGS | wanted & SETTABLE_FLAGS;
         if state.file_type() == FileType::Regular {
             flags = if state.item.size > 0 {
-                flags & !IN_PLACE | old & IN_PLACE
+                flags & !NOCOW | old & NOCOW
             } else if wanted & InodeFlags::NODATACOW != 0 {
-                flags | IN_PLACE
+                flags | NOCOW
             } else if old & InodeFlags::NODATACOW != 0 {
-                flags & !IN_PLACE
+                flags & !NOCOW
             } else {
                 flags
             };

@@ -1,4 +1,4 @@
-//! fsync, fdatasync and sync: what has to be waited for, and who writes the log.
+//! fsync, fdatasync and sync: what they wait for, and the choice between a log and a commit.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,7 +7,7 @@ use parking_lot::{Condvar, Mutex};
 use ubtrfs_format::items::{InodeItem, Timespec};
 
 use super::operations::Operations;
-use crate::error::{Errno, Result};
+use crate::error::{Error, Result};
 use crate::fsync_group::{Done, FsyncGroup};
 use crate::inode::{Inode, InodeId, InodeState, LoggedAs};
 use crate::writeback::is_nodatacow;
@@ -16,10 +16,10 @@ use crate::writeback::is_nodatacow;
 #[must_use = "a group that nobody leads waits forever"]
 pub struct FsyncLeader(Arc<FsyncGroup>);
 
-/// What stands between an fsync and its end.
+/// What an fsync has to wait for.
 enum Need {
     Nothing,
-    /// The commit that is under way.
+    /// The commit in progress.
     Commit,
     /// The write of the log that has all of it.
     Group(Arc<FsyncGroup>),
@@ -28,7 +28,7 @@ enum Need {
 }
 
 impl Operations {
-    /// Makes everything durable that was changed before.
+    /// Makes all earlier changes durable.
     pub(crate) fn sync(&self) -> Result<()> {
         if self.info.is_at_rest() {
             return Ok(());
@@ -37,7 +37,7 @@ impl Operations {
     }
 
     /// Makes an inode durable: content, attributes and names; of a directory, its entries and the
-    /// inodes that new ones lead to.
+    /// inodes of new ones.
     pub(crate) fn fsync(&self, id: InodeId) -> Result<()> {
         self.wait_for_sync(id, false)
     }
@@ -49,10 +49,10 @@ impl Operations {
 
     fn wait_for_sync(&self, id: InodeId, data_only: bool) -> Result<()> {
         let end = Arc::new((Mutex::new(None), Condvar::new()));
-        let told = end.clone();
+        let notified = end.clone();
         let done = move |result| {
-            *told.0.lock() = Some(result);
-            told.1.notify_all();
+            *notified.0.lock() = Some(result);
+            notified.1.notify_all();
         };
         self.start_fsync(id, data_only, Box::new(done));
         let mut result = end.0.lock();
@@ -64,40 +64,39 @@ impl Operations {
         }
     }
 
-    /// Makes an inode durable as [`Self::fsync`] does, or as [`Self::fdatasync`]. `done` is told
-    /// when it is, by whatever thread finds out. The call itself returns sooner, unless it is the
-    /// one that has to write.
+    /// Makes an inode durable as [`Self::fsync`] does, or as [`Self::fdatasync`]. `done` is called
+    /// at the end, by any thread. The call itself returns sooner, unless its thread has to write.
     pub(crate) fn start_fsync(&self, id: InodeId, data_only: bool, done: Done) {
         if let Some(leader) = self.join_fsync(id, data_only, done) {
             self.lead_fsync(leader);
         }
     }
 
-    /// Does of [`Self::start_fsync`] what takes no waiting, if [`Self::is_fsync_short`]. Whoever
-    /// gets a leader has to see to it that [`Self::lead_fsync`] is called with it, soon, by
-    /// whatever thread: others come to wait for that.
+    /// The non-blocking part of [`Self::start_fsync`], if [`Self::is_fsync_short`]. A caller that
+    /// gets a leader must have some thread call [`Self::lead_fsync`] with it soon, since other
+    /// fsyncs wait for that.
     pub(crate) fn join_fsync(&self, id: InodeId, data_only: bool, done: Done) -> Option<FsyncLeader> {
-        // Data that was taken out of memory has to go its way.
+        // Data that was taken from the dirty data must be submitted in any case.
         ubtrfs_tree::blocking(|| self.join_group(id, data_only, done)).map(FsyncLeader)
     }
 
-    /// Writes what a group of fsyncs asks for.
+    /// Writes the log of a group of fsyncs.
     pub(crate) fn lead_fsync(&self, leader: FsyncLeader) {
         let FsyncLeader(group) = leader;
         self.lead(&group);
     }
 
-    /// Whether nobody works on an inode, and little of it is dirty: then an fsync starts in an
-    /// instant.
+    /// Whether an inode is unlocked and little of it is dirty, so that an fsync can start without
+    /// blocking.
     pub(crate) fn is_fsync_short(&self, id: InodeId) -> bool {
         const LITTLE: u64 = 128 << 10;
         let inode = self.info.inodes.get(id);
-        // What is written over its old tree_log may have to wait for what is on its way there.
+        // A write over old data may have to wait for a write to the same extent in flight.
         let may_wait = |state: &InodeState| is_nodatacow(state.item.flags) && !state.ordered.is_empty();
         inode.is_some_and(|inode| inode.try_write().is_some_and(|state| state.reserved <= LITTLE && !may_wait(&state)))
     }
 
-    /// Starts what an fsync needs; the group, if the caller has to lead it.
+    /// Starts an fsync; returns the group if the caller has to lead it.
     fn join_group(&self, id: InodeId, data_only: bool, done: Done) -> Option<Arc<FsyncGroup>> {
         self.info.counters.fsyncs.fetch_add(1, Ordering::Relaxed);
         let need = self.info.inode(id).and_then(|inode| Ok((self.start_sync(&inode, data_only)?, inode)));
@@ -112,31 +111,36 @@ impl Operations {
             Need::Log => return self.log.join(inode, done),
             Need::Nothing => {
                 self.info.counters.fsyncs_without_work.fetch_add(1, Ordering::Relaxed);
-                done(self.info.already_durable().map(|_| ()));
+                done(self.already_durable());
             }
             Need::Commit => {
                 if let Some(done) = self.log.follow_commit(done) {
-                    done(self.info.already_durable().map(|_| ()));
+                    done(self.already_durable());
                 }
             }
             Need::Group(group) => {
                 self.info.counters.fsyncs_without_work.fetch_add(1, Ordering::Relaxed);
                 if let Some((done, outcome)) = group.wait(done) {
-                    done(self.info.already_durable().and(outcome.result()));
+                    done(self.already_durable().and(outcome.result()));
                 }
             }
         }
         None
     }
 
-    /// Starts the write-out of what is dirty, and says what to wait for.
+    /// Success if nothing can have been lost.
+    fn already_durable(&self) -> Result<()> {
+        self.info.already_durable().map(|_| ()).map_err(Error::not_durable)
+    }
+
+    /// Starts writeback of what is dirty, and says what to wait for.
     fn start_sync(&self, inode: &Arc<Inode>, data_only: bool) -> Result<Need> {
         if self.info.is_at_rest() {
             return Ok(Need::Nothing);
         }
         let mut state = inode.write();
-        if std::mem::take(&mut state.write_error) {
-            return Err(Errno::IO.into());
+        if let Some(error) = state.write_error.take() {
+            return Err(Error::not_durable(error));
         }
         let transaction = self.info.gate.enter();
         if state.pending.generation != transaction.generation {
@@ -152,16 +156,16 @@ impl Operations {
         })
     }
 
-    /// Writes a group's log, or commits where the log can't have it.
+    /// Writes a group's log, or commits where the log can't express the changes.
     fn lead(&self, group: &Arc<FsyncGroup>) {
         if let Some(closed) = self.log.write_for(group) {
-            let result = self.reserver.commit();
-            closed.committed(&self.info, &result);
+            let result = self.reserver.commit().map_err(Error::shared);
+            closed.committed(&self.info, result);
         }
     }
 }
 
-/// Whether the log has all that an fsync of the inode would put there.
+/// Whether the log has everything that an fsync of the inode would log.
 fn is_logged(state: &InodeState, data_only: bool) -> bool {
     let Some(logged) = &state.pending.logged else { return false };
     let same_item = match &logged.how {

@@ -14,16 +14,17 @@ use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::inode::EMPTY_SUBVOLUME_INO;
 use crate::inode::{Inode, InodeId, InodeState, LostName, Name, OrphanEdit, Target};
+use crate::item_sizes::{INODE_ITEM, ORPHAN_ITEM, name_items};
 use crate::names::{Found, LookupResult};
 use crate::space::{Demand, UseOfKept};
 
-/// What a name edit takes at the worst: entry by hash and by number, reference, two inode items.
+/// What a name edit takes at the worst: entry by hash and by number, reference, two inode items, an
+/// orphan item.
 pub(crate) fn name_demand(name: &[u8]) -> Demand {
-    Demand { edits: 6, item_bytes: (3 * (60 + name.len()) + 2 * 185) as u64, ..Demand::default() }
+    Demand { edits: 6, item_bytes: name_items(name) + 2 * INODE_ITEM + ORPHAN_ITEM, ..Demand::default() }
 }
 
-/// An entry of a directory together with the inode it leads to, found before either was locked for
-/// a change.
+/// An entry of a directory together with its inode, found before either was locked for a change.
 pub(crate) struct Named {
     lookup: LookupResult,
     pub(crate) target: Target,
@@ -33,13 +34,13 @@ pub(crate) struct Named {
 impl Named {
     /// Whether the entry is a subvolume's, be it only the empty directory that a snapshot shows in
     /// its place.
-    pub(crate) fn leads_to_root(&self) -> bool {
+    pub(crate) fn is_root(&self) -> bool {
         self.target.subvolume().is_some()
     }
 
-    /// Whether it leads into another subvolume.
+    /// Whether it refers to another subvolume.
     pub(crate) fn is_subvolume(&self) -> bool {
-        self.leads_to_root() && !self.is_empty_subvolume()
+        self.is_root() && !self.is_empty_subvolume()
     }
 
     /// Whether it is the empty directory that a snapshot shows in place of a subvolume.
@@ -49,12 +50,12 @@ impl Named {
 }
 
 impl Operations {
-    /// Finds what a name leads to. The caller verifies after locking that it still does.
+    /// Finds what a name refers to. The caller verifies after locking that it still does.
     pub(crate) fn find_named(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Named>> {
         Ok(self.seek_named(dir, name)?.1)
     }
 
-    /// Finds what a name leads to, if anything, and tells what it knows of the name.
+    /// Finds what a name refers to, if anything, with the result of the lookup.
     pub(crate) fn seek_named(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<(LookupResult, Option<Named>)> {
         let state = dir.read();
         if !state.is_dir() {
@@ -67,8 +68,8 @@ impl Operations {
         Ok((lookup, Some(Named { lookup, target, inode: self.info.inode(id)? })))
     }
 
-    /// The entry's number if the directory, locked, still has the entry that was found before, and
-    /// it leads where it led; `None` if not.
+    /// The entry's number if the directory, locked, still has the entry that was found before, with
+    /// the same target; `None` if not.
     pub(crate) fn still_named(
         &self,
         dir: InodeId,
@@ -79,9 +80,7 @@ impl Operations {
         let found = self.names.seek_entry_again(dir, state, name, named.lookup)?.found;
         let Some(found) = found.filter(|found| found.target == named.target) else { return Ok(None) };
         // A snapshot's empty directory and the subvolume itself have the same entry.
-        if named.leads_to_root()
-            && self.names.resolve(&self.info.committed(), dir, name, found.target)? != named.inode.id
-        {
+        if named.is_root() && self.names.resolve(&self.info.committed(), dir, name, found.target)? != named.inode.id {
             return Ok(None);
         }
         self.names.entry_index(dir, state, name, &found).map(Some)
@@ -150,7 +149,7 @@ impl Operations {
             let named = self.find_named(&parent, name)?.ok_or(Errno::NOENT)?;
             check_removable_from(&parent, &named.inode)?;
             check_removable(&named, directory)?;
-            if named.leads_to_root() {
+            if named.is_root() {
                 if self.remove_empty_subvolume(&parent, name, &named)? {
                     return Ok(());
                 }
@@ -212,7 +211,7 @@ pub(crate) fn lost_name(state: &InodeState, dir: InodeId, name: &Name, index: Di
     LostName { dir: dir.ino, name: name.clone(), index, is_dir_logged: state.pending.logged.is_some() }
 }
 
-/// Notes a new name in an inode that has joined the transaction.
+/// Adds a name to an inode that has joined the transaction.
 pub(crate) fn add_name(state: &mut InodeState, dir: InodeId, name: Name, index: DirIndex) {
     state.pending.add_ref(dir.ino, name, index);
     if state.item.nlink == 0 {
@@ -221,8 +220,8 @@ pub(crate) fn add_name(state: &mut InodeState, dir: InodeId, name: Name, index: 
     state.item.nlink = state.item.nlink.saturating_add(1);
 }
 
-/// Notes in an inode that has joined the transaction that it lost a name; with the last one (a
-/// directory has but one) it becomes an orphan.
+/// Removes a name from an inode that has joined the transaction; with the last one (a directory has
+/// but one) it becomes an orphan.
 pub(crate) fn drop_name(state: &mut InodeState, lost: LostName, directory: bool) {
     state.pending.remove_ref(lost);
     state.item.nlink = if directory { 0 } else { state.item.nlink.saturating_sub(1) };

@@ -1,9 +1,21 @@
-//! Locking several inodes, always in the order of subvolume and number.
+//! Locking several inodes, always in the order of subvolume and number, and before the gate
+//! (invariant 7).
 
 use std::sync::Arc;
 
+use ubtrfs_format::Generation;
+
 use crate::inode::{Changing, Inode, InodeId, InodeState};
-use crate::transaction::Transaction;
+use crate::lock_order::{Ordered, is_held};
+use crate::transaction::{Freeze, Transaction};
+
+impl Freeze for LockedInodes<'_> {
+    fn freeze_before(&mut self, generation: Generation) {
+        for (_, state) in &mut self.guards {
+            state.freeze_before(generation);
+        }
+    }
+}
 
 /// Inodes locked for a change.
 pub(crate) struct LockedInodes<'a> {
@@ -13,6 +25,7 @@ pub(crate) struct LockedInodes<'a> {
 impl<'a> LockedInodes<'a> {
     /// Locks inodes; one that is named twice is locked once.
     pub(crate) fn lock(inodes: &[&'a Arc<Inode>]) -> Self {
+        debug_assert!(!is_held(Ordered::Gate), "invariant 7: inodes are locked before the gate is entered");
         let mut ordered = inodes.to_vec();
         ordered.sort_by_key(|inode| inode.id);
         ordered.dedup_by_key(|inode| inode.id);
@@ -42,8 +55,8 @@ impl<'a> LockedInodes<'a> {
         }
     }
 
-    /// Puts those whose names changed after the transaction's log had them on its list: the log has
-    /// to follow.
+    /// Puts inodes whose names changed after they were logged on the transaction's list: the log
+    /// must include the new names.
     pub(crate) fn note_renamed(&mut self, transaction: &Transaction) {
         for (inode, state) in &mut self.guards {
             if let Some(logged) = &mut state.pending.logged

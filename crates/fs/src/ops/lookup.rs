@@ -9,7 +9,7 @@ use crate::inode::{EMPTY_SUBVOLUME_INO, InodeId};
 use crate::names::DirectoryEntry;
 
 impl Operations {
-    /// Looks a name up. Takes a reference to the inode, which the caller gives back with
+    /// Looks a name up. Takes a reference to the inode, which the caller drops with
     /// [`Self::forget`].
     pub(crate) fn lookup(&self, dir: InodeId, name: &[u8]) -> Result<InodeId> {
         if name.len() > items::MAX_NAME_LEN {
@@ -34,9 +34,9 @@ impl Operations {
     }
 
     /// Looks up an inode that is known by its number alone, as one that a file handle names. Takes
-    /// a reference to it, which the caller gives back with [`Self::forget`]. `ENOENT` if it is gone
-    /// or has no name: whoever has a file without one open does not have to ask, and that it was
-    /// forgotten may be told later than this is asked.
+    /// a reference to it, which the caller drops with [`Self::forget`]. `ENOENT` if it is deleted
+    /// or has no name: a program that has a nameless file open does not need this, and its forget
+    /// may arrive later than this call.
     pub(crate) fn lookup_inode(&self, id: InodeId) -> Result<()> {
         self.info.inodes.reference(id);
         let alive = self.info.inode(id).map(|inode| {
@@ -72,7 +72,7 @@ impl Operations {
         self.info.inodes.reference(id);
     }
 
-    /// Gives references back. With the last one an inode without names goes; the caller does not
+    /// Drops references. With the last one an inode without names is freed; the caller does not
     /// wait for that.
     pub(crate) fn forget(&self, id: InodeId, count: u64) {
         if !self.info.inodes.unreference(id, count) {

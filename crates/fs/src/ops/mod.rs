@@ -1,4 +1,7 @@
 //! The operations of a file system: what programs ask for.
+//!
+//! What an operation changes, it changes during one passage of the gate (invariant 5), with the
+//! inodes locked before (invariant 7), and all that may fail comes before that (invariant 23).
 
 mod attr;
 mod checks;
@@ -20,6 +23,7 @@ mod room;
 mod salvage;
 mod search;
 mod statfs;
+mod subvolume;
 mod write;
 mod write_at;
 mod xattr;
@@ -31,6 +35,7 @@ pub use fsync::FsyncLeader;
 pub use rename::RenameFlags;
 pub use salvage::{FoundInode, FoundSubvolume};
 pub use statfs::FilesystemStats;
+pub use subvolume::SubvolumeInfo;
 pub use xattr::XattrMode;
 
 pub use write_at::WriteAt;

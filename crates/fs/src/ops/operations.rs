@@ -23,6 +23,7 @@ pub(crate) struct Operations {
     pub(crate) committer: Arc<Committer>,
     pub(crate) inactivator: Arc<Inactivator>,
     pub(crate) reserver: Arc<Reserver>,
-    /// Held by a rename that moves a directory to another one: no cycle may come about.
+    /// Held by a rename that moves a directory to another one, so that no cycle can arise; and by
+    /// what makes and deletes subvolumes, so that nothing comes into one that is being deleted.
     pub(crate) rename_lock: Mutex<()>,
 }

@@ -1,6 +1,6 @@
 //! Punching holes.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use ubtrfs_format::items::FileType;
@@ -13,14 +13,15 @@ use crate::error::{Errno, Result};
 use crate::file::piece::Mapped;
 use crate::file::piece::Piece;
 use crate::file::piece::extents_of;
-use crate::file_reader::FileMap;
 use crate::inode::{Inode, InodeId, InodeState};
+use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM};
 use crate::space::{Demand, UseOfKept};
+use crate::transaction::Transaction;
 
 /// Pieces of a file that are emptied at once.
 const AT_ONCE: usize = 2048;
 
-/// What becomes holes.
+/// The parts that become holes.
 #[derive(Default)]
 struct Emptied {
     /// Start and length of each range, and the bytes that it takes on disk.
@@ -29,10 +30,19 @@ struct Emptied {
     extents: usize,
 }
 
+/// What punching finds out before it enters the transaction.
+struct PunchPlan {
+    /// Sectors of which nothing stays.
+    whole: Range<u64>,
+    /// Sectors of which a part stays, with what they hold afterwards.
+    zeroed: Vec<(u64, Vec<u8>)>,
+    emptied: Emptied,
+}
+
 impl Operations {
-    /// Makes a range of a file read as zeroes and gives its whole sectors back. The size stays. A
-    /// range of many pieces is emptied in steps, each whole or not done: no transaction may come to
-    /// hold them all (invariant 26).
+    /// Makes a range of a file read as zeroes and frees its whole sectors. The size stays. A range
+    /// of many pieces is emptied in steps, each whole or not done, since one transaction may not
+    /// hold all of them (invariant 26).
     pub(crate) fn punch_hole(&self, id: InodeId, offset: u64, len: u64) -> Result<()> {
         self.info.check_writable(id.subvolume)?;
         let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Errno::INVAL)?;
@@ -47,12 +57,11 @@ impl Operations {
         }
     }
 
-    /// Where the pieces end that are emptied at once, from the start of a range on.
+    /// The end of the pieces that one step empties, from the start of a range on.
     fn end_of_step(&self, id: InodeId, range: Range<u64>) -> Result<u64> {
         let inode = self.info.inode(id)?;
         let state = inode.read();
-        let committed = self.info.committed();
-        let map = FileMap::new(&committed, id, &state)?;
+        let map = self.info.view(id, &state).map()?;
         let last = map.with_stack(&state, |stack| stack.pieces(range.clone()).nth(AT_ONCE - 1).transpose())?;
         Ok(last.map_or(range.end, |last| last.end().min(range.end)))
     }
@@ -64,7 +73,8 @@ impl Operations {
             let state = inode.read();
             self.writeback.inline_bytes(&state, state.item.size)
         };
-        let demand = Demand { data: 2 * sector, edits: 6, item_bytes: 700 + inline_bytes, kept: UseOfKept::Half };
+        let item_bytes = INODE_ITEM + ORPHAN_ITEM + 7 * FILE_EXTENT_ITEM + inline_bytes;
+        let demand = Demand { data: 2 * sector, edits: 6, item_bytes, kept: UseOfKept::Half };
         let _reservation = self.reserver.reserve_to_free(&inode, demand)?;
         let mut surplus = 2 * sector;
         let result = self.punch_reserved(id, offset, end, &mut surplus);
@@ -82,28 +92,29 @@ impl Operations {
             return Err(Errno::NOENT.into());
         }
         check_unrestricted(&state)?;
-        while !self.punch_in_transaction(&inode, &mut state, offset..end, surplus)? {}
-        Ok(())
+        let range = offset..end;
+        self.info.gate.transact(
+            &mut *state,
+            |state, _| {
+                Ok(match self.plan_punch(id, state, &range)? {
+                    Some(plan) => ControlFlow::Continue(plan),
+                    None => ControlFlow::Break(()),
+                })
+            },
+            |state, plan, transaction| self.apply_punch(&inode, state, plan, transaction, surplus),
+        )
     }
 
-    /// Punches in the open transaction; returns whether it did, for another one may have begun
-    /// meanwhile: then what was dirty is on its way to what is reserved.
-    fn punch_in_transaction(
-        &self,
-        inode: &Arc<Inode>,
-        state: &mut InodeState,
-        Range { start: offset, end }: Range<u64>,
-        surplus: &mut u64,
-    ) -> Result<bool> {
-        let id = inode.id;
-        let generation = self.info.freeze_older(state);
-        let (asked, end) = (end, end.min(state.item.size));
+    /// What becomes of a range; `None` if it lies beyond the end of the file.
+    fn plan_punch(&self, id: InodeId, state: &InodeState, range: &Range<u64>) -> Result<Option<PunchPlan>> {
+        let (offset, asked) = (range.start, range.end);
+        let end = asked.min(state.item.size);
         if offset >= end {
-            return Ok(true);
+            return Ok(None);
         }
         let sector = u64::from(self.info.volume.sector_size());
-        // The last sector of the file counts as whole: behind the end there is nothing to keep, but
-        // reserved space, of which whole sectors go.
+        // The last sector of the file counts as whole: beyond the end there is only reserved space,
+        // whose whole sectors are freed.
         let whole_end = if end == state.item.size {
             end.next_multiple_of(sector).max(asked - asked % sector)
         } else {
@@ -121,29 +132,34 @@ impl Operations {
         }
         let emptied =
             if whole.start < whole.end { self.pieces_to_empty(id, state, &whole)? } else { Emptied::default() };
-        let time = now();
-        let transaction = self.info.gate.enter();
-        if transaction.generation != generation {
-            return Ok(false);
-        }
-        state.join(inode, &transaction);
+        Ok(Some(PunchPlan { whole, zeroed, emptied }))
+    }
+
+    fn apply_punch(
+        &self,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        plan: PunchPlan,
+        transaction: &Transaction,
+        surplus: &mut u64,
+    ) {
+        let PunchPlan { whole, zeroed, emptied } = plan;
+        let sector = u64::from(self.info.volume.sector_size());
+        state.join(inode, transaction);
         for (at, content) in zeroed {
             fill_sector(state, at, &content, surplus, sector);
             state.dirty.write(at, &content);
         }
         if whole.start < whole.end {
-            state.dirty.discard(whole.clone());
+            state.dirty.discard(whole);
             state.pending.displaced += emptied.extents;
             for (start, len, bytes) in emptied.ranges {
                 state.pending.layout.replace(start, len, Piece::Hole);
                 state.item.nbytes = state.item.nbytes.saturating_sub(bytes);
             }
-            let dirty: u64 = state.dirty.ranges().map(|(_, len)| len).sum();
-            *surplus += state.reserved - dirty;
-            state.reserved = dirty;
+            *surplus += state.unreserve_clean();
         }
-        state.content_changed(time);
-        Ok(true)
+        state.content_changed(now());
     }
 
     /// The sector at `at` with zeroes in `from..to`.
@@ -158,8 +174,8 @@ impl Operations {
         let sector = u64::from(self.info.volume.sector_size());
         let mut content = vec![0; sector as usize];
         self.reader.read_sectors(id, state, at, &mut content)?;
-        let cut = from.max(at) - at..to.min(at + sector) - at;
-        content[cut.start as usize..cut.end as usize].fill(0);
+        let zeroed = from.max(at) - at..to.min(at + sector) - at;
+        content[zeroed.start as usize..zeroed.end as usize].fill(0);
         let size = state.item.size.saturating_sub(at).min(sector);
         content[size as usize..].fill(0);
         Ok(content)
@@ -167,9 +183,7 @@ impl Operations {
 
     /// What of a range becomes holes.
     fn pieces_to_empty(&self, id: InodeId, state: &InodeState, whole: &Range<u64>) -> Result<Emptied> {
-        let committed = self.info.committed();
-        let map = FileMap::new(&committed, id, state)?;
-        let pieces = map.with_stack(state, |stack| stack.resolve(whole.clone()))?;
+        let pieces = self.info.view(id, state).pieces(whole.clone())?;
         let bytes = pieces.iter().map(Mapped::allocated).sum();
         let ranges = vec![(whole.start, whole.end - whole.start, bytes)];
         Ok(Emptied { ranges, extents: extents_of(&pieces) })

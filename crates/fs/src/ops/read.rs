@@ -5,15 +5,14 @@ use std::sync::atomic::Ordering;
 use ubtrfs_format::items::FileType;
 
 use super::operations::Operations;
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result, Step};
 use crate::file::error::Result as DataResult;
 use crate::file::seek::Seek;
-use crate::file_reader::FileMap;
 use crate::inode::InodeId;
 
 impl Operations {
-    /// Whether all of a range has been written lately, so that reading it takes no device. Says no
-    /// if it would have to wait to know.
+    /// Whether all of a range is in memory as dirty data, so that reading it needs no device. False
+    /// if finding out would block.
     pub(crate) fn is_dirty(&self, id: InodeId, offset: u64, len: u64) -> bool {
         let Some(inode) = self.info.inodes.get(id) else { return false };
         inode.try_read().is_some_and(|state| {
@@ -34,9 +33,8 @@ impl Operations {
     }
 
     /// Reads from `offset` on into `buf`, as much of it as the file has, and returns how many bytes
-    /// that is. Nothing is copied on the way where offset and end are at sectors' bounds and the
-    /// memory is aligned to 4096 bytes. What is behind the end of the file in `buf` may change,
-    /// too.
+    /// that is. No intermediate copy is made where offset and end are at sectors' bounds and the
+    /// memory is aligned to 4096 bytes. Bytes of `buf` beyond the end of the file may change, too.
     pub(crate) fn read_into(&self, id: InodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let read = self.read_into_unseen(id, offset, buf)?;
         if read > 0 {
@@ -63,14 +61,24 @@ impl Operations {
         let skip = (offset % sector) as usize;
         let whole = (skip + len).next_multiple_of(sector as usize);
         if let Some(sectors) = buf.get_mut(..whole).filter(|_| skip == 0) {
-            self.reader.read_sectors(id, &state, offset, sectors)?;
+            self.reader.read_sectors(id, &state, offset, sectors).map_err(|error| self.unreadable(id, error))?;
         } else {
             let mut sectors = vec![0; whole];
-            self.reader.read_sectors(id, &state, offset - skip as u64, &mut sectors)?;
+            let read = self.reader.read_sectors(id, &state, offset - skip as u64, &mut sectors);
+            read.map_err(|error| self.unreadable(id, error))?;
             buf[..len].copy_from_slice(&sectors[skip..skip + len]);
         }
         self.info.counters.bytes_read.fetch_add(len as u64, Ordering::Relaxed);
         Ok(len)
+    }
+
+    /// Notes why a file's content can't be read, if it can't.
+    fn unreadable(&self, id: InodeId, error: impl Into<Error>) -> Error {
+        let error = error.into().at(Step::ReadData { subvolume: id.subvolume, ino: id.ino });
+        if error.errno() == Errno::IO {
+            self.info.last_errors.note(&error);
+        }
+        error
     }
 
     /// Where a symlink leads.
@@ -106,19 +114,13 @@ impl Operations {
         if state.is_dir() {
             return Err(Errno::ISDIR.into());
         }
-        let committed = self.info.committed();
-        let map = FileMap::new(&committed, id, &state)?;
+        // Dirty data of the frozen layer lies below the pending layer's holes; a file that is both
+        // dirty there and truncated since is rare, and showing data where there are zeroes is
+        // allowed.
+        let dirty: Vec<_> = state.dirty_layers().collect();
+        let map = self.info.view(id, &state).map()?;
         let size = state.item.size;
-        let found = match &state.frozen {
-            Some(frozen) => {
-                // Dirty data of the frozen layer lies below the pending layer's holes; a file that
-                // is both dirty there and cut since is rare, and showing data where there are
-                // zeroes is allowed.
-                let dirty = [&state.dirty, &frozen.dirty];
-                map.with_stack(&state, |stack| look(Seek { dirty: &dirty, stack, size }))
-            }
-            None => map.with_stack(&state, |stack| look(Seek { dirty: &[&state.dirty], stack, size })),
-        }?;
+        let found = map.with_stack(&state, |stack| look(Seek { dirty: &dirty, stack, size }))?;
         found.ok_or_else(|| Errno::NXIO.into())
     }
 }

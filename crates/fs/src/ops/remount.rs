@@ -3,12 +3,13 @@
 use super::operations::Operations;
 use crate::error::{Errno, Result};
 
-/// How often a commit is tried after which nothing has changed.
+/// How many commits are tried until one after which nothing has changed.
 const ATTEMPTS_TO_STOP: u32 = 100;
 
 impl Operations {
-    /// Makes everything durable, and changes nothing from then on until [`Self::write_again`]. For
-    /// a mount that the kernel has made read-only: who changes files must have ended before.
+    /// Makes everything durable, and refuses changes from then on until [`Self::write_again`]. For
+    /// a mount that the kernel has made read-only: operations that change files must have ended
+    /// before.
     pub(crate) fn stop_writing(&self) -> Result<()> {
         for _ in 0..ATTEMPTS_TO_STOP {
             self.sync()?;
@@ -21,14 +22,14 @@ impl Operations {
             if self.info.gate.current().is_empty() {
                 return Ok(());
             }
-            // Somebody still changes files: what he was told is done is not left undone.
+            // An operation still changes files: what it has acknowledged must not be lost.
             self.info.set_writable()?;
         }
         Err(Errno::BUSY.into())
     }
 
-    /// Ends what [`Self::stop_writing`] began. A volume that was opened read-only stays so, and so
-    /// does one after an error.
+    /// Ends the effect of [`Self::stop_writing`]. A volume that was opened read-only stays so, and
+    /// so does one after an error.
     pub(crate) fn write_again(&self) -> Result<()> {
         self.info.set_writable()?;
         self.inactivator.go_on();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ubtrfs_format::DirIndex;
 use ubtrfs_format::items::{FileType, Timespec};
 
 use super::LockedInodes;
@@ -15,7 +16,7 @@ use crate::error::{Errno, Result};
 use crate::inode::{Inode, InodeId, InodeState, LostName, Name};
 use crate::names::LookupResult;
 use crate::space::Demand;
-use crate::subvolume_entries::EntryPlace;
+use crate::subvolume_entries::EntryLocation;
 use crate::transaction::Transaction;
 
 /// How a rename treats its target and its source.
@@ -38,12 +39,35 @@ struct End<'a> {
     name: &'a [u8],
 }
 
+/// A rename as it was found before its inodes were locked.
+#[derive(Clone, Copy)]
+struct FoundRename<'a> {
+    from: &'a End<'a>,
+    to: &'a End<'a>,
+    source: &'a Named,
+    /// What has the new name.
+    target: Option<&'a Named>,
+    /// What the new directory has of the new name.
+    lookup: LookupResult,
+    flags: RenameFlags,
+}
+
+/// The entries that a rename changes, found with its inodes locked.
+struct RenamePlan {
+    old_index: DirIndex,
+    target_index: Option<DirIndex>,
+    new_index: DirIndex,
+    /// Of what comes under the old name: the target, or a whiteout.
+    back_index: Option<DirIndex>,
+    whiteout: Option<InodeId>,
+}
+
 impl Operations {
     /// Gives the inode `name` of `dir` the name `new_name` in `new_dir`. What had that name loses
     /// it, or gets the old one.
     ///
-    /// The entries of subvolumes can be moved between subvolumes, all else can't. Until the next
-    /// commit no log is written then, as a log can't tell of it.
+    /// The entries of subvolumes can be moved between subvolumes, other entries can't. Until the
+    /// next commit no log is written then, since a log can't express it.
     pub(crate) fn rename(
         &self,
         dir: InodeId,
@@ -77,18 +101,20 @@ impl Operations {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
+        // Nor is one of the directories in a subvolume that is deleted meanwhile.
+        let _no_cycles = if dir == new_dir { None } else { Some(self.lock_renames()?) };
         let from = End { dir: self.info.inode(dir)?, name };
         let to = End { dir: self.info.inode(new_dir)?, name: new_name };
-        let _no_cycles = if dir == new_dir { None } else { Some(self.lock_renames()?) };
         loop {
             let source = self.find_named(&from.dir, name)?.ok_or(Errno::NOENT)?;
             let (lookup, target) = self.seek_named(&to.dir, new_name)?;
             self.check_rename(&from, &to, &source, target.as_ref(), flags)?;
             if target.as_ref().is_some_and(|target| target.inode.id == source.inode.id) {
-                // Two names of one inode: POSIX asks that nothing happens.
+                // Two names of one inode: POSIX requires that nothing happens.
                 return Ok(());
             }
-            if self.rename_found(&from, &to, &source, (lookup, target.as_ref()), flags)? {
+            let found = FoundRename { from: &from, to: &to, source: &source, target: target.as_ref(), lookup, flags };
+            if self.rename_found(&found)? {
                 if let Some(target) = target
                     && !flags.exchange
                     && !target.is_empty_subvolume()
@@ -100,8 +126,8 @@ impl Operations {
         }
     }
 
-    /// Others may hold this lock while they wait for a device.
-    fn lock_renames(&self) -> Result<parking_lot::MutexGuard<'_, ()>> {
+    /// Other renames may hold this lock while they wait for a device.
+    pub(super) fn lock_renames(&self) -> Result<parking_lot::MutexGuard<'_, ()>> {
         if let Some(lock) = self.rename_lock.try_lock() {
             return Ok(lock);
         }
@@ -136,7 +162,7 @@ impl Operations {
             return Err(Errno::PERM.into());
         }
         if from.dir.id != to.dir.id {
-            // Where `..` leads to would change in it.
+            // The target of `..` would change in it.
             moved.try_for_each(|named| self.info.check_writable(named.inode.id.subvolume).map(drop))?;
         }
         check_removable_from(&from.dir, &source.inode)?;
@@ -167,13 +193,13 @@ impl Operations {
         Ok(())
     }
 
-    /// Whether `dir` is `ancestor` or lies below it. The caller holds the rename lock.
+    /// Whether `dir` is `ancestor` or is below it. The caller holds the rename lock.
     fn is_below(&self, dir: InodeId, ancestor: InodeId) -> Result<bool> {
         let mut at = dir;
         let mut passed = std::collections::HashSet::new();
         loop {
             if !passed.insert(at) {
-                // A damaged volume: the way up goes round in a circle.
+                // A damaged volume: the parents form a cycle.
                 return Err(Errno::LOOP.into());
             }
             if at == ancestor {
@@ -188,48 +214,49 @@ impl Operations {
     }
 
     /// Renames if everything is still as it was found; `false` if not.
-    fn rename_found(
-        &self,
-        from: &End<'_>,
-        to: &End<'_>,
-        source: &Named,
-        (lookup, target): (LookupResult, Option<&Named>),
-        flags: RenameFlags,
-    ) -> Result<bool> {
-        let (dir, new_dir) = (from.dir.id, to.dir.id);
-        let mut inodes = vec![&from.dir, &to.dir];
+    fn rename_found(&self, found: &FoundRename<'_>) -> Result<bool> {
+        let mut inodes = vec![&found.from.dir, &found.to.dir];
         // Nothing changes in a subvolume of another name: the root tree says where its entry is.
-        let ends = [Some(source), target].into_iter().flatten().filter(|named| !named.leads_to_root());
+        let ends = [Some(found.source), found.target].into_iter().flatten().filter(|named| !named.is_root());
         inodes.extend(ends.map(|named| &named.inode));
         let mut locked = LockedInodes::lock(&inodes);
-        let Some(old_index) = self.still_named(dir, locked.get(dir), from.name, source)? else {
-            return Ok(false);
-        };
+        let Some(plan) = self.plan_rename(found, &mut locked)? else { return Ok(false) };
+        let transaction = self.info.gate.enter();
+        locked.join(&transaction);
+        self.apply_rename(found, &plan, &mut locked, &transaction);
+        locked.note_renamed(&transaction);
+        Ok(true)
+    }
+
+    /// The numbers of the entries that change; `None` if they are no longer as they were found.
+    fn plan_rename(&self, found: &FoundRename<'_>, locked: &mut LockedInodes<'_>) -> Result<Option<RenamePlan>> {
+        let FoundRename { from, to, source, target, lookup, flags } = *found;
+        let (dir, new_dir) = (from.dir.id, to.dir.id);
+        let Some(old_index) = self.still_named(dir, locked.get(dir), from.name, source)? else { return Ok(None) };
         let target_index = match target {
             Some(target) => match self.still_named(new_dir, locked.get(new_dir), to.name, target)? {
                 Some(index) => Some(index),
-                None => return Ok(false),
+                None => return Ok(None),
             },
             None => None,
         };
         let lookup = self.names.seek_entry_again(new_dir, locked.get(new_dir), to.name, lookup)?;
         if target.is_none() && lookup.found.is_some() {
-            return Ok(false);
+            return Ok(None);
         }
         if locked.get(new_dir).item.nlink == 0 {
             return Err(Errno::NOENT.into());
         }
-        if let Some(target) = target
-            && !flags.exchange
-            && !target.leads_to_root()
-            && locked.get(target.inode.id).is_dir()
-            && !locked.get(target.inode.id).is_empty_dir()
+        let replaced = target.filter(|target| !flags.exchange && !target.is_root());
+        if replaced
+            .map(|target| locked.get(target.inode.id))
+            .is_some_and(|state| state.is_dir() && !state.is_empty_dir())
         {
             return Err(Errno::NOTEMPTY.into());
         }
-        self.check_moved_name_fits(&locked, source, new_dir, to.name)?;
+        self.check_moved_name_fits(locked, source, new_dir, to.name)?;
         if let Some(target) = target.filter(|_| flags.exchange) {
-            self.check_moved_name_fits(&locked, target, dir, from.name)?;
+            self.check_moved_name_fits(locked, target, dir, from.name)?;
         }
         self.check_collisions(new_dir, locked.get(new_dir), to.name, lookup)?;
         if flags.exchange {
@@ -239,20 +266,33 @@ impl Operations {
         let new_index = self.names.next_index(new_dir, locked.get_mut(new_dir))?;
         let leaves_something = flags.exchange || flags.whiteout;
         let back_index = if leaves_something { Some(self.names.next_index(dir, locked.get_mut(dir))?) } else { None };
-        let whiteout_ino = if flags.whiteout { Some(self.info.subvolume(dir.subvolume)?.new_ino()?) } else { None };
+        let whiteout = if flags.whiteout {
+            Some(InodeId::new(dir.subvolume, self.info.subvolume(dir.subvolume)?.new_ino()?))
+        } else {
+            None
+        };
+        Ok(Some(RenamePlan { old_index, target_index, new_index, back_index, whiteout }))
+    }
 
-        let time = now();
+    fn apply_rename(
+        &self,
+        found: &FoundRename<'_>,
+        plan: &RenamePlan,
+        locked: &mut LockedInodes<'_>,
+        transaction: &Transaction,
+    ) {
+        let FoundRename { from, to, source, target, flags, .. } = *found;
+        let (dir, new_dir) = (from.dir.id, to.dir.id);
         let (name, new_name): (Name, Name) = (from.name.into(), to.name.into());
-        let transaction = self.info.gate.enter();
-        locked.join(&transaction);
-        let lost = lost_name(locked.get(dir), dir, &name, old_index);
-        remove_entry(locked.get_mut(dir), name.clone(), old_index, source.target, time);
-        if let (Some(target), Some(index)) = (target, target_index) {
+        let time = now();
+        let lost = lost_name(locked.get(dir), dir, &name, plan.old_index);
+        remove_entry(locked.get_mut(dir), name.clone(), plan.old_index, source.target, time);
+        if let (Some(target), Some(index)) = (target, plan.target_index) {
             let lost = lost_name(locked.get(new_dir), new_dir, &new_name, index);
             remove_entry(locked.get_mut(new_dir), new_name.clone(), index, target.target, time);
-            if let Some(back) = back_index.filter(|_| flags.exchange) {
-                let place = EntryPlace { dir, name: name.clone(), index: back };
-                self.move_entry(&mut locked, target, lost, place, &transaction, time);
+            if let Some(back) = plan.back_index.filter(|_| flags.exchange) {
+                let entry = EntryLocation { dir, name: name.clone(), index: back };
+                self.move_entry(locked, target, lost, entry, transaction, time);
             } else if target.is_empty_subvolume() {
                 transaction.forbid_log();
             } else {
@@ -262,17 +302,14 @@ impl Operations {
                 state.attributes_changed(time);
             }
         }
-        let place = EntryPlace { dir: new_dir, name: new_name, index: new_index };
-        self.move_entry(&mut locked, source, lost, place, &transaction, time);
-        if let (Some(ino), Some(index)) = (whiteout_ino, back_index) {
-            let whiteout = InodeId::new(dir.subvolume, ino);
+        let entry = EntryLocation { dir: new_dir, name: new_name, index: plan.new_index };
+        self.move_entry(locked, source, lost, entry, transaction, time);
+        if let (Some(whiteout), Some(index)) = (plan.whiteout, plan.back_index) {
             let (uid, gid) = flags.whiteout_owner;
             let new = NewInode { mode: 0o020_000, uid, gid, ..NewInode::default() };
-            self.add_whiteout(whiteout, dir, &name, index, &new, locked.get(dir), &transaction);
+            self.add_whiteout(whiteout, dir, &name, index, &new, locked.get(dir), transaction);
             add_entry(locked.get_mut(dir), name, index, inode_target(whiteout, FileType::CharDevice), time);
         }
-        locked.note_renamed(&transaction);
-        Ok(true)
     }
 
     fn check_moved_name_fits(&self, locked: &LockedInodes<'_>, named: &Named, dir: InodeId, name: &[u8]) -> Result<()> {
@@ -286,7 +323,7 @@ impl Operations {
         locked: &mut LockedInodes<'_>,
         named: &Named,
         lost: LostName,
-        place: EntryPlace,
+        place: EntryLocation,
         transaction: &Transaction,
         time: Timespec,
     ) {
@@ -304,7 +341,7 @@ impl Operations {
 }
 
 /// Notes in an inode that has joined the transaction that one of its names became another.
-fn move_name(state: &mut InodeState, lost: LostName, place: &EntryPlace) {
+fn move_name(state: &mut InodeState, lost: LostName, place: &EntryLocation) {
     let nlink = state.item.nlink;
     state.pending.remove_ref(lost);
     add_name(state, place.dir, place.name.clone(), place.index);

@@ -1,25 +1,30 @@
 //! Changing a file's size.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_format::{Generation, Incompat};
 
-use super::attr::AttributeChange;
+use super::attr::{AttributeChange, AttributePlan};
 use super::operations::Operations;
 use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::file::piece::Piece;
-use crate::file_reader::FileMap;
 use crate::inode::{Inode, InodeId, InodeState, MAX_FILE_SIZE};
+use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM};
 use crate::space::{Demand, UseOfKept};
+
+/// Bytes of items that a change of the size may put: the inode, an orphan item, and what splits
+/// pieces at the new end and makes holes.
+const RESIZE_BYTES: u64 = INODE_ITEM + ORPHAN_ITEM + 4 * FILE_EXTENT_ITEM;
 
 /// What size a file shall have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NewSize {
     /// This one.
     Exactly(u64),
-    /// This one, unless it is smaller already; what is kept for the file behind there goes in any
+    /// This one, unless it is smaller already; space that is reserved beyond it is freed in any
     /// case.
     AtMost {
         /// The size.
@@ -29,21 +34,55 @@ pub(crate) enum NewSize {
     },
 }
 
+impl NewSize {
+    /// The resulting change for a file in this state.
+    fn of(self, state: &InodeState) -> Resize {
+        let old_size = state.item.size;
+        match self {
+            Self::Exactly(size) => {
+                // Space that is reserved beyond the end goes even if the size stays.
+                let truncates = size < old_size || (size == old_size && state.item.flags & InodeFlags::PREALLOC != 0);
+                Resize { size, truncate_from: truncates.then_some(size) }
+            }
+            Self::AtMost { from, .. } => Resize { size: from.min(old_size), truncate_from: Some(from) },
+        }
+    }
+}
+
+/// A change of a file's size.
+#[derive(Clone, Copy, Debug)]
+struct Resize {
+    /// The new size.
+    size: u64,
+    /// From where on nothing stays, if anything has to go.
+    truncate_from: Option<u64>,
+}
+
+/// What a change of the size finds out before it enters the transaction.
+struct ResizePlan {
+    growth: Option<GrowthPlan>,
+    /// The sector that the new end lies in, and what it keeps.
+    kept: Option<(u64, Vec<u8>)>,
+    /// Bytes on disk that the file gives up.
+    freed: u64,
+    attributes: Option<AttributePlan>,
+}
+
 /// What has to change in a file before it may grow: found before the transaction is entered.
 #[derive(Default)]
 pub(crate) struct GrowthPlan {
-    /// The last sector's content, if what lies behind the old end is not zero or the content has to
-    /// leave its inode.
+    /// The last sector's content, if its bytes beyond the old end are not zero or inline content
+    /// has to become an extent.
     pub(crate) last_sector: Option<Vec<u8>>,
-    /// What lies beyond the old end must go before.
+    /// Extents beyond the old end must be dropped before.
     half_truncated: bool,
-    /// Ranges that need an item though they hold nothing.
+    /// Ranges that need an item though they are holes.
     holes: Vec<(u64, u64)>,
 }
 
 impl Operations {
-    /// Cuts or extends a file, and changes its attributes in the same transaction. Where much is
-    /// cut off, that goes in steps, each whole or not done; the last of them changes the
+    /// Truncates or extends a file, and changes its attributes in the same transaction. A large
+    /// truncation proceeds in steps, each whole or not done; the last of them changes the
     /// attributes.
     pub(super) fn resize(&self, id: InodeId, size: u64, change: &AttributeChange<'_>) -> Result<()> {
         if size > MAX_FILE_SIZE {
@@ -51,16 +90,17 @@ impl Operations {
         }
         let sector = u64::from(self.info.volume.sector_size());
         let inode = self.info.inode(id)?;
-        // What was cut off may have kept the file out of metadata until now.
+        // The truncated part may have prevented the file from being inline until now.
         let inline_bytes = if size <= self.info.largest_inline() { size } else { 0 };
         let mut grows = size > inode.read().item.size;
         self.truncate_in_steps(&inode, size)?;
         loop {
-            // Where the last sector stays as it is, a cut takes no space, and none may be left.
+            // Where the last sector stays as it is, a truncation takes no data space, and there may
+            // be none.
             let data = if !grows && size.is_multiple_of(sector) { 0 } else { sector };
             let room = self.room_of_change(id, change)?;
             let attributes = AttributeChange::demand(room);
-            let (edits, item_bytes) = (4 + attributes.edits, 500 + inline_bytes + attributes.item_bytes);
+            let (edits, item_bytes) = (4 + attributes.edits, RESIZE_BYTES + inline_bytes + attributes.item_bytes);
             let demand = Demand { data, edits, item_bytes, kept: UseOfKept::All };
             let _reservation =
                 if grows { self.reserver.reserve(demand)? } else { self.reserver.reserve_to_free(&inode, demand)? };
@@ -84,8 +124,8 @@ impl Operations {
             && state.item.nbytes > self.info.options.freeing.at_once
     }
 
-    /// Truncates a file that may have many extents from its end, so much in each transaction, until
-    /// what is left beyond `size` goes in one. Whoever truncates waits, as they would have to
+    /// Truncates a file that may have many extents from its end, one step in each transaction,
+    /// until one transaction can drop the rest beyond `size`. The caller waits, as it would have to
     /// before the file may grow again or be synced.
     pub(crate) fn truncate_in_steps(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
         if !self.is_truncated_in_steps(inode.id, size) {
@@ -117,11 +157,11 @@ impl Operations {
     }
 
     /// Changes a size, with the space reserved that it takes; what is left of it is in `surplus`
-    /// then. Returns whether it did: not if the file would have to grow, since others cut it, and
-    /// no data space was reserved for that; not if the transaction has ended in which the space was
-    /// reserved; and not if the attributes that change with it take more than the bytes that were
-    /// reserved for them.
-    pub(crate) fn resize_reserved(
+    /// then. Returns whether it did: not if the file would have to grow, since others truncated it,
+    /// and no data space was reserved for that; not if the transaction has ended in which the space
+    /// was reserved; and not if the attributes that change with it take more than the bytes that
+    /// were reserved for them.
+    fn resize_reserved(
         &self,
         id: InodeId,
         wanted: NewSize,
@@ -138,77 +178,87 @@ impl Operations {
         if state.dead {
             return Err(Errno::NOENT.into());
         }
-        let old_size = state.item.size;
-        let sector = u64::from(self.info.volume.sector_size());
-        // From where on nothing stays, if anything has to go.
-        let (size, truncate_from) = match wanted {
-            // Space that is reserved beyond the end goes even if the size stays.
-            NewSize::Exactly(size) => {
-                let cuts = size < old_size || (size == old_size && state.item.flags & InodeFlags::PREALLOC != 0);
-                (size, cuts.then_some(size))
-            }
-            NewSize::AtMost { from, .. } => (from.min(old_size), Some(from)),
-        };
-        if size > old_size && *surplus < sector {
+        let resize = wanted.of(&state);
+        if resize.size > state.item.size && *surplus < u64::from(self.info.volume.sector_size()) {
             return Ok(false);
         }
+        self.info.gate.transact(
+            &mut *state,
+            |state, generation| {
+                if matches!(wanted, NewSize::AtMost { reserved_in, .. } if reserved_in != generation) {
+                    return Ok(ControlFlow::Break(false));
+                }
+                self.plan_resize(id, state, resize, change)
+            },
+            |state, plan, transaction| {
+                state.join(&inode, transaction);
+                let attributes = self.apply_resize(state, resize, plan, surplus);
+                if let (Some((change, _)), Some(attributes)) = (change, attributes) {
+                    change.carry_out(state, attributes);
+                }
+                true
+            },
+        )
+    }
+
+    fn plan_resize(
+        &self,
+        id: InodeId,
+        state: &InodeState,
+        resize: Resize,
+        change: Option<(&AttributeChange<'_>, u64)>,
+    ) -> Result<ControlFlow<bool, ResizePlan>> {
+        let (size, old_size) = (resize.size, state.item.size);
+        let sector = u64::from(self.info.volume.sector_size());
+        let growth = if size > old_size { Some(self.plan_growth(id, state, size)?) } else { None };
         // The sector that the new end lies in keeps its start and is zero from there on.
         let last = size - size % sector;
-        loop {
-            let generation = self.info.freeze_older(&mut state);
-            let growth = if size > old_size { Some(self.plan_growth(id, &state, size)?) } else { None };
-            let mut kept = None;
-            if size < old_size && size != last && self.reader.has_data(id, &state, last)? {
-                let mut content = vec![0; sector as usize];
-                self.reader.read_sectors(id, &state, last, &mut content)?;
-                content.truncate((size - last) as usize);
-                kept = Some(content);
-            }
-            let nbytes = match truncate_from {
-                Some(from) => self.reader.bytes_beyond(id, &state, from.next_multiple_of(sector))?,
-                None => 0,
-            };
-            let mut attributes = None;
-            if let Some((change, room)) = change {
-                let plan = self.plan_attributes(id, &state, change)?;
-                if plan.room() > room {
-                    return Ok(false);
-                }
-                attributes = Some((change, plan));
-            }
-            let time = now();
-            let transaction = self.info.gate.enter();
-            if matches!(wanted, NewSize::AtMost { reserved_in, .. } if reserved_in != transaction.generation) {
-                return Ok(false);
-            }
-            if transaction.generation != generation {
-                // A commit began meanwhile: what was dirty may be frozen now, and the plan wrong.
-                continue;
-            }
-            state.join(&inode, &transaction);
-            if let Some(plan) = growth {
-                self.grow(&mut state, plan, surplus);
-            }
-            if let Some(from) = truncate_from {
-                if let Some(content) = kept {
-                    fill_sector(&mut state, last, &content, surplus, sector);
-                }
-                state.dirty.truncate(from);
-                state.pending.layout.truncate(from.next_multiple_of(sector));
-                state.item.nbytes = if from == 0 { 0 } else { state.item.nbytes.saturating_sub(nbytes) };
-                let dirty: u64 = state.dirty.ranges().map(|(_, len)| len).sum();
-                *surplus += state.reserved - dirty;
-                state.reserved = dirty;
-            }
-            state.item.size = size;
-            // Even if the size stays: a file made anew with O_TRUNC has changed for those who
-            // compare times.
-            state.content_changed(time);
-            if let Some((change, plan)) = attributes {
-                change.carry_out(&mut state, plan);
-            }
-            return Ok(true);
+        let mut kept = None;
+        if size < old_size && size != last && self.reader.has_data(id, state, last)? {
+            let mut content = vec![0; sector as usize];
+            self.reader.read_sectors(id, state, last, &mut content)?;
+            content.truncate((size - last) as usize);
+            kept = Some((last, content));
         }
+        let freed = match resize.truncate_from {
+            Some(from) => self.reader.bytes_beyond(id, state, from.next_multiple_of(sector))?,
+            None => 0,
+        };
+        let attributes = change.map(|(change, _)| self.plan_attributes(id, state, change)).transpose()?;
+        let room = change.map_or(0, |(_, room)| room);
+        if attributes.as_ref().is_some_and(|plan| plan.room() > room) {
+            return Ok(ControlFlow::Break(false));
+        }
+        Ok(ControlFlow::Continue(ResizePlan { growth, kept, freed, attributes }))
+    }
+
+    /// Changes the size of a file that has joined the transaction. Returns the plan for its
+    /// attributes.
+    fn apply_resize(
+        &self,
+        state: &mut InodeState,
+        resize: Resize,
+        plan: ResizePlan,
+        surplus: &mut u64,
+    ) -> Option<AttributePlan> {
+        let sector = u64::from(self.info.volume.sector_size());
+        if let Some(growth) = plan.growth {
+            self.grow(state, growth, surplus);
+        }
+        if let Some(from) = resize.truncate_from {
+            if let Some((last, content)) = plan.kept {
+                fill_sector(state, last, &content, surplus, sector);
+            }
+            state.dirty.truncate(from);
+            state.pending.layout.truncate(from.next_multiple_of(sector));
+            state.item.nbytes = if from == 0 { 0 } else { state.item.nbytes.saturating_sub(plan.freed) };
+            *surplus += state.unreserve_clean();
+        }
+        state.item.size = resize.size;
+        // Even if the size stays: a file opened with O_TRUNC has changed for those who compare
+        // times.
+        state.content_changed(now());
+        plan.attributes
     }
 
     /// What has to happen before a file may grow to `size`. Its lock is held.
@@ -231,8 +281,7 @@ impl Operations {
         if !committed.superblock.incompat.contains(Incompat::NO_HOLES) {
             let range = old_size.next_multiple_of(sector)..size.next_multiple_of(sector);
             if !range.is_empty() {
-                let map = FileMap::new(&committed, id, state)?;
-                let pieces = map.with_stack(state, |stack| stack.resolve(range))?;
+                let pieces = self.info.view(id, state).pieces(range)?;
                 plan.holes = pieces
                     .into_iter()
                     .filter(|mapped| mapped.piece == Piece::Hole)

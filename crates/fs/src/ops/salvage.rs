@@ -1,12 +1,12 @@
-//! What inodes say of themselves: how to find those that no directory leads to any more.
+//! Inodes by their own items, to find those to which no directory refers any more.
 
-use ubtrfs_format::items::{InodeItem, extrefs, inode_refs};
+use ubtrfs_format::items::{InodeItem, inode_backrefs};
 use ubtrfs_format::{Ino, ItemType, Key, TreeId};
 
 use super::operations::Operations;
 use crate::error::Result;
 
-/// An inode as its own items tell of it.
+/// An inode as its own items describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundInode {
     /// Its number.
@@ -17,7 +17,7 @@ pub struct FoundInode {
     pub names: Vec<(Ino, Vec<u8>)>,
 }
 
-/// A subvolume as the tree of trees tells of it.
+/// A subvolume as the root tree describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundSubvolume {
     /// Its number.
@@ -45,18 +45,11 @@ impl Operations {
                 found.push(FoundInode { ino, is_alive: false, names: Vec::new() });
             }
             let Some(inode) = found.last_mut() else { break };
-            match item.key.item_type {
-                ItemType::INODE_ITEM => inode.is_alive = InodeItem::parse(&item).is_ok_and(|item| item.nlink > 0),
-                ItemType::INODE_REF => {
-                    let names = inode_refs(&item).map_while(std::result::Result::ok);
-                    inode.names.extend(names.map(|entry| (Ino(item.key.offset), entry.name.to_vec())));
-                }
-                ItemType::INODE_EXTREF => {
-                    let names = extrefs(&item).map_while(std::result::Result::ok);
-                    inode.names.extend(names.map(|entry| (entry.parent, entry.name.to_vec())));
-                }
-                _ => {}
+            if item.key.item_type == ItemType::INODE_ITEM {
+                inode.is_alive = InodeItem::parse(&item).is_ok_and(|item| item.nlink > 0);
             }
+            let names = inode_backrefs(&item.key, &item).map_while(std::result::Result::ok);
+            inode.names.extend(names.map(|entry| (entry.parent, entry.name.to_vec())));
         }
         Ok(found)
     }

@@ -5,7 +5,7 @@ use ubtrfs_format::{Header, Key, TreeId};
 use super::operations::Operations;
 use crate::error::{Errno, Result};
 
-/// An item as the last commit has it.
+/// An item of the last commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundItem {
     /// Its key.
@@ -17,8 +17,8 @@ pub struct FoundItem {
 }
 
 impl Operations {
-    /// Calls `visit` with the items of a tree from `first` to `last`, until it returns false. What
-    /// has changed since the last commit is not there yet. `ENOENT` if there is no such tree.
+    /// Calls `visit` with the items of a tree from `first` to `last`, until it returns false.
+    /// Changes since the last commit are not visible. `ENOENT` if there is no such tree.
     pub(crate) fn search_tree(
         &self,
         tree: TreeId,

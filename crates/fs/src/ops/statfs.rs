@@ -19,8 +19,8 @@ use super::operations::Operations;
 
 impl Operations {
     /// How full the volume is, in units of data (one with two copies counts half of its devices).
-    /// What is free counts free metadata too; what is available is what data can have: nothing once
-    /// no file can be made or grow for lack of metadata. Inodes are not counted, for the format has
+    /// Free space includes free metadata; available space is what data can get, and zero once no
+    /// file can be made or grow for lack of metadata. Inodes are not counted, since the format has
     /// no limit.
     pub(crate) fn statfs(&self) -> FilesystemStats {
         let totals = self.info.space.totals();

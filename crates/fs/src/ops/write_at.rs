@@ -5,8 +5,8 @@
 pub enum WriteAt {
     /// At this offset.
     Offset(u64),
-    /// At the end of the file, whatever that is by then.
+    /// At the end of the file at the time of the write.
     End,
-    /// At this offset, by a descriptor that only appends: append-only files take nothing else.
+    /// At this offset, by a descriptor that only appends: append-only files accept nothing else.
     Appending(u64),
 }

@@ -1,16 +1,14 @@
 //! Extended attributes.
 
-use std::collections::BTreeSet;
-
-use ubtrfs_format::items::{self, DIR_ENTRY_HEADER, MAX_NAME_LEN};
-use ubtrfs_format::{ItemType, Key, name_hash};
+use ubtrfs_format::items::MAX_NAME_LEN;
 
 use super::checks::check_real;
 use super::flags::check_unrestricted;
 use super::operations::Operations;
 use crate::clock::now;
 use crate::error::{Errno, Result};
-use crate::inode::{InodeId, InodeState};
+use crate::inode::InodeId;
+use crate::item_sizes::{INODE_ITEM, xattr_item};
 use crate::space::{Demand, UseOfKept};
 
 /// What setting an xattr may do.
@@ -30,61 +28,14 @@ impl Operations {
     pub(crate) fn get_xattr(&self, id: InodeId, name: &[u8]) -> Result<Vec<u8>> {
         let inode = self.info.inode(id)?;
         let state = inode.read();
-        self.find_xattr(id, &state, name)?.ok_or_else(|| Errno::NODATA.into())
+        self.info.view(id, &state).xattr(name)?.ok_or_else(|| Errno::NODATA.into())
     }
 
     /// The names of all xattrs.
     pub(crate) fn list_xattrs(&self, id: InodeId) -> Result<Vec<Vec<u8>>> {
         let inode = self.info.inode(id)?;
         let state = inode.read();
-        let mut names = BTreeSet::new();
-        if state.no_xattrs {
-            return Ok(Vec::new());
-        }
-        if state.committed {
-            let all = Key::new(id.ino.0, ItemType::XATTR_ITEM, 0)..=Key::new(id.ino.0, ItemType::XATTR_ITEM, u64::MAX);
-            for item in self.info.committed().tree(id.subvolume)?.range(all) {
-                for entry in items::dir_entries(&item?) {
-                    names.insert(entry?.name.to_vec());
-                }
-            }
-        }
-        let layers = [state.frozen.as_ref().map(|frozen| &frozen.batch), Some(&state.pending)];
-        for batch in layers.into_iter().flatten() {
-            for (name, value) in batch.xattrs.iter() {
-                if value.is_some() {
-                    names.insert(name.to_vec());
-                } else {
-                    names.remove(&**name);
-                }
-            }
-        }
-        Ok(names.into_iter().collect())
-    }
-
-    /// An xattr of an inode whose lock the caller holds.
-    pub(crate) fn find_xattr(&self, id: InodeId, state: &InodeState, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        if state.no_xattrs {
-            return Ok(None);
-        }
-        let layers = [Some(&state.pending), state.frozen.as_ref().map(|frozen| &frozen.batch)];
-        for batch in layers.into_iter().flatten() {
-            if let Some(value) = batch.xattrs.get(name) {
-                return Ok(value.as_ref().map(|value| value.to_vec()));
-            }
-        }
-        if !state.committed {
-            return Ok(None);
-        }
-        let key = Key::new(id.ino.0, ItemType::XATTR_ITEM, name_hash(name));
-        let Some(item) = self.info.committed().tree(id.subvolume)?.get(&key)? else { return Ok(None) };
-        for entry in items::dir_entries(&item) {
-            let entry = entry?;
-            if entry.name == name {
-                return Ok(Some(entry.value.to_vec()));
-            }
-        }
-        Ok(None)
+        Ok(self.info.view(id, &state).xattr_names()?.into_iter().collect())
     }
 
     /// Sets an xattr.
@@ -116,10 +67,10 @@ impl Operations {
     ) -> Result<()> {
         self.info.check_writable(id.subvolume)?;
         check_real(id)?;
-        let bytes = value.map_or(0, |value| DIR_ENTRY_HEADER + 25 + name.len() + value.len());
+        let bytes = value.map_or(0, |value| xattr_item(name, value.len()));
         let demand = Demand {
             edits: 2,
-            item_bytes: (185 + bytes) as u64,
+            item_bytes: INODE_ITEM + bytes,
             kept: if value.is_none() { UseOfKept::All } else { UseOfKept::None },
             ..Demand::default()
         };
@@ -138,7 +89,7 @@ impl Operations {
         if state.dead {
             return Err(Errno::NOENT.into());
         }
-        check(self.find_xattr(id, &state, name)?.is_some())?;
+        check(self.info.view(id, &state).xattr(name)?.is_some())?;
         if let Some(value) = value {
             self.check_xattr_fits(id, &state, name, value)?;
         }

@@ -9,15 +9,15 @@ use crate::file::sum_map::SumMap;
 use crate::ops::Operations;
 use crate::space::{Demand, UseOfKept};
 
-/// `FoundLog` blocks and new extents are not in the trees: what goes into them is estimated by what
-/// the log holds.
+/// `FoundLog` blocks and new extents are not in the trees: their size in the trees is estimated
+/// from the log's.
 const EDITS_PER_LOG_BLOCK: u64 = 8;
 
 impl Operations {
     /// Replays the volume's log; of a file system that is written to, durably. To be called before
     /// anybody else uses the file system.
     pub(crate) fn replay_log(&self) -> Result<()> {
-        let bad = |error: Error| Error::Refused(Refusal::BadLog(error.to_string()));
+        let bad = |error: Error| Error::Refused(Refusal::BadLog(error.chain()));
         let log = FoundLog::read(self).map_err(bad)?;
         self.apply_log(&log).map_err(bad)?;
         tracing::info!(blocks = log.blocks.len(), subvolumes = log.subvolumes.len(), "replayed the log");
@@ -26,7 +26,7 @@ impl Operations {
         }
         self.reserve_for_replay(&log)?;
         self.reserver.commit()?;
-        // No superblock leads there any more.
+        // No superblock refers to it any more.
         for block in &log.blocks {
             self.info.space.release(*block, self.info.space.node_size);
         }
@@ -34,7 +34,7 @@ impl Operations {
     }
 
     fn apply_log(&self, log: &FoundLog) -> Result<()> {
-        // Nobody else is there yet, so that no commit can end the transaction meanwhile.
+        // There are no other operations yet, so no commit can end the transaction in between.
         let transaction = self.info.gate.current();
         let committed = self.info.committed();
         let mut sums = SumMap::new(committed.superblock.sector_size, committed.superblock.checksum.size());
@@ -56,9 +56,9 @@ impl Operations {
         Ok(())
     }
 
-    /// Makes room for the commit of what was replayed. No commit may come before that one, so that
-    /// what is short now stays short; it is tried all the same, since the estimate is high and a
-    /// commit that fails leaves the log as it was.
+    /// Makes room for the commit of the replayed changes. No commit may come before that one, so a
+    /// shortage can't be cured; the commit is tried anyway, since the estimate is high and a commit
+    /// that fails leaves the log as it was.
     fn reserve_for_replay(&self, log: &FoundLog) -> Result<()> {
         let node_size = self.info.space.node_size;
         let blocks = log.blocks.len() as u64;

@@ -11,25 +11,24 @@ use crate::error::Result;
 use crate::file::committed::check;
 use crate::file::error::DataError;
 use crate::file::piece::{Mapped, Piece};
-use crate::file_reader::FileMap;
+use crate::file_map::FileMap;
 use crate::inode::Inode;
 
-/// The piece of a file that an item of a log stands for.
+/// The piece of a file in an item of a log.
 pub(super) fn mapped(key: &Key, extent: &FileExtent<'_>, sector: u64) -> Result<Mapped> {
     let ino = Ino(key.objectid);
     Ok(check(key.offset, extent, sector).map_err(|problem| DataError::Extent { ino, offset: key.offset, problem })?)
 }
 
 impl Replay<'_> {
-    /// Drops what lies beyond the end of a file: what was reserved there and still is, is in the
-    /// log.
+    /// Drops extents beyond the end of a file: those that are still reserved there are in the log.
     pub(super) fn truncate_content(&mut self, inode: &Arc<Inode>) {
         let sector = self.sector();
         self.change(inode, |state| drop(state.pending.layout.truncate(state.item.size.next_multiple_of(sector))));
         self.files.insert(inode.id.ino);
     }
 
-    /// Replays a file extent item: it takes the `tree_log` of what stands in its range.
+    /// Replays a file extent item: it replaces everything in its range.
     pub(super) fn replay_extent(&mut self, item: &Item) -> Result<()> {
         let inode = self.owner(&item.key)?;
         let extent = FileExtent::parse(item)?;
@@ -50,8 +49,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Takes over what the log has of the checksums of `len` bytes from `at` on. Old logs may have
-    /// a sector twice; then the later item counts.
+    /// Copies the log's checksums of `len` bytes from `at` on. Old logs may have a sector twice;
+    /// then the later item is valid.
     fn take_sums(&mut self, at: Logical, len: u64) -> Result<()> {
         let superblock = &self.committed.superblock;
         let (sector, end) = (self.sector(), at.plus(len));

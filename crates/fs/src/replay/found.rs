@@ -1,4 +1,4 @@
-//! What is said of items that a log has and should not have, and which it may have.
+//! Names of items for errors about unexpected items in a log, and the list of expected ones.
 
 use ubtrfs_format::items::InodeItem;
 use ubtrfs_format::{Ino, ItemType, Key, Logical, TreeId};

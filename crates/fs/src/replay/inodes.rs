@@ -32,13 +32,13 @@ impl Replay<'_> {
 
     fn make_inode(&self, ino: Ino, logged: InodeItem) -> Arc<Inode> {
         let is_dir = FileType::from_mode(logged.mode) == FileType::Directory;
-        let born = logged.generation;
+        let created = logged.generation;
         let item = InodeItem {
-            // The log's value means nothing; what is replayed adds up to the right one.
+            // The log's value means nothing; the replayed extents add up to the correct one.
             nbytes: 0,
             size: if is_dir { 0 } else { logged.size },
             // One that is in the log only so that it exists has none there.
-            generation: if born == Generation(0) { self.generation() } else { born },
+            generation: if created == Generation(0) { self.generation() } else { created },
             ..logged
         };
         let state = InodeState::new(item, false, true, self.committed.superblock.sector_size);
@@ -47,7 +47,7 @@ impl Replay<'_> {
         self.fs.info.inodes.insert(inode)
     }
 
-    /// Brings an inode that the subvolume has up to date.
+    /// Updates an inode that the subvolume has.
     fn merge_inode(&mut self, inode: &Arc<Inode>, key: &Key, logged: &InodeItem) -> Result<()> {
         let file_type = inode.read().file_type();
         if file_type != FileType::from_mode(logged.mode) {
@@ -60,8 +60,8 @@ impl Replay<'_> {
         self.change(inode, |state| {
             let old = state.item;
             if logged.generation == Generation(0) {
-                // It is in the log only so that it exists. A size there tells of a truncation or a
-                // write that the log has.
+                // It is in the log only so that it exists. A size there is that of a truncation or
+                // a write in the log.
                 if file_type == FileType::Regular && logged.size != 0 {
                     state.item.size = logged.size;
                 }
@@ -77,7 +77,7 @@ impl Replay<'_> {
     /// All xattrs of an inode are in the log with it: those that are not were removed.
     fn drop_unlogged_xattrs(&self, inode: &Arc<Inode>) -> Result<()> {
         let ino = inode.id.ino;
-        let mut gone: Vec<Name> = Vec::new();
+        let mut deleted: Vec<Name> = Vec::new();
         let all = Key::new(ino.0, ItemType::XATTR_ITEM, 0)..=Key::new(ino.0, ItemType::XATTR_ITEM, u64::MAX);
         for item in self.tree.range(all) {
             let item = item?;
@@ -89,12 +89,12 @@ impl Replay<'_> {
             for entry in dir_entries(&item) {
                 let name = entry?.name;
                 if !kept.contains(&name) {
-                    gone.push(name.into());
+                    deleted.push(name.into());
                 }
             }
         }
-        if !gone.is_empty() {
-            self.change(inode, |state| gone.into_iter().for_each(|name| state.pending.xattrs.insert(name, None)));
+        if !deleted.is_empty() {
+            self.change(inode, |state| deleted.into_iter().for_each(|name| state.pending.xattrs.insert(name, None)));
         }
         Ok(())
     }

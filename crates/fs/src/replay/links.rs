@@ -7,8 +7,9 @@ use crate::error::Result;
 use crate::inode::OrphanEdit;
 
 impl Replay<'_> {
-    /// Counts the names of all inodes that lost or got some. A directory without a name loses its
-    /// entries, whose inodes may then be without names too; all that end up so are orphans.
+    /// Sets the link counts of all inodes whose names changed. A directory without a name loses its
+    /// entries, whose inodes may then have no names either; all inodes without names become
+    /// orphans.
     pub(super) fn count_names(&mut self) -> Result<()> {
         while let Some(ino) = self.recount.pop_last() {
             let Some(inode) = self.inode(ino)? else { continue };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use ubtrfs_format::items::{self, FileType, dir_entries};
+use ubtrfs_format::items::{FileType, dir_entries, inode_backrefs};
 use ubtrfs_format::{DirIndex, Ino, ItemType, Key, extref_hash};
 use ubtrfs_tree::Item;
 
@@ -23,7 +23,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// The inode that it leads to; `None` for a subvolume.
+    /// The inode that it refers to; `None` for a subvolume.
     fn ino(&self) -> Option<Ino> {
         (self.target.location.item_type == ItemType::INODE_ITEM).then_some(Ino(self.target.location.objectid))
     }
@@ -35,7 +35,7 @@ impl Replay<'_> {
         let state = dir.read();
         let Some(found) = self.fs.names.find_entry(dir.id, &state, name)? else { return Ok(None) };
         if found.target.location.item_type != ItemType::INODE_ITEM {
-            // What leads to a subvolume has its number elsewhere, and stays.
+            // An entry of a subvolume has its number in the root tree, and stays.
             let entry = Entry { name: name.into(), index: DirIndex(0), target: found.target };
             return Ok(Some(entry));
         }
@@ -111,7 +111,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Gives an inode a name. Neither the name nor the number is taken.
+    /// Adds a name to an inode. Neither the name nor the number is taken.
     fn link(&mut self, dir: &Arc<Inode>, name: &[u8], index: DirIndex, inode: &Arc<Inode>) -> Result<()> {
         let file_type = inode.read().file_type();
         if file_type == FileType::Directory {
@@ -141,8 +141,7 @@ impl Replay<'_> {
         self.fs.names.next_index(dir.id, &mut state)
     }
 
-    /// Takes those entries out of a directory that lie in a range for which its log answers, and
-    /// that the log has not.
+    /// Deletes those entries of a directory that are in a logged range and that the log lacks.
     pub(super) fn drop_unlogged_entries(&mut self, dir: &Arc<Inode>) -> Result<()> {
         for range in self.logged_ranges(dir.id.ino)? {
             for entry in self.entries(dir, range)? {
@@ -178,8 +177,8 @@ impl Replay<'_> {
         Ok(*only_entry(&key, &item)?.name == *entry.name)
     }
 
-    /// Replays an entry of a directory. If its inode has the name in the log too, that is what
-    /// counts in the end; until then what contradicts the entry goes.
+    /// Replays an entry of a directory. If the log also has the inode's reference of the name, that
+    /// one takes precedence later; here only conflicting entries are deleted.
     pub(super) fn replay_entry(&mut self, item: &Item) -> Result<()> {
         let key = &item.key;
         let dir = directory(self.owner(key)?, key)?;
@@ -190,7 +189,7 @@ impl Replay<'_> {
         let (name, index) = (entry.name, DirIndex(key.offset));
         let target = Target { location: entry.location, file_type: entry.file_type };
         let ino = Ino(entry.location.objectid);
-        // An entry that leads nowhere takes nobody's tree_log.
+        // An entry without an inode replaces no other one.
         let Some(inode) = self.inode(ino)? else { return Ok(()) };
         if let Some(there) = self.entry_named(&dir, name)? {
             if there.target == target {
@@ -221,7 +220,7 @@ impl Replay<'_> {
     }
 
     /// Replays the names of an inode under one key: the inode has these and no others under that
-    /// key, and whatever stands in their way goes.
+    /// key, and conflicting entries are deleted.
     pub(super) fn replay_names(&mut self, item: &Item) -> Result<()> {
         let key = &item.key;
         if key.item_type == ItemType::INODE_REF && key.objectid == key.offset {
@@ -230,7 +229,7 @@ impl Replay<'_> {
         }
         let inode = self.owner(key)?;
         if key.item_type == ItemType::INODE_REF && self.inode(Ino(key.offset))?.is_none() {
-            // Not every new directory is in a log with what lies in it.
+            // Not every new directory is in a log with its contents.
             return Ok(());
         }
         let logged = names_in(key, item)?;
@@ -261,7 +260,7 @@ impl Replay<'_> {
             under_key.extend(names_in(key, &item)?.into_iter().map(|(name, _)| name));
         }
         if key.item_type == ItemType::INODE_REF {
-            // New ones come under the key of their directory.
+            // New ones get the key of their directory.
             let added = |state: &InodeState| -> Vec<(Ino, Name)> {
                 let added = state.pending.refs.iter().filter(|(_, change)| change.now.is_some());
                 added.map(|(name, _)| name.clone()).filter(|(parent, _)| parent.0 == key.offset).collect()
@@ -273,7 +272,7 @@ impl Replay<'_> {
                 continue;
             }
             let Some(dir) = self.inode(parent)? else { continue };
-            // It may have gone with a range of its directory already.
+            // It may have been deleted with a range of its directory already.
             if let Some(there) = self.entry_named(&dir, &name)?
                 && there.ino() == Some(inode.id.ino)
             {
@@ -284,21 +283,13 @@ impl Replay<'_> {
     }
 }
 
-/// The names in an `INODE_REF` or `INODE_EXTREF` item.
+/// The names in an `INODE_REF` or `INODE_EXTREF` item, with their numbers.
 fn names_in(key: &Key, item: &[u8]) -> Result<Vec<((Ino, Name), DirIndex)>> {
-    let mut names = Vec::new();
-    if key.item_type == ItemType::INODE_REF {
-        for entry in items::inode_refs(item) {
-            let entry = entry?;
-            names.push(((Ino(key.offset), entry.name.into()), entry.index));
-        }
-    } else {
-        for entry in items::extrefs(item) {
-            let entry = entry?;
-            names.push(((entry.parent, entry.name.into()), entry.index));
-        }
-    }
-    Ok(names)
+    let names = inode_backrefs(key, item).map(|entry| {
+        let entry = entry?;
+        Ok(((entry.parent, entry.name.into()), entry.index))
+    });
+    names.collect()
 }
 
 /// The inode, if it is a directory.

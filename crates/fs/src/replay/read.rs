@@ -1,9 +1,11 @@
-//! The whole log, read and held against the rules before anything is made of it.
+//! The whole log, read and held against the rules before anything is made of it: it is of the
+//! transaction after the commit (invariant 16), each extent has one length (invariant 21), and what
+//! it uses is nobody else's (invariant 3).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ubtrfs_format::items::{
-    BlockGroupFlags, DirEntry, FileExtent, FileExtentKind, InodeItem, RootItem, dir_entries, extrefs, inode_refs,
+    BlockGroupFlags, DirEntry, FileExtent, FileExtentKind, InodeItem, RootItem, dir_entries, inode_backrefs,
 };
 use ubtrfs_format::{
     DirIndex, Generation, Header, Ino, ItemContext, ItemType, Key, Leaf, Logical, Node, TreeId, check_header,
@@ -20,7 +22,7 @@ use crate::transaction::NewExtent;
 
 /// The log of a volume.
 pub(super) struct FoundLog {
-    /// The logs of the subvolumes that there are, from the highest id down.
+    /// The logs of existing subvolumes, from the highest id down.
     pub(super) subvolumes: Vec<SubvolumeLog>,
     /// All blocks of the log.
     pub(super) blocks: Vec<Logical>,
@@ -73,12 +75,13 @@ impl FoundLog {
 
 fn logged_root(key: &Key, item: &RootItem, generation: Generation) -> Result<Root> {
     if item.generation != generation {
+        // By invariant 16 no log is left that another commit has followed.
         return Err(damaged(key, "the log is of another transaction than the one after the last commit"));
     }
     Ok(Root { owner: TreeId::LOG, bytenr: item.bytenr, generation, level: item.level })
 }
 
-/// Withholds blocks and extents of a log from allocation.
+/// Excludes blocks and extents of a log from allocation.
 fn exclude(fs: &Operations, blocks: &[Logical], extents: &BTreeMap<Logical, u64>) -> Result<()> {
     let known = fs.info.space.is_known();
     for block in blocks.iter().filter(|_| known) {
@@ -110,7 +113,7 @@ struct Reader<'a> {
     blocks: BTreeSet<Logical>,
     /// Data extents that the log refers to, with their lengths.
     extents: BTreeMap<Logical, u64>,
-    /// The inode without links whose items are passed over.
+    /// The inode without links whose items are skipped.
     dead: Option<u64>,
 }
 
@@ -132,7 +135,7 @@ impl Reader<'_> {
         if header.owner != TreeId::LOG {
             return Err(misplaced(at.bytenr, "the block is of another tree"));
         }
-        // One block in two places would be read again and again.
+        // A block with two parents could be read exponentially often.
         if !self.blocks.insert(at.bytenr) {
             return Err(misplaced(at.bytenr, "the log has the block twice"));
         }
@@ -170,6 +173,7 @@ impl Reader<'_> {
             && disk_bytenr.0 != 0
             && self.extents.insert(disk_bytenr, disk_num_bytes).is_some_and(|other| other != disk_num_bytes)
         {
+            // By invariant 21 the log is wrong about one of them.
             return Err(damaged(key, "the extent has two lengths"));
         }
         Ok(())
@@ -192,12 +196,7 @@ fn check(key: &Key, item: &[u8]) -> Result<()> {
         ItemType::INODE_REF | ItemType::INODE_EXTREF if key.objectid == Ino::ROOT_DIR.0 => {
             Err(damaged(key, "the root directory has a name"))
         }
-        ItemType::INODE_REF => inode_refs(item).try_for_each(|entry| {
-            let entry = entry?;
-            name_fits(entry.name)?;
-            index_fits(entry.index)
-        }),
-        ItemType::INODE_EXTREF => extrefs(item).try_for_each(|entry| {
+        ItemType::INODE_REF | ItemType::INODE_EXTREF => inode_backrefs(key, item).try_for_each(|entry| {
             let entry = entry?;
             name_fits(entry.name)?;
             index_fits(entry.index)
@@ -206,7 +205,7 @@ fn check(key: &Key, item: &[u8]) -> Result<()> {
             let entry = only_entry(key, item)?;
             name_fits(entry.name)?;
             if entry.location.item_type == ItemType::INODE_ITEM && entry.location.objectid == Ino::ROOT_DIR.0 {
-                return Err(damaged(key, "an entry leads to the root directory"));
+                return Err(damaged(key, "an entry refers to the root directory"));
             }
             index_fits(DirIndex(key.offset))
         }

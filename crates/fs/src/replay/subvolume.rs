@@ -20,7 +20,7 @@ pub(super) struct Replay<'a> {
     pub(super) transaction: &'a Transaction,
     pub(super) committed: &'a Arc<Committed>,
     pub(super) subvolume: TreeId,
-    /// The subvolume as of the last commit.
+    /// The subvolume in the last commit.
     pub(super) tree: Snapshot,
     pub(super) log: &'a Snapshot,
     /// Checksums of the data that was replayed.
@@ -67,7 +67,7 @@ impl Replay<'_> {
         InodeId::new(self.subvolume, ino)
     }
 
-    /// The inode as it is by now, if there is such a one.
+    /// The inode with the changes so far, if it exists.
     pub(super) fn inode(&self, ino: Ino) -> Result<Option<Arc<Inode>>> {
         match self.fs.info.inode(self.id(ino)) {
             Ok(inode) => Ok(Some(inode)),
@@ -84,7 +84,7 @@ impl Replay<'_> {
     /// Changes an inode in the open transaction.
     pub(super) fn change<T>(&self, inode: &Arc<Inode>, change: impl FnOnce(&mut InodeState) -> T) -> T {
         let mut state = inode.write();
-        state.join(inode, self.transaction);
+        state.join_alone(inode, self.transaction);
         change(&mut state)
     }
 

@@ -1,11 +1,13 @@
 //! The allocator: what may be allocated, what is pinned, and what the commit being made records.
+//! Nothing that a durable superblock refers to is given to anybody (invariant 3).
 
 use std::collections::BTreeMap;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem};
+use ubtrfs_volume::Published;
 
 use super::demand::{Kept, Needs, Reserved, Shortage};
 use super::device_map::DeviceMap;
@@ -26,7 +28,7 @@ pub(crate) struct NewChunk {
 /// Extents that a commit freed and that readers of the commit before it may still be reading.
 pub(super) struct Pinned {
     readers: Weak<Committed>,
-    extents: Vec<(Logical, u64)>,
+    pub(super) extents: Vec<(Logical, u64)>,
 }
 
 /// The space of a volume.
@@ -39,15 +41,15 @@ pub(crate) struct SpaceInner {
     pub(crate) groups: BTreeMap<Logical, BlockGroup>,
     pub(crate) devices: DeviceMap,
     pub(crate) new_chunks: Vec<NewChunk>,
-    /// Chunks that the commit being made gives back.
+    /// Chunks that the commit in progress removes.
     pub(super) leaving: Vec<(Logical, ChunkItem)>,
-    /// What there was too little of since the last commit.
+    /// The kinds of space that were short since the last commit.
     pub(super) wanted: Option<Shortage>,
     pub(super) freed: super::freed::Freed,
-    /// Chunks made, and given back.
+    /// Chunks made and removed.
     pub(super) chunk_counts: (u64, u64),
-    /// The next commit writes all that is said of block groups, devices and free space, whatever
-    /// the trees have.
+    /// The next commit rewrites all records of block groups, devices and free space, whatever the
+    /// trees have.
     pub(crate) rewrite_all: bool,
     pub(super) pinned: Vec<Pinned>,
     pub(super) reserved: Reserved,
@@ -63,7 +65,7 @@ pub(crate) struct SpaceInner {
     pub(crate) chunk_tree_uuid: ubtrfs_format::Uuid,
 }
 
-/// How much there is and how much is used, for statfs and `info`.
+/// Total and used space, for statfs and `info`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceTotals {
     /// Bytes of all devices.
@@ -82,15 +84,15 @@ pub struct SpaceTotals {
     pub data_copies: u64,
     /// Copies that a metadata byte takes on devices.
     pub metadata_copies: u64,
-    /// Device bytes of what is allocated or pinned, all copies counted.
+    /// Device bytes of allocated and pinned space, all copies counted.
     pub used_on_devices: u64,
-    /// Bytes promised to writes that are not allocated yet.
+    /// Bytes that are reserved for writes and not allocated yet.
     pub data_reserved: u64,
-    /// Device bytes of metadata chunks that are empty and will be given back, or when data needs
+    /// Device bytes of empty metadata chunks, which will be removed, at the latest when data needs
     /// them.
     pub reclaimable: u64,
-    /// Bytes that data can have: in its block groups, in new ones and in those that metadata leaves
-    /// to it, if metadata has room to tell of so much.
+    /// Bytes that data can get: in its block groups, in new ones and in removed metadata chunks, as
+    /// far as metadata has room for their items.
     pub data_available: u64,
     /// Bytes of metadata block groups that have to stay free for the kernel's driver.
     pub kernel_needs: u64,
@@ -98,9 +100,9 @@ pub struct SpaceTotals {
     pub mixed: bool,
 }
 
-/// Bytes that are passed over behind a file that had to go on elsewhere, as others took what lay
-/// behind it: it may grow there in one piece meanwhile. They stay free for whoever comes round to
-/// them.
+/// Bytes that are left free after the new extent of a file that had to continue elsewhere, because
+/// another file took the space behind it, so that it can grow contiguously there. They remain free
+/// for later allocations.
 const ROOM_TO_GROW: u64 = 1 << 20;
 /// Where chunks may begin among logical addresses.
 const CHUNK_ALIGN: u64 = 1 << 20;
@@ -110,7 +112,7 @@ impl Space {
         Self { node_size: inner.node_size, inner: Mutex::new(inner) }
     }
 
-    /// Space of a volume whose block groups can't be read: there is none to give out.
+    /// The space of a volume whose block groups can't be read: nothing can be allocated.
     pub(crate) fn unknown(devices: &[DevItem], node_size: u64, sector_size: u64) -> Self {
         Self::new(SpaceInner {
             groups: BTreeMap::new(),
@@ -141,8 +143,7 @@ impl Space {
         Noted::take(Ordered::Space, || self.inner.lock())
     }
 
-    /// Space for up to `want` bytes of data (a multiple of the sector size), in one piece near
-    /// `hint`.
+    /// Allocates up to `want` contiguous bytes of data (a multiple of the sector size) near `hint`.
     pub(crate) fn allocate_data(&self, want: u64, hint: Logical) -> Option<(Logical, u64)> {
         self.inner.lock().allocate_data(want, hint)
     }
@@ -158,27 +159,27 @@ impl Space {
         self.node_size
     }
 
-    /// Space for a node of the log: only where no commit may need it, where more than `left` bytes
-    /// are left for others, and in a chunk that the last commit knows.
+    /// Allocates a node of the log: only if no commit may need the space, if more than `left` bytes
+    /// remain free, and in a chunk that the last commit has.
     pub(crate) fn allocate_log_node(&self, left: u64) -> Option<Logical> {
         let mut inner = self.inner.lock();
         if inner.spare_metadata() < inner.node_size + left { None } else { inner.allocate_node(false, true) }
     }
 
-    /// Whether two addresses lie in one chunk.
+    /// Whether two addresses are in one chunk.
     pub(crate) fn are_in_one_chunk(&self, one: Logical, other: Logical) -> bool {
         let mut inner = self.inner.lock();
         let chunk = inner.group_of(one).map(|group| group.start);
         chunk.is_some() && chunk == inner.group_of(other).map(|group| group.start)
     }
 
-    /// Whether an address lies in a chunk that the last commit does not know.
+    /// Whether an address is in a chunk that the last commit does not have.
     pub(crate) fn is_in_new_chunk(&self, address: Logical) -> bool {
         self.inner.lock().group_of(address).is_none_or(|group| group.new)
     }
 
-    /// Withholds space that a log uses from allocation. Tells whether the trees of the last commit
-    /// know it as allocated; `None` if it is neither that nor free, or not of this kind.
+    /// Excludes space that a log uses from allocation. Returns whether the trees of the last commit
+    /// have it as allocated; `None` if it is neither that nor free, or not of this kind.
     pub(crate) fn exclude(&self, start: Logical, len: u64, kind: BlockGroupFlags) -> Option<bool> {
         let mut inner = self.inner.lock();
         let group = inner.group_of(start).filter(|group| group.flags.contains(kind))?;
@@ -190,20 +191,24 @@ impl Space {
         !self.inner.lock().groups.is_empty()
     }
 
-    /// Gives back space that was allocated and that no tree or superblock ever named.
+    /// Frees space that was allocated and to which no tree or superblock ever referred.
     pub(crate) fn release(&self, start: Logical, len: u64) {
         self.inner.lock().make_available(start, len);
     }
 
-    /// Withholds extents that a durable commit has freed until the readers of the commit before it
+    /// Pins extents that a durable commit has freed until the readers of the commit before it
     /// are gone.
-    pub(crate) fn pin(&self, readers: Weak<Committed>, extents: Vec<(Logical, u64)>) {
+    pub(crate) fn pin(&self, before: &Arc<Committed>, extents: Vec<(Logical, u64)>, published: &Published) {
+        assert!(
+            before.generation < published.generation(),
+            "invariant 3: what a commit freed waits until it is durable"
+        );
         let mut inner = self.inner.lock();
-        inner.pinned.push(Pinned { readers, extents });
+        inner.pinned.push(Pinned { readers: Arc::downgrade(before), extents });
         inner.unpin();
     }
 
-    /// Makes available what no reader can see any more.
+    /// Unpins space that no reader can see any more.
     pub(crate) fn unpin(&self) {
         self.inner.lock().unpin();
     }
@@ -228,7 +233,7 @@ impl SpaceInner {
             && let Some((start, len)) = group.available.find(hint.0, want, sector)
             && (start, len) == (hint.0, want)
         {
-            group.available.remove(start, len);
+            group.allocate(start, len);
             return Some((Logical(start), len));
         }
         let mut best: Option<(Logical, u64, u64)> = None;
@@ -248,7 +253,7 @@ impl SpaceInner {
         }
         let (group, start, len) = best?;
         let group = self.groups.get_mut(&group)?;
-        group.available.remove(start, len);
+        group.allocate(start, len);
         group.cursor = start + len + if hint.0 > 0 { ROOM_TO_GROW } else { 0 };
         Some((Logical(start), len))
     }
@@ -263,7 +268,7 @@ impl SpaceInner {
             if let Some((start, len)) = group.available.find(group.cursor, node_size, node_size)
                 && len == node_size
             {
-                group.available.remove(start, len);
+                group.allocate(start, len);
                 group.cursor = start + len;
                 return Some(Logical(start));
             }
@@ -273,13 +278,17 @@ impl SpaceInner {
 
     pub(crate) fn make_available(&mut self, start: Logical, len: u64) {
         if let Some(group) = self.group_of(start) {
+            debug_assert!(
+                group.is_free(start, len) == Some(true),
+                "invariant 3: {start}+{len} becomes available, and the trees have it"
+            );
             let fresh = group.available.insert(start.0, len);
-            debug_assert!(fresh, "{start}+{len} freed twice");
+            debug_assert!(fresh, "invariant 10: {start}+{len} freed twice");
         }
     }
 
     fn unpin(&mut self) {
-        // In order: what an older commit's readers may see must be free of readers first.
+        // In order: an older commit's readers must have ended first.
         while let Some(first) = self.pinned.first() {
             if first.readers.strong_count() > 0 {
                 break;
@@ -339,8 +348,8 @@ impl SpaceInner {
         }
     }
 
-    /// Makes a chunk of this kind out of unallocated device space. The caller tells the volume
-    /// about it; the next commit writes it to the trees. `None` if no device has room.
+    /// Makes a chunk of this kind out of unallocated device space. The caller adds it to the
+    /// volume; the next commit writes it to the trees. `None` if no device has room.
     pub(crate) fn add_chunk(&mut self, kind: BlockGroupFlags) -> Option<NewChunk> {
         let flags = self.chunk_flags(kind);
         let stripes = self.devices.place(flags, self.next_chunk_length(kind), LEAST_CHUNK)?;
@@ -375,7 +384,7 @@ impl SpaceInner {
         Some(made)
     }
 
-    /// Chunks made so far, and given back.
+    /// Chunks made so far, and removed.
     pub(crate) fn chunk_counts(&self) -> (u64, u64) {
         self.chunk_counts
     }

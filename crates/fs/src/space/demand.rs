@@ -1,4 +1,4 @@
-//! What operations ask of space, what has been promised, and what has to stay free.
+//! The demand of operations for space, the reservations, and the space that must stay free.
 
 /// What an operation may need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -9,11 +9,11 @@ pub(crate) struct Demand {
     pub(crate) edits: u64,
     /// Bytes of new items.
     pub(crate) item_bytes: u64,
-    /// What it may use of the metadata that is kept free.
+    /// How much of the free metadata reserve it may use.
     pub(crate) kept: UseOfKept,
 }
 
-/// What an operation may use of the metadata that is kept free.
+/// How much of the free metadata reserve an operation may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum UseOfKept {
     /// Nothing: the operation may make metadata grow.
@@ -25,14 +25,14 @@ pub(crate) enum UseOfKept {
     All,
 }
 
-/// What there is too little of.
+/// The kind of space that is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shortage {
     Data,
     Metadata,
 }
 
-/// Promises that have not become allocations yet.
+/// Reservations that have not become allocations yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reserved {
     /// Bytes of data.
@@ -41,11 +41,11 @@ pub(crate) struct Reserved {
     pub(super) pending: Demand,
     /// … and of the commit in flight.
     pub(super) frozen: Demand,
-    /// What of it operations hold that may not have joined a transaction yet.
+    /// The part that belongs to operations that may not have joined a transaction yet.
     pub(super) held: Demand,
 }
 
-/// What the last commit says of the cost of changes and of what has to stay free.
+/// Estimates from the last commit: the cost of changes, and the space that must stay free.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Needs {
     /// Subvolumes that may share nodes with others.
@@ -63,10 +63,10 @@ pub(crate) struct Needs {
 pub(super) struct Kept {
     /// By all but what frees space.
     pub(super) bytes: u64,
-    /// The room without which a transaction is not worth its commit. Whoever finds less than that
-    /// when nothing is pending is told that the volume is full: otherwise the last of it would be
-    /// used up by commits of a few operations each.
+    /// The room without which a transaction is not worth its commit. An operation that finds less
+    /// when nothing is pending fails with `ENOSPC`: otherwise the last space would be used up by
+    /// commits of a few operations each.
     pub(super) least_transaction: u64,
-    /// Bytes that were free of metadata at the last commit.
+    /// Bytes of metadata that were free at the last commit.
     pub(super) free: u64,
 }

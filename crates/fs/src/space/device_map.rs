@@ -15,7 +15,7 @@ pub(crate) struct DeviceMap {
     devices: BTreeMap<DeviceId, (DevItem, FreeMap)>,
 }
 
-/// Where a new chunk lies.
+/// The location of a new chunk.
 pub(crate) struct Placement {
     /// Logical bytes.
     pub(crate) length: u64,
@@ -46,7 +46,7 @@ impl DeviceMap {
         }
     }
 
-    /// Counts a chunk no longer, though its place stays taken.
+    /// Removes a chunk from the count, though its device extents stay in use.
     pub(crate) fn uncount(&mut self, chunk: &ChunkItem) {
         let length = stripe_length(chunk);
         for stripe in &chunk.stripes {
@@ -56,7 +56,7 @@ impl DeviceMap {
         }
     }
 
-    /// Gives back the place of a chunk that is no longer counted; returns the ranges.
+    /// Frees the device extents of a chunk that is no longer counted; returns the ranges.
     pub(crate) fn vacate(&mut self, chunk: &ChunkItem) -> Vec<(DeviceId, u64, u64)> {
         let length = stripe_length(chunk);
         // Volumes made long ago may have a chunk at the very start.
@@ -71,13 +71,13 @@ impl DeviceMap {
         places
     }
 
-    /// Takes the first unallocated range in `start..end` of a device, as far as it lies in there,
-    /// for a while.
+    /// Takes the first unallocated range in `start..end` of a device, clipped to that, temporarily.
     pub(crate) fn exclude(&mut self, devid: DeviceId, start: u64, end: u64) -> Option<(u64, u64)> {
         let (_, free) = self.devices.get_mut(&devid)?;
         let (at, len) = free.overlapping(start, end).next()?;
         let (from, to) = (at.max(start), (at + len).min(end));
-        free.remove(from, to - from);
+        let excluded = free.remove(from, to - from);
+        debug_assert!(excluded, "invariant 19: {from}..{to} is discarded, and chunks have some of it");
         Some((from, to - from))
     }
 
@@ -85,11 +85,11 @@ impl DeviceMap {
     pub(crate) fn release(&mut self, devid: DeviceId, start: u64, len: u64) {
         if let Some((_, free)) = self.devices.get_mut(&devid) {
             let fresh = free.insert(start, len);
-            debug_assert!(fresh, "device space at {start} given back twice");
+            debug_assert!(fresh, "invariant 18: device space at {start} given back twice");
         }
     }
 
-    /// Sets what the items say is used to what the chunks have.
+    /// Sets the used bytes in the device items to those of the chunks.
     pub(crate) fn recount(&mut self, chunks: &[(Logical, ChunkItem)]) {
         for (item, _) in self.devices.values_mut() {
             let stripes = chunks.iter().flat_map(|(_, chunk)| chunk.stripes.iter().map(move |stripe| (stripe, chunk)));
@@ -114,7 +114,7 @@ impl DeviceMap {
     }
 
     /// Finds room for a chunk of up to `want` logical bytes (at least `least`), and takes it.
-    /// Profiles over several devices are not made yet.
+    /// Profiles over several devices are not supported.
     pub(crate) fn place(&mut self, flags: BlockGroupFlags, want: u64, least: u64) -> Option<Placement> {
         let copies = copies_on_one_device(flags)?;
         let devid = *self.devices.iter().max_by_key(|(_, (_, free))| free.total())?.0;
@@ -132,8 +132,8 @@ impl DeviceMap {
         Some(Placement { length, stripes })
     }
 
-    /// Device bytes that chunks of at least `least` logical bytes can have, but for what superblock
-    /// copies take of them.
+    /// Device bytes that chunks of at least `least` logical bytes can get, without those of
+    /// superblock copies.
     pub(crate) fn room(&self, flags: BlockGroupFlags, least: u64) -> u64 {
         let Some(copies) = copies_on_one_device(flags) else { return 0 };
         let mut room = 0;
@@ -148,7 +148,7 @@ impl DeviceMap {
         room
     }
 
-    /// Logical ranges of a chunk that lie on superblock copies; never allocated.
+    /// Logical ranges of a chunk that overlap superblock copies; never allocated.
     pub(crate) fn superblock_ranges(start: Logical, chunk: &ChunkItem) -> Vec<(Logical, u64)> {
         let mut ranges = Vec::new();
         let length = stripe_length(chunk);
@@ -161,8 +161,7 @@ impl DeviceMap {
                 if data_stripes == 1 {
                     ranges.push((start.plus(offset), STRIPE_LEN));
                 } else {
-                    // Striped: the whole row is left alone, which is simple and costs next to
-                    // nothing.
+                    // Striped: the whole row is excluded, which is simple and costs little space.
                     let row = offset / STRIPE_LEN * STRIPE_LEN * data_stripes;
                     ranges.push((start.plus(row), STRIPE_LEN * data_stripes));
                 }
@@ -188,8 +187,8 @@ fn aligned((start, len): (u64, u64)) -> Option<(u64, u64)> {
     (len > 0).then_some((from, len))
 }
 
-/// How long a chunk becomes: as is wanted; a little longer where what it leaves could not become
-/// one; shorter where there is not so much, if it is `least` at least.
+/// The length of a chunk: the wanted one; a little longer where the rest would be too small for
+/// another; shorter where there is less space, but at least `least`.
 fn chunk_length(free: &FreeMap, copies: u64, want: u64, least: u64) -> Option<u64> {
     let split = |len: u64| len / copies / STRIPE_LEN * STRIPE_LEN;
     let (mut largest, mut second) = (0, 0);

@@ -1,4 +1,5 @@
-//! What is free and may be discarded; and what was freed and has not been.
+//! What is free and may be discarded; and what was freed and has not been. While a range is
+//! discarded it is excluded from allocation (invariant 19).
 
 use ubtrfs_format::DeviceId;
 
@@ -7,7 +8,7 @@ use super::free_map::FreeMap;
 use super::freed::Freed;
 
 impl SpaceInner {
-    /// Keeps account of what is freed from now on.
+    /// Records the ranges that are freed from now on.
     pub(crate) fn start_discards(&mut self) {
         self.freed.wanted = true;
     }
@@ -17,13 +18,13 @@ impl SpaceInner {
         self.freed = Freed::default();
     }
 
-    /// Takes what was freed since the last call: of block groups, and of devices.
+    /// Takes the ranges that were freed since the last call: of block groups, and of devices.
     pub(crate) fn take_discards(&mut self) -> (FreeMap, Vec<(DeviceId, u64, u64)>) {
         (std::mem::take(&mut self.freed.extents), std::mem::take(&mut self.freed.vacated))
     }
 
-    /// Withholds what is free in `start..end`, in pieces of at least `least` bytes, no more than
-    /// `most` and than what can be spared. Returns the pieces, and where to go on.
+    /// Excludes free space in `start..end`, in pieces of at least `least` bytes, no more than
+    /// `most` and than can be spared. Returns the pieces, and where to continue.
     pub(crate) fn exclude_free(
         &mut self,
         start: u64,
@@ -38,7 +39,7 @@ impl SpaceInner {
         let (key, group_end) = (next.start, next.end());
         let mut left = most.min(self.spare(next.flags)) / self.sector_size * self.sector_size;
         let mut taken = Vec::new();
-        let mut go_on = group_end;
+        let mut resume_at = group_end;
         for (at, len) in next.available.overlapping(start, end.min(group_end)) {
             let (from, to) = (at.max(start), (at + len).min(end));
             if to - from < least {
@@ -51,15 +52,16 @@ impl SpaceInner {
             left -= len;
             taken.push((from, len));
             if left == 0 {
-                go_on = from + len;
+                resume_at = from + len;
                 break;
             }
         }
         if let Some(group) = self.groups.get_mut(&key) {
             for (at, len) in &taken {
-                group.available.remove(*at, *len);
+                let excluded = group.available.remove(*at, *len);
+                debug_assert!(excluded, "invariant 19: {at}+{len} is discarded, and may not be allocated");
             }
         }
-        (taken, Some(go_on))
+        (taken, Some(resume_at))
     }
 }

@@ -65,7 +65,7 @@ impl FreeMap {
         true
     }
 
-    /// Takes a range out. Returns whether all of it was there; if not, nothing changes.
+    /// Removes a range. Returns whether all of it was there; if not, nothing changes.
     pub(crate) fn remove(&mut self, start: u64, len: u64) -> bool {
         let Some(end) = start.checked_add(len).filter(|_| len > 0) else { return len == 0 };
         let Some((at, size)) = self.by_start.range(..=start).next_back().map(|(at, size)| (*at, *size)) else {
@@ -84,7 +84,7 @@ impl FreeMap {
         true
     }
 
-    /// Takes out whatever of `start..start+len` is there.
+    /// Removes whatever of `start..start+len` is there.
     pub(crate) fn remove_any(&mut self, start: u64, len: u64) {
         let end = start.saturating_add(len);
         let overlaps: Vec<_> = self.overlapping(start, end).collect();

@@ -1,4 +1,4 @@
-//! The free-space tree: reading a group's free ranges, and the edits that bring it up to date.
+//! The free-space tree: reading a group's free ranges, and the edits that update it.
 
 use ubtrfs_format::items::{BlockGroupItem, FreeSpaceInfo};
 use ubtrfs_format::{ItemType, Key, Logical};
@@ -12,8 +12,8 @@ use crate::error::Result;
 /// Sectors of one bitmap item.
 const BITMAP_SECTORS: u64 = FreeSpaceInfo::BITMAP_BYTES as u64 * 8;
 
-/// A group's free ranges as the tree has them, and in which form; `None` if the tree knows nothing
-/// of the group or contradicts itself.
+/// A group's free ranges in the tree, and their form; `None` if the tree has no items of the group
+/// or inconsistent ones.
 pub(super) fn read_group(
     tree: &Snapshot,
     start: Logical,
@@ -82,7 +82,7 @@ impl BlockGroup {
         (high, high.saturating_sub(100))
     }
 
-    /// Deletes all that the trees say of a group that is given back.
+    /// Deletes all items of a group that is removed.
     pub(crate) fn delete_items(&self, edits: &mut GroupEdits) {
         edits.block_groups.delete(Key::new(self.start.0, ItemType::BLOCK_GROUP_ITEM, self.length));
         self.delete_free_space(&mut edits.free_space);
@@ -106,7 +106,7 @@ impl BlockGroup {
         }
     }
 
-    /// Puts the bitmaps that cover `from..to`.
+    /// Writes the bitmaps that cover `from..to`.
     fn write_bitmaps(&self, edits: &mut EditBatch, sector_size: u64, from: u64, to: u64) {
         let span = BITMAP_SECTORS * sector_size;
         let mut at = self.start.0 + (from - self.start.0) / span * span;
@@ -151,7 +151,7 @@ impl BlockGroup {
     }
 }
 
-/// The edits that bring the trees' picture of the block groups up to date.
+/// The edits that update the recorded map of the block groups.
 #[derive(Default)]
 pub(crate) struct GroupEdits {
     /// Block group items: of the extent tree or the block-group tree.
@@ -176,6 +176,7 @@ impl SpaceInner {
         let sector_size = self.sector_size;
         for group in self.groups.values_mut().filter(|group| group.touched && !group.new) {
             group.touched = false;
+            debug_assert!(group.adds_up(), "invariant 9: what {} has in use and free is not all of it", group.start);
             let item = BlockGroupItem { used: group.recorded_used, chunk_objectid: 256, flags: group.flags.0 };
             let key = Key::new(group.start.0, ItemType::BLOCK_GROUP_ITEM, group.length);
             edits.block_groups.put(key, item.to_bytes().to_vec());

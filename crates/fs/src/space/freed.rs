@@ -1,13 +1,13 @@
-//! What commits have freed since it was discarded last.
+//! The ranges that commits have freed since the last discard.
 
 use ubtrfs_format::DeviceId;
 
 use super::free_map::FreeMap;
 
-/// What was freed since it was last looked at. Some of it may be in use again by then.
+/// The ranges that were freed since the last look. Some may be in use again by then.
 #[derive(Default)]
 pub(super) struct Freed {
-    /// Whether anybody wants to know.
+    /// Whether freed ranges are recorded at all.
     pub(super) wanted: bool,
     pub(super) extents: FreeMap,
     pub(super) vacated: Vec<(DeviceId, u64, u64)>,

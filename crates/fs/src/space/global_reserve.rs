@@ -1,9 +1,9 @@
 //! What metadata has to stay free for the kernel's driver (invariant 25).
 //!
-//! The kernel sets a *global block reserve* aside when it mounts, and gives nobody else of it but
-//! those who delete; what an operation needs has to be free beside it. A volume whose metadata has
-//! less is full before the first operation: orphans that a crash left can't be cleaned up, and the
-//! mount fails. `btrfs filesystem usage` shows the size of the reserve, and so does
+//! The kernel reserves a *global block reserve* when it mounts, and uses it only for deletions; an
+//! operation's own demand has to be free in addition. A volume whose metadata has less is full
+//! before the first operation: orphans that a crash left can't be cleaned up, and the mount fails.
+//! `btrfs filesystem usage` shows the size of the reserve, and so does
 //! `/sys/fs/btrfs/*/allocation/global_rsv_size`.
 
 use ubtrfs_format::{CompatRo, TreeId};
@@ -14,11 +14,12 @@ use crate::committed::{Committed, TreeRoot};
 
 /// The kernel's reserve is never larger.
 const MOST: u64 = 512 << 20;
-/// Nodes that it has at least, and those that come on top for trees that not each volume has.
+/// Its least number of nodes, and the additional ones for optional trees.
 const LEAST_NODES: u64 = 240;
 const FREE_SPACE_TREE_NODES: u64 = 112;
 const BLOCK_GROUP_TREE_NODES: u64 = 16;
-/// Nodes that a kernel's first operations ask for beside it: 16 for each item that may be touched.
+/// Nodes that a kernel's first operations reserve in addition: 16 for each item that may be
+/// touched.
 const FIRST_OPERATIONS_NODES: u64 = 64;
 
 impl SpaceInner {

@@ -1,4 +1,6 @@
-//! A block group: what may be allocated from it, and what the volume's trees will say of it.
+//! A block group: what may be allocated from it, and what the volume's trees will say of it. The
+//! latter follows the edits of a commit, and nothing else (invariant 9); no range is recorded as
+//! allocated that was so, nor as free (invariant 10).
 
 use std::collections::BTreeSet;
 
@@ -16,7 +18,7 @@ pub(crate) enum FreeSpaceForm {
     Bitmaps,
 }
 
-/// What changed in the free-space tree's picture of a group since it was last written out.
+/// The changes of a group's recorded map since it was last written.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FreeSpaceDelta {
     /// Ranges that were items and are no longer.
@@ -47,18 +49,18 @@ pub(crate) struct BlockGroup {
     pub(crate) flags: BlockGroupFlags,
     /// What may be given out: neither allocated nor pinned nor under a superblock copy.
     pub(crate) available: FreeMap,
-    /// The complement of the allocated extents, as of the edits of the commit being made (or the
+    /// The complement of the allocated extents, after the edits of the commit in progress (or the
     /// last one).
     pub(crate) recorded_free: FreeMap,
-    /// Bytes allocated, as of the same edits.
+    /// Bytes allocated, after the same edits.
     pub(crate) recorded_used: u64,
     /// Whether block group item and free-space items must be written.
     pub(crate) touched: bool,
     pub(crate) delta: FreeSpaceDelta,
     pub(crate) form: FreeSpaceForm,
-    /// All of the group's free-space items must be written anew.
+    /// All of the group's free-space items must be rewritten.
     pub(crate) rewrite_free_space: bool,
-    /// The chunk is not in the trees yet; the next commit puts it there.
+    /// The chunk is not in the trees yet; the next commit adds it.
     pub(crate) new: bool,
     /// Commits since the last one at which the group was not empty.
     pub(crate) idle_commits: u32,
@@ -67,7 +69,7 @@ pub(crate) struct BlockGroup {
 }
 
 impl BlockGroup {
-    /// A group in which everything is free.
+    /// A group that is entirely free.
     pub(crate) fn empty(start: Logical, length: u64, flags: BlockGroupFlags) -> Self {
         let mut all = FreeMap::default();
         all.insert(start.0, length);
@@ -88,6 +90,21 @@ impl BlockGroup {
         }
     }
 
+    /// Takes a range that may be given out.
+    pub(super) fn allocate(&mut self, start: u64, len: u64) {
+        debug_assert!(
+            self.is_free(Logical(start), len) == Some(true),
+            "invariant 3: {start}+{len} is given out, and the trees have it"
+        );
+        let taken = self.available.remove(start, len);
+        debug_assert!(taken, "invariant 3: {start}+{len} is given out, and is not available");
+    }
+
+    /// Whether what is recorded as used and as free is all of it.
+    pub(super) fn adds_up(&self) -> bool {
+        self.recorded_used + self.recorded_free.total() == self.length
+    }
+
     /// The address after the group's last byte.
     pub(crate) fn end(&self) -> u64 {
         self.start.0 + self.length
@@ -103,7 +120,7 @@ impl BlockGroup {
         }
     }
 
-    /// Notes in the picture for the trees that a range is now allocated. False if it was already.
+    /// Records in the recorded map that a range is now allocated. False if it was already.
     pub(crate) fn record_allocated(&mut self, start: Logical, len: u64) -> bool {
         let Some(end) = start.0.checked_add(len) else { return false };
         let before: Vec<_> = self.recorded_free.overlapping(start.0, end).collect();
@@ -124,7 +141,7 @@ impl BlockGroup {
         true
     }
 
-    /// Notes in the picture for the trees that a range is no longer allocated. False if it was not.
+    /// Records in the recorded map that a range is no longer allocated. False if it was not.
     pub(crate) fn record_freed(&mut self, start: Logical, len: u64) -> bool {
         let Some(end) = start.0.checked_add(len).filter(|end| *end <= self.end()) else { return false };
         let neighbours: Vec<_> = self
@@ -152,12 +169,14 @@ impl BlockGroup {
 mod tests {
     use super::*;
 
+    /// Of invariant 10: what is recorded twice is refused.
     #[test]
-    fn the_delta_is_the_difference_of_the_pictures() {
+    fn the_delta_is_the_difference_of_the_maps() {
         let mut group = BlockGroup::empty(Logical(1 << 20), 1 << 20, BlockGroupFlags::DATA);
         let mib = 1 << 20;
         assert!(group.record_allocated(Logical(mib + 4096), 8192));
-        assert!(!group.record_allocated(Logical(mib + 8192), 4096));
+        assert!(!group.record_allocated(Logical(mib + 8192), 4096), "invariant 10: it is allocated already");
+        assert!(!group.record_freed(Logical(mib + 16384), 4096), "invariant 10: it is free already");
         assert_eq!(group.delta.gone.iter().copied().collect::<Vec<_>>(), [(mib, mib)]);
         assert_eq!(group.delta.come.iter().copied().collect::<Vec<_>>(), [(mib, 4096), (mib + 12288, mib - 12288)]);
         assert!(group.record_freed(Logical(mib + 4096), 8192));
@@ -166,8 +185,9 @@ mod tests {
     }
 
     proptest::proptest! {
+        /// Of invariant 9: what is in the free-space tree is what the recorded edits make of it.
         #[test]
-        fn items_edited_by_the_delta_are_the_complement_of_what_is_allocated(
+        fn items_edited_by_the_delta_are_the_complement_of_the_allocated_ranges(
             steps in proptest::collection::vec((proptest::bool::ANY, 0..64_u64, 1..9_u64, 0..4_u8), 1..80),
         ) {
             const SECTOR: u64 = 4096;

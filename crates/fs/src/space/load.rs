@@ -87,6 +87,8 @@ fn load_group(sources: &SpaceSources<'_>, start: Logical, chunk: &ChunkItem) -> 
         .get(&key)?
         .ok_or(Error::MissingItem { tree: sources.block_group_tree.root().owner, key })?;
     let item = BlockGroupItem::parse(&item)?;
+    // By invariant 9 both come from one commit: nothing is built on a group of which that is not
+    // so.
     if item.used > chunk.length || BlockGroupFlags(item.flags) != chunk.flags {
         return Err(Error::Inconsistent {
             tree: sources.block_group_tree.root().owner,

@@ -2,7 +2,34 @@
 //!
 //! Two pictures are kept of each block group. *Available* serves allocation and runs ahead;
 //! *recorded* follows the edits of the commit being made, and is what the free-space tree, the
-//! block group items and the sums say.
+//! block group items and the sums say (invariant 9).
+//!
+//! ```text
+//! a range:   available ── Space::allocate_data, Space::allocate_node ──▶ allocated
+//!               ▲                                                          │
+//!               ├───── Space::release: no tree has named it ───────────────┤
+//!               │                              BlockGroup::record_allocated│
+//!               │                                                          ▼
+//!               │                                                       recorded
+//!               │                                   BlockGroup::record_freed│
+//!               │                                                          ▼
+//!               └───── Space::unpin ──── pinned ◀──── Space::pin ──────── freed
+//!
+//!            available ── SpaceInner::exclude_free: for a discard ──▶ excluded
+//!               ▲                                                        │
+//!               └────────────── SpaceInner::make_available ──────────────┘
+//!
+//! a chunk:   unallocated ── SpaceInner::add_chunk ──▶ new ── ChunkChanges::take ──▶ committed
+//!               ▲                                                                      │
+//!               │                                        SpaceInner::take_empty_groups │
+//!               └────────── SpaceInner::vacate ──────────────────── leaving ◀──────────┘
+//! ```
+//!
+//! What is pinned was freed by a durable commit, and becomes available when the commit before it
+//! has no reader (invariant 3). Each range is recorded once (invariant 10). A chunk leaves if all
+//! of it is available, and its place is given to others when that is durable (invariant 18).
+//! Discarded is what is excluded (invariant 19). Reservations see to it that a commit finds what it
+//! needs (invariant 8), and that the kernel does (invariant 25).
 
 mod allocator;
 mod demand;

@@ -5,36 +5,36 @@
 //! transaction. All of these keep space from being *available*, so a group that is available as a
 //! whole is empty in every state that a crash may leave. From the moment at which a commit takes
 //! such a group nobody can allocate in it; the device's space is given to others only when that
-//! commit is durable.
+//! commit is durable (invariant 18).
 
 use std::ops::Range;
 
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem};
-use ubtrfs_volume::Volume;
+use ubtrfs_volume::{Published, Volume};
 
 use super::allocator::SpaceInner;
 use super::free_map::FreeMap;
 use super::{BlockGroup, DeviceMap, Shortage};
 
-/// Commits at whose time a group has to have been empty: one that is about to be filled again is
-/// left alone.
+/// The number of commits during which a group must have been empty, so that one that is filled
+/// again soon stays.
 const IDLE_COMMITS: u32 = 2;
 
 impl SpaceInner {
-    /// Notes that something could not be reserved, and that no chunk can be made for it: what is
-    /// empty of the other kind is wanted now.
+    /// Notes that a reservation failed and that no chunk can be made for it, so that empty chunks
+    /// of the other kind are removed at once.
     pub(crate) fn want_empty_groups(&mut self, shortage: Shortage) {
         self.wanted = Some(shortage);
     }
 
-    /// Whether commits would give groups back, though nothing else has changed.
+    /// Whether commits would remove groups, though nothing else has changed.
     pub(crate) fn has_empty_groups(&self, volume: &Volume) -> bool {
         self.groups.values().any(|group| is_unused(group, volume) && self.may_go(group))
     }
 
-    /// Where the metadata groups are that hold next to nothing, but for the first one, if that has
-    /// room for it.
+    /// The addresses of nearly empty metadata groups except for the first one, if that has room for
+    /// their content.
     pub(crate) fn sparse_metadata(&self) -> Vec<Range<u64>> {
         let (few, room) = (16 * self.node_size, 64 * self.node_size);
         let mut groups = self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
@@ -62,10 +62,10 @@ impl SpaceInner {
         bytes
     }
 
-    /// Takes the groups that the commit being made gives back, with their chunks.
+    /// Takes the groups that the commit in progress removes, with their chunks.
     pub(crate) fn take_empty_groups(&mut self, volume: &Volume) -> Vec<(BlockGroup, ChunkItem)> {
         let starts: Vec<Logical> = self.groups.keys().copied().collect();
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         for start in starts {
             let Some(group) = self.groups.get(&start) else { continue };
             let idle = if is_unused(group, volume) { group.idle_commits.saturating_add(1) } else { 0 };
@@ -77,21 +77,32 @@ impl SpaceInner {
                 && let Some(chunk) = volume.chunk(start)
                 && let Some(group) = self.groups.remove(&start)
             {
+                let pins = |extents: &[(Logical, u64)]| {
+                    extents.iter().any(|(at, len)| at.0 < group.end() && start.0 < at.0 + len)
+                };
+                debug_assert!(
+                    !self.pinned.iter().any(|pinned| pins(&pinned.extents)),
+                    "invariant 18: chunk {start} goes, and readers may see what was in it"
+                );
                 self.devices.uncount(&chunk);
                 self.leaving.push((start, chunk.clone()));
-                gone.push((group, chunk));
+                removed.push((group, chunk));
             }
         }
-        if !gone.is_empty() {
+        if !removed.is_empty() {
             self.count_kept();
         }
         self.wanted = None;
-        gone
+        removed
     }
 
     /// The commit that gave groups back is durable: others can have their place on the devices.
-    pub(crate) fn vacate(&mut self, volume: &Volume) {
+    pub(crate) fn vacate(&mut self, volume: &Volume, _published: &Published) {
         for (start, chunk) in std::mem::take(&mut self.leaving) {
+            debug_assert!(
+                self.group_of(start).is_none(),
+                "invariant 18: the addresses of chunk {start} were given out"
+            );
             self.chunk_counts.1 += 1;
             if let Err(error) = volume.remove_chunk(start) {
                 tracing::warn!("chunk {start}: {error}");
@@ -102,9 +113,8 @@ impl SpaceInner {
         }
     }
 
-    /// Whether a group can be done without: it isn't the last of its kind, and what stays is enough
-    /// for what was promised. System chunks stay: they are small, and the superblock has a copy of
-    /// each.
+    /// Whether a group is dispensable: it isn't the last of its kind, and the others satisfy all
+    /// reservations. System chunks stay: they are small, and the superblock has a copy of each.
     fn may_go(&self, group: &BlockGroup) -> bool {
         let flags = group.flags;
         !group.new
@@ -114,7 +124,7 @@ impl SpaceInner {
     }
 }
 
-/// Whether nothing is in a group for anybody.
+/// Whether a group is empty in every state.
 fn is_unused(group: &BlockGroup, volume: &Volume) -> bool {
     if group.recorded_used != 0 || group.recorded_free.total() != group.length {
         return false;

@@ -1,20 +1,22 @@
-//! Reservations: no commit may run out of space, so operations ask before they change anything.
+//! Reservations: no commit may run out of space, so operations ask before they change anything
+//! (invariant 8).
 //!
 //! Metadata is reserved for a whole transaction: twice the bytes of its new items, and for each
 //! leaf that may be touched (never more than there are) the leaf and a share of its path and of the
-//! extent tree. Data is reserved by the sector when a write is taken, and given back when write-out
-//! has allocated it.
+//! extent tree. Data is reserved by the sector when a write is accepted, and released when
+//! writeback has allocated it.
 //!
 //! Metadata is never filled up: what the kernel's driver needs to mount the volume stays free
 //! (invariant 25), and so does what deletions may need here. Only what frees space may use of that.
 
 use ubtrfs_format::items::BlockGroupFlags;
+use ubtrfs_volume::Published;
 
 use super::allocator::{Space, SpaceInner};
 use super::demand::{Demand, Kept, Needs, Shortage, UseOfKept};
 
-/// What an operation has reserved of metadata. Held until it has joined a transaction: whichever
-/// that is, the reservation counts in it, though commits begin or have nothing to do meanwhile.
+/// An operation's reservation of metadata. It is held until the operation has joined a transaction,
+/// and counts in that one, even if commits begin or find nothing to do in between.
 #[must_use = "what is reserved has to be held until a transaction is joined"]
 pub(crate) struct Reservation<'a> {
     space: &'a Space,
@@ -22,7 +24,7 @@ pub(crate) struct Reservation<'a> {
 }
 
 impl<'a> Reservation<'a> {
-    /// Takes hold of what was reserved just now.
+    /// Takes ownership of the reservation that was made just now.
     pub(crate) fn of(space: &'a Space, inner: &mut SpaceInner, demand: Demand) -> Self {
         let held = &mut inner.reserved.held;
         held.edits += demand.edits;
@@ -57,24 +59,23 @@ impl SpaceInner {
 
     /// Bytes of metadata that a commit of these edits may need at the worst.
     fn metadata_need(&self, demand: Demand) -> u64 {
-        // A node that several trees use may be written anew by each.
+        // A node that several trees share may be copied by each.
         let leaves = (self.metadata_used() / self.node_size + 4).saturating_mul(self.needs.subvolumes.max(1));
         let touched = (demand.edits * 2).min(leaves);
-        // A touched leaf is written anew together with its share of the path above it and of the
-        // extent and free-space trees' leaves that note both: one more node for two leaves covers
-        // what was measured.
+        // A touched leaf is rewritten together with its share of the path above it and of the
+        // leaves of the extent and free-space trees that record both: one more node for two leaves
+        // covers the measured cost.
         2 * demand.item_bytes + (touched + touched / 2 + self.unsharing_need(touched)) * self.node_size
     }
 
-    /// Nodes of the extent tree that are written when so many nodes that snapshots may share are
-    /// replaced.
+    /// Nodes of the extent tree that are written when so many possibly shared nodes are replaced.
     fn unsharing_need(&self, replaced: u64) -> u64 {
-        /// Entries of a node, each of which may lead to another leaf of the extent tree.
+        /// Entries of a node, each of which may change another leaf of the extent tree.
         const ENTRIES: u64 = 500;
         if self.needs.subvolumes == 0 || replaced == 0 {
             return 0;
         }
-        // New references take less than the entries that lead to them.
+        // New references take less than the entries that refer to them.
         replaced + self.extent_nodes().min(replaced.saturating_mul(ENTRIES)) * 3 / 2
     }
 
@@ -82,7 +83,7 @@ impl SpaceInner {
         self.needs.extent_nodes.min(self.metadata_used() / self.node_size)
     }
 
-    /// What has to stay free if so many bytes can have metadata.
+    /// The bytes that must stay free if so many bytes can become metadata.
     fn kept_of(&self, size: u64) -> Kept {
         /// No transaction needs more to be worth its commit.
         const WORTH_IT: u64 = 8 << 20;
@@ -97,7 +98,7 @@ impl SpaceInner {
         }
     }
 
-    /// Takes what the volume says of what changes need.
+    /// Takes the estimates of the volume.
     pub(crate) fn set_needs(&mut self, needs: Needs) {
         self.needs = needs;
         self.kept.free = self.free_metadata();
@@ -105,12 +106,12 @@ impl SpaceInner {
     }
 
     /// The commit in flight is done: its reservations end, and changes need what it says.
-    pub(crate) fn commit_ends(&mut self, needs: Needs) {
+    pub(crate) fn commit_ends(&mut self, needs: Needs, _published: &Published) {
         debug_assert!(
             self.reserved.frozen.kept != UseOfKept::None
                 || self.forget_global_reserve
                 || self.free_metadata() >= self.kept.free.min(self.needs.global_reserve),
-            "{} bytes of metadata are free, {} were; the global reserve is {}",
+            "invariant 25: {} bytes of metadata are free, {} were; the global reserve is {}",
             self.free_metadata(),
             self.kept.free,
             self.needs.global_reserve,
@@ -119,7 +120,7 @@ impl SpaceInner {
         self.set_needs(needs);
     }
 
-    /// The open transaction may use all that is kept free, whatever it has reserved.
+    /// The open transaction may use all of the free reserve, whatever it has reserved.
     pub(crate) fn may_use_all_kept(&mut self) {
         self.reserved.pending.kept = UseOfKept::All;
     }
@@ -130,15 +131,14 @@ impl SpaceInner {
         self.count_kept();
     }
 
-    /// Counts anew what has to stay free: block groups came or went.
+    /// Recomputes the space that must stay free, after block groups were added or removed.
     pub(super) fn count_kept(&mut self) {
         let metadata = self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
         self.kept = self.kept_of(metadata.map(|group| group.length).sum());
     }
 
-    /// Bytes of metadata space that operations can have, once nothing is pending: nothing where
-    /// hardly another transaction would begin. Where data shares it, `more` can be added by new
-    /// chunks.
+    /// Bytes of metadata space that operations can get, once nothing is pending: zero where hardly
+    /// another transaction could begin. In mixed groups new chunks can add `more`.
     pub(super) fn usable_metadata(&self, more: u64) -> u64 {
         let mut kept = self.kept;
         if more > 0 {
@@ -154,24 +154,24 @@ impl SpaceInner {
         free - kept.bytes - kept.least_transaction / 2
     }
 
-    /// Bytes that metadata has too little of for operations that take so much.
+    /// The shortage of metadata in bytes for operations that take so much.
     pub(super) fn missing_metadata(&self, wanted: u64) -> u64 {
         (wanted + self.kept.bytes + self.last_transactions()).saturating_sub(self.free_metadata())
     }
 
-    /// Bytes of metadata that the last transactions leave beside what is kept: none begins with
+    /// Bytes of metadata that the last transactions leave besides the reserve: none begins with
     /// less than the least.
     pub(super) fn last_transactions(&self) -> u64 {
         2 * self.kept.least_transaction
     }
 
-    /// Bytes that the trees leave free of metadata block groups.
+    /// Free bytes of metadata block groups by the trees.
     pub(super) fn free_metadata(&self) -> u64 {
         let metadata = self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
         metadata.map(|group| group.length - group.recorded_used).sum()
     }
 
-    /// Reserves, or says what is short. A shortage may be cured by a new chunk or a commit.
+    /// Reserves, or returns what is short. A shortage may be cured by a new chunk or a commit.
     pub(crate) fn reserve(&mut self, demand: Demand) -> std::result::Result<(), Shortage> {
         let data = self.reserved.data + demand.data;
         if demand.data > 0 && data > self.available(BlockGroupFlags::DATA) {
@@ -216,7 +216,7 @@ impl SpaceInner {
         self.available(BlockGroupFlags::METADATA).saturating_sub(need)
     }
 
-    /// Bytes of block groups of this kind that could be missed: what was promised finds its place
+    /// Bytes of block groups of this kind that are dispensable: reservations can be satisfied
     /// without them.
     pub(super) fn spare(&self, flags: BlockGroupFlags) -> u64 {
         let of = |kind, spare: u64| if flags.contains(kind) { spare } else { u64::MAX };
@@ -235,8 +235,8 @@ impl SpaceInner {
         self.available(BlockGroupFlags::SYSTEM) < 8 * self.node_size
     }
 
-    /// Bytes of data that are promised space and have none yet: what is dirty, and what is being
-    /// written.
+    /// Bytes of data with a reservation and without an extent: dirty data, and data of writes in
+    /// progress.
     pub(crate) fn reserved_data(&self) -> u64 {
         self.reserved.data
     }
@@ -246,21 +246,25 @@ impl SpaceInner {
         self.reserved.data + bytes > self.available(BlockGroupFlags::DATA)
     }
 
-    /// Counts data as reserved that has its place on the device already.
+    /// Counts data as reserved that has an extent already.
     pub(crate) fn promise_placed_data(&mut self, bytes: u64) {
         self.reserved.data += bytes;
     }
 
-    /// Gives back data space: it has been allocated, or it won't be.
+    /// Releases data space: it has been allocated, or it won't be.
     pub(crate) fn unreserve_data(&mut self, bytes: u64) {
-        debug_assert!(self.reserved.data >= bytes, "{} reserved, {bytes} given back", self.reserved.data);
+        debug_assert!(
+            self.reserved.data >= bytes,
+            "invariant 8: {} bytes of data are reserved, {bytes} given back",
+            self.reserved.data
+        );
         self.reserved.data = self.reserved.data.saturating_sub(bytes);
     }
 
-    /// Gives back what an operation that failed had reserved of metadata.
+    /// Releases the metadata reservation of an operation that failed.
     pub(crate) fn unreserve_metadata(&mut self, demand: Demand) {
-        // The transaction that it was reserved in may be closed already; then the one after it has
-        // a little less.
+        // The transaction of the reservation may be closed already; then the next one has a little
+        // less.
         let pending = &mut self.reserved.pending;
         pending.edits = pending.edits.saturating_sub(demand.edits);
         pending.item_bytes = pending.item_bytes.saturating_sub(demand.item_bytes);
@@ -272,8 +276,7 @@ impl SpaceInner {
         self.reserved.frozen = std::mem::replace(&mut self.reserved.pending, self.reserved.held);
     }
 
-    /// Nothing was changed since the last commit: only operations that have yet to change something
-    /// need any.
+    /// Nothing was changed since the last commit: only operations in progress need any.
     pub(crate) fn drop_pending_reservations(&mut self) {
         self.reserved.pending = self.reserved.held;
     }
@@ -297,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_counts_until_a_transaction_is_joined() {
+    fn a_reservation_counts_until_a_transaction_is_joined() {
         let space = Space::unknown(&[], 4096, 4096);
         let ended = reserve(&space, 3);
         let held = reserve(&space, 5);

@@ -1,19 +1,19 @@
-//! How much more there can be: the sizes of new chunks, and what of the unallocated space data can
-//! have.
+//! The possible growth: the sizes of new chunks, and the part of the unallocated space that data
+//! can get.
 
 use ubtrfs_format::items::BlockGroupFlags;
 
 use super::allocator::{LEAST_CHUNK, SpaceInner};
 
 const MIB: u64 = 1 << 20;
-/// Metadata chunks that are made while little is unallocated are not much longer.
+/// The approximate size of metadata chunks that are made while little is unallocated.
 const SMALL_METADATA_CHUNK: u64 = 8 * MIB;
 
 impl SpaceInner {
     /// How long the next chunk of this kind should be.
     pub(super) fn next_chunk_length(&self, kind: BlockGroupFlags) -> u64 {
         const GIB: u64 = 1 << 30;
-        /// The part of what is unallocated that a metadata chunk may have.
+        /// The part of the unallocated space that a metadata chunk may take.
         const SHARE: u64 = 32;
         let flags = self.chunk_flags(kind);
         let device_bytes = self.devices.total_bytes();
@@ -34,8 +34,8 @@ impl SpaceInner {
         self.devices.room(flags, LEAST_CHUNK) / Self::copies(flags)
     }
 
-    /// Bytes of metadata that tell of each MiB of data: checksums in leaves that are not quite
-    /// full, and extents.
+    /// Bytes of metadata for each MiB of data: checksums in leaves that are not quite full, and
+    /// extents.
     fn metadata_of_a_mib(&self) -> u64 {
         const EXTENTS: u64 = 300;
         MIB / self.sector_size * self.needs.checksum_size * 9 / 8 + EXTENTS
@@ -63,8 +63,8 @@ impl SpaceInner {
             && self.bytes_of_missing_metadata_chunks(self.available(BlockGroupFlags::DATA) + room) > 0
     }
 
-    /// Bytes of metadata space that could become data chunks, and would not have to come back at
-    /// once.
+    /// Bytes of metadata space that could become data chunks without being needed for metadata
+    /// again.
     pub(super) fn dispensable_metadata(&self) -> u64 {
         let data = self.available(BlockGroupFlags::DATA);
         let needed = if self.mixed { 0 } else { data / MIB * self.metadata_of_a_mib() };

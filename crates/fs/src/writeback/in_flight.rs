@@ -1,6 +1,6 @@
-//! How much data is on its way to the devices, of all files together (invariant 26). It stays in
-//! memory until somebody has waited for it: the next commit at the latest, writers when there is
-//! too much of it.
+//! The data in flight to the devices, of all files together (invariant 26). It stays in memory
+//! until it has been waited for: by the next commit at the latest, by writers when there is too
+//! much of it.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use parking_lot::Mutex;
 use crate::in_flight_bytes::{Counted, InFlightBytes};
 use crate::inode::{Inode, InodeId, InodeState};
 
-/// Data on its way to the devices.
+/// Data in flight to the devices.
 #[derive(Default)]
 pub(crate) struct InFlight {
     bytes: InFlightBytes,
     files: Mutex<Files>,
 }
 
-/// The files that it belongs to, those first whose data has been on its way for the longest time.
+/// The files that it belongs to, those with the oldest data in flight first.
 #[derive(Default)]
 struct Files {
     queue: VecDeque<Arc<Inode>>,
@@ -49,19 +49,19 @@ impl InFlight {
         self.bytes.count(bytes)
     }
 
-    /// Notes that a file, whose lock the caller holds, has data on its way if it has any.
+    /// Notes that a file, whose lock the caller holds, has data in flight if it has any.
     pub(crate) fn note(&self, inode: &Arc<Inode>, state: &InodeState) {
         if !state.ordered.is_empty() {
             self.files.lock().push(inode);
         }
     }
 
-    /// A file whose data has been on its way for the longest time.
+    /// The file with the oldest data in flight.
     pub(super) fn oldest(&self) -> Option<Arc<Inode>> {
         self.files.lock().pop()
     }
 
-    /// Forgets files of which a commit has left nothing.
+    /// Removes files whose data a commit has waited for.
     pub(crate) fn forget_ended(&self) {
         let files = std::mem::take(&mut *self.files.lock());
         for inode in files.queue {

@@ -1,11 +1,11 @@
-//! Writeback: dirty data gets its location on disk and goes there, as ordered extents. It knows
-//! neither who asks for it (fsync, commit, memory pressure) nor what becomes of the file.
+//! Writeback: dirty data gets its location on disk and is submitted, as ordered extents. It depends
+//! neither on its caller (fsync, commit, memory pressure) nor on later changes of the file.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `ordered` | dirty data becomes ordered extents |
 //! | `nocow` | what may be written over its old extents |
-//! | `in_flight` | how much is on its way to the devices |
+//! | `in_flight` | how much is in flight to the devices |
 
 mod in_flight;
 mod nocow;

@@ -1,31 +1,29 @@
-//! Which data is written where it already has its place: into reserved space, and over the data of
-//! nodatacow files.
+//! Decides which data overwrites existing extents: preallocated ones, and those of nodatacow files.
 //!
 //! Reserved space reads as zeroes in every durable state, so writing there changes none of them;
-//! what says that it is data becomes durable only after the data. Over data itself only files
-//! without copy-on-write are written, which ask for that. Neither may be done where somebody else
-//! has a share in the extent: another file, another place of the file, a snapshot.
+//! the item that makes it data becomes durable only after the data. Data itself is overwritten only
+//! for files without copy-on-write. Neither is allowed where the extent is shared: with another
+//! file, another offset of the file, or a snapshot.
 //!
-//! What counts are the inode's flags in the transaction whose data it is: what a commit has yet to
-//! write was dirtied under the flags that were frozen with it (invariant 2).
+//! The inode's flags in the data's own transaction apply: data that a commit has yet to write was
+//! dirtied under the flags that were frozen with it (invariant 2).
 
 use std::ops::Range;
 
 use ubtrfs_format::items::{Compression, DataRef, ExtentItem, InlineRef, InodeFlags};
-use ubtrfs_format::{ItemType, Key, TreeId};
+use ubtrfs_format::{Generation, ItemType, Key, TreeId};
 
 use super::owner::Writeback;
 use crate::error::Result;
 use crate::file::layout::Layout;
 use crate::file::piece::{ExtentPiece, Mapped, Piece};
 use crate::file::resolve::Stack;
-use crate::file_reader::FileMap;
 use crate::inode::{InodeId, InodeState};
 
-/// A part of what is to be written.
+/// A part of the range to write.
 pub(crate) struct Part {
     pub(crate) len: u64,
-    /// The place that it has; `None` if it needs one.
+    /// Its present extent; `None` if it needs a new one.
     pub(crate) place: Option<ExtentPiece>,
 }
 
@@ -40,24 +38,23 @@ pub(crate) fn is_nodatacow(flags: u64) -> bool {
 }
 
 impl Writeback {
-    /// Divides a range of a file into parts that have a place to be written to and parts that need
-    /// one, by the flags that the inode has in the transaction whose data is written. `layout`:
-    /// what a transaction says that is being committed, above the trees; `None` stands for all that
-    /// is known.
+    /// Divides a range of a file into parts that overwrite their extent and parts that need a new
+    /// one, by the flags that the inode has in the transaction of this generation, whose data is
+    /// written. `layout`: that of a transaction that is being committed, above the trees; `None`
+    /// stands for all layers.
     pub(crate) fn parts_to_write(
         &self,
         id: InodeId,
         state: &InodeState,
         flags: u64,
-        layout: Option<&Layout>,
+        (generation, layout): (Generation, Option<&Layout>),
         range: Range<u64>,
     ) -> Result<Vec<Part>> {
         let len = range.end - range.start;
         if !may_be_nocow(flags) {
             return Ok(vec![Part { len, place: None }]);
         }
-        let committed = self.info.committed();
-        let map = FileMap::new(&committed, id, state)?;
+        let map = self.info.view(id, state).map()?;
         let pieces = match layout {
             Some(layout) => Stack::new(&[layout], map.bottom()).resolve(range)?,
             None => map.with_stack(state, |stack| stack.resolve(range))?,
@@ -65,7 +62,9 @@ impl Writeback {
         let mut parts: Vec<Part> = Vec::new();
         for Mapped { start, len, piece } in pieces {
             let place = match piece {
-                Piece::Extent(extent) if self.can_overwrite_extent(id, flags, start, len, &extent)? => Some(extent),
+                Piece::Extent(extent) if self.can_overwrite_extent(id, (flags, generation), start, len, &extent)? => {
+                    Some(extent)
+                }
                 _ => None,
             };
             match parts.last_mut() {
@@ -76,15 +75,15 @@ impl Writeback {
         Ok(parts)
     }
 
-    /// Whether all of a range has a place that it will be written to, so that writing it takes no
-    /// space.
+    /// Whether a write of a range overwrites existing extents only, so that it takes no space.
     pub(crate) fn has_nocow_extents(&self, id: InodeId, state: &InodeState, range: Range<u64>) -> Result<bool> {
         if !is_nodatacow(state.item.flags) && state.frozen.as_ref().is_some_and(|frozen| !frozen.dirty.is_empty()) {
-            // What the commit in flight has yet to write may take the place.
+            // Data that the commit in flight has yet to write may replace the extent.
             return Ok(false);
         }
         let mut at = range.start;
-        for part in self.parts_to_write(id, state, state.item.flags, None, range)? {
+        let generation = self.info.gate.current().generation;
+        for part in self.parts_to_write(id, state, state.item.flags, (generation, None), range)? {
             // What is dirty has been reserved.
             if part.place.is_none() && !state.dirty.covers(at..at + part.len) {
                 return Ok(false);
@@ -94,11 +93,11 @@ impl Writeback {
         Ok(true)
     }
 
-    /// Whether what stands at `start` of a file for `len` bytes may be written over where it is.
+    /// Whether `len` bytes at `start` of a file may be overwritten in place.
     fn can_overwrite_extent(
         &self,
         id: InodeId,
-        flags: u64,
+        (flags, generation): (u64, Generation),
         start: u64,
         len: u64,
         extent: &ExtentPiece,
@@ -106,20 +105,20 @@ impl Writeback {
         if extent.compression != Compression::None || !(extent.prealloc || is_nodatacow(flags)) {
             return Ok(false);
         }
-        // An item may say anything; what lies behind the extent is another's.
+        // A damaged item may reach beyond its extent, whose neighbour belongs to another file.
         if extent.offset.checked_add(len).is_none_or(|end| end > extent.disk_num_bytes) {
             return Ok(false);
         }
-        // Before the commit is asked for: a transaction that is no longer here is in it.
+        // Before the committed trees are read: a transaction that is no longer in this list is in
+        // them.
         let transactions = self.info.open_transactions();
         if transactions.iter().any(|transaction| transaction.is_shared(extent.disk_bytenr)) {
             return Ok(false);
         }
-        let committed = self.info.committed();
-        let last_snapshot = committed.trees.get(&id.subvolume).map(|tree| tree.item.last_snapshot);
-        if last_snapshot.is_some_and(|snapshot| extent.generation <= snapshot) {
+        if extent.generation <= self.info.last_snapshot(id.subvolume, generation) {
             return Ok(false);
         }
+        let committed = self.info.committed();
         let key = Key::new(extent.disk_bytenr.0, ItemType::EXTENT_ITEM, extent.disk_num_bytes);
         let Some(item) = committed.tree(TreeId::EXTENT)?.get(&key)? else {
             return Ok(transactions.iter().any(|transaction| transaction.extents().contains_key(&extent.disk_bytenr)));

@@ -1,4 +1,6 @@
 //! Dirty data of an inode becomes extents: where it goes, and the writes that take it there.
+//! Waiting for it gives the proof without which no log and no commit that refers to it is published
+//! (invariant 1).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -7,23 +9,22 @@ use std::sync::atomic::Ordering;
 
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::{Compression, InodeFlags, InodeItem};
-use ubtrfs_volume::{SharedBuffer, Volume, Write};
+use ubtrfs_volume::{CompletedWrites, Data, SharedBuffer, Volume, Write};
 
 use super::in_flight::InFlight;
 use super::nocow::may_be_nocow;
 use super::owner::Writeback;
-use crate::error::{Errno, Error, Result};
+use crate::error::{AtStep, Errno, Error, Result, Step};
+use crate::faults::CommitFault;
 use crate::file::dirty::{DirtyData, DirtyRun};
 use crate::file::layout::Layout;
 use crate::file::piece::{ExtentPiece, InlinePiece, Mapped, Piece, extents_of};
 use crate::file::resolve::Stack;
 use crate::file::sum_map::SumMap;
-use crate::file_reader::FileMap;
-use crate::inode::{Frozen, Inode, InodeId, InodeState, OrderedExtent, SharedTicket, has_checksums};
-use crate::options::CommitFault;
+use crate::inode::{DataWrites, Frozen, Inode, InodeId, InodeState, OrderedExtent, SharedTicket, has_checksums};
 use crate::transaction::{NewExtent, Transaction};
 
-/// Data of one file that may be on its way to the device at a time.
+/// Data of one file that may be in flight at a time.
 const MAX_IN_FLIGHT: u64 = 32 << 20;
 
 /// The largest extent.
@@ -35,6 +36,7 @@ const SUBMITTED_AT_ONCE: u64 = 4 << 20;
 /// Writes that are submitted together: neighbours on the device become one write, and all have one
 /// ticket.
 struct Submission<'a> {
+    id: InodeId,
     volume: &'a Volume,
     in_flight: &'a InFlight,
     writes: Vec<Write>,
@@ -44,11 +46,12 @@ struct Submission<'a> {
 
 impl<'a> Submission<'a> {
     /// Submits what `add` adds, also if it fails on the way: what has its place has to go there.
-    fn of(writeback: &'a Writeback, add: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+    fn of(writeback: &'a Writeback, id: InodeId, add: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let (volume, in_flight) = (&*writeback.info.volume, &writeback.in_flight);
-        let mut submission = Self { volume, in_flight, writes: Vec::new(), bytes: 0, ticket: SharedTicket::default() };
+        let (writes, ticket) = (Vec::new(), SharedTicket::default());
+        let mut submission = Self { id, volume, in_flight, writes, bytes: 0, ticket };
         let added = add(&mut submission);
-        added.and(submission.submit())
+        added.and(submission.submit()).at(Step::Writeback { subvolume: id.subvolume, ino: id.ino })
     }
 
     /// Adds the data of an extent.
@@ -60,18 +63,24 @@ impl<'a> Submission<'a> {
         }
         self.bytes += at.0 - start.0;
         let counted = self.in_flight.count(at.0 - start.0);
-        Arc::new(OrderedExtent { start, data, ticket: self.ticket.clone(), _counted: counted })
+        Arc::new(OrderedExtent { id: self.id, start, data, ticket: self.ticket.clone(), _counted: counted })
     }
 
-    /// Submits what was added; to be called before anybody may look at the extents.
+    /// Submits the added writes; must be called before the extents are visible to others.
     fn submit(&mut self) -> Result<()> {
         if self.writes.is_empty() {
             return Ok(());
         }
         self.bytes = 0;
-        let ticket = self.volume.submit(std::mem::take(&mut self.writes))?;
-        *std::mem::take(&mut self.ticket).lock() = Some(ticket);
-        Ok(())
+        let submitted = self.volume.submit(std::mem::take(&mut self.writes));
+        let ticket = std::mem::take(&mut self.ticket);
+        let mut writes = ticket.lock();
+        let (state, result) = match submitted {
+            Ok(ticket) => (DataWrites::UnderWay(ticket), Ok(())),
+            Err(error) => (DataWrites::Failed, Err(error.into())),
+        };
+        *writes = state;
+        result
     }
 }
 
@@ -89,28 +98,27 @@ impl Placed {
     fn enter(self, layout: &mut Layout, ordered: &mut Vec<Arc<OrderedExtent>>) {
         match self.piece {
             Some(piece) => drop(layout.replace(self.offset, self.len, piece)),
-            // For the log there is something new all the same.
+            // The log needs the checksums all the same.
             None => layout.note_changed(self.offset, self.offset + self.len),
         }
         ordered.extend(self.ordered);
     }
 }
 
-/// What is written out, of which transaction.
+/// The data to write back, and its transaction.
 #[derive(Clone, Copy)]
 struct Layer<'a> {
     id: InodeId,
     transaction: &'a Transaction,
     /// The inode's flags in the transaction.
     flags: u64,
-    /// What the transaction says of the file, if that is not the newest.
+    /// The transaction's layout of the file, if that is not the newest.
     layout: Option<&'a Layout>,
 }
 
 impl Writeback {
-    /// Writes out what is dirty in the open transaction, which the inode has joined; the gate is
-    /// held. A small file goes into metadata only where it is `complete`: asked to be durable as it
-    /// is.
+    /// Writes back the data that is dirty in the open transaction, which the inode has joined; the
+    /// gate is held. A small file becomes inline only if it is `complete`: fsynced as it is.
     pub(crate) fn write_back_pending(
         &self,
         inode: &Arc<Inode>,
@@ -118,7 +126,7 @@ impl Writeback {
         transaction: &Transaction,
         complete: bool,
     ) -> Result<()> {
-        let result = Submission::of(self, |submission| {
+        let result = Submission::of(self, inode.id, |submission| {
             self.write_back_pending_layer(submission, inode, state, transaction, complete)
         });
         self.in_flight.note(inode, state);
@@ -133,8 +141,14 @@ impl Writeback {
         transaction: &Transaction,
         complete: bool,
     ) -> Result<()> {
+        if self.info.is_being_dropped(inode.id.subvolume) {
+            drop(state.dirty.take());
+            self.info.unreserve_data(std::mem::take(&mut state.reserved));
+            return Ok(());
+        }
         if may_be_nocow(state.item.flags) {
-            // Older data first: where both have one place, it must not come after newer.
+            // Older data first: where both overwrite one extent, it must not be written after newer
+            // data.
             self.settle_frozen(inode.id, state)?;
         }
         let layer = Layer { id: inode.id, transaction, flags: state.item.flags, layout: None };
@@ -152,8 +166,7 @@ impl Writeback {
             for part in placed {
                 if let Some(piece) = &part.piece {
                     let range = part.offset..part.offset + part.len;
-                    let committed = self.info.committed();
-                    let map = FileMap::new(&committed, inode.id, state)?;
+                    let map = self.info.view(inode.id, state).map()?;
                     let displaced = map.with_stack(state, |stack| stack.resolve(range))?;
                     state.pending.displaced += extents_of(&displaced);
                     let before = bytes_of(&displaced);
@@ -166,8 +179,8 @@ impl Writeback {
         Ok(())
     }
 
-    /// Starts the write-out of what the commit in flight has yet to write of an inode, so that the
-    /// layouts tell all that there is but for what is dirty in the open transaction.
+    /// Starts writeback of an inode's data that the commit in flight has yet to write, so that the
+    /// layouts are complete except for data that is dirty in the open transaction.
     pub(crate) fn settle_frozen(&self, id: InodeId, state: &mut InodeState) -> Result<()> {
         if state.frozen.as_ref().is_none_or(|frozen| frozen.dirty.is_empty()) {
             return Ok(());
@@ -175,13 +188,14 @@ impl Writeback {
         let transaction = self.info.frozen_transaction();
         match transaction {
             Some(transaction) => {
-                self.write_back_frozen(id, state, &transaction).inspect_err(|error| self.info.abort(error))
+                let written = self.write_back_frozen(id, state, &transaction);
+                written.map_err(|error| Error::Shared(self.info.abort(error)))
             }
             None => Ok(()),
         }
     }
 
-    /// Writes out what is dirty in the frozen transaction.
+    /// Writes back the data that is dirty in the frozen transaction.
     pub(crate) fn write_back_frozen(
         &self,
         id: InodeId,
@@ -189,7 +203,13 @@ impl Writeback {
         transaction: &Transaction,
     ) -> Result<()> {
         let Some(mut frozen) = state.frozen.take() else { return Ok(()) };
-        let result = Submission::of(self, |submission| {
+        if self.info.is_being_dropped(id.subvolume) {
+            drop(frozen.dirty.take());
+            self.info.unreserve_data(std::mem::take(&mut frozen.reserved));
+            state.frozen = Some(frozen);
+            return Ok(());
+        }
+        let result = Submission::of(self, id, |submission| {
             self.write_back_frozen_layer(submission, id, state, &mut frozen, transaction)
         });
         frozen.reserved = 0;
@@ -197,8 +217,8 @@ impl Writeback {
         result
     }
 
-    /// Bytes that metadata may grow by when a file is `size` bytes long after a write: its content,
-    /// if it is kept there. What is dirty already has been reserved.
+    /// Bytes by which metadata may grow when a file is `size` bytes long after a write: its
+    /// content, if it is inline. Data that is dirty already has a reservation.
     pub(crate) fn inline_bytes(&self, state: &InodeState, size: u64) -> u64 {
         if size > self.info.largest_inline() {
             return 0;
@@ -226,14 +246,13 @@ impl Writeback {
                 self.place(run, state, Layer { id, transaction, flags, layout: Some(layout) }, submission)?
             };
             self.info.unreserve_data(len);
-            let committed = self.info.committed();
-            let map = FileMap::new(&committed, id, state)?;
+            let map = self.info.view(id, state).map()?;
             for part in placed {
                 if part.piece.is_none() {
                     part.enter(layout, &mut state.ordered);
                     continue;
                 }
-                // The open transaction may have cut or replaced some of it since.
+                // The open transaction may have truncated or replaced some of it since.
                 let range = part.offset..part.offset + part.len;
                 let seen = |state: &InodeState, layout: &Layout| -> Result<u64> {
                     let layers = [&state.pending.layout, layout];
@@ -249,13 +268,11 @@ impl Writeback {
 
     /// The flags by which data of a frozen inode is written: those that were frozen with it.
     fn flags_of_frozen(&self, frozen: &InodeItem, newest: &InodeState) -> u64 {
-        match self.info.options.commit_fault {
-            Some(CommitFault::NewestFlags) => newest.item.flags,
-            _ => frozen.flags,
-        }
+        let is_wrong = self.info.options.faults().in_commit(CommitFault::NewestFlags);
+        if is_wrong { newest.item.flags } else { frozen.flags }
     }
 
-    /// Whether the content of a file, all of it dirty, is small enough to be kept within metadata.
+    /// Whether the content of a file, all of it dirty, is small enough to be inline.
     pub(crate) fn is_for_metadata(&self, dirty: &DirtyData, item: &InodeItem) -> bool {
         let mut ranges = dirty.ranges();
         let only_sector =
@@ -271,7 +288,7 @@ impl Writeback {
         Placed { offset: 0, len: run.len(), piece: Some(piece), ordered: None }
     }
 
-    /// Finds places for a run, and adds its writes to `submission`.
+    /// Allocates extents for a run, and adds its writes to `submission`.
     fn place(
         &self,
         run: DirtyRun,
@@ -281,7 +298,13 @@ impl Writeback {
     ) -> Result<Vec<Placed>> {
         let mut placed = Vec::new();
         let mut offset = run.offset;
-        let parts = self.parts_to_write(layer.id, state, layer.flags, layer.layout, offset..offset + run.len())?;
+        let parts = self.parts_to_write(
+            layer.id,
+            state,
+            layer.flags,
+            (layer.transaction.generation, layer.layout),
+            offset..offset + run.len(),
+        )?;
         let mut buffers = run.buffers.into();
         for part in parts {
             let end = offset + part.len;
@@ -302,9 +325,9 @@ impl Writeback {
         Ok(placed)
     }
 
-    /// Finds a place for the front of `buffers`, up to `want` bytes. What goes on where an extent
-    /// of the same transaction ends, in the file and on disk, becomes a part of that: a file that
-    /// grows from one fsync to the next has few extents, and its log few items.
+    /// Allocates an extent for the front of `buffers`, up to `want` bytes. Data that continues an
+    /// extent of the same transaction, in the file and on disk, extends that one: a file that grows
+    /// from one fsync to the next has few extents, and its log few items.
     fn place_new(
         &self,
         offset: u64,
@@ -359,9 +382,9 @@ impl Writeback {
         let before = state.pending.layout.ending_at(range.start)?;
         let Piece::Extent(extent) = before.piece else { return None };
         let is_whole = extent.offset == 0 && extent.disk_num_bytes == before.len && extent.ram_bytes == before.len;
-        let goes_on = extent.disk_bytenr.plus(before.len) == start && before.len + len <= MAX_EXTENT;
+        let continues = extent.disk_bytenr.plus(before.len) == start && before.len + len <= MAX_EXTENT;
         let is_plain = extent.compression == Compression::None && !extent.prealloc;
-        let may_grow = is_whole && goes_on && is_plain && self.info.space.are_in_one_chunk(extent.disk_bytenr, start);
+        let may_grow = is_whole && continues && is_plain && self.info.space.are_in_one_chunk(extent.disk_bytenr, start);
         if !may_grow || !transaction.grow_extent(extent.disk_bytenr, before.len, id, len, sums) {
             return None;
         }
@@ -370,8 +393,7 @@ impl Writeback {
         Some(Mapped { start: before.start, len, piece })
     }
 
-    /// Writes data where its place is already: reserved space becomes data, and data of nodatacow
-    /// files other data.
+    /// Overwrites an extent: reserved space becomes data, and data of nodatacow files is replaced.
     fn place_over(
         &self,
         offset: u64,
@@ -385,12 +407,13 @@ impl Writeback {
         let start = place.disk_bytenr.plus(place.offset);
         if !place.prealloc {
             // Two writes of one place must not pass each other.
+            // What is gathered with it is of other places of the file, which share none on disk.
             let overlaps = |extent: &&Arc<OrderedExtent>| {
-                extent.start.0 < start.0 + len && start.0 < extent.start.0 + extent.len()
+                extent.start.0 < start.0 + len
+                    && start.0 < extent.start.0 + extent.len()
+                    && !Arc::ptr_eq(&extent.ticket, &submission.ticket)
             };
-            for extent in state.ordered.iter().filter(overlaps) {
-                self.wait_for(extent)?;
-            }
+            let _written = self.wait_for_all(state.ordered.iter().filter(overlaps)).map_err(Error::Shared)?;
         }
         if has_checksums(layer.flags) {
             let sums = self.sums_of(&data, len);
@@ -418,15 +441,18 @@ impl Writeback {
         sums
     }
 
-    /// Forgets data that the device has, and waits for the oldest if too much is on its way.
+    /// Drops data that the device has, and waits for the oldest if too much is in flight.
     pub(crate) fn limit_in_flight(&self, state: &mut InodeState) -> Result<()> {
         let mut in_flight: u64 = state.ordered.iter().map(|extent| extent.len()).sum();
         for extent in &state.ordered {
-            let done = extent.ticket.lock().as_ref().is_none_or(ubtrfs_volume::Ticket::is_done);
+            let done = match &*extent.ticket.lock() {
+                DataWrites::UnderWay(ticket) => ticket.is_done(),
+                _ => true,
+            };
             if done || in_flight > MAX_IN_FLIGHT {
                 if let Err(error) = self.wait_for(extent) {
-                    state.write_error = true;
-                    return Err(error);
+                    state.write_error = Some(error.clone());
+                    return Err(Error::Shared(error));
                 }
                 in_flight -= extent.len();
             }
@@ -435,52 +461,74 @@ impl Writeback {
         Ok(())
     }
 
-    /// Waits for data on its way, the oldest first, if memory holds too much of it. The caller
-    /// holds no lock.
+    /// Waits for data in flight, the oldest first, if memory has too much of it. The caller holds
+    /// no lock.
     pub(crate) fn limit_all_in_flight(&self) -> Result<()> {
         let most = (self.info.options.memory / 4) as u64;
         while self.in_flight.bytes() > most {
             ubtrfs_tree::ensure_may_block()?;
             let Some(inode) = self.in_flight.oldest() else { break };
             let mut state = inode.write();
-            let mut waited = Ok(());
-            for extent in &state.ordered {
-                waited = waited.and_then(|()| self.wait_for(extent));
+            let waited = self.wait_for_all(&state.ordered);
+            if let Err(error) = &waited {
+                state.write_error = Some(error.clone());
             }
-            state.write_error |= waited.is_err();
             state.reap_ordered();
-            waited?;
+            let _written = waited.map_err(Error::Shared)?;
         }
         Ok(())
     }
 
-    /// Waits for data on its way to the device. Only the first who asks is told of a failure, so
-    /// nothing may become durable after one, whoever that was.
-    pub(crate) fn wait_for(&self, extent: &OrderedExtent) -> Result<()> {
-        let mut place = extent.ticket.lock();
-        if let Some(ticket) = place.take() {
+    /// Waits for data on its way to the devices. After a failure nothing may become durable,
+    /// whichever thread noticed it first: what refers to this data would refer to nothing.
+    pub(crate) fn wait_for(&self, extent: &OrderedExtent) -> std::result::Result<CompletedWrites<Data>, Arc<Error>> {
+        let mut writes = extent.ticket.lock();
+        match std::mem::replace(&mut *writes, DataWrites::Failed) {
             // The flush that follows in the commit covers these writes too: one barrier for all.
-            if let Err(error) = self.info.volume.wait(ticket) {
-                let error: Error = error.into();
-                self.info.abort(&error);
-                return Err(error);
+            DataWrites::UnderWay(ticket) => match self.info.volume.wait(ticket) {
+                Ok(written) => {
+                    *writes = DataWrites::Completed(written.clone());
+                    Ok(written)
+                }
+                Err(error) => {
+                    // By invariant 13: nothing is written any more.
+                    let step = Step::WriteData { subvolume: extent.id.subvolume, ino: extent.id.ino };
+                    Err(self.info.abort(Error::from(error).at(step)))
+                }
+            },
+            DataWrites::Completed(written) => {
+                *writes = DataWrites::Completed(written.clone());
+                Ok(written)
+            }
+            DataWrites::Gathered | DataWrites::Failed => {
+                // By invariant 1 there is no proof for data that never came to the devices.
+                Err(self.info.aborted().unwrap_or_else(|| Arc::new(Errno::IO.into())))
             }
         }
-        Ok(())
     }
 
-    /// Whether the content of a file is kept within metadata, or will be by the commit in flight.
+    /// Waits for all data on its way of these extents: what a log or a commit refers to.
+    pub(crate) fn wait_for_all<'a>(
+        &self,
+        extents: impl IntoIterator<Item = &'a Arc<OrderedExtent>>,
+    ) -> std::result::Result<CompletedWrites<Data>, Arc<Error>> {
+        let mut all = self.info.volume.wait_all([]).map_err(|error| Error::from(error).shared())?;
+        for extent in extents {
+            all = all.merge(self.wait_for(extent)?);
+        }
+        Ok(all)
+    }
+
+    /// Whether the content of a file is inline, or will be after the commit in flight.
     pub(crate) fn is_inline(&self, id: InodeId, state: &InodeState) -> Result<bool> {
         if state.frozen.as_ref().is_some_and(|frozen| self.is_for_metadata(&frozen.dirty, &frozen.item)) {
             return Ok(true);
         }
-        let committed = self.info.committed();
-        let map = FileMap::new(&committed, id, state)?;
-        let pieces = map.with_stack(state, |stack| stack.resolve(0..1))?;
+        let pieces = self.info.view(id, state).pieces(0..1)?;
         Ok(matches!(pieces.first(), Some(Mapped { piece: Piece::Inline(_), .. })))
     }
 
-    /// The content of a file that is kept within metadata.
+    /// The content of an inline file.
     pub(crate) fn inline_content(&self, id: InodeId, state: &InodeState) -> Result<Option<Vec<u8>>> {
         if state.dirty.covers(0..1) || !self.is_inline(id, state)? {
             return Ok(None);

@@ -24,12 +24,12 @@ impl Writeback {
         self.in_flight.bytes()
     }
 
-    /// Notes that a file, whose lock the caller holds, has data on its way if it has any.
+    /// Notes that a file, whose lock the caller holds, has data in flight if it has any.
     pub(crate) fn note_in_flight(&self, inode: &Arc<Inode>, state: &InodeState) {
         self.in_flight.note(inode, state);
     }
 
-    /// Forgets files of which a commit has left nothing on its way.
+    /// Removes files whose data a commit has waited for.
     pub(crate) fn forget_ended(&self) {
         self.in_flight.forget_ended();
     }

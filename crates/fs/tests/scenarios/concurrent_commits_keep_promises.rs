@@ -1,15 +1,15 @@
 //! What is done while a commit is under way keeps its promises when the commit fails: fsyncs that
 //! joined it return an error (invariant 22), and committed data stays as it was (invariant 2).
+//! The next transaction is closed when this one has ended (invariant 6).
 
 use std::cell::RefCell;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use ubtrfs::{
-    CommitFault, CommitHook, CommitStep, Filesystem, FsyncLeader, InodeId, NewInode, Options, Scheduling,
-    SetAttributes, WriteAt,
-};
+use ubtrfs::scheduling::{FsyncLeader, Scheduling};
+use ubtrfs::testing::{CommitFault, CommitHook, CommitStep, Faults};
+use ubtrfs::{Filesystem, InodeId, NewInode, Options, SetAttributes, WriteAt};
 use ubtrfs_format::items::{FileExtent, FileExtentKind, InodeFlags};
 use ubtrfs_format::{ItemType, Key};
 use ubtrfs_volume::{Device, FaultyDevice, Lasting, OpenOptions, Operation, Volume};
@@ -32,6 +32,10 @@ fn mount(device: &Arc<FaultyDevice>, options: Options) -> Arc<Filesystem> {
     let fs = Filesystem::open(Arc::new(volume), Options { background_commits: false, ..options }).unwrap();
     MOUNTED.with(|mounted| *mounted.borrow_mut() = Arc::downgrade(&fs));
     fs
+}
+
+fn with_faults(faults: Faults) -> Options {
+    Options { faults, ..Options::default() }
 }
 
 thread_local! {
@@ -59,7 +63,7 @@ fn once_at(step: CommitStep, act: impl FnOnce(&Filesystem) + Send + 'static) -> 
     }))
 }
 
-/// The content of a file, seen by a mount for reading after a crash: `None` if it is not there.
+/// The content of a file in a read-only mount after a crash: `None` if it is not there.
 fn after_a_crash(device: &Arc<FaultyDevice>, name: &[u8]) -> Option<Vec<u8>> {
     device.heal();
     let fs = mount(device, Options { read_only: true, ..Options::default() });
@@ -71,7 +75,7 @@ fn after_a_crash(device: &Arc<FaultyDevice>, name: &[u8]) -> Option<Vec<u8>> {
 /// requests fails. Returns whether the fsync was answered by success though its data is lost.
 fn fsync_beside_a_commit_that_fails(operation: Operation, successes: u64, fault: Option<CommitFault>) -> Option<bool> {
     let device = device();
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     let leader: Arc<Mutex<Option<FsyncLeader>>> = Arc::default();
     let hook = once_at(CommitStep::Merged, {
         let (device, leader) = (device.clone(), leader.clone());
@@ -79,17 +83,17 @@ fn fsync_beside_a_commit_that_fails(operation: Operation, successes: u64, fault:
             let late = file(fs, b"late");
             fs.write(late, WriteAt::Offset(0), &pattern(1, LEN), false).unwrap();
             device.fail(operation, successes, EIO, Lasting::Forever);
-            *leader.lock() = fs.join_fsync(late, false, Box::new(move |result| tell.send(result.is_ok()).unwrap()));
+            *leader.lock() = fs.join_fsync(late, false, Box::new(move |result| sender.send(result.is_ok()).unwrap()));
         }
     });
-    let options = Options { commit_fault: fault, commit_hook: Some(hook), ..Options::default() };
+    let options = with_faults(Faults { commit: fault, hook: Some(hook), ..Faults::default() });
     let fs = mount(&device, options);
     file(&fs, b"early");
     let committed = fs.sync();
     if let Some(leader) = leader.lock().take() {
         fs.lead_fsync(leader);
     }
-    let succeeded = told.recv().unwrap();
+    let succeeded = receiver.recv().unwrap();
     assert_eq!(committed.is_err(), fs.abort_reason().is_some());
     let aborted = committed.is_err();
     drop(fs);
@@ -113,9 +117,9 @@ fn fsyncs_that_are_answered_before_the_superblock_are_noticed() {
     assert_eq!((lie(Operation::Write), lie(Operation::Flush)), (Some(true), Some(true)));
 }
 
-/// A file is dirty when a commit begins; before its data is written, the file is emptied and told
-/// to be written in place. Power goes before the superblock. Returns whether the last commit's data
-/// is still there.
+/// A file is dirty when a commit begins; before its data is written, the file is emptied and set to
+/// nocow. Power is cut before the superblock. Returns whether the last commit's data is still
+/// there.
 fn dirty_data_meets_new_flags(fault: Option<CommitFault>) -> bool {
     let device = device();
     let hooked: Arc<Mutex<Option<InodeId>>> = Arc::default();
@@ -128,7 +132,7 @@ fn dirty_data_meets_new_flags(fault: Option<CommitFault>) -> bool {
             device.fail(Operation::Flush, 0, EIO, Lasting::Forever);
         }
     });
-    let options = Options { commit_fault: fault, commit_hook: Some(at_the_second), ..Options::default() };
+    let options = with_faults(Faults { commit: fault, hook: Some(at_the_second), ..Faults::default() });
     let fs = mount(&device, options);
     let id = file(&fs, b"file");
     *hooked.lock() = Some(id);
@@ -193,7 +197,7 @@ fn a_file_that_grows_beside_a_commit_is_kept_in_metadata_or_in_extents_not_in_bo
             let hooked = hooked.clone();
             move |fs| grow(fs, hooked.lock().unwrap())
         });
-        let fs = mount(&device, Options { commit_hook: Some(hook), ..Options::default() });
+        let fs = mount(&device, with_faults(Faults { hook: Some(hook), ..Faults::default() }));
         let id = file(&fs, b"small");
         fs.write(id, WriteAt::Offset(0), &pattern(1, 1000), false).unwrap();
         *hooked.lock() = Some(id);

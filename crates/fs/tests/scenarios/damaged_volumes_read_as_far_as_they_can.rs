@@ -1,5 +1,5 @@
-//! What a user may lose where a volume is damaged, cut short or out of room: what the damage holds,
-//! and nothing else; what was durable stays so; and a refusal is a sentence.
+//! On a volume that is damaged, truncated or full, only the damaged part is lost; everything
+//! durable stays so; and a refusal is a sentence.
 
 use std::fs::OpenOptions as FileOptions;
 use std::path::Path;
@@ -158,7 +158,7 @@ fn a_lost_leaf_costs_only_the_files_in_it() {
 }
 
 #[test]
-fn a_malformed_item_costs_itself_when_reading_and_is_told_of_when_writing() {
+fn a_malformed_item_costs_itself_when_reading_and_is_reported_when_writing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     volume(&path);
@@ -172,7 +172,7 @@ fn a_malformed_item_costs_itself_when_reading_and_is_told_of_when_writing() {
             Some((leaf, key))
         })
         .unwrap();
-    // A file type that does not exist: the mode stands at 52.
+    // A file type that does not exist: the mode is at 52.
     image.edit(
         TreeId::FS,
         |other, _| *other == key,
@@ -193,6 +193,7 @@ fn a_malformed_item_costs_itself_when_reading_and_is_told_of_when_writing() {
     assert!((1..40).contains(&lost(&fs).len()));
 }
 
+/// Of invariant 11: what does not fit its checksum is no file's content.
 #[test]
 fn a_bad_data_sector_costs_that_sector() {
     let dir = tempfile::tempdir().unwrap();
@@ -214,7 +215,7 @@ fn a_bad_data_sector_costs_that_sector() {
         for (offset, len) in [(3 * 4096, 1), (4 * 4096 - 1, 1), (0, 40_960)] {
             assert_eq!(fs.read(id, offset, len).unwrap_err().errno(), Errno::IO);
         }
-        // Written anew it is whole again, and with the whole file the bad place is given up.
+        // Rewritten it is intact again, and with the whole file the bad extent is freed.
         if !read_only {
             fs.write(id, WriteAt::Offset(3 * 4096), &data[3 * 4096..4 * 4096], false).unwrap();
             fs.sync().unwrap();
@@ -228,7 +229,7 @@ fn a_bad_data_sector_costs_that_sector() {
 }
 
 #[test]
-fn a_truncated_image_costs_what_was_cut_off() {
+fn a_truncated_image_costs_only_the_missing_part() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     volume(&path);
@@ -236,12 +237,12 @@ fn a_truncated_image_costs_what_was_cut_off() {
     create(&fs, "far away", &pattern(1, 30 << 20)).unwrap();
     fs.close().unwrap();
     drop(fs);
-    // Behind the first copy of the metadata; the second one goes, and what data lies there.
+    // After the first copy of the metadata; the second one is lost, with the data there.
     let image = Image::open(&path);
     let (_, chunk) = image.chunks().iter().find(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::METADATA)).unwrap();
-    let cut = chunk.stripes.iter().map(|stripe| stripe.offset.0).min().unwrap() + chunk.length;
-    assert!(chunk.stripes.iter().any(|stripe| stripe.offset.0 >= cut));
-    FileOptions::new().write(true).open(&path).unwrap().set_len(cut).unwrap();
+    let end = chunk.stripes.iter().map(|stripe| stripe.offset.0).min().unwrap() + chunk.length;
+    assert!(chunk.stripes.iter().any(|stripe| stripe.offset.0 >= end));
+    FileOptions::new().write(true).open(&path).unwrap().set_len(end).unwrap();
 
     let refused = sentence(open(&path, false));
     assert!(refused.contains("truncated") && refused.contains("read-only"), "{refused}");
@@ -251,7 +252,7 @@ fn a_truncated_image_costs_what_was_cut_off() {
 }
 
 #[test]
-fn what_is_no_volume_is_refused_by_a_sentence() {
+fn other_contents_are_refused_with_a_sentence() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     volume(&path);
@@ -274,8 +275,8 @@ fn a_damaged_primary_superblock_costs_only_writing() {
     image.write_raw(SUPERBLOCK_COPIES[0].plus(700), b"damage");
     let refused = sentence(open(&path, false));
     let remedies = ["rescue super-recover", "-o ro,rescue=usebackuproot"];
-    let tells = refused.contains("superblock is damaged") && remedies.iter().all(|what| refused.contains(what));
-    assert!(tells, "{refused}");
+    let explains = refused.contains("superblock is damaged") && remedies.iter().all(|what| refused.contains(what));
+    assert!(explains, "{refused}");
     assert!(lost(&open(&path, true).unwrap()).is_empty());
 }
 
@@ -399,8 +400,8 @@ fn a_device_that_fails_at_any_write_or_flush_costs_nothing_durable() {
     }
 }
 
-/// Nothing could be reached in it: no mount comes about, and it is said why. Another subvolume, or
-/// who looks for what is left, is not held up.
+/// Nothing could be reached in it: the mount fails with a reason. Another subvolume, or a rescue
+/// mount, is not prevented.
 #[test]
 fn a_root_that_is_no_directory() {
     let dir = tempfile::tempdir().unwrap();

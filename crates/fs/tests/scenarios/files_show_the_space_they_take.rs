@@ -26,7 +26,7 @@ fn what_a_commit_writes_out_counts_though_more_is_written_meanwhile() {
     let (device, fs) = open_gated(256 << 20);
     let file = create(&fs, "file");
     for round in 0..ROUNDS {
-        // No two are neighbours, and the one from before is written anew.
+        // No two are neighbours, and the one from before is rewritten.
         write(&fs, file, round * 4, 1);
         thread::scope(|scope| {
             device.flushes.close();
@@ -46,24 +46,24 @@ fn what_a_commit_writes_out_counts_though_more_is_written_meanwhile() {
 }
 
 #[test]
-fn what_is_cut_off_before_a_commit_has_written_it_counts_no_more() {
+fn data_truncated_before_writeback_is_not_counted() {
     let (device, fs) = open_gated(256 << 20);
-    let (first, cut) = (create(&fs, "first"), create(&fs, "cut"));
+    let (first, truncated) = (create(&fs, "first"), create(&fs, "truncated"));
     write(&fs, first, 0, 1);
-    write(&fs, cut, 0, 8);
+    write(&fs, truncated, 0, 8);
     thread::scope(|scope| {
         device.writes.close();
         let commit = scope.spawn(|| fs.sync().unwrap());
         device.writes.until_reached();
         let size = Some(3 * SECTOR);
-        fs.set_attributes(cut, &SetAttributes { size, ..SetAttributes::default() }).unwrap();
-        write(&fs, cut, 10, 1);
+        fs.set_attributes(truncated, &SetAttributes { size, ..SetAttributes::default() }).unwrap();
+        write(&fs, truncated, 10, 1);
         device.writes.open();
         commit.join().unwrap();
     });
-    assert_eq!(sectors(&fs, cut), 4);
-    fs.fsync(cut).unwrap();
-    assert_eq!(sectors(&fs, cut), 4);
+    assert_eq!(sectors(&fs, truncated), 4);
+    fs.fsync(truncated).unwrap();
+    assert_eq!(sectors(&fs, truncated), 4);
     fs.sync().unwrap();
-    assert_eq!(sectors(&fs, cut), 4);
+    assert_eq!(sectors(&fs, truncated), 4);
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 
 use crate::common::gated::{Gated, open_gated};
+use ubtrfs::scheduling::Scheduling;
 use ubtrfs::{Filesystem, InodeId, NewInode, RenameFlags, Stats, WriteAt};
 use ubtrfs_format::{ItemType, Key};
 
@@ -206,7 +207,7 @@ fn a_renamed_file_costs_a_lookup_of_its_names() {
     fs.sync().unwrap();
     assert_eq!(cost(&fs, || rename(&fs, (one, "file"), (two, "file"))), NOTHING);
     let cost = fsync(&fs, file);
-    // One for the names in either directory, none for what they hold.
+    // One for the names in either directory, none for their contents.
     assert!(cost.searches <= 2 && cost.bytes == LEAST, "{cost:?}");
 }
 
@@ -228,7 +229,7 @@ fn a_new_entry_in_a_large_directory_costs_what_it_does_in_a_small_one() {
 }
 
 #[test]
-fn renames_start_no_io_whatever_is_in_the_log() {
+fn renames_start_no_io_whatever_the_log_has() {
     let (_, fs) = open(256 << 20);
     let (one, two) = (create(&fs, fs.root(), "one", DIR), create(&fs, fs.root(), "two", DIR));
     let files: Vec<_> = (0..10_000).map(|number| create(&fs, one, &number.to_string(), FILE)).collect();
@@ -270,7 +271,7 @@ fn changes_of_names_look_into_the_trees_once_for_each_thing_they_must_know() {
         search
     );
     assert_eq!(nodes(&|| fs.link(files[0], dir, b"linked").unwrap()), search);
-    // What the name leads to, and its number.
+    // What the name refers to, and its number.
     assert_eq!(nodes(&|| fs.unlink(dir, b"1").unwrap()), 2 * search);
     // The same of the old name, and whether there is the new one.
     assert_eq!(nodes(&|| rename(&fs, (dir, "2"), (dir, "2.new"))), 3 * search);
@@ -325,7 +326,7 @@ fn fsyncs_during_a_commit_are_durable_with_its_superblock() {
             device.writes.close();
             scope.spawn(|| fs.sync().unwrap());
             device.writes.until_reached();
-            // The commit's nodes are on their way. What changes now is of the next transaction.
+            // The commit's nodes are in flight. Changes from now on belong to the next transaction.
             for id in files {
                 write(&fs, id, 0, 100);
             }

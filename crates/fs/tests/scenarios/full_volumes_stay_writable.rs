@@ -63,14 +63,14 @@ fn small_files_that_are_kept_within_metadata_are_refused_in_time() {
 }
 
 #[test]
-fn files_that_are_cut_until_metadata_keeps_them_are_refused_in_time() {
+fn files_that_are_truncated_until_they_are_inline_are_refused_in_time() {
     let fs = without_room_for_metadata();
     fill_and_empty(&fs, |name| {
         let file = fs.create(fs.root(), name.as_bytes(), &regular())?;
         let written = fs.write(file, WriteAt::End, &[1; 4096], false);
-        let cut = fs.set_attributes(file, &SetAttributes { size: Some(2000), ..SetAttributes::default() });
+        let truncated = fs.set_attributes(file, &SetAttributes { size: Some(2000), ..SetAttributes::default() });
         fs.forget(file, 1);
-        written.and(cut).map(drop)
+        written.and(truncated).map(drop)
     });
     fs.close().unwrap();
 }

@@ -1,5 +1,5 @@
 //! What no file system would write, but an image can hold: numbers at their limits, directories in
-//! a circle. Each costs an error at the most, where it is, and the rest goes on.
+//! a circle. Each costs an error at the most, where it is, and the rest goes on (invariant 14).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::common::image;
 use ubtrfs::{Errno, Filesystem, InodeId, NewInode, Options, RenameFlags, SetAttributes, WriteAt};
 use ubtrfs_damage::Image;
-use ubtrfs_format::{DirIndex, Ino, ItemType, Key, TreeId};
+use ubtrfs_format::{DirIndex, Generation, Ino, ItemType, Key, TreeId};
 
 const FILE: u32 = 0o100_644;
 const DIR: u32 = 0o040_755;
@@ -62,13 +62,13 @@ fn set_inode(path: &Path, name: &str, field: usize, bytes: &[u8]) {
     );
 }
 
-/// Whether it is the entry of the name `file`, the last one of the root: the name stands behind the
+/// Whether it is the entry of the name `file`, the last one of the root: the name follows the
 /// header of thirty bytes.
 fn is_entry_of_file(item_type: ItemType, key: &Key, data: &[u8]) -> bool {
     key.objectid == ROOT && key.item_type == item_type && data[30..] == *b"file"
 }
 
-/// Everything that changes an inode's numbers.
+/// All operations that change an inode's numbers.
 fn work_on(fs: &Filesystem, id: InodeId) {
     fs.attributes(id).unwrap();
     fs.read(id, 0, 100).unwrap();
@@ -81,7 +81,7 @@ fn work_on(fs: &Filesystem, id: InodeId) {
 }
 
 #[test]
-fn counters_at_their_limit_go_on() {
+fn operations_continue_with_counters_at_their_limit() {
     for (field, bytes) in [
         (SEQUENCE, &u64::MAX.to_le_bytes()[..]),
         (NBYTES, &u64::MAX.to_le_bytes()),
@@ -169,11 +169,13 @@ fn directories_in_a_circle_end_a_rename_by_an_error() {
     let fs = open(&path);
     let error = fs.rename(find(&fs, "one"), b"sub", find(&fs, "two"), b"sub", RenameFlags::default()).unwrap_err();
     assert_eq!(error.errno(), Errno::LOOP);
+    let error = fs.changes_since(TreeId::FS, Generation(0), |_| true).unwrap_err();
+    assert!(error.to_string().contains("below itself"), "{error}");
     fs.close().unwrap();
 }
 
 #[test]
-fn an_entry_that_leads_to_its_own_directory_can_not_be_removed_from_under_it() {
+fn an_entry_of_its_own_directory_can_not_be_removed_from_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = volume(dir.path());
     let image = Image::open(&path);

@@ -50,7 +50,7 @@ fn copy(from: &Path, to: &Path) {
 /// An image as a crash left it, and what had been done before.
 struct Crash {
     image: PathBuf,
-    told: Vec<String>,
+    reported: Vec<String>,
 }
 
 /// Works on a volume that the kernel has mounted, and copies its image after some fsyncs.
@@ -80,14 +80,14 @@ fn crashes(dir: &Path, seed: u64, wanted: usize) -> Vec<Crash> {
             // A transaction ends: what is there now is committed.
             (0..rng.below(60)).for_each(|_| work.step());
             run(command("sync", &["-f"]).arg(top)).ok();
-            work.told.push("sync".to_owned());
+            work.reported.push("sync".to_owned());
         }
         for _ in 0..=rng.below(6) {
             (0..rng.below(6)).for_each(|_| work.step());
             work.sync();
         }
         (0..rng.below(5)).for_each(|_| work.step());
-        let crash = Crash { image: dir.join(format!("crash-{}", found.len())), told: work.told.clone() };
+        let crash = Crash { image: dir.join(format!("crash-{}", found.len())), reported: work.reported.clone() };
         copy(&image, &crash.image);
         if has_log(&crash.image) {
             found.push(crash);
@@ -163,9 +163,9 @@ fn a_crashed_kernels_log_is_replayed_as_the_kernel_does() {
             let differences = compare(&crash);
             compared += 1;
             if !differences.is_empty() {
-                let told = crash.told.join("\n");
+                let reported = crash.reported.join("\n");
                 wrong.push(format!(
-                    "seed {seed}, crash {number} (left: ours, right: the kernel's):\n{}\nafter\n{told}",
+                    "seed {seed}, crash {number} (left: ours, right: the kernel's):\n{}\nafter\n{reported}",
                     differences.join("\n")
                 ));
             }

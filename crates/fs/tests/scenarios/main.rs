@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
+mod changes_are_exact;
 mod committed_files_are_kept;
 mod common;
 mod concurrent_commits_keep_promises;
 mod damaged_volumes_read_as_far_as_they_can;
+mod errors_keep_their_causes;
+mod examples_do_what_they_say;
 mod exhausted_numbers_are_reported;
 mod failed_operations_cost_later_ones_nothing;
 mod files_show_the_space_they_take;
@@ -19,8 +22,12 @@ mod mounts_build_on_durable_state_only;
 mod moved_subvolumes_are_kept;
 mod nonblocking_calls_do_not_block;
 mod operations_that_fail_change_nothing;
+mod paths_work_as_on_the_host;
 mod refused_attempts_change_nothing_that_follows;
+mod snapshots_hold_what_was_there;
 mod statfs_promises_what_can_be_written;
-mod unlinked_files_hold_nobody_up;
+mod subvolumes_change_beside_everything_else;
+mod subvolumes_pass_between_us_and_the_kernel;
+mod unlinked_files_delay_no_other_operation;
 mod volumes_can_be_filled_again_and_again;
 mod volumes_made_elsewhere_stay_intact;

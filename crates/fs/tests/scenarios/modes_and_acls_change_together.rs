@@ -1,4 +1,5 @@
-//! A mode and the ACL that belongs to it are changed in one transaction: no crash parts them.
+//! A mode and the ACL that belongs to it are changed in one transaction: no crash parts them
+//! (invariant 5).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

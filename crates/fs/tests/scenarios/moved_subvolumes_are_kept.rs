@@ -1,4 +1,4 @@
-//! A log can't tell of a subvolume that moves, nor of what takes its name: an fsync that meets a
+//! A log can express neither the move of a subvolume nor the reuse of its name: an fsync after a
 //! move leaves a volume that mounts.
 
 use std::sync::Arc;

@@ -1,10 +1,11 @@
-//! Threads that must not wait: they are refused what takes a device, and what was refused has
-//! changed nothing.
+//! Non-blocking mode: operations that would need a device are refused, and have changed nothing
+//! then.
 
 use std::sync::Arc;
 
 use crate::common::memory::new_volume;
-use ubtrfs::{Errno, Filesystem, InodeId, NewInode, Options, RenameFlags, Result, Scheduling, WriteAt, nonblocking};
+use ubtrfs::scheduling::{Scheduling, nonblocking};
+use ubtrfs::{Errno, Filesystem, InodeId, NewInode, Options, RenameFlags, Result, WriteAt};
 use ubtrfs_format::DirIndex;
 use ubtrfs_volume::{Device, OpenOptions, Volume};
 
@@ -30,7 +31,7 @@ fn names(fs: &Filesystem, dir: InodeId) -> usize {
     fs.list(dir, DirIndex(0), DirIndex(u64::MAX), usize::MAX).unwrap().len()
 }
 
-/// A volume with a full directory, of which nothing is in memory, and a file with data in it.
+/// A volume with a full directory that is not in memory, and a file with data in it.
 fn cold() -> (Arc<Filesystem>, InodeId, Arc<dyn Device>) {
     let device = fresh(128 << 20);
     let fs = open(&device);

@@ -1,11 +1,12 @@
-//! An operation that returns an error has changed nothing (invariant 23), wherever on its way it
-//! finds that there is no space, that the device does not read, or that it would have to wait.
+//! An operation that returns an error has changed nothing (invariant 23), at whatever point there
+//! is no space, the device does not read, or it would block.
 
 use std::sync::Arc;
 
+use ubtrfs::scheduling::nonblocking;
 use ubtrfs::{
     Attributes, Errno, Filesystem, InodeId, ModeAndXattr, NewInode, Options, RenameFlags, Result, SetAttributes,
-    WriteAt, XattrMode, nonblocking,
+    WriteAt, XattrMode,
 };
 use ubtrfs_format::DirIndex;
 use ubtrfs_format::items::{FileType, InodeFlags};
@@ -18,7 +19,7 @@ const EIO: i32 = 5;
 const SIZE: u64 = 48 << 20;
 const FILE: u32 = 0o104_755;
 const DIR: u32 = 0o040_755;
-/// Names beside those that are worked on, so that trees are of several leaves.
+/// Additional names, so that trees have several leaves.
 const BYSTANDERS: u32 = 300;
 
 /// Bytes of the files that fill data space.
@@ -54,11 +55,11 @@ const OPERATIONS: &[(&str, Act)] = &[
     ("write behind the end", |fs, work| write(fs, work.file, 900_001, 30_000)),
     ("write into a small file", |fs, work| write(fs, work.small, 100, 700)),
     ("write a small file larger", |fs, work| write(fs, work.small, 100, 50_000)),
-    ("cut", |fs, work| resize(fs, work.file, 100_001)),
-    ("cut to a small file", |fs, work| resize(fs, work.file, 1001)),
+    ("truncate", |fs, work| resize(fs, work.file, 100_001)),
+    ("truncate to a small file", |fs, work| resize(fs, work.file, 1001)),
     ("extend", |fs, work| resize(fs, work.file, 2_000_001)),
     ("extend a small file", |fs, work| resize(fs, work.small, 1_000_000)),
-    ("cut and change mode and owner", |fs, work| {
+    ("truncate and change mode and owner", |fs, work| {
         let all = SetAttributes {
             size: Some(5001),
             mode: Some(0o600),
@@ -115,7 +116,7 @@ fn resize(fs: &Filesystem, id: InodeId, size: u64) -> Result<()> {
     fs.set_attributes(id, &SetAttributes { size: Some(size), ..SetAttributes::default() }).map(drop)
 }
 
-/// What programs see of an inode, and what a directory leads to.
+/// An inode's visible attributes, and the entries of a directory.
 #[derive(Debug, PartialEq)]
 struct Shown {
     attributes: Attributes,
@@ -206,7 +207,7 @@ fn volume(full: Full) -> (OverlayDevice, u32) {
     }
     let mut bigs = 0;
     if full != Full::Nothing {
-        // Each file is an extent of its own: what goes of an extent in part gives nothing back.
+        // Each file is an extent of its own, since freeing a part of an extent frees no space.
         let big = |number: u64| make(fs.root(), format!("big {number}").as_bytes(), FILE);
         let fill = |id| fs.write(id, WriteAt::End, &vec![7; BIG], false).and_then(|_| fs.sync()).is_ok();
         while fill(big(bigs)) {
@@ -298,7 +299,7 @@ fn until_there_is_space(base: &OverlayDevice, fillers: u32, name: &str, act: Act
     let mut failures = 0;
     let mut left = (0..fillers).rev();
     while failures < MOST_FAILURES {
-        // Where a transaction has begun, less is asked of the next operation.
+        // In a transaction that has begun, the next operation needs a smaller reservation.
         fs.set_flags(fs.root(), [0, InodeFlags::NODUMP][failures % 2]).unwrap();
         let before = shown(&fs, &work);
         let Err(error) = act(&fs, &work) else { break };
@@ -325,7 +326,7 @@ fn where_there_is_no_space() {
     }
 }
 
-/// What a range lacks is counted before the file is locked: whoever punches it meanwhile takes no
+/// The space that a range lacks is counted before the file is locked: a concurrent punch takes no
 /// space from the sectors at its ends (invariant 8).
 #[test]
 fn zeroing_beside_punching_keeps_what_it_has_reserved() {

@@ -1,14 +1,13 @@
-//! A request that must not wait is refused where it would, and made again by somebody who may: what
-//! becomes of it is what would have become of it without the attempt.
+//! A non-blocking request is refused where it would block, and retried in blocking mode: the result
+//! is the same as without the attempt.
 
 use std::sync::Arc;
 
 use crate::common::memory::new_volume;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use ubtrfs::{
-    Errno, Filesystem, InodeId, NewInode, Options, RenameFlags, Result, SetAttributes, WriteAt, XattrMode, nonblocking,
-};
+use ubtrfs::scheduling::nonblocking;
+use ubtrfs::{Errno, Filesystem, InodeId, NewInode, Options, RenameFlags, Result, SetAttributes, WriteAt, XattrMode};
 use ubtrfs_format::{DirIndex, Ino, TreeId};
 use ubtrfs_volume::{Device, OpenOptions, Volume};
 
@@ -77,7 +76,7 @@ fn name(number: u32) -> Vec<u8> {
     format!("name {number} {}", "x".repeat(60)).into_bytes()
 }
 
-/// The same beginning for everybody.
+/// The same initial state for all.
 fn volume() -> Vec<u8> {
     let device = Arc::new(new_volume(SIZE));
     let shared: Arc<dyn Device> = device.clone();
@@ -108,7 +107,7 @@ fn dir(fs: &Filesystem, number: u32) -> Result<InodeId> {
     fs.lookup(fs.root(), format!("dir {number}").as_bytes())
 }
 
-/// What an operation told: numbers to compare.
+/// The results of an operation: numbers to compare.
 fn act(fs: &Filesystem, step: &Step) -> Result<u64> {
     let find = |at: u32, number: u32| {
         let dir = dir(fs, at)?;
@@ -116,7 +115,7 @@ fn act(fs: &Filesystem, step: &Step) -> Result<u64> {
         fs.forget(dir, 1);
         found
     };
-    // As a server has it: a node that it was told before.
+    // As in a server: a node from an earlier lookup.
     let with = |at: u32, number: u32, work: &dyn Fn(InodeId) -> Result<u64>| {
         let id = find(at, number)?;
         let done = work(id);
@@ -174,7 +173,7 @@ fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(bytes.len() as u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)))
 }
 
-/// All that lasts, but for times.
+/// Everything durable, except for times.
 fn dump(fs: &Filesystem, dir: InodeId, depth: u32, into: &mut Vec<String>) {
     for entry in fs.list(dir, DirIndex(0), DirIndex(u64::MAX), usize::MAX).unwrap() {
         let id = entry.inode;
@@ -196,8 +195,8 @@ fn dump(fs: &Filesystem, dir: InodeId, depth: u32, into: &mut Vec<String>) {
     }
 }
 
-fn told(result: &Result<u64>) -> std::result::Result<u64, Errno> {
-    result.as_ref().map(|told| *told).map_err(ubtrfs::Error::errno)
+fn reported(result: &Result<u64>) -> std::result::Result<u64, Errno> {
+    result.as_ref().map(|reported| *reported).map_err(ubtrfs::Error::errno)
 }
 
 #[test]
@@ -206,7 +205,7 @@ fn an_attempt_that_is_refused_leaves_no_trace() {
     let device = || -> Arc<dyn Device> { Arc::new(ubtrfs_volume::MemoryDevice::from_bytes(image.clone())) };
     let config = Config { cases: CASES, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
     let mut runner = TestRunner::new(config);
-    // Each step comes with what is looked at before, so that something of it is in memory.
+    // Each step has files that are read before, so that a part of the trees is in memory.
     let steps = prop::collection::vec((step(), prop::collection::vec(step(), 0..4), any::<bool>()), 1..60);
     let refused = std::cell::Cell::new(0_u32);
     runner
@@ -230,12 +229,12 @@ fn an_attempt_that_is_refused_leaves_no_trace() {
                     let _ = act(&fs, &seen);
                 }
                 let mut first = nonblocking(|| act(&fs, step));
-                if told(&first) == Err(Errno::AGAIN) {
+                if reported(&first) == Err(Errno::AGAIN) {
                     refused.set(refused.get() + 1);
                     first = act(&fs, step);
                 }
                 let second = act(&other, step);
-                prop_assert_eq!(told(&first), told(&second), "{:?}", step);
+                prop_assert_eq!(reported(&first), reported(&second), "{:?}", step);
             }
             let (mut one, mut two) = (Vec::new(), Vec::new());
             dump(&fs, InodeId::new(TreeId::FS, Ino::ROOT_DIR), 0, &mut one);

@@ -62,7 +62,7 @@ fn one_file_gets_all_that_was_promised() {
         eprintln!("{what}: {promised} promised, {written} written, {difference} too many, {left} left");
         // What an operation reserves is more than what it takes.
         assert!(difference <= 4 * SECTOR as i64, "{what}: {difference} bytes were promised that nobody gets");
-        // Nor does metadata take all that it is expected to.
+        // Nor does metadata take all of its estimate.
         assert!(-difference * 100 <= 3 * promised.cast_signed(), "{what}: {difference} of {promised} bytes");
         assert!(left <= 3 * SECTOR as u64, "{what}: the volume is full, and {left} bytes are said to be free");
         fs.close().unwrap();

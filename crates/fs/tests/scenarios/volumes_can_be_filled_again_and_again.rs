@@ -12,8 +12,8 @@ const MIB: u64 = 1 << 20;
 
 fn assert_clean(path: &std::path::Path) {
     let output = Command::new("btrfs").args(["check"]).arg(path).output().unwrap();
-    let told = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-    assert!(output.status.success(), "{}{}", told[0], told[1]);
+    let reported = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(output.status.success(), "{}{}", reported[0], reported[1]);
 }
 
 fn rounds(size: u64, change: impl FnOnce(&mut MkfsOptions), contents: &[Content], usual: usize) {

@@ -22,7 +22,7 @@ fn open(path: &Path) -> Arc<Filesystem> {
     image::open(path, Options::default())
 }
 
-/// Work that touches every tree: content by path comes back.
+/// Work that touches every tree; returns content by path.
 fn work(fs: &Filesystem, megabytes: u64) -> BTreeMap<String, Vec<u8>> {
     let mut expected = BTreeMap::new();
     let make = |dir: InodeId, name: &str, mode| {
@@ -174,7 +174,7 @@ fn attached_loop_devices_work_like_files() {
 }
 
 #[test]
-fn files_are_cut_that_have_space_set_aside_behind_their_end() {
+fn files_with_space_reserved_beyond_their_end_are_truncated() {
     const EXTENTS: u64 = 250;
     const STEP: u64 = 8192;
     require!(Need::Kernel);
@@ -182,7 +182,7 @@ fn files_are_cut_that_have_space_set_aside_behind_their_end() {
     let image = dir.path().join("image");
     progs::mkfs_btrfs(&image, 400 << 20, &[]);
     let mount = KernelMount::new(&[&image], "rw");
-    let sizes = [("cut", 100), ("grown", 3 << 20)];
+    let sizes = [("truncated", 100), ("grown", 3 << 20)];
     for (name, _) in sizes {
         let file = std::fs::File::create(mount.path().join(name)).unwrap();
         file.write_all_at(&pattern(1, 1 << 20), 0).unwrap();
@@ -197,21 +197,23 @@ fn files_are_cut_that_have_space_set_aside_behind_their_end() {
     let fs = image::open(&image, Options { freeing, ..Options::default() });
     let mut expected = BTreeMap::new();
     let (done, all) = std::sync::mpsc::channel();
-    let cutter = fs.clone();
+    let truncating = fs.clone();
     std::thread::spawn(move || {
         for (name, size) in sizes {
-            let file = cutter.lookup(cutter.root(), name.as_bytes()).unwrap();
+            let file = truncating.lookup(truncating.root(), name.as_bytes()).unwrap();
             for size in [100_000, size] {
-                cutter.set_attributes(file, &SetAttributes { size: Some(size), ..SetAttributes::default() }).unwrap();
+                truncating
+                    .set_attributes(file, &SetAttributes { size: Some(size), ..SetAttributes::default() })
+                    .unwrap();
             }
-            let blocks = cutter.attributes(file).unwrap().blocks;
+            let blocks = truncating.attributes(file).unwrap().blocks;
             done.send((name, size, blocks)).unwrap();
         }
     });
     for (name, size) in sizes {
-        let cut = all.recv_timeout(Duration::from_secs(60)).expect("a cut does not end");
-        assert_eq!((cut.0, cut.1), (name, size));
-        assert!(cut.2 <= 100_000 / 512 + 8, "{} blocks are left", cut.2);
+        let truncated = all.recv_timeout(Duration::from_secs(60)).expect("a truncation does not end");
+        assert_eq!((truncated.0, truncated.1), (name, size));
+        assert!(truncated.2 <= 100_000 / 512 + 8, "{} blocks are left", truncated.2);
         let mut content = pattern(1, 100_000);
         content.resize(size as usize, 0);
         expected.insert(name.to_owned(), content);

@@ -3,8 +3,8 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// What the kernel offers and the filesystem asks for when a mount begins (`FUSE_*` flags of
-    /// INIT).
+    /// The capabilities that the kernel offers and the filesystem requests when a mount begins
+    /// (`FUSE_*` flags of INIT).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct Capabilities: u64 {
         /// Several reads of one file at a time, and read-ahead.
@@ -70,10 +70,10 @@ bitflags! {
         const PASSTHROUGH = 1 << 37;
         /// No export by handles.
         const NO_EXPORT_SUPPORT = 1 << 38;
-        /// Requests can be sent anew to a restarted server.
+        /// Requests can be sent again to a restarted server.
         const HAS_RESEND = 1 << 39;
         /// Id-mapped mounts. Needs `default_permissions`, or the kernel refuses the mount; and
-        /// requests that create nothing then come without user and group ([`super::UNTOLD_ID`]).
+        /// requests that create nothing then come without user and group ([`super::UNKNOWN_ID`]).
         const ALLOW_IDMAP = 1 << 40;
         /// Requests over io_uring.
         const OVER_IO_URING = 1 << 41;
@@ -105,7 +105,7 @@ bitflags! {
     pub struct WriteFlags: u32 {
         /// Written back from the page cache: the filesystem sets mtime, and the handle is a guess.
         const CACHE = 1;
-        /// The lock owner is told.
+        /// The lock owner is valid.
         const LOCKOWNER = 1 << 1;
         /// Clear set-user-id, and set-group-id if the group may execute.
         const KILL_SUIDGID = 1 << 2;
@@ -156,7 +156,7 @@ bitflags! {
     }
 }
 
-/// GETATTR and STATX: the handle is told.
+/// GETATTR and STATX: the handle is valid.
 pub const GETATTR_FH: u32 = 1;
 /// FSYNC: only the data and what is needed to find it.
 pub const FSYNC_DATA_ONLY: u32 = 1;

@@ -54,7 +54,7 @@ messages! {
     /// A name's inode.
     EntryOut {
         nodeid: u64, "Node; zero: no such name.";
-        generation: u64, "Tells reuses of the node apart.";
+        generation: u64, "Distinguishes reuses of the node.";
         entry_valid: u64, "The name may be cached so many seconds";
         attr_valid: u64, "The attributes may be cached so many seconds";
         entry_valid_nsec: u32, "and nanoseconds.";
@@ -226,7 +226,7 @@ messages! {
         size: u32, "Room for the value; zero asks for its length.";
         padding: u32, "Zero.";
     }
-    /// Reply to GETXATTR and LISTXATTR that asked for a length.
+    /// Reply to GETXATTR and LISTXATTR of size 0.
     GetxattrOut {
         size: u32, "Length.";
         padding: u32, "Zero.";
@@ -282,7 +282,7 @@ messages! {
         in_size: u32, "Bytes that follow.";
         out_size: u32, "Bytes that may come back.";
     }
-    /// Reply to IOCTL; the bytes that come back follow.
+    /// Reply to IOCTL; the output bytes follow.
     IoctlOut {
         result: i32, "What ioctl(2) returns.";
         flags: u32, "Zero.";
@@ -300,7 +300,7 @@ messages! {
     /// Before each name of a listing.
     Dirent {
         ino: u64, "Inode.";
-        off: u64, "Where the listing goes on after it.";
+        off: u64, "Where the listing continues after it.";
         namelen: u32, "Length of the name that follows.";
         kind: u32, "`DT_*`";
     }
@@ -353,7 +353,7 @@ messages! {
         attr_valid_nsec: u32, "and nanoseconds.";
         flags: u32, "Zero.";
         spare: [u64; 2], "Zero.";
-        mask: u32, "`STATX_*` that are told.";
+        mask: u32, "`STATX_*` that are reported.";
         blksize: u32, "Preferred unit of I/O.";
         attributes: u64, "`STATX_ATTR_*`";
         nlink: u32, "Names.";
@@ -392,7 +392,7 @@ messages! {
         namelen: u32, "Length of the name.";
         flags: u32, "Whether only to expire.";
     }
-    /// Notification: a name is gone; it follows.
+    /// Notification: a name was deleted; it follows.
     DeleteOut {
         parent: u64, "Directory.";
         child: u64, "What it named.";

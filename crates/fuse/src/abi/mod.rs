@@ -20,9 +20,8 @@ pub const IN_HEADER: usize = size_of::<messages::InHeader>();
 pub const OUT_HEADER: usize = size_of::<messages::OutHeader>();
 /// Extension type of supplementary groups; the types below are security contexts.
 pub const EXT_GROUPS: u32 = 32;
-/// What a request carries as user or group when the kernel doesn't tell (mounts that allow id
-/// mapping).
-pub const UNTOLD_ID: u32 = u32::MAX;
+/// The user or group of a request for which the kernel gives none (mounts that allow id mapping).
+pub const UNKNOWN_ID: u32 = u32::MAX;
 
 /// `length` rounded up to the alignment of variable-length records.
 pub const fn record_align(length: usize) -> usize {

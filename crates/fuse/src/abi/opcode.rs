@@ -66,7 +66,7 @@ opcodes! {
     COPY_FILE_RANGE_64 = 53,
 }
 
-/// Notifications: messages to the kernel that no request asked for.
+/// Notifications: messages to the kernel that answer no request.
 pub mod notify {
     /// Cached attributes and data of an inode are stale.
     pub const INVAL_INODE: i32 = 2;

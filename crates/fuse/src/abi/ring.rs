@@ -1,5 +1,5 @@
-//! What crosses a ring: headers and arguments of fixed size beside an entry's payload, and the
-//! command in a submission.
+//! The structures of a ring: headers and arguments of fixed size besides an entry's payload, and
+//! the command in a submission.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -16,7 +16,7 @@ pub const AREAS: u32 = 2;
 /// The least length of a payload's area.
 pub const LEAST_PAYLOAD: usize = 8192;
 
-/// `fuse_uring_req_header`: what an entry holds beside its payload.
+/// `fuse_uring_req_header`: the contents of an entry besides its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Headers {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// Why it can't be mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// A server that is no more left its mount behind here; [`unmount`] clears it.
+    /// A server that is no more left its mount behind here; [`unmount`](super::unmount) clears it.
     #[error("{0}: the mount of a server that is no more")]
     Dead(PathBuf),
     /// Only directories are mounted on.

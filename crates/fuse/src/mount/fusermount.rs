@@ -17,7 +17,7 @@ use super::options::MountOptions;
 use crate::device::Device;
 
 const PROGRAM: &str = "fusermount3";
-/// Tells the program the number of the socket to which it is to send the open `/dev/fuse`.
+/// Passes the program the number of the socket to which it must send the open `/dev/fuse`.
 const SOCKET: &str = "_FUSE_COMMFD";
 
 /// Mounts on `path`.

@@ -1,4 +1,4 @@
-//! Which mount is seen at a path.
+//! Which mount is visible at a path.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
 /// `STATX_MNT_ID_UNIQUE` (since Linux 6.8): a number that no later mount gets.
 const UNIQUE_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
-/// What statx(2) tells of the mount that is seen at `path`. Asks nothing of the filesystem, so it
-/// works while nobody serves it.
+/// The identity of the mount that is visible at `path`, by statx(2). It sends no request to the
+/// filesystem, so it works without a server.
 fn statx(path: &Path, what: StatxFlags) -> Option<Statx> {
     let place = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
     rustix::fs::statx(&place, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, what).ok()
@@ -22,7 +22,7 @@ pub fn of(path: &Path) -> Option<u64> {
     })
 }
 
-/// The device number of what is mounted, major and minor.
+/// The device number of the mounted filesystem, major and minor.
 pub fn device_number(path: &Path) -> Option<(u32, u32)> {
     statx(path, StatxFlags::MNT_ID).map(|statx| (statx.stx_dev_major, statx.stx_dev_minor))
 }

@@ -3,12 +3,10 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::ioctl::{Getter, Setter, ioctl};
+use rustix::ioctl::{Setter, ioctl};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// `LOOP_CTL_GET_FREE` of `/dev/loop-control`: the number of a free device.
@@ -19,14 +17,12 @@ const CONFIGURE: rustix::ioctl::Opcode = 0x4c0a;
 const READ_ONLY: u32 = 1;
 /// `LO_FLAGS_AUTOCLEAR`: the last one to close the device detaches the file.
 const AUTOCLEAR: u32 = 4;
-/// Others may take the device that was free a moment ago.
+/// Another process may take the device that was free just before.
 const ATTEMPTS: u32 = 32;
 
-/// `LOOP_GET_STATUS64`: what a device is attached to.
-const GET_STATUS: rustix::ioctl::Opcode = 0x4c05;
 /// What the name in the status of our devices begins with. They serve a mount as its source only:
 /// what is read and written goes to the image itself.
-const LABEL: &[u8] = b"ubtrfs:";
+pub const SOURCE_LABEL: &[u8] = b"ubtrfs:";
 
 /// `struct loop_config` with the `struct loop_info64` within it.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -55,35 +51,6 @@ struct LoopStatus {
     crypt_name: [u8; 64],
     encrypt_key: [u8; 32],
     init: [u64; 2],
-}
-
-/// What a loop device is attached to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attached {
-    /// The device number of the file system that the file is on.
-    pub device: u64,
-    /// The file's inode number on it.
-    pub inode: u64,
-    /// Whether the device only serves one of our mounts as its source.
-    pub is_our_source: bool,
-}
-
-/// What the loop device at `path` is attached to; `None` if it is no loop device or attached to
-/// nothing.
-pub fn attached(path: &Path) -> io::Result<Option<Attached>> {
-    let flags = (OFlags::CLOEXEC | OFlags::NONBLOCK).bits() as i32;
-    let device = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    // SAFETY: the command writes a `struct loop_info64`, whose layout `LoopStatus` has.
-    let status = unsafe { ioctl(&device, Getter::<GET_STATUS, LoopStatus>::new()) };
-    match status {
-        Ok(status) => Ok(Some(Attached {
-            device: status.device,
-            inode: status.inode,
-            is_our_source: status.file_name.starts_with(LABEL),
-        })),
-        Err(Errno::NXIO | Errno::NOTTY | Errno::INVAL) => Ok(None),
-        Err(errno) => Err(errno.into()),
-    }
 }
 
 /// A file attached to a loop device. It is detached when this is dropped and nobody else (no mount)
@@ -149,7 +116,7 @@ fn configure(device: &File, file: &File, image: &Path, read_only: bool) -> rusti
     let mut config = <LoopConfig as zerocopy::FromZeros>::new_zeroed();
     config.fd = file.as_raw_fd() as u32;
     config.status.flags = AUTOCLEAR | if read_only { READ_ONLY } else { 0 };
-    let name = LABEL.iter().chain(image.as_os_str().as_encoded_bytes());
+    let name = SOURCE_LABEL.iter().chain(image.as_os_str().as_encoded_bytes());
     // The last byte stays NUL.
     for (to, from) in config.status.file_name.iter_mut().take(63).zip(name) {
         *to = *from;

@@ -25,7 +25,7 @@ use rustix::mount::UnmountFlags;
 use crate::device::Device;
 pub use error::{MountError, Unmount};
 use loop_device::LoopDevice;
-pub use loop_device::{Attached, attached};
+pub use loop_device::SOURCE_LABEL;
 pub use options::{MountOptions, Source};
 
 /// How it was mounted.
@@ -50,8 +50,8 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts on the directory `path`. The kernel's INIT then waits on the device, and everybody
-    /// who uses the mount waits for its answer: see
+    /// Mounts on the directory `path`. The kernel's INIT then waits on the device, and every
+    /// process that uses the mount waits for its answer: see
     /// [`Session::establish`](crate::Session::establish).
     pub fn new(path: &Path, options: &MountOptions) -> Result<(Self, Device), MountError> {
         let point = open_point(path)?;
@@ -96,7 +96,12 @@ impl Mount {
         self.fallback.as_deref()
     }
 
-    /// Whether it is still there, and seen.
+    /// The device number that its files show, major and minor.
+    pub fn device_number(&self) -> Option<(u32, u32)> {
+        identity::device_number(&self.path).filter(|_| self.is_mounted())
+    }
+
+    /// Whether it still exists and is visible.
     pub fn is_mounted(&self) -> bool {
         self.id.is_some() && self.id == identity::of(&self.path)
     }
@@ -106,7 +111,7 @@ impl Mount {
     /// the kernel has set its own value. Only root may: for anybody else it stays at that.
     pub fn read_far_ahead(&self) {
         const READ_AHEAD_KIB: &str = "4096";
-        let Some((major, minor)) = identity::device_number(&self.path).filter(|_| self.is_mounted()) else { return };
+        let Some((major, minor)) = self.device_number() else { return };
         let suffix = if self.kind == MountKind::Block { "-fuseblk" } else { "" };
         let setting = format!("/sys/class/bdi/{major}:{minor}{suffix}/read_ahead_kb");
         if let Err(error) = std::fs::write(&setting, READ_AHEAD_KIB) {
@@ -143,9 +148,9 @@ pub fn unmount(path: &Path, how: Unmount) -> Result<(), MountError> {
     rustix::mount::unmount(path, flags).map_err(|errno| MountError::Unmount(path.into(), errno.into()))
 }
 
-/// Gives the mount at `path` these flags, and no others; of times of access it keeps what it has.
-/// The kernel first writes what it holds of changes, and refuses to make a mount read-only that
-/// has files open for writing. Asks nothing of the server but what that takes.
+/// Gives the mount at `path` these flags, and no others; its flags for access times stay. The
+/// kernel first writes back its dirty pages, and refuses to make a mount read-only that has files
+/// open for writing. Other requests are not sent to the server.
 pub fn remount(path: &Path, flags: MountFlags) -> io::Result<()> {
     Ok(rustix::mount::mount_remount(path, flags, c"")?)
 }
@@ -159,7 +164,7 @@ fn is_dead_error(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
-/// Opens the mount point, a directory, so that what is mounted on is what was looked at.
+/// Opens the mount point, a directory, so that the mount is made on the directory that was checked.
 fn open_point(path: &Path) -> Result<File, MountError> {
     let flags = (OFlags::PATH | OFlags::CLOEXEC).bits() as i32;
     let failed = |error: io::Error| match error {

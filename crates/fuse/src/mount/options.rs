@@ -98,7 +98,7 @@ impl MountOptions {
         flags
     }
 
-    /// What the kernel's `fuse` and `fuseblk` want to be told.
+    /// The options of the kernel's `fuse` and `fuseblk`.
     pub(super) fn kernel_data(&self, device: RawFd, root_mode: u32, block: bool) -> Result<String, MountError> {
         let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         let mut data = format!("fd={device},rootmode={root_mode:o},user_id={user},group_id={group}");
@@ -118,7 +118,7 @@ impl MountOptions {
         Ok(data)
     }
 
-    /// What `fusermount3 -o` wants to be told.
+    /// The options of `fusermount3 -o`.
     pub(super) fn fusermount_options(&self) -> Result<String, MountError> {
         let mut all = vec![format!("fsname={}", escape(self.shown_name()))];
         if !self.subtype.is_empty() {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_told_the_rest() {
+    fn the_other_options_are_passed_to_the_kernel() {
         let options = MountOptions {
             allow_other: true,
             default_permissions: true,

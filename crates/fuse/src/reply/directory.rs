@@ -80,15 +80,15 @@ macro_rules! directories {
                 self.reply.send(&[&self.listing.bytes]);
             }
 
-            /// Answers that there are no more names, and that what the kernel has kept of the
-            /// directory's names must not be taken for a whole listing. Others go on asking.
+            /// Answers that there are no more names, and that the kernel's cached names of the
+            /// directory are not a complete listing. Other readers continue to send requests.
             pub fn end_unkept(self) {
                 self.reply.send(&[&NO_NAME]);
             }
 
-            /// Whether the answer may wait for what takes other requests, as
-            /// [`inval_inode`](crate::Notifier::inval_inode) may. If not, it is to be given at
-            /// once: too many wait already, and what they wait for would not arrive.
+            /// Whether the answer may wait for other requests, as
+            /// [`inval_inode`](crate::Notifier::inval_inode) may. If not, it must be given at once:
+            /// too many wait already, and the requests that they wait for could not arrive.
             pub fn may_wait(&mut self) -> bool {
                 self.reply.may_wait(Waiter::Directory)
             }
@@ -109,8 +109,8 @@ directories! {
 }
 
 impl ReplyDirectory {
-    /// Adds a name: `next` is the offset at which the listing goes on after it (not zero), of
-    /// `mode` only the type counts. False: it doesn't fit any more, and wasn't added.
+    /// Adds a name: `next` is the offset at which the listing continues after it (not zero); only
+    /// the type of `mode` is used. False: it doesn't fit any more, and wasn't added.
     #[must_use]
     pub fn add(&mut self, ino: u64, next: u64, mode: u32, name: &[u8]) -> bool {
         self.listing.add(None, Listed { ino, next, mode, name })

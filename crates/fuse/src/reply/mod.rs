@@ -133,7 +133,7 @@ impl ReplyData {
         self.limit
     }
 
-    /// The bytes; what is beyond [`limit`](Self::limit) is left out. Fewer than asked for mean the
+    /// The bytes; those beyond [`limit`](Self::limit) are left out. Fewer than requested mean the
     /// end of the file.
     pub fn data(self, data: &[u8]) {
         let data = data.get(..self.limit).unwrap_or(data);
@@ -189,12 +189,12 @@ impl ReplyStatFs {
 }
 
 impl ReplyXattr {
-    /// Room for the value; zero if only its length is asked for.
+    /// Room for the value; zero if only its length is requested.
     pub fn room(&self) -> u32 {
         self.room
     }
 
-    /// The value (or the list of names, each with a NUL). Answers its length if that was asked for,
+    /// The value (or the list of names, each with a NUL). Answers its length if that was requested,
     /// ERANGE if there is no room.
     pub fn value(self, value: &[u8]) {
         if self.room == 0 {
@@ -218,9 +218,9 @@ impl ReplyXattr {
 macro_rules! waiting {
     ($($name:ident as $who:ident)*) => {
         $(impl $name {
-            /// Whether the answer may wait for what takes other requests, as
-            /// [`inval_inode`](crate::Notifier::inval_inode) may. If not, it is to be given at
-            /// once: too many wait already, and what they wait for would not arrive.
+            /// Whether the answer may wait for other requests, as
+            /// [`inval_inode`](crate::Notifier::inval_inode) may. If not, it must be given at once:
+            /// too many wait already, and the requests that they wait for could not arrive.
             pub fn may_wait(&mut self) -> bool {
                 self.reply.may_wait(Waiter::$who)
             }

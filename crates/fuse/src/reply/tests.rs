@@ -51,25 +51,28 @@ fn entry() -> Entry {
 
 #[test]
 fn entries_and_attributes() {
-    let told: m::EntryOut = message(|reply| ReplyEntry::new(reply).entry(&entry()));
-    assert_eq!((told.nodeid, told.generation, told.attr.ino, told.attr.size), (5, 6, 11, 12));
-    assert_eq!((told.entry_valid, told.entry_valid_nsec, told.attr_valid, told.attr_valid_nsec), (7, 8, 9, 10));
-    let told: m::EntryOut = message(|reply| ReplyEntry::new(reply).negative(Duration::from_secs(3)));
-    assert_eq!(told, m::EntryOut { entry_valid: 3, ..Default::default() });
+    let reported: m::EntryOut = message(|reply| ReplyEntry::new(reply).entry(&entry()));
+    assert_eq!((reported.nodeid, reported.generation, reported.attr.ino, reported.attr.size), (5, 6, 11, 12));
+    assert_eq!(
+        (reported.entry_valid, reported.entry_valid_nsec, reported.attr_valid, reported.attr_valid_nsec),
+        (7, 8, 9, 10)
+    );
+    let reported: m::EntryOut = message(|reply| ReplyEntry::new(reply).negative(Duration::from_secs(3)));
+    assert_eq!(reported, m::EntryOut { entry_valid: 3, ..Default::default() });
     let attributes = entry().attributes;
-    let told: m::AttrOut = message(|reply| ReplyAttr::new(reply).attributes(&attributes, Duration::new(1, 2)));
-    assert_eq!((told.attr_valid, told.attr_valid_nsec, told.attr.mode), (1, 2, 0o100_644));
+    let reported: m::AttrOut = message(|reply| ReplyAttr::new(reply).attributes(&attributes, Duration::new(1, 2)));
+    assert_eq!((reported.attr_valid, reported.attr_valid_nsec, reported.attr.mode), (1, 2, 0o100_644));
     let statx = Statx { attributes, btime: None, flags: 1, flags_mask: 3 };
-    let told: m::StatxOut = message(|reply| ReplyStatx::new(reply).statx(&statx, Duration::ZERO));
-    assert_eq!((told.mask, told.mode, told.attributes, told.attributes_mask), (0x7ff, 0o100_644, 1, 3));
-    assert_eq!((told.rdev_major, told.rdev_minor), (0x456, 0x12378));
+    let reported: m::StatxOut = message(|reply| ReplyStatx::new(reply).statx(&statx, Duration::ZERO));
+    assert_eq!((reported.mask, reported.mode, reported.attributes, reported.attributes_mask), (0x7ff, 0o100_644, 1, 3));
+    assert_eq!((reported.rdev_major, reported.rdev_minor), (0x456, 0x12378));
 }
 
 #[test]
 fn opened_files() {
     let flags = OpenFlags::KEEP_CACHE;
-    let told: m::OpenOut = message(|reply| ReplyOpen::new(reply).opened(3, flags));
-    assert_eq!((told.fh, told.open_flags), (3, 2));
+    let reported: m::OpenOut = message(|reply| ReplyOpen::new(reply).opened(3, flags));
+    assert_eq!((reported.fh, reported.open_flags), (3, 2));
     let (_, bytes) = sent(|reply| ReplyCreate::new(reply).created(&entry(), 3, flags));
     let (first, second) = m::EntryOut::read_from_prefix(&bytes).unwrap();
     assert_eq!((first.nodeid, m::OpenOut::read_from_bytes(second).unwrap().fh), (5, 3));
@@ -92,7 +95,7 @@ fn data_keeps_to_its_limit() {
 }
 
 #[test]
-fn extended_attributes_fit_or_tell_their_length() {
+fn extended_attributes_fit_or_answer_their_length() {
     let value = |room| sent(|reply| ReplyXattr::new(reply, room).value(b"value"));
     assert_eq!(value(0), (0, vec![5, 0, 0, 0, 0, 0, 0, 0]));
     assert_eq!(value(4), (-34, vec![]));
@@ -138,7 +141,7 @@ fn listings_end_at_their_limit() {
 }
 
 #[test]
-fn what_is_dropped_or_panics_is_an_error() {
+fn dropped_replies_and_panics_are_errors() {
     assert_eq!(sent(drop), (-5, vec![]));
     assert_eq!(sent(|reply| ReplyEmpty::new(reply).error(Errno::NOSPC)), (-28, vec![]));
     let panicked = sent(|reply| {

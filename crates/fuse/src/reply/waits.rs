@@ -1,9 +1,9 @@
 //! Requests whose answers wait for other requests.
 //!
-//! Before the kernel forgets pages that have changed it writes them, and whoever waits for the one
+//! Before the kernel invalidates dirty pages it writes them, so an answer that waits for the former
 //! waits for WRITEs. Over rings each request takes an entry of its queue until it is answered: if
 //! all of a queue's entries are taken by requests that wait so, what they wait for can't arrive. So
-//! only some of a queue's may wait.
+//! only some of a queue's may wait (invariant 28).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -39,6 +39,11 @@ impl Waits {
     pub fn begin(self: &Arc<Self>, who: Waiter) -> Option<Waiting> {
         let more = |count| (count < self.most).then_some(count + 1);
         self.count(who).fetch_update(Relaxed, Relaxed, more).ok()?;
+        let waiting = self.counts.iter().map(|count| count.load(Relaxed)).sum::<usize>();
+        debug_assert!(
+            waiting <= WAITERS * self.most,
+            "invariant 28: {waiting} requests wait, and none has room to come"
+        );
         Some(Waiting { waits: Arc::clone(self), who })
     }
 
@@ -71,6 +76,7 @@ mod tests {
 
     const ALL: [Waiter; WAITERS] = [Waiter::Lseek, Waiter::Directory, Waiter::Ioctl];
 
+    /// Of invariant 28.
     #[test]
     fn each_kind_has_its_room_and_all_together_leave_some() {
         for entries in [4, 8, 11, 32] {
@@ -80,7 +86,8 @@ mod tests {
                 assert!(!waiting.is_empty(), "{who:?} of {entries}");
                 waiting
             });
-            assert!(kinds.iter().map(Vec::len).sum::<usize>() < entries, "of {entries}");
+            let all = kinds.iter().map(Vec::len).sum::<usize>();
+            assert!(all < entries, "invariant 28: none is left of {entries}");
             drop(kinds);
             assert!(ALL.iter().all(|who| waits.begin(*who).is_some()));
         }

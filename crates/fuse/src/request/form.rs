@@ -14,7 +14,7 @@ pub enum ParseError {
     #[error("the message's length is wrong")]
     Length,
     /// The message ends before its arguments do.
-    #[error("request {name} is cut short", name = crate::abi::opcode::name(*.0))]
+    #[error("request {name} is truncated", name = crate::abi::opcode::name(*.0))]
     Short(u32),
     /// A name is empty or doesn't end.
     #[error("request {name} has a bad name", name = crate::abi::opcode::name(*.0))]

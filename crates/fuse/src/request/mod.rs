@@ -13,18 +13,18 @@ pub use operation::{
 
 use zerocopy::FromBytes;
 
-use crate::abi::{IN_HEADER, UNTOLD_ID, messages::InHeader};
+use crate::abi::{IN_HEADER, UNKNOWN_ID, messages::InHeader};
 use arguments::Arguments;
 
-/// Who asks.
+/// The caller.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller<'a> {
     /// The request's number; INTERRUPT names it.
     pub unique: u64,
-    /// The file-system user. With `ALLOW_IDMAP` granted, [`UNTOLD_ID`] in requests that create
+    /// The file-system user. With `ALLOW_IDMAP` granted, [`UNKNOWN_ID`] in requests that create
     /// nothing.
     pub uid: u32,
-    /// The file-system group, or [`UNTOLD_ID`] like the user.
+    /// The file-system group, or [`UNKNOWN_ID`] like the user.
     pub gid: u32,
     /// The process; zero if it is outside the server's pid namespace, or the kernel itself asks.
     pub pid: u32,
@@ -32,7 +32,7 @@ pub struct Caller<'a> {
 }
 
 impl Caller<'_> {
-    /// The supplementary groups that the kernel told: with `CREATE_SUPP_GROUP` granted, in requests
+    /// The supplementary groups that the kernel sent: with `CREATE_SUPP_GROUP` granted, in requests
     /// that create, the parent's group if it is one of the caller's.
     pub fn groups(&self) -> impl Iterator<Item = u32> {
         let (groups, _) = self.groups.as_chunks();
@@ -41,7 +41,7 @@ impl Caller<'_> {
 
     /// Whether the caller is known to be in `group`.
     pub fn is_in_group(&self, group: u32) -> bool {
-        self.gid != UNTOLD_ID && self.gid == group || self.groups().any(|told| told == group)
+        self.gid != UNKNOWN_ID && self.gid == group || self.groups().any(|reported| reported == group)
     }
 }
 
@@ -59,7 +59,7 @@ pub struct Request<'a> {
     pub gid: u32,
     /// The calling process.
     pub pid: u32,
-    /// What is asked for.
+    /// The operation.
     pub op: Operation<'a>,
     groups: &'a [u8],
 }
@@ -95,7 +95,7 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// Who asks.
+    /// The caller.
     pub fn caller(&self) -> Caller<'a> {
         Caller { unique: self.unique, uid: self.uid, gid: self.gid, pid: self.pid, groups: self.groups }
     }

@@ -1,4 +1,4 @@
-//! What a request asks for.
+//! The operation of a request.
 
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, StatxFlags, XattrFlags};
 use zerocopy::FromBytes;
@@ -102,7 +102,7 @@ pub enum Operation<'a> {
     },
     /// The answer to a notification that is never sent here; has no reply.
     NotifyReply,
-    /// Everything else; answered ENOSYS.
+    /// All other operations; answered ENOSYS.
     Unknown {
         opcode: u32,
     },
@@ -226,7 +226,7 @@ pub struct Create<'a> {
 /// READ, READDIR and READDIRPLUS.
 #[derive(Debug, Clone, Copy)]
 pub struct Read {
-    /// What OPEN or OPENDIR gave; zero if that was answered ENOSYS.
+    /// The handle of OPEN or OPENDIR; zero if that was answered ENOSYS.
     pub handle: u64,
     /// From where: a byte, or where an earlier listing left off.
     pub offset: u64,
@@ -234,14 +234,14 @@ pub struct Read {
     pub size: u32,
     /// Of the open file.
     pub flags: OFlags,
-    /// The lock owner, if it is told.
+    /// The lock owner, if it is valid.
     pub lock_owner: Option<u64>,
 }
 
 /// WRITE.
 #[derive(Debug, Clone, Copy)]
 pub struct Write<'a> {
-    /// What OPEN gave; zero if that was answered ENOSYS.
+    /// The handle of OPEN; zero if that was answered ENOSYS.
     pub handle: u64,
     /// To where.
     pub offset: u64,
@@ -251,14 +251,14 @@ pub struct Write<'a> {
     pub flags: OFlags,
     /// From the page cache, kill set-id bits.
     pub write_flags: WriteFlags,
-    /// The lock owner, if it is told.
+    /// The lock owner, if it is valid.
     pub lock_owner: Option<u64>,
 }
 
 /// RELEASE and RELEASEDIR.
 #[derive(Debug, Clone, Copy)]
 pub struct Release {
-    /// What OPEN or OPENDIR gave.
+    /// The handle of OPEN or OPENDIR.
     pub handle: u64,
     /// Of the open file.
     pub flags: OFlags,
@@ -297,7 +297,7 @@ pub struct Init {
 /// IOCTL.
 #[derive(Debug, Clone, Copy)]
 pub struct Ioctl<'a> {
-    /// What OPEN or OPENDIR gave.
+    /// The handle of OPEN or OPENDIR.
     pub handle: u64,
     /// Where it comes from.
     pub flags: IoctlFlags,
@@ -322,7 +322,7 @@ impl Ioctl<'_> {
 /// FALLOCATE.
 #[derive(Debug, Clone, Copy)]
 pub struct Fallocate {
-    /// What OPEN gave.
+    /// The handle of OPEN.
     pub handle: u64,
     /// From where.
     pub offset: u64,
@@ -332,7 +332,7 @@ pub struct Fallocate {
     pub mode: FallocateFlags,
 }
 
-/// What LSEEK looks for.
+/// What LSEEK searches for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seek {
     /// The next byte of data.
@@ -344,24 +344,24 @@ pub enum Seek {
 /// LSEEK.
 #[derive(Debug, Clone, Copy)]
 pub struct Lseek {
-    /// What OPEN gave.
+    /// The handle of OPEN.
     pub handle: u64,
     /// From where.
     pub offset: u64,
-    /// What to look for.
+    /// What to search for.
     pub whence: Seek,
 }
 
 /// `COPY_FILE_RANGE` and `COPY_FILE_RANGE_64`.
 #[derive(Debug, Clone, Copy)]
 pub struct CopyFileRange {
-    /// What OPEN gave for the source, which is the inode that the request is about.
+    /// The handle of OPEN for the source, which is the inode of the request.
     pub handle_in: u64,
     /// From where.
     pub offset_in: u64,
     /// The target.
     pub node_out: u64,
-    /// What OPEN gave for the target.
+    /// The handle of OPEN for the target.
     pub handle_out: u64,
     /// To where.
     pub offset_out: u64,

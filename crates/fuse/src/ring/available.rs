@@ -19,7 +19,7 @@ pub enum NoRing {
     #[error("the kernel's switch for it is off: as root run `echo Y > {SWITCH}`, then mount again")]
     Switch,
     /// There is no telling for how many processors rings are needed, or there are too many.
-    #[error("the number of processors can't be told, or is too large")]
+    #[error("the number of processors can't be reported, or is too large")]
     Processors,
     /// The kernel or a sandbox refuses rings or their memory.
     #[error("io_uring: {0}")]

@@ -12,7 +12,8 @@ use crate::reply::{Responder, Waits};
 
 /// Where an entry's memory is while there is a request in it.
 enum State {
-    /// With the kernel, on the way there, or with the thread that serves.
+    /// The entry belongs to the kernel, is being submitted, or belongs to the thread that serves
+    /// it.
     Elsewhere,
     /// Here, for the answer.
     Here(Held),
@@ -78,8 +79,8 @@ impl Entry {
         self.progress.lock().postponed
     }
 
-    /// A trial is over. Gives the request back if it is to be served anew: it was postponed, or not
-    /// even begun.
+    /// Ends a non-blocking attempt. Returns the request if it must be served again: it was
+    /// postponed, or not even begun.
     pub fn end_trial(&self, begun: bool) -> Option<Held> {
         let mut progress = self.progress.lock();
         progress.trying = false;

@@ -28,8 +28,7 @@ impl Mailbox {
         Ok(Self { inner: Mutex::default(), wakes })
     }
 
-    /// What becomes readable when somebody wants the thread to wake. Nobody reads it: each write
-    /// counts as an event.
+    /// Becomes readable to wake the thread. It is never read: each write counts as an event.
     pub fn wakes(&self) -> &OwnedFd {
         &self.wakes
     }
@@ -41,15 +40,15 @@ impl Mailbox {
         self.wake(inner);
     }
 
-    /// Asks the thread to end.
+    /// Stops the thread.
     pub fn stop(&self) {
         let mut inner = self.inner.lock();
         inner.stop = true;
         self.wake(inner);
     }
 
-    /// Swaps what is there for `empty`; from now on the thread counts as asleep. False: it shall
-    /// end.
+    /// Swaps the contents for `empty`; from now on the thread counts as asleep. False: it must
+    /// stop.
     pub fn fall_asleep(&self, empty: &mut Vec<Held>) -> bool {
         let mut inner = self.inner.lock();
         std::mem::swap(&mut inner.answered, empty);
@@ -57,7 +56,7 @@ impl Mailbox {
         !inner.stop
     }
 
-    /// The thread is awake, and will look in again before it sleeps.
+    /// The thread is awake, and will check the mailbox again before it sleeps.
     pub fn awake(&self) {
         self.inner.lock().asleep = false;
     }

@@ -1,9 +1,9 @@
-//! The memory of entries, and who may touch it.
+//! The memory of entries, and the ownership of it.
 //!
-//! The kernel writes a request into an entry's memory, the server its answer. At each moment the
-//! memory belongs to one of them. [`Held`] is the server's possession of an entry, of which there
-//! is one: it can't be copied, its methods borrow it as Rust's rules want, and giving the entry to
-//! the kernel consumes it. What is left then is [`Away`], through which nothing can be touched.
+//! The kernel writes a request into an entry's memory, the server its answer. At any time the
+//! memory belongs to one of them. [`Held`] is the server's ownership of an entry, which is unique:
+//! it can't be copied, its methods borrow it, and submitting the entry to the kernel consumes it.
+//! Then there is only [`Away`], which gives no access.
 
 use std::io;
 use std::ptr::{self, NonNull};
@@ -87,7 +87,7 @@ pub fn entries(count: u16, room: usize) -> io::Result<Vec<Held>> {
     let area = Arc::new(Area::map(headers + usize::from(count) * room)?);
     let entry = |index: u16| {
         let (header, payload) = (usize::from(index) * STRIDE, headers + usize::from(index) * room);
-        // SAFETY: both lie within the area: `count` times STRIDE is at most `headers`, and `count`
+        // SAFETY: both are within the area: `count` times STRIDE is at most `headers`, and `count`
         // payloads follow.
         let (headers, payload) = unsafe { (area.base.add(header), area.base.add(payload)) };
         Held { area: Arc::clone(&area), index, headers, payload, room }

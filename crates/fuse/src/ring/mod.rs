@@ -4,8 +4,8 @@
 //! The kernel has one queue for each processor that there may ever be, and delivers a request to
 //! the queue of the processor that its caller runs on. Each queue has a ring with a thread that
 //! stays on that processor, and a number of *entries*: room for one request and its answer. A
-//! ring's thread takes all requests that have arrived, serves them, and gives the kernel all
-//! answers as it goes to sleep, in one system call.
+//! ring's thread takes all requests that have arrived, serves them, and submits all answers with
+//! the system call in which it sleeps.
 //!
 //! That thread must not block: every request of its processor would wait with it. It serves what
 //! the filesystem can answer [without blocking](crate::Filesystem::try_nonblocking), and puts all
@@ -15,9 +15,9 @@
 //! | file | what it does |
 //! |---|---|
 //! | `available` | whether there can be rings |
-//! | `memory` | the memory of entries: who has it, kernel or server, is in the types |
+//! | `memory` | the memory of entries: types express whether kernel or server owns it |
 //! | `entry` | the way of one request to its answer |
-//! | `mailbox` | how answers come to the thread that may submit them |
+//! | `mailbox` | passes answers to the thread that may submit them |
 //! | `queue` | the ring of one processor |
 //! | `workers` | requests that may wait |
 //! | `serve` | all threads together |
@@ -46,7 +46,7 @@ pub(crate) use serve::{Handler, serve};
 /// Entries of a ring, where there are few processors.
 const DEPTH: usize = 32;
 /// Entries of all rings, where there are many, but never fewer than [`LEAST_DEPTH`] each: their
-/// payloads may come to take memory.
+/// payloads may take memory.
 const ENTRIES: usize = 256;
 const LEAST_DEPTH: usize = 8;
 /// Entries of a processor that is not online: it might be some day. One is left where one request
@@ -59,8 +59,8 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// Makes a ring for each processor, for requests of up to `max_write` bytes. All that may fail
-    /// is done here: once the kernel has been told that there are rings, it wants nothing else.
+    /// Makes a ring for each processor, for requests of up to `max_write` bytes. Everything that
+    /// may fail is done here: once the kernel knows that there are rings, it accepts nothing else.
     pub fn prepare(device: &Arc<Device>, max_write: usize) -> Result<Self, NoRing> {
         let processors = available::processors()?;
         let online = processors.iter().filter(|online| **online).count().max(1);

@@ -20,7 +20,7 @@ use crate::reply::Waits;
 /// `user_data` of the completion that says that the mailbox has something.
 const WAKE: u64 = u64::MAX;
 /// How often the kernel may say that the mount has not begun, a millisecond apart.
-const PATIENCE: u32 = 1000;
+const MOST_RETRIES: u32 = 1000;
 
 /// A request off the ring.
 pub struct Work {
@@ -40,9 +40,9 @@ pub struct Queue {
     new: Vec<Held>,
     away: Vec<Option<Away>>,
     /// How often the kernel may still refuse an entry because the mount has not begun.
-    patience: u32,
+    retries_left: u32,
     /// The connection is.
-    gone: bool,
+    ended: bool,
 }
 
 impl Queue {
@@ -56,22 +56,22 @@ impl Queue {
         let entry = |_| Arc::new(Entry::new(Arc::clone(&mailbox), Arc::clone(&waits)));
         let entries = new.iter().map(entry).collect();
         let away = new.iter().map(|_| None).collect();
-        Ok(Self { uring, number, device, mailbox, entries, new, away, patience: PATIENCE, gone: false })
+        Ok(Self { uring, number, device, mailbox, entries, new, away, retries_left: MOST_RETRIES, ended: false })
     }
 
-    /// Where the thread can be asked to end.
+    /// The mailbox through which the thread can be stopped.
     pub fn mailbox(&self) -> &Arc<Mailbox> {
         &self.mailbox
     }
 
-    /// Registers the entries and passes requests to `serve`, which must not wait, until the
-    /// connection is gone.
+    /// Registers the entries and passes requests to `serve`, which must not block, until the
+    /// connection has ended.
     pub fn run(mut self, serve: &mut dyn FnMut(Work)) -> io::Result<()> {
-        self.gone = self.serve_all(serve)?;
+        self.ended = self.serve_all(serve)?;
         Ok(())
     }
 
-    /// Returns whether the connection is gone; if not, it was asked to end.
+    /// Returns whether the connection has ended; if not, the thread was stopped.
     fn serve_all(&mut self, serve: &mut dyn FnMut(Work)) -> io::Result<bool> {
         pin(usize::from(self.number));
         prefer();
@@ -101,7 +101,7 @@ impl Queue {
         Ok(false)
     }
 
-    /// Sees to one completion. False: the connection is gone.
+    /// Handles one completion. False: the connection has ended.
     fn complete(&mut self, completion: &cqueue::Entry, serve: &mut dyn FnMut(Work)) -> io::Result<bool> {
         if completion.user_data() == WAKE {
             if !cqueue::more(completion.flags()) {
@@ -119,8 +119,8 @@ impl Queue {
         // SAFETY: the entry was away by the submission that is complete now.
         let held = unsafe { away.back() };
         if let Some(errno) = error {
-            // The answer to INIT is on its way.
-            self.patience = self.patience.checked_sub(1).ok_or(errno)?;
+            // The answer to INIT is being delivered.
+            self.retries_left = self.retries_left.checked_sub(1).ok_or(errno)?;
             std::thread::sleep(Duration::from_millis(1));
             self.register(held)?;
         } else if let Some(entry) = self.entries.get(index) {
@@ -155,8 +155,8 @@ impl Queue {
         // SAFETY: what it refers to is the memory of an entry, which is kept while it is away, or
         // the mailbox's descriptor.
         while unsafe { self.uring.submission().push(submission) }.is_err() {
-            // The queue has room for all entries at once: this happens when the kernel has let
-            // submissions lie.
+            // The queue has room for all entries at once: this happens when the kernel has not
+            // consumed submissions.
             self.uring.submit()?;
         }
         Ok(())
@@ -165,15 +165,15 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        if !self.gone {
-            // The connection goes on until the session ends, and with it the kernel's hold on the
-            // entries.
+        if !self.ended {
+            // The connection continues until the session ends, and so does the kernel's ownership
+            // of the entries.
             self.away.iter().flatten().for_each(Away::keep_forever);
         }
     }
 }
 
-/// A ring whose completions are worked off when its thread asks for them, or (on older kernels)
+/// A ring whose completions are processed when its thread asks for them, or (on older kernels)
 /// enters the kernel.
 fn ring(size: u32, deferred: bool) -> io::Result<IoUring<squeue::Entry128>> {
     let mut builder = IoUring::builder();
@@ -216,7 +216,7 @@ fn pin(processor: usize) {
     }
 }
 
-/// Whether the kernel says by this that the connection is gone.
+/// Whether this error means that the connection has ended.
 fn is_end(errno: Errno) -> bool {
     matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED | Errno::NODEV)
 }

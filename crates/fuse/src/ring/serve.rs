@@ -24,7 +24,7 @@ use crate::request::{Form, Request};
 /// Requests up to this length are copied before they are served, so that their entry is free to
 /// take the answer.
 const COPIED: usize = 4096;
-/// How long FORGETs may gather: the kernel then tells of many at once.
+/// How long FORGETs may accumulate: the kernel then sends many at once.
 const FORGETS_GATHER: Duration = Duration::from_millis(2);
 
 /// What serves requests.
@@ -105,11 +105,11 @@ impl<F: Filesystem> Handler<'_, F> {
     }
 }
 
-/// Asks all threads to end that don't see by themselves that the connection is gone.
+/// Stops all threads that don't notice by themselves that the connection has ended.
 struct Stop {
     mailboxes: Vec<Arc<Mailbox>>,
     /// Becomes readable for the thread that reads the device.
-    told: rustix::fd::OwnedFd,
+    reported: rustix::fd::OwnedFd,
     error: Mutex<Option<io::Error>>,
 }
 
@@ -119,13 +119,13 @@ impl Stop {
             self.error.lock().get_or_insert(error);
         }
         self.mailboxes.iter().for_each(|mailbox| mailbox.stop());
-        let _ = rustix::io::write(&self.told, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.reported, &1_u64.to_ne_bytes());
     }
 }
 
-/// Serves until the connection is gone, or a ring fails: then the connection goes with the last
-/// descriptor of the device. `workers` threads serve what may wait; a message takes at most
-/// `buffer` bytes.
+/// Serves until the connection has ended, or a ring fails: then the connection ends with the last
+/// descriptor of the device. `workers` threads serve requests that may block; a message takes at
+/// most `buffer` bytes.
 pub(crate) fn serve<F: Filesystem>(
     rings: Rings,
     device: &Arc<Device>,
@@ -135,7 +135,7 @@ pub(crate) fn serve<F: Filesystem>(
 ) -> io::Result<()> {
     let stop = Stop {
         mailboxes: rings.queues.iter().map(|queue| Arc::clone(queue.mailbox())).collect(),
-        told: rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?,
+        reported: rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?,
         error: Mutex::default(),
     };
     let (stop, backlog) = (&stop, &Backlog::default());
@@ -195,7 +195,7 @@ fn read_device<F: Filesystem>(
     let responder = device::responder(device);
     let mut buffer = vec![0; buffer];
     loop {
-        let mut polled = [PollFd::new(device, PollFlags::IN), PollFd::new(&stop.told, PollFlags::IN)];
+        let mut polled = [PollFd::new(device, PollFlags::IN), PollFd::new(&stop.reported, PollFlags::IN)];
         match rustix::event::poll(&mut polled, None) {
             Err(Errno::INTR) => continue,
             result => result?,

@@ -6,7 +6,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::queue::Work;
 
-/// Requests on their way from the rings to the threads that may wait.
+/// The queue of requests from the rings to the threads that may block.
 #[derive(Default)]
 pub struct Backlog {
     inner: Mutex<Inner>,

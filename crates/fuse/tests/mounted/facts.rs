@@ -91,8 +91,8 @@ fn set_id_bits_are_ours_to_clear() {
 }
 
 #[test]
-fn creation_tells_umask_and_group() {
-    if !possible_as_root("creation_tells_umask_and_group") {
+fn requests_that_create_have_umask_and_group() {
+    if !possible_as_root("requests_that_create_have_umask_and_group") {
         return;
     }
     let mounted = Mounted::new(Behaviour::default(), &shared(), &full());
@@ -138,7 +138,7 @@ fn writes_by_mapping_are_marked() {
     // SAFETY: a new mapping of one page of an open file, wherever there is room.
     let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, access, libc::MAP_SHARED, descriptor, 0) };
     assert_ne!(page, libc::MAP_FAILED);
-    // SAFETY: the page was mapped just now, and nobody else knows it.
+    // SAFETY: the page was mapped just now, and no one else knows it.
     unsafe {
         page.cast::<u8>().write(b'x');
         assert_eq!(libc::msync(page, 4096, libc::MS_SYNC), 0);
@@ -157,8 +157,8 @@ fn what_create_opens_is_released_until_enosys_sticks() {
     let mounted = Mounted::new(Behaviour { no_open: true, ..Behaviour::default() }, &shared(), &full());
     let fs = mounted.fs();
     fs::write(mounted.path("first"), "content").unwrap();
-    // Nobody waits for a RELEASE; and a program that another test starts at this moment has the
-    // file open, too, until it runs.
+    // No process waits for a RELEASE; and a program that another test starts now has the file open,
+    // too, until it runs.
     let start = Instant::now();
     while fs.asked("RELEASE") == 0 {
         assert!(start.elapsed() < Duration::from_secs(20), "{:?}", fs.all_asked());

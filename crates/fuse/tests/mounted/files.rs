@@ -13,8 +13,8 @@ use ubtrfs_fuse::ROOT;
 use crate::harness::{Mounted, possible, possible_as_root};
 
 #[test]
-fn files_keep_what_is_written() {
-    if !possible("files_keep_what_is_written") {
+fn files_keep_written_data() {
+    if !possible("files_keep_written_data") {
         return;
     }
     let mounted = Mounted::plain();
@@ -56,8 +56,8 @@ fn directories_are_listed_whole() {
         entries.map(|entry| format!("dir/{}", entry.file_name().to_str().unwrap())).collect()
     };
     assert!(listed() == names);
-    // Attributes of what was listed, in the order of the listing: lets the kernel ask for both at
-    // once.
+    // Attributes of the listed files, in the order of the listing, so that the kernel requests both
+    // at once.
     for entry in fs::read_dir(mounted.path("dir")).unwrap() {
         assert_eq!(entry.unwrap().metadata().unwrap().len(), 64);
     }
@@ -98,8 +98,8 @@ fn names_move_and_multiply() {
 }
 
 #[test]
-fn what_is_missing_is_remembered() {
-    if !possible("what_is_missing_is_remembered") {
+fn negative_entries_are_cached() {
+    if !possible("negative_entries_are_cached") {
         return;
     }
     let mounted = Mounted::plain();
@@ -297,7 +297,7 @@ fn changes_behind_the_kernels_back() {
     assert!(!path.exists());
 }
 
-/// Waits for what the kernel does a little later.
+/// Waits for asynchronous work of the kernel.
 fn wait_until(what: &str, done: impl Fn() -> bool) {
     for _ in 0..3000 {
         if done() {
@@ -309,8 +309,8 @@ fn wait_until(what: &str, done: impl Fn() -> bool) {
 }
 
 #[test]
-fn statfs_tells_the_size() {
-    if !possible("statfs_tells_the_size") {
+fn statfs_reports_the_size() {
+    if !possible("statfs_reports_the_size") {
         return;
     }
     let mounted = Mounted::plain();

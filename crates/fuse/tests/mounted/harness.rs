@@ -29,8 +29,8 @@ pub fn possible_as_root(test: &str) -> bool {
     gate(test, Path::new("/dev/fuse").exists() && is_root() && has_transport(), "/dev/fuse and root")
 }
 
-/// Whether requests can arrive as they shall. Rings are turned on, and left on: mounts that want
-/// none say so.
+/// Whether requests can arrive over this transport. Rings are enabled, and stay enabled: mounts
+/// without them request that.
 fn has_transport() -> bool {
     let is_on = || std::fs::read_to_string(SWITCH).is_ok_and(|value| value.trim() == "Y");
     TRANSPORT == Transport::Device || is_on() || std::fs::write(SWITCH, "Y").is_ok() && is_on()
@@ -88,7 +88,7 @@ impl Mounted {
         self.dir.path().join(name)
     }
 
-    /// Waits until the session has ended, which it does when somebody unmounts.
+    /// Waits until the session has ended, which an unmount causes.
     pub fn ended(&mut self) -> Result<(), SessionError> {
         self.thread.take().map_or(Ok(()), |thread| thread.join().unwrap())
     }

@@ -1,4 +1,4 @@
-//! What the kernel keeps of a directory, by how the end of a listing is told.
+//! What the kernel caches of a directory, by how the end of a listing is answered.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -60,8 +60,8 @@ impl Filesystem for Three {
 }
 
 #[test]
-fn a_listing_is_kept_when_its_end_says_so() {
-    if !possible("a_listing_is_kept_when_its_end_says_so") {
+fn a_listing_is_cached_only_if_its_end_allows_it() {
+    if !possible("a_listing_is_cached_only_if_its_end_allows_it") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A filesystem in memory that notes what it is asked.
+//! A filesystem in memory that records its requests.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,7 +38,7 @@ pub struct Behaviour {
 pub struct MemFs {
     behaviour: Behaviour,
     inodes: Mutex<HashMap<u64, Inode>>,
-    /// What was asked, each with what is of interest in it.
+    /// The requests, each with its interesting fields.
     asked: Mutex<Vec<String>>,
     pub destroyed: AtomicU32,
     pub trial: Trial,
@@ -123,12 +123,12 @@ impl MemFs {
         self.asked.lock().push(what.into());
     }
 
-    /// How often something was asked that begins so.
+    /// The number of requests that begin with this.
     pub fn asked(&self, what: &str) -> usize {
         self.asked.lock().iter().filter(|asked| asked.starts_with(what)).count()
     }
 
-    /// What was asked, to show when a test fails.
+    /// The requests, to be shown when a test fails.
     pub fn all_asked(&self) -> Vec<String> {
         self.asked.lock().clone()
     }

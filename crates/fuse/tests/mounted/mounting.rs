@@ -89,10 +89,10 @@ fn stuck_tasks() -> BTreeSet<PathBuf> {
     stuck
 }
 
-/// Whether a sync(2) asks the file system to write. It goes from one file system of the machine to
-/// the next: where one of them hangs it comes to no other, and nothing can be said of ours.
+/// Whether a sync(2) asks the file system to write. It processes one file system of the machine
+/// after the other: where one of them hangs, nothing can be learned about ours.
 fn sync_comes_to(mounted: &Mounted) -> bool {
-    const PATIENCE: Duration = Duration::from_secs(300);
+    const TIMEOUT: Duration = Duration::from_secs(300);
     let stuck = stuck_tasks();
     if !stuck.is_empty() {
         eprintln!("sync(2) is not tried: it may wait for ever, as {stuck:?} do");
@@ -101,7 +101,7 @@ fn sync_comes_to(mounted: &Mounted) -> bool {
     let before = mounted.fs().asked("SYNCFS");
     let mut sync =
         Command::new("sync").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let is_asked = || mounted.fs().asked("SYNCFS") > before;
     while !is_asked() && sync.try_wait().unwrap().is_none() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(10));
@@ -145,8 +145,8 @@ fn images_are_mounted_as_block_devices() {
 }
 
 #[test]
-fn what_is_no_block_device_is_mounted_plainly() {
-    if !possible_as_root("what_is_no_block_device_is_mounted_plainly") {
+fn files_are_mounted_without_a_block_device() {
+    if !possible_as_root("files_are_mounted_without_a_block_device") {
         return;
     }
     let image = image();
@@ -185,7 +185,7 @@ fn block_devices_are_mounted_as_such_unless_held() {
     assert_eq!(third.mount.kind(), MountKind::Block, "{:?}", third.mount.fallback());
     fs::write(third.path("file"), "content").unwrap();
     drop(third);
-    // Who holds it for himself does. (The first descriptor keeps the loop device from detaching.)
+    // Opening it exclusively does. (The first descriptor prevents the loop device from detaching.)
     let exclusive = OFlags::EXCL.bits() as i32;
     let exclusive = OpenOptions::new().read(true).write(true).custom_flags(exclusive).open(&device).unwrap();
     let fourth = Mounted::new(Behaviour::default(), &options, &Config::default());
@@ -235,7 +235,7 @@ fn a_dropped_mount_is_unmounted() {
     first.unmount(Unmount::Lazy).unwrap();
     let (second, _second_device) = Mount::new(dir.path(), &MountOptions::default()).unwrap();
     drop(first);
-    assert!(second.is_mounted(), "what came after is somebody else's");
+    assert!(second.is_mounted(), "the later mount is another one");
     drop(second);
     assert!(fs::read_dir(dir.path()).unwrap().next().is_none());
 }
@@ -251,8 +251,8 @@ fn only_directories_are_mounted_on() {
     assert!(matches!(mount("/does/not/exist".as_ref()), Err(MountError::MountPoint(..))));
 }
 
-/// The kernel's file that cuts a mount's connection, if its control file system is there or can be
-/// mounted.
+/// The kernel's file that aborts a mount's connection, if its control file system is there or can
+/// be mounted.
 fn abort_file(point: &Path) -> Option<PathBuf> {
     const CONTROL: &str = "/sys/fs/fuse/connections";
     let number = rustix::fs::minor(fs::metadata(point).ok()?.dev());
@@ -264,13 +264,13 @@ fn abort_file(point: &Path) -> Option<PathBuf> {
 }
 
 #[test]
-fn nobody_waits_on_an_aborted_connection() {
-    if !possible_as_root("nobody_waits_on_an_aborted_connection") {
+fn no_process_waits_on_an_aborted_connection() {
+    if !possible_as_root("no_process_waits_on_an_aborted_connection") {
         return;
     }
     let mut mounted = Mounted::plain();
     let Some(abort) = abort_file(mounted.dir.path()) else {
-        eprintln!("nobody_waits_on_an_aborted_connection: no control file system");
+        eprintln!("no_process_waits_on_an_aborted_connection: no control file system");
         return;
     };
     let path = mounted.path("file");
@@ -313,8 +313,8 @@ fn what_would_wait_comes_again() {
 }
 
 #[test]
-fn what_is_agreed_is_told() {
-    if !possible("what_is_agreed_is_told") {
+fn the_granted_capabilities_are_reported() {
+    if !possible("the_granted_capabilities_are_reported") {
         return;
     }
     let mounted = Mounted::plain();

@@ -17,7 +17,7 @@ pub struct Trial {
     pub postponed: AtomicU32,
 }
 
-/// A reply that can be told to come again.
+/// A reply whose request can be postponed.
 pub trait Again {
     fn again(self);
 }

@@ -1,4 +1,4 @@
-//! The volumes that are damaged: one of our own with everything in it, and some of the fixtures,
+//! The volumes that are damaged: one of our own with all kinds of items, and some of the fixtures,
 //! which a kernel made.
 
 use std::collections::BTreeMap;
@@ -28,7 +28,8 @@ const OWN_SIZE: usize = 110 << 20;
 /// How many volumes with a log there are.
 pub(crate) const LOG_COUNT: usize = LOGS.len();
 
-/// Names that came and went, extents of all kinds, several levels, several subvolumes, xattrs.
+/// Names that were added and removed, extents of all kinds, several levels, several subvolumes,
+/// xattrs.
 const LOGS: [&str; 8] =
     ["log-rename", "log-prealloc", "log-punch", "log-node4k", "log-subvols", "log-xattr", "log-link", "log-unlink"];
 
@@ -49,7 +50,7 @@ pub(super) struct Block {
     pub(super) places: Vec<Physical>,
 }
 
-/// Base number `number`, made when it is first asked for.
+/// Base number `number`, made when it is first needed.
 pub(crate) fn base(number: usize) -> &'static Base {
     static BASES: [OnceLock<Base>; COUNT] = [const { OnceLock::new() }; COUNT];
     let number = number % COUNT;

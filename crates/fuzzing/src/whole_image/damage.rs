@@ -25,11 +25,11 @@ use ubtrfs_volume::{Device, DeviceWrite, OverlayDevice, SharedBuffer};
 
 use super::base::{Base, base, read, superblock_checksum};
 
-/// More damages than this are not looked at.
+/// More damages than this are not applied.
 const MOST: usize = 64;
 /// The unit of writing to a device.
 const PAGE: u64 = 4096;
-/// Where a block says where it stands.
+/// The offset of a block's own address.
 const BYTENR: std::ops::Range<usize> = 48..56;
 
 /// The volume that an input describes, made of one of these bases; `None` if it describes none.

@@ -2,23 +2,27 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use ubtrfs::{Filesystem, InodeId};
-use ubtrfs_format::DirIndex;
+use ubtrfs::{FileChange, Filesystem, InodeId};
 use ubtrfs_format::items::FileType;
+use ubtrfs_format::{DirIndex, Generation};
 
-/// Entries and bytes that are looked at; loops in a directory tree end here.
+/// Entries and bytes that are read; loops in a directory tree end here.
 const MOST_ENTRIES: usize = 1500;
 const MOST_BYTES: usize = 8 << 20;
 /// Bytes of a read.
 const READ: usize = 64 << 10;
-/// Places of a file where data begins that are looked at.
+/// Starts of data in a file that are read.
 const MOST_SEEKS: usize = 12;
-/// Entries that are asked for at a time.
+/// Entries that are listed at a time.
 const LIST: usize = 50;
 
 /// Walks all directories from the root on. Returns how many inodes it saw.
 pub(crate) fn walk(fs: &Filesystem) -> usize {
     let _ = fs.statfs();
+    // Others would commit for it.
+    if fs.is_read_only() {
+        compare(fs);
+    }
     let mut queue = VecDeque::from([fs.root()]);
     let mut seen = HashSet::from([fs.root()]);
     let (mut entries, mut bytes) = (0, 0);
@@ -50,6 +54,20 @@ pub(crate) fn walk(fs: &Filesystem) -> usize {
         }
     }
     seen.len()
+}
+
+/// Compares each subvolume with the next one, and the mounted one with nothing.
+fn compare(fs: &Filesystem) {
+    let mut left = MOST_ENTRIES;
+    let mut visit = |change: FileChange| {
+        assert!(change.old.is_some() || change.new.is_some(), "a change of nothing");
+        left = left.saturating_sub(1);
+        left > 0
+    };
+    for pair in fs.subvolumes().windows(2).take(MOST_SEEKS) {
+        drop(fs.changes(pair[0], pair[1], &mut visit));
+    }
+    drop(fs.changes_since(fs.root().subvolume, Generation(0), &mut visit));
 }
 
 fn examine(fs: &Filesystem, id: InodeId, bytes: &mut usize) {

@@ -26,7 +26,7 @@ pub fn whole_image(data: &[u8]) {
 pub struct Reached {
     /// `check` found no fault.
     pub is_clean: bool,
-    /// Inodes that were seen by reading.
+    /// Inodes that were found by reading.
     pub inodes: usize,
     /// It could be opened for writing.
     pub opened: bool,

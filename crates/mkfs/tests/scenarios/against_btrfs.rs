@@ -152,8 +152,8 @@ fn shown_key(key: &str, groups: &BTreeSet<&str>) -> String {
     match parts[1] {
         "METADATA_ITEM" => "block".to_owned(),
         "UUID_KEY_SUBVOL" => "uuid".to_owned(),
-        // Where blocks stand decides where free space is; and mkfs.btrfs leaves items of groups
-        // that are gone.
+        // The locations of blocks determine the free space; and mkfs.btrfs leaves items of deleted
+        // groups.
         "FREE_SPACE_EXTENT" => String::new(),
         "FREE_SPACE_INFO" if !groups.contains(parts[0]) => String::new(),
         "FREE_SPACE_INFO" => format!("{} info", parts[0]),
@@ -273,7 +273,7 @@ fn an_existing_volume_is_noticed() {
 }
 
 #[test]
-fn what_stood_on_the_device_is_gone() {
+fn old_contents_of_the_device_are_wiped() {
     let dir = scratch_dir();
     let image = dir.path().join("image");
     let options = MkfsOptions::new(128 * MIB);

@@ -1,4 +1,4 @@
-//! Volumes that we make, beside those of mkfs.btrfs.
+//! Volumes that we make, compared with those of mkfs.btrfs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 

@@ -41,7 +41,7 @@ fn impossible_options_are_refused() {
 }
 
 #[test]
-fn a_small_device_is_told_how_large_it_must_be() {
+fn the_error_about_a_small_device_has_the_least_size() {
     for size in [0, 1, 4096, 108 * MIB, 109 * MIB - 1] {
         let minimum = 109 * MIB;
         assert_eq!(refusal(&MkfsOptions::new(size)), MkfsError::TooSmall { size, minimum });

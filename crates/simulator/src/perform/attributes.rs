@@ -9,7 +9,7 @@ use crate::model::{Touched, is_regular, touch};
 use crate::operation::Name;
 use crate::{Body, Operation, Random};
 
-/// Bytes of an xattr's item beside name and value.
+/// Bytes of an xattr's item besides name and value.
 const XATTR_HEADER: usize = 30;
 
 impl Worker {

@@ -1,8 +1,9 @@
-//! Operations on the engine and the model at once: both must come to the same result.
+//! Operations on the engine and the model at once: both must have the same result.
 
 mod attributes;
 mod data;
 mod names;
+mod subvolumes;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use ubtrfs_format::items::Timespec;
 use crate::model::Touched;
 use crate::{Compare, Model, Operation, Times, What, compare};
 
-/// Errors that an operation may come to though the model sees no reason.
+/// Errors that an operation may return without a reason in the model.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tolerance {
     /// The volume may be full.
@@ -30,7 +31,7 @@ pub struct Worker {
     pub model: Model,
     /// Inodes that are held by a reference, one for each time they are listed.
     pub handles: Vec<InodeId>,
-    /// Errors that are nobody's fault.
+    /// Errors that are not faults of the engine.
     pub tolerance: Tolerance,
     /// Whether times are compared.
     pub times: bool,
@@ -38,7 +39,7 @@ pub struct Worker {
     pub tolerated: usize,
 }
 
-/// What fsync and fdatasync ask the engine for.
+/// The engine's calls of fsync and fdatasync.
 pub(crate) fn make_durable(fs: &Filesystem, id: InodeId, data_only: bool) -> ubtrfs::Result<()> {
     if data_only { fs.fdatasync(id) } else { fs.fsync(id) }
 }
@@ -55,7 +56,11 @@ impl Worker {
         match what {
             What::At(path) => self.model.resolve(path),
             What::Handle(_) if self.handles.is_empty() => None,
-            What::Handle(number) => self.handles.get(number % self.handles.len()).copied(),
+            What::Handle(number) => {
+                let id = self.handles.get(number % self.handles.len()).copied();
+                // Its subvolume may have been deleted.
+                id.filter(|id| self.model.nodes.contains_key(id))
+            }
         }
     }
 
@@ -94,7 +99,7 @@ impl Worker {
             || (self.tolerance.faults && matches!(errno, Errno::IO | Errno::ROFS | Errno::NOSPC))
     }
 
-    /// Takes over the times that the engine gave, if they can be right.
+    /// Adopts the engine's times, if they are plausible.
     fn learn_times(&mut self, touched: &Touched) -> Result<(), String> {
         for (id, content) in touched {
             if !self.model.nodes.contains_key(id) {
@@ -123,7 +128,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Nodes that neither a name nor a handle points to are gone.
+    /// Nodes without a name and a handle are deleted.
     fn drop_unreferenced(&mut self, id: InodeId) {
         if self.model.nodes.get(&id).is_some_and(|node| node.nlink == 0) && !self.handles.contains(&id) {
             self.model.nodes.remove(&id);
@@ -131,6 +136,9 @@ impl Worker {
     }
 
     fn apply(&mut self, operation: &Operation, touched: &mut Touched) -> Result<(), String> {
+        if self.may_not_change(operation)? {
+            return Ok(());
+        }
         match operation {
             Operation::Create { .. } => self.create(operation, touched),
             Operation::Unnamed { .. } => self.create_unnamed(operation, touched),
@@ -152,6 +160,11 @@ impl Worker {
             Operation::Link { .. } => self.link(operation, touched),
             Operation::Unlink { .. } | Operation::Rmdir { .. } => self.remove(operation, touched),
             Operation::Rename { .. } => self.rename(operation, touched),
+            Operation::CreateSubvolume { .. } => self.create_subvolume(operation, touched),
+            Operation::Snapshot { .. } => self.snapshot(operation, touched),
+            Operation::DeleteSubvolume { .. } => self.delete_subvolume(operation, touched),
+            Operation::SetReadOnly { .. } => self.set_read_only(operation),
+            Operation::SetDefault { .. } => self.set_default(operation),
             Operation::Fsync { what, data_only } => {
                 let Some(id) = self.find(what) else { return Ok(()) };
                 self.agree(operation, Ok(()), make_durable(&self.fs, id, *data_only)).map(drop)

@@ -9,11 +9,11 @@ use super::Worker;
 use crate::model::{Touched, is_regular, touch};
 use crate::{Body, Content, Node, Operation};
 
-fn new_node(mode: u32, (uid, gid): (u32, u32), body: Body, nlink: u32) -> Node {
+pub(super) fn new_node(mode: u32, (uid, gid): (u32, u32), body: Body, nlink: u32) -> Node {
     Node { mode, uid, gid, nlink, body, xattrs: BTreeMap::new(), times: None }
 }
 
-fn dir_body(parent: InodeId) -> Body {
+pub(super) fn dir_body(parent: InodeId) -> Body {
     Body::Directory { entries: BTreeMap::new(), parent }
 }
 

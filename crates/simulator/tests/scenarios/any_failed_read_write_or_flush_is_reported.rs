@@ -1,7 +1,7 @@
 //! One script of mounts, a replay of a log, some hundred operations, commits, fsyncs, the end of
 //! unlinked files, unmounts: each of its reads, writes and barriers fails once, alone or with all
-//! after it. The caller is told, what was durable is there afterwards, nothing panics and nothing
-//! hangs.
+//! after it. The caller gets the error, durable data is there afterwards, nothing panics and
+//! nothing hangs.
 //!
 //! `UBTRFS_SOAK` tries each; without it, one of several each time, others with another seed.
 
@@ -40,7 +40,16 @@ fn options() -> Options {
 }
 
 fn habits() -> Habits {
-    Habits { remount: false, privileges: false, large: false, huge: false, eager: false, fsyncs: true, shares: false }
+    Habits {
+        remount: false,
+        privileges: false,
+        large: false,
+        huge: false,
+        eager: false,
+        fsyncs: true,
+        shares: false,
+        subvolumes: false,
+    }
 }
 
 /// Random operations that fit the model as it becomes; the script of a seed is always the same.
@@ -112,7 +121,7 @@ fn run(begin: &Begin, seed: u64, (kind, successes, lasting): (Kind, u64, Lasting
             Ok(session) => session,
             Err(error) => {
                 let causes = ["Input/output error", "os error 5", "cannot be read"];
-                assert!(causes.iter().any(|cause| error.contains(cause)), "not told why: {error}");
+                assert!(causes.iter().any(|cause| error.contains(cause)), "not reported why: {error}");
                 // Not a step was made: the next mount shows all of it.
                 faulty.heal();
                 shows(&recording, model);
@@ -145,7 +154,7 @@ fn run(begin: &Begin, seed: u64, (kind, successes, lasting): (Kind, u64, Lasting
     (faulty, false)
 }
 
-/// The judge of a session that may have ended with a commit of everything.
+/// Checks a session that may have ended with a commit of everything.
 fn judge_of(begin: &Begin, session: &mut Session) -> Judge {
     let mut trace = session.trace.clone();
     let version = trace.now();
@@ -154,10 +163,10 @@ fn judge_of(begin: &Begin, session: &mut Session) -> Judge {
         let (began, returned) = (session.recording.len(), None);
         trace.commits.push(ubtrfs_simulator::Commit { generation, began, returned, versions: version..version + 1 });
     }
-    Judge { trace, unseen_orphans: true, ..begin.judge.clone() }
+    Judge { trace, unknown_orphans: true, ..begin.judge.clone() }
 }
 
-/// The volume, mounted anew, shows the model.
+/// The volume, mounted again, shows the model.
 fn shows(recording: &RecordingDevice, model: Model) {
     let fork = Arc::new(RecordingDevice::on(&recording.current()));
     let device: Arc<dyn Device> = fork.clone();
@@ -169,7 +178,7 @@ fn shows(recording: &RecordingDevice, model: Model) {
 /// Ends the test program when one run takes too long, for as long as this lives: what hangs can't
 /// be waited for.
 struct Watch {
-    /// Nothing is ever sent: that it is gone ends the watch.
+    /// Nothing is ever sent: dropping it ends the watch.
     _end: mpsc::Sender<()>,
 }
 
@@ -197,8 +206,7 @@ fn every(kind: Kind, usual_step: u64) {
     let _watch = Watch::over(runs.clone());
     for seed in seeds(if soaks() { 2 } else { 1 }) {
         let begin = begin(seed);
-        // A fault that never comes: where faults are told of, some steps of the script are left
-        // out.
+        // A fault that never occurs: with reported faults some steps of the script are left out.
         let (counter, ended) = run(&begin, seed, (kind, u64::MAX, Lasting::Once));
         assert!(!ended, "the script fails by itself");
         let total = counter.asked(kind);

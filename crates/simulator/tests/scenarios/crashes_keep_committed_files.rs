@@ -1,5 +1,6 @@
-//! Whatever moment power is cut at: the last commit is there, entire, data included, and the volume
-//! is clean.
+//! Whatever moment power is cut at: the last commit or the next one is there, entire, data included
+//! (invariant 2), as nothing that it refers to was written over (invariant 3), and the volume is
+//! clean: what it says of space (invariant 9, invariant 10) and of references (invariant 20) is so.
 
 use ubtrfs_simulator::overlap::{self, Sharing};
 use ubtrfs_simulator::{Failure, History, Operation, Recorded, Survey, shrink};
@@ -30,7 +31,7 @@ fn report(history: &History, failure: &Failure, budget: usize) -> ! {
 #[test]
 fn the_last_commit_survives_entire() {
     let seeds = seeds(if soaks() { 100 } else { 50 });
-    // Of what is tried some states come twice, and count once.
+    // Some states occur twice, and count once.
     let (wanted, budget) = if soaks() { (50_000, 110_000 / seeds.len()) } else { (2000, 80) };
     let mut sum = Survey::default();
     let mut full = 0;

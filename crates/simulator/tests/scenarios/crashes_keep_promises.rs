@@ -1,4 +1,6 @@
-//! Longer random sequences over few names, and crashes while a crashed volume is mounted.
+//! Longer random sequences over few names, and crashes while a crashed volume is mounted. No
+//! operation is there by half (invariant 5), and no log without the commit that it follows
+//! (invariant 16).
 
 use std::sync::LazyLock;
 

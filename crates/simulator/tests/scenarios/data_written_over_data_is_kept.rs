@@ -1,5 +1,5 @@
-//! Files without copy-on-write: what was fsynced is there when power is cut, what was not may be,
-//! and nobody else's data changes.
+//! Files without copy-on-write: fsynced data is there when power is cut, other data may be, and no
+//! other file's data changes.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn new_file(fs: &Filesystem, name: &[u8]) -> InodeId {
     fs.create(fs.root(), name, &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
 }
 
-/// What a file holds after a crash now, with everything lost that no barrier has made durable;
+/// The content of a file after a crash now that loses all writes that no barrier has made durable;
 /// `check` finds no fault.
 fn after_crash(recording: &RecordingDevice, name: &[u8]) -> Vec<u8> {
     let device = recording.crash_state(recording.len(), &mut |_| Fate::Lost);
@@ -38,7 +38,7 @@ fn after_crash(recording: &RecordingDevice, name: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn each_sync_of_what_is_written_in_place_lasts() {
+fn each_sync_of_overwritten_data_lasts() {
     let recording = new_volume();
     let fs = open(recording.clone());
     let id = new_file(&fs, b"f");
@@ -58,7 +58,7 @@ fn each_sync_of_what_is_written_in_place_lasts() {
         }
         assert!(after_crash(&recording, b"f") == wanted, "round {round}");
     }
-    // All of it went where it was: nothing new was allocated for it.
+    // All of it was overwritten in place: nothing new was allocated for it.
     let stats = fs.stats();
     assert!(stats.bytes_placed - committed.bytes_placed >= 7 * 40_000);
     assert_eq!(fs.attributes(id).unwrap().blocks, 200);
@@ -66,7 +66,7 @@ fn each_sync_of_what_is_written_in_place_lasts() {
 }
 
 #[test]
-fn what_is_shared_is_not_written_over() {
+fn shared_extents_are_not_overwritten() {
     let recording = new_volume();
     let fs = open(recording.clone());
     let (id, copy) = (new_file(&fs, b"f"), new_file(&fs, b"copy"));
@@ -91,8 +91,8 @@ fn what_is_shared_is_not_written_over() {
     fs.close().unwrap();
 }
 
-/// Reserved space of a file that is committed while its data is on its way: older data never comes
-/// after newer.
+/// Reserved space of a file that is committed while its data is in flight: older data never
+/// overwrites newer.
 #[test]
 fn data_of_two_transactions_in_one_place_keeps_its_order() {
     for flags in [0, InodeFlags::NODATACOW] {

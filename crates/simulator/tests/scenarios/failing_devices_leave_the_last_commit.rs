@@ -1,4 +1,5 @@
-//! When the device fails, the engine says so and turns read-only; the last commit is still there.
+//! When the device fails, the engine says so and turns read-only; the last commit is still there
+//! (invariant 13).
 
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +11,8 @@ use ubtrfs_volume::{Device, FaultyDevice, Lasting, OpenOptions, Operation, Overl
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
-/// A history on a device whose fault comes sooner or later. Returns whether the engine gave up.
+/// A history on a device whose fault comes sooner or later. Returns whether the engine turned
+/// read-only.
 fn one_fault(seed: u64, operation: Operation) -> bool {
     let mut random = Random::new(seed ^ 0xfa17);
     let mut history = History::new(seed);
@@ -41,7 +43,7 @@ fn one_fault(seed: u64, operation: Operation) -> bool {
     };
     let what = format!("seed {seed}: {operation:?} fails after {successes} with {errno}, {lasting:?}");
     if operation != Operation::Read && recorded.tolerated > 0 {
-        assert!(recorded.aborted.is_some(), "{what}: the engine goes on");
+        assert!(recorded.aborted.is_some(), "{what}: the engine continues");
     }
     let last = recorded.recording.len();
     examine(&recorded.judge, &recorded.recording.current(), last)

@@ -1,9 +1,10 @@
 //! Files that share extents hold what each fsync promised, whatever state the shared file was in,
-//! and whichever of them is fsynced (invariants 3, 4, 21 and 22).
+//! and whichever of them is fsynced (invariant 3, invariant 4, invariant 21,
+//! invariant 22).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ubtrfs::LogFault;
+use ubtrfs::testing::LogFault;
 use ubtrfs_simulator::words::{
     append, at, clone, clone_range, directory, file, fsync, nodatacow, path, reserve, unlink, write,
 };
@@ -23,7 +24,7 @@ fn punch(text: &str, offset: u64, len: u64) -> Operation {
     Operation::Punch { what: at(text), offset, len }
 }
 
-/// What becomes of a file before it is shared.
+/// Operations on a file before it is shared.
 fn states() -> Vec<Vec<Operation>> {
     let logged = [append(FOO, 65_536), fsync(FOO)];
     vec![
@@ -46,7 +47,7 @@ fn states() -> Vec<Vec<Operation>> {
     ]
 }
 
-/// Ways in which files come to share.
+/// Ways of sharing between files.
 fn shares() -> Vec<Vec<Operation>> {
     vec![
         vec![clone(FOO, BAR)],
@@ -195,7 +196,7 @@ fn data_in_reserved_space_behind_compressed_extents_keeps_its_checksums() {
 
 #[test]
 fn compressed_extents_taken_for_longer_than_they_are_are_noticed() {
-    let stage = compressed("zstd").with_options(|options| options.log_fault = Some(LogFault::MistakePackedLength));
+    let stage = compressed("zstd").with_options(|options| options.faults.log = Some(LogFault::MistakePackedLength));
     let noticed = |operations: &Vec<Operation>| stage.run(operations, 1, 12).is_err();
     let all: Vec<_> = [9000, 70_000].into_iter().flat_map(written_behind_compressed_extents).collect();
     assert!(all.iter().any(noticed));

@@ -1,7 +1,7 @@
 //! Several threads at work while commits run in the background and the device fails: what an fsync
 //! or a sync has answered by success is there after every crash (invariant 22).
 
-use ubtrfs::CommitFault;
+use ubtrfs::testing::CommitFault;
 use ubtrfs_simulator::Survey;
 use ubtrfs_simulator::interrupted::run;
 use ubtrfs_simulator::overlap::Sharing;
@@ -27,7 +27,7 @@ fn fsyncs_fail_with_the_commit_they_joined() {
     assert!(std::env::var_os("UBTRFS_SEEDS").is_some() || failed > 5, "{failed}");
 }
 
-/// The usual seeds notice a commit that answers those who joined it before its superblock is
+/// The usual seeds detect a commit that answers fsyncs that joined it before its superblock is
 /// written.
 #[test]
 fn fsyncs_that_are_answered_too_early_are_noticed() {

@@ -1,9 +1,10 @@
-//! The largest of each item, made by whatever a program may ask for: no commit, no log and no
-//! replay fails by it (invariant 24).
+//! The largest item of each kind that programs can cause: no commit, no log and no replay fails
+//! because of it (invariant 24).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use ubtrfs::testing::Faults;
 use ubtrfs::{Errno, Filesystem, InodeId, NewInode, Options, RenameFlags, SetAttributes, WriteAt, XattrMode};
 use ubtrfs_format::DirIndex;
 use ubtrfs_mkfs::{MkfsOptions, Profile};
@@ -28,7 +29,7 @@ const HASHES: [u32; 2] = [0x1234_5678, 0x8765_4321];
 /// What a volume shows: all names of the directories, the links of the file that has many, its
 /// xattrs, and what is small.
 #[derive(Debug, PartialEq, Eq)]
-struct Seen {
+struct Contents {
     names: Vec<BTreeSet<Vec<u8>>>,
     links: u32,
     xattrs: BTreeMap<Vec<u8>, usize>,
@@ -180,8 +181,8 @@ impl Filling {
         }
     }
 
-    fn seen(fs: &Filesystem, file_of: &[(usize, Vec<u8>)]) -> ubtrfs::Result<Seen> {
-        let mut seen = Seen { names: Vec::new(), links: 0, xattrs: BTreeMap::new(), sizes: BTreeMap::new() };
+    fn contents(fs: &Filesystem, file_of: &[(usize, Vec<u8>)]) -> ubtrfs::Result<Contents> {
+        let mut contents = Contents { names: Vec::new(), links: 0, xattrs: BTreeMap::new(), sizes: BTreeMap::new() };
         for number in 0..DIRS {
             let dir = fs.lookup(fs.root(), format!("dir{number}").as_bytes())?;
             let entries = fs.list(dir, DirIndex(0), fs.last_index(dir)?, usize::MAX)?;
@@ -189,13 +190,13 @@ impl Filling {
                 let id = fs.lookup(dir, &entry.name)?;
                 let attributes = fs.attributes(id)?;
                 let size = if attributes.mode == SYMLINK { fs.read_link(id)?.len() as u64 } else { attributes.size };
-                seen.sizes.insert(entry.name.clone(), size);
+                contents.sizes.insert(entry.name.clone(), size);
                 if file_of.contains(&(number, entry.name.clone())) {
-                    seen.links = attributes.nlink;
+                    contents.links = attributes.nlink;
                 }
                 fs.forget(id, 1);
             }
-            seen.names.push(entries.into_iter().map(|entry| entry.name).collect());
+            contents.names.push(entries.into_iter().map(|entry| entry.name).collect());
             if number == 0
                 && let Some((dir, name)) = file_of.first()
             {
@@ -203,11 +204,11 @@ impl Filling {
                 let id = fs.lookup(dir, name)?;
                 for name in fs.list_xattrs(id)? {
                     let len = fs.get_xattr(id, &name)?.len();
-                    seen.xattrs.insert(name, len);
+                    contents.xattrs.insert(name, len);
                 }
             }
         }
-        Ok(seen)
+        Ok(contents)
     }
 }
 
@@ -229,7 +230,7 @@ pub fn fill(seed: u64, node_size: u32, unchecked: bool) -> Result<(usize, Overla
     let mount = Options {
         background_commits: false,
         max_inline: if seed.is_multiple_of(3) { 4096 } else { 2048 },
-        unchecked_items: unchecked,
+        faults: Faults { unchecked_items: unchecked, ..Faults::default() },
         ..Options::default()
     };
     let fs = open(recording.clone(), &mount)?;
@@ -251,14 +252,14 @@ pub fn fill(seed: u64, node_size: u32, unchecked: bool) -> Result<(usize, Overla
         fs.fsync(dir).map_err(|error| format!("fsync: {error}"))?;
     }
     fs.fsync(filling.file).map_err(|error| format!("fsync: {error}"))?;
-    let expected = Filling::seen(&fs, &filling.links).map_err(|error| error.to_string())?;
+    let expected = Filling::contents(&fs, &filling.links).map_err(|error| error.to_string())?;
     if expected.links as usize != filling.links.len() {
         return Err(format!("{} links, not {}", expected.links, filling.links.len()));
     }
     let left = recording.current();
     let replayed = Arc::new(RecordingDevice::on(&left));
-    let fs = open(replayed.clone(), &Options { unchecked_items: false, ..mount })?;
-    let found = Filling::seen(&fs, &filling.links).map_err(|error| error.to_string())?;
+    let fs = open(replayed.clone(), &Options { faults: Faults::default(), ..mount })?;
+    let found = Filling::contents(&fs, &filling.links).map_err(|error| error.to_string())?;
     if found != expected {
         return Err("the replay shows something else".into());
     }

@@ -192,8 +192,8 @@ fn volume_with_snapshots(dir: &Path, mkfs: &[&str]) -> (Arc<[u8]>, [u64; 2]) {
 }
 
 fn subvolume_id(path: &Path) -> u64 {
-    let told = run(command("btrfs", &["inspect-internal", "rootid"]).arg(path)).ok().stdout;
-    told.trim().parse().unwrap()
+    let reported = run(command("btrfs", &["inspect-internal", "rootid"]).arg(path)).ok().stdout;
+    reported.trim().parse().unwrap()
 }
 
 /// What a subvolume holds that is not the mounted one.
@@ -230,6 +230,7 @@ fn crashes_leave_snapshots_as_they_were() {
                 eager: !fsyncs,
                 fsyncs,
                 shares: false,
+                subvolumes: false,
             };
             let operations = stage.improvise(seed, habits, 60).unwrap_or_else(|what| panic!("{seed}: {what}"));
             let examined = stage.run_with(&operations, seed, 60, &mut |state| {
@@ -299,6 +300,7 @@ fn crashes_between_subvolumes_lose_nothing_that_was_synced() {
             eager: !fsyncs,
             fsyncs,
             shares: false,
+            subvolumes: false,
         };
         let operations = stage.improvise(seed, habits, 70).unwrap_or_else(|what| panic!("{seed}: {what}"));
         let examined = stage.run_with(&operations, seed, 60, &mut |state| {
@@ -353,7 +355,7 @@ fn the_kernel_replays_what_we_replay() {
         }
     }
     eprintln!("the kernel replayed {mounted} logs");
-    let told: Vec<String> = failed.iter().map(ToString::to_string).collect();
-    assert!(failed.is_empty(), "{} differ:\n{}", failed.len(), told.join("\n\n"));
+    let reported: Vec<String> = failed.iter().map(ToString::to_string).collect();
+    assert!(failed.is_empty(), "{} differ:\n{}", failed.len(), reported.join("\n\n"));
     assert!(std::env::var_os("UBTRFS_SEEDS").is_some() || mounted == wanted, "{mounted}");
 }

@@ -18,7 +18,7 @@ use ubtrfs_testkit::seeds::soaks;
 use ubtrfs_volume::{OpenOptions, OverlayDevice, RecordingDevice, Volume};
 
 const MIB: u64 = 1 << 20;
-/// Files that are made on a volume that is full but for what was removed: each may take a commit.
+/// Files that are made on a full volume after removals: each may take a commit.
 const FEW: u64 = 20;
 /// Files that are removed to have a little room.
 const LITTLE: u64 = 300;
@@ -84,7 +84,7 @@ fn name(number: u64) -> Vec<u8> {
     name
 }
 
-/// Tells whether an operation found the volume full.
+/// Returns whether an operation found the volume full.
 fn is_full<T>(result: Result<T>) -> bool {
     let Err(error) = result else { return false };
     assert_eq!(error.errno(), Errno::NOSPC, "{error}");
@@ -140,7 +140,7 @@ fn take_back(fs: &Filesystem, orphans: &[InodeId], mut next: u64) -> u64 {
 }
 
 /// Has the kernel mount what a crash left, delete a file, and commit.
-fn kernel_goes_on(device: &OverlayDevice, image: &Path) -> std::result::Result<(), String> {
+fn kernel_continues(device: &OverlayDevice, image: &Path) -> std::result::Result<(), String> {
     write_image(device, image);
     let mount = KernelMount::try_new(&[image], "").map_err(|outcome| outcome.report())?;
     let deletes = || -> std::io::Result<()> {
@@ -197,7 +197,7 @@ fn crash_full(kind: &Kind, filling: Filling, states: usize, image: &Path) -> (us
     let mut crash = |when: &str| {
         for (point, device) in Crashes::new(&recording, kind.1, 8 * states).take(states) {
             mounted += 1;
-            if let Err(what) = kernel_goes_on(&device, image) {
+            if let Err(what) = kernel_continues(&device, image) {
                 failed.push(format!("{}, full of {filling:?}, {when}, {point:?}: {what}", kind.0));
             }
         }
@@ -218,7 +218,7 @@ fn crash_full(kind: &Kind, filling: Filling, states: usize, image: &Path) -> (us
 }
 
 #[test]
-fn the_kernel_goes_on_with_whatever_we_filled() {
+fn the_kernel_continues_on_any_volume_that_ubtrfs_filled() {
     require!(Need::Kernel);
     let dir = scratch_dir();
     let image = dir.path().join("image");

@@ -1,4 +1,4 @@
-//! What a user would lose in crashes and by devices that fail or lie, on devices of the simulator.
+//! Promises to users about crashes and about devices that fail or lie, on devices of the simulator.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -8,14 +8,15 @@ mod crashes_keep_committed_files;
 mod crashes_keep_promises;
 mod data_written_over_data_is_kept;
 mod failing_devices_leave_the_last_commit;
+mod faults_of_commits_and_devices_are_detected;
 mod files_that_share_extents;
 mod fsyncs_fail_with_the_commit_they_joined;
-mod full_volumes_say_so;
+mod full_volumes_fail_with_enospc;
 mod items_fit_their_leaves;
 mod kernel_mounts_crash_states;
 mod kernel_mounts_full_volumes;
-mod lies_are_noticed;
 mod reserved_and_shared_extents_keep_data;
 mod short_sequences;
 mod small_histories;
+mod snapshots_are_whole_or_absent;
 mod what_fsync_promises;

@@ -1,5 +1,4 @@
-//! Reserved space, what is written there, and shared extents: after each operation power may be
-//! cut.
+//! Reserved space, data written there, and shared extents: power may be cut after each operation.
 
 use ubtrfs_simulator::words::{
     allocate, append, at, clone, clone_range, directory, fdatasync, file, fsync, link, nodatacow, path, rename,
@@ -96,7 +95,7 @@ fn extents_that_grow_hold_what_each_fsync_promised() {
     let steps = |number, len| vec![step(len); number].concat();
     for begun in [vec![file(FOO)], vec![file(FOO), append(FOO, 8192)], vec![file(FOO), nodatacow(FOO)]] {
         survive_either_way(&begun, &steps(6, 8192));
-        // The checksums of 8 MiB take an item of the log: one is told again, and one more begins.
+        // The checksums of 8 MiB take an item of the log: one is logged again, and one more begins.
         survive_either_way(&begun, &[&steps(1, 7 << 20)[..], &steps(3, 1 << 20)].concat());
         survive_either_way(&begun, &[&steps(3, 8192)[..], &[write(FOO, 4096, 8192)], &steps(2, 8192)].concat());
         survive_either_way(&begun, &[&steps(3, 8192)[..], &[truncate(FOO, 12_288)], &steps(2, 8192)].concat());
@@ -105,8 +104,8 @@ fn extents_that_grow_hold_what_each_fsync_promised() {
             &begun,
             &[&steps(2, 8192)[..], &[file(BAR), clone(FOO, BAR), fsync(BAR)], &steps(2, 8192), &[fsync(BAR)]].concat(),
         );
-        // Who refers to the grown extent comes to the log, and the file by which it grew does not
-        // ask for it (invariant 21).
+        // Another file that refers to the grown extent is logged, but not the file by which it grew
+        // (invariant 21).
         for (old, new) in [(8192, 8192), (64 << 10, 64 << 10)] {
             let grown = [&step(old)[..], &[append(FOO, new), file(BAR), clone(FOO, BAR), fsync(BAR)]].concat();
             survive_either_way(&begun, &grown);
@@ -151,7 +150,7 @@ fn what_shares_reserved_space_is_not_written_with_it() {
 }
 
 #[test]
-fn the_log_of_who_shares_an_extent_tells_of_his_part_alone() {
+fn the_log_of_a_file_that_shares_an_extent_has_only_its_own_part() {
     let reserved = [file(FOO), allocate(FOO, 0, 64 << 10), file(BAR)];
     let part = [write(FOO, 8192, 16_384), clone_range(FOO, 8192, BAR, 0, 4096), fsync(BAR)];
     survive_either_way(&reserved, &part);
@@ -167,7 +166,7 @@ fn small_files_are_copied() {
 }
 
 #[test]
-fn what_is_written_in_place_is_there_after_fsync() {
+fn overwritten_data_is_there_after_fsync() {
     let old = [file(FOO), nodatacow(FOO), write(FOO, 0, 100_000)];
     for sync in [fsync(FOO), fdatasync(FOO)] {
         let over = [write(FOO, 5000, 30_000), sync.clone(), write(FOO, 20_000, 30_000)];
@@ -185,8 +184,7 @@ fn what_is_written_in_place_is_there_after_fsync() {
         let parted = [write(FOO, 4096, 20_000), sync.clone(), write(BAR, 50_000, 100), fsync(BAR)];
         survive_either_way(&old, &[&over[..], &copied, &parted].concat());
         survive_either_way(&[&old[..], &copied].concat(), &parted);
-        // As soon as it is nobody else's, it is written over again: but not before a commit says
-        // so.
+        // As soon as it is not shared any more, it is overwritten again, but not before a commit.
         let alone = [unlink(BAR), write(FOO, 0, 50_000), sync.clone(), Operation::Sync, write(FOO, 9000, 20_000), sync];
         survive_either_way(&[&old[..], &copied].concat(), &alone);
     }

@@ -120,7 +120,7 @@ fn explore_all(sample: &Sample) -> (Tally, Vec<String>) {
 }
 
 #[test]
-fn whatever_two_operations_are_made_durable_are_there() {
+fn every_two_operations_are_kept_once_durable() {
     let started = Instant::now();
     for seed in if soaks() { vec![1] } else { seeds(1) } {
         let sample = if soaks() {

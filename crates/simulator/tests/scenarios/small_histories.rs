@@ -12,7 +12,7 @@ fn survive(operations: &[Operation]) {
     }
 }
 
-/// Journals and lock files come and go like that.
+/// Journals and lock files are made and removed like that.
 #[test]
 fn one_name_is_made_and_removed_often_in_one_transaction() {
     let (one, other) = ("x".repeat(255), "y".repeat(255));

@@ -1,9 +1,9 @@
 //! git, one commit after the other.
 //!
 //! git makes an object durable under a temporary name and links it to its own afterwards; the file
-//! of a branch it renames likewise. Neither is made durable. So after each commit the directories
-//! are, and the branch: only then is the commit promised. Of what comes after it anything may be
-//! missing, but nothing may be broken.
+//! of a branch it renames likewise. Neither name is made durable. So after each commit this syncs
+//! the directories and the branch: only then is the commit promised. Later objects may be missing,
+//! but none may be broken.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::run::{Outcome, run};
 
 const BRANCH: &str = ".git/refs/heads/main";
 
-/// What is in lines of `git fsck` that tell of something missing, not of something broken.
+/// Parts of `git fsck`'s lines about missing objects, in contrast to broken ones.
 const HARMLESS: [&str; 8] = [
     "missing ",
     "broken link from ",
@@ -55,7 +55,7 @@ impl Repository {
     }
 
     /// Commits until the file system dies, which `dying` announces. Returns the number of durable
-    /// commits, or what went wrong before.
+    /// commits, or an earlier error.
     pub fn run(&mut self, place: &Path, dying: &AtomicBool) -> Result<u64, String> {
         let mut commits = 0;
         loop {
@@ -117,7 +117,7 @@ impl Repository {
         faults.iter().map(|fault| format!("git: {fault}")).collect()
     }
 
-    /// Goes back to the durable commit, as after any crash of a program that had work under way.
+    /// Returns to the durable commit, as after any crash of a program with work in progress.
     #[track_caller]
     pub fn recover(&mut self, place: &Path) {
         let dirs = dirs_below(&place.join(".git")).expect("the directories of a repository");

@@ -55,8 +55,8 @@ impl Database {
         Self { name, committed: 0 }
     }
 
-    /// Commits transactions until the file system dies, which `dying` announces. Returns what went
-    /// wrong before.
+    /// Commits transactions until the file system dies, which `dying` announces. Returns an earlier
+    /// error.
     pub fn run(
         &mut self,
         place: &Path,

@@ -41,7 +41,7 @@ pub fn dbench(dir: &Path, clients: u32, seconds: u32) -> f64 {
     line.arg("-D").arg(&place).arg(clients.to_string());
     let limit = Duration::from_secs(u64::from(seconds) + 180);
     let outcome = run_within(&mut line, limit).ok();
-    // It goes on without a barrier between its clients where the machine has no System V
+    // It continues without a barrier between its clients where the machine has no System V
     // semaphores.
     let mut lines = outcome.stdout.lines().filter(|line| !line.contains("barrier semaphore"));
     let failure = lines.find(|line| line.contains("failed") || line.contains("ERROR"));

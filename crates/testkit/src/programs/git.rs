@@ -1,4 +1,4 @@
-//! git: clone, commit, collect garbage, and have everything verified.
+//! git: clone, commit, collect garbage, and verify everything.
 
 use std::fmt::Write as _;
 use std::path::Path;

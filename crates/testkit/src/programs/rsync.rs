@@ -41,12 +41,12 @@ pub fn rsync_keeps_up(dir: &Path, deadline: Instant) {
     let outside = scratch_dir();
     let source = workplace(outside.path(), "source");
     make_source(&source);
-    let (anew, in_place) = (workplace(dir, "rsync-anew"), workplace(dir, "rsync-in-place"));
+    let (copied, updated) = (workplace(dir, "rsync-copied"), workplace(dir, "rsync-in-place"));
     let mut rng = Rng::new(32);
     while Instant::now() < deadline {
         // Links and writing in place go ill together: what was one file and is two would be written
         // twice.
-        for (copy, way) in [(&anew, &["-aHAXS"][..]), (&in_place, &["-aAX", "--inplace"])] {
+        for (copy, way) in [(&copied, &["-aHAXS"][..]), (&updated, &["-aAX", "--inplace"])] {
             // Not by times, which rsync takes for equal within one second.
             run(command("rsync", way).args(["--delete", "--checksum"]).args([inside(&source), inside(copy)])).ok();
             compare(way[0], &source, copy);
@@ -147,8 +147,8 @@ fn make_source(dir: &Path) {
     set_times(dir, &mut rng);
 }
 
-/// Gives everything below `dir`, and `dir` itself, a time of its own in the past: rsync takes times
-/// within one second for equal, so fresh ones would prove nothing.
+/// Gives everything below `dir`, and `dir` itself, a time of its own in the past: rsync treats
+/// times within one second as equal, so fresh ones would prove nothing.
 fn set_times(dir: &Path, rng: &mut Rng) {
     let mut set = |path: &Path| {
         let time = Timespec { tv_sec: rng.below(1_500_000_000) as i64, tv_nsec: rng.below(1_000_000_000) as i64 };

@@ -1,5 +1,5 @@
-//! Contents that tell what they are: each block names its file, its place and its version, and
-//! everything else in it follows from these.
+//! Contents that identify themselves: each block has its file, its number and its version, and all
+//! other bytes are derived from these.
 
 use crate::rng::Rng;
 
@@ -54,8 +54,7 @@ pub(super) fn block(id: u64, number: u32, version: u32) -> Vec<u8> {
     out
 }
 
-/// The version of block `number` of the file `id`, of which `bytes` are there; or what is wrong
-/// with it.
+/// The version of block `number` of the file `id`, of which `bytes` are there; or its fault.
 pub(super) fn version_of(id: u64, number: u32, bytes: &[u8]) -> Result<u32, String> {
     if bytes.iter().all(|&byte| byte == 0) {
         return Ok(0);
@@ -85,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_tell_what_they_are() {
+    fn blocks_identify_themselves() {
         let mut bytes = block(7, 3, 11);
         assert_eq!(bytes.len() as u64, BLOCK);
         assert_eq!(version_of(7, 3, &bytes), Ok(11));

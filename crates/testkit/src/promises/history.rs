@@ -1,6 +1,6 @@
 //! The values of one thing over time, and since when it is durable.
 
-/// Values with the sequence numbers of the operations that set them, and the one as of which it is
+/// Values with the sequence numbers of the operations that set them, and the one up to which it is
 /// known to be durable.
 #[derive(Debug, Clone)]
 pub(super) struct History<T> {
@@ -32,12 +32,12 @@ impl<T> History<T> {
         self.values.last_mut().expect("a history is not empty").1 = value;
     }
 
-    /// From now on it is as of `sequence`, or later.
+    /// From now on its state is that of `sequence`, or later.
     pub fn promise(&mut self, sequence: u64) {
         self.floor = self.floor.max(sequence);
     }
 
-    /// The sequence number as of which it is durable.
+    /// The sequence number up to which it is durable.
     pub fn floor(&self) -> u64 {
         self.floor
     }
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_promised_and_what_came_later_is_allowed() {
+    fn promised_and_later_values_are_allowed() {
         let mut history = History::new('a');
         history.push(3, 'b');
         history.push(5, 'c');

@@ -29,7 +29,7 @@ pub(super) struct ReadBack {
 }
 
 impl ReadBack {
-    /// Reads what lies in the directories [`TOPS`] of `place` under names that begin with `prefix`.
+    /// Reads the entries of the directories [`TOPS`] of `place` whose names begin with `prefix`.
     pub fn read(place: &Path, prefix: &str) -> Result<Self, String> {
         let mut read_back = Self::default();
         for top in TOPS {

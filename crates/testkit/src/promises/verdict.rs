@@ -38,15 +38,15 @@ impl Promises {
                 faults.push(format!("inode {number} has the names {names:?}, but {}", allowed_values(&inode.names)));
             }
             if let Some(found) = found {
-                let tell = |fault| format!("{} (inode {number}): {fault}", found.path);
-                faults.extend(inode.judge(found).into_iter().map(tell));
+                let describe = |fault| format!("{} (inode {number}): {fault}", found.path);
+                faults.extend(inode.judge(found).into_iter().map(describe));
             }
         }
         faults
     }
 
-    /// Is `found` the inode that is allowed? One whose creation was under way is any that the model
-    /// doesn't know.
+    /// Is `found` the inode that is allowed? One whose creation was in progress is any that the
+    /// model doesn't know.
     fn is_meant(&self, read_back: &ReadBack, allowed: Option<u64>, found: Option<u64>) -> bool {
         match (allowed, found) {
             (Some(UNKNOWN), Some(number)) => {
@@ -131,7 +131,7 @@ fn allows<T: PartialEq>(history: &History<T>, found: &T) -> bool {
 fn allowed_values<T: Debug>(history: &History<T>) -> String {
     let allowed = history.allowed();
     let (first, rest) = allowed.split_first().expect("something is always allowed");
-    let mut text = format!("durable as of {} is {:?} of {}", history.floor(), first.1, first.0);
+    let mut text = format!("durable up to {} is {:?} of {}", history.floor(), first.1, first.0);
     let skipped = rest.len().saturating_sub(4);
     if skipped > 0 {
         let _ = write!(text, "; {skipped} later ones");

@@ -72,7 +72,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Works until the file system dies, which `dying` announces, or `operations` are done. Returns
-    /// what went wrong before.
+    /// an earlier error.
     pub fn run(mut self, dying: &AtomicBool, operations: u64) -> Result<(), String> {
         while self.promises.sequence < operations {
             if let Err(error) = self.step() {

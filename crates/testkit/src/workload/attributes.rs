@@ -49,8 +49,8 @@ impl Workload {
         Ok(())
     }
 
-    /// What a change of owner does to set-id bits, and a write by someone who is not root:
-    /// set-user-ID goes, and set-group-ID where the group may execute (elsewhere the bit has
+    /// The effect on set-id bits of a change of owner, and of a write by a user who is not root:
+    /// set-user-ID is cleared, and set-group-ID where the group may execute (otherwise the bit has
     /// another meaning). Directories keep them.
     pub(super) fn drop_set_id(&mut self, id: NodeId) {
         const SET_USER: u32 = 0o4000;

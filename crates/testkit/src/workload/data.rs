@@ -12,7 +12,7 @@ use crate::content::{BLOCK, Content};
 use crate::mapped;
 use crate::model::{Mtime, NodeId};
 
-/// Where at times a file goes on: many TiB from its beginning.
+/// An offset at which files sometimes continue: many TiB from the beginning.
 const FAR: u64 = 6 << 40;
 
 impl Workload {
@@ -205,8 +205,7 @@ impl Workload {
         self.note(&format!("truncate to {size}"));
         file.set_len(size).map_err(|error| format!("truncate: {error}"))?;
         self.model.content_mut(id).truncate(size);
-        // Whether truncating a file to the size it has changes its time is not specified alike by
-        // all file systems.
+        // File systems differ in whether truncating a file to its present size changes its time.
         self.model.node_mut(id).mtime = Mtime::Unknown;
         Ok(())
     }
@@ -290,7 +289,7 @@ impl Workload {
         }
     }
 
-    /// Looks at an open file, whose names may all be gone.
+    /// Reads an open file, whose names may all be removed.
     pub(super) fn use_open(&mut self) -> Step {
         if self.open.is_empty() {
             return Ok(());
@@ -328,8 +327,7 @@ impl Workload {
         }
     }
 
-    /// File `id` was written: its time is new, and a writer who is not root takes the set-id bits
-    /// away.
+    /// File `id` was written: its time is new, and a writer who is not root clears the set-id bits.
     fn modified(&mut self, id: NodeId) {
         self.touch(id);
         if !self.root {

@@ -1,4 +1,4 @@
-//! Looks at what must be there already, between the changes.
+//! Reads of existing files, between the changes.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -103,7 +103,7 @@ impl Workload {
         if listed == wanted && got.len() == wanted.len() {
             return Ok(());
         }
-        let tell = |names: Vec<&&Vec<u8>>| {
+        let describe = |names: Vec<&&Vec<u8>>| {
             let names = names.iter().map(|name| name.escape_ascii().to_string());
             names.collect::<Vec<_>>().join(" ")
         };
@@ -111,8 +111,8 @@ impl Workload {
             "a listing of {} names instead of {}; missing: {}; too many: {}",
             got.len(),
             wanted.len(),
-            tell(wanted.difference(&listed).collect()),
-            tell(listed.difference(&wanted).collect()),
+            describe(wanted.difference(&listed).collect()),
+            describe(listed.difference(&wanted).collect()),
         ))
     }
 

@@ -271,8 +271,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Opens a file and removes one of its names: with the last one gone, it lives on as long as it
-    /// is open.
+    /// Opens a file and removes one of its names: without names, it exists as long as it is open.
     pub(super) fn open_and_remove(&mut self) -> Step {
         if self.open.len() >= MOST_OPEN {
             let index = self.rng.index(self.open.len());
@@ -294,7 +293,7 @@ impl Workload {
         Ok(())
     }
 
-    /// A file that is born without a name, and gets one at times.
+    /// A file that is made without a name, and sometimes gets one.
     pub(super) fn tmpfile(&mut self) -> Step {
         let dir = self.random_dir();
         let name = self.name_in(dir);

@@ -1,6 +1,6 @@
-//! A volume goes back and forth between ubtrfs and the kernel, and each finds what the other left:
-//! content, mode, owner, times, extended attributes, links and holes, with nothing in the kernel's
-//! log and nothing for `btrfs check` to say.
+//! A volume is used by ubtrfs and the kernel in turn, and each finds the other's state: content,
+//! mode, owner, times, extended attributes, links and holes, with nothing in the kernel's log and
+//! no fault by `btrfs check`.
 
 use std::path::Path;
 
@@ -39,7 +39,7 @@ fn assert_shows(subject: &Subject, image: &Path, wanted: &Tree, what: &str) {
     assert_btrfs_check_clean(image);
 }
 
-/// `rounds` rounds of random operations, by turns through ubtrfs and the kernel.
+/// `rounds` rounds of random operations, in turn through ubtrfs and the kernel.
 fn back_and_forth(mkfs: &[&str], seed: u64, rounds: u64, operations: usize) {
     let dir = scratch_dir();
     let image = dir.path().join("image");
@@ -70,7 +70,7 @@ fn back_and_forth(mkfs: &[&str], seed: u64, rounds: u64, operations: usize) {
             model = Some(left);
         });
         assert_shows(&reader, &image, &left, &what);
-        // The writer's caches are gone: what it shows now comes from the disk.
+        // The writer's caches are dropped: it reads from the disk now.
         assert_shows(&writer, &image, &left, &what);
     }
 }
@@ -120,10 +120,9 @@ fn threads_leave_what_the_kernel_then_finds() {
     }
 }
 
-/// Times of birth come through `statx`; the walk leaves out what is not told, so that is asked for
-/// here.
+/// Times of birth are read by `statx`; the walk leaves out missing ones, so this checks them.
 #[test]
-fn ubtrfs_tells_times_of_birth() {
+fn ubtrfs_shows_times_of_birth() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     let dir = scratch_dir();
     let image = dir.path().join("image");

@@ -50,7 +50,7 @@ fn fixtures_are_written_to_and_the_kernel_approves() {
     }
 }
 
-/// The same with the kernel as the writer: what this test asks can be had.
+/// The same with the kernel as the writer: the expectations of this test can be met.
 #[test]
 fn fixtures_are_written_to_by_the_kernel_itself() {
     require!(Need::Kernel);

@@ -1,5 +1,5 @@
-//! Tests of the test: writers that keep book of what is durable agree with the kernel's btrfs, and
-//! notice when what they were promised is not there.
+//! Tests of the test: writers that record what is durable agree with the kernel's btrfs, and detect
+//! missing data that was promised.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -37,7 +37,7 @@ fn faults(place: &Path, promises: &[Promises]) -> Vec<String> {
 }
 
 #[test]
-fn what_was_done_is_allowed_and_what_was_not_is_noticed() {
+fn true_states_are_allowed_and_false_ones_detected() {
     require!(Need::Kernel);
     let dir = scratch_dir();
     let image = dir.path().join("image");
@@ -62,7 +62,7 @@ fn what_was_done_is_allowed_and_what_was_not_is_noticed() {
     }
 }
 
-/// Damages what is there in several ways, each of which must be noticed.
+/// Damages files in several ways, each of which must be detected.
 #[track_caller]
 fn tamper(place: &Path, promises: &[Promises]) {
     let adopted: Vec<Promises> = promises

@@ -1,10 +1,10 @@
-//! The server is killed at any moment, again and again on one volume, while programs work: what
-//! they were promised is there, whether ubtrfs or the kernel replays the log, and both checks find
-//! nothing.
+//! The server is killed at random times, repeatedly on one volume, while programs work: everything
+//! that was promised to them is there, whether ubtrfs or the kernel replays the log, and both
+//! checks find no fault.
 //!
-//! Where a kill strikes is not in the seed, so a failure can't be had again by it:
-//! `UBTRFS_KEEP=DIR` keeps the image there as it was right after the kill that led to the failure,
-//! and all that the writers did.
+//! The time of a kill does not depend on the seed, which therefore doesn't reproduce a failure:
+//! `UBTRFS_KEEP=DIR` keeps the image there in the state right after the kill that caused the
+//! failure, and the operations of the writers.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -28,14 +28,14 @@ use ubtrfs_testkit::subject::{Mount, Subject};
 
 const SIZE: u64 = 3 << 30;
 
-/// Threads that keep book of what is durable.
+/// Threads that record what is durable.
 const WRITERS: u64 = 3;
 
 /// Layouts of volumes, one per seed.
 const LAYOUTS: [&[&str]; 4] = [&[], &["-n", "4k", "-m", "single"], &["-n", "64k", "--csum", "xxhash"], &["-d", "dup"]];
 
 #[test]
-fn what_was_fsynced_survives_kills() {
+fn fsynced_data_survives_kills() {
     require!(
         Need::Kernel,
         Need::Fuse,
@@ -70,8 +70,8 @@ fn killed_after(dir: &Path, prepare: impl FnOnce(&Path), work: impl FnOnce(&Path
     image
 }
 
-/// Returns when nobody has the image locked any more: what a killed server had under way is done by
-/// the kernel without it, and holds its lock until then.
+/// Returns when the image is not locked any more: the kernel completes the I/O of a killed server,
+/// which holds the lock until then.
 #[track_caller]
 fn settle(image: &Path) {
     let file = File::open(image).expect("open an image");
@@ -171,7 +171,7 @@ impl Volume {
         run(command("cp", &["--sparse=always"]).arg(self.image(from)).arg(self.image(to))).ok();
     }
 
-    /// Work, a kill, and a look at what is left of it. The next round goes on with that.
+    /// Work, a kill, and a check of the result, with which the next round continues.
     fn round(&mut self, round: u64) {
         let what = format!("seed {}, round {round}", self.seed);
         let image = self.image("image");
@@ -204,8 +204,8 @@ impl Volume {
         }
     }
 
-    /// Lets programs work for a while, and kills the server under them. Returns how far they came,
-    /// or what went wrong before the kill.
+    /// Lets programs work for a while, and kills the server under them. Returns their progress, or
+    /// an error before the kill.
     fn work_until_killed(&mut self, mount: &Mount, round: u64) -> Result<String, String> {
         let Mount::Ubtrfs(server) = mount else { unreachable!("a mount of ubtrfs") };
         let place = mount.path();
@@ -276,7 +276,7 @@ impl Volume {
         settle(&self.image("image"));
     }
 
-    /// Fails the test unless everything is there that was promised.
+    /// Fails the test unless all promises are kept.
     #[track_caller]
     fn assert_kept(&self, what: &str, place: &Path) {
         let mut faults = Vec::new();

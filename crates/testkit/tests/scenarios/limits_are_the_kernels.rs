@@ -20,8 +20,8 @@ use ubtrfs_testkit::subject::Subject;
 /// The longest name.
 const NAME: usize = 255;
 
-/// A kind of volume, and what fits its leaves: counted by hand from the format, not asked of the
-/// code.
+/// A kind of volume, and what fits its leaves: computed by hand from the format, independently of
+/// the code.
 struct Volume {
     node: &'static str,
     mixed: bool,
@@ -232,8 +232,7 @@ impl Trial<'_> {
         self.note("one more of a hash", set(OsStr::from_bytes(&colliding(1001)), value));
     }
 
-    /// Lists of who may do what. FUSE takes 511 entries at the most, which larger nodes have room
-    /// for and more.
+    /// ACLs. FUSE passes at most 511 entries; larger nodes have room for more.
     fn lists(&mut self) {
         let file = self.root.join("list");
         make(&file).unwrap();
@@ -285,9 +284,9 @@ impl Trial<'_> {
         let path = self.root.join("sizes");
         let file = File::create_new(&path).unwrap();
         for size in [1 << 32, (1 << 44) - 1, 1 << 62, i64::MAX as u64 - 4096, i64::MAX as u64] {
-            let cut =
+            let truncated =
                 rustix::fs::ftruncate(&file, size).and_then(|()| rustix::fs::fstat(&file)).map(|stat| stat.st_size);
-            self.note(&format!("a size of {size}"), cut);
+            self.note(&format!("a size of {size}"), truncated);
         }
         file.set_len(0).unwrap();
         let write = |offset: u64| {
@@ -381,8 +380,8 @@ fn outcomes(subject: &Subject, volume: &Volume, image: &Path) -> Outcomes {
     outcomes
 }
 
-/// The same is done to a volume of the kernel's and to one of ours; then each looks at what ours
-/// became (invariant 24).
+/// The same operations on a volume of the kernel's and on one of ours; then both read ours
+/// (invariant 24).
 fn assert_alike(volume: &Volume) {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     let dir = scratch_dir();
@@ -397,9 +396,9 @@ fn assert_alike(volume: &Volume) {
     eprintln!("{} of {} cases differ", differ.len(), expected.len());
     assert!(differ.is_empty());
     let overflow = Errno::OVERFLOW.raw_os_error();
-    let told = |case: &str| &found.iter().find(|(name, _)| name == case).unwrap().1;
-    assert_eq!(*told("entries of one hash"), format!("errno {overflow} after {}", volume.entries));
-    assert_eq!(*told("references of one hash"), format!("errno {overflow} after {}", volume.extended));
+    let reported = |case: &str| &found.iter().find(|(name, _)| name == case).unwrap().1;
+    assert_eq!(*reported("entries of one hash"), format!("errno {overflow} after {}", volume.entries));
+    assert_eq!(*reported("references of one hash"), format!("errno {overflow} after {}", volume.extended));
     let mount = Subject::Kernel.mount(&[&ours], "");
     assert_small_files(mount.path());
     mount.unmount();
@@ -432,7 +431,7 @@ fn links() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     let scratch = scratch_dir();
     let image = scratch.path().join("image");
-    let told = [Subject::Kernel, Subject::ubtrfs()].map(|subject| {
+    let reported = [Subject::Kernel, Subject::ubtrfs()].map(|subject| {
         mkfs_btrfs(&image, 512 << 20, &[]);
         let mount = subject.mount(&[&image], "");
         let file = mount.path().join("0");
@@ -444,8 +443,8 @@ fn links() {
         mount.unmount();
         (failed, links)
     });
-    assert_eq!(told[0], (Some((MOST, Errno::MLINK)), MOST as u64));
-    assert_eq!(told[0], told[1]);
+    assert_eq!(reported[0], (Some((MOST, Errno::MLINK)), MOST as u64));
+    assert_eq!(reported[0], reported[1]);
     assert_btrfs_check_clean(&image);
 }
 
@@ -458,7 +457,7 @@ fn names_of_one_hash_are_made() {
 
 /// What is written of these limits is what is tried here.
 #[test]
-fn the_table_says_the_same() {
+fn the_tables_agree() {
     /// What a line of the table calls a figure, and the figure.
     type Figure = (&'static str, fn(&Volume) -> usize);
     let table = include_str!("../../../../docs/limits.md");
@@ -472,8 +471,8 @@ fn the_table_says_the_same() {
     ];
     for (row, figure) in figures {
         let line = table.lines().find(|line| line.starts_with(row)).unwrap_or_else(|| panic!("no row {row}"));
-        let told: Vec<String> = line.split('|').skip(2).take(3).map(|cell| cell.replace([',', ' '], "")).collect();
+        let reported: Vec<String> = line.split('|').skip(2).take(3).map(|cell| cell.replace([',', ' '], "")).collect();
         let tried: Vec<String> = [0, 2, 3].map(|kind| figure(&VOLUMES[kind]).to_string()).into();
-        assert_eq!(told, tried, "{row}");
+        assert_eq!(reported, tried, "{row}");
     }
 }

@@ -1,6 +1,6 @@
-//! Files that the kernel made in ways that ubtrfs does not: packed, shared, with space reserved
-//! behind their end, with more names than fit an item, in subvolumes. ubtrfs changes and syncs
-//! them; whoever replays its log finds them as they were.
+//! Files that only the kernel makes so: compressed, shared, with space reserved beyond their end,
+//! with more names than fit an item, in subvolumes. ubtrfs changes and syncs them; after a replay
+//! of its log by either they are unchanged otherwise.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -22,8 +22,7 @@ const RESERVED: [&str; 3] = ["reserved", "renamed", "linked"];
 /// Options of mkfs.btrfs for volumes of several forms.
 const FORMS: [&[&str]; 3] = [&[], &["-n", "4k", "-O", "^no-holes"], &["--mixed", "--csum", "sha256"]];
 
-/// Times of what was not synced itself may be older; and inodes of other subvolumes have numbers of
-/// our own.
+/// Times of other inodes may be older; and inodes of other subvolumes have numbers of our own.
 const SHOWN: Options = Options { ino: false, mtime: false, ctime: false, ..Options::SAME_VOLUME };
 
 fn text(len: u64, fill: u8) -> Vec<u8> {
@@ -51,8 +50,8 @@ fn make(top: &Path) {
         for number in 0..150 {
             std::fs::hard_link(dir.join("linked"), dir.join(long_name(number))).unwrap();
         }
-        let cut = File::create(dir.join("cut")).unwrap();
-        cut.write_all_at(&text(200 * KIB, b'k'), 0).unwrap();
+        let truncated = File::create(dir.join("truncated")).unwrap();
+        truncated.write_all_at(&text(200 * KIB, b'k'), 0).unwrap();
     }
 }
 
@@ -71,7 +70,7 @@ fn write(path: &Path, at: u64, data: &[u8]) {
 fn change(dir: &Path) {
     write(&dir.join("packed"), 100 * KIB, &text(8 * KIB, b'0'));
     write(&dir.join("shared"), 0, &text(5 * KIB, b'1'));
-    // The rest of what is reserved behind the end stays.
+    // The rest of the space reserved beyond the end stays.
     write(&dir.join("reserved"), 8 * KIB, &text(4 * KIB, b'2'));
     // A file that is in the log only because another has its name.
     std::fs::rename(dir.join("renamed"), dir.join("dir/elsewhere")).unwrap();
@@ -82,11 +81,11 @@ fn change(dir: &Path) {
         std::fs::hard_link(dir.join("linked"), dir.join("dir").join(long_name(number))).unwrap();
     }
     sync(&dir.join("linked"));
-    let cut = OpenOptions::new().write(true).open(dir.join("cut")).unwrap();
-    cut.set_len(50 * KIB + 7).unwrap();
-    cut.sync_all().unwrap();
-    cut.set_len(120 * KIB).unwrap();
-    cut.sync_all().unwrap();
+    let truncated = OpenOptions::new().write(true).open(dir.join("truncated")).unwrap();
+    truncated.set_len(50 * KIB + 7).unwrap();
+    truncated.sync_all().unwrap();
+    truncated.set_len(120 * KIB).unwrap();
+    truncated.sync_all().unwrap();
     std::fs::create_dir(dir.join("dir/new")).unwrap();
     std::fs::write(dir.join("dir/new/file"), text(20 * KIB, b'3')).unwrap();
     sync(&dir.join("dir/new/file"));

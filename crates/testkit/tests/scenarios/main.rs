@@ -1,12 +1,12 @@
-//! Whole programs and the kernel's btrfs on the same volumes, by turns and side by side.
+//! Whole programs and the kernel's btrfs on the same volumes, in turn and side by side.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
 mod back_and_forth;
 mod fixtures_through_the_mount;
+mod harness_detects_faults;
 mod harness_keeps_promises;
 mod harness_runs_real_programs;
-mod harness_tells_right_from_wrong;
 mod kernels_volume;
 mod kills_keep_what_was_fsynced;
 mod limits_are_the_kernels;

@@ -43,7 +43,7 @@ fn a_user_mounts_works_and_unmounts() {
     chown(mount.path(), Some(NOBODY), Some(NOBODY)).expect("chown");
     mount.unmount();
 
-    // The binary may lie where only its builder may look.
+    // The binary may be where only its builder has access.
     let binary = dir.path().join("ubtrfs");
     fs::copy(ubtrfs_binary().expect("the binary"), &binary).expect("copy the binary");
     let point = dir.path().join("mnt");

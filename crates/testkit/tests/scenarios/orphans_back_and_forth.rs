@@ -1,5 +1,4 @@
-//! Very many open unnamed files when power goes: whoever mounts the volume next frees them, ours or
-//! the kernel's.
+//! Very many open unnamed files at a power cut: the next mount frees them, ours or the kernel's.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader};
@@ -84,7 +83,7 @@ fn wait_until(mount: &Mount, what: &str, is_so: impl Fn(&serde_json::Value) -> b
     }
 }
 
-/// Mounts what one side left on the other, and then has the checker look at it.
+/// Mounts one side's volume by the other, and then checks it.
 fn is_cleaned_by_kernel(image: &Path) {
     let mount = Subject::Kernel.mount(&[image], "");
     assert_eq!(std::fs::read(mount.path().join("kept")).unwrap(), b"content");
@@ -148,7 +147,7 @@ fn we_free_what_the_kernel_left() {
     let start = Instant::now();
     let mount = Subject::ubtrfs().mount(&[&copy], "");
     eprintln!("mounted after {:.2?}", start.elapsed());
-    // Work goes on meanwhile.
+    // Work continues in the meantime.
     let file = unnamed(mount.path());
     file.write_all_at(b"mine", 0).unwrap();
     wait_until(&mount, "all are found", |stats| stats["inactivation_orphans_left"] == false);

@@ -86,7 +86,7 @@ fn soak_time() -> Duration {
 
 #[test]
 #[ignore = "soak: takes an hour"]
-fn stressors_rsync_and_dbench_disturb_nobody_together() {
+fn stressors_rsync_and_dbench_run_together() {
     const CLIENTS: u32 = 4;
     require!(
         Need::Kernel,

@@ -185,7 +185,7 @@ fn subvolumes_are_moved_as_by_the_kernel() {
     assert_eq!(names(&images[0]), names(&images[1]), "left: as the kernel moved them, right: as ubtrfs did");
 }
 
-/// A log can't tell of it, and no log may be replayed over it.
+/// A log can't express it, and no log may be replayed after it.
 #[test]
 fn where_a_subvolume_was_moved_to_is_durable_after_fsync() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
@@ -198,7 +198,7 @@ fn where_a_subvolume_was_moved_to_is_durable_after_fsync() {
     std::fs::write(top.join("origin/file"), "logged before").expect("write");
     sync("origin/file");
     std::fs::rename(top.join("new"), top.join("origin/empty/moved")).expect("rename");
-    // What has the name now goes with it.
+    // The inode that has the name now is deleted with it.
     std::fs::write(top.join("new"), "a file").expect("write");
     sync("new");
     std::fs::copy(&image, &crashed).expect("copy");

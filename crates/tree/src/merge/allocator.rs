@@ -1,4 +1,4 @@
-//! Where a merge gets space for nodes, and what it gives back.
+//! The source of space for a merge's nodes, which also gets freed nodes back.
 
 use ubtrfs_format::{Generation, Header, Logical, TreeId};
 

@@ -40,7 +40,7 @@ impl Merger<'_> {
             {
                 joined[neighbour] = ChildUpdate::Rewritten(Box::new(self.open(&kept)?));
             }
-            // The result may still be small, so it is looked at next.
+            // The result may still be small, so it is examined next.
             index = neighbour.min(index);
             if let (ChildUpdate::Rewritten(right), Some(ChildUpdate::Rewritten(left))) =
                 (joined.remove(index + 1), joined.get_mut(index))

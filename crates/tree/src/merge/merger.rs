@@ -1,4 +1,4 @@
-//! The nodes that a merge takes out of a tree, and those that it writes in their place.
+//! The nodes that a merge removes from a tree, and those that it writes in their place.
 
 use ubtrfs_format::{BACKREF_REV_MIXED, ChildPointer, Header, Key, Logical, NodeFlags, TreeId};
 
@@ -10,8 +10,8 @@ use crate::cache::NodeCache;
 use crate::dirty::DirtyNodes;
 use crate::error::{Error, Result};
 
-/// What becomes of a child after the edits below it have been merged. It is small, since most
-/// children of a node are only passed on.
+/// A child after the edits below it have been merged. It is small, since most children of a node
+/// are only passed on.
 pub(super) enum ChildUpdate {
     /// The child in this slot of the parent stays as it is.
     Kept(usize),

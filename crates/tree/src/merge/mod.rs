@@ -30,8 +30,8 @@ use crate::error::Result;
 ///
 /// Every touched node is written once, into `dirty`. Nodes that no edit touches are not read (but
 /// for a neighbour that an under-full node is joined with) and keep their address; so does a leaf
-/// whose edits change nothing, and a node that `dirty` held already. New nodes are of `owner` and
-/// of the generation of `dirty`. A tree without items is one empty leaf.
+/// whose edits change nothing, and a node that `dirty` had already. New nodes are of `owner` and of
+/// the generation of `dirty`. A tree without items is one empty leaf.
 ///
 /// `removed` is called for every item of the tree that a delete or a deleted range removes or a put
 /// replaces (also by the same bytes), and of those that a patch changes or removes, with the bytes
@@ -40,7 +40,7 @@ use crate::error::Result;
 /// Before a node of a generation up to `last_snapshot` (if that is not 0), or one that a relocation
 /// made, is replaced, the allocator is asked to [unshare](NodeAllocator::unshare) it, after all
 /// such nodes above it. After any error, the tree under `root` is as it was, but `dirty` and the
-/// allocator are not: the commit has to be given up.
+/// allocator are not: the commit has to be aborted.
 #[expect(clippy::too_many_arguments, reason = "a merge has that many sides, and each caller has them apart")]
 pub fn merge(
     cache: &Arc<NodeCache>,

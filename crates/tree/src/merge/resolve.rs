@@ -12,8 +12,8 @@ use crate::edit::Edit;
 use crate::error::{Error, Result};
 
 impl Merger<'_> {
-    /// What `changes` make of `leaf`, which is at `bytenr` if the tree has it already: in order,
-    /// nothing if it stays as it is.
+    /// Applies `changes` to `leaf`, which is at `bytenr` if the tree has it already. Returns the
+    /// items in order, or nothing if the leaf is unchanged.
     pub(super) fn resolve<'b>(
         &mut self,
         bytenr: Option<Logical>,
@@ -80,6 +80,10 @@ impl Merger<'_> {
             (self.removed)(&key, old);
         }
         let (size, max) = (new.as_ref().map_or(0, |new| new.len()), max_item_size(self.node_size));
-        if size > max { Err(Error::ItemTooLarge { tree: self.owner, key, size, max }) } else { Ok(new) }
+        if size > max {
+            // By invariant 24 the operation was refused that would have made it.
+            return Err(Error::ItemTooLarge { tree: self.owner, key, size, max });
+        }
+        Ok(new)
     }
 }

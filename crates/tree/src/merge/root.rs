@@ -8,7 +8,7 @@ use crate::block::{NodeRef, Root};
 use crate::error::{Error, Result};
 
 impl Merger<'_> {
-    /// Puts a root on top of the entries of `level`, with as many levels as they need and no more.
+    /// Makes a root above the entries of `level`, with the least number of levels.
     pub(super) fn make_root(&mut self, mut level: u8, mut open: Rewrite) -> Result<Root> {
         if open.contents.is_empty() && level > 0 {
             // The address was allocated for its level, so the empty leaf gets one of its own.

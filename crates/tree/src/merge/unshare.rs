@@ -1,4 +1,4 @@
-//! Which nodes on the way down other trees may use as well, and which of them have been unshared.
+//! The nodes on the path that other trees may share, and which of them have been unshared.
 
 use ubtrfs_format::{Generation, Logical, NodeFlags, TreeId};
 
@@ -10,8 +10,8 @@ use crate::error::Result;
 ///
 /// Whether a node is shared depends on the references that its ancestors gave it when they were
 /// unshared, so they come first. But a node is unshared only if it really changes, which is known
-/// last. So the way down is kept, and unshared from above as soon as one node at its end is
-/// replaced: all above will be, since the address of their child changes.
+/// last. So the path is recorded, and unshared from the top as soon as one node at its end is
+/// replaced: all nodes above will be replaced too, since the address of their child changes.
 pub(super) struct SharedPath {
     last_snapshot: Generation,
     nodes: Vec<(Logical, Block)>,

@@ -1,5 +1,5 @@
-//! The way down: the changes of a batch reach the leaves that they concern, and the nodes above are
-//! rewritten with the children that come of it.
+//! The descent: the changes of a batch are applied to their leaves, and the nodes above are
+//! rewritten with the resulting children.
 
 use ubtrfs_format::{Internal, Leaf, Node};
 

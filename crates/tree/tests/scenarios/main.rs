@@ -1,8 +1,9 @@
-//! Trees against a model, and blocks that somebody else wrote.
+//! Trees against a model, and hostile blocks.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
 mod commit;
 mod common;
+mod differences;
 mod hostile;
 mod model;

@@ -1,4 +1,5 @@
-//! Damaged copies: found, got around, rewritten; and left alone where rewriting would be wrong.
+//! Damaged copies: found and never shown (invariant 11), got around, rewritten; and left alone
+//! where rewriting would be wrong.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

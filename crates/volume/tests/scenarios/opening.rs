@@ -33,7 +33,7 @@ fn error(result: Result<Volume>) -> Error {
 }
 
 #[test]
-fn what_is_no_btrfs_is_named_so() {
+fn other_contents_are_reported_as_no_btrfs() {
     let memory = |bytes| Volume::open(vec![Arc::new(MemoryDevice::from_bytes(bytes))], READ_ONLY);
     assert!(matches!(error(memory(vec![0; 1 << 20])), Error::NotBtrfs));
     assert!(matches!(error(memory(vec![0; 5000])), Error::NotBtrfs));
@@ -103,8 +103,8 @@ fn a_truncated_image_is_for_reading_only() {
     volume.read_node(&root_of(&volume)).unwrap();
     let (last, chunk) = volume.chunks().pop().unwrap();
     drop(volume);
-    // Short enough that the chunks are gone, long enough that the superblock is there: an error,
-    // nothing worse.
+    // Short enough that the chunks are missing, long enough that the superblock is there: an error,
+    // and no crash.
     file.set_len(2 << 20).unwrap();
     let failure = error(open(&paths, READ_ONLY, Engine::Auto));
     assert!(matches!(failure, Error::Read { .. }), "{failure}");
@@ -134,7 +134,7 @@ fn a_volume_is_opened_whole() {
 struct Hostile {
     base: Arc<[u8]>,
     superblock: Superblock,
-    /// Where the chunk root lies on the device, and its bytes.
+    /// The location of the chunk root on the device, and its bytes.
     chunk_root: u64,
     root: Vec<u8>,
     /// A block right after the chunk root.
@@ -185,7 +185,7 @@ impl Hostile {
         changed
     }
 
-    /// Changes an item of the chunk root, found by its type and its place among those.
+    /// Changes an item of the chunk root, found by its type and its index among those.
     fn change_item(&self, item_type: ItemType, nth: usize, change: impl FnOnce(&mut [u8])) -> Self {
         self.change_root(|node| {
             let count = u32::from_le_bytes(node[96..100].try_into().unwrap()) as usize;
@@ -278,7 +278,7 @@ fn a_chunk_tree_that_leads_back_to_itself_ends() {
     };
     let text = error(loops(&[(1, at)]).open()).to_string();
     assert!(text.contains("referenced more than once"), "{text}");
-    // A good leaf beside the root, reached twice.
+    // A good leaf next to the root, referenced twice.
     let leaf_at = at + 16384;
     let mut twice = loops(&[(1, leaf_at), (2, leaf_at)]);
     let mut leaf = image.root.clone();
@@ -326,7 +326,7 @@ fn random_damage_never_panics() {
 }
 
 #[test]
-fn older_commits_and_other_superblocks_lead_to_a_volume_too() {
+fn older_commits_and_other_superblocks_open_a_volume_too() {
     if !has("zstd") {
         return;
     }
@@ -345,8 +345,8 @@ fn older_commits_and_other_superblocks_lead_to_a_volume_too() {
     }
     // The same without the primary superblock, and without any.
     scribble(&paths[0], SUPERBLOCK_COPIES[0], &[0; 4096]);
-    // What was there may have gone on purpose: it is not read unasked, and the error names the
-    // copy.
+    // The volume may have been replaced on purpose: the copy is not used without a request, and the
+    // error names it.
     let gone = error(Volume::open(devices(), READ_ONLY));
     assert!(matches!(gone, Error::PrimarySuperblock { copy, .. } if copy == SUPERBLOCK_COPIES[1]), "{gone}");
     let others = Volume::candidates(&devices());
@@ -356,7 +356,7 @@ fn older_commits_and_other_superblocks_lead_to_a_volume_too() {
     assert!(Volume::candidates(&devices()).is_empty());
 }
 
-/// mkfs.btrfs leaves copies of an older volume's superblock that lie behind the new one's end.
+/// mkfs.btrfs leaves copies of an older volume's superblock beyond the new one's end.
 #[test]
 fn what_an_older_volume_left_leads_nowhere() {
     if !has("mkfs.btrfs") {

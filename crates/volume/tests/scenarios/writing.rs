@@ -10,8 +10,8 @@ use crate::common::{
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{Generation, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
 use ubtrfs_volume::{
-    Buffer, CompletedWrites, Copies, Device, DeviceWrite, Engine, Error, Exclusive, Fate, FaultyDevice, FileDevice,
-    Lasting, MemoryDevice, OpenMode, Operation, RecordingDevice, SharedBuffer, SplitMix64, Volume, Write,
+    Buffer, Copies, Device, DeviceWrite, Engine, Error, Exclusive, Fate, FaultyDevice, FileDevice, Flushed, Lasting,
+    MemoryDevice, OpenMode, Operation, RecordingDevice, SharedBuffer, SplitMix64, Volume, Write,
 };
 
 const ENGINES: [Engine; 2] = [Engine::Auto, Engine::Threads];
@@ -115,7 +115,7 @@ fn misaligned_and_forbidden_writes_are_refused() {
     drop(device);
     let device = FileDevice::open(&path, OpenMode::ReadOnly, Exclusive::Yes).unwrap();
     let error = device.submit(write(0, 4096)).wait().unwrap_err();
-    assert_eq!(error.raw_os_error(), Some(libc::EROFS));
+    assert_eq!(error.source.raw_os_error(), Some(libc::EROFS));
 }
 
 #[test]
@@ -141,10 +141,16 @@ fn a_full_file_system_under_a_sparse_image_is_an_error_from_wait() {
         let write = |at, len| vec![DeviceWrite { at: Physical(at), data: Buffer::zeroed(len).share() }];
         device.submit(write(0, 1 << 20)).wait().unwrap();
         let error = device.submit(write(1 << 20, 16 << 20)).wait().unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+        assert_eq!(error.source.raw_os_error(), Some(libc::ENOSPC), "{error}");
+        assert!(((1 << 20)..(17 << 20)).contains(&error.at.0) && error.len > 0, "{error}");
         device.submit(write(0, 1 << 20)).wait().unwrap();
         device.flush().unwrap();
     }
+}
+
+/// A barrier where nothing was written.
+fn flush(volume: &Volume) -> ubtrfs_volume::Result<Flushed> {
+    volume.flush(volume.wait_all([])?, volume.wait_all([])?)
 }
 
 #[test]
@@ -160,8 +166,8 @@ fn a_superblock_is_published_to_the_copies_asked_for() {
         item.bytes_used += 1 << 20;
         volume.set_device_item(item).unwrap();
 
-        let flushed = volume.flush(CompletedWrites::nothing()).unwrap();
-        volume.write_superblock(&next, Copies::Primary, flushed).unwrap();
+        let flushed = flush(&volume).unwrap();
+        let _ = volume.write_superblock(&next, Copies::Primary, flushed).unwrap();
         let mut expected = next.clone();
         expected.dev_item = item;
         assert_eq!(copy_at(&path, SUPERBLOCK_COPIES[0]), expected);
@@ -169,8 +175,8 @@ fn a_superblock_is_published_to_the_copies_asked_for() {
         assert_eq!(copy_at(&path, SUPERBLOCK_COPIES[1]).generation, before.generation);
 
         next.generation = next.generation.next();
-        let flushed = volume.flush(CompletedWrites::nothing()).unwrap();
-        volume.write_superblock(&next, Copies::All, flushed).unwrap();
+        let flushed = flush(&volume).unwrap();
+        let _ = volume.write_superblock(&next, Copies::All, flushed).unwrap();
         expected.generation = next.generation;
         expected.bytenr = SUPERBLOCK_COPIES[1];
         assert_eq!(copy_at(&path, SUPERBLOCK_COPIES[1]), expected);
@@ -178,7 +184,7 @@ fn a_superblock_is_published_to_the_copies_asked_for() {
         assert_eq!((counters.flushes, counters.writes), (4, 3));
 
         let old = Superblock { generation: Generation(1), ..next };
-        let flushed = volume.flush(CompletedWrites::nothing()).unwrap();
+        let flushed = flush(&volume).unwrap();
         assert!(matches!(volume.write_superblock(&old, Copies::All, flushed), Err(Error::BadRequest(_))));
         assert!(!volume.is_read_only());
     }
@@ -191,8 +197,8 @@ fn a_rewritten_superblock_satisfies_btrfs_check() {
         return;
     }
     let volume = open(std::slice::from_ref(&path), READ_WRITE, Engine::Auto).unwrap();
-    let flushed = volume.flush(CompletedWrites::nothing()).unwrap();
-    volume.write_superblock(&volume.superblock(), Copies::All, flushed).unwrap();
+    let flushed = flush(&volume).unwrap();
+    let _ = volume.write_superblock(&volume.superblock(), Copies::All, flushed).unwrap();
     drop(volume);
     let output = Command::new("btrfs").args(["check", "--readonly"]).arg(&path).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -208,25 +214,30 @@ fn a_foreign_writer_stops_log_writes_after_a_second() {
     foreign_writer(Copies::Primary);
 }
 
+/// Of invariant 12.
 fn foreign_writer(copies: Copies) {
     let Some((_dir, path)) = made(256 << 20, &[]) else { return };
     let volume = open(std::slice::from_ref(&path), READ_WRITE, Engine::Auto).unwrap();
-    let flushed = volume.flush(CompletedWrites::nothing()).unwrap();
-    volume.write_superblock(&volume.superblock(), Copies::All, flushed).unwrap();
+    let flushed = flush(&volume).unwrap();
+    let _ = volume.write_superblock(&volume.superblock(), Copies::All, flushed).unwrap();
     let mut foreign = copy_at(&path, SUPERBLOCK_COPIES[0]);
     foreign.generation = Generation(foreign.generation.0 + 5);
     let foreign_bytes = foreign.to_bytes().unwrap();
     scribble(&path, SUPERBLOCK_COPIES[0], &foreign_bytes[..]);
-    let flushed = volume.flush(CompletedWrites::nothing()).unwrap();
+    let flushed = flush(&volume).unwrap();
     if copies == Copies::Primary {
         std::thread::sleep(std::time::Duration::from_millis(1100));
     }
     let error = volume.write_superblock(&volume.superblock(), copies, flushed).unwrap_err();
     assert!(matches!(&error, Error::ForeignWriter { found: Some(g), .. } if *g == foreign.generation), "{error}");
     assert!(volume.is_read_only());
-    assert_eq!(bytes_at(&path, SUPERBLOCK_COPIES[0], SUPERBLOCK_SIZE), foreign_bytes[..], "it was not overwritten");
+    assert_eq!(
+        bytes_at(&path, SUPERBLOCK_COPIES[0], SUPERBLOCK_SIZE),
+        foreign_bytes[..],
+        "invariant 12: it was not overwritten"
+    );
     assert!(matches!(volume.submit(Vec::new()), Err(Error::ReadOnly)));
-    let flushed = volume.flush(CompletedWrites::nothing()).unwrap();
+    let flushed = flush(&volume).unwrap();
     assert!(matches!(volume.write_superblock(&foreign, Copies::All, flushed), Err(Error::ReadOnly)));
 }
 
@@ -239,7 +250,7 @@ fn of_type(volume: &Volume, flags: BlockGroupFlags) -> Logical {
 }
 
 #[test]
-fn failing_devices_are_told() {
+fn failures_of_devices_are_reported() {
     let Some((_dir, path)) = made(128 << 20, &[]) else { return };
     let memory = memory(&path);
     let faulty = || {
@@ -252,16 +263,20 @@ fn failing_devices_are_told() {
     let at = of_type(&volume, BlockGroupFlags::METADATA);
     let ticket = volume.submit(vec![Write { at, data: Buffer::zeroed(16384).share() }]).unwrap();
     let error = volume.wait(ticket).unwrap_err();
-    assert!(matches!(&error, Error::Write { source, .. } if source.raw_os_error() == Some(libc::ENOSPC)), "{error}");
+    let Error::Write { devid, at: physical, logical, len, source } = &error else { panic!("{error}") };
+    assert_eq!((devid.0, *logical, *len, source.raw_os_error()), (1, Some(at), 16384, Some(libc::ENOSPC)));
+    assert!(error.to_string().starts_with(&format!("device 1: writing 16384 bytes at {physical} (logical {at}): ")));
+    let caused = std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    assert_eq!(caused.and_then(std::io::Error::raw_os_error), Some(libc::ENOSPC));
 
     device.fail(Operation::Flush, 0, libc::EIO, Lasting::Once);
-    assert!(matches!(volume.flush(CompletedWrites::nothing()), Err(Error::Flush { .. })));
+    assert!(matches!(flush(&volume), Err(Error::Flush { .. })));
     assert!(volume.is_read_only(), "after a failed barrier nobody knows what is durable");
 
     for (operation, successes) in [(Operation::Write, 0), (Operation::Flush, 1), (Operation::Read, 0)] {
         let (device, volume) = faulty();
         device.fail(operation, successes, libc::EIO, Lasting::Once);
-        let flushed = volume.flush(CompletedWrites::nothing()).unwrap();
+        let flushed = flush(&volume).unwrap();
         assert!(volume.write_superblock(&volume.superblock(), Copies::All, flushed).is_err(), "{operation:?}");
         assert!(volume.is_read_only());
     }
@@ -275,8 +290,8 @@ fn all_copies_are_written_and_superblocks_never_hit() {
     let at = start.plus(chunk.length - 32768);
     let data = random(32768, &mut SplitMix64::new(1));
     let ticket = volume.submit(vec![Write { at, data: data.clone().into() }]).unwrap();
-    let written = volume.wait(ticket).unwrap().merge(CompletedWrites::nothing());
-    let _ = volume.flush(written).unwrap();
+    let written = volume.wait(ticket).unwrap().merge(volume.wait_all([]).unwrap());
+    let _ = volume.flush(written, volume.wait_all([]).unwrap()).unwrap();
     for place in copies(&volume, at) {
         assert!(bytes_at(&path, place, data.len()) == data);
     }
@@ -340,8 +355,8 @@ fn every_profile_that_can_be_written_reads_back() {
             continue;
         }
         let written = volume.wait(submitted.unwrap()).unwrap();
-        let flushed = volume.flush(written).unwrap();
-        volume.write_superblock(&volume.superblock(), Copies::All, flushed).unwrap();
+        let flushed = volume.flush(written, volume.wait_all([]).unwrap()).unwrap();
+        let _ = volume.write_superblock(&volume.superblock(), Copies::All, flushed).unwrap();
         drop(volume);
         let volume = open(&paths, READ_ONLY, Engine::Auto).unwrap();
         let mut back = vec![0; data.len()];
@@ -351,22 +366,24 @@ fn every_profile_that_can_be_written_reads_back() {
     }
 }
 
+/// Of invariant 1: whatever of the writes without a barrier is lost, a superblock that is there
+/// refers to what is there.
 #[test]
-fn what_was_published_survives_any_crash() {
+fn published_data_survives_any_crash() {
     let Some((_dir, path)) = made(128 << 20, &["-m", "dup"]) else { return };
     let device = Arc::new(RecordingDevice::new(memory(&path)));
     let volume = Volume::open(vec![device.clone()], READ_WRITE).unwrap();
     let at = of_type(&volume, BlockGroupFlags::DATA);
     let mut superblock = volume.superblock();
     let first = superblock.generation.0;
-    // Commit n writes its number to a place of its own, and then publishes.
+    // Commit n writes its number to an address of its own, and then publishes.
     for commit in 1..=6_u64 {
         let data = SharedBuffer::from(vec![commit as u8; 16384]);
         let ticket = volume.submit(vec![Write { at: at.plus(commit * 16384), data }]).unwrap();
-        let flushed = volume.flush(volume.wait(ticket).unwrap()).unwrap();
+        let flushed = volume.flush(volume.wait(ticket).unwrap(), volume.wait_all([]).unwrap()).unwrap();
         superblock.generation = Generation(first + commit);
         let copies = if commit % 2 == 0 { Copies::All } else { Copies::Primary };
-        volume.write_superblock(&superblock, copies, flushed).unwrap();
+        let _ = volume.write_superblock(&superblock, copies, flushed).unwrap();
     }
     let mut seen = std::collections::HashSet::new();
     for seed in 0..500 {
@@ -392,7 +409,7 @@ fn what_was_published_survives_any_crash() {
 fn nodes_on_their_way_are_read_from_memory() {
     let Some((_dir, path)) = made(256 << 20, &["-m", "single"]) else { return };
     let bytes = std::fs::read(&path).unwrap();
-    // Whoever reads it before a write has been waited for finds what was there.
+    // A read before a write has been waited for finds the old content.
     let device = Arc::new(RecordingDevice::new(bytes.into()));
     let volume = Volume::open(vec![device.clone()], READ_WRITE).unwrap();
     let root = root_of(&volume);

@@ -22,7 +22,7 @@ pub fn names() -> Vec<String> {
     names
 }
 
-/// Volumes of this crate's own, beside the fixtures: `dropping` (a subvolume whose deletion is
+/// Volumes of this crate's own, besides the fixtures: `dropping` (a subvolume whose deletion is
 /// about to start) and `shared` (trees of several levels that snapshots share, the subvolume that
 /// they were made of deleted).
 fn own() -> PathBuf {

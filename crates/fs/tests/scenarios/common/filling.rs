@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ubtrfs::{Errno, Filesystem, NewInode, Options, WriteAt};
 use ubtrfs_format::Physical;
 use ubtrfs_volume::{
-    Device, DeviceCounters, DeviceTicket, DeviceWrite, Exclusive, FileDevice, OpenMode, OpenOptions, Volume,
+    Device, DeviceCounters, DeviceTicket, DeviceWrite, Exclusive, FileDevice, OpenMode, OpenOptions, Volume, WriteError,
 };
 
 /// An image file that stays small while a volume on it is filled with zeroes: these become holes.
@@ -33,8 +33,9 @@ impl Device for Sparse {
         let is_zero = |write: &DeviceWrite| write.data.len() >= WORTH_IT && write.data.iter().all(|byte| *byte == 0);
         let (zeroes, rest): (Vec<_>, Vec<_>) = writes.into_iter().partition(is_zero);
         for write in zeroes {
-            if let Err(error) = self.0.discard(write.at, write.data.len() as u64) {
-                return DeviceTicket::done(Err(error));
+            let (at, len) = (write.at, write.data.len());
+            if let Err(source) = self.0.discard(at, len as u64) {
+                return DeviceTicket::done(Err(WriteError { at, len, source }));
             }
         }
         self.0.submit(rest)
@@ -152,8 +153,8 @@ pub fn empty(fs: &Filesystem, filled: &Filled) {
     while fs.stats().inactivation.inodes > 0 {
         fs.sync().unwrap();
     }
-    // What was freed becomes available with the next commit; after some more, empty chunks are
-    // given back.
+    // Freed space becomes available with the next commit; after some more, empty chunks are
+    // removed.
     for _ in 0..8 {
         fs.sync().unwrap();
     }

@@ -34,10 +34,10 @@ pub struct Fsyncs {
     top: PathBuf,
     rng: Rng,
     /// What was done, for people.
-    pub told: Vec<String>,
+    pub reported: Vec<String>,
     /// Large files.
     large: bool,
-    /// What was worked on lately: it is worked on again, and synced.
+    /// Recently used paths, which are used again, and synced.
     recent: Vec<PathBuf>,
 }
 
@@ -45,10 +45,10 @@ impl Fsyncs {
     pub fn new(top: &Path, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let large = rng.one_in(3);
-        Self { top: top.to_owned(), rng, told: Vec::new(), large, recent: Vec::new() }
+        Self { top: top.to_owned(), rng, reported: Vec::new(), large, recent: Vec::new() }
     }
 
-    /// A path that most often leads somewhere, and often to what was worked on lately.
+    /// A path that mostly exists, and that often was used recently.
     fn path(&mut self) -> PathBuf {
         if !self.recent.is_empty() && self.rng.one_in(2) {
             return self.rng.pick(&self.recent).clone();
@@ -71,11 +71,11 @@ impl Fsyncs {
         self.top.join(self.rng.pick(&DIRS))
     }
 
-    fn tell<T, E>(&mut self, what: &str, done: Result<T, E>) -> Option<T> {
+    fn log_outcome<T, E>(&mut self, what: &str, done: Result<T, E>) -> Option<T> {
         let top = format!("{}/", self.top.display());
         let what = what.replace(&top, "").replace(&self.top.display().to_string(), ".");
         if done.is_ok() {
-            self.told.push(what);
+            self.reported.push(what);
         }
         done.ok()
     }
@@ -99,7 +99,7 @@ impl Fsyncs {
     pub fn begin(&mut self) {
         for dir in &DIRS[1..DIRS.len() - 1] {
             let done = std::fs::create_dir(self.top.join(dir));
-            self.tell(&format!("mkdir {dir}"), done);
+            self.log_outcome(&format!("mkdir {dir}"), done);
         }
     }
 
@@ -117,7 +117,7 @@ impl Fsyncs {
                 let path = self.any_path();
                 let shown = path.display().to_string();
                 let made = writing().create_new(true).open(&path);
-                if let Some(file) = self.tell(&format!("create {shown}"), made)
+                if let Some(file) = self.log_outcome(&format!("create {shown}"), made)
                     && !self.rng.one_in(3)
                 {
                     self.write(&file, &shown, 0);
@@ -133,7 +133,7 @@ impl Fsyncs {
             7 | 8 => {
                 let size = if self.rng.one_in(4) { 0 } else { self.offset() };
                 let done = writing().open(&path).and_then(|file| file.set_len(size));
-                self.tell(&format!("truncate {shown} to {size}"), done);
+                self.log_outcome(&format!("truncate {shown} to {size}"), done);
             }
             9 | 10 => self.allocate(&path),
             11..=14 => {
@@ -144,29 +144,29 @@ impl Fsyncs {
                     _ => RenameFlags::empty(),
                 };
                 let done = rustix::fs::renameat_with(CWD, &path, CWD, &to, flags);
-                if self.tell(&format!("rename {shown} to {} {flags:?}", to.display()), done).is_some() {
+                if self.log_outcome(&format!("rename {shown} to {} {flags:?}", to.display()), done).is_some() {
                     self.recent.insert(0, to);
                 }
             }
             15 | 16 => {
                 let to = self.any_path();
                 let done = std::fs::hard_link(&path, &to);
-                if self.tell(&format!("link {shown} as {}", to.display()), done).is_some() {
+                if self.log_outcome(&format!("link {shown} as {}", to.display()), done).is_some() {
                     self.recent.insert(0, to);
                 }
             }
             17 | 18 => {
                 let done = std::fs::remove_file(&path);
-                self.tell(&format!("unlink {shown}"), done);
+                self.log_outcome(&format!("unlink {shown}"), done);
             }
             19 => {
                 let path = self.any_path();
                 let done = std::fs::create_dir(&path);
-                self.tell(&format!("mkdir {}", path.display()), done);
+                self.log_outcome(&format!("mkdir {}", path.display()), done);
             }
             20 => {
                 let done = std::fs::remove_dir(&path);
-                self.tell(&format!("rmdir {shown}"), done);
+                self.log_outcome(&format!("rmdir {shown}"), done);
             }
             21 => {
                 let path = self.any_path();
@@ -180,7 +180,7 @@ impl Fsyncs {
             _ => {
                 let mode = 0o600 + self.rng.below(0o200) as u32;
                 let done = rustix::fs::chmodat(CWD, &path, Mode::from_raw_mode(mode), AtFlags::empty());
-                self.tell(&format!("chmod {shown} {mode:o}"), done);
+                self.log_outcome(&format!("chmod {shown} {mode:o}"), done);
             }
         }
     }
@@ -189,7 +189,7 @@ impl Fsyncs {
         let len = self.length();
         let bytes = self.rng.bytes(len as usize);
         let done = file.write_all_at(&bytes, offset);
-        self.tell(&format!("write {shown} {offset}+{len}"), done);
+        self.log_outcome(&format!("write {shown} {offset}+{len}"), done);
     }
 
     fn allocate(&mut self, path: &Path) {
@@ -204,7 +204,7 @@ impl Fsyncs {
         ];
         let mode = *self.rng.pick(&modes);
         let done = rustix::fs::fallocate(&file, mode, offset, len);
-        self.tell(&format!("fallocate {} {mode:?} {offset}+{len}", path.display()), done);
+        self.log_outcome(&format!("fallocate {} {mode:?} {offset}+{len}", path.display()), done);
     }
 
     fn make_special(&mut self, path: &Path) {
@@ -213,11 +213,11 @@ impl Fsyncs {
             0 => {
                 let mode = Mode::from_raw_mode(0o644);
                 let done = rustix::fs::mknodat(CWD, path, rustix::fs::FileType::Fifo, mode, 0);
-                self.tell(&format!("mkfifo {shown}"), done);
+                self.log_outcome(&format!("mkfifo {shown}"), done);
             }
             1 => {
                 let done = std::os::unix::fs::symlink("target of a link", path);
-                self.tell(&format!("symlink {shown}"), done);
+                self.log_outcome(&format!("symlink {shown}"), done);
             }
             _ => {
                 let from = self.path();
@@ -225,7 +225,7 @@ impl Fsyncs {
                     let to = writing().create(true).truncate(false).open(path)?;
                     Ok(rustix::fs::ioctl_ficlone(to.as_fd(), from.as_fd())?)
                 });
-                self.tell(&format!("clone {} to {shown}", from.display()), done);
+                self.log_outcome(&format!("clone {} to {shown}", from.display()), done);
             }
         }
     }
@@ -234,12 +234,12 @@ impl Fsyncs {
         let name = format!("user.{}", self.rng.below(2));
         if self.rng.one_in(2) {
             let done = rustix::fs::lremovexattr(path, name.as_str());
-            self.tell(&format!("removexattr {} {name}", path.display()), done);
+            self.log_outcome(&format!("removexattr {} {name}", path.display()), done);
         } else {
             let len = self.rng.below(300);
             let value = self.rng.noise(len as usize);
             let done = rustix::fs::lsetxattr(path, name.as_str(), &value, XattrFlags::empty());
-            self.tell(&format!("setxattr {} {name}", path.display()), done);
+            self.log_outcome(&format!("setxattr {} {name}", path.display()), done);
         }
     }
 
@@ -248,28 +248,28 @@ impl Fsyncs {
         let flags = OFlags::TMPFILE.bits() as i32;
         let Some(parent) = path.parent() else { return };
         let made = OpenOptions::new().write(true).custom_flags(flags).open(parent);
-        let Some(file) = self.tell(&format!("tmpfile in {}", parent.display()), made) else { return };
+        let Some(file) = self.log_outcome(&format!("tmpfile in {}", parent.display()), made) else { return };
         self.write(&file, "(tmpfile)", 0);
         let early = self.rng.one_in(3);
         if early {
             let done = file.sync_all();
-            self.tell("fsync (tmpfile)", done);
+            self.log_outcome("fsync (tmpfile)", done);
         }
         if self.rng.one_in(4) {
             return;
         }
         let own = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
         let done = rustix::fs::linkat(CWD, own.as_c_str(), CWD, path, AtFlags::SYMLINK_FOLLOW);
-        self.tell(&format!("linkat (tmpfile) as {}", path.display()), done);
+        self.log_outcome(&format!("linkat (tmpfile) as {}", path.display()), done);
     }
 
-    /// Syncs something; returns whether that went well.
+    /// Syncs something; returns whether that succeeded.
     pub fn sync(&mut self) -> bool {
         let (path, dir) = if self.rng.one_in(4) { (self.dir(), true) } else { (self.path(), false) };
         let Ok(file) = reading().open(&path) else { return false };
         let data_only = !dir && self.rng.one_in(5);
         let done = if data_only { file.sync_data() } else { file.sync_all() };
         let what = if data_only { "fdatasync" } else { "fsync" };
-        self.tell(&format!("{what} {}", path.display()), done).is_some()
+        self.log_outcome(&format!("{what} {}", path.display()), done).is_some()
     }
 }

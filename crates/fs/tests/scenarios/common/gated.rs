@@ -1,4 +1,4 @@
-//! A device that can be held up, so that things happen beside a commit that otherwise seldom do.
+//! A device that can be blocked, for events during a commit that are otherwise rare.
 
 use std::io;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Whoever comes from now on waits.
+    /// Requests from now on wait.
     pub fn close(&self) {
         *self.closed.lock() = true;
     }
 
-    /// All go on.
+    /// All requests continue.
     pub fn open(&self) {
         *self.closed.lock() = false;
         self.opened.notify_all();
@@ -39,7 +39,7 @@ impl Gate {
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Waits until a thread stands before it.
+    /// Waits until a thread is blocked by it.
     pub fn until_reached(&self) {
         while self.waiting.load(Ordering::SeqCst) == 0 {
             std::thread::yield_now();

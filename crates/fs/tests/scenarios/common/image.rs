@@ -17,7 +17,7 @@ pub fn make(path: &Path, size: u64, change: impl FnOnce(&mut MkfsOptions)) {
     ubtrfs_mkfs::layout(&options).unwrap().write(&mut { file }).unwrap();
 }
 
-/// Opens the volume of an image, which commits only when it is told to.
+/// Opens the volume of an image, which commits only on request.
 pub fn open(path: &Path, options: Options) -> Arc<Filesystem> {
     let read_only = options.read_only;
     let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };

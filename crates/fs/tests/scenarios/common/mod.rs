@@ -4,6 +4,7 @@ pub mod filling;
 pub mod fsyncs;
 pub mod gated;
 pub mod image;
+pub mod lowmem;
 pub mod memory;
 pub mod tree;
 

@@ -1,4 +1,4 @@
-//! A picture of a volume, path by path, taken through the library.
+//! A snapshot of a volume in memory, path by path, made through the library.
 
 use std::collections::{BTreeMap, BTreeSet};
 

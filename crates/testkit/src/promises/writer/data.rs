@@ -117,7 +117,7 @@ impl Writer<'_> {
             1 => (blocks * BLOCK).min(old.size),
             _ => (blocks * BLOCK + HEAD + self.rng.below(BLOCK - HEAD)).min(old.size),
         };
-        // A last block must be long enough to tell what it is.
+        // A last block must be long enough to identify itself.
         let size = if (1..HEAD).contains(&(size % BLOCK)) { size / BLOCK * BLOCK } else { size };
         self.with_file(number, |this, file| {
             let sequence = this.promises.begin(&format!("truncate inode {number} to {size}"));

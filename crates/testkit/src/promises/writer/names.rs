@@ -71,7 +71,7 @@ impl Writer<'_> {
         let sequence = self.promises.begin(&format!("unlink {}", self.shown(&name)));
         self.promises.unlinking(sequence, &name);
         std::fs::remove_file(path)?;
-        // Sometimes the last name goes while the file is open; more often nobody has it.
+        // Sometimes the last name is removed while the file is open; more often the file is closed.
         if self.rng.one_in(2) {
             self.held.retain(|(held, _)| *held != number);
         }

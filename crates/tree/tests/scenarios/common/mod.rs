@@ -42,7 +42,7 @@ impl NodeSource for Disk {
     }
 }
 
-/// Gives addresses out and knows whose they are.
+/// Allocates addresses and records their owners.
 #[derive(Default)]
 pub struct Space {
     next: u64,

@@ -73,7 +73,7 @@ pub fn device(path: &Path, mode: OpenMode, engine: Engine) -> Arc<dyn Device> {
     Arc::new(FileDevice::open_with_engine(path, mode, Exclusive::Yes, engine).unwrap())
 }
 
-/// Opens a volume that lies in files.
+/// Opens a volume in files.
 pub fn open(paths: &[PathBuf], options: OpenOptions, engine: Engine) -> Result<Volume> {
     let mode = if options.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     Volume::open(paths.iter().map(|path| device(path, mode, engine)).collect(), options)
@@ -98,7 +98,7 @@ pub fn chunk_at(volume: &Volume, at: Logical) -> (Logical, ChunkItem) {
     volume.chunks().into_iter().find(holds).expect("a chunk")
 }
 
-/// Where the copies of an address lie, in a chunk that isn't striped.
+/// The locations of the copies of an address, in a chunk that isn't striped.
 pub fn copies(volume: &Volume, at: Logical) -> Vec<Physical> {
     let (start, item) = chunk_at(volume, at);
     item.stripes.iter().map(|stripe| stripe.offset.plus(at.0 - start.0)).collect()

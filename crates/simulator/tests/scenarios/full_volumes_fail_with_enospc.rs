@@ -1,5 +1,5 @@
-//! A full volume says so to whoever asks for more, never to a commit; deletion always works and
-//! gives space back.
+//! A full volume refuses operations that ask for more, never a commit (invariant 8); deletion
+//! always works and gives space back.
 
 use std::sync::Arc;
 

@@ -1,35 +1,27 @@
 //! Whether the kernel has an image mounted through a loop device, in whatever mount namespace.
 //!
-//! A mount table tells of one namespace only. The loop devices themselves are everybody's: whoever
-//! opens one exclusively is refused while a file system is mounted from it, wherever that is.
+//! A mount table shows one namespace only. The loop devices themselves are common to all: opening
+//! one exclusively fails while a file system is mounted from it, in any namespace.
 
-use std::fs::{Metadata, OpenOptions};
-use std::io::ErrorKind;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use ubtrfs_fuse::mount::attached;
-use ubtrfs_volume::{OpenMode, backing_file};
 
+use crate::device_user::User;
+use crate::file_device::{OpenMode, backing_file};
 use crate::mount_table::{is_source_of_others, is_source_of_ours};
 
-/// Why an image file may not be used.
-#[derive(Debug, PartialEq, Eq)]
-pub enum User {
-    /// The kernel has mounted it through this device.
-    Mounted(PathBuf),
-    /// A holder that this mount namespace doesn't show has this device open, as mounts do.
-    Unseen(PathBuf),
-    /// It is attached to this device, and whether that is mounted can't be found out.
-    Unknown(PathBuf),
-    /// It may be attached to this device: what the device is attached to can't be looked at.
-    Hidden(PathBuf),
-}
+/// What the name in the status of a loop device begins with that serves a mount of ours as its
+/// source: what is read and written goes to the image itself. Those who mount give it.
+pub const SOURCE_LABEL: &[u8] = b"ubtrfs:";
 
 /// Who uses an image file through a loop device. Of `known`, device numbers, that is known.
-pub fn user(image: &Path, known: &[u64], mode: OpenMode) -> Option<User> {
+pub(crate) fn user(image: &Path, known: &[u64], mode: OpenMode) -> Option<User> {
     let image = std::fs::metadata(image).ok()?;
     let entries = std::fs::read_dir("/sys/block").ok()?.flatten();
     let attached = entries.filter(|entry| entry.path().join("loop").is_dir());
@@ -47,22 +39,22 @@ pub fn user(image: &Path, known: &[u64], mode: OpenMode) -> Option<User> {
 
 /// A loop device that is attached to something.
 struct LoopDevice {
-    /// What sysfs tells of it.
-    told: PathBuf,
+    /// Its attributes in sysfs.
+    reported: PathBuf,
     node: PathBuf,
     number: u64,
 }
 
 impl LoopDevice {
-    fn of(told: &Path) -> Option<Self> {
-        let number = std::fs::read_to_string(told.join("dev")).ok()?;
+    fn of(reported: &Path) -> Option<Self> {
+        let number = std::fs::read_to_string(reported.join("dev")).ok()?;
         let (major, minor) = number.trim().split_once(':')?;
         let number = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
-        let node = Path::new("/dev").join(told.file_name()?);
-        Some(Self { told: told.into(), node, number })
+        let node = Path::new("/dev").join(reported.file_name()?);
+        Some(Self { reported: reported.into(), node, number })
     }
 
-    /// Who uses the image through this device.
+    /// The use of the image through this device.
     fn user(self, image: &Metadata, mode: OpenMode) -> Option<User> {
         let id = (image.dev(), image.ino());
         // In a container or a chroot there may be no node, or another device's.
@@ -71,7 +63,7 @@ impl LoopDevice {
             let is_it = attached.is_some_and(|to| (to.device, to.inode) == id && !to.is_our_source);
             return if is_it { held(self.node) } else { None };
         }
-        // Ordinary users may not ask the device; they are told the path of its file.
+        // Ordinary users may not query the device; sysfs shows them the path of its file.
         let writes = mode == OpenMode::ReadWrite;
         match std::fs::metadata(backing_file(self.number)?) {
             Ok(backing) if (backing.dev(), backing.ino()) != id || is_source_of_ours(&self.node) => None,
@@ -85,7 +77,7 @@ impl LoopDevice {
 
     /// Whether the size of the device is what a file of so many bytes gives it.
     fn may_show(&self, bytes: u64) -> bool {
-        let number = |name: &str| std::fs::read_to_string(self.told.join(name)).ok()?.trim().parse::<u64>().ok();
+        let number = |name: &str| std::fs::read_to_string(self.reported.join(name)).ok()?.trim().parse::<u64>().ok();
         let (Some(sectors), Some(offset), Some(limit)) =
             (number("size"), number("loop/offset"), number("loop/sizelimit"))
         else {
@@ -109,5 +101,46 @@ fn held(device: PathBuf) -> Option<User> {
     let flags = (OFlags::EXCL | OFlags::CLOEXEC).bits() as i32;
     let claim = OpenOptions::new().read(true).custom_flags(flags).open(&device);
     let is_held = claim.is_err_and(|error| Errno::from_io_error(&error) == Some(Errno::BUSY));
-    is_held.then_some(User::Unseen(device))
+    is_held.then_some(User::Undetermined(device))
+}
+
+/// What a loop device is attached to.
+struct Attached {
+    /// The device number of the file system that the file is on.
+    device: u64,
+    /// The file's inode number on it.
+    inode: u64,
+    /// Whether the device only serves one of our mounts as its source.
+    is_our_source: bool,
+}
+
+/// `struct loop_info64`
+#[repr(C)]
+struct LoopStatus {
+    device: u64,
+    inode: u64,
+    _numbers: [u64; 5],
+    file_name: [u8; 64],
+    _rest: [u64; 14],
+}
+
+/// What the loop device at `path` is attached to; `None` if it is no loop device or attached to
+/// nothing.
+fn attached(path: &Path) -> io::Result<Option<Attached>> {
+    /// `LOOP_GET_STATUS64`
+    const GET_STATUS: libc::c_ulong = 0x4c05;
+    let flags = (OFlags::CLOEXEC | OFlags::NONBLOCK).bits() as i32;
+    let device: File = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let mut status = LoopStatus { device: 0, inode: 0, _numbers: [0; 5], file_name: [0; 64], _rest: [0; 14] };
+    // SAFETY: the request writes a `struct loop_info64`, whose size and layout `LoopStatus` has.
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), GET_STATUS as _, &raw mut status) };
+    if result == 0 {
+        let is_our_source = status.file_name.starts_with(SOURCE_LABEL);
+        return Ok(Some(Attached { device: status.device, inode: status.inode, is_our_source }));
+    }
+    let error = io::Error::last_os_error();
+    match Errno::from_io_error(&error) {
+        Some(Errno::NXIO | Errno::NOTTY | Errno::INVAL) => Ok(None),
+        _ => Err(error),
+    }
 }

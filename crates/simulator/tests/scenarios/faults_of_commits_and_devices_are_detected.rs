@@ -4,7 +4,8 @@
 use std::sync::{Arc, Mutex};
 
 use crate::kernel_mounts_full_volumes::{fsyncs_of_orphans, metadata_missing_to_the_kernel};
-use ubtrfs::{LogFault, Options};
+use ubtrfs::Options;
+use ubtrfs::testing::LogFault;
 use ubtrfs_mkfs::{MkfsOptions, Profile};
 use ubtrfs_simulator::enumerate::Start;
 use ubtrfs_simulator::words::{append, clone, directory, file, fsync, link, rename, reserve, set_xattr, unlink, write};
@@ -43,12 +44,15 @@ fn found_out_in(histories: impl Iterator<Item = History>, length: usize, lie: fn
     (lied, noticed)
 }
 
+/// Of invariant 1: without the first flush of a commit the superblock may come before what it
+/// refers to.
 #[test]
 fn barriers_that_do_nothing() {
     let (lied, noticed) = found_out(1..6, |_| Lie::NoBarriers);
     assert!(lied == 5 && noticed == lied);
 }
 
+/// Of invariant 1, too.
 #[test]
 fn a_superblock_before_what_it_refers_to() {
     let (lied, noticed) = found_out(1..6, |_| Lie::SuperblockFirst);
@@ -63,13 +67,15 @@ fn a_torn_superblock() {
 
 #[test]
 fn a_lost_write() {
-    // One that a later commit replaced before power was cut may go unnoticed.
+    // One that a later commit replaced before the power cut may be undetected.
     let (lied, noticed) = found_out(1..12, |seed| Lie::LostWrite(seed as usize * 3));
     assert!(lied >= 6 && noticed * 3 >= lied * 2);
 }
 
+/// Of invariant 3: what is written over a block that a durable superblock refers to looks the same,
+/// as the block is another then.
 #[test]
-fn what_was_there_before_comes_back() {
+fn old_content_reappears() {
     // Large nodes and many commits: space is used again soon.
     let histories = (1..9).map(|seed| {
         let mut history = History::new(seed);
@@ -103,7 +109,7 @@ const STATES: usize = 200;
 /// random ones.
 fn found_out_in_log(fault: LogFault, committed: &[Operation], operations: &[Operation]) -> (bool, usize) {
     let wrong = |committed: &[Operation]| {
-        Stage::new(committed).unwrap().with_options(|options| options.log_fault = Some(fault))
+        Stage::new(committed).unwrap().with_options(|options| options.faults.log = Some(fault))
     };
     Stage::new(committed).unwrap().run(operations, 1, STATES).unwrap_or_else(|failure| panic!("{failure}"));
     let failure = wrong(committed).run(operations, 1, STATES).err();
@@ -127,7 +133,7 @@ fn found_out_in_log(fault: LogFault, committed: &[Operation], operations: &[Oper
 fn found_out_in_sharing(fault: LogFault, seeds: u64) -> usize {
     let fails = |seed: &u64| {
         let mut history = History::new(*seed);
-        (history.habits.shares, history.habits.fsyncs, history.options.log_fault) = (true, true, Some(fault));
+        (history.habits.shares, history.habits.fsyncs, history.options.faults.log) = (true, true, Some(fault));
         history.run(60).and_then(|recorded| recorded.survey(60)).is_err()
     };
     let noticed = (1..=seeds).filter(fails).count();
@@ -143,6 +149,7 @@ fn a_new_directory_that_is_not_logged() {
     assert!(made);
 }
 
+/// Of invariant 15: the log has the new name, and does not say that the old one is gone.
 #[test]
 fn a_lost_name_that_the_log_forgets() {
     let committed = [directory("A"), directory("B"), file("A/foo")];
@@ -166,7 +173,7 @@ fn an_xattr_that_the_log_forgets() {
     assert!(made && random > 0);
 }
 
-/// A list of who may read what comes after would let them read what was there before.
+/// An ACL for later content would expose earlier content.
 #[test]
 fn an_xattr_that_comes_without_the_content_before_it() {
     let committed = [directory("A"), file("foo")];
@@ -183,7 +190,7 @@ fn checksums_of_data_in_reserved_space_that_the_log_forgets() {
     assert!(made && random > 0);
 }
 
-/// Invariant 21: a volume with two lengths of one extent in its log can't be mounted any more.
+/// Of invariant 21: a volume with two lengths of one extent in its log can't be mounted any more.
 #[test]
 fn an_extent_that_has_grown_since_another_file_was_logged_with_it() {
     let operations = [append("foo", 65_536), fsync("foo"), append("foo", 65_536)];
@@ -197,16 +204,18 @@ fn an_extent_that_has_grown_since_another_file_was_logged_with_it() {
 #[test]
 fn an_orphan_that_the_log_leaves_one() {
     assert_eq!(fsyncs_of_orphans(|_| ()), (1, 0), "a commit, no log");
-    let wrong = |options: &mut Options| options.log_fault = Some(LogFault::KeepOrphan);
+    let wrong = |options: &mut Options| options.faults.log = Some(LogFault::KeepOrphan);
     assert_eq!(fsyncs_of_orphans(wrong), (0, 1));
 }
 
+/// Of invariant 25: the kernel finds less free than it sets aside.
 #[test]
 fn metadata_that_is_filled_up() {
     assert_eq!(metadata_missing_to_the_kernel(|_| ()), 0);
-    assert!(metadata_missing_to_the_kernel(|options| options.forget_global_reserve = true) > 1 << 20);
+    assert!(metadata_missing_to_the_kernel(|options| options.faults.forget_global_reserve = true) > 1 << 20);
 }
 
+/// Of invariant 17.
 #[test]
 fn nodes_of_the_log_that_are_reused_too_early() {
     let many: Vec<Operation> = (0..8).flat_map(|_| [append("foo", 5000), fsync("foo")]).collect();
@@ -312,9 +321,9 @@ fn changed_states() {
     }
 }
 
-/// Nobody looks whether items have room for what users add to them.
+/// Operations do not check whether items have room for additions.
 #[test]
-fn items_that_nobody_checks() {
+fn items_that_are_not_checked() {
     for seed in 1..=12 {
         let failure = crate::items_fit_their_leaves::fill(seed, 4096, true).err();
         eprintln!("seed {seed}: {failure:?}");

@@ -1,5 +1,5 @@
-//! What freeing an inode may cost those who have nothing to do with it: nothing; and what a crash
-//! in the middle of it may leave: an orphan that the next mount frees.
+//! Freeing an inode costs other operations nothing, and a crash during it leaves an orphan that the
+//! next mount frees.
 
 use std::sync::Arc;
 
@@ -81,8 +81,8 @@ fn a_file_of_many_extents_is_freed_over_several_commits() {
         assert_eq!(fs.stats().inactivation.bytes, (1000 - step * 100) * SECTOR);
         last = free;
         assert_clean(&device);
-        // A crash here: the next mount goes on where this one was, in no more commits than are
-        // left.
+        // After a crash here the next mount continues where this one was, with no more commits than
+        // remained.
         let copy = copy(&device);
         let fs = open(&copy, options());
         let mut commits = 0;
@@ -106,7 +106,7 @@ fn a_file_of_many_extents_is_freed_over_several_commits() {
 }
 
 #[test]
-fn closing_commits_nothing_whatever_there_is_to_free() {
+fn closing_commits_nothing_however_much_there_is_to_free() {
     let device = new_device();
     let fs = open(&device, options());
     let large = large_unlinked(&fs, 500);
@@ -133,7 +133,7 @@ fn closing_commits_nothing_whatever_there_is_to_free() {
 }
 
 #[test]
-fn what_waits_to_be_freed_is_free_for_whoever_needs_it() {
+fn waiting_inodes_are_freed_when_space_is_short() {
     let device = new_device();
     let fs = open(&device, options());
     let file = large_unlinked(&fs, 2000);
@@ -158,7 +158,7 @@ fn what_waits_to_be_freed_is_free_for_whoever_needs_it() {
 }
 
 #[test]
-fn unmounting_frees_what_is_small_and_leaves_the_rest() {
+fn unmounting_frees_small_inodes_and_leaves_the_rest() {
     let device = new_device();
     let fs = open(&device, options());
     let large = large_unlinked(&fs, 1000);
@@ -177,7 +177,7 @@ fn unmounting_frees_what_is_small_and_leaves_the_rest() {
 }
 
 #[test]
-fn too_many_that_wait_hold_back_who_unlinks() {
+fn too_many_waiting_inodes_throttle_unlinks() {
     let device = new_device();
     let freeing = FreeingLimits { at_once: 0, per_transaction: 100, at_the_end: 100, queue: 10 };
     let fs = open(&device, Options { freeing, ..options() });
@@ -197,7 +197,7 @@ fn too_many_that_wait_hold_back_who_unlinks() {
 }
 
 #[test]
-fn orphans_are_freed_in_batches_while_files_come_and_go() {
+fn orphans_are_freed_in_batches_while_files_are_made_and_removed() {
     let device = new_device();
     let fs = open(&device, options());
     for _ in 0..2500 {
@@ -260,14 +260,14 @@ fn resize(fs: &Filesystem, file: InodeId, size: u64) {
 }
 
 #[test]
-fn a_file_of_many_extents_is_cut_over_several_commits() {
+fn a_file_of_many_extents_is_truncated_over_several_commits() {
     let device = new_device();
     let fs = open(&device, options());
     let before = free_data(&fs);
     let file = fs.create(fs.root(), b"large", &regular()).unwrap();
     scatter(&fs, file, 1000);
     fs.sync().unwrap();
-    // What no commit knows yet is cut with the rest.
+    // Uncommitted data is truncated with the rest.
     scatter(&fs, file, 3);
     fs.write(file, WriteAt::End, &[7; 3 * SECTOR as usize], false).unwrap();
     let commits = fs.stats().commits;
@@ -276,7 +276,7 @@ fn a_file_of_many_extents_is_cut_over_several_commits() {
     let made = fs.stats().commits - commits;
     assert_eq!(made, 5, "549 extents of which 100 go with each commit, the rest with a later one");
     assert_scattered(&fs, file, size);
-    // A crash here leaves a file that was cut less, whole up to where it ends.
+    // A crash here leaves a file that was truncated less, and is complete up to its end.
     {
         let copy = copy(&device);
         assert_clean(&copy);
@@ -308,7 +308,7 @@ fn a_file_of_many_extents_is_cut_over_several_commits() {
 }
 
 #[test]
-fn a_file_can_be_cut_on_a_full_volume() {
+fn a_file_can_be_truncated_on_a_full_volume() {
     let device = new_device();
     let fs = open(&device, options());
     let file = fs.create(fs.root(), b"large", &regular()).unwrap();
@@ -330,13 +330,12 @@ fn a_file_can_be_cut_on_a_full_volume() {
 }
 
 #[test]
-fn what_takes_no_space_to_cut_is_cut_where_there_is_none() {
+fn truncations_without_a_need_of_space_work_on_full_volumes() {
     let device = new_device();
     let fs = open(&device, options());
     let file = fs.create(fs.root(), b"file", &regular()).unwrap();
     fs.write(file, WriteAt::End, &[1; 3 * SECTOR as usize], false).unwrap();
-    // An extent each, of which a cut in the middle of a sector frees nothing and takes another
-    // sector.
+    // An extent each, of which a truncation inside a sector frees nothing and takes another sector.
     let others: Vec<_> = (0..10).map(|number| fs.create(fs.root(), &[b'a' + number], &regular()).unwrap()).collect();
     for other in &others {
         fs.write(*other, WriteAt::End, &[2; 3 * SECTOR as usize], false).unwrap();
@@ -346,15 +345,15 @@ fn what_takes_no_space_to_cut_is_cut_where_there_is_none() {
     for sectors in [64, 1] {
         while fs.write(filler, WriteAt::End, &vec![1; sectors * SECTOR as usize], false).is_ok() {}
     }
-    let cut = |file, size| {
+    let truncate = |file, size| {
         let changes = SetAttributes { size: Some(size), ..SetAttributes::default() };
         fs.set_attributes(file, &changes).map_err(|error| error.errno())
     };
-    let full = others.iter().find_map(|other| cut(*other, SECTOR + 1).err());
+    let full = others.iter().find_map(|other| truncate(*other, SECTOR + 1).err());
     assert_eq!(full, Some(Errno::NOSPC), "there is space left");
-    assert_eq!(cut(file, 2 * SECTOR).unwrap().size, 2 * SECTOR);
-    assert_eq!(cut(file, 0).unwrap().size, 0);
-    assert_eq!(cut(file, 0).unwrap().size, 0);
+    assert_eq!(truncate(file, 2 * SECTOR).unwrap().size, 2 * SECTOR);
+    assert_eq!(truncate(file, 0).unwrap().size, 0);
+    assert_eq!(truncate(file, 0).unwrap().size, 0);
     fs.close().unwrap();
     assert_clean(&device);
 }
@@ -402,7 +401,7 @@ fn cuts_from_many_threads_leave_no_space_behind() {
 
 /// A remount that has stopped writing (`mount -o remount,ro`) may be followed by the last FORGET.
 #[test]
-fn what_goes_while_writing_is_stopped_is_freed_when_it_goes_on() {
+fn inodes_deleted_while_writing_is_stopped_are_freed_when_it_continues() {
     let device = new_device();
     let fs = open(&device, options());
     fs.sync().unwrap();

@@ -156,7 +156,7 @@ fn every_kind_of_difference_is_seen() {
     }
 }
 
-/// A small tree with one of everything.
+/// A small tree with one file of each kind.
 fn populate(dir: &Path) {
     fs::create_dir(dir.join("sub")).expect("mkdir");
     fs::write(dir.join("file"), vec![b'a'; 100_000]).expect("write");

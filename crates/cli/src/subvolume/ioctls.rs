@@ -1,0 +1,200 @@
+//! The ioctls of a mounted volume, ours or the kernel's.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{Getter, NoArg, Setter, Updater, ioctl};
+use ubtrfs_format::{ItemType, Key, TreeId};
+
+use crate::failure::{Failure, Result};
+
+const SYNC: u32 = 0x9408;
+const TREE_SEARCH: u32 = 0xd000_9411;
+const INO_LOOKUP: u32 = 0xd000_9412;
+const DEFAULT_SUBVOL: u32 = 0x4008_9413;
+const SNAP_CREATE_V2: u32 = 0x5000_9417;
+const SUBVOL_CREATE_V2: u32 = 0x5000_9418;
+const SUBVOL_GETFLAGS: u32 = 0x8008_9419;
+const SUBVOL_SETFLAGS: u32 = 0x4008_941a;
+const GET_SUBVOL_INFO: u32 = 0x81f8_943c;
+const SNAP_DESTROY_V2: u32 = 0x5000_943f;
+
+const READ_ONLY: u64 = 1 << 1;
+const BY_ID: u64 = 1 << 4;
+
+/// Of most arguments.
+const SIZE: usize = 4096;
+type Argument = [u8; SIZE];
+/// Bytes of `struct btrfs_ioctl_get_subvol_info_args`.
+pub const INFO_SIZE: usize = 504;
+/// The offset of the name in the arguments of version 2, and how long it may be.
+const NAME: usize = 56;
+const MOST_NAME: usize = 255;
+
+/// An open file or directory of a mounted volume.
+pub struct Mounted(File);
+
+/// An item of a tree.
+pub struct Item {
+    pub key: Key,
+    pub data: Vec<u8>,
+}
+
+type Done<T> = std::result::Result<T, Errno>;
+
+impl Mounted {
+    /// Opens a file or directory.
+    pub fn open(path: &Path) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(path, flags, Mode::empty());
+        opened.map(|fd| Self(fd.into())).map_err(|errno| Failure::about(path.display(), &std::io::Error::from(errno)))
+    }
+
+    /// Has the kernel write its dirty pages.
+    pub fn write_back(&self) -> Done<()> {
+        rustix::fs::syncfs(&self.0)
+    }
+
+    /// Makes an empty subvolume in this directory.
+    pub fn create(&self, name: &OsStr) -> Done<()> {
+        let argument = named(-1, 0, name)?;
+        // SAFETY: this command reads an argument of the size that its number encodes, and nothing
+        // else.
+        unsafe { ioctl(&self.0, Setter::<SUBVOL_CREATE_V2, Argument>::new(argument)) }
+    }
+
+    /// Makes a snapshot in this directory.
+    pub fn snapshot(&self, source: &Self, name: &OsStr, read_only: bool) -> Done<()> {
+        let argument = named(i64::from(source.0.as_raw_fd()), if read_only { READ_ONLY } else { 0 }, name)?;
+        // SAFETY: the same.
+        unsafe { ioctl(&self.0, Setter::<SNAP_CREATE_V2, Argument>::new(argument)) }
+    }
+
+    /// Deletes a subvolume by its name in this directory.
+    pub fn delete(&self, name: &OsStr) -> Done<()> {
+        self.destroy(&named(-1, 0, name)?)
+    }
+
+    /// Deletes a subvolume by its number.
+    pub fn delete_by_id(&self, id: u64) -> Done<()> {
+        let mut argument = named(-1, BY_ID, OsStr::new(""))?;
+        argument[NAME..NAME + 8].copy_from_slice(&id.to_le_bytes());
+        self.destroy(&argument)
+    }
+
+    fn destroy(&self, argument: &Argument) -> Done<()> {
+        // SAFETY: the same.
+        unsafe { ioctl(&self.0, Setter::<SNAP_DESTROY_V2, Argument>::new(*argument)) }
+    }
+
+    /// Whether this subvolume is read-only. `EINVAL` if it is no subvolume.
+    pub fn is_read_only(&self) -> Done<bool> {
+        // SAFETY: this command fills in a number.
+        let getter = unsafe { Getter::<SUBVOL_GETFLAGS, u64>::new() };
+        // SAFETY: the same.
+        unsafe { ioctl(&self.0, getter) }.map(|flags| flags & READ_ONLY != 0)
+    }
+
+    /// Makes this subvolume read-only or writable.
+    pub fn set_read_only(&self, read_only: bool) -> Done<()> {
+        let flags = if read_only { READ_ONLY } else { 0 };
+        // SAFETY: this command reads a number.
+        unsafe { ioctl(&self.0, Setter::<SUBVOL_SETFLAGS, u64>::new(flags)) }
+    }
+
+    /// What is known of the subvolume of this file.
+    pub fn info(&self) -> Done<[u8; INFO_SIZE]> {
+        // SAFETY: this command fills in an argument of the size that its number encodes.
+        let getter = unsafe { Getter::<GET_SUBVOL_INFO, [u8; INFO_SIZE]>::new() };
+        // SAFETY: the same.
+        unsafe { ioctl(&self.0, getter) }
+    }
+
+    /// The subvolume of this file.
+    pub fn subvolume(&self) -> Done<TreeId> {
+        let mut argument: Argument = [0; SIZE];
+        argument[8..16].copy_from_slice(&256_u64.to_le_bytes());
+        // SAFETY: this command reads and fills in an argument of the size that its number encodes.
+        unsafe { ioctl(&self.0, Updater::<INO_LOOKUP, Argument>::new(&mut argument)) }?;
+        Ok(TreeId(u64_at(&argument, 0)))
+    }
+
+    /// Chooses the default subvolume.
+    pub fn set_default(&self, id: u64) -> Done<()> {
+        // SAFETY: this command reads a number.
+        unsafe { ioctl(&self.0, Setter::<DEFAULT_SUBVOL, u64>::new(id)) }
+    }
+
+    /// Makes all changes of the volume durable.
+    pub fn commit(&self) -> Done<()> {
+        // SAFETY: this command has no argument.
+        unsafe { ioctl(&self.0, NoArg::<SYNC>::new()) }
+    }
+
+    /// The items of a tree from `first` to `last`.
+    pub fn search(&self, tree: TreeId, first: Key, last: Key) -> Done<Vec<Item>> {
+        const HEAD: usize = 104;
+        const ITEM_HEAD: usize = 32;
+        let mut items: Vec<Item> = Vec::new();
+        let mut from = Some(first);
+        while let Some(first) = from.filter(|first| *first <= last) {
+            let mut argument: Argument = [0; SIZE];
+            let numbers = [tree.0, first.objectid, last.objectid, first.offset, last.offset, 0, u64::MAX];
+            for (place, number) in argument.chunks_exact_mut(8).zip(numbers) {
+                place.copy_from_slice(&number.to_le_bytes());
+            }
+            argument[56..60].copy_from_slice(&u32::from(first.item_type.0).to_le_bytes());
+            argument[60..64].copy_from_slice(&u32::from(last.item_type.0).to_le_bytes());
+            argument[64..68].copy_from_slice(&u32::MAX.to_le_bytes());
+            // SAFETY: this command reads and fills in an argument of the size that its number
+            // encodes.
+            unsafe { ioctl(&self.0, Updater::<TREE_SEARCH, Argument>::new(&mut argument)) }?;
+            let found = u64_at(&argument, 64) & u64::from(u32::MAX);
+            let mut rest = &argument[HEAD..];
+            for _ in 0..found {
+                let (head, behind) = rest.split_at_checked(ITEM_HEAD).ok_or(Errno::PROTO)?;
+                let kind_and_length = u64_at(head, 24);
+                let (kind, length) = (kind_and_length as u8, (kind_and_length >> 32) as usize);
+                let key = Key::new(u64_at(head, 8), ItemType(kind), u64_at(head, 16));
+                let (data, behind) = behind.split_at_checked(length).ok_or(Errno::PROTO)?;
+                items.push(Item { key, data: data.to_vec() });
+                rest = behind;
+            }
+            from = items.last().filter(|_| found > 0).and_then(|item| after(item.key));
+        }
+        Ok(items)
+    }
+}
+
+/// The key after a key.
+fn after(key: Key) -> Option<Key> {
+    let Key { objectid, item_type, offset } = key;
+    match (offset.checked_add(1), item_type.0.checked_add(1)) {
+        (Some(offset), _) => Some(Key::new(objectid, item_type, offset)),
+        (None, Some(kind)) => Some(Key::new(objectid, ItemType(kind), 0)),
+        (None, None) => Some(Key::new(objectid.checked_add(1)?, ItemType(0), 0)),
+    }
+}
+
+/// The argument of version 2 with a name.
+fn named(descriptor: i64, flags: u64, name: &OsStr) -> Done<Argument> {
+    let name = name.as_bytes();
+    if name.len() > MOST_NAME {
+        return Err(Errno::NAMETOOLONG);
+    }
+    let mut argument: Argument = [0; SIZE];
+    argument[..8].copy_from_slice(&descriptor.to_le_bytes());
+    argument[16..24].copy_from_slice(&flags.to_le_bytes());
+    argument[NAME..NAME + name.len()].copy_from_slice(name);
+    Ok(argument)
+}
+
+/// A number of an answer.
+pub fn u64_at(data: &[u8], at: usize) -> u64 {
+    data.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}

@@ -1,0 +1,280 @@
+//! `ubtrfs subvolume` and `ubtrfs property`: on a mount by ioctls, ours or the kernel's, and in an
+//! image by the engine.
+
+mod ioctls;
+mod list;
+mod output;
+mod place;
+mod property;
+mod show;
+mod table;
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use ubtrfs_format::TreeId;
+
+use self::ioctls::Mounted;
+use self::output::say;
+use self::place::{Image, Place, split};
+use self::table::{Source, about_mount, check_subvolume, mounted};
+use crate::args;
+use crate::args::subvolume::{Create, Delete, SetDefault, Snapshot, SubvolumeCommand, SyncDeleted};
+use crate::failure::{Failure, Result};
+use crate::path::failure;
+pub use property::run as property;
+
+/// `ubtrfs subvolume`
+pub fn run(arguments: &args::subvolume::Subvolume) -> Result<()> {
+    match &arguments.what {
+        SubvolumeCommand::Create(arguments) => create(arguments),
+        SubvolumeCommand::Snapshot(arguments) => snapshot(arguments),
+        SubvolumeCommand::Delete(arguments) => delete(arguments),
+        SubvolumeCommand::List(arguments) => list::run(arguments),
+        SubvolumeCommand::Show(arguments) => show::run(arguments),
+        SubvolumeCommand::GetDefault(arguments) => show::default(arguments),
+        SubvolumeCommand::SetDefault(arguments) => set_default(arguments),
+        SubvolumeCommand::Sync(arguments) => sync(arguments),
+    }
+}
+
+/// Does the same to each of several places; those that fail keep no other from its turn.
+fn each<T>(places: impl IntoIterator<Item = T>, mut what: impl FnMut(T) -> Result<()>) -> Result<()> {
+    let mut failed = None;
+    for place in places {
+        match what(place) {
+            Err(Failure::OutputClosed) => return Err(Failure::OutputClosed),
+            Err(failure) => {
+                if let Some(before) = failed.replace(failure) {
+                    let _ = Failure::report(before);
+                }
+            }
+            Ok(()) => {}
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+fn create(arguments: &Create) -> Result<()> {
+    each(&arguments.places, |word| match Place::parse(word) {
+        Place::Mounted(path) => {
+            let (dir, name) = split(&path)?;
+            if arguments.parents {
+                std::fs::create_dir_all(&dir).map_err(|error| Failure::about(dir.display(), &error))?;
+            }
+            mounted(&dir)?.create(&name).map_err(|errno| about_mount(path.display(), errno))?;
+            say(&format!("Create subvolume '{}'", dir.join(name).display()))
+        }
+        Place::Image { image, path } => {
+            let opened = Image::open(&image, &arguments.image, true, false)?;
+            let as_path = Path::new(OsStr::from_bytes(&path));
+            let (dir, name) = split(as_path)?;
+            if arguments.parents {
+                opened.make_directories(&dir)?;
+            }
+            let at = opened.find(dir.as_os_str().as_bytes())?;
+            let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+            let made = opened.fs.create_subvolume(at, name.as_bytes(), 0o755, owner);
+            made.map_err(|error| failure(&path, &error))?;
+            opened.close()?;
+            say(&format!("Create subvolume '{}'", word.display()))
+        }
+    })
+}
+
+fn snapshot(arguments: &Snapshot) -> Result<()> {
+    let kind = if arguments.read_only { "readonly snapshot" } else { "snapshot" };
+    let shown = match (Place::parse(&arguments.source), Place::parse(&arguments.dest)) {
+        (Place::Mounted(source), Place::Mounted(dest)) => snapshot_on_mount(&source, &dest, arguments.read_only)?,
+        (Place::Image { image, path: source }, Place::Image { image: other, path: dest }) => {
+            if !is_same(&image, &other) {
+                return Err(Failure::new("a snapshot is on the volume of its source"));
+            }
+            let opened = Image::open(&image, &arguments.image, true, false)?;
+            let id = opened.subvolume(&source)?;
+            let mut dest = PathBuf::from(OsStr::from_bytes(&dest));
+            if opened.find(dest.as_os_str().as_bytes()).is_ok() {
+                dest.push(split(Path::new(OsStr::from_bytes(&source)))?.1);
+            }
+            let (dir, name) = split(&dest)?;
+            let at = opened.find(dir.as_os_str().as_bytes())?;
+            let made = opened.fs.snapshot(id, at, name.as_bytes(), arguments.read_only);
+            made.map_err(|error| failure(dest.as_os_str().as_bytes(), &error))?;
+            opened.close()?;
+            format!("{}:{}", image.display(), dest.display())
+        }
+        _ => return Err(Failure::new("a snapshot is on the volume of its source")),
+    };
+    say(&format!("Create a {kind} of '{}' in '{shown}'", arguments.source.display()))
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    let canonical = |path: &Path| path.canonicalize().ok();
+    one == other || canonical(one).is_some_and(|path| canonical(other) == Some(path))
+}
+
+fn snapshot_on_mount(source: &Path, dest: &Path, read_only: bool) -> Result<String> {
+    let opened = mounted(source)?;
+    check_subvolume(&opened, source)?;
+    let (dir, name) = if dest.is_dir() {
+        let source = source.canonicalize().map_err(|error| Failure::about(source.display(), &error))?;
+        (dest.to_owned(), split(&source)?.1)
+    } else {
+        split(dest)?
+    };
+    opened.write_back().map_err(|errno| about_mount(source.display(), errno))?;
+    let path = dir.join(&name);
+    mounted(&dir)?.snapshot(&opened, &name, read_only).map_err(|errno| match errno {
+        Errno::XDEV => Failure::new(format!("{} is not on the volume of {}", dir.display(), source.display())),
+        errno => about_mount(path.display(), errno),
+    })?;
+    Ok(path.display().to_string())
+}
+
+fn delete(arguments: &Delete) -> Result<()> {
+    let how = if arguments.commit_each || arguments.commit_after { "commit" } else { "no-commit" };
+    if arguments.subvolid.is_some() && arguments.places.len() > 1 {
+        return Err(Failure::new("with --subvolid one place says which volume it is").with_status(2));
+    }
+    let mut to_commit = Vec::new();
+    let deleted = each(&arguments.places, |word| {
+        let said = |shown: &dyn std::fmt::Display| say(&format!("Delete subvolume ({how}): '{shown}'"));
+        let place = if arguments.subvolid.is_some() { Place::of_volume(word) } else { Place::parse(word) };
+        match place {
+            Place::Mounted(path) => {
+                let dir = delete_on_mount(&path, arguments.subvolid)?;
+                if arguments.commit_each {
+                    dir.commit().map_err(|errno| about_mount(path.display(), errno))?;
+                } else if arguments.commit_after {
+                    to_commit.push((path.clone(), dir));
+                }
+                said(&path.display())
+            }
+            Place::Image { image, path } => {
+                let opened = Image::open(&image, &arguments.image, true, false)?;
+                delete_in_image(&opened, &path, arguments.subvolid)?;
+                opened.close()?;
+                said(&word.display())
+            }
+        }
+    });
+    let committed = each(to_commit, |(path, dir)| dir.commit().map_err(|errno| about_mount(path.display(), errno)));
+    deleted.and(committed)
+}
+
+/// Deletes a subvolume; returns its directory.
+fn delete_on_mount(path: &Path, id: Option<u64>) -> Result<Mounted> {
+    let (dir, done) = if let Some(id) = id {
+        let dir = mounted(path)?;
+        let done = dir.delete_by_id(id);
+        (dir, done)
+    } else {
+        // Directories above need not be readable to name a subvolume.
+        let real = match path.file_name() {
+            Some(_) if !path.is_symlink() => path.to_owned(),
+            _ => path.canonicalize().map_err(|error| Failure::about(path.display(), &error))?,
+        };
+        check_subvolume(&mounted(&real)?, path)?;
+        let (dir, name) = split(&real)?;
+        let dir = mounted(&dir)?;
+        let done = dir.delete(&name);
+        (dir, done)
+    };
+    done.map_err(|errno| match errno {
+        Errno::PERM => Failure::new(format!(
+            "{}: not permitted: only root and the user who has mounted it may delete subvolumes, others with the mount \
+             option user_subvol_rm_allowed; and nobody the default subvolume",
+            path.display()
+        )),
+        Errno::NOTEMPTY => in_it(path.display()),
+        errno => about_mount(path.display(), errno),
+    })?;
+    Ok(dir)
+}
+
+fn in_it(shown: impl std::fmt::Display) -> Failure {
+    Failure::new(format!("{shown}: there are other subvolumes in it"))
+}
+
+fn delete_in_image(image: &Image, path: &[u8], id: Option<u64>) -> Result<()> {
+    let (dir, name) = if let Some(id) = id {
+        let info = image.fs.subvolume_info(TreeId(id)).map_err(|error| image.failed(&error))?;
+        info.entry.ok_or_else(|| Failure::new("the top level of a volume can't be deleted"))?
+    } else {
+        image.subvolume(path)?;
+        let (dir, name) = split(Path::new(OsStr::from_bytes(path)))?;
+        (image.find(dir.as_os_str().as_bytes())?, name.as_bytes().to_vec())
+    };
+    let shown = || crate::show::bytes(&name);
+    image.fs.delete_subvolume(dir, &name).map(drop).map_err(|error| match error.errno() {
+        Errno::PERM => Failure::new(format!("{}: the default subvolume can't be deleted", shown())),
+        Errno::NOTEMPTY => in_it(shown()),
+        _ => failure(&name, &error),
+    })
+}
+
+fn set_default(arguments: &SetDefault) -> Result<()> {
+    let (id, word) = match &arguments.places[..] {
+        [id, place] => {
+            let id = id.to_str().and_then(|id| id.parse().ok());
+            (Some(id.ok_or_else(|| Failure::new("a subvolume's number comes before the place").with_status(2))?), place)
+        }
+        [place, ..] => (None, place),
+        [] => return Err(Failure::new("a place is needed").with_status(2)),
+    };
+    let place = if id.is_some() { Place::of_volume(word) } else { Place::parse(word) };
+    match place {
+        Place::Mounted(path) => {
+            let opened = mounted(&path)?;
+            let failed = |errno| match errno {
+                Errno::PERM => Failure::new("only root, or the user who has mounted it, may change a volume's default"),
+                Errno::NOENT => Failure::new("there is no such subvolume"),
+                errno => about_mount(path.display(), errno),
+            };
+            let id = if let Some(id) = id {
+                id
+            } else {
+                check_subvolume(&opened, &path)?;
+                opened.subvolume().map_err(failed)?.0
+            };
+            opened.set_default(id).map_err(failed)
+        }
+        Place::Image { image, path } => {
+            let opened = Image::open(&image, &arguments.image, true, false)?;
+            let id = id.map_or_else(|| opened.subvolume(&path), |id| Ok(TreeId(id)))?;
+            opened.fs.set_default_subvolume(id).map_err(|error| opened.failed(&error))?;
+            opened.close()
+        }
+    }
+}
+
+fn sync(arguments: &SyncDeleted) -> Result<()> {
+    let pause = Duration::from_secs(arguments.seconds.max(1));
+    let is_awaited = |id: &TreeId| arguments.ids.is_empty() || arguments.ids.contains(&id.0);
+    match Place::of_volume(&arguments.place) {
+        Place::Image { image, .. } => {
+            let opened = Image::open(&image, &arguments.image, true, true)?;
+            let waiting: Vec<_> = opened.fs.deleted_subvolumes().into_iter().filter(is_awaited).collect();
+            while opened.fs.deleted_subvolumes().iter().any(|id| waiting.contains(id)) {
+                opened.fs.sync().map_err(|error| opened.failed(&error))?;
+                thread::sleep(Duration::from_millis(10));
+            }
+            opened.close()
+        }
+        place @ Place::Mounted(_) => {
+            let left = || -> Result<Vec<TreeId>> {
+                let all = Source::open(&place, &arguments.image)?.subvolumes()?;
+                Ok(all.values().filter(|listed| listed.is_deleted()).map(|listed| listed.id).collect())
+            };
+            let waiting: Vec<_> = left()?.into_iter().filter(is_awaited).collect();
+            while left()?.iter().any(|id| waiting.contains(id)) {
+                thread::sleep(pause);
+            }
+            Ok(())
+        }
+    }
+}

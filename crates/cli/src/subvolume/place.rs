@@ -1,0 +1,159 @@
+//! Where a subvolume is: on a mount, or in an image.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ubtrfs::{Filesystem, InodeId, Options};
+use ubtrfs_format::TreeId;
+use ubtrfs_volume::{OpenOptions, Volume};
+
+use crate::args::subvolume::InImage;
+use crate::device::{about_volume_within, open_for_reading, open_for_writing};
+use crate::failure::{Failure, Result};
+use crate::path::{AtEnd, failure, find};
+
+/// A place, by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On a mounted volume.
+    Mounted(PathBuf),
+    /// In an image, from the volume's top level.
+    Image { image: PathBuf, path: Vec<u8> },
+}
+
+impl Place {
+    /// Reads `PATH` or `IMAGE:PATH`: what is before the first colon that follows a file or a block
+    /// device is an image.
+    pub fn parse(word: &OsStr) -> Self {
+        let bytes = word.as_bytes();
+        let colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at);
+        for colon in colons {
+            let image = Path::new(OsStr::from_bytes(&bytes[..colon]));
+            if is_image(image) {
+                return Self::Image { image: image.into(), path: bytes[colon + 1..].to_vec() };
+            }
+        }
+        Self::Mounted(word.into())
+    }
+
+    /// Reads the place of a volume, which an image alone is.
+    pub fn of_volume(word: &OsStr) -> Self {
+        match Self::parse(word) {
+            Self::Mounted(path) if is_image(&path) => Self::Image { image: path, path: Vec::new() },
+            place => place,
+        }
+    }
+}
+
+fn is_image(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.is_file() || found.file_type().is_block_device())
+}
+
+/// The directory and the name that a path ends with.
+pub fn split(path: &Path) -> Result<(PathBuf, OsString)> {
+    let wrong = || Failure::new(format!("{} is not the name of a subvolume", path.display()));
+    let name = path.file_name().ok_or_else(wrong)?.to_owned();
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok((dir.to_owned(), name))
+}
+
+/// A volume in an image, opened from its top level.
+pub struct Image {
+    pub fs: Arc<Filesystem>,
+    path: PathBuf,
+    /// What keeps others from writing to the devices.
+    _claims: Vec<File>,
+}
+
+impl Image {
+    /// Opens it; `background`: what is deleted is freed meanwhile.
+    pub fn open(image: &Path, how: &InImage, writable: bool, background: bool) -> Result<Self> {
+        let paths = [&[image.to_owned()][..], &how.devices].concat();
+        let opened = if writable { open_for_writing } else { open_for_reading }(&paths, how.window)?;
+        let volume = Volume::open(opened.devices, OpenOptions { read_only: !writable });
+        let volume = volume.map_err(|error| about_volume_within(&paths, how.window, &error))?;
+        let options = Options {
+            read_only: !writable,
+            background_commits: background,
+            subvolume_id: Some(TreeId::FS.0),
+            no_atime: true,
+            ..Options::default()
+        };
+        let fs =
+            Filesystem::open(Arc::new(volume), options).map_err(|error| Failure::about(image.display(), &error))?;
+        Ok(Self { fs, path: image.to_owned(), _claims: opened.claims })
+    }
+
+    /// What is at a path.
+    pub fn find(&self, path: &[u8]) -> Result<InodeId> {
+        find(&self.fs, path, AtEnd::Follow)
+    }
+
+    /// The subvolume whose root directory is at a path.
+    pub fn subvolume(&self, path: &[u8]) -> Result<TreeId> {
+        let found = self.find(path)?;
+        if found == InodeId::root_of(found.subvolume) {
+            return Ok(found.subvolume);
+        }
+        Err(not_a_subvolume(OsStr::from_bytes(path)))
+    }
+
+    /// An error of the volume as a whole.
+    pub fn failed(&self, error: &ubtrfs::Error) -> Failure {
+        Failure::about(self.path.display(), error)
+    }
+
+    /// Makes what was changed durable.
+    pub fn close(self) -> Result<()> {
+        self.fs.close().map_err(|error| Failure::about(self.path.display(), &error))
+    }
+
+    /// Makes directories, as far as there are none.
+    pub fn make_directories(&self, path: &Path) -> Result<()> {
+        let dirs: Vec<_> = path.ancestors().filter(|dir| dir.file_name().is_some()).collect();
+        for dir in dirs.into_iter().rev() {
+            let bytes = dir.as_os_str().as_bytes();
+            if self.find(bytes).is_ok() {
+                continue;
+            }
+            let (above, name) = split(dir)?;
+            let above = self.find(above.as_os_str().as_bytes())?;
+            let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+            let new = ubtrfs::NewInode { mode: 0o040_755, uid, gid, ..ubtrfs::NewInode::default() };
+            let made = self.fs.create(above, name.as_bytes(), &new).map_err(|error| failure(bytes, &error))?;
+            self.fs.forget(made, 1);
+        }
+        Ok(())
+    }
+}
+
+/// An error about what is no subvolume.
+pub fn not_a_subvolume(path: impl AsRef<OsStr>) -> Failure {
+    Failure::new(format!("{} is not a subvolume", path.as_ref().display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_before_a_colon_is_an_image_if_it_is_a_file() {
+        let dir = std::env::temp_dir().join(format!("ubtrfs-place-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("a:b")).unwrap();
+        let image = dir.join("a:b/image");
+        std::fs::write(&image, "").unwrap();
+        let word = |rest: &str| OsString::from(format!("{}{rest}", image.display()));
+        let inside = |path: &str| Place::Image { image: image.clone(), path: path.into() };
+        assert_eq!(Place::parse(&word(":")), inside(""));
+        assert_eq!(Place::parse(&word(":/x:y/z")), inside("/x:y/z"));
+        assert_eq!(Place::parse(&word("")), Place::Mounted(image.clone()));
+        assert_eq!(Place::of_volume(&word("")), inside(""));
+        let on_mount = dir.join("a:b");
+        assert_eq!(Place::of_volume(on_mount.as_os_str()), Place::Mounted(on_mount));
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}

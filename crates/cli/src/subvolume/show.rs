@@ -1,0 +1,107 @@
+//! `ubtrfs subvolume show`, `get-default`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+use serde_json::json;
+use ubtrfs_format::{TreeId, Uuid};
+
+use super::list::{described, path, uuid, zoned};
+use super::place::Place;
+use super::table::{Listed, Source, check_subvolume};
+use crate::args::subvolume::{GetDefault, Show};
+use crate::failure::{Failure, Result};
+use crate::show;
+
+/// Where values begin, in letters after the first tab.
+const COLUMN: usize = 24;
+
+/// `ubtrfs subvolume show`
+pub fn run(arguments: &Show) -> Result<()> {
+    let by_number = arguments.rootid.is_some() || arguments.uuid.is_some();
+    let place = if by_number { Place::of_volume(&arguments.place) } else { Place::parse(&arguments.place) };
+    let source = Source::open(&place, &arguments.image)?;
+    let id = if by_number { None } else { Some(root_at(&source, &place)?) };
+    let all = source.subvolumes()?;
+    let is_asked = |listed: &&Listed| match (&arguments.uuid, arguments.rootid) {
+        (Some(uuid), _) => listed.item.uuid.to_string() == uuid.to_ascii_lowercase(),
+        (None, number) => Some(listed.id) == number.map(TreeId).or(id),
+    };
+    let listed = all.values().find(is_asked);
+    let listed = listed.ok_or_else(|| Failure::new("there is no such subvolume"))?;
+    let text = if arguments.json {
+        let mut value = described(listed);
+        let snapshots: Vec<_> = snapshots(&all, listed).map(|snapshot| snapshot.id.0).collect();
+        value["snapshots"] = json!(snapshots);
+        serde_json::to_string_pretty(&value).map_err(|error| Failure::of(&error))? + "\n"
+    } else {
+        text(&all, listed)
+    };
+    io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
+}
+
+/// The subvolume whose root directory is at a place.
+fn root_at(source: &Source, place: &Place) -> Result<TreeId> {
+    match (source, place) {
+        (Source::Image(image), Place::Image { path, .. }) => image.subvolume(path),
+        (Source::Mounted(mounted), Place::Mounted(path)) => {
+            check_subvolume(mounted, path)?;
+            source.subvolume_of(place)
+        }
+        _ => source.subvolume_of(place),
+    }
+}
+
+fn snapshots<'a>(all: &'a BTreeMap<TreeId, Listed>, of: &Listed) -> impl Iterator<Item = &'a Listed> {
+    let uuid = of.item.uuid;
+    all.values().filter(move |listed| uuid != Uuid::NIL && listed.item.parent_uuid == uuid && !listed.is_deleted())
+}
+
+fn text(all: &BTreeMap<TreeId, Listed>, listed: &Listed) -> String {
+    let is_top = listed.id == TreeId::FS;
+    let whole = path(listed);
+    let name = listed.path.as_deref().and_then(|path| path.rsplit(|byte| *byte == b'/').next());
+    let name = if is_top { "<FS_TREE>".into() } else { name.map_or_else(|| whole.clone(), show::bytes) };
+    let parent = listed.parent().unwrap_or(TreeId(0)).to_string();
+    let (transids, times) = (listed.item.transids, listed.item.times);
+    let mut text = format!("{}\n", if is_top { "/" } else { &whole });
+    let mut line = |heading: &str, value: &str| {
+        let tabs = "\t".repeat((COLUMN - heading.len() - 1).div_ceil(8));
+        let _ = writeln!(text, "\t{heading} {tabs}{value}");
+    };
+    line("Name:", &name);
+    line("UUID:", &uuid(listed.item.uuid));
+    line("Parent UUID:", &uuid(listed.item.parent_uuid));
+    line("Received UUID:", &uuid(listed.item.received_uuid));
+    line("Creation time:", &zoned(times[1]));
+    line("Subvolume ID:", &listed.id.to_string());
+    line("Generation:", &listed.item.generation.to_string());
+    line("Gen at creation:", &listed.creation().to_string());
+    line("Parent ID:", &parent);
+    line("Top level ID:", &parent);
+    line("Flags:", if listed.is_read_only() { "readonly" } else { "-" });
+    line("Send transid:", &transids[2].to_string());
+    line("Send time:", &zoned(times[2]));
+    line("Receive transid:", &transids[3].to_string());
+    line("Receive time:", &zoned(times[3]));
+    text.push_str("\tSnapshot(s):\n");
+    for snapshot in snapshots(all, listed) {
+        let _ = writeln!(text, "\t\t\t\t{}", path(snapshot));
+    }
+    text
+}
+
+/// `ubtrfs subvolume get-default`
+pub fn default(arguments: &GetDefault) -> Result<()> {
+    let source = Source::open(&Place::of_volume(&arguments.place), &arguments.image)?;
+    let id = source.default_subvolume()?;
+    let line = match source.subvolumes()?.get(&id).filter(|_| id != TreeId::FS) {
+        None => format!("ID {id} (FS_TREE)\n"),
+        Some(listed) => {
+            let parent = listed.parent().unwrap_or(TreeId(0));
+            format!("ID {id} gen {} top level {parent} path {}\n", listed.item.generation, path(listed))
+        }
+    };
+    io::stdout().write_all(line.as_bytes()).map_err(|error| Failure::output(&error))
+}

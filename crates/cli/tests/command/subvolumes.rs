@@ -1,0 +1,112 @@
+//! Subvolumes of volumes that are not mounted.
+
+use std::fs;
+
+use serde_json::Value;
+use ubtrfs_testkit::scratch::scratch_dir;
+
+use crate::{fails, new_volume, success, ubtrfs};
+
+fn subvolume(arguments: &[&str]) -> String {
+    success(&ubtrfs(&[&["subvolume"], arguments].concat()))
+}
+
+fn paths(image: &str) -> Vec<String> {
+    let list: Value = serde_json::from_str(&subvolume(&["list", "--json", image])).unwrap();
+    list.as_array().unwrap().iter().map(|row| row["path"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn subvolumes_are_made_copied_listed_and_deleted_in_an_image() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let at = |path: &str| format!("{image}:{path}");
+    subvolume(&["create", &at("a"), &at("/b")]);
+    subvolume(&["create", "-p", &at("/x/y/z")]);
+    subvolume(&["create", &at("a/inner")]);
+    subvolume(&["snapshot", "-r", &at("a"), &at("snap")]);
+    assert!(subvolume(&["snapshot", &at("a"), &at("x")]).ends_with("x/a'\n"), "it gets the name of its source");
+    assert_eq!(paths(&image), ["a", "b", "x/y/z", "a/inner", "snap", "x/a"]);
+    let list = subvolume(&["list", "-p", "-o", &at("a")]);
+    assert!(list.starts_with("ID 259 gen ") && list.ends_with(" parent 256 top level 256 path a/inner\n"), "{list}");
+    assert!(subvolume(&["list", "-r", &image]).ends_with("path snap\n"));
+    assert_eq!(subvolume(&["list", "-s", "--sort=-path", &image]).lines().count(), 2);
+    assert_eq!(subvolume(&["list", "-G", "-1", &image]), "");
+    let shown = subvolume(&["show", &at("snap")]);
+    for part in ["\tName: \t\t\tsnap\n", "\tSubvolume ID: \t\t260\n", "\tFlags: \t\t\treadonly\n"] {
+        assert!(shown.contains(part), "{shown}");
+    }
+    let shown: Value = serde_json::from_str(&subvolume(&["show", "--json", &at("a")])).unwrap();
+    assert_eq!(shown["snapshots"], serde_json::json!([260, 261]));
+    assert_eq!(subvolume(&["show", "--uuid", shown["uuid"].as_str().unwrap(), &image]), subvolume(&["show", &at("a")]));
+
+    subvolume(&["delete", &at("x/a"), &at("b")]);
+    subvolume(&["delete", "--subvolid", "259", &image]);
+    subvolume(&["delete", "-c", &at("a")]);
+    subvolume(&["sync", &image]);
+    assert_eq!(
+        (paths(&image), subvolume(&["list", "-d", &image])),
+        (vec!["x/y/z".into(), "snap".into()], String::new())
+    );
+    assert!(success(&ubtrfs(&["check", &image])).contains("no fault found"));
+}
+
+#[test]
+fn the_default_subvolume_and_the_property_ro_are_shown_and_set() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let at = |path: &str| format!("{image}:{path}");
+    assert_eq!(subvolume(&["get-default", &image]), "ID 5 (FS_TREE)\n");
+    subvolume(&["create", &at("a"), &at("b")]);
+    subvolume(&["set-default", &at("a")]);
+    let default = subvolume(&["get-default", &image]);
+    assert!(default.starts_with("ID 256 gen ") && default.ends_with(" top level 5 path a\n"), "{default}");
+    fails(&ubtrfs(&["subvolume", "delete", &at("a")]), 1, "the default subvolume can't be deleted");
+    // Places are named from the top level whatever the default is.
+    subvolume(&["set-default", "257", &image]);
+    subvolume(&["delete", &at("a")]);
+    subvolume(&["set-default", "5", &image]);
+
+    let ro = || success(&ubtrfs(&["property", "get", &at("b"), "ro"]));
+    assert_eq!(ro(), "ro=false\n");
+    success(&ubtrfs(&["property", "set", "-t", "s", &at("b"), "ro", "true"]));
+    assert_eq!(ro(), "ro=true\n");
+    fails(&ubtrfs(&["subvolume", "create", &at("b/inner")]), 1, "Read-only file system");
+    success(&ubtrfs(&["property", "set", &at("b"), "ro", "false"]));
+    assert_eq!(ro(), "ro=false\n");
+    assert!(success(&ubtrfs(&["check", &image])).contains("no fault found"));
+}
+
+#[test]
+fn what_can_not_be_done_is_refused_and_changes_nothing() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let at = |path: &str| format!("{image}:{path}");
+    let other = dir.path().join("other").to_str().unwrap().to_owned();
+    success(&ubtrfs(&["mkfs", "--size", "128M", &other]));
+    subvolume(&["create", &at("a"), &at("a/inner")]);
+    let before = fs::read(&image).unwrap();
+    let long = "x".repeat(256);
+    let attempts: [(&[&str], &str); 11] = [
+        (&["create", &at("a")], "File exists"),
+        (&["create", &at("none/b")], "No such file or directory"),
+        (&["create", &at("..")], "is not the name of a subvolume"),
+        (&["create", &at(&long)], "File name too long"),
+        (&["snapshot", &at("none"), &at("b")], "No such file or directory"),
+        (&["snapshot", &at("a"), &format!("{other}:b")], "on the volume of its source"),
+        (&["snapshot", &at("a"), "b"], "on the volume of its source"),
+        (&["delete", &at("a")], "there are other subvolumes in it"),
+        (&["delete", "-i", "5", &image], "the top level of a volume can't be deleted"),
+        (&["show", "-r", "999", &image], "no such subvolume"),
+        (&["list", "/proc"], "is not on a btrfs volume"),
+    ];
+    for (attempt, words) in attempts {
+        fails(&ubtrfs(&[&["subvolume"], attempt].concat()), 1, words);
+    }
+    assert!(fs::read(&image).unwrap() == before);
+    // One that fails keeps no other from its turn.
+    let output = ubtrfs(&["subvolume", "delete", &at("none"), &at("a/inner")]);
+    fails(&output, 1, "No such file or directory");
+    assert_eq!(paths(&image), ["a"]);
+    assert_eq!(ubtrfs(&["subvolume", "list", "--sort=size", &image]).status.code(), Some(2));
+}

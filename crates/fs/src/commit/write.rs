@@ -1,0 +1,120 @@
+//! The second half of a commit: it writes the nodes, then the superblocks, and publishes.
+
+use std::sync::Arc;
+
+use ubtrfs_format::Superblock;
+use ubtrfs_volume::{CompletedWrites, Copies, Data, Nodes, Published, Ticket};
+
+use super::early::EarlyLeaves;
+use super::merge_trees::MergedTrees;
+use super::owner::Committer;
+use super::submit::submit;
+use super::superblock;
+use crate::committed::Committed;
+use crate::error::{AtStep, Error, Result, Step};
+use crate::inode::Inode;
+use crate::log::{ClosedGroup, PreparedLog};
+
+impl MergedTrees {
+    /// Writes the nodes, then the superblocks; publishes. `data`: all that the nodes refer to.
+    /// Fsyncs that came in meanwhile have their log written along. Returns those of them that need
+    /// another commit.
+    pub(super) fn write(
+        self,
+        committer: &Committer,
+        committed: &Arc<Committed>,
+        inodes: &[Arc<Inode>],
+        data: CompletedWrites<Data>,
+    ) -> Result<Option<ClosedGroup>> {
+        let nodes = submit(committer, self.generation, self.dirty.into_sealed())?;
+        let mut superblock = superblock::next(
+            committer,
+            committed,
+            self.generation,
+            &self.root_tree,
+            &self.chunk_tree,
+            &self.roots,
+            &self.new_chunks,
+        );
+        let trees = self.roots.into_trees();
+        let next =
+            Committed::after(superblock.clone(), self.root_tree, self.chunk_tree, trees, committer.info.cache.clone());
+        let next = Arc::new(next);
+
+        let mut tree_log = committer.log.tree_log();
+        let mut waiting = committer.log.prepare_waiting_log(&mut tree_log, &next)?;
+        let log = waiting.as_ref().and_then(|(_, log)| log.as_ref());
+        let published = match publish(committer, (data, nodes), self.early, log, &mut superblock) {
+            Ok(published) => published,
+            Err(error) => {
+                // Before those who wait for their log look.
+                let error = committer.info.abort(error.at(Step::Commit(self.generation)));
+                if let Some((closed, _)) = waiting {
+                    closed.failed(error.clone());
+                }
+                return Err(Error::Shared(error));
+            }
+        };
+        let closed = waiting.take().map(|(closed, log)| {
+            if let Some(log) = log {
+                log.published(&published, &committer.info, &mut tree_log);
+            }
+            closed
+        });
+        let previous = committer.info.publish(next, &published);
+        committer.info.space.lock().vacate(&committer.info.volume, &published);
+        for (inode, nbytes) in inodes.iter().zip(self.nbytes) {
+            let mut state = inode.write();
+            if state.forget_frozen(&published) {
+                drop(state);
+                committer.info.inodes.remove(inode.id);
+                continue;
+            }
+            state.committed = true;
+            if state.pending.is_clean() && state.dirty.is_empty() {
+                state.item.nbytes = nbytes;
+            }
+        }
+        committer.info.forget_frozen_transaction(&published);
+        committer.writeback.forget_ended();
+        committer.log.commit_ended(&mut tree_log);
+        drop(tree_log);
+        // Those whose log is durable continue.
+        let closed = match closed {
+            Some(closed) if !closed.needs_commit() => {
+                closed.logged(&published);
+                None
+            }
+            closed => closed,
+        };
+        committer.reader.forget();
+        let needs = committer.info.committed().needs();
+        committer.info.space.lock().commit_ends(needs, &published);
+        committer.info.space.pin(&previous, self.freed, &published);
+        Ok(closed)
+    }
+}
+
+/// Makes the data and the nodes durable, and those of the log that goes with the commit, and then
+/// the superblock that points to them.
+fn publish(
+    committer: &Committer,
+    (mut data, nodes): (CompletedWrites<Data>, Ticket<Nodes>),
+    early: EarlyLeaves,
+    log: Option<&PreparedLog>,
+    superblock: &mut Superblock,
+) -> Result<Published> {
+    let volume = &committer.info.volume;
+    let mut nodes = early.finish(committer, volume.wait(nodes).at(Step::WriteTreeBlocks)?)?;
+    if let Some(log) = log {
+        let log_nodes = volume.submit_nodes(log.writes().collect()).at(Step::WriteLogTreeBlocks)?;
+        data = data.merge(committer.writeback.wait_for_all(&log.ordered).map_err(Error::Shared)?);
+        nodes = nodes.merge(volume.wait(log_nodes).at(Step::WriteLogTreeBlocks)?);
+        log.enter_into(superblock);
+    }
+    let flushed = volume.flush(data, nodes).at(Step::FlushBeforeSuperblock)?;
+    volume.write_superblock(superblock, Copies::All, flushed).map_err(|error| {
+        let step = Step::of_superblock(&error);
+        Error::from(error).at(step)
+    })
+}

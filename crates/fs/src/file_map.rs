@@ -1,0 +1,55 @@
+//! The map of a file: layouts of the open transaction and of the commit in flight, over the extents
+//! of the committed tree.
+
+use std::sync::Arc;
+
+use crate::committed::Committed;
+use crate::error::Result;
+use crate::file::committed::{CommittedExtents, PieceSource, Unborn};
+use crate::file::resolve::Stack;
+use crate::inode::{InodeId, InodeState};
+
+/// What the map of a file is made of, for as long as its lock is held.
+pub(crate) struct FileMap {
+    bottom: Box<dyn PieceSource>,
+    /// Keeps the space of the tree that `bottom` looks into from being used again.
+    _committed: Arc<Committed>,
+}
+
+impl FileMap {
+    pub(crate) fn new(committed: &Arc<Committed>, id: InodeId, state: &InodeState) -> Result<Self> {
+        let bottom: Box<dyn PieceSource> = if state.committed {
+            let sector_size = committed.superblock.sector_size;
+            Box::new(CommittedExtents::new(committed.tree(id.subvolume)?, id.ino, sector_size))
+        } else {
+            Box::new(Unborn)
+        };
+        Ok(Self { bottom, _committed: committed.clone() })
+    }
+
+    /// All layers.
+    pub(crate) fn with_stack<T>(&self, state: &InodeState, look: impl FnOnce(Stack<'_>) -> T) -> T {
+        match &state.frozen {
+            Some(frozen) => look(Stack::new(&[&state.pending.layout, &frozen.batch.layout], &*self.bottom)),
+            None => look(Stack::new(&[&state.pending.layout], &*self.bottom)),
+        }
+    }
+
+    /// What lies below the pending layer.
+    pub(crate) fn with_lower<T>(&self, state: &InodeState, look: impl FnOnce(Stack<'_>) -> T) -> T {
+        match &state.frozen {
+            Some(frozen) => look(Stack::new(&[&frozen.batch.layout], &*self.bottom)),
+            None => look(Stack::new(&[], &*self.bottom)),
+        }
+    }
+
+    /// The committed tree's layer.
+    pub(crate) fn bottom(&self) -> &dyn PieceSource {
+        &*self.bottom
+    }
+
+    /// What lies below the frozen layer.
+    pub(crate) fn committed(&self) -> Stack<'_> {
+        Stack::new(&[], &*self.bottom)
+    }
+}

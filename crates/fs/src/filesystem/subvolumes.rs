@@ -1,0 +1,67 @@
+//! Subvolumes and snapshots.
+
+use ubtrfs_format::{Generation, TreeId};
+
+use super::Filesystem;
+use crate::error::Result;
+use crate::inode::InodeId;
+use crate::ops::SubvolumeInfo;
+
+impl Filesystem {
+    /// Makes an empty subvolume with an entry `name` in `dir`, whose root directory has these
+    /// permissions and this owner and group. It is durable when this returns. Errors are those of
+    /// mkdir(2).
+    pub fn create_subvolume(&self, dir: InodeId, name: &[u8], mode: u32, owner: (u32, u32)) -> Result<TreeId> {
+        self.ops.create_subvolume(dir, name, mode, owner)
+    }
+
+    /// Makes a snapshot of the subvolume `source`, with an entry `name` in `dir`. It holds all that
+    /// was done before the call, and is durable when this returns. Subvolumes inside the source are
+    /// empty directories in it.
+    pub fn snapshot(&self, source: TreeId, dir: InodeId, name: &[u8], read_only: bool) -> Result<TreeId> {
+        self.ops.snapshot(source, dir, name, read_only)
+    }
+
+    /// Deletes a subvolume by its entry, with all that is in it. Its space comes back in the
+    /// background; the deletion is durable after the next commit. `EINVAL` for what is no
+    /// subvolume, `EPERM` for the default subvolume, `EBUSY` for the one that is mounted,
+    /// `ENOTEMPTY` for one in which there are others.
+    pub fn delete_subvolume(&self, dir: InodeId, name: &[u8]) -> Result<TreeId> {
+        self.ops.delete_subvolume(dir, name)
+    }
+
+    /// Makes a subvolume read-only or writable. Durable when this returns.
+    pub fn set_subvolume_read_only(&self, id: TreeId, read_only: bool) -> Result<()> {
+        self.ops.set_subvolume_read_only(id, read_only)
+    }
+
+    /// The subvolume that is mounted if none is asked for, as of the last commit.
+    pub fn default_subvolume(&self) -> Result<TreeId> {
+        self.info.committed().default_subvolume()
+    }
+
+    /// Changes [`Self::default_subvolume`]. Durable when this returns.
+    pub fn set_default_subvolume(&self, id: TreeId) -> Result<()> {
+        self.ops.set_default_subvolume(id)
+    }
+
+    /// What is known of a subvolume, as of the last commit.
+    pub fn subvolume_info(&self, id: TreeId) -> Result<SubvolumeInfo> {
+        self.ops.subvolume_info(id)
+    }
+
+    /// The subvolumes that there are, by number.
+    pub fn subvolumes(&self) -> Vec<TreeId> {
+        self.ops.subvolumes()
+    }
+
+    /// Subvolumes that were deleted and still take space.
+    pub fn deleted_subvolumes(&self) -> Vec<TreeId> {
+        self.ops.deleted_subvolumes()
+    }
+
+    /// Makes all changes up to those of this generation durable.
+    pub fn wait_for_generation(&self, generation: Generation) -> Result<()> {
+        self.committer.commit_through(generation)
+    }
+}

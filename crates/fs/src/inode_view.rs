@@ -1,0 +1,176 @@
+//! An inode as programs see it: the batch of the open transaction, over the batch of the commit in
+//! flight, over the committed trees.
+//!
+//! Batches are looked at before the trees, and all under one hold of the inode's lock: a commit
+//! that is published moves what was frozen into the trees.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use ubtrfs_format::items::{dir_entries, inode_backrefs};
+use ubtrfs_format::{Ino, ItemType, Key, extref_hash, name_hash};
+use ubtrfs_tree::Item;
+
+use crate::error::Result;
+use crate::file::piece::Mapped;
+use crate::file_map::FileMap;
+use crate::fs_info::FsInfo;
+use crate::inode::{EMPTY_SUBVOLUME_INO, EntryChange, InodeId, InodeState};
+
+/// An inode whose lock is held, with all its layers.
+#[derive(Clone, Copy)]
+pub(crate) struct InodeView<'a> {
+    info: &'a FsInfo,
+    id: InodeId,
+    state: &'a InodeState,
+}
+
+impl FsInfo {
+    /// The inode `id`, whose lock the caller holds, with all its layers.
+    pub(crate) fn view<'a>(&'a self, id: InodeId, state: &'a InodeState) -> InodeView<'a> {
+        InodeView { info: self, id, state }
+    }
+}
+
+impl InodeView<'_> {
+    fn key(&self, item_type: ItemType, offset: u64) -> Key {
+        Key::new(self.id.ino.0, item_type, offset)
+    }
+
+    /// Whether the committed tree of the subvolume has items of the inode.
+    fn has_items(&self) -> bool {
+        self.state.committed && self.id.ino != EMPTY_SUBVOLUME_INO
+    }
+
+    /// An item of the inode in the committed tree.
+    pub(crate) fn committed_item(&self, item_type: ItemType, offset: u64) -> Result<Option<Item>> {
+        if !self.has_items() {
+            return Ok(None);
+        }
+        let committed = self.info.committed();
+        Ok(committed.tree(self.id.subvolume)?.get(&self.key(item_type, offset))?)
+    }
+
+    /// The value of an xattr.
+    pub(crate) fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        if self.state.no_xattrs {
+            return Ok(None);
+        }
+        if let Some(value) = self.state.batches().find_map(|batch| batch.xattrs.get(name)) {
+            return Ok(value.as_ref().map(|value| value.to_vec()));
+        }
+        let item = self.committed_item(ItemType::XATTR_ITEM, name_hash(name))?;
+        for entry in item.iter().flat_map(|item| dir_entries(item)) {
+            let entry = entry?;
+            if entry.name == name {
+                return Ok(Some(entry.value.to_vec()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The names of all xattrs.
+    pub(crate) fn xattr_names(&self) -> Result<BTreeSet<Vec<u8>>> {
+        let mut names = BTreeSet::new();
+        if self.state.no_xattrs {
+            return Ok(names);
+        }
+        if self.has_items() {
+            let all = self.key(ItemType::XATTR_ITEM, 0)..=self.key(ItemType::XATTR_ITEM, u64::MAX);
+            let committed = self.info.committed();
+            for item in committed.tree(self.id.subvolume)?.range(all) {
+                for entry in dir_entries(&item?) {
+                    names.insert(entry?.name.to_vec());
+                }
+            }
+        }
+        for (name, value) in self.state.batches().rev().flat_map(|batch| batch.xattrs.iter()) {
+            if value.is_some() {
+                names.insert(name.to_vec());
+            } else {
+                names.remove(&**name);
+            }
+        }
+        Ok(names)
+    }
+
+    /// The lengths of the values of all xattrs whose names have this hash: they share an item.
+    pub(crate) fn xattr_lengths(&self, hash: u64) -> Result<BTreeMap<Vec<u8>, usize>> {
+        let mut lengths = BTreeMap::new();
+        let item = if self.state.no_xattrs { None } else { self.committed_item(ItemType::XATTR_ITEM, hash)? };
+        for entry in item.iter().flat_map(|item| dir_entries(item)) {
+            let entry = entry?;
+            lengths.insert(entry.name.to_vec(), entry.value.len());
+        }
+        for (name, value) in self.state.batches().rev().flat_map(|batch| batch.xattrs.with_hash(hash)) {
+            match value {
+                None => drop(lengths.remove(&**name)),
+                Some(value) => drop(lengths.insert(name.to_vec(), value.len())),
+            }
+        }
+        Ok(lengths)
+    }
+
+    /// What happened to an entry of the directory since the last commit, if anything.
+    pub(crate) fn entry_change(&self, name: &[u8]) -> Option<EntryChange> {
+        self.state.batches().find_map(|batch| batch.entries.by_name.get(name)).copied()
+    }
+
+    /// The names of the directory's entries that have this hash: they share an item.
+    pub(crate) fn entries_with_hash(&self, hash: u64) -> Result<BTreeSet<Vec<u8>>> {
+        let mut names = BTreeSet::new();
+        let item = self.committed_item(ItemType::DIR_ITEM, hash)?;
+        for entry in item.iter().flat_map(|item| dir_entries(item)) {
+            names.insert(entry?.name.to_vec());
+        }
+        for (name, change) in self.state.batches().rev().flat_map(|batch| &batch.entries.by_name) {
+            if change.now.is_none() {
+                names.remove(&**name);
+            } else if name_hash(name) == hash {
+                names.insert(name.to_vec());
+            }
+        }
+        Ok(names)
+    }
+
+    /// The names of the inode that would share an `INODE_EXTREF` item of this hash.
+    pub(crate) fn names_with_hash(&self, hash: u64) -> Result<BTreeSet<(Ino, Vec<u8>)>> {
+        let mut names = BTreeSet::new();
+        let key = self.key(ItemType::INODE_EXTREF, hash);
+        let item = self.committed_item(key.item_type, key.offset)?;
+        for entry in item.iter().flat_map(|item| inode_backrefs(&key, item)) {
+            let entry = entry?;
+            names.insert((entry.parent, entry.name.to_vec()));
+        }
+        for ((parent, name), change) in self.state.batches().rev().flat_map(|batch| batch.refs.iter()) {
+            if change.now.is_none() {
+                names.remove(&(*parent, name.to_vec()));
+            } else if extref_hash(*parent, name) == hash {
+                names.insert((*parent, name.to_vec()));
+            }
+        }
+        Ok(names)
+    }
+
+    /// The directory in which the inode, which has one name, is: a directory's `..`.
+    pub(crate) fn parent(&self) -> Result<Option<Ino>> {
+        let newest = self.state.batches().find_map(|batch| batch.refs.iter().find(|(_, change)| change.now.is_some()));
+        if let Some(((parent, _), _)) = newest {
+            return Ok(Some(*parent));
+        }
+        let refs = self.key(ItemType::INODE_REF, 0)..=self.key(ItemType::INODE_REF, u64::MAX);
+        let committed = self.info.committed();
+        let first = committed.tree(self.id.subvolume)?.range(refs).next();
+        Ok(first.transpose()?.map(|item| Ino(item.key.offset)))
+    }
+
+    /// The map of the file below its batches.
+    pub(crate) fn map(&self) -> Result<FileMap> {
+        FileMap::new(&self.info.committed(), self.id, self.state)
+    }
+
+    /// What the file has in a range, dirty data aside: pieces in order and without gaps.
+    pub(crate) fn pieces(&self, range: Range<u64>) -> Result<Vec<Mapped>> {
+        Ok(self.map()?.with_stack(self.state, |stack| stack.resolve(range))?)
+    }
+}

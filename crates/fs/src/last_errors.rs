@@ -1,0 +1,109 @@
+//! The last errors of a mount, for its administrator.
+
+use std::collections::VecDeque;
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+use ubtrfs_volume::DeviceFault;
+
+use crate::error::{Error, Step};
+
+/// Errors that are remembered.
+const MOST: usize = 8;
+
+/// An error that a mount had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ErrorRecord {
+    /// When it came, the last time.
+    pub time: SystemTime,
+    /// How often it came in a row of errors among which it was remembered.
+    pub count: u64,
+    /// What was being done, from the operation to its part.
+    pub steps: Vec<Step>,
+    /// What happened, with all its causes.
+    pub cause: String,
+    /// Where a device failed, if one did.
+    pub device: Option<DeviceFault>,
+}
+
+/// The last errors of a mount.
+#[derive(Debug, Default)]
+pub(crate) struct LastErrors {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    total: u64,
+    last: VecDeque<ErrorRecord>,
+}
+
+impl LastErrors {
+    /// Notes an error. One that is remembered counts once more, and as the newest.
+    pub(crate) fn note(&self, error: &Error) {
+        let (steps, cause) = error.steps();
+        let record = ErrorRecord {
+            time: SystemTime::now(),
+            count: 1,
+            steps,
+            cause: cause.chain(),
+            device: error.device_fault(),
+        };
+        let mut state = self.state.lock();
+        state.total += 1;
+        let is_same =
+            |old: &ErrorRecord| (&old.steps, &old.cause, old.device) == (&record.steps, &record.cause, record.device);
+        let before = state.last.iter().position(is_same).and_then(|index| state.last.remove(index));
+        if before.is_none() && state.last.len() == MOST {
+            state.last.pop_front();
+        }
+        let count = before.map_or(1, |before| before.count + 1);
+        state.last.push_back(ErrorRecord { count, ..record });
+    }
+
+    /// How many errors there were, and the last of them, the newest at the end.
+    pub(crate) fn get(&self) -> (u64, Vec<ErrorRecord>) {
+        let state = self.state.lock();
+        (state.total, state.last.iter().cloned().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ubtrfs_format::{DeviceId, Generation, Logical, Physical};
+
+    use super::*;
+
+    fn failed_write(at: u64) -> Error {
+        let error = ubtrfs_volume::Error::Write {
+            devid: DeviceId(3),
+            at: Physical(at),
+            logical: Some(Logical(at + 7)),
+            len: 4096,
+            source: std::io::Error::from_raw_os_error(5),
+        };
+        Error::from(error).at(Step::WriteTreeBlocks).at(Step::Commit(Generation(9)))
+    }
+
+    #[test]
+    fn the_last_errors_are_kept_and_the_same_ones_are_counted() {
+        let errors = LastErrors::default();
+        for at in [1, 2, 1] {
+            errors.note(&failed_write(at));
+        }
+        let (total, last) = errors.get();
+        assert_eq!((total, last.iter().map(|error| error.count).collect::<Vec<_>>()), (3, vec![1, 2]));
+        let newest = last.last().unwrap();
+        assert_eq!(newest.steps, [Step::Commit(Generation(9)), Step::WriteTreeBlocks]);
+        assert_eq!(newest.cause, "device 3: writing 4096 bytes at 1 (logical 8): Input/output error");
+        let (physical, logical) = (Some(Physical(1)), Some(Logical(8)));
+        assert_eq!(newest.device, Some(DeviceFault { devid: DeviceId(3), physical, logical, len: 4096 }));
+        for at in 10..30 {
+            errors.note(&failed_write(at));
+        }
+        let (total, last) = errors.get();
+        assert_eq!((total, last.len()), (23, MOST));
+        assert_eq!(last.last().and_then(|error| error.device?.physical), Some(Physical(29)));
+    }
+}

@@ -1,0 +1,80 @@
+//! Making a volume.
+
+use std::io;
+
+use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
+use ubtrfs_mkfs::{Medium, existing_signature, layout};
+#[doc(inline)]
+pub use ubtrfs_mkfs::{MkfsError, MkfsOptions, Profile};
+use ubtrfs_volume::{Buffer, Device, DeviceWrite};
+
+/// Where a superblock says where it is.
+const SUPERBLOCK_PLACE: std::ops::Range<usize> = 48..56;
+/// Where its magic is.
+const SUPERBLOCK_MAGIC_PLACE: std::ops::Range<usize> = 64..72;
+
+/// Why no volume was made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device holds something.
+    #[error("the device holds a {0}")]
+    Occupied(String),
+    /// No volume can be made of these options.
+    #[error(transparent)]
+    Options(#[from] MkfsError),
+    /// The device failed.
+    #[error(transparent)]
+    Device(io::Error),
+}
+
+/// Makes a volume on an empty device; it is durable when this returns. A device that holds a file
+/// system that somebody might miss is refused.
+pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<(), Error> {
+    let mut read = |at: u64, buffer: &mut [u8]| device.read_at(Physical(at), buffer);
+    match existing_signature(device.size(), &mut read).map_err(Error::Device)? {
+        Some(found) => Err(Error::Occupied(found)),
+        None => make_over(device, options),
+    }
+}
+
+/// Makes a volume on a device whatever it holds; it is durable when this returns.
+pub fn make_over(device: &dyn Device, options: &MkfsOptions) -> Result<(), Error> {
+    let mut layout = layout(options)?;
+    layout.zero.extend(left_superblocks(device, options.total_bytes).map_err(Error::Device)?);
+    layout.write(&mut DeviceMedium(device)).map_err(Error::Device)
+}
+
+/// Superblocks that an older volume, which was larger, has left behind the end of the new one.
+fn left_superblocks(device: &dyn Device, end: u64) -> io::Result<Vec<(Physical, u64)>> {
+    let size = SUPERBLOCK_SIZE as u64;
+    let mut left = Vec::new();
+    for at in SUPERBLOCK_COPIES {
+        if at.0 + size <= end || at.0 + size > device.size() {
+            continue;
+        }
+        let mut bytes = Buffer::zeroed(SUPERBLOCK_SIZE);
+        device.read_at(at, &mut bytes)?;
+        // One that says that it belongs here, sound or not: what is behind the end may be in use.
+        let (place, magic) = (&bytes[SUPERBLOCK_PLACE], &bytes[SUPERBLOCK_MAGIC_PLACE]);
+        if *place == at.0.to_le_bytes() && *magic == ubtrfs_format::SUPERBLOCK_MAGIC {
+            left.push((at, size));
+        }
+    }
+    Ok(left)
+}
+
+/// A device that a layout is written to.
+struct DeviceMedium<'a>(&'a dyn Device);
+
+impl Medium for DeviceMedium<'_> {
+    fn write_at(&mut self, at: Physical, bytes: &[u8]) -> io::Result<()> {
+        let mut data = Buffer::zeroed(bytes.len());
+        data.copy_from_slice(bytes);
+        self.0.submit(vec![DeviceWrite { at, data: data.share() }]).wait().map_err(Into::into)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}

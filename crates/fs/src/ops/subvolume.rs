@@ -1,0 +1,304 @@
+//! Subvolumes: made, copied by snapshots, deleted; their properties.
+//!
+//! A subvolume is made by the commit of the transaction that it is asked in, which closes over all
+//! that a snapshot holds; the call returns when that is durable. Until then its name is kept free
+//! in the directory. A deletion removes the entry and marks the root item, in one transaction; the
+//! tree is dropped in the background.
+
+use std::sync::Arc;
+
+use ubtrfs_format::items::{InodeFlags, RootFlags, Timespec};
+use ubtrfs_format::{Generation, ItemType, Key, TreeId, Uuid};
+
+use super::LockedInodes;
+use super::checks::{check_name, check_real};
+use super::create::remove_entry;
+use super::flags::{check_mutable, check_removable_from};
+use super::link::name_demand;
+use super::operations::Operations;
+use crate::clock::now;
+use crate::committed::{Committed, TreeRoot};
+use crate::error::{Errno, Result};
+use crate::inode::{InodeId, Name};
+use crate::item_sizes::INODE_ITEM;
+use crate::space::{Demand, UseOfKept};
+use crate::subvolume_changes::{NewContent, NewSubvolume};
+use crate::subvolume_entries::EntryLocation;
+use crate::transaction::Transaction;
+
+/// Bytes of a root item, the references in both directions and the UUID item, without the name.
+const ROOT_ITEMS: u64 = 464 + 2 * 43 + 33;
+
+/// Bytes of a pointer to a child.
+const CHILD_POINTER: u64 = 33;
+/// Bytes of an item that refers to a block or to data, at most.
+const TREE_REFERENCE: u64 = 53;
+
+/// Flags that the root directory of a new subvolume takes over from the directory of its entry.
+const INHERITED: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM | InodeFlags::NOCOMPRESS | InodeFlags::COMPRESS;
+
+/// What is known of a subvolume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubvolumeInfo {
+    /// Its number.
+    pub id: TreeId,
+    /// The directory and the name of its entry; `None` of the top level.
+    pub entry: Option<(InodeId, Vec<u8>)>,
+    /// Nothing of it can be changed.
+    pub read_only: bool,
+    /// Its id.
+    pub uuid: Uuid,
+    /// The id of the subvolume that it is a snapshot of.
+    pub parent_uuid: Uuid,
+    /// The id of the subvolume that it was received from.
+    pub received_uuid: Uuid,
+    /// The transaction that last changed its tree.
+    pub generation: Generation,
+    /// Transactions of the last change, creation, send and receipt.
+    pub transids: [u64; 4],
+    /// Times of the last change, creation, send and receipt.
+    pub times: [Timespec; 4],
+    /// Flags of the root item.
+    pub flags: u64,
+    /// Bytes of its tree's blocks, those that it shares included.
+    pub bytes_used: u64,
+}
+
+impl Operations {
+    /// Makes an empty subvolume with an entry in `dir`. When this returns it is durable.
+    pub(crate) fn create_subvolume(
+        &self,
+        dir: InodeId,
+        name: &[u8],
+        mode: u32,
+        (uid, gid): (u32, u32),
+    ) -> Result<TreeId> {
+        let parent = self.info.inode(dir)?;
+        let inherits_group = parent.read().item.mode & 0o2000 != 0;
+        let gid = if inherits_group { parent.read().item.gid } else { gid };
+        let mode = 0o040_000 | (mode & 0o7777) | if inherits_group { 0o2000 } else { 0 };
+        let flags = parent.read().item.flags & INHERITED;
+        self.make_subvolume(dir, name, NewContent::Empty { mode, uid, gid, flags }, false)
+    }
+
+    /// Makes a snapshot of a subvolume: it holds all that was done before the call. When this
+    /// returns it is durable.
+    pub(crate) fn snapshot(&self, source: TreeId, dir: InodeId, name: &[u8], read_only: bool) -> Result<TreeId> {
+        self.check_subvolume(source)?;
+        self.make_subvolume(dir, name, NewContent::Snapshot(source), read_only)
+    }
+
+    fn check_subvolume(&self, id: TreeId) -> Result<()> {
+        let is_there = self.info.committed().has_subvolume(id) && !self.info.is_deleted(id);
+        if is_there { Ok(()) } else { Err(Errno::NOENT.into()) }
+    }
+
+    fn make_subvolume(&self, dir: InodeId, name: &[u8], content: NewContent, read_only: bool) -> Result<TreeId> {
+        check_name(name)?;
+        check_real(dir).map_err(|_| Errno::PERM)?;
+        self.info.check_writable(dir.subvolume)?;
+        let demand = self.subvolume_demand(name, content)?;
+        let (id, generation) = self.reserver.with_reserved(demand, || {
+            // Neither the source nor the subvolume of the directory is deleted meanwhile.
+            let _no_deletion = self.lock_renames()?;
+            if let NewContent::Snapshot(source) = content {
+                self.check_subvolume(source)?;
+            }
+            let parent = self.info.inode(dir)?;
+            self.info.check_writable(dir.subvolume)?;
+            let mut state = parent.write();
+            self.check_can_add(dir, &state, name)?;
+            let index = self.names.next_index(dir, &mut state)?;
+            let id = self.info.new_tree_id()?;
+            let entry = EntryLocation { dir, name: name.into(), index };
+            let uuid = Uuid(*uuid::Uuid::new_v4().as_bytes());
+            let new = NewSubvolume { id, uuid, entry, content, read_only, time: now() };
+            let transaction = self.info.gate.enter();
+            state.join(&parent, &transaction);
+            state.reserve_name(name.into());
+            transaction.forbid_log();
+            transaction.subvolumes().new.push(new);
+            Ok((id, transaction.generation))
+        })?;
+        self.committer.commit_through(generation)?;
+        Ok(id)
+    }
+
+    /// What making a subvolume takes: its items, the entry, and for a snapshot a reference to each
+    /// child of the root node, which may have more by the time of the commit: one for each change.
+    fn subvolume_demand(&self, name: &[u8], content: NewContent) -> Result<Demand> {
+        let node_size = u64::from(self.info.volume.node_size());
+        let children = match content {
+            NewContent::Empty { .. } => 0,
+            NewContent::Snapshot(source) => {
+                let changes: u64 = self.info.open_transactions().iter().map(|open| open.changes()).sum();
+                let children = self.info.committed().children_of_root(source)?;
+                (children + changes).min(node_size / CHILD_POINTER)
+            }
+        };
+        let entry = name_demand(name);
+        Ok(Demand {
+            edits: entry.edits + 8 + children,
+            item_bytes: entry.item_bytes + ROOT_ITEMS + 2 * INODE_ITEM + TREE_REFERENCE * children + 2 * node_size,
+            ..Demand::default()
+        })
+    }
+
+    /// Deletes a subvolume by its entry. The space comes back in the background. `EPERM` for the
+    /// default subvolume, `ENOTEMPTY` for one that has others in it, `EINVAL` for what is no
+    /// subvolume.
+    pub(crate) fn delete_subvolume(&self, dir: InodeId, name: &[u8]) -> Result<TreeId> {
+        self.info.check_writable(dir.subvolume)?;
+        let demand = Demand { kept: UseOfKept::All, ..name_demand(name) };
+        let id = self.reserver.with_reserved(demand, || {
+            // Nothing is made in it or moved there meanwhile.
+            let _no_moves = self.lock_renames()?;
+            loop {
+                let parent = self.info.inode(dir)?;
+                let named = self.find_named(&parent, name)?.ok_or(Errno::NOENT)?;
+                if !named.is_subvolume() {
+                    return Err(Errno::INVAL.into());
+                }
+                check_removable_from(&parent, &named.inode)?;
+                let id = named.inode.id.subvolume;
+                self.check_deletable(id)?;
+                let mut locked = LockedInodes::lock(&[&parent]);
+                check_mutable(locked.get(dir))?;
+                let Some(index) = self.still_named(dir, locked.get(dir), name, &named)? else { continue };
+                // From here on nobody changes it: what was changed before is in this transaction or
+                // in one before it.
+                self.info.set_deleted(id);
+                let transaction = self.info.gate.enter();
+                locked.join(&transaction);
+                transaction.forbid_log();
+                transaction.subvolumes().deleted.push(id);
+                let name: Name = name.into();
+                remove_entry(locked.get_mut(dir), name, index, named.target, now());
+                return Ok(id);
+            }
+        })?;
+        self.inactivator.subvolume_deleted();
+        Ok(id)
+    }
+
+    /// Whether a subvolume may be deleted. The caller holds the lock of renames, so that no other
+    /// comes into it.
+    fn check_deletable(&self, id: TreeId) -> Result<()> {
+        // Before the committed trees: a transaction that has left this list is in them.
+        let open = self.info.open_transactions();
+        let committed = self.info.committed();
+        let becomes_default = |transaction: &Arc<Transaction>| transaction.subvolumes().default == Some(id);
+        if id == committed.default_subvolume()? || id == TreeId::FS || open.iter().any(becomes_default) {
+            return Err(Errno::PERM.into());
+        }
+        if id == self.info.root().subvolume {
+            return Err(Errno::BUSY.into());
+        }
+        let mut inside = children(&committed, id)?;
+        for transaction in open {
+            let changes = transaction.subvolumes();
+            if changes.new.iter().any(|new| new.entry.dir.subvolume == id) {
+                return Err(Errno::NOTEMPTY.into());
+            }
+            inside.extend(changes.moved.keys());
+        }
+        for child in inside {
+            let is_elsewhere = self.names.subvolume_entry(child)?.is_none_or(|entry| entry.dir.subvolume != id);
+            if !is_elsewhere && !self.info.is_deleted(child) {
+                return Err(Errno::NOTEMPTY.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a subvolume read-only or writable. When this returns it is durable.
+    pub(crate) fn set_subvolume_read_only(&self, id: TreeId, read_only: bool) -> Result<()> {
+        self.check_subvolume(id)?;
+        if self.info.is_read_only() {
+            self.info.check_writable(TreeId::FS)?;
+        }
+        let demand = Demand { edits: 2, item_bytes: ROOT_ITEMS, ..Demand::default() };
+        let subvolume = self.info.subvolume(id)?;
+        let generation = self.reserver.with_reserved(demand, || {
+            let _no_deletion = self.lock_renames()?;
+            self.check_subvolume(id)?;
+            let transaction = self.info.gate.enter();
+            transaction.forbid_log();
+            transaction.subvolumes().read_only.insert(id, read_only);
+            if read_only {
+                // What comes after this transaction must not change it any more.
+                subvolume.set_read_only(true);
+            }
+            Ok(transaction.generation)
+        })?;
+        self.committer.commit_through(generation)?;
+        if !read_only {
+            subvolume.set_read_only(false);
+        }
+        Ok(())
+    }
+
+    /// Makes a subvolume the one that is mounted if none is asked for. When this returns it is
+    /// durable.
+    pub(crate) fn set_default_subvolume(&self, id: TreeId) -> Result<()> {
+        self.check_subvolume(id)?;
+        self.info.check_writable(TreeId::FS)?;
+        let demand = Demand { edits: 2, item_bytes: 100, ..Demand::default() };
+        let generation = self.reserver.with_reserved(demand, || {
+            let _no_deletion = self.lock_renames()?;
+            self.check_subvolume(id)?;
+            let transaction = self.info.gate.enter();
+            transaction.forbid_log();
+            transaction.subvolumes().default = Some(id);
+            Ok(transaction.generation)
+        })?;
+        self.committer.commit_through(generation)
+    }
+
+    /// What the last commit says of a subvolume.
+    pub(crate) fn subvolume_info(&self, id: TreeId) -> Result<SubvolumeInfo> {
+        self.check_subvolume(id)?;
+        let committed = self.info.committed();
+        let tree = committed.trees.get(&id).ok_or(Errno::NOENT)?;
+        let entry = self.names.subvolume_entry(id)?;
+        let entry = entry.map(|entry| (entry.dir, entry.name.to_vec()));
+        let TreeRoot { item, .. } = tree;
+        Ok(SubvolumeInfo {
+            id,
+            entry,
+            read_only: item.flags & RootFlags::RDONLY != 0,
+            uuid: item.uuid,
+            parent_uuid: item.parent_uuid,
+            received_uuid: item.received_uuid,
+            generation: item.generation,
+            transids: item.transids,
+            times: item.times,
+            flags: item.flags,
+            bytes_used: item.bytes_used,
+        })
+    }
+
+    /// All subvolumes that are there, by number.
+    pub(crate) fn subvolumes(&self) -> Vec<TreeId> {
+        let committed = self.info.committed();
+        let alive = committed.subvolumes().filter(|tree| tree.item.refs > 0).map(TreeRoot::id);
+        alive.filter(|id| !self.info.is_deleted(*id)).collect()
+    }
+
+    /// Subvolumes that were deleted and whose trees are not dropped yet.
+    pub(crate) fn deleted_subvolumes(&self) -> Vec<TreeId> {
+        let committed = self.info.committed();
+        let dead = |tree: &&TreeRoot| tree.item.refs == 0 || self.info.is_deleted(tree.id());
+        committed.subvolumes().filter(dead).map(TreeRoot::id).collect()
+    }
+}
+
+/// The subvolumes that the root tree has in another one.
+fn children(committed: &Arc<Committed>, id: TreeId) -> Result<Vec<TreeId>> {
+    let key = |offset| Key::new(id.0, ItemType::ROOT_REF, offset);
+    let mut children = Vec::new();
+    for item in committed.tree(TreeId::ROOT)?.range(key(0)..=key(u64::MAX)) {
+        children.push(TreeId(item?.key.offset));
+    }
+    Ok(children)
+}

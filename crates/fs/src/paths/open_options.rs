@@ -1,0 +1,89 @@
+//! How a file is opened.
+
+/// How a file is opened, as [`std::fs::OpenOptions`].
+#[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
+pub struct OpenOptions {
+    pub(super) read: bool,
+    pub(super) write: bool,
+    pub(super) append: bool,
+    pub(super) truncate: bool,
+    pub(super) create: bool,
+    pub(super) create_new: bool,
+    pub(super) mode: u32,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            read: false,
+            write: false,
+            append: false,
+            truncate: false,
+            create: false,
+            create_new: false,
+            mode: 0o644,
+        }
+    }
+}
+
+impl OpenOptions {
+    /// Nothing is allowed yet; a new file would have the permissions 0644.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Allow reading.
+    pub fn read(&mut self, read: bool) -> &mut Self {
+        self.read = read;
+        self
+    }
+
+    /// Allow writing.
+    pub fn write(&mut self, write: bool) -> &mut Self {
+        self.write = write;
+        self
+    }
+
+    /// Allow writing at the end of the file only: all writes go there, wherever that is by then.
+    pub fn append(&mut self, append: bool) -> &mut Self {
+        self.append = append;
+        self
+    }
+
+    /// Make the file empty. Needs [`write`](Self::write).
+    pub fn truncate(&mut self, truncate: bool) -> &mut Self {
+        self.truncate = truncate;
+        self
+    }
+
+    /// Make the file if there is none. Needs [`write`](Self::write) or [`append`](Self::append).
+    pub fn create(&mut self, create: bool) -> &mut Self {
+        self.create = create;
+        self
+    }
+
+    /// Make the file, or fail with `EEXIST` if there is anything by that name.
+    pub fn create_new(&mut self, create_new: bool) -> &mut Self {
+        self.create_new = create_new;
+        self
+    }
+
+    /// The permissions of a new file, as they are: no umask applies.
+    pub fn mode(&mut self, mode: u32) -> &mut Self {
+        self.mode = mode;
+        self
+    }
+
+    pub(super) fn may_write(&self) -> bool {
+        self.write || self.append
+    }
+
+    /// Whether this is a combination that makes sense: the rules of [`std::fs::OpenOptions`].
+    pub(super) fn is_sound(&self) -> bool {
+        let changes = self.create || self.create_new;
+        (self.read || self.may_write())
+            && (!changes || self.may_write())
+            && (!self.truncate || (self.write && !self.append))
+    }
+}

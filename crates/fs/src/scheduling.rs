@@ -1,0 +1,10 @@
+//! For servers: which thread serves a request.
+//!
+//! A server with few threads wants to know beforehand whether a call will wait for a device, and
+//! wants to wait for many fsyncs at once. A program that just calls the engine needs none of this.
+
+pub use ubtrfs_tree::{may_block, nonblocking};
+
+pub use crate::filesystem::Scheduling;
+pub use crate::fsync_group::Done;
+pub use crate::ops::FsyncLeader;

@@ -1,0 +1,58 @@
+//! What happens to subvolumes in one transaction, which its commit carries out.
+
+use std::collections::BTreeMap;
+
+use ubtrfs_format::items::Timespec;
+use ubtrfs_format::{TreeId, Uuid};
+
+use crate::subvolume_entries::EntryLocation;
+
+/// A subvolume that the commit makes.
+#[derive(Clone, Debug)]
+pub(crate) struct NewSubvolume {
+    pub(crate) id: TreeId,
+    pub(crate) uuid: Uuid,
+    /// The entry that it gets.
+    pub(crate) entry: EntryLocation,
+    pub(crate) content: NewContent,
+    pub(crate) read_only: bool,
+    pub(crate) time: Timespec,
+}
+
+/// What a new subvolume holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NewContent {
+    /// An empty root directory of this mode, user, group and inode flags.
+    Empty { mode: u32, uid: u32, gid: u32, flags: u64 },
+    /// All that this subvolume has when the transaction is closed.
+    Snapshot(TreeId),
+}
+
+/// What happens to subvolumes in one transaction.
+#[derive(Debug, Default)]
+pub(crate) struct SubvolumeChanges {
+    /// Those whose entries were renamed, with where they are now.
+    pub(crate) moved: BTreeMap<TreeId, EntryLocation>,
+    /// Those that the commit makes.
+    pub(crate) new: Vec<NewSubvolume>,
+    /// Those whose entries were removed.
+    pub(crate) deleted: Vec<TreeId>,
+    /// Those that become read-only, or writable.
+    pub(crate) read_only: BTreeMap<TreeId, bool>,
+    /// The one that is mounted by default from now on.
+    pub(crate) default: Option<TreeId>,
+    /// How many nodes and references of deleted ones the commit may change.
+    pub(crate) may_drop: u64,
+}
+
+impl SubvolumeChanges {
+    /// Whether nothing happens but what inodes have noted, too.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.read_only.is_empty() && self.default.is_none() && self.may_drop == 0
+    }
+
+    /// Whether a snapshot of a subvolume is made.
+    pub(crate) fn has_snapshot_of(&self, source: TreeId) -> bool {
+        self.new.iter().any(|new| matches!(new.content, NewContent::Snapshot(of) if of == source))
+    }
+}

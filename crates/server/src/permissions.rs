@@ -1,0 +1,67 @@
+//! Access to directories, where the kernel leaves the check to the server.
+
+use ubtrfs::InodeId;
+use ubtrfs_fuse::Errno;
+
+use crate::acl::{self, Acl};
+use crate::privileges::{Capability, Powers};
+use crate::shared::{Shared, errno};
+
+/// Permission to read a directory.
+pub(crate) const READ: u16 = 4;
+/// Permission to change its entries.
+pub(crate) const WRITE: u16 = 2;
+/// Permission to search it.
+pub(crate) const SEARCH: u16 = 1;
+
+const GROUP_BITS: u32 = 0o070;
+const S_ISVTX: u32 = 0o1000;
+
+impl Shared {
+    /// `EACCES` unless a process has all these permissions for a directory (invariant 27).
+    pub(crate) fn check_directory(&self, powers: &Powers, dir: InodeId, wanted: u16) -> Result<(), Errno> {
+        let attributes = self.engine.attributes(dir).map_err(|error| errno(&error))?;
+        let is = self.shown(&attributes);
+        let only_reads = wanted & WRITE == 0;
+        if self.facts().unchecked
+            || powers.has(Capability::Override)
+            || only_reads && powers.has(Capability::ReadSearch)
+        {
+            return Ok(());
+        }
+        let bits = |shift: u32| (is.mode >> shift & 7) as u16 & wanted == wanted;
+        let may = if powers.is_user(is.uid) {
+            bits(6)
+        } else if is.mode & GROUP_BITS != 0
+            && let Some(value) = self.xattr(dir, acl::ACCESS)?
+            && let Some(list) = Acl::parse(&value).map_err(|_| Errno::IO)?
+        {
+            let owning = powers.is_in_group(is.gid);
+            list.allows(wanted, |user| powers.is_user(user), owning, |group| powers.is_in_group(group))
+        } else if powers.is_in_group(is.gid) {
+            bits(3)
+        } else {
+            bits(0)
+        };
+        if may { Ok(()) } else { Err(Errno::ACCESS) }
+    }
+
+    /// `EPERM` unless a process owns an inode, or may do what only the owner may.
+    pub(crate) fn check_owner(&self, powers: &Powers, id: InodeId) -> Result<(), Errno> {
+        if self.facts().unchecked {
+            return Ok(());
+        }
+        let attributes = self.engine.attributes(id).map_err(|error| errno(&error))?;
+        if powers.owns(self.shown(&attributes).uid) { Ok(()) } else { Err(Errno::PERM) }
+    }
+
+    /// `EPERM` if the directory has the sticky bit, and neither it nor what is removed from it is
+    /// the process's.
+    pub(crate) fn check_sticky(&self, powers: &Powers, dir: InodeId, removed: InodeId) -> Result<(), Errno> {
+        let attributes = self.engine.attributes(dir).map_err(|error| errno(&error))?;
+        if attributes.mode & S_ISVTX == 0 || self.check_owner(powers, dir).is_ok() {
+            return Ok(());
+        }
+        self.check_owner(powers, removed)
+    }
+}

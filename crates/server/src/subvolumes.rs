@@ -1,0 +1,434 @@
+//! Subvolumes: what the ioctls ask about them is checked as the kernel's driver checks it
+//! (invariant 27), done, and made known to the kernel.
+//!
+//! Making one waits for a commit, and a snapshot before that for the dirty pages of its source.
+//! Names are invalidated before a request is answered, so that the caller finds what it made; that
+//! waits for the directory's lock, and so is done by threads that nothing else waits for.
+
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, CWD, StatxFlags};
+use ubtrfs::{InodeId, NewInode, SubvolumeInfo, XattrMode};
+use ubtrfs_format::items::{FileType, RootRef, Timespec, inode_refs};
+use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId};
+use ubtrfs_fuse::reply::ReplyIoctl;
+use ubtrfs_fuse::{Caller, Errno};
+
+use crate::permissions::{READ, SEARCH, WRITE};
+use crate::privileges::{Powers, umask};
+use crate::server::Server;
+use crate::shared::{Shared, errno};
+use crate::subvolume_ioctls::{READ_ONLY, SubvolumeIoctl};
+
+/// Room for names and paths in the answers.
+const NAME_SIZE: usize = 256;
+const PATH_SIZE: usize = 4080;
+const USER_PATH_SIZE: usize = PATH_SIZE - NAME_SIZE;
+/// Subvolumes that one answer has room for.
+const MOST_CHILDREN: usize = 255;
+const S_IFDIR: u32 = 0o040_000;
+
+/// What ioctl(2) returns, and what it leaves in the argument.
+type Answer = (i32, Vec<u8>);
+
+/// Who asks, and where.
+struct Asked {
+    powers: Powers,
+    pid: u32,
+    node: u64,
+    /// What a new subvolume's root directory is to be.
+    new: Option<NewInode>,
+}
+
+impl Server {
+    /// Answers an ioctl about subvolumes, in a thread that may take its time.
+    pub(crate) fn answer_about_subvolumes(
+        &self,
+        caller: &Caller<'_>,
+        node: u64,
+        what: SubvolumeIoctl,
+        mut reply: ReplyIoctl,
+    ) {
+        let asked = match self.asked(caller, node, &what) {
+            Ok(asked) => asked,
+            Err(errno) => return reply.error(errno),
+        };
+        let shared = Arc::clone(self.shared());
+        let answer = |reply: ReplyIoctl, result: Result<Answer, Errno>| match result {
+            Ok((result, data)) => reply.result(result, &data),
+            Err(errno) => reply.error(errno),
+        };
+        if !what.changes_names() && !what.waits_for_pages() {
+            return self.slow.run(move || answer(reply, shared.subvolume_question(&asked, &what)));
+        }
+        let may_wait = reply.may_wait();
+        if what.waits_for_pages() && !may_wait {
+            return reply.error(Errno::BUSY);
+        }
+        self.subvolumes.run(move || {
+            let changed = shared.change_subvolumes(&asked, &what);
+            let (result, name) = match changed {
+                Ok(name) => (Ok((0, Vec::new())), name),
+                Err(errno) => (Err(errno), None),
+            };
+            // Too many requests wait already: the kernel learns of the name a moment later.
+            if !may_wait {
+                answer(reply, result);
+                return name.map_or((), |(dir, name)| shared.name_changed(dir, &name));
+            }
+            if let Some((dir, name)) = name {
+                shared.name_changed(dir, &name);
+            }
+            answer(reply, result);
+        });
+    }
+
+    fn asked(&self, caller: &Caller<'_>, node: u64, what: &SubvolumeIoctl) -> Result<Asked, Errno> {
+        let powers = Powers::of(caller);
+        let mut new = None;
+        if matches!(what, SubvolumeIoctl::Create { .. }) {
+            let dir = self.inode(node)?;
+            let mut inode = self.shared().new_inode(dir, caller, S_IFDIR | 0o777, umask(caller.pid), 0)?;
+            // Requests that create nothing, as the kernel sees them, need not say whose they are.
+            if !self.shared().ownership().fakeroot {
+                (inode.uid, inode.gid) = powers.ids().ok_or(Errno::PERM)?;
+            }
+            new = Some(inode);
+        }
+        Ok(Asked { powers, pid: caller.pid, node, new })
+    }
+}
+
+impl SubvolumeIoctl {
+    /// Whether it makes or removes an entry.
+    fn changes_names(&self) -> bool {
+        matches!(self, Self::Create { .. } | Self::Snapshot { .. } | Self::Delete { .. } | Self::DeleteById(_))
+    }
+
+    /// Whether what programs have written has to be here first.
+    fn waits_for_pages(&self) -> bool {
+        matches!(self, Self::Snapshot { .. } | Self::SetFlags(READ_ONLY))
+    }
+}
+
+impl Shared {
+    fn subvolume_question(&self, asked: &Asked, what: &SubvolumeIoctl) -> Result<Answer, Errno> {
+        let id = self.inode(asked.node)?;
+        let only = |data| Ok((0, data));
+        match what {
+            SubvolumeIoctl::Flags => {
+                check_root(id)?;
+                let is_read_only = self.subvolume_info(id.subvolume)?.read_only;
+                only((if is_read_only { READ_ONLY } else { 0 }).to_le_bytes().to_vec())
+            }
+            SubvolumeIoctl::Info => only(described(&self.subvolume_info(id.subvolume)?)),
+            SubvolumeIoctl::Children { least } => self.children(id.subvolume, *least),
+            SubvolumeIoctl::Path { tree, ino } => only(self.path_of(asked, id, *tree, *ino)?),
+            SubvolumeIoctl::PathOfSubvolume { dir, id: child } => {
+                only(self.path_of_subvolume(asked, id, *dir, *child)?)
+            }
+            SubvolumeIoctl::SetFlags(flags) => self.set_subvolume_flags(asked, id, *flags).map(|()| (0, Vec::new())),
+            SubvolumeIoctl::SetDefault(default) => {
+                if !asked.powers.administers() {
+                    return Err(Errno::PERM);
+                }
+                self.engine.set_default_subvolume(*default).map_err(|error| errno(&error))?;
+                only(Vec::new())
+            }
+            SubvolumeIoctl::Sync | SubvolumeIoctl::WaitSync(0) => {
+                self.engine.sync().map_err(|error| errno(&error))?;
+                only(Vec::new())
+            }
+            SubvolumeIoctl::StartSync => {
+                self.engine.sync().map_err(|error| errno(&error))?;
+                only(self.engine.stats().generation.to_le_bytes().to_vec())
+            }
+            SubvolumeIoctl::WaitSync(generation) => {
+                let committed = self.engine.stats().generation;
+                if *generation > committed + 1 {
+                    return Err(Errno::INVAL);
+                }
+                if *generation > committed {
+                    self.engine.wait_for_generation(Generation(*generation)).map_err(|error| errno(&error))?;
+                }
+                only(Vec::new())
+            }
+            _ => Err(Errno::NOTTY),
+        }
+    }
+
+    /// Makes a change; returns the name that was made or has gone, with the node of its directory.
+    fn change_subvolumes(&self, asked: &Asked, what: &SubvolumeIoctl) -> Result<Option<(u64, Vec<u8>)>, Errno> {
+        let id = self.inode(asked.node)?;
+        match what {
+            SubvolumeIoctl::Create { name } => {
+                self.check_new_entry(asked, id, name)?;
+                let new = asked.new.as_ref().ok_or(Errno::INVAL)?;
+                self.create_subvolume(id, name, new)?;
+                Ok(Some((asked.node, name.clone())))
+            }
+            SubvolumeIoctl::Snapshot { source, name, read_only } => {
+                let source = self.source_of_snapshot(asked, *source)?;
+                self.check_new_entry(asked, id, name)?;
+                self.take_pages_of(source);
+                self.engine.snapshot(source, id, name, *read_only).map_err(|error| errno(&error))?;
+                Ok(Some((asked.node, name.clone())))
+            }
+            SubvolumeIoctl::Delete { name } => {
+                self.delete_subvolume(asked, id, name)?;
+                Ok(Some((asked.node, name.clone())))
+            }
+            SubvolumeIoctl::DeleteById(subvolume) => {
+                if subvolume.0 < Ino::FIRST_FREE.0 {
+                    return Err(Errno::INVAL);
+                }
+                let (dir, name) = self.subvolume_info(*subvolume)?.entry.ok_or(Errno::NOENT)?;
+                self.delete_subvolume(asked, dir, &name)?;
+                Ok(Some((self.numbers.node(dir), name)))
+            }
+            SubvolumeIoctl::SetFlags(flags) => self.set_subvolume_flags(asked, id, *flags).map(|()| None),
+            _ => Err(Errno::NOTTY),
+        }
+    }
+
+    fn subvolume_info(&self, id: TreeId) -> Result<SubvolumeInfo, Errno> {
+        self.engine.subvolume_info(id).map_err(|error| errno(&error))
+    }
+
+    /// As for mkdir(2).
+    fn check_new_entry(&self, asked: &Asked, dir: InodeId, name: &[u8]) -> Result<(), Errno> {
+        self.check_is_directory(dir)?;
+        if matches!(name, b"." | b"..") {
+            return Err(Errno::EXIST);
+        }
+        match self.engine.lookup(dir, name) {
+            Ok(found) => {
+                self.engine.forget(found, 1);
+                return Err(Errno::EXIST);
+            }
+            Err(error) if error.errno() == Errno::NOENT => {}
+            Err(error) => return Err(errno(&error)),
+        }
+        self.check_directory(&asked.powers, dir, WRITE | SEARCH)
+    }
+
+    fn check_is_directory(&self, dir: InodeId) -> Result<(), Errno> {
+        let attributes = self.engine.attributes(dir).map_err(|error| errno(&error))?;
+        if attributes.file_type == FileType::Directory { Ok(()) } else { Err(Errno::NOTDIR) }
+    }
+
+    fn create_subvolume(&self, dir: InodeId, name: &[u8], new: &NewInode) -> Result<(), Errno> {
+        let id =
+            self.engine.create_subvolume(dir, name, new.mode, (new.uid, new.gid)).map_err(|error| errno(&error))?;
+        let root = InodeId::root_of(id);
+        for (name, value) in &new.xattrs {
+            self.engine.set_xattr(root, name, value, XattrMode::Set).map_err(|error| errno(&error))?;
+        }
+        Ok(())
+    }
+
+    /// The subvolume whose root directory a process has open by this number, if the process may
+    /// make snapshots of it: `EXDEV` for what is on another volume or mounted by another server.
+    fn source_of_snapshot(&self, asked: &Asked, descriptor: i64) -> Result<TreeId, Errno> {
+        if descriptor < 0 {
+            return Err(Errno::INVAL);
+        }
+        if asked.pid == 0 {
+            // In another pid namespace.
+            return Err(Errno::PERM);
+        }
+        // This refers to the open file itself, and sends it no request.
+        let path = format!("/proc/{}/fd/{descriptor}", asked.pid);
+        let open = rustix::fs::statx(CWD, &path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO);
+        let open = open.map_err(|error| match error {
+            Errno::NOENT => Errno::INVAL,
+            error => {
+                tracing::warn!(%error, path, "the source of a snapshot may not be looked at: root's `ubtrfs subvolume snapshot` can make it");
+                Errno::PERM
+            }
+        })?;
+        if self.facts().device_number != Some((open.stx_dev_major, open.stx_dev_minor)) {
+            return Err(Errno::XDEV);
+        }
+        let source = self.numbers.shown_as(open.stx_ino)?;
+        self.check_owner(&asked.powers, source)?;
+        check_root(source)?;
+        Ok(source.subvolume)
+    }
+
+    /// Deletes a subvolume. Who may not do everything needs the mount's permission for that, and
+    /// must be able to change the subvolume's root directory.
+    fn delete_subvolume(&self, asked: &Asked, dir: InodeId, name: &[u8]) -> Result<(), Errno> {
+        self.check_is_directory(dir)?;
+        if matches!(name, b"." | b"..") {
+            return Err(Errno::ACCESS);
+        }
+        let found = self.engine.lookup(dir, name).map_err(|error| errno(&error))?;
+        let checked = self.check_deletion(asked, dir, found);
+        self.engine.forget(found, 1);
+        checked?;
+        self.engine.delete_subvolume(dir, name).map(drop).map_err(|error| errno(&error))
+    }
+
+    fn check_deletion(&self, asked: &Asked, dir: InodeId, found: InodeId) -> Result<(), Errno> {
+        let powers = &asked.powers;
+        if !powers.administers() && !self.facts().unchecked {
+            if !self.facts().user_subvol_rm_allowed {
+                return Err(Errno::PERM);
+            }
+            check_root(found)?;
+            self.check_directory(powers, found, WRITE | SEARCH)?;
+        }
+        self.check_is_directory(found)?;
+        self.check_directory(powers, dir, WRITE | SEARCH)?;
+        self.check_sticky(powers, dir, found)
+    }
+
+    fn set_subvolume_flags(&self, asked: &Asked, id: InodeId, flags: u64) -> Result<(), Errno> {
+        self.check_owner(&asked.powers, id)?;
+        check_root(id)?;
+        if flags & !READ_ONLY != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let read_only = flags & READ_ONLY != 0;
+        if self.subvolume_info(id.subvolume)?.read_only == read_only {
+            return Ok(());
+        }
+        if read_only {
+            self.take_pages_of(id.subvolume);
+        }
+        self.engine.set_subvolume_read_only(id.subvolume, read_only).map_err(|error| errno(&error))
+    }
+
+    /// The subvolumes in one, with the directories of their entries. `EOVERFLOW` with an answer
+    /// says that there are more.
+    fn children(&self, parent: TreeId, least: TreeId) -> Result<Answer, Errno> {
+        let key = |offset| Key::new(parent.0, ItemType::ROOT_REF, offset);
+        let mut found = Vec::new();
+        let visit = &mut |item: ubtrfs::FoundItem| {
+            if let Ok(entry) = RootRef::parse(&item.data) {
+                found.push((item.key.offset, entry.dirid.0));
+            }
+            found.len() <= MOST_CHILDREN
+        };
+        self.engine.search_tree(TreeId::ROOT, key(least.0), key(u64::MAX), visit).map_err(|error| errno(&error))?;
+        let has_more = found.len() > MOST_CHILDREN;
+        found.truncate(MOST_CHILDREN);
+        let next = found.last().map_or(least.0, |(id, _)| id.saturating_add(1));
+        let mut answer = next.to_le_bytes().to_vec();
+        answer.extend(found.iter().flat_map(|(id, dir)| [*id, *dir]).flat_map(u64::to_le_bytes));
+        answer.resize(8 + 16 * MOST_CHILDREN, 0);
+        answer.push(found.len() as u8);
+        answer.resize(4096, 0);
+        Ok((if has_more { -Errno::OVERFLOW.raw_os_error() } else { 0 }, answer))
+    }
+
+    /// The path of an inode from the root of its subvolume, with a slash after each name. Who may
+    /// not do everything gets that of a root directory only.
+    fn path_of(&self, asked: &Asked, file: InodeId, tree: TreeId, ino: Ino) -> Result<Vec<u8>, Errno> {
+        let tree = if tree.0 == 0 { file.subvolume } else { tree };
+        if ino != Ino::ROOT_DIR && !asked.powers.administers() {
+            return Err(Errno::PERM);
+        }
+        let mut path = Vec::new();
+        for (_, name) in self.names_up_to(tree, ino, Ino::ROOT_DIR)?.iter().rev() {
+            path.extend(name);
+            path.push(b'/');
+        }
+        if path.len() >= PATH_SIZE {
+            return Err(Errno::NAMETOOLONG);
+        }
+        let mut answer = [tree.0.to_le_bytes(), ino.0.to_le_bytes()].concat();
+        answer.extend(path);
+        answer.resize(4096, 0);
+        Ok(answer)
+    }
+
+    /// The names of a directory and of those above it in the subvolume, up to `top`, each with the
+    /// directory that it is in. `ENOENT` if that is not above it.
+    fn names_up_to(&self, tree: TreeId, from: Ino, top: Ino) -> Result<Vec<(Ino, Vec<u8>)>, Errno> {
+        let mut names = Vec::new();
+        let (mut at, mut length) = (from, 0);
+        while at != top {
+            let key = |offset| Key::new(at.0, ItemType::INODE_REF, offset);
+            let mut found = None;
+            let visit = &mut |item: ubtrfs::FoundItem| {
+                let name = inode_refs(&item.data).find_map(Result::ok).map(|name| name.name.to_vec());
+                found = name.map(|name| (Ino(item.key.offset), name)).or(found.take());
+                true
+            };
+            self.engine.search_tree(tree, key(0), key(u64::MAX), visit).map_err(|error| errno(&error))?;
+            let (parent, name) = found.filter(|(parent, _)| *parent != at).ok_or(Errno::NOENT)?;
+            length += name.len() + 1;
+            if length > PATH_SIZE {
+                return Err(Errno::NAMETOOLONG);
+            }
+            names.push((parent, name));
+            at = parent;
+        }
+        Ok(names)
+    }
+
+    /// The name of a subvolume and the path of its directory, for a process that may read all
+    /// directories above that one.
+    fn path_of_subvolume(&self, asked: &Asked, file: InodeId, dir: Ino, id: TreeId) -> Result<Vec<u8>, Errno> {
+        let names = self.names_up_to(file.subvolume, dir, file.ino).map_err(|error| match error {
+            // The ioctl's directory isn't above it.
+            Errno::NOENT => Errno::ACCESS,
+            error => error,
+        })?;
+        for (parent, _) in &names {
+            self.check_directory(&asked.powers, InodeId::new(file.subvolume, *parent), READ | SEARCH)?;
+        }
+        let (parent, name) = self.subvolume_info(id)?.entry.ok_or(Errno::NOENT)?;
+        if parent != InodeId::new(file.subvolume, dir) {
+            return Err(Errno::INVAL);
+        }
+        let mut path = Vec::new();
+        for (_, name) in names.iter().rev() {
+            path.extend(name);
+            path.push(b'/');
+        }
+        if path.len() >= USER_PATH_SIZE || name.len() >= NAME_SIZE {
+            return Err(Errno::NAMETOOLONG);
+        }
+        let mut answer = [dir.0.to_le_bytes(), id.0.to_le_bytes()].concat();
+        answer.extend(name);
+        answer.resize(16 + NAME_SIZE, 0);
+        answer.extend(path);
+        answer.resize(4096, 0);
+        Ok(answer)
+    }
+}
+
+/// `EINVAL` for what is not the root directory of a subvolume.
+fn check_root(id: InodeId) -> Result<(), Errno> {
+    if id.ino == Ino::ROOT_DIR { Ok(()) } else { Err(Errno::INVAL) }
+}
+
+/// `struct btrfs_ioctl_get_subvol_info_args`.
+fn described(info: &SubvolumeInfo) -> Vec<u8> {
+    const SIZE: usize = 504;
+    let (dir, name) = match &info.entry {
+        Some((dir, name)) => ((dir.subvolume.0, dir.ino.0), &**name),
+        None => ((0, 0), &b""[..]),
+    };
+    let mut answer = info.id.0.to_le_bytes().to_vec();
+    answer.extend(&name[..name.len().min(NAME_SIZE - 1)]);
+    answer.resize(8 + NAME_SIZE, 0);
+    for number in [dir.0, dir.1, info.generation.0, info.flags] {
+        answer.extend(number.to_le_bytes());
+    }
+    for uuid in [info.uuid, info.parent_uuid, info.received_uuid] {
+        answer.extend(uuid.0);
+    }
+    for transid in info.transids {
+        answer.extend(transid.to_le_bytes());
+    }
+    for Timespec { sec, nsec } in info.times {
+        answer.extend(sec.to_le_bytes());
+        answer.extend(u64::from(nsec).to_le_bytes());
+    }
+    answer.resize(SIZE, 0);
+    answer
+}

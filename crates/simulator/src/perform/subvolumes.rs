@@ -1,0 +1,163 @@
+//! Operations on subvolumes.
+
+use std::sync::Arc;
+
+use ubtrfs::{Errno, InodeId, SetAttributes};
+use ubtrfs_format::{Ino, TreeId};
+
+use super::Worker;
+use super::names::{dir_body, new_node};
+use crate::model::{IN_PLACE_OF_SUBVOLUMES, Touched, touch};
+use crate::{Body, Model, Operation};
+
+impl Worker {
+    /// Whether an operation would change what can't be changed: something in a read-only subvolume,
+    /// or what a snapshot shows in place of a subvolume. It is left out then, and a change of the
+    /// mode is refused in its place.
+    pub(super) fn may_not_change(&self, operation: &Operation) -> Result<bool, String> {
+        let (changed, paths) = operation.changes();
+        let mut ids: Vec<InodeId> = changed.into_iter().filter_map(|what| self.find(what)).collect();
+        for path in paths {
+            ids.extend(self.model.place(path).map(|(dir, _)| dir));
+            ids.extend(self.model.resolve(path));
+        }
+        let is_read_only = |id: &&InodeId| self.model.read_only.contains(&id.subvolume);
+        if let Some(id) = ids.iter().find(is_read_only) {
+            let change = SetAttributes { mode: Some(0o700), ..SetAttributes::default() };
+            return match self.fs.set_attributes(*id, &change) {
+                Err(error) if error.errno() == Errno::ROFS => Ok(true),
+                other => Err(format!("a change in a read-only subvolume gave {other:?}")),
+            };
+        }
+        Ok(ids.iter().any(|id| id.ino == IN_PLACE_OF_SUBVOLUMES))
+    }
+
+    pub(super) fn create_subvolume(&mut self, operation: &Operation, touched: &mut Touched) -> Result<(), String> {
+        let Operation::CreateSubvolume { path } = operation else { return Ok(()) };
+        let Some((dir, name)) = self.model.place(path) else { return Ok(()) };
+        let expected = self.model.can_add(dir, name);
+        let made = self.fs.create_subvolume(dir, name, 0o755, (0, 0));
+        let Some(((), id)) = self.agree(operation, expected, made)? else { return Ok(()) };
+        let root = InodeId::new(id, Ino::ROOT_DIR);
+        self.model.add_node(root, dir, new_node(0o040_755, (0, 0), dir_body(dir), 1));
+        self.model.add_entry(dir, name, root);
+        touch(touched, dir, true);
+        touch(touched, root, true);
+        Ok(())
+    }
+
+    /// Whether a subvolume has inodes without names, which would never go from a read-only one.
+    fn has_orphans(&self, subvolume: TreeId) -> bool {
+        let stats = self.fs.stats().inactivation;
+        stats.inodes > 0
+            || stats.orphans_left
+            || self.model.nodes.iter().any(|(id, node)| id.subvolume == subvolume && node.nlink == 0)
+    }
+
+    pub(super) fn snapshot(&mut self, operation: &Operation, touched: &mut Touched) -> Result<(), String> {
+        let Operation::Snapshot { source, path, read_only } = operation else { return Ok(()) };
+        let (Some(source), Some((dir, name))) = (self.model.resolve(source), self.model.place(path)) else {
+            return Ok(());
+        };
+        let source = source.subvolume;
+        let read_only = *read_only && !self.has_orphans(source);
+        let expected = self.model.can_add(dir, name);
+        let made = self.fs.snapshot(source, dir, name, read_only);
+        let Some(((), copy)) = self.agree(operation, expected, made)? else { return Ok(()) };
+        copy_subvolume(&mut self.model, source, copy);
+        if read_only {
+            self.model.read_only.insert(copy);
+        }
+        self.model.add_entry(dir, name, InodeId::new(copy, Ino::ROOT_DIR));
+        touch(touched, dir, true);
+        Ok(())
+    }
+
+    pub(super) fn delete_subvolume(&mut self, operation: &Operation, touched: &mut Touched) -> Result<(), String> {
+        let Operation::DeleteSubvolume { path } = operation else { return Ok(()) };
+        let Some((dir, name)) = self.model.place(path) else { return Ok(()) };
+        if self.model.read_only.contains(&dir.subvolume) || dir.ino == IN_PLACE_OF_SUBVOLUMES {
+            return Ok(());
+        }
+        let expected = self.can_delete(dir, name);
+        let Some((gone, _)) = self.agree(operation, expected, self.fs.delete_subvolume(dir, name))? else {
+            return Ok(());
+        };
+        self.model.remove_entry(dir, name);
+        self.model.nodes.retain(|id, _| id.subvolume != gone);
+        self.model.read_only.remove(&gone);
+        touch(touched, dir, true);
+        match self.fs.attributes(InodeId::new(gone, Ino::ROOT_DIR)) {
+            Err(error) if error.errno() == Errno::STALE => Ok(()),
+            other => Err(format!("of what was deleted there is still {other:?}")),
+        }
+    }
+
+    fn can_delete(&self, dir: InodeId, name: &[u8]) -> Result<TreeId, Errno> {
+        let model = &self.model;
+        if !model.node(dir).is_dir() {
+            return Err(Errno::NOTDIR);
+        }
+        let id = model.entry(dir, name).ok_or(Errno::NOENT)?;
+        if !model.is_subvolume(id) {
+            return Err(Errno::INVAL);
+        }
+        if id.subvolume == model.default {
+            return Err(Errno::PERM);
+        }
+        let is_in_it = |(inner, node): (&InodeId, &Arc<crate::Node>)| {
+            let Body::Directory { parent, .. } = &node.body else { return false };
+            model.is_subvolume(*inner) && parent.subvolume == id.subvolume
+        };
+        if model.nodes.iter().any(is_in_it) { Err(Errno::NOTEMPTY) } else { Ok(id.subvolume) }
+    }
+
+    pub(super) fn set_read_only(&mut self, operation: &Operation) -> Result<(), String> {
+        let Operation::SetReadOnly { path, read_only } = operation else { return Ok(()) };
+        let Some(id) = self.model.resolve(path).map(|id| id.subvolume) else { return Ok(()) };
+        if id == self.model.root.subvolume || self.has_orphans(id) {
+            return Ok(());
+        }
+        if self.agree(operation, Ok(()), self.fs.set_subvolume_read_only(id, *read_only))?.is_some() {
+            if *read_only {
+                self.model.read_only.insert(id);
+            } else {
+                self.model.read_only.remove(&id);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_default(&mut self, operation: &Operation) -> Result<(), String> {
+        let Operation::SetDefault { path } = operation else { return Ok(()) };
+        let Some(id) = self.model.resolve(path).map(|id| id.subvolume) else { return Ok(()) };
+        if self.agree(operation, Ok(()), self.fs.set_default_subvolume(id))?.is_some() {
+            self.model.default = id;
+        }
+        Ok(())
+    }
+}
+
+/// Copies all nodes of a subvolume; the subvolumes in it become empty directories.
+fn copy_subvolume(model: &mut Model, source: TreeId, copy: TreeId) {
+    let copied = |id: InodeId| match id.subvolume {
+        subvolume if subvolume == source => InodeId::new(copy, id.ino),
+        _ => InodeId::new(copy, IN_PLACE_OF_SUBVOLUMES),
+    };
+    let nodes: Vec<_> = model.nodes.iter().filter(|(id, _)| id.subvolume == source).collect();
+    let mut copies = Vec::with_capacity(nodes.len());
+    for (id, node) in nodes {
+        let mut node = Arc::clone(node);
+        if let Body::Directory { entries, parent } = &mut Arc::make_mut(&mut node).body {
+            for child in entries.values_mut() {
+                *child = copied(*child);
+            }
+            *parent = copied(*parent);
+        }
+        copies.push((copied(*id), node));
+    }
+    if let Some((_, root)) = copies.iter_mut().find(|(id, _)| id.ino == Ino::ROOT_DIR) {
+        Arc::make_mut(root).nlink = 1;
+    }
+    model.nodes.extend(copies);
+}

@@ -1,0 +1,67 @@
+//! Subvolumes are made, copied by snapshots and deleted, in histories of all other operations:
+//! after a crash each is whole or absent, and none has changed with another (invariant 29).
+
+use ubtrfs::testing::CommitFault;
+use ubtrfs_simulator::{Failure, History, Survey};
+use ubtrfs_testkit::seeds::{many_seeds, soaks};
+
+/// Operations of a history.
+const LENGTH: usize = 120;
+
+fn history(seed: u64) -> History {
+    let mut history = History::new(seed);
+    history.habits.subvolumes = true;
+    if seed % 4 != 1 {
+        // Trees of several leaves, which snapshots share.
+        history.plan.options.node_size = Some(4096);
+    }
+    history
+}
+
+fn survey(history: &History, states: usize) -> Result<Survey, Failure> {
+    history.run(LENGTH).and_then(|recorded| recorded.survey(states))
+}
+
+#[test]
+fn after_any_crash() {
+    let states = if soaks() { 300 } else { 60 };
+    let mut all = Survey::default();
+    let mut failed = Vec::new();
+    for seed in many_seeds(24, 40) {
+        match survey(&history(seed), states) {
+            Ok(survey) => all = all.plus(survey),
+            Err(failure) => failed.push(failure.to_string()),
+        }
+    }
+    eprintln!("{all:?}");
+    assert!(failed.is_empty(), "{} failed:\n{}", failed.len(), failed.join("\n\n"));
+}
+
+/// Of invariant 29: in how many of some histories a fault is noticed.
+fn noticed(fault: CommitFault) -> usize {
+    let fails = |seed: &u64| {
+        let mut history = history(*seed);
+        history.options.faults.commit = Some(fault);
+        let failure = survey(&history, 40).err();
+        if let Some(failure) = &failure {
+            eprintln!("{fault:?}, seed {seed}: {}", failure.what.lines().next().unwrap_or_default());
+        }
+        failure.is_some()
+    };
+    [2, 3, 4, 6, 7, 8, 10, 11].iter().filter(|seed| fails(seed)).count()
+}
+
+#[test]
+fn references_to_what_a_snapshot_shares_that_are_forgotten_are_noticed() {
+    assert!(noticed(CommitFault::ForgetSharedReferences) > 2);
+}
+
+#[test]
+fn a_snapshot_that_its_source_forgets_is_noticed() {
+    assert!(noticed(CommitFault::ForgetLastSnapshot) > 0);
+}
+
+#[test]
+fn a_snapshot_that_holds_its_own_entry_is_noticed() {
+    assert!(noticed(CommitFault::EntryFirst) > 0);
+}

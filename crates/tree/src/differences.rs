@@ -1,0 +1,257 @@
+//! The items that two trees don't have alike, without reading what they share.
+
+use std::cmp::Ordering;
+use std::ops::RangeInclusive;
+
+use ubtrfs_format::{Generation, Key, Node};
+
+use crate::block::{Block, NodeRef};
+use crate::error::Result;
+use crate::tree::{Item, Reader, Tree};
+
+/// An item that two trees don't have alike: absent from one of them, or of other bytes.
+#[derive(Clone, Debug)]
+pub struct Difference {
+    /// The item's key.
+    pub key: Key,
+    /// The item in the old tree.
+    pub old: Option<Item>,
+    /// The item in the new tree.
+    pub new: Option<Item>,
+}
+
+impl<R: Reader + Clone> Tree<R> {
+    /// The items with keys in `range` that this tree and a newer one don't have alike, ascending.
+    ///
+    /// Nodes that both have (same address and generation) are neither read nor compared, so this
+    /// costs what differs, not what is there. Memory holds a path in each tree. Ends after an
+    /// error.
+    pub fn differences(&self, newer: &Self, range: &RangeInclusive<Key>) -> Differences<R> {
+        Differences { old: Cursor::new(self.clone(), range), new: Cursor::new(newer.clone(), range) }
+    }
+
+    /// The items with keys in `range` of leaves that this generation or a later one wrote,
+    /// ascending. Other nodes are not read, but for the root. Ends after an error.
+    pub fn written_since(&self, generation: Generation, range: &RangeInclusive<Key>) -> WrittenSince<R> {
+        WrittenSince { cursor: Cursor::new(self.clone(), range), generation }
+    }
+}
+
+/// See [`Tree::differences`].
+pub struct Differences<R> {
+    old: Cursor<R>,
+    new: Cursor<R>,
+}
+
+impl<R: Reader> Differences<R> {
+    fn advance(&mut self) -> Result<Option<Difference>> {
+        loop {
+            let (old, new) = match (self.old.place()?, self.new.place()?) {
+                (None, None) => return Ok(None),
+                (Some(Place::Node(_)), None) => {
+                    self.old.enter()?;
+                    continue;
+                }
+                (None, Some(Place::Node(_))) => {
+                    self.new.enter()?;
+                    continue;
+                }
+                (Some(Place::Item(key)), None) => return Ok(Some(self.only_old(key))),
+                (None, Some(Place::Item(key))) => return Ok(Some(self.only_new(key))),
+                (Some(old), Some(new)) => (old, new),
+            };
+            match (old, new) {
+                // Both have these items next: they are alike wherever the nodes are in the trees.
+                (Place::Node(old), Place::Node(new)) if old.is_same_node(&new) => {
+                    self.old.pass();
+                    self.new.pass();
+                }
+                // What begins first can't be in the other. Of two that begin together the higher
+                // one may have the other below it.
+                (Place::Node(old), Place::Node(new)) => {
+                    match old.first_key.cmp(&new.first_key).then(new.level.cmp(&old.level)) {
+                        Ordering::Less => self.old.enter()?,
+                        Ordering::Greater => self.new.enter()?,
+                        Ordering::Equal => {
+                            self.old.enter()?;
+                            self.new.enter()?;
+                        }
+                    }
+                }
+                (Place::Item(key), Place::Node(node)) => {
+                    if node.first_key.is_some_and(|first| key < first) {
+                        return Ok(Some(self.only_old(key)));
+                    }
+                    self.new.enter()?;
+                }
+                (Place::Node(node), Place::Item(key)) => {
+                    if node.first_key.is_some_and(|first| key < first) {
+                        return Ok(Some(self.only_new(key)));
+                    }
+                    self.old.enter()?;
+                }
+                (Place::Item(old), Place::Item(new)) => match old.cmp(&new) {
+                    Ordering::Less => return Ok(Some(self.only_old(old))),
+                    Ordering::Greater => return Ok(Some(self.only_new(new))),
+                    Ordering::Equal => {
+                        let difference = Difference { key: old, old: self.old.take(), new: self.new.take() };
+                        if difference.old.as_deref() != difference.new.as_deref() {
+                            return Ok(Some(difference));
+                        }
+                    }
+                },
+            }
+        }
+    }
+
+    fn only_old(&mut self, key: Key) -> Difference {
+        Difference { key, old: self.old.take(), new: None }
+    }
+
+    fn only_new(&mut self, key: Key) -> Difference {
+        Difference { key, old: None, new: self.new.take() }
+    }
+}
+
+impl<R: Reader> Iterator for Differences<R> {
+    type Item = Result<Difference>;
+
+    fn next(&mut self) -> Option<Result<Difference>> {
+        let next = self.advance().transpose();
+        if !matches!(next, Some(Ok(_))) {
+            self.old.end();
+            self.new.end();
+        }
+        next
+    }
+}
+
+/// See [`Tree::written_since`].
+pub struct WrittenSince<R> {
+    cursor: Cursor<R>,
+    generation: Generation,
+}
+
+impl<R: Reader> WrittenSince<R> {
+    fn advance(&mut self) -> Result<Option<Item>> {
+        while let Some(place) = self.cursor.place()? {
+            match place {
+                Place::Item(_) => return Ok(self.cursor.take()),
+                // No node is older than one below it.
+                Place::Node(node) if node.generation < self.generation => self.cursor.pass(),
+                Place::Node(_) => self.cursor.enter()?,
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl<R: Reader> Iterator for WrittenSince<R> {
+    type Item = Result<Item>;
+
+    fn next(&mut self) -> Option<Result<Item>> {
+        let next = self.advance().transpose();
+        if !matches!(next, Some(Ok(_))) {
+            self.cursor.end();
+        }
+        next
+    }
+}
+
+/// What is next in a tree.
+enum Place {
+    /// A node that has not been read, with all that is below it.
+    Node(NodeRef),
+    /// An item, by its key.
+    Item(Key),
+}
+
+/// A node on the path to what is next.
+struct Step {
+    at: NodeRef,
+    block: Block,
+    /// The next child or item.
+    slot: usize,
+}
+
+/// A place in a tree, before a node or an item. The caller decides for each node whether it is
+/// read.
+struct Cursor<R> {
+    tree: Tree<R>,
+    start: Key,
+    end: Key,
+    /// The root is next.
+    is_fresh: bool,
+    path: Vec<Step>,
+}
+
+impl<R: Reader> Cursor<R> {
+    fn new(tree: Tree<R>, range: &RangeInclusive<Key>) -> Self {
+        Self { tree, start: *range.start(), end: *range.end(), is_fresh: !range.is_empty(), path: Vec::new() }
+    }
+
+    /// What is next, if anything is.
+    fn place(&mut self) -> Result<Option<Place>> {
+        if self.is_fresh {
+            return Ok(Some(Place::Node(NodeRef::root(self.tree.root()))));
+        }
+        while let Some(step) = self.path.last() {
+            let next = match step.block.node().map_err(|problem| step.at.bad(problem))? {
+                Node::Leaf(leaf) => leaf.key(step.slot).map(Place::Item),
+                Node::Internal(node) => step.at.child(&node, step.slot).map(Place::Node),
+            };
+            let is_beyond = match &next {
+                Some(Place::Item(key)) => *key > self.end,
+                Some(Place::Node(node)) => node.first_key.is_some_and(|first| first > self.end),
+                None => {
+                    self.path.pop();
+                    continue;
+                }
+            };
+            if is_beyond {
+                self.end();
+            }
+            return Ok(next.filter(|_| !is_beyond));
+        }
+        Ok(None)
+    }
+
+    /// Reads the node that is next: its first child or item is next then.
+    fn enter(&mut self) -> Result<()> {
+        let Some(Place::Node(at)) = self.place()? else { return Ok(()) };
+        let block = self.tree.fetch(&at)?;
+        let slot = match at.view(&block)? {
+            Node::Leaf(leaf) => leaf.search(&self.start).unwrap_or_else(|place| place),
+            Node::Internal(node) => node.slot_for(&self.start),
+        };
+        self.pass();
+        self.path.push(Step { at, block, slot });
+        Ok(())
+    }
+
+    /// Leaves out what is next.
+    fn pass(&mut self) {
+        if std::mem::take(&mut self.is_fresh) {
+            return;
+        }
+        if let Some(step) = self.path.last_mut() {
+            step.slot += 1;
+        }
+    }
+
+    /// The item that is next, which is passed.
+    fn take(&mut self) -> Option<Item> {
+        let step = self.path.last_mut()?;
+        let slot = step.slot;
+        step.slot += 1;
+        match step.block.node() {
+            Ok(Node::Leaf(leaf)) => Item::new(&step.block, &leaf, slot),
+            _ => None,
+        }
+    }
+
+    fn end(&mut self) {
+        self.is_fresh = false;
+        self.path.clear();
+    }
+}

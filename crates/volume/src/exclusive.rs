@@ -1,0 +1,73 @@
+//! Opening a device so that nobody else has it, neither another program of ubtrfs, nor the
+//! kernel.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::device_user::User;
+use crate::error::{Error, Result};
+use crate::file_device::{Exclusive, FileDevice, OpenMode, backing_file, whole_disk};
+use crate::loop_devices;
+
+/// How long a busy device is waited for.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a busy loop device is waited for; its holder may only look at it.
+const MOMENT: Duration = Duration::from_millis(500);
+
+/// Claims a block device: while the result lives, nobody mounts it, and nobody has it mounted.
+pub fn claim(path: &Path) -> Result<File> {
+    let flags = (OFlags::EXCL | OFlags::CLOEXEC).bits() as i32;
+    patiently(|| {
+        OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|error| {
+            if Errno::from_io_error(&error) == Some(Errno::BUSY) {
+                Error::Held { path: path.into() }
+            } else {
+                Error::Open { path: path.into(), source: error }
+            }
+        })
+    })
+}
+
+/// Tries again for a while what fails because the device is busy. umount(8) returns when the last
+/// commit is durable; the server lets go of the device a moment later, and nobody should have to
+/// wait for that between two commands.
+pub fn patiently<T>(attempt: impl Fn() -> Result<T>) -> Result<T> {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        match attempt() {
+            Err(Error::Held { .. }) if Instant::now() < deadline => thread::sleep(Duration::from_millis(20)),
+            done => return done,
+        }
+    }
+}
+
+/// Opens a device so that nobody else has it. The kernel doesn't ask for our lock of an image file,
+/// so whether it has mounted one is looked for. A block device that is opened for reading is to be
+/// [claimed](claim) besides.
+pub fn open_exclusively(path: &Path, mode: OpenMode) -> Result<FileDevice> {
+    let device = patiently(|| FileDevice::open(path, mode, Exclusive::Yes))?;
+    check_unmounted(path, mode).map(|()| device)
+}
+
+/// An error if the kernel has mounted an image file, or that behind a loop device, through any
+/// other loop device. Who only looked at such a device holds it for a moment: that is waited for.
+pub fn check_unmounted(path: &Path, mode: OpenMode) -> Result<()> {
+    let number = std::fs::metadata(path).map_or(0, |metadata| metadata.rdev());
+    let image = backing_file(number).unwrap_or_else(|| path.into());
+    // Who has claimed a partition keeps others from the whole disk, too.
+    let known: Vec<u64> = [number].into_iter().chain(whole_disk(number)).collect();
+    let deadline = Instant::now() + MOMENT;
+    loop {
+        let Some(by) = loop_devices::user(&image, &known, mode) else { return Ok(()) };
+        if matches!(by, User::Mounted(_)) || Instant::now() >= deadline {
+            return Err(Error::Attached { path: path.into(), by });
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
