@@ -12,7 +12,8 @@ pub enum Need {
     Root,
     /// Root, loop devices, the kernel's btrfs and btrfs-progs.
     Kernel,
-    /// `/dev/fuse`, to be opened for reading and writing.
+    /// `/dev/fuse`, to be opened for reading and writing. For root FUSE's control file system as
+    /// well, by which tests abort connections; it is mounted if need be, and stays so.
     Fuse,
     /// The same, and FUSE over `io_uring`. Turns the kernel's switch for it on, and leaves it on:
     /// mounts that don't want it have to say so.
@@ -42,7 +43,11 @@ impl Need {
                 .write(true)
                 .open("/dev/fuse")
                 .err()
-                .map(|error| format!("/dev/fuse: {error}")),
+                .map(|error| format!("/dev/fuse: {error}"))
+                .or_else(|| {
+                    let lacks = Need::Root.missing().is_none() && !connections_are_shown();
+                    lacks.then(|| format!("FUSE's control file system ({CONNECTIONS})"))
+                }),
             Need::FuseRing => Need::Fuse.missing().or_else(|| {
                 (!turn_rings_on()).then(|| format!("FUSE over io_uring ({RING_SWITCH}, which only root turns on)"))
             }),
@@ -78,6 +83,21 @@ const RING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 fn turn_rings_on() -> bool {
     let is_on = || std::fs::read_to_string(RING_SWITCH).is_ok_and(|value| value.trim() == "Y");
     is_on() || std::fs::write(RING_SWITCH, "Y").is_ok() && is_on()
+}
+
+/// Where FUSE's control file system belongs.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+
+fn connections_are_shown() -> bool {
+    let is_there = || {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        table.lines().any(|line| line.split(' ').nth(4) == Some(CONNECTIONS))
+    };
+    // Another test may have mounted it meanwhile.
+    is_there() || {
+        let mounted = rustix::mount::mount("none", CONNECTIONS, "fusectl", rustix::mount::MountFlags::empty(), None);
+        mounted.is_ok() || is_there()
+    }
 }
 
 fn kernel_has_btrfs() -> bool {
