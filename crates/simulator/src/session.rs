@@ -90,7 +90,7 @@ impl Session {
         }
         // What waits to be freed, and trees that are dropped, have inodes that the model has not.
         let leaves_some = matches!(operation, Operation::DeleteSubvolume { .. })
-            || (matches!(operation, Operation::Snapshot { .. }) && self.worker.fs.stats().inactivation.inodes > 0);
+            || (matches!(operation, Operation::Snapshot { .. }) && self.worker.copies_orphans());
         self.left_orphans |= leaves_some;
         result.and_then(|()| self.check_durable(operation)).map_err(|what| format!("{operation:?}: {what}"))
     }

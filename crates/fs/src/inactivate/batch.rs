@@ -86,7 +86,7 @@ impl Inactivator {
         loop {
             let (first, adopting) = {
                 let queue = self.queue.waiting.lock();
-                (queue.inodes.front().cloned(), queue.orphans.is_some())
+                (queue.inodes.front().cloned(), queue.has_orphans())
             };
             if first.is_none() && !adopting {
                 return Ok(round);
@@ -103,7 +103,7 @@ impl Inactivator {
                     self.pass_over(error.at(Step::FreeInode { subvolume, ino }))
                 })?,
                 None => self.adopt_some(left).or_else(|error| {
-                    self.queue.set_orphans(None);
+                    self.queue.searched_orphans(None);
                     self.pass_over(error.at(Step::FreeOrphans))
                 })?,
             };

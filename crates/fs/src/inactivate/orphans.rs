@@ -1,13 +1,13 @@
-//! Orphans: inodes without a name that a crash or an unmount left behind.
+//! Orphans: inodes without a name that a crash or an unmount left behind, or that a snapshot was
+//! made with.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ubtrfs_format::items::RootFlags;
-use ubtrfs_format::{Ino, ItemType, Key, objectid};
+use ubtrfs_format::{Ino, ItemType, Key, TreeId, objectid};
 
 use super::Inactivator;
-use super::queue::Orphans;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, InodeId, InodeState, OrphanEdit};
 use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM};
@@ -26,35 +26,35 @@ impl Inactivator {
         let committed = self.info.committed();
         let writable = |flags: u64, refs: u32| flags & RootFlags::RDONLY == 0 && refs > 0;
         let subvolumes = committed.subvolumes().filter(|subvolume| writable(subvolume.item.flags, subvolume.item.refs));
-        let subvolumes = subvolumes.map(crate::committed::TreeRoot::id).collect();
-        self.queue.set_orphans(Some(Orphans { subvolumes, next: 0 }));
+        self.queue.add_orphans_of(subvolumes.map(crate::committed::TreeRoot::id));
         self.queue.set_subvolumes(committed.deleted_subvolumes().next().is_some());
+    }
+
+    /// Has the inactivator free the orphans of a subvolume that is writable from now on.
+    pub(crate) fn free_orphans_of(&self, subvolume: TreeId) {
+        let has_none = self.info.committed().tree(subvolume).is_ok_and(|tree| {
+            let first = tree.range(orphan_key(0)..=orphan_key(u64::MAX)).next();
+            first.is_none()
+        });
+        if !has_none {
+            self.queue.add_orphans_of([subvolume]);
+        }
     }
 
     /// Adopts some orphans; returns how many there were. Large ones are in the queue then.
     pub(super) fn adopt_some(&self, most: u64) -> Result<u64> {
-        let Some(mut orphans) = self.queue.waiting.lock().orphans.clone() else { return Ok(0) };
+        let Some((subvolume, next)) = self.queue.next_orphans(|id| self.info.is_deleted(id)) else { return Ok(0) };
+        let most = BATCH.min(most as usize).max(1);
         let mut found = Vec::new();
-        orphans.subvolumes.retain(|subvolume| !self.info.is_deleted(*subvolume));
-        if let Some(subvolume) = orphans.subvolumes.last().copied() {
-            let most = BATCH.min(most as usize).max(1);
-            let tree = self.info.committed().tree(subvolume)?;
-            for item in tree.range(orphan_key(orphans.next)..=orphan_key(u64::MAX)).take(most) {
-                found.push(InodeId::new(subvolume, Ino(item?.key.offset)));
-            }
-            if let Some(next) = found.last().filter(|_| found.len() == most).and_then(|last| last.ino.0.checked_add(1))
-            {
-                orphans.next = next;
-            } else {
-                orphans.subvolumes.pop();
-                orphans.next = 0;
-            }
+        let tree = self.info.committed().tree(subvolume)?;
+        for item in tree.range(orphan_key(next)..=orphan_key(u64::MAX)).take(most) {
+            found.push(InodeId::new(subvolume, Ino(item?.key.offset)));
         }
         for id in &found {
             self.adopt_orphan(*id)?;
         }
-        let left = (!orphans.subvolumes.is_empty()).then_some(orphans);
-        self.queue.set_orphans(left);
+        let last = found.last().filter(|_| found.len() == most);
+        self.queue.searched_orphans(last.and_then(|last| last.ino.0.checked_add(1)));
         Ok(found.len() as u64)
     }
 

@@ -27,12 +27,12 @@ impl Waiting {
 }
 
 /// Where to search for orphans next.
-#[derive(Clone, Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Orphans {
-    /// Subvolumes that have not been searched to the end, the current one last.
-    pub(super) subvolumes: Vec<TreeId>,
+    /// Subvolumes that have not been searched to the end, the current one first.
+    subvolumes: VecDeque<TreeId>,
     /// The lowest number in the current one that has not been searched.
-    pub(super) next: u64,
+    next: u64,
 }
 
 /// The waiting inodes, in the order of their arrival.
@@ -40,8 +40,8 @@ pub(super) struct Orphans {
 pub(super) struct Queue {
     pub(super) inodes: VecDeque<Waiting>,
     pub(super) bytes: u64,
-    /// Orphans of the mount before that have not been processed.
-    pub(super) orphans: Option<Orphans>,
+    /// Subvolumes whose orphans have not been processed.
+    orphans: Orphans,
     /// Subvolumes were deleted whose trees may not be dropped yet.
     pub(super) subvolumes: bool,
     pub(super) stop: bool,
@@ -49,7 +49,12 @@ pub(super) struct Queue {
 
 impl Queue {
     pub(super) fn is_empty(&self) -> bool {
-        self.inodes.is_empty() && self.orphans.is_none() && !self.subvolumes
+        self.inodes.is_empty() && !self.has_orphans() && !self.subvolumes
+    }
+
+    /// Whether there may be orphans to process.
+    pub(super) fn has_orphans(&self) -> bool {
+        !self.orphans.subvolumes.is_empty()
     }
 }
 
@@ -63,7 +68,7 @@ pub(crate) struct InactivationQueue {
     pub(super) progress: Condvar,
     /// Held by the thread that does one transaction's work.
     pub(super) turn: Mutex<()>,
-    /// There are orphans of the mount before.
+    /// There are subvolumes whose orphans have not been processed.
     adopting: AtomicBool,
     pub(super) steps: AtomicU64,
     pub(super) extents: AtomicU64,
@@ -77,7 +82,7 @@ pub struct InactivationStats {
     pub inodes: u64,
     /// Bytes that these take.
     pub bytes: u64,
-    /// Whether orphans of an earlier mount have not been processed yet.
+    /// Whether orphans of an earlier mount, or in a new snapshot, have not been processed yet.
     pub orphans_left: bool,
     /// Steps in which such inodes were freed.
     pub steps: u64,
@@ -112,12 +117,34 @@ impl InactivationQueue {
         self.progress.notify_all();
     }
 
-    /// Sets the orphans to process.
-    pub(super) fn set_orphans(&self, orphans: Option<Orphans>) {
+    /// Has the orphans of more subvolumes processed.
+    pub(super) fn add_orphans_of(&self, subvolumes: impl IntoIterator<Item = TreeId>) {
         let mut queue = self.waiting.lock();
-        self.adopting.store(orphans.is_some(), Ordering::Release);
-        queue.orphans = orphans;
+        queue.orphans.subvolumes.extend(subvolumes);
+        self.adopting.store(queue.has_orphans(), Ordering::Release);
         self.work.notify_one();
+    }
+
+    /// Where to search for orphans: a subvolume that is not `gone`, and the lowest number.
+    pub(super) fn next_orphans(&self, gone: impl Fn(TreeId) -> bool) -> Option<(TreeId, u64)> {
+        let mut queue = self.waiting.lock();
+        let current = queue.orphans.subvolumes.front().copied();
+        queue.orphans.subvolumes.retain(|subvolume| !gone(*subvolume));
+        if queue.orphans.subvolumes.front().copied() != current {
+            queue.orphans.next = 0;
+        }
+        self.adopting.store(queue.has_orphans(), Ordering::Release);
+        queue.orphans.subvolumes.front().map(|subvolume| (*subvolume, queue.orphans.next))
+    }
+
+    /// The current subvolume was searched up to the number `next`, or to its end.
+    pub(super) fn searched_orphans(&self, next: Option<u64>) {
+        let mut queue = self.waiting.lock();
+        if next.is_none() {
+            queue.orphans.subvolumes.pop_front();
+        }
+        queue.orphans.next = next.unwrap_or(0);
+        self.adopting.store(queue.has_orphans(), Ordering::Release);
     }
 
     /// Subvolumes were deleted, or all of them are dropped.
@@ -149,7 +176,7 @@ impl InactivationQueue {
         InactivationStats {
             inodes: queue.inodes.len() as u64,
             bytes: queue.bytes,
-            orphans_left: queue.orphans.is_some(),
+            orphans_left: queue.has_orphans(),
             steps: load(&self.steps),
             extents: load(&self.extents),
             waits: load(&self.waits),

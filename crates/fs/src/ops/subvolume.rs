@@ -85,7 +85,11 @@ impl Operations {
     /// returns it is durable.
     pub(crate) fn snapshot(&self, source: TreeId, dir: InodeId, name: &[u8], read_only: bool) -> Result<TreeId> {
         self.check_subvolume(source)?;
-        self.make_subvolume(dir, name, NewContent::Snapshot(source), read_only)
+        let id = self.make_subvolume(dir, name, NewContent::Snapshot(source), read_only)?;
+        if !read_only {
+            self.inactivator.free_orphans_of(id);
+        }
+        Ok(id)
     }
 
     fn check_subvolume(&self, id: TreeId) -> Result<()> {
@@ -234,6 +238,7 @@ impl Operations {
         self.committer.commit_through(generation)?;
         if !read_only {
             subvolume.set_read_only(false);
+            self.inactivator.free_orphans_of(id);
         }
         Ok(())
     }

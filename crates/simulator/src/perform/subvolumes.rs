@@ -8,7 +8,7 @@ use ubtrfs_format::{Ino, TreeId};
 use super::Worker;
 use super::names::{dir_body, new_node};
 use crate::model::{IN_PLACE_OF_SUBVOLUMES, Touched, touch};
-use crate::{Body, Model, Operation};
+use crate::{Body, Model, Node, Operation};
 
 impl Worker {
     /// Whether an operation would change what can't be changed: something in a read-only subvolume,
@@ -52,6 +52,12 @@ impl Worker {
         stats.inodes > 0
             || stats.orphans_left
             || self.model.nodes.iter().any(|(id, node)| id.subvolume == subvolume && node.nlink == 0)
+    }
+
+    /// Whether a snapshot may have inodes without names, which are freed after it was made.
+    pub(crate) fn copies_orphans(&self) -> bool {
+        let stats = self.fs.stats().inactivation;
+        stats.inodes > 0 || stats.orphans_left || !self.model.orphans().is_empty()
     }
 
     pub(super) fn snapshot(&mut self, operation: &Operation, touched: &mut Touched) -> Result<(), String> {
@@ -105,7 +111,7 @@ impl Worker {
         if id.subvolume == model.default {
             return Err(Errno::PERM);
         }
-        let is_in_it = |(inner, node): (&InodeId, &Arc<crate::Node>)| {
+        let is_in_it = |(inner, node): (&InodeId, &Arc<Node>)| {
             let Body::Directory { parent, .. } = &node.body else { return false };
             model.is_subvolume(*inner) && parent.subvolume == id.subvolume
         };
@@ -144,7 +150,8 @@ fn copy_subvolume(model: &mut Model, source: TreeId, copy: TreeId) {
         subvolume if subvolume == source => InodeId::new(copy, id.ino),
         _ => InodeId::new(copy, IN_PLACE_OF_SUBVOLUMES),
     };
-    let nodes: Vec<_> = model.nodes.iter().filter(|(id, _)| id.subvolume == source).collect();
+    let is_copied = |id: &InodeId, node: &Node| id.subvolume == source && node.nlink > 0;
+    let nodes: Vec<_> = model.nodes.iter().filter(|(id, node)| is_copied(id, node)).collect();
     let mut copies = Vec::with_capacity(nodes.len());
     for (id, node) in nodes {
         let mut node = Arc::clone(node);
