@@ -38,11 +38,13 @@ fn mixed() -> std::io::Error {
 }
 
 impl Handle {
-    fn file(&self) -> std::io::Result<&File> {
+    /// The descriptor.
+    pub(crate) fn file(&self) -> std::io::Result<&File> {
         if let Self::File(file) = self { Ok(file) } else { Err(mixed()) }
     }
 
-    fn inode(&self) -> std::io::Result<InodeId> {
+    /// The inode that is referred to.
+    pub(crate) fn inode(&self) -> std::io::Result<InodeId> {
         if let Self::Inode(id) = self { Ok(*id) } else { Err(mixed()) }
     }
 }

@@ -19,6 +19,7 @@ mod report;
 mod runner;
 mod samples;
 mod stats;
+mod subvolume_calls;
 mod switch;
 mod table;
 mod workloads;

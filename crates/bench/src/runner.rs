@@ -116,6 +116,7 @@ impl Running<'_> {
         }
         let mut peers = self.peers.clone();
         peers.retain(|peer| peer.has_directory() || case.in_process);
+        peers.retain(|peer| peer.has_subvolumes() || !case.subvolumes);
         self.bar.inc(steps - peers.len() as u64 * u64::from(self.rounds));
         for round in 1..=self.rounds {
             // The first peer is the last one in the next round, so that a drift in one direction

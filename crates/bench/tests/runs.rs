@@ -34,8 +34,19 @@ fn assert_cleared(dir: &Path) {
 #[test]
 fn the_library_is_measured_without_any_mount() {
     let dir = tempfile::tempdir().unwrap();
-    let words =
-        ["--rounds", "2", "--peers", "library", "storm", "unlinked", "growth", "latency", "large-file", "volume"];
+    let words = [
+        "--rounds",
+        "2",
+        "--peers",
+        "library",
+        "storm",
+        "unlinked",
+        "growth",
+        "latency",
+        "large-file",
+        "snapshots",
+        "volume",
+    ];
     let output = bench(dir.path(), &words).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let result = result(dir.path());

@@ -1,9 +1,9 @@
 //! The volume as of its last commit: the roots of all trees. Immutable; a commit publishes the next
 //! one.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rpds::RedBlackTreeMapSync;
 use ubtrfs_format::items::{RootFlags, RootItem};
 use ubtrfs_format::{Generation, ItemType, Key, Superblock, TreeId};
 use ubtrfs_tree::{NodeCache, NodeRef, Reader, Root, Snapshot};
@@ -34,13 +34,17 @@ impl TreeRoot {
     }
 }
 
+/// The roots of trees, by number. A commit changes a few of very many: what it does not change, the
+/// next state shares.
+pub(crate) type TreeRoots = RedBlackTreeMapSync<TreeId, TreeRoot>;
+
 /// The roots of all trees as of one commit.
 pub(crate) struct Committed {
     pub(crate) generation: Generation,
     pub(crate) superblock: Superblock,
     pub(crate) root_tree: Root,
     pub(crate) chunk_tree: Root,
-    pub(crate) trees: BTreeMap<TreeId, TreeRoot>,
+    pub(crate) trees: TreeRoots,
     cache: Arc<NodeCache>,
 }
 
@@ -59,13 +63,13 @@ impl Committed {
             generation: superblock.chunk_root_generation,
             level: superblock.chunk_root_level,
         };
-        let mut trees = BTreeMap::new();
+        let mut trees = TreeRoots::new_sync();
         for item in Snapshot::new(cache.clone(), root_tree).range(Key::MIN..=Key::MAX) {
             let item = item?;
             let key = item.key;
             if key.item_type == ItemType::ROOT_ITEM {
                 match RootItem::parse(&item) {
-                    Ok(item) => drop(trees.insert(TreeId(key.objectid), TreeRoot { key, item })),
+                    Ok(item) => trees.insert_mut(TreeId(key.objectid), TreeRoot { key, item }),
                     Err(error) if rescue.passes_over(&error) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -79,7 +83,7 @@ impl Committed {
         superblock: Superblock,
         root_tree: Root,
         chunk_tree: Root,
-        trees: BTreeMap<TreeId, TreeRoot>,
+        trees: TreeRoots,
         cache: Arc<NodeCache>,
     ) -> Self {
         Self { generation: superblock.generation, superblock, root_tree, chunk_tree, trees, cache }

@@ -96,6 +96,15 @@ impl Peer {
         self.kind != Kind::Library
     }
 
+    /// Whether it has subvolumes.
+    pub fn has_subvolumes(self) -> bool {
+        match self.kind {
+            Kind::Ubtrfs { .. } | Kind::Library => true,
+            Kind::Kernel { of, .. } => of == KernelType::Btrfs,
+            Kind::Null => false,
+        }
+    }
+
     /// Why it can't be measured here, as far as that is known without trying.
     pub fn missing(self) -> Option<String> {
         let root = rustix::process::geteuid().is_root();
@@ -229,6 +238,14 @@ impl Mounted {
             Some(Volume::Library(library)) => Ok(library.filesystem().sync()?),
             None => Ok(()),
         }
+    }
+
+    /// Runs a command of ubtrfs on the directory that it is mounted on, also on the kernel's btrfs.
+    pub fn command(&self, words: &[&str]) -> Result<()> {
+        let binary = ubtrfs::binary().ok_or_else(|| Failure::new("the ubtrfs binary is missing"))?;
+        let output = std::process::Command::new(binary).args(words).arg(&self.directory).output()?;
+        let complaint = || Failure::new(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+        output.status.success().then_some(()).ok_or_else(complaint)
     }
 
     /// Bytes that the file system has given to its device so far.

@@ -36,7 +36,9 @@ impl<'a> Growth<'a> {
     /// The plot, if there are curves of two points at the least.
     pub fn of(results: &'a Results) -> Option<Self> {
         let mut panels = Vec::new();
-        for case in results.cases.iter().filter(|case| matches!(case.workload.as_str(), "growth" | "volume")) {
+        for case in
+            results.cases.iter().filter(|case| matches!(case.workload.as_str(), "growth" | "snapshots" | "volume"))
+        {
             let samples = results.samples.iter().filter(|sample| sample.case == case.name);
             let mut names: Vec<_> = samples.flat_map(|sample| &sample.measured.series).collect();
             names.sort_by_key(|(name, _)| *name);

@@ -54,6 +54,8 @@ pub struct Case {
     pub programs: &'static [&'static str],
     /// Whether it can do with an engine in this process.
     pub in_process: bool,
+    /// Whether it needs subvolumes.
+    pub subvolumes: bool,
     /// Measures.
     pub run: Run,
 }
@@ -67,11 +69,16 @@ impl Case {
         run: impl Fn(&mut Mounted, &mut Measured) -> Result<()> + 'static,
     ) -> Self {
         let facts = CaseFacts { name, workload: workload.into(), title, headline: headline.into() };
-        Self { facts, size: SIZE, programs: &[], in_process: false, run: Box::new(run) }
+        Self { facts, size: SIZE, programs: &[], in_process: false, subvolumes: false, run: Box::new(run) }
     }
 
     pub(super) fn programs(mut self, programs: &'static [&'static str]) -> Self {
         self.programs = programs;
+        self
+    }
+
+    pub(super) fn with_subvolumes(mut self) -> Self {
+        self.subvolumes = true;
         self
     }
 

@@ -19,7 +19,8 @@ const RARELY: u32 = 20;
 /// Files of a directory of a large volume.
 const FILES_EACH: u64 = 1000;
 
-fn case(
+/// A case with curves.
+pub(super) fn case(
     workload: &str,
     name: &str,
     title: &str,
@@ -57,7 +58,7 @@ pub fn volume_cases(scale: Scale) -> Vec<Case> {
 }
 
 /// Powers of ten from `first` to `last`.
-fn decades(first: u64, last: u64) -> impl Iterator<Item = u64> {
+pub(super) fn decades(first: u64, last: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(first), |size| size.checked_mul(10)).take_while(move |size| *size <= last)
 }
 
@@ -77,7 +78,7 @@ fn grown(measured: &mut Measured) {
 }
 
 /// The time of one of `count` calls, in microseconds.
-fn each(count: u32, mut call: impl FnMut(u32) -> Result<()>) -> Result<f64> {
+pub(super) fn each(count: u32, mut call: impl FnMut(u32) -> Result<()>) -> Result<f64> {
     cleanup::check()?;
     let start = Instant::now();
     (0..count).try_for_each(&mut call)?;

@@ -8,6 +8,7 @@ mod io;
 mod large;
 mod latency;
 mod mix;
+mod snapshots;
 mod storm;
 mod tree;
 pub mod unlinked;
@@ -33,7 +34,7 @@ const fn workload(name: &'static str, about: &'static str, from: Scale, cases: f
 }
 
 /// All workloads; those that make the headlines first.
-pub const ALL: [Workload; 12] = [
+pub const ALL: [Workload; 13] = [
     workload("dbench", "a file server's clients", Scale::Quick, dbench::cases),
     workload("fio-seq", "64 KiB sequential writes, fsync after each", Scale::Quick, fio::sequential),
     workload("fio-rand", "4 KiB random writes, fsync after 16", Scale::Quick, fio::random),
@@ -45,6 +46,7 @@ pub const ALL: [Workload; 12] = [
     workload("io", "reading and writing, in order and at random", Scale::Usual, io::cases),
     workload("tree", "a source tree: tar, git checkout, rm -rf", Scale::Usual, tree::cases),
     workload("large-file", "operations while a file of many extents is freed", Scale::Usual, large::cases),
+    workload("snapshots", "snapshots made, many, beside others, and deleted", Scale::Usual, snapshots::cases),
     workload("volume", "mount time and memory with very many files", Scale::Full, growth::volume_cases),
 ];
 

@@ -41,6 +41,9 @@ impl Merging<'_> {
     /// Drops deleted subvolumes as far as the transaction may.
     pub(super) fn drop_subvolumes(&mut self) -> Result<()> {
         let mut budget = self.transaction.subvolumes().may_drop;
+        if budget == 0 {
+            return Ok(());
+        }
         let committed = self.committed;
         for id in committed.deleted_subvolumes() {
             if budget == 0 {

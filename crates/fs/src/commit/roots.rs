@@ -6,14 +6,15 @@ use ubtrfs_format::{Generation, TreeId};
 use ubtrfs_tree::{DirtyNodes, EditBatch, Root, patch_in_place};
 
 use crate::clock::now;
-use crate::committed::{Committed, TreeRoot};
+use crate::committed::{Committed, TreeRoot, TreeRoots};
 use crate::error::{Error, Result};
 use ubtrfs_format::items::RootItem;
 use ubtrfs_format::{ItemType, Key};
 
 /// The roots of all trees but the root tree and the chunk tree, as a commit changes them.
 pub(super) struct NewRoots {
-    trees: BTreeMap<TreeId, TreeRoot>,
+    trees: TreeRoots,
+    /// Roots that differ from those in the root items, which get them at the end.
     roots: BTreeMap<TreeId, Root>,
     /// Trees whose root item this commit writes.
     changed: BTreeSet<TreeId>,
@@ -24,10 +25,9 @@ pub(super) struct NewRoots {
 
 impl NewRoots {
     pub(super) fn new(committed: &Committed, generation: Generation) -> Self {
-        let roots = committed.trees.iter().map(|(id, tree)| (*id, tree.root())).collect();
         Self {
             trees: committed.trees.clone(),
-            roots,
+            roots: BTreeMap::new(),
             changed: BTreeSet::new(),
             generation,
             has_default_subvolume: false,
@@ -36,7 +36,7 @@ impl NewRoots {
 
     pub(super) fn get(&self, id: TreeId) -> Result<Root> {
         let missing = || Error::MissingItem { tree: TreeId::ROOT, key: Key::new(id.0, ItemType::ROOT_ITEM, 0) };
-        self.roots.get(&id).copied().ok_or_else(missing)
+        self.root(id).ok_or_else(missing)
     }
 
     pub(super) fn last_snapshot(&self, id: TreeId) -> Result<Generation> {
@@ -45,7 +45,8 @@ impl NewRoots {
     }
 
     pub(super) fn set(&mut self, id: TreeId, root: Root) {
-        if self.roots.insert(id, root) != Some(root) {
+        if self.root(id) != Some(root) {
+            self.roots.insert(id, root);
             self.changed.insert(id);
         }
     }
@@ -58,7 +59,7 @@ impl NewRoots {
     /// A tree that this commit makes.
     pub(super) fn add(&mut self, tree: TreeRoot, root: Root) {
         let id = tree.id();
-        self.trees.insert(id, tree);
+        self.trees.insert_mut(id, tree);
         self.roots.insert(id, root);
         self.changed.insert(id);
     }
@@ -67,7 +68,9 @@ impl NewRoots {
     pub(super) fn remove(&mut self, id: TreeId) -> Option<TreeRoot> {
         self.changed.remove(&id);
         self.roots.remove(&id);
-        self.trees.remove(&id)
+        let removed = self.trees.get(&id).cloned();
+        self.trees.remove_mut(&id);
+        removed
     }
 
     /// The root item of a tree, whose fields other than those of the root change.
@@ -77,7 +80,7 @@ impl NewRoots {
     }
 
     /// The trees, by number.
-    pub(super) fn trees(&self) -> &BTreeMap<TreeId, TreeRoot> {
+    pub(super) fn trees(&self) -> &TreeRoots {
         &self.trees
     }
 
@@ -108,7 +111,7 @@ impl NewRoots {
         let node_size = i64::from(dirty.geometry().node_size);
         let time = now();
         for id in &self.changed {
-            let root = self.roots.get(id).copied();
+            let root = self.root(*id);
             let (Some(root), Some(tree)) = (root, self.trees.get_mut(id)) else { continue };
             let item = &mut tree.item;
             item.generation = root.generation;
@@ -127,10 +130,10 @@ impl NewRoots {
     }
 
     pub(super) fn root(&self, id: TreeId) -> Option<Root> {
-        self.roots.get(&id).copied()
+        self.roots.get(&id).copied().or_else(|| self.trees.get(&id).map(TreeRoot::root))
     }
 
-    pub(super) fn into_trees(self) -> BTreeMap<TreeId, TreeRoot> {
+    pub(super) fn into_trees(self) -> TreeRoots {
         self.trees
     }
 }

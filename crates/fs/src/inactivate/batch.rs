@@ -108,7 +108,8 @@ impl Inactivator {
                 })?,
             };
             round.freed |= done > 0;
-            left = left.saturating_sub(done);
+            // A subvolume without orphans has been searched, too.
+            left = left.saturating_sub(done.max(1));
         }
     }
 

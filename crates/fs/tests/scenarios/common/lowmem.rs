@@ -27,15 +27,15 @@ pub fn assert_lowmem_check_clean(image: &Path) {
 /// The deleted subvolumes of which a part is dropped.
 fn half_dropped(image: &Path) -> Vec<String> {
     let roots = run(command("btrfs", &["inspect-internal", "dump-tree", "-t", "root"]).arg(image)).ok().stdout;
-    let (mut root, mut is_deleted, mut found) = (String::new(), false, Vec::new());
+    let (mut root, mut is_deleted, mut found) = ("", false, Vec::new());
     for line in roots.lines().map(str::trim) {
         if let Some((_, key)) = line.split_once(" key (") {
-            root = key.split(' ').next().unwrap_or_default().to_owned();
+            root = key.split(' ').next().unwrap_or_default();
             is_deleted = false;
         } else if line.ends_with(" refs 0") {
             is_deleted = true;
         } else if is_deleted && line.starts_with("drop_progress key (") && !line.contains("key (0 ") {
-            found.push(root.clone());
+            found.push(root.to_owned());
         }
     }
     found

@@ -1,0 +1,72 @@
+//! Calls on subvolumes, by the ioctls that the kernel's btrfs and ubtrfs both have, or straight into
+//! the engine.
+
+use rustix::ioctl::{Opcode, Setter, ioctl};
+
+use crate::calls::{Calls, Handle};
+use crate::failure::{Failure, Result};
+
+const SNAP_CREATE_V2: Opcode = 0x5000_9417;
+const SUBVOL_CREATE_V2: Opcode = 0x5000_9418;
+const SNAP_DESTROY_V2: Opcode = 0x5000_943f;
+
+/// `struct btrfs_ioctl_vol_args_v2`, and the offset of the name in it.
+type Argument = [u8; 4096];
+const NAME: usize = 56;
+
+fn argument(source: i64, name: &str) -> Result<Argument> {
+    let mut argument = [0; 4096];
+    argument[..8].copy_from_slice(&source.to_le_bytes());
+    let place = argument[NAME..NAME + 255].get_mut(..name.len());
+    place.ok_or_else(|| Failure::new("a name is too long"))?.copy_from_slice(name.as_bytes());
+    Ok(argument)
+}
+
+impl Calls {
+    /// Makes an empty subvolume in `dir` and opens it.
+    pub fn create_subvolume(&self, dir: &Handle, name: &str) -> Result<Handle> {
+        match self {
+            Self::Kernel(_) => {
+                let argument = argument(-1, name)?;
+                // SAFETY: this command reads an argument of the size that its number encodes, and
+                // nothing else.
+                unsafe { ioctl(dir.file()?, Setter::<SUBVOL_CREATE_V2, Argument>::new(argument)) }?;
+            }
+            Self::Engine(engine) => {
+                engine.create_subvolume(dir.inode()?, name.as_bytes(), 0o755, (0, 0))?;
+            }
+        }
+        self.open_dir(dir, name)
+    }
+
+    /// Makes a writable snapshot of a subvolume, which `source` is the root directory of, in `dir`.
+    pub fn snapshot(&self, source: &Handle, dir: &Handle, name: &str) -> Result<()> {
+        match self {
+            Self::Kernel(_) => {
+                let source = std::os::fd::AsRawFd::as_raw_fd(source.file()?);
+                let argument = argument(source.into(), name)?;
+                // SAFETY: the same; the descriptor in it is open.
+                unsafe { ioctl(dir.file()?, Setter::<SNAP_CREATE_V2, Argument>::new(argument)) }?;
+            }
+            Self::Engine(engine) => {
+                engine.snapshot(source.inode()?.subvolume, dir.inode()?, name.as_bytes(), false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes a subvolume; its tree is dropped later.
+    pub fn delete_subvolume(&self, dir: &Handle, name: &str) -> Result<()> {
+        match self {
+            Self::Kernel(_) => {
+                let argument = argument(0, name)?;
+                // SAFETY: as above.
+                unsafe { ioctl(dir.file()?, Setter::<SNAP_DESTROY_V2, Argument>::new(argument)) }?;
+            }
+            Self::Engine(engine) => {
+                engine.delete_subvolume(dir.inode()?, name.as_bytes())?;
+            }
+        }
+        Ok(())
+    }
+}
