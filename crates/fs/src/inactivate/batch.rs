@@ -17,6 +17,8 @@ const LONGEST_THROTTLE: Duration = Duration::from_millis(50);
 /// The pause after a step is so many times as long as the step with its commit: an fsync that meets
 /// such a commit waits for its end, and few should.
 const PAUSE: u32 = 4;
+/// A search for orphans in a subvolume counts as so many inodes: it may read nodes from the device.
+const SEARCH: u64 = 100;
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -95,6 +97,7 @@ impl Inactivator {
             if left == 0 || self.info.is_read_only() || self.info.changes() > self.info.most_changes() {
                 return Ok(Freed { more: true, ..round });
             }
+            let is_search = first.is_none();
             let done = match first {
                 Some(waiting) => self.free_step(&waiting, left).or_else(|error| {
                     // Damaged, or the file system has given up: it stays an orphan.
@@ -108,8 +111,7 @@ impl Inactivator {
                 })?,
             };
             round.freed |= done > 0;
-            // A subvolume without orphans has been searched, too.
-            left = left.saturating_sub(done.max(1));
+            left = left.saturating_sub(done + if is_search { SEARCH } else { 0 });
         }
     }
 
