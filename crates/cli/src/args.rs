@@ -376,8 +376,8 @@ pub struct Look {
     pub place: PathInVolume,
 }
 
-/// Show which files differ between two subvolumes of a volume that is not mounted. Exit status: 0
-/// they are alike, 1 they differ, 2 they could not be compared.
+/// Show which files differ between two subvolumes of a volume, mounted or not. Exit status: 0 they
+/// are alike, 1 they differ, 2 they could not be compared.
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct Diff {
@@ -400,8 +400,8 @@ pub struct Diff {
     /// More devices of the volume.
     #[arg(long = "device", value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
-    /// The old subvolume, as IMAGE:PATH with the path from the volume's top level; with --since the
-    /// only one.
+    /// The old subvolume: its directory on a mount, or IMAGE:PATH with the path from the top level of
+    /// a volume that is not mounted. With --since it is the only one.
     #[arg(value_name = "OLD")]
     pub old: OsString,
     /// The new subvolume, of the same volume.

@@ -1,16 +1,15 @@
 //! The subvolumes of a volume, as the root tree describes them.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use rustix::io::Errno;
 use ubtrfs_format::items::{RootFlags, RootItem, RootRef, dir_entries, inode_refs};
 use ubtrfs_format::{Ino, ItemType, Key, TreeId, Uuid};
 
-use super::ioctls::{Item, Mounted};
-use super::place::{Image, Place, not_a_subvolume};
 use crate::args::subvolume::InImage;
 use crate::failure::{Failure, Result};
+use crate::ioctls::{Item, Mounted, about_mount};
+use crate::place::{Image, Place};
 
 /// A volume whose trees can be searched.
 pub enum Source {
@@ -185,25 +184,4 @@ impl Source {
         let default = named.find(|entry| entry.name == b"default");
         Ok(default.map_or(TreeId::FS, |entry| TreeId(entry.location.objectid)))
     }
-}
-
-/// Opens a mounted volume's file.
-pub fn mounted(path: &Path) -> Result<Mounted> {
-    Mounted::open(path)
-}
-
-/// Why a mounted volume refuses something.
-pub fn about_mount(subject: impl std::fmt::Display, errno: Errno) -> Failure {
-    match errno {
-        Errno::NOTTY => Failure::new(format!("{subject} is not on a btrfs volume")),
-        errno => Failure::about(subject, &std::io::Error::from(errno)),
-    }
-}
-
-/// An error if an open file is not the root directory of a subvolume.
-pub fn check_subvolume(mounted: &Mounted, path: &Path) -> Result<()> {
-    mounted.is_read_only().map(drop).map_err(|errno| match errno {
-        Errno::INVAL => not_a_subvolume(path),
-        errno => about_mount(path.display(), errno),
-    })
 }

@@ -8,6 +8,7 @@ mod block_devices;
 mod caching;
 mod converted;
 mod crowds;
+mod diff;
 mod endings;
 mod extents;
 mod first_hour;

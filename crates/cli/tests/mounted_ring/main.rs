@@ -6,6 +6,8 @@
 mod caching;
 #[path = "../mounted/crowds.rs"]
 mod crowds;
+#[path = "../mounted/diff.rs"]
+mod diff;
 #[path = "../mounted/endings.rs"]
 mod endings;
 #[path = "../mounted/extents.rs"]

@@ -12,6 +12,7 @@ use rustix::ioctl::{Getter, NoArg, Setter, Updater, ioctl};
 use ubtrfs_format::{ItemType, Key, TreeId};
 
 use crate::failure::{Failure, Result};
+use crate::place::not_a_subvolume;
 
 const SYNC: u32 = 0x9408;
 const TREE_SEARCH: u32 = 0xd000_9411;
@@ -53,6 +54,11 @@ impl Mounted {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let opened = rustix::fs::open(path, flags, Mode::empty());
         opened.map(|fd| Self(fd.into())).map_err(|errno| Failure::about(path.display(), &std::io::Error::from(errno)))
+    }
+
+    /// The device number of the mount.
+    pub fn device(&self) -> Done<u64> {
+        rustix::fs::fstat(&self.0).map(|found| found.st_dev)
     }
 
     /// Has the kernel write its dirty pages.
@@ -169,6 +175,22 @@ impl Mounted {
         }
         Ok(items)
     }
+}
+
+/// Why a mounted volume refuses something.
+pub fn about_mount(subject: impl std::fmt::Display, errno: Errno) -> Failure {
+    match errno {
+        Errno::NOTTY => Failure::new(format!("{subject} is not on a btrfs volume")),
+        errno => Failure::about(subject, &std::io::Error::from(errno)),
+    }
+}
+
+/// An error if an open file is not the root directory of a subvolume.
+pub fn check_subvolume(mounted: &Mounted, path: &Path) -> Result<()> {
+    mounted.is_read_only().map(drop).map_err(|errno| match errno {
+        Errno::INVAL => not_a_subvolume(path),
+        errno => about_mount(path.display(), errno),
+    })
 }
 
 /// The key after a key.
