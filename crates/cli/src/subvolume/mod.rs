@@ -1,6 +1,7 @@
 //! `ubtrfs subvolume` and `ubtrfs property`: on a mount by ioctls, ours or the kernel's, and in an
 //! image by the engine.
 
+mod find_new;
 mod list;
 mod output;
 mod property;
@@ -36,6 +37,7 @@ pub fn run(arguments: &args::subvolume::Subvolume) -> Result<()> {
         SubvolumeCommand::Show(arguments) => show::run(arguments),
         SubvolumeCommand::GetDefault(arguments) => show::default(arguments),
         SubvolumeCommand::SetDefault(arguments) => set_default(arguments),
+        SubvolumeCommand::FindNew(arguments) => find_new::run(arguments),
         SubvolumeCommand::Sync(arguments) => sync(arguments),
     }
 }

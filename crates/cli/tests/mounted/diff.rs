@@ -126,6 +126,9 @@ fn only_who_may_read_all_of_a_volume_compares_its_subvolumes() {
     assert_eq!(absent, Err(rustix::io::Errno::NXIO));
 
     let users = Volume::new();
+    users.mount("");
+    std::os::unix::fs::chown(&users.point, Some(NOBODY), Some(NOBODY)).unwrap();
+    users.umount();
     let mount = UsersMount::new(&users, "");
     let script = "cd $2 && echo one >file && $1 subvolume snapshot -r . old && echo two >file && $1 diff old .";
     let outcome = mount.as_user(script, &users);

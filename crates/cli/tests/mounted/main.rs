@@ -11,6 +11,7 @@ mod crowds;
 mod diff;
 mod endings;
 mod extents;
+mod find_new;
 mod first_hour;
 mod harness;
 mod lifecycle;
