@@ -16,6 +16,7 @@ mod holders;
 mod info;
 mod ioctls;
 mod label;
+mod merge;
 mod mkfs;
 mod mount;
 mod mount_table;
@@ -31,6 +32,7 @@ mod size;
 mod stats;
 mod stream;
 mod subvolume;
+mod together;
 mod tree;
 mod trees;
 mod umount;
@@ -78,6 +80,7 @@ fn main() -> ExitCode {
         Command::Stat(arguments) => browse::stat(arguments),
         Command::Cat(arguments) => browse::cat(arguments),
         Command::Diff(arguments) => diff::run(arguments),
+        Command::Merge(arguments) => merge::run(arguments),
         Command::Generate(arguments) => generate::run(arguments),
     };
     finish(done)

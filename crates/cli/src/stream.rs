@@ -26,14 +26,23 @@ type Done<T> = std::result::Result<T, Errno>;
 /// Asks the server of the mount at `path`, and shows each change of its answer until `visit`
 /// returns false.
 pub fn changes(path: &Path, question: &Question, mut visit: impl FnMut(FileChange) -> bool) -> Done<()> {
+    answer(path, question, |pieces| show(pieces, &mut visit))
+}
+
+/// Asks the server of the mount at `path` a question with an answer that fits into memory.
+pub fn whole(path: &Path, question: &Question) -> Done<Vec<u8>> {
+    answer(path, question, |pieces| Ok(pieces.into_iter().flatten().collect()))
+}
+
+fn answer<T>(path: &Path, question: &Question, take: impl FnOnce(Receiver<Vec<u8>>) -> Done<T>) -> Done<T> {
     let number = control::ask(path, &question.name())?;
     let number: u64 = std::str::from_utf8(&number).ok().and_then(|text| text.parse().ok()).ok_or(Errno::PROTO)?;
     let (sender, receiver) = sync_channel(PIECES);
     thread::scope(|scope| {
         let reader = scope.spawn(|| read(path, number, sender));
-        let shown = show(receiver, &mut visit);
-        let read = reader.join().unwrap_or(Err(Errno::IO));
-        shown.and(read)
+        let taken = take(receiver)?;
+        reader.join().unwrap_or(Err(Errno::IO))?;
+        Ok(taken)
     })
 }
 

@@ -1,17 +1,22 @@
 //! Requests through the control interface: reads of the attributes in [`control`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ubtrfs::Filesystem as Engine;
+use ubtrfs::{FileChange, Filesystem as Engine, MergeEffect, MergeSides, Prefer};
 use ubtrfs_fuse::reply::ReplyXattr;
 use ubtrfs_fuse::{Caller, Errno};
 
 use crate::change_records;
 use crate::control::{self, Question};
+use crate::merge_records;
 use crate::privileges::{Capability, Powers};
 use crate::server::Server;
 use crate::shared::{Shared, errno};
 use crate::streams::Stream;
+
+/// Bytes that a stream gets at once.
+const PIECE: usize = 64 << 10;
 
 impl Server {
     /// Answers a read of such an attribute.
@@ -81,17 +86,45 @@ impl Server {
 impl Shared {
     /// Makes the answer to a question.
     fn answer_question(&self, question: Question, stream: &Stream) -> Result<(), Errno> {
-        let mut is_whole = true;
-        let visit = |change| {
-            is_whole = change_records::encode(&change).is_some_and(|record| stream.put(&record));
-            is_whole
-        };
-        let done = match question {
-            Question::Changes { old, new } => self.engine.changes(old, new, visit),
-            Question::ChangesSince { subvolume, generation } => self.engine.changes_since(subvolume, generation, visit),
-        };
-        done.map_err(|error| errno(&error))?;
-        // Without a reader nobody sees this error; a record that is too long has one.
-        if is_whole { Ok(()) } else { Err(Errno::OVERFLOW) }
+        match question {
+            Question::Changes { old, new } => put_changes(stream, |visit| self.engine.changes(old, new, visit)),
+            Question::ChangesSince { subvolume, generation } => {
+                put_changes(stream, |visit| self.engine.changes_since(subvolume, generation, visit))
+            }
+            Question::Merge { sides, prefer, dry_run } => self.merge(sides, prefer, dry_run, stream),
+        }
     }
+
+    /// Merges, and has the kernel forget what it has cached of what changed. The pages of the
+    /// subvolumes are written first: a merge takes what programs have written to mappings, too.
+    fn merge(&self, sides: MergeSides, prefer: Prefer, dry_run: bool, stream: &Stream) -> Result<(), Errno> {
+        for subvolume in BTreeSet::from([sides.base, sides.changed, sides.target]) {
+            self.take_pages_of(subvolume);
+        }
+        let mut effect = |effect| match effect {
+            MergeEffect::Name(dir, name) => self.name_changed(self.numbers.node(dir), &name),
+            MergeEffect::Inode(id) => {
+                self.invalidate_pages(self.numbers.node(id));
+            }
+        };
+        let merged = self.engine.merge(sides, prefer, dry_run, &mut effect).map_err(|error| errno(&error))?;
+        let records = serde_json::to_vec(&merge_records::records(&merged)).map_err(|_| Errno::IO)?;
+        // Without a reader nobody sees this error.
+        if records.chunks(PIECE).all(|piece| stream.put(piece)) { Ok(()) } else { Err(Errno::IO) }
+    }
+}
+
+/// Puts the changes that `show` shows into a stream.
+fn put_changes(
+    stream: &Stream,
+    show: impl FnOnce(&mut dyn FnMut(FileChange) -> bool) -> ubtrfs::Result<()>,
+) -> Result<(), Errno> {
+    let mut is_whole = true;
+    let done = show(&mut |change| {
+        is_whole = change_records::encode(&change).is_some_and(|record| stream.put(&record));
+        is_whole
+    });
+    done.map_err(|error| errno(&error))?;
+    // Without a reader nobody sees this error; a record that is too long has one.
+    if is_whole { Ok(()) } else { Err(Errno::OVERFLOW) }
 }

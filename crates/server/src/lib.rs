@@ -26,6 +26,7 @@ mod fixtures;
 mod flags;
 mod ioctls;
 mod listings;
+pub mod merge_records;
 mod nodes;
 mod nonblocking;
 mod ownership;

@@ -21,10 +21,10 @@ use crate::args::Diff;
 use crate::control;
 use crate::device::{open_for_reading, volume};
 use crate::failure::{Failure, Result};
-use crate::ioctls::{Mounted, about_mount, check_subvolume};
 use crate::path::{AtEnd, find};
-use crate::place::{Place, not_a_subvolume, unless_mounted};
+use crate::place::{not_a_subvolume, unless_mounted};
 use crate::stream;
+use crate::together::Together;
 
 /// The exit status if the subvolumes differ.
 const DIFFERENT: u8 = 1;
@@ -101,41 +101,17 @@ enum Compared {
 
 impl Compared {
     fn open(arguments: &Diff) -> Result<Self> {
-        let second = arguments.new.as_ref().map(|word| place(word)).transpose()?;
-        match (place(&arguments.old)?, second) {
-            (Place::Mounted(old), None) => Self::mounted(arguments, &old, None),
-            (Place::Mounted(old), Some(Place::Mounted(new))) => Self::mounted(arguments, &old, Some(&new)),
-            (Place::Image { image, path }, None) => Self::in_image(arguments, &image, &path, None),
-            (Place::Image { image, path }, Some(Place::Image { image: other, path: new })) => {
-                if !is_same_file(&image, &other) {
-                    return Err(other_volumes());
-                }
-                Self::in_image(arguments, &image, &path, Some(&new))
+        let words = [Some(&arguments.old), arguments.new.as_ref()];
+        match Together::find(words.into_iter().flatten().map(AsRef::as_ref))? {
+            Together::Mounted(path, ids) => {
+                let [old, rest @ ..] = &ids[..] else { return Err(Failure::new("a subvolume is needed")) };
+                Ok(Self::Mounted(path, Wanted::new(arguments, *old, rest.first().copied())))
             }
-            _ => Err(Failure::new(
-                "both subvolumes must be in the same volume, both on its mount, or both as IMAGE:PATH if it is not \
-                 mounted",
-            )),
+            Together::Image(image, paths) => {
+                let [old, rest @ ..] = &paths[..] else { return Err(Failure::new("a subvolume is needed")) };
+                Self::in_image(arguments, &image, old, rest.first().map(Vec::as_slice))
+            }
         }
-    }
-
-    fn mounted(arguments: &Diff, old: &Path, new: Option<&Path>) -> Result<Self> {
-        let subvolume = |path: &Path| -> Result<(Mounted, TreeId)> {
-            let opened = Mounted::open(path)?;
-            check_subvolume(&opened, path)?;
-            let id = opened.subvolume().map_err(|errno| about_mount(path.display(), errno))?;
-            Ok((opened, id))
-        };
-        let (opened, id) = subvolume(old)?;
-        let other = new.map(subvolume).transpose()?;
-        if let Some((other, _)) = &other
-            && opened.device().ok() != other.device().ok()
-        {
-            return Err(other_volumes());
-        }
-        // What programs have written to mappings, too. Nothing of a read-only mount is dirty.
-        let _ = opened.write_back();
-        Ok(Self::Mounted(old.into(), Wanted::new(arguments, id, other.map(|(_, id)| id))))
     }
 
     fn in_image(arguments: &Diff, image: &Path, old: &[u8], new: Option<&[u8]>) -> Result<Self> {
@@ -166,10 +142,6 @@ impl Compared {
     }
 }
 
-fn other_volumes() -> Failure {
-    Failure::new("both subvolumes must be in the same volume")
-}
-
 /// Why a mount's server doesn't say what changed.
 fn about_stream(path: &Path, errno: Errno) -> Failure {
     let shown = path.display();
@@ -181,28 +153,6 @@ fn about_stream(path: &Path, errno: Errno) -> Failure {
         Errno::STALE => Failure::new(format!("{shown}: a subvolume was deleted meanwhile")),
         errno => control::failure(path, errno),
     }
-}
-
-/// A place by its name. One that has a colon and is nowhere is meant to be in an image.
-fn place(word: &OsStr) -> Result<Place> {
-    let place = Place::parse(word);
-    if let Place::Mounted(path) = &place
-        && !path.is_dir()
-    {
-        let word = word.display();
-        return Err(Failure::new(if path.exists() {
-            format!("{word} is neither a directory of a mounted volume nor IMAGE:PATH")
-        } else {
-            format!(
-                "{word} is neither a directory of a mounted volume nor IMAGE:PATH with an image or a device that exists"
-            )
-        }));
-    }
-    Ok(place)
-}
-
-fn is_same_file(one: &Path, other: &Path) -> bool {
-    one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
 /// A volume opened for reading.
