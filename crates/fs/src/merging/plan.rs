@@ -9,7 +9,7 @@ use super::decide::Decision;
 use super::entries::{Entry, Node};
 use super::outcome::{ConflictKind, MergeConflict, MergeStep, MergedPart, Prefer};
 use super::sides::Sides;
-use crate::changes::{ChangedAttribute, FileChange};
+use crate::changes::{ChangedAttribute, ChangedContent, Content, FileChange};
 use crate::error::Result;
 use crate::filesystem::Filesystem;
 use crate::ops::SETTABLE_FLAGS;
@@ -158,7 +158,7 @@ impl Plan {
             parts.content = Some(if is_ours {
                 Taken::Whole
             } else {
-                Taken::Ranges(theirs.content.iter().map(|changed| changed.range.clone()).collect())
+                Taken::Ranges(new_data(theirs).map(|changed| changed.range.clone()).collect())
             });
         }
         Ok(())
@@ -225,7 +225,13 @@ impl Plan {
 
 fn has_new_content(change: &FileChange) -> bool {
     change.file_type == FileType::Regular
-        && (!change.content.is_empty() || change.attributes.contains(&ChangedAttribute::Size))
+        && (new_data(change).next().is_some() || change.attributes.contains(&ChangedAttribute::Size))
+}
+
+/// The ranges that may read otherwise than they did: space that was only reserved reads as a hole.
+fn new_data(change: &FileChange) -> impl Iterator<Item = &ChangedContent> {
+    let is_data = |content| content == Content::Data;
+    change.content.iter().filter(move |changed| is_data(changed.new) || changed.old.is_none_or(is_data))
 }
 
 /// What both sides have made under one name: directories, which are merged, and other files that are
