@@ -401,8 +401,8 @@ pub struct Diff {
     /// More devices of the volume.
     #[arg(long = "device", value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
-    /// The old subvolume: its directory on a mount, or IMAGE:PATH with the path from the top level of
-    /// a volume that is not mounted. With --since it is the only one.
+    /// The old subvolume: its directory on a mount, or IMAGE:PATH with the path from the top level
+    /// of a volume that is not mounted. With --since it is the only one.
     #[arg(value_name = "OLD")]
     pub old: OsString,
     /// The new subvolume, of the same volume.
@@ -430,8 +430,8 @@ pub struct Merge {
     /// For programs.
     #[arg(long)]
     pub json: bool,
-    /// What CHANGED and TARGET both were: a snapshot that both come from, as a directory on a mount,
-    /// or as IMAGE:PATH with the path from the top level of a volume that is not mounted.
+    /// What CHANGED and TARGET both were: a snapshot that both come from, as a directory on a
+    /// mount, or as IMAGE:PATH with the path from the top level of a volume that is not mounted.
     #[arg(value_name = "BASE")]
     pub base: OsString,
     /// The subvolume with the changes. Take a snapshot if programs write to it meanwhile.

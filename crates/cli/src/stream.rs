@@ -17,7 +17,7 @@ use crate::control;
 const ROOM: usize = 64 << 10;
 /// Pieces that wait to be shown.
 const PIECES: usize = 16;
-/// While what was read is not shown, as in a pager, the server is told that we are there.
+/// While what was read is not shown, as in a pager, the server hears that we are there.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -39,7 +39,7 @@ fn answer<T>(path: &Path, question: &Question, take: impl FnOnce(Receiver<Vec<u8
     let number: u64 = std::str::from_utf8(&number).ok().and_then(|text| text.parse().ok()).ok_or(Errno::PROTO)?;
     let (sender, receiver) = sync_channel(PIECES);
     thread::scope(|scope| {
-        let reader = scope.spawn(|| read(path, number, sender));
+        let reader = scope.spawn(move || read(path, number, &sender));
         let taken = take(receiver)?;
         reader.join().unwrap_or(Err(Errno::IO))?;
         Ok(taken)
@@ -47,7 +47,7 @@ fn answer<T>(path: &Path, question: &Question, take: impl FnOnce(Receiver<Vec<u8
 }
 
 /// Takes the pieces as they come.
-fn read(path: &Path, number: u64, pieces: SyncSender<Vec<u8>>) -> Done<()> {
+fn read(path: &Path, number: u64, pieces: &SyncSender<Vec<u8>>) -> Done<()> {
     let name = format!("{NEXT}{number}");
     loop {
         let mut piece = vec![0; ROOM];
@@ -56,7 +56,7 @@ fn read(path: &Path, number: u64, pieces: SyncSender<Vec<u8>>) -> Done<()> {
         let mark = *piece.first().ok_or(Errno::PROTO)?;
         piece.remove(0);
         let mut waiting = if piece.is_empty() { None } else { Some(piece) };
-        let mut told = Instant::now();
+        let mut asked = Instant::now();
         while let Some(piece) = waiting.take() {
             match pieces.try_send(piece) {
                 Ok(()) => {}
@@ -65,9 +65,9 @@ fn read(path: &Path, number: u64, pieces: SyncSender<Vec<u8>>) -> Done<()> {
                 Err(TrySendError::Full(piece)) => {
                     waiting = Some(piece);
                     thread::sleep(POLL_INTERVAL);
-                    if mark == MORE && told.elapsed() > SIGN_OF_LIFE {
+                    if mark == MORE && asked.elapsed() > SIGN_OF_LIFE {
                         rustix::fs::getxattr(path, &*name, &mut [0_u8; 0][..])?;
-                        told = Instant::now();
+                        asked = Instant::now();
                     }
                 }
             }

@@ -163,7 +163,9 @@ impl Writer {
 
     fn list<T>(&mut self, values: &[T], write: impl Fn(&mut Self, &T)) {
         self.u64(values.len() as u64);
-        values.iter().for_each(|value| write(self, value));
+        for value in values {
+            write(self, value);
+        }
     }
 }
 

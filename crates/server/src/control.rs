@@ -5,11 +5,11 @@
 //! Reading [`STATS`] gives a [`Report`] as JSON. Reading [`SYNC`] makes all earlier changes
 //! durable, as syncfs(2) does on other file systems, and gives `ok`; it fails as the commit failed.
 //!
-//! Reading the name of a [`Question`] begins a long answer, and gives its number in decimal. Reading
-//! [`NEXT`] with that number behind it gives the next piece: [`MORE`](crate::streams::MORE) or
-//! [`LAST`](crate::streams::LAST), then bytes. Asking for its length alone gives none, but says that
-//! the reader is still there: one that is silent for a minute is given up. All of that is for who
-//! may list a volume: root, and who has mounted it.
+//! Reading the name of a [`Question`] begins a long answer, and gives its number in decimal.
+//! Reading [`NEXT`] with that number behind it gives the next piece: [`MORE`](crate::streams::MORE)
+//! or [`LAST`](crate::streams::LAST), then bytes. Asking for its length alone gives none, but says
+//! that the reader is still there: one that is silent for a minute is given up. All of that is for
+//! who may list a volume: root, and who has mounted it.
 //!
 //! Reading [`READ_ONLY`] or [`WRITABLE`] is the server's part of a remount: it needs the capability
 //! `CAP_SYS_ADMIN`. They are read, not set, for nothing is set on a mount that the kernel has made

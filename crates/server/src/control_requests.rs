@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ubtrfs::{FileChange, Filesystem as Engine, MergeEffect, MergeSides, Prefer};
+use ubtrfs_format::items::FileType;
 use ubtrfs_fuse::reply::ReplyXattr;
 use ubtrfs_fuse::{Caller, Errno};
 
@@ -104,7 +105,13 @@ impl Shared {
         let mut effect = |effect| match effect {
             MergeEffect::Name(dir, name) => self.name_changed(self.numbers.node(dir), &name),
             MergeEffect::Inode(id) => {
-                self.invalidate_pages(self.numbers.node(id));
+                let node = self.numbers.node(id);
+                // Processes that list a directory may hold its pages for as long as they like.
+                let is_file = |is: ubtrfs::Attributes| is.file_type == FileType::Regular;
+                if self.engine.attributes(id).is_ok_and(is_file) {
+                    self.invalidate_pages(node);
+                }
+                self.attributes_changed(node);
             }
         };
         let merged = self.engine.merge(sides, prefer, dry_run, &mut effect).map_err(|error| errno(&error))?;

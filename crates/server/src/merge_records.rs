@@ -1,4 +1,5 @@
-//! What a merge of subvolumes has come to, as a mount's server sends it and `ubtrfs merge` shows it.
+//! What a merge of subvolumes has come to, as a mount's server sends it and `ubtrfs merge` shows
+//! it.
 
 use serde::{Deserialize, Serialize};
 use ubtrfs::{ConflictKind, MergeStep, Merged, MergedPart};

@@ -20,7 +20,7 @@ const MOST: usize = 8;
 /// Bytes that wait for a reader.
 const ROOM: usize = 256 << 10;
 /// How long a reader may be silent.
-const PATIENCE: Duration = Duration::from_secs(60);
+const LONGEST_SILENCE: Duration = Duration::from_secs(60);
 /// How long a reader waits for one answer: then it asks again, and may be interrupted meanwhile.
 const WAIT: Duration = Duration::from_secs(1);
 /// How often a thread that waits for its reader looks whether that is still there.
@@ -64,7 +64,8 @@ impl Streams {
         Self { all: Mutex::default(), threads: Pool::new(MOST) }
     }
 
-    /// Begins a stream that `make` makes for the thread `pid`, and returns its number. `EBUSY` if there are too many.
+    /// Begins a stream that `make` makes for the thread `pid`, and returns its number. `EBUSY` if
+    /// there are too many.
     pub(crate) fn begin(
         &self,
         pid: u32,
@@ -124,7 +125,7 @@ impl Drop for Ended<'_> {
 
 impl Stream {
     fn is_read(&self, state: &State) -> bool {
-        state.asked.elapsed() < PATIENCE && Path::new(&format!("/proc/{}", self.pid)).exists()
+        state.asked.elapsed() < LONGEST_SILENCE && Path::new(&format!("/proc/{}", self.pid)).exists()
     }
 
     /// Adds to what the reader gets; returns whether there is a reader.

@@ -97,7 +97,7 @@ fn what_can_not_be_compared_is_said_with_status_two() {
     has_trouble(&[&old, &format!("{new}/kept")], "neither a directory");
     has_trouble(&[&old, &format!("{new}/absent")], "exists");
     has_trouble(&[&image, &format!("{image}old")], "if it is mounted, name the directories on the mount instead");
-    has_trouble(&[&old, &image], "both on its mount");
+    has_trouble(&[&old, &image], "all on its mount");
     has_trouble(&["/proc", &new], "not on a btrfs volume");
     let other = Volume::new();
     other.mount("");

@@ -16,6 +16,7 @@ mod first_hour;
 mod harness;
 mod lifecycle;
 mod listings;
+mod merge;
 mod posix;
 mod remounts;
 mod shell;

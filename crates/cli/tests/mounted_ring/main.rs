@@ -18,6 +18,8 @@ mod harness;
 mod lifecycle;
 #[path = "../mounted/listings.rs"]
 mod listings;
+#[path = "../mounted/merge.rs"]
+mod merge;
 #[path = "../mounted/posix.rs"]
 mod posix;
 #[path = "../mounted/space.rs"]

@@ -3,8 +3,8 @@
 //! Each entry that a side has changed gets the value that one side alone gave it. Where both did,
 //! and differently, the preferred side's values count for that entry, for all names of the inodes
 //! that it has meant, and so on: each side is sound in itself, and so is what is taken from one of
-//! them as a whole. This goes on until every directory that has entries is there, no inode that both
-//! have is without a name, and no directory is below itself.
+//! them as a whole. This goes on until every directory that has entries is there, no inode that
+//! both have is without a name, and no directory is below itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -17,6 +17,9 @@ use super::sides::Sides;
 use crate::changes::{ChangedAttribute, FileChange};
 use crate::error::Result;
 use crate::filesystem::Filesystem;
+
+/// What can't stay as it is decided: the entries that are tied to it, a path, and the conflict.
+type Flaw = (Vec<Entry>, Vec<u8>, ConflictKind);
 
 /// The names that the target gets.
 pub(super) struct Decision {
@@ -65,7 +68,7 @@ impl Decision {
 
     /// The entries that some side has changed.
     pub(super) fn entries<'a>(&'a self, sides: &'a Sides) -> impl Iterator<Item = &'a Entry> {
-        let only_target = sides.target_entries.iter().filter(|(entry, _)| self.changed.get(entry).is_none());
+        let only_target = sides.target_entries.iter().filter(|(entry, _)| !self.changed.has(entry));
         self.changed.iter().chain(only_target).map(|(entry, _)| entry)
     }
 
@@ -74,12 +77,12 @@ impl Decision {
     }
 
     fn theirs(&self, sides: &Sides, entry: &Entry) -> Option<Node> {
-        self.changed.get(entry).unwrap_or_else(|| Self::base(sides, entry))
+        self.changed.after(entry, Self::base(sides, entry))
     }
 
     /// What an entry is in the target before the merge.
     pub(super) fn ours(sides: &Sides, entry: &Entry) -> Option<Node> {
-        sides.target_entries.get(entry).unwrap_or_else(|| Self::base(sides, entry))
+        sides.target_entries.after(entry, Self::base(sides, entry))
     }
 
     /// What an entry is to be.
@@ -170,10 +173,10 @@ impl Decision {
         !added.is_subset(&others) && !others.is_subset(&added) && !gone(theirs).is_disjoint(&gone(ours))
     }
 
-    /// Looks for what can't stay as it is decided, and decides it anew. Returns whether there was
+    /// Looks for what can't stay as it is decided, and decides it again. Returns whether there was
     /// any.
     fn mend(&mut self, fs: &Filesystem, sides: &Sides) -> Result<bool> {
-        let mut found: Vec<(Vec<Entry>, Vec<u8>, ConflictKind)> = Vec::new();
+        let mut found: Vec<Flaw> = Vec::new();
         for entry in self.entries(sides) {
             let node = self.decided(sides, entry);
             // What was put into a directory that goes.
@@ -200,7 +203,9 @@ impl Decision {
             }
             is_mended = true;
             self.note(path, kind);
-            tied.into_iter().for_each(|entry| self.force(sides, entry));
+            for entry in tied {
+                self.force(sides, entry);
+            }
         }
         Ok(is_mended)
     }
@@ -221,7 +226,7 @@ impl Decision {
     }
 
     /// Directories that would be below themselves, with the names that make them so.
-    fn loops(&self, fs: &Filesystem, sides: &Sides) -> Result<Vec<(Vec<Entry>, Vec<u8>, ConflictKind)>> {
+    fn loops(&self, fs: &Filesystem, sides: &Sides) -> Result<Vec<Flaw>> {
         let mut found = Vec::new();
         let moved = sides
             .changed

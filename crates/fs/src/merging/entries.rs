@@ -33,9 +33,14 @@ impl Entries {
         }
     }
 
-    /// What an entry refers to, if it was changed.
-    pub(super) fn get(&self, entry: &Entry) -> Option<Option<Node>> {
-        self.0.get(entry).map(|(node, _)| *node)
+    /// What an entry refers to, which was `before` unless it was changed.
+    pub(super) fn after(&self, entry: &Entry, before: Option<Node>) -> Option<Node> {
+        self.0.get(entry).map_or(before, |(node, _)| *node)
+    }
+
+    /// Whether an entry was changed.
+    pub(super) fn has(&self, entry: &Entry) -> bool {
+        self.0.contains_key(entry)
     }
 
     /// The path of an entry that was changed.

@@ -6,9 +6,10 @@
 //! attribute, `apply` makes the target what was decided. Content is shared, not copied.
 //!
 //! An inode of the base is the same in all three, whatever its name is, so a rename on one side and
-//! a change of the content on the other are no conflict. If there are conflicts, nothing is changed,
-//! unless the caller chooses a side for them. A merge is many operations: a crash, or a full volume,
-//! may end it in the middle, and a snapshot of the target from before is how to get back.
+//! a change of the content on the other are no conflict. If there are conflicts, nothing is
+//! changed, unless the caller chooses a side for them. A merge is many operations: a crash, or a
+//! full volume, may end it in the middle, and a snapshot of the target from before is how to get
+//! back.
 
 mod apply;
 mod content;
@@ -27,13 +28,14 @@ use sides::Sides;
 
 impl Filesystem {
     /// Takes into a subvolume what changed from a base to another. With `dry_run` nothing is
-    /// changed. `effect` is told each change once it is made.
+    /// changed. `effect` is called with each change once it is made.
     ///
     /// Commits first. `EINVAL` if the three have not the same origin; `EROFS` if the target is
-    /// read-only; `E2BIG` for more changes than memory should hold; `ENOTEMPTY` if a directory is to
-    /// go that has a subvolume in it; `EBUSY` if the target was changed while the merge was planned.
-    /// These have changed nothing. Other errors may end a merge in the middle; what it had taken
-    /// away and not put to its place is in the directory `.ubtrfs-merge-0` of the target then.
+    /// read-only; `E2BIG` for more changes than memory should hold; `ENOTEMPTY` if a directory is
+    /// to go that has a subvolume in it; `EBUSY` if the target was changed while the merge was
+    /// planned. These have changed nothing. Other errors may end a merge in the middle; what it had
+    /// taken away and not put to its place is in the directory `.ubtrfs-merge-0` of the target
+    /// then.
     pub fn merge(
         &self,
         sides: MergeSides,

@@ -234,8 +234,8 @@ fn new_data(change: &FileChange) -> impl Iterator<Item = &ChangedContent> {
     change.content.iter().filter(move |changed| is_data(changed.new) || changed.old.is_none_or(is_data))
 }
 
-/// What both sides have made under one name: directories, which are merged, and other files that are
-/// alike. Gives the target's by the other.
+/// What both sides have made under one name: directories, which are merged, and other files that
+/// are alike. Gives the target's by the other.
 fn made_alike(fs: &Filesystem, sides: &Sides) -> Result<BTreeMap<Node, Node>> {
     let mut same = BTreeMap::new();
     let mut waiting: Vec<(Entry, Node)> = Vec::new();
@@ -243,7 +243,7 @@ fn made_alike(fs: &Filesystem, sides: &Sides) -> Result<BTreeMap<Node, Node>> {
     waiting.extend(sides.changed_entries.iter().filter_map(made).filter(|(entry, _)| !is_made(entry.0)));
     while let Some(((dir, name), theirs)) = waiting.pop() {
         let dir = same.get(&dir).copied().unwrap_or(dir);
-        let Some(Some(ours)) = sides.target_entries.get(&(dir, name)) else { continue };
+        let Some(ours) = sides.target_entries.after(&(dir, name), None) else { continue };
         let (Node::Changed(one), Node::Target(other)) = (theirs, ours) else { continue };
         let (Some(one), Some(other)) = (sides.changed.made.get(&one), sides.target.made.get(&other)) else { continue };
         if one.file_type != other.file_type || same.contains_key(&theirs) {

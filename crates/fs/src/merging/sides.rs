@@ -121,8 +121,8 @@ impl Sides {
         // Entries of subvolumes are the owner's affair: the target keeps its own.
         let base = &gathered.base_entries;
         gathered.changed_entries.retain(|entry, node| {
-            !matches!(node, Some(Node::Subvolume(_)))
-                && !(node.is_none() && matches!(base.get(entry), Some(Node::Subvolume(_))))
+            let meant = node.or_else(|| base.get(entry).copied());
+            !matches!(meant, Some(Node::Subvolume(_)))
         });
         Ok(gathered)
     }

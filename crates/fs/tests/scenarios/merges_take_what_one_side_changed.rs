@@ -28,20 +28,20 @@ const BASE: &str = "mkdir d; mkdir d/e; mkdir z; mkdir empty; make a; write a 1 
                     ln l z/l2; sym target s; xattr a user.k v";
 
 /// Subvolumes that come from one.
-struct Sides {
+struct Three {
     fs: Arc<Filesystem>,
-    sides: MergeSides,
+    ids: MergeSides,
     number: u64,
 }
 
-impl Sides {
+impl Three {
     /// Three of them; the script makes what they begin with.
     fn new(fs: &Arc<Filesystem>, number: u64, script: &str) -> Self {
         let name = format!("base{number}");
         let base = fs.create_subvolume(fs.root(), name.as_bytes(), 0o755, (0, 0)).unwrap();
         run(fs, base, script);
-        let mut sides = Self { fs: fs.clone(), sides: MergeSides { base, changed: base, target: base }, number };
-        (sides.sides.changed, sides.sides.target) = (sides.snapshot("changed", base), sides.snapshot("target", base));
+        let mut sides = Self { fs: fs.clone(), ids: MergeSides { base, changed: base, target: base }, number };
+        (sides.ids.changed, sides.ids.target) = (sides.snapshot("changed", base), sides.snapshot("target", base));
         sides
     }
 
@@ -51,11 +51,11 @@ impl Sides {
     }
 
     fn merge(&self, prefer: Prefer, dry_run: bool) -> Merged {
-        self.fs.merge(self.sides, prefer, dry_run, &mut |_| ()).unwrap()
+        self.fs.merge(self.ids, prefer, dry_run, &mut |_| ()).unwrap()
     }
 
     fn target(&self) -> Tree {
-        tree(&walk(&self.fs, self.sides.target))
+        tree(&walk(&self.fs, self.ids.target))
     }
 }
 
@@ -177,9 +177,9 @@ fn each_kind_of_change_is_merged() {
     let fs = open(&path);
     for (number, (what, changed, target, conflicts, ours, theirs)) in (0..).zip(TABLE) {
         println!("{what}");
-        let sides = Sides::new(&fs, number, BASE);
-        run(&fs, sides.sides.changed, changed);
-        run(&fs, sides.sides.target, target);
+        let sides = Three::new(&fs, number, BASE);
+        run(&fs, sides.ids.changed, changed);
+        run(&fs, sides.ids.target, target);
         let before = sides.target();
         let planned = sides.merge(Prefer::Neither, true);
         assert_eq!(sides.target(), before, "{what}: a dry run changed something");
@@ -191,7 +191,7 @@ fn each_kind_of_change_is_merged() {
         }
         assert_eq!(kinds.is_empty(), conflicts.is_empty(), "{what}: {merged:?}");
         let becomes = |name: &str, script: &str| {
-            let expected = sides.snapshot(name, sides.sides.base);
+            let expected = sides.snapshot(name, sides.ids.base);
             run(&fs, expected, script);
             tree(&walk(&fs, expected))
         };
@@ -203,9 +203,9 @@ fn each_kind_of_change_is_merged() {
         }
         assert_eq!(sides.target(), before, "{what}: changed in spite of a conflict");
         assert!(merged.steps.is_empty());
-        let other = Sides {
+        let other = Three {
             fs: fs.clone(),
-            sides: MergeSides { target: sides.snapshot("other", sides.sides.target), ..sides.sides },
+            ids: MergeSides { target: sides.snapshot("other", sides.ids.target), ..sides.ids },
             number,
         };
         assert_eq!(sides.merge(Prefer::Ours, false).conflicts, merged.conflicts);
@@ -404,10 +404,7 @@ fn random_step(rng: &mut Rng, walked: &BTreeMap<Ino, Found>, side: &str) -> Opti
             let path = any(rng)?;
             let found = walked.values().find(|found| found.paths.contains(&path))?;
             let is_empty = !walked.values().flat_map(|other| &other.names).any(|(dir, _)| *dir == found.id.ino);
-            match found.is_dir() {
-                true => is_empty.then_some(format!("rmdir {path}"))?,
-                false => format!("rm {path}"),
-            }
+            if found.is_dir() { is_empty.then_some(format!("rmdir {path}"))? } else { format!("rm {path}") }
         }
         10 => format!("chmod {} 6{}4", pick(rng, &|found| found.is_file() || found.is_dir())?, rng.below(3)),
         11 => format!("xattr {} user.{} {}", file(rng)?, rng.below(2), rng.below(3)),
@@ -421,7 +418,8 @@ fn change_at_random(fs: &Filesystem, subvolume: TreeId, rng: &mut Rng, side: &st
     let mut script = String::new();
     for _ in 0..steps {
         if let Some(step) = random_step(rng, &walk(fs, subvolume), side) {
-            script.push_str(&format!("{step}; "));
+            script += &step;
+            script += "; ";
             run(fs, subvolume, &step);
         }
     }
@@ -441,8 +439,8 @@ fn random_changes_are_merged_as_a_naive_merge_of_walks_says() {
         let (mut clean, mut conflicts) = (0, 0);
         let mut last = None;
         for number in 0..60 {
-            let sides = Sides::new(&fs, number, BASE);
-            let MergeSides { base, changed, target } = sides.sides;
+            let sides = Three::new(&fs, number, BASE);
+            let MergeSides { base, changed, target } = sides.ids;
             let steps = rng.below(18);
             let theirs = change_at_random(&fs, changed, &mut rng, "c", steps);
             let steps = rng.below(18);
@@ -462,7 +460,7 @@ fn random_changes_are_merged_as_a_naive_merge_of_walks_says() {
             }
             conflicts += 1;
             assert_eq!(sides.target(), tree(&walked[2]), "changed in spite of {merged:?}");
-            // Whoever wins: what there is no conflict about is as on the side that changed it.
+            // With a side that wins there is something to do, and it can be done.
             let prefer = if rng.one_in(2) { Prefer::Ours } else { Prefer::Theirs };
             let done = sides.merge(prefer, false);
             if prefer == Prefer::Ours {
@@ -496,14 +494,14 @@ fn what_can_not_be_merged_is_refused_and_nothing_is_changed() {
     let path = dir.path().join("image");
     image::make(&path, 256 << 20, |_| {});
     let fs = open(&path);
-    let sides = Sides::new(&fs, 0, BASE);
-    run(&fs, sides.sides.changed, "rm a; rmdir empty");
+    let sides = Three::new(&fs, 0, BASE);
+    run(&fs, sides.ids.changed, "rm a; rmdir empty");
     let failed = |sides: MergeSides| fs.merge(sides, Prefer::Theirs, false, &mut |_| ()).unwrap_err().errno();
-    let target = sides.sides.target;
-    assert_eq!(failed(MergeSides { target: TreeId(9999), ..sides.sides }), Errno::NOENT);
-    assert_eq!(failed(MergeSides { base: TreeId::FS, ..sides.sides }), Errno::INVAL);
+    let target = sides.ids.target;
+    assert_eq!(failed(MergeSides { target: TreeId(9999), ..sides.ids }), Errno::NOENT);
+    assert_eq!(failed(MergeSides { base: TreeId::FS, ..sides.ids }), Errno::INVAL);
     fs.set_subvolume_read_only(target, true).unwrap();
-    assert_eq!(failed(sides.sides), Errno::ROFS);
+    assert_eq!(failed(sides.ids), Errno::ROFS);
     assert_eq!(sides.merge(Prefer::Neither, true).steps.len(), 2);
     fs.set_subvolume_read_only(target, false).unwrap();
 
@@ -527,8 +525,8 @@ fn content_is_shared_and_a_merge_costs_what_changed() {
     let path = dir.path().join("image");
     image::make(&path, 512 << 20, |_| {});
     let fs = open(&path);
-    let sides = Sides::new(&fs, 0, "make large; write large 1 0 50000000; mkdir many");
-    let MergeSides { base, changed, target } = sides.sides;
+    let sides = Three::new(&fs, 0, "make large; write large 1 0 50000000; mkdir many");
+    let MergeSides { base, changed, target } = sides.ids;
     let new = NewInode { mode: 0o100_644, ..NewInode::default() };
     let many = fs.lookup(InodeId::root_of(changed), b"many").unwrap();
     for number in 0..10 {

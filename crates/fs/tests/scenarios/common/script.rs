@@ -113,7 +113,9 @@ fn step(fs: &Filesystem, subvolume: TreeId, words: &[&str]) {
     let find = |path| find(fs, subvolume, path);
     let split = |path| split(fs, subvolume, path);
     let number = |word: &str| word.parse::<u64>().unwrap();
-    let set = |path, changes: SetAttributes| drop(fs.set_attributes(find(path), &changes).unwrap());
+    let set = |path, changes: SetAttributes| {
+        fs.set_attributes(find(path), &changes).unwrap();
+    };
     let make = |path, new: NewInode| {
         let (dir, name) = split(path);
         let made = fs.create(dir, name, &new).unwrap();
