@@ -56,6 +56,7 @@ pub enum Command {
     /// Write the content of a file of a volume to the standard output, without mounting it.
     Cat(Look),
     Diff(Diff),
+    Merge(Merge),
     #[command(hide = true)]
     Generate(Generate),
 }
@@ -376,8 +377,8 @@ pub struct Look {
     pub place: PathInVolume,
 }
 
-/// Show which files differ between two subvolumes of a volume that is not mounted. Exit status: 0
-/// they are alike, 1 they differ, 2 they could not be compared.
+/// Show which files differ between two subvolumes of a volume, mounted or not. Exit status: 0 they
+/// are alike, 1 they differ, 2 they could not be compared.
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct Diff {
@@ -400,8 +401,8 @@ pub struct Diff {
     /// More devices of the volume.
     #[arg(long = "device", value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
-    /// The old subvolume, as IMAGE:PATH with the path from the volume's top level; with --since the
-    /// only one.
+    /// The old subvolume: its directory on a mount, or IMAGE:PATH with the path from the top level
+    /// of a volume that is not mounted. With --since it is the only one.
     #[arg(value_name = "OLD")]
     pub old: OsString,
     /// The new subvolume, of the same volume.
@@ -409,6 +410,39 @@ pub struct Diff {
     pub new: Option<OsString>,
     #[command(flatten)]
     pub window: Window,
+}
+
+/// Take what changed from one subvolume to another into a third: a three-way merge, file by file.
+/// Content is shared. Exit status: 0 it was merged, 1 there are conflicts, and nothing was changed,
+/// 2 it could not be merged.
+#[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
+pub struct Merge {
+    /// Where both sides have changed the same, keep what TARGET has.
+    #[arg(long, conflicts_with = "theirs")]
+    pub ours: bool,
+    /// Where both sides have changed the same, take what CHANGED has, and lose what TARGET has.
+    #[arg(long)]
+    pub theirs: bool,
+    /// Show what would change, and change nothing.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// For programs.
+    #[arg(long)]
+    pub json: bool,
+    /// What CHANGED and TARGET both were: a snapshot that both come from, as a directory on a
+    /// mount, or as IMAGE:PATH with the path from the top level of a volume that is not mounted.
+    #[arg(value_name = "BASE")]
+    pub base: OsString,
+    /// The subvolume with the changes. Take a snapshot if programs write to it meanwhile.
+    #[arg(value_name = "CHANGED")]
+    pub changed: OsString,
+    /// The subvolume that is changed. A merge that fails in the middle leaves it half merged: a
+    /// snapshot from before is the way back.
+    #[arg(value_name = "TARGET")]
+    pub target: OsString,
+    #[command(flatten)]
+    pub image: subvolume::InImage,
 }
 
 /// Write manual pages and completions for shells, as `make install` puts them into PREFIX/share.

@@ -87,7 +87,8 @@ pub fn sync_mount(path: &Path) -> std::result::Result<(), Errno> {
     ask(path, SYNC).map(drop)
 }
 
-fn ask(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> {
+/// Reads an attribute of the control interface.
+pub fn ask(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> {
     let mut answer = vec![0; ROOM];
     match rustix::fs::getxattr(path, name, &mut answer[..]) {
         Ok(length) => {
@@ -96,7 +97,8 @@ fn ask(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> {
         }
         Err(Errno::ACCESS) if rustix::process::geteuid().is_root() => match name {
             STATS | SYNC => ask_as_owner(path, name),
-            _ => ask_with_power(path, name, ROOM),
+            READ_ONLY | WRITABLE => ask_with_power(path, name, ROOM),
+            _ => Err(Errno::ACCESS),
         },
         Err(errno) => Err(errno),
     }

@@ -14,11 +14,14 @@ mod fsck;
 mod generate;
 mod holders;
 mod info;
+mod ioctls;
 mod label;
+mod merge;
 mod mkfs;
 mod mount;
 mod mount_table;
 mod path;
+mod place;
 mod process;
 mod repair;
 mod rescue;
@@ -27,7 +30,9 @@ mod shell;
 mod show;
 mod size;
 mod stats;
+mod stream;
 mod subvolume;
+mod together;
 mod tree;
 mod trees;
 mod umount;
@@ -75,6 +80,7 @@ fn main() -> ExitCode {
         Command::Stat(arguments) => browse::stat(arguments),
         Command::Cat(arguments) => browse::cat(arguments),
         Command::Diff(arguments) => diff::run(arguments),
+        Command::Merge(arguments) => merge::run(arguments),
         Command::Generate(arguments) => generate::run(arguments),
     };
     finish(done)

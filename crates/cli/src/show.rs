@@ -86,6 +86,20 @@ pub fn hex(bytes: &[u8]) -> String {
     if bytes.len() > MOST { format!("{shown}… ({} bytes)", bytes.len()) } else { shown }
 }
 
+/// Bytes as hexadecimal digits.
+pub fn all_hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// A name or a path in JSON; one that is not UTF-8 is an object with its bytes.
+pub fn text(bytes: &[u8]) -> serde_json::Value {
+    let hex = |_| serde_json::json!({ "hex": all_hex(bytes) });
+    std::str::from_utf8(bytes).map_or_else(hex, serde_json::Value::from)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -133,6 +133,7 @@ mod item_sizes;
 mod last_errors;
 mod lock_order;
 mod log;
+mod merging;
 pub mod mkfs;
 mod names;
 mod ops;
@@ -162,6 +163,7 @@ pub use inactivate::InactivationStats;
 pub use inode::InodeId;
 pub use last_errors::ErrorRecord;
 pub use log::Reason;
+pub use merging::{ConflictKind, MergeConflict, MergeEffect, MergeSides, MergeStep, Merged, MergedPart, Prefer};
 pub use names::DirectoryEntry;
 pub use ops::{
     Attributes, FilesystemStats, Flagged, FlagsAndXattrPlan, FlagsPlan, FoundInode, FoundItem, FoundSubvolume,

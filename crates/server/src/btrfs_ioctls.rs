@@ -3,7 +3,7 @@
 //! whose answers follow their argument, can't be served.
 
 use ubtrfs::{Errno, Filesystem, Result};
-use ubtrfs_format::{DeviceId, ItemType, Key, TreeId};
+use ubtrfs_format::{DeviceId, Generation, ItemType, Key, TreeId};
 
 use crate::privileges::{Capability, Powers};
 
@@ -194,7 +194,9 @@ impl Search {
         let mut count = 0_u32;
         let mut too_large = false;
         if self.first <= self.last && self.most > 0 {
-            engine.search_tree(tree, self.first, self.last, &mut |item| {
+            // Programs that look for what is new ask for generations: older leaves are not read.
+            let oldest = Generation(*self.generations.start());
+            engine.search_tree_since(tree, oldest, (self.first, self.last), &mut |item| {
                 if !self.generations.contains(&item.generation) {
                     return true;
                 }

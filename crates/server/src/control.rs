@@ -5,6 +5,12 @@
 //! Reading [`STATS`] gives a [`Report`] as JSON. Reading [`SYNC`] makes all earlier changes
 //! durable, as syncfs(2) does on other file systems, and gives `ok`; it fails as the commit failed.
 //!
+//! Reading the name of a [`Question`] begins a long answer, and gives its number in decimal.
+//! Reading [`NEXT`] with that number behind it gives the next piece: [`MORE`](crate::streams::MORE)
+//! or [`LAST`](crate::streams::LAST), then bytes. Asking for its length alone gives none, but says
+//! that the reader is still there: one that is silent for a minute is given up. All of that is for
+//! who may list a volume: root, and who has mounted it.
+//!
 //! Reading [`READ_ONLY`] or [`WRITABLE`] is the server's part of a remount: it needs the capability
 //! `CAP_SYS_ADMIN`. They are read, not set, for nothing is set on a mount that the kernel has made
 //! read-only, as it is before the one and after the other.
@@ -13,6 +19,8 @@ use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
+use ubtrfs::{MergeSides, Prefer};
+use ubtrfs_format::{Generation, TreeId};
 
 /// The attribute that holds the report.
 pub const STATS: &str = "ubtrfs.stats";
@@ -22,8 +30,78 @@ pub const SYNC: &str = "ubtrfs.sync";
 pub const READ_ONLY: &str = "ubtrfs.remount.ro";
 /// The attribute whose reading ends that again: `EROFS` if the mount began read-only.
 pub const WRITABLE: &str = "ubtrfs.remount.rw";
+/// What attributes begin with that have the pieces of a long answer.
+pub const NEXT: &str = "ubtrfs.next.";
 /// The namespace of all; others in it don't exist.
 pub(crate) const NAMESPACE: &[u8] = b"ubtrfs.";
+
+/// A question with a long answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// What two subvolumes don't have alike, in [records](crate::change_records).
+    Changes {
+        /// The number of the old one.
+        old: TreeId,
+        /// The number of the new one.
+        new: TreeId,
+    },
+    /// What this commit or a later one has changed in a subvolume, in the same records.
+    ChangesSince {
+        /// The number of the subvolume.
+        subvolume: TreeId,
+        /// The commit.
+        generation: Generation,
+    },
+    /// A merge: this does it. The answer is a JSON array of [records](crate::merge_records).
+    Merge {
+        /// The subvolumes.
+        sides: MergeSides,
+        /// Who wins conflicts.
+        prefer: Prefer,
+        /// Only asks what it would do.
+        dry_run: bool,
+    },
+}
+
+const CHANGES: &str = "ubtrfs.changes.";
+const CHANGES_SINCE: &str = "ubtrfs.changes-since.";
+const MERGE: &str = "ubtrfs.merge.";
+/// Who wins conflicts, by number in the name of the attribute.
+const PREFER: [Prefer; 3] = [Prefer::Neither, Prefer::Ours, Prefer::Theirs];
+
+impl Question {
+    /// The attribute that asks it.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Changes { old, new } => format!("{CHANGES}{}.{}", old.0, new.0),
+            Self::ChangesSince { subvolume, generation } => {
+                format!("{CHANGES_SINCE}{}.{}", subvolume.0, generation.0)
+            }
+            Self::Merge { sides: MergeSides { base, changed, target }, prefer, dry_run } => {
+                let prefer = PREFER.iter().position(|known| known == prefer).unwrap_or_default();
+                format!("{MERGE}{}.{}.{}.{prefer}.{}", base.0, changed.0, target.0, u8::from(*dry_run))
+            }
+        }
+    }
+
+    /// The question that an attribute asks.
+    pub(crate) fn parse(name: &[u8]) -> Option<Self> {
+        let name = std::str::from_utf8(name).ok()?;
+        let numbers = |prefix| -> Option<Vec<u64>> {
+            name.strip_prefix(prefix)?.split('.').map(|number| number.parse().ok()).collect()
+        };
+        if let Some([old, new]) = numbers(CHANGES).as_deref() {
+            return Some(Self::Changes { old: TreeId(*old), new: TreeId(*new) });
+        }
+        if let Some([subvolume, generation]) = numbers(CHANGES_SINCE).as_deref() {
+            return Some(Self::ChangesSince { subvolume: TreeId(*subvolume), generation: Generation(*generation) });
+        }
+        let [base, changed, target, prefer, dry_run @ (0 | 1)] = numbers(MERGE)?[..] else { return None };
+        let sides = MergeSides { base: TreeId(base), changed: TreeId(changed), target: TreeId(target) };
+        let prefer = *PREFER.get(usize::try_from(prefer).ok()?)?;
+        Some(Self::Merge { sides, prefer, dry_run: dry_run == 1 })
+    }
+}
 
 /// An error that a mount had.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -190,6 +268,20 @@ mod tests {
     use super::*;
     use crate::fixtures;
     use crate::shared::{MountFacts, Shared};
+
+    #[test]
+    fn names_of_questions_are_read() {
+        let changes = Question::Changes { old: TreeId(256), new: TreeId(5) };
+        let since = Question::ChangesSince { subvolume: TreeId(7), generation: Generation(u64::MAX) };
+        let sides = MergeSides { base: TreeId(1), changed: TreeId(2), target: TreeId(3) };
+        let merge = Question::Merge { sides, prefer: Prefer::Theirs, dry_run: true };
+        for question in [changes, since, merge] {
+            assert_eq!(Question::parse(question.name().as_bytes()), Some(question));
+        }
+        for wrong in ["ubtrfs.changes.5", "ubtrfs.changes.5.-1", "ubtrfs.merge.1.2.3.3.0", "ubtrfs.next.1"] {
+            assert_eq!(Question::parse(wrong.as_bytes()), None);
+        }
+    }
 
     #[test]
     fn the_report_has_the_error_of_a_device_with_its_step_and_place() {

@@ -1,15 +1,23 @@
 //! Requests through the control interface: reads of the attributes in [`control`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ubtrfs::Filesystem as Engine;
+use ubtrfs::{FileChange, Filesystem as Engine, MergeEffect, MergeSides, Prefer};
+use ubtrfs_format::items::FileType;
 use ubtrfs_fuse::reply::ReplyXattr;
 use ubtrfs_fuse::{Caller, Errno};
 
-use crate::control;
+use crate::change_records;
+use crate::control::{self, Question};
+use crate::merge_records;
 use crate::privileges::{Capability, Powers};
 use crate::server::Server;
-use crate::shared::errno;
+use crate::shared::{Shared, errno};
+use crate::streams::Stream;
+
+/// Bytes that a stream gets at once.
+const PIECE: usize = 64 << 10;
 
 impl Server {
     /// Answers a read of such an attribute.
@@ -25,7 +33,7 @@ impl Server {
                     Err(_) => reply.error(Errno::IO),
                 };
             }
-            _ => return reply.error(Errno::NODATA),
+            name => return self.get_stream(caller, name, reply),
         };
         if name != control::SYNC.as_bytes() && !Powers::of(caller).has(Capability::Administrator) {
             return reply.error(Errno::PERM);
@@ -39,4 +47,91 @@ impl Server {
             Err(error) => reply.error(errno(&error)),
         });
     }
+
+    /// Answers a question with a long answer, or a request for the next piece of one.
+    fn get_stream(&self, caller: &Caller<'_>, name: &[u8], reply: ReplyXattr) {
+        let question = Question::parse(name);
+        let number = name.strip_prefix(control::NEXT.as_bytes());
+        if question.is_none() && number.is_none() {
+            return reply.error(Errno::NODATA);
+        }
+        if !Powers::of(caller).administers() {
+            return reply.error(Errno::PERM);
+        }
+        if let Some(question) = question {
+            if reply.room() == 0 {
+                return reply.error(Errno::INVAL);
+            }
+            let shared = Arc::clone(self.shared());
+            return match self.streams.begin(caller.pid, move |stream| shared.answer_question(question, stream)) {
+                Ok(number) => reply.value(number.to_string().as_bytes()),
+                Err(errno) => reply.error(errno),
+            };
+        }
+        let number = number.and_then(|number| std::str::from_utf8(number).ok()?.parse().ok());
+        let Some(number) = number else { return reply.error(Errno::NXIO) };
+        if reply.room() == 0 {
+            return match self.streams.keep(number) {
+                Ok(()) => reply.length(0),
+                Err(errno) => reply.error(errno),
+            };
+        }
+        let streams = Arc::clone(&self.streams);
+        self.slow.run(move || match streams.take(number, reply.room() as usize) {
+            Ok(piece) => reply.value(&piece),
+            Err(errno) => reply.error(errno),
+        });
+    }
+}
+
+impl Shared {
+    /// Makes the answer to a question.
+    fn answer_question(&self, question: Question, stream: &Stream) -> Result<(), Errno> {
+        match question {
+            Question::Changes { old, new } => put_changes(stream, |visit| self.engine.changes(old, new, visit)),
+            Question::ChangesSince { subvolume, generation } => {
+                put_changes(stream, |visit| self.engine.changes_since(subvolume, generation, visit))
+            }
+            Question::Merge { sides, prefer, dry_run } => self.merge(sides, prefer, dry_run, stream),
+        }
+    }
+
+    /// Merges, and has the kernel forget what it has cached of what changed. The pages of the
+    /// subvolumes are written first: a merge takes what programs have written to mappings, too.
+    fn merge(&self, sides: MergeSides, prefer: Prefer, dry_run: bool, stream: &Stream) -> Result<(), Errno> {
+        for subvolume in BTreeSet::from([sides.base, sides.changed, sides.target]) {
+            self.take_pages_of(subvolume);
+        }
+        let mut effect = |effect| match effect {
+            MergeEffect::Name(dir, name) => self.name_changed(self.numbers.node(dir), &name),
+            MergeEffect::Inode(id) => {
+                let node = self.numbers.node(id);
+                // Processes that list a directory may hold its pages for as long as they like.
+                let is_file = |is: ubtrfs::Attributes| is.file_type == FileType::Regular;
+                if self.engine.attributes(id).is_ok_and(is_file) {
+                    self.invalidate_pages(node);
+                }
+                self.attributes_changed(node);
+            }
+        };
+        let merged = self.engine.merge(sides, prefer, dry_run, &mut effect).map_err(|error| errno(&error))?;
+        let records = serde_json::to_vec(&merge_records::records(&merged)).map_err(|_| Errno::IO)?;
+        // Without a reader nobody sees this error.
+        if records.chunks(PIECE).all(|piece| stream.put(piece)) { Ok(()) } else { Err(Errno::IO) }
+    }
+}
+
+/// Puts the changes that `show` shows into a stream.
+fn put_changes(
+    stream: &Stream,
+    show: impl FnOnce(&mut dyn FnMut(FileChange) -> bool) -> ubtrfs::Result<()>,
+) -> Result<(), Errno> {
+    let mut is_whole = true;
+    let done = show(&mut |change| {
+        is_whole = change_records::encode(&change).is_some_and(|record| stream.put(&record));
+        is_whole
+    });
+    done.map_err(|error| errno(&error))?;
+    // Without a reader nobody sees this error; a record that is too long has one.
+    if is_whole { Ok(()) } else { Err(Errno::OVERFLOW) }
 }

@@ -15,6 +15,7 @@ use crate::counters::{Kind, Timed};
 use crate::listings::Drops;
 use crate::pool::Pool;
 use crate::shared::{MountFacts, Shared, errno};
+use crate::streams::Streams;
 
 /// Threads for requests that wait for a commit.
 const SLOW_THREADS: usize = 16;
@@ -46,6 +47,8 @@ pub struct Server {
     /// For making and deleting subvolumes, which waits for commits, for pages, and for directories
     /// that other processes may have locked.
     pub(crate) subvolumes: Pool,
+    /// Long answers to requests of the control interface.
+    pub(crate) streams: Arc<Streams>,
     /// For invalidations of pages that could not be written. A process that continues to change
     /// them delays no other request.
     invalidating: Pool,
@@ -62,6 +65,7 @@ impl Server {
             notifying: Pool::new(NOTIFYING_THREADS),
             listings: Drops::new(),
             subvolumes: Pool::new(SUBVOLUME_THREADS),
+            streams: Arc::new(Streams::new()),
             invalidating: Pool::new(1),
             to_invalidate: Arc::default(),
         }

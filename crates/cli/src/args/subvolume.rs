@@ -26,6 +26,7 @@ pub enum SubvolumeCommand {
     Show(Show),
     GetDefault(GetDefault),
     SetDefault(SetDefault),
+    FindNew(FindNew),
     Sync(SyncDeleted),
 }
 
@@ -240,6 +241,21 @@ pub struct SetDefault {
     /// The subvolume; or its number, followed by any place on the volume.
     #[arg(required = true, num_args = 1..=2, value_names = ["PLACE|ID", "PLACE"])]
     pub places: Vec<OsString>,
+    #[command(flatten)]
+    pub image: InImage,
+}
+
+/// List the extents of files that were written since a commit, as far as they are still there.
+///
+/// The last line shows the number to begin with the next time.
+#[derive(Debug, Args)]
+pub struct FindNew {
+    /// The subvolume.
+    #[arg(value_name = "PLACE")]
+    pub place: OsString,
+    /// The first commit that counts.
+    #[arg(value_name = "GENERATION")]
+    pub generation: u64,
     #[command(flatten)]
     pub image: InImage,
 }

@@ -7,6 +7,7 @@ use ubtrfs::{ChangedAttribute, Content, FileChange, FileName, WhatChanged};
 use ubtrfs_format::items::{FileType, InodeItem, Timespec};
 
 use super::output::Output;
+use crate::show::{all_hex as hex, text};
 
 /// Writes an array, element by element.
 pub struct Json<W> {
@@ -73,19 +74,6 @@ fn described(change: &FileChange) -> Value {
         "xattrs": xattrs.collect::<Vec<_>>(),
         "content": content.collect::<Vec<_>>(),
         "subvolumes": subvolumes.collect::<Vec<_>>(),
-    })
-}
-
-/// A name or a path; one that is not UTF-8 is an object with its bytes.
-fn text(bytes: &[u8]) -> Value {
-    std::str::from_utf8(bytes).map_or_else(|_| json!({ "hex": hex(bytes) }), Value::from)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
     })
 }
 

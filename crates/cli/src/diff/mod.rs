@@ -8,19 +8,23 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use ubtrfs::{ChangedAttribute, FileChange, Filesystem, InodeId, Options, WhatChanged};
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{Generation, TreeId};
+use ubtrfs_server::control::Question;
 
 use crate::args::Diff;
+use crate::control;
 use crate::device::{open_for_reading, volume};
 use crate::failure::{Failure, Result};
 use crate::path::{AtEnd, find};
-use crate::show;
+use crate::place::{not_a_subvolume, unless_mounted};
+use crate::stream;
+use crate::together::Together;
 
 /// The exit status if the subvolumes differ.
 const DIFFERENT: u8 = 1;
@@ -38,32 +42,21 @@ pub fn run(arguments: &Diff) -> Result<()> {
 
 /// Shows the changes, and returns whether there are any.
 fn compare(arguments: &Diff) -> Result<bool> {
-    let first = Place::parse(&arguments.old)?;
-    let second = arguments.new.as_ref().map(|place| Place::parse(place)).transpose()?;
-    if second.as_ref().is_some_and(|second| !is_same_file(&first.image, &second.image)) {
-        return Err(Failure::new("both subvolumes must be in the same volume"));
-    }
-    let volume = Volume::open(&first.image, arguments)?;
-    let old = volume.subvolume(&first)?;
-    let new = second.map(|second| volume.subvolume(&second)).transpose()?;
+    let compared = Compared::open(arguments)?;
     let out = BufWriter::new(io::stdout().lock());
     let mut output: Box<dyn output::Output> =
         if arguments.json { Box::new(json::Json::new(out)) } else { Box::new(lines::Lines::new(out, arguments)) };
     let (mut differ, mut written) = (false, Ok(()));
-    let mut visit = |change: FileChange| {
+    let done = compared.changes(&mut |change| {
         if !matters(&change) {
             return true;
         }
         differ = true;
         written = output.change(&change);
         written.is_ok()
-    };
-    let done = match (new, arguments.since) {
-        (Some(new), _) => volume.fs.changes(old, new, &mut visit),
-        (None, since) => volume.fs.changes_since(old, Generation(since.unwrap_or_default()), &mut visit),
-    };
+    });
     written.and_then(|()| output.finish()).map_err(|error| Failure::output(&error))?;
-    done.map_err(|error| Failure::about(first.image.display(), &error))?;
+    done?;
     Ok(differ)
 }
 
@@ -87,41 +80,85 @@ fn matters(change: &FileChange) -> bool {
         || !change.subvolumes.is_empty()
 }
 
-fn is_same_file(one: &Path, other: &Path) -> bool {
-    one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+/// What is compared: numbers of subvolumes, and the commit since which the only one changed.
+struct Wanted {
+    old: TreeId,
+    new: Option<TreeId>,
+    since: Generation,
 }
 
-/// A subvolume by its path in an image.
-struct Place {
-    image: PathBuf,
-    /// From the top level.
-    path: Vec<u8>,
+impl Wanted {
+    fn new(arguments: &Diff, old: TreeId, new: Option<TreeId>) -> Self {
+        Self { old, new, since: Generation(arguments.since.unwrap_or_default()) }
+    }
 }
 
-impl Place {
-    /// Reads `IMAGE:PATH`: what is before the first colon that follows a file or a block device is
-    /// the image.
-    fn parse(word: &OsStr) -> Result<Self> {
-        let bytes = word.as_bytes();
-        for (colon, _) in bytes.iter().enumerate().filter(|(_, byte)| **byte == b':') {
-            let image = Path::new(OsStr::from_bytes(&bytes[..colon]));
-            let is_image = |found: std::fs::Metadata| found.is_file() || found.file_type().is_block_device();
-            if image.metadata().is_ok_and(is_image) {
-                return Ok(Self { image: image.into(), path: bytes[colon + 1..].to_vec() });
+/// A volume, and what is compared of it.
+enum Compared {
+    Mounted(PathBuf, Wanted),
+    Image(Volume, Wanted),
+}
+
+impl Compared {
+    fn open(arguments: &Diff) -> Result<Self> {
+        let words = [Some(&arguments.old), arguments.new.as_ref()];
+        match Together::find(words.into_iter().flatten().map(AsRef::as_ref))? {
+            Together::Mounted(path, ids) => {
+                let [old, rest @ ..] = &ids[..] else { return Err(Failure::new("a subvolume is needed")) };
+                Ok(Self::Mounted(path, Wanted::new(arguments, *old, rest.first().copied())))
+            }
+            Together::Image(image, paths) => {
+                let [old, rest @ ..] = &paths[..] else { return Err(Failure::new("a subvolume is needed")) };
+                Self::in_image(arguments, &image, old, rest.first().map(Vec::as_slice))
             }
         }
-        let (exists, word) = (Path::new(word).exists(), word.display());
-        Err(Failure::new(if exists {
-            format!("{word} is not IMAGE:PATH; subvolumes of a mounted volume can't be compared")
-        } else {
-            format!("{word} is not IMAGE:PATH with an image or a device that exists")
-        }))
+    }
+
+    fn in_image(arguments: &Diff, image: &Path, old: &[u8], new: Option<&[u8]>) -> Result<Self> {
+        let volume = Volume::open(image, arguments)?;
+        let old = volume.subvolume(old)?;
+        let new = new.map(|new| volume.subvolume(new)).transpose()?;
+        Ok(Self::Image(volume, Wanted::new(arguments, old, new)))
+    }
+
+    /// Shows every change until `visit` returns false.
+    fn changes(&self, visit: &mut dyn FnMut(FileChange) -> bool) -> Result<()> {
+        match self {
+            Self::Mounted(path, wanted) => {
+                let question = match wanted.new {
+                    Some(new) => Question::Changes { old: wanted.old, new },
+                    None => Question::ChangesSince { subvolume: wanted.old, generation: wanted.since },
+                };
+                stream::changes(path, &question, visit).map_err(|errno| about_stream(path, errno))
+            }
+            Self::Image(volume, wanted) => {
+                let done = match wanted.new {
+                    Some(new) => volume.fs.changes(wanted.old, new, visit),
+                    None => volume.fs.changes_since(wanted.old, wanted.since, visit),
+                };
+                done.map_err(|error| Failure::about(volume.image.display(), &error))
+            }
+        }
+    }
+}
+
+/// Why a mount's server doesn't say what changed.
+fn about_stream(path: &Path, errno: Errno) -> Failure {
+    let shown = path.display();
+    match errno {
+        Errno::PERM => {
+            Failure::new(format!("{shown}: only root, or the user who has mounted it, may compare its subvolumes"))
+        }
+        Errno::BUSY => Failure::new(format!("{shown}: too many comparisons go on at a time")),
+        Errno::STALE => Failure::new(format!("{shown}: a subvolume was deleted meanwhile")),
+        errno => control::failure(path, errno),
     }
 }
 
 /// A volume opened for reading.
 struct Volume {
     fs: Arc<Filesystem>,
+    image: PathBuf,
     /// What keeps others from writing to the devices.
     _claims: Vec<File>,
 }
@@ -129,7 +166,7 @@ struct Volume {
 impl Volume {
     fn open(image: &Path, arguments: &Diff) -> Result<Self> {
         let devices = [&[image.to_owned()][..], &arguments.devices].concat();
-        let reading = open_for_reading(&devices, arguments.window)?;
+        let reading = open_for_reading(&devices, arguments.window).map_err(|failure| unless_mounted(image, failure))?;
         let options = Options {
             read_only: true,
             no_log_replay: arguments.nologreplay,
@@ -140,14 +177,14 @@ impl Volume {
         };
         let fs = Filesystem::open(volume(&devices, arguments.window, reading.devices)?, options)
             .map_err(|error| Failure::about(image.display(), &error))?;
-        Ok(Self { fs, _claims: reading.claims })
+        Ok(Self { fs, image: image.into(), _claims: reading.claims })
     }
 
-    fn subvolume(&self, place: &Place) -> Result<TreeId> {
-        let found = find(&self.fs, &place.path, AtEnd::Follow)?;
+    fn subvolume(&self, path: &[u8]) -> Result<TreeId> {
+        let found = find(&self.fs, path, AtEnd::Follow)?;
         if found == InodeId::root_of(found.subvolume) {
             return Ok(found.subvolume);
         }
-        Err(Failure::new(format!("{} is not a subvolume", show::bytes(&place.path))))
+        Err(not_a_subvolume(OsStr::from_bytes(path)))
     }
 }

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use ubtrfs_format::items::Timespec;
 use ubtrfs_format::{TreeId, Uuid};
 
-use super::place::Place;
 use super::table::{Listed, Source};
 use crate::args::subvolume::{List, SortKey, SortedBy};
 use crate::failure::{Failure, Result};
+use crate::place::Place;
 use crate::show;
 
 const TOP_LEVEL: &str = "top level";

@@ -1,10 +1,9 @@
 //! `ubtrfs subvolume` and `ubtrfs property`: on a mount by ioctls, ours or the kernel's, and in an
 //! image by the engine.
 
-mod ioctls;
+mod find_new;
 mod list;
 mod output;
-mod place;
 mod property;
 mod show;
 mod table;
@@ -18,14 +17,14 @@ use std::time::Duration;
 use rustix::io::Errno;
 use ubtrfs_format::TreeId;
 
-use self::ioctls::Mounted;
 use self::output::say;
-use self::place::{Image, Place, split};
-use self::table::{Source, about_mount, check_subvolume, mounted};
+use self::table::Source;
 use crate::args;
 use crate::args::subvolume::{Create, Delete, SetDefault, Snapshot, SubvolumeCommand, SyncDeleted};
 use crate::failure::{Failure, Result};
+use crate::ioctls::{Mounted, about_mount, check_subvolume};
 use crate::path::failure;
+use crate::place::{Image, Place, split};
 pub use property::run as property;
 
 /// `ubtrfs subvolume`
@@ -38,6 +37,7 @@ pub fn run(arguments: &args::subvolume::Subvolume) -> Result<()> {
         SubvolumeCommand::Show(arguments) => show::run(arguments),
         SubvolumeCommand::GetDefault(arguments) => show::default(arguments),
         SubvolumeCommand::SetDefault(arguments) => set_default(arguments),
+        SubvolumeCommand::FindNew(arguments) => find_new::run(arguments),
         SubvolumeCommand::Sync(arguments) => sync(arguments),
     }
 }
@@ -66,7 +66,7 @@ fn create(arguments: &Create) -> Result<()> {
             if arguments.parents {
                 std::fs::create_dir_all(&dir).map_err(|error| Failure::about(dir.display(), &error))?;
             }
-            mounted(&dir)?.create(&name).map_err(|errno| about_mount(path.display(), errno))?;
+            Mounted::open(&dir)?.create(&name).map_err(|errno| about_mount(path.display(), errno))?;
             say(&format!("Create subvolume '{}'", dir.join(name).display()))
         }
         Place::Image { image, path } => {
@@ -118,7 +118,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 }
 
 fn snapshot_on_mount(source: &Path, dest: &Path, read_only: bool) -> Result<String> {
-    let opened = mounted(source)?;
+    let opened = Mounted::open(source)?;
     check_subvolume(&opened, source)?;
     let (dir, name) = if dest.is_dir() {
         let source = source.canonicalize().map_err(|error| Failure::about(source.display(), &error))?;
@@ -128,7 +128,7 @@ fn snapshot_on_mount(source: &Path, dest: &Path, read_only: bool) -> Result<Stri
     };
     opened.write_back().map_err(|errno| about_mount(source.display(), errno))?;
     let path = dir.join(&name);
-    mounted(&dir)?.snapshot(&opened, &name, read_only).map_err(|errno| match errno {
+    Mounted::open(&dir)?.snapshot(&opened, &name, read_only).map_err(|errno| match errno {
         Errno::XDEV => Failure::new(format!("{} is not on the volume of {}", dir.display(), source.display())),
         errno => about_mount(path.display(), errno),
     })?;
@@ -169,7 +169,7 @@ fn delete(arguments: &Delete) -> Result<()> {
 /// Deletes a subvolume; returns its directory.
 fn delete_on_mount(path: &Path, id: Option<u64>) -> Result<Mounted> {
     let (dir, done) = if let Some(id) = id {
-        let dir = mounted(path)?;
+        let dir = Mounted::open(path)?;
         let done = dir.delete_by_id(id);
         (dir, done)
     } else {
@@ -178,9 +178,9 @@ fn delete_on_mount(path: &Path, id: Option<u64>) -> Result<Mounted> {
             Some(_) if !path.is_symlink() => path.to_owned(),
             _ => path.canonicalize().map_err(|error| Failure::about(path.display(), &error))?,
         };
-        check_subvolume(&mounted(&real)?, path)?;
+        check_subvolume(&Mounted::open(&real)?, path)?;
         let (dir, name) = split(&real)?;
-        let dir = mounted(&dir)?;
+        let dir = Mounted::open(&dir)?;
         let done = dir.delete(&name);
         (dir, done)
     };
@@ -229,7 +229,7 @@ fn set_default(arguments: &SetDefault) -> Result<()> {
     let place = if id.is_some() { Place::of_volume(word) } else { Place::parse(word) };
     match place {
         Place::Mounted(path) => {
-            let opened = mounted(&path)?;
+            let opened = Mounted::open(&path)?;
             let failed = |errno| match errno {
                 Errno::PERM => Failure::new("only root, or the user who has mounted it, may change a volume's default"),
                 Errno::NOENT => Failure::new("there is no such subvolume"),

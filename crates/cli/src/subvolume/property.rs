@@ -2,12 +2,11 @@
 
 use ubtrfs_format::{TreeId, Uuid};
 
-use super::ioctls::Mounted;
 use super::output::say;
-use super::place::{Image, Place};
-use super::table::{about_mount, check_subvolume, mounted};
 use crate::args::subvolume::{InImage, Property, PropertyCommand, PropertyGet, PropertyName, PropertySet};
 use crate::failure::{Failure, Result};
+use crate::ioctls::{Mounted, about_mount, check_subvolume};
+use crate::place::{Image, Place};
 
 /// The offset of the id in the answer about a subvolume.
 const RECEIVED_UUID: usize = 8 + 256 + 4 * 8 + 2 * 16;
@@ -25,7 +24,7 @@ fn get(arguments: &PropertyGet) -> Result<()> {
     let PropertyName::Ro = name.unwrap_or(PropertyName::Ro);
     let read_only = match Place::parse(place) {
         Place::Mounted(path) => {
-            let opened = mounted(&path)?;
+            let opened = Mounted::open(&path)?;
             check_subvolume(&opened, &path)?;
             opened.is_read_only().map_err(|errno| about_mount(path.display(), errno))?
         }
@@ -50,7 +49,7 @@ fn set(arguments: &PropertySet) -> Result<()> {
     };
     match Place::parse(place) {
         Place::Mounted(path) => {
-            let opened = mounted(&path)?;
+            let opened = Mounted::open(&path)?;
             check_subvolume(&opened, &path)?;
             check(was_received(&opened).map_err(|errno| about_mount(path.display(), errno))?)?;
             opened.set_read_only(*value).map_err(|errno| about_mount(path.display(), errno))

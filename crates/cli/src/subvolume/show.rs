@@ -8,10 +8,11 @@ use serde_json::json;
 use ubtrfs_format::{TreeId, Uuid};
 
 use super::list::{described, path, uuid, zoned};
-use super::place::Place;
-use super::table::{Listed, Source, check_subvolume};
+use super::table::{Listed, Source};
 use crate::args::subvolume::{GetDefault, Show};
 use crate::failure::{Failure, Result};
+use crate::ioctls::check_subvolume;
+use crate::place::Place;
 use crate::show;
 
 /// Where values begin, in letters after the first tab.

@@ -1,16 +1,15 @@
 //! The subvolumes of a volume, as the root tree describes them.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use rustix::io::Errno;
 use ubtrfs_format::items::{RootFlags, RootItem, RootRef, dir_entries, inode_refs};
-use ubtrfs_format::{Ino, ItemType, Key, TreeId, Uuid};
+use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId, Uuid};
 
-use super::ioctls::{Item, Mounted};
-use super::place::{Image, Place, not_a_subvolume};
 use crate::args::subvolume::InImage;
 use crate::failure::{Failure, Result};
+use crate::ioctls::{Item, Mounted, about_mount};
+use crate::place::{Image, Place};
 
 /// A volume whose trees can be searched.
 pub enum Source {
@@ -67,20 +66,34 @@ impl Source {
         })
     }
 
-    fn search(&self, tree: TreeId, first: Key, last: Key) -> Result<Vec<Item>> {
+    /// The items of a tree from `first` to `last`.
+    pub fn search(&self, tree: TreeId, first: Key, last: Key) -> Result<Vec<Item>> {
+        let mut items = Vec::new();
+        self.search_since(tree, Generation(0), (first, last), &mut |item| {
+            items.push(item);
+            true
+        })?;
+        Ok(items)
+    }
+
+    /// Shows the items of a tree from `first` to `last` in leaves that the commit `oldest` or a
+    /// later one wrote, until `visit` returns false.
+    pub fn search_since(
+        &self,
+        tree: TreeId,
+        oldest: Generation,
+        range: (Key, Key),
+        visit: &mut dyn FnMut(Item) -> bool,
+    ) -> Result<()> {
         match self {
-            Self::Mounted(mounted) => mounted.search(tree, first, last).map_err(|errno| match errno {
+            Self::Mounted(mounted) => mounted.search_since(tree, oldest, range, visit).map_err(|errno| match errno {
                 Errno::PERM => Failure::new("only root, or the user who has mounted it, may list a volume"),
                 errno => about_mount("the volume", errno),
             }),
             Self::Image(image) => {
-                let mut items = Vec::new();
-                let visit = &mut |item: ubtrfs::FoundItem| {
-                    items.push(Item { key: item.key, data: item.data });
-                    true
-                };
-                image.fs.search_tree(tree, first, last, visit).map_err(|error| image.failed(&error))?;
-                Ok(items)
+                let visit = &mut |item: ubtrfs::FoundItem| visit(Item { key: item.key, data: item.data });
+                let searched = image.fs.search_tree_since(tree, oldest, range, visit);
+                searched.map_err(|error| image.failed(&error))
             }
         }
     }
@@ -185,25 +198,4 @@ impl Source {
         let default = named.find(|entry| entry.name == b"default");
         Ok(default.map_or(TreeId::FS, |entry| TreeId(entry.location.objectid)))
     }
-}
-
-/// Opens a mounted volume's file.
-pub fn mounted(path: &Path) -> Result<Mounted> {
-    Mounted::open(path)
-}
-
-/// Why a mounted volume refuses something.
-pub fn about_mount(subject: impl std::fmt::Display, errno: Errno) -> Failure {
-    match errno {
-        Errno::NOTTY => Failure::new(format!("{subject} is not on a btrfs volume")),
-        errno => Failure::about(subject, &std::io::Error::from(errno)),
-    }
-}
-
-/// An error if an open file is not the root directory of a subvolume.
-pub fn check_subvolume(mounted: &Mounted, path: &Path) -> Result<()> {
-    mounted.is_read_only().map(drop).map_err(|errno| match errno {
-        Errno::INVAL => not_a_subvolume(path),
-        errno => about_mount(path.display(), errno),
-    })
 }

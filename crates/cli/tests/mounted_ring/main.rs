@@ -6,6 +6,8 @@
 mod caching;
 #[path = "../mounted/crowds.rs"]
 mod crowds;
+#[path = "../mounted/diff.rs"]
+mod diff;
 #[path = "../mounted/endings.rs"]
 mod endings;
 #[path = "../mounted/extents.rs"]
@@ -16,6 +18,8 @@ mod harness;
 mod lifecycle;
 #[path = "../mounted/listings.rs"]
 mod listings;
+#[path = "../mounted/merge.rs"]
+mod merge;
 #[path = "../mounted/posix.rs"]
 mod posix;
 #[path = "../mounted/space.rs"]

@@ -83,6 +83,18 @@ impl Filesystem {
         self.ops.search_tree(tree, first, last, visit)
     }
 
+    /// The same of items in leaves that the commit `oldest` or a later one wrote: others are not
+    /// read, so this costs what was written since.
+    pub fn search_tree_since(
+        &self,
+        tree: TreeId,
+        oldest: Generation,
+        range: (Key, Key),
+        visit: &mut dyn FnMut(FoundItem) -> bool,
+    ) -> Result<()> {
+        self.ops.search_tree_since(tree, oldest, range, visit)
+    }
+
     /// How full the volume is, in units of data (one with two copies counts half of its devices).
     /// Free space includes free metadata; available space is what data can get, and zero once no
     /// file can be made or grow for lack of metadata. Inodes are not counted, since the format has

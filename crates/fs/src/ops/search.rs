@@ -1,8 +1,10 @@
 //! Items of the trees, for programs that know the format.
 
-use ubtrfs_format::{Header, Key, TreeId};
+use ubtrfs_format::{Generation, Header, Key, TreeId};
+use ubtrfs_tree::{Item, Snapshot};
 
 use super::operations::Operations;
+use crate::committed::Committed;
 use crate::error::{Errno, Result};
 
 /// An item of the last commit.
@@ -27,16 +29,40 @@ impl Operations {
         visit: &mut dyn FnMut(FoundItem) -> bool,
     ) -> Result<()> {
         let committed = self.info.committed();
-        if !committed.has_tree(tree) && tree != TreeId::ROOT && tree != TreeId::CHUNK {
-            return Err(Errno::NOENT.into());
-        }
-        for item in committed.tree(tree)?.range(first..=last) {
-            let item = item?;
-            let generation = Header::parse(item.leaf())?.generation.0;
-            if !visit(FoundItem { key: item.key, generation, data: item.to_vec() }) {
-                break;
-            }
-        }
-        Ok(())
+        show(searched(&committed, tree)?.range(first..=last), visit)
     }
+
+    /// The same of items in leaves that the commit `oldest` or a later one wrote; others are not
+    /// read.
+    pub(crate) fn search_tree_since(
+        &self,
+        tree: TreeId,
+        oldest: Generation,
+        (first, last): (Key, Key),
+        visit: &mut dyn FnMut(FoundItem) -> bool,
+    ) -> Result<()> {
+        let committed = self.info.committed();
+        show(searched(&committed, tree)?.written_since(oldest, &(first..=last)), visit)
+    }
+}
+
+fn searched(committed: &Committed, tree: TreeId) -> Result<Snapshot> {
+    if !committed.has_tree(tree) && tree != TreeId::ROOT && tree != TreeId::CHUNK {
+        return Err(Errno::NOENT.into());
+    }
+    committed.tree(tree)
+}
+
+fn show(
+    items: impl Iterator<Item = ubtrfs_tree::Result<Item>>,
+    visit: &mut dyn FnMut(FoundItem) -> bool,
+) -> Result<()> {
+    for item in items {
+        let item = item?;
+        let generation = Header::parse(item.leaf())?.generation.0;
+        if !visit(FoundItem { key: item.key, generation, data: item.to_vec() }) {
+            break;
+        }
+    }
+    Ok(())
 }

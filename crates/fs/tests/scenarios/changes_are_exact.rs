@@ -7,11 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ubtrfs::{
-    Attributes, ChangedAttribute, ChangedContent, Content, Errno, FileChange, FileName, Filesystem, InodeId, NewInode,
-    Options, RenameFlags, SetAttributes, WhatChanged, WriteAt, XattrMode,
+    Attributes, ChangedAttribute, ChangedContent, Content, Errno, FileChange, FileName, Filesystem, InodeId,
+    MergeSides, NewInode, Options, Prefer, RenameFlags, SetAttributes, WhatChanged, WriteAt, XattrMode,
 };
 use ubtrfs_format::items::FileType;
-use ubtrfs_format::{DirIndex, Generation, Ino, TreeId};
+use ubtrfs_format::{DirIndex, Generation, Ino, ItemType, Key, TreeId};
 use ubtrfs_testkit::fixture::Fixture;
 use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::scratch::scratch_dir;
@@ -483,32 +483,72 @@ fn holes_reserved_space_and_many_names_are_distinguished() {
 
 #[test]
 fn ten_changes_in_a_big_tree_cost_few_reads() {
+    ten_changes_cost_few_reads(512 << 20, 20, 2000, 1000);
+}
+
+#[test]
+#[ignore = "soak: makes a million files"]
+fn ten_changes_among_a_million_files_cost_few_reads() {
+    ten_changes_cost_few_reads(4 << 30, 500, 2000, 25_000);
+}
+
+/// Compares a tree of so many directories with so many files each, of at least so many nodes, with
+/// its snapshot.
+fn ten_changes_cost_few_reads(size: u64, directories: usize, files_in_each: usize, least_nodes: u64) {
+    const MOST_READS: u64 = 80;
     let dir = scratch_dir();
     let path = dir.path().join("image");
-    image::make(&path, 512 << 20, |_| {});
+    image::make(&path, size, |_| {});
     let fs = open(&path);
     let mut files = Vec::new();
-    for number in 0..20 {
+    for number in 0..directories {
         let name = format!("dir{number}");
         let dir = fs.create(fs.root(), name.as_bytes(), &NewInode { mode: 0o040_755, ..NewInode::default() }).unwrap();
-        files.extend((0..2000).map(|number| file(&fs, dir, &format!("a file with a number {number}"), 100)));
+        for number in 0..files_in_each {
+            let id = file(&fs, dir, &format!("a file with a number {number}"), 100);
+            fs.forget(id, 1);
+            files.push(id);
+        }
     }
     let old = fs.snapshot(TreeId::FS, fs.root(), b"old", true).unwrap();
+    let next = Generation(fs.generation().0 + 1);
     for number in 0..10 {
-        fs.write(files[number * 3999], WriteAt::Offset(10), b"changed", false).unwrap();
+        fs.write(files[number * (files.len() / 10 - 1)], WriteAt::Offset(10), b"changed", false).unwrap();
     }
     fs.close().unwrap();
     drop(fs);
-    let fs = image::open(&path, Options { read_only: true, ..options() });
-    let before = fs.stats().cache.misses;
-    let shown = changes(&fs, old, TreeId::FS);
-    let reads = fs.stats().cache.misses - before;
-    // The files, and the root directory, which has the entry of the snapshot.
-    assert_eq!(shown.len(), 11, "{shown:?}");
-    let nodes = fs.subvolume_info(old).unwrap().bytes_used / u64::from(fs.volume().node_size());
-    assert!(nodes > 1000, "the tree has only {nodes} nodes");
-    assert!(reads <= 80, "{reads} of {nodes} nodes were read");
-    fs.close().unwrap();
+    let reads = |read: &dyn Fn(&Filesystem)| {
+        let fs = image::open(&path, Options { read_only: true, ..options() });
+        let before = fs.stats().cache.misses;
+        read(&fs);
+        let (reads, bytes) = (fs.stats().cache.misses - before, fs.subvolume_info(old).unwrap().bytes_used);
+        let nodes = bytes / u64::from(fs.volume().node_size());
+        assert!(nodes > least_nodes, "the tree has only {nodes} nodes");
+        assert!(reads <= MOST_READS, "{reads} of {nodes} nodes were read");
+        fs.close().unwrap();
+    };
+    reads(&|fs| {
+        let shown = changes(fs, old, TreeId::FS);
+        // The files, and the root directory, which has the entry of the snapshot.
+        assert_eq!(shown.len(), 11, "{shown:?}");
+    });
+    reads(&|fs| {
+        let mut found = 0;
+        let all = (Key::new(0, ItemType(0), 0), Key::new(u64::MAX, ItemType(u8::MAX), u64::MAX));
+        fs.search_tree_since(TreeId::FS, next, all, &mut |item| {
+            assert!(item.generation >= next.0);
+            found += u64::from(item.key.item_type == ItemType::EXTENT_DATA);
+            true
+        })
+        .unwrap();
+        assert!(found >= 10, "{found} extents");
+    });
+    // A merge of what changed since into what did not: it is only planned.
+    reads(&|fs| {
+        let sides = MergeSides { base: old, changed: TreeId::FS, target: old };
+        let merged = fs.merge(sides, Prefer::Neither, true, &mut |_| ()).unwrap();
+        assert_eq!((merged.steps.len(), merged.conflicts.len()), (10, 0));
+    });
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod full_volumes_stay_writable;
 mod hostile_volumes_neither_crash_nor_hang;
 mod logs_are_replayed_as_by_the_kernel;
 mod logs_keep_what_was_fsynced;
+mod merges_take_what_one_side_changed;
 mod modes_and_acls_change_together;
 mod mounts_build_on_durable_state_only;
 mod moved_subvolumes_are_kept;

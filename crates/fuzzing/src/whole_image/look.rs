@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use ubtrfs::{FileChange, Filesystem, InodeId};
+use ubtrfs::{FileChange, Filesystem, InodeId, MergeSides, Prefer};
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{DirIndex, Generation};
 
@@ -66,6 +66,11 @@ fn compare(fs: &Filesystem) {
     };
     for pair in fs.subvolumes().windows(2).take(MOST_SEEKS) {
         drop(fs.changes(pair[0], pair[1], &mut visit));
+    }
+    // Only planned.
+    for three in fs.subvolumes().windows(3).take(MOST_SEEKS) {
+        let sides = MergeSides { base: three[0], changed: three[1], target: three[2] };
+        drop(fs.merge(sides, Prefer::Theirs, true, &mut |_| unreachable!("nothing is changed")));
     }
     drop(fs.changes_since(fs.root().subvolume, Generation(0), &mut visit));
 }

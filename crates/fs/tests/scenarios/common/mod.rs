@@ -6,6 +6,7 @@ pub mod gated;
 pub mod image;
 pub mod lowmem;
 pub mod memory;
+pub mod script;
 pub mod tree;
 
 /// Bytes that differ from place to place, and with the seed.

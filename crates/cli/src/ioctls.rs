@@ -9,9 +9,10 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, NoArg, Setter, Updater, ioctl};
-use ubtrfs_format::{ItemType, Key, TreeId};
+use ubtrfs_format::{Generation, ItemType, Key, TreeId};
 
 use crate::failure::{Failure, Result};
+use crate::place::not_a_subvolume;
 
 const SYNC: u32 = 0x9408;
 const TREE_SEARCH: u32 = 0xd000_9411;
@@ -53,6 +54,11 @@ impl Mounted {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let opened = rustix::fs::open(path, flags, Mode::empty());
         opened.map(|fd| Self(fd.into())).map_err(|errno| Failure::about(path.display(), &std::io::Error::from(errno)))
+    }
+
+    /// The device number of the mount.
+    pub fn device(&self) -> Done<u64> {
+        rustix::fs::fstat(&self.0).map(|found| found.st_dev)
     }
 
     /// Has the kernel write its dirty pages.
@@ -136,15 +142,21 @@ impl Mounted {
         unsafe { ioctl(&self.0, NoArg::<SYNC>::new()) }
     }
 
-    /// The items of a tree from `first` to `last`.
-    pub fn search(&self, tree: TreeId, first: Key, last: Key) -> Done<Vec<Item>> {
+    /// Shows the items of a tree from `first` to `last` in leaves that the commit `oldest` or a
+    /// later one wrote, until `visit` returns false.
+    pub fn search_since(
+        &self,
+        tree: TreeId,
+        oldest: Generation,
+        (first, last): (Key, Key),
+        visit: &mut dyn FnMut(Item) -> bool,
+    ) -> Done<()> {
         const HEAD: usize = 104;
         const ITEM_HEAD: usize = 32;
-        let mut items: Vec<Item> = Vec::new();
         let mut from = Some(first);
         while let Some(first) = from.filter(|first| *first <= last) {
             let mut argument: Argument = [0; SIZE];
-            let numbers = [tree.0, first.objectid, last.objectid, first.offset, last.offset, 0, u64::MAX];
+            let numbers = [tree.0, first.objectid, last.objectid, first.offset, last.offset, oldest.0, u64::MAX];
             for (place, number) in argument.chunks_exact_mut(8).zip(numbers) {
                 place.copy_from_slice(&number.to_le_bytes());
             }
@@ -156,19 +168,39 @@ impl Mounted {
             unsafe { ioctl(&self.0, Updater::<TREE_SEARCH, Argument>::new(&mut argument)) }?;
             let found = u64_at(&argument, 64) & u64::from(u32::MAX);
             let mut rest = &argument[HEAD..];
+            let mut end = None;
             for _ in 0..found {
                 let (head, behind) = rest.split_at_checked(ITEM_HEAD).ok_or(Errno::PROTO)?;
                 let kind_and_length = u64_at(head, 24);
                 let (kind, length) = (kind_and_length as u8, (kind_and_length >> 32) as usize);
                 let key = Key::new(u64_at(head, 8), ItemType(kind), u64_at(head, 16));
                 let (data, behind) = behind.split_at_checked(length).ok_or(Errno::PROTO)?;
-                items.push(Item { key, data: data.to_vec() });
+                if !visit(Item { key, data: data.to_vec() }) {
+                    return Ok(());
+                }
+                end = Some(key);
                 rest = behind;
             }
-            from = items.last().filter(|_| found > 0).and_then(|item| after(item.key));
+            from = end.and_then(after);
         }
-        Ok(items)
+        Ok(())
     }
+}
+
+/// Why a mounted volume refuses something.
+pub fn about_mount(subject: impl std::fmt::Display, errno: Errno) -> Failure {
+    match errno {
+        Errno::NOTTY => Failure::new(format!("{subject} is not on a btrfs volume")),
+        errno => Failure::about(subject, &std::io::Error::from(errno)),
+    }
+}
+
+/// An error if an open file is not the root directory of a subvolume.
+pub fn check_subvolume(mounted: &Mounted, path: &Path) -> Result<()> {
+    mounted.is_read_only().map(drop).map_err(|errno| match errno {
+        Errno::INVAL => not_a_subvolume(path),
+        errno => about_mount(path.display(), errno),
+    })
 }
 
 /// The key after a key.

@@ -1,4 +1,4 @@
-//! Where a subvolume is: on a mount, or in an image.
+//! Where something is: on a mount, or in an image.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ubtrfs::{Filesystem, InodeId, Options};
 use ubtrfs_format::TreeId;
-use ubtrfs_volume::{OpenOptions, Volume};
+use ubtrfs_volume::{Error, OpenMode, OpenOptions, Volume};
 
 use crate::args::subvolume::InImage;
 use crate::device::{about_volume_within, open_for_reading, open_for_writing};
@@ -73,7 +73,8 @@ impl Image {
     /// Opens it; `background`: what is deleted is freed meanwhile.
     pub fn open(image: &Path, how: &InImage, writable: bool, background: bool) -> Result<Self> {
         let paths = [&[image.to_owned()][..], &how.devices].concat();
-        let opened = if writable { open_for_writing } else { open_for_reading }(&paths, how.window)?;
+        let opened = if writable { open_for_writing } else { open_for_reading }(&paths, how.window)
+            .map_err(|failure| unless_mounted(image, failure))?;
         let volume = Volume::open(opened.devices, OpenOptions { read_only: !writable });
         let volume = volume.map_err(|error| about_volume_within(&paths, how.window, &error))?;
         let options = Options {
@@ -134,6 +135,17 @@ impl Image {
 /// An error about what is no subvolume.
 pub fn not_a_subvolume(path: impl AsRef<OsStr>) -> Failure {
     Failure::new(format!("{} is not a subvolume", path.as_ref().display()))
+}
+
+/// Adds what to do about an image that is mounted.
+pub fn unless_mounted(image: &Path, failure: Failure) -> Failure {
+    match (ubtrfs_volume::open_exclusively(image, OpenMode::ReadOnly), failure) {
+        (Err(Error::Held { .. } | Error::Attached { .. }), Failure::Sentence(sentence, status)) => Failure::Sentence(
+            format!("{sentence}; if it is mounted, name the directories on the mount instead"),
+            status,
+        ),
+        (_, failure) => failure,
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,133 @@
+//! `ubtrfs merge`: takes what changed from one subvolume to another into a third.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+
+use rustix::io::Errno;
+use serde_json::{Value, json};
+use ubtrfs::{MergeSides, Prefer};
+use ubtrfs_format::TreeId;
+use ubtrfs_server::control::Question;
+use ubtrfs_server::merge_records::{MergeRecord, records};
+
+use crate::args::Merge;
+use crate::control;
+use crate::failure::{Failure, Result};
+use crate::place::Image;
+use crate::show::{self, text};
+use crate::stream;
+use crate::together::Together;
+
+/// The exit status if there are conflicts.
+const CONFLICTS: u8 = 1;
+/// The exit status if it can't be merged.
+const TROUBLE: u8 = 2;
+
+/// `ubtrfs merge`
+pub fn run(arguments: &Merge) -> Result<()> {
+    let merged = merge(arguments).map_err(|failure| failure.with_status(TROUBLE))?;
+    show(arguments, &merged).map_err(|error| Failure::output(&error).with_status(TROUBLE))?;
+    let has_conflicts = merged.iter().any(|record| matches!(record, MergeRecord::Conflict { .. }));
+    if has_conflicts && prefer(arguments) == Prefer::Neither { Err(Failure::Said(CONFLICTS)) } else { Ok(()) }
+}
+
+fn prefer(arguments: &Merge) -> Prefer {
+    match arguments {
+        Merge { ours: true, .. } => Prefer::Ours,
+        Merge { theirs: true, .. } => Prefer::Theirs,
+        _ => Prefer::Neither,
+    }
+}
+
+fn merge(arguments: &Merge) -> Result<Vec<MergeRecord>> {
+    let words = [&arguments.base, &arguments.changed, &arguments.target];
+    let (prefer, dry_run) = (prefer(arguments), arguments.dry_run);
+    let sides = |ids: &[TreeId]| match *ids {
+        [base, changed, target] => Ok(MergeSides { base, changed, target }),
+        _ => Err(Failure::new("three subvolumes are needed")),
+    };
+    match Together::find(words.into_iter().map(AsRef::as_ref))? {
+        Together::Mounted(path, ids) => {
+            let question = Question::Merge { sides: sides(&ids)?, prefer, dry_run };
+            let answer = stream::whole(&path, &question).map_err(|errno| about_merge(&path, errno))?;
+            serde_json::from_slice(&answer).map_err(|_| about_merge(&path, Errno::PROTO))
+        }
+        Together::Image(image, paths) => {
+            let opened = Image::open(&image, &arguments.image, !dry_run, false)?;
+            let ids = paths.iter().map(|path| opened.subvolume(path)).collect::<Result<Vec<_>>>()?;
+            let merged = opened.fs.merge(sides(&ids)?, prefer, dry_run, &mut |_| ());
+            let merged = merged.map_err(|error| match explained(error.errno()) {
+                Some(why) => Failure::new(format!("{}: {why}", image.display())),
+                None => opened.failed(&error),
+            })?;
+            opened.close()?;
+            Ok(records(&merged))
+        }
+    }
+}
+
+/// What an error says of a merge.
+fn explained(errno: Errno) -> Option<&'static str> {
+    Some(match errno {
+        Errno::INVAL => "BASE, CHANGED and TARGET are not snapshots of one subvolume",
+        Errno::ROFS => "TARGET is read-only",
+        Errno::TOOBIG => "there are more than a million changes",
+        Errno::NOTEMPTY => "there is a subvolume in a directory of TARGET that was removed in CHANGED",
+        Errno::BUSY => "TARGET is being changed, or too many comparisons go on at a time; nothing was merged",
+        _ => return None,
+    })
+}
+
+/// Why a mount's server doesn't merge.
+fn about_merge(path: &Path, errno: Errno) -> Failure {
+    let shown = path.display();
+    match (errno, explained(errno)) {
+        (Errno::PERM, _) => {
+            Failure::new(format!("{shown}: only root, or the user who has mounted it, may merge its subvolumes"))
+        }
+        (_, Some(why)) => Failure::new(format!("{shown}: {why}")),
+        _ => control::failure(path, errno),
+    }
+}
+
+fn show(arguments: &Merge, merged: &[MergeRecord]) -> io::Result<()> {
+    let is_terminal = io::stdout().is_terminal();
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    if arguments.json {
+        let all: Vec<Value> = merged.iter().map(described).collect();
+        serde_json::to_writer_pretty(&mut out, &all)?;
+        writeln!(out)?;
+    } else {
+        let path = |path: &[u8]| match path {
+            b"" => b".".to_vec(),
+            path if is_terminal => show::bytes(path).into_bytes(),
+            path => path.to_vec(),
+        };
+        for record in merged {
+            let line = match record {
+                MergeRecord::Conflict { path: at, what } => {
+                    [b"C ".as_slice(), &*path(at), b": ", what.as_bytes()].concat()
+                }
+                MergeRecord::Add { path: at } => [b"A ".as_slice(), &*path(at)].concat(),
+                MergeRecord::Remove { path: at } => [b"D ".as_slice(), &*path(at)].concat(),
+                MergeRecord::Rename { from, to } => [b"R ".as_slice(), &*path(from), b" -> ", &*path(to)].concat(),
+                MergeRecord::Change { path: at, what } => {
+                    [b"M ".as_slice(), &*path(at), b": ", what.join(", ").as_bytes()].concat()
+                }
+            };
+            out.write_all(&line)?;
+            out.write_all(b"\n")?;
+        }
+    }
+    out.flush()
+}
+
+fn described(record: &MergeRecord) -> Value {
+    match record {
+        MergeRecord::Conflict { path, what } => json!({ "kind": "conflict", "path": text(path), "what": what }),
+        MergeRecord::Add { path } => json!({ "kind": "added", "path": text(path) }),
+        MergeRecord::Remove { path } => json!({ "kind": "removed", "path": text(path) }),
+        MergeRecord::Rename { from, to } => json!({ "kind": "renamed", "old_path": text(from), "path": text(to) }),
+        MergeRecord::Change { path, what } => json!({ "kind": "changed", "path": text(path), "what": what }),
+    }
+}

@@ -1,0 +1,156 @@
+//! `ubtrfs subvolume find-new`.
+
+use std::collections::HashMap;
+use std::io::{self, IsTerminal, Write};
+
+use ubtrfs_format::items::{Compression, FileExtent, FileExtentKind, RootItem, inode_refs};
+use ubtrfs_format::{Generation, Ino, ItemType, Key, Logical, TreeId};
+
+use super::table::Source;
+use crate::args::subvolume::FindNew;
+use crate::failure::{Failure, Result};
+use crate::ioctls::check_subvolume;
+use crate::place::{Place, not_a_subvolume};
+use crate::show;
+
+/// Directories above a file: in more than that only damaged volumes have one.
+const DEEPEST: usize = 4096;
+/// Bytes of paths that are remembered.
+const MOST_REMEMBERED: usize = 8 << 20;
+
+/// `ubtrfs subvolume find-new`
+pub fn run(arguments: &FindNew) -> Result<()> {
+    let place = Place::parse(&arguments.place);
+    let source = Source::open(&place, &arguments.image)?;
+    let id = match (&source, &place) {
+        (Source::Mounted(mounted), Place::Mounted(path)) => {
+            check_subvolume(mounted, path)?;
+            source.subvolume_of(&place)?
+        }
+        (Source::Image(image), Place::Image { path, .. }) => image.subvolume(path)?,
+        _ => return Err(not_a_subvolume(&arguments.place)),
+    };
+    let oldest = Generation(arguments.generation);
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut paths = Paths { source: &source, subvolume: id, remembered: HashMap::new(), bytes: 0 };
+    let is_terminal = io::stdout().is_terminal();
+    // Read before the search, so that nothing is new later and older than it.
+    let marker = generation(&source, id)?;
+
+    let mut failed = None;
+    let first = Key::new(Ino::FIRST_FREE.0, ItemType::EXTENT_DATA, 0);
+    let last = Key::new(Ino::LAST_FREE.0, ItemType::EXTENT_DATA, u64::MAX);
+    let mut shown: Option<(Ino, Option<Vec<u8>>)> = None;
+    source.search_since(id, oldest, (first, last), &mut |item| {
+        if item.key.item_type != ItemType::EXTENT_DATA {
+            return true;
+        }
+        let mut show = || -> Result<()> {
+            let extent = FileExtent::parse(&item.data).map_err(|error| Failure::of(&error))?;
+            if extent.generation < oldest {
+                return Ok(());
+            }
+            let ino = Ino(item.key.objectid);
+            if shown.as_ref().is_none_or(|(shown, _)| *shown != ino) {
+                shown = Some((ino, paths.of(ino)?));
+            }
+            // What was deleted while it was open has no name.
+            let Some((_, Some(path))) = &shown else { return Ok(()) };
+            let path = if is_terminal { show::bytes(path).into_bytes() } else { path.clone() };
+            let line = [line(item.key, &extent).as_bytes(), &path, b"\n"].concat();
+            out.write_all(&line).map_err(|error| Failure::output(&error))
+        };
+        failed = show().err();
+        failed.is_none()
+    })?;
+    failed.map_or(Ok(()), Err)?;
+    let written = writeln!(out, "transid marker was {}", marker.0).and_then(|()| out.flush());
+    written.map_err(|error| Failure::output(&error))
+}
+
+/// A line, up to the path.
+fn line(key: Key, extent: &FileExtent<'_>) -> String {
+    let (disk_start, offset, is_prealloc, is_inline) = match extent.kind {
+        FileExtentKind::Inline(_) => (Logical(0), 0, false, true),
+        FileExtentKind::Regular { disk_bytenr, offset, prealloc, .. } => (disk_bytenr, offset, prealloc, false),
+    };
+    let is_compressed = extent.compression != Compression::None;
+    let flags = [("COMPRESS", is_compressed), ("PREALLOC", is_prealloc), ("INLINE", is_inline)];
+    let flags: Vec<_> = flags.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name).collect();
+    format!(
+        "inode {} file offset {} len {} disk start {} offset {offset} gen {} flags {} ",
+        key.objectid,
+        key.offset,
+        extent.len(),
+        disk_start.0,
+        extent.generation.0,
+        if flags.is_empty() { "NONE".to_owned() } else { flags.join("|") },
+    )
+}
+
+/// The commit that last changed a subvolume.
+fn generation(source: &Source, id: TreeId) -> Result<Generation> {
+    let key = |offset| Key::new(id.0, ItemType::ROOT_ITEM, offset);
+    let items = source.search(TreeId::ROOT, key(0), key(u64::MAX))?;
+    let generations = items.iter().filter_map(|item| RootItem::parse(&item.data).ok()).map(|item| item.generation);
+    generations.max().ok_or_else(|| Failure::new(format!("subvolume {id} is no more")))
+}
+
+/// Paths of inodes, by the first name of each.
+struct Paths<'a> {
+    source: &'a Source,
+    subvolume: TreeId,
+    /// Those of directories.
+    remembered: HashMap<Ino, Vec<u8>>,
+    /// Bytes that these take.
+    bytes: usize,
+}
+
+impl Paths<'_> {
+    /// The path from the root of the subvolume; `None` if there is no name.
+    fn of(&mut self, ino: Ino) -> Result<Option<Vec<u8>>> {
+        let Some((mut at, name)) = self.name(ino)? else { return Ok(None) };
+        let directory = at;
+        let mut names = Vec::new();
+        let mut path = loop {
+            if at == Ino::ROOT_DIR {
+                break Vec::new();
+            }
+            if let Some(path) = self.remembered.get(&at) {
+                break path.clone();
+            }
+            let Some((above, name)) = self.name(at)? else { return Ok(None) };
+            if names.len() > DEEPEST {
+                return Err(Failure::new(format!("inode {ino} has no path: a directory is below itself")));
+            }
+            names.push(name);
+            at = above;
+        };
+        for name in names.iter().rev() {
+            path.extend(name);
+            path.push(b'/');
+        }
+        if !names.is_empty() {
+            self.bytes += path.len();
+            if self.bytes > MOST_REMEMBERED {
+                self.remembered.clear();
+                self.bytes = path.len();
+            }
+            self.remembered.insert(directory, path.clone());
+        }
+        path.extend(name);
+        Ok(Some(path))
+    }
+
+    /// The first name of an inode, with its directory.
+    fn name(&self, ino: Ino) -> Result<Option<(Ino, Vec<u8>)>> {
+        let key = |offset| Key::new(ino.0, ItemType::INODE_REF, offset);
+        let mut found = None;
+        self.source.search_since(self.subvolume, Generation(0), (key(0), key(u64::MAX)), &mut |item| {
+            let name = inode_refs(&item.data).find_map(|name| name.ok().map(|name| name.name.to_vec()));
+            found = name.map(|name| (Ino(item.key.offset), name));
+            false
+        })?;
+        Ok(found)
+    }
+}

@@ -1,0 +1,180 @@
+//! `ubtrfs merge` on a mount and in an image: what it says, what programs see at once of what it
+//! changed, and the exit status.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use serde_json::Value;
+use ubtrfs_testkit::kernel::KernelMount;
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::progs::assert_btrfs_check_clean;
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::run::Outcome;
+
+use crate::harness::{FUSE, Volume, ubtrfs};
+
+fn merge(arguments: &[&str]) -> Outcome {
+    ubtrfs(&[&["merge"], arguments].concat())
+}
+
+/// The lines of a merge that ended with this status, sorted.
+#[track_caller]
+fn says(arguments: &[&str], status: i32) -> Vec<String> {
+    let outcome = merge(arguments);
+    assert_eq!((outcome.code(), &*outcome.stderr), (Some(status), ""), "{}", outcome.report());
+    let mut lines: Vec<_> = outcome.stdout.lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+#[track_caller]
+fn has_trouble(arguments: &[&str], words: &str) {
+    let outcome = merge(arguments);
+    assert_eq!(outcome.code(), Some(2), "{}", outcome.report());
+    assert!(outcome.stderr.lines().count() == 1 && outcome.stderr.contains(words), "{}", outcome.report());
+}
+
+/// A mount with the subvolumes `base`, `changed` and `target`.
+fn with_sides() -> (Volume, [String; 3]) {
+    let volume = Volume::new();
+    volume.mount("commit=300");
+    let sides = ["base", "changed", "target"].map(|name| volume.point.join(name).display().to_string());
+    ubtrfs(&["subvolume", "create", &sides[0]]).ok();
+    let base = Path::new(&sides[0]);
+    fs::create_dir_all(base.join("dir/below")).unwrap();
+    fs::create_dir(base.join("empty")).unwrap();
+    fs::write(base.join("dir/file"), vec![1; 50_000]).unwrap();
+    fs::write(base.join("moved"), vec![2; 9000]).unwrap();
+    fs::write(base.join("gone"), "gone").unwrap();
+    for side in &sides[1..] {
+        ubtrfs(&["subvolume", "snapshot", &sides[0], side]).ok();
+    }
+    (volume, sides)
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn change(changed: &Path, target: &Path) {
+    File::options().write(true).open(changed.join("dir/file")).unwrap().write_all_at(&[9; 100], 20_000).unwrap();
+    fs::rename(changed.join("moved"), changed.join("dir/below/new")).unwrap();
+    fs::rename(changed.join("dir"), changed.join("other")).unwrap();
+    fs::remove_file(changed.join("gone")).unwrap();
+    fs::create_dir(changed.join("made")).unwrap();
+    fs::write(changed.join("made/file"), vec![3; 70_000]).unwrap();
+    fs::hard_link(changed.join("made/file"), changed.join("link")).unwrap();
+    fs::set_permissions(target.join("moved"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(target.join("dir/target's"), "mine").unwrap();
+}
+
+const EXPECTED: [&str; 7] = [
+    "A link",
+    "A made",
+    "A made/file",
+    "D gone",
+    "M other/file: content, mtime",
+    "R dir -> other",
+    "R moved -> other/below/new",
+];
+
+/// Fails unless the target is what both sides make of it.
+fn assert_merged(target: &Path) {
+    assert_eq!(names(target), ["empty", "link", "made", "other"]);
+    assert_eq!(names(&target.join("other")), ["below", "file", "target's"]);
+    let mut expected = vec![1; 50_000];
+    expected[20_000..20_100].fill(9);
+    assert!(fs::read(target.join("other/file")).unwrap() == expected);
+    let moved = target.join("other/below/new");
+    assert!(fs::read(&moved).unwrap() == vec![2; 9000]);
+    assert_eq!(moved.metadata().unwrap().mode() & 0o777, 0o600);
+    let (one, other) = (target.join("link").metadata().unwrap(), target.join("made/file").metadata().unwrap());
+    assert_eq!((one.ino(), one.nlink(), one.size()), (other.ino(), 2, 70_000));
+}
+
+#[test]
+fn programs_see_at_once_what_was_merged() {
+    require!(FUSE, Need::Kernel);
+    let (volume, sides) = with_sides();
+    let [base, changed, target] = &sides;
+    let all = [&**base, changed, target];
+    let at = Path::new(target);
+    change(Path::new(changed), at);
+    // The kernel has names, attributes, absent names, listings and pages in its caches.
+    let mut open = File::open(at.join("dir/file")).unwrap();
+    assert_eq!(fs::read(at.join("dir/file")).unwrap(), vec![1; 50_000]);
+    assert_eq!(at.join("moved").metadata().unwrap().nlink(), 1);
+    assert!(!at.join("link").exists() && !at.join("other").exists() && !at.join("made").exists());
+    assert_eq!(names(at), ["dir", "empty", "gone", "moved"]);
+    assert_eq!(names(&at.join("dir")), ["below", "file", "target's"]);
+
+    assert_eq!(says(&[&["--dry-run"], &all[..]].concat(), 0), EXPECTED);
+    assert_eq!(names(at), ["dir", "empty", "gone", "moved"]);
+    assert_eq!(says(&all, 0), EXPECTED);
+    assert_merged(at);
+    let mut content = Vec::new();
+    open.read_to_end(&mut content).unwrap();
+    assert_eq!(content[20_000], 9, "an open file shows old pages");
+    drop(open);
+    assert_eq!(says(&all, 0), Vec::<String>::new(), "merged again");
+
+    // What both change is a conflict, of which one side may win.
+    fs::write(Path::new(changed).join("other/file"), "theirs").unwrap();
+    fs::write(at.join("other/file"), "ours").unwrap();
+    fs::remove_dir(Path::new(changed).join("empty")).unwrap();
+    fs::write(at.join("empty/new"), "new").unwrap();
+    let conflicts = ["C empty/new: in a directory that the other side has removed", "C other/file: content"];
+    assert_eq!(says(&all, 1), conflicts);
+    assert_eq!(fs::read(at.join("other/file")).unwrap(), b"ours");
+    assert_eq!(says(&[&["--ours"], &all[..]].concat(), 0), conflicts);
+    assert_eq!(fs::read(at.join("other/file")).unwrap(), b"ours");
+    let json = merge(&[&["--theirs", "--json"], &all[..]].concat()).ok().stdout;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let kinds: Vec<_> = json.as_array().unwrap().iter().map(|record| record["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["conflict", "conflict", "removed", "removed", "changed"], "{json}");
+    assert_eq!(fs::read(at.join("other/file")).unwrap(), b"theirs");
+    assert_eq!(names(at), ["link", "made", "other"]);
+
+    volume.umount();
+    volume.check();
+    assert_btrfs_check_clean(&volume.image);
+    let kernel = KernelMount::new(&[&volume.image], "");
+    assert_eq!(fs::read(kernel.path().join("target/other/file")).unwrap(), b"theirs");
+    assert!(fs::read(kernel.path().join("target/made/file")).unwrap() == vec![3; 70_000]);
+}
+
+#[test]
+fn an_image_is_merged_like_a_mount() {
+    require!(FUSE, Need::Kernel);
+    let (volume, [_, changed, target]) = with_sides();
+    change(Path::new(&changed), Path::new(&target));
+    volume.umount();
+    let sides = ["base", "changed", "target"].map(|name| format!("{}:{name}", volume.image.display()));
+    let all = [&*sides[0], &sides[1], &sides[2]];
+    let before = fs::metadata(&volume.image).unwrap().modified().unwrap();
+    assert_eq!(says(&[&["-n"], &all[..]].concat(), 0), EXPECTED);
+    assert_eq!(fs::metadata(&volume.image).unwrap().modified().unwrap(), before, "a dry run wrote to the image");
+    assert_eq!(says(&all, 0), EXPECTED);
+    assert_btrfs_check_clean(&volume.image);
+    let kernel = KernelMount::new(&[&volume.image], "");
+    assert_merged(&kernel.path().join("target"));
+}
+
+#[test]
+fn what_can_not_be_merged_is_said_with_status_two() {
+    require!(FUSE);
+    let (volume, [base, changed, target]) = with_sides();
+    let point = volume.point.display().to_string();
+    has_trouble(&[&point, &changed, &target], "not snapshots of one subvolume");
+    has_trouble(&[&base, &changed, &format!("{target}/dir")], "not a subvolume");
+    has_trouble(&[&base, &changed, "/proc"], "not on a btrfs volume");
+    has_trouble(&[&base, &changed, &format!("{}:target", volume.image.display())], "all on its mount");
+    ubtrfs(&["property", "set", &target, "ro", "true"]).ok();
+    has_trouble(&[&base, &changed, &target], "read-only");
+    assert_eq!(says(&["-n", &base, &changed, &target], 0), Vec::<String>::new());
+}

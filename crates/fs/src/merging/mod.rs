@@ -1,0 +1,61 @@
+//! Three-way merges of subvolumes, file by file: what changed from a base to one subvolume is taken
+//! into another that has the same base.
+//!
+//! Both sides' changes come from [`Filesystem::changes`], so a merge costs what changed. `sides`
+//! says who an inode is in either subvolume, `plan` decides name by name and attribute by
+//! attribute, `apply` makes the target what was decided. Content is shared, not copied.
+//!
+//! An inode of the base is the same in all three, whatever its name is, so a rename on one side and
+//! a change of the content on the other are no conflict. If there are conflicts, nothing is
+//! changed, unless the caller chooses a side for them. A merge is many operations: a crash, or a
+//! full volume, may end it in the middle, and a snapshot of the target from before is how to get
+//! back.
+
+mod apply;
+mod content;
+mod decide;
+mod entries;
+mod outcome;
+mod plan;
+mod sides;
+
+pub use outcome::{ConflictKind, MergeConflict, MergeEffect, MergeSides, MergeStep, Merged, MergedPart, Prefer};
+
+use crate::error::{Errno, Result};
+use crate::filesystem::Filesystem;
+use plan::Plan;
+use sides::Sides;
+
+impl Filesystem {
+    /// Takes into a subvolume what changed from a base to another. With `dry_run` nothing is
+    /// changed. `effect` is called with each change once it is made.
+    ///
+    /// Commits first. `EINVAL` if the three have not the same origin; `EROFS` if the target is
+    /// read-only; `E2BIG` for more changes than memory should hold; `ENOTEMPTY` if a directory is
+    /// to go that has a subvolume in it; `EBUSY` if the target was changed while the merge was
+    /// planned. These have changed nothing. Other errors may end a merge in the middle; what it had
+    /// taken away and not put to its place is in the directory `.ubtrfs-merge-0` of the target
+    /// then.
+    pub fn merge(
+        &self,
+        sides: MergeSides,
+        prefer: Prefer,
+        dry_run: bool,
+        effect: &mut dyn FnMut(MergeEffect),
+    ) -> Result<Merged> {
+        let is_read_only = self.is_read_only() || self.subvolume_info(sides.target)?.read_only;
+        if is_read_only && !dry_run {
+            return Err(Errno::ROFS.into());
+        }
+        let gathered = Sides::gather(self, sides)?;
+        let plan = Plan::make(self, &gathered, prefer)?;
+        let conflicts: Vec<_> = plan.conflicts.iter().cloned().collect();
+        if !conflicts.is_empty() && prefer == Prefer::Neither {
+            return Ok(Merged { conflicts, steps: Vec::new() });
+        }
+        if !dry_run {
+            apply::apply(self, &gathered, &plan, effect)?;
+        }
+        Ok(Merged { conflicts, steps: plan.steps(&gathered) })
+    }
+}

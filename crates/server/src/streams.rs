@@ -1,0 +1,242 @@
+//! Answers that are longer than one: a thread of their own makes them, and the reader takes them
+//! piece by piece.
+//!
+//! What has been made and not been taken is limited, so a thread waits for a slow reader. One that
+//! has ended, or is silent for long, is given up, since the state of the volume that its answer is
+//! made from takes space until then.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use ubtrfs_fuse::Errno;
+
+use crate::pool::Pool;
+
+/// Streams at a time.
+const MOST: usize = 8;
+/// Bytes that wait for a reader.
+const ROOM: usize = 256 << 10;
+/// How long a reader may be silent.
+const LONGEST_SILENCE: Duration = Duration::from_secs(60);
+/// How long a reader waits for one answer: then it asks again, and may be interrupted meanwhile.
+const WAIT: Duration = Duration::from_secs(1);
+/// How often a thread that waits for its reader looks whether that is still there.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The first byte of an answer: there may be more.
+pub const MORE: u8 = 0;
+/// The first byte of the last answer.
+pub const LAST: u8 = 1;
+
+/// The streams of a mount.
+pub(crate) struct Streams {
+    all: Mutex<All>,
+    threads: Pool,
+}
+
+#[derive(Default)]
+struct All {
+    streams: BTreeMap<u64, Arc<Stream>>,
+    next: u64,
+}
+
+/// One of them.
+pub(crate) struct Stream {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// The reader's thread.
+    pid: u32,
+}
+
+struct State {
+    bytes: Vec<u8>,
+    /// Nothing follows; or why not.
+    end: Option<Result<(), Errno>>,
+    /// When the reader last asked.
+    asked: Instant,
+}
+
+impl Streams {
+    pub(crate) fn new() -> Self {
+        Self { all: Mutex::default(), threads: Pool::new(MOST) }
+    }
+
+    /// Begins a stream that `make` makes for the thread `pid`, and returns its number. `EBUSY` if
+    /// there are too many.
+    pub(crate) fn begin(
+        &self,
+        pid: u32,
+        make: impl FnOnce(&Stream) -> Result<(), Errno> + Send + 'static,
+    ) -> Result<u64, Errno> {
+        let mut all = self.all.lock();
+        if all.streams.len() >= MOST {
+            // Those that nobody reads any more.
+            all.streams.retain(|_, stream| stream.is_read(&stream.state.lock()));
+        }
+        if all.streams.len() >= MOST {
+            return Err(Errno::BUSY);
+        }
+        all.next += 1;
+        let number = all.next;
+        let state = State { bytes: Vec::new(), end: None, asked: Instant::now() };
+        let stream = Arc::new(Stream { state: Mutex::new(state), changed: Condvar::new(), pid });
+        all.streams.insert(number, Arc::clone(&stream));
+        drop(all);
+        self.threads.run(move || {
+            let ended = Ended(&stream);
+            let end = make(&stream);
+            stream.end(end);
+            drop(ended);
+        });
+        Ok(number)
+    }
+
+    /// The next piece of at most so many bytes. Waits for it, but not long. `ENXIO` if there is no
+    /// such stream, or no more.
+    pub(crate) fn take(&self, number: u64, most: usize) -> Result<Vec<u8>, Errno> {
+        let stream = self.all.lock().streams.get(&number).cloned().ok_or(Errno::NXIO)?;
+        let taken = stream.take(most);
+        if !matches!(&taken, Ok(answer) if answer.first() == Some(&MORE)) {
+            self.all.lock().streams.remove(&number);
+        }
+        taken
+    }
+
+    /// Notes that a stream's reader is still there.
+    pub(crate) fn keep(&self, number: u64) -> Result<(), Errno> {
+        let all = self.all.lock();
+        let stream = all.streams.get(&number).ok_or(Errno::NXIO)?;
+        stream.state.lock().asked = Instant::now();
+        Ok(())
+    }
+}
+
+/// Ends a stream whose thread panics.
+struct Ended<'a>(&'a Stream);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.end(Err(Errno::IO));
+    }
+}
+
+impl Stream {
+    fn is_read(&self, state: &State) -> bool {
+        state.asked.elapsed() < LONGEST_SILENCE && Path::new(&format!("/proc/{}", self.pid)).exists()
+    }
+
+    /// Adds to what the reader gets; returns whether there is a reader.
+    pub(crate) fn put(&self, bytes: &[u8]) -> bool {
+        let mut state = self.state.lock();
+        while state.bytes.len() >= ROOM {
+            if !self.is_read(&state) {
+                state.bytes = Vec::new();
+                state.end.get_or_insert(Err(Errno::TIMEDOUT));
+                return false;
+            }
+            self.changed.wait_for(&mut state, LOOK);
+        }
+        state.bytes.extend_from_slice(bytes);
+        self.changed.notify_all();
+        true
+    }
+
+    fn end(&self, end: Result<(), Errno>) {
+        self.state.lock().end.get_or_insert(end);
+        self.changed.notify_all();
+    }
+
+    fn take(&self, most: usize) -> Result<Vec<u8>, Errno> {
+        let mut state = self.state.lock();
+        state.asked = Instant::now();
+        let deadline = state.asked + WAIT;
+        while state.bytes.is_empty() && state.end.is_none() {
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                break;
+            }
+        }
+        let length = state.bytes.len().min(most.saturating_sub(1));
+        let is_last = state.end.is_some() && length == state.bytes.len();
+        if is_last
+            && length == 0
+            && let Some(Err(errno)) = state.end
+        {
+            return Err(errno);
+        }
+        // An error comes alone, after all that was made.
+        let is_last = is_last && state.end == Some(Ok(()));
+        let mut answer = vec![if is_last { LAST } else { MORE }];
+        answer.extend(state.bytes.drain(..length));
+        self.changed.notify_all();
+        Ok(answer)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by it")]
+mod tests {
+    use super::*;
+
+    fn all(streams: &Streams, number: u64) -> Result<Vec<u8>, Errno> {
+        let mut bytes = Vec::new();
+        loop {
+            let answer = streams.take(number, 1000)?;
+            bytes.extend_from_slice(&answer[1..]);
+            if answer[0] == LAST {
+                return Ok(bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn long_answers_come_whole_and_in_order_and_wait_for_their_reader() {
+        let streams = Streams::new();
+        let made = Arc::new(Mutex::new(0));
+        let counter = Arc::clone(&made);
+        let number = streams.begin(std::process::id(), move |stream| {
+            for number in 0..100_000_u32 {
+                assert!(stream.put(&number.to_le_bytes()));
+                *counter.lock() = number;
+            }
+            Ok(())
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(*made.lock() as usize <= ROOM / 4, "more was made than there is room for");
+        let expected: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
+        assert_eq!(all(&streams, number.unwrap()), Ok(expected));
+        assert_eq!(streams.take(number.unwrap(), 1000), Err(Errno::NXIO));
+    }
+
+    #[test]
+    fn an_error_or_a_panic_ends_a_stream_after_what_was_made() {
+        let streams = Streams::new();
+        let failed = |stream: &Stream| {
+            stream.put(b"some");
+            Err(Errno::NOENT)
+        };
+        let number = streams.begin(std::process::id(), failed).unwrap();
+        assert_eq!(streams.take(number, 1000), Ok(b"\0some".to_vec()));
+        assert_eq!(all(&streams, number), Err(Errno::NOENT));
+        assert_eq!(streams.take(number, 1000), Err(Errno::NXIO));
+        let number = streams.begin(std::process::id(), |_| panic!("on purpose")).unwrap();
+        assert_eq!(all(&streams, number), Err(Errno::IO));
+    }
+
+    #[test]
+    fn there_are_only_so_many_at_a_time() {
+        let streams = Streams::new();
+        let begin_for = |pid| streams.begin(pid, |_| Ok(()));
+        let begin = || begin_for(std::process::id());
+        let numbers: Vec<_> = (0..MOST).map(|_| begin().unwrap()).collect();
+        assert_eq!(begin(), Err(Errno::BUSY));
+        assert_eq!(all(&streams, numbers[0]), Ok(Vec::new()));
+        let gone = begin_for(u32::MAX).unwrap();
+        assert_eq!(all(&streams, begin().unwrap()), Ok(Vec::new()), "a reader that has ended keeps others away");
+        assert_eq!(streams.keep(gone), Err(Errno::NXIO));
+        assert_eq!(streams.keep(numbers[0]), Err(Errno::NXIO));
+        assert_eq!(streams.keep(numbers[1]), Ok(()));
+    }
+}
