@@ -1,5 +1,5 @@
-//! Calls on subvolumes, by the ioctls that the kernel's btrfs and ubtrfs both have, or straight into
-//! the engine.
+//! Calls on subvolumes, by the ioctls that the kernel's btrfs and ubtrfs both have, or straight
+//! into the engine.
 
 use rustix::ioctl::{Opcode, Setter, ioctl};
 

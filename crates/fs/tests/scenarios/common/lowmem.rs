@@ -7,10 +7,10 @@ use ubtrfs_testkit::run::{command, run};
 /// Fails the test with the output of `btrfs check` unless it found the image clean.
 ///
 /// Its usual mode, in btrfs-progs 6.2, finds "errors in fs roots", and names none, in some volumes
-/// of several snapshots that share leaves, which its lowmem mode, `ubtrfs check` and the kernel find
-/// clean. The lowmem mode begins in the root directory of a tree that is being dropped, whoever
-/// drops it, and follows pointers to what that no longer has. So where there is such a tree the
-/// usual mode checks, and an error that it doesn't name is none.
+/// of several snapshots that share leaves, which its lowmem mode, `ubtrfs check` and the kernel
+/// find clean. The lowmem mode begins in the root directory of a tree that is being dropped, by the
+/// kernel or by ubtrfs, and follows pointers to what that no longer has. So where there is such a
+/// tree the usual mode checks, and an error that it doesn't name is none.
 #[track_caller]
 pub fn assert_lowmem_check_clean(image: &Path) {
     let check = |mode: &str| run(command("btrfs", &["check", "--readonly", "--check-data-csum", mode]).arg(image));
