@@ -14,6 +14,8 @@ pub(crate) struct NewSubvolume {
     pub(crate) uuid: Uuid,
     /// The entry that it gets.
     pub(crate) entry: EntryLocation,
+    /// The subvolume that has this entry until then, and is deleted.
+    pub(crate) replaces: Option<TreeId>,
     pub(crate) content: NewContent,
     pub(crate) read_only: bool,
     pub(crate) time: Timespec,

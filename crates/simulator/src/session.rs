@@ -89,7 +89,7 @@ impl Session {
             self.note_promise(operation);
         }
         // What waits to be freed, and trees that are dropped, have inodes that the model has not.
-        let leaves_some = matches!(operation, Operation::DeleteSubvolume { .. })
+        let leaves_some = matches!(operation, Operation::DeleteSubvolume { .. } | Operation::ResetSubvolume { .. })
             || (matches!(operation, Operation::Snapshot { .. }) && self.worker.fs.stats().inactivation.inodes > 0);
         self.left_orphans |= leaves_some;
         result.and_then(|()| self.check_durable(operation)).map_err(|what| format!("{operation:?}: {what}"))

@@ -241,7 +241,8 @@ impl Merging<'_> {
 
     fn put_entries_of(&mut self, dir: InodeId, new: &[&NewSubvolume], edits: &mut EditBatch) -> Result<()> {
         let generation = self.transaction.generation;
-        let bytes: u64 = new.iter().map(|new| 2 * new.entry.name.len() as u64).sum();
+        let added = new.iter().filter(|new| new.replaces.is_none());
+        let bytes: u64 = added.map(|new| 2 * new.entry.name.len() as u64).sum();
         let Some(time) = new.iter().map(|new| new.time).reduce(later) else { return Ok(()) };
         let root = self.roots.get(dir.subvolume)?;
         let key = Key::new(dir.ino.0, ItemType::INODE_ITEM, 0);

@@ -30,6 +30,19 @@ impl Filesystem {
         self.ops.delete_subvolume(dir, name)
     }
 
+    /// Puts a writable snapshot of the subvolume `source` in place of the subvolume that the entry
+    /// `name` of `dir` refers to, in one step, which is durable when this returns: the name refers
+    /// to the old one or to the new one at any time, and after any crash. What refers to inodes of
+    /// the old one is `ESTALE` from then on, and its space comes back in the background. If it was
+    /// the default subvolume, the new one is. Returns the number of the new one.
+    ///
+    /// `EINVAL` for what is no subvolume, and for `source` itself; `EROFS` if the old one is
+    /// read-only, `EBUSY` for the one that is mounted, `ENOTEMPTY` for one in which there are
+    /// others.
+    pub fn reset_subvolume(&self, dir: InodeId, name: &[u8], source: TreeId) -> Result<TreeId> {
+        self.ops.reset_subvolume(dir, name, source)
+    }
+
     /// Makes a subvolume read-only or writable. Durable when this returns.
     pub fn set_subvolume_read_only(&self, id: TreeId, read_only: bool) -> Result<()> {
         self.ops.set_subvolume_read_only(id, read_only)

@@ -79,6 +79,10 @@ impl Operations {
     ) -> Result<Option<DirIndex>> {
         let found = self.names.seek_entry_again(dir, state, name, named.lookup)?.found;
         let Some(found) = found.filter(|found| found.target == named.target) else { return Ok(None) };
+        if named.is_subvolume() && self.info.subvolume(named.inode.id.subvolume)?.is_replaced() {
+            // The commit that is to come puts another one here.
+            return Err(Errno::BUSY.into());
+        }
         // A snapshot's empty directory and the subvolume itself have the same entry.
         if named.is_root() && self.names.resolve(&self.info.committed(), dir, name, found.target)? != named.inode.id {
             return Ok(None);

@@ -18,6 +18,7 @@ mod punch;
 mod read;
 mod remount;
 mod rename;
+mod reset_subvolume;
 mod resize;
 mod room;
 mod salvage;

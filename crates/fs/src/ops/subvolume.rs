@@ -88,9 +88,9 @@ impl Operations {
         self.make_subvolume(dir, name, NewContent::Snapshot(source), read_only)
     }
 
-    fn check_subvolume(&self, id: TreeId) -> Result<()> {
+    pub(super) fn check_subvolume(&self, id: TreeId) -> Result<()> {
         let is_there = self.info.committed().has_subvolume(id) && !self.info.is_deleted(id);
-        if is_there { Ok(()) } else { Err(Errno::NOENT.into()) }
+        if is_there && !self.info.subvolume(id)?.is_replaced() { Ok(()) } else { Err(Errno::NOENT.into()) }
     }
 
     fn make_subvolume(&self, dir: InodeId, name: &[u8], content: NewContent, read_only: bool) -> Result<TreeId> {
@@ -112,7 +112,7 @@ impl Operations {
             let id = self.info.new_tree_id()?;
             let entry = EntryLocation { dir, name: name.into(), index };
             let uuid = Uuid(*uuid::Uuid::new_v4().as_bytes());
-            let new = NewSubvolume { id, uuid, entry, content, read_only, time: now() };
+            let new = NewSubvolume { id, uuid, entry, replaces: None, content, read_only, time: now() };
             let transaction = self.info.gate.enter();
             state.join(&parent, &transaction);
             state.reserve_name(name.into());
@@ -126,7 +126,7 @@ impl Operations {
 
     /// What making a subvolume takes: its items, the entry, and for a snapshot a reference to each
     /// child of the root node, which may have more by the time of the commit: one for each change.
-    fn subvolume_demand(&self, name: &[u8], content: NewContent) -> Result<Demand> {
+    pub(super) fn subvolume_demand(&self, name: &[u8], content: NewContent) -> Result<Demand> {
         let node_size = u64::from(self.info.volume.node_size());
         let children = match content {
             NewContent::Empty { .. } => 0,
@@ -184,13 +184,25 @@ impl Operations {
     /// Whether a subvolume may be deleted. The caller holds the lock of renames, so that no other
     /// comes into it.
     fn check_deletable(&self, id: TreeId) -> Result<()> {
-        // Before the committed trees: a transaction that has left this list is in them.
-        let open = self.info.open_transactions();
-        let committed = self.info.committed();
-        let becomes_default = |transaction: &Arc<Transaction>| transaction.subvolumes().default == Some(id);
-        if id == committed.default_subvolume()? || id == TreeId::FS || open.iter().any(becomes_default) {
+        if id == TreeId::FS || self.may_be_default(id)? {
             return Err(Errno::PERM.into());
         }
+        self.check_replaceable(id)
+    }
+
+    /// Whether a subvolume is the default one, or may become it.
+    pub(super) fn may_be_default(&self, id: TreeId) -> Result<bool> {
+        // Before the committed trees: a transaction that has left this list is in them.
+        let open = self.info.open_transactions();
+        let becomes_default = |transaction: &Arc<Transaction>| transaction.subvolumes().default == Some(id);
+        Ok(id == self.info.committed().default_subvolume()? || open.iter().any(becomes_default))
+    }
+
+    /// Whether a subvolume may go if its entry stays.
+    pub(super) fn check_replaceable(&self, id: TreeId) -> Result<()> {
+        // Before the committed trees, as above.
+        let open = self.info.open_transactions();
+        let committed = self.info.committed();
         if id == self.info.root().subvolume {
             return Err(Errno::BUSY.into());
         }
