@@ -22,6 +22,10 @@ pub const SYNC: &str = "ubtrfs.sync";
 pub const READ_ONLY: &str = "ubtrfs.remount.ro";
 /// The attribute whose reading ends that again: `EROFS` if the mount began read-only.
 pub const WRITABLE: &str = "ubtrfs.remount.rw";
+/// The ioctl `_IOW('u', 1, struct btrfs_ioctl_vol_args_v2)` on a directory: puts a snapshot of the
+/// subvolume that the caller has open as `fd` in place of the subvolume `name`. btrfs has none for
+/// that; a name of 255 bytes does not fit into that of an attribute.
+pub const RESET_SUBVOLUME: u32 = 0x5000_7501;
 /// The namespace of all; others in it don't exist.
 pub(crate) const NAMESPACE: &[u8] = b"ubtrfs.";
 

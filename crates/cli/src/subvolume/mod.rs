@@ -6,10 +6,11 @@ mod list;
 mod output;
 mod place;
 mod property;
+mod reset;
 mod show;
 mod table;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -34,6 +35,7 @@ pub fn run(arguments: &args::subvolume::Subvolume) -> Result<()> {
         SubvolumeCommand::Create(arguments) => create(arguments),
         SubvolumeCommand::Snapshot(arguments) => snapshot(arguments),
         SubvolumeCommand::Delete(arguments) => delete(arguments),
+        SubvolumeCommand::Reset(arguments) => reset::run(arguments),
         SubvolumeCommand::List(arguments) => list::run(arguments),
         SubvolumeCommand::Show(arguments) => show::run(arguments),
         SubvolumeCommand::GetDefault(arguments) => show::default(arguments),
@@ -166,6 +168,18 @@ fn delete(arguments: &Delete) -> Result<()> {
     deleted.and(committed)
 }
 
+/// The directory and the name of the entry of a subvolume.
+fn entry_on_mount(path: &Path) -> Result<(Mounted, OsString)> {
+    // Directories above need not be readable to name a subvolume.
+    let real = match path.file_name() {
+        Some(_) if !path.is_symlink() => path.to_owned(),
+        _ => path.canonicalize().map_err(|error| Failure::about(path.display(), &error))?,
+    };
+    check_subvolume(&mounted(&real)?, path)?;
+    let (dir, name) = split(&real)?;
+    Ok((mounted(&dir)?, name))
+}
+
 /// Deletes a subvolume; returns its directory.
 fn delete_on_mount(path: &Path, id: Option<u64>) -> Result<Mounted> {
     let (dir, done) = if let Some(id) = id {
@@ -173,14 +187,7 @@ fn delete_on_mount(path: &Path, id: Option<u64>) -> Result<Mounted> {
         let done = dir.delete_by_id(id);
         (dir, done)
     } else {
-        // Directories above need not be readable to name a subvolume.
-        let real = match path.file_name() {
-            Some(_) if !path.is_symlink() => path.to_owned(),
-            _ => path.canonicalize().map_err(|error| Failure::about(path.display(), &error))?,
-        };
-        check_subvolume(&mounted(&real)?, path)?;
-        let (dir, name) = split(&real)?;
-        let dir = mounted(&dir)?;
+        let (dir, name) = entry_on_mount(path)?;
         let done = dir.delete(&name);
         (dir, done)
     };

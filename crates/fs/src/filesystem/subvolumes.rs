@@ -1,18 +1,26 @@
 //! Subvolumes and snapshots.
 
+use ubtrfs_format::items::Timespec;
 use ubtrfs_format::{Generation, TreeId};
 
 use super::Filesystem;
 use crate::error::Result;
 use crate::inode::InodeId;
-use crate::ops::SubvolumeInfo;
+use crate::ops::{NewInode, SubvolumeInfo};
+use crate::subvolume_changes::Received;
 
 impl Filesystem {
     /// Makes an empty subvolume with an entry `name` in `dir`, whose root directory has these
     /// permissions and this owner and group. It is durable when this returns. Errors are those of
     /// mkdir(2).
     pub fn create_subvolume(&self, dir: InodeId, name: &[u8], mode: u32, owner: (u32, u32)) -> Result<TreeId> {
-        self.ops.create_subvolume(dir, name, mode, owner)
+        let root = NewInode { mode, uid: owner.0, gid: owner.1, ..NewInode::default() };
+        self.ops.create_subvolume(dir, name, &root)
+    }
+
+    /// The same, with xattrs of the root directory, which it has from the beginning.
+    pub fn create_subvolume_with(&self, dir: InodeId, name: &[u8], root: &NewInode) -> Result<TreeId> {
+        self.ops.create_subvolume(dir, name, root)
     }
 
     /// Makes a snapshot of the subvolume `source`, with an entry `name` in `dir`. It holds all that
@@ -46,6 +54,13 @@ impl Filesystem {
     /// Makes a subvolume read-only or writable. Durable when this returns.
     pub fn set_subvolume_read_only(&self, id: TreeId, read_only: bool) -> Result<()> {
         self.ops.set_subvolume_read_only(id, read_only)
+    }
+
+    /// Notes of a subvolume what it was received from, and when, as a program does that has
+    /// applied a stream to it. Durable when this returns. Returns the transaction and the time.
+    /// `EROFS` if the subvolume is read-only already.
+    pub fn set_received(&self, id: TreeId, received: &Received) -> Result<(Generation, Timespec)> {
+        self.ops.set_received(id, received)
     }
 
     /// The subvolume that is mounted if none is asked for, as of the last commit.

@@ -16,6 +16,7 @@ mod lookup;
 mod operations;
 mod punch;
 mod read;
+mod received_subvolume;
 mod remount;
 mod rename;
 mod reset_subvolume;

@@ -59,7 +59,16 @@ impl Operations {
                 let id = self.info.new_tree_id()?;
                 let entry = EntryLocation { dir, name: name.into(), index };
                 let (uuid, content) = (Uuid(*uuid::Uuid::new_v4().as_bytes()), NewContent::Snapshot(source));
-                let new = NewSubvolume { id, uuid, entry, replaces: Some(old), content, read_only: false, time: now() };
+                let new = NewSubvolume {
+                    id,
+                    uuid,
+                    entry,
+                    replaces: Some(old),
+                    content,
+                    xattrs: Vec::new(),
+                    read_only: false,
+                    time: now(),
+                };
                 // From here on its entry stays where it is, and nobody changes what is in it.
                 replaced.set_replaced();
                 let transaction = self.info.gate.enter();

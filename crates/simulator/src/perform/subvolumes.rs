@@ -39,7 +39,7 @@ impl Worker {
         let made = self.fs.create_subvolume(dir, name, 0o755, (0, 0));
         let Some(((), id)) = self.agree(operation, expected, made)? else { return Ok(()) };
         let root = InodeId::new(id, Ino::ROOT_DIR);
-        self.model.add_node(root, dir, new_node(0o040_755, (0, 0), dir_body(dir), 1));
+        self.model.add_root(root, new_node(0o040_755, (0, 0), dir_body(dir), 1));
         self.model.add_entry(dir, name, root);
         touch(touched, dir, true);
         touch(touched, root, true);
@@ -83,14 +83,19 @@ impl Worker {
         let Some((gone, _)) = self.agree(operation, expected, self.fs.delete_subvolume(dir, name))? else {
             return Ok(());
         };
-        self.model.remove_entry(dir, name);
-        self.model.nodes.retain(|id, _| id.subvolume != gone);
-        self.model.read_only.remove(&gone);
-        touch(touched, dir, true);
+        self.forget_subvolume(dir, name, gone, touched);
         match self.fs.attributes(InodeId::new(gone, Ino::ROOT_DIR)) {
             Err(error) if error.errno() == Errno::STALE => Ok(()),
             other => Err(format!("of what was deleted there is still {other:?}")),
         }
+    }
+
+    /// A subvolume was deleted.
+    pub(super) fn forget_subvolume(&mut self, dir: InodeId, name: &[u8], gone: TreeId, touched: &mut Touched) {
+        self.model.remove_entry(dir, name);
+        self.model.nodes.retain(|id, _| id.subvolume != gone);
+        self.model.read_only.remove(&gone);
+        touch(touched, dir, true);
     }
 
     fn can_delete(&self, dir: InodeId, name: &[u8]) -> Result<TreeId, Errno> {
