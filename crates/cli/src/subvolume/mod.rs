@@ -10,7 +10,7 @@ mod reset;
 mod show;
 mod table;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -21,8 +21,8 @@ use ubtrfs_format::TreeId;
 
 use self::ioctls::Mounted;
 use self::output::say;
-use self::place::{Image, Place, split};
-use self::table::{Source, about_mount, check_subvolume, mounted};
+use self::place::{Image, Place, is_same, split};
+use self::table::{Source, about_mount, check_subvolume, entry_on_mount, in_it, mounted};
 use crate::args;
 use crate::args::subvolume::{Create, Delete, SetDefault, Snapshot, SubvolumeCommand, SyncDeleted};
 use crate::failure::{Failure, Result};
@@ -114,11 +114,6 @@ fn snapshot(arguments: &Snapshot) -> Result<()> {
     say(&format!("Create a {kind} of '{}' in '{shown}'", arguments.source.display()))
 }
 
-fn is_same(one: &Path, other: &Path) -> bool {
-    let canonical = |path: &Path| path.canonicalize().ok();
-    one == other || canonical(one).is_some_and(|path| canonical(other) == Some(path))
-}
-
 fn snapshot_on_mount(source: &Path, dest: &Path, read_only: bool) -> Result<String> {
     let opened = mounted(source)?;
     check_subvolume(&opened, source)?;
@@ -168,18 +163,6 @@ fn delete(arguments: &Delete) -> Result<()> {
     deleted.and(committed)
 }
 
-/// The directory and the name of the entry of a subvolume.
-fn entry_on_mount(path: &Path) -> Result<(Mounted, OsString)> {
-    // Directories above need not be readable to name a subvolume.
-    let real = match path.file_name() {
-        Some(_) if !path.is_symlink() => path.to_owned(),
-        _ => path.canonicalize().map_err(|error| Failure::about(path.display(), &error))?,
-    };
-    check_subvolume(&mounted(&real)?, path)?;
-    let (dir, name) = split(&real)?;
-    Ok((mounted(&dir)?, name))
-}
-
 /// Deletes a subvolume; returns its directory.
 fn delete_on_mount(path: &Path, id: Option<u64>) -> Result<Mounted> {
     let (dir, done) = if let Some(id) = id {
@@ -201,10 +184,6 @@ fn delete_on_mount(path: &Path, id: Option<u64>) -> Result<Mounted> {
         errno => about_mount(path.display(), errno),
     })?;
     Ok(dir)
-}
-
-fn in_it(shown: impl std::fmt::Display) -> Failure {
-    Failure::new(format!("{shown}: there are other subvolumes in it"))
 }
 
 fn delete_in_image(image: &Image, path: &[u8], id: Option<u64>) -> Result<()> {

@@ -136,6 +136,12 @@ pub fn not_a_subvolume(path: impl AsRef<OsStr>) -> Failure {
     Failure::new(format!("{} is not a subvolume", path.as_ref().display()))
 }
 
+/// Whether two paths are those of one image.
+pub fn is_same(one: &Path, other: &Path) -> bool {
+    let canonical = |path: &Path| path.canonicalize().ok();
+    one == other || canonical(one).is_some_and(|path| canonical(other) == Some(path))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,9 +8,8 @@ use std::path::Path;
 use rustix::io::Errno;
 
 use super::output::say;
-use super::place::{Image, Place, split};
-use super::table::{about_mount, check_subvolume, mounted};
-use super::{entry_on_mount, in_it, is_same};
+use super::place::{Image, Place, is_same, split};
+use super::table::{about_mount, check_subvolume, entry_on_mount, in_it, mounted};
 use crate::args::subvolume::Reset;
 use crate::failure::{Failure, Result};
 

@@ -1,6 +1,7 @@
 //! The subvolumes of a volume, as the root tree describes them.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -8,7 +9,7 @@ use ubtrfs_format::items::{RootFlags, RootItem, RootRef, dir_entries, inode_refs
 use ubtrfs_format::{Ino, ItemType, Key, TreeId, Uuid};
 
 use super::ioctls::{Item, Mounted};
-use super::place::{Image, Place, not_a_subvolume};
+use super::place::{Image, Place, not_a_subvolume, split};
 use crate::args::subvolume::InImage;
 use crate::failure::{Failure, Result};
 
@@ -206,4 +207,21 @@ pub fn check_subvolume(mounted: &Mounted, path: &Path) -> Result<()> {
         Errno::INVAL => not_a_subvolume(path),
         errno => about_mount(path.display(), errno),
     })
+}
+
+/// The directory and the name of the entry of a subvolume.
+pub fn entry_on_mount(path: &Path) -> Result<(Mounted, OsString)> {
+    // Directories above need not be readable to name a subvolume.
+    let real = match path.file_name() {
+        Some(_) if !path.is_symlink() => path.to_owned(),
+        _ => path.canonicalize().map_err(|error| Failure::about(path.display(), &error))?,
+    };
+    check_subvolume(&mounted(&real)?, path)?;
+    let (dir, name) = split(&real)?;
+    Ok((mounted(&dir)?, name))
+}
+
+/// An error about a subvolume that can't go with others in it.
+pub fn in_it(shown: impl std::fmt::Display) -> Failure {
+    Failure::new(format!("{shown}: there are other subvolumes in it"))
 }

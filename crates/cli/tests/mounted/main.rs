@@ -15,6 +15,7 @@ mod harness;
 mod lifecycle;
 mod listings;
 mod posix;
+mod programs_for_snapshots;
 mod remounts;
 mod resets;
 mod shell;

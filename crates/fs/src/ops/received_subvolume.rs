@@ -16,8 +16,8 @@ fn bytes_at_most(most_of_item: usize) -> u64 {
 
 impl Operations {
     /// Notes what a subvolume was received from. When this returns it is durable. Returns the
-    /// transaction and the time of the receipt. `EROFS` if the subvolume is read-only, `EOVERFLOW` if too many were received
-    /// from the same one.
+    /// transaction and the time of the receipt. `EROFS` if the subvolume is read-only, `EOVERFLOW`
+    /// if too many were received from the same one.
     pub(crate) fn set_received(&self, id: TreeId, received: &Received) -> Result<(Generation, Timespec)> {
         self.check_subvolume(id)?;
         self.info.check_writable(id)?;

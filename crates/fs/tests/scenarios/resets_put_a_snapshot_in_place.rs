@@ -60,7 +60,7 @@ fn the_name_shows_the_snapshot_and_what_was_open_is_stale() {
     for number in 100..200 {
         fs.unlink(work, format!("file{number}").as_bytes()).unwrap();
     }
-    let own = file(&fs, work, "own", &[1; 200_000]);
+    let own = file(&fs, work, "own", &vec![1; 200_000]);
     // In the transaction of the reset, which has to find the entry where it is by now.
     fs.rename(place, b"first", fs.root(), b"work", RenameFlags::default()).unwrap();
     fs.set_default_subvolume(work.subvolume).unwrap();
@@ -168,6 +168,8 @@ fn what_can_not_be_reset_stays_as_it_is() {
 }
 
 type Act = Box<dyn FnOnce(&Filesystem) + Send>;
+/// What is done in a commit of this file system.
+type InCommit = (Arc<Filesystem>, Act);
 
 #[test]
 fn while_the_commit_is_under_way_the_name_shows_the_old_content() {
@@ -175,7 +177,7 @@ fn while_the_commit_is_under_way_the_name_shows_the_old_content() {
         let dir = scratch_dir();
         let path = dir.path().join("image");
         image::make(&path, SIZE, |_| {});
-        let act: Arc<Mutex<Option<(Arc<Filesystem>, Act)>>> = Arc::default();
+        let act: Arc<Mutex<Option<InCommit>>> = Arc::default();
         let hook = CommitHook(Arc::new({
             let act = act.clone();
             move |reached| {
