@@ -10,6 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, NoArg, Setter, Updater, ioctl};
 use ubtrfs_format::{Generation, ItemType, Key, TreeId};
+use ubtrfs_server::control::RESET_SUBVOLUME;
 
 use crate::failure::{Failure, Result};
 use crate::place::not_a_subvolume;
@@ -91,6 +92,14 @@ impl Mounted {
         let mut argument = named(-1, BY_ID, OsStr::new(""))?;
         argument[NAME..NAME + 8].copy_from_slice(&id.to_le_bytes());
         self.destroy(&argument)
+    }
+
+    /// Puts a snapshot in place of a subvolume in this directory. `ENOTTY` on a mount that isn't
+    /// ours.
+    pub fn reset(&self, name: &OsStr, source: &Self) -> Done<()> {
+        let argument = named(i64::from(source.0.as_raw_fd()), 0, name)?;
+        // SAFETY: the same.
+        unsafe { ioctl(&self.0, Setter::<RESET_SUBVOLUME, Argument>::new(argument)) }
     }
 
     fn destroy(&self, argument: &Argument) -> Done<()> {

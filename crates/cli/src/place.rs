@@ -148,6 +148,12 @@ pub fn unless_mounted(image: &Path, failure: Failure) -> Failure {
     }
 }
 
+/// Whether two paths are those of one image.
+pub fn is_same(one: &Path, other: &Path) -> bool {
+    let canonical = |path: &Path| path.canonicalize().ok();
+    one == other || canonical(one).is_some_and(|path| canonical(other) == Some(path))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -43,6 +43,8 @@ pub enum CommitFault {
     ForgetLastSnapshot,
     /// A snapshot gets its entry before its source is copied.
     EntryFirst,
+    /// A reset removes the subvolume in one commit, and the next one puts another in its place.
+    ResetInTwoSteps,
 }
 
 /// How far a commit has come.

@@ -27,6 +27,7 @@ use crate::transaction::{Gate, Transaction};
 /// A subvolume's state that outlives its inodes' stay in memory.
 pub(crate) struct Subvolume {
     read_only: AtomicBool,
+    replaced: AtomicBool,
     next_ino: AtomicU64,
 }
 
@@ -39,6 +40,17 @@ impl Subvolume {
     /// Nothing of it can be changed from now on; or all again.
     pub(crate) fn set_read_only(&self, read_only: bool) {
         self.read_only.store(read_only, Ordering::Release);
+    }
+
+    /// Whether a commit that is to come puts another subvolume in its place: it can be read until
+    /// then, and nothing of it can be changed.
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Acquire)
+    }
+
+    /// The commit of the open transaction puts another subvolume in its place.
+    pub(crate) fn set_replaced(&self) {
+        self.replaced.store(true, Ordering::Release);
     }
 
     /// A number that no inode of the subvolume has had.
@@ -243,6 +255,15 @@ impl FsInfo {
         self.deleted_subvolumes.write().insert(subvolume);
     }
 
+    /// The commit has been published, and its inodes have no batch of it any more: what subvolumes
+    /// it has put others in place of are gone. No log may be written before this.
+    pub(crate) fn end_replaced(&self, transaction: &Transaction) {
+        let changes = transaction.subvolumes();
+        for replaced in changes.new.iter().filter_map(|new| new.replaces) {
+            self.set_deleted(replaced);
+        }
+    }
+
     /// A number that no subvolume has had.
     pub(crate) fn new_tree_id(&self) -> Result<TreeId> {
         let mut next = self.next_tree_id.lock();
@@ -275,19 +296,22 @@ impl FsInfo {
         self.committed().trees.get(&id).map_or(Generation(0), |tree| tree.item.last_snapshot)
     }
 
-    /// An error if this subvolume is read-only.
+    /// An error if this subvolume is read-only, or about to be gone.
     pub(crate) fn check_writable(&self, subvolume: TreeId) -> Result<Arc<Subvolume>> {
         if self.is_read_only() {
             // By invariant 13 nothing changes after a failure, and each attempt gets the reason.
             return Err(self.aborted().map_or(Errno::ROFS.into(), Error::Aborted));
         }
         let subvolume = self.subvolume(subvolume)?;
+        if subvolume.is_replaced() {
+            return Err(Errno::STALE.into());
+        }
         if subvolume.is_read_only() { Err(Errno::ROFS.into()) } else { Ok(subvolume) }
     }
 
-    /// Whether any subvolume of the volume is read-only.
-    pub(crate) fn has_read_only_subvolumes(&self) -> bool {
-        self.committed().subvolumes().any(TreeRoot::is_read_only)
+    /// Whether the volume has a subvolume besides its top level, or one that is read-only.
+    pub(crate) fn may_have_read_only_subvolumes(&self) -> bool {
+        self.committed().subvolumes().any(|tree| tree.id() != TreeId::FS || tree.is_read_only())
     }
 
     /// Whether the inode is in a subvolume that is read-only.
@@ -305,6 +329,7 @@ impl FsInfo {
         let last = committed.tree(id)?.last_at_or_before(&highest)?.map_or(0, |item| item.key.objectid);
         let subvolume = Arc::new(Subvolume {
             read_only: AtomicBool::new(root.is_read_only()),
+            replaced: AtomicBool::new(false),
             next_ino: AtomicU64::new(last.max(Ino::FIRST_FREE.0) + 1),
         });
         Ok(self.subvolumes.write().entry(id).or_insert(subvolume).clone())

@@ -173,5 +173,6 @@ pub use ops::{
 pub use options::{FreeingLimits, Options, Rescue};
 pub use paths::{Dir, DirEntry, File, OpenOptions, ReadDir};
 pub use space::SpaceTotals;
+pub use subvolume_changes::Received;
 pub use ubtrfs_tree::Damage;
 pub use ubtrfs_volume::DeviceFault;

@@ -14,7 +14,11 @@ pub(crate) struct NewSubvolume {
     pub(crate) uuid: Uuid,
     /// The entry that it gets.
     pub(crate) entry: EntryLocation,
+    /// The subvolume that has this entry until then, and is deleted.
+    pub(crate) replaces: Option<TreeId>,
     pub(crate) content: NewContent,
+    /// The xattrs of its root directory, if that is new.
+    pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     pub(crate) read_only: bool,
     pub(crate) time: Timespec,
 }
@@ -28,6 +32,17 @@ pub(crate) enum NewContent {
     Snapshot(TreeId),
 }
 
+/// What a subvolume was received from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// The id of the subvolume that was sent; zero if it is noted of none.
+    pub uuid: Uuid,
+    /// The transaction of the other volume of which it was sent.
+    pub transid: u64,
+    /// The time of that transaction.
+    pub sent: Timespec,
+}
+
 /// What happens to subvolumes in one transaction.
 #[derive(Debug, Default)]
 pub(crate) struct SubvolumeChanges {
@@ -39,6 +54,8 @@ pub(crate) struct SubvolumeChanges {
     pub(crate) deleted: Vec<TreeId>,
     /// Those that become read-only, or writable.
     pub(crate) read_only: BTreeMap<TreeId, bool>,
+    /// Those of which it is noted what they were received from, and when.
+    pub(crate) received: BTreeMap<TreeId, (Received, Timespec)>,
     /// The one that is mounted by default from now on.
     pub(crate) default: Option<TreeId>,
     /// How many nodes and references of deleted ones the commit may change.
@@ -48,7 +65,7 @@ pub(crate) struct SubvolumeChanges {
 impl SubvolumeChanges {
     /// Whether nothing happens but what inodes have noted, too.
     pub(crate) fn is_empty(&self) -> bool {
-        self.read_only.is_empty() && self.default.is_none() && self.may_drop == 0
+        self.read_only.is_empty() && self.received.is_empty() && self.default.is_none() && self.may_drop == 0
     }
 
     /// Whether a snapshot of a subvolume is made.

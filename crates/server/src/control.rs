@@ -32,6 +32,10 @@ pub const READ_ONLY: &str = "ubtrfs.remount.ro";
 pub const WRITABLE: &str = "ubtrfs.remount.rw";
 /// What attributes begin with that have the pieces of a long answer.
 pub const NEXT: &str = "ubtrfs.next.";
+/// The ioctl `_IOW('u', 1, struct btrfs_ioctl_vol_args_v2)` on a directory: puts a snapshot of the
+/// subvolume that the caller has open as `fd` in place of the subvolume `name`. btrfs has none for
+/// that; a name of 255 bytes does not fit into that of an attribute.
+pub const RESET_SUBVOLUME: u32 = 0x5000_7501;
 /// The namespace of all; others in it don't exist.
 pub(crate) const NAMESPACE: &[u8] = b"ubtrfs.";
 

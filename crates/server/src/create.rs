@@ -44,6 +44,26 @@ impl Shared {
         Ok(new)
     }
 
+    /// The root directory of a new subvolume. As by the kernel's driver a default ACL of the
+    /// directory limits its mode, beside the umask, and is not handed down; and a property is that
+    /// of the subvolume it is made in.
+    pub(crate) fn new_subvolume_root(
+        &self,
+        parent: InodeId,
+        (uid, gid): (u32, u32),
+        umask: u32,
+    ) -> Result<NewInode, Errno> {
+        let mut mode = S_IFDIR | (0o777 & !umask);
+        if let Some(value) = self.xattr(parent, acl::DEFAULT)?
+            && let Some(default) = Acl::parse(&value).map_err(|_| Errno::IO)?
+        {
+            mode = default.inherit(mode).mode;
+        }
+        let property = self.inherited_property(InodeId::root_of(parent.subvolume))?;
+        let xattrs = property.map(|value| (COMPRESSION.to_vec(), value.to_vec())).into_iter().collect();
+        Ok(NewInode { mode, uid, gid, xattrs, ..NewInode::default() })
+    }
+
     /// A symbolic link, for which neither umask nor ACLs count.
     pub(crate) fn new_symlink(&self, caller: &Caller<'_>, target: &[u8]) -> NewInode {
         let (uid, gid) = self.ownership().maker(caller);

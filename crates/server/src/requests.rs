@@ -163,11 +163,11 @@ impl Filesystem for Server {
         answer_entry(reply, linked);
     }
 
-    /// No file needs opening: the kernel sends this once. But where a subvolume is read-only,
-    /// opening for writing has to be refused.
+    /// No file needs opening: the kernel sends this once. But where a subvolume is read-only, or
+    /// may become it, opening for writing has to be refused.
     fn open(&self, _: &Caller<'_>, node: u64, what: &Open, reply: ReplyOpen) {
         let _timed = self.count(Kind::Open);
-        if !self.engine().has_read_only_subvolumes() {
+        if !self.engine().may_have_read_only_subvolumes() {
             return reply.error(Errno::NOSYS);
         }
         let writes = what.flags & OFlags::RWMODE != OFlags::RDONLY;

@@ -1,10 +1,13 @@
 //! The ioctls by which programs make, delete and look at subvolumes, as far as their arguments have
 //! a fixed size.
 
-use ubtrfs_format::{Ino, TreeId};
+use ubtrfs::Received;
+use ubtrfs_format::items::Timespec;
+use ubtrfs_format::{Generation, Ino, TreeId, Uuid};
 use ubtrfs_fuse::Errno;
 
 use crate::btrfs_ioctls::u64_at;
+use crate::control::RESET_SUBVOLUME;
 
 /// What is asked of subvolumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,10 +21,14 @@ pub(crate) enum SubvolumeIoctl {
     Delete { name: Vec<u8> },
     /// `BTRFS_IOC_SNAP_DESTROY_V2` by the subvolume's number.
     DeleteById(TreeId),
+    /// [`RESET_SUBVOLUME`], our own: to the caller's open file `source`.
+    Reset { source: i64, name: Vec<u8> },
     /// `BTRFS_IOC_SUBVOL_GETFLAGS`.
     Flags,
     /// `BTRFS_IOC_SUBVOL_SETFLAGS`.
     SetFlags(u64),
+    /// `BTRFS_IOC_SET_RECEIVED_SUBVOL`.
+    SetReceived(Received),
     /// `BTRFS_IOC_GET_SUBVOL_INFO`.
     Info,
     /// `BTRFS_IOC_GET_SUBVOL_ROOTREF`: the subvolumes in that of the ioctl's file, from a number
@@ -66,6 +73,8 @@ const SUBVOL_CREATE_V2: u32 = 0x5000_9418;
 const SUBVOL_GETFLAGS: u32 = 0x8008_9419;
 /// `_IOW(0x94, 26, __u64)`.
 const SUBVOL_SETFLAGS: u32 = 0x4008_941a;
+/// `_IOWR(0x94, 37, struct btrfs_ioctl_received_subvol_args)`.
+const SET_RECEIVED_SUBVOL: u32 = 0xc0c8_9425;
 /// `_IOR(0x94, 60, struct btrfs_ioctl_get_subvol_info_args)`.
 const GET_SUBVOL_INFO: u32 = 0x81f8_943c;
 /// `_IOWR(0x94, 61, struct btrfs_ioctl_get_subvol_rootref_args)`.
@@ -106,8 +115,11 @@ impl SubvolumeIoctl {
                 0 => name_at(data, NAME_V2).map(|name| Self::Delete { name }),
                 _ => number(NAME_V2).map(|id| Self::DeleteById(TreeId(id))),
             }),
+            RESET_SUBVOLUME => flags_of(data, 0)
+                .and_then(|_| Ok(Self::Reset { source: number(0)?.cast_signed(), name: name_at(data, NAME_V2)? })),
             SUBVOL_GETFLAGS => Ok(Self::Flags),
             SUBVOL_SETFLAGS => number(0).map(Self::SetFlags),
+            SET_RECEIVED_SUBVOL => received_at(data).map(Self::SetReceived).ok_or(Errno::INVAL),
             GET_SUBVOL_INFO => Ok(Self::Info),
             GET_SUBVOL_ROOTREF => number(0).map(|least| Self::Children { least: TreeId(least) }),
             INO_LOOKUP => number(0).and_then(|tree| Ok(Self::Path { tree: TreeId(tree), ino: Ino(number(8)?) })),
@@ -134,6 +146,27 @@ fn name_at(data: &[u8], at: usize) -> Result<Vec<u8>, Errno> {
     }
 }
 
+/// Bytes of `struct btrfs_ioctl_received_subvol_args`.
+const RECEIVED_SIZE: usize = 200;
+
+fn received_at(data: &[u8]) -> Option<Received> {
+    let nsec = u32::from_le_bytes(*data.get(40..)?.first_chunk()?);
+    let sent = Timespec { sec: u64_at(data, 32)?, nsec };
+    Some(Received { uuid: Uuid(*data.first_chunk()?), transid: u64_at(data, 16)?, sent })
+}
+
+/// The argument as the ioctl leaves it, with the transaction and the time of the receipt.
+pub(crate) fn answer_to_received(from: &Received, generation: Generation, time: Timespec) -> Vec<u8> {
+    let mut answer = from.uuid.0.to_vec();
+    answer.extend([from.transid, generation.0].into_iter().flat_map(u64::to_le_bytes));
+    for Timespec { sec, nsec } in [from.sent, time] {
+        answer.extend(sec.to_le_bytes());
+        answer.extend(u64::from(nsec).to_le_bytes());
+    }
+    answer.resize(RECEIVED_SIZE, 0);
+    answer
+}
+
 /// Flags, of which only these are known: what is to be inherited from quota groups is behind a
 /// pointer, which FUSE does not follow.
 fn flags_of(data: &[u8], known: u64) -> Result<u64, Errno> {
@@ -156,11 +189,20 @@ mod tests {
     #[test]
     fn numbers_of_commands_encode_the_sizes_of_their_arguments() {
         let size = |command: u32| command >> 16 & 0x3fff;
-        for command in [SNAP_CREATE, SUBVOL_CREATE, SNAP_DESTROY, SNAP_CREATE_V2, SUBVOL_CREATE_V2, SNAP_DESTROY_V2] {
+        for command in [
+            RESET_SUBVOLUME,
+            SNAP_CREATE,
+            SUBVOL_CREATE,
+            SNAP_DESTROY,
+            SNAP_CREATE_V2,
+            SUBVOL_CREATE_V2,
+            SNAP_DESTROY_V2,
+        ] {
             assert_eq!(size(command), 4096);
         }
         assert_eq!([INO_LOOKUP, GET_SUBVOL_ROOTREF, INO_LOOKUP_USER].map(size), [4096; 3]);
         assert_eq!([DEFAULT_SUBVOL, SUBVOL_SETFLAGS, GET_SUBVOL_INFO].map(size), [8, 8, 504]);
+        assert_eq!(size(SET_RECEIVED_SUBVOL) as usize, RECEIVED_SIZE);
     }
 
     #[test]
@@ -173,12 +215,18 @@ mod tests {
         for (odd, errno) in [(&b""[..], Errno::ACCESS), (b"a/b", Errno::INVAL), (b"/", Errno::INVAL)] {
             assert_eq!(parse(SUBVOL_CREATE_V2, &v2(0, odd)), Err(errno));
         }
+        assert_eq!(
+            parse(RESET_SUBVOLUME, &v2(0, b"name")),
+            Ok(SubvolumeIoctl::Reset { source: 7, name: b"name".to_vec() })
+        );
+        assert_eq!(parse(RESET_SUBVOLUME, &v2(READ_ONLY, b"name")), Err(Errno::OPNOTSUPP));
         assert_eq!(parse(SUBVOL_CREATE, &[b'x'; 4096]), Err(Errno::NAMETOOLONG));
         assert_eq!(parse(SUBVOL_CREATE, &[0; 8]), Err(Errno::NAMETOOLONG));
         let by_id = v2(BY_ID, &300_u64.to_le_bytes());
         assert_eq!(parse(SNAP_DESTROY_V2, &by_id), Ok(SubvolumeIoctl::DeleteById(TreeId(300))));
         assert_eq!(parse(DEFAULT_SUBVOL, &[0; 8]), Ok(SubvolumeIoctl::SetDefault(TreeId::FS)));
-        for command in [DEFAULT_SUBVOL, SUBVOL_SETFLAGS, INO_LOOKUP, SNAP_CREATE, SNAP_DESTROY_V2] {
+        for command in [DEFAULT_SUBVOL, SUBVOL_SETFLAGS, SET_RECEIVED_SUBVOL, INO_LOOKUP, SNAP_CREATE, SNAP_DESTROY_V2]
+        {
             assert_eq!(parse(command, &[]), Err(Errno::INVAL));
         }
         assert_eq!(SubvolumeIoctl::parse(0x9409, &[]), None);

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, StatxFlags};
-use ubtrfs::{InodeId, NewInode, SubvolumeInfo, XattrMode};
+use ubtrfs::{InodeId, NewInode, Received, SubvolumeInfo};
 use ubtrfs_format::items::{FileType, RootRef, Timespec, inode_refs};
 use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId};
 use ubtrfs_fuse::reply::ReplyIoctl;
@@ -18,7 +18,7 @@ use crate::permissions::{READ, SEARCH, WRITE};
 use crate::privileges::{Powers, umask};
 use crate::server::Server;
 use crate::shared::{Shared, errno};
-use crate::subvolume_ioctls::{READ_ONLY, SubvolumeIoctl};
+use crate::subvolume_ioctls::{READ_ONLY, SubvolumeIoctl, answer_to_received};
 
 /// Room for names and paths in the answers.
 const NAME_SIZE: usize = 256;
@@ -26,7 +26,6 @@ const PATH_SIZE: usize = 4080;
 const USER_PATH_SIZE: usize = PATH_SIZE - NAME_SIZE;
 /// Subvolumes that one answer has room for.
 const MOST_CHILDREN: usize = 255;
-const S_IFDIR: u32 = 0o040_000;
 
 /// What ioctl(2) returns, and what it leaves in the argument.
 type Answer = (i32, Vec<u8>);
@@ -88,12 +87,13 @@ impl Server {
         let mut new = None;
         if matches!(what, SubvolumeIoctl::Create { .. }) {
             let dir = self.inode(node)?;
-            let mut inode = self.shared().new_inode(dir, caller, S_IFDIR | 0o777, umask(caller.pid), 0)?;
             // Requests that create nothing, as the kernel sees them, need not say whose they are.
-            if !self.shared().ownership().fakeroot {
-                (inode.uid, inode.gid) = powers.ids().ok_or(Errno::PERM)?;
-            }
-            new = Some(inode);
+            let owner = if self.shared().ownership().fakeroot {
+                self.shared().ownership().maker(caller)
+            } else {
+                powers.ids().ok_or(Errno::PERM)?
+            };
+            new = Some(self.shared().new_subvolume_root(dir, owner, umask(caller.pid))?);
         }
         Ok(Asked { powers, pid: caller.pid, node, new })
     }
@@ -102,12 +102,19 @@ impl Server {
 impl SubvolumeIoctl {
     /// Whether it makes or removes an entry.
     fn changes_names(&self) -> bool {
-        matches!(self, Self::Create { .. } | Self::Snapshot { .. } | Self::Delete { .. } | Self::DeleteById(_))
+        matches!(
+            self,
+            Self::Create { .. }
+                | Self::Snapshot { .. }
+                | Self::Delete { .. }
+                | Self::DeleteById(_)
+                | Self::Reset { .. }
+        )
     }
 
     /// Whether what programs have written has to be here first.
     fn waits_for_pages(&self) -> bool {
-        matches!(self, Self::Snapshot { .. } | Self::SetFlags(READ_ONLY))
+        matches!(self, Self::Snapshot { .. } | Self::Reset { .. } | Self::SetFlags(READ_ONLY))
     }
 }
 
@@ -128,6 +135,7 @@ impl Shared {
                 only(self.path_of_subvolume(asked, id, *dir, *child)?)
             }
             SubvolumeIoctl::SetFlags(flags) => self.set_subvolume_flags(asked, id, *flags).map(|()| (0, Vec::new())),
+            SubvolumeIoctl::SetReceived(from) => only(self.set_received(asked, id, from)?),
             SubvolumeIoctl::SetDefault(default) => {
                 if !asked.powers.administers() {
                     return Err(Errno::PERM);
@@ -164,7 +172,7 @@ impl Shared {
             SubvolumeIoctl::Create { name } => {
                 self.check_new_entry(asked, id, name)?;
                 let new = asked.new.as_ref().ok_or(Errno::INVAL)?;
-                self.create_subvolume(id, name, new)?;
+                self.engine.create_subvolume_with(id, name, new).map_err(|error| errno(&error))?;
                 Ok(Some((asked.node, name.clone())))
             }
             SubvolumeIoctl::Snapshot { source, name, read_only } => {
@@ -176,6 +184,11 @@ impl Shared {
             }
             SubvolumeIoctl::Delete { name } => {
                 self.delete_subvolume(asked, id, name)?;
+                Ok(Some((asked.node, name.clone())))
+            }
+            SubvolumeIoctl::Reset { source, name } => {
+                let source = self.source_of_snapshot(asked, *source)?;
+                self.reset_subvolume(asked, id, name, source)?;
                 Ok(Some((asked.node, name.clone())))
             }
             SubvolumeIoctl::DeleteById(subvolume) => {
@@ -215,16 +228,6 @@ impl Shared {
     fn check_is_directory(&self, dir: InodeId) -> Result<(), Errno> {
         let attributes = self.engine.attributes(dir).map_err(|error| errno(&error))?;
         if attributes.file_type == FileType::Directory { Ok(()) } else { Err(Errno::NOTDIR) }
-    }
-
-    fn create_subvolume(&self, dir: InodeId, name: &[u8], new: &NewInode) -> Result<(), Errno> {
-        let id =
-            self.engine.create_subvolume(dir, name, new.mode, (new.uid, new.gid)).map_err(|error| errno(&error))?;
-        let root = InodeId::root_of(id);
-        for (name, value) in &new.xattrs {
-            self.engine.set_xattr(root, name, value, XattrMode::Set).map_err(|error| errno(&error))?;
-        }
-        Ok(())
     }
 
     /// The subvolume whose root directory a process has open by this number, if the process may
@@ -270,6 +273,30 @@ impl Shared {
         self.engine.delete_subvolume(dir, name).map(drop).map_err(|error| errno(&error))
     }
 
+    /// Puts a snapshot of `source` in place of a subvolume, which takes what deleting it takes; and
+    /// if it is the default one, what choosing that takes.
+    fn reset_subvolume(&self, asked: &Asked, dir: InodeId, name: &[u8], source: TreeId) -> Result<(), Errno> {
+        self.check_is_directory(dir)?;
+        if matches!(name, b"." | b"..") {
+            return Err(Errno::ACCESS);
+        }
+        let found = self.engine.lookup(dir, name).map_err(|error| errno(&error))?;
+        let checked = self.check_deletion(asked, dir, found);
+        self.engine.forget(found, 1);
+        checked?;
+        let default = self.engine.default_subvolume().map_err(|error| errno(&error))?;
+        if found.subvolume == default && !asked.powers.administers() {
+            return Err(Errno::PERM);
+        }
+        self.take_pages_of(source);
+        self.engine.reset_subvolume(dir, name, source).map_err(|error| errno(&error))?;
+        // What is open of the old one is not to be read from the kernel's cache.
+        for id in self.engine.referenced().into_iter().filter(|id| id.subvolume == found.subvolume) {
+            self.invalidate_pages(self.numbers.node(id));
+        }
+        Ok(())
+    }
+
     fn check_deletion(&self, asked: &Asked, dir: InodeId, found: InodeId) -> Result<(), Errno> {
         let powers = &asked.powers;
         if !powers.administers() && !self.facts().unchecked {
@@ -298,6 +325,18 @@ impl Shared {
             self.take_pages_of(id.subvolume);
         }
         self.engine.set_subvolume_read_only(id.subvolume, read_only).map_err(|error| errno(&error))
+    }
+
+    /// Notes what a subvolume was received from; the answer has the transaction and the time of
+    /// that, too.
+    fn set_received(&self, asked: &Asked, id: InodeId, from: &Received) -> Result<Vec<u8>, Errno> {
+        if self.engine.is_read_only() {
+            return Err(Errno::ROFS);
+        }
+        self.check_owner(&asked.powers, id)?;
+        check_root(id)?;
+        let (generation, time) = self.engine.set_received(id.subvolume, from).map_err(|error| errno(&error))?;
+        Ok(answer_to_received(from, generation, time))
     }
 
     /// The subvolumes in one, with the directories of their entries. `EOVERFLOW` with an answer

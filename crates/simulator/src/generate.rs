@@ -196,7 +196,12 @@ impl Generator {
         let top = self.random.pick(&tops).map_or_else(|| Path(b"a".to_vec()), |(path, _)| path.clone());
         let anywhere = if self.random.one_in(2) { self.existing(paths) } else { top.clone() };
         let is_large = model.nodes.len() > MOST_NODES;
-        match self.random.below(16) {
+        match self.random.below(20) {
+            16..19 if !is_large => {
+                let source = if self.random.one_in(6) { Path::default() } else { self.existing(paths) };
+                Operation::ResetSubvolume { path: top, source }
+            }
+            19 => Operation::ResetSubvolume { path: self.existing(paths), source: anywhere },
             0..3 => Operation::CreateSubvolume { path: self.new_path(model, paths) },
             3..9 if !is_large => {
                 let source = if self.random.one_in(4) { Path::default() } else { anywhere };

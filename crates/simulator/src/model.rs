@@ -279,6 +279,11 @@ impl Model {
         self.nodes.insert(id, Arc::new(node));
     }
 
+    /// Adds the root directory of a subvolume, which takes nothing over from that of its entry.
+    pub(crate) fn add_root(&mut self, id: InodeId, node: Node) {
+        self.nodes.insert(id, Arc::new(node));
+    }
+
     /// Gives a name to a node, whose link count is not changed.
     pub fn add_entry(&mut self, dir: InodeId, name: &[u8], id: InodeId) {
         if let Body::Directory { entries, .. } = &mut self.node_mut(dir).body {
@@ -303,8 +308,8 @@ impl Model {
         let id = self.entry(dir, name).ok_or(Errno::NOENT)?;
         match &self.node(id).body {
             Body::Directory { .. } if !directory => Err(Errno::ISDIR),
-            _ if self.is_subvolume(id) => Err(Errno::NOTEMPTY),
             Body::Directory { entries, .. } if !entries.is_empty() => Err(Errno::NOTEMPTY),
+            _ if self.is_subvolume(id) && id.subvolume == self.default => Err(Errno::PERM),
             Body::Directory { .. } => Ok(id),
             _ if directory => Err(Errno::NOTDIR),
             _ => Ok(id),

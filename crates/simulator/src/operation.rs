@@ -201,6 +201,11 @@ pub enum Operation {
     DeleteSubvolume {
         path: Path,
     },
+    /// A subvolume becomes a snapshot of the one that the path `source` is in.
+    ResetSubvolume {
+        path: Path,
+        source: Path,
+    },
     /// Makes the subvolume that a path is in read-only or writable.
     SetReadOnly {
         path: Path,
@@ -238,7 +243,11 @@ impl Operation {
     pub(crate) fn is_durable(&self) -> bool {
         matches!(
             self,
-            Self::CreateSubvolume { .. } | Self::Snapshot { .. } | Self::SetReadOnly { .. } | Self::SetDefault { .. }
+            Self::CreateSubvolume { .. }
+                | Self::Snapshot { .. }
+                | Self::ResetSubvolume { .. }
+                | Self::SetReadOnly { .. }
+                | Self::SetDefault { .. }
         )
     }
 
@@ -267,6 +276,7 @@ impl Operation {
             | Self::Fsync { what, .. } => (vec![what], Vec::new()),
             Self::Close { .. }
             | Self::DeleteSubvolume { .. }
+            | Self::ResetSubvolume { .. }
             | Self::SetReadOnly { .. }
             | Self::SetDefault { .. }
             | Self::Sync

@@ -89,8 +89,13 @@ impl Session {
             self.note_promise(operation);
         }
         // What waits to be freed, and trees that are dropped, have inodes that the model has not.
-        let leaves_some = matches!(operation, Operation::DeleteSubvolume { .. })
-            || (matches!(operation, Operation::Snapshot { .. }) && self.worker.copies_orphans());
+        let deletes = match operation {
+            Operation::DeleteSubvolume { .. } | Operation::ResetSubvolume { .. } => true,
+            // Perhaps that of a subvolume.
+            Operation::Rmdir { .. } => !self.worker.fs.deleted_subvolumes().is_empty(),
+            _ => false,
+        };
+        let leaves_some = deletes || (matches!(operation, Operation::Snapshot { .. }) && self.worker.copies_orphans());
         self.left_orphans |= leaves_some;
         result.and_then(|()| self.check_durable(operation)).map_err(|what| format!("{operation:?}: {what}"))
     }

@@ -22,6 +22,8 @@ pub enum Need {
     Ubtrfs,
     /// A program on the `PATH`.
     Tool(&'static str),
+    /// A module of the system's Python, `/usr/bin/python3`.
+    PythonModule(&'static str),
 }
 
 impl Need {
@@ -52,6 +54,12 @@ impl Need {
                 (!turn_rings_on()).then(|| format!("FUSE over io_uring ({RING_SWITCH}, which only root turns on)"))
             }),
             Need::Ubtrfs => ubtrfs_binary().is_none().then(|| "the ubtrfs binary (build it, or set UBTRFS_BIN)".into()),
+            Need::PythonModule(name) => {
+                let import = format!("import {name}");
+                let mut python = crate::run::command("/usr/bin/python3", &["-c", &import]);
+                let is_there = Path::new("/usr/bin/python3").is_file() && crate::run::run(&mut python).success();
+                (!is_there).then(|| format!("python3-{name}"))
+            }
             Need::Tool(name) => find_tool(name).is_none().then(|| format!("program {name}")),
         }
     }

@@ -22,6 +22,7 @@ pub enum SubvolumeCommand {
     Create(Create),
     Snapshot(Snapshot),
     Delete(Delete),
+    Reset(Reset),
     List(List),
     Show(Show),
     GetDefault(GetDefault),
@@ -84,6 +85,22 @@ pub struct Delete {
     /// The subvolumes.
     #[arg(required = true, value_name = "PLACE")]
     pub places: Vec<OsString>,
+    #[command(flatten)]
+    pub image: InImage,
+}
+
+/// Put a snapshot of SOURCE in place of the subvolume TARGET, in one step.
+///
+/// The name shows the old content or the new one at any time, and after any crash; when the command
+/// returns, the new one is durable. Files of the old one that are open fail with ESTALE.
+#[derive(Debug, Args)]
+pub struct Reset {
+    /// The subvolume whose content is given up.
+    #[arg(value_name = "TARGET")]
+    pub target: OsString,
+    /// The subvolume or snapshot whose content it gets.
+    #[arg(value_name = "SOURCE")]
+    pub source: OsString,
     #[command(flatten)]
     pub image: InImage,
 }

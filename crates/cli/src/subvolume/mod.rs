@@ -5,6 +5,7 @@ mod find_new;
 mod list;
 mod output;
 mod property;
+mod reset;
 mod show;
 mod table;
 
@@ -18,13 +19,13 @@ use rustix::io::Errno;
 use ubtrfs_format::TreeId;
 
 use self::output::say;
-use self::table::Source;
+use self::table::{Source, entry_on_mount, in_it};
 use crate::args;
 use crate::args::subvolume::{Create, Delete, SetDefault, Snapshot, SubvolumeCommand, SyncDeleted};
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount, check_subvolume};
 use crate::path::failure;
-use crate::place::{Image, Place, split};
+use crate::place::{Image, Place, is_same, split};
 pub use property::run as property;
 
 /// `ubtrfs subvolume`
@@ -33,6 +34,7 @@ pub fn run(arguments: &args::subvolume::Subvolume) -> Result<()> {
         SubvolumeCommand::Create(arguments) => create(arguments),
         SubvolumeCommand::Snapshot(arguments) => snapshot(arguments),
         SubvolumeCommand::Delete(arguments) => delete(arguments),
+        SubvolumeCommand::Reset(arguments) => reset::run(arguments),
         SubvolumeCommand::List(arguments) => list::run(arguments),
         SubvolumeCommand::Show(arguments) => show::run(arguments),
         SubvolumeCommand::GetDefault(arguments) => show::default(arguments),
@@ -112,11 +114,6 @@ fn snapshot(arguments: &Snapshot) -> Result<()> {
     say(&format!("Create a {kind} of '{}' in '{shown}'", arguments.source.display()))
 }
 
-fn is_same(one: &Path, other: &Path) -> bool {
-    let canonical = |path: &Path| path.canonicalize().ok();
-    one == other || canonical(one).is_some_and(|path| canonical(other) == Some(path))
-}
-
 fn snapshot_on_mount(source: &Path, dest: &Path, read_only: bool) -> Result<String> {
     let opened = Mounted::open(source)?;
     check_subvolume(&opened, source)?;
@@ -173,14 +170,7 @@ fn delete_on_mount(path: &Path, id: Option<u64>) -> Result<Mounted> {
         let done = dir.delete_by_id(id);
         (dir, done)
     } else {
-        // Directories above need not be readable to name a subvolume.
-        let real = match path.file_name() {
-            Some(_) if !path.is_symlink() => path.to_owned(),
-            _ => path.canonicalize().map_err(|error| Failure::about(path.display(), &error))?,
-        };
-        check_subvolume(&Mounted::open(&real)?, path)?;
-        let (dir, name) = split(&real)?;
-        let dir = Mounted::open(&dir)?;
+        let (dir, name) = entry_on_mount(path)?;
         let done = dir.delete(&name);
         (dir, done)
     };
@@ -194,10 +184,6 @@ fn delete_on_mount(path: &Path, id: Option<u64>) -> Result<Mounted> {
         errno => about_mount(path.display(), errno),
     })?;
     Ok(dir)
-}
-
-fn in_it(shown: impl std::fmt::Display) -> Failure {
-    Failure::new(format!("{shown}: there are other subvolumes in it"))
 }
 
 fn delete_in_image(image: &Image, path: &[u8], id: Option<u64>) -> Result<()> {

@@ -1,6 +1,8 @@
 //! The subvolumes of a volume, as the root tree describes them.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
 
 use rustix::io::Errno;
 use ubtrfs_format::items::{RootFlags, RootItem, RootRef, dir_entries, inode_refs};
@@ -8,8 +10,8 @@ use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId, Uuid};
 
 use crate::args::subvolume::InImage;
 use crate::failure::{Failure, Result};
-use crate::ioctls::{Item, Mounted, about_mount};
-use crate::place::{Image, Place};
+use crate::ioctls::{Item, Mounted, about_mount, check_subvolume};
+use crate::place::{Image, Place, split};
 
 /// A volume whose trees can be searched.
 pub enum Source {
@@ -198,4 +200,21 @@ impl Source {
         let default = named.find(|entry| entry.name == b"default");
         Ok(default.map_or(TreeId::FS, |entry| TreeId(entry.location.objectid)))
     }
+}
+
+/// The directory and the name of the entry of a subvolume.
+pub fn entry_on_mount(path: &Path) -> Result<(Mounted, OsString)> {
+    // Directories above need not be readable to name a subvolume.
+    let real = match path.file_name() {
+        Some(_) if !path.is_symlink() => path.to_owned(),
+        _ => path.canonicalize().map_err(|error| Failure::about(path.display(), &error))?,
+    };
+    check_subvolume(&Mounted::open(&real)?, path)?;
+    let (dir, name) = split(&real)?;
+    Ok((Mounted::open(&dir)?, name))
+}
+
+/// An error about a subvolume that can't go with others in it.
+pub fn in_it(shown: impl std::fmt::Display) -> Failure {
+    Failure::new(format!("{shown}: there are other subvolumes in it"))
 }

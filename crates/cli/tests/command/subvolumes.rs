@@ -52,6 +52,44 @@ fn subvolumes_are_made_copied_listed_and_deleted_in_an_image() {
 }
 
 #[test]
+fn a_subvolume_of_an_image_is_reset_to_a_snapshot() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let at = |path: &str| format!("{image}:{path}");
+    subvolume(&["create", "-p", &at("place/a")]);
+    subvolume(&["create", &at("place/a/inner")]);
+    subvolume(&["snapshot", "-r", &at("place/a"), &at("kept")]);
+    subvolume(&["create", &at("b")]);
+    subvolume(&["set-default", &at("b")]);
+    assert_eq!(
+        subvolume(&["reset", &at("b"), &at("kept")]),
+        format!("Reset subvolume '{image}:b' to '{image}:kept'\n")
+    );
+    assert_eq!(paths(&image), ["place/a", "place/a/inner", "kept", "b"]);
+    let shown: Value = serde_json::from_str(&subvolume(&["show", "--json", &at("b")])).unwrap();
+    assert_eq!((&shown["id"], &shown["read_only"]), (&260.into(), &false.into()), "{shown}");
+    // The new one is the default by now.
+    assert!(subvolume(&["get-default", &image]).starts_with("ID 260 "));
+    assert_eq!(success(&ubtrfs(&["ls", &image, "/"])), "inner\n");
+
+    let before = fs::read(&image).unwrap();
+    for (target, source, words) in [
+        ("b", "b", "it is SOURCE itself"),
+        ("kept", "b", "it is read-only"),
+        ("place/a", "b", "there are other subvolumes in it"),
+        ("place", "b", "is not a subvolume"),
+        ("", "b", "is not the name of a subvolume"),
+        ("none", "b", "No such file or directory"),
+    ] {
+        fails(&ubtrfs(&["subvolume", "reset", &at(target), &at(source)]), 1, words);
+    }
+    fails(&ubtrfs(&["subvolume", "reset", "b", &at("kept")]), 1, "to one of its volume");
+    assert!(fs::read(&image).unwrap() == before);
+    subvolume(&["sync", &image]);
+    assert!(success(&ubtrfs(&["check", &image])).contains("no fault found"));
+}
+
+#[test]
 fn the_default_subvolume_and_the_property_ro_are_shown_and_set() {
     let dir = scratch_dir();
     let image = new_volume(dir.path());

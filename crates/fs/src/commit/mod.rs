@@ -65,6 +65,7 @@ mod superblock;
 mod tree_merger;
 #[cfg(test)]
 mod unsharing_tests;
+mod uuid_tree;
 mod worker;
 mod write;
 

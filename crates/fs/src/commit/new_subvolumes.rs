@@ -11,18 +11,19 @@ use std::collections::BTreeMap;
 
 use ubtrfs_format::items::InodeRef;
 use ubtrfs_format::items::{
-    DirEntry, FileType, InodeItem, RootFlags, RootItem, Timespec, encode_dir_entry, encode_inode_ref, uuid_key,
+    DirEntry, FileType, InodeItem, RootFlags, RootItem, Timespec, encode_dir_entry, encode_inode_ref,
 };
 use ubtrfs_format::{DirIndex, Generation, Ino, ItemType, Key, TreeId, Uuid, name_hash, objectid};
 use ubtrfs_tree::{EditBatch, NodeRef, Patch, Reader, Root, WorkingTree, merge};
 
 use super::data_refs::By;
 use super::merge_trees::Merging;
+use super::uuid_tree::UuidEdits;
 use crate::committed::TreeRoot;
 use crate::error::{Error, Result};
 use crate::faults::CommitFault;
 use crate::inode::InodeId;
-use crate::subvolume_changes::{NewContent, NewSubvolume};
+use crate::subvolume_changes::{NewContent, NewSubvolume, Received};
 use crate::subvolume_entries::{EntryLocation, edits_of_moved};
 
 /// A flag of the inode in a root item: it was filled in.
@@ -37,18 +38,19 @@ fn later(one: Timespec, other: Timespec) -> Timespec {
 impl Merging<'_> {
     /// Makes the transaction's new subvolumes, and carries out its other changes of subvolumes.
     pub(super) fn make_subvolumes(&mut self) -> Result<()> {
-        let (new, moved, deleted, read_only, default) = {
+        let (new, moved, deleted, read_only, received, default) = {
             let changes = self.transaction.subvolumes();
             (
                 changes.new.clone(),
                 changes.moved.clone(),
                 changes.deleted.clone(),
                 changes.read_only.clone(),
+                changes.received.clone(),
                 changes.default,
             )
         };
         self.root_edits.append(edits_of_moved(self.committed, &moved)?)?;
-        let mut uuids = EditBatch::new();
+        let mut uuids = UuidEdits::new(self.committed, self.committer.info.most_of_item());
         if !new.is_empty() {
             let entries_come_first = self.committer.info.options.faults().in_commit(CommitFault::EntryFirst);
             if entries_come_first {
@@ -59,7 +61,11 @@ impl Merging<'_> {
             }
             for new in &new {
                 self.make_subvolume(new)?;
-                uuids.put(uuid_key(ItemType::UUID_KEY_SUBVOL, &new.uuid), new.id.0.to_le_bytes().to_vec());
+                uuids.add(&new.uuid, new.id);
+                let received = self.roots.item_mut(new.id).map_or(Uuid::NIL, |item| item.received_uuid);
+                if received != Uuid::NIL {
+                    uuids.add_received(&received, new.id)?;
+                }
             }
             if !entries_come_first {
                 self.put_entries(&new)?;
@@ -71,18 +77,21 @@ impl Merging<'_> {
         for (id, read_only) in read_only {
             self.set_read_only(id, read_only, &mut uuids)?;
         }
+        for (id, (from, time)) in received {
+            self.set_received(id, &from, time, &mut uuids)?;
+        }
         if let Some(id) = default {
             self.set_default(id);
         }
         if self.committed.has_tree(TreeId::UUID) {
-            self.tree.update(&mut self.roots, TreeId::UUID, &uuids)?;
+            self.tree.update(&mut self.roots, TreeId::UUID, &uuids.finish())?;
         }
         Ok(())
     }
 
     /// Sets or clears the flag of a read-only subvolume. One that becomes writable is no longer
     /// what was received.
-    fn set_read_only(&mut self, id: TreeId, read_only: bool, uuids: &mut EditBatch) -> Result<()> {
+    fn set_read_only(&mut self, id: TreeId, read_only: bool, uuids: &mut UuidEdits<'_>) -> Result<()> {
         let Some(item) = self.roots.item_mut(id) else { return Ok(()) };
         if read_only {
             item.flags |= RootFlags::RDONLY;
@@ -92,7 +101,23 @@ impl Merging<'_> {
         (item.transids[2], item.transids[3]) = (0, 0);
         (item.times[2], item.times[3]) = (Timespec::default(), Timespec::default());
         let received = std::mem::take(&mut item.received_uuid);
-        if received == Uuid::NIL { Ok(()) } else { self.drop_received(received, id, uuids) }
+        if received == Uuid::NIL { Ok(()) } else { uuids.remove_received(&received, id) }
+    }
+
+    /// Notes what a subvolume was received from.
+    fn set_received(&mut self, id: TreeId, from: &Received, time: Timespec, uuids: &mut UuidEdits<'_>) -> Result<()> {
+        let generation = self.transaction.generation;
+        let Some(item) = self.roots.item_mut(id) else { return Ok(()) };
+        let before = std::mem::replace(&mut item.received_uuid, from.uuid);
+        (item.transids[2], item.transids[3]) = (from.transid, generation.0);
+        (item.times[2], item.times[3]) = (from.sent, time);
+        if before == from.uuid {
+            return Ok(());
+        }
+        if before != Uuid::NIL {
+            uuids.remove_received(&before, id)?;
+        }
+        if from.uuid == Uuid::NIL { Ok(()) } else { uuids.add_received(&from.uuid, id) }
     }
 
     fn make_subvolume(&mut self, new: &NewSubvolume) -> Result<()> {
@@ -154,6 +179,13 @@ impl Merging<'_> {
         let mut name = Vec::new();
         encode_inode_ref(&mut name, InodeRef { index: DirIndex(0), name: b".." });
         edits.put(Key::new(ino, ItemType::INODE_REF, ino), name);
+        for (name, value) in &new.xattrs {
+            let (name, value) = (name.clone(), value.clone());
+            let key = Key::new(ino, ItemType::XATTR_ITEM, name_hash(&name));
+            let file_type = FileType::Xattr;
+            let patch = Patch::PutEntry { location: Key::default(), transid: generation, file_type, name, value };
+            edits.patch(key, patch)?;
+        }
         let cache = &self.committer.info.cache;
         let (dirty, nodes) = (&mut self.tree.dirty, &mut self.tree.nodes);
         Ok(merge(cache, None, new.id, &edits, dirty, nodes, Generation(0), &mut |_, _| {})?)
@@ -241,7 +273,8 @@ impl Merging<'_> {
 
     fn put_entries_of(&mut self, dir: InodeId, new: &[&NewSubvolume], edits: &mut EditBatch) -> Result<()> {
         let generation = self.transaction.generation;
-        let bytes: u64 = new.iter().map(|new| 2 * new.entry.name.len() as u64).sum();
+        let added = new.iter().filter(|new| new.replaces.is_none());
+        let bytes: u64 = added.map(|new| 2 * new.entry.name.len() as u64).sum();
         let Some(time) = new.iter().map(|new| new.time).reduce(later) else { return Ok(()) };
         let root = self.roots.get(dir.subvolume)?;
         let key = Key::new(dir.ino.0, ItemType::INODE_ITEM, 0);
@@ -282,7 +315,7 @@ impl Merging<'_> {
 
     /// Marks a subvolume as deleted: nothing points to it any more but an orphan item, by which the
     /// next mount, ours or the kernel's, drops its tree.
-    fn delete(&mut self, id: TreeId, moved: Option<&EntryLocation>, uuids: &mut EditBatch) -> Result<()> {
+    fn delete(&mut self, id: TreeId, moved: Option<&EntryLocation>, uuids: &mut UuidEdits<'_>) -> Result<()> {
         let committed = EntryLocation::committed(self.committed, id)?;
         for entry in [committed.as_ref(), moved].into_iter().flatten() {
             let parent = entry.dir.subvolume;
@@ -293,29 +326,12 @@ impl Merging<'_> {
         item.refs = 0;
         item.flags |= RootFlags::DEAD;
         (item.drop_progress, item.drop_level) = (Key::default(), 0);
-        uuids.delete(uuid_key(ItemType::UUID_KEY_SUBVOL, &item.uuid));
-        let received = item.received_uuid;
+        let (uuid, received) = (item.uuid, item.received_uuid);
+        uuids.remove(&uuid);
         if received != Uuid::NIL {
-            self.drop_received(received, id, uuids)?;
+            uuids.remove_received(&received, id)?;
         }
         self.root_edits.put(Key::new(objectid::ORPHAN, ItemType::ORPHAN_ITEM, id.0), Vec::new());
-        Ok(())
-    }
-
-    /// Takes a subvolume out of the list of those that were received from one.
-    fn drop_received(&self, received: Uuid, id: TreeId, uuids: &mut EditBatch) -> Result<()> {
-        let key = uuid_key(ItemType::UUID_KEY_RECEIVED_SUBVOL, &received);
-        if !self.committed.has_tree(TreeId::UUID) {
-            return Ok(());
-        }
-        let Some(item) = self.committed.tree(TreeId::UUID)?.get(&key)? else { return Ok(()) };
-        let others: Vec<u8> =
-            item.chunks_exact(8).filter(|other| **other != id.0.to_le_bytes()).flatten().copied().collect();
-        if others.is_empty() {
-            uuids.delete(key);
-        } else {
-            uuids.put(key, others);
-        }
         Ok(())
     }
 

@@ -75,6 +75,9 @@ impl MergedTrees {
                 state.item.nbytes = nbytes;
             }
         }
+        if let Some(transaction) = committer.info.frozen_transaction() {
+            committer.info.end_replaced(&transaction);
+        }
         committer.info.forget_frozen_transaction(&published);
         committer.writeback.forget_ended();
         committer.log.commit_ended(&mut tree_log);

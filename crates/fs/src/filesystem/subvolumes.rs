@@ -1,18 +1,26 @@
 //! Subvolumes and snapshots.
 
+use ubtrfs_format::items::Timespec;
 use ubtrfs_format::{Generation, TreeId};
 
 use super::Filesystem;
 use crate::error::Result;
 use crate::inode::InodeId;
-use crate::ops::SubvolumeInfo;
+use crate::ops::{NewInode, SubvolumeInfo};
+use crate::subvolume_changes::Received;
 
 impl Filesystem {
     /// Makes an empty subvolume with an entry `name` in `dir`, whose root directory has these
     /// permissions and this owner and group. It is durable when this returns. Errors are those of
     /// mkdir(2).
     pub fn create_subvolume(&self, dir: InodeId, name: &[u8], mode: u32, owner: (u32, u32)) -> Result<TreeId> {
-        self.ops.create_subvolume(dir, name, mode, owner)
+        let root = NewInode { mode, uid: owner.0, gid: owner.1, ..NewInode::default() };
+        self.ops.create_subvolume(dir, name, &root)
+    }
+
+    /// The same, with xattrs of the root directory, which it has from the beginning.
+    pub fn create_subvolume_with(&self, dir: InodeId, name: &[u8], root: &NewInode) -> Result<TreeId> {
+        self.ops.create_subvolume(dir, name, root)
     }
 
     /// Makes a snapshot of the subvolume `source`, with an entry `name` in `dir`. It holds all that
@@ -30,9 +38,29 @@ impl Filesystem {
         self.ops.delete_subvolume(dir, name)
     }
 
+    /// Puts a writable snapshot of the subvolume `source` in place of the subvolume that the entry
+    /// `name` of `dir` refers to, in one step, which is durable when this returns: the name refers
+    /// to the old one or to the new one at any time, and after any crash. What refers to inodes of
+    /// the old one is `ESTALE` from then on, and its space comes back in the background. If it was
+    /// the default subvolume, the new one is. Returns the number of the new one.
+    ///
+    /// `EINVAL` for what is no subvolume, and for `source` itself; `EROFS` if the old one is
+    /// read-only, `EBUSY` for the one that is mounted, `ENOTEMPTY` for one in which there are
+    /// others.
+    pub fn reset_subvolume(&self, dir: InodeId, name: &[u8], source: TreeId) -> Result<TreeId> {
+        self.ops.reset_subvolume(dir, name, source)
+    }
+
     /// Makes a subvolume read-only or writable. Durable when this returns.
     pub fn set_subvolume_read_only(&self, id: TreeId, read_only: bool) -> Result<()> {
         self.ops.set_subvolume_read_only(id, read_only)
+    }
+
+    /// Notes of a subvolume what it was received from, and when, as a program does that has
+    /// applied a stream to it. Durable when this returns. Returns the transaction and the time.
+    /// `EROFS` if the subvolume is read-only already.
+    pub fn set_received(&self, id: TreeId, received: &Received) -> Result<(Generation, Timespec)> {
+        self.ops.set_received(id, received)
     }
 
     /// The subvolume that is mounted if none is asked for, as of the last commit.

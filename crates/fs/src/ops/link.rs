@@ -79,6 +79,10 @@ impl Operations {
     ) -> Result<Option<DirIndex>> {
         let found = self.names.seek_entry_again(dir, state, name, named.lookup)?.found;
         let Some(found) = found.filter(|found| found.target == named.target) else { return Ok(None) };
+        if named.is_subvolume() && self.info.subvolume(named.inode.id.subvolume)?.is_replaced() {
+            // The commit that is to come puts another one here.
+            return Err(Errno::BUSY.into());
+        }
         // A snapshot's empty directory and the subvolume itself have the same entry.
         if named.is_root() && self.names.resolve(&self.info.committed(), dir, name, found.target)? != named.inode.id {
             return Ok(None);
@@ -131,7 +135,7 @@ impl Operations {
         self.remove(dir, name, false)
     }
 
-    /// Removes an empty directory.
+    /// Removes an empty directory. One that is a subvolume's is deleted with the subvolume.
     pub(crate) fn rmdir(&self, dir: InodeId, name: &[u8]) -> Result<()> {
         self.remove(dir, name, true)
     }
@@ -148,6 +152,15 @@ impl Operations {
         loop {
             let named = self.find_named(&parent, name)?.ok_or(Errno::NOENT)?;
             check_removable_from(&parent, &named.inode)?;
+            if directory && named.is_subvolume() {
+                match self.delete_reserved(dir, name, true) {
+                    // Something else has the name by now.
+                    Err(error) if error.errno() == Errno::INVAL => continue,
+                    deleted => deleted?,
+                };
+                self.inactivator.subvolume_deleted();
+                return Ok(());
+            }
             check_removable(&named, directory)?;
             if named.is_root() {
                 if self.remove_empty_subvolume(&parent, name, &named)? {
@@ -201,8 +214,7 @@ pub(crate) fn check_removable(named: &Named, directory: bool) -> Result<()> {
     if !is_dir && directory {
         return Err(Errno::NOTDIR.into());
     }
-    // A subvolume is deleted, not unlinked.
-    if named.is_subvolume() { Err(Errno::NOTEMPTY.into()) } else { Ok(()) }
+    Ok(())
 }
 
 /// A name that an inode is about to lose, in a directory in this state that has joined the

@@ -55,6 +55,13 @@ impl<'a> LockedInodes<'a> {
         }
     }
 
+    /// Makes one of them part of the transaction.
+    pub(crate) fn join_one(&mut self, id: InodeId, transaction: &Transaction) {
+        let position = self.position(id);
+        let (inode, state) = &mut self.guards[position];
+        state.join(inode, transaction);
+    }
+
     /// Puts inodes whose names changed after they were logged on the transaction's list: the log
     /// must include the new names.
     pub(crate) fn note_renamed(&mut self, transaction: &Transaction) {

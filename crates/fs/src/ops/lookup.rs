@@ -16,21 +16,25 @@ impl Operations {
             return Err(Errno::NAMETOOLONG.into());
         }
         let inode = self.info.inode(dir)?;
-        let state = inode.read();
-        if !state.is_dir() {
-            return Err(Errno::NOTDIR.into());
-        }
-        let found = self.names.find_entry(dir, &state, name)?.ok_or(Errno::NOENT)?;
-        let id = self.names.resolve(&self.info.committed(), dir, name, found.target)?;
-        drop(state);
-        self.info.inodes.reference(id);
-        let alive =
-            self.info.inode(id).and_then(|inode| if inode.read().dead { Err(Errno::NOENT.into()) } else { Ok(()) });
-        if let Err(error) = alive {
+        let mut stale = None;
+        loop {
+            let state = inode.read();
+            if !state.is_dir() {
+                return Err(Errno::NOTDIR.into());
+            }
+            let found = self.names.find_entry(dir, &state, name)?.ok_or(Errno::NOENT)?;
+            let id = self.names.resolve(&self.info.committed(), dir, name, found.target)?;
+            drop(state);
+            self.info.inodes.reference(id);
+            let alive =
+                self.info.inode(id).and_then(|inode| if inode.read().dead { Err(Errno::NOENT.into()) } else { Ok(()) });
+            let Err(error) = alive else { return Ok(id) };
             self.info.inodes.unreference(id, 1);
-            return Err(error);
+            // A commit may have put another subvolume there meanwhile.
+            if error.errno() != Errno::STALE || stale.replace(id) == Some(id) {
+                return Err(error);
+            }
         }
-        Ok(id)
     }
 
     /// Looks up an inode that is known by its number alone, as one that a file handle names. Takes

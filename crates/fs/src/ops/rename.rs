@@ -103,6 +103,7 @@ impl Operations {
     ) -> Result<()> {
         // Nor is one of the directories in a subvolume that is deleted meanwhile.
         let _no_cycles = if dir == new_dir { None } else { Some(self.lock_renames()?) };
+        self.info.check_writable(new_dir.subvolume)?;
         let from = End { dir: self.info.inode(dir)?, name };
         let to = End { dir: self.info.inode(new_dir)?, name: new_name };
         loop {

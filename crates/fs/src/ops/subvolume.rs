@@ -12,7 +12,7 @@ use ubtrfs_format::{Generation, ItemType, Key, TreeId, Uuid};
 
 use super::LockedInodes;
 use super::checks::{check_name, check_real};
-use super::create::remove_entry;
+use super::create::{NewInode, remove_entry};
 use super::flags::{check_mutable, check_removable_from};
 use super::link::name_demand;
 use super::operations::Operations;
@@ -20,7 +20,7 @@ use crate::clock::now;
 use crate::committed::{Committed, TreeRoot};
 use crate::error::{Errno, Result};
 use crate::inode::{InodeId, Name};
-use crate::item_sizes::INODE_ITEM;
+use crate::item_sizes::{INODE_ITEM, xattr_item};
 use crate::space::{Demand, UseOfKept};
 use crate::subvolume_changes::{NewContent, NewSubvolume};
 use crate::subvolume_entries::EntryLocation;
@@ -34,8 +34,9 @@ const CHILD_POINTER: u64 = 33;
 /// Bytes of an item that refers to a block or to data, at most.
 const TREE_REFERENCE: u64 = 53;
 
-/// Flags that the root directory of a new subvolume takes over from the directory of its entry.
-const INHERITED: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM | InodeFlags::NOCOMPRESS | InodeFlags::COMPRESS;
+/// Flags that the root directory of a new subvolume takes over, with xattrs, from that of the
+/// subvolume that it is made in.
+const INHERITED: u64 = InodeFlags::NOCOMPRESS | InodeFlags::COMPRESS;
 
 /// What is known of a subvolume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,43 +66,49 @@ pub struct SubvolumeInfo {
 }
 
 impl Operations {
-    /// Makes an empty subvolume with an entry in `dir`. When this returns it is durable.
-    pub(crate) fn create_subvolume(
-        &self,
-        dir: InodeId,
-        name: &[u8],
-        mode: u32,
-        (uid, gid): (u32, u32),
-    ) -> Result<TreeId> {
-        let parent = self.info.inode(dir)?;
-        let inherits_group = parent.read().item.mode & 0o2000 != 0;
-        let gid = if inherits_group { parent.read().item.gid } else { gid };
-        let mode = 0o040_000 | (mode & 0o7777) | if inherits_group { 0o2000 } else { 0 };
-        let flags = parent.read().item.flags & INHERITED;
-        self.make_subvolume(dir, name, NewContent::Empty { mode, uid, gid, flags }, false)
+    /// Makes an empty subvolume with an entry in `dir`, whose root directory has the permissions,
+    /// the owner and the xattrs of `root`. When this returns it is durable. As with the kernel's
+    /// driver, the directory hands down neither its group nor its flags.
+    pub(crate) fn create_subvolume(&self, dir: InodeId, name: &[u8], root: &NewInode) -> Result<TreeId> {
+        let flags = if root.xattrs.is_empty() {
+            0
+        } else {
+            self.info.inode(InodeId::root_of(dir.subvolume))?.read().item.flags & INHERITED
+        };
+        let content = NewContent::Empty { mode: 0o040_000 | (root.mode & 0o7777), uid: root.uid, gid: root.gid, flags };
+        self.make_subvolume(dir, name, content, &root.xattrs, false)
     }
 
     /// Makes a snapshot of a subvolume: it holds all that was done before the call. When this
     /// returns it is durable.
     pub(crate) fn snapshot(&self, source: TreeId, dir: InodeId, name: &[u8], read_only: bool) -> Result<TreeId> {
         self.check_subvolume(source)?;
-        let id = self.make_subvolume(dir, name, NewContent::Snapshot(source), read_only)?;
+        let id = self.make_subvolume(dir, name, NewContent::Snapshot(source), &[], read_only)?;
         if !read_only {
             self.inactivator.free_orphans_of(id);
         }
         Ok(id)
     }
 
-    fn check_subvolume(&self, id: TreeId) -> Result<()> {
+    pub(super) fn check_subvolume(&self, id: TreeId) -> Result<()> {
         let is_there = self.info.committed().has_subvolume(id) && !self.info.is_deleted(id);
-        if is_there { Ok(()) } else { Err(Errno::NOENT.into()) }
+        if is_there && !self.info.subvolume(id)?.is_replaced() { Ok(()) } else { Err(Errno::NOENT.into()) }
     }
 
-    fn make_subvolume(&self, dir: InodeId, name: &[u8], content: NewContent, read_only: bool) -> Result<TreeId> {
+    fn make_subvolume(
+        &self,
+        dir: InodeId,
+        name: &[u8],
+        content: NewContent,
+        xattrs: &[(Vec<u8>, Vec<u8>)],
+        read_only: bool,
+    ) -> Result<TreeId> {
         check_name(name)?;
         check_real(dir).map_err(|_| Errno::PERM)?;
         self.info.check_writable(dir.subvolume)?;
+        let xattr_bytes: u64 = xattrs.iter().map(|(name, value)| xattr_item(name, value.len())).sum();
         let demand = self.subvolume_demand(name, content)?;
+        let demand = Demand { item_bytes: demand.item_bytes + xattr_bytes, ..demand };
         let (id, generation) = self.reserver.with_reserved(demand, || {
             // Neither the source nor the subvolume of the directory is deleted meanwhile.
             let _no_deletion = self.lock_renames()?;
@@ -116,7 +123,16 @@ impl Operations {
             let id = self.info.new_tree_id()?;
             let entry = EntryLocation { dir, name: name.into(), index };
             let uuid = Uuid(*uuid::Uuid::new_v4().as_bytes());
-            let new = NewSubvolume { id, uuid, entry, content, read_only, time: now() };
+            let new = NewSubvolume {
+                id,
+                uuid,
+                entry,
+                replaces: None,
+                content,
+                xattrs: xattrs.to_vec(),
+                read_only,
+                time: now(),
+            };
             let transaction = self.info.gate.enter();
             state.join(&parent, &transaction);
             state.reserve_name(name.into());
@@ -130,7 +146,7 @@ impl Operations {
 
     /// What making a subvolume takes: its items, the entry, and for a snapshot a reference to each
     /// child of the root node, which may have more by the time of the commit: one for each change.
-    fn subvolume_demand(&self, name: &[u8], content: NewContent) -> Result<Demand> {
+    pub(super) fn subvolume_demand(&self, name: &[u8], content: NewContent) -> Result<Demand> {
         let node_size = u64::from(self.info.volume.node_size());
         let children = match content {
             NewContent::Empty { .. } => 0,
@@ -154,47 +170,66 @@ impl Operations {
     pub(crate) fn delete_subvolume(&self, dir: InodeId, name: &[u8]) -> Result<TreeId> {
         self.info.check_writable(dir.subvolume)?;
         let demand = Demand { kept: UseOfKept::All, ..name_demand(name) };
-        let id = self.reserver.with_reserved(demand, || {
-            // Nothing is made in it or moved there meanwhile.
-            let _no_moves = self.lock_renames()?;
-            loop {
-                let parent = self.info.inode(dir)?;
-                let named = self.find_named(&parent, name)?.ok_or(Errno::NOENT)?;
-                if !named.is_subvolume() {
-                    return Err(Errno::INVAL.into());
-                }
-                check_removable_from(&parent, &named.inode)?;
-                let id = named.inode.id.subvolume;
-                self.check_deletable(id)?;
-                let mut locked = LockedInodes::lock(&[&parent]);
-                check_mutable(locked.get(dir))?;
-                let Some(index) = self.still_named(dir, locked.get(dir), name, &named)? else { continue };
-                // From here on nobody changes it: what was changed before is in this transaction or
-                // in one before it.
-                self.info.set_deleted(id);
-                let transaction = self.info.gate.enter();
-                locked.join(&transaction);
-                transaction.forbid_log();
-                transaction.subvolumes().deleted.push(id);
-                let name: Name = name.into();
-                remove_entry(locked.get_mut(dir), name, index, named.target, now());
-                return Ok(id);
-            }
-        })?;
+        let id = self.reserver.with_reserved(demand, || self.delete_reserved(dir, name, false))?;
         self.inactivator.subvolume_deleted();
         Ok(id)
+    }
+
+    /// Deletes a subvolume, or with `if_empty` only one whose root directory has no entry.
+    pub(super) fn delete_reserved(&self, dir: InodeId, name: &[u8], if_empty: bool) -> Result<TreeId> {
+        // Nothing is made in it or moved there meanwhile.
+        let _no_moves = self.lock_renames()?;
+        loop {
+            let parent = self.info.inode(dir)?;
+            let named = self.find_named(&parent, name)?.ok_or(Errno::NOENT)?;
+            if !named.is_subvolume() {
+                return Err(Errno::INVAL.into());
+            }
+            check_removable_from(&parent, &named.inode)?;
+            let id = named.inode.id.subvolume;
+            let mut locked = LockedInodes::lock(&[&parent, &named.inode]);
+            if if_empty && !locked.get(named.inode.id).is_empty_dir() {
+                return Err(Errno::NOTEMPTY.into());
+            }
+            self.check_deletable(id)?;
+            check_mutable(locked.get(dir))?;
+            let Some(index) = self.still_named(dir, locked.get(dir), name, &named)? else { continue };
+            // From here on nobody changes it: what was changed before is in this transaction or in
+            // one before it. Who waits for its root directory adds nothing there.
+            locked.get_mut(named.inode.id).dead = true;
+            self.info.set_deleted(id);
+            let transaction = self.info.gate.enter();
+            locked.join_one(dir, &transaction);
+            transaction.forbid_log();
+            transaction.subvolumes().deleted.push(id);
+            let name: Name = name.into();
+            remove_entry(locked.get_mut(dir), name, index, named.target, now());
+            return Ok(id);
+        }
     }
 
     /// Whether a subvolume may be deleted. The caller holds the lock of renames, so that no other
     /// comes into it.
     fn check_deletable(&self, id: TreeId) -> Result<()> {
-        // Before the committed trees: a transaction that has left this list is in them.
-        let open = self.info.open_transactions();
-        let committed = self.info.committed();
-        let becomes_default = |transaction: &Arc<Transaction>| transaction.subvolumes().default == Some(id);
-        if id == committed.default_subvolume()? || id == TreeId::FS || open.iter().any(becomes_default) {
+        if id == TreeId::FS || self.may_be_default(id)? {
             return Err(Errno::PERM.into());
         }
+        self.check_replaceable(id)
+    }
+
+    /// Whether a subvolume is the default one, or may become it.
+    pub(super) fn may_be_default(&self, id: TreeId) -> Result<bool> {
+        // Before the committed trees: a transaction that has left this list is in them.
+        let open = self.info.open_transactions();
+        let becomes_default = |transaction: &Arc<Transaction>| transaction.subvolumes().default == Some(id);
+        Ok(id == self.info.committed().default_subvolume()? || open.iter().any(becomes_default))
+    }
+
+    /// Whether a subvolume may go if its entry stays.
+    pub(super) fn check_replaceable(&self, id: TreeId) -> Result<()> {
+        // Before the committed trees, as above.
+        let open = self.info.open_transactions();
+        let committed = self.info.committed();
         if id == self.info.root().subvolume {
             return Err(Errno::BUSY.into());
         }

@@ -21,7 +21,7 @@ use ubtrfs_testkit::seeds::soaks;
 use ubtrfs_testkit::walk::{Tree, walk};
 
 use crate::common::image;
-use crate::common::lowmem::assert_lowmem_check_clean;
+use crate::common::lowmem::assert_clean_while_dropping;
 use crate::common::tree::tree_of;
 
 /// The files of each subvolume, by name: what their content is made of.
@@ -32,6 +32,8 @@ trait Side {
     fn create(&self, name: &str);
     fn snapshot(&self, source: &str, name: &str, read_only: bool);
     fn delete(&self, name: &str);
+    /// Puts a snapshot of `source` in place of a subvolume.
+    fn reset(&self, name: &str, source: &str);
     fn write(&self, subvolume: &str, name: &str, content: &[u8]);
     fn unlink(&self, subvolume: &str, name: &str);
 }
@@ -58,6 +60,11 @@ impl Side for Ours {
 
     fn delete(&self, name: &str) {
         self.0.delete_subvolume(self.0.root(), name.as_bytes()).unwrap();
+    }
+
+    fn reset(&self, name: &str, source: &str) {
+        let source = self.top(source).subvolume;
+        self.0.reset_subvolume(self.0.root(), name.as_bytes(), source).unwrap();
     }
 
     fn write(&self, subvolume: &str, name: &str, content: &[u8]) {
@@ -94,6 +101,11 @@ impl Side for Theirs<'_> {
         Self::btrfs(&["subvolume", "delete"], &[&self.0.join(name)]);
     }
 
+    fn reset(&self, name: &str, source: &str) {
+        self.delete(name);
+        self.snapshot(source, name, false);
+    }
+
     fn write(&self, subvolume: &str, name: &str, content: &[u8]) {
         let path = self.0.join(subvolume).join(name);
         let file = File::options().write(true).create(true).truncate(false).open(path).unwrap();
@@ -127,6 +139,13 @@ fn work(side: &dyn Side, expected: &mut Expected, fixed: &mut Vec<String>, rng: 
             (4 | 5, Some(source)) if names.len() > 3 => {
                 side.delete(&source);
                 expected.remove(&source);
+            }
+            (6, Some(source)) => {
+                let free = |name: &&String| **name != source && !fixed.contains(name);
+                if let Some(target) = names.iter().find(free) {
+                    side.reset(target, &source);
+                    expected.insert(target.clone(), expected[&source].clone());
+                }
             }
             (_, Some(source)) if !fixed.contains(&source) => {
                 let files = expected.get_mut(&source).unwrap();
@@ -170,7 +189,7 @@ fn few() -> Options {
 
 fn assert_clean(path: &Path) {
     assert_ubtrfs_check_clean(path);
-    assert_lowmem_check_clean(path);
+    assert_clean_while_dropping(path);
 }
 
 /// What the kernel shows below a path; it has dropped everything that was deleted, if `sync`.

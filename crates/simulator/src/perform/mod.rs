@@ -163,6 +163,7 @@ impl Worker {
             Operation::CreateSubvolume { .. } => self.create_subvolume(operation, touched),
             Operation::Snapshot { .. } => self.snapshot(operation, touched),
             Operation::DeleteSubvolume { .. } => self.delete_subvolume(operation, touched),
+            Operation::ResetSubvolume { .. } => self.reset_subvolume(operation, touched),
             Operation::SetReadOnly { .. } => self.set_read_only(operation),
             Operation::SetDefault { .. } => self.set_default(operation),
             Operation::Fsync { what, data_only } => {

@@ -109,6 +109,10 @@ impl Worker {
         let expected = self.model.can_remove(dir, name, directory);
         let removed = if directory { self.fs.rmdir(dir, name) } else { self.fs.unlink(dir, name) };
         if let Some((id, ())) = self.agree(operation, expected, removed)? {
+            if self.model.is_subvolume(id) {
+                self.forget_subvolume(dir, name, id.subvolume, touched);
+                return Ok(());
+            }
             self.model.remove(dir, name, id, touched);
             self.drop_unreferenced(id);
         }

@@ -39,7 +39,7 @@ impl Worker {
         let made = self.fs.create_subvolume(dir, name, 0o755, (0, 0));
         let Some(((), id)) = self.agree(operation, expected, made)? else { return Ok(()) };
         let root = InodeId::new(id, Ino::ROOT_DIR);
-        self.model.add_node(root, dir, new_node(0o040_755, (0, 0), dir_body(dir), 1));
+        self.model.add_root(root, new_node(0o040_755, (0, 0), dir_body(dir), 1));
         self.model.add_entry(dir, name, root);
         touch(touched, dir, true);
         touch(touched, root, true);
@@ -89,14 +89,19 @@ impl Worker {
         let Some((gone, _)) = self.agree(operation, expected, self.fs.delete_subvolume(dir, name))? else {
             return Ok(());
         };
-        self.model.remove_entry(dir, name);
-        self.model.nodes.retain(|id, _| id.subvolume != gone);
-        self.model.read_only.remove(&gone);
-        touch(touched, dir, true);
+        self.forget_subvolume(dir, name, gone, touched);
         match self.fs.attributes(InodeId::new(gone, Ino::ROOT_DIR)) {
             Err(error) if error.errno() == Errno::STALE => Ok(()),
             other => Err(format!("of what was deleted there is still {other:?}")),
         }
+    }
+
+    /// A subvolume was deleted.
+    pub(super) fn forget_subvolume(&mut self, dir: InodeId, name: &[u8], gone: TreeId, touched: &mut Touched) {
+        self.model.remove_entry(dir, name);
+        self.model.nodes.retain(|id, _| id.subvolume != gone);
+        self.model.read_only.remove(&gone);
+        touch(touched, dir, true);
     }
 
     fn can_delete(&self, dir: InodeId, name: &[u8]) -> Result<TreeId, Errno> {
@@ -111,11 +116,58 @@ impl Worker {
         if id.subvolume == model.default {
             return Err(Errno::PERM);
         }
+        self.has_none_in_it(id)
+    }
+
+    /// The subvolume, if there is no other in it.
+    fn has_none_in_it(&self, id: InodeId) -> Result<TreeId, Errno> {
+        let model = &self.model;
         let is_in_it = |(inner, node): (&InodeId, &Arc<Node>)| {
             let Body::Directory { parent, .. } = &node.body else { return false };
             model.is_subvolume(*inner) && parent.subvolume == id.subvolume
         };
         if model.nodes.iter().any(is_in_it) { Err(Errno::NOTEMPTY) } else { Ok(id.subvolume) }
+    }
+
+    pub(super) fn reset_subvolume(&mut self, operation: &Operation, touched: &mut Touched) -> Result<(), String> {
+        let Operation::ResetSubvolume { path, source } = operation else { return Ok(()) };
+        let (Some(source), Some((dir, name))) = (self.model.resolve(source), self.model.place(path)) else {
+            return Ok(());
+        };
+        if self.model.read_only.contains(&dir.subvolume) || dir.ino == IN_PLACE_OF_SUBVOLUMES {
+            return Ok(());
+        }
+        let source = source.subvolume;
+        let expected = self.can_reset(dir, name, source);
+        let made = self.fs.reset_subvolume(dir, name, source);
+        let Some((gone, copy)) = self.agree(operation, expected, made)? else { return Ok(()) };
+        copy_subvolume(&mut self.model, source, copy);
+        self.model.remove_entry(dir, name);
+        self.model.nodes.retain(|id, _| id.subvolume != gone);
+        self.model.add_entry(dir, name, InodeId::new(copy, Ino::ROOT_DIR));
+        if self.model.default == gone {
+            self.model.default = copy;
+        }
+        touch(touched, dir, true);
+        match self.fs.attributes(InodeId::new(gone, Ino::ROOT_DIR)) {
+            Err(error) if error.errno() == Errno::STALE => Ok(()),
+            other => Err(format!("of what was replaced there is still {other:?}")),
+        }
+    }
+
+    fn can_reset(&self, dir: InodeId, name: &[u8], source: TreeId) -> Result<TreeId, Errno> {
+        let model = &self.model;
+        if !model.node(dir).is_dir() {
+            return Err(Errno::NOTDIR);
+        }
+        let id = model.entry(dir, name).ok_or(Errno::NOENT)?;
+        if !model.is_subvolume(id) || id.subvolume == source {
+            return Err(Errno::INVAL);
+        }
+        if model.read_only.contains(&id.subvolume) {
+            return Err(Errno::ROFS);
+        }
+        self.has_none_in_it(id)
     }
 
     pub(super) fn set_read_only(&mut self, operation: &Operation) -> Result<(), String> {

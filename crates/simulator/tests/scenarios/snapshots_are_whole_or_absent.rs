@@ -65,3 +65,8 @@ fn a_snapshot_that_its_source_forgets_is_noticed() {
 fn a_snapshot_that_holds_its_own_entry_is_noticed() {
     assert!(noticed(CommitFault::EntryFirst) > 0);
 }
+
+#[test]
+fn a_reset_that_leaves_nothing_in_between_is_noticed() {
+    assert!(noticed(CommitFault::ResetInTwoSteps) > 2);
+}

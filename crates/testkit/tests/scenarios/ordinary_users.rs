@@ -3,12 +3,13 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
 
 use ubtrfs_testkit::need::{Need, ubtrfs_binary};
 use ubtrfs_testkit::ordinary_user::{NOBODY, shell};
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, mkfs_btrfs};
 use ubtrfs_testkit::require;
-use ubtrfs_testkit::run::{command, run};
+use ubtrfs_testkit::run::{Outcome, command, run};
 use ubtrfs_testkit::scratch::{mount_points, scratch_dir};
 use ubtrfs_testkit::subject::Subject;
 
@@ -25,6 +26,76 @@ const SESSION: &str = r#"
     mv "$3/dir" "$3/renamed"
     test "$(cat "$3/renamed/file")" = content
 "#;
+
+/// From the volume to the comparison of its snapshots, with nobody's help. `$1` is ubtrfs, `$2` the
+/// image, `$3` the mount point.
+const SNAPSHOTS: &str = r#"
+    set -e
+    "$1" mkfs --size 256M "$2"
+    "$1" mount "$2" "$3"
+    trap '"$1" umount "$3" || fusermount3 -u -z "$3"' EXIT
+    "$1" subvolume create "$3/tree"
+    echo one > "$3/tree/file"
+    "$1" subvolume snapshot -r "$3/tree" "$3/before"
+    echo two > "$3/tree/file"
+    echo new > "$3/tree/new"
+    "$1" subvolume snapshot "$3/tree" "$3/after"
+    "$1" subvolume snapshot "$3/tree" "$3/gone"
+    "$1" subvolume delete "$3/gone"
+    "$1" subvolume create "$3/empty"
+    rmdir "$3/empty"
+    "$1" subvolume reset "$3/tree" "$3/before"
+    test "$(cat "$3/tree/file")" = one
+    test ! -e "$3/tree/new"
+    "$1" subvolume list "$3"
+    "$1" umount "$3"
+    trap - EXIT
+    "$1" diff --name-only "$2:before" "$2:tree" && echo "as before"
+    "$1" diff "$2:before" "$2:after" || echo "differs: $?"
+    "$1" subvolume reset "$2:tree" "$2:after"
+    test "$("$1" cat "$2" tree/new)" = new
+    "$1" subvolume delete "$2:after"
+    "$1" check "$2"
+"#;
+
+/// Runs such a session as an ordinary user.
+fn session(dir: &Path, image: &Path, point: &Path, script: &str) -> Outcome {
+    // The binary may be where only its builder has access.
+    let binary = dir.join("ubtrfs");
+    fs::copy(ubtrfs_binary().expect("the binary"), &binary).expect("copy the binary");
+    fs::create_dir(point).expect("mkdir");
+    for path in [dir, image, point] {
+        if path.exists() {
+            chown(path, Some(NOBODY), Some(NOBODY)).expect("chown");
+        }
+    }
+    fs::set_permissions(&binary, Permissions::from_mode(0o755)).expect("chmod");
+    let outcome = run(shell(dir, script).args([binary.as_path(), image, point]).current_dir("/"));
+    if mount_points().iter().any(|mounted| mounted == point) {
+        run(command("umount", &["-l"]).arg(point));
+    }
+    outcome
+}
+
+#[test]
+fn a_user_takes_snapshots_and_compares_them() {
+    require!(
+        Need::Root,
+        Need::Fuse,
+        Need::Ubtrfs,
+        Need::Tool("fusermount3"),
+        Need::Tool("setpriv"),
+        Need::Tool("unshare")
+    );
+    let dir = scratch_dir();
+    let (image, point) = (dir.path().join("image"), dir.path().join("mnt"));
+    let said = session(dir.path(), &image, &point, SNAPSHOTS).ok().stdout;
+    for words in [" path tree\n", " path before\n", "as before\n", "differs: 1\n", "no fault found"] {
+        assert!(said.contains(words), "{said}");
+    }
+    assert!(!said.contains(" path gone\n") && !said.contains(" path empty\n"), "{said}");
+    assert_btrfs_check_clean(&image);
+}
 
 #[test]
 fn a_user_mounts_works_and_unmounts() {
@@ -43,20 +114,8 @@ fn a_user_mounts_works_and_unmounts() {
     chown(mount.path(), Some(NOBODY), Some(NOBODY)).expect("chown");
     mount.unmount();
 
-    // The binary may be where only its builder has access.
-    let binary = dir.path().join("ubtrfs");
-    fs::copy(ubtrfs_binary().expect("the binary"), &binary).expect("copy the binary");
     let point = dir.path().join("mnt");
-    fs::create_dir(&point).expect("mkdir");
-    for path in [dir.path(), &image, &point] {
-        chown(path, Some(NOBODY), Some(NOBODY)).expect("chown");
-    }
-    fs::set_permissions(&binary, Permissions::from_mode(0o755)).expect("chmod");
-    let outcome = run(shell(dir.path(), SESSION).args([&binary, &image, &point]).current_dir("/"));
-    if mount_points().contains(&point) {
-        run(command("umount", &["-l"]).arg(&point));
-    }
-    outcome.ok();
+    session(dir.path(), &image, &point, SESSION).ok();
 
     assert_btrfs_check_clean(&image);
     let mount = Subject::Kernel.mount(&[&image], "");

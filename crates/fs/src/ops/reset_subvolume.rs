@@ -1,0 +1,96 @@
+//! A subvolume becomes what another one is: the commit makes a snapshot of that one, which takes
+//! over the entry, and deletes what was there.
+//!
+//! Until the commit is durable, the old content can be read under its name, and not be changed any
+//! more; then the name refers to the new one, and what refers to the old one is `ESTALE`. So who
+//! looks the name up finds one or the other whole, and so does a crash.
+
+use ubtrfs_format::{TreeId, Uuid};
+
+use super::LockedInodes;
+use super::flags::{check_mutable, check_removable_from};
+use super::link::name_demand;
+use super::operations::Operations;
+use crate::clock::now;
+use crate::error::{Errno, Result};
+use crate::faults::CommitFault;
+use crate::inode::InodeId;
+use crate::space::Demand;
+use crate::subvolume_changes::{NewContent, NewSubvolume};
+use crate::subvolume_entries::EntryLocation;
+
+impl Operations {
+    /// Puts a writable snapshot of `source` in place of the subvolume `name` of `dir`. When this
+    /// returns it is durable. If the old one was the default subvolume, the new one is.
+    ///
+    /// `EINVAL` for what is no subvolume and for `source` itself, `EROFS` if the old one is
+    /// read-only, `EBUSY` for the one that is mounted, `ENOTEMPTY` for one that has others in it.
+    pub(crate) fn reset_subvolume(&self, dir: InodeId, name: &[u8], source: TreeId) -> Result<TreeId> {
+        self.check_subvolume(source)?;
+        self.info.check_writable(dir.subvolume)?;
+        if self.info.options.faults().in_commit(CommitFault::ResetInTwoSteps) {
+            return self.reset_in_two_steps(dir, name, source);
+        }
+        let (made, removed) = (self.subvolume_demand(name, NewContent::Snapshot(source))?, name_demand(name));
+        let demand =
+            Demand { edits: made.edits + removed.edits, item_bytes: made.item_bytes + removed.item_bytes, ..made };
+        let (id, generation) = self.reserver.with_reserved(demand, || {
+            // Neither is deleted meanwhile, and nothing is made in the old one or moved there.
+            let _no_moves = self.lock_renames()?;
+            self.check_subvolume(source)?;
+            self.info.check_writable(dir.subvolume)?;
+            loop {
+                let parent = self.info.inode(dir)?;
+                let named = self.find_named(&parent, name)?.ok_or(Errno::NOENT)?;
+                let old = named.inode.id.subvolume;
+                if !named.is_subvolume() || old == source {
+                    return Err(Errno::INVAL.into());
+                }
+                check_removable_from(&parent, &named.inode)?;
+                let replaced = self.info.subvolume(old)?;
+                if replaced.is_read_only() {
+                    return Err(Errno::ROFS.into());
+                }
+                self.check_replaceable(old)?;
+                let is_default = self.may_be_default(old)?;
+                let mut locked = LockedInodes::lock(&[&parent]);
+                check_mutable(locked.get(dir))?;
+                let Some(index) = self.still_named(dir, locked.get(dir), name, &named)? else { continue };
+                let id = self.info.new_tree_id()?;
+                let entry = EntryLocation { dir, name: name.into(), index };
+                let (uuid, content) = (Uuid(*uuid::Uuid::new_v4().as_bytes()), NewContent::Snapshot(source));
+                let new = NewSubvolume {
+                    id,
+                    uuid,
+                    entry,
+                    replaces: Some(old),
+                    content,
+                    xattrs: Vec::new(),
+                    read_only: false,
+                    time: now(),
+                };
+                // From here on its entry stays where it is, and nobody changes what is in it.
+                replaced.set_replaced();
+                let transaction = self.info.gate.enter();
+                locked.join(&transaction);
+                transaction.forbid_log();
+                let mut changes = transaction.subvolumes();
+                changes.new.push(new);
+                changes.deleted.push(old);
+                if is_default {
+                    changes.default = Some(id);
+                }
+                return Ok((id, transaction.generation));
+            }
+        })?;
+        self.committer.commit_through(generation)?;
+        self.inactivator.subvolume_deleted();
+        Ok(id)
+    }
+
+    fn reset_in_two_steps(&self, dir: InodeId, name: &[u8], source: TreeId) -> Result<TreeId> {
+        self.delete_subvolume(dir, name)?;
+        self.committer.commit()?;
+        self.snapshot(source, dir, name, false)
+    }
+}
