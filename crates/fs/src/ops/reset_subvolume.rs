@@ -85,6 +85,7 @@ impl Operations {
         })?;
         self.committer.commit_through(generation)?;
         self.inactivator.subvolume_deleted();
+        self.inactivator.free_orphans_of(id);
         Ok(id)
     }
 
