@@ -72,6 +72,8 @@
 //!
 //! **What changed** between two subvolumes, or in one since a commit, is found by
 //! [`Filesystem::changes`] and [`Filesystem::changes_since`] without reading what they share.
+//! [`Filesystem::merge`] takes it into a third, file by file; that is many operations, of which a
+//! crash may leave the first ones only.
 //!
 //! **Closing.** [`Filesystem::close`] commits and reports errors. A file system that is dropped
 //! instead does the same but only traces the error (by the crate `tracing`), unless

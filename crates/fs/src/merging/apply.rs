@@ -34,21 +34,29 @@ pub(super) fn apply(fs: &Filesystem, sides: &Sides, plan: &Plan, effect: &mut dy
     check_unchanged(fs, sides, plan)?;
     let root = InodeId::root_of(sides.target.subvolume);
     let (name, staging) = make_staging(fs, root)?;
-    let mut merge =
-        Applied { fs, sides, plan, staging, staged: BTreeMap::new(), next: 0, made: BTreeMap::new(), effect };
+    let mut merge = Applied {
+        fs,
+        sides,
+        plan,
+        staging,
+        staged: BTreeMap::new(),
+        next: 0,
+        made: BTreeMap::new(),
+        has_taken_away: false,
+        effect,
+    };
     let prepared = merge.make_inodes().and_then(|()| merge.take_content());
     let done = prepared.and_then(|()| {
         merge.take_away()?;
         merge.place()?;
         merge.take_attributes()
     });
-    // After an error, too; what was taken away and not placed would be lost by that.
-    let is_prepared = done.is_ok() || merge.staged.values().flatten().all(|name| merge.is_new(name));
-    if is_prepared {
-        remove_all(fs, staging)?;
-        fs.rmdir(root, &name)?;
+    // What was taken away and not placed would be lost by that.
+    if done.is_err() && merge.has_taken_away {
+        return done;
     }
-    done
+    let cleaned = remove_all(fs, staging).and_then(|()| fs.rmdir(root, &name));
+    done.and(cleaned)
 }
 
 /// `EBUSY` if what is to be changed is not as it was when the merge was planned, and `ENOTEMPTY` if
@@ -151,6 +159,8 @@ struct Applied<'a> {
     next: u64,
     /// Inodes that were made in the target.
     made: BTreeMap<Node, InodeId>,
+    /// The staging directory has what was elsewhere before.
+    has_taken_away: bool,
     effect: &'a mut dyn FnMut(MergeEffect),
 }
 
@@ -158,12 +168,6 @@ impl Applied<'_> {
     fn id(&self, node: Node) -> Result<InodeId> {
         let found = self.made.get(&node).copied().or_else(|| self.sides.in_target(node));
         found.ok_or_else(|| Errno::STALE.into())
-    }
-
-    /// Whether a name in the staging directory is that of an inode that was made for it.
-    fn is_new(&self, name: &[u8]) -> bool {
-        let made = self.made.keys().filter_map(|node| self.staged.get(node));
-        made.flatten().any(|new| new == name)
     }
 
     fn staged_name(&mut self, node: Node) -> Vec<u8> {
@@ -237,6 +241,7 @@ impl Applied<'_> {
             let Some(node) = ours else { continue };
             let dir = self.id(entry.0)?;
             let name = self.staged_name(*node);
+            self.has_taken_away = true;
             self.fs.rename(dir, &entry.1, self.staging, &name, RenameFlags::default())?;
             self.tell(dir, entry);
         }

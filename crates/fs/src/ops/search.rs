@@ -41,6 +41,10 @@ impl Operations {
         (first, last): (Key, Key),
         visit: &mut dyn FnMut(FoundItem) -> bool,
     ) -> Result<()> {
+        // A rescue mount passes over nodes that can't be read in this one only.
+        if oldest == Generation(0) {
+            return self.search_tree(tree, first, last, visit);
+        }
         let committed = self.info.committed();
         show(searched(&committed, tree)?.written_since(oldest, &(first..=last)), visit)
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use ubtrfs::{ConflictKind, Errno, Filesystem, InodeId, MergeSides, Merged, NewInode, Options, Prefer};
+use ubtrfs::{ConflictKind, Errno, Filesystem, InodeId, MergeSides, Merged, NewInode, Options, Prefer, WriteAt};
 use ubtrfs_format::{Ino, TreeId};
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
@@ -15,6 +15,7 @@ use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::seeds;
 
+use crate::common::filling::{Content, fill};
 use crate::common::image;
 use crate::common::script::{Facets, Found, Tree, run, tree, walk};
 
@@ -545,5 +546,31 @@ fn content_is_shared_and_a_merge_costs_what_changed() {
     let data = |stats: &ubtrfs::Stats| stats.bytes_placed;
     assert_eq!(data(&after) - data(&before), 0, "data was written");
     fs.close().unwrap();
+    assert_btrfs_check_clean(&path);
+}
+
+#[test]
+fn a_merge_for_which_there_is_no_room_leaves_the_target_as_it_was() {
+    const FILES: usize = 4000;
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    image::make(&path, 160 << 20, |_| {});
+    let fs = open(&path);
+    let sides = Three::new(&fs, 0, BASE);
+    let new = NewInode { mode: 0o100_644, ..NewInode::default() };
+    let empty = fs.lookup(InodeId::root_of(sides.ids.changed), b"empty").unwrap();
+    for number in 0..FILES {
+        let made = fs.create(empty, format!("{number:0100}").as_bytes(), &new).unwrap();
+        fs.write(made, WriteAt::Offset(0), &[1; 2000], false).unwrap();
+        fs.forget(made, 1);
+    }
+    run(&fs, sides.ids.changed, "mv a n; rm b");
+    let before = sides.target();
+    fill(&fs, Content::Inline(2000));
+    let failed = fs.merge(sides.ids, Prefer::Neither, false, &mut |_| ()).unwrap_err();
+    assert_eq!(failed.errno(), Errno::NOSPC);
+    assert_eq!(sides.target(), before);
+    fs.close().unwrap();
+    drop(fs);
     assert_btrfs_check_clean(&path);
 }
