@@ -89,11 +89,12 @@ impl Committed {
         Self { generation: superblock.generation, superblock, root_tree, chunk_tree, trees, cache }
     }
 
-    /// A tree other than the root tree and the chunk tree.
+    /// A tree. `ESTALE` for that of a subvolume inside another one, which has been dropped then.
     pub(crate) fn tree(&self, id: TreeId) -> Result<Snapshot> {
         let root = match id {
             TreeId::ROOT => self.root_tree,
             TreeId::CHUNK => self.chunk_tree,
+            _ if id.is_subvolume() && id != TreeId::FS && !self.has_tree(id) => return Err(Errno::STALE.into()),
             _ => self
                 .trees
                 .get(&id)

@@ -346,7 +346,11 @@ impl FsInfo {
                 return Ok(inode);
             }
             let committed = self.committed();
-            let loaded = Arc::new(load_inode(&committed, id)?);
+            let loaded = match load_inode(&committed, id) {
+                // Parts of its tree may be gone by now.
+                Err(_) if self.is_deleted(id.subvolume) => return Err(Errno::STALE.into()),
+                loaded => Arc::new(loaded?),
+            };
             // If a commit was published in between, the inode may have changed and been evicted
             // again: load it again. None is published before the inode is in the table.
             let published = self.committed.read();

@@ -213,6 +213,11 @@ impl Operations {
         most: usize,
     ) -> Result<ControlFlow<CloneStep, ClonePlan>> {
         let (source, target) = (ends.source.id, ends.target.id);
+        // Of a subvolume that goes later than this, the commit of the transaction drops nothing
+        // before it adds references to its data.
+        if [source, target].iter().any(|id| self.info.is_deleted(id.subvolume)) {
+            return Err(Errno::STALE.into());
+        }
         self.writeback.settle_frozen(target, locked.get_mut(target))?;
         if locked.get(source).item.size > self.info.largest_inline() {
             self.write_back_source(ends.source, locked.get_mut(source))?;

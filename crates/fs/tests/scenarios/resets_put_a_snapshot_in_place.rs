@@ -2,15 +2,19 @@
 //! content, from then on the new one, and never nothing.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use ubtrfs::testing::{CommitHook, CommitStep, Faults};
 use ubtrfs::{Errno, Filesystem, InodeId, NewInode, Options, RenameFlags, WriteAt};
 use ubtrfs_format::{DirIndex, TreeId};
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean};
+use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::scratch::scratch_dir;
+use ubtrfs_testkit::seeds::soaks;
 
 use crate::common::image;
+use crate::common::lowmem::assert_clean_while_dropping;
 
 const SIZE: u64 = 512 << 20;
 
@@ -229,4 +233,95 @@ fn while_the_commit_is_under_way_the_name_shows_the_old_content() {
         drop(fs);
         assert_btrfs_check_clean(&path);
     }
+}
+
+/// Resets, with those beside them who write, share and remove in the subvolume that is replaced.
+#[test]
+fn resets_beside_writers() {
+    let rounds = if soaks() { 1500 } else { 80 };
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    image::make(&path, 2 << 30, |_| {});
+    let fs = Filesystem::open_path(&path, Options { memory: 32 << 20, ..Options::default() }).unwrap();
+    let root = fs.root();
+    let work = subvolume(&fs, root, "work");
+    for number in 0..120 {
+        file(&fs, work, &format!("{number}"), &[1; 9000]);
+    }
+    let kept: Vec<TreeId> = (0..2)
+        .map(|copy| fs.snapshot(work.subvolume, root, format!("kept{copy}").as_bytes(), copy == 0).unwrap())
+        .collect();
+    let shared = mkdir(&fs, root, "shared");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for writer in 0..3_u64 {
+            let (fs, done) = (&fs, &done);
+            scope.spawn(move || {
+                let mut rng = Rng::new(writer);
+                let mut count = 0_u64;
+                while !done.load(Ordering::Relaxed) {
+                    count += 1;
+                    // The name is always there.
+                    let work = fs.lookup(root, b"work").unwrap();
+                    match change(fs, work, shared, &mut rng, writer, count) {
+                        Ok(()) => {}
+                        Err(error) => assert!(
+                            matches!(error.errno(), Errno::STALE | Errno::NOENT | Errno::EXIST),
+                            "{error}: {:?}",
+                            error.errno()
+                        ),
+                    }
+                    fs.forget(work, 1);
+                }
+            });
+        }
+        for round in 0..rounds {
+            let reset = InodeId::root_of(fs.reset_subvolume(root, b"work", kept[round % 2]).unwrap());
+            assert_eq!(fs.lookup(root, b"work").unwrap(), reset);
+            fs.forget(reset, 1);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    for kept in &kept {
+        for number in 0..120 {
+            assert_eq!(read(&fs, InodeId::root_of(*kept), &format!("{number}")).unwrap(), [1; 9000]);
+        }
+    }
+    assert_eq!(fs.subvolumes().len(), 4);
+    fs.close().unwrap();
+    assert_eq!(fs.abort_reason(), None);
+    drop(fs);
+    assert_ubtrfs_check_clean(&path);
+    assert_clean_while_dropping(&path);
+}
+
+/// Changes something in the subvolume.
+fn change(
+    fs: &Filesystem,
+    work: InodeId,
+    shared: InodeId,
+    rng: &mut Rng,
+    writer: u64,
+    count: u64,
+) -> ubtrfs::Result<()> {
+    let name = format!("{}", rng.below(120));
+    let id = fs.lookup(work, name.as_bytes())?;
+    let done = match rng.below(8) {
+        0 => fs.unlink(work, name.as_bytes()),
+        1 => fs.create(work, format!("new{writer}.{count}").as_bytes(), &new_file()).map(|new| fs.forget(new, 1)),
+        2 => {
+            let name = format!("{writer}.{}", count % 50);
+            let copy = fs.lookup(shared, name.as_bytes()).or_else(|_| fs.create(shared, name.as_bytes(), &new_file()));
+            copy.and_then(|copy| {
+                let done = fs.clone_range(id, 0, copy, 0, 8192);
+                fs.forget(copy, 1);
+                done.map(drop)
+            })
+        }
+        3 => fs.fsync(id),
+        4 => fs.rename(work, name.as_bytes(), work, format!("{}", rng.below(120)).as_bytes(), RenameFlags::default()),
+        _ => fs.write(id, WriteAt::Offset(0), &vec![count as u8; 9000], false).map(drop),
+    };
+    fs.forget(id, 1);
+    done
 }
