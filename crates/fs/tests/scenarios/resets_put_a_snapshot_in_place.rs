@@ -14,7 +14,7 @@ use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::soaks;
 
 use crate::common::image;
-use crate::common::lowmem::assert_clean_while_dropping;
+use crate::common::lowmem::assert_lowmem_check_clean;
 
 const SIZE: u64 = 512 << 20;
 
@@ -292,7 +292,7 @@ fn resets_beside_writers() {
     assert_eq!(fs.abort_reason(), None);
     drop(fs);
     assert_ubtrfs_check_clean(&path);
-    assert_clean_while_dropping(&path);
+    assert_lowmem_check_clean(&path);
 }
 
 /// Changes something in the subvolume.

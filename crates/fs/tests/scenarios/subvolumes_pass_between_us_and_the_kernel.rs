@@ -21,7 +21,7 @@ use ubtrfs_testkit::seeds::soaks;
 use ubtrfs_testkit::walk::{Tree, walk};
 
 use crate::common::image;
-use crate::common::lowmem::assert_clean_while_dropping;
+use crate::common::lowmem::assert_lowmem_check_clean;
 use crate::common::tree::tree_of;
 
 /// The files of each subvolume, by name: what their content is made of.
@@ -189,7 +189,7 @@ fn few() -> Options {
 
 fn assert_clean(path: &Path) {
     assert_ubtrfs_check_clean(path);
-    assert_clean_while_dropping(path);
+    assert_lowmem_check_clean(path);
 }
 
 /// What the kernel shows below a path; it has dropped everything that was deleted, if `sync`.

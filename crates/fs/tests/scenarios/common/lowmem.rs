@@ -35,15 +35,3 @@ fn is_being_dropped(image: &Path) -> bool {
         is_begun
     })
 }
-
-/// The same for a volume with deleted subvolumes of which parts are dropped: one of the two modes
-/// has to find it clean.
-///
-/// The mode above looks up names in the part of such a tree that is gone already, and finds errors
-/// once other nodes are there; the usual mode does not.
-#[track_caller]
-pub fn assert_clean_while_dropping(image: &Path) {
-    if !run(command("btrfs", &["check", "--readonly", "--check-data-csum"]).arg(image)).success() {
-        assert_lowmem_check_clean(image);
-    }
-}
