@@ -264,6 +264,12 @@ impl FsInfo {
         }
     }
 
+    /// Numbers of new subvolumes begin here.
+    #[cfg(test)]
+    pub(crate) fn give_tree_ids_from(&self, id: TreeId) {
+        *self.next_tree_id.lock() = Some(id.0);
+    }
+
     /// A number that no subvolume has had.
     pub(crate) fn new_tree_id(&self) -> Result<TreeId> {
         let mut next = self.next_tree_id.lock();

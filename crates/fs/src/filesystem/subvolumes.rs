@@ -93,3 +93,44 @@ impl Filesystem {
         self.committer.commit_through(generation)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ubtrfs_format::{Ino, TreeId};
+    use ubtrfs_volume::MemoryDevice;
+
+    use crate::mkfs::{self, MkfsOptions};
+    use crate::{Errno, Filesystem, NewInode, Options};
+
+    #[test]
+    fn a_subvolume_beyond_the_last_number_is_refused_and_leaves_nothing() {
+        const SIZE: usize = 128 << 20;
+        let device = Arc::new(MemoryDevice::new(SIZE));
+        mkfs::make(&*device, &MkfsOptions::new(SIZE as u64)).unwrap();
+        let open = || Filesystem::open_devices(vec![device.clone()], Options::default()).unwrap();
+        let fs = open();
+        let last = TreeId(Ino::LAST_FREE.0);
+        fs.info.give_tree_ids_from(last);
+        assert_eq!(fs.create_subvolume(fs.root(), b"last", 0o755, (0, 0)).unwrap(), last);
+        let ask = |fs: &Filesystem| {
+            [
+                fs.create_subvolume(fs.root(), b"one more", 0o755, (0, 0)),
+                fs.snapshot(TreeId::FS, fs.root(), b"one more", false),
+                fs.reset_subvolume(fs.root(), b"last", TreeId::FS),
+            ]
+            .map(|refused| refused.unwrap_err().errno())
+        };
+        assert_eq!(ask(&fs), [Errno::NOSPC; 3]);
+        fs.close().unwrap();
+        drop(fs);
+        // The numbers that are given go on behind those that are there.
+        let fs = open();
+        assert_eq!(ask(&fs), [Errno::NOSPC; 3]);
+        fs.create(fs.root(), b"one more", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
+        assert!(fs.lookup(fs.root(), b"last").is_ok_and(|id| id.subvolume == last));
+        fs.close().unwrap();
+        assert_eq!(fs.abort_reason(), None);
+    }
+}
