@@ -72,8 +72,8 @@ fn explained(errno: Errno) -> Option<&'static str> {
         Errno::INVAL => "BASE, CHANGED and TARGET are not snapshots of one subvolume",
         Errno::ROFS => "TARGET is read-only",
         Errno::TOOBIG => "there are more than a million changes",
-        Errno::NOTEMPTY => "there is a subvolume in a directory of TARGET that was removed in CHANGED",
-        Errno::BUSY => "TARGET is being changed, or too many comparisons go on at a time; nothing was merged",
+        Errno::NOTEMPTY => "a subvolume in TARGET is where CHANGED has removed a directory or made a file",
+        Errno::BUSY => "CHANGED or TARGET is being changed, or too many comparisons go on at a time",
         _ => return None,
     })
 }
@@ -83,7 +83,8 @@ fn about_merge(path: &Path, errno: Errno) -> Failure {
     let shown = path.display();
     match (errno, explained(errno)) {
         (Errno::PERM, _) => {
-            Failure::new(format!("{shown}: only root, or the user who has mounted it, may merge its subvolumes"))
+            let who = "only root, or the user who has mounted it, may merge its subvolumes";
+            Failure::new(format!("{shown}: {who}; and nothing that changes may have chattr's flags i or a in TARGET"))
         }
         (_, Some(why)) => Failure::new(format!("{shown}: {why}")),
         _ => control::failure(path, errno),

@@ -71,14 +71,15 @@ impl Merging<'_> {
                 self.put_entries(&new)?;
             }
         }
-        for id in deleted {
-            self.delete(id, moved.get(&id), &mut uuids)?;
-        }
         for (id, read_only) in read_only {
             self.set_read_only(id, read_only, &mut uuids)?;
         }
         for (id, (from, time)) in received {
             self.set_received(id, &from, time, &mut uuids)?;
+        }
+        // The last: it takes away what these have put into the UUID tree.
+        for id in deleted {
+            self.delete(id, moved.get(&id), &mut uuids)?;
         }
         if let Some(id) = default {
             self.set_default(id);

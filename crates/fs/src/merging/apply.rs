@@ -1,15 +1,17 @@
 //! Makes the target what was decided.
 //!
 //! What may fail for lack of space comes first: new inodes with their content are made in a
-//! directory that is removed again if that fails. Then entries that change are moved into that
+//! directory that is removed again if that fails. Owners, permissions and xattrs come before content
+//! and names, so that nobody can read meanwhile what is not meant for all. Then entries that change are moved into that
 //! directory, and from there to their new places, so no order of renames has to be found. What is
 //! left there in the end has lost its last name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ubtrfs_format::items::{FileType, InodeFlags};
+use ubtrfs_format::items::FileType;
 use ubtrfs_format::{DirIndex, Ino};
 
+use super::checks::{FORBIDDING, LISTED, check_flags, check_sources, check_unchanged};
 use super::content::{self, Taken};
 use super::entries::{Entry, Node};
 use super::outcome::MergeEffect;
@@ -21,10 +23,6 @@ use crate::inode::InodeId;
 use crate::ops::{NewInode, RenameFlags, SetAttributes, TimeChange, XattrMode};
 
 const S_IFDIR: u32 = 0o040_000;
-/// Flags by which the inode itself could not be changed any more: they are set last.
-const FORBIDDING: u64 = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
-/// Entries that are listed at a time.
-const LISTED: usize = 1000;
 
 /// Makes the changes.
 pub(super) fn apply(fs: &Filesystem, sides: &Sides, plan: &Plan, effect: &mut dyn FnMut(MergeEffect)) -> Result<()> {
@@ -32,6 +30,8 @@ pub(super) fn apply(fs: &Filesystem, sides: &Sides, plan: &Plan, effect: &mut dy
         return Ok(());
     }
     check_unchanged(fs, sides, plan)?;
+    check_flags(fs, sides, plan)?;
+    check_sources(fs, sides, plan)?;
     let root = InodeId::root_of(sides.target.subvolume);
     let (name, staging) = make_staging(fs, root)?;
     let mut merge = Applied {
@@ -45,7 +45,9 @@ pub(super) fn apply(fs: &Filesystem, sides: &Sides, plan: &Plan, effect: &mut dy
         has_taken_away: false,
         effect,
     };
-    let prepared = merge.make_inodes().and_then(|()| merge.take_content());
+    let prepared = merge.make_inodes().and_then(|()| merge.take_access()).and_then(|()| merge.take_content());
+    // What the other side's files had while they were read is what they had when it was planned.
+    let prepared = prepared.and_then(|()| check_sources(fs, sides, plan));
     let done = prepared.and_then(|()| {
         merge.take_away()?;
         merge.place()?;
@@ -59,59 +61,10 @@ pub(super) fn apply(fs: &Filesystem, sides: &Sides, plan: &Plan, effect: &mut dy
     done.and(cleaned)
 }
 
-/// `EBUSY` if what is to be changed is not as it was when the merge was planned, and `ENOTEMPTY` if
-/// there is something in a directory that is to go which no side knows: a subvolume.
-fn check_unchanged(fs: &Filesystem, sides: &Sides, plan: &Plan) -> Result<()> {
-    let changing: BTreeSet<&Entry> = plan.entries.iter().map(|(entry, ..)| entry).collect();
-    for (_, ours, _) in &plan.entries {
-        let Some(node) = ours.filter(|node| !plan.decision.is_there(sides, *node)) else { continue };
-        let Some(dir) = sides.in_target(node) else { continue };
-        if fs.attributes(dir)?.file_type != FileType::Directory {
-            continue;
-        }
-        let mut after = DirIndex(0);
-        loop {
-            let listed = fs.list(dir, after, DirIndex(u64::MAX), LISTED)?;
-            let Some(last) = listed.last() else { break };
-            after = last.index;
-            if listed.into_iter().any(|entry| !changing.contains(&(node, entry.name))) {
-                return Err(Errno::NOTEMPTY.into());
-            }
-        }
-    }
-    for (entry, ours, _) in &plan.entries {
-        let Some(dir) = sides.in_target(entry.0) else { continue };
-        let found = match fs.lookup(dir, &entry.1) {
-            Ok(found) => {
-                fs.forget(found, 1);
-                Some(found)
-            }
-            Err(error) if error.errno() == Errno::NOENT => None,
-            Err(error) => return Err(error),
-        };
-        let expected = match ours {
-            Some(Node::Subvolume(id)) => Some(InodeId::root_of(*id)),
-            Some(node) => sides.in_target(*node),
-            None => None,
-        };
-        if found != expected {
-            return Err(Errno::BUSY.into());
-        }
-    }
-    for node in plan.parts.keys() {
-        let (Node::Base(ino), Some(id)) = (node, sides.in_target(*node)) else { continue };
-        let ours = sides.target.changed.get(ino).and_then(|change| change.new);
-        let kept = ours.or_else(|| sides.changed.changed.get(ino).and_then(|change| change.old));
-        if kept.is_some_and(|kept| fs.attributes(id).map_or(true, |now| now.ctime != kept.ctime)) {
-            return Err(Errno::BUSY.into());
-        }
-    }
-    Ok(())
-}
-
-/// Makes a directory that nobody has.
+/// Makes a directory that nobody has. What a failure leaves there is for the owner of all to see.
 fn make_staging(fs: &Filesystem, root: InodeId) -> Result<(Vec<u8>, InodeId)> {
-    let new = NewInode { mode: S_IFDIR | 0o700, ..NewInode::default() };
+    let above = fs.attributes(root)?;
+    let new = NewInode { mode: S_IFDIR | 0o700, uid: above.uid, gid: above.gid, ..NewInode::default() };
     for number in 0..u32::MAX {
         let name = format!(".ubtrfs-merge-{number}").into_bytes();
         match fs.create(root, &name, &new) {
@@ -203,18 +156,29 @@ impl Applied<'_> {
         if matches!(is.file_type, FileType::Regular | FileType::Directory) {
             fs.set_flags(made, is.flags & !FORBIDDING)?;
         }
-        for (name, value) in content::xattrs(fs, source)? {
-            fs.set_xattr(made, &name, &value, XattrMode::Set)?;
-        }
         if is.file_type == FileType::Regular {
             content::take(fs, source, made, &Taken::Whole)?;
         }
+        // A change of the owner takes capabilities away: xattrs come after it.
+        fs.set_attributes(made, &SetAttributes { uid: Some(uid), gid: Some(gid), ..SetAttributes::default() })?;
+        for (name, value) in content::xattrs(fs, source)? {
+            fs.set_xattr(made, &name, &value, XattrMode::Set)?;
+        }
         let (atime, mtime) = (Some(TimeChange::To(is.atime)), Some(TimeChange::To(is.mtime)));
         let mode = (is.file_type != FileType::Symlink).then_some(is.mode);
-        let attributes =
-            SetAttributes { mode, uid: Some(uid), gid: Some(gid), atime, mtime, ..SetAttributes::default() };
-        fs.set_attributes(made, &attributes)?;
+        fs.set_attributes(made, &SetAttributes { mode, atime, mtime, ..SetAttributes::default() })?;
         Ok(made)
+    }
+
+    /// Owners, permissions and xattrs of inodes that the target has.
+    fn take_access(&mut self) -> Result<()> {
+        for (node, parts) in &self.plan.parts {
+            let target = self.id(*node)?;
+            let done = take_access(self.fs, target, parts);
+            (self.effect)(MergeEffect::Inode(target));
+            done?;
+        }
+        Ok(())
     }
 
     /// The content of files that the target has.
@@ -222,7 +186,8 @@ impl Applied<'_> {
         for (node, parts) in &self.plan.parts {
             if let Some(taken) = &parts.content {
                 let (source, target) = (self.source(*node)?, self.id(*node)?);
-                let done = content::take(self.fs, source, target, taken);
+                let done = drop_privileges_of_others(self.fs, source, target)
+                    .and_then(|()| content::take(self.fs, source, target, taken));
                 (self.effect)(MergeEffect::Inode(target));
                 done?;
             }
@@ -241,8 +206,8 @@ impl Applied<'_> {
             let Some(node) = ours else { continue };
             let dir = self.id(entry.0)?;
             let name = self.staged_name(*node);
-            self.has_taken_away = true;
             self.fs.rename(dir, &entry.1, self.staging, &name, RenameFlags::default())?;
+            self.has_taken_away = true;
             self.tell(dir, entry);
         }
         Ok(())
@@ -271,7 +236,7 @@ impl Applied<'_> {
     fn take_attributes(&mut self) -> Result<()> {
         for (node, parts) in &self.plan.parts {
             let target = self.id(*node)?;
-            let done = take_parts(self.fs, target, parts);
+            let done = take_time_and_flags(self.fs, target, parts);
             (self.effect)(MergeEffect::Inode(target));
             done?;
         }
@@ -290,7 +255,12 @@ impl Applied<'_> {
     }
 }
 
-fn take_parts(fs: &Filesystem, target: InodeId, parts: &Parts) -> Result<()> {
+fn take_access(fs: &Filesystem, target: InodeId, parts: &Parts) -> Result<()> {
+    // A change of the owner takes capabilities and set-id bits away: it is the first.
+    let (uid, gid) = (parts.owner.map(|(uid, _)| uid), parts.owner.map(|(_, gid)| gid));
+    if parts.owner.is_some() {
+        fs.set_attributes(target, &SetAttributes { uid, gid, ..SetAttributes::default() })?;
+    }
     for (name, value) in &parts.xattrs {
         match value {
             Some(value) => fs.set_xattr(target, name, value, XattrMode::Set)?,
@@ -300,8 +270,41 @@ fn take_parts(fs: &Filesystem, target: InodeId, parts: &Parts) -> Result<()> {
             },
         }
     }
-    let (uid, gid) = (parts.owner.map(|(uid, _)| uid), parts.owner.map(|(_, gid)| gid));
+    if parts.mode.is_some() {
+        fs.set_attributes(target, &SetAttributes { mode: parts.mode, ..SetAttributes::default() })?;
+    }
+    Ok(())
+}
+
+/// A file that gets the content of another keeps its set-id bits and capabilities if the other has
+/// the same, and the same owner. Or else one user's program would run with another's rights.
+fn drop_privileges_of_others(fs: &Filesystem, source: InodeId, target: InodeId) -> Result<()> {
+    const CAPABILITY: &[u8] = b"security.capability";
+    let capability = |id| match fs.get_xattr(id, CAPABILITY) {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.errno() == Errno::NODATA => Ok(None),
+        Err(error) => Err(error),
+    };
+    let (of, is) = (fs.attributes(source)?, fs.attributes(target)?);
+    let (other, own) = (capability(source)?, capability(target)?);
+    let set_id = |mode: u32| mode & 0o6000;
+    if (set_id(of.mode), of.uid, of.gid, &other) == (set_id(is.mode), is.uid, is.gid, &own) {
+        return Ok(());
+    }
+    if own.is_some() {
+        fs.remove_xattr(target, CAPABILITY)?;
+    }
+    if set_id(is.mode) != 0 {
+        let mode = Some(is.mode & 0o1777);
+        fs.set_attributes(target, &SetAttributes { mode, ..SetAttributes::default() })?;
+    }
+    Ok(())
+}
+
+fn take_time_and_flags(fs: &Filesystem, target: InodeId, parts: &Parts) -> Result<()> {
     let mtime = parts.mtime.map(TimeChange::To);
-    fs.set_attributes(target, &SetAttributes { mode: parts.mode, uid, gid, mtime, ..SetAttributes::default() })?;
+    if mtime.is_some() {
+        fs.set_attributes(target, &SetAttributes { mtime, ..SetAttributes::default() })?;
+    }
     parts.flags.map_or(Ok(()), |flags| fs.set_flags(target, flags))
 }

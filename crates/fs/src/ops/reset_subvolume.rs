@@ -52,7 +52,7 @@ impl Operations {
                     return Err(Errno::ROFS.into());
                 }
                 self.check_replaceable(old)?;
-                let is_default = self.may_be_default(old)?;
+                let is_default = self.becomes_default(old)?;
                 let mut locked = LockedInodes::lock(&[&parent]);
                 check_mutable(locked.get(dir))?;
                 let Some(index) = self.still_named(dir, locked.get(dir), name, &named)? else { continue };

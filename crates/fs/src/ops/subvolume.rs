@@ -217,6 +217,17 @@ impl Operations {
         self.check_replaceable(id)
     }
 
+    /// Whether a subvolume is the default one when all is committed that was asked.
+    pub(super) fn becomes_default(&self, id: TreeId) -> Result<bool> {
+        // Before the committed trees: a transaction that has left this list is in them.
+        let open = self.info.open_transactions();
+        let newest = open.iter().filter_map(|open| Some((open.generation, open.subvolumes().default?))).max();
+        match newest {
+            Some((_, newest)) => Ok(newest == id),
+            None => Ok(id == self.info.committed().default_subvolume()?),
+        }
+    }
+
     /// Whether a subvolume is the default one, or may become it.
     pub(super) fn may_be_default(&self, id: TreeId) -> Result<bool> {
         // Before the committed trees: a transaction that has left this list is in them.

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ubtrfs::{ConflictKind, Errno, Filesystem, InodeId, MergeSides, Merged, NewInode, Options, Prefer, WriteAt};
+use ubtrfs_format::items::InodeFlags;
 use ubtrfs_format::{Ino, TreeId};
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
@@ -93,6 +94,30 @@ const TABLE: &[Row] = &[
         "",
         &[],
         "mkdir n; make n/f; write n/f 9 0 9000; sym t n/s; node n/c; xattr n user.d 1; ln n/f d/n",
+        "",
+    ),
+    (
+        "made with a capability, for another's set-id program",
+        "make n; chown n 7; chmod n 4755; xattr n security.capability some",
+        "",
+        &[],
+        "make n; chown n 7; chmod n 4755; xattr n security.capability some",
+        "",
+    ),
+    (
+        "a set-id program's content",
+        "chown b 7; chmod b 4755; write b 9 0 10",
+        "",
+        &[],
+        "write b 9 0 10; chown b 7; chmod b 4755",
+        "",
+    ),
+    (
+        "a set-id program of another does not get the content of this one",
+        "write b 9 0 10",
+        "chown b 7; chmod b 6755; xattr b security.capability some; xattr b user.k some",
+        &[],
+        "write b 9 0 10; chown b 7; chmod b 755; xattr b user.k some",
         "",
     ),
     ("removed", "rm a; rm d/e/y; rmdir d/e", "", &[], "rm a; rm d/e/y; rmdir d/e", ""),
@@ -517,6 +542,59 @@ fn what_can_not_be_merged_is_refused_and_nothing_is_changed() {
     let after = fs.list(root, ubtrfs_format::DirIndex(0), ubtrfs_format::DirIndex(u64::MAX), 100).unwrap();
     assert_eq!(after, before);
     fs.subvolume_info(inner).unwrap();
+    fs.close().unwrap();
+}
+
+#[test]
+fn what_would_stop_a_merge_in_the_middle_is_found_before_it() {
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    image::make(&path, 256 << 20, |_| {});
+    let fs = open(&path);
+    // Each of them alone: a flag of what loses a name, of a directory, of what changes.
+    for (number, immutable) in ["z", "d", "b"].into_iter().enumerate() {
+        let sides = Three::new(&fs, number as u64, BASE);
+        run(&fs, sides.ids.changed, "mv a n; mv z z2; write b 9 0 9; make d/new");
+        let target = fs.lookup(InodeId::root_of(sides.ids.target), immutable.as_bytes()).unwrap();
+        fs.set_flags(target, InodeFlags::IMMUTABLE).unwrap();
+        let before = sides.target();
+        for prefer in [Prefer::Neither, Prefer::Theirs] {
+            let refused = fs.merge(sides.ids, prefer, false, &mut |_| ()).unwrap_err();
+            assert_eq!(refused.errno(), Errno::PERM, "{immutable}");
+        }
+        assert!(sides.target() == before, "{immutable}");
+    }
+    // The target has a subvolume where a file is to be.
+    let sides = Three::new(&fs, 10, BASE);
+    run(&fs, sides.ids.changed, "mkdir n; mv a n/a");
+    let inner = fs.create_subvolume(InodeId::root_of(sides.ids.target), b"n", 0o755, (0, 0)).unwrap();
+    let before = sides.target();
+    let refused = fs.merge(sides.ids, Prefer::Theirs, false, &mut |_| ()).unwrap_err();
+    assert_eq!(refused.errno(), Errno::NOTEMPTY);
+    assert!(sides.target() == before);
+    fs.subvolume_info(inner).unwrap();
+    fs.close().unwrap();
+}
+
+#[test]
+fn a_side_that_changes_meanwhile_is_noticed() {
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    image::make(&path, 256 << 20, |_| {});
+    let fs = open(&path);
+    let sides = Three::new(&fs, 0, BASE);
+    run(&fs, sides.ids.changed, "write a 9 0 10; write b 9 0 10; mv l n");
+    let mut changed = 0;
+    let mut grow = |_| {
+        run(&fs, sides.ids.changed, "write b 8 500 100000");
+        changed += 1;
+    };
+    let refused = fs.merge(sides.ids, Prefer::Neither, false, &mut grow).unwrap_err();
+    assert_eq!(refused.errno(), Errno::BUSY);
+    assert!(changed > 0);
+    let target = sides.target();
+    assert_no_staging(&target);
+    assert!(target.keys().flatten().any(|path| path == "l"), "names changed, too");
     fs.close().unwrap();
 }
 
