@@ -1,10 +1,10 @@
 //! Makes the target what was decided.
 //!
 //! What may fail for lack of space comes first: new inodes with their content are made in a
-//! directory that is removed again if that fails. Owners, permissions and xattrs come before content
-//! and names, so that nobody can read meanwhile what is not meant for all. Then entries that change are moved into that
-//! directory, and from there to their new places, so no order of renames has to be found. What is
-//! left there in the end has lost its last name.
+//! directory that is removed again if that fails. Owners, permissions and xattrs come before
+//! content and names, so that nobody can read meanwhile what is not meant for all. Then entries
+//! that change are moved into that directory, and from there to their new places, so no order of
+//! renames has to be found. What is left there in the end has lost its last name.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -76,8 +76,8 @@ pub(super) fn check_unchanged(fs: &Filesystem, sides: &Sides, plan: &Plan) -> Re
     Ok(())
 }
 
-/// `EBUSY` if something of the other side that is taken is not as it was when the merge was planned:
-/// the ranges to take are of then.
+/// `EBUSY` if something of the other side that is taken is not as it was when the merge was
+/// planned: the ranges to take are of then.
 pub(super) fn check_sources(fs: &Filesystem, sides: &Sides, plan: &Plan) -> Result<()> {
     let decided = plan.entries.iter().filter_map(|(_, _, decided)| decided.as_ref());
     for node in plan.parts.keys().chain(decided) {

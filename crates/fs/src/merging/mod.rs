@@ -34,10 +34,11 @@ impl Filesystem {
     /// Commits first. `EINVAL` if the three have not the same origin; `EROFS` if the target is
     /// read-only; `E2BIG` for more changes than memory should hold; `ENOTEMPTY` if a directory is
     /// to go that has a subvolume in it, or a subvolume would have to; `EPERM` if something that
-    /// changes is immutable or may only be appended to; `EBUSY` if the target or the other side was
-    /// changed while the merge was planned. These have changed nothing. Other errors may end a merge in the middle; what it had
-    /// taken away and not put to its place is in the directory `.ubtrfs-merge-0` of the target
-    /// then.
+    /// changes is immutable or may only be appended to; `EBUSY` if the target was changed while the
+    /// merge was planned. These have changed nothing. `EBUSY` may also say that the other side was
+    /// changed while it was read: no name has changed then. Other errors may end a merge in the
+    /// middle; what it had taken away and not put to its place is in the directory
+    /// `.ubtrfs-merge-0` of the target then.
     pub fn merge(
         &self,
         sides: MergeSides,
