@@ -266,11 +266,17 @@ impl Shared {
         if matches!(name, b"." | b"..") {
             return Err(Errno::ACCESS);
         }
-        let found = self.engine.lookup(dir, name).map_err(|error| errno(&error))?;
-        let checked = self.check_deletion(asked, dir, found);
-        self.engine.forget(found, 1);
-        checked?;
-        self.engine.delete_subvolume(dir, name).map(drop).map_err(|error| errno(&error))
+        loop {
+            let found = self.engine.lookup(dir, name).map_err(|error| errno(&error))?;
+            let checked = self.check_deletion(asked, dir, found);
+            self.engine.forget(found, 1);
+            checked?;
+            match self.engine.delete_subvolume_if(dir, name, found.subvolume) {
+                // Another one has the name by now.
+                Err(error) if error.errno() == Errno::AGAIN => {}
+                done => return done.map(drop).map_err(|error| errno(&error)),
+            }
+        }
     }
 
     /// Puts a snapshot of `source` in place of a subvolume, which takes what deleting it takes; and
@@ -289,7 +295,8 @@ impl Shared {
             return Err(Errno::PERM);
         }
         self.take_pages_of(source);
-        self.engine.reset_subvolume(dir, name, source).map_err(|error| errno(&error))?;
+        let done = self.engine.reset_subvolume_if(dir, name, found.subvolume, source);
+        done.map_err(|error| errno(&error))?;
         // What is open of the old one is not to be read from the kernel's cache.
         for id in self.engine.referenced().into_iter().filter(|id| id.subvolume == found.subvolume) {
             self.invalidate_pages(self.numbers.node(id));

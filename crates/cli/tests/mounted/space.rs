@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, mkfs_btrfs};
 use ubtrfs_testkit::require;
@@ -128,13 +129,22 @@ except OSError as error: print('error', error.errno)
 #[test]
 fn ranges_are_trimmed_and_refused_as_by_the_kernel() {
     require!(Need::Kernel, FUSE);
+    // The kernel's first mount changes a volume in the background, and its FITRIM passes over the
+    // free space that it has set aside to allocate from. Its second mount changes nothing.
+    let mounted_once = |image: &Path| {
+        mkfs_btrfs(image, 256 * MIB, &[]);
+        assert_eq!(KernelMount::new(&[image], "nodiscard").unmount(), Vec::<String>::new());
+    };
     let volume = Volume::without_image();
-    mkfs_btrfs(&volume.image, 256 * MIB, &[]);
+    mounted_once(&volume.image);
     volume.mount("");
     let ours = trims(&volume.point);
     volume.umount();
     volume.check();
-    volume.assert_kernels_tour_is_the_same(&ours, trims);
+    let other = volume.dir.path().join("kernels");
+    mounted_once(&other);
+    let kernel = KernelMount::new(&[&other], "nodiscard");
+    assert_eq!(ours, trims(kernel.path()));
 }
 
 /// Calls the ioctl with a short program, as other programs do.

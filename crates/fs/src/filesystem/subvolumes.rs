@@ -35,7 +35,13 @@ impl Filesystem {
     /// subvolume, `EPERM` for the default subvolume, `EBUSY` for the one that is mounted,
     /// `ENOTEMPTY` for one in which there are others.
     pub fn delete_subvolume(&self, dir: InodeId, name: &[u8]) -> Result<TreeId> {
-        self.ops.delete_subvolume(dir, name)
+        self.ops.delete_subvolume(dir, name, None)
+    }
+
+    /// The same, of the subvolume `id` alone: `EAGAIN` if the name refers to another one. For
+    /// callers who have looked at it before.
+    pub fn delete_subvolume_if(&self, dir: InodeId, name: &[u8], id: TreeId) -> Result<TreeId> {
+        self.ops.delete_subvolume(dir, name, Some(id))
     }
 
     /// Puts a writable snapshot of the subvolume `source` in place of the subvolume that the entry
@@ -48,7 +54,12 @@ impl Filesystem {
     /// read-only, `EBUSY` for the one that is mounted, `ENOTEMPTY` for one in which there are
     /// others.
     pub fn reset_subvolume(&self, dir: InodeId, name: &[u8], source: TreeId) -> Result<TreeId> {
-        self.ops.reset_subvolume(dir, name, source)
+        self.ops.reset_subvolume(dir, name, None, source)
+    }
+
+    /// The same, if the name refers to the subvolume `id`: `EAGAIN` if it refers to another one.
+    pub fn reset_subvolume_if(&self, dir: InodeId, name: &[u8], id: TreeId, source: TreeId) -> Result<TreeId> {
+        self.ops.reset_subvolume(dir, name, Some(id), source)
     }
 
     /// Makes a subvolume read-only or writable. Durable when this returns.

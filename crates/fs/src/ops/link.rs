@@ -153,7 +153,7 @@ impl Operations {
             let named = self.find_named(&parent, name)?.ok_or(Errno::NOENT)?;
             check_removable_from(&parent, &named.inode)?;
             if directory && named.is_subvolume() {
-                match self.delete_reserved(dir, name, true) {
+                match self.delete_reserved(dir, name, None, true) {
                     // Something else has the name by now.
                     Err(error) if error.errno() == Errno::INVAL => continue,
                     deleted => deleted?,

@@ -25,7 +25,14 @@ impl Operations {
     ///
     /// `EINVAL` for what is no subvolume and for `source` itself, `EROFS` if the old one is
     /// read-only, `EBUSY` for the one that is mounted, `ENOTEMPTY` for one that has others in it.
-    pub(crate) fn reset_subvolume(&self, dir: InodeId, name: &[u8], source: TreeId) -> Result<TreeId> {
+    /// `EAGAIN` for another than the `expected` one.
+    pub(crate) fn reset_subvolume(
+        &self,
+        dir: InodeId,
+        name: &[u8],
+        expected: Option<TreeId>,
+        source: TreeId,
+    ) -> Result<TreeId> {
         self.check_subvolume(source)?;
         self.info.check_writable(dir.subvolume)?;
         if self.info.options.faults().in_commit(CommitFault::ResetInTwoSteps) {
@@ -45,6 +52,9 @@ impl Operations {
                 let old = named.inode.id.subvolume;
                 if !named.is_subvolume() || old == source {
                     return Err(Errno::INVAL.into());
+                }
+                if expected.is_some_and(|expected| expected != old) {
+                    return Err(Errno::AGAIN.into());
                 }
                 check_removable_from(&parent, &named.inode)?;
                 let replaced = self.info.subvolume(old)?;
@@ -90,7 +100,7 @@ impl Operations {
     }
 
     fn reset_in_two_steps(&self, dir: InodeId, name: &[u8], source: TreeId) -> Result<TreeId> {
-        self.delete_subvolume(dir, name)?;
+        self.delete_subvolume(dir, name, None)?;
         self.committer.commit()?;
         self.snapshot(source, dir, name, false)
     }

@@ -166,17 +166,23 @@ impl Operations {
 
     /// Deletes a subvolume by its entry. The space comes back in the background. `EPERM` for the
     /// default subvolume, `ENOTEMPTY` for one that has others in it, `EINVAL` for what is no
-    /// subvolume.
-    pub(crate) fn delete_subvolume(&self, dir: InodeId, name: &[u8]) -> Result<TreeId> {
+    /// subvolume, `EAGAIN` for another than the `expected` one.
+    pub(crate) fn delete_subvolume(&self, dir: InodeId, name: &[u8], expected: Option<TreeId>) -> Result<TreeId> {
         self.info.check_writable(dir.subvolume)?;
         let demand = Demand { kept: UseOfKept::All, ..name_demand(name) };
-        let id = self.reserver.with_reserved(demand, || self.delete_reserved(dir, name, false))?;
+        let id = self.reserver.with_reserved(demand, || self.delete_reserved(dir, name, expected, false))?;
         self.inactivator.subvolume_deleted();
         Ok(id)
     }
 
     /// Deletes a subvolume, or with `if_empty` only one whose root directory has no entry.
-    pub(super) fn delete_reserved(&self, dir: InodeId, name: &[u8], if_empty: bool) -> Result<TreeId> {
+    pub(super) fn delete_reserved(
+        &self,
+        dir: InodeId,
+        name: &[u8],
+        expected: Option<TreeId>,
+        if_empty: bool,
+    ) -> Result<TreeId> {
         // Nothing is made in it or moved there meanwhile.
         let _no_moves = self.lock_renames()?;
         loop {
@@ -187,6 +193,9 @@ impl Operations {
             }
             check_removable_from(&parent, &named.inode)?;
             let id = named.inode.id.subvolume;
+            if expected.is_some_and(|expected| expected != id) {
+                return Err(Errno::AGAIN.into());
+            }
             let mut locked = LockedInodes::lock(&[&parent, &named.inode]);
             if if_empty && !locked.get(named.inode.id).is_empty_dir() {
                 return Err(Errno::NOTEMPTY.into());

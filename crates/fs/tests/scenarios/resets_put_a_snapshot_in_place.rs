@@ -149,6 +149,9 @@ fn what_can_not_be_reset_stays_as_it_is() {
     ] {
         assert_eq!(errno(fs.reset_subvolume(root, name, source)), wanted, "{}", name.escape_ascii());
     }
+    // The caller has looked at another one.
+    assert_eq!(errno(fs.reset_subvolume_if(root, b"work", inner.subvolume, fixed)), Errno::AGAIN);
+    assert_eq!(errno(fs.delete_subvolume_if(root, b"work", inner.subvolume)), Errno::AGAIN);
     let in_fixed = InodeId::root_of(fixed);
     assert_eq!(errno(fs.reset_subvolume(in_fixed, b"file", work.subvolume)), Errno::ROFS);
     assert_eq!((fs.subvolumes(), fs.stats().generation), before);
