@@ -102,6 +102,8 @@ pub(crate) struct FsInfo {
     subvolumes: RwLock<HashMap<TreeId, Arc<Subvolume>>>,
     /// Subvolumes whose entries were removed: nothing of them is shown or changed any more.
     deleted_subvolumes: RwLock<HashSet<TreeId>>,
+    /// Whether there are any.
+    has_deleted_subvolumes: AtomicBool,
     next_tree_id: Mutex<Option<u64>>,
     /// Changes are refused: from the beginning, after an error, or after a remount to read-only.
     read_only: AtomicBool,
@@ -140,6 +142,7 @@ impl FsInfo {
             frozen: RwLock::default(),
             subvolumes: RwLock::default(),
             deleted_subvolumes: RwLock::default(),
+            has_deleted_subvolumes: AtomicBool::new(false),
             next_tree_id: Mutex::default(),
             read_only: AtomicBool::new(read_only),
             began_read_only: read_only,
@@ -240,8 +243,8 @@ impl FsInfo {
 
     /// Whether the subvolume was deleted in this mount.
     pub(crate) fn is_deleted(&self, subvolume: TreeId) -> bool {
-        let deleted = self.deleted_subvolumes.read();
-        !deleted.is_empty() && deleted.contains(&subvolume)
+        // Each access to an inode asks: most mounts delete no subvolume, and take no lock.
+        self.has_deleted_subvolumes.load(Ordering::Acquire) && self.deleted_subvolumes.read().contains(&subvolume)
     }
 
     /// Whether the subvolume was deleted by an earlier commit: nothing goes into its tree any more,
@@ -252,7 +255,9 @@ impl FsInfo {
 
     /// Nothing of the subvolume is shown or changed from now on.
     pub(crate) fn set_deleted(&self, subvolume: TreeId) {
-        self.deleted_subvolumes.write().insert(subvolume);
+        let mut deleted = self.deleted_subvolumes.write();
+        deleted.insert(subvolume);
+        self.has_deleted_subvolumes.store(true, Ordering::Release);
     }
 
     /// The commit has been published, and its inodes have no batch of it any more: what subvolumes

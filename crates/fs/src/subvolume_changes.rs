@@ -44,7 +44,7 @@ pub struct Received {
 }
 
 /// What happens to subvolumes in one transaction.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct SubvolumeChanges {
     /// Those whose entries were renamed, with where they are now.
     pub(crate) moved: BTreeMap<TreeId, EntryLocation>,

@@ -23,7 +23,7 @@ use crate::committed::TreeRoot;
 use crate::error::{Error, Result};
 use crate::faults::CommitFault;
 use crate::inode::InodeId;
-use crate::subvolume_changes::{NewContent, NewSubvolume, Received};
+use crate::subvolume_changes::{NewContent, NewSubvolume, Received, SubvolumeChanges};
 use crate::subvolume_entries::{EntryLocation, edits_of_moved};
 
 /// A flag of the inode in a root item: it was filled in.
@@ -35,20 +35,24 @@ fn later(one: Timespec, other: Timespec) -> Timespec {
     if order(other) > order(one) { other } else { one }
 }
 
+/// The subvolume is no longer what it was received as. Returns what it was received from.
+fn forget_received(item: &mut RootItem) -> Uuid {
+    (item.transids[2], item.transids[3]) = (0, 0);
+    (item.times[2], item.times[3]) = (Timespec::default(), Timespec::default());
+    std::mem::take(&mut item.received_uuid)
+}
+
+/// The entry of a subvolume.
+fn subvolume_entry(id: TreeId, name: &[u8], transid: Generation) -> DirEntry<'_> {
+    let location = Key::new(id.0, ItemType::ROOT_ITEM, u64::MAX);
+    DirEntry { location, transid, file_type: FileType::Directory, name, value: b"" }
+}
+
 impl Merging<'_> {
     /// Makes the transaction's new subvolumes, and carries out its other changes of subvolumes.
     pub(super) fn make_subvolumes(&mut self) -> Result<()> {
-        let (new, moved, deleted, read_only, received, default) = {
-            let changes = self.transaction.subvolumes();
-            (
-                changes.new.clone(),
-                changes.moved.clone(),
-                changes.deleted.clone(),
-                changes.read_only.clone(),
-                changes.received.clone(),
-                changes.default,
-            )
-        };
+        let changes = self.transaction.subvolumes().clone();
+        let SubvolumeChanges { new, moved, deleted, read_only, received, default, .. } = changes;
         self.root_edits.append(edits_of_moved(self.committed, &moved)?)?;
         let mut uuids = UuidEdits::new(self.committed, self.committer.info.most_of_item());
         if !new.is_empty() {
@@ -99,9 +103,7 @@ impl Merging<'_> {
             return Ok(());
         }
         item.flags &= !RootFlags::RDONLY;
-        (item.transids[2], item.transids[3]) = (0, 0);
-        (item.times[2], item.times[3]) = (Timespec::default(), Timespec::default());
-        let received = std::mem::take(&mut item.received_uuid);
+        let received = forget_received(item);
         if received == Uuid::NIL { Ok(()) } else { uuids.remove_received(&received, id) }
     }
 
@@ -123,31 +125,19 @@ impl Merging<'_> {
 
     fn make_subvolume(&mut self, new: &NewSubvolume) -> Result<()> {
         let generation = self.transaction.generation;
-        let (item, root, key_offset) = match new.content {
+        let (mut item, root, key_offset) = match new.content {
             NewContent::Empty { mode, uid, gid, flags } => {
                 let root = self.empty_tree(new, (mode, uid, gid, flags))?;
-                (self.empty_root_item(), root, 0)
+                (self.empty_root_item(new.time), root, 0)
             }
             NewContent::Snapshot(source) => {
                 let root = self.copy_root(source, new.id)?;
                 (self.snapshot_root_item(source, new)?, root, generation.0)
             }
         };
-        let item = RootItem {
-            uuid: new.uuid,
-            flags: if new.read_only { item.flags | RootFlags::RDONLY } else { item.flags & !RootFlags::RDONLY },
-            transids: [item.transids[0], generation.0, item.transids[2], item.transids[3]],
-            times: [item.times[0], new.time, item.times[2], item.times[3]],
-            ..item
-        };
-        let item = match new.content {
-            NewContent::Empty { .. } => RootItem {
-                transids: [generation.0, generation.0, 0, 0],
-                times: [new.time, new.time, Timespec::default(), Timespec::default()],
-                ..item
-            },
-            NewContent::Snapshot(_) => item,
-        };
+        item.uuid = new.uuid;
+        item.flags = if new.read_only { item.flags | RootFlags::RDONLY } else { item.flags & !RootFlags::RDONLY };
+        (item.transids[1], item.times[1]) = (generation.0, new.time);
         let key = Key::new(new.id.0, ItemType::ROOT_ITEM, key_offset);
         self.roots.add(TreeRoot { key, item }, root);
         let reference = new.entry.to_item();
@@ -192,7 +182,8 @@ impl Merging<'_> {
         Ok(merge(cache, None, new.id, &edits, dirty, nodes, Generation(0), &mut |_, _| {})?)
     }
 
-    fn empty_root_item(&self) -> RootItem {
+    /// The root item of an empty subvolume that is made now.
+    fn empty_root_item(&self, time: Timespec) -> RootItem {
         let node_size = u64::from(self.committed.superblock.node_size);
         RootItem {
             inode: InodeItem {
@@ -206,6 +197,8 @@ impl Merging<'_> {
             },
             root_dirid: Ino::ROOT_DIR,
             refs: 1,
+            transids: [self.transaction.generation.0, 0, 0, 0],
+            times: [time, Timespec::default(), Timespec::default(), Timespec::default()],
             ..RootItem::default()
         }
     }
@@ -231,9 +224,7 @@ impl Merging<'_> {
             ..item.clone()
         };
         if !new.read_only {
-            item.received_uuid = Uuid::NIL;
-            (item.transids[2], item.transids[3]) = (0, 0);
-            (item.times[2], item.times[3]) = (Timespec::default(), Timespec::default());
+            forget_received(&mut item);
         }
         Ok(item)
     }
@@ -285,7 +276,7 @@ impl Merging<'_> {
         };
         let item = InodeItem::parse(&item)?;
         let item = InodeItem {
-            size: item.size + bytes,
+            size: item.size.saturating_add(bytes),
             ctime: later(item.ctime, time),
             mtime: later(item.mtime, time),
             sequence: item.sequence.wrapping_add(1),
@@ -294,19 +285,17 @@ impl Merging<'_> {
         };
         edits.put(key, item.to_bytes().to_vec());
         for NewSubvolume { id, entry: EntryLocation { name, index, .. }, .. } in new {
-            let location = Key::new(id.0, ItemType::ROOT_ITEM, u64::MAX);
-            let file_type = FileType::Directory;
-            let patch =
-                Patch::PutEntry { location, transid: generation, file_type, name: name.to_vec(), value: Vec::new() };
+            let entry = subvolume_entry(*id, name, generation);
+            let DirEntry { location, transid, file_type, .. } = entry;
+            let patch = Patch::PutEntry { location, transid, file_type, name: name.to_vec(), value: Vec::new() };
             edits.patch(Key::new(dir.ino.0, ItemType::DIR_ITEM, name_hash(name)), patch)?;
             let mut listed = Vec::new();
-            let entry = DirEntry { location, transid: generation, file_type, name, value: b"" };
             encode_dir_entry(&mut listed, &entry);
             edits.put(Key::new(dir.ino.0, ItemType::DIR_INDEX, index.0), listed);
         }
         let inode = self.committer.info.inode(dir)?;
         let mut state = inode.write();
-        state.item.size += bytes;
+        state.item.size = state.item.size.saturating_add(bytes);
         // The directory may have changed since the call.
         let (mtime, ctime) = (later(state.item.mtime, time), later(state.item.ctime, time));
         state.content_changed(mtime);
@@ -340,15 +329,8 @@ impl Merging<'_> {
     fn set_default(&mut self, id: TreeId) {
         let dir = self.committed.superblock.root_dir_objectid;
         let name = b"default";
-        let entry = DirEntry {
-            location: Key::new(id.0, ItemType::ROOT_ITEM, u64::MAX),
-            transid: self.transaction.generation,
-            file_type: FileType::Directory,
-            name,
-            value: b"",
-        };
         let mut item = Vec::new();
-        encode_dir_entry(&mut item, &entry);
+        encode_dir_entry(&mut item, &subvolume_entry(id, name, self.transaction.generation));
         self.root_edits.put(Key::new(dir, ItemType::DIR_ITEM, name_hash(name)), item);
         self.roots.has_default_subvolume = true;
     }

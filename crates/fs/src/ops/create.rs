@@ -184,7 +184,7 @@ pub(crate) fn inode_target(id: InodeId, file_type: FileType) -> Target {
 
 /// Adds an entry to a directory that has joined the transaction, with the directory's next number.
 pub(crate) fn add_entry(dir: &mut InodeState, name: Name, index: DirIndex, target: Target, time: Timespec) {
-    dir.item.size += 2 * name.len() as u64;
+    dir.item.size = dir.item.size.saturating_add(2 * name.len() as u64);
     names_change(dir, time);
     dir.pending.put_new_entry(name, index, target);
 }
