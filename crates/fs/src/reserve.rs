@@ -13,7 +13,7 @@ use crate::fs_info::FsInfo;
 use crate::inactivate::Inactivator;
 use crate::inode::Inode;
 use crate::lock_order::{Ordered, is_held};
-use crate::space::{Demand, Reservation, Shortage};
+use crate::space::{Demand, Reservation, Shortage, SpaceInner};
 use crate::transaction::Joined;
 
 /// Bytes of a file for which freeing them is assumed to change one leaf.
@@ -76,22 +76,7 @@ impl Reserver {
                 match space.reserve(demand) {
                     Ok(()) => return Ok(Reservation::of(&self.info.space, &mut space, demand)),
                     Err(shortage) => {
-                        let kind = match shortage {
-                            Shortage::Data => BlockGroupFlags::DATA,
-                            Shortage::Metadata => BlockGroupFlags::METADATA,
-                        };
-                        let kind = if shortage == Shortage::Data && space.metadata_comes_first() {
-                            BlockGroupFlags::METADATA
-                        } else {
-                            kind
-                        };
-                        let made = space.add_chunk(kind).or_else(|| {
-                            // The room may do for a chunk of data that has one copy.
-                            let other = shortage == Shortage::Data && kind != BlockGroupFlags::DATA;
-                            if other { space.add_chunk(BlockGroupFlags::DATA) } else { None }
-                        });
-                        if let Some(made) = made {
-                            self.info.volume.add_chunk(made.start, made.chunk)?;
+                        if self.grow(&mut space, shortage)? {
                             continue;
                         }
                         space.want_empty_groups(shortage);
@@ -115,6 +100,37 @@ impl Reserver {
             self.committer.commit()?;
             self.info.space.unpin();
         }
+    }
+
+    /// Reserves where a new chunk at most is needed for it: waits for nothing, not even for a commit.
+    pub(crate) fn reserve_at_once(&self, demand: Demand) -> Option<Reservation<'_>> {
+        if self.info.changes() > self.info.most_changes() {
+            self.info.commit_request.ask();
+        }
+        let mut space = self.info.space.lock();
+        loop {
+            match space.reserve(demand) {
+                Ok(()) => return Some(Reservation::of(&self.info.space, &mut space, demand)),
+                Err(shortage) if self.grow(&mut space, shortage).unwrap_or(false) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Makes a chunk for what is short, if there is room for one.
+    fn grow(&self, space: &mut SpaceInner, shortage: Shortage) -> Result<bool> {
+        let kind = match shortage {
+            Shortage::Data if !space.metadata_comes_first() => BlockGroupFlags::DATA,
+            Shortage::Data | Shortage::Metadata => BlockGroupFlags::METADATA,
+        };
+        let made = space.add_chunk(kind).or_else(|| {
+            // The room may do for a chunk of data that has one copy.
+            let other = shortage == Shortage::Data && kind != BlockGroupFlags::DATA;
+            if other { space.add_chunk(BlockGroupFlags::DATA) } else { None }
+        });
+        let Some(made) = made else { return Ok(false) };
+        self.info.volume.add_chunk(made.start, made.chunk)?;
+        Ok(true)
     }
 
     /// Holds operations back when the open transaction has grown too large for the memory budget.

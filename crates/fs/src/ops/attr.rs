@@ -364,14 +364,18 @@ impl Operations {
             return;
         }
         let demand = Demand { edits: 1, item_bytes: INODE_ITEM, ..Demand::default() };
-        let Some(_reservation) = self.info.try_reserve(demand) else { return };
+        // A reader waits for no commit: where there is no space, the access is not recorded.
+        let reservation = self.reserver.reserve_at_once(demand);
         let mut state = inode.write();
         if state.dead {
             return;
         }
         let transaction = self.info.gate.enter();
-        state.join(inode, &transaction);
-        state.item.atime = time;
+        // The item of an inode that has changed in the open transaction is written anyway.
+        if reservation.is_some() || state.pending.generation == transaction.generation {
+            state.join(inode, &transaction);
+            state.item.atime = time;
+        }
     }
 
     /// What stat shows of an inode in this state.

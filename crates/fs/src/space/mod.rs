@@ -46,7 +46,7 @@ mod reserve;
 mod room;
 
 pub use allocator::SpaceTotals;
-pub(crate) use allocator::{NewChunk, Space};
+pub(crate) use allocator::{NewChunk, Space, SpaceInner};
 pub(crate) use demand::{Demand, Shortage, UseOfKept};
 pub(crate) use device_map::{DeviceMap, stripe_length};
 pub(crate) use free_space_tree::GroupEdits;

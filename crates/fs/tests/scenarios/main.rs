@@ -24,6 +24,7 @@ mod moved_subvolumes_are_kept;
 mod nonblocking_calls_do_not_block;
 mod operations_that_fail_change_nothing;
 mod paths_work_as_on_the_host;
+mod reads_are_recorded;
 mod refused_attempts_change_nothing_that_follows;
 mod resets_put_a_snapshot_in_place;
 mod snapshots_hold_what_was_there;
