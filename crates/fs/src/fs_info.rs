@@ -320,9 +320,9 @@ impl FsInfo {
         if subvolume.is_read_only() { Err(Errno::ROFS.into()) } else { Ok(subvolume) }
     }
 
-    /// Whether the volume has a subvolume besides its top level, or one that is read-only.
-    pub(crate) fn may_have_read_only_subvolumes(&self) -> bool {
-        self.committed().subvolumes().any(|tree| tree.id() != TreeId::FS || tree.is_read_only())
+    /// Whether the volume has a subvolume that is read-only.
+    pub(crate) fn has_read_only_subvolumes(&self) -> bool {
+        self.committed().subvolumes().any(TreeRoot::is_read_only)
     }
 
     /// Whether the inode is in a subvolume that is read-only.

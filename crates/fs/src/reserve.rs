@@ -102,7 +102,8 @@ impl Reserver {
         }
     }
 
-    /// Reserves where a new chunk at most is needed for it: waits for nothing, not even for a commit.
+    /// Reserves where at most a new chunk is needed for it: waits for nothing, not even for a
+    /// commit.
     pub(crate) fn reserve_at_once(&self, demand: Demand) -> Option<Reservation<'_>> {
         if self.info.changes() > self.info.most_changes() {
             self.info.commit_request.ask();

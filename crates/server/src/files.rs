@@ -72,7 +72,12 @@ impl Server {
         let appends = what.flags.contains(OFlags::APPEND) && !is_of_page;
         let at = if appends { WriteAt::Appending(what.offset) } else { WriteAt::Offset(what.offset) };
         let written = self.engine().write(id, at, what.data, kill).map_err(|error| {
-            if is_of_page && error.errno() == Errno::PERM {
+            let is_refused = match error.errno() {
+                Errno::PERM => true,
+                Errno::ROFS => self.engine().is_in_read_only_subvolume(id),
+                _ => false,
+            };
+            if is_of_page && is_refused {
                 self.discard_pages(node);
             }
             errno(&error)

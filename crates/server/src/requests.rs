@@ -14,6 +14,7 @@ use crate::answers::{answer, answer_attributes, answer_create, answer_entry};
 use crate::attributes as ours;
 use crate::control;
 use crate::counters::Kind;
+use crate::opens::CAPABILITY_SIZE;
 use crate::server::Server;
 use crate::shared::{TTL, errno};
 
@@ -163,19 +164,8 @@ impl Filesystem for Server {
         answer_entry(reply, linked);
     }
 
-    /// No file needs opening: the kernel sends this once. But where a subvolume is read-only, or
-    /// may become it, opening for writing has to be refused.
     fn open(&self, _: &Caller<'_>, node: u64, what: &Open, reply: ReplyOpen) {
-        let _timed = self.count(Kind::Open);
-        if !self.engine().may_have_read_only_subvolumes() {
-            return reply.error(Errno::NOSYS);
-        }
-        let writes = what.flags & OFlags::RWMODE != OFlags::RDONLY;
-        match self.inode(node) {
-            Ok(id) if writes && self.engine().is_in_read_only_subvolume(id) => reply.error(Errno::ROFS),
-            Ok(_) => reply.opened(0, OpenFlags::KEEP_CACHE),
-            Err(errno) => reply.error(errno),
-        }
+        self.answer_open(node, what.flags, reply);
     }
 
     fn read(&self, _: &Caller<'_>, node: u64, what: &Read, reply: ReplyData) {
@@ -233,6 +223,9 @@ impl Filesystem for Server {
         let _timed = self.count(Kind::GetXattr);
         if name.starts_with(control::NAMESPACE) {
             return self.get_control(caller, name, reply);
+        }
+        if self.refuses_write(node, name, &reply) {
+            return reply.length(CAPABILITY_SIZE);
         }
         match self.inode(node).and_then(|id| self.shared().get_xattr(id, name)) {
             Ok(value) => reply.value(&value),

@@ -20,6 +20,18 @@ use crate::ownership::OwnershipOverride;
 /// become stale.
 pub(crate) const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Whether the kernel asks about each open(2) of a file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CheckOpen {
+    /// If there is a read-only subvolume when the first file is opened.
+    #[default]
+    Auto,
+    /// Yes.
+    Always,
+    /// No.
+    Never,
+}
+
 /// The facts of a mount that the server shows.
 #[derive(Debug, Clone, Default)]
 pub struct MountFacts {
@@ -43,6 +55,8 @@ pub struct MountFacts {
     pub unchecked: bool,
     /// Ordinary users may delete subvolumes that they could empty.
     pub user_subvol_rm_allowed: bool,
+    /// Whether the kernel asks about each open(2) of a file.
+    pub check_open: CheckOpen,
     /// The device number that files of the mount show, major and minor.
     pub device_number: Option<(u32, u32)>,
 }
@@ -66,6 +80,8 @@ pub struct Shared {
     /// The owner of all files that is reported to the kernel.
     known_owner: Option<u32>,
     ended: Mutex<Option<Result<(), String>>>,
+    /// Whether the kernel asks about each open(2), since the first one.
+    checks_opens: OnceLock<bool>,
 }
 
 impl Shared {
@@ -80,6 +96,7 @@ impl Shared {
             known_owner: facts.ownership.known_owner(),
             facts,
             ended: Mutex::default(),
+            checks_opens: OnceLock::new(),
             engine,
         }
     }
@@ -87,6 +104,15 @@ impl Shared {
     /// The engine.
     pub fn engine(&self) -> &Arc<Filesystem> {
         &self.engine
+    }
+
+    /// Whether the kernel shall ask about each open(2): the first one decides.
+    pub(crate) fn checks_opens(&self) -> bool {
+        *self.checks_opens.get_or_init(|| match self.facts().check_open {
+            CheckOpen::Auto => self.engine.has_read_only_subvolumes(),
+            CheckOpen::Always => true,
+            CheckOpen::Never => false,
+        })
     }
 
     /// Whether the kernel granted a capability.

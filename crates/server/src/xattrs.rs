@@ -17,7 +17,7 @@ const S_IFDIR: u32 = 0o040_000;
 const PLAIN: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 /// The capabilities that a program is to have.
-const CAPABILITY: &[u8] = b"security.capability";
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 /// Whether the attribute is kept as it is; a namespace alone is no name.
 fn is_plain(name: &[u8]) -> Result<bool, Errno> {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ubtrfs_fuse::Transport;
-use ubtrfs_server::OwnershipOverride;
+use ubtrfs_server::{CheckOpen, OwnershipOverride};
 
 use super::ignored::{is_ignored, refusal, remark};
 use crate::failure::{Failure, Result};
@@ -43,6 +43,7 @@ pub struct MountRequest {
     pub single_user: bool,
     /// Ordinary users may delete subvolumes that they could empty.
     pub user_subvol_rm_allowed: bool,
+    pub check_open: CheckOpen,
 }
 
 /// How to mount a volume that is damaged.
@@ -186,6 +187,14 @@ impl MountRequest {
                     _ => return Err(wrong("it is auto, ring or dev".into())),
                 }
             }
+            "check_open" => {
+                self.check_open = match value {
+                    "auto" => CheckOpen::Auto,
+                    "always" => CheckOpen::Always,
+                    "never" => CheckOpen::Never,
+                    _ => return Err(wrong("it is auto, always or never".into())),
+                }
+            }
             "discard" if matches!(value, "async" | "sync") => self.discard = true,
             "rescue" => self.rescue(option, value)?,
             "device" => self.devices.push(value.into()),
@@ -270,6 +279,8 @@ mod tests {
         assert_eq!(request.ownership, OwnershipOverride { uid: Some(7), gid: Some(8), umask: 0o27, fakeroot: false });
         assert_eq!(parse("ro,rw,dev,nodev,suid,nosuid,noexec,exec,noatime,atime"), Ok(MountRequest::default()));
         assert_eq!(parse("allow_other").unwrap().allow_other, Some(true));
+        assert_eq!(parse("check_open=always").unwrap().check_open, CheckOpen::Always);
+        assert!(parse("check_open=now").is_err());
         assert!(parse("user_subvol_rm_allowed").unwrap().user_subvol_rm_allowed);
         assert_eq!(parse("user_subvol_rm_allowed,nouser_subvol_rm_allowed"), Ok(MountRequest::default()));
         assert_eq!(parse("subvolid=257,fsname=x=y").unwrap().name.as_deref(), Some("x=y"));

@@ -80,6 +80,7 @@ fn run(
         ownership: job.request.ownership,
         unchecked: !job.request.checks_permissions(),
         user_subvol_rm_allowed: job.request.user_subvol_rm_allowed,
+        check_open: job.request.check_open,
         device_number: mount.device_number(),
     };
     let server = Server::new(engine, facts);

@@ -39,6 +39,14 @@ pub fn fails(outcome: &Outcome, words: &str) {
     assert!(outcome.stderr.lines().count() == 1 && outcome.stderr.contains(words), "{}", outcome.report());
 }
 
+/// Two tours brought the same to light.
+#[track_caller]
+pub fn assert_same(ours: &[String], theirs: &[String]) {
+    let differences: Vec<_> = ours.iter().zip(theirs).filter(|(ours, theirs)| ours != theirs).collect();
+    assert!(differences.is_empty(), "ours and theirs: {differences:#?}");
+    assert_eq!(ours.len(), theirs.len());
+}
+
 /// A file of the volume on a device, read without a mount.
 #[track_caller]
 pub fn cat(device: &Path, path: &str) -> String {
@@ -57,14 +65,17 @@ impl Volume {
     /// mounted.
     #[track_caller]
     pub fn assert_kernels_tour_is_the_same(&self, ours: &[String], tour: fn(&Path) -> Vec<String>) {
+        assert_same(ours, &self.tour_of_kernels("", |_| (), tour));
+    }
+
+    /// What a tour brings to light in a volume that the kernel has mounted: a new one, on which
+    /// `prepare` has worked as on [`image`](Self::image). Its image is called `kernels`.
+    pub fn tour_of_kernels<T>(&self, options: &str, prepare: fn(&Path), tour: impl FnOnce(&Path) -> T) -> T {
         let other = self.dir.path().join("kernels");
         mkfs_btrfs(&other, 256 << 20, &[]);
-        let kernel = KernelMount::new(&[&other], "");
-        let theirs = tour(kernel.path());
-        drop(kernel);
-        let differences: Vec<_> = ours.iter().zip(&theirs).filter(|(ours, theirs)| ours != theirs).collect();
-        assert!(differences.is_empty(), "ours and theirs: {differences:#?}");
-        assert_eq!(ours.len(), theirs.len());
+        prepare(&other);
+        let kernel = KernelMount::new(&[&other], options);
+        tour(kernel.path())
     }
 
     /// A new volume.

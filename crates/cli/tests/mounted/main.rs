@@ -19,6 +19,7 @@ mod listings;
 mod merge;
 mod posix;
 mod programs_for_snapshots;
+mod read_only_subvolumes;
 mod remounts;
 mod resets;
 mod shell;

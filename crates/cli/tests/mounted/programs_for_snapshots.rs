@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
-use ubtrfs_testkit::progs::mkfs_btrfs;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 
@@ -73,11 +71,7 @@ fn libbtrfsutil_does_what_it_does_on_the_kernels_mount() {
     let ours = tour(&volume.point);
     volume.umount();
     volume.check();
-    let other = volume.dir.path().join("kernels");
-    mkfs_btrfs(&other, 256 << 20, &[]);
-    let kernel = KernelMount::new(&[&other], "");
-    let theirs = tour(kernel.path());
-    drop(kernel);
+    let theirs = volume.tour_of_kernels("", |_| (), tour);
     let at = theirs.iter().position(|line| line == "those that look at the type").unwrap();
     assert_eq!(ours[..at], theirs[..at]);
     // 4: not a btrfs file system.

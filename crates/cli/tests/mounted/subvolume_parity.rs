@@ -7,11 +7,10 @@ use std::path::Path;
 
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
-use ubtrfs_testkit::progs::mkfs_btrfs;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 
-use crate::harness::{FUSE, Volume};
+use crate::harness::{FUSE, Volume, assert_same};
 
 /// Works in the directory `argv[1]`, as root and as an ordinary user, and prints what it gets.
 const TOUR: &str = r"
@@ -146,70 +145,8 @@ fn as_with_the_kernels_driver() {
     let ours = tour(&volume.point);
     volume.umount();
     volume.check();
-    let other = volume.dir.path().join("kernels");
-    mkfs_btrfs(&other, 256 << 20, &[]);
-    new_volume(&other);
-    let kernel = KernelMount::new(&[&other], "");
-    let theirs = tour(kernel.path());
-    drop(kernel);
-    let differences: Vec<_> = ours.iter().zip(&theirs).filter(|(ours, theirs)| ours != theirs).collect();
-    assert!(differences.is_empty(), "ours and theirs: {differences:#?}");
-    assert_eq!(ours.len(), theirs.len());
+    assert_same(&ours, &volume.tour_of_kernels("", new_volume, tour));
     let noted = received(&volume.image);
     assert!(noted.len() > 3, "{noted:?}");
-    assert_eq!(noted, received(&other));
-}
-
-/// Opens files in a subvolume, `a`, that becomes read-only, in the directory `argv[1]`.
-const OPENS: &str = r"
-import errno, fcntl, os, struct, sys
-os.chdir(sys.argv[1])
-def say(what, act):
-    try: act(); print(what, 'ok')
-    except OSError as e: print(what, errno.errorcode[e.errno])
-open('first', 'w').close()
-os.mkdir('a/dir')
-for path in ['a/file', 'a/dir/file']: open(path, 'w').write('content')
-held, dir = os.open('a/file', os.O_RDONLY), os.open('a/dir', os.O_RDONLY)
-def set_flags(flags):
-    fd = os.open('a', os.O_RDONLY)
-    fcntl.ioctl(fd, 0x4008941a, struct.pack('<Q', flags))
-    os.close(fd)
-def opens(when):
-    print(when)
-    for how in ['O_RDONLY', 'O_WRONLY', 'O_RDWR', 'O_WRONLY|O_APPEND', 'O_RDONLY|O_TRUNC', 'O_WRONLY|O_CREAT']:
-        flags = sum(getattr(os, flag) for flag in how.split('|'))
-        say(f'{how} by path', lambda: os.close(os.open('a/dir/file', flags)))
-        say(f'{how} by a directory', lambda: os.close(os.open('file', flags, dir_fd=dir)))
-        say(f'{how} by an open file', lambda: os.close(os.open(f'/proc/self/fd/{held}', flags)))
-    for path in ['a/file', 'a/dir/file']: print(os.path.getsize(path))
-opens('writable')
-for path in ['a/file', 'a/dir/file']: open(path, 'w').write('content')
-set_flags(2); opens('read-only')
-set_flags(0); opens('writable again')
-";
-
-#[test]
-fn files_of_a_subvolume_that_becomes_read_only_are_not_opened_for_writing() {
-    require!(Need::Kernel, FUSE, Need::Tool("python3"), Need::Tool("btrfs"));
-    let tour = |point: &Path| run(command("python3", &["-c", OPENS]).arg(point)).ok().stdout;
-    let make = |image: &Path| {
-        let kernel = KernelMount::new(&[image], "");
-        run(command("btrfs", &["-q", "subvolume", "create"]).arg(kernel.path().join("a"))).ok();
-        assert_eq!(kernel.unmount(), Vec::<String>::new());
-    };
-    let volume = Volume::new();
-    make(&volume.image);
-    volume.mount("");
-    let ours = tour(&volume.point);
-    volume.umount();
-    volume.check();
-    let other = volume.dir.path().join("kernels");
-    mkfs_btrfs(&other, 256 << 20, &[]);
-    make(&other);
-    let kernel = KernelMount::new(&[&other], "");
-    let theirs = tour(kernel.path());
-    drop(kernel);
-    assert!(theirs.contains("O_WRONLY by an open file EROFS"), "{theirs}");
-    assert_eq!(ours, theirs);
+    assert_eq!(noted, received(&volume.dir.path().join("kernels")));
 }

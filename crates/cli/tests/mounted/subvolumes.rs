@@ -9,11 +9,10 @@ use serde_json::Value;
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::ordinary_user::NOBODY;
-use ubtrfs_testkit::progs::mkfs_btrfs;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{Outcome, command, run};
 
-use crate::harness::{FUSE, Volume, fails, ubtrfs};
+use crate::harness::{FUSE, Volume, assert_same, fails, ubtrfs};
 use crate::users_mount::UsersMount;
 
 /// Calls the ioctls as other programs do, in the directory `argv[1]`, as root and as an ordinary
@@ -311,13 +310,6 @@ fn ioctls_answer_as_the_kernels() {
         let ours = tour(&volume.point);
         volume.umount();
         volume.check();
-        let other = volume.dir.path().join("kernels");
-        mkfs_btrfs(&other, 256 << 20, &[]);
-        let kernel = KernelMount::new(&[&other], options);
-        let theirs = tour(kernel.path());
-        drop(kernel);
-        let differences: Vec<_> = ours.iter().zip(&theirs).filter(|(ours, theirs)| ours != theirs).collect();
-        assert!(differences.is_empty(), "ours and theirs: {differences:#?}");
-        assert_eq!(ours.len(), theirs.len());
+        assert_same(&ours, &volume.tour_of_kernels(options, |_| (), tour));
     }
 }

@@ -26,10 +26,9 @@ impl Filesystem {
         self.info.abort_reason()
     }
 
-    /// Whether the volume has a subvolume besides its top level, or one that is read-only: whether
-    /// one that is mounted may become read-only.
-    pub fn may_have_read_only_subvolumes(&self) -> bool {
-        self.info.may_have_read_only_subvolumes()
+    /// Whether the volume has a subvolume that is read-only.
+    pub fn has_read_only_subvolumes(&self) -> bool {
+        self.info.has_read_only_subvolumes()
     }
 
     /// Whether the inode is in a subvolume that is read-only.

@@ -1,0 +1,132 @@
+//! Files of read-only subvolumes are not changed: open(2) for writing fails as in the kernel's
+//! btrfs where the kernel asks about it, and write(2) does elsewhere.
+
+use std::fs;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use ubtrfs_testkit::kernel::KernelMount;
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::run::{command, run};
+
+use crate::harness::{FUSE, Volume, ubtrfs};
+
+/// Makes the subvolume `a`.
+fn with_a_subvolume(image: &Path) {
+    let kernel = KernelMount::new(&[image], "");
+    run(command("btrfs", &["-q", "subvolume", "create"]).arg(kernel.path().join("a"))).ok();
+    assert_eq!(kernel.unmount(), Vec::<String>::new());
+}
+
+/// Opens files in a subvolume, `a`, that becomes read-only, in the directory `argv[1]`.
+const OPENS: &str = r"
+import errno, fcntl, os, struct, sys
+os.chdir(sys.argv[1])
+def say(what, act):
+    try: act(); print(what, 'ok')
+    except OSError as e: print(what, errno.errorcode[e.errno])
+open('first', 'w').close()
+os.mkdir('a/dir')
+for path in ['a/file', 'a/dir/file']: open(path, 'w').write('content')
+held, dir = os.open('a/file', os.O_RDONLY), os.open('a/dir', os.O_RDONLY)
+def set_flags(flags):
+    fd = os.open('a', os.O_RDONLY)
+    fcntl.ioctl(fd, 0x4008941a, struct.pack('<Q', flags))
+    os.close(fd)
+def opens(when):
+    print(when)
+    for how in ['O_RDONLY', 'O_WRONLY', 'O_RDWR', 'O_WRONLY|O_APPEND', 'O_RDONLY|O_TRUNC', 'O_WRONLY|O_CREAT']:
+        flags = sum(getattr(os, flag) for flag in how.split('|'))
+        say(f'{how} by path', lambda: os.close(os.open('a/dir/file', flags)))
+        say(f'{how} by a directory', lambda: os.close(os.open('file', flags, dir_fd=dir)))
+        say(f'{how} by an open file', lambda: os.close(os.open(f'/proc/self/fd/{held}', flags)))
+    for path in ['a/file', 'a/dir/file']: print(os.path.getsize(path))
+opens('writable')
+for path in ['a/file', 'a/dir/file']: open(path, 'w').write('content')
+set_flags(2); opens('read-only')
+set_flags(0); opens('writable again')
+";
+
+#[test]
+fn are_not_opened_for_writing_where_opens_are_checked() {
+    require!(Need::Kernel, FUSE, Need::Tool("python3"), Need::Tool("btrfs"));
+    let tour = |point: &Path| run(command("python3", &["-c", OPENS]).arg(point)).ok().stdout;
+    let volume = Volume::new();
+    with_a_subvolume(&volume.image);
+    volume.mount("check_open=always");
+    let ours = tour(&volume.point);
+    volume.umount();
+    volume.check();
+    let theirs = volume.tour_of_kernels("", with_a_subvolume, tour);
+    assert!(theirs.contains("O_WRONLY by an open file EROFS"), "{theirs}");
+    assert_eq!(ours, theirs);
+}
+
+/// Writes to a file of a subvolume, `a`, that becomes read-only, in the directory `argv[1]`.
+const WRITES: &str = r"
+import errno, fcntl, mmap, os, struct, sys
+os.chdir(sys.argv[1])
+def say(what, act):
+    try: act(); print(what, 'ok')
+    except OSError as e: print(what, errno.errorcode[e.errno])
+def write(flags):
+    fd = os.open('a/file', flags)
+    try: os.write(fd, b'changed')
+    finally: os.close(fd)
+def truncate(): os.truncate('a/file', 1)
+def writes(when):
+    print(when)
+    for how in ['O_WRONLY', 'O_RDWR', 'O_WRONLY|O_APPEND', 'O_RDWR|O_DSYNC', 'O_RDWR|O_TRUNC']:
+        flags = sum(getattr(os, flag) for flag in how.split('|'))
+        say(how, lambda: write(flags))
+    say('truncate', truncate)
+    say('getxattr', lambda: os.getxattr('a/file', 'security.capability'))
+    print(os.listxattr('a/file'), open('a/file').read())
+def set_flags(flags):
+    fd = os.open('a', os.O_RDONLY)
+    fcntl.ioctl(fd, 0x4008941a, struct.pack('<Q', flags))
+    os.close(fd)
+open('first', 'w').close()
+open('a/file', 'w').write('content')
+writes('writable')
+set_flags(2); writes('read-only')
+set_flags(0); writes('writable again')
+";
+
+/// Stores to a shared mapping of a file of a read-only subvolume.
+const STORES: &str = r"
+import errno, mmap, os, sys, time
+fd = os.open(sys.argv[1], os.O_RDWR)
+pages = mmap.mmap(fd, 0)
+pages[0:1] = b'M'
+try: pages.flush()
+except OSError as e: print(errno.errorcode[e.errno])
+";
+
+#[test]
+fn are_not_written_where_opens_are_not_checked() {
+    require!(Need::Kernel, FUSE, Need::Tool("python3"), Need::Tool("btrfs"));
+    let tour = |point: &Path| run(command("python3", &["-c", WRITES]).arg(point)).ok().stdout;
+    let volume = Volume::new();
+    with_a_subvolume(&volume.image);
+    volume.mount("");
+    let ours = tour(&volume.point);
+    let subvolume = volume.point.join("a");
+    ubtrfs(&["property".as_ref(), "set".as_ref(), subvolume.as_os_str(), "ro".as_ref(), "true".as_ref()]).ok();
+    let file = subvolume.join("file");
+    let before = fs::read(&file).unwrap();
+    let stored = run(command("python3", &["-c", STORES]).arg(&file)).ok().stdout;
+    assert_eq!(stored, "EROFS\n");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while fs::read(&file).unwrap() != before {
+        assert!(Instant::now() < deadline, "what was stored is still shown");
+        sleep(Duration::from_millis(20));
+    }
+    volume.umount();
+    volume.check();
+    let theirs = volume.tour_of_kernels("", with_a_subvolume, tour);
+    assert!(theirs.contains("O_WRONLY EROFS"), "{theirs}");
+    assert_eq!(ours, theirs);
+}
