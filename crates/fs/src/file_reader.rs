@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ubtrfs_format::{Logical, TreeId};
 use ubtrfs_volume::Volume;
 
+use crate::deferred_reads::{Deferrals, DeferredRead};
 use crate::error::Result;
 use crate::file::csums::{ChecksumTree, Checksums, NoChecksums};
 use crate::file::error::Result as DataResult;
@@ -22,6 +23,8 @@ use crate::transaction::Transaction;
 struct InFlightFirst<'a> {
     ordered: &'a [Arc<OrderedExtent>],
     volume: &'a Volume,
+    /// Where reads of the devices are left to the caller.
+    deferrals: Option<&'a Deferrals>,
 }
 
 impl InFlightFirst<'_> {
@@ -58,11 +61,15 @@ impl DataSource for InFlightFirst<'_> {
     fn read_data(&self, at: Logical, buf: &mut [u8], sums: Option<&[u8]>) -> DataResult<()> {
         let len = buf.len();
         for gap in self.copy(at, buf) {
-            ubtrfs_tree::ensure_may_block()?;
             // Sums are of equal size, one for each sector.
             let scale = |bytes: usize, sums: usize| (bytes as u64 * sums as u64 / len as u64) as usize;
             let part = sums.and_then(|sums| sums.get(scale(gap.start, sums.len())..scale(gap.end, sums.len())));
-            self.volume.read_data(at.plus(gap.start as u64), &mut buf[gap], part)?;
+            let (at, gap) = (at.plus(gap.start as u64), &mut buf[gap]);
+            if self.deferrals.is_some_and(|deferrals| deferrals.defer(self.volume, at, gap, part)) {
+                continue;
+            }
+            ubtrfs_tree::ensure_may_block()?;
+            self.volume.read_data(at, gap, part)?;
         }
         Ok(())
     }
@@ -120,7 +127,33 @@ impl FileReader {
     /// Reads whole sectors through all layers, each byte of them. Bytes beyond the end of the file
     /// are as in the layers.
     pub(crate) fn read_sectors(&self, id: InodeId, state: &InodeState, at: u64, buf: &mut [u8]) -> Result<()> {
+        self.read_layers(id, state, at, buf, None)
+    }
+
+    /// The same, but leaves to the caller what would have to be read from devices; `WouldBlock`
+    /// where that is impossible.
+    pub(crate) fn begin_read(
+        &self,
+        id: InodeId,
+        state: &InodeState,
+        at: u64,
+        buf: &mut [u8],
+    ) -> Result<Vec<DeferredRead>> {
+        let deferrals = Deferrals::of(buf);
+        ubtrfs_tree::nonblocking(|| self.read_layers(id, state, at, buf, Some(&deferrals)))?;
+        Ok(deferrals.into_missing())
+    }
+
+    fn read_layers(
+        &self,
+        id: InodeId,
+        state: &InodeState,
+        at: u64,
+        buf: &mut [u8],
+        deferrals: Option<&Deferrals>,
+    ) -> Result<()> {
         let range = at..at + buf.len() as u64;
+        let end = range.end;
         if state.dirty.covers(range.clone()) {
             state.dirty.overlay(at, buf);
             return Ok(());
@@ -136,7 +169,7 @@ impl FileReader {
         };
         let transactions = self.info.open_transactions();
         let sums = NewestSums { transactions: &transactions, tree: &*checksums };
-        let source = InFlightFirst { ordered: &state.ordered, volume: &self.info.volume };
+        let source = InFlightFirst { ordered: &state.ordered, volume: &self.info.volume, deferrals };
         let verified = state.has_checksums() && !rescue.ignore_data_checksums;
         let context = ReadContext {
             source: &source,
@@ -162,6 +195,12 @@ impl FileReader {
             }
         }
         state.dirty.overlay(at, buf);
+        if deferrals.is_some_and(|deferrals| !deferrals.is_empty())
+            && state.dirty_layers().any(|dirty| dirty.next_run(at, u64::MAX).is_some_and(|(start, _)| start < end))
+        {
+            // What is read later would hide newer data.
+            ubtrfs_tree::nonblocking(ubtrfs_tree::ensure_may_block)?;
+        }
         Ok(())
     }
 

@@ -117,6 +117,7 @@ mod commit;
 mod commit_request;
 mod committed;
 mod committed_entries;
+mod deferred_reads;
 mod discard;
 mod error;
 mod faults;

@@ -1,8 +1,13 @@
-//! Opening, writing and allocating of files.
+//! Opening, reading, writing and allocating of files.
 
+use std::sync::Arc;
+
+use ubtrfs::scheduling::{BegunRead, DeferredRead, Scheduling};
+use ubtrfs::volume::DirectRead;
 use ubtrfs::{SetAttributes, WriteAt};
 use ubtrfs_fuse::abi::flags::WriteFlags;
-use ubtrfs_fuse::request::{Create, Fallocate, Write};
+use ubtrfs_fuse::reply::{FileRead, FileReads};
+use ubtrfs_fuse::request::{Create, Fallocate, Read, Write};
 use ubtrfs_fuse::{Caller, Entry, Errno, FallocateFlags, OFlags};
 
 use crate::server::Server;
@@ -57,6 +62,27 @@ impl Server {
             engine.allocate(id, what.offset, what.length, keep_size)
         };
         done.map_err(|error| errno(&error))
+    }
+
+    /// Begins to read a file; the ring's thread reads the device.
+    pub(crate) fn begin_read(&self, node: u64, what: &Read, buffer: &mut [u8]) -> Result<FileReads, Errno> {
+        let seen = !what.flags.contains(OFlags::NOATIME);
+        let begun = self.engine().begin_read(self.inode(node)?, what.offset, buffer, seen);
+        let BegunRead { len, missing } = begun.map_err(|error| errno(&error))?;
+        let read = |part: &DeferredRead| {
+            let DirectRead { file, at } = part.from.clone();
+            FileRead { file, at, range: part.range.clone() }
+        };
+        let reads = missing.iter().map(read).collect();
+        let shared = Arc::clone(self.shared());
+        let check = move |buffer: &[u8]| {
+            let volume = shared.engine().volume();
+            let is_right = |part: &DeferredRead| {
+                buffer.get(part.range.clone()).is_some_and(|sectors| part.is_right(volume, sectors))
+            };
+            missing.iter().all(is_right)
+        };
+        Ok(FileReads { length: len, reads, check: Box::new(check) })
     }
 
     pub(crate) fn write_to(&self, caller: &Caller<'_>, node: u64, what: &Write<'_>) -> Result<u32, Errno> {

@@ -170,6 +170,9 @@ impl Filesystem for Server {
 
     fn read(&self, _: &Caller<'_>, node: u64, what: &Read, reply: ReplyData) {
         let _timed = self.count(Kind::Read);
+        if reply.can_read_files() {
+            return reply.read_files(|buffer| self.begin_read(node, what, buffer));
+        }
         reply.fill(|buffer| {
             let id = self.inode(node)?;
             let read = if what.flags.contains(OFlags::NOATIME) {

@@ -1,7 +1,9 @@
 //! What a device is: positioned reads, batches of writes, a barrier.
 
 use std::fmt::Debug;
+use std::fs::File;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ubtrfs_format::Physical;
@@ -32,6 +34,13 @@ pub trait Device: Send + Sync + Debug {
     /// Discards a range: its content is no longer needed. It reads as anything afterwards.
     /// `Unsupported` where the device can't.
     fn discard(&self, at: Physical, len: u64) -> io::Result<()>;
+
+    /// The file that the range can be read from at this address without this device's help, all of
+    /// it aligned to 4096 bytes, as memory has to be; counts the read. `None`: only
+    /// [`Device::read_at`] reads it.
+    fn file_to_read(&self, _at: Physical, _len: usize) -> Option<Arc<File>> {
+        None
+    }
 
     /// What the device has done so far.
     fn counters(&self) -> DeviceCounters;

@@ -272,6 +272,18 @@ impl Device for FileDevice {
         read_at_least(&self.file, at.0, buf, need)
     }
 
+    fn file_to_read(&self, at: Physical, len: usize) -> Option<Arc<File>> {
+        let unit = ALIGNMENT as u64;
+        let is_possible = self.direct
+            && at.0.is_multiple_of(unit)
+            && len.is_multiple_of(ALIGNMENT)
+            && check_range(at, len, self.size).is_ok();
+        is_possible.then(|| {
+            self.counters.read(len);
+            Arc::clone(&self.file)
+        })
+    }
+
     fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
         if let Err(error) = check_writes(&writes, self.size) {
             return DeviceTicket::done(Err(error));

@@ -12,6 +12,7 @@ mod buffer;
 mod chunk_map;
 mod device;
 mod device_user;
+mod direct_read;
 mod error;
 mod exclusive;
 #[cfg(feature = "testing")]
@@ -41,6 +42,7 @@ mod write_pool;
 pub use buffer::{ALIGNMENT, Buffer, SharedBuffer};
 pub use device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites};
 pub use device_user::User;
+pub use direct_read::DirectRead;
 pub use error::{DeviceFault, Error, Result, WriteError};
 pub use exclusive::{check_unmounted, claim, open_exclusively, patiently};
 #[cfg(feature = "testing")]

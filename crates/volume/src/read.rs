@@ -100,7 +100,7 @@ impl Volume {
         Ok(())
     }
 
-    fn is_right(&self, sector: &[u8], sum: Option<&[u8]>) -> bool {
+    pub(crate) fn is_right(&self, sector: &[u8], sum: Option<&[u8]>) -> bool {
         sum.is_none_or(|sum| self.checksum().matches(sector, sum))
     }
 
@@ -252,7 +252,7 @@ fn copies_of(pieces: &[MappedRange]) -> usize {
 
 /// The location of a copy; where a range crosses into a chunk with fewer copies, they are used in
 /// turn.
-fn place_of(piece: &MappedRange, copy: usize) -> Option<IoStripe> {
+pub(crate) fn place_of(piece: &MappedRange, copy: usize) -> Option<IoStripe> {
     let index = copy.checked_rem(piece.copies.len())?;
     piece.copies.get(index).copied()
 }

@@ -1,6 +1,8 @@
 //! The questions of a server before it decides which thread serves a request.
 
 use super::Filesystem;
+use crate::deferred_reads::BegunRead;
+use crate::error::Result;
 use crate::fsync_group::Done;
 use crate::inode::InodeId;
 use crate::ops::FsyncLeader;
@@ -37,6 +39,12 @@ pub trait Scheduling {
     /// if finding out would block.
     fn is_dirty(&self, id: InodeId, offset: u64, len: u64) -> bool;
 
+    /// Begins to read from `offset` on into `buf`, whose memory is aligned to 4096 bytes, as
+    /// [`Filesystem::read_into`] does (or, if not `seen`, [`Filesystem::read_into_unseen`]), but
+    /// leaves what only devices have to the caller. `EAGAIN` where that is impossible, or would
+    /// block: the file is to be read by one of those two then.
+    fn begin_read(&self, id: InodeId, offset: u64, buf: &mut [u8], seen: bool) -> Result<BegunRead>;
+
     /// Whether truncating a file to `size` bytes is done in steps, with commits between them.
     fn is_truncated_in_steps(&self, id: InodeId, size: u64) -> bool;
 }
@@ -68,6 +76,10 @@ impl Scheduling for Filesystem {
 
     fn is_dirty(&self, id: InodeId, offset: u64, len: u64) -> bool {
         self.ops.is_dirty(id, offset, len)
+    }
+
+    fn begin_read(&self, id: InodeId, offset: u64, buf: &mut [u8], seen: bool) -> Result<BegunRead> {
+        self.ops.begin_read(id, offset, buf, seen)
     }
 
     fn is_truncated_in_steps(&self, id: InodeId, size: u64) -> bool {

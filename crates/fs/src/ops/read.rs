@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use ubtrfs_format::items::FileType;
 
 use super::operations::Operations;
+use crate::deferred_reads::BegunRead;
 use crate::error::{Errno, Error, Result, Step};
 use crate::file::error::Result as DataResult;
 use crate::file::seek::Seek;
@@ -70,6 +71,28 @@ impl Operations {
         }
         self.info.counters.bytes_read.fetch_add(len as u64, Ordering::Relaxed);
         Ok(len)
+    }
+
+    /// Begins to read as [`Self::read_into`] does, and leaves to the caller what has to be read
+    /// from devices. `EAGAIN` where that is impossible, or would block.
+    pub(crate) fn begin_read(&self, id: InodeId, offset: u64, buf: &mut [u8], seen: bool) -> Result<BegunRead> {
+        let inode = self.info.inode(id)?;
+        let begun = {
+            let state = inode.try_read().ok_or(Errno::AGAIN)?;
+            let sector = u64::from(self.info.volume.sector_size());
+            let len = (buf.len() as u64).min(state.item.size.saturating_sub(offset)) as usize;
+            let whole = len.next_multiple_of(sector as usize);
+            let Some(sectors) = buf.get_mut(..whole) else { return Err(Errno::AGAIN.into()) };
+            if state.file_type() != FileType::Regular || len == 0 || !offset.is_multiple_of(sector) {
+                return Err(Errno::AGAIN.into());
+            }
+            BegunRead { len, missing: self.reader.begin_read(id, &state, offset, sectors)? }
+        };
+        if seen {
+            self.touch_atime(&inode);
+        }
+        self.info.counters.bytes_read.fetch_add(begun.len as u64, Ordering::Relaxed);
+        Ok(begun)
     }
 
     /// Notes why a file's content can't be read, if it can't.

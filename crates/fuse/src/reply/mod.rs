@@ -5,6 +5,7 @@
 //! object that is dropped unanswered answers EIO, so that no caller waits forever.
 
 mod directory;
+mod file_reads;
 mod route;
 mod waits;
 
@@ -15,6 +16,7 @@ use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 pub use directory::{ReplyDirectory, ReplyDirectoryPlus};
+pub use file_reads::{FileRead, FileReads};
 pub(crate) use route::{Reply, Responder};
 pub(crate) use waits::{Waiter, Waits};
 
@@ -159,6 +161,19 @@ impl ReplyData {
     /// least.
     pub fn fill(self, fill: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) {
         self.reply.fill(self.limit, fill);
+    }
+
+    /// Whether the transport reads files by itself, and so whether
+    /// [`read_files`](Self::read_files) may be called: only while it is
+    /// [tried](crate::Filesystem::try_nonblocking) to serve a request of a ring.
+    pub fn can_read_files(&self) -> bool {
+        self.reply.can_read_files()
+    }
+
+    /// Lets `begin` write what it has of the answer into a buffer as [`fill`](Self::fill) does, and
+    /// say what is still to be read from files into it. The caller's thread waits for none of that.
+    pub fn read_files(self, begin: impl FnOnce(&mut [u8]) -> Result<FileReads, Errno>) {
+        self.reply.read_files(self.limit, begin);
     }
 }
 

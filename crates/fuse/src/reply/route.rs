@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::file_reads::FileReads;
 use super::waits::{Waiter, Waiting, Waits};
 
 /// What a transport does with replies. Any thread may call it.
@@ -33,6 +34,18 @@ pub(crate) trait Responder: Send + Sync {
             Err(errno) => self.send(unique, -errno.raw_os_error(), &[]),
         }
         BUFFER.set(buffer);
+    }
+
+    /// Whether [`read_files`](Self::read_files) can be called now.
+    fn can_read_files(&self) -> bool {
+        false
+    }
+
+    /// As [`fill`](Self::fill), but what `begin` leaves is read from files, and then the answer is
+    /// sent.
+    fn read_files(&self, unique: u64, size: usize, begin: &mut dyn FnMut(&mut [u8]) -> Result<FileReads, Errno>) {
+        let _ = (size, begin);
+        self.send(unique, -Errno::IO.raw_os_error(), &[]);
     }
 
     /// How many of the requests wait that share what there is of room for requests. `None`: any
@@ -96,6 +109,20 @@ impl Reply {
         let mut fill = Some(fill);
         responder.fill(reply.unique, size, &mut |buffer| fill.take().map_or(Err(Errno::IO), |fill| fill(buffer)));
         // Not before: if `fill` panics, the caller is still answered.
+        reply.responder = None;
+    }
+
+    pub fn can_read_files(&self) -> bool {
+        self.responder.as_ref().is_some_and(|responder| responder.can_read_files())
+    }
+
+    pub fn read_files(self, size: usize, begin: impl FnOnce(&mut [u8]) -> Result<FileReads, Errno>) {
+        let mut reply = self;
+        let Some(responder) = reply.responder.clone() else { return };
+        let mut begin = Some(begin);
+        let mut begin = |buffer: &mut [u8]| begin.take().map_or(Err(Errno::IO), |begin| begin(buffer));
+        responder.read_files(reply.unique, size, &mut begin);
+        // Not before: as above.
         reply.responder = None;
     }
 }

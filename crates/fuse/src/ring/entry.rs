@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::mailbox::Mailbox;
 use super::memory::Held;
-use crate::reply::{Responder, Waits};
+use crate::reply::{FileReads, Responder, Waits};
 
 /// Where an entry's memory is while there is a request in it.
 enum State {
@@ -36,6 +36,25 @@ struct Progress {
     trying: bool,
     /// That was said.
     postponed: bool,
+    /// What has to be read from files before the request is answered.
+    reading: Option<Reading>,
+}
+
+/// A request whose answer lacks what is in files.
+pub struct Reading {
+    pub held: Held,
+    pub unique: u64,
+    pub files: FileReads,
+}
+
+/// How an attempt to serve a request without blocking ended.
+pub enum Tried {
+    /// It is answered, or will be.
+    Answered,
+    /// It must be served again: it was postponed, or not even begun.
+    Postponed(Held),
+    /// Files are to be read.
+    Reading(Reading),
 }
 
 /// One entry of a queue, as replies know it.
@@ -47,18 +66,18 @@ pub struct Entry {
 
 impl Entry {
     pub fn new(mailbox: Arc<Mailbox>, waits: Arc<Waits>) -> Self {
-        let progress = Progress { state: State::Elsewhere, trying: false, postponed: false };
+        let progress = Progress { state: State::Elsewhere, trying: false, postponed: false, reading: None };
         Self { progress: Mutex::new(progress), mailbox, waits }
     }
 
     /// A request begins to be served that has been copied: it may be answered at any time.
     pub fn begin(&self, held: Held, trying: bool) {
-        *self.progress.lock() = Progress { state: State::Here(held), trying, postponed: false };
+        *self.progress.lock() = Progress { state: State::Here(held), trying, postponed: false, reading: None };
     }
 
     /// A request begins to be served that is read in place.
     pub fn begin_in_place(&self, trying: bool) {
-        *self.progress.lock() = Progress { state: State::Read(None), trying, postponed: false };
+        *self.progress.lock() = Progress { state: State::Read(None), trying, postponed: false, reading: None };
     }
 
     /// The request is no longer read in place: answers it if there is an answer.
@@ -79,19 +98,21 @@ impl Entry {
         self.progress.lock().postponed
     }
 
-    /// Ends a non-blocking attempt. Returns the request if it must be served again: it was
-    /// postponed, or not even begun.
-    pub fn end_trial(&self, begun: bool) -> Option<Held> {
+    /// Ends a non-blocking attempt.
+    pub fn end_trial(&self, begun: bool) -> Tried {
         let mut progress = self.progress.lock();
         progress.trying = false;
+        if let Some(reading) = progress.reading.take() {
+            return Tried::Reading(reading);
+        }
         if begun && !progress.postponed {
-            return None;
+            return Tried::Answered;
         }
         match std::mem::replace(&mut progress.state, State::Elsewhere) {
-            State::Here(held) => Some(held),
+            State::Here(held) => Tried::Postponed(held),
             other => {
                 progress.state = other;
-                None
+                Tried::Answered
             }
         }
     }
@@ -136,6 +157,30 @@ impl Responder for Entry {
 
     fn waits(&self) -> Option<&Arc<Waits>> {
         Some(&self.waits)
+    }
+
+    fn can_read_files(&self) -> bool {
+        let progress = self.progress.lock();
+        progress.trying && matches!(progress.state, State::Here(_))
+    }
+
+    fn read_files(&self, unique: u64, size: usize, begin: &mut dyn FnMut(&mut [u8]) -> Result<FileReads, Errno>) {
+        let mut files = None;
+        self.fill(unique, size, &mut |buffer| {
+            let begun = begin(buffer)?;
+            if begun.reads.is_empty() {
+                return Ok(begun.length);
+            }
+            files = Some(begun);
+            // The entry stays here, for it is postponed.
+            Err(Errno::AGAIN)
+        });
+        let Some(files) = files else { return };
+        let mut progress = self.progress.lock();
+        if let State::Here(held) = std::mem::replace(&mut progress.state, State::Elsewhere) {
+            progress.postponed = false;
+            progress.reading = Some(Reading { held, unique, files });
+        }
     }
 
     /// Lends the payload itself.

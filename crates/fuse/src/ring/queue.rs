@@ -11,7 +11,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::thread::CpuSet;
 
-use super::entry::Entry;
+use super::entry::{Entry, Reading, Tried};
 use super::mailbox::Mailbox;
 use super::memory::{self, Away, Held};
 use crate::device::Device;
@@ -19,6 +19,10 @@ use crate::reply::Waits;
 
 /// `user_data` of the completion that says that the mailbox has something.
 const WAKE: u64 = u64::MAX;
+/// The bit in the `user_data` of completions of reads; the lower ones are the number of the read in
+/// its request, and the entry's.
+const READ: u64 = 1 << 62;
+const ENTRY_BITS: u32 = u16::BITS;
 /// How often the kernel may say that the mount has not begun, a millisecond apart.
 const MOST_RETRIES: u32 = 1000;
 
@@ -27,6 +31,20 @@ pub struct Work {
     pub entry: Arc<Entry>,
     pub held: Held,
 }
+
+/// Reads of files for the answer of one request.
+struct Reads {
+    request: Reading,
+    /// Those that are not complete.
+    left: usize,
+    /// One has failed, or was short.
+    failed: bool,
+}
+
+/// Serves a request without blocking, if that is possible.
+type Attempt<'a> = dyn FnMut(Work) -> Tried + 'a;
+/// Passes a request to threads that may block.
+type Postpone<'a> = dyn Fn(Work) + 'a;
 
 /// The requests of one processor. The thread that runs it is the only one that may submit.
 pub struct Queue {
@@ -39,6 +57,8 @@ pub struct Queue {
     /// Those that the server has at the beginning.
     new: Vec<Held>,
     away: Vec<Option<Away>>,
+    /// Requests whose files are being read, by the numbers of their entries.
+    reading: Vec<Option<Reads>>,
     /// How often the kernel may still refuse an entry because the mount has not begun.
     retries_left: u32,
     /// The connection is.
@@ -56,7 +76,19 @@ impl Queue {
         let entry = |_| Arc::new(Entry::new(Arc::clone(&mailbox), Arc::clone(&waits)));
         let entries = new.iter().map(entry).collect();
         let away = new.iter().map(|_| None).collect();
-        Ok(Self { uring, number, device, mailbox, entries, new, away, retries_left: MOST_RETRIES, ended: false })
+        let reading = new.iter().map(|_| None).collect();
+        Ok(Self {
+            uring,
+            number,
+            device,
+            mailbox,
+            entries,
+            new,
+            away,
+            reading,
+            retries_left: MOST_RETRIES,
+            ended: false,
+        })
     }
 
     /// The mailbox through which the thread can be stopped.
@@ -64,15 +96,15 @@ impl Queue {
         &self.mailbox
     }
 
-    /// Registers the entries and passes requests to `serve`, which must not block, until the
-    /// connection has ended.
-    pub fn run(mut self, serve: &mut dyn FnMut(Work)) -> io::Result<()> {
-        self.ended = self.serve_all(serve)?;
+    /// Registers the entries and passes requests to `attempt`, which must not block, and those that
+    /// it gives back to `postpone`, until the connection has ended.
+    pub fn run(mut self, attempt: &mut Attempt<'_>, postpone: &Postpone<'_>) -> io::Result<()> {
+        self.ended = self.serve_all(attempt, postpone)?;
         Ok(())
     }
 
     /// Returns whether the connection has ended; if not, the thread was stopped.
-    fn serve_all(&mut self, serve: &mut dyn FnMut(Work)) -> io::Result<bool> {
+    fn serve_all(&mut self, attempt: &mut Attempt<'_>, postpone: &Postpone<'_>) -> io::Result<bool> {
         pin(usize::from(self.number));
         prefer();
         self.uring.submitter().register_enable_rings()?;
@@ -93,7 +125,7 @@ impl Queue {
             self.mailbox.awake();
             completed.extend(self.uring.completion());
             for completion in completed.drain(..) {
-                if !self.complete(&completion, serve)? {
+                if !self.complete(&completion, attempt, postpone)? {
                     return Ok(true);
                 }
             }
@@ -102,11 +134,20 @@ impl Queue {
     }
 
     /// Handles one completion. False: the connection has ended.
-    fn complete(&mut self, completion: &cqueue::Entry, serve: &mut dyn FnMut(Work)) -> io::Result<bool> {
+    fn complete(
+        &mut self,
+        completion: &cqueue::Entry,
+        attempt: &mut Attempt<'_>,
+        postpone: &Postpone<'_>,
+    ) -> io::Result<bool> {
         if completion.user_data() == WAKE {
             if !cqueue::more(completion.flags()) {
                 self.watch_mailbox()?;
             }
+            return Ok(true);
+        }
+        if completion.user_data() & READ != 0 {
+            self.read_is_complete(completion, postpone)?;
             return Ok(true);
         }
         let index = completion.user_data() as usize;
@@ -124,9 +165,58 @@ impl Queue {
             std::thread::sleep(Duration::from_millis(1));
             self.register(held)?;
         } else if let Some(entry) = self.entries.get(index) {
-            serve(Work { entry: Arc::clone(entry), held });
+            let entry = Arc::clone(entry);
+            match attempt(Work { entry: Arc::clone(&entry), held }) {
+                Tried::Answered => {}
+                Tried::Postponed(held) => postpone(Work { entry, held }),
+                Tried::Reading(request) => self.read_files(request)?,
+            }
         }
         Ok(true)
+    }
+
+    /// Submits the reads of files for an answer, with the next entering.
+    fn read_files(&mut self, mut request: Reading) -> io::Result<()> {
+        let index = request.held.index();
+        let mut submissions = Vec::new();
+        let room = request.held.payload_mut();
+        for (number, read) in request.files.reads.iter().enumerate() {
+            // A range that the buffer does not have fails by its length.
+            let part = room.get_mut(read.range.clone()).unwrap_or_default();
+            let file = Fd(read.file.as_raw_fd());
+            let submission = opcode::Read::new(file, part.as_mut_ptr(), part.len() as u32).offset(read.at);
+            submissions
+                .push(submission.build().user_data(READ | (number as u64) << ENTRY_BITS | u64::from(index)).into());
+        }
+        if let Some(place) = self.reading.get_mut(usize::from(index)) {
+            *place = Some(Reads { request, left: submissions.len(), failed: false });
+        }
+        submissions.iter().try_for_each(|submission| self.push(submission))
+    }
+
+    /// Answers a request when the last of its reads is complete.
+    fn read_is_complete(&mut self, completion: &cqueue::Entry, postpone: &Postpone<'_>) -> io::Result<()> {
+        let number = completion.user_data() & !READ;
+        let (number, index) = ((number >> ENTRY_BITS) as usize, usize::from(number as u16));
+        let Some(place) = self.reading.get_mut(index) else { return Ok(()) };
+        let Some(reads) = place else { return Ok(()) };
+        reads.left -= 1;
+        let wanted = reads.request.files.reads.get(number).map(|read| read.range.len());
+        reads.failed |= usize::try_from(completion.result()).ok() != wanted;
+        if reads.left > 0 {
+            return Ok(());
+        }
+        let Some(Reads { request, failed, .. }) = place.take() else { return Ok(()) };
+        let Reading { mut held, unique, files } = request;
+        if failed || !(files.check)(held.payload_mut()) {
+            if let Some(entry) = self.entries.get(index) {
+                postpone(Work { entry: Arc::clone(entry), held });
+            }
+            return Ok(());
+        }
+        held.answer(unique, 0, files.length);
+        let (number, (submission, away)) = (held.index(), held.commit(self.fd(), self.number));
+        self.give(number, &submission, away)
     }
 
     fn fd(&self) -> Fd {
@@ -152,8 +242,8 @@ impl Queue {
     }
 
     fn push(&mut self, submission: &squeue::Entry128) -> io::Result<()> {
-        // SAFETY: what it refers to is the memory of an entry, which is kept while it is away, or
-        // the mailbox's descriptor.
+        // SAFETY: what it refers to is the memory of an entry, which is kept while it is away or
+        // read into, the mailbox's descriptor, or that of a file, kept until its read is complete.
         while unsafe { self.uring.submission().push(submission) }.is_err() {
             // The queue has room for all entries at once: this happens when the kernel has not
             // consumed submissions.
@@ -165,6 +255,10 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
+        for reads in self.reading.iter().flatten() {
+            // The kernel may still write into it.
+            reads.request.held.keep_forever();
+        }
         if !self.ended {
             // The connection continues until the session ends, and so does the kernel's ownership
             // of the entries.

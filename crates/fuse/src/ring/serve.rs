@@ -11,6 +11,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
 
 use super::Rings;
+use super::entry::Tried;
 use super::mailbox::Mailbox;
 use super::queue::Work;
 use super::workers::Backlog;
@@ -39,8 +40,8 @@ impl<F: Filesystem> Handler<'_, F> {
         dispatch::request(self.filesystem, self.destroy, request, responder);
     }
 
-    /// Serves a request in a ring's thread if that needs no waiting; gives it back otherwise.
-    fn try_at_once(&self, work: Work, copy: &mut [u8; COPIED]) -> Option<Work> {
+    /// Serves a request in a ring's thread if that needs no waiting.
+    fn try_at_once(&self, work: Work, copy: &mut [u8; COPIED]) -> Tried {
         let entry = Arc::clone(&work.entry);
         let mut begun = false;
         let panicked = self.read(work, true, copy, &mut |request, responder| {
@@ -51,14 +52,13 @@ impl<F: Filesystem> Handler<'_, F> {
                 !entry.is_postponed()
             });
         });
-        let held = entry.end_trial(begun)?;
-        match panicked {
-            None => Some(Work { entry, held }),
-            Some(unique) => {
+        match (entry.end_trial(begun), panicked) {
+            (Tried::Postponed(held), Some(unique)) => {
                 // Before there was a reply.
                 entry.fail(held, unique, Errno::IO);
-                None
+                Tried::Answered
             }
+            (tried, _) => tried,
         }
     }
 
@@ -158,12 +158,9 @@ pub(crate) fn serve<F: Filesystem>(
         for (number, queue) in rings.queues.into_iter().enumerate() {
             let run = move || {
                 let mut copy = [0; COPIED];
-                let mut take = |work| {
-                    if let Some(work) = handler.try_at_once(work, &mut copy) {
-                        backlog.push(work);
-                    }
-                };
-                let ran = catch_unwind(AssertUnwindSafe(|| queue.run(&mut take)));
+                let mut attempt = |work| handler.try_at_once(work, &mut copy);
+                let postpone = |work| backlog.push(work);
+                let ran = catch_unwind(AssertUnwindSafe(|| queue.run(&mut attempt, &postpone)));
                 stop.stop(ran.unwrap_or_else(|_| Err(io::Error::other("a ring's thread panicked"))));
             };
             match thread::Builder::new().name(format!("ring-{number}")).spawn_scoped(scope, run) {

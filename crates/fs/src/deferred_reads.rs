@@ -1,0 +1,82 @@
+//! Data that a read leaves to its caller, who has devices of its own to wait for.
+//!
+//! A read fills what is in memory and notes what is not, with checksums. The caller holds no lock
+//! of the inode meanwhile: the extents may be freed and their space used again. Then the checksums
+//! show it, and the read has to begin again. So only data that has checksums is left to callers.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use ubtrfs_format::Logical;
+use ubtrfs_volume::{ALIGNMENT, DirectRead, Volume};
+
+/// Sectors that the caller of a read has to read, and to verify.
+#[derive(Debug)]
+pub struct DeferredRead {
+    /// Where they are read from.
+    pub from: DirectRead,
+    /// Where they belong in the buffer of the read, in bytes.
+    pub range: Range<usize>,
+    /// Their checksums, one after the other.
+    sums: Vec<u8>,
+}
+
+impl DeferredRead {
+    /// Whether these are the sectors that were to be read. If not, the read has to be done again,
+    /// in a thread that may block: that also finds and mends what is damaged.
+    pub fn is_right(&self, volume: &Volume, sectors: &[u8]) -> bool {
+        sectors.len() == self.range.len() && volume.is_right_data(sectors, &self.sums)
+    }
+}
+
+/// What a read has filled of its buffer, and what it has left to its caller.
+#[derive(Debug)]
+pub struct BegunRead {
+    /// Bytes that the file has of what was asked for.
+    pub len: usize,
+    /// What is missing of them.
+    pub missing: Vec<DeferredRead>,
+}
+
+/// Collects what a read leaves.
+pub(crate) struct Deferrals {
+    /// The addresses of the read's buffer, to tell where in it a part is.
+    buffer: Range<usize>,
+    missing: RefCell<Vec<DeferredRead>>,
+}
+
+impl Deferrals {
+    /// Of a read into `buf`.
+    pub(crate) fn of(buf: &[u8]) -> Self {
+        Self { buffer: addresses(buf), missing: RefCell::default() }
+    }
+
+    /// Leaves sectors, at `at`, that belong into `part` of the buffer. False: that is impossible.
+    pub(crate) fn defer(&self, volume: &Volume, at: Logical, part: &[u8], sums: Option<&[u8]>) -> bool {
+        let Some(sums) = sums else { return false };
+        // Sectors at no such bounds, and packed ones, are read into a buffer of their own.
+        let Range { start, end } = addresses(part);
+        if start < self.buffer.start || end > self.buffer.end || !start.is_multiple_of(ALIGNMENT) {
+            return false;
+        }
+        let Some(from) = volume.direct_read(at, part.len()) else { return false };
+        let range = start - self.buffer.start..end - self.buffer.start;
+        self.missing.borrow_mut().push(DeferredRead { from, range, sums: sums.to_vec() });
+        true
+    }
+
+    /// Whether nothing was left so far.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.missing.borrow().is_empty()
+    }
+
+    /// What was left.
+    pub(crate) fn into_missing(self) -> Vec<DeferredRead> {
+        self.missing.into_inner()
+    }
+}
+
+fn addresses(memory: &[u8]) -> Range<usize> {
+    let Range { start, end } = memory.as_ptr_range();
+    start.addr()..end.addr()
+}

@@ -1,0 +1,156 @@
+//! A read of which the caller reads a part from devices by itself shows what a read by the engine
+//! shows, or begins again (invariant 11).
+
+use std::os::unix::fs::FileExt;
+
+use ubtrfs::scheduling::{BegunRead, Scheduling};
+use ubtrfs::testing::SplitMix64;
+use ubtrfs::volume::{Buffer, DirectRead};
+use ubtrfs::{Errno, Filesystem, InodeId, NewInode, Options, SetAttributes, WriteAt};
+use ubtrfs_testkit::scratch::scratch_dir;
+
+use crate::common::{image, pattern};
+
+const SECTOR: u64 = 4096;
+const SIZE: u64 = 256 << 20;
+const SECTORS: u64 = 64;
+
+fn create(fs: &Filesystem, name: &str) -> InodeId {
+    fs.create(fs.root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
+}
+
+fn write(fs: &Filesystem, file: InodeId, offset: u64, seed: u64, len: u64) {
+    fs.write(file, WriteAt::Offset(offset), &pattern(seed, len as usize), false).unwrap();
+}
+
+fn begin(fs: &Filesystem, file: InodeId, offset: u64, buffer: &mut Buffer) -> Option<BegunRead> {
+    match fs.begin_read(file, offset, buffer, true) {
+        Ok(begun) => Some(begun),
+        Err(error) if error.errno() == Errno::AGAIN => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Does the caller's part. `None`: the read has to be done again.
+fn end(fs: &Filesystem, begun: &BegunRead, buffer: &mut Buffer) -> Option<Vec<u8>> {
+    for part in &begun.missing {
+        let DirectRead { file, at } = &part.from;
+        let mut sectors = Buffer::for_reading(part.range.len());
+        file.read_exact_at(&mut sectors, *at).unwrap();
+        buffer[part.range.clone()].copy_from_slice(&sectors);
+    }
+    let is_right = begun.missing.iter().all(|part| part.is_right(fs.volume(), &buffer[part.range.clone()]));
+    is_right.then(|| buffer[..begun.len].to_vec())
+}
+
+/// Files whose sectors are dirty, written back, committed, holes, reserved, truncated, in any order.
+#[test]
+fn deferred_reads_are_as_others() {
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    image::make(&path, SIZE, |_| ());
+    let fs = image::open(&path, Options::default());
+    let mut random = SplitMix64::new(1);
+    let (mut left, mut refused) = (0, 0);
+    for number in 0..40 {
+        let file = create(&fs, &number.to_string());
+        for _ in 0..30 {
+            let offset = random.below(SECTORS) * SECTOR + if random.below(4) == 0 { random.below(SECTOR) } else { 0 };
+            let len = 1 + random.below(8 * SECTOR);
+            match random.below(12) {
+                0..5 => write(&fs, file, offset, random.below(1 << 30), len),
+                5 => fs.punch_hole(file, offset, len).unwrap(),
+                6 => fs.allocate(file, offset, len, false).unwrap(),
+                7 => {
+                    let changes = SetAttributes { size: Some(offset), ..SetAttributes::default() };
+                    fs.set_attributes(file, &changes).unwrap();
+                }
+                8 => fs.fsync(file).unwrap(),
+                9 => fs.sync().unwrap(),
+                _ => {}
+            }
+            let at = random.below(SECTORS) * SECTOR;
+            let mut buffer = Buffer::for_reading((1 + random.below(16)) as usize * SECTOR as usize);
+            let expected = fs.read(file, at, buffer.len()).unwrap();
+            match begin(&fs, file, at, &mut buffer) {
+                Some(begun) => {
+                    left += begun.missing.len();
+                    assert!(end(&fs, &begun, &mut buffer).unwrap() == expected, "file {number} at {at}");
+                }
+                None => refused += 1,
+            }
+        }
+    }
+    assert!(left > 100 && refused > 100, "{left} parts were left to the caller, {refused} reads refused");
+    fs.close().unwrap();
+}
+
+/// While the caller reads, the file is freed and another takes its space.
+#[test]
+fn what_takes_the_place_of_an_extent_is_not_shown() {
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    image::make(&path, SIZE, |_| ());
+    let fs = image::open(&path, Options::default());
+    let file = create(&fs, "file");
+    write(&fs, file, 0, 1, 16 * SECTOR);
+    fs.sync().unwrap();
+    let mut buffer = Buffer::for_reading(16 * SECTOR as usize);
+    let begun = begin(&fs, file, 0, &mut buffer).unwrap();
+    let DirectRead { at, .. } = begun.missing[0].from;
+    assert!(end(&fs, &begun, &mut buffer).is_some());
+    fs.unlink(fs.root(), b"file").unwrap();
+    fs.forget(file, 1);
+    let is_reused = |number: u64| {
+        const LEN: u64 = 2 << 20;
+        let other = create(&fs, &format!("other{number}"));
+        write(&fs, other, 0, 2 + number, LEN);
+        fs.sync().unwrap();
+        let mut buffer = Buffer::for_reading(LEN as usize);
+        let begun = begin(&fs, other, 0, &mut buffer).unwrap();
+        begun.missing.iter().any(|part| (part.from.at..part.from.at + part.range.len() as u64).contains(&at))
+    };
+    assert!((0..100).any(is_reused), "the space was not used again");
+    assert!(end(&fs, &begun, &mut buffer).is_none(), "another file's content would have been shown");
+    fs.close().unwrap();
+}
+
+/// The caller's copy is damaged: the engine shows the other one, and mends the first.
+#[test]
+fn damaged_copies_are_left_to_the_engine() {
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    image::make(&path, SIZE, |options| options.data_profile = Some(ubtrfs_mkfs::Profile::Dup));
+    let fs = image::open(&path, Options::default());
+    let file = create(&fs, "file");
+    write(&fs, file, 0, 1, 4 * SECTOR);
+    fs.sync().unwrap();
+    let mut buffer = Buffer::for_reading(4 * SECTOR as usize);
+    let begun = begin(&fs, file, 0, &mut buffer).unwrap();
+    let DirectRead { at, .. } = begun.missing[0].from;
+    let other = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    other.write_all_at(&[0x5A; 100], at + SECTOR).unwrap();
+    other.sync_all().unwrap();
+    assert!(end(&fs, &begun, &mut buffer).is_none());
+    assert!(fs.read(file, 0, 4 * SECTOR as usize).unwrap() == pattern(1, 4 * SECTOR as usize));
+    let begun = begin(&fs, file, 0, &mut buffer).unwrap();
+    assert!(end(&fs, &begun, &mut buffer).unwrap() == pattern(1, 4 * SECTOR as usize), "it was not mended");
+    fs.close().unwrap();
+}
+
+/// What has no checksums could not be told from what took its place.
+#[test]
+fn files_without_checksums_are_not_left_to_callers() {
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    image::make(&path, SIZE, |_| ());
+    let fs = image::open(&path, Options::default());
+    let file = create(&fs, "file");
+    let flags = ubtrfs_format::items::InodeFlags::NODATACOW | ubtrfs_format::items::InodeFlags::NODATASUM;
+    fs.set_flags(file, flags).unwrap();
+    write(&fs, file, 0, 1, 4 * SECTOR);
+    fs.sync().unwrap();
+    let mut buffer = Buffer::for_reading(4 * SECTOR as usize);
+    assert!(begin(&fs, file, 0, &mut buffer).is_none());
+    fs.close().unwrap();
+}
