@@ -1,4 +1,4 @@
-//! Data that a read leaves to its caller, who has devices of its own to wait for.
+//! Data that a read leaves to its caller (invariant 11).
 //!
 //! A read fills what is in memory and notes what is not, with checksums. The caller holds no lock
 //! of the inode meanwhile: the extents may be freed and their space used again. Then the checksums

@@ -1,4 +1,4 @@
-//! Data that a caller reads by itself, as with an `io_uring` of its own, and has verified then
+//! Data that a caller reads by itself, as with an `io_uring` of its own, and verifies
 //! (invariant 11).
 
 use std::fs::File;

@@ -43,7 +43,8 @@ fn end(fs: &Filesystem, begun: &BegunRead, buffer: &mut Buffer) -> Option<Vec<u8
     is_right.then(|| buffer[..begun.len].to_vec())
 }
 
-/// Files whose sectors are dirty, written back, committed, holes, reserved, truncated, in any order.
+/// Files whose sectors are dirty, written back, committed, holes, preallocated, truncated, in any
+/// order.
 #[test]
 fn deferred_reads_are_as_others() {
     let dir = scratch_dir();
@@ -138,7 +139,7 @@ fn damaged_copies_are_left_to_the_engine() {
     fs.close().unwrap();
 }
 
-/// What has no checksums could not be told from what took its place.
+/// What has no checksums could not be distinguished from what took its place.
 #[test]
 fn files_without_checksums_are_not_left_to_callers() {
     let dir = scratch_dir();

@@ -292,6 +292,25 @@ fn no_process_waits_on_an_aborted_connection() {
 }
 
 #[test]
+fn what_is_in_files_is_read_by_the_ring_or_comes_again() {
+    if !possible("what_is_in_files_is_read_by_the_ring_or_comes_again") {
+        return;
+    }
+    let mounted = Mounted::plain();
+    let content: Vec<u8> = (0..10_000_u32).map(|at| (at % 251) as u8).collect();
+    for number in 0..40 {
+        let path = mounted.path(&number.to_string());
+        fs::write(&path, &content).unwrap();
+        let file = File::open(&path).unwrap();
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        assert!(fs::read(&path).unwrap() == content, "file {number}");
+    }
+    let from_files = mounted.fs().trial.from_files.load(Ordering::Relaxed);
+    assert_eq!(from_files > 10, TRANSPORT == Transport::Ring, "{from_files}");
+}
+
+#[test]
 fn what_would_wait_comes_again() {
     if !possible("what_would_wait_comes_again") {
         return;

@@ -2,9 +2,13 @@
 //! some are left, some are tried and found to have to wait, the rest is served.
 
 use std::cell::Cell;
+use std::fs::File;
+use std::io::Write;
+use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ubtrfs_fuse::reply::{ReplyAttr, ReplyEntry};
+use ubtrfs_fuse::reply::{FileRead, FileReads, ReplyAttr, ReplyEntry};
 use ubtrfs_fuse::{Errno, Operation, Request};
 
 thread_local! {
@@ -14,6 +18,8 @@ thread_local! {
 #[derive(Default)]
 pub struct Trial {
     requests: AtomicU32,
+    /// Answers that the transport was to read from files.
+    pub from_files: AtomicU32,
     pub postponed: AtomicU32,
 }
 
@@ -50,6 +56,24 @@ impl Trial {
                 POSTPONING.set(false);
             }
         }
+    }
+
+    /// An answer of these bytes that is read from a file in two parts: three in four times in vain,
+    /// for the content is wrong, is cut short, or can't be read.
+    pub fn file_reads(&self, bytes: &[u8]) -> FileReads {
+        let way = self.from_files.fetch_add(1, Ordering::Relaxed) % 4;
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(if way == 2 { &bytes[..bytes.len().saturating_sub(1)] } else { bytes }).unwrap();
+        let file = Arc::new(if way == 3 { File::open("/").unwrap() } else { file });
+        let half = bytes.len() / 2;
+        let read = |range: Range<usize>| FileRead { file: Arc::clone(&file), at: range.start as u64, range };
+        let reads = vec![read(0..half), read(half..bytes.len())];
+        let expected = bytes.to_vec();
+        let check = move |buffer: &[u8]| {
+            assert!(buffer[..expected.len()] == expected);
+            way != 1
+        };
+        FileReads { length: bytes.len(), reads, check: Box::new(check) }
     }
 
     /// Gives `reply` back unless the request has to come again.
