@@ -7,6 +7,7 @@ mod committed_files_are_kept;
 mod common;
 mod concurrent_commits_keep_promises;
 mod damaged_volumes_read_as_far_as_they_can;
+mod devices_that_fail_leave_subvolumes_whole;
 mod errors_keep_their_causes;
 mod examples_do_what_they_say;
 mod exhausted_numbers_are_reported;
