@@ -146,7 +146,8 @@ impl Merging<'_> {
         Ok(Progress::Done)
     }
 
-    /// Reads a block of the tree. `None` if that fails, or if the block is not what its parent says.
+    /// Reads a block of the tree. `None` if that fails, or if the block is not what its parent
+    /// says.
     fn read_block(&self, dropped: &mut Dropped, at: &NodeRef) -> Result<Option<Block>> {
         let cache = &self.committer.info.cache;
         match cache.fetch(at).and_then(|block| at.view(&block).map(drop).map(|()| block)) {
