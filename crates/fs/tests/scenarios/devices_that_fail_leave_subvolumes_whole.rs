@@ -1,7 +1,7 @@
 //! A device that fails while a subvolume is made, changed or deleted leaves the old state or the
 //! new one, whole (invariants 13 and 29): what was answered with success is there, and later
-//! callers learn of the failure. While a deleted subvolume is dropped, a failure costs no space, and
-//! a block of it that can't be read ends nothing else.
+//! callers learn of the failure. While a deleted subvolume is dropped, a failure costs no space,
+//! and a block of it that can't be read ends nothing else.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc;
