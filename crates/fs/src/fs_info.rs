@@ -104,6 +104,8 @@ pub(crate) struct FsInfo {
     deleted_subvolumes: RwLock<HashSet<TreeId>>,
     /// Whether there are any.
     has_deleted_subvolumes: AtomicBool,
+    /// Deleted ones whose trees can't be read to their ends: the next mount tries again.
+    undropped_subvolumes: RwLock<HashSet<TreeId>>,
     next_tree_id: Mutex<Option<u64>>,
     /// Changes are refused: from the beginning, after an error, or after a remount to read-only.
     read_only: AtomicBool,
@@ -143,6 +145,7 @@ impl FsInfo {
             subvolumes: RwLock::default(),
             deleted_subvolumes: RwLock::default(),
             has_deleted_subvolumes: AtomicBool::new(false),
+            undropped_subvolumes: RwLock::default(),
             next_tree_id: Mutex::default(),
             read_only: AtomicBool::new(read_only),
             began_read_only: read_only,
@@ -258,6 +261,21 @@ impl FsInfo {
         let mut deleted = self.deleted_subvolumes.write();
         deleted.insert(subvolume);
         self.has_deleted_subvolumes.store(true, Ordering::Release);
+    }
+
+    /// The deleted subvolumes of a commit whose trees are dropped in this mount.
+    pub(crate) fn subvolumes_to_drop(&self, committed: &Committed) -> impl Iterator<Item = TreeId> {
+        committed.deleted_subvolumes().filter(|id| !self.undropped_subvolumes.read().contains(id))
+    }
+
+    /// Nothing more of the tree of a deleted subvolume is dropped in this mount.
+    pub(crate) fn leave_undropped(&self, subvolume: TreeId) {
+        self.undropped_subvolumes.write().insert(subvolume);
+    }
+
+    /// Deleted subvolumes of which this mount drops nothing more.
+    pub(crate) fn undropped_subvolumes(&self) -> usize {
+        self.undropped_subvolumes.read().len()
     }
 
     /// The commit has been published, and its inodes have no batch of it any more: what subvolumes

@@ -67,6 +67,8 @@ pub enum Step {
     },
     /// Looking for orphans of an earlier mount.
     FreeOrphans,
+    /// Dropping the tree of a deleted subvolume.
+    DropSubvolume(TreeId),
     /// Discarding freed space.
     Discard,
 }
@@ -109,6 +111,7 @@ impl fmt::Display for Step {
             Self::FlushAfterSuperblock => f.write_str("flush after the superblock"),
             Self::FreeInode { subvolume, ino } => inode(f, "freeing", subvolume, ino),
             Self::FreeOrphans => f.write_str("freeing orphans"),
+            Self::DropSubvolume(id) => write!(f, "dropping the deleted subvolume {id}"),
             Self::Discard => f.write_str("discarding freed space"),
         }
     }

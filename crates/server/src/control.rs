@@ -218,6 +218,9 @@ pub struct Report {
     /// Subvolumes that were deleted and still take space.
     #[serde(default)]
     pub subvolumes_deleted_left: u64,
+    /// Those of them that the mount leaves as they are, since their trees can't be read.
+    #[serde(default)]
+    pub subvolumes_undropped: u64,
     /// Large unreferenced inodes that wait to be freed, and their bytes.
     pub inactivation_inodes: u64,
     pub inactivation_bytes: u64,

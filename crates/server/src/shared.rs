@@ -264,6 +264,7 @@ impl Shared {
             nodes_unshared: stats.nodes_unshared,
             leaves_written_early: stats.leaves_written_early,
             subvolumes_deleted_left: self.engine.deleted_subvolumes().len() as u64,
+            subvolumes_undropped: stats.subvolumes_undropped,
             inactivation_inodes: stats.inactivation.inodes,
             inactivation_bytes: stats.inactivation.bytes,
             inactivation_orphans_left: stats.inactivation.orphans_left,

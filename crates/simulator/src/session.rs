@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ubtrfs::{Filesystem, Options};
 use ubtrfs_volume::{Device, RecordingDevice};
 
+use crate::look::look;
 use crate::mounting::{frees_in_steps, mount, open, open_volume};
 use crate::perform::{Tolerance, Worker};
 use crate::trace::{Commit, Promise, Trace};
@@ -70,9 +71,20 @@ impl Session {
         } else {
             let before = self.worker.model.clone();
             let result = self.worker.perform(operation);
-            let touched: Vec<_> = result.as_ref().map(|touched| touched.keys().copied().collect()).unwrap_or_default();
+            let mut touched: Vec<_> =
+                result.as_ref().map(|touched| touched.keys().copied().collect()).unwrap_or_default();
+            if let Operation::Truncate { what, .. } = operation
+                && tolerated < self.worker.tolerated
+            {
+                // It may have failed after some of its steps.
+                touched.extend(self.worker.find(what));
+            }
             let steps = frees_in_steps(&self.options);
-            (result.map(drop), states_between(operation, &before, &self.worker.model, &touched, steps))
+            let mut between = states_between(operation, &before, &self.worker.model, &touched, steps);
+            if operation.is_durable() && tolerated < self.worker.tolerated && self.is_aborted() {
+                between.extend(self.done_all_the_same(operation));
+            }
+            (result.map(drop), between)
         };
         let has_succeeded = result.is_ok() && tolerated == self.worker.tolerated && !self.is_aborted();
         if has_succeeded && !operation.is_durable() {
@@ -98,6 +110,13 @@ impl Session {
         let leaves_some = deletes || (matches!(operation, Operation::Snapshot { .. }) && self.worker.copies_orphans());
         self.left_orphans |= leaves_some;
         result.and_then(|()| self.check_durable(operation)).map_err(|what| format!("{operation:?}: {what}"))
+    }
+
+    /// What the volume holds if an operation on a subvolume has been done though it has failed.
+    fn done_all_the_same(&self, operation: &Operation) -> Option<Model> {
+        let options = Options { read_only: true, ..self.options.clone() };
+        let found = open(Arc::new(self.recording.current()), options).and_then(|fs| look(&fs)).ok()?;
+        self.worker.done_all_the_same(operation, &found)
     }
 
     /// What of this history a crash may leave, on a volume that `fresh` is the judge of.

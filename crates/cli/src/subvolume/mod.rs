@@ -17,11 +17,13 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use ubtrfs_format::TreeId;
+use ubtrfs_server::control::Report;
 
 use self::output::say;
 use self::table::{Source, entry_on_mount, in_it};
 use crate::args;
 use crate::args::subvolume::{Create, Delete, SetDefault, Snapshot, SubvolumeCommand, SyncDeleted};
+use crate::control::statistics;
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount, check_subvolume};
 use crate::path::failure;
@@ -245,22 +247,46 @@ fn sync(arguments: &SyncDeleted) -> Result<()> {
         Place::Image { image, .. } => {
             let opened = Image::open(&image, &arguments.image, true, true)?;
             let waiting: Vec<_> = opened.fs.deleted_subvolumes().into_iter().filter(is_awaited).collect();
-            while opened.fs.deleted_subvolumes().iter().any(|id| waiting.contains(id)) {
+            loop {
+                let left = opened.fs.deleted_subvolumes();
+                if !left.iter().any(|id| waiting.contains(id)) {
+                    return opened.close();
+                }
+                if left.len() as u64 <= opened.fs.stats().subvolumes_undropped {
+                    opened.close()?;
+                    return Err(undropped(&left));
+                }
                 opened.fs.sync().map_err(|error| opened.failed(&error))?;
                 thread::sleep(Duration::from_millis(10));
             }
-            opened.close()
         }
-        place @ Place::Mounted(_) => {
-            let left = || -> Result<Vec<TreeId>> {
-                let all = Source::open(&place, &arguments.image)?.subvolumes()?;
+        ref place @ Place::Mounted(ref path) => {
+            let all_left = || -> Result<Vec<TreeId>> {
+                let all = Source::open(place, &arguments.image)?.subvolumes()?;
                 Ok(all.values().filter(|listed| listed.is_deleted()).map(|listed| listed.id).collect())
             };
-            let waiting: Vec<_> = left()?.into_iter().filter(is_awaited).collect();
-            while left()?.iter().any(|id| waiting.contains(id)) {
+            let waiting: Vec<_> = all_left()?.into_iter().filter(is_awaited).collect();
+            loop {
+                let left = all_left()?;
+                if !left.iter().any(|id| waiting.contains(id)) {
+                    return Ok(());
+                }
+                // The kernel's driver has no such statistics.
+                let report = statistics(path).ok().and_then(|answer| serde_json::from_slice::<Report>(&answer).ok());
+                if report.is_some_and(|report| left.len() as u64 <= report.subvolumes_undropped) {
+                    return Err(undropped(&left));
+                }
                 thread::sleep(pause);
             }
-            Ok(())
         }
     }
+}
+
+/// Only such subvolumes are left as the mount does not drop.
+fn undropped(left: &[TreeId]) -> Failure {
+    let ids: Vec<_> = left.iter().map(TreeId::to_string).collect();
+    Failure::new(format!(
+        "of the deleted subvolumes {}, tree blocks can't be read: their space does not come back in this mount",
+        ids.join(", ")
+    ))
 }

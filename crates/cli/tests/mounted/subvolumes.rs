@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+use ubtrfs_damage::Image;
+use ubtrfs_format::TreeId;
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::ordinary_user::NOBODY;
@@ -224,6 +226,39 @@ fn a_snapshot_has_what_was_written_before() {
     subvolume(point, &[&["delete"], &names[..]].concat()).ok();
     subvolume(point, &["sync", "."]).ok();
     volume.umount();
+    volume.check();
+}
+
+#[test]
+fn a_damaged_block_of_a_deleted_subvolume_costs_its_space_alone_and_nobody_waits_for_that() {
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    volume.mount("");
+    let point = &volume.point;
+    subvolume(point, &["create", "a", "b"]).ok();
+    for number in 0..300 {
+        fs::write(point.join(format!("a/{number:0200}")), "content").unwrap();
+    }
+    volume.umount();
+    let damaged = Image::open(&volume.image);
+    let leaves = damaged.leaves(TreeId(256));
+    let leaf = leaves[leaves.len() / 2];
+    damaged.flip_all(leaf.plus(300));
+    volume.mount("");
+    subvolume(point, &["delete", "-c", "a", "b"]).ok();
+    fails(&subvolume(point, &["sync", "."]), "of the deleted subvolumes 256, tree blocks can't be read");
+    subvolume(point, &["sync", ".", "257"]).ok();
+    fs::write(point.join("file"), "content").unwrap();
+    ubtrfs(&["sync".as_ref(), point.as_os_str()]).ok();
+    let stats = volume.stats();
+    assert_eq!((&stats["subvolumes_deleted_left"], &stats["subvolumes_undropped"]), (&1.into(), &1.into()), "{stats}");
+    assert_eq!(stats["last_errors"][0]["step"], "dropping the deleted subvolume 256", "{stats}");
+    volume.umount();
+    let sync = || ubtrfs(&["subvolume".as_ref(), "sync".as_ref(), volume.image.as_os_str()]);
+    fails(&sync(), "of the deleted subvolumes 256, tree blocks can't be read");
+    // What can be read again is dropped by the next mount.
+    damaged.flip_all(leaf.plus(300));
+    sync().ok();
     volume.check();
 }
 

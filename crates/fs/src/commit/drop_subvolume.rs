@@ -10,20 +10,25 @@
 //! the node of level `drop_level` on the way to it. What lies to the left is gone, though the nodes
 //! on the way still point there. The kernel goes on from there, and so does this from where the
 //! kernel was.
+//!
+//! A block of the tree that can't be read ends its dropping for this mount: what is gone by then is
+//! noted as after any commit, and the rest waits for the next mount. Nothing that is alive is lost
+//! with it, so it is no reason to fail the commit.
 
 use ubtrfs_format::items::RootFlags;
 use ubtrfs_format::{Generation, ItemType, Key, Node, TreeId, objectid};
-use ubtrfs_tree::{Block, NodeRef, Reader};
+use ubtrfs_tree::{Block, Error as TreeError, NodeRef, Reader};
 
 use super::data_refs::By;
 use super::extent_refs::User;
 use super::merge_trees::Merging;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Step};
 
 /// Whether a part of the tree is dropped.
 enum Progress {
     Done,
-    /// The budget is used up: the next child is the one with this key, in a node of this level.
+    /// The budget is used up, or a block can't be read: the next child is the one with this key, in
+    /// a node of this level.
     Stopped(Key, u8),
 }
 
@@ -35,6 +40,8 @@ struct Dropped {
     made: Generation,
     /// Nodes and references that may yet be changed; those of one node more at the most.
     budget: u64,
+    /// Why a block of it can't be read.
+    unreadable: Option<Error>,
 }
 
 impl Merging<'_> {
@@ -44,8 +51,8 @@ impl Merging<'_> {
         if budget == 0 {
             return Ok(());
         }
-        let committed = self.committed;
-        for id in committed.deleted_subvolumes() {
+        let (info, committed) = (&self.committer.info, self.committed);
+        for id in info.subvolumes_to_drop(committed) {
             if budget == 0 {
                 return Ok(());
             }
@@ -61,9 +68,13 @@ impl Merging<'_> {
         let resume =
             (tree.item.drop_progress != Key::default()).then_some((tree.item.drop_progress, tree.item.drop_level));
         let made = Generation(tree.item.transids[1]);
-        let mut dropped = Dropped { tree: id, made, budget };
+        let mut dropped = Dropped { tree: id, made, budget, unreadable: None };
         let progress = self.drop_node(&mut dropped, &NodeRef::root(&root), User::Tree(id), resume)?;
         self.refs.append(self.tree.nodes.take_data_refs());
+        if let Some(error) = dropped.unreadable {
+            self.committer.info.leave_undropped(id);
+            self.committer.info.note_error(&error.at(Step::DropSubvolume(id)));
+        }
         match progress {
             Progress::Stopped(key, level) => {
                 if let Some(item) = self.roots.item_mut(id) {
@@ -90,13 +101,18 @@ impl Merging<'_> {
         resume: Option<(Key, u8)>,
     ) -> Result<Progress> {
         let (users, by_address) = self.tree.nodes.block_refs().users(at.bytenr, at.level)?;
+        let here = resume.filter(|(_, level)| *level <= at.level);
         if users > 1 {
             if !self.move_references(dropped, at)? {
                 // Nothing of it is dropped yet.
                 return Ok(Progress::Stopped(at.first_key.unwrap_or(Key::MIN), at.level + 1));
             }
         } else {
-            let block = self.committer.info.cache.fetch(at)?;
+            let Some(block) = self.read_block(dropped, at)? else {
+                // What an earlier commit has dropped of it stays dropped.
+                let (key, level) = here.unwrap_or((at.first_key.unwrap_or(Key::MIN), at.level + 1));
+                return Ok(Progress::Stopped(key, level));
+            };
             let by = if by_address { By::Address(at.bytenr) } else { By::Tree(dropped.tree) };
             match at.view(&block)? {
                 leaf @ Node::Leaf(_) => {
@@ -104,7 +120,6 @@ impl Merging<'_> {
                     self.tree.nodes.block_refs().change_children(&leaf, at.level, by, -1)?;
                 }
                 Node::Internal(node) => {
-                    let here = resume.filter(|(_, level)| *level <= at.level);
                     let first = here.map_or(0, |(key, _)| node.slot_for(&key));
                     for slot in first..node.len() {
                         let child = at.child(&node, slot).ok_or_else(|| malformed(dropped.tree))?;
@@ -131,6 +146,20 @@ impl Merging<'_> {
         Ok(Progress::Done)
     }
 
+    /// Reads a block of the tree. `None` if that fails, or if the block is not what its parent
+    /// says.
+    fn read_block(&self, dropped: &mut Dropped, at: &NodeRef) -> Result<Option<Block>> {
+        let cache = &self.committer.info.cache;
+        match cache.fetch(at).and_then(|block| at.view(&block).map(drop).map(|()| block)) {
+            Ok(block) => Ok(Some(block)),
+            Err(error @ (TreeError::Read { .. } | TreeError::Block { .. } | TreeError::KeyBeyondRange { .. })) => {
+                dropped.unreadable = Some(error.into());
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Moves the references that blocks of the tree hold to what they point to from the tree's name
     /// to the blocks' addresses, below a block that others use, too. Returns whether that is done.
     ///
@@ -141,7 +170,7 @@ impl Merging<'_> {
         if at.generation < dropped.made || (by_address && at.level == 0) {
             return Ok(true);
         }
-        let block: Block = self.committer.info.cache.fetch(at)?;
+        let Some(block) = self.read_block(dropped, at)? else { return Ok(false) };
         if block.header()?.owner != dropped.tree {
             return Ok(true);
         }

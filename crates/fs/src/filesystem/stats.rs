@@ -57,6 +57,9 @@ pub struct Stats {
     pub nodes_unshared: u64,
     /// Leaves that commits wrote before they had built the rest, for lack of memory.
     pub leaves_written_early: u64,
+    /// Deleted subvolumes that the mount leaves as they are, since a block of their trees can't be
+    /// read: the next mount tries again.
+    pub subvolumes_undropped: u64,
     /// What waits to be freed, and what has been.
     pub inactivation: InactivationStats,
     /// Chunks made of unallocated device space.
@@ -113,6 +116,7 @@ impl Filesystem {
             orphans_cleaned: load(&counters.orphans_cleaned),
             nodes_unshared: load(&counters.nodes_unshared),
             leaves_written_early: load(&counters.leaves_written_early),
+            subvolumes_undropped: self.info.undropped_subvolumes() as u64,
             inactivation: self.inactivator.stats(),
             volume: self.info.volume.counters(),
             cache: self.info.cache.counters(),

@@ -94,7 +94,9 @@ impl Filesystem {
         self.ops.subvolumes()
     }
 
-    /// Subvolumes that were deleted and still take space.
+    /// Subvolumes that were deleted and still take space. Those that can't be dropped, because a
+    /// block of theirs can't be read, stay among them until the next mount tries again
+    /// ([`Stats::subvolumes_undropped`](crate::Stats::subvolumes_undropped)).
     pub fn deleted_subvolumes(&self) -> Vec<TreeId> {
         self.ops.deleted_subvolumes()
     }

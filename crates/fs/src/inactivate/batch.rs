@@ -48,7 +48,7 @@ impl Inactivator {
         // Before the committed trees: a transaction that has left this list is in them.
         let is_deleted = |transaction: &Arc<Transaction>| !transaction.subvolumes().deleted.is_empty();
         let are_to_come = self.info.open_transactions().iter().any(is_deleted);
-        if self.info.committed().deleted_subvolumes().next().is_some() {
+        if self.info.subvolumes_to_drop(&self.info.committed()).next().is_some() {
             if reservation.is_none() {
                 self.info.space.lock().may_use_all_kept();
             }

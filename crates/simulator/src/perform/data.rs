@@ -54,6 +54,14 @@ impl Worker {
             }
             // Also if the size stays, as a file opened with O_TRUNC shows.
             touch(touched, id, true);
+        } else if let (true, Ok(found)) = (self.tolerance.faults, self.fs.attributes(id)) {
+            // It may have failed after some of its steps.
+            if let Body::File(content) = &mut self.model.node_mut(id).body
+                && (*size..content.size()).contains(&found.size)
+            {
+                content.resize(found.size);
+                touch(touched, id, true);
+            }
         }
         Ok(())
     }

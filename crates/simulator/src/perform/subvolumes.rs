@@ -26,6 +26,7 @@ impl Worker {
             let change = SetAttributes { mode: Some(0o700), ..SetAttributes::default() };
             return match self.fs.set_attributes(*id, &change) {
                 Err(error) if error.errno() == Errno::ROFS => Ok(true),
+                Err(error) if self.tolerance.faults && error.errno() == Errno::IO => Ok(true),
                 other => Err(format!("a change in a read-only subvolume gave {other:?}")),
             };
         }
@@ -38,11 +39,8 @@ impl Worker {
         let expected = self.model.can_add(dir, name);
         let made = self.fs.create_subvolume(dir, name, 0o755, (0, 0));
         let Some(((), id)) = self.agree(operation, expected, made)? else { return Ok(()) };
-        let root = InodeId::new(id, Ino::ROOT_DIR);
-        self.model.add_root(root, new_node(0o040_755, (0, 0), dir_body(dir), 1));
-        self.model.add_entry(dir, name, root);
         touch(touched, dir, true);
-        touch(touched, root, true);
+        touch(touched, put_subvolume(&mut self.model, dir, name, id), true);
         Ok(())
     }
 
@@ -70,11 +68,7 @@ impl Worker {
         let expected = self.model.can_add(dir, name);
         let made = self.fs.snapshot(source, dir, name, read_only);
         let Some(((), copy)) = self.agree(operation, expected, made)? else { return Ok(()) };
-        copy_subvolume(&mut self.model, source, copy);
-        if read_only {
-            self.model.read_only.insert(copy);
-        }
-        self.model.add_entry(dir, name, InodeId::new(copy, Ino::ROOT_DIR));
+        put_snapshot(&mut self.model, (dir, name), source, copy, read_only);
         touch(touched, dir, true);
         Ok(())
     }
@@ -141,13 +135,7 @@ impl Worker {
         let expected = self.can_reset(dir, name, source);
         let made = self.fs.reset_subvolume(dir, name, source);
         let Some((gone, copy)) = self.agree(operation, expected, made)? else { return Ok(()) };
-        copy_subvolume(&mut self.model, source, copy);
-        self.model.remove_entry(dir, name);
-        self.model.nodes.retain(|id, _| id.subvolume != gone);
-        self.model.add_entry(dir, name, InodeId::new(copy, Ino::ROOT_DIR));
-        if self.model.default == gone {
-            self.model.default = copy;
-        }
+        reset(&mut self.model, (dir, name), source, gone, copy);
         touch(touched, dir, true);
         match self.fs.attributes(InodeId::new(gone, Ino::ROOT_DIR)) {
             Err(error) if error.errno() == Errno::STALE => Ok(()),
@@ -193,6 +181,74 @@ impl Worker {
             self.model.default = id;
         }
         Ok(())
+    }
+}
+
+impl Worker {
+    /// What the volume holds if an operation that was to be durable when it returned has been done
+    /// though it has failed: its commit may have reached the device. `found` is what that shows, by
+    /// which the new subvolume is known.
+    pub(crate) fn done_all_the_same(&self, operation: &Operation, found: &Model) -> Option<Model> {
+        let mut model = self.model.clone();
+        let is_new = |id: &&InodeId| id.ino == Ino::ROOT_DIR && !model.nodes.contains_key(id);
+        let new = found.nodes.keys().find(is_new).map(|id| id.subvolume);
+        match operation {
+            Operation::CreateSubvolume { path } => {
+                let (dir, name) = model.place(path)?;
+                let root = put_subvolume(&mut model, dir, name, new?);
+                model.forget_times([dir, root]);
+            }
+            Operation::Snapshot { source, path, .. } => {
+                let (source, copy, (dir, name)) = (model.resolve(source)?.subvolume, new?, model.place(path)?);
+                put_snapshot(&mut model, (dir, name), source, copy, found.read_only.contains(&copy));
+                model.forget_times([dir]);
+            }
+            Operation::ResetSubvolume { path, source } => {
+                let (source, copy, (dir, name)) = (model.resolve(source)?.subvolume, new?, model.place(path)?);
+                let gone = model.entry(dir, name)?.subvolume;
+                reset(&mut model, (dir, name), source, gone, copy);
+                model.forget_times([dir]);
+            }
+            Operation::SetReadOnly { path, read_only: true } => {
+                let id = model.resolve(path)?.subvolume;
+                model.read_only.insert(id);
+            }
+            Operation::SetReadOnly { path, read_only: false } => {
+                let id = model.resolve(path)?.subvolume;
+                model.read_only.remove(&id);
+            }
+            Operation::SetDefault { path } => model.default = model.resolve(path)?.subvolume,
+            _ => return None,
+        }
+        Some(model)
+    }
+}
+
+/// Adds an empty subvolume with an entry. Returns its root directory.
+fn put_subvolume(model: &mut Model, dir: InodeId, name: &[u8], id: TreeId) -> InodeId {
+    let root = InodeId::new(id, Ino::ROOT_DIR);
+    model.add_root(root, new_node(0o040_755, (0, 0), dir_body(dir), 1));
+    model.add_entry(dir, name, root);
+    root
+}
+
+/// Adds a snapshot with an entry.
+fn put_snapshot(model: &mut Model, (dir, name): (InodeId, &[u8]), source: TreeId, copy: TreeId, read_only: bool) {
+    copy_subvolume(model, source, copy);
+    if read_only {
+        model.read_only.insert(copy);
+    }
+    model.add_entry(dir, name, InodeId::new(copy, Ino::ROOT_DIR));
+}
+
+/// Puts a snapshot in place of a subvolume.
+fn reset(model: &mut Model, (dir, name): (InodeId, &[u8]), source: TreeId, gone: TreeId, copy: TreeId) {
+    copy_subvolume(model, source, copy);
+    model.remove_entry(dir, name);
+    model.nodes.retain(|id, _| id.subvolume != gone);
+    model.add_entry(dir, name, InodeId::new(copy, Ino::ROOT_DIR));
+    if model.default == gone {
+        model.default = copy;
     }
 }
 

@@ -1,7 +1,7 @@
-//! One script of mounts, a replay of a log, some hundred operations, commits, fsyncs, the end of
-//! unlinked files, unmounts: each of its reads, writes and barriers fails once, alone or with all
-//! after it. The caller gets the error, durable data is there afterwards, nothing panics and
-//! nothing hangs.
+//! One script of mounts, a replay of a log, some hundred operations, also on subvolumes, commits,
+//! fsyncs, the end of unlinked files, unmounts: each of its reads, writes and barriers fails once,
+//! alone or with all after it. The caller gets the error, durable data is there afterwards, nothing
+//! panics and nothing hangs.
 //!
 //! `UBTRFS_SOAK` tries each; without it, one of several each time, others with another seed.
 
@@ -11,6 +11,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use ubtrfs::{FreeingLimits, Options};
+use ubtrfs_format::TreeId;
 use ubtrfs_mkfs::{MkfsOptions, Profile};
 use ubtrfs_simulator::{
     Generator, Habits, Judge, Model, Operation, Path, Random, Session, Tolerance, What, examine, make_volume,
@@ -32,6 +33,8 @@ struct Begin {
 fn options() -> Options {
     Options {
         background_commits: false,
+        // Whatever the default is.
+        subvolume_id: Some(TreeId::FS.0),
         // So little that nodes are read again and again.
         memory: 128 << 10,
         freeing: FreeingLimits { at_once: 8192, per_transaction: 3, at_the_end: 3, queue: 4 },
@@ -48,7 +51,7 @@ fn habits() -> Habits {
         eager: false,
         fsyncs: true,
         shares: false,
-        subvolumes: false,
+        subvolumes: true,
     }
 }
 
