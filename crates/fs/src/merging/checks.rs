@@ -21,8 +21,11 @@ pub(super) const LISTED: usize = 1000;
 /// there is something in a directory that is to go which no side knows: a subvolume.
 pub(super) fn check_unchanged(fs: &Filesystem, sides: &Sides<'_>, plan: &Plan) -> Result<()> {
     let changing: BTreeSet<&Entry> = plan.entries.iter().map(|(entry, ..)| entry).collect();
-    for (_, ours, _) in &plan.entries {
-        let Some(node) = ours.filter(|node| !plan.decision.is_there(sides, *node)) else { continue };
+    let ours: BTreeSet<Node> = plan.entries.iter().filter_map(|(_, ours, _)| *ours).collect();
+    for node in ours {
+        if plan.decision.is_there(sides, node) {
+            continue;
+        }
         let Some(dir) = sides.in_target(node) else { continue };
         if fs.attributes(dir)?.file_type != FileType::Directory {
             continue;

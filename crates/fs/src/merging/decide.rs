@@ -31,6 +31,8 @@ pub(super) struct Decision {
     changed: Entries,
     /// Where both sides have changed an entry, or one whose inode is in a conflict.
     forced: HashSet<Entry>,
+    /// Inodes all of whose entries are among these, or will be.
+    forced_nodes: HashSet<Node>,
     /// Who both sides have made alike.
     same: BTreeMap<Node, Node>,
     /// Each inode's entries that some side has changed.
@@ -54,6 +56,7 @@ impl Decision {
         let mut decision = Self {
             changed,
             forced: HashSet::new(),
+            forced_nodes: HashSet::new(),
             same,
             names,
             prefers_theirs: prefer == Prefer::Theirs,
@@ -124,7 +127,10 @@ impl Decision {
             let meant = [Self::base(sides, &entry), Self::ours(sides, &entry), self.theirs(sides, &entry)];
             self.forced.insert(entry);
             for node in meant.into_iter().flatten() {
-                waiting.extend(self.names.get(&node).into_iter().flatten().cloned());
+                // Of a file with very many names each entry means the same.
+                if self.forced_nodes.insert(node) {
+                    waiting.extend(self.names.get(&node).into_iter().flatten().cloned());
+                }
             }
         }
     }

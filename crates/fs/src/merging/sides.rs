@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use ubtrfs_format::{Ino, TreeId};
+use ubtrfs_format::items::FileType;
+use ubtrfs_format::{Ino, ItemType, Key, TreeId};
 
 use super::entries::{Entries, Entry, Node};
 use super::origin;
 use super::outcome::MergeSides;
 use crate::changes::{FileChange, FileName, WhatChanged, memory};
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeId;
 
@@ -39,21 +40,29 @@ impl Side {
     ) -> Result<Self> {
         let mut side =
             Self { subvolume, changed: BTreeMap::new(), made: BTreeMap::new(), removed: BTreeMap::new(), made_by };
-        let (mut is_whole, mut is_stopped, mut bytes) = (true, false, 0);
+        let (mut is_whole, mut is_stopped, mut damaged, mut bytes) = (true, false, None, 0);
         fs.changes(base, subvolume, |change| {
             bytes += memory(&change);
             is_whole = side.len() < MOST_CHANGES && bytes <= MOST_BYTES;
             is_stopped = !is_wanted();
+            let is_damaged = |names: &Vec<FileName>| change.file_type == FileType::Directory && names.len() > 1;
+            damaged =
+                damaged.or([&change.old_names, &change.new_names].into_iter().any(is_damaged).then_some(change.ino));
             let by_number = match change.what {
                 WhatChanged::Changed => &mut side.changed,
                 WhatChanged::Made => &mut side.made,
                 WhatChanged::Removed => &mut side.removed,
             };
             by_number.insert(change.ino, change);
-            is_whole && !is_stopped
+            is_whole && !is_stopped && damaged.is_none()
         })?;
         if is_stopped {
             return Err(Errno::INTR.into());
+        }
+        // What decides names looks at all of a directory's for each entry in it.
+        if let Some(ino) = damaged {
+            let key = Key::new(ino.0, ItemType::INODE_REF, 0);
+            return Err(Error::Inconsistent { tree: subvolume, key, what: "the directory has several names" });
         }
         if !is_whole {
             return Err(Errno::TOOBIG.into());

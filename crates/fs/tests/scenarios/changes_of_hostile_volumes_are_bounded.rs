@@ -3,9 +3,10 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use ubtrfs::{Errno, FileChange, Filesystem, InodeId, MergeSides, NewInode, Options, Prefer};
-use ubtrfs_format::{Generation, TreeId};
+use ubtrfs::{Errno, FileChange, Filesystem, InodeId, MergeSides, NewInode, Options, Prefer, WriteAt};
+use ubtrfs_format::{DirIndex, Generation, TreeId};
 use ubtrfs_testkit::scratch::scratch_dir;
 
 use crate::common::image;
@@ -100,6 +101,32 @@ fn long_paths_of_many_files_end_with_an_error_and_not_never() {
     let sides = MergeSides { base, changed, target: base };
     let refused = fs.merge(sides, Prefer::Neither, true, &mut |_| ()).unwrap_err();
     assert_eq!(refused.errno(), Errno::TOOBIG);
+    fs.close().unwrap();
+}
+
+#[test]
+fn a_merge_of_a_file_with_very_many_names_takes_no_time_by_their_square() {
+    const NAMES: usize = 30_000;
+    let dir = scratch_dir();
+    let fs = open(&dir.path().join("image"));
+    let base = subvolume(&fs, "base");
+    let file = make(&fs, InodeId::root_of(base), "file", FILE);
+    let name = |number: usize| format!("link{number}").into_bytes();
+    (0..NAMES).for_each(|number| fs.link(file, InodeId::root_of(base), &name(number)).unwrap());
+    let (changed, target) = (snapshot(&fs, base, "changed"), snapshot(&fs, base, "target"));
+    let sides = MergeSides { base, changed, target };
+    for number in 0..NAMES {
+        fs.unlink(InodeId::root_of(changed), &name(number)).unwrap();
+    }
+    fs.unlink(InodeId::root_of(changed), b"file").unwrap();
+    let written = fs.write(InodeId::new(target, file.ino), WriteAt::Offset(0), b"ours", false);
+    assert_eq!(written.unwrap(), 4);
+    let began = Instant::now();
+    let merged = fs.merge(sides, Prefer::Theirs, false, &mut |_| ()).unwrap();
+    assert_eq!((merged.conflicts.len(), merged.steps.len()), (1, NAMES + 1));
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(60), "{took:?}");
+    assert!(fs.list(InodeId::root_of(target), DirIndex(0), DirIndex(u64::MAX), 10).unwrap().is_empty());
     fs.close().unwrap();
 }
 
