@@ -7,8 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ubtrfs::{Attributes, Errno, Filesystem, InodeId, MergeEffect, MergeSides, NewInode, Options, Prefer};
+use ubtrfs_damage::Image;
 use ubtrfs_format::items::{FileType, Timespec};
-use ubtrfs_format::{DirIndex, TreeId};
+use ubtrfs_format::{DirIndex, Ino, ItemType, Key, TreeId};
 use ubtrfs_testkit::scratch::scratch_dir;
 
 use crate::common::image;
@@ -235,5 +236,39 @@ fn only_subvolumes_of_one_origin_are_merged() {
     let (base, changed) = (snapshot(&fs, TreeId::FS, "top"), snapshot(&fs, TreeId::FS, "top2"));
     make(changed, "new");
     assert_eq!(merge(base, changed, TreeId::FS).map(|steps| steps > 0), Ok(true));
+    fs.close().unwrap();
+}
+
+/// Where a root item has the transaction that made the subvolume.
+const CREATED: usize = 303;
+
+#[test]
+fn root_directories_of_one_time_are_no_origin() {
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    let fs = open(&path);
+    let (one, other) = (subvolume(&fs, "one"), subvolume(&fs, "other"));
+    let made_in = fs.subvolume_info(one).unwrap().transids[1];
+    fs.close().unwrap();
+    drop(fs);
+    // As if both had been made in one transaction, at one tick of the kernel's clock.
+    let is_root = |key: &Key| key.objectid == Ino::ROOT_DIR.0 && key.item_type == ItemType::INODE_ITEM;
+    let image = Image::open(&path);
+    let root = image.items(one).into_iter().find(|(key, _)| is_root(key)).unwrap().1;
+    image.edit(other, |key, _| is_root(key), |_, data| data.copy_from_slice(&root));
+    let is_item = |key: &Key, _: &[u8]| key.objectid == other.0 && key.item_type == ItemType::ROOT_ITEM;
+    image.edit(TreeId::ROOT, is_item, |_, data| data[CREATED..CREATED + 8].copy_from_slice(&made_in.to_le_bytes()));
+    let fs = image::open(&path, Options { no_atime: true, ..Options::default() });
+    assert_eq!(fs.subvolume_info(other).unwrap().transids[1], made_in);
+    let born = |id| fs.attributes(InodeId::root_of(id)).unwrap().btime;
+    assert_eq!(born(one), born(other));
+    let of_other = snapshot(&fs, other, "of other");
+    for (changed, target) in [(one, other), (other, one), (one, of_other), (of_other, one)] {
+        let sides = MergeSides { base: one, changed, target };
+        let refused = fs.merge(sides, Prefer::Theirs, true, &mut |_| ()).unwrap_err();
+        assert_eq!(refused.errno(), Errno::INVAL);
+    }
+    let sides = MergeSides { base: other, changed: of_other, target: other };
+    fs.merge(sides, Prefer::Theirs, true, &mut |_| ()).unwrap();
     fs.close().unwrap();
 }
