@@ -245,14 +245,14 @@ fn a_merge_whose_command_was_ended_before_it_changed_anything_changes_nothing() 
     fs::write(Path::new(&changed).join("new"), "new").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
     let mut command = command.args(["merge", &base, &changed, &target]).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    // The mount's first stream is there while the server compares.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let is_merging = || rustix::fs::getxattr(&*volume.point, "ubtrfs.next.1", &mut [0; 0][..]) == Ok(0);
+    while !is_merging() {
+        assert!(Instant::now() < deadline && command.try_wait().unwrap().is_none(), "it was too quick for this test");
+    }
     command.kill().unwrap();
     command.wait().unwrap();
-    // The server's answer to the last question ends its stream.
-    let deadline = Instant::now() + Duration::from_secs(60);
-    let merging =
-        |number: u32| rustix::fs::getxattr(&*volume.point, &*format!("ubtrfs.next.{number}"), &mut [0; 0][..]);
-    assert_eq!(merging(1), Ok(0), "the merge was too quick for this test");
     while says(&["-n", &base, &changed, &target], 0) != ["A new"] {
         assert!(Instant::now() < deadline);
     }

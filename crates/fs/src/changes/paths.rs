@@ -30,6 +30,8 @@ pub(super) struct Names {
     remembered: HashMap<Ino, (Ino, Box<[u8]>)>,
     /// Bytes that these take.
     bytes: usize,
+    /// The directory of the last name, with its path: the next name is often in it, too.
+    last: (Ino, Vec<u8>),
     unusual: Budget,
 }
 
@@ -42,7 +44,8 @@ pub(super) struct Reference {
 
 impl Names {
     pub(super) fn new(tree: Snapshot) -> Self {
-        Self { tree, remembered: HashMap::new(), bytes: 0, unusual: Budget::new(MOST_UNUSUAL) }
+        let last = (Ino::ROOT_DIR, Vec::new());
+        Self { tree, remembered: HashMap::new(), bytes: 0, last, unusual: Budget::new(MOST_UNUSUAL) }
     }
 
     pub(super) fn tree(&self) -> &Snapshot {
@@ -66,11 +69,12 @@ impl Names {
         if name.is_empty() {
             return Ok(FileName { parent, name, path: Vec::new() });
         }
-        let mut path = self.directory(parent)?;
-        if !path.is_empty() {
-            path.push(b'/');
+        if self.last.0 != parent {
+            self.last = (parent, self.directory(parent)?);
         }
-        path.extend_from_slice(&name);
+        let above = &*self.last.1;
+        let separator: &[u8] = if above.is_empty() { b"" } else { b"/" };
+        let path = [above, separator, &name].concat();
         self.unusual.take(path.len().saturating_sub(USUAL_PATH))?;
         Ok(FileName { parent, name, path })
     }
