@@ -438,7 +438,7 @@ pub struct Merge {
     #[arg(value_name = "CHANGED")]
     pub changed: OsString,
     /// The subvolume that is changed. A merge that fails in the middle leaves it half merged: a
-    /// snapshot from before is the way back.
+    /// snapshot from before is the way back. Or merge into a snapshot, and `subvolume reset` to it.
     #[arg(value_name = "TARGET")]
     pub target: OsString,
     #[command(flatten)]

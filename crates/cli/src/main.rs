@@ -29,6 +29,7 @@ mod restore;
 mod shell;
 mod show;
 mod size;
+mod spool;
 mod stats;
 mod stream;
 mod subvolume;

@@ -71,7 +71,10 @@ fn explained(errno: Errno) -> Option<&'static str> {
     Some(match errno {
         Errno::INVAL => "BASE, CHANGED and TARGET are not snapshots of one subvolume",
         Errno::ROFS => "TARGET is read-only",
-        Errno::TOOBIG => "there are more than a million changes",
+        Errno::INTR => "the command was stopped for too long: nothing was merged",
+        Errno::TIMEDOUT => "the command was stopped for too long to show what was merged",
+        Errno::TOOBIG => "there are more changes than fit into memory: a million, or a quarter of a gigabyte of names",
+        Errno::NAMETOOLONG => "a path is too long: its directories take more than 4 megabytes of memory",
         Errno::NOTEMPTY => "a subvolume in TARGET is where CHANGED has removed a directory or made a file",
         Errno::BUSY => "CHANGED or TARGET is being changed, or too many comparisons go on at a time",
         _ => return None,

@@ -12,8 +12,9 @@ use ubtrfs_format::{Ino, TreeId};
 
 /// Bytes of a record's length.
 const HEAD: usize = 4;
-/// The longest record. A file of a million changed extents has one of some 20 MB.
-const LONGEST: usize = 1 << 30;
+/// The longest record. A file of a million changed extents has one of some 20 MB; the comparison
+/// itself refuses what would be longer than half of this, but for names.
+const LONGEST: usize = 512 << 20;
 
 /// What became of an inode, by its number in a record.
 const WHAT: [WhatChanged; 3] = [WhatChanged::Made, WhatChanged::Removed, WhatChanged::Changed];

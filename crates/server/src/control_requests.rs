@@ -1,7 +1,9 @@
 //! Requests through the control interface: reads of the attributes in [`control`].
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ubtrfs::{FileChange, Filesystem as Engine, MergeEffect, MergeSides, Prefer};
 use ubtrfs_format::items::FileType;
@@ -16,8 +18,8 @@ use crate::server::Server;
 use crate::shared::{Shared, errno};
 use crate::streams::Stream;
 
-/// Bytes that a stream gets at once.
-const PIECE: usize = 64 << 10;
+/// How often a merge looks whether anybody waits for it.
+const LOOK: Duration = Duration::from_millis(100);
 
 impl Server {
     /// Answers a read of such an attribute.
@@ -96,8 +98,9 @@ impl Shared {
         }
     }
 
-    /// Merges, and has the kernel forget what it has cached of what changed. The pages of the
-    /// subvolumes are written first: a merge takes what programs have written to mappings, too.
+    /// Merges while there is a reader, and has the kernel forget what it has cached of what
+    /// changes. The pages of the subvolumes are written first: a merge takes what programs have
+    /// written to mappings, too.
     fn merge(&self, sides: MergeSides, prefer: Prefer, dry_run: bool, stream: &Stream) -> Result<(), Errno> {
         for subvolume in BTreeSet::from([sides.base, sides.changed, sides.target]) {
             self.take_pages_of(subvolume);
@@ -113,11 +116,21 @@ impl Shared {
                 }
                 self.attributes_changed(node);
             }
+            MergeEffect::Attributes(id) => self.attributes_changed(self.numbers.node(id)),
         };
-        let merged = self.engine.merge(sides, prefer, dry_run, &mut effect).map_err(|error| errno(&error))?;
+        let looked: Cell<Option<Instant>> = Cell::default();
+        let is_wanted = || {
+            if looked.get().is_some_and(|looked| looked.elapsed() < LOOK) {
+                return true;
+            }
+            looked.set(Some(Instant::now()));
+            stream.is_wanted()
+        };
+        let merged = self.engine.merge_while(sides, prefer, dry_run, &mut effect, &is_wanted);
+        let merged = merged.map_err(|error| errno(&error))?;
         let records = serde_json::to_vec(&merge_records::records(&merged)).map_err(|_| Errno::IO)?;
         // Without a reader nobody sees this error.
-        if records.chunks(PIECE).all(|piece| stream.put(piece)) { Ok(()) } else { Err(Errno::IO) }
+        if stream.put(&records) { Ok(()) } else { Err(Errno::IO) }
     }
 }
 
@@ -128,10 +141,50 @@ fn put_changes(
 ) -> Result<(), Errno> {
     let mut is_whole = true;
     let done = show(&mut |change| {
-        is_whole = change_records::encode(&change).is_some_and(|record| stream.put(&record));
+        let record = change_records::encode(&change);
+        // Either may be large, and the record may wait for long.
+        drop(change);
+        is_whole = record.is_some_and(|record| stream.put(&record));
         is_whole
     });
     done.map_err(|error| errno(&error))?;
     // Without a reader nobody sees this error; a record that is too long has one.
     if is_whole { Ok(()) } else { Err(Errno::OVERFLOW) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by it")]
+mod tests {
+    use ubtrfs::{InodeId, NewInode};
+    use ubtrfs_volume::MemoryDevice;
+
+    use super::*;
+    use crate::fixtures;
+    use crate::shared::MountFacts;
+    use crate::streams::Streams;
+
+    #[test]
+    fn a_merge_whose_reader_has_ended_changes_nothing() {
+        let device = Arc::new(MemoryDevice::from_bytes(fixtures::volume()));
+        let shared = Arc::new(Shared::new(fixtures::engine_on(device, 1 << 20), MountFacts::default()));
+        let engine = &shared.engine;
+        let base = engine.create_subvolume(engine.root(), b"base", 0o755, (0, 0)).unwrap();
+        let snapshot = |name: &[u8]| engine.snapshot(base, engine.root(), name, false).unwrap();
+        let (changed, target) = (snapshot(b"changed"), snapshot(b"target"));
+        let new = NewInode { mode: 0o100_644, ..NewInode::default() };
+        engine.create(InodeId::root_of(changed), b"new", &new).unwrap();
+        let sides = MergeSides { base, changed, target };
+        let streams = Streams::new();
+        let merge_for = |pid| {
+            let shared = Arc::clone(&shared);
+            let question = Question::Merge { sides, prefer: Prefer::Neither, dry_run: false };
+            let number = streams.begin(pid, move |stream| shared.answer_question(question, stream)).unwrap();
+            streams.take(number, 1 << 16)
+        };
+        let is_there = || engine.lookup(InodeId::root_of(target), b"new").is_ok();
+        assert_eq!(merge_for(i32::MAX as u32), Err(Errno::INTR));
+        assert!(!is_there(), "nobody waited for this merge");
+        merge_for(std::process::id()).unwrap();
+        assert!(is_there());
+    }
 }

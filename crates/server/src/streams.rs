@@ -6,11 +6,11 @@
 //! made from takes space until then.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use rustix::process::{Pid, test_kill_process};
 use ubtrfs_fuse::Errno;
 
 use crate::pool::Pool;
@@ -19,6 +19,8 @@ use crate::pool::Pool;
 const MOST: usize = 8;
 /// Bytes that wait for a reader.
 const ROOM: usize = 256 << 10;
+/// Bytes that are added at once: a long record waits for the reader in the middle, too.
+const PIECE: usize = 64 << 10;
 /// How long a reader may be silent.
 const LONGEST_SILENCE: Duration = Duration::from_secs(60);
 /// How long a reader waits for one answer: then it asks again, and may be interrupted meanwhile.
@@ -124,12 +126,21 @@ impl Drop for Ended<'_> {
 }
 
 impl Stream {
+    /// Whether somebody still waits for what is made.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.is_read(&self.state.lock())
+    }
+
     fn is_read(&self, state: &State) -> bool {
-        state.asked.elapsed() < LONGEST_SILENCE && Path::new(&format!("/proc/{}", self.pid)).exists()
+        state.asked.elapsed() < LONGEST_SILENCE && exists(self.pid)
     }
 
     /// Adds to what the reader gets; returns whether there is a reader.
     pub(crate) fn put(&self, bytes: &[u8]) -> bool {
+        bytes.chunks(PIECE).all(|piece| self.put_piece(piece))
+    }
+
+    fn put_piece(&self, bytes: &[u8]) -> bool {
         let mut state = self.state.lock();
         while state.bytes.len() >= ROOM {
             if !self.is_read(&state) {
@@ -175,6 +186,16 @@ impl Stream {
     }
 }
 
+/// Whether there is a thread of this number. That of a reader in a namespace of processes which we
+/// do not see is 0: of it only silence tells.
+fn exists(pid: u32) -> bool {
+    if pid == 0 {
+        return true;
+    }
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by it")]
 mod tests {
@@ -208,6 +229,21 @@ mod tests {
         let expected: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
         assert_eq!(all(&streams, number.unwrap()), Ok(expected));
         assert_eq!(streams.take(number.unwrap(), 1000), Err(Errno::NXIO));
+    }
+
+    #[test]
+    fn a_long_record_waits_for_its_reader_in_the_middle() {
+        let streams = Streams::new();
+        let long: Vec<u8> = (0..20 * ROOM as u32).flat_map(u32::to_le_bytes).collect();
+        let expected = long.clone();
+        let number = streams.begin(std::process::id(), move |stream| {
+            assert!(stream.put(&long));
+            Ok(())
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        let stream = Arc::clone(&streams.all.lock().streams[&number.unwrap()]);
+        assert!(stream.state.lock().bytes.len() <= ROOM + PIECE, "more waits than there is room for");
+        assert_eq!(all(&streams, number.unwrap()), Ok(expected));
     }
 
     #[test]

@@ -136,10 +136,22 @@ impl Compared {
                     Some(new) => volume.fs.changes(wanted.old, new, visit),
                     None => volume.fs.changes_since(wanted.old, wanted.since, visit),
                 };
-                done.map_err(|error| Failure::about(volume.image.display(), &error))
+                done.map_err(|error| match explained(error.errno()) {
+                    Some(why) => Failure::new(format!("{}: {why}", volume.image.display())),
+                    None => Failure::about(volume.image.display(), &error),
+                })
             }
         }
     }
+}
+
+/// What an error says of a comparison.
+fn explained(errno: Errno) -> Option<&'static str> {
+    Some(match errno {
+        Errno::NAMETOOLONG => "a path is too long: its directories take more than 4 megabytes of memory",
+        Errno::TOOBIG => "the names, ranges or xattrs of a file, or all paths together, are too long to be shown",
+        _ => return None,
+    })
 }
 
 /// Why a mount's server doesn't say what changed.
@@ -151,7 +163,10 @@ fn about_stream(path: &Path, errno: Errno) -> Failure {
         }
         Errno::BUSY => Failure::new(format!("{shown}: too many comparisons go on at a time")),
         Errno::STALE => Failure::new(format!("{shown}: a subvolume was deleted meanwhile")),
-        errno => control::failure(path, errno),
+        errno => match explained(errno) {
+            Some(why) => Failure::new(format!("{shown}: {why}")),
+            None => control::failure(path, errno),
+        },
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::Value;
-use ubtrfs::{Dir, Filesystem, Options, SetAttributes, XattrMode};
+use ubtrfs::{Dir, Filesystem, NewInode, Options, SetAttributes, XattrMode};
 use ubtrfs_format::TreeId;
 use ubtrfs_testkit::fixture::Fixture;
 use ubtrfs_testkit::scratch::scratch_dir;
@@ -137,4 +137,34 @@ fn snapshots_of_the_kernel_are_compared() {
     let lines = sorted(&shown);
     assert_eq!(lines[..2], ["A only-in-snap2", "D dir/hard"], "{shown}");
     assert_eq!(lines[2..], ["M regular: data 36864-44999, size 40000 -> 45000, mtime"], "{shown}");
+}
+
+#[test]
+fn paths_that_would_fill_memory_are_refused_with_a_sentence() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let fs = open(&image);
+    let snapshot = |name: &[u8]| fs.snapshot(TreeId::FS, fs.root(), name, false).unwrap();
+    let make = |above, name: &str, mode| {
+        let made = fs.create(above, name.as_bytes(), &NewInode { mode, ..NewInode::default() }).unwrap();
+        fs.forget(made, 1);
+        made
+    };
+    let start = snapshot(b"start");
+    let deepest = (0..14_000).fold(fs.root(), |above, _| make(above, &"n".repeat(255), 0o040_755));
+    snapshot(b"nested");
+    make(deepest, "file", 0o100_644);
+    assert_ne!(start, TreeId::FS);
+    fs.close().unwrap();
+    drop(fs);
+    let (start, nested, now) = (format!("{image}:start"), format!("{image}:nested"), format!("{image}:"));
+    for (arguments, words) in [
+        (&["diff", &nested, &now][..], "a path is too long: its directories take more than"),
+        (&["diff", &start, &now], "all paths together, are too long to be shown"),
+        (&["merge", "-n", &nested, &now, &nested], "a path is too long: its directories take more than"),
+    ] {
+        let output = ubtrfs(arguments);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && error.lines().count() == 1 && error.contains(words), "{error}");
+    }
 }

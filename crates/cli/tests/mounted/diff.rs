@@ -6,6 +6,7 @@ use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use ubtrfs_testkit::ordinary_user::NOBODY;
 use ubtrfs_testkit::require;
@@ -189,6 +190,39 @@ fn a_slow_reader_gets_everything_and_costs_the_server_little_memory() {
         gone.wait().unwrap();
     }
     assert_eq!(different(&["--name-only", &old, &new]).lines().count(), FILES + 3);
+}
+
+#[test]
+fn a_comparison_in_a_pager_keeps_no_state_of_the_volume() {
+    const FILES: usize = 30_000;
+    require!(FUSE);
+    let volume = Volume::new();
+    volume.mount("");
+    let (old, new) = (text(&volume.point.join("old")), text(&volume.point));
+    ubtrfs(&["subvolume", "snapshot", "-r", &new, &old]).ok();
+    fs::create_dir(volume.point.join("dir")).unwrap();
+    for number in 0..FILES {
+        fs::File::create(volume.point.join("dir").join(format!("{number:0200}"))).unwrap();
+    }
+    // The first stream of the mount: some 40 MB, of which nothing is read yet.
+    let mut paged = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
+    let mut paged = paged.args(["diff", "--name-only", &old, &new]).stdout(Stdio::piped()).spawn().unwrap();
+    let is_there = || rustix::fs::getxattr(&*volume.point, "ubtrfs.next.1", &mut [0; 0][..]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while is_there() != Ok(0) {
+        assert!(Instant::now() < deadline && paged.try_wait().unwrap().is_none(), "it never began");
+    }
+    while is_there() != Err(rustix::io::Errno::NXIO) {
+        assert!(Instant::now() < deadline, "the server still waits for a reader");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(paged.try_wait().unwrap().is_none());
+    // Nothing of it is lost, whatever becomes of the mount.
+    volume.umount();
+    let mut shown = String::new();
+    paged.stdout.take().unwrap().read_to_string(&mut shown).unwrap();
+    assert_eq!(paged.wait().unwrap().code(), Some(1));
+    assert_eq!(shown.lines().filter(|line| line.starts_with("dir/0")).count(), FILES);
 }
 
 #[test]

@@ -5,6 +5,9 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use ubtrfs_testkit::kernel::KernelMount;
@@ -149,6 +152,117 @@ fn programs_see_at_once_what_was_merged() {
 }
 
 #[test]
+fn what_was_looked_at_while_it_was_merged_is_shown_as_it_is() {
+    const FILES: usize = 1500;
+    require!(FUSE);
+    let (volume, [first, ..]) = with_sides();
+    fs::hard_link(Path::new(&first).join("dir/file"), Path::new(&first).join("link")).unwrap();
+    let [base, changed, target] =
+        ["base2", "changed2", "target2"].map(|name| volume.point.join(name).display().to_string());
+    for side in [&base, &changed, &target] {
+        ubtrfs(&["subvolume", "snapshot", &first, side]).ok();
+    }
+    let at = Path::new(&target);
+    fs::create_dir(Path::new(&changed).join("new")).unwrap();
+    for number in 0..FILES {
+        fs::write(Path::new(&changed).join(format!("new/{number}")), "new").unwrap();
+    }
+    fs::remove_file(Path::new(&changed).join("dir/file")).unwrap();
+    fs::hard_link(Path::new(&changed).join("moved"), Path::new(&changed).join("second")).unwrap();
+    let links = |name: &str| at.join(name).metadata().unwrap().nlink();
+    assert_eq!((links("link"), links("dir/file"), links("moved")), (2, 2, 1));
+    let open = File::open(at.join("gone")).unwrap();
+    fs::remove_file(Path::new(&changed).join("gone")).unwrap();
+
+    // Somebody lists everything all the time, and so has it cached.
+    let is_done = AtomicBool::new(false);
+    let looks = std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            let mut looks = 0;
+            while !is_done.load(Ordering::Relaxed) {
+                looks += look(at);
+            }
+            looks
+        });
+        let lines = says(&[&base, &changed, &target], 0);
+        is_done.store(true, Ordering::Relaxed);
+        assert!(lines.iter().any(|line| line == "D dir/file"), "{lines:?}");
+        looking.join().unwrap()
+    });
+    assert!(looks > 0);
+    assert_eq!((links("link"), links("moved"), links("second")), (1, 2, 2));
+    assert_eq!(open.metadata().unwrap().nlink(), 0);
+    assert_eq!(names(at), ["dir", "empty", "link", "moved", "new", "second"]);
+    assert_eq!(names(&at.join("new")).len(), FILES);
+    let staging = at.join(".ubtrfs-merge-0").symlink_metadata();
+    assert!(staging.is_err(), "the staging directory is still shown: {staging:?}");
+}
+
+/// Lists all below a directory; returns what it found.
+fn look(dir: &Path) -> usize {
+    let Ok(entries) = fs::read_dir(dir) else { return 0 };
+    let mut found = 0;
+    for entry in entries.flatten() {
+        let path = entry.path();
+        found += 1 + usize::from(path.symlink_metadata().is_ok_and(|is| is.is_dir())) * look(&path);
+    }
+    let staging = dir.join(".ubtrfs-merge-0");
+    found + if staging.is_dir() { look(&staging) } else { 0 }
+}
+
+#[test]
+fn a_reset_to_a_merged_snapshot_merges_at_once() {
+    require!(FUSE);
+    let (volume, [base, changed, target]) = with_sides();
+    change(Path::new(&changed), Path::new(&target));
+    let merged = volume.point.join("merged").display().to_string();
+    ubtrfs(&["subvolume", "snapshot", &target, &merged]).ok();
+    assert_eq!(says(&[&base, &changed, &merged], 0), EXPECTED);
+    assert_eq!(names(Path::new(&target)), ["dir", "empty", "gone", "moved"]);
+    ubtrfs(&["subvolume", "reset", &target, &merged]).ok();
+    assert_merged(Path::new(&target));
+    ubtrfs(&["subvolume", "delete", &merged]).ok();
+    // It still has the origin of the others.
+    assert_eq!(says(&[&base, &changed, &target], 0), Vec::<String>::new());
+    volume.umount();
+    volume.check();
+}
+
+#[test]
+fn a_merge_whose_command_was_ended_before_it_changed_anything_changes_nothing() {
+    require!(FUSE);
+    let (volume, [base, changed, target]) = with_sides();
+    // Both sides have changed a large file alike, which takes seconds to find out.
+    let sparse = |side: &str| {
+        let file = File::create(Path::new(side).join("dir/file")).unwrap();
+        for number in 0..3000 {
+            file.write_all_at(b"x", number << 24).unwrap();
+        }
+    };
+    for side in [&changed, &target] {
+        sparse(side);
+    }
+    fs::write(Path::new(&changed).join("new"), "new").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
+    let mut command = command.args(["merge", &base, &changed, &target]).spawn().unwrap();
+    // The mount's first stream is there while the server compares.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let is_merging = || rustix::fs::getxattr(&*volume.point, "ubtrfs.next.1", &mut [0; 0][..]) == Ok(0);
+    while !is_merging() {
+        assert!(Instant::now() < deadline && command.try_wait().unwrap().is_none(), "it was too quick for this test");
+    }
+    command.kill().unwrap();
+    command.wait().unwrap();
+    while says(&["-n", &base, &changed, &target], 0) != ["A new"] {
+        assert!(Instant::now() < deadline);
+    }
+    assert!(!Path::new(&target).join("new").exists());
+    assert!(!Path::new(&target).join(".ubtrfs-merge-0").exists());
+    volume.umount();
+    volume.check();
+}
+
+#[test]
 fn an_image_is_merged_like_a_mount() {
     require!(FUSE, Need::Kernel);
     let (volume, [_, changed, target]) = with_sides();
@@ -171,6 +285,9 @@ fn what_can_not_be_merged_is_said_with_status_two() {
     let (volume, [base, changed, target]) = with_sides();
     let point = volume.point.display().to_string();
     has_trouble(&[&point, &changed, &target], "not snapshots of one subvolume");
+    let other = volume.point.join("other").display().to_string();
+    ubtrfs(&["subvolume", "create", &other]).ok();
+    has_trouble(&[&base, &other, &target], "not snapshots of one subvolume");
     has_trouble(&[&base, &changed, &format!("{target}/dir")], "not a subvolume");
     has_trouble(&[&base, &changed, "/proc"], "not on a btrfs volume");
     has_trouble(&[&base, &changed, &format!("{}:target", volume.image.display())], "all on its mount");

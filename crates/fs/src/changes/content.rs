@@ -113,6 +113,11 @@ impl ContentChanges {
         self.new.piece = new.or_else(|| self.new.piece.take());
     }
 
+    /// The bytes of memory that these take.
+    pub(super) fn memory(&self) -> usize {
+        self.changes.len() * size_of::<ChangedContent>()
+    }
+
     /// All changes.
     pub(super) fn finish(mut self) -> Vec<ChangedContent> {
         self.settle(u64::MAX);

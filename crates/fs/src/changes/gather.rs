@@ -8,8 +8,9 @@ use ubtrfs_tree::{Difference, Item, Snapshot};
 
 use super::content::{ContentChanges, Piece};
 use super::file::{ChangedSubvolume, ChangedXattr, FileChange, FileName, WhatChanged, changed_attributes};
+use super::limits::{self, Budget, LARGEST_CHANGE};
 use super::paths::Names;
-use crate::error::Result;
+use crate::error::{Errno, Result};
 
 const TYPE: u32 = 0o170_000;
 
@@ -21,6 +22,8 @@ pub(super) struct Gathered {
     xattrs: Vec<ChangedXattr>,
     subvolumes: Vec<ChangedSubvolume>,
     content: ContentChanges,
+    /// What xattrs and entries of subvolumes may still take.
+    room: Budget,
 }
 
 impl Gathered {
@@ -38,7 +41,8 @@ impl Gathered {
         };
         let size = |item: Option<InodeItem>| item.map_or(0, |item| item.size);
         let content = ContentChanges::new(size(old), size(new));
-        Ok(Self { ino, old, new, xattrs: Vec::new(), subvolumes: Vec::new(), content })
+        let room = Budget::new(LARGEST_CHANGE);
+        Ok(Self { ino, old, new, xattrs: Vec::new(), subvolumes: Vec::new(), content, room })
     }
 
     /// The inode's attributes in both, if it is in both: a number that another inode has got since
@@ -49,7 +53,7 @@ impl Gathered {
         is_same.then_some((old, new))
     }
 
-    /// Takes in a difference.
+    /// Takes in a difference. `E2BIG` if that is more than memory should hold of one inode.
     pub(super) fn add(&mut self, difference: &Difference) -> Result<()> {
         if self.in_both().is_none() {
             return Ok(());
@@ -62,7 +66,7 @@ impl Gathered {
             ItemType::EXTENT_DATA => {
                 let piece = |item: Option<&Item>| item.map_or(Ok(None), Piece::of);
                 self.content.add(key.offset, piece(old)?, piece(new)?);
-                Ok(())
+                if self.content.memory() > LARGEST_CHANGE { Err(Errno::TOOBIG.into()) } else { Ok(()) }
             }
             _ => Ok(()),
         }
@@ -73,6 +77,7 @@ impl Gathered {
         for (item, is_new) in [(old, false), (new, true)] {
             for entry in item.into_iter().flat_map(|item| dir_entries(item)) {
                 let entry = entry?;
+                self.room.take(limits::xattr(entry.name, entry.value))?;
                 let name = entry.name.to_vec();
                 let xattr = ChangedXattr { name: name.clone(), old: None, new: None };
                 let xattr = changed.entry(name).or_insert(xattr);
@@ -91,6 +96,7 @@ impl Gathered {
                 if entry.location.item_type != ItemType::ROOT_ITEM {
                     continue;
                 }
+                self.room.take(limits::subvolume(entry.name))?;
                 let name = entry.name.to_vec();
                 let subvolume = ChangedSubvolume { name: name.clone(), old: None, new: None };
                 let subvolume = changed.entry(name).or_insert(subvolume);

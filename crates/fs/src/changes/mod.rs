@@ -7,12 +7,14 @@
 mod content;
 mod file;
 mod gather;
+mod limits;
 mod paths;
 mod since;
 
 pub use file::{
     ChangedAttribute, ChangedContent, ChangedSubvolume, ChangedXattr, Content, FileChange, FileName, WhatChanged,
 };
+pub(crate) use limits::memory;
 
 use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId};
 use ubtrfs_tree::Snapshot;

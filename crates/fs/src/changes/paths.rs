@@ -1,31 +1,38 @@
 //! Names and paths of the inodes of a subvolume, by their references to directories.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
 use ubtrfs_format::items::inode_backrefs;
 use ubtrfs_format::{DirIndex, Ino, ItemType, Key};
 use ubtrfs_tree::Snapshot;
 
 use super::file::FileName;
+use super::limits::{self, Budget};
 use crate::error::{Errno, Error, Result};
 
-/// Bytes of paths of directories that are remembered.
+/// Bytes of directories' names that are remembered.
 const MOST_REMEMBERED: usize = 8 << 20;
-/// What remembering one takes besides the path, roughly.
+/// Bytes that the directories of one path may take there. Names have no such limit together as
+/// `PATH_MAX`, since a tree can be made step by step: this is one of memory.
+const LONGEST_PATH: usize = 4 << 20;
+/// What remembering a directory takes besides its name, roughly.
 const ENTRY: usize = 64;
-/// The greatest number of directories that are remembered for one path.
-const DEEPEST_REMEMBERED: usize = 64;
-/// Bytes of a path: of longer ones only hostile images are full.
-const LONGEST_PATH: usize = 1 << 20;
+/// Paths up to this length are what programs can name at once.
+const USUAL_PATH: usize = 4096;
+/// The bytes by which all paths together may exceed that: showing each inode below a few thousand
+/// directories with its path would have no end.
+const MOST_UNUSUAL: usize = 4 << 30;
 
 /// The names in a subvolume.
 pub(super) struct Names {
     tree: Snapshot,
-    /// Paths of directories.
-    remembered: HashMap<Ino, Arc<[u8]>>,
+    /// Directories, each with the one that it is in and its name there.
+    remembered: HashMap<Ino, (Ino, Box<[u8]>)>,
     /// Bytes that these take.
     bytes: usize,
+    /// The directory of the last name, with its path: the next name is often in it, too.
+    last: (Ino, Vec<u8>),
+    unusual: Budget,
 }
 
 /// An entry of a directory, as the inode has it.
@@ -37,17 +44,24 @@ pub(super) struct Reference {
 
 impl Names {
     pub(super) fn new(tree: Snapshot) -> Self {
-        let root = (Ino::ROOT_DIR, Arc::from(&b""[..]));
-        Self { tree, remembered: HashMap::from([root]), bytes: 0 }
+        let last = (Ino::ROOT_DIR, Vec::new());
+        Self { tree, remembered: HashMap::new(), bytes: 0, last, unusual: Budget::new(MOST_UNUSUAL) }
     }
 
     pub(super) fn tree(&self) -> &Snapshot {
         &self.tree
     }
 
-    /// All names of an inode.
+    /// All names of an inode. `E2BIG` if they are more than memory should hold.
     pub(super) fn of(&mut self, ino: Ino) -> Result<Vec<FileName>> {
-        self.references(ino)?.into_iter().map(|reference| self.name(reference)).collect()
+        let mut budget = Budget::new(limits::LARGEST_NAMES);
+        let mut names = Vec::new();
+        for reference in self.references(ino)? {
+            let name = self.name(reference)?;
+            budget.take(limits::name(&name))?;
+            names.push(name);
+        }
+        Ok(names)
     }
 
     /// A name with its path.
@@ -55,7 +69,13 @@ impl Names {
         if name.is_empty() {
             return Ok(FileName { parent, name, path: Vec::new() });
         }
-        let path = joined(&self.directory(parent)?, &name);
+        if self.last.0 != parent {
+            self.last = (parent, self.directory(parent)?);
+        }
+        let above = &*self.last.1;
+        let separator: &[u8] = if above.is_empty() { b"" } else { b"/" };
+        let path = [above, separator, &name].concat();
+        self.unusual.take(path.len().saturating_sub(USUAL_PATH))?;
         Ok(FileName { parent, name, path })
     }
 
@@ -64,71 +84,71 @@ impl Names {
         if ino == Ino::ROOT_DIR {
             return Ok(vec![Reference { parent: ino, index: DirIndex(0), name: Vec::new() }]);
         }
-        let first = Key::new(ino.0, ItemType::INODE_REF, 0);
-        let last = Key::new(ino.0, ItemType::INODE_EXTREF, u64::MAX);
+        let mut budget = Budget::new(limits::LARGEST_NAMES);
         let mut found = Vec::new();
-        for item in self.tree.range(first..=last) {
+        for item in self.tree.range(reference_keys(ino)) {
             let item = item?;
             for entry in inode_backrefs(&item.key, &item) {
                 let entry = entry?;
+                budget.take(entry.name.len() + ENTRY)?;
                 found.push(Reference { parent: entry.parent, index: entry.index, name: entry.name.to_vec() });
             }
         }
         Ok(found)
     }
 
+    /// Where a directory is: the first of its references, for it has one only.
+    fn place(&mut self, ino: Ino) -> Result<(Ino, Box<[u8]>)> {
+        if let Some(place) = self.remembered.get(&ino) {
+            return Ok(place.clone());
+        }
+        let item = self.tree.range(reference_keys(ino)).next().transpose()?;
+        let entry = item.as_ref().and_then(|item| inode_backrefs(&item.key, item).next()).transpose()?;
+        let entry = entry.ok_or_else(|| self.inconsistent(ino, "the directory has no name"))?;
+        let place = (entry.parent, Box::from(entry.name));
+        self.bytes += entry.name.len() + ENTRY;
+        if self.bytes > MOST_REMEMBERED {
+            self.bytes = 0;
+            self.remembered.clear();
+        }
+        self.remembered.insert(ino, place.clone());
+        Ok(place)
+    }
+
     /// The path of a directory.
-    fn directory(&mut self, ino: Ino) -> Result<Arc<[u8]>> {
-        let mut below = Vec::new();
+    fn directory(&mut self, ino: Ino) -> Result<Vec<u8>> {
+        let mut above = Vec::new();
         let mut seen = HashSet::new();
-        let (mut at, mut len) = (ino, 0);
-        let path = loop {
-            if let Some(path) = self.remembered.get(&at) {
-                break path.clone();
-            }
-            let key = Key::new(at.0, ItemType::INODE_REF, 0);
-            let inconsistent = |what| Error::Inconsistent { tree: self.tree.root().owner, key, what };
+        let (mut at, mut bytes) = (ino, 0);
+        while at != Ino::ROOT_DIR {
             if !seen.insert(at) {
-                return Err(inconsistent("the directory is below itself"));
+                return Err(self.inconsistent(at, "the directory is below itself"));
             }
-            let reference = self.references(at)?.into_iter().next();
-            let reference = reference.ok_or_else(|| inconsistent("the directory has no name"))?;
-            len += reference.name.len() + 1;
-            if len > LONGEST_PATH {
+            let (parent, name) = self.place(at)?;
+            bytes += name.len() + ENTRY;
+            if bytes > LONGEST_PATH {
                 return Err(Errno::NAMETOOLONG.into());
             }
-            below.push((at, reference.name));
-            at = reference.parent;
-        };
-        // Remembering each directory of a deep path would take the square of its length.
-        let remembers_all = below.len() <= DEEPEST_REMEMBERED;
-        let mut full = path.to_vec();
-        full.reserve(len);
-        for (ino, name) in below.into_iter().rev() {
-            if !full.is_empty() {
-                full.push(b'/');
-            }
-            full.extend_from_slice(&name);
-            if remembers_all {
-                self.remember(ino, full.as_slice().into());
-            }
+            above.push(name);
+            at = parent;
         }
-        let path: Arc<[u8]> = full.into();
-        self.remember(ino, path.clone());
+        let mut path = Vec::with_capacity(bytes - above.len() * (ENTRY - 1));
+        for name in above.iter().rev() {
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+        }
         Ok(path)
     }
 
-    fn remember(&mut self, ino: Ino, path: Arc<[u8]>) {
-        self.bytes += path.len() + ENTRY;
-        if self.bytes > MOST_REMEMBERED {
-            self.bytes = 0;
-            self.remembered.retain(|ino, _| *ino == Ino::ROOT_DIR);
-        }
-        self.remembered.insert(ino, path);
+    fn inconsistent(&self, ino: Ino, what: &'static str) -> Error {
+        let key = Key::new(ino.0, ItemType::INODE_REF, 0);
+        Error::Inconsistent { tree: self.tree.root().owner, key, what }
     }
 }
 
-fn joined(directory: &[u8], name: &[u8]) -> Vec<u8> {
-    let separator: &[u8] = if directory.is_empty() { b"" } else { b"/" };
-    [directory, separator, name].concat()
+/// The items of an inode's references to its directories.
+fn reference_keys(ino: Ino) -> std::ops::RangeInclusive<Key> {
+    Key::new(ino.0, ItemType::INODE_REF, 0)..=Key::new(ino.0, ItemType::INODE_EXTREF, u64::MAX)
 }

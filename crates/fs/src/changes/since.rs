@@ -6,8 +6,9 @@ use ubtrfs_tree::Item;
 
 use super::content::{Piece, extend};
 use super::file::{ChangedContent, ChangedSubvolume, ChangedXattr, FileChange, WhatChanged};
+use super::limits::{self, Budget, LARGEST_CHANGE, LARGEST_NAMES};
 use super::paths::{Names, Reference};
-use crate::error::Result;
+use crate::error::{Errno, Result};
 
 /// What is known of an inode, some of whose items are in leaves that were written since.
 pub(super) struct GatheredSince {
@@ -16,20 +17,25 @@ pub(super) struct GatheredSince {
     xattrs: Vec<ChangedXattr>,
     subvolumes: Vec<ChangedSubvolume>,
     extents: Vec<ChangedContent>,
+    /// What xattrs and entries of subvolumes may still take.
+    room: Budget,
 }
 
 impl GatheredSince {
     pub(super) fn new(ino: Ino, generation: Generation) -> Self {
-        Self { ino, generation, xattrs: Vec::new(), subvolumes: Vec::new(), extents: Vec::new() }
+        let room = Budget::new(LARGEST_CHANGE);
+        Self { ino, generation, xattrs: Vec::new(), subvolumes: Vec::new(), extents: Vec::new(), room }
     }
 
-    /// Takes in an item. Most are older than the leaf that they are in.
+    /// Takes in an item. Most are older than the leaf that they are in. `E2BIG` if that is more
+    /// than memory should hold of one inode.
     pub(super) fn add(&mut self, item: &Item) -> Result<()> {
         match item.key.item_type {
             ItemType::XATTR_ITEM => {
                 for entry in dir_entries(item) {
                     let entry = entry?;
                     if entry.transid >= self.generation {
+                        self.room.take(limits::xattr(entry.name, entry.value))?;
                         let (name, value) = (entry.name.to_vec(), entry.value.to_vec());
                         self.xattrs.push(ChangedXattr { name, old: None, new: Some(value) });
                     }
@@ -39,6 +45,7 @@ impl GatheredSince {
                 for entry in dir_entries(item) {
                     let entry = entry?;
                     if entry.transid >= self.generation && entry.location.item_type == ItemType::ROOT_ITEM {
+                        self.room.take(limits::subvolume(entry.name))?;
                         let (name, id) = (entry.name.to_vec(), TreeId(entry.location.objectid));
                         self.subvolumes.push(ChangedSubvolume { name, old: None, new: Some(id) });
                     }
@@ -48,6 +55,9 @@ impl GatheredSince {
                 // The end of the file is known when all is gathered.
                 if let Some(piece) = Piece::of(item)? {
                     extend(&mut self.extents, ChangedContent { range: piece.range(), old: None, new: piece.content() });
+                }
+                if self.extents.len() * size_of::<ChangedContent>() > LARGEST_CHANGE {
+                    return Err(Errno::TOOBIG.into());
                 }
             }
             _ => {}
@@ -64,9 +74,11 @@ impl GatheredSince {
             return Ok(true);
         }
         let (mut all, mut added) = (Vec::new(), Vec::new());
+        let mut room = Budget::new(LARGEST_NAMES);
         for reference in names.references(self.ino)? {
             let is_added = is_made || self.was_added(names, &reference)?;
             let name = names.name(reference)?;
+            room.take(limits::name(&name))?;
             if is_added {
                 added.push(name.clone());
             }

@@ -13,7 +13,7 @@ use ubtrfs_format::{DirIndex, Ino};
 
 use super::checks::{FORBIDDING, LISTED, check_flags, check_sources, check_unchanged};
 use super::content::{self, Taken};
-use super::entries::{Entry, Node};
+use super::entries::Node;
 use super::outcome::MergeEffect;
 use super::plan::{Parts, Plan};
 use super::sides::Sides;
@@ -25,7 +25,12 @@ use crate::ops::{NewInode, RenameFlags, SetAttributes, TimeChange, XattrMode};
 const S_IFDIR: u32 = 0o040_000;
 
 /// Makes the changes.
-pub(super) fn apply(fs: &Filesystem, sides: &Sides, plan: &Plan, effect: &mut dyn FnMut(MergeEffect)) -> Result<()> {
+pub(super) fn apply(
+    fs: &Filesystem,
+    sides: &Sides<'_>,
+    plan: &Plan,
+    effect: &mut dyn FnMut(MergeEffect),
+) -> Result<()> {
     if plan.entries.is_empty() && plan.parts.is_empty() {
         return Ok(());
     }
@@ -33,7 +38,9 @@ pub(super) fn apply(fs: &Filesystem, sides: &Sides, plan: &Plan, effect: &mut dy
     check_flags(fs, sides, plan)?;
     check_sources(fs, sides, plan)?;
     let root = InodeId::root_of(sides.target.subvolume);
+    sides.check_wanted()?;
     let (name, staging) = make_staging(fs, root)?;
+    effect(MergeEffect::Name(root, name.clone()));
     let mut merge = Applied {
         fs,
         sides,
@@ -45,7 +52,8 @@ pub(super) fn apply(fs: &Filesystem, sides: &Sides, plan: &Plan, effect: &mut dy
         has_taken_away: false,
         effect,
     };
-    let prepared = merge.make_inodes().and_then(|()| merge.take_access()).and_then(|()| merge.take_content());
+    let prepared = merge.make_inodes().and_then(|()| sides.check_wanted());
+    let prepared = prepared.and_then(|()| merge.take_access()).and_then(|()| merge.take_content());
     // What the other side's files had while they were read is what they had when it was planned.
     let prepared = prepared.and_then(|()| check_sources(fs, sides, plan));
     let done = prepared.and_then(|()| {
@@ -58,6 +66,8 @@ pub(super) fn apply(fs: &Filesystem, sides: &Sides, plan: &Plan, effect: &mut dy
         return done;
     }
     let cleaned = remove_all(fs, staging).and_then(|()| fs.rmdir(root, &name));
+    merge.tell_of_removed();
+    effect(MergeEffect::Name(root, name));
     done.and(cleaned)
 }
 
@@ -104,7 +114,7 @@ fn remove_all(fs: &Filesystem, dir: InodeId) -> Result<()> {
 
 struct Applied<'a> {
     fs: &'a Filesystem,
-    sides: &'a Sides,
+    sides: &'a Sides<'a>,
     plan: &'a Plan,
     staging: InodeId,
     /// The names that inodes have in the staging directory.
@@ -134,6 +144,7 @@ impl Applied<'_> {
     fn make_inodes(&mut self) -> Result<()> {
         let wanted: BTreeSet<Node> = self.plan.entries.iter().filter_map(|(_, _, decided)| *decided).collect();
         for node in wanted {
+            self.sides.check_wanted()?;
             if self.sides.in_target(node).is_some() {
                 continue;
             }
@@ -141,6 +152,8 @@ impl Applied<'_> {
             let name = self.staged_name(node);
             let made = self.make(source, &name)?;
             self.made.insert(node, made);
+            self.tell(self.staging, &name);
+            (self.effect)(MergeEffect::Inode(made));
         }
         Ok(())
     }
@@ -157,7 +170,7 @@ impl Applied<'_> {
             fs.set_flags(made, is.flags & !FORBIDDING)?;
         }
         if is.file_type == FileType::Regular {
-            content::take(fs, source, made, &Taken::Whole)?;
+            content::take(fs, (source, made), &Taken::Whole, &|| self.sides.check_wanted())?;
         }
         // A change of the owner takes capabilities away: xattrs come after it.
         fs.set_attributes(made, &SetAttributes { uid: Some(uid), gid: Some(gid), ..SetAttributes::default() })?;
@@ -187,7 +200,7 @@ impl Applied<'_> {
             if let Some(taken) = &parts.content {
                 let (source, target) = (self.source(*node)?, self.id(*node)?);
                 let done = drop_privileges_of_others(self.fs, source, target)
-                    .and_then(|()| content::take(self.fs, source, target, taken));
+                    .and_then(|()| content::take(self.fs, (source, target), taken, &|| Ok(())));
                 (self.effect)(MergeEffect::Inode(target));
                 done?;
             }
@@ -208,7 +221,10 @@ impl Applied<'_> {
             let name = self.staged_name(*node);
             self.fs.rename(dir, &entry.1, self.staging, &name, RenameFlags::default())?;
             self.has_taken_away = true;
-            self.tell(dir, entry);
+            self.tell(dir, &entry.1);
+            self.tell(self.staging, &name);
+            let id = self.id(*node)?;
+            (self.effect)(MergeEffect::Attributes(id));
         }
         Ok(())
     }
@@ -219,17 +235,33 @@ impl Applied<'_> {
             let Some(node) = decided else { continue };
             let (dir, id) = (self.id(entry.0)?, self.id(*node)?);
             match self.staged.get_mut(node).and_then(Vec::pop) {
-                Some(name) => self.fs.rename(self.staging, &name, dir, &entry.1, RenameFlags::default())?,
+                Some(name) => {
+                    self.fs.rename(self.staging, &name, dir, &entry.1, RenameFlags::default())?;
+                    self.tell(self.staging, &name);
+                }
                 None => self.fs.link(id, dir, &entry.1)?,
             }
-            self.tell(dir, entry);
-            (self.effect)(MergeEffect::Inode(id));
+            self.tell(dir, &entry.1);
+            (self.effect)(MergeEffect::Attributes(id));
         }
         Ok(())
     }
 
-    fn tell(&mut self, dir: InodeId, entry: &Entry) {
-        (self.effect)(MergeEffect::Name(dir, entry.1.clone()));
+    fn tell(&mut self, dir: InodeId, name: &[u8]) {
+        (self.effect)(MergeEffect::Name(dir, name.to_vec()));
+    }
+
+    /// Tells of what was in the staging directory at the end: it has lost a name. Who has looked
+    /// into that directory meanwhile may know it by one of those that it had there.
+    fn tell_of_removed(&mut self) {
+        for (node, names) in std::mem::take(&mut self.staged) {
+            for name in names {
+                self.tell(self.staging, &name);
+            }
+            if let Ok(id) = self.id(node) {
+                (self.effect)(MergeEffect::Attributes(id));
+            }
+        }
     }
 
     /// The other parts, and what new inodes could not have before.
@@ -250,6 +282,7 @@ impl Applied<'_> {
                 let mtime = Some(TimeChange::To(is.mtime));
                 self.fs.set_attributes(*made, &SetAttributes { mtime, ..SetAttributes::default() })?;
             }
+            (self.effect)(MergeEffect::Attributes(*made));
         }
         Ok(())
     }

@@ -19,10 +19,13 @@ pub(super) const LISTED: usize = 1000;
 
 /// `EBUSY` if what is to be changed is not as it was when the merge was planned, and `ENOTEMPTY` if
 /// there is something in a directory that is to go which no side knows: a subvolume.
-pub(super) fn check_unchanged(fs: &Filesystem, sides: &Sides, plan: &Plan) -> Result<()> {
+pub(super) fn check_unchanged(fs: &Filesystem, sides: &Sides<'_>, plan: &Plan) -> Result<()> {
     let changing: BTreeSet<&Entry> = plan.entries.iter().map(|(entry, ..)| entry).collect();
-    for (_, ours, _) in &plan.entries {
-        let Some(node) = ours.filter(|node| !plan.decision.is_there(sides, *node)) else { continue };
+    let ours: BTreeSet<Node> = plan.entries.iter().filter_map(|(_, ours, _)| *ours).collect();
+    for node in ours {
+        if plan.decision.is_there(sides, node) {
+            continue;
+        }
         let Some(dir) = sides.in_target(node) else { continue };
         if fs.attributes(dir)?.file_type != FileType::Directory {
             continue;
@@ -78,7 +81,7 @@ pub(super) fn check_unchanged(fs: &Filesystem, sides: &Sides, plan: &Plan) -> Re
 
 /// `EBUSY` if something of the other side that is taken is not as it was when the merge was
 /// planned: the ranges to take are of then.
-pub(super) fn check_sources(fs: &Filesystem, sides: &Sides, plan: &Plan) -> Result<()> {
+pub(super) fn check_sources(fs: &Filesystem, sides: &Sides<'_>, plan: &Plan) -> Result<()> {
     let decided = plan.entries.iter().filter_map(|(_, _, decided)| decided.as_ref());
     for node in plan.parts.keys().chain(decided) {
         let (Node::Base(ino) | Node::Changed(ino), Some(id)) = (node, sides.in_changed(*node)) else { continue };
@@ -92,7 +95,7 @@ pub(super) fn check_sources(fs: &Filesystem, sides: &Sides, plan: &Plan) -> Resu
 }
 
 /// `EPERM` if `chattr +i` or `+a` would stop the merge in the middle.
-pub(super) fn check_flags(fs: &Filesystem, sides: &Sides, plan: &Plan) -> Result<()> {
+pub(super) fn check_flags(fs: &Filesystem, sides: &Sides<'_>, plan: &Plan) -> Result<()> {
     let entries = plan.entries.iter();
     let named = entries.flat_map(|((dir, _), ours, decided)| [Some(*dir), *ours, *decided]).flatten();
     let all: BTreeSet<Node> = named.chain(plan.parts.keys().copied()).collect();

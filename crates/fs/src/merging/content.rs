@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use ubtrfs_format::TreeId;
-use ubtrfs_format::items::FileType;
+use ubtrfs_format::items::{FileType, InodeItem};
 
+use super::sides::Sides;
 use crate::changes::FileChange;
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeId;
-use crate::ops::{SetAttributes, WriteAt};
+use crate::ops::{SETTABLE_FLAGS, SetAttributes, WriteAt};
 
 /// How much of a file's content is taken.
 pub(super) enum Taken {
@@ -24,13 +24,14 @@ pub(super) enum Taken {
 const PIECE: u64 = 1 << 20;
 
 /// Whether two files have the same content; holes are zeroes.
-pub(super) fn is_equal(fs: &Filesystem, one: InodeId, other: InodeId) -> Result<bool> {
+pub(super) fn is_equal(fs: &Filesystem, sides: &Sides<'_>, one: InodeId, other: InodeId) -> Result<bool> {
     let size = fs.size(one)?;
     if size != fs.size(other)? {
         return Ok(false);
     }
     let mut at = 0;
     while at < size {
+        sides.check_wanted()?;
         // Where both have a hole there is nothing to read.
         let data = next_data(fs, one, at, size)?.min(next_data(fs, other, at, size)?);
         at = at.max(data / PIECE * PIECE);
@@ -59,31 +60,32 @@ pub(super) fn xattrs(fs: &Filesystem, id: InodeId) -> Result<BTreeMap<Vec<u8>, V
 
 /// Whether inodes that both sides have made are alike, but for times and names. They are of one
 /// type, and no directories.
-pub(super) fn is_alike(
-    fs: &Filesystem,
-    subvolume: TreeId,
-    change: &FileChange,
-    other_subvolume: TreeId,
-    other: &FileChange,
-) -> Result<bool> {
+pub(super) fn is_alike(fs: &Filesystem, sides: &Sides<'_>, change: &FileChange, other: &FileChange) -> Result<bool> {
     let (Some(item), Some(other_item)) = (&change.new, &other.new) else { return Ok(false) };
-    let what = |item: &ubtrfs_format::items::InodeItem| (item.mode, item.uid, item.gid, item.size, item.rdev);
+    let what = |item: &InodeItem| (item.mode, item.uid, item.gid, item.size, item.rdev, item.flags & SETTABLE_FLAGS);
     if what(item) != what(other_item) {
         return Ok(false);
     }
-    let (one, other) = (InodeId::new(subvolume, change.ino), InodeId::new(other_subvolume, other.ino));
+    let one = InodeId::new(sides.changed.subvolume, change.ino);
+    let other = InodeId::new(sides.target.subvolume, other.ino);
     if xattrs(fs, one)? != xattrs(fs, other)? {
         return Ok(false);
     }
     match change.file_type {
-        FileType::Regular => is_equal(fs, one, other),
+        FileType::Regular => is_equal(fs, sides, one, other),
         FileType::Symlink => Ok(fs.read_link(one)? == fs.read_link(other)?),
         _ => Ok(true),
     }
 }
 
-/// Gives a file the content of another, by sharing extents where they can be shared.
-pub(super) fn take(fs: &Filesystem, source: InodeId, target: InodeId, taken: &Taken) -> Result<()> {
+/// Gives a file the content of another, by sharing extents where they can be shared. Before each
+/// piece `check` says whether to go on.
+pub(super) fn take(
+    fs: &Filesystem,
+    (source, target): (InodeId, InodeId),
+    taken: &Taken,
+    check: &dyn Fn() -> Result<()>,
+) -> Result<()> {
     let size = fs.size(source)?;
     let resize = |size| {
         let changes = SetAttributes { size: Some(size), ..SetAttributes::default() };
@@ -102,15 +104,21 @@ pub(super) fn take(fs: &Filesystem, source: InodeId, target: InodeId, taken: &Ta
         let end = range.end.div_ceil(sector).saturating_mul(sector).min(size);
         let start = range.start / sector * sector;
         if start < end {
-            take_range(fs, source, target, start..end)?;
+            take_range(fs, (source, target), start..end, check)?;
         }
     }
     Ok(())
 }
 
-fn take_range(fs: &Filesystem, source: InodeId, target: InodeId, range: Range<u64>) -> Result<()> {
+fn take_range(
+    fs: &Filesystem,
+    (source, target): (InodeId, InodeId),
+    range: Range<u64>,
+    check: &dyn Fn() -> Result<()>,
+) -> Result<()> {
     let mut at = range.start;
     while at < range.end {
+        check()?;
         match fs.clone_range(source, at, target, at, range.end - at) {
             Ok(0) => break,
             Ok(bytes) => at += bytes,
@@ -123,6 +131,7 @@ fn take_range(fs: &Filesystem, source: InodeId, target: InodeId, range: Range<u6
         fs.punch_hole(target, at, range.end - at)?;
     }
     while at < range.end {
+        check()?;
         let data = next_data(fs, source, at, u64::MAX)?;
         if data >= range.end {
             break;

@@ -15,8 +15,12 @@ use super::entries::{Entries, Entry, Node};
 use super::outcome::{ConflictKind, MergeConflict, Prefer};
 use super::sides::Sides;
 use crate::changes::{ChangedAttribute, FileChange};
-use crate::error::Result;
+use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
+
+/// Entries and inodes that are looked at while flaws are mended. Each round looks at all of them,
+/// and a round settles one directory of several that are in each other.
+const MOST_STEPS: usize = 1 << 27;
 
 /// What can't stay as it is decided: the entries that are tied to it, a path, and the conflict.
 type Flaw = (Vec<Entry>, Vec<u8>, ConflictKind);
@@ -27,6 +31,8 @@ pub(super) struct Decision {
     changed: Entries,
     /// Where both sides have changed an entry, or one whose inode is in a conflict.
     forced: HashSet<Entry>,
+    /// Inodes all of whose entries are among these, or will be.
+    forced_nodes: HashSet<Node>,
     /// Who both sides have made alike.
     same: BTreeMap<Node, Node>,
     /// Each inode's entries that some side has changed.
@@ -37,7 +43,7 @@ pub(super) struct Decision {
 
 impl Decision {
     /// Decides; `same` has the target's inode for each of the other side's that is alike.
-    pub(super) fn make(fs: &Filesystem, sides: &Sides, same: BTreeMap<Node, Node>, prefer: Prefer) -> Result<Self> {
+    pub(super) fn make(fs: &Filesystem, sides: &Sides<'_>, same: BTreeMap<Node, Node>, prefer: Prefer) -> Result<Self> {
         let changed = sides.changed_entries.renamed(|node| same.get(&node).copied().unwrap_or(node));
         let mut names: HashMap<Node, BTreeSet<Entry>> = HashMap::new();
         let both = changed.iter().chain(sides.target_entries.iter());
@@ -50,6 +56,7 @@ impl Decision {
         let mut decision = Self {
             changed,
             forced: HashSet::new(),
+            forced_nodes: HashSet::new(),
             same,
             names,
             prefers_theirs: prefer == Prefer::Theirs,
@@ -57,7 +64,15 @@ impl Decision {
         };
         decision.compare_entries(sides);
         decision.compare_inodes(sides);
-        while decision.mend(fs, sides)? {}
+        let each = decision.changed.len() + sides.target_entries.len() + sides.changed.changed.len();
+        let mut steps = 0;
+        while decision.mend(fs, sides)? {
+            sides.check_wanted()?;
+            steps += each;
+            if steps > MOST_STEPS {
+                return Err(Errno::TOOBIG.into());
+            }
+        }
         Ok(decision)
     }
 
@@ -67,33 +82,33 @@ impl Decision {
     }
 
     /// The entries that some side has changed.
-    pub(super) fn entries<'a>(&'a self, sides: &'a Sides) -> impl Iterator<Item = &'a Entry> {
+    pub(super) fn entries<'a>(&'a self, sides: &'a Sides<'_>) -> impl Iterator<Item = &'a Entry> {
         let only_target = sides.target_entries.iter().filter(|(entry, _)| !self.changed.has(entry));
         self.changed.iter().chain(only_target).map(|(entry, _)| entry)
     }
 
-    fn base(sides: &Sides, entry: &Entry) -> Option<Node> {
+    fn base(sides: &Sides<'_>, entry: &Entry) -> Option<Node> {
         sides.base_entries.get(entry).copied()
     }
 
-    fn theirs(&self, sides: &Sides, entry: &Entry) -> Option<Node> {
+    fn theirs(&self, sides: &Sides<'_>, entry: &Entry) -> Option<Node> {
         self.changed.after(entry, Self::base(sides, entry))
     }
 
     /// What an entry is in the target before the merge.
-    pub(super) fn ours(sides: &Sides, entry: &Entry) -> Option<Node> {
+    pub(super) fn ours(sides: &Sides<'_>, entry: &Entry) -> Option<Node> {
         sides.target_entries.after(entry, Self::base(sides, entry))
     }
 
     /// What an entry is to be.
-    pub(super) fn decided(&self, sides: &Sides, entry: &Entry) -> Option<Node> {
+    pub(super) fn decided(&self, sides: &Sides<'_>, entry: &Entry) -> Option<Node> {
         let (base, ours, theirs) = (Self::base(sides, entry), Self::ours(sides, entry), self.theirs(sides, entry));
         let takes_theirs = if self.forced.contains(entry) { self.prefers_theirs } else { ours == base };
         if takes_theirs { theirs } else { ours }
     }
 
     /// The path of an entry, for people.
-    pub(super) fn path(&self, sides: &Sides, entry: &Entry) -> Vec<u8> {
+    pub(super) fn path(&self, sides: &Sides<'_>, entry: &Entry) -> Vec<u8> {
         let path = self.changed.path(entry).or_else(|| sides.target_entries.path(entry));
         path.unwrap_or(&entry.1).to_vec()
     }
@@ -103,7 +118,7 @@ impl Decision {
     }
 
     /// Takes the preferred side's word for an entry, and for whatever is tied to it.
-    fn force(&mut self, sides: &Sides, first: Entry) {
+    fn force(&mut self, sides: &Sides<'_>, first: Entry) {
         let mut waiting = vec![first];
         while let Some(entry) = waiting.pop() {
             if self.forced.contains(&entry) {
@@ -112,19 +127,22 @@ impl Decision {
             let meant = [Self::base(sides, &entry), Self::ours(sides, &entry), self.theirs(sides, &entry)];
             self.forced.insert(entry);
             for node in meant.into_iter().flatten() {
-                waiting.extend(self.names.get(&node).into_iter().flatten().cloned());
+                // Of a file with very many names each entry means the same.
+                if self.forced_nodes.insert(node) {
+                    waiting.extend(self.names.get(&node).into_iter().flatten().cloned());
+                }
             }
         }
     }
 
-    fn force_all(&mut self, sides: &Sides, node: Node) {
+    fn force_all(&mut self, sides: &Sides<'_>, node: Node) {
         for entry in self.names.get(&node).cloned().unwrap_or_default() {
             self.force(sides, entry);
         }
     }
 
     /// Entries to which both sides gave another inode.
-    fn compare_entries(&mut self, sides: &Sides) {
+    fn compare_entries(&mut self, sides: &Sides<'_>) {
         let entries: Vec<Entry> = self.changed.iter().map(|(entry, _)| entry.clone()).collect();
         for entry in entries {
             let (base, ours) = (Self::base(sides, &entry), Self::ours(sides, &entry));
@@ -137,7 +155,7 @@ impl Decision {
     }
 
     /// Inodes that both sides have changed in ways that exclude each other.
-    fn compare_inodes(&mut self, sides: &Sides) {
+    fn compare_inodes(&mut self, sides: &Sides<'_>) {
         let (theirs, ours) = (&sides.changed, &sides.target);
         let mut found = Vec::new();
         for (ino, change) in &theirs.removed {
@@ -163,7 +181,7 @@ impl Decision {
         }
     }
 
-    fn is_renamed_differently(&self, sides: &Sides, theirs: &FileChange, ours: &FileChange) -> bool {
+    fn is_renamed_differently(&self, sides: &Sides<'_>, theirs: &FileChange, ours: &FileChange) -> bool {
         let added: BTreeSet<Entry> = theirs.names_added.iter().map(|name| sides.changed.entry(name)).collect();
         let added: BTreeSet<Entry> = added.into_iter().map(|(dir, name)| (self.canonical(dir), name)).collect();
         let others: BTreeSet<Entry> = ours.names_added.iter().map(|name| sides.target.entry(name)).collect();
@@ -175,7 +193,7 @@ impl Decision {
 
     /// Looks for what can't stay as it is decided, and decides it again. Returns whether there was
     /// any.
-    fn mend(&mut self, fs: &Filesystem, sides: &Sides) -> Result<bool> {
+    fn mend(&mut self, fs: &Filesystem, sides: &Sides<'_>) -> Result<bool> {
         let mut found: Vec<Flaw> = Vec::new();
         for entry in self.entries(sides) {
             let node = self.decided(sides, entry);
@@ -211,7 +229,7 @@ impl Decision {
     }
 
     /// Whether an inode has a name.
-    pub(super) fn is_there(&self, sides: &Sides, node: Node) -> bool {
+    pub(super) fn is_there(&self, sides: &Sides<'_>, node: Node) -> bool {
         let Some(names) = self.names.get(&node) else { return true };
         if names.iter().any(|entry| self.decided(sides, entry) == Some(node)) {
             return true;
@@ -226,36 +244,49 @@ impl Decision {
     }
 
     /// Directories that would be below themselves, with the names that make them so.
-    fn loops(&self, fs: &Filesystem, sides: &Sides) -> Result<Vec<Flaw>> {
+    fn loops(&self, fs: &Filesystem, sides: &Sides<'_>) -> Result<Vec<Flaw>> {
         let mut found = Vec::new();
         let moved = sides
             .changed
             .changed
             .values()
             .filter(|change| change.file_type == FileType::Directory && !change.names_added.is_empty());
+        // Directories above which there is no loop that was not found.
+        let mut settled = HashSet::new();
         for change in moved {
-            let first = Node::Base(change.ino);
-            let mut above = Vec::new();
-            let mut at = first;
-            while let Some(parent) = self.parent(fs, sides, at)? {
+            let mut at = Node::Base(change.ino);
+            let (mut above, mut places) = (Vec::new(), HashMap::new());
+            let end = loop {
+                if settled.contains(&at) {
+                    break None;
+                }
+                if let Some(place) = places.get(&at) {
+                    break Some(*place);
+                }
+                places.insert(at, above.len());
                 above.push(at);
-                if parent == first {
-                    let tied = above.iter().filter_map(|node| self.names.get(node)).flatten().cloned();
-                    found.push((tied.collect(), path_of(change), ConflictKind::Loop));
-                    break;
+                match self.parent(fs, sides, at)? {
+                    Some(parent) => at = parent,
+                    None => break None,
                 }
-                // Another directory's loop.
-                if above.contains(&parent) {
-                    break;
-                }
-                at = parent;
+            };
+            if let Some(first) = end {
+                let ring: &[Node] = &above[first..];
+                let tied = ring.iter().filter_map(|node| self.names.get(node)).flatten().cloned();
+                let moved = |node: &Node| match node {
+                    Node::Base(ino) => sides.changed.changed.get(ino).filter(|change| !change.names_added.is_empty()),
+                    _ => None,
+                };
+                let named = ring.iter().filter_map(moved).min_by_key(|change| change.ino).unwrap_or(change);
+                found.push((tied.collect(), path_of(named), ConflictKind::Loop));
             }
+            settled.extend(above);
         }
         Ok(found)
     }
 
     /// The directory that a directory is to be in.
-    fn parent(&self, fs: &Filesystem, sides: &Sides, dir: Node) -> Result<Option<Node>> {
+    fn parent(&self, fs: &Filesystem, sides: &Sides<'_>, dir: Node) -> Result<Option<Node>> {
         let names = self.names.get(&dir).into_iter().flatten();
         for entry in names {
             if self.decided(sides, entry) == Some(dir) {

@@ -48,6 +48,11 @@ impl Entries {
         self.0.get(entry).map(|(_, path)| &**path)
     }
 
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// All of them.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Entry, Option<Node>)> {
         self.0.iter().map(|(entry, (node, _))| (entry, *node))

@@ -16,6 +16,7 @@ mod checks;
 mod content;
 mod decide;
 mod entries;
+mod origin;
 mod outcome;
 mod plan;
 mod sides;
@@ -31,7 +32,7 @@ impl Filesystem {
     /// Takes into a subvolume what changed from a base to another. With `dry_run` nothing is
     /// changed. `effect` is called with each change once it is made.
     ///
-    /// Commits first. `EINVAL` if the three have not the same origin; `EROFS` if the target is
+    /// Commits first. `EINVAL` if the three don't come from one subvolume; `EROFS` if the target is
     /// read-only; `E2BIG` for more changes than memory should hold; `ENOTEMPTY` if a directory is
     /// to go that has a subvolume in it, or a subvolume would have to; `EPERM` if something that
     /// changes is immutable or may only be appended to; `EBUSY` if the target was changed while the
@@ -46,11 +47,25 @@ impl Filesystem {
         dry_run: bool,
         effect: &mut dyn FnMut(MergeEffect),
     ) -> Result<Merged> {
+        self.merge_while(sides, prefer, dry_run, effect, &|| true)
+    }
+
+    /// The same, while `is_wanted` says so: `EINTR` as soon as it does not. It is asked often while
+    /// the merge is planned and new files are made; from the first change of what the target has
+    /// on it is not asked any more, for the merge goes on to its end then.
+    pub fn merge_while(
+        &self,
+        sides: MergeSides,
+        prefer: Prefer,
+        dry_run: bool,
+        effect: &mut dyn FnMut(MergeEffect),
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Merged> {
         let is_read_only = self.is_read_only() || self.subvolume_info(sides.target)?.read_only;
         if is_read_only && !dry_run {
             return Err(Errno::ROFS.into());
         }
-        let gathered = Sides::gather(self, sides)?;
+        let gathered = Sides::gather(self, sides, is_wanted)?;
         let plan = Plan::make(self, &gathered, prefer)?;
         let conflicts: Vec<_> = plan.conflicts.iter().cloned().collect();
         if !conflicts.is_empty() && prefer == Prefer::Neither {

@@ -125,4 +125,6 @@ pub enum MergeEffect {
     Name(InodeId, Vec<u8>),
     /// An inode's content or attributes change.
     Inode(InodeId),
+    /// Attributes of an inode change, such as the number of its names, and its content doesn't.
+    Attributes(InodeId),
 }

@@ -51,7 +51,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn make(fs: &Filesystem, sides: &Sides, prefer: Prefer) -> Result<Self> {
+    pub(super) fn make(fs: &Filesystem, sides: &Sides<'_>, prefer: Prefer) -> Result<Self> {
         let same = made_alike(fs, sides)?;
         let decision = Decision::make(fs, sides, same.clone(), prefer)?;
         let entries = decision.entries(sides).filter_map(|entry| {
@@ -63,6 +63,7 @@ impl Plan {
         let mut plan = Self { conflicts, decision, entries, parts: BTreeMap::new() };
         let takes_theirs = prefer == Prefer::Theirs;
         for (ino, theirs) in &sides.changed.changed {
+            sides.check_wanted()?;
             let node = Node::Base(*ino);
             if sides.in_target(node).is_some() && plan.decision.is_there(sides, node) {
                 let parts = plan.compare(fs, sides, theirs, takes_theirs)?;
@@ -70,6 +71,7 @@ impl Plan {
             }
         }
         for (theirs, ours) in &same {
+            sides.check_wanted()?;
             let parts = plan.compare_made(fs, sides, (*theirs, *ours), takes_theirs)?;
             plan.take(*ours, parts);
         }
@@ -96,7 +98,13 @@ impl Plan {
     }
 
     /// Compares what both sides did to an inode of the base.
-    fn compare(&mut self, fs: &Filesystem, sides: &Sides, theirs: &FileChange, takes_theirs: bool) -> Result<Parts> {
+    fn compare(
+        &mut self,
+        fs: &Filesystem,
+        sides: &Sides<'_>,
+        theirs: &FileChange,
+        takes_theirs: bool,
+    ) -> Result<Parts> {
         let ours = sides.target.changed.get(&theirs.ino);
         let (Some(old), Some(new)) = (&theirs.old, &theirs.new) else { return Ok(Parts::default()) };
         let kept = ours.and_then(|ours| ours.new).unwrap_or(*old);
@@ -121,7 +129,9 @@ impl Plan {
             parts.flags = self.takes(&path, ConflictKind::Flags, differs, takes_theirs).then_some(flags(new.flags));
         }
         for xattr in &theirs.xattrs {
-            let other = ours.and_then(|ours| ours.xattrs.iter().find(|other| other.name == xattr.name));
+            // They are sorted by name.
+            let others = ours.map_or(&[][..], |ours| &ours.xattrs);
+            let other = others.binary_search_by(|other| other.name.cmp(&xattr.name)).ok().map(|at| &others[at]);
             let differs = other.map(|other| other.new != xattr.new);
             if self.takes(&path, ConflictKind::Xattr, differs, takes_theirs) {
                 parts.xattrs.push((xattr.name.clone(), xattr.new.clone()));
@@ -140,7 +150,7 @@ impl Plan {
     fn compare_content(
         &mut self,
         fs: &Filesystem,
-        sides: &Sides,
+        sides: &Sides<'_>,
         theirs: &FileChange,
         takes_theirs: bool,
         parts: &mut Parts,
@@ -151,7 +161,7 @@ impl Plan {
         let node = Node::Base(theirs.ino);
         let is_ours = sides.target.changed.get(&theirs.ino).is_some_and(has_new_content);
         let differs = match (is_ours, sides.in_changed(node), sides.in_target(node)) {
-            (true, Some(one), Some(other)) => Some(!content::is_equal(fs, one, other)?),
+            (true, Some(one), Some(other)) => Some(!content::is_equal(fs, sides, one, other)?),
             _ => None,
         };
         if self.takes(&parts.path.clone(), ConflictKind::Content, differs, takes_theirs) {
@@ -168,7 +178,7 @@ impl Plan {
     fn compare_made(
         &mut self,
         fs: &Filesystem,
-        sides: &Sides,
+        sides: &Sides<'_>,
         (theirs, ours): (Node, Node),
         takes_theirs: bool,
     ) -> Result<Parts> {
@@ -187,6 +197,10 @@ impl Plan {
         if self.takes(&path, ConflictKind::Owner, differs(is_other_owner), takes_theirs) {
             parts.owner = Some((new.uid, new.gid));
         }
+        let flags = |flags: u64| flags & SETTABLE_FLAGS;
+        if self.takes(&path, ConflictKind::Flags, differs(flags(new.flags) != flags(kept.flags)), takes_theirs) {
+            parts.flags = Some(flags(new.flags));
+        }
         let (xattrs, others) = (content::xattrs(fs, theirs)?, content::xattrs(fs, ours)?);
         let names: BTreeSet<_> = xattrs.keys().chain(others.keys()).collect();
         for name in names {
@@ -199,7 +213,7 @@ impl Plan {
     }
 
     /// What changes, for people.
-    pub(super) fn steps(&self, sides: &Sides) -> Vec<MergeStep> {
+    pub(super) fn steps(&self, sides: &Sides<'_>) -> Vec<MergeStep> {
         let mut gone: BTreeMap<Node, Vec<Vec<u8>>> = BTreeMap::new();
         for (entry, ours, _) in &self.entries {
             if let Some(node) = ours {
@@ -236,12 +250,13 @@ fn new_data(change: &FileChange) -> impl Iterator<Item = &ChangedContent> {
 
 /// What both sides have made under one name: directories, which are merged, and other files that
 /// are alike. Gives the target's by the other.
-fn made_alike(fs: &Filesystem, sides: &Sides) -> Result<BTreeMap<Node, Node>> {
+fn made_alike(fs: &Filesystem, sides: &Sides<'_>) -> Result<BTreeMap<Node, Node>> {
     let mut same = BTreeMap::new();
     let mut waiting: Vec<(Entry, Node)> = Vec::new();
     let made = |(entry, node): (&Entry, Option<Node>)| Some((entry.clone(), node.filter(|node| is_made(*node))?));
     waiting.extend(sides.changed_entries.iter().filter_map(made).filter(|(entry, _)| !is_made(entry.0)));
     while let Some(((dir, name), theirs)) = waiting.pop() {
+        sides.check_wanted()?;
         let dir = same.get(&dir).copied().unwrap_or(dir);
         let Some(ours) = sides.target_entries.after(&(dir, name), None) else { continue };
         let (Node::Changed(one), Node::Target(other)) = (theirs, ours) else { continue };
@@ -252,7 +267,7 @@ fn made_alike(fs: &Filesystem, sides: &Sides) -> Result<BTreeMap<Node, Node>> {
         if one.file_type == FileType::Directory {
             same.insert(theirs, ours);
             waiting.extend(sides.changed_entries.within(theirs).filter_map(made));
-        } else if content::is_alike(fs, sides.changed.subvolume, one, sides.target.subvolume, other)? {
+        } else if content::is_alike(fs, sides, one, other)? {
             same.insert(theirs, ours);
         }
     }

@@ -2,17 +2,22 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use ubtrfs_format::{Ino, TreeId};
+use ubtrfs_format::items::FileType;
+use ubtrfs_format::{Ino, ItemType, Key, TreeId};
 
 use super::entries::{Entries, Entry, Node};
+use super::origin;
 use super::outcome::MergeSides;
-use crate::changes::{FileChange, FileName, WhatChanged};
-use crate::error::{Errno, Result};
+use crate::changes::{FileChange, FileName, WhatChanged, memory};
+use crate::error::{Errno, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeId;
 
-/// Inodes that may have changed on both sides together: each takes about half a kilobyte.
+/// Inodes that may have changed on one side: each takes about half a kilobyte.
 const MOST_CHANGES: usize = 1 << 20;
+/// Bytes that their names, paths, xattrs and ranges may take on one side. What is made of them
+/// takes a few times as much.
+const MOST_BYTES: usize = 256 << 20;
 
 /// The changes from the base to one side.
 pub(super) struct Side {
@@ -27,25 +32,40 @@ pub(super) struct Side {
 }
 
 impl Side {
-    fn gather(fs: &Filesystem, base: TreeId, subvolume: TreeId, made_by: fn(Ino) -> Node) -> Result<Self> {
+    fn gather(
+        fs: &Filesystem,
+        (base, subvolume): (TreeId, TreeId),
+        made_by: fn(Ino) -> Node,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Self> {
         let mut side =
             Self { subvolume, changed: BTreeMap::new(), made: BTreeMap::new(), removed: BTreeMap::new(), made_by };
-        let mut is_whole = true;
+        let (mut is_whole, mut is_stopped, mut damaged, mut bytes) = (true, false, None, 0);
         fs.changes(base, subvolume, |change| {
-            is_whole = side.len() < MOST_CHANGES;
+            bytes += memory(&change);
+            is_whole = side.len() < MOST_CHANGES && bytes <= MOST_BYTES;
+            is_stopped = !is_wanted();
+            let is_damaged = |names: &Vec<FileName>| change.file_type == FileType::Directory && names.len() > 1;
+            damaged =
+                damaged.or([&change.old_names, &change.new_names].into_iter().any(is_damaged).then_some(change.ino));
             let by_number = match change.what {
                 WhatChanged::Changed => &mut side.changed,
                 WhatChanged::Made => &mut side.made,
                 WhatChanged::Removed => &mut side.removed,
             };
             by_number.insert(change.ino, change);
-            is_whole
+            is_whole && !is_stopped && damaged.is_none()
         })?;
+        if is_stopped {
+            return Err(Errno::INTR.into());
+        }
+        // What decides names looks at all of a directory's for each entry in it.
+        if let Some(ino) = damaged {
+            let key = Key::new(ino.0, ItemType::INODE_REF, 0);
+            return Err(Error::Inconsistent { tree: subvolume, key, what: "the directory has several names" });
+        }
         if !is_whole {
             return Err(Errno::TOOBIG.into());
-        }
-        if side.removed.contains_key(&Ino::ROOT_DIR) {
-            return Err(Errno::INVAL.into());
         }
         Ok(side)
     }
@@ -99,7 +119,7 @@ impl Side {
 }
 
 /// Both sides, and the entries that either has changed.
-pub(super) struct Sides {
+pub(super) struct Sides<'a> {
     pub(super) changed: Side,
     pub(super) target: Side,
     /// What entries of the base refer to, as far as a side has changed them.
@@ -108,16 +128,19 @@ pub(super) struct Sides {
     pub(super) changed_entries: Entries,
     /// The same of the target.
     pub(super) target_entries: Entries,
+    /// Whether the merge is still to be.
+    is_wanted: &'a dyn Fn() -> bool,
 }
 
-impl Sides {
-    pub(super) fn gather(fs: &Filesystem, sides: MergeSides) -> Result<Self> {
-        let changed = Side::gather(fs, sides.base, sides.changed, Node::Changed)?;
-        let target = Side::gather(fs, sides.base, sides.target, Node::Target)?;
+impl<'a> Sides<'a> {
+    pub(super) fn gather(fs: &Filesystem, sides: MergeSides, is_wanted: &'a dyn Fn() -> bool) -> Result<Self> {
+        origin::check(fs, sides)?;
+        let changed = Side::gather(fs, (sides.base, sides.changed), Node::Changed, is_wanted)?;
+        let target = Side::gather(fs, (sides.base, sides.target), Node::Target, is_wanted)?;
         let mut base_entries = HashMap::new();
         let changed_entries = changed.add_entries(&mut base_entries);
         let target_entries = target.add_entries(&mut base_entries);
-        let mut gathered = Self { changed, target, base_entries, changed_entries, target_entries };
+        let mut gathered = Self { changed, target, base_entries, changed_entries, target_entries, is_wanted };
         // Entries of subvolumes are the owner's affair: the target keeps its own.
         let base = &gathered.base_entries;
         gathered.changed_entries.retain(|entry, node| {
@@ -125,6 +148,11 @@ impl Sides {
             !matches!(meant, Some(Node::Subvolume(_)))
         });
         Ok(gathered)
+    }
+
+    /// `EINTR` if nobody wants the merge any more.
+    pub(super) fn check_wanted(&self) -> Result<()> {
+        if (self.is_wanted)() { Ok(()) } else { Err(Errno::INTR.into()) }
     }
 
     /// The inode that a node is in the changed subvolume.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
 mod changes_are_exact;
+mod changes_of_hostile_volumes_are_bounded;
 mod committed_files_are_kept;
 mod common;
 mod concurrent_commits_keep_promises;
@@ -19,6 +20,7 @@ mod full_volumes_stay_writable;
 mod hostile_volumes_neither_crash_nor_hang;
 mod logs_are_replayed_as_by_the_kernel;
 mod logs_keep_what_was_fsynced;
+mod merges_are_reported_and_can_be_stopped;
 mod merges_take_what_one_side_changed;
 mod modes_and_acls_change_together;
 mod mounts_build_on_durable_state_only;

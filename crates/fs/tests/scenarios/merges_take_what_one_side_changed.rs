@@ -193,6 +193,31 @@ const TABLE: &[Row] = &[
         "mkdir n",
         "mkdir n; chmod n 700",
     ),
+    (
+        "directories of one name with two flags",
+        "mkdir n; nodump n; make n/f",
+        "mkdir n",
+        &[K::Flags],
+        "mkdir n; make n/f",
+        "mkdir n; nodump n; make n/f",
+    ),
+    (
+        "files of one name with two flags",
+        "make n; write n 9 0 9; nodump n",
+        "make n; write n 9 0 9",
+        &[K::Name],
+        "make n; write n 9 0 9",
+        "make n; write n 9 0 9; nodump n",
+    ),
+    (
+        "made alike, flags and all",
+        "mkdir n; nodump n; make n/f; nodump n/f",
+        "mkdir n; nodump n; make n/f; nodump n/f",
+        &[],
+        "mkdir n; nodump n; make n/f; nodump n/f",
+        "",
+    ),
+    ("two flags", "nodump a", "noatime a", &[K::Flags], "noatime a", "nodump a"),
 ];
 
 #[test]

@@ -169,6 +169,7 @@ fn step(fs: &Filesystem, subvolume: TreeId, words: &[&str]) {
             fs.set_xattr(find(path), name.as_bytes(), value.as_bytes(), XattrMode::Set).unwrap();
         }
         ["unxattr", path, name] => fs.remove_xattr(find(path), name.as_bytes()).unwrap(),
+        ["noatime", path] => fs.set_flags(find(path), InodeFlags::NOATIME).unwrap(),
         ["nodump", path] => fs.set_flags(find(path), InodeFlags::NODUMP).unwrap(),
         words => panic!("{words:?}"),
     }
