@@ -6,7 +6,7 @@ help:
 	@echo 'make soak    the long tests: many seeds, many crash states, stressors'
 	@echo 'make suites  the test suites of coreutils, SQLite and git on a mount, compared with the kernel (SUITES="git …", FULL=1)'
 	@echo 'make fuzz    each fuzz target for ten minutes (FUZZ_SECONDS)'
-	@echo 'make bench   the same workloads on ubtrfs, the kernel, and the bound of FUSE (BENCH="--quick", "--full", workloads, …)'
+	@echo 'make bench   the same workloads on ubtrfs, the kernel, and the bound of FUSE (BENCH="--quick", "--full", "--guard", workloads, …)'
 	@echo 'make profile WORKLOAD=dbench-16    a flame graph of the server (OUT=profile.svg)'
 	@echo 'make lint    formatting, clippy, and the rules of CONTRIBUTING.md'
 	@echo 'make fmt     format the sources'

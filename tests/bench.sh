@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
 # Builds and runs the bench command: `bench.sh run [WORD…]` measures and draws pictures, `bench.sh profile WORKLOAD` draws a
-# flame graph. Results go into target/bench, or where OUT says (profile: a file).
+# flame graph, `bench.sh run --guard` compares counters with the baseline. Results go into target/bench, or where OUT says (profile: a file).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mode=${1:-run}
 shift || true
+
+if [ "$mode" = run ] && [ "${1:-}" = --guard ]; then
+    shift
+    exec cargo run -q --release -p ubtrfs-bench -- guard "$@"
+fi
 
 tests/install-packages.sh \
     mkfs.btrfs=btrfs-progs mkfs.xfs=xfsprogs mkfs.ext4=e2fsprogs fusermount3=fuse3 dbench=dbench fio=fio git=git \

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::failure::Result;
+use crate::guard::Guard;
 use crate::peers::{self, Peer};
 use crate::runner::Plan;
 use crate::workloads::{self, Scale};
@@ -22,6 +23,7 @@ pub enum Command {
     Run(Run),
     Report(Report),
     Profile(Profile),
+    Guard(Guard),
     /// Show workloads and peers.
     List,
     /// The server of the peer `null`.

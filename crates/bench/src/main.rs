@@ -7,6 +7,7 @@ mod args;
 mod calls;
 mod cleanup;
 mod failure;
+mod guard;
 mod histogram;
 mod machine;
 mod meter;
@@ -62,6 +63,7 @@ fn perform(command: &Command) -> Result<()> {
         }
         Command::Report(what) => report(what),
         Command::Profile(what) => profile::run(what),
+        Command::Guard(what) => guard::run(what),
         Command::List => {
             args::list();
             Ok(())

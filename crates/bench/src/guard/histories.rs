@@ -1,0 +1,248 @@
+//! Histories of a volume in memory, the same in each run: one thread, random numbers with a fixed
+//! seed, commits only where the history has one.
+
+use std::sync::Arc;
+
+use ubtrfs::{Filesystem, InodeId, NewInode, Options, RenameFlags, WriteAt};
+use ubtrfs_format::{Physical, TreeId};
+use ubtrfs_mkfs::{Medium, MkfsOptions, Profile};
+use ubtrfs_volume::{Device, MemoryDevice, OpenOptions, SplitMix64, Volume};
+
+use crate::failure::{Failure, Result};
+
+const VOLUME: u64 = 1 << 30;
+const SECTOR: u64 = 4096;
+const MIB: u64 = 1 << 20;
+
+/// A volume, and the engine that has it open.
+pub struct Bed {
+    device: Arc<MemoryDevice>,
+    fs: Arc<Filesystem>,
+}
+
+/// The bytes of a device.
+struct Image(Vec<u8>);
+
+impl Medium for Image {
+    fn write_at(&mut self, at: Physical, bytes: &[u8]) -> std::io::Result<()> {
+        let place = self.0.get_mut(at.0 as usize..).and_then(|rest| rest.get_mut(..bytes.len()));
+        place.ok_or(std::io::ErrorKind::InvalidInput)?.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn open(device: &Arc<MemoryDevice>) -> Result<Arc<Filesystem>> {
+    let device: Arc<dyn Device> = Arc::clone(device) as _;
+    let volume = Volume::open(vec![device], OpenOptions { read_only: false })
+        .map_err(|error| Failure::about("a volume in memory", &error))?;
+    let options = Options { background_commits: false, ..Options::default() };
+    Ok(Filesystem::open(Arc::new(volume), options)?)
+}
+
+impl Bed {
+    /// A new volume.
+    pub fn new() -> Result<Self> {
+        let profile = Some(Profile::Single);
+        let options = MkfsOptions { data_profile: profile, metadata_profile: profile, ..MkfsOptions::new(VOLUME) };
+        let layout = ubtrfs_mkfs::layout(&options).map_err(|error| Failure::about("mkfs", &error))?;
+        let mut image = Image(vec![0; VOLUME as usize]);
+        layout.write(&mut image)?;
+        let device = Arc::new(MemoryDevice::from_bytes(image.0));
+        let fs = open(&device)?;
+        Ok(Self { device, fs })
+    }
+
+    /// The engine.
+    pub fn fs(&self) -> &Filesystem {
+        &self.fs
+    }
+
+    /// Commits, and opens the volume again with nothing in memory.
+    fn reopen(&mut self) -> Result<()> {
+        self.fs.close()?;
+        self.fs = open(&self.device)?;
+        Ok(())
+    }
+
+    fn dir(&self, parent: InodeId, name: &str) -> Result<InodeId> {
+        Ok(self.fs.create(parent, name.as_bytes(), &NewInode { mode: 0o40_755, ..NewInode::default() })?)
+    }
+
+    fn file(&self, dir: InodeId, name: &str) -> Result<InodeId> {
+        Ok(self.fs.create(dir, name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() })?)
+    }
+
+    fn write(&self, file: InodeId, at: u64, len: u64) -> Result<()> {
+        self.fs.write(file, WriteAt::Offset(at), &vec![at as u8; len as usize], false)?;
+        Ok(())
+    }
+
+    /// A directory of committed files with a sector each.
+    fn full_directory(&self, files: u64) -> Result<InodeId> {
+        let dir = self.dir(self.fs.root(), "dir")?;
+        for number in 0..files {
+            let file = self.file(dir, &format!("file{number}"))?;
+            self.write(file, 0, SECTOR)?;
+        }
+        self.fs.sync()?;
+        Ok(dir)
+    }
+}
+
+/// Reads the counters for the first time.
+type Begin<'a> = dyn FnMut(&Bed) + 'a;
+
+/// Something that happens in a volume.
+pub struct History {
+    /// Its name in the baseline.
+    pub name: &'static str,
+    /// Runs it; calls the function where that is counted which the name says.
+    pub run: fn(&mut Bed, &mut Begin<'_>) -> Result<()>,
+}
+
+/// All of them.
+pub const HISTORIES: &[History] = &[
+    History { name: "create 2,000 files, sync", run: create },
+    History { name: "fsync each of 200 new files", run: fsync_new },
+    History { name: "16 random sectors of 64 MiB, fsync; 100 times", run: fsync_random },
+    History { name: "append 64 KiB, fsync; 200 times", run: fsync_append },
+    History { name: "rename 2,000 files after an fsync, sync", run: rename },
+    History { name: "unlink 2,000 files, sync", run: unlink },
+    History { name: "write 128 MiB in order, sync", run: write_in_order },
+    History { name: "overwrite 2,000 random sectors of 64 MiB, sync", run: overwrite },
+    History { name: "read 1,000 random sectors of 64 MiB after a mount", run: read_random },
+    History { name: "list and stat 2,000 files after a mount", run: list },
+    History { name: "snapshot after a change; 50 times", run: snapshot },
+];
+
+fn create(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
+    begin(bed);
+    bed.full_directory(2000)?;
+    Ok(())
+}
+
+fn fsync_new(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
+    let dir = bed.full_directory(1000)?;
+    begin(bed);
+    for number in 0..200 {
+        let file = bed.file(dir, &format!("new{number}"))?;
+        bed.write(file, 0, SECTOR)?;
+        bed.fs.fsync(file)?;
+    }
+    Ok(())
+}
+
+/// A committed file of so many bytes.
+fn large(bed: &Bed, bytes: u64) -> Result<InodeId> {
+    let file = bed.file(bed.fs.root(), "large")?;
+    for at in (0..bytes).step_by(MIB as usize) {
+        bed.write(file, at, MIB)?;
+    }
+    bed.fs.sync()?;
+    Ok(file)
+}
+
+fn fsync_random(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
+    let file = large(bed, 64 * MIB)?;
+    let mut random = SplitMix64::new(1);
+    begin(bed);
+    for _ in 0..100 {
+        for _ in 0..16 {
+            bed.write(file, random.below(64 * MIB / SECTOR) * SECTOR, SECTOR)?;
+        }
+        bed.fs.fsync(file)?;
+    }
+    Ok(())
+}
+
+fn fsync_append(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
+    let file = large(bed, MIB)?;
+    begin(bed);
+    for number in 0..200 {
+        bed.write(file, MIB + number * 16 * SECTOR, 16 * SECTOR)?;
+        bed.fs.fsync(file)?;
+    }
+    Ok(())
+}
+
+fn rename(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
+    let dir = bed.full_directory(2000)?;
+    let other = bed.file(bed.fs.root(), "other")?;
+    bed.fs.fsync(other)?;
+    begin(bed);
+    for number in 0..2000 {
+        let (old, new) = (format!("file{number}"), format!("renamed{number}"));
+        bed.fs.rename(dir, old.as_bytes(), dir, new.as_bytes(), RenameFlags::default())?;
+    }
+    bed.fs.sync()?;
+    Ok(())
+}
+
+fn unlink(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
+    bed.full_directory(2000)?;
+    bed.reopen()?;
+    let dir = bed.fs.lookup(bed.fs.root(), b"dir")?;
+    begin(bed);
+    for number in 0..2000 {
+        bed.fs.unlink(dir, format!("file{number}").as_bytes())?;
+    }
+    bed.fs.sync()?;
+    Ok(())
+}
+
+fn write_in_order(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
+    begin(bed);
+    large(bed, 128 * MIB)?;
+    Ok(())
+}
+
+fn overwrite(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
+    let file = large(bed, 64 * MIB)?;
+    let mut random = SplitMix64::new(2);
+    begin(bed);
+    for _ in 0..2000 {
+        bed.write(file, random.below(64 * MIB / SECTOR) * SECTOR, SECTOR)?;
+    }
+    bed.fs.sync()?;
+    Ok(())
+}
+
+fn read_random(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
+    large(bed, 64 * MIB)?;
+    bed.reopen()?;
+    let file = bed.fs.lookup(bed.fs.root(), b"large")?;
+    let mut random = SplitMix64::new(3);
+    begin(bed);
+    for _ in 0..1000 {
+        bed.fs.read(file, random.below(64 * MIB / SECTOR) * SECTOR, SECTOR as usize)?;
+    }
+    Ok(())
+}
+
+fn list(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
+    bed.full_directory(2000)?;
+    bed.reopen()?;
+    let dir = bed.fs.lookup(bed.fs.root(), b"dir")?;
+    begin(bed);
+    for number in 0..2000 {
+        let file = bed.fs.lookup(dir, format!("file{number}").as_bytes())?;
+        bed.fs.attributes(file)?;
+        bed.fs.forget(file, 1);
+    }
+    Ok(())
+}
+
+fn snapshot(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
+    let dir = bed.full_directory(2000)?;
+    let file = bed.fs.lookup(dir, b"file0")?;
+    begin(bed);
+    for number in 0..50 {
+        bed.write(file, number * SECTOR, SECTOR)?;
+        bed.fs.snapshot(TreeId::FS, bed.fs.root(), format!("snapshot{number}").as_bytes(), true)?;
+    }
+    Ok(())
+}
