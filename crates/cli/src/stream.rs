@@ -40,15 +40,24 @@ pub fn whole(path: &Path, question: &Question) -> Done<Vec<u8>> {
     })
 }
 
+/// Nothing more is put into the spool when this is dropped.
+struct Ended<'a>(&'a Spool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 fn answer<T>(path: &Path, question: &Question, take: impl FnOnce(&Spool) -> Done<T>) -> Done<T> {
     let number = control::ask(path, &question.name())?;
     let number: u64 = std::str::from_utf8(&number).ok().and_then(|text| text.parse().ok()).ok_or(Errno::PROTO)?;
     let spool = Spool::default();
     thread::scope(|scope| {
         let reader = scope.spawn(|| {
-            let read = read(path, number, &spool);
-            spool.end();
-            read
+            // Also if it panics.
+            let _end = Ended(&spool);
+            read(path, number, &spool)
         });
         let taken = take(&spool);
         spool.close();

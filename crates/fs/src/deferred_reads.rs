@@ -1,14 +1,26 @@
 //! Data that a read leaves to its caller (invariant 11).
 //!
 //! A read fills what is in memory and notes what is not, with checksums. The caller holds no lock
-//! of the inode meanwhile: the extents may be freed and their space used again. Then the checksums
-//! show it, and the read has to begin again. So only data that has checksums is left to callers.
+//! of the inode meanwhile, so the extents may be freed; the commit that has them stays pinned, so
+//! that their space is not used again. What no commit has had may be overwritten. Then the
+//! checksums differ, and the read has to begin again: so only data that has checksums is left to
+//! callers.
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::Arc;
 
 use ubtrfs_format::Logical;
 use ubtrfs_volume::{ALIGNMENT, DirectRead, Volume};
+
+use crate::committed::Committed;
+
+/// Parts that are left to a caller, at the most: its thread has others to serve, too.
+const MOST_PARTS: usize = 4;
+/// Bytes of a checksum from which on it takes long to compute.
+const LONG_SUM: usize = 16;
+/// Bytes that are left to a caller where that is so.
+const MOST_WITH_LONG_SUMS: usize = 16 << 10;
 
 /// Sectors that the caller of a read has to read, and to verify.
 #[derive(Debug)]
@@ -30,12 +42,13 @@ impl DeferredRead {
 }
 
 /// What a read has filled of its buffer, and what it has left to its caller.
-#[derive(Debug)]
 pub struct BegunRead {
     /// Bytes that the file has of what was asked for.
     pub len: usize,
     /// What is missing of them.
     pub missing: Vec<DeferredRead>,
+    /// Keeps the space of its extents from being used again.
+    _committed: Arc<Committed>,
 }
 
 /// Collects what a read leaves.
@@ -59,6 +72,11 @@ impl Deferrals {
         if start < self.buffer.start || end > self.buffer.end || !start.is_multiple_of(ALIGNMENT) {
             return false;
         }
+        if self.missing.borrow().len() == MOST_PARTS
+            || volume.checksum().size() >= LONG_SUM && self.buffer.len() > MOST_WITH_LONG_SUMS
+        {
+            return false;
+        }
         let Some(from) = volume.direct_read(at, part.len()) else { return false };
         let range = start - self.buffer.start..end - self.buffer.start;
         self.missing.borrow_mut().push(DeferredRead { from, range, sums: sums.to_vec() });
@@ -70,9 +88,9 @@ impl Deferrals {
         self.missing.borrow().is_empty()
     }
 
-    /// What was left.
-    pub(crate) fn into_missing(self) -> Vec<DeferredRead> {
-        self.missing.into_inner()
+    /// What has been read of the `len` bytes of the file, and what was left.
+    pub(crate) fn into_begun(self, len: usize, committed: Arc<Committed>) -> BegunRead {
+        BegunRead { len, missing: self.missing.into_inner(), _committed: committed }
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ubtrfs_format::{Logical, TreeId};
 use ubtrfs_volume::Volume;
 
-use crate::deferred_reads::{Deferrals, DeferredRead};
+use crate::deferred_reads::{BegunRead, Deferrals};
 use crate::error::Result;
 use crate::file::csums::{ChecksumTree, Checksums, NoChecksums};
 use crate::file::error::Result as DataResult;
@@ -131,17 +131,19 @@ impl FileReader {
     }
 
     /// The same, but leaves to the caller what would have to be read from devices; `WouldBlock`
-    /// where that is impossible.
+    /// where that is impossible. The file has `len` bytes of these sectors.
     pub(crate) fn begin_read(
         &self,
         id: InodeId,
         state: &InodeState,
         at: u64,
         buf: &mut [u8],
-    ) -> Result<Vec<DeferredRead>> {
+        len: usize,
+    ) -> Result<BegunRead> {
+        let committed = self.info.committed();
         let deferrals = Deferrals::of(buf);
         ubtrfs_tree::nonblocking(|| self.read_layers(id, state, at, buf, Some(&deferrals)))?;
-        Ok(deferrals.into_missing())
+        Ok(deferrals.into_begun(len, committed))
     }
 
     fn read_layers(
@@ -196,7 +198,7 @@ impl FileReader {
         }
         state.dirty.overlay(at, buf);
         if deferrals.is_some_and(|deferrals| !deferrals.is_empty())
-            && state.dirty_layers().any(|dirty| dirty.next_run(at, u64::MAX).is_some_and(|(start, _)| start < end))
+            && state.dirty_layers().any(|dirty| dirty.next_run(at, 1).is_some_and(|(start, _)| start < end))
         {
             // What is read later would hide newer data.
             ubtrfs_tree::nonblocking(ubtrfs_tree::ensure_may_block)?;

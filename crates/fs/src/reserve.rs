@@ -109,13 +109,13 @@ impl Reserver {
             self.info.commit_request.ask();
         }
         let mut space = self.info.space.lock();
-        loop {
-            match space.reserve(demand) {
-                Ok(()) => return Some(Reservation::of(&self.info.space, &mut space, demand)),
-                Err(shortage) if self.grow(&mut space, shortage).unwrap_or(false) => {}
-                Err(_) => return None,
+        if let Err(shortage) = space.reserve(demand) {
+            let has_grown = self.grow(&mut space, shortage).unwrap_or(false);
+            if !has_grown || space.reserve(demand).is_err() {
+                return None;
             }
         }
+        Some(Reservation::of(&self.info.space, &mut space, demand))
     }
 
     /// Makes a chunk for what is short, if there is room for one.

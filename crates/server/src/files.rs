@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ubtrfs::scheduling::{BegunRead, DeferredRead, Scheduling};
+use ubtrfs::scheduling::{DeferredRead, Scheduling};
 use ubtrfs::volume::DirectRead;
 use ubtrfs::{SetAttributes, WriteAt};
 use ubtrfs_fuse::abi::flags::WriteFlags;
@@ -68,21 +68,21 @@ impl Server {
     pub(crate) fn begin_read(&self, node: u64, what: &Read, buffer: &mut [u8]) -> Result<FileReads, Errno> {
         let seen = !what.flags.contains(OFlags::NOATIME);
         let begun = self.engine().begin_read(self.inode(node)?, what.offset, buffer, seen);
-        let BegunRead { len, missing } = begun.map_err(|error| errno(&error))?;
+        let begun = begun.map_err(|error| errno(&error))?;
         let read = |part: &DeferredRead| {
             let DirectRead { file, at } = part.from.clone();
             FileRead { file, at, range: part.range.clone() }
         };
-        let reads = missing.iter().map(read).collect();
+        let (length, reads) = (begun.len, begun.missing.iter().map(read).collect());
         let shared = Arc::clone(self.shared());
         let check = move |buffer: &[u8]| {
             let volume = shared.engine().volume();
             let is_right = |part: &DeferredRead| {
                 buffer.get(part.range.clone()).is_some_and(|sectors| part.is_right(volume, sectors))
             };
-            missing.iter().all(is_right)
+            begun.missing.iter().all(is_right)
         };
-        Ok(FileReads { length: len, reads, check: Box::new(check) })
+        Ok(FileReads { length, reads, check: Box::new(check) })
     }
 
     pub(crate) fn write_to(&self, caller: &Caller<'_>, node: u64, what: &Write<'_>) -> Result<u32, Errno> {

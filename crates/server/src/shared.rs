@@ -183,6 +183,15 @@ impl Shared {
         }
     }
 
+    /// Invalidates the cached attributes of all files of a subvolume.
+    pub(crate) fn attributes_changed_in(&self, subvolume: TreeId) {
+        for id in self.engine.referenced() {
+            if id.subvolume == subvolume {
+                self.attributes_changed(self.numbers.node(id));
+            }
+        }
+    }
+
     /// Has the kernel look a name up again: it was made or has gone. Waits for the directory's
     /// lock, so not for the threads that serve requests.
     pub(crate) fn name_changed(&self, dir: u64, name: &[u8]) {

@@ -331,7 +331,13 @@ impl Shared {
         if read_only {
             self.take_pages_of(id.subvolume);
         }
-        self.engine.set_subvolume_read_only(id.subvolume, read_only).map_err(|error| errno(&error))
+        self.engine.set_subvolume_read_only(id.subvolume, read_only).map_err(|error| errno(&error))?;
+        if read_only {
+            // The kernel remembers of files that were written meanwhile that they have no
+            // capabilities, and so would not ask before the next write (see `opens`).
+            self.attributes_changed_in(id.subvolume);
+        }
+        Ok(())
     }
 
     /// Notes what a subvolume was received from; the answer has the transaction and the time of

@@ -130,3 +130,37 @@ fn are_not_written_where_opens_are_not_checked() {
     assert!(theirs.contains("O_WRONLY EROFS"), "{theirs}");
     assert_eq!(ours, theirs);
 }
+
+/// Turns the subvolume `argv[1]` read-only and back while a file of it is being written.
+const BESIDE_A_WRITER: &str = r"
+import errno, fcntl, os, signal, struct, sys
+os.chdir(sys.argv[1])
+fd = os.open('file', os.O_RDWR | os.O_CREAT)
+dir = os.open('.', os.O_RDONLY)
+writer = os.fork()
+if writer == 0:
+    while True:
+        try: os.pwrite(fd, b'x', 0)
+        except OSError as e: assert e.errno == errno.EROFS
+try:
+    for number in range(100):
+        fcntl.ioctl(dir, 0x4008941a, struct.pack('<Q', 2))
+        try: os.pwrite(fd, b'y', 0); print('written', number)
+        except OSError as e: assert e.errno == errno.EROFS
+        fcntl.ioctl(dir, 0x4008941a, struct.pack('<Q', 0))
+finally:
+    os.kill(writer, signal.SIGKILL)
+    os.waitpid(writer, 0)
+";
+
+#[test]
+fn are_not_written_by_who_wrote_them_before() {
+    require!(FUSE, Need::Root, Need::Tool("python3"));
+    let volume = Volume::new();
+    volume.mount("");
+    let subvolume = volume.point.join("a");
+    ubtrfs(&["subvolume".as_ref(), "create".as_ref(), subvolume.as_os_str()]).ok();
+    assert_eq!(run(command("python3", &["-c", BESIDE_A_WRITER]).arg(&subvolume)).ok().stdout, "");
+    volume.umount();
+    volume.check();
+}

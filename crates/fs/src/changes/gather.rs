@@ -66,7 +66,7 @@ impl Gathered {
             ItemType::EXTENT_DATA => {
                 let piece = |item: Option<&Item>| item.map_or(Ok(None), Piece::of);
                 self.content.add(key.offset, piece(old)?, piece(new)?);
-                if self.content.memory() > LARGEST_CHANGE { Err(Errno::TOOBIG.into()) } else { Ok(()) }
+                if self.content.memory() as u64 > LARGEST_CHANGE { Err(Errno::TOOBIG.into()) } else { Ok(()) }
             }
             _ => Ok(()),
         }

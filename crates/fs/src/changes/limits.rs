@@ -5,23 +5,23 @@ use crate::error::{Errno, Result};
 
 /// Bytes of memory that one inode's change may take. A range of content takes 24, so a file may
 /// have some ten million of them.
-pub(super) const LARGEST_CHANGE: usize = 256 << 20;
+pub(super) const LARGEST_CHANGE: u64 = 256 << 20;
 /// Bytes of memory that one inode's names on one side may take, with their paths.
-pub(super) const LARGEST_NAMES: usize = 64 << 20;
+pub(super) const LARGEST_NAMES: u64 = 64 << 20;
 /// What a string takes besides its bytes, roughly.
 const STRING: usize = 40;
 
 /// Bytes that were counted, and how many there may be.
-pub(super) struct Budget(usize);
+pub(super) struct Budget(u64);
 
 impl Budget {
-    pub(super) fn new(most: usize) -> Self {
+    pub(super) fn new(most: u64) -> Self {
         Self(most)
     }
 
     /// Counts; `E2BIG` if that is too much.
     pub(super) fn take(&mut self, bytes: usize) -> Result<()> {
-        self.0 = self.0.checked_sub(bytes).ok_or(Errno::TOOBIG)?;
+        self.0 = self.0.checked_sub(bytes as u64).ok_or(Errno::TOOBIG)?;
         Ok(())
     }
 }

@@ -21,7 +21,7 @@ const ENTRY: usize = 64;
 const USUAL_PATH: usize = 4096;
 /// The bytes by which all paths together may exceed that: showing each inode below a few thousand
 /// directories with its path would have no end.
-const MOST_UNUSUAL: usize = 4 << 30;
+const MOST_UNUSUAL: u64 = 4 << 30;
 
 /// The names in a subvolume.
 pub(super) struct Names {

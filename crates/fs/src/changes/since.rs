@@ -56,7 +56,7 @@ impl GatheredSince {
                 if let Some(piece) = Piece::of(item)? {
                     extend(&mut self.extents, ChangedContent { range: piece.range(), old: None, new: piece.content() });
                 }
-                if self.extents.len() * size_of::<ChangedContent>() > LARGEST_CHANGE {
+                if (self.extents.len() * size_of::<ChangedContent>()) as u64 > LARGEST_CHANGE {
                     return Err(Errno::TOOBIG.into());
                 }
             }

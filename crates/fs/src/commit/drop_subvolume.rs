@@ -79,7 +79,8 @@ impl Merging<'_> {
             Progress::Stopped(key, level) => {
                 if let Some(item) = self.roots.item_mut(id) {
                     item.flags |= RootFlags::DEAD;
-                    (item.drop_progress, item.drop_level) = (key, level);
+                    // Nothing is gone where even the root could not be read.
+                    (item.drop_progress, item.drop_level) = (key, if key == Key::default() { 0 } else { level });
                 }
             }
             Progress::Done => {

@@ -344,14 +344,14 @@ impl Operations {
     }
 
     /// Records an access, as `relatime` does: when the last one is before the last change or a day
-    /// ago.
-    pub(crate) fn touch_atime(&self, inode: &Arc<Inode>) {
+    /// ago. In non-blocking mode it fails, and has changed nothing, where others hold the inode.
+    pub(crate) fn touch_atime(&self, inode: &Arc<Inode>) -> Result<()> {
         const DAY: i64 = 24 * 60 * 60;
         if self.info.options.no_atime || self.info.check_writable(inode.id.subvolume).is_err() {
-            return;
+            return Ok(());
         }
         if inode.read().item.flags & InodeFlags::NOATIME != 0 {
-            return;
+            return Ok(());
         }
         let time = now();
         let stale = |item: &InodeItem| {
@@ -361,14 +361,19 @@ impl Operations {
                 || (item.atime.sec as i64).saturating_add(DAY) <= time.sec as i64
         };
         if !stale(&inode.read().item) {
-            return;
+            return Ok(());
         }
         let demand = Demand { edits: 1, item_bytes: INODE_ITEM, ..Demand::default() };
         // A reader waits for no commit: where there is no space, the access is not recorded.
         let reservation = self.reserver.reserve_at_once(demand);
-        let mut state = inode.write();
+        let mut state = if let Some(state) = inode.try_write() {
+            state
+        } else {
+            ubtrfs_tree::ensure_may_block()?;
+            inode.write()
+        };
         if state.dead {
-            return;
+            return Ok(());
         }
         let transaction = self.info.gate.enter();
         // The item of an inode that has changed in the open transaction is written anyway.
@@ -376,6 +381,7 @@ impl Operations {
             state.join(inode, &transaction);
             state.item.atime = time;
         }
+        Ok(())
     }
 
     /// What stat shows of an inode in this state.

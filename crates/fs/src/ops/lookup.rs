@@ -66,7 +66,7 @@ impl Operations {
         let inode = self.info.inode(dir)?;
         let entries = self.names.entries(dir, &inode.read(), after, last, limit)?;
         if dir.ino != EMPTY_SUBVOLUME_INO {
-            self.touch_atime(&inode);
+            self.touch_atime(&inode)?;
         }
         Ok(entries)
     }

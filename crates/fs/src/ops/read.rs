@@ -39,7 +39,7 @@ impl Operations {
     pub(crate) fn read_into(&self, id: InodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let read = self.read_into_unseen(id, offset, buf)?;
         if read > 0 {
-            self.touch_atime(&self.info.inode(id)?);
+            self.touch_atime(&self.info.inode(id)?)?;
         }
         Ok(read)
     }
@@ -74,22 +74,22 @@ impl Operations {
     }
 
     /// Begins to read as [`Self::read_into`] does, and leaves to the caller what has to be read
-    /// from devices. `EAGAIN` where that is impossible, or would block.
+    /// from devices. `EAGAIN` where that is impossible, would block, or has failed.
     pub(crate) fn begin_read(&self, id: InodeId, offset: u64, buf: &mut [u8], seen: bool) -> Result<BegunRead> {
         let inode = self.info.inode(id)?;
         let begun = {
             let state = inode.try_read().ok_or(Errno::AGAIN)?;
-            let sector = u64::from(self.info.volume.sector_size());
             let len = (buf.len() as u64).min(state.item.size.saturating_sub(offset)) as usize;
-            let whole = len.next_multiple_of(sector as usize);
-            let Some(sectors) = buf.get_mut(..whole) else { return Err(Errno::AGAIN.into()) };
-            if state.file_type() != FileType::Regular || len == 0 || !offset.is_multiple_of(sector) {
-                return Err(Errno::AGAIN.into());
+            let sector = u64::from(self.info.volume.sector_size());
+            let sectors = buf.get_mut(..len.next_multiple_of(sector as usize));
+            match sectors.filter(|_| state.file_type() == FileType::Regular && offset.is_multiple_of(sector)) {
+                // One that reads the file in the usual way also reports errors.
+                Some(sectors) => self.reader.begin_read(id, &state, offset, sectors, len).map_err(|_| Errno::AGAIN)?,
+                None => return Err(Errno::AGAIN.into()),
             }
-            BegunRead { len, missing: self.reader.begin_read(id, &state, offset, sectors)? }
         };
-        if seen {
-            self.touch_atime(&inode);
+        if seen && begun.len > 0 {
+            self.touch_atime(&inode)?;
         }
         self.info.counters.bytes_read.fetch_add(begun.len as u64, Ordering::Relaxed);
         Ok(begun)
@@ -117,7 +117,7 @@ impl Operations {
             self.reader.read_sectors(id, &state, 0, &mut target)?;
             target.truncate(len as usize);
         }
-        self.touch_atime(&inode);
+        self.touch_atime(&inode)?;
         Ok(target)
     }
 
