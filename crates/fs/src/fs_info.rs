@@ -70,6 +70,9 @@ impl Subvolume {
 pub(crate) struct Counters {
     pub(crate) commits: AtomicU64,
     pub(crate) commit_micros: AtomicU64,
+    pub(crate) commit_bytes: AtomicU64,
+    /// Of them, those of the last commit.
+    pub(crate) last_commit_bytes: AtomicU64,
     pub(crate) fsyncs: AtomicU64,
     pub(crate) fsyncs_without_work: AtomicU64,
     pub(crate) log_writes: AtomicU64,

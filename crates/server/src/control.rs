@@ -184,6 +184,8 @@ pub struct Report {
     pub generation: u64,
     pub commits: u64,
     pub commit_micros: u64,
+    #[serde(default)]
+    pub commit_bytes: u64,
     pub fsyncs: u64,
     pub fsyncs_without_work: u64,
     /// How many fsyncs took so many microseconds at most, from the request to the answer, and more

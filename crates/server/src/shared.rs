@@ -247,6 +247,7 @@ impl Shared {
             generation: stats.generation,
             commits: stats.commits,
             commit_micros: stats.commit_micros,
+            commit_bytes: stats.commit_bytes,
             fsyncs: stats.fsyncs,
             fsyncs_without_work: stats.fsyncs_without_work,
             fsync_micros: self.counters.fsync_micros(),

@@ -47,6 +47,7 @@ impl Committer {
             return Ok(());
         }
         let start = Instant::now();
+        let bytes_before = self.info.counters.commit_bytes.load(Ordering::Relaxed);
         let mut result = self.commit_open_transaction();
         while let Ok(Some(waiting)) = result {
             // Fsyncs that joined during that commit and could not be logged need another.
@@ -56,6 +57,8 @@ impl Committer {
         self.info.counters.commit_micros.fetch_add(start.elapsed().as_micros() as u64, Ordering::Relaxed);
         if result.is_ok() {
             self.info.counters.commits.fetch_add(1, Ordering::Relaxed);
+            let bytes = self.info.counters.commit_bytes.load(Ordering::Relaxed) - bytes_before;
+            self.info.counters.last_commit_bytes.store(bytes, Ordering::Relaxed);
         }
         result.map(|_| ()).map_err(Error::Shared)
     }

@@ -1,5 +1,7 @@
 //! Starting the writes of nodes.
 
+use std::sync::atomic::Ordering;
+
 use ubtrfs_format::{Generation, Logical};
 use ubtrfs_tree::Block;
 use ubtrfs_volume::{Nodes, Ticket, Write};
@@ -14,6 +16,8 @@ pub(super) fn submit(
     nodes: Vec<(Logical, Block)>,
 ) -> Result<Ticket<Nodes>> {
     let writes = nodes.iter().map(|(at, block)| Write { at: *at, data: block.share() }).collect();
+    let bytes: usize = nodes.iter().map(|(_, block)| block.len()).sum();
+    committer.info.counters.commit_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     let ticket = committer.info.volume.submit_nodes(writes).at(Step::WriteTreeBlocks)?;
     for (at, block) in nodes {
         committer.info.cache.insert(at, generation, block);

@@ -17,6 +17,8 @@ pub struct Stats {
     pub commits: u64,
     /// Time spent in them, in microseconds.
     pub commit_micros: u64,
+    /// Bytes of their tree blocks, each counted once whatever the number of copies.
+    pub commit_bytes: u64,
     /// Calls of fsync.
     pub fsyncs: u64,
     /// … for which nothing had to be written.
@@ -97,6 +99,7 @@ impl Filesystem {
             generation: self.info.generation().0,
             commits: load(&counters.commits),
             commit_micros: load(&counters.commit_micros),
+            commit_bytes: load(&counters.commit_bytes),
             fsyncs: load(&counters.fsyncs),
             fsyncs_without_work: load(&counters.fsyncs_without_work),
             log_writes: load(&counters.log_writes),

@@ -38,6 +38,7 @@
 //! | `write` | merge, write, publish |
 
 mod arena;
+mod cost;
 mod exists;
 mod gather;
 mod items;

@@ -21,6 +21,8 @@ pub(crate) struct PreparedLog {
     /// Data to which the log refers.
     pub(crate) ordered: Vec<Arc<OrderedExtent>>,
     pub(super) generation: Generation,
+    /// Bytes that its items would take in an empty log.
+    pub(super) least: u64,
 }
 
 impl PreparedLog {
@@ -41,6 +43,10 @@ impl PreparedLog {
         info.counters.log_writes.fetch_add(1, Ordering::Relaxed);
         let bytes: usize = self.blocks.iter().map(|(_, block)| block.len()).sum();
         info.counters.log_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let last_commit = info.counters.last_commit_bytes.load(Ordering::Relaxed);
+        if tree_log.excess.add(bytes as u64, self.least, last_commit, info.dirty_bytes()) {
+            info.commit_request.ask();
+        }
         for (at, block) in self.blocks {
             info.cache.insert(at, self.generation, block);
         }

@@ -6,6 +6,7 @@ use ubtrfs_format::{Generation, Logical, TreeId};
 use ubtrfs_tree::Root;
 
 use super::arena::Arena;
+use super::cost::Excess;
 use super::ranges::NumberRanges;
 use crate::file::sum_map::SumMap;
 use crate::inode::InodeId;
@@ -30,6 +31,8 @@ pub(crate) struct TreeLog {
     pub(super) holders: HashSet<InodeId>,
     /// The checksums that it has of data that was written in place.
     pub(super) placed_sums: Option<SumMap>,
+    /// What its writes have cost more than a commit would have saved.
+    pub(super) excess: Excess,
 }
 
 impl TreeLog {
@@ -44,6 +47,7 @@ impl TreeLog {
             ranges: HashMap::new(),
             holders: HashSet::new(),
             placed_sums: None,
+            excess: Excess::default(),
         }
     }
 

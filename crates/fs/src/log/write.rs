@@ -9,6 +9,7 @@ use ubtrfs_format::{Generation, ItemType, Key, TreeId};
 use ubtrfs_tree::{DirtyNodes, EditBatch, Root, merge};
 use ubtrfs_volume::Copies;
 
+use super::cost::least_bytes;
 use super::gather::{Gathered, Gatherer};
 use super::nodes::LogNodes;
 use super::prepared::PreparedLog;
@@ -78,6 +79,7 @@ impl Log {
         let generation = tree_log.generation;
         let mut dirty = DirtyNodes::new(generation, self.info.geometry());
         let (mut root, mut trees) = (tree_log.root, tree_log.trees.clone());
+        let least = least_bytes(&gathered.edits, u64::from(self.info.volume.node_size()));
         let mut nodes = LogNodes::new(self, tree_log);
         let merged = self.merge_trees(&mut root, &mut trees, &gathered.edits, &mut dirty, &mut nodes);
         let (short, replaced) = (nodes.short, nodes.replaced);
@@ -87,7 +89,7 @@ impl Log {
             Err(error) => return Err(Stop::Unreadable(Error::from(error).at(Step::MergeLogTrees))),
         };
         (tree_log.root, tree_log.trees) = (Some(root), trees);
-        Ok(PreparedLog { blocks: dirty.into_sealed(), root, replaced, ordered: gathered.ordered, generation })
+        Ok(PreparedLog { blocks: dirty.into_sealed(), root, replaced, ordered: gathered.ordered, generation, least })
     }
 
     fn merge_trees(

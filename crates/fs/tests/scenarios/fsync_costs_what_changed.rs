@@ -5,8 +5,11 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 
 use crate::common::gated::{Gated, open_gated};
+use crate::common::memory::new_volume;
 use ubtrfs::scheduling::Scheduling;
-use ubtrfs::{Filesystem, InodeId, NewInode, RenameFlags, Stats, WriteAt};
+use ubtrfs::testing::SplitMix64;
+use ubtrfs::volume::{Device, OpenOptions, Volume};
+use ubtrfs::{Filesystem, InodeId, NewInode, Options, RenameFlags, Stats, WriteAt};
 use ubtrfs_format::{ItemType, Key};
 
 const FILE: u32 = 0o100_644;
@@ -350,4 +353,36 @@ fn fsyncs_during_a_commit_are_durable_with_its_superblock() {
     assert_eq!((cost.commits, cost.requests, cost.log_writes, cost.flushes), (1, 2, 1, 2), "{cost:?}");
     assert_eq!(fs.volume().superblock().generation.0, fs.generation().0);
     assert_ne!(fs.volume().superblock().log_root.0, 0);
+}
+
+/// Bytes of tree blocks for 1,500 fsyncs of 16 random sectors each.
+fn blocks_of_random_fsyncs(background_commits: bool) -> u64 {
+    const SECTORS: u64 = 16_384;
+    const SECTOR: u64 = 4096;
+    let device: Arc<dyn Device> = Arc::new(new_volume(512 << 20));
+    let volume = Volume::open(vec![device], OpenOptions { read_only: false }).unwrap();
+    let fs = Filesystem::open(Arc::new(volume), Options { background_commits, ..Options::default() }).unwrap();
+    let file = fs.create(fs.root(), b"file", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
+    for sector in (0..SECTORS).step_by(256) {
+        fs.write(file, WriteAt::Offset(sector * SECTOR), &vec![1; 256 * SECTOR as usize], false).unwrap();
+    }
+    fs.sync().unwrap();
+    let before = fs.stats();
+    let mut random = SplitMix64::new(1);
+    for _ in 0..1500 {
+        for _ in 0..16 {
+            let at = random.below(SECTORS) * SECTOR;
+            fs.write(file, WriteAt::Offset(at), &[2; SECTOR as usize], false).unwrap();
+        }
+        fs.fsync(file).unwrap();
+    }
+    let after = fs.stats();
+    fs.close().unwrap();
+    after.log_bytes + after.commit_bytes - before.log_bytes - before.commit_bytes
+}
+
+#[test]
+fn a_commit_ends_a_log_that_has_become_expensive() {
+    let (with, without) = (blocks_of_random_fsyncs(true), blocks_of_random_fsyncs(false));
+    assert!(with < without * 4 / 5, "{with} bytes with commits, {without} without");
 }
