@@ -72,7 +72,7 @@ impl Inactivator {
         loop {
             let demand = Demand { edits: most + last, kept: UseOfKept::All, ..Demand::default() };
             match self.info.try_reserve(demand) {
-                None if most > 1 => most = (most / 8).max(1),
+                None if most > 1 => most /= 2,
                 reservation => return (most, reservation),
             }
         }
