@@ -102,20 +102,14 @@ impl Reserver {
         }
     }
 
-    /// Reserves where at most a new chunk is needed for it: waits for nothing, not even for a
-    /// commit.
+    /// Reserves metadata where at most a new chunk is needed for it: waits for nothing, not even
+    /// for a commit.
     pub(crate) fn reserve_at_once(&self, demand: Demand) -> Option<Reservation<'_>> {
-        if self.info.changes() > self.info.most_changes() {
-            self.info.commit_request.ask();
-        }
-        let mut space = self.info.space.lock();
-        if let Err(shortage) = space.reserve(demand) {
-            let has_grown = self.grow(&mut space, shortage).unwrap_or(false);
-            if !has_grown || space.reserve(demand).is_err() {
-                return None;
-            }
-        }
-        Some(Reservation::of(&self.info.space, &mut space, demand))
+        debug_assert_eq!(demand.data, 0, "only metadata may be short");
+        self.info.try_reserve(demand).or_else(|| {
+            let has_grown = self.grow(&mut self.info.space.lock(), Shortage::Metadata);
+            if has_grown.unwrap_or(false) { self.info.try_reserve(demand) } else { None }
+        })
     }
 
     /// Makes a chunk for what is short, if there is room for one.

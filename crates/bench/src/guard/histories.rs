@@ -91,6 +91,13 @@ impl Bed {
         self.fs.sync()?;
         Ok(dir)
     }
+
+    /// The same, after a mount, with nothing of it in memory.
+    fn cold_directory(&mut self, files: u64) -> Result<InodeId> {
+        self.full_directory(files)?;
+        self.reopen()?;
+        Ok(self.fs.lookup(self.fs.root(), b"dir")?)
+    }
 }
 
 /// Reads the counters for the first time.
@@ -146,13 +153,18 @@ fn large(bed: &Bed, bytes: u64) -> Result<InodeId> {
     Ok(file)
 }
 
+/// The offset of a sector of a file of 64 MiB.
+fn random_sector(random: &mut SplitMix64) -> u64 {
+    random.below(64 * MIB / SECTOR) * SECTOR
+}
+
 fn fsync_random(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
     let file = large(bed, 64 * MIB)?;
     let mut random = SplitMix64::new(1);
     begin(bed);
     for _ in 0..100 {
         for _ in 0..16 {
-            bed.write(file, random.below(64 * MIB / SECTOR) * SECTOR, SECTOR)?;
+            bed.write(file, random_sector(&mut random), SECTOR)?;
         }
         bed.fs.fsync(file)?;
     }
@@ -183,9 +195,7 @@ fn rename(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
 }
 
 fn unlink(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
-    bed.full_directory(2000)?;
-    bed.reopen()?;
-    let dir = bed.fs.lookup(bed.fs.root(), b"dir")?;
+    let dir = bed.cold_directory(2000)?;
     begin(bed);
     for number in 0..2000 {
         bed.fs.unlink(dir, format!("file{number}").as_bytes())?;
@@ -205,7 +215,7 @@ fn overwrite(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
     let mut random = SplitMix64::new(2);
     begin(bed);
     for _ in 0..2000 {
-        bed.write(file, random.below(64 * MIB / SECTOR) * SECTOR, SECTOR)?;
+        bed.write(file, random_sector(&mut random), SECTOR)?;
     }
     bed.fs.sync()?;
     Ok(())
@@ -218,15 +228,13 @@ fn read_random(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
     let mut random = SplitMix64::new(3);
     begin(bed);
     for _ in 0..1000 {
-        bed.fs.read(file, random.below(64 * MIB / SECTOR) * SECTOR, SECTOR as usize)?;
+        bed.fs.read(file, random_sector(&mut random), SECTOR as usize)?;
     }
     Ok(())
 }
 
 fn list(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
-    bed.full_directory(2000)?;
-    bed.reopen()?;
-    let dir = bed.fs.lookup(bed.fs.root(), b"dir")?;
+    let dir = bed.cold_directory(2000)?;
     begin(bed);
     for number in 0..2000 {
         let file = bed.fs.lookup(dir, format!("file{number}").as_bytes())?;

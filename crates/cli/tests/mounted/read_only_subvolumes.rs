@@ -20,6 +20,20 @@ fn with_a_subvolume(image: &Path) {
     assert_eq!(kernel.unmount(), Vec::<String>::new());
 }
 
+/// What a program prints that works at a path.
+fn python(program: &str, path: &Path) -> String {
+    run(command("python3", &["-c", program]).arg(path)).ok().stdout
+}
+
+/// A mounted volume with the subvolume `a`, and what a program prints that works in it.
+fn mounted_with_a_subvolume(options: &str, program: &str) -> (Volume, String) {
+    let volume = Volume::new();
+    with_a_subvolume(&volume.image);
+    volume.mount(options);
+    let printed = python(program, &volume.point);
+    (volume, printed)
+}
+
 /// Opens files in a subvolume, `a`, that becomes read-only, in the directory `argv[1]`.
 const OPENS: &str = r"
 import errno, fcntl, os, struct, sys
@@ -52,14 +66,10 @@ set_flags(0); opens('writable again')
 #[test]
 fn are_not_opened_for_writing_where_opens_are_checked() {
     require!(Need::Kernel, FUSE, Need::Tool("python3"), Need::Tool("btrfs"));
-    let tour = |point: &Path| run(command("python3", &["-c", OPENS]).arg(point)).ok().stdout;
-    let volume = Volume::new();
-    with_a_subvolume(&volume.image);
-    volume.mount("check_open=always");
-    let ours = tour(&volume.point);
+    let (volume, ours) = mounted_with_a_subvolume("check_open=always", OPENS);
     volume.umount();
     volume.check();
-    let theirs = volume.tour_of_kernels("", with_a_subvolume, tour);
+    let theirs = volume.tour_of_kernels("", with_a_subvolume, |point| python(OPENS, point));
     assert!(theirs.contains("O_WRONLY by an open file EROFS"), "{theirs}");
     assert_eq!(ours, theirs);
 }
@@ -108,16 +118,12 @@ except OSError as e: print(errno.errorcode[e.errno])
 #[test]
 fn are_not_written_where_opens_are_not_checked() {
     require!(Need::Kernel, FUSE, Need::Tool("python3"), Need::Tool("btrfs"));
-    let tour = |point: &Path| run(command("python3", &["-c", WRITES]).arg(point)).ok().stdout;
-    let volume = Volume::new();
-    with_a_subvolume(&volume.image);
-    volume.mount("");
-    let ours = tour(&volume.point);
+    let (volume, ours) = mounted_with_a_subvolume("", WRITES);
     let subvolume = volume.point.join("a");
     ubtrfs(&["property".as_ref(), "set".as_ref(), subvolume.as_os_str(), "ro".as_ref(), "true".as_ref()]).ok();
     let file = subvolume.join("file");
     let before = fs::read(&file).unwrap();
-    let stored = run(command("python3", &["-c", STORES]).arg(&file)).ok().stdout;
+    let stored = python(STORES, &file);
     assert_eq!(stored, "EROFS\n");
     let deadline = Instant::now() + Duration::from_secs(30);
     while fs::read(&file).unwrap() != before {
@@ -126,7 +132,7 @@ fn are_not_written_where_opens_are_not_checked() {
     }
     volume.umount();
     volume.check();
-    let theirs = volume.tour_of_kernels("", with_a_subvolume, tour);
+    let theirs = volume.tour_of_kernels("", with_a_subvolume, |point| python(WRITES, point));
     assert!(theirs.contains("O_WRONLY EROFS"), "{theirs}");
     assert_eq!(ours, theirs);
 }
@@ -160,7 +166,7 @@ fn are_not_written_by_who_wrote_them_before() {
     volume.mount("");
     let subvolume = volume.point.join("a");
     ubtrfs(&["subvolume".as_ref(), "create".as_ref(), subvolume.as_os_str()]).ok();
-    assert_eq!(run(command("python3", &["-c", BESIDE_A_WRITER]).arg(&subvolume)).ok().stdout, "");
+    assert_eq!(python(BESIDE_A_WRITER, &subvolume), "");
     volume.umount();
     volume.check();
 }

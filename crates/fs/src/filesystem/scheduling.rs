@@ -35,10 +35,6 @@ pub trait Scheduling {
     /// blocking.
     fn is_fsync_short(&self, id: InodeId) -> bool;
 
-    /// Whether all of a range is in memory as dirty data, so that reading it needs no device. False
-    /// if finding out would block.
-    fn is_dirty(&self, id: InodeId, offset: u64, len: u64) -> bool;
-
     /// Begins to read from `offset` on into `buf`, whose memory is aligned to 4096 bytes, as
     /// [`Filesystem::read_into`] does (or, if not `seen`, [`Filesystem::read_into_unseen`]), but
     /// leaves what only devices have to the caller. `EAGAIN` where that is impossible, or would
@@ -72,10 +68,6 @@ impl Scheduling for Filesystem {
 
     fn is_fsync_short(&self, id: InodeId) -> bool {
         self.ops.is_fsync_short(id)
-    }
-
-    fn is_dirty(&self, id: InodeId, offset: u64, len: u64) -> bool {
-        self.ops.is_dirty(id, offset, len)
     }
 
     fn begin_read(&self, id: InodeId, offset: u64, buf: &mut [u8], seen: bool) -> Result<BegunRead> {

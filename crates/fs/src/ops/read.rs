@@ -12,16 +12,6 @@ use crate::file::seek::Seek;
 use crate::inode::InodeId;
 
 impl Operations {
-    /// Whether all of a range is in memory as dirty data, so that reading it needs no device. False
-    /// if finding out would block.
-    pub(crate) fn is_dirty(&self, id: InodeId, offset: u64, len: u64) -> bool {
-        let Some(inode) = self.info.inodes.get(id) else { return false };
-        inode.try_read().is_some_and(|state| {
-            let end = offset.saturating_add(len).min(state.item.size);
-            offset >= end || state.dirty.covers(offset..end)
-        })
-    }
-
     /// Reads up to `len` bytes from `offset`; fewer at the end of the file.
     pub(crate) fn read(&self, id: InodeId, offset: u64, len: usize) -> Result<Vec<u8>> {
         // What no read fills would show.

@@ -2,11 +2,15 @@
 //! shows, or begins again (invariant 11).
 
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use tempfile::TempDir;
 use ubtrfs::scheduling::{BegunRead, Scheduling};
 use ubtrfs::testing::SplitMix64;
 use ubtrfs::volume::{Buffer, DirectRead};
 use ubtrfs::{Errno, Filesystem, InodeId, NewInode, Options, SetAttributes, WriteAt};
+use ubtrfs_mkfs::MkfsOptions;
 use ubtrfs_testkit::scratch::scratch_dir;
 
 use crate::common::{image, pattern};
@@ -14,6 +18,15 @@ use crate::common::{image, pattern};
 const SECTOR: u64 = 4096;
 const SIZE: u64 = 256 << 20;
 const SECTORS: u64 = 64;
+
+/// A new volume in an image, with the directory that it is in.
+fn volume(change: impl FnOnce(&mut MkfsOptions)) -> (TempDir, PathBuf, Arc<Filesystem>) {
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    image::make(&path, SIZE, change);
+    let fs = image::open(&path, Options::default());
+    (dir, path, fs)
+}
 
 fn create(fs: &Filesystem, name: &str) -> InodeId {
     fs.create(fs.root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
@@ -29,6 +42,13 @@ fn begin(fs: &Filesystem, file: InodeId, offset: u64, buffer: &mut Buffer) -> Op
         Err(error) if error.errno() == Errno::AGAIN => None,
         Err(error) => panic!("{error}"),
     }
+}
+
+/// Writes into the image behind the engine's back.
+fn overwrite(path: &Path, at: u64, bytes: &[u8]) {
+    let image = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    image.write_all_at(bytes, at).unwrap();
+    image.sync_all().unwrap();
 }
 
 /// Does the caller's part. `None`: the read has to be done again.
@@ -47,10 +67,7 @@ fn end(fs: &Filesystem, begun: &BegunRead, buffer: &mut Buffer) -> Option<Vec<u8
 /// order.
 #[test]
 fn deferred_reads_are_as_others() {
-    let dir = scratch_dir();
-    let path = dir.path().join("image");
-    image::make(&path, SIZE, |_| ());
-    let fs = image::open(&path, Options::default());
+    let (_dir, _, fs) = volume(|_| ());
     let mut random = SplitMix64::new(1);
     let (mut left, mut refused) = (0, 0);
     for number in 0..40 {
@@ -90,10 +107,7 @@ fn deferred_reads_are_as_others() {
 #[test]
 fn the_space_of_what_is_being_read_is_not_used_again() {
     const LEN: u64 = 2 << 20;
-    let dir = scratch_dir();
-    let path = dir.path().join("image");
-    image::make(&path, SIZE, |_| ());
-    let fs = image::open(&path, Options::default());
+    let (_dir, _, fs) = volume(|_| ());
     let file = create(&fs, "file");
     write(&fs, file, 0, 1, 16 * SECTOR);
     fs.sync().unwrap();
@@ -123,18 +137,14 @@ fn the_space_of_what_is_being_read_is_not_used_again() {
 /// Data that no commit has had is overwritten while the caller reads it.
 #[test]
 fn what_takes_the_place_of_an_extent_is_not_shown() {
-    let dir = scratch_dir();
-    let path = dir.path().join("image");
-    image::make(&path, SIZE, |_| ());
-    let fs = image::open(&path, Options::default());
+    let (_dir, path, fs) = volume(|_| ());
     let file = create(&fs, "file");
     write(&fs, file, 0, 1, 4 * SECTOR);
     fs.sync().unwrap();
     let mut buffer = Buffer::for_reading(4 * SECTOR as usize);
     let begun = begin(&fs, file, 0, &mut buffer).unwrap();
     let DirectRead { at, .. } = begun.missing[0].from;
-    let other = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    other.write_all_at(&pattern(2, 4 * SECTOR as usize), at).unwrap();
+    overwrite(&path, at, &pattern(2, 4 * SECTOR as usize));
     assert!(end(&fs, &begun, &mut buffer).is_none(), "other content would have been shown");
     fs.close().unwrap();
 }
@@ -142,19 +152,14 @@ fn what_takes_the_place_of_an_extent_is_not_shown() {
 /// The caller's copy is damaged: the engine shows the other one, and mends the first.
 #[test]
 fn damaged_copies_are_left_to_the_engine() {
-    let dir = scratch_dir();
-    let path = dir.path().join("image");
-    image::make(&path, SIZE, |options| options.data_profile = Some(ubtrfs_mkfs::Profile::Dup));
-    let fs = image::open(&path, Options::default());
+    let (_dir, path, fs) = volume(|options| options.data_profile = Some(ubtrfs_mkfs::Profile::Dup));
     let file = create(&fs, "file");
     write(&fs, file, 0, 1, 4 * SECTOR);
     fs.sync().unwrap();
     let mut buffer = Buffer::for_reading(4 * SECTOR as usize);
     let begun = begin(&fs, file, 0, &mut buffer).unwrap();
     let DirectRead { at, .. } = begun.missing[0].from;
-    let other = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    other.write_all_at(&[0x5A; 100], at + SECTOR).unwrap();
-    other.sync_all().unwrap();
+    overwrite(&path, at + SECTOR, &[0x5A; 100]);
     assert!(end(&fs, &begun, &mut buffer).is_none());
     assert!(fs.read(file, 0, 4 * SECTOR as usize).unwrap() == pattern(1, 4 * SECTOR as usize));
     let begun = begin(&fs, file, 0, &mut buffer).unwrap();
@@ -165,10 +170,7 @@ fn damaged_copies_are_left_to_the_engine() {
 /// What has no checksums could not be distinguished from what took its place.
 #[test]
 fn files_without_checksums_are_not_left_to_callers() {
-    let dir = scratch_dir();
-    let path = dir.path().join("image");
-    image::make(&path, SIZE, |_| ());
-    let fs = image::open(&path, Options::default());
+    let (_dir, _, fs) = volume(|_| ());
     let file = create(&fs, "file");
     let flags = ubtrfs_format::items::InodeFlags::NODATACOW | ubtrfs_format::items::InodeFlags::NODATASUM;
     fs.set_flags(file, flags).unwrap();

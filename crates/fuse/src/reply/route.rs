@@ -106,8 +106,7 @@ impl Reply {
     pub fn fill(self, size: usize, fill: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) {
         let mut reply = self;
         let Some(responder) = reply.responder.clone() else { return };
-        let mut fill = Some(fill);
-        responder.fill(reply.unique, size, &mut |buffer| fill.take().map_or(Err(Errno::IO), |fill| fill(buffer)));
+        responder.fill(reply.unique, size, &mut once(fill));
         // Not before: if `fill` panics, the caller is still answered.
         reply.responder = None;
     }
@@ -119,12 +118,16 @@ impl Reply {
     pub fn read_files(self, size: usize, begin: impl FnOnce(&mut [u8]) -> Result<FileReads, Errno>) {
         let mut reply = self;
         let Some(responder) = reply.responder.clone() else { return };
-        let mut begin = Some(begin);
-        let mut begin = |buffer: &mut [u8]| begin.take().map_or(Err(Errno::IO), |begin| begin(buffer));
-        responder.read_files(reply.unique, size, &mut begin);
+        responder.read_files(reply.unique, size, &mut once(begin));
         // Not before: as above.
         reply.responder = None;
     }
+}
+
+/// What a transport calls once, as often as its type allows: the next time it fails.
+fn once<T>(work: impl FnOnce(&mut [u8]) -> Result<T, Errno>) -> impl FnMut(&mut [u8]) -> Result<T, Errno> {
+    let mut work = Some(work);
+    move |buffer| work.take().map_or(Err(Errno::IO), |work| work(buffer))
 }
 
 impl Drop for Reply {
