@@ -146,6 +146,11 @@ impl Transaction {
         self.renamed.lock().push(inode);
     }
 
+    /// How many inodes are noted whose names changed since the log had them.
+    pub(crate) fn count_renamed(&self) -> usize {
+        self.renamed.lock().len()
+    }
+
     /// Takes the inodes whose names changed since the log had them.
     pub(crate) fn take_renamed(&self) -> Vec<Arc<Inode>> {
         std::mem::take(&mut self.renamed.lock())

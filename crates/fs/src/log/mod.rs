@@ -33,6 +33,7 @@
 //! | `queue` | groups, leaders, turns; what an fsync has to wait for |
 //! | `gather` | which inodes must be logged, until the names are consistent |
 //! | `items` | the items of one inode |
+//! | `lead` | a group that two threads lead, one after the other |
 //! | `tree_log` | the log on the devices |
 //! | `nodes` | space for log nodes |
 //! | `write` | merge, write, publish |
@@ -42,6 +43,7 @@ mod cost;
 mod exists;
 mod gather;
 mod items;
+mod lead;
 mod nodes;
 mod prepared;
 mod queue;
@@ -50,6 +52,7 @@ mod reason;
 mod tree_log;
 mod write;
 
+pub(crate) use lead::Lead;
 pub(crate) use prepared::PreparedLog;
 pub(crate) use queue::{ClosedGroup, Log};
 pub use reason::Reason;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{ArcMutexGuard, Condvar, Mutex, MutexGuard, RawMutex};
 use ubtrfs_volume::Published;
 
 use super::prepared::PreparedLog;
@@ -82,7 +82,7 @@ pub(crate) struct Log {
     pub(super) info: Arc<FsInfo>,
     pub(super) writeback: Arc<Writeback>,
     gathering: Mutex<Gathering>,
-    state: Mutex<TreeLog>,
+    state: Arc<Mutex<TreeLog>>,
     /// Signalled when a commit releases the log.
     tree_log_free: Condvar,
     followers: Mutex<Followers>,
@@ -96,7 +96,7 @@ impl Log {
             info,
             writeback,
             gathering: Mutex::default(),
-            state: Mutex::new(TreeLog::new(generation)),
+            state: Arc::new(Mutex::new(TreeLog::new(generation))),
             tree_log_free: Condvar::new(),
             followers: Mutex::default(),
             fallbacks: Fallbacks::default(),
@@ -106,6 +106,11 @@ impl Log {
     /// The right to write the superblock. Waits for the log write in progress.
     pub(crate) fn tree_log(&self) -> MutexGuard<'_, TreeLog> {
         self.state.lock()
+    }
+
+    /// The same without waiting, and for any thread that has it next; not during a commit.
+    pub(super) fn try_tree_log(&self) -> Option<ArcMutexGuard<RawMutex, TreeLog>> {
+        self.state.try_lock_arc().filter(|tree_log| !tree_log.commit_in_flight)
     }
 
     /// A commit closes the open transaction. No operation is inside the gate.
@@ -150,10 +155,15 @@ impl Log {
         (gathering.inodes.len() == 1).then(|| gathering.group.clone())
     }
 
-    /// Closes the group that gathers, if it is this one.
-    fn close_group(&self, group: &Arc<FsyncGroup>) -> Option<ClosedGroup> {
+    /// Closes the group that gathers, if it is this one, and its inodes are `suitable`.
+    pub(super) fn close_if(
+        &self,
+        group: &Arc<FsyncGroup>,
+        suitable: impl FnOnce(&[Arc<Inode>]) -> bool,
+    ) -> Option<ClosedGroup> {
         let mut gathering = self.gathering.lock();
-        Arc::ptr_eq(&gathering.group, group).then(|| Self::close(&mut gathering))
+        let is_closed = Arc::ptr_eq(&gathering.group, group) && suitable(&gathering.inodes);
+        is_closed.then(|| Self::close(&mut gathering))
     }
 
     /// Closes the open group; `None` if it has no members.
@@ -174,8 +184,14 @@ impl Log {
             self.tree_log_free.wait(&mut tree_log);
         }
         // The committer may have taken it.
-        let mut closed = self.close_group(group)?;
-        let outcome = self.write_log(&mut tree_log, &closed);
+        let mut closed = self.close_if(group, |_| true)?;
+        let outcome = match self.info.aborted() {
+            Some(error) => Outcome::Failed(error),
+            None => {
+                let result = self.write_group(&mut tree_log, &closed);
+                self.outcome(&mut tree_log, result)
+            }
+        };
         drop(tree_log);
         closed.set_outcome(outcome);
         closed.needs_commit().then_some(closed)
@@ -193,16 +209,13 @@ impl Log {
         written.map_err(|error| Error::Shared(self.info.abort(error)))
     }
 
-    fn write_log(&self, tree_log: &mut TreeLog, closed: &ClosedGroup) -> Outcome {
-        if let Some(error) = self.info.aborted() {
-            return Outcome::Failed(error);
-        }
-        let generation = tree_log.generation;
-        match self.write_group(tree_log, closed) {
+    /// What becomes of a group by this result of writing its log.
+    pub(super) fn outcome(&self, tree_log: &mut TreeLog, result: std::result::Result<Durable, Stop>) -> Outcome {
+        match result {
             Ok(durable) => Outcome::Durable(durable),
             Err(Stop::Commit(reason)) => self.fall_back(tree_log, reason),
             Err(Stop::Unreadable(error)) => self.fall_back_after(tree_log, error),
-            Err(Stop::Abort(error)) => Outcome::Failed(self.info.abort(error.at(Step::Log(generation)))),
+            Err(Stop::Abort(error)) => Outcome::Failed(self.info.abort(error.at(Step::Log(tree_log.generation)))),
         }
     }
 

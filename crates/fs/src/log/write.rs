@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use ubtrfs_format::items::RootItem;
 use ubtrfs_format::{Generation, ItemType, Key, TreeId};
 use ubtrfs_tree::{DirtyNodes, EditBatch, Root, merge};
-use ubtrfs_volume::Copies;
+use ubtrfs_volume::{Copies, Nodes, Ticket};
 
 use super::cost::least_bytes;
 use super::gather::{Gathered, Gatherer};
@@ -21,16 +21,42 @@ use crate::error::{Error, Step};
 use crate::fsync_group::Durable;
 use crate::transaction::Transaction;
 
+/// The writes of a log's nodes, under way. What is left is to wait for them and for the data to
+/// which they refer, and to have the superblock refer to the log.
+pub(super) struct LogWrites {
+    /// The commit that the log follows.
+    base: Arc<Committed>,
+    log: PreparedLog,
+    nodes: Ticket<Nodes>,
+}
+
 impl Log {
     /// Writes the log of a group. It is durable then, or was already.
     pub(super) fn write_group(&self, tree_log: &mut TreeLog, closed: &ClosedGroup) -> Result<Durable, Stop> {
+        match self.begin_write(tree_log, closed)? {
+            Some(writes) => self.finish_write(tree_log, writes),
+            None => self.already_logged(),
+        }
+    }
+
+    /// Of a group of which the log has everything.
+    pub(super) fn already_logged(&self) -> Result<Durable, Stop> {
+        self.info.already_durable().map_err(|error| Stop::Abort(Error::not_durable(error)))
+    }
+
+    /// Submits the nodes of a group's log; `None` if the log has all of it already.
+    pub(super) fn begin_write(&self, tree_log: &mut TreeLog, closed: &ClosedGroup) -> Result<Option<LogWrites>, Stop> {
         assert!(!tree_log.commit_in_flight, "invariant 16: no log is written beside a commit");
         let base = self.info.committed();
         let transaction = self.info.gate.current();
-        let Some(log) = self.prepare_log(tree_log, closed, &base, &transaction)? else {
-            return self.info.already_durable().map_err(|error| Stop::Abort(Error::not_durable(error)));
-        };
+        let Some(log) = self.prepare_log(tree_log, closed, &base, &transaction)? else { return Ok(None) };
         let nodes = self.info.volume.submit_nodes(log.writes().collect()).or_abort(Step::WriteLogTreeBlocks)?;
+        Ok(Some(LogWrites { base, log, nodes }))
+    }
+
+    /// Makes a log durable whose nodes are under way.
+    pub(super) fn finish_write(&self, tree_log: &mut TreeLog, writes: LogWrites) -> Result<Durable, Stop> {
+        let LogWrites { base, log, nodes } = writes;
         let data = self.writeback.wait_for_all(&log.ordered).map_err(|error| Stop::Abort(Error::Shared(error)))?;
         let nodes = self.info.volume.wait(nodes).or_abort(Step::WriteLogTreeBlocks)?;
         let flushed = self.info.volume.flush(data, nodes).or_abort(Step::FlushBeforeSuperblock)?;

@@ -10,11 +10,12 @@ use super::operations::Operations;
 use crate::error::{Error, Result};
 use crate::fsync_group::{Done, FsyncGroup};
 use crate::inode::{Inode, InodeId, InodeState, LoggedAs};
+use crate::log::Lead;
 use crate::writeback::is_nodatacow;
 
-/// The duty to write the log for a group of fsyncs.
+/// The duty to do what is left for a group of fsyncs.
 #[must_use = "a group that nobody leads waits forever"]
-pub struct FsyncLeader(Arc<FsyncGroup>);
+pub struct FsyncLeader(Lead);
 
 /// What an fsync has to wait for.
 enum Need {
@@ -67,8 +68,8 @@ impl Operations {
     /// Makes an inode durable as [`Self::fsync`] does, or as [`Self::fdatasync`]. `done` is called
     /// at the end, by any thread. The call itself returns sooner, unless its thread has to write.
     pub(crate) fn start_fsync(&self, id: InodeId, data_only: bool, done: Done) {
-        if let Some(leader) = self.join_fsync(id, data_only, done) {
-            self.lead_fsync(leader);
+        if let Some(group) = self.join_group(id, data_only, done) {
+            self.lead(Lead::Whole(group));
         }
     }
 
@@ -76,14 +77,18 @@ impl Operations {
     /// gets a leader must have some thread call [`Self::lead_fsync`] with it soon, since other
     /// fsyncs wait for that.
     pub(crate) fn join_fsync(&self, id: InodeId, data_only: bool, done: Done) -> Option<FsyncLeader> {
-        // Data that was taken from the dirty data must be submitted in any case.
-        ubtrfs_tree::blocking(|| self.join_group(id, data_only, done)).map(FsyncLeader)
+        // Data that was taken from the dirty data must be submitted in any case, and what has been
+        // gathered for the log must be written. Nodes that these read are in memory mostly, since
+        // the changes read them, too.
+        ubtrfs_tree::blocking(|| {
+            let group = self.join_group(id, data_only, done)?;
+            self.log.begin_to_lead(group).map(FsyncLeader)
+        })
     }
 
-    /// Writes the log of a group of fsyncs.
+    /// Does what is left for a group of fsyncs.
     pub(crate) fn lead_fsync(&self, leader: FsyncLeader) {
-        let FsyncLeader(group) = leader;
-        self.lead(&group);
+        self.lead(leader.0);
     }
 
     /// Whether an inode is unlocked and little of it is dirty, so that an fsync can start without
@@ -157,8 +162,13 @@ impl Operations {
     }
 
     /// Writes a group's log, or commits where the log can't express the changes.
-    fn lead(&self, group: &Arc<FsyncGroup>) {
-        if let Some(closed) = self.log.write_for(group) {
+    fn lead(&self, lead: Lead) {
+        let to_commit = match lead {
+            Lead::Whole(group) => self.log.write_for(&group),
+            Lead::Publish(written) => self.log.publish_written(written),
+            Lead::Commit(closed) => Some(closed),
+        };
+        if let Some(closed) = to_commit {
             let result = self.reserver.commit().map_err(Error::shared);
             closed.committed(&self.info, result);
         }

@@ -232,7 +232,12 @@ fn a_commit_tells_the_fsyncs_that_wait_for_it_why_it_failed() {
 #[test]
 fn all_fsyncs_of_a_group_get_the_same_failure() {
     let (device, fs) = mounted();
+    let (writes, written) = start_fsync(&fs, file(&fs, b"before"));
+    // While that one has the log, the others gather.
     let waiting: Vec<_> = [&b"one"[..], b"two", b"three"].map(|name| start_fsync(&fs, file(&fs, name))).into();
+    assert_eq!(waiting.iter().filter(|(leader, _)| leader.is_some()).count(), 1, "one group");
+    fs.lead_fsync(writes.unwrap());
+    written.recv().unwrap().unwrap();
     device.fail(Operation::Flush, 0, EIO, Lasting::Once);
     let mut errors = Vec::new();
     for (leader, received) in waiting {

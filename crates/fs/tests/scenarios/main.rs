@@ -16,6 +16,7 @@ mod exhausted_numbers_are_reported;
 mod failed_operations_cost_later_ones_nothing;
 mod files_show_the_space_they_take;
 mod fsync_costs_what_changed;
+mod fsyncs_are_led_by_two_threads;
 mod full_volumes_stay_writable;
 mod hostile_volumes_neither_crash_nor_hang;
 mod logs_are_replayed_as_by_the_kernel;
