@@ -14,7 +14,7 @@ use crate::server::Server;
 /// Longer writes take the copying elsewhere.
 const LONGEST_WRITE: usize = 256 << 10;
 /// Longer reads too.
-const LONGEST_READ: u32 = 128 << 10;
+const LONGEST_READ: u32 = 1 << 20;
 
 impl Server {
     /// Whether it is worth trying to serve a request in non-blocking mode.

@@ -185,12 +185,11 @@ impl Log {
         }
         // The committer may have taken it.
         let mut closed = self.close_if(group, |_| true)?;
-        let outcome = match self.info.aborted() {
-            Some(error) => Outcome::Failed(error),
-            None => {
-                let result = self.write_group(&mut tree_log, &closed);
-                self.outcome(&mut tree_log, result)
-            }
+        let outcome = if let Some(error) = self.info.aborted() {
+            Outcome::Failed(error)
+        } else {
+            let result = self.write_group(&mut tree_log, &closed);
+            self.outcome(&mut tree_log, result)
         };
         drop(tree_log);
         closed.set_outcome(outcome);
