@@ -8,6 +8,7 @@ use crate::failure::Result;
 use crate::guard::Guard;
 use crate::peers::{self, Peer};
 use crate::runner::Plan;
+use crate::touches::Touches;
 use crate::workloads::{self, Scale};
 
 /// Runs the same workloads on ubtrfs, the kernel's file systems, and the bound of FUSE.
@@ -24,6 +25,7 @@ pub enum Command {
     Report(Report),
     Profile(Profile),
     Guard(Guard),
+    Touches(Touches),
     /// Show workloads and peers.
     List,
     /// The server of the peer `null`.

@@ -23,6 +23,7 @@ mod stats;
 mod subvolume_calls;
 mod switch;
 mod table;
+mod touches;
 mod workloads;
 
 use std::path::Path;
@@ -64,6 +65,7 @@ fn perform(command: &Command) -> Result<()> {
         Command::Report(what) => report(what),
         Command::Profile(what) => profile::run(what),
         Command::Guard(what) => guard::run(what),
+        Command::Touches(what) => touches::run(what),
         Command::List => {
             args::list();
             Ok(())

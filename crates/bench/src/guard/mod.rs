@@ -1,7 +1,7 @@
 //! The regression guard: what fixed histories cost the engine, in counters that are the same on any
 //! machine, beside those of a committed baseline.
 
-mod histories;
+pub mod histories;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

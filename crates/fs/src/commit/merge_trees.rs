@@ -109,6 +109,7 @@ impl Merging<'_> {
         Ok(())
     }
 
+    #[inline(never)]
     pub(super) fn merge_subvolume(&mut self, subvolume: TreeId, edits: &EditBatch) -> Result<()> {
         let root = self.roots.get(subvolume)?;
         let last_snapshot = self.roots.last_snapshot(subvolume)?;
@@ -137,7 +138,12 @@ impl Merging<'_> {
     /// Merges the checksums, and gathers the edits of the extent tree for data.
     fn resolve_data(&mut self) -> Result<()> {
         let edits = self.data_edits()?;
-        self.tree.update(&mut self.roots, TreeId::CSUM, &edits)
+        self.merge_checksums(&edits)
+    }
+
+    #[inline(never)]
+    fn merge_checksums(&mut self, edits: &EditBatch) -> Result<()> {
+        self.tree.update(&mut self.roots, TreeId::CSUM, edits)
     }
 
     /// Merges chunk and device trees, if chunks are added or removed. Returns the root of the chunk
@@ -163,6 +169,7 @@ impl Merging<'_> {
     }
 
     /// Merges the root tree, with placeholders for the root items of all trees that change.
+    #[inline(never)]
     fn merge_root_tree(&mut self) -> Result<Root> {
         self.roots.will_change(TreeId::EXTENT);
         self.roots.will_change(self.committed.block_group_tree_id());
@@ -193,9 +200,19 @@ impl Merging<'_> {
             } else {
                 self.tree.update(&mut self.roots, block_group_tree, &group_edits.block_groups)?;
             }
-            self.tree.update(&mut self.roots, TreeId::EXTENT, &edits)?;
-            self.tree.update(&mut self.roots, TreeId::FREE_SPACE, &group_edits.free_space)?;
+            self.merge_extents(&edits)?;
+            self.merge_free_space(&group_edits.free_space)?;
         }
+    }
+
+    #[inline(never)]
+    fn merge_extents(&mut self, edits: &EditBatch) -> Result<()> {
+        self.tree.update(&mut self.roots, TreeId::EXTENT, edits)
+    }
+
+    #[inline(never)]
+    fn merge_free_space(&mut self, edits: &EditBatch) -> Result<()> {
+        self.tree.update(&mut self.roots, TreeId::FREE_SPACE, edits)
     }
 
     /// Puts the final root items in place.
@@ -218,6 +235,7 @@ impl Merging<'_> {
 
     /// The edits of the checksum tree; those of the extent tree for data are gathered, and the
     /// extents that nothing refers to any more are freed.
+    #[inline(never)]
     fn data_edits(&mut self) -> Result<EditBatch> {
         let (committer, transaction) = (self.committer, self.transaction);
         let superblock = &self.committed.superblock;
@@ -264,6 +282,7 @@ impl Merging<'_> {
 
 /// The edits of all subvolumes, from the frozen inodes; and the bytes that each inode's content
 /// takes.
+#[inline(never)]
 fn build_subvolumes(
     committed: &Arc<Committed>,
     generation: Generation,

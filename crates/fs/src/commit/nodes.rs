@@ -74,6 +74,7 @@ impl<'a> CommitNodes<'a> {
 
     /// Takes the extent tree's edits for all that was allocated and freed since the last call, and
     /// notes them in the block groups' records.
+    #[inline(never)]
     pub(super) fn take_extent_edits(&mut self, dirty: &DirtyNodes, edits: &mut EditBatch) -> Result<()> {
         let node_size = u64::from(dirty.geometry().node_size);
         for (bytenr, level) in std::mem::take(&mut self.taken_back) {

@@ -150,6 +150,7 @@ impl Committer {
     }
 
     /// Writes out all dirty data of the transaction, and waits for what is on its way.
+    #[inline(never)]
     fn write_back(&self, transaction: &Arc<Transaction>, inodes: &[Arc<Inode>]) -> Result<CompletedWrites<Data>> {
         let next = transaction.generation.next();
         for inode in inodes {

@@ -19,6 +19,7 @@ impl MergedTrees {
     /// Writes the nodes, then the superblocks; publishes. `data`: all that the nodes refer to.
     /// Fsyncs that came in meanwhile have their log written along. Returns those of them that need
     /// another commit.
+    #[inline(never)]
     pub(super) fn write(
         self,
         committer: &Committer,

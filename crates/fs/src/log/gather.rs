@@ -124,6 +124,7 @@ impl<'a> Gatherer<'a> {
     }
 
     /// Gathers what makes `inodes` durable.
+    #[inline(never)]
     pub(super) fn gather(mut self, inodes: &[Arc<Inode>]) -> Result<Gathered> {
         self.work.extend(inodes.iter().map(|inode| (inode.clone(), Want::Whole)));
         for _ in 0..MOST_ROUNDS {

@@ -32,6 +32,7 @@ pub(super) struct LogWrites {
 
 impl Log {
     /// Writes the log of a group. It is durable then, or was already.
+    #[inline(never)]
     pub(super) fn write_group(&self, tree_log: &mut TreeLog, closed: &ClosedGroup) -> Result<Durable, Stop> {
         match self.begin_write(tree_log, closed)? {
             Some(writes) => self.finish_write(tree_log, writes),
@@ -101,6 +102,7 @@ impl Log {
         self.merge_log(tree_log, base, gathered).map(Some)
     }
 
+    #[inline(never)]
     fn merge_log(&self, tree_log: &mut TreeLog, _base: &Committed, gathered: Gathered) -> Result<PreparedLog, Stop> {
         let generation = tree_log.generation;
         let mut dirty = DirtyNodes::new(generation, self.info.geometry());
@@ -118,6 +120,7 @@ impl Log {
         Ok(PreparedLog { blocks: dirty.into_sealed(), root, replaced, ordered: gathered.ordered, generation, least })
     }
 
+    #[inline(never)]
     fn merge_trees(
         &self,
         root: &mut Option<Root>,

@@ -171,6 +171,7 @@ impl GroupEdits {
 
 impl SpaceInner {
     /// Takes the edits for all groups touched since the last call.
+    #[inline(never)]
     pub(crate) fn take_group_edits(&mut self, free_space_tree: bool) -> GroupEdits {
         let mut edits = GroupEdits::default();
         let sector_size = self.sector_size;

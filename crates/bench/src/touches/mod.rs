@@ -1,0 +1,105 @@
+//! What each step costs that a changed extent or file takes through the engine: instructions and
+//! cache misses, as valgrind counts and simulates them. They depend on the build alone, and not on
+//! the machine or its load.
+
+mod callgrind;
+mod stages;
+
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::failure::{Failure, Result};
+use crate::guard::histories::{Bed, HISTORIES};
+use crate::process;
+use callgrind::{Cost, Costs};
+use stages::{STAGES, Stages};
+
+/// The caches that are simulated on every machine: size, ways, bytes of a line.
+const CACHES: [&str; 3] = ["--I1=32768,8,64", "--D1=32768,8,64", "--LL=8388608,16,64"];
+
+/// Count what each step costs that a changed extent or file takes through the engine.
+#[derive(Debug, Args)]
+pub struct Touches {
+    /// Histories whose names have this in them.
+    #[arg(default_value = "")]
+    pub history: String,
+    /// Keep what callgrind writes in this directory.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub keep: Option<PathBuf>,
+    /// Run the history alone: what valgrind is called for.
+    #[arg(long, hide = true)]
+    pub inside: bool,
+}
+
+/// Prints the tables.
+pub fn run(what: &Touches) -> Result<()> {
+    if what.inside {
+        return run_inside(&what.history);
+    }
+    let own = tempfile::tempdir()?;
+    let dir = what.keep.as_deref().unwrap_or(own.path());
+    for stages in STAGES.iter().filter(|stages| stages.history.contains(&what.history)) {
+        let profile = count(stages, dir)?;
+        print!("{}", table(stages, &callgrind::inclusive(&profile))?);
+    }
+    Ok(())
+}
+
+/// Runs a history under valgrind; returns what that wrote.
+fn count(stages: &Stages, dir: &Path) -> Result<String> {
+    let out = dir.join(stages.unit.replace(' ', "-"));
+    let mut valgrind = process::tool("valgrind")?;
+    valgrind.args(["--tool=callgrind", "--cache-sim=yes"]).args(CACHES);
+    valgrind.args(["--zero-before=*counting_begins*", "--dump-before=*counting_ends*"]);
+    valgrind.arg(format!("--callgrind-out-file={}", out.display()));
+    valgrind.arg(std::env::current_exe()?).args(["touches", "--inside", stages.history]);
+    process::run(&mut valgrind, 3 * process::SOON)?;
+    Ok(std::fs::read_to_string(out.with_extension("1"))?)
+}
+
+fn run_inside(name: &str) -> Result<()> {
+    let history = HISTORIES.iter().find(|history| history.name == name);
+    let history = history.ok_or_else(|| Failure::new(format!("no history is called {name}")))?;
+    let mut bed = Bed::new()?;
+    (history.run)(&mut bed, &mut |_| counting_begins())?;
+    counting_ends();
+    // What follows is not counted, and a volume that is left as after a crash is soon left.
+    std::process::exit(0)
+}
+
+/// Valgrind looks for this name, and for the next.
+#[inline(never)]
+fn counting_begins() {
+    black_box(0);
+}
+
+#[inline(never)]
+fn counting_ends() {
+    black_box(1);
+}
+
+/// The table of a history: costs of each stage for one of its units.
+fn table(stages: &Stages, costs: &Costs) -> Result<String> {
+    let mut text = format!("\n{}\n\n| for one {} | instructions | L1 misses | LL misses |\n|---|---|---|---|\n", stages.history, stages.unit);
+    for stage in stages.iter() {
+        let cost = stage.cost(costs).ok_or_else(|| {
+            Failure::new(format!(
+                "no function {} was called: is this build optimized, with names? (cargo run --profile profiling)",
+                stage.function
+            ))
+        })?;
+        let Cost { instructions, first_misses, last_misses } = cost;
+        let each = |count: u64| count as f64 / stages.count as f64;
+        let indent = "– ".repeat(stage.depth);
+        text += &format!(
+            "| {indent}{} | {:.0} | {:.1} | {:.1} |\n",
+            stage.name,
+            each(instructions),
+            each(first_misses),
+            each(last_misses)
+        );
+    }
+    Ok(text)
+}

@@ -1,0 +1,113 @@
+//! The stages of histories, by the functions that mark them.
+
+use super::callgrind::{Cost, Costs};
+
+/// A stage.
+pub struct Stage {
+    /// What it is called in the table.
+    pub name: &'static str,
+    /// Module and name of the function that does it.
+    pub function: &'static str,
+    /// How many of the stages above it include its cost.
+    pub depth: usize,
+}
+
+/// The stages of a history.
+pub struct Stages {
+    /// The name of the history.
+    pub history: &'static str,
+    /// What is changed.
+    pub unit: &'static str,
+    /// How many are.
+    pub count: u64,
+    /// What changes it, before the commit.
+    operations: &'static [Stage],
+}
+
+impl Stages {
+    /// All of them, those that are parts of one after it.
+    pub fn iter(&self) -> impl Iterator<Item = &Stage> {
+        self.operations.iter().chain(&COMMIT)
+    }
+}
+
+const fn stage(name: &'static str, function: &'static str) -> Stage {
+    Stage { name, function, depth: 0 }
+}
+
+const fn part(name: &'static str, function: &'static str) -> Stage {
+    Stage { name, function, depth: 1 }
+}
+
+impl Stage {
+    /// What it cost; `None` if nobody called it.
+    pub fn cost(&self, costs: &Costs) -> Option<Cost> {
+        let (module, name) = self.function.rsplit_once("::")?;
+        let is_it = |function: &&String| {
+            function.strip_prefix(module).and_then(|rest| rest.strip_suffix(name)).is_some_and(|between| {
+                between.starts_with("::") && between.ends_with("::")
+            })
+        };
+        let mut sum = None;
+        for (_, cost) in costs.iter().filter(|(function, _)| is_it(function)) {
+            *sum.get_or_insert_with(Cost::default) += *cost;
+        }
+        sum
+    }
+}
+
+/// The stages of every commit.
+const COMMIT: [Stage; 12] = [
+    stage("commit", "ubtrfs::commit::sequence::commit"),
+    part("writeback", "ubtrfs::commit::sequence::write_back"),
+    part("edits of subvolumes", "ubtrfs::commit::merge_trees::build_subvolumes"),
+    part("subvolume's leaves", "ubtrfs::commit::merge_trees::merge_subvolume"),
+    part("edits of extents and checksums", "ubtrfs::commit::merge_trees::data_edits"),
+    part("checksum tree's leaves", "ubtrfs::commit::merge_trees::merge_checksums"),
+    part("edits of tree blocks", "ubtrfs::commit::nodes::take_extent_edits"),
+    part("edits of free space", "ubtrfs::space::free_space_tree::take_group_edits"),
+    part("extent tree's leaves", "ubtrfs::commit::merge_trees::merge_extents"),
+    part("free-space tree's leaves", "ubtrfs::commit::merge_trees::merge_free_space"),
+    part("checksums of nodes", "ubtrfs_tree::dirty::into_sealed"),
+    part("writes, publication", "ubtrfs::commit::write::write"),
+];
+
+/// The histories, with what each changes.
+pub const STAGES: &[Stages] = &[
+    Stages {
+        history: "overwrite 2,000 random sectors of 64 MiB, sync",
+        unit: "changed extent",
+        count: 2000,
+        operations: &[stage("write", "ubtrfs::ops::write::write")],
+    },
+    Stages {
+        history: "16 random sectors of 64 MiB, fsync; 100 times",
+        unit: "fsynced extent",
+        count: 1600,
+        operations: &[
+            stage("write", "ubtrfs::ops::write::write"),
+            stage("fsync", "ubtrfs::ops::fsync::fsync"),
+            part("log's items", "ubtrfs::log::gather::gather"),
+            part("log's leaves", "ubtrfs::log::write::merge_trees"),
+            part("log written", "ubtrfs::log::write::write_group"),
+        ],
+    },
+    Stages {
+        history: "create 2,000 files, sync",
+        unit: "created file",
+        count: 2000,
+        operations: &[stage("create", "ubtrfs::ops::create::create"), stage("write", "ubtrfs::ops::write::write")],
+    },
+    Stages {
+        history: "rename 2,000 files after an fsync, sync",
+        unit: "renamed file",
+        count: 2000,
+        operations: &[stage("rename", "ubtrfs::ops::rename::rename")],
+    },
+    Stages {
+        history: "unlink 2,000 files, sync",
+        unit: "unlinked file",
+        count: 2000,
+        operations: &[stage("unlink", "ubtrfs::ops::link::remove")],
+    },
+];
