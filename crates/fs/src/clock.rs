@@ -1,9 +1,11 @@
 //! The time that changes are stamped with.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use ubtrfs_format::items::Timespec;
 
-/// The time that changes are stamped with.
+/// The time that changes are stamped with. A clock before 1970 was never set.
 pub(crate) fn now() -> Timespec {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    Timespec { sec: time.tv_sec as u64, nsec: time.tv_nsec as u32 }
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timespec { sec: time.as_secs(), nsec: time.subsec_nanos() }
 }
