@@ -8,11 +8,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::{Mutex, RwLock};
 use ubtrfs_format::items::INLINE_DATA_OFFSET;
 use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId, max_item_size};
 use ubtrfs_tree::{Geometry, NodeCache};
-use ubtrfs_volume::{Published, Volume};
+use ubtrfs_volume::{Buffer, CountedRwLock, LockCounters, Published, Volume};
 
 use crate::commit_request::CommitRequest;
 use crate::committed::{Committed, TreeRoot};
@@ -99,10 +100,13 @@ pub(crate) struct FsInfo {
     pub(crate) inodes: InodeTable,
     pub(crate) counters: Counters,
     pub(crate) commit_request: CommitRequest,
-    committed: RwLock<Arc<Committed>>,
+    committed: ArcSwap<Committed>,
+    /// Held shared while an inode that was loaded comes into the table, so that no commit is
+    /// published meanwhile.
+    publishing: RwLock<()>,
     /// The transaction that is being committed.
-    frozen: RwLock<Option<Arc<Transaction>>>,
-    subvolumes: RwLock<HashMap<TreeId, Arc<Subvolume>>>,
+    frozen: ArcSwapOption<Transaction>,
+    subvolumes: CountedRwLock<HashMap<TreeId, Arc<Subvolume>>>,
     /// Subvolumes whose entries were removed: nothing of them is shown or changed any more.
     deleted_subvolumes: RwLock<HashSet<TreeId>>,
     /// Whether there are any.
@@ -143,9 +147,10 @@ impl FsInfo {
             gate: Gate::new(first),
             counters: Counters::default(),
             commit_request: CommitRequest::default(),
-            committed: RwLock::new(Arc::new(committed)),
-            frozen: RwLock::default(),
-            subvolumes: RwLock::default(),
+            committed: ArcSwap::from_pointee(committed),
+            publishing: RwLock::default(),
+            frozen: ArcSwapOption::empty(),
+            subvolumes: CountedRwLock::default(),
             deleted_subvolumes: RwLock::default(),
             has_deleted_subvolumes: AtomicBool::new(false),
             undropped_subvolumes: RwLock::default(),
@@ -186,20 +191,36 @@ impl FsInfo {
     /// The last commit. A reference to it keeps the space of its trees from being reused; it must
     /// be held during lookups in them.
     pub(crate) fn committed(&self) -> Arc<Committed> {
-        self.committed.read().clone()
+        self.committed.load_full()
+    }
+
+    /// How often the locks were taken that all requests may share. Those of the inode table and of
+    /// the node cache are many, one for each part.
+    pub(crate) fn lock_counters(&self) -> impl Iterator<Item = (&'static str, LockCounters)> {
+        [
+            ("gate", self.gate.counters()),
+            ("space", self.space.counters()),
+            ("subvolumes", self.subvolumes.counters()),
+            ("inode table", self.inodes.counters()),
+            ("node cache", self.cache.lock_counters()),
+            ("chunk map", self.volume.map_lock_counters()),
+            ("buffer pool", Buffer::pool_counters()),
+        ]
+        .into_iter()
     }
 
     /// The open transaction and the one that is being committed.
     pub(crate) fn open_transactions(&self) -> Vec<Arc<Transaction>> {
         let mut transactions = vec![self.gate.current()];
-        transactions.extend(self.frozen.read().clone());
+        transactions.extend(self.frozen.load_full());
         transactions
     }
 
     /// Publishes a durable commit and returns the one before it.
     pub(crate) fn publish(&self, committed: Arc<Committed>, published: &Published) -> Arc<Committed> {
         assert_eq!(committed.generation, published.generation(), "invariant 2: readers see what is durable");
-        std::mem::replace(&mut self.committed.write(), committed)
+        let _no_inode_is_loaded = self.publishing.write();
+        self.committed.swap(committed)
     }
 
     /// Whether a rescue mount skips parts that fail with this error; the error is noted then.
@@ -385,8 +406,8 @@ impl FsInfo {
             };
             // If a commit was published in between, the inode may have changed and been evicted
             // again: load it again. None is published before the inode is in the table.
-            let published = self.committed.read();
-            if Arc::ptr_eq(&committed, &published) {
+            let _none_is_published = self.publishing.read();
+            if Arc::ptr_eq(&committed, &self.committed.load()) {
                 return Ok(self.inodes.insert(loaded));
             }
         }
@@ -431,7 +452,7 @@ impl FsInfo {
     }
 
     fn dirty_bytes_with(&self, open: &Transaction) -> u64 {
-        let frozen = self.frozen.read().as_ref().map_or(0, |transaction| transaction.memory().dirty());
+        let frozen = self.frozen.load().as_ref().map_or(0, |transaction| transaction.memory().dirty());
         open.memory().dirty() + frozen
     }
 
@@ -493,18 +514,18 @@ impl FsInfo {
 
     /// The transaction that is being committed.
     pub(crate) fn frozen_transaction(&self) -> Option<Arc<Transaction>> {
-        self.frozen.read().clone()
+        self.frozen.load_full()
     }
 
     /// A commit begins. Nobody is in the gate.
     pub(crate) fn set_frozen_transaction(&self, transaction: Arc<Transaction>) {
-        let before = self.frozen.write().replace(transaction);
+        let before = self.frozen.swap(Some(transaction));
         assert!(before.is_none(), "invariant 6: a commit began before the one before it had ended");
     }
 
     /// A commit is durable.
     pub(crate) fn forget_frozen_transaction(&self, published: &Published) {
-        let ended = self.frozen.write().take();
+        let ended = self.frozen.swap(None);
         let is_its_own = ended.is_none_or(|transaction| transaction.generation == published.generation());
         assert!(is_its_own, "invariant 6: a commit ends its own transaction");
     }

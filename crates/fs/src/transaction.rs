@@ -25,8 +25,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use arc_swap::ArcSwap;
+use parking_lot::{Mutex, RwLockReadGuard};
 use ubtrfs_format::{Generation, Logical, TreeId};
+use ubtrfs_volume::{CountedRwLock, LockCounters};
 
 use crate::change_memory::{self, Account, TransactionMemory};
 use crate::error::Result;
@@ -338,16 +340,16 @@ pub(crate) type Passage<'a> = Noted<RwLockReadGuard<'a, Arc<Transaction>>>;
 
 /// The gate.
 pub(crate) struct Gate {
-    open: RwLock<Arc<Transaction>>,
+    open: CountedRwLock<Arc<Transaction>>,
     /// The open transaction for readers, perhaps during a passage: a second passage would wait for
     /// the swap that waits for the first.
-    shown: Mutex<Arc<Transaction>>,
+    shown: ArcSwap<Transaction>,
 }
 
 impl Gate {
     pub(crate) fn new(generation: Generation) -> Self {
         let first = Arc::new(Transaction::new(generation));
-        Self { open: RwLock::new(first.clone()), shown: Mutex::new(first) }
+        Self { open: CountedRwLock::new(first.clone()), shown: ArcSwap::new(first) }
     }
 
     /// Enters the open transaction. Nothing that may wait for a device happens until the guard is
@@ -387,9 +389,14 @@ impl Gate {
         }
     }
 
+    /// How often it was entered.
+    pub(crate) fn counters(&self) -> LockCounters {
+        self.open.counters()
+    }
+
     /// The open transaction, for looking only.
     pub(crate) fn current(&self) -> Arc<Transaction> {
-        self.shown.lock().clone()
+        self.shown.load_full()
     }
 
     /// Closes the open transaction and opens the next. `at_the_swap` gets the one that closes,
@@ -398,7 +405,7 @@ impl Gate {
         let mut open = Noted::take(Ordered::Gate, || self.open.write());
         at_the_swap(&open);
         let next = Arc::new(Transaction::new(open.generation.next()));
-        *self.shown.lock() = next.clone();
+        self.shown.store(next.clone());
         std::mem::replace(&mut open, next)
     }
 }
@@ -420,7 +427,7 @@ mod tests {
             let gate = gate.clone();
             move || gate.swap(|_| {}).generation
         });
-        while !gate.open.is_locked_exclusive() && gate.open.try_read().is_some() {
+        while !gate.open.uncounted().is_locked_exclusive() && gate.open.uncounted().try_read().is_some() {
             std::thread::yield_now();
         }
         let (sender, receiver) = channel();

@@ -254,6 +254,12 @@ pub struct Report {
     pub cache_hits: u64,
     pub cache_misses: u64,
     pub cache_bytes: u64,
+    /// How often locks were taken that all requests may share.
+    #[serde(default)]
+    pub lock_acquisitions: BTreeMap<String, u64>,
+    /// How often somebody waited for one.
+    #[serde(default)]
+    pub lock_waits: BTreeMap<String, u64>,
     /// Requests of the kernel, by kind. Those `postponed` were tried by a ring's thread and came
     /// again: they count twice.
     pub requests: BTreeMap<String, u64>,

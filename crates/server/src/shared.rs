@@ -300,6 +300,8 @@ impl Shared {
             cache_hits: stats.cache.hits,
             cache_misses: stats.cache.misses,
             cache_bytes: stats.cache.bytes,
+            lock_acquisitions: stats.locks.iter().map(|(name, lock)| ((*name).into(), lock.acquisitions)).collect(),
+            lock_waits: stats.locks.iter().map(|(name, lock)| ((*name).into(), lock.contended)).collect(),
             requests: self.counters.requests(),
             request_nanos: self.counters.nanos(),
             cpu_micros: cpu_micros(),

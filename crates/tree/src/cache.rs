@@ -1,14 +1,14 @@
 //! Nodes in memory.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use parking_lot::RwLock;
 use ubtrfs_format::{Generation, Logical, NodeExpectation};
+use ubtrfs_volume::{CountedRwLock, LockCounters};
 
-use crate::{Block, BoxError, Damage, Error, Geometry, NodeRef, Result};
+use crate::{Block, BoxError, Damage, Error, Geometry, NodeRef, Result, SeededHash};
 
 /// Where nodes come from that are not in the cache.
 pub trait NodeSource: Send + Sync {
@@ -42,7 +42,7 @@ struct NodeId {
 pub struct NodeCache {
     source: Arc<dyn NodeSource>,
     geometry: Geometry,
-    hasher: Seeded,
+    hasher: SeededHash,
     /// A power of two of them.
     shards: Box<[Shard]>,
     /// Where readers of ranges note nodes that they pass over; without it such a node is an error.
@@ -51,7 +51,7 @@ pub struct NodeCache {
 
 #[derive(Default)]
 struct Shard {
-    nodes: RwLock<Clock>,
+    nodes: CountedRwLock<Clock>,
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -65,9 +65,9 @@ impl NodeCache {
     pub fn new(source: Arc<dyn NodeSource>, geometry: Geometry, budget: usize) -> Self {
         let nodes = (budget / (geometry.node_size as usize).max(1)).max(Self::NODES_PER_SHARD);
         let shards = (nodes / Self::NODES_PER_SHARD).min(Self::MAX_SHARDS).next_power_of_two();
-        let hasher = Seeded::new();
+        let hasher = SeededHash::new();
         let shard = || Shard {
-            nodes: RwLock::new(Clock { capacity: nodes.div_ceil(shards), ..Clock::new(hasher) }),
+            nodes: CountedRwLock::new(Clock { capacity: nodes.div_ceil(shards), ..Clock::new(hasher) }),
             ..Shard::default()
         };
         let shards = std::iter::repeat_with(shard).take(shards).collect();
@@ -140,6 +140,11 @@ impl NodeCache {
         self.shard(id).nodes.write().remove(id);
     }
 
+    /// How often locks of shards were taken.
+    pub fn lock_counters(&self) -> LockCounters {
+        self.shards.iter().map(|shard| shard.nodes.counters()).sum()
+    }
+
     /// Hits, misses and bytes held.
     pub fn counters(&self) -> CacheCounters {
         let mut sum = CacheCounters::default();
@@ -167,7 +172,7 @@ impl std::fmt::Debug for NodeCache {
 #[derive(Default)]
 struct Clock {
     capacity: usize,
-    nodes: HashMap<NodeId, Cached, Seeded>,
+    nodes: HashMap<NodeId, Cached, SeededHash>,
     /// All nodes, in the order in which the hand visits them.
     ring: Vec<NodeId>,
     hand: usize,
@@ -179,7 +184,7 @@ struct Cached {
 }
 
 impl Clock {
-    fn new(hasher: Seeded) -> Self {
+    fn new(hasher: SeededHash) -> Self {
         Self { nodes: HashMap::with_hasher(hasher), ..Self::default() }
     }
 
@@ -218,44 +223,6 @@ impl Clock {
     }
 }
 
-/// A quick hash of node ids with a random seed, so that no image can be made whose addresses
-/// collide.
-#[derive(Clone, Copy, Default)]
-struct Seeded(u64);
-
-impl Seeded {
-    fn new() -> Self {
-        Self(RandomState::new().hash_one(0_u8))
-    }
-}
-
-impl BuildHasher for Seeded {
-    type Hasher = FoldedMultiply;
-
-    fn build_hasher(&self) -> FoldedMultiply {
-        FoldedMultiply(self.0)
-    }
-}
-
-struct FoldedMultiply(u64);
-
-impl Hasher for FoldedMultiply {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        let product = u128::from(self.0 ^ value) * u128::from(0x9e37_79b9_7f4a_7c15_u64);
-        self.0 = (product as u64) ^ ((product >> 64) as u64).rotate_left(32);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,7 +233,7 @@ mod tests {
 
     #[test]
     fn the_clock_keeps_what_is_used_and_never_grows_past_its_capacity() {
-        let mut clock = Clock { capacity: 4, ..Clock::new(Seeded::new()) };
+        let mut clock = Clock { capacity: 4, ..Clock::new(SeededHash::new()) };
         for bytenr in 0..4 {
             clock.insert(id(bytenr), Block::zeroed(16));
         }
@@ -281,7 +248,7 @@ mod tests {
 
     #[test]
     fn removal_leaves_the_other_nodes() {
-        let mut clock = Clock { capacity: 4, ..Clock::new(Seeded::new()) };
+        let mut clock = Clock { capacity: 4, ..Clock::new(SeededHash::new()) };
         for bytenr in 0..4 {
             clock.insert(id(bytenr), Block::zeroed(bytenr as usize));
         }
@@ -297,7 +264,7 @@ mod tests {
 
     #[test]
     fn ids_that_differ_in_few_bits_spread_over_the_shards() {
-        let hasher = Seeded::new();
+        let hasher = SeededHash::new();
         let mut counts = [0_u32; 16];
         for block in 0..16_000_u64 {
             counts[(hasher.hash_one(id(block << 14)) >> 40) as usize & 15] += 1;

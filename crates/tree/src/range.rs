@@ -18,6 +18,15 @@ impl<R: Reader> Tree<R> {
         Range::new(self.clone(), &range)
     }
 
+    /// The same, but if no item has the first key of the range, the last one before it comes first:
+    /// its key may stand for a range that reaches into this one. One search finds both.
+    pub fn range_with_previous(&self, range: RangeInclusive<Key>) -> Range<R>
+    where
+        R: Clone,
+    {
+        Range { with_previous: true, ..Range::new(self.clone(), &range) }
+    }
+
     /// The items with keys in `range`, descending. Nodes are read when they are reached. Ends after
     /// an error.
     pub fn range_rev(&self, range: RangeInclusive<Key>) -> RangeRev<R>
@@ -52,20 +61,28 @@ pub struct Range<R> {
     path: Vec<Step>,
     start: Key,
     end: Key,
+    /// The last item before `start` comes first, unless there is one with that key.
+    with_previous: bool,
     /// The path has not been entered yet.
     fresh: bool,
 }
 
 impl<R: Reader> Range<R> {
     fn new(tree: Tree<R>, range: &RangeInclusive<Key>) -> Self {
-        Self { tree, path: Vec::new(), start: *range.start(), end: *range.end(), fresh: range.start() <= range.end() }
+        let (start, end) = (*range.start(), *range.end());
+        Self { tree, path: Vec::new(), start, end, with_previous: false, fresh: start <= end }
     }
 
-    /// Goes down to the first child or item of this node that is in the range.
+    /// Goes down to the first child or item of this node that is in the range. (A leaf that may have
+    /// the key begins with one that is not above it, but for the first of the tree: what comes before
+    /// the key is in the same leaf.)
     fn enter(&mut self, at: NodeRef) -> Result<()> {
         let block = self.tree.fetch(&at)?;
         let slot = match at.view(&block)? {
-            Node::Leaf(leaf) => leaf.search(&self.start).unwrap_or_else(|place| place),
+            Node::Leaf(leaf) => match leaf.search(&self.start) {
+                Err(place) if self.with_previous => place.saturating_sub(1),
+                Ok(place) | Err(place) => place,
+            },
             Node::Internal(node) => node.slot_for(&self.start),
         };
         self.path.push(Step { at, block, slot });

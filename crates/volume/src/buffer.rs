@@ -5,8 +5,9 @@ use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use crate::counted_lock::{CountedMutex, LockCounters};
 
 /// Alignment of buffers, and the unit that addresses and lengths of device writes are multiples of.
 pub const ALIGNMENT: usize = 4096;
@@ -26,7 +27,7 @@ struct Pool {
     bytes: usize,
 }
 
-static POOL: Mutex<Pool> = Mutex::new(Pool { classes: [const { Vec::new() }; 9], bytes: 0 });
+static POOL: CountedMutex<Pool> = CountedMutex::new(Pool { classes: [const { Vec::new() }; 9], bytes: 0 });
 
 /// Heap memory aligned to 4096 bytes; it returns to a small pool when dropped.
 pub struct Buffer {
@@ -57,6 +58,11 @@ impl Buffer {
         }
         drop(pool);
         Self { pages: recycled.unwrap_or_else(|| zeroed_pages(pages)), len }
+    }
+
+    /// How often the lock of the pool was taken, which all volumes of the process share.
+    pub fn pool_counters() -> LockCounters {
+        POOL.counters()
     }
 
     /// Makes the buffer immutable and cheap to clone and slice.

@@ -10,6 +10,7 @@
 
 mod buffer;
 mod chunk_map;
+mod counted_lock;
 mod device;
 mod device_user;
 mod direct_read;
@@ -40,6 +41,7 @@ mod write;
 mod write_pool;
 
 pub use buffer::{ALIGNMENT, Buffer, SharedBuffer};
+pub use counted_lock::{CountedArcMutex, CountedMutex, CountedRwLock, LockCounters};
 pub use device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites};
 pub use device_user::User;
 pub use direct_read::DirectRead;

@@ -27,6 +27,7 @@ use ubtrfs_format::{ChecksumType, DeviceId, Logical, Superblock, Uuid};
 
 use crate::buffer::Buffer;
 use crate::chunk_map::ChunkMap;
+use crate::counted_lock::{CountedRwLock, LockCounters};
 use crate::device::{Device, DeviceCounters};
 use crate::error::{Error, Result};
 use crate::in_flight::InFlight;
@@ -35,7 +36,7 @@ use crate::in_flight::InFlight;
 #[derive(Debug)]
 pub struct Volume {
     pub(crate) members: Vec<Member>,
-    pub(crate) map: RwLock<ChunkMap>,
+    pub(crate) map: CountedRwLock<ChunkMap>,
     pub(crate) superblock: RwLock<Superblock>,
     node_size: u32,
     sector_size: u32,
@@ -100,7 +101,7 @@ impl Volume {
         let superblock = parts.superblock;
         Self {
             members: parts.members,
-            map: RwLock::new(parts.map),
+            map: CountedRwLock::new(parts.map),
             node_size: superblock.node_size,
             sector_size: superblock.sector_size,
             checksum: superblock.checksum,
@@ -153,7 +154,7 @@ impl Volume {
                 });
             }
         }
-        self.map = RwLock::new(map);
+        self.map = CountedRwLock::new(map);
         self.chunk_tree_uuid = chunk_tree_uuid;
         self.is_open = true;
         Ok(())
@@ -223,6 +224,11 @@ impl Volume {
     /// Makes a chunk known, so that its addresses can be written and read.
     pub fn add_chunk(&self, start: Logical, chunk: ChunkItem) -> Result<()> {
         self.map.write().insert(start, chunk, self.sector_size, |devid| self.device_bytes(devid))
+    }
+
+    /// How often the lock of the map of chunks was taken.
+    pub fn map_lock_counters(&self) -> LockCounters {
+        self.map.counters()
     }
 
     /// Forgets the chunk that starts at `start`; `Unmapped` if there is none.

@@ -38,11 +38,7 @@ impl Columns {
             let events = events.split_whitespace().enumerate();
             events.filter(|(_, event)| names.contains(event)).map(|(at, _)| at).collect()
         };
-        Self {
-            instructions: at(&["Ir"]),
-            first_misses: at(&["D1mr", "D1mw"]),
-            last_misses: at(&["DLmr", "DLmw"]),
-        }
+        Self { instructions: at(&["Ir"]), first_misses: at(&["D1mr", "D1mw"]), last_misses: at(&["DLmr", "DLmw"]) }
     }
 
     /// The costs of a line, whose first word is a position. Zeros at the end are left out.

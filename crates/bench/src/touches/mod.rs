@@ -82,7 +82,10 @@ fn counting_ends() {
 
 /// The table of a history: costs of each stage for one of its units.
 fn table(stages: &Stages, costs: &Costs) -> Result<String> {
-    let mut text = format!("\n{}\n\n| for one {} | instructions | L1 misses | LL misses |\n|---|---|---|---|\n", stages.history, stages.unit);
+    let mut text = format!(
+        "\n{}\n\n| for one {} | instructions | L1 misses | LL misses |\n|---|---|---|---|\n",
+        stages.history, stages.unit
+    );
     for stage in stages.iter() {
         let cost = stage.cost(costs).ok_or_else(|| {
             Failure::new(format!(

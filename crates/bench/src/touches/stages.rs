@@ -44,9 +44,10 @@ impl Stage {
     pub fn cost(&self, costs: &Costs) -> Option<Cost> {
         let (module, name) = self.function.rsplit_once("::")?;
         let is_it = |function: &&String| {
-            function.strip_prefix(module).and_then(|rest| rest.strip_suffix(name)).is_some_and(|between| {
-                between.starts_with("::") && between.ends_with("::")
-            })
+            function
+                .strip_prefix(module)
+                .and_then(|rest| rest.strip_suffix(name))
+                .is_some_and(|between| between.starts_with("::") && between.ends_with("::"))
         };
         let mut sum = None;
         for (_, cost) in costs.iter().filter(|(function, _)| is_it(function)) {

@@ -223,6 +223,12 @@ impl ExtentItem {
         })
     }
 
+    /// Bytes of the item.
+    pub fn size(&self) -> usize {
+        let tree_block = if self.tree_block.is_some() { size_of::<KeyBytes>() + 1 } else { 0 };
+        24 + tree_block + self.inline_refs.iter().map(InlineRef::size).sum::<usize>()
+    }
+
     /// The item's bytes; references are sorted as the format requires.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut refs = self.inline_refs.clone();
@@ -230,7 +236,7 @@ impl ExtentItem {
             let first = !matches!(reference, InlineRef::Owner { .. });
             (first, reference.item_type(), std::cmp::Reverse(reference.sequence()))
         });
-        let mut item = Vec::with_capacity(24 + 29 * refs.len());
+        let mut item = Vec::with_capacity(self.size());
         item.extend_from_slice(&self.refs.to_le_bytes());
         item.extend_from_slice(&self.generation.0.to_le_bytes());
         item.extend_from_slice(&self.flags.to_le_bytes());
@@ -241,6 +247,7 @@ impl ExtentItem {
         for reference in &refs {
             reference.encode(&mut item);
         }
+        debug_assert_eq!(item.len(), self.size());
         item
     }
 

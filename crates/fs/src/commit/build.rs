@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ubtrfs_format::items::{self, DIR_ENTRY_HEADER, DataRef, DirEntry, FileType, InodeItem, encode_dir_entry};
+use ubtrfs_format::items::{DIR_ENTRY_HEADER, DataRef, DirEntry, FileType, InodeItem, encode_dir_entry};
 use ubtrfs_format::{Generation, Incompat, Ino, ItemType, Key, name_hash, objectid};
 use ubtrfs_tree::{EditBatch, Patch, Snapshot};
 
@@ -11,8 +11,8 @@ use super::extent_refs::User;
 use crate::backrefs::NameItems;
 use crate::committed::Committed;
 use crate::error::Result;
+use crate::file::committed::CommittedExtents;
 use crate::file::piece::{Mapped, Piece};
-use crate::file_map::FileMap;
 use crate::inode::{Frozen, InodeBatch, InodeId, OrphanEdit};
 
 /// Builds the edits of one subvolume.
@@ -25,9 +25,9 @@ pub(super) struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// Adds the edits of one inode. `map` is its map below the frozen layer. Returns the bytes that
-    /// its content takes.
-    pub(super) fn inode(&mut self, id: InodeId, frozen: &Frozen, known: bool, map: &FileMap) -> Result<u64> {
+    /// Adds the edits of one inode, which the tree has if it is `known`. Returns the bytes that its
+    /// content takes.
+    pub(super) fn inode(&mut self, id: InodeId, frozen: &Frozen, known: bool) -> Result<u64> {
         let ino = id.ino;
         let batch = &frozen.batch;
         let orphan = Key::new(objectid::ORPHAN, ItemType::ORPHAN_ITEM, ino.0);
@@ -46,7 +46,7 @@ impl Builder<'_> {
         let nbytes = if batch.layout.is_empty() {
             if known { self.committed_nbytes(ino)? } else { 0 }
         } else {
-            self.content(id, frozen, known, map)?
+            self.content(id, frozen, known)?
         };
         let item = InodeItem { nbytes, transid: self.generation, ..frozen.item };
         self.edits.put(Key::new(ino.0, ItemType::INODE_ITEM, 0), item.to_bytes().to_vec());
@@ -134,7 +134,7 @@ impl Builder<'_> {
     /// The file extent items. Those in changed ranges are deleted; pieces that extend into them
     /// from outside are written again, trimmed. Each put adds a reference; each item that merge
     /// reports as removed drops one.
-    fn content(&mut self, id: InodeId, frozen: &Frozen, known: bool, map: &FileMap) -> Result<u64> {
+    fn content(&mut self, id: InodeId, frozen: &Frozen, known: bool) -> Result<u64> {
         let no_holes = self.committed.superblock.incompat.contains(Incompat::NO_HOLES);
         let sector = u64::from(self.committed.superblock.sector_size);
         let end_of_file = frozen.item.size.next_multiple_of(sector);
@@ -145,7 +145,7 @@ impl Builder<'_> {
         for (number, (from, to)) in runs.iter().copied().enumerate() {
             let untouched_to = runs.get(number + 1).map_or(u64::MAX, |(next, _)| *next);
             if known {
-                nbytes = nbytes.saturating_sub(self.clear(id, map, from..to, untouched_from..untouched_to)?);
+                nbytes = nbytes.saturating_sub(self.clear(id, from..to, untouched_from..untouched_to)?);
             }
             untouched_from = to;
         }
@@ -163,57 +163,30 @@ impl Builder<'_> {
 
     /// Deletes the committed items in `run`; returns the bytes that they took. Nothing else changes
     /// within `untouched`, from the end of the run before to the start of the next.
-    fn clear(&mut self, id: InodeId, map: &FileMap, run: Range<u64>, untouched: Range<u64>) -> Result<u64> {
-        let Range { start: from, end: to } = run;
+    fn clear(&mut self, id: InodeId, run: Range<u64>, untouched: Range<u64>) -> Result<u64> {
         let key = |offset| Key::new(id.ino.0, ItemType::EXTENT_DATA, offset);
+        let extents = CommittedExtents::new(self.tree.clone(), id.ino, self.committed.superblock.sector_size);
         let mut cleared = 0;
-        // The item that holds `from` may start before it, and the one that holds the last byte may
-        // end behind it.
-        if from > 0
-            && let Some(left) = self.item_over(id.ino, map, from)?
+        // The item that holds the first byte may start before the run, and the one that holds the
+        // last byte may end behind it.
+        for item in extents.items(&(run.start.saturating_sub(1)..run.end)) {
+            let item = item?;
+            let Some(within) = item.clone().clipped(&run) else { continue };
+            cleared += within.allocated();
+            if matches!(item.piece, Piece::Inline(_)) {
+                continue;
+            }
             // Otherwise the remainder is the right-hand rest of the run before.
-            && left.start >= untouched.start
-        {
-            let keep = Mapped { len: from - left.start, ..left.clone() };
-            self.put_piece(id, &keep);
-        }
-        if to < u64::MAX
-            && let Some(over) = self.item_over(id.ino, map, to)?
-        {
-            let end = over.end().min(untouched.end);
-            if let Some(keep) = over.clipped(&(to..end)) {
+            if item.start < run.start && item.start >= untouched.start {
+                self.put_piece(id, &Mapped { len: run.start - item.start, ..item.clone() });
+            }
+            let end = item.end().min(untouched.end);
+            if let Some(keep) = item.clipped(&(run.end..end)) {
                 self.put_piece(id, &keep);
             }
         }
-        map.committed().pieces(from..to).try_for_each(|mapped| -> Result<()> {
-            cleared += mapped?.allocated();
-            Ok(())
-        })?;
-        self.edits.delete_range(key(from)..=key(to - 1));
+        self.edits.delete_range(key(run.start)..=key(run.end - 1));
         Ok(cleared)
-    }
-
-    /// The item's piece that starts before `at` and reaches beyond it, whole.
-    fn item_over(&self, ino: Ino, map: &FileMap, at: u64) -> Result<Option<Mapped>> {
-        let key = Key::new(ino.0, ItemType::EXTENT_DATA, at - 1);
-        let Some(item) = self.tree.last_at_or_before(&key)? else { return Ok(None) };
-        let found = item.key;
-        if found.objectid != ino.0 || found.item_type != ItemType::EXTENT_DATA {
-            return Ok(None);
-        }
-        let extent = items::FileExtent::parse(&item)?;
-        let sector = u64::from(self.committed.superblock.sector_size);
-        let end = found.offset.saturating_add(extent.len().next_multiple_of(sector));
-        if end <= at {
-            return Ok(None);
-        }
-        // One item: the map would join neighbours that are separate items in the tree.
-        let first = map.committed().pieces(found.offset..end).next().transpose()?;
-        let Some(first) = first else { return Ok(None) };
-        if matches!(first.piece, Piece::Inline(_)) {
-            return Ok(None);
-        }
-        Ok(Some(first))
     }
 
     fn put_piece(&mut self, id: InodeId, mapped: &Mapped) {

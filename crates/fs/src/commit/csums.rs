@@ -35,14 +35,10 @@ impl<'a> CsumEdits<'a> {
 
     /// Loads the tree's items that overlap `from..to`.
     fn load(&mut self, from: u64, to: u64) -> Result<()> {
-        let first = match self.tree.last_at_or_before(&Self::key(from))? {
-            Some(item) if item.key.item_type == ItemType::EXTENT_CSUM => item.key.offset,
-            _ => from,
-        };
-        for item in self.tree.range(Self::key(first)..=Self::key(to - 1)) {
+        for item in self.tree.range_with_previous(Self::key(from)..=Self::key(to - 1)) {
             let item = item?;
             let start = item.key.offset;
-            if start.saturating_add(self.covered(item.len())) > from {
+            if item.key >= Self::key(0) && start.saturating_add(self.covered(item.len())) > from {
                 self.items.entry(start).or_insert_with(|| Some(item.to_vec()));
             }
         }
@@ -50,32 +46,37 @@ impl<'a> CsumEdits<'a> {
     }
 
     /// The last item that starts before `address`. (There may have been deleted items in between.)
-    fn last_before(&self, address: u64) -> Option<(u64, &[u8])> {
-        self.items.range(..address).rev().find_map(|(at, item)| Some((*at, item.as_deref()?)))
+    fn last_before(&mut self, address: u64) -> Option<(u64, &mut Vec<u8>)> {
+        self.items.range_mut(..address).rev().find_map(|(at, item)| Some((*at, item.as_mut()?)))
     }
 
     /// Deletes the checksums of a range.
     pub(super) fn delete(&mut self, start: Logical, len: u64) -> Result<()> {
-        let (from, to) = (start.0, start.plus(len).0);
-        self.load(from, to)?;
+        self.load(start.0, start.plus(len).0)?;
+        self.delete_loaded(start.0, start.plus(len).0);
+        Ok(())
+    }
+
+    fn delete_loaded(&mut self, from: u64, to: u64) {
         let before = self.last_before(from).map(|(at, _)| at);
         let touched: Vec<u64> = before.into_iter().chain(self.items.range(from..to).map(|(at, _)| *at)).collect();
         for at in touched {
-            let Some(Some(sums)) = self.items.get(&at).cloned() else { continue };
-            let end = at.saturating_add(self.covered(sums.len()));
+            let Some(Some(sums)) = self.items.get_mut(&at) else { continue };
+            let end = at.saturating_add((sums.len() / self.sum_size) as u64 * self.sector);
             if end <= from {
                 continue;
             }
-            self.items.insert(at, None);
             let position = |address: u64| ((address - at) / self.sector) as usize * self.sum_size;
+            let behind = (end > to).then(|| sums.split_off(position(to)));
             if at < from {
-                self.items.insert(at, Some(sums[..position(from)].to_vec()));
+                sums.truncate(position(from));
+            } else {
+                self.items.insert(at, None);
             }
-            if end > to {
-                self.items.insert(to, Some(sums[position(to)..].to_vec()));
+            if let Some(behind) = behind {
+                self.items.insert(to, Some(behind));
             }
         }
-        Ok(())
     }
 
     /// Deletes the checksums of extents, which are sorted. Neighbours are deleted together: one by
@@ -94,25 +95,23 @@ impl<'a> CsumEdits<'a> {
 
     /// Replaces the checksums of the sectors from `start` on.
     pub(super) fn put(&mut self, start: Logical, sums: &[u8]) -> Result<()> {
-        let len = self.covered(sums.len());
-        self.delete(start, len)?;
+        let end = start.plus(self.covered(sums.len())).0;
+        // With the item that ends where these begin.
+        self.load(start.0.saturating_sub(1), end)?;
+        self.delete_loaded(start.0, end);
         let mut at = start.0;
         let mut rest = sums;
+        let (most, sum_size, sector) = (self.most_sums * self.sum_size, self.sum_size, self.sector);
         // A range that continues where an item ends extends that item.
-        if at > 0 {
-            self.load(at - 1, at)?;
-            if let Some((before, mut item)) = self.last_before(at).map(|(before, item)| (before, item.to_vec()))
-                && before + self.covered(item.len()) == at
-            {
-                let room = self.most_sums.saturating_sub(item.len() / self.sum_size) * self.sum_size;
-                let (joined, left) = rest.split_at(room.min(rest.len()));
-                item.extend_from_slice(joined);
-                self.items.insert(before, Some(item));
-                at += self.covered(joined.len());
-                rest = left;
-            }
+        if let Some((before, item)) = self.last_before(at)
+            && before + (item.len() / sum_size) as u64 * sector == at
+        {
+            let (joined, left) = rest.split_at(most.saturating_sub(item.len()).min(rest.len()));
+            item.extend_from_slice(joined);
+            at += self.covered(joined.len());
+            rest = left;
         }
-        for part in rest.chunks(self.most_sums * self.sum_size) {
+        for part in rest.chunks(most) {
             self.items.insert(at, Some(part.to_vec()));
             at += self.covered(part.len());
         }
@@ -129,6 +128,37 @@ impl<'a> CsumEdits<'a> {
             }
         }
         edits
+    }
+}
+
+/// Checksums of adjacent extents, which become one change: each would look for its neighbours.
+#[derive(Default)]
+pub(super) struct SumRun {
+    start: Logical,
+    end: Logical,
+    sums: Vec<u8>,
+}
+
+impl SumRun {
+    /// Bytes of checksums that are gathered.
+    const MOST: usize = 64 << 10;
+
+    /// Adds the checksums of an extent; puts those before it that it is no neighbour of.
+    pub(super) fn append(&mut self, start: Logical, len: u64, sums: &[u8], into: &mut CsumEdits<'_>) -> Result<()> {
+        if start != self.end || self.sums.len() >= Self::MOST {
+            self.put(into)?;
+            self.start = start;
+        }
+        self.end = start.plus(len);
+        self.sums.extend_from_slice(sums);
+        Ok(())
+    }
+
+    /// Puts what was gathered.
+    pub(super) fn put(&mut self, into: &mut CsumEdits<'_>) -> Result<()> {
+        let put = if self.sums.is_empty() { Ok(()) } else { into.put(self.start, &self.sums) };
+        self.sums.clear();
+        put
     }
 }
 

@@ -1,8 +1,6 @@
 //! References to data extents: the sum of what a commit adds and removes, resolved against the
 //! extent items.
 
-use std::collections::{BTreeMap, HashMap};
-
 use ubtrfs_format::items::{DataRef, FileExtent, FileExtentKind};
 use ubtrfs_format::{Generation, Ino, ItemType, Key, Leaf, Logical, TreeId};
 use ubtrfs_tree::{EditBatch, Snapshot};
@@ -10,22 +8,45 @@ use ubtrfs_tree::{EditBatch, Snapshot};
 use super::extent_refs::{ExtentRefs, User};
 use crate::error::{Error, Result};
 
-/// What a commit changes of the references to one extent.
-#[derive(Debug, Default)]
-pub(super) struct ExtentDelta {
-    pub(super) length: u64,
-    changes: HashMap<User, i64>,
+/// How often one user uses an extent more or less.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RefChange {
+    extent: Logical,
+    length: u64,
+    user: User,
+    count: i64,
 }
 
-/// … to all extents.
+/// What a commit changes of the references to data, in the order in which it happens.
 #[derive(Debug, Default)]
-pub(super) struct DataRefDeltas(BTreeMap<Logical, ExtentDelta>);
+pub(super) struct DataRefDeltas(Vec<RefChange>);
+
+/// What a commit changes of the references to one extent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExtentDelta<'a> {
+    pub(super) start: Logical,
+    pub(super) length: u64,
+    /// The sum for each user, in their order.
+    changes: &'a [RefChange],
+}
+
+/// The sums of all changes, in the order of extents and users.
+#[derive(Debug)]
+pub(super) struct RefSums(Vec<RefChange>);
+
+impl RefSums {
+    /// What changes of each extent.
+    pub(super) fn extents(&self) -> impl Iterator<Item = ExtentDelta<'_>> {
+        self.0.chunk_by(|one, next| one.extent == next.extent).filter_map(|changes| {
+            let RefChange { extent: start, length, .. } = *changes.last()?;
+            Some(ExtentDelta { start, length, changes })
+        })
+    }
+}
 
 impl DataRefDeltas {
     pub(super) fn add(&mut self, extent: Logical, length: u64, user: User, count: i64) {
-        let delta = self.0.entry(extent).or_default();
-        delta.length = length;
-        *delta.changes.entry(user).or_default() += count;
+        self.0.push(RefChange { extent, length, user, count });
     }
 
     /// Adds `count` references to all extents that a leaf points to: by its files in `subvolume`,
@@ -44,12 +65,8 @@ impl DataRefDeltas {
     }
 
     /// Adds all of `other`.
-    pub(super) fn append(&mut self, other: Self) {
-        for (extent, delta) in other.0 {
-            for (user, count) in delta.changes {
-                self.add(extent, delta.length, user, count);
-            }
-        }
+    pub(super) fn append(&mut self, mut other: Self) {
+        self.0.append(&mut other.0);
     }
 
     /// Notes that a file extent item is no longer in a subvolume's tree.
@@ -60,14 +77,18 @@ impl DataRefDeltas {
         Ok(())
     }
 
-    /// Takes what changes of one extent.
-    pub(super) fn take(&mut self, extent: Logical) -> Option<ExtentDelta> {
-        self.0.remove(&extent)
-    }
-
-    /// Takes all remaining changes.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = (Logical, ExtentDelta)> + use<> {
-        std::mem::take(&mut self.0).into_iter()
+    /// Takes the sums of all changes.
+    pub(super) fn take_sums(&mut self) -> RefSums {
+        let mut changes = std::mem::take(&mut self.0);
+        changes.sort_by_key(|change| (change.extent, change.user));
+        changes.dedup_by(|next, sum| {
+            let is_same = (next.extent, next.user) == (sum.extent, sum.user);
+            if is_same {
+                (sum.length, sum.count) = (next.length, sum.count + next.count);
+            }
+            is_same
+        });
+        RefSums(changes)
     }
 }
 
@@ -97,14 +118,13 @@ fn file_user(subvolume: TreeId, key: &Key, offset: u64) -> User {
 /// The extent item of an extent that this commit allocated and that files refer to; `false` if none
 /// does.
 pub(super) fn put_new_extent(
-    start: Logical,
-    delta: &ExtentDelta,
+    delta: &ExtentDelta<'_>,
     generation: Generation,
     node_size: usize,
     edits: &mut EditBatch,
 ) -> Result<bool> {
-    let mut extent = ExtentRefs::new_data(start, delta.length, generation);
-    for (user, count) in &delta.changes {
+    let mut extent = ExtentRefs::new_data(delta.start, delta.length, generation);
+    for RefChange { user, count, .. } in delta.changes {
         extent.change(None, *user, *count, node_size)?;
     }
     if extent.is_unused() {
@@ -117,20 +137,18 @@ pub(super) fn put_new_extent(
 /// Applies changes to a committed extent; returns whether nothing refers to it any more.
 pub(super) fn change_extent(
     tree: &Snapshot,
-    start: Logical,
-    delta: &ExtentDelta,
+    delta: &ExtentDelta<'_>,
     node_size: usize,
     edits: &mut EditBatch,
 ) -> Result<bool> {
-    if delta.changes.values().all(|count| *count == 0) {
+    if delta.changes.iter().all(|change| change.count == 0) {
         return Ok(false);
     }
-    let key = Key::new(start.0, ItemType::EXTENT_ITEM, delta.length);
+    let key = Key::new(delta.start.0, ItemType::EXTENT_ITEM, delta.length);
     let mut extent = ExtentRefs::load(tree, key)?.ok_or(Error::MissingItem { tree: TreeId::EXTENT, key })?;
     // Additions first, so that a reference that moves does not make the count pass through zero.
-    let mut changes: Vec<_> = delta.changes.iter().filter(|(_, count)| **count != 0).collect();
-    changes.sort_by_key(|(user, count)| (-**count, **user));
-    for (user, count) in changes {
+    let (more, fewer) = (|change: &&RefChange| change.count > 0, |change: &&RefChange| change.count < 0);
+    for RefChange { user, count, .. } in delta.changes.iter().filter(more).chain(delta.changes.iter().filter(fewer)) {
         extent.change(Some(tree), *user, *count, node_size)?;
     }
     extent.emit(edits);

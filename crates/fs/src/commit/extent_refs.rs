@@ -168,7 +168,7 @@ impl ExtentRefs {
         }
         let count = self.changed(user, 0, count)?;
         let reference = user.inline(count);
-        if self.item.to_bytes().len() + reference.size() <= ExtentItem::max_inline_size(node_size) {
+        if self.item.size() + reference.size() <= ExtentItem::max_inline_size(node_size) {
             self.item.inline_refs.push(reference);
         } else {
             self.keyed.insert(slot, Some((user, count)));

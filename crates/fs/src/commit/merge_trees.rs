@@ -8,10 +8,10 @@ use ubtrfs_tree::{DirtyNodes, EditBatch, Root, Snapshot, merge};
 
 use super::build::Builder;
 use super::chunks::{ChunkChanges, ensure_metadata};
-use super::csums::CsumEdits;
+use super::csums::{CsumEdits, SumRun};
 use super::data_refs::{self, DataRefDeltas};
 use super::early::EarlyLeaves;
-use super::nodes::record;
+use super::nodes::record_all;
 use super::owner::Committer;
 use super::rebuild_tree::rebuild_tree;
 use super::relocate_trees::{relocate_trees, trees_to_relocate};
@@ -20,7 +20,6 @@ use super::tree_merger::TreeMerger;
 use crate::committed::Committed;
 use crate::error::Result;
 use crate::file::sum_map::SumMap;
-use crate::file_map::FileMap;
 use crate::inode::Inode;
 use crate::space::{GroupEdits, NewChunk};
 use crate::transaction::Transaction;
@@ -249,17 +248,19 @@ impl Merging<'_> {
         for (start, sums) in later.iter().flat_map(SumMap::iter) {
             csums.put(start, sums)?;
         }
+        let sums = self.refs.take_sums();
+        let mut deltas = sums.extents().peekable();
+        let (mut old, mut used, mut new_sums) = (Vec::new(), Vec::new(), SumRun::default());
         for (start, extent) in transaction.extents().iter() {
-            let used = match self.refs.take(*start) {
-                Some(delta) => {
-                    data_refs::put_new_extent(*start, &delta, transaction.generation, node_size, extent_edits)?
-                }
+            old.extend(std::iter::from_fn(|| deltas.next_if(|delta| delta.start < *start)));
+            let is_used = match deltas.next_if(|delta| delta.start == *start) {
+                Some(delta) => data_refs::put_new_extent(&delta, transaction.generation, node_size, extent_edits)?,
                 None => false,
             };
-            if used {
-                record(committer, *start, extent.length, true)?;
+            if is_used {
+                used.push((*start, extent.length));
                 if let Some(sums) = &extent.sums {
-                    csums.put(*start, sums)?;
+                    new_sums.append(*start, extent.length, sums, &mut csums)?;
                 }
             } else {
                 if later.is_some() {
@@ -268,13 +269,15 @@ impl Merging<'_> {
                 freed.push((*start, extent.length));
             }
         }
+        new_sums.put(&mut csums)?;
+        record_all(committer, &used, true)?;
         let unused = freed.len();
-        for (start, delta) in self.refs.drain() {
-            if data_refs::change_extent(self.extent_tree, start, &delta, node_size, extent_edits)? {
-                record(committer, start, delta.length, false)?;
-                freed.push((start, delta.length));
+        for delta in old.into_iter().chain(deltas) {
+            if data_refs::change_extent(self.extent_tree, &delta, node_size, extent_edits)? {
+                freed.push((delta.start, delta.length));
             }
         }
+        record_all(committer, &freed[unused..], false)?;
         csums.delete_all(&freed[unused..])?;
         Ok(csums.into_edits())
     }
@@ -307,8 +310,7 @@ fn build_subvolumes(
         let state = inode.read();
         let mut bytes = state.item.nbytes;
         if let Some(frozen) = &state.frozen {
-            let map = FileMap::new(committed, id, &state)?;
-            bytes = Builder { committed, tree, generation, edits, refs }.inode(id, frozen, state.committed, &map)?;
+            bytes = Builder { committed, tree, generation, edits, refs }.inode(id, frozen, state.committed)?;
         }
         nbytes.push(bytes);
     }

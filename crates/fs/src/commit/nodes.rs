@@ -77,22 +77,17 @@ impl<'a> CommitNodes<'a> {
     #[inline(never)]
     pub(super) fn take_extent_edits(&mut self, dirty: &DirtyNodes, edits: &mut EditBatch) -> Result<()> {
         let node_size = u64::from(dirty.geometry().node_size);
+        let mut freed: Vec<Logical> = Vec::new();
         for (bytenr, level) in std::mem::take(&mut self.taken_back) {
             edits.delete(self.key_of(bytenr, level, node_size));
-            self.record(bytenr, node_size, false)?;
+            freed.push(bytenr);
         }
-        for (bytenr, is_used) in self.refs.take_new() {
-            if is_used {
-                self.record(bytenr, node_size, true)?;
-            } else {
-                self.unpin_later.push((bytenr, node_size));
-            }
-        }
+        let (used, unused): (Vec<_>, Vec<_>) = self.refs.take_new().into_iter().partition(|(_, is_used)| *is_used);
+        let mut allocated: Vec<Logical> = used.into_iter().map(|(bytenr, _)| bytenr).collect();
+        self.unpin_later.extend(unused.into_iter().map(|(bytenr, _)| (bytenr, node_size)));
         self.refs.take_edits(edits);
-        for bytenr in std::mem::take(&mut self.freed) {
-            self.record(bytenr, node_size, false)?;
-            self.unpin_later.push((bytenr, node_size));
-        }
+        self.unpin_later.extend(self.freed.iter().map(|bytenr| (*bytenr, node_size)));
+        freed.append(&mut self.freed);
         for (bytenr, PendingRef { owner, level, first_key }) in std::mem::take(&mut self.pending_refs) {
             let tree_block = if self.skinny {
                 None
@@ -102,14 +97,15 @@ impl<'a> CommitNodes<'a> {
             };
             let key = self.key_of(bytenr, level, node_size);
             ExtentRefs::new_block(key, owner, self.generation, tree_block).emit(edits);
-            self.record(bytenr, node_size, true)?;
+            allocated.push(bytenr);
             self.applied.insert(bytenr, (owner, level));
         }
+        for (mut nodes, is_allocated) in [(freed, false), (allocated, true)] {
+            nodes.sort_unstable();
+            let nodes: Vec<_> = nodes.into_iter().map(|bytenr| (bytenr, node_size)).collect();
+            record_all(self.committer, &nodes, is_allocated)?;
+        }
         Ok(())
-    }
-
-    fn record(&self, start: Logical, len: u64, allocated: bool) -> Result<()> {
-        record(self.committer, start, len, allocated)
     }
 
     fn key_of(&self, bytenr: Logical, level: u8, node_size: u64) -> Key {
@@ -154,19 +150,30 @@ impl<'a> CommitNodes<'a> {
     }
 }
 
-/// Notes in the block groups' records that an extent is allocated or freed by this commit.
-pub(super) fn record(committer: &Committer, start: Logical, len: u64, allocated: bool) -> Result<()> {
-    let mut space = committer.info.space.lock();
-    let recorded = space.group_of(start).is_some_and(|group| {
-        if allocated { group.record_allocated(start, len) } else { group.record_freed(start, len) }
-    });
-    if recorded {
-        return Ok(());
+/// Notes in the block groups' records that extents, which are sorted, are allocated or freed by this
+/// commit: neighbours as one, since each changes the map of free space.
+pub(super) fn record_all(committer: &Committer, mut extents: &[(Logical, u64)], allocated: bool) -> Result<()> {
+    while let [(start, len), rest @ ..] = extents {
+        extents = rest;
+        let (start, mut len) = (*start, *len);
+        let mut space = committer.info.space.lock();
+        let recorded = space.group_of(start).is_some_and(|group| {
+            while let [(next, more), rest @ ..] = extents
+                && *next == start.plus(len)
+                && next.0.saturating_add(*more) <= group.end()
+            {
+                (extents, len) = (rest, len + more);
+            }
+            if allocated { group.record_allocated(start, len) } else { group.record_freed(start, len) }
+        });
+        if !recorded {
+            let key = Key::new(start.0, ItemType::EXTENT_ITEM, len);
+            let what = if allocated { "the space is allocated already" } else { "the space is free already" };
+            // By invariant 10 the trees are wrong, or this commit is: it must not become durable.
+            return Err(Error::Inconsistent { tree: TreeId::EXTENT, key, what });
+        }
     }
-    let key = Key::new(start.0, ItemType::EXTENT_ITEM, len);
-    let what = if allocated { "the space is allocated already" } else { "the space is free already" };
-    // By invariant 10 the trees are wrong, or this commit is: it must not become durable.
-    Err(Error::Inconsistent { tree: TreeId::EXTENT, key, what })
+    Ok(())
 }
 
 impl NodeAllocator for CommitNodes<'_> {

@@ -262,12 +262,12 @@ impl Bed {
             put_block(&mut edits, at, node, generation);
         }
         deltas.append(std::mem::take(&mut refs.data));
-        for (at, delta) in deltas.drain() {
-            let key = Key::new(at.0, ItemType::EXTENT_ITEM, delta.length);
+        for delta in deltas.take_sums().extents() {
+            let key = Key::new(delta.start.0, ItemType::EXTENT_ITEM, delta.length);
             if extent_tree.get(&key).unwrap().is_some() {
-                change_extent(&extent_tree, at, &delta, NODE as usize, &mut edits).unwrap();
+                change_extent(&extent_tree, &delta, NODE as usize, &mut edits).unwrap();
             } else {
-                put_new_extent(at, &delta, generation, NODE as usize, &mut edits).unwrap();
+                put_new_extent(&delta, generation, NODE as usize, &mut edits).unwrap();
             }
         }
         refs.take_edits(&mut edits);

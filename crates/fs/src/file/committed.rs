@@ -55,27 +55,19 @@ impl<R: Reader + Clone> CommittedExtents<R> {
         Key::new(self.ino.0, ItemType::EXTENT_DATA, offset)
     }
 
-    /// The pieces of the items, from the one that covers the start of `range` on.
-    fn items(&self, range: &Range<u64>) -> impl Iterator<Item = Result<Mapped>> + use<R> {
+    /// The pieces of the items, each whole, that start in `range`, and before them the last one that
+    /// starts earlier, which may reach into it.
+    pub(crate) fn items(&self, range: &Range<u64>) -> impl Iterator<Item = Result<Mapped>> + use<R> {
         let this = self.clone();
-        let covering = self.tree.last_at_or_before(&self.key(range.start));
-        let first = match covering {
-            Ok(Some(item)) if item.key.objectid == self.ino.0 && item.key.item_type == ItemType::EXTENT_DATA => {
-                item.key.offset
+        let items = self.tree.range_with_previous(self.key(range.start)..=self.key(range.end.saturating_sub(1)));
+        items.filter_map(move |item| {
+            let is_other = |item: &Item| item.key < this.key(0);
+            match item {
+                Ok(item) if is_other(&item) => None,
+                Ok(item) => Some(this.mapped(&item)),
+                Err(error) => Some(Err(error.into())),
             }
-            Ok(_) => range.start,
-            Err(error) => return Either::Failed(Some(error.into())),
-        };
-        let items = self.tree.range(self.key(first)..=self.key(range.end.saturating_sub(1)));
-        let mut end = 0;
-        Either::Items(items.map(move |item| {
-            let mapped = this.mapped(&item?)?;
-            if mapped.start < end {
-                return Err(this.problem(mapped.start, ExtentProblem::Overlap));
-            }
-            end = mapped.end();
-            Ok(mapped)
-        }))
+        })
     }
 
     fn problem(&self, offset: u64, problem: ExtentProblem) -> DataError {
@@ -99,11 +91,18 @@ impl<R: Reader + Clone> PieceSource for CommittedExtents<R> {
             return Box::new(std::iter::empty());
         }
         let mut items = self.items(&range);
-        let mut at = range.start;
+        let (mut at, mut end) = (range.start, 0);
         let mut ahead: Option<Mapped> = None;
+        let mut next_item = move || {
+            let next = items.next()?;
+            Some(next.and_then(|next| {
+                let before = std::mem::replace(&mut end, next.end());
+                if next.start < before { Err(self.problem(next.start, ExtentProblem::Overlap)) } else { Ok(next) }
+            }))
+        };
         Box::new(std::iter::from_fn(move || {
             while at < range.end {
-                let next = match ahead.take().map(Ok).or_else(|| items.next()) {
+                let next = match ahead.take().map(Ok).or_else(&mut next_item) {
                     Some(Ok(next)) => Some(next),
                     Some(Err(error)) => {
                         at = range.end;
@@ -126,23 +125,6 @@ impl<R: Reader + Clone> PieceSource for CommittedExtents<R> {
             }
             None
         }))
-    }
-}
-
-/// An iterator over items, or over the error that kept it from beginning.
-enum Either<I> {
-    Items(I),
-    Failed(Option<DataError>),
-}
-
-impl<I: Iterator<Item = Result<Mapped>>> Iterator for Either<I> {
-    type Item = Result<Mapped>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        match self {
-            Self::Items(items) => items.next(),
-            Self::Failed(error) => error.take().map(Err),
-        }
     }
 }
 

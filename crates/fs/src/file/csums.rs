@@ -48,14 +48,12 @@ impl<R: Reader + Clone> Checksums for ChecksumTree<R> {
             return Ok(sums);
         }
         let key = |at: Logical| Key::new(objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM, at.0);
-        let covering = self.tree.last_at_or_before(&key(at))?;
-        let first = match covering.map(|item| item.key) {
-            Some(found) if found >= key(Logical(0)) => found,
-            _ => key(at),
-        };
         let mut next = at;
-        for item in self.tree.range(first..=key(Logical(end.0 - 1))) {
+        for item in self.tree.range_with_previous(key(at)..=key(Logical(end.0 - 1))) {
             let item = item?;
+            if item.key < key(Logical(0)) {
+                continue;
+            }
             let start = Logical(item.key.offset);
             let run = CsumItem::parse(start, &item, self.checksum, self.sector_size)
                 .map_err(|source| DataError::Item { what: "checksum item", offset: start.0, source })?;

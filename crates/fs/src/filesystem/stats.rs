@@ -76,6 +76,9 @@ pub struct Stats {
     pub volume: ubtrfs_volume::VolumeCounters,
     /// Node cache: hits, misses, bytes.
     pub cache: ubtrfs_tree::CacheCounters,
+    /// Locks that all requests may share, with how often they were taken, and waited for. That of
+    /// the buffer pool is shared by all volumes of the process.
+    pub locks: Vec<(&'static str, ubtrfs_volume::LockCounters)>,
     /// Why the file system turned read-only, if it did.
     pub aborted: Option<String>,
     /// Errors of devices and of what they hold, all that there were.
@@ -87,6 +90,7 @@ pub struct Stats {
 impl Filesystem {
     /// What the mount has done so far.
     pub fn stats(&self) -> Stats {
+        let locks = self.info.lock_counters().chain(self.log.lock_counters()).collect();
         let counters = &self.info.counters;
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let (errors, last_errors) = self.info.last_errors.get();
@@ -123,6 +127,7 @@ impl Filesystem {
             inactivation: self.inactivator.stats(),
             volume: self.info.volume.counters(),
             cache: self.info.cache.counters(),
+            locks,
             aborted: self.info.abort_reason(),
             errors,
             last_errors,

@@ -1,10 +1,11 @@
 //! The table of inodes in memory, with the number of references to each.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use ubtrfs_tree::SeededHash;
+use ubtrfs_volume::{CountedMutex, LockCounters};
 
 use super::{Inode, InodeId};
 
@@ -18,18 +19,18 @@ struct Resident {
 }
 
 struct Shard {
-    residents: HashMap<InodeId, Resident>,
+    residents: HashMap<InodeId, Resident, SeededHash>,
     /// References by lookups (FUSE node ids) and open handles. An inode may be evicted though it
     /// has some: the kernel remembers many more than are in memory, so an entry has only the count.
-    references: HashMap<InodeId, u64>,
+    references: HashMap<InodeId, u64, SeededHash>,
     /// With this many inodes in memory some should be evicted.
     evict_at: usize,
 }
 
 /// The table.
 pub(crate) struct InodeTable {
-    shards: Vec<Mutex<Shard>>,
-    hasher: RandomState,
+    shards: Vec<CountedMutex<Shard>>,
+    hasher: SeededHash,
     limit_per_shard: usize,
 }
 
@@ -37,13 +38,18 @@ impl InodeTable {
     /// A table that keeps about `limit` clean inodes.
     pub(crate) fn new(limit: usize) -> Self {
         let limit_per_shard = (limit / SHARDS).max(16);
-        let shard =
-            || Mutex::new(Shard { residents: HashMap::new(), references: HashMap::new(), evict_at: limit_per_shard });
-        Self { shards: (0..SHARDS).map(|_| shard()).collect(), hasher: RandomState::new(), limit_per_shard }
+        let hasher = SeededHash::new();
+        let shard = || Shard {
+            residents: HashMap::with_hasher(hasher),
+            references: HashMap::with_hasher(hasher),
+            evict_at: limit_per_shard,
+        };
+        Self { shards: (0..SHARDS).map(|_| CountedMutex::new(shard())).collect(), hasher, limit_per_shard }
     }
 
-    fn shard(&self, id: InodeId) -> &Mutex<Shard> {
-        &self.shards[self.hasher.hash_one(id) as usize % SHARDS]
+    fn shard(&self, id: InodeId) -> &CountedMutex<Shard> {
+        // The maps use the low bits and the top seven.
+        &self.shards[(self.hasher.hash_one(id) >> 40) as usize % SHARDS]
     }
 
     /// The inode if it is in memory.
@@ -100,6 +106,11 @@ impl InodeTable {
         self.shards.iter().flat_map(|shard| shard.lock().references.keys().copied().collect::<Vec<_>>()).collect()
     }
 
+    /// How often locks of shards were taken.
+    pub(crate) fn counters(&self) -> LockCounters {
+        self.shards.iter().map(CountedMutex::counters).sum()
+    }
+
     /// Inodes in memory.
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().residents.len()).sum()
@@ -107,7 +118,7 @@ impl InodeTable {
 }
 
 /// Shrinks a map when most of its entries are gone.
-fn shrink<T>(map: &mut HashMap<InodeId, T>) {
+fn shrink<T>(map: &mut HashMap<InodeId, T, SeededHash>) {
     const LEAST: usize = 64;
     if map.len() > LEAST && map.len() < map.capacity() / 4 {
         map.shrink_to(map.len() * 2);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use parking_lot::{ArcMutexGuard, Condvar, Mutex, MutexGuard, RawMutex};
-use ubtrfs_volume::Published;
+use ubtrfs_volume::{CountedArcMutex, CountedMutex, LockCounters, Published};
 
 use super::prepared::PreparedLog;
 use super::reason::{Fallbacks, Reason, Stop};
@@ -81,8 +81,8 @@ struct Gathering {
 pub(crate) struct Log {
     pub(super) info: Arc<FsInfo>,
     pub(super) writeback: Arc<Writeback>,
-    gathering: Mutex<Gathering>,
-    state: Arc<Mutex<TreeLog>>,
+    gathering: CountedMutex<Gathering>,
+    state: CountedArcMutex<TreeLog>,
     /// Signalled when a commit releases the log.
     tree_log_free: Condvar,
     followers: Mutex<Followers>,
@@ -95,12 +95,17 @@ impl Log {
         Self {
             info,
             writeback,
-            gathering: Mutex::default(),
-            state: Arc::new(Mutex::new(TreeLog::new(generation))),
+            gathering: CountedMutex::default(),
+            state: CountedArcMutex::new(TreeLog::new(generation)),
             tree_log_free: Condvar::new(),
             followers: Mutex::default(),
             fallbacks: Fallbacks::default(),
         }
+    }
+
+    /// How often its locks were taken: by fsyncs that join a group, and by who writes the log.
+    pub(crate) fn lock_counters(&self) -> [(&'static str, LockCounters); 2] {
+        [("fsync group", self.gathering.counters()), ("tree log", self.state.counters())]
     }
 
     /// The right to write the superblock. Waits for the log write in progress.

@@ -55,10 +55,11 @@ impl Replay<'_> {
         let superblock = &self.committed.superblock;
         let (sector, end) = (self.sector(), at.plus(len));
         let key = |at: Logical| Key::new(objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM, at.0);
-        let covering = self.log.last_at_or_before(&key(at))?.map(|item| item.key);
-        let first = covering.filter(|found| *found >= key(Logical(0))).unwrap_or(key(at));
-        for item in self.log.range(first..=key(Logical(end.0.saturating_sub(1)))) {
+        for item in self.log.range_with_previous(key(at)..=key(Logical(end.0.saturating_sub(1)))) {
             let item = item?;
+            if item.key < key(Logical(0)) {
+                continue;
+            }
             let start = Logical(item.key.offset);
             let run = CsumItem::parse(start, &item, superblock.checksum, superblock.sector_size)?;
             let (from, to) = (at.max(start), end.min(run.end()));

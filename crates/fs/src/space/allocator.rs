@@ -4,10 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem};
-use ubtrfs_volume::Published;
+use ubtrfs_volume::{CountedMutex, LockCounters, Published};
 
 use super::demand::{Kept, Needs, Reserved, Shortage};
 use super::device_map::DeviceMap;
@@ -33,7 +32,7 @@ pub(super) struct Pinned {
 
 /// The space of a volume.
 pub(crate) struct Space {
-    pub(super) inner: Mutex<SpaceInner>,
+    pub(super) inner: CountedMutex<SpaceInner>,
     pub(crate) node_size: u64,
 }
 
@@ -109,7 +108,7 @@ const CHUNK_ALIGN: u64 = 1 << 20;
 
 impl Space {
     pub(crate) fn new(inner: SpaceInner) -> Self {
-        Self { node_size: inner.node_size, inner: Mutex::new(inner) }
+        Self { node_size: inner.node_size, inner: CountedMutex::new(inner) }
     }
 
     /// The space of a volume whose block groups can't be read: nothing can be allocated.
@@ -141,6 +140,11 @@ impl Space {
     /// The state itself, for the commit's own steps.
     pub(crate) fn lock(&self) -> Noted<parking_lot::MutexGuard<'_, SpaceInner>> {
         Noted::take(Ordered::Space, || self.inner.lock())
+    }
+
+    /// How often its lock was taken.
+    pub(crate) fn counters(&self) -> LockCounters {
+        self.inner.counters()
     }
 
     /// Allocates up to `want` contiguous bytes of data (a multiple of the sector size) near `hint`.

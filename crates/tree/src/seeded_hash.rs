@@ -1,0 +1,44 @@
+//! A quick hash of numbers that an image gives, with a random seed, so that none can be made whose
+//! numbers collide.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+/// The hash of one table.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SeededHash(u64);
+
+impl SeededHash {
+    /// One with a seed of its own.
+    pub fn new() -> Self {
+        Self(RandomState::new().hash_one(0_u8))
+    }
+}
+
+impl BuildHasher for SeededHash {
+    type Hasher = FoldedMultiply;
+
+    fn build_hasher(&self) -> FoldedMultiply {
+        FoldedMultiply(self.0)
+    }
+}
+
+/// The hash so far of one value.
+#[derive(Debug)]
+pub struct FoldedMultiply(u64);
+
+impl Hasher for FoldedMultiply {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        let product = u128::from(self.0 ^ value) * u128::from(0x9e37_79b9_7f4a_7c15_u64);
+        self.0 = (product as u64) ^ ((product >> 64) as u64).rotate_left(32);
+    }
+}

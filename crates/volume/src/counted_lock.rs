@@ -1,0 +1,192 @@
+//! Locks that count how often they were taken, and how often somebody had to wait for one: what
+//! says whether a lock that all requests share stands in the way of more processors.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::{ArcMutexGuard, Mutex, MutexGuard, RawMutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// How often a lock was taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockCounters {
+    /// By anybody.
+    pub acquisitions: u64,
+    /// By those who found it taken and waited.
+    pub contended: u64,
+}
+
+impl std::ops::AddAssign for LockCounters {
+    fn add_assign(&mut self, other: Self) {
+        self.acquisitions += other.acquisitions;
+        self.contended += other.contended;
+    }
+}
+
+impl std::iter::Sum for LockCounters {
+    fn sum<I: Iterator<Item = Self>>(counters: I) -> Self {
+        counters.fold(Self::default(), |mut sum, more| {
+            sum += more;
+            sum
+        })
+    }
+}
+
+/// The counters of one lock. They lie beside it, so that counting touches no memory that taking it
+/// does not touch.
+#[derive(Debug, Default)]
+struct Counts {
+    acquisitions: AtomicU64,
+    contended: AtomicU64,
+}
+
+impl Counts {
+    const fn new() -> Self {
+        Self { acquisitions: AtomicU64::new(0), contended: AtomicU64::new(0) }
+    }
+
+    /// Tries first; waits, and counts that, if somebody has the lock.
+    fn take<G>(&self, attempt: impl FnOnce() -> Option<G>, wait: impl FnOnce() -> G) -> G {
+        attempt().unwrap_or_else(|| {
+            self.contended.fetch_add(1, Relaxed);
+            wait()
+        })
+    }
+
+    /// Counts for the only holder: nobody else does meanwhile, so it need not be one step.
+    fn count_alone(&self) {
+        self.acquisitions.store(self.acquisitions.load(Relaxed) + 1, Relaxed);
+    }
+
+    fn get(&self) -> LockCounters {
+        LockCounters { acquisitions: self.acquisitions.load(Relaxed), contended: self.contended.load(Relaxed) }
+    }
+}
+
+/// A [`Mutex`] that counts.
+#[derive(Debug, Default)]
+pub struct CountedMutex<T> {
+    counts: Counts,
+    lock: Mutex<T>,
+}
+
+impl<T> CountedMutex<T> {
+    /// A mutex that nobody has.
+    pub const fn new(value: T) -> Self {
+        Self { counts: Counts::new(), lock: Mutex::new(value) }
+    }
+
+    /// Takes it.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        let guard = self.counts.take(|| self.lock.try_lock(), || self.lock.lock());
+        self.counts.count_alone();
+        guard
+    }
+
+    /// How often that was.
+    pub fn counters(&self) -> LockCounters {
+        self.counts.get()
+    }
+}
+
+/// A [`CountedMutex`] whose guard may be kept without a borrow, and given to another thread.
+#[derive(Debug, Default)]
+pub struct CountedArcMutex<T> {
+    counts: Counts,
+    lock: Arc<Mutex<T>>,
+}
+
+impl<T> CountedArcMutex<T> {
+    /// A mutex that nobody has.
+    pub fn new(value: T) -> Self {
+        Self { counts: Counts::new(), lock: Arc::new(Mutex::new(value)) }
+    }
+
+    /// Takes it.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        let guard = self.counts.take(|| self.lock.try_lock(), || self.lock.lock());
+        self.counts.count_alone();
+        guard
+    }
+
+    /// Takes it unless somebody has it.
+    pub fn try_lock_arc(&self) -> Option<ArcMutexGuard<RawMutex, T>> {
+        let guard = self.lock.try_lock_arc()?;
+        self.counts.count_alone();
+        Some(guard)
+    }
+
+    /// How often that was.
+    pub fn counters(&self) -> LockCounters {
+        self.counts.get()
+    }
+}
+
+/// An [`RwLock`] that counts, readers and writers alike.
+#[derive(Debug, Default)]
+pub struct CountedRwLock<T> {
+    counts: Counts,
+    lock: RwLock<T>,
+}
+
+impl<T> CountedRwLock<T> {
+    /// A lock that nobody has.
+    pub const fn new(value: T) -> Self {
+        Self { counts: Counts::new(), lock: RwLock::new(value) }
+    }
+
+    /// Takes it for reading, beside other readers.
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        let guard = self.counts.take(|| self.lock.try_read(), || self.lock.read());
+        self.counts.acquisitions.fetch_add(1, Relaxed);
+        guard
+    }
+
+    /// Takes it alone.
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        let guard = self.counts.take(|| self.lock.try_write(), || self.lock.write());
+        self.counts.count_alone();
+        guard
+    }
+
+    /// How often either was.
+    pub fn counters(&self) -> LockCounters {
+        self.counts.get()
+    }
+
+    /// The lock itself, which nobody counts.
+    pub fn uncounted(&self) -> &RwLock<T> {
+        &self.lock
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_acquisition_counts_and_so_does_waiting() {
+        let mutex = CountedMutex::new(0);
+        *mutex.lock() += 1;
+        let held = mutex.lock();
+        std::thread::scope(|scope| {
+            scope.spawn(|| *mutex.lock() += 1);
+            while mutex.counters().contended == 0 {
+                std::thread::yield_now();
+            }
+            drop(held);
+        });
+        assert_eq!(mutex.counters(), LockCounters { acquisitions: 3, contended: 1 });
+
+        let lock = CountedRwLock::new(0);
+        let readers = (lock.read(), lock.read());
+        std::thread::scope(|scope| {
+            scope.spawn(|| *lock.write() += 1);
+            while lock.counters().contended == 0 {
+                std::thread::yield_now();
+            }
+            drop(readers);
+        });
+        assert_eq!(*lock.read(), 1);
+        assert_eq!(lock.counters(), LockCounters { acquisitions: 4, contended: 1 });
+    }
+}
