@@ -1,7 +1,7 @@
 //! The volume as of its last commit: the roots of all trees. Immutable; a commit publishes the next
 //! one.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rpds::RedBlackTreeMapSync;
 use ubtrfs_format::items::{RootFlags, RootItem};
@@ -46,6 +46,9 @@ pub(crate) struct Committed {
     pub(crate) chunk_tree: Root,
     pub(crate) trees: TreeRoots,
     cache: Arc<NodeCache>,
+    /// The subvolume that was looked at first, with its root node: all requests begin there, and
+    /// would meet at one lock of the node cache. Most mounts have but one in use.
+    first: OnceLock<Snapshot>,
 }
 
 impl Committed {
@@ -75,7 +78,7 @@ impl Committed {
                 }
             }
         }
-        Ok(Self { generation: superblock.generation, superblock, root_tree, chunk_tree, trees, cache })
+        Ok(Self::after(superblock, root_tree, chunk_tree, trees, cache))
     }
 
     /// The state after a commit.
@@ -86,11 +89,15 @@ impl Committed {
         trees: TreeRoots,
         cache: Arc<NodeCache>,
     ) -> Self {
-        Self { generation: superblock.generation, superblock, root_tree, chunk_tree, trees, cache }
+        let (generation, first) = (superblock.generation, OnceLock::new());
+        Self { generation, superblock, root_tree, chunk_tree, trees, cache, first }
     }
 
     /// A tree. `ESTALE` for that of a subvolume inside another one, which has been dropped then.
     pub(crate) fn tree(&self, id: TreeId) -> Result<Snapshot> {
+        if let Some(first) = self.first.get().filter(|first| first.root().owner == id) {
+            return Ok(first.clone());
+        }
         let root = match id {
             TreeId::ROOT => self.root_tree,
             TreeId::CHUNK => self.chunk_tree,
@@ -101,7 +108,12 @@ impl Committed {
                 .map(TreeRoot::root)
                 .ok_or(Error::MissingItem { tree: TreeId::ROOT, key: Key::new(id.0, ItemType::ROOT_ITEM, 0) })?,
         };
-        Ok(Snapshot::new(self.cache.clone(), root))
+        let tree = Snapshot::new(self.cache.clone(), root);
+        if id.is_subvolume() && self.first.get().is_none() && tree.read_root().is_ok() {
+            // Another thread may have come first with another subvolume.
+            let _ = self.first.set(tree.clone());
+        }
+        Ok(tree)
     }
 
     /// Whether there is such a tree.

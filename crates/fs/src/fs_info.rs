@@ -4,16 +4,17 @@
 //! Its part in invariant 13: [`FsInfo::abort`] turns the file system read-only for good. In
 //! invariant 2: readers get the roots of a commit when it is durable, by [`FsInfo::publish`].
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::{Mutex, RwLock};
+use rpds::RedBlackTreeMapSync;
 use ubtrfs_format::items::INLINE_DATA_OFFSET;
 use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId, max_item_size};
 use ubtrfs_tree::{Geometry, NodeCache};
-use ubtrfs_volume::{Buffer, CountedRwLock, LockCounters, Published, Volume};
+use ubtrfs_volume::{Buffer, LockCounters, Published, Volume};
 
 use crate::commit_request::CommitRequest;
 use crate::committed::{Committed, TreeRoot};
@@ -106,7 +107,7 @@ pub(crate) struct FsInfo {
     publishing: RwLock<()>,
     /// The transaction that is being committed.
     frozen: ArcSwapOption<Transaction>,
-    subvolumes: CountedRwLock<HashMap<TreeId, Arc<Subvolume>>>,
+    subvolumes: ArcSwap<RedBlackTreeMapSync<TreeId, Arc<Subvolume>>>,
     /// Subvolumes whose entries were removed: nothing of them is shown or changed any more.
     deleted_subvolumes: RwLock<HashSet<TreeId>>,
     /// Whether there are any.
@@ -150,7 +151,7 @@ impl FsInfo {
             committed: ArcSwap::from_pointee(committed),
             publishing: RwLock::default(),
             frozen: ArcSwapOption::empty(),
-            subvolumes: CountedRwLock::default(),
+            subvolumes: ArcSwap::from_pointee(RedBlackTreeMapSync::new_sync()),
             deleted_subvolumes: RwLock::default(),
             has_deleted_subvolumes: AtomicBool::new(false),
             undropped_subvolumes: RwLock::default(),
@@ -200,7 +201,6 @@ impl FsInfo {
         [
             ("gate", self.gate.counters()),
             ("space", self.space.counters()),
-            ("subvolumes", self.subvolumes.counters()),
             ("inode table", self.inodes.counters()),
             ("node cache", self.cache.lock_counters()),
             ("chunk map", self.volume.map_lock_counters()),
@@ -373,7 +373,7 @@ impl FsInfo {
     }
 
     pub(crate) fn subvolume(&self, id: TreeId) -> Result<Arc<Subvolume>> {
-        if let Some(found) = self.subvolumes.read().get(&id) {
+        if let Some(found) = self.subvolumes.load().get(&id) {
             return Ok(found.clone());
         }
         let committed = self.committed();
@@ -385,7 +385,11 @@ impl FsInfo {
             replaced: AtomicBool::new(false),
             next_ino: AtomicU64::new(last.max(Ino::FIRST_FREE.0) + 1),
         });
-        Ok(self.subvolumes.write().entry(id).or_insert(subvolume).clone())
+        self.subvolumes.rcu(|known| match known.get(&id) {
+            Some(_) => known.clone(),
+            None => Arc::new(known.insert(id, subvolume.clone())),
+        });
+        self.subvolumes.load().get(&id).cloned().ok_or_else(|| Errno::NOENT.into())
     }
 
     /// The inode, from memory or from the committed trees. `ESTALE` for one of a subvolume that was

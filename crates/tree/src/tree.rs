@@ -65,6 +65,11 @@ impl<R: Reader> Tree<R> {
         &self.root
     }
 
+    /// Reads the root node, which this tree and its clones from here on keep in memory.
+    pub fn read_root(&self) -> Result<()> {
+        self.root_block().map(drop)
+    }
+
     fn root_block(&self) -> Result<&Block> {
         if let Some(block) = self.root_block.get() {
             return Ok(block);

@@ -46,18 +46,8 @@ impl Buffer {
     /// A buffer of `len` bytes whose content is not specified: zeros, or what an earlier user of
     /// the memory left. For reads, which fill it entirely.
     pub fn for_reading(len: usize) -> Self {
-        let pages = len.div_ceil(ALIGNMENT).max(1);
-        if pages > POOLED_PAGES {
-            return Self { pages: zeroed_pages(pages), len };
-        }
-        let pages = pages.next_power_of_two();
-        let mut pool = POOL.lock();
-        let recycled = pool.classes.get_mut(pages.ilog2() as usize).and_then(Vec::pop);
-        if recycled.is_some() {
-            pool.bytes = pool.bytes.saturating_sub(pages * ALIGNMENT);
-        }
-        drop(pool);
-        Self { pages: recycled.unwrap_or_else(|| zeroed_pages(pages)), len }
+        let pages = pages_of(len);
+        Self { pages: recycled(pages).unwrap_or_else(|| zeroed_pages(pages)), len }
     }
 
     /// How often the lock of the pool was taken, which all volumes of the process share.
@@ -70,6 +60,23 @@ impl Buffer {
         let range = 0..self.len;
         SharedBuffer { owner: Arc::new(Owner::Aligned(self)), range }
     }
+}
+
+/// The pages of a buffer of so many bytes: those that the pool has are of few sizes.
+fn pages_of(len: usize) -> usize {
+    let pages = len.div_ceil(ALIGNMENT).max(1);
+    if pages > POOLED_PAGES { pages } else { pages.next_power_of_two() }
+}
+
+/// So many pages from the pool, if it has them, with what an earlier user left.
+fn recycled(pages: usize) -> Option<Vec<Page>> {
+    if pages > POOLED_PAGES {
+        return None;
+    }
+    let mut pool = POOL.lock();
+    let recycled = pool.classes.get_mut(pages.ilog2() as usize).and_then(Vec::pop)?;
+    pool.bytes = pool.bytes.saturating_sub(pages * ALIGNMENT);
+    Some(recycled)
 }
 
 fn zeroed_pages(count: usize) -> Vec<Page> {
@@ -107,8 +114,18 @@ impl DerefMut for Buffer {
 }
 
 impl From<&[u8]> for Buffer {
+    /// A copy. Memory that is new is not cleared before, if the bytes fill it.
     fn from(bytes: &[u8]) -> Self {
-        let mut buffer = Self::for_reading(bytes.len());
+        let (len, pages) = (bytes.len(), pages_of(bytes.len()));
+        let (whole, rest) = bytes.as_chunks();
+        let pages = match recycled(pages) {
+            None if rest.is_empty() && whole.len() == pages => {
+                return Self { pages: whole.iter().map(|bytes| Page(*bytes)).collect(), len };
+            }
+            None => zeroed_pages(pages),
+            Some(pages) => pages,
+        };
+        let mut buffer = Self { pages, len };
         buffer.copy_from_slice(bytes);
         buffer
     }
@@ -213,6 +230,18 @@ mod tests {
             buffer.fill(0xff);
             drop(buffer);
             assert!(Buffer::zeroed(len).iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    fn copies_have_the_bytes_whatever_memory_they_get() {
+        for len in [0, 1, 4096, 5000, 12288, 16384, 2 << 20] {
+            let bytes: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            for _ in 0..2 {
+                let copy = Buffer::from(&bytes[..]);
+                assert_eq!(&copy[..], bytes);
+                assert_eq!(copy.as_ptr() as usize % ALIGNMENT, 0);
+            }
         }
     }
 

@@ -3,26 +3,31 @@
 //! They are kept by whole sectors, since only those can be written back. A sector of which a
 //! program wrote a part must first be given its old content ([`DirtyData::sectors_to_fill`]),
 //! unless it has none.
+//!
+//! Memory holds windows of the file, whose sizes are those of a sector times powers of [`GROWTH`]:
+//! one that is written in order gets larger and larger ones, one that is written at random a sector
+//! each.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use ubtrfs_volume::{Buffer, SharedBuffer};
 
-/// Blocks start at multiples of this many bytes of the file, and have at most this many.
+/// The size of the largest windows. No window reaches over a multiple of it.
 const BLOCK: usize = 64 * 1024;
-/// By how much a block that became too small grows: a file that is written in small steps is copied
-/// rarely.
+/// By how much a full window grows where writing continues: a file that is written in small steps is
+/// copied rarely.
 const GROWTH: usize = 4;
 
 /// Dirty sectors of one file.
 #[derive(Debug)]
 pub(crate) struct DirtyData {
-    /// Bytes of a sector: a power of two from 4 KiB to the size of a block.
+    /// Bytes of a sector: a power of two from 4 KiB to [`BLOCK`].
     sector: usize,
-    /// By their number: offset in the file / [`BLOCK`].
-    blocks: BTreeMap<u64, Block>,
-    /// Memory that the blocks take.
+    /// By their offset in the file, a multiple of their size: two of them are apart, or one would
+    /// be in the other.
+    windows: BTreeMap<u64, Window>,
+    /// Memory that the windows take.
     bytes: usize,
 }
 
@@ -62,18 +67,18 @@ impl DirtyData {
     /// No dirty data, of a file on a volume with this sector size.
     pub(crate) fn new(sector_size: u32) -> Self {
         let sector = (sector_size as usize).clamp(4096, BLOCK).next_power_of_two();
-        Self { sector, blocks: BTreeMap::new(), bytes: 0 }
+        Self { sector, windows: BTreeMap::new(), bytes: 0 }
     }
 
     /// Takes all of it and leaves it empty.
     #[must_use]
     pub(crate) fn take(&mut self) -> Self {
-        Self { sector: self.sector, blocks: std::mem::take(&mut self.blocks), bytes: std::mem::take(&mut self.bytes) }
+        Self { sector: self.sector, windows: std::mem::take(&mut self.windows), bytes: std::mem::take(&mut self.bytes) }
     }
 
     /// Whether nothing is dirty.
     pub(crate) fn is_empty(&self) -> bool {
-        self.blocks.is_empty()
+        self.windows.is_empty()
     }
 
     /// Memory that the data takes, in bytes.
@@ -139,12 +144,31 @@ impl DirtyData {
     pub(crate) fn write(&mut self, offset: u64, mut data: &[u8]) {
         let mut at = offset;
         while !data.is_empty() {
-            let within = (at % BLOCK as u64) as usize;
-            let (now, rest) = data.split_at(data.len().min(BLOCK - within));
-            let sector = self.sector;
-            self.block(at / BLOCK as u64, within..within + now.len()).write(sector, within, now);
+            let (now, rest) = data.split_at(data.len().min(BLOCK - (at % BLOCK as u64) as usize));
+            self.write_part(at, now);
             at += now.len() as u64;
             data = rest;
+        }
+    }
+
+    /// Writes what one window can hold.
+    fn write_part(&mut self, at: u64, data: &[u8]) {
+        let sector = self.sector;
+        let span = at..at + data.len() as u64;
+        let held = self.held(at).filter(|(start, window)| span.end <= start + window.len() as u64);
+        let start = match held.map(|(start, _)| start) {
+            Some(start) => start,
+            None => {
+                let place = self.new_place(&span);
+                if place == span {
+                    return self.replace(place.start, data);
+                }
+                self.insert(place.start, Buffer::for_reading((place.end - place.start) as usize));
+                place.start
+            }
+        };
+        if let Some(window) = self.windows.get_mut(&start) {
+            window.write(sector, (at - start) as usize, data);
         }
     }
 
@@ -154,11 +178,10 @@ impl DirtyData {
         if out.is_empty() {
             return;
         }
-        let last = offset.saturating_add(out.len() as u64 - 1) / BLOCK as u64;
-        for (number, block) in self.blocks.range(offset / BLOCK as u64..=last) {
-            for run in block.runs() {
+        for (start, window) in self.windows_in(offset..offset.saturating_add(out.len() as u64)) {
+            for run in window.runs() {
                 let run = run.start * self.sector..run.end * self.sector;
-                copy_over(number * BLOCK as u64 + run.start as u64, block.slice(run), offset, out);
+                copy_over(start + run.start as u64, &window.bytes.as_slice()[run], offset, out);
             }
         }
     }
@@ -188,11 +211,13 @@ impl DirtyData {
         let sector = self.sector as u64;
         let Some(keep) = size.checked_next_multiple_of(sector) else { return };
         self.discard(keep..u64::MAX);
-        if keep != size && self.covers(size..size + 1) {
-            let within = (size % BLOCK as u64) as usize;
-            let end = within.next_multiple_of(self.sector);
-            let sector = self.sector;
-            self.block(size / BLOCK as u64, within..end).own(sector, within..end).fill(0);
+        let held = self.held(size).map(|(start, _)| start);
+        if keep != size
+            && self.covers(size..size + 1)
+            && let Some(start) = held
+            && let Some(window) = self.windows.get_mut(&start)
+        {
+            window.own(self.sector)[(size - start) as usize..(keep - start) as usize].fill(0);
         }
     }
 
@@ -202,17 +227,16 @@ impl DirtyData {
         if range.is_empty() {
             return;
         }
-        let (first, last) = (range.start / BLOCK as u64, (range.end - 1) / BLOCK as u64);
-        let touched: Vec<u64> = self.blocks.range(first..=last).map(|(&number, _)| number).collect();
-        for number in touched {
-            let base = number * BLOCK as u64;
-            let from = (range.start.saturating_sub(base) as usize / self.sector).min(BLOCK / self.sector);
-            let to = (range.end.saturating_sub(base).min(BLOCK as u64) as usize).div_ceil(self.sector);
-            let Some(block) = self.blocks.get_mut(&number) else { continue };
-            block.dirty &= !mask(from..to);
-            if block.dirty == 0 {
-                self.bytes -= block.bytes.len();
-                self.blocks.remove(&number);
+        let touched: Vec<u64> = self.windows_in(range.clone()).map(|(start, _)| start).collect();
+        for start in touched {
+            let Some(window) = self.windows.get_mut(&start) else { continue };
+            let len = window.len();
+            let from = range.start.saturating_sub(start) as usize / self.sector;
+            let to = (range.end.saturating_sub(start).min(len as u64) as usize).div_ceil(self.sector);
+            window.dirty &= !mask(from..to);
+            if window.dirty == 0 {
+                self.bytes -= len;
+                self.windows.remove(&start);
             }
         }
     }
@@ -237,7 +261,7 @@ impl DirtyData {
     }
 
     /// Takes the first dirty range out, but not more than `max_len` bytes (rounded down to sectors;
-    /// one sector at least). The content is not copied: what stays dirty of a block shares its
+    /// one sector at least). The content is not copied: what stays dirty of a window shares its
     /// memory until it is written again.
     pub(crate) fn take_run(&mut self, max_len: u64) -> Option<DirtyRun> {
         let sector = self.sector as u64;
@@ -246,18 +270,20 @@ impl DirtyData {
         let mut buffers = Vec::with_capacity(len as usize / BLOCK + 2);
         let mut at = offset;
         while at < end {
-            let number = at / BLOCK as u64;
-            let within = (at % BLOCK as u64) as usize;
-            let stop = (end - number * BLOCK as u64).min(BLOCK as u64) as usize;
-            let Some(block) = self.blocks.remove(&number) else { break };
-            let size = block.bytes.len();
-            let (shared, rest) = block.take(self.sector, within..stop);
+            let Some((start, window)) =
+                self.held(at).map(|(start, _)| start).and_then(|start| Some((start, self.windows.remove(&start)?)))
+            else {
+                break;
+            };
+            let size = window.len();
+            let stop = (end - start).min(size as u64) as usize;
+            let (shared, rest) = window.take(self.sector, (at - start) as usize..stop);
             buffers.push(shared);
             match rest {
-                Some(rest) => drop(self.blocks.insert(number, rest)),
+                Some(rest) => drop(self.windows.insert(start, rest)),
                 None => self.bytes -= size,
             }
-            at = number * BLOCK as u64 + stop as u64;
+            at = start + stop as u64;
         }
         Some(DirtyRun { offset, buffers })
     }
@@ -274,12 +300,11 @@ impl DirtyData {
         })
     }
 
-    /// Dirty ranges from `from` on, none longer than a block.
+    /// Dirty ranges from `from` on, none longer than a window.
     fn block_runs(&self, from: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let sector = self.sector;
-        self.blocks.range(from / BLOCK as u64..).flat_map(move |(number, block)| {
-            let base = number * BLOCK as u64;
-            block.runs().filter_map(move |run| {
+        self.windows_in(from..u64::MAX).flat_map(move |(base, window)| {
+            window.runs().filter_map(move |run| {
                 let start = (base + (run.start * sector) as u64).max(from);
                 let end = base + (run.end * sector) as u64;
                 (start < end).then(|| (start, end - start))
@@ -287,28 +312,55 @@ impl DirtyData {
         })
     }
 
-    /// The block with this number, with room for `span` of its bytes.
-    fn block(&mut self, number: u64, span: Range<usize>) -> &mut Block {
-        if !self.blocks.contains_key(&number) {
-            // The writer that filled the block before this one continues here: allocate the full
-            // size at once.
-            let before = number.checked_sub(1).and_then(|before| self.blocks.get(&before));
-            let continues = before.is_some_and(|before| before.dirty == mask(0..BLOCK / self.sector));
-            let window = if continues { 0..BLOCK } else { window(self.sector, span.clone()) };
-            self.bytes += window.len();
-            self.blocks.insert(number, Block::new(&window));
+    /// The window that holds a byte of the file, with its offset.
+    fn held(&self, at: u64) -> Option<(u64, &Window)> {
+        let (&start, window) = self.windows.range(..=at).next_back()?;
+        (at - start < window.len() as u64).then_some((start, window))
+    }
+
+    /// The windows that overlap a range, in order, with their offsets.
+    fn windows_in(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &Window)> {
+        let first = self.held(range.start).map_or(range.start, |(start, _)| start);
+        self.windows.range(first..range.end.max(first)).map(|(&start, window)| (start, window))
+    }
+
+    /// Where the new window goes that holds `span`, which no window does.
+    fn new_place(&self, span: &Range<u64>) -> Range<u64> {
+        let start = span.start - span.start % self.sector as u64;
+        // The writer that filled the window before this one continues here.
+        let before = start.checked_sub(1).and_then(|last| self.held(last));
+        match before.filter(|(_, window)| window.is_full(self.sector)) {
+            Some((_, window)) if start.is_multiple_of(BLOCK as u64) && window.len() == BLOCK => {
+                start..start + BLOCK as u64
+            }
+            Some((before, _)) if !start.is_multiple_of(BLOCK as u64) => place_of(self.sector, &(before..span.end)),
+            _ => place_of(self.sector, span),
         }
-        let bytes = &mut self.bytes;
-        let sector = self.sector;
-        // The entry exists: it was looked up or inserted above.
-        let block = self.blocks.entry(number).or_insert_with(|| Block::new(&window(sector, span.clone())));
-        let have = block.window();
-        if span.start < have.start || span.end > have.end {
-            let wanted = window(sector, span.start.min(have.start)..span.end.max(have.end));
-            *bytes += wanted.len() - have.len();
-            block.grow(&wanted);
+    }
+
+    /// Makes a window of `data`, all of it dirty, in place of those that would be in it.
+    fn replace(&mut self, start: u64, data: &[u8]) {
+        let end = start + data.len() as u64;
+        let inner: Vec<u64> = self.windows.range(start..end).map(|(&inner, _)| inner).collect();
+        for at in inner {
+            self.bytes -= self.windows.remove(&at).map_or(0, |inner| inner.len());
         }
-        block
+        self.bytes += data.len();
+        let window = Window { bytes: Bytes::Own(Buffer::from(data)), dirty: mask(0..data.len() / self.sector) };
+        self.windows.insert(start, window);
+    }
+
+    /// Makes a window, into which those go that would be in it.
+    fn insert(&mut self, start: u64, bytes: Buffer) {
+        let mut window = Window { bytes: Bytes::Own(bytes), dirty: 0 };
+        let inner: Vec<u64> = self.windows_in(start..start + window.len() as u64).map(|(inner, _)| inner).collect();
+        for at in inner {
+            let Some(inner) = self.windows.remove(&at) else { continue };
+            self.bytes -= inner.len();
+            window.absorb(self.sector, (at - start) as usize, &inner);
+        }
+        self.bytes += window.len();
+        self.windows.insert(start, window);
     }
 }
 
@@ -323,30 +375,28 @@ fn copy_over(at: u64, from: &[u8], offset: u64, out: &mut [u8]) {
     }
 }
 
-/// The smallest window of a block that holds `span`: it has the sector's size times a power of
-/// [`GROWTH`] (or the block's), and starts at a multiple of its size.
-fn window(sector: usize, span: Range<usize>) -> Range<usize> {
-    let mut len = sector;
-    while len < BLOCK && span.start / len != (span.end - 1) / len {
-        len = (len * GROWTH).min(BLOCK);
+/// Where the smallest window is that holds `span`: it has the sector's size times a power of
+/// [`GROWTH`] (or that of the largest), and starts at a multiple of its size.
+fn place_of(sector: usize, span: &Range<u64>) -> Range<u64> {
+    let mut len = sector as u64;
+    while len < BLOCK as u64 && span.start / len != (span.end - 1) / len {
+        len = (len * GROWTH as u64).min(BLOCK as u64);
     }
     let start = span.start / len * len;
     start..start + len
 }
 
-/// The bits of these sectors of a block.
+/// The bits of these sectors of a window.
 fn mask(sectors: Range<usize>) -> u32 {
     if sectors.is_empty() { 0 } else { ((1_u32 << sectors.len()) - 1) << sectors.start }
 }
 
-/// Up to 64 KiB of a file, of which memory holds the part (the window) that was written.
+/// A part of a file, up to 64 KiB.
 #[derive(Debug)]
-struct Block {
-    /// Where in the block the memory begins.
-    start: usize,
-    /// Content of the window; what is not dirty in it has no meaning.
+struct Window {
+    /// Its content; what is not dirty in it has no meaning.
     bytes: Bytes,
-    /// A bit for each dirty sector of the block.
+    /// A bit for each dirty sector.
     dirty: u32,
 }
 
@@ -371,76 +421,69 @@ impl Bytes {
     }
 }
 
-impl Block {
-    fn new(window: &Range<usize>) -> Self {
-        Self { start: window.start, bytes: Bytes::Own(Buffer::for_reading(window.len())), dirty: 0 }
+impl Window {
+    fn len(&self) -> usize {
+        self.bytes.len()
     }
 
-    /// The part of the block that memory holds.
-    fn window(&self) -> Range<usize> {
-        self.start..self.start + self.bytes.len()
+    /// Whether all of it is dirty.
+    fn is_full(&self, sector: usize) -> bool {
+        self.dirty == mask(0..self.len() / sector)
     }
 
-    /// The bytes of this part of the block, which lies in the window.
-    fn slice(&self, part: Range<usize>) -> &[u8] {
-        &self.bytes.as_slice()[part.start - self.start..part.end - self.start]
-    }
-
-    /// The bytes of this part of the block, to be changed: what is shared with I/O is copied
-    /// before.
-    fn own(&mut self, sector: usize, part: Range<usize>) -> &mut [u8] {
+    /// The bytes, to be changed: what is shared with I/O is copied before.
+    fn own(&mut self, sector: usize) -> &mut [u8] {
         if let Bytes::Shared(shared) = &self.bytes {
             let mut buffer = Buffer::for_reading(shared.len());
             for run in self.runs() {
-                let dirty = run.start * sector - self.start..run.end * sector - self.start;
+                let dirty = run.start * sector..run.end * sector;
                 buffer[dirty.clone()].copy_from_slice(&shared[dirty]);
             }
             self.bytes = Bytes::Own(buffer);
         }
-        let part = part.start - self.start..part.end - self.start;
         match &mut self.bytes {
-            Bytes::Own(buffer) => &mut buffer[part],
+            Bytes::Own(buffer) => buffer,
             Bytes::Shared(_) => unreachable!("the buffer was made our own above"),
         }
     }
 
-    /// Moves the content to a window that holds the old one.
-    fn grow(&mut self, wanted: &Range<usize>) {
-        let mut buffer = Buffer::for_reading(wanted.len());
-        let have = self.window();
-        buffer[have.start - wanted.start..have.end - wanted.start].copy_from_slice(self.bytes.as_slice());
-        self.start = wanted.start;
-        self.bytes = Bytes::Own(buffer);
+    /// Takes over what is dirty of a smaller window at byte `at` of this one.
+    fn absorb(&mut self, sector: usize, at: usize, inner: &Self) {
+        let bytes = self.own(sector);
+        for run in inner.runs() {
+            let run = run.start * sector..run.end * sector;
+            bytes[at + run.start..at + run.end].copy_from_slice(&inner.bytes.as_slice()[run]);
+        }
+        self.dirty |= inner.dirty << (at / sector);
     }
 
-    /// Writes `data` at byte `at` of the block, inside the window.
+    /// Writes `data` at byte `at`.
     fn write(&mut self, sector: usize, at: usize, data: &[u8]) {
         let end = at + data.len();
         let (first, last) = (at / sector, (end - 1) / sector);
-        let outer = first * sector..(last + 1) * sector;
+        let (head, tail) = (first * sector, (last + 1) * sector);
         let clean_head = self.dirty & mask(first..first + 1) == 0;
         let clean_tail = self.dirty & mask(last..last + 1) == 0;
-        let bytes = self.own(sector, outer.clone());
-        let (from, to) = (at - outer.start, end - outer.start);
+        let bytes = self.own(sector);
         if clean_head {
-            bytes[..from].fill(0);
+            bytes[head..at].fill(0);
         }
         if clean_tail {
-            bytes[to..].fill(0);
+            bytes[end..tail].fill(0);
         }
-        bytes[from..to].copy_from_slice(data);
+        bytes[at..end].copy_from_slice(data);
         self.dirty |= mask(first..last + 1);
     }
 
-    /// Takes this part, all of it dirty, out; also returns the block with what remains dirty.
+    /// Takes this part, all of it dirty, out; also returns the window with what remains dirty.
     fn take(mut self, sector: usize, part: Range<usize>) -> (SharedBuffer, Option<Self>) {
         let shared = match self.bytes {
             Bytes::Own(buffer) => buffer.share(),
             Bytes::Shared(shared) => shared,
         };
-        let taken = shared.slice(part.start - self.start..part.end - self.start);
+        let taken = shared.slice(part.clone());
         self.dirty &= !mask(part.start / sector..part.end / sector);
-        let rest = (self.dirty != 0).then_some(Self { bytes: Bytes::Shared(shared), ..self });
+        let rest = (self.dirty != 0).then_some(Self { bytes: Bytes::Shared(shared), dirty: self.dirty });
         (taken, rest)
     }
 
@@ -482,6 +525,21 @@ mod tests {
         dirty.write(1 << 40, &[3; 10]);
         assert_eq!(dirty.bytes(), 132 * 1024);
         assert_eq!(dirty.ranges().collect::<Vec<_>>(), [(0, 68 * KIB), (1 << 40, 4096)]);
+    }
+
+    #[test]
+    fn sectors_at_random_take_no_more_memory_than_they_have() {
+        let mut dirty = DirtyData::new(4096);
+        for sector in [9, 3, 12, 0, 6] {
+            dirty.write(sector * 4096, &[1; 4096]);
+        }
+        assert_eq!(dirty.bytes(), 5 * 4096);
+        // What is written over all of them is in one window.
+        dirty.write(4096, &[2; 60 * 1024]);
+        assert_eq!((dirty.bytes(), dirty.windows.len()), (64 * 1024, 1));
+        let mut out = [0; 8192];
+        dirty.overlay(0, &mut out);
+        assert_eq!((out[0], out[4096]), (1, 2));
     }
 
     #[test]
@@ -669,7 +727,7 @@ mod tests {
             let covered: u64 = dirty.ranges().map(|(_, len)| len).sum();
             prop_assert_eq!(covered, model.len() as u64 * sector);
             prop_assert_eq!(dirty.is_empty(), model.is_empty());
-            prop_assert_eq!(dirty.bytes(), dirty.blocks.values().map(|block| block.bytes.len()).sum::<usize>());
+            prop_assert_eq!(dirty.bytes(), dirty.windows.values().map(Window::len).sum::<usize>());
         }
         Ok(())
     }

@@ -152,6 +152,7 @@ impl Writeback {
             self.settle_frozen(inode.id, state)?;
         }
         let layer = Layer { id: inode.id, transaction, flags: state.item.flags, layout: None };
+        let map = self.info.view(inode.id, state).map()?;
         let mut dirty = state.dirty.take();
         let inline = complete && self.is_for_metadata(&dirty, &state.item);
         while let Some(run) = dirty.take_run(MAX_EXTENT) {
@@ -166,7 +167,6 @@ impl Writeback {
             for part in placed {
                 if let Some(piece) = &part.piece {
                     let range = part.offset..part.offset + part.len;
-                    let map = self.info.view(inode.id, state).map()?;
                     let displaced = map.with_stack(state, |stack| stack.resolve(range))?;
                     state.pending.displaced += extents_of(&displaced);
                     let before = bytes_of(&displaced);
@@ -238,6 +238,10 @@ impl Writeback {
         let layout = &mut batch.layout;
         let flags = self.flags_of_frozen(item, state);
         let inline = self.is_for_metadata(dirty, item);
+        if dirty.is_empty() {
+            return Ok(());
+        }
+        let map = self.info.view(id, state).map()?;
         while let Some(run) = dirty.take_run(MAX_EXTENT) {
             let len = run.len();
             let placed = if inline {
@@ -246,7 +250,6 @@ impl Writeback {
                 self.place(run, state, Layer { id, transaction, flags, layout: Some(layout) }, submission)?
             };
             self.info.unreserve_data(len);
-            let map = self.info.view(id, state).map()?;
             for part in placed {
                 if part.piece.is_none() {
                     part.enter(layout, &mut state.ordered);

@@ -31,6 +31,7 @@ mod operations_that_fail_change_nothing;
 mod paths_work_as_on_the_host;
 mod reads_are_recorded;
 mod refused_attempts_change_nothing_that_follows;
+mod requests_share_few_locks;
 mod resets_put_a_snapshot_in_place;
 mod snapshots_hold_what_was_there;
 mod statfs_promises_what_can_be_written;
