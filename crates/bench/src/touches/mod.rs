@@ -5,6 +5,7 @@
 mod callgrind;
 mod stages;
 
+use std::fmt::Write;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 
@@ -86,23 +87,17 @@ fn table(stages: &Stages, costs: &Costs) -> Result<String> {
         "\n{}\n\n| for one {} | instructions | L1 misses | LL misses |\n|---|---|---|---|\n",
         stages.history, stages.unit
     );
+    let mut is_empty = true;
     for stage in stages.iter() {
-        let cost = stage.cost(costs).ok_or_else(|| {
-            Failure::new(format!(
-                "no function {} was called: is this build optimized, with names? (cargo run --profile profiling)",
-                stage.function
-            ))
-        })?;
-        let Cost { instructions, first_misses, last_misses } = cost;
+        let Some(Cost { instructions, first_misses, last_misses }) = stage.cost(costs) else { continue };
         let each = |count: u64| count as f64 / stages.count as f64;
         let indent = "– ".repeat(stage.depth);
-        text += &format!(
-            "| {indent}{} | {:.0} | {:.1} | {:.1} |\n",
-            stage.name,
-            each(instructions),
-            each(first_misses),
-            each(last_misses)
-        );
+        let (instructions, first, last) = (each(instructions), each(first_misses), each(last_misses));
+        let _ = writeln!(text, "| {indent}{} | {instructions:.0} | {first:.1} | {last:.1} |", stage.name);
+        is_empty = false;
+    }
+    if is_empty {
+        return Err(Failure::Impossible("valgrind found no names: build with --profile profiling".to_owned()));
     }
     Ok(text)
 }

@@ -20,14 +20,16 @@ pub struct Stages {
     pub unit: &'static str,
     /// How many are.
     pub count: u64,
-    /// What changes it, before the commit.
+    /// What changes it.
     operations: &'static [Stage],
+    /// Those of the commit after that, if there is one.
+    commit: &'static [Stage],
 }
 
 impl Stages {
     /// All of them, those that are parts of one after it.
     pub fn iter(&self) -> impl Iterator<Item = &Stage> {
-        self.operations.iter().chain(&COMMIT)
+        self.operations.iter().chain(self.commit)
     }
 }
 
@@ -40,7 +42,7 @@ const fn part(name: &'static str, function: &'static str) -> Stage {
 }
 
 impl Stage {
-    /// What it cost; `None` if nobody called it.
+    /// What it cost; `None` if nobody called it, or if the compiler put it into its caller.
     pub fn cost(&self, costs: &Costs) -> Option<Cost> {
         let (module, name) = self.function.rsplit_once("::")?;
         let is_it = |function: &&String| {
@@ -58,9 +60,10 @@ impl Stage {
 }
 
 /// The stages of every commit.
-const COMMIT: [Stage; 12] = [
+const COMMIT: &[Stage] = &[
     stage("commit", "ubtrfs::commit::sequence::commit"),
-    part("writeback", "ubtrfs::commit::sequence::write_back"),
+    part("writeback of large files", "ubtrfs::writeback::ordered::write_back_pending"),
+    part("writeback of the rest", "ubtrfs::commit::sequence::write_back"),
     part("edits of subvolumes", "ubtrfs::commit::merge_trees::build_subvolumes"),
     part("subvolume's leaves", "ubtrfs::commit::merge_trees::merge_subvolume"),
     part("edits of extents and checksums", "ubtrfs::commit::merge_trees::data_edits"),
@@ -80,6 +83,7 @@ pub const STAGES: &[Stages] = &[
         unit: "changed extent",
         count: 2000,
         operations: &[stage("write", "ubtrfs::ops::write::write")],
+        commit: COMMIT,
     },
     Stages {
         history: "16 random sectors of 64 MiB, fsync; 100 times",
@@ -87,28 +91,61 @@ pub const STAGES: &[Stages] = &[
         count: 1600,
         operations: &[
             stage("write", "ubtrfs::ops::write::write"),
-            stage("fsync", "ubtrfs::ops::fsync::fsync"),
-            part("log's items", "ubtrfs::log::gather::gather"),
-            part("log's leaves", "ubtrfs::log::write::merge_trees"),
-            part("log written", "ubtrfs::log::write::write_group"),
+            stage("fsync", "ubtrfs::ops::fsync::wait_for_sync"),
+            part("writeback", "ubtrfs::log::queue::write_back_for_log"),
+            part("items of the log", "ubtrfs::log::gather::gather"),
+            part("leaves of the log", "ubtrfs::log::write::merge_log"),
         ],
+        commit: &[],
     },
     Stages {
         history: "create 2,000 files, sync",
         unit: "created file",
         count: 2000,
         operations: &[stage("create", "ubtrfs::ops::create::create"), stage("write", "ubtrfs::ops::write::write")],
+        commit: COMMIT,
     },
     Stages {
         history: "rename 2,000 files after an fsync, sync",
         unit: "renamed file",
         count: 2000,
         operations: &[stage("rename", "ubtrfs::ops::rename::rename")],
+        commit: COMMIT,
     },
     Stages {
         history: "unlink 2,000 files, sync",
         unit: "unlinked file",
         count: 2000,
         operations: &[stage("unlink", "ubtrfs::ops::link::remove")],
+        commit: COMMIT,
     },
 ];
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by it")]
+mod tests {
+    use super::*;
+
+    /// Otherwise a table would silently lack it.
+    #[test]
+    fn every_stage_is_a_function_of_its_module() {
+        for stage in STAGES.iter().flat_map(Stages::iter) {
+            let (module, name) = stage.function.rsplit_once("::").unwrap();
+            let (library, module) = module.split_once("::").unwrap();
+            let library = if library == "ubtrfs" { "fs" } else { library.strip_prefix("ubtrfs_").unwrap() };
+            let file = format!("{}/../{library}/src/{}.rs", env!("CARGO_MANIFEST_DIR"), module.replace("::", "/"));
+            let source = std::fs::read_to_string(&file).unwrap();
+            let is_there = source.contains(&format!("fn {name}(")) || source.contains(&format!("fn {name}<"));
+            assert!(is_there, "{file} has no function {name}");
+        }
+    }
+
+    #[test]
+    fn costs_are_found_by_module_and_name_whatever_they_are_methods_of() {
+        let cost = Cost { instructions: 5, ..Cost::default() };
+        let name = "ubtrfs::ops::write::<impl ubtrfs::ops::operations::Operations>::write";
+        let costs = Costs::from([(name.to_owned(), cost), (format!("{name}::{{{{closure}}}}"), cost)]);
+        assert_eq!(stage("write", "ubtrfs::ops::write::write").cost(&costs), Some(cost));
+        assert_eq!(stage("read", "ubtrfs::ops::read::read").cost(&costs), None);
+    }
+}
