@@ -6,6 +6,7 @@ use parking_lot::RwLock;
 use ubtrfs_format::Physical;
 
 use crate::device::{CounterCells, Device, DeviceCounters, DeviceTicket, DeviceWrite, check_range, check_writes};
+use crate::runs;
 
 /// A device whose bytes are plain memory.
 #[derive(Debug)]
@@ -55,10 +56,14 @@ impl Device for MemoryDevice {
             return DeviceTicket::done(Err(error));
         }
         let mut bytes = self.bytes.write();
-        for write in &writes {
-            let start = write.at.0 as usize;
-            bytes[start..start + write.data.len()].copy_from_slice(&write.data);
-            self.counters.write(write.data.len());
+        // Neighbours count as one write, as on other devices.
+        for run in runs::join(writes, false) {
+            self.counters.write(run.len);
+            let mut at = run.at as usize;
+            for part in run.parts {
+                bytes[at..at + part.len()].copy_from_slice(&part);
+                at += part.len();
+            }
         }
         DeviceTicket::done(Ok(()))
     }

@@ -69,15 +69,17 @@ fn for_each(operation: impl Fn(&Filesystem, &Place, u64) + Sync) -> Vec<(&'stati
 
 #[test]
 fn looking_at_what_is_in_memory_takes_no_shared_lock() {
-    assert_eq!(for_each(|fs, place, _| drop(fs.lookup(place.dir, b"file").unwrap())), []);
+    assert_eq!(for_each(|fs, place, _| assert_eq!(fs.lookup(place.dir, b"file").unwrap(), place.file)), []);
     assert_eq!(for_each(|fs, place, _| drop(fs.lookup(place.dir, b"absent").unwrap_err())), []);
-    assert_eq!(for_each(|fs, place, _| drop(fs.attributes(place.file).unwrap())), []);
+    assert_eq!(for_each(|fs, place, _| assert!(fs.attributes(place.file).unwrap().size > 0)), []);
     assert_eq!(for_each(|fs, place, _| drop(fs.read(place.file, 4096, 4096).unwrap())), []);
 }
 
 #[test]
 fn a_write_takes_the_shared_locks_of_its_reservation_and_its_transaction() {
-    let over = for_each(|fs, place, _| drop(fs.write(place.file, WriteAt::Offset(4096), &[2; 4096], false).unwrap()));
+    let over = for_each(|fs, place, _| {
+        assert_eq!(fs.write(place.file, WriteAt::Offset(4096), &[2; 4096], false).unwrap(), 4096)
+    });
     assert_eq!(over, [("gate", 2), ("space", 3)]);
     let end = for_each(|fs, place, time| {
         fs.write(place.file, WriteAt::Offset(16384 + time * 4096), &[2; 4096], false).unwrap();
