@@ -20,7 +20,7 @@ use crate::negotiate::{Answer, Config, Granted, NegotiationError, Transport, lon
 use crate::notify::Notifier;
 use crate::reply::Reply;
 use crate::request::{Form, Init, Operation, Request};
-use crate::ring::{self, NoRing, Rings};
+use crate::ring::{self, HopCounters, NoRing, Rings};
 
 /// Room in a buffer for a message without a WRITE's data.
 const HEADERS: usize = 4096;
@@ -57,6 +57,8 @@ pub enum Way {
     Rings {
         /// How many there are.
         count: usize,
+        /// Counts how requests go from thread to thread.
+        hops: HopCounters,
     },
     /// Over `/dev/fuse`.
     Device {
@@ -249,8 +251,8 @@ fn rings(init: &Init, config: &Config, page: usize, device: &Arc<Device>) -> Res
     };
     match prepared {
         Ok(rings) => {
-            let count = rings.count();
-            Ok((Some(rings), Way::Rings { count }))
+            let (count, hops) = (rings.count(), rings.hops());
+            Ok((Some(rings), Way::Rings { count, hops }))
         }
         Err(why) if config.transport == Transport::Ring => Err(why),
         Err(why) => Ok((None, Way::Device { why: Some(why) })),

@@ -266,6 +266,9 @@ pub struct Report {
     /// Nanoseconds in the methods that serve these, without the work of other threads for them.
     #[serde(default)]
     pub request_nanos: BTreeMap<String, u64>,
+    /// How often requests and answers went from one thread to another.
+    #[serde(default)]
+    pub hops: BTreeMap<String, u64>,
     /// Processor time of the server, background work included.
     #[serde(default)]
     pub cpu_micros: u64,

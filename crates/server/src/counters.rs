@@ -1,8 +1,11 @@
 //! How many requests of each kind came, and how long they took.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
+
+use ubtrfs_fuse::Hops;
 
 macro_rules! kinds {
     ($($name:ident $text:literal),+ $(,)?) => {
@@ -28,6 +31,8 @@ kinds! {
 pub(crate) struct Counters {
     cells: [Cell; NAMES.len()],
     fsyncs: [AtomicU64; STEPS],
+    /// Jobs that were given to threads for slow requests.
+    pub(crate) slow_jobs: Arc<AtomicU64>,
 }
 
 /// Steps of durations, four to each doubling from a microsecond on: the last is that of all longer
@@ -68,7 +73,11 @@ impl Drop for Timed<'_> {
 
 impl Counters {
     pub(crate) fn new() -> Self {
-        Self { cells: std::array::from_fn(|_| Cell::default()), fsyncs: std::array::from_fn(|_| AtomicU64::default()) }
+        Self {
+            cells: std::array::from_fn(|_| Cell::default()),
+            fsyncs: std::array::from_fn(|_| AtomicU64::default()),
+            slow_jobs: Arc::default(),
+        }
     }
 
     /// Counts a request that comes now, and measures how long it takes.
@@ -105,6 +114,21 @@ impl Counters {
             *all.entry(longest_of(step)).or_default() += count;
             all
         })
+    }
+
+    /// How often requests and answers went from thread to thread, by name.
+    pub(crate) fn hops(&self, of_rings: Hops) -> BTreeMap<String, u64> {
+        let Hops { at_once, reading, postponed, not_tried, answered_elsewhere, woken } = of_rings;
+        let all = [
+            ("at_once", at_once),
+            ("reading", reading),
+            ("postponed", postponed),
+            ("not_tried", not_tried),
+            ("answered_elsewhere", answered_elsewhere),
+            ("woken", woken),
+            ("slow_jobs", self.slow_jobs.load(Relaxed)),
+        ];
+        all.into_iter().filter(|(_, value)| *value > 0).map(|(name, value)| (name.into(), value)).collect()
     }
 
     fn by_name(&self, what: impl Fn(&Cell) -> &AtomicU64) -> BTreeMap<String, u64> {

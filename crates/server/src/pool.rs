@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 
 use parking_lot::{Condvar, Mutex};
@@ -46,6 +47,7 @@ impl Start {
 struct Inner {
     state: Mutex<State>,
     wakes: Condvar,
+    given: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -59,11 +61,18 @@ struct State {
 impl Pool {
     /// A pool of at most so many threads, scheduled like this one.
     pub fn new(most: usize) -> Self {
-        Self { inner: Arc::default(), most: most.max(1), start: Start::of_this_thread() }
+        Self::counting(most, Arc::default())
+    }
+
+    /// The same, whose jobs are counted.
+    pub fn counting(most: usize, given: Arc<AtomicU64>) -> Self {
+        let inner = Arc::new(Inner { given, ..Inner::default() });
+        Self { inner, most: most.max(1), start: Start::of_this_thread() }
     }
 
     /// Runs `job` in one of the threads, after those that came before it.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
+        self.inner.given.fetch_add(1, Relaxed);
         let mut state = self.inner.state.lock();
         state.jobs.push_back(Box::new(job));
         if state.idle < state.jobs.len() && state.threads < self.most {
@@ -132,7 +141,8 @@ mod tests {
 
     #[test]
     fn as_many_jobs_run_at_once_as_there_may_be_threads() {
-        let pool = Pool::new(3);
+        let given = Arc::new(AtomicU64::new(0));
+        let pool = Pool::counting(3, Arc::clone(&given));
         let barrier = Arc::new(Barrier::new(3));
         let (done, all) = channel();
         for _ in 0..3 {
@@ -145,6 +155,7 @@ mod tests {
         for _ in 0..3 {
             all.recv_timeout(TIMEOUT).unwrap();
         }
+        assert_eq!(given.load(Relaxed), 3);
     }
 
     #[test]

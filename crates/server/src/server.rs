@@ -59,9 +59,10 @@ pub struct Server {
 impl Server {
     /// A server of the engine's mounted subvolume.
     pub fn new(engine: Arc<Engine>, facts: MountFacts) -> Self {
+        let shared = Arc::new(Shared::new(engine, facts));
         Self {
-            shared: Arc::new(Shared::new(engine, facts)),
-            slow: Pool::new(SLOW_THREADS),
+            slow: Pool::counting(SLOW_THREADS, Arc::clone(&shared.counters.slow_jobs)),
+            shared,
             notifying: Pool::new(NOTIFYING_THREADS),
             listings: Drops::new(),
             subvolumes: Pool::new(SUBVOLUME_THREADS),

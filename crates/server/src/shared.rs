@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use ubtrfs::{Filesystem, InodeId};
 use ubtrfs_format::TreeId;
 use ubtrfs_format::items::FileType;
-use ubtrfs_fuse::{Attributes, Capabilities, Entry, Errno, Granted, Notifier, ROOT, Way};
+use ubtrfs_fuse::{Attributes, Capabilities, Entry, Errno, Granted, HopCounters, Notifier, ROOT, Way};
 
 use crate::attributes;
 use crate::control::Report;
@@ -65,6 +65,7 @@ pub struct MountFacts {
 struct TransportFacts {
     name: &'static str,
     why: Option<String>,
+    hops: HopCounters,
 }
 
 /// The engine and the state of the server.
@@ -166,8 +167,12 @@ impl Shared {
     /// Sets how requests arrive, which the server shows.
     pub fn set_way(&self, way: &Way) {
         let _ = self.transport.set(match way {
-            Way::Rings { .. } => TransportFacts { name: "io_uring", why: None },
-            Way::Device { why } => TransportFacts { name: "/dev/fuse", why: why.as_ref().map(ToString::to_string) },
+            Way::Rings { hops, .. } => TransportFacts { name: "io_uring", why: None, hops: hops.clone() },
+            Way::Device { why } => TransportFacts {
+                name: "/dev/fuse",
+                why: why.as_ref().map(ToString::to_string),
+                hops: HopCounters::default(),
+            },
         });
     }
 
@@ -304,6 +309,7 @@ impl Shared {
             lock_waits: stats.locks.iter().map(|(name, lock)| ((*name).into(), lock.contended)).collect(),
             requests: self.counters.requests(),
             request_nanos: self.counters.nanos(),
+            hops: self.counters.hops(self.transport.get().map(|transport| transport.hops.read()).unwrap_or_default()),
             cpu_micros: cpu_micros(),
         }
     }

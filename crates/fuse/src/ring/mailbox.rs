@@ -2,10 +2,13 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::{self, ThreadId};
 
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 
+use super::hops::{Counts, count};
 use super::memory::Held;
 
 /// Entries that are answered. Only their ring's thread may submit them; a thread that answers puts
@@ -13,19 +16,22 @@ use super::memory::Held;
 pub struct Mailbox {
     inner: Mutex<Inner>,
     wakes: OwnedFd,
+    counts: Arc<Counts>,
 }
 
 #[derive(Default)]
 struct Inner {
     answered: Vec<Held>,
     asleep: bool,
+    /// The ring's thread.
+    owner: Option<ThreadId>,
     stop: bool,
 }
 
 impl Mailbox {
     pub fn new() -> io::Result<Self> {
         let wakes = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { inner: Mutex::default(), wakes })
+        Ok(Self { inner: Mutex::default(), wakes, counts: Arc::default() })
     }
 
     /// Becomes readable to wake the thread. It is never read: each write counts as an event.
@@ -33,9 +39,19 @@ impl Mailbox {
         &self.wakes
     }
 
+    /// How requests of this ring went from thread to thread.
+    pub fn counts(&self) -> &Arc<Counts> {
+        &self.counts
+    }
+
     /// Puts an answered entry in.
     pub fn put(&self, held: Held) {
         let mut inner = self.inner.lock();
+        if inner.asleep {
+            count(&self.counts.woken);
+        } else if inner.owner != Some(thread::current().id()) {
+            count(&self.counts.answered_elsewhere);
+        }
         inner.answered.push(held);
         self.wake(inner);
     }
@@ -53,6 +69,7 @@ impl Mailbox {
         let mut inner = self.inner.lock();
         std::mem::swap(&mut inner.answered, empty);
         inner.asleep = true;
+        inner.owner.get_or_insert_with(|| thread::current().id());
         !inner.stop
     }
 

@@ -18,6 +18,7 @@
 //! | `memory` | the memory of entries: types express whether kernel or server owns it |
 //! | `entry` | the way of one request to its answer |
 //! | `mailbox` | passes answers to the thread that may submit them |
+//! | `hops` | counts how requests and answers go from thread to thread |
 //! | `queue` | the ring of one processor |
 //! | `workers` | requests that may wait |
 //! | `serve` | all threads together |
@@ -29,6 +30,7 @@
 
 mod available;
 mod entry;
+mod hops;
 mod mailbox;
 mod memory;
 mod queue;
@@ -40,6 +42,7 @@ use std::sync::Arc;
 use crate::abi::ring::LEAST_PAYLOAD;
 use crate::device::Device;
 pub use available::NoRing;
+pub use hops::{HopCounters, Hops};
 use queue::Queue;
 pub(crate) use serve::{Handler, serve};
 
@@ -71,6 +74,11 @@ impl Rings {
         };
         let queues = processors.iter().enumerate().map(queue).collect::<Result<_, _>>()?;
         Ok(Self { queues })
+    }
+
+    /// What counts how requests go from thread to thread.
+    pub fn hops(&self) -> HopCounters {
+        HopCounters::new(self.queues.iter().map(|queue| Arc::clone(queue.mailbox().counts())).collect())
     }
 
     /// How many there are.

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::thread::CpuSet;
 
 use super::entry::{Entry, Reading, Tried};
+use super::hops::count;
 use super::mailbox::Mailbox;
 use super::memory::{self, Away, Held};
 use crate::device::Device;
@@ -169,10 +170,17 @@ impl Queue {
             self.register(held)?;
         } else if let Some(entry) = self.entries.get(index) {
             let entry = Arc::clone(entry);
+            let counts = self.mailbox.counts();
             match attempt(Work { entry: Arc::clone(&entry), held }) {
-                Tried::Answered => {}
-                Tried::Postponed(held) => postpone(Work { entry, held }),
-                Tried::Reading(request) => self.read_files(request)?,
+                Tried::Answered => count(&counts.at_once),
+                Tried::Postponed(held) => {
+                    count(if entry.is_postponed() { &counts.postponed } else { &counts.not_tried });
+                    postpone(Work { entry, held });
+                }
+                Tried::Reading(request) => {
+                    count(&counts.reading);
+                    self.read_files(request)?;
+                }
             }
         }
         Ok(true)
@@ -214,6 +222,7 @@ impl Queue {
         let is_right = || (files.check)(held.payload_mut());
         if failed || !catch_unwind(AssertUnwindSafe(is_right)).unwrap_or(false) {
             if let Some(entry) = self.entries.get(index) {
+                count(&self.mailbox.counts().postponed);
                 postpone(Work { entry: Arc::clone(entry), held });
             }
             return Ok(());

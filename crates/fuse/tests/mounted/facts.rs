@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ubtrfs_fuse::mount::MountOptions;
-use ubtrfs_fuse::{Capabilities, Config};
+use ubtrfs_fuse::{Capabilities, Config, Way};
 
 use crate::harness::{Mounted, possible_as_root};
 use crate::memfs::Behaviour;
@@ -26,6 +26,26 @@ fn as_other(command: &str) {
     let privileges = ["--reuid=4321", "--regid=4321", "--groups=1234", "sh", "-c", command];
     let output = Command::new("setpriv").args(privileges).output().unwrap();
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn requests_of_rings_are_counted_by_the_thread_that_served_them() {
+    if !possible_as_root("requests_of_rings_are_counted_by_the_thread_that_served_them") {
+        return;
+    }
+    let mounted = Mounted::plain();
+    let Way::Rings { hops, .. } = mounted.session.way() else { return };
+    let before = hops.read();
+    // Of three requests one is served at once, one is postponed, and one is not tried.
+    for number in 0..30 {
+        assert!(fs::metadata(mounted.path(&format!("nothing{number}"))).is_err());
+    }
+    let now = hops.read();
+    let at_once = now.at_once - before.at_once;
+    let (postponed, not_tried) = (now.postponed - before.postponed, now.not_tried - before.not_tried);
+    assert!([at_once, postponed, not_tried].iter().all(|count| (9..=12).contains(count)), "{before:?} {now:?}");
+    let by_others = now.answered_elsewhere + now.woken - before.answered_elsewhere - before.woken;
+    assert_eq!(by_others, postponed + not_tried, "{before:?} {now:?}");
 }
 
 #[test]
