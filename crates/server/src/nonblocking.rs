@@ -55,6 +55,11 @@ impl Server {
                 shared.inode(node).is_ok_and(|id| shared.engine().is_fsync_short(id))
             }
             Operation::Write(what) => what.data.len() <= LONGEST_WRITE && !self.is_busy(node, true),
+            Operation::CopyFileRange(what) => {
+                let shared = self.shared();
+                let ends = shared.inode(node).and_then(|source| Ok((source, shared.inode(what.node_out)?)));
+                ends.is_ok_and(|(source, target)| shared.engine().is_clone_short(source, target))
+            }
             // The ring's thread reads the device without waiting for it.
             Operation::Read(what) => what.size <= LONGEST_READ && !self.is_busy(node, false),
             _ => false,

@@ -35,6 +35,10 @@ pub trait Scheduling {
     /// blocking.
     fn is_fsync_short(&self, id: InodeId) -> bool;
 
+    /// Whether two files are unlocked, and so small that
+    /// [`clone_range`](Filesystem::clone_range) between them takes no time.
+    fn is_clone_short(&self, source: InodeId, target: InodeId) -> bool;
+
     /// Begins to read from `offset` on into `buf`, whose memory is aligned to 4096 bytes, as
     /// [`Filesystem::read_into`] does (or, if not `seen`, [`Filesystem::read_into_unseen`]), but
     /// leaves what only devices have to the caller. `EAGAIN` where that is impossible, or would
@@ -68,6 +72,10 @@ impl Scheduling for Filesystem {
 
     fn is_fsync_short(&self, id: InodeId) -> bool {
         self.ops.is_fsync_short(id)
+    }
+
+    fn is_clone_short(&self, source: InodeId, target: InodeId) -> bool {
+        self.ops.is_clone_short(source, target)
     }
 
     fn begin_read(&self, id: InodeId, offset: u64, buf: &mut [u8], seen: bool) -> Result<BegunRead> {

@@ -28,6 +28,8 @@ use crate::transaction::Transaction;
 const AT_ONCE: usize = 64;
 /// Pieces of the destination that one step may displace.
 const MOST_DISPLACED: usize = 2048;
+/// Bytes of files of which each may be shared whole without taking long.
+const SHORT: u64 = 128 << 10;
 /// Bytes of a file extent item, of one that it may be split from, and of the reference to its
 /// extent.
 const PIECE_BYTES: u64 = 2 * FILE_EXTENT_ITEM + DATA_REF_BYTES;
@@ -96,7 +98,8 @@ impl Operations {
                 Ok(CloneStep::Done(bytes)) => done += bytes,
                 // A concurrent writer must not make this loop forever: what was shared stays so,
                 // and the rest is copied.
-                Ok(CloneStep::NeedsCommit) if commits < 3 => {
+                Ok(CloneStep::NeedsCommit) if commits < 3 && (done == 0 || ubtrfs_tree::may_block()) => {
+                    ubtrfs_tree::ensure_may_block()?;
                     commits += 1;
                     self.reserver.commit()?;
                 }
@@ -107,6 +110,12 @@ impl Operations {
         }
         self.info.counters.bytes_cloned.fetch_add(done, Ordering::Relaxed);
         Ok(done)
+    }
+
+    /// Whether files are unlocked and so small that to share one with the other takes no time.
+    pub(crate) fn is_clone_short(&self, source: InodeId, target: InodeId) -> bool {
+        let is_small = |inode: &Inode| inode.try_read().is_some_and(|state| state.item.size <= SHORT);
+        [source, target].into_iter().all(|id| self.info.inodes.get(id).is_some_and(|inode| is_small(&inode)))
     }
 
     fn file_to_clone(&self, id: InodeId) -> Result<Arc<Inode>> {
