@@ -152,12 +152,7 @@ impl Committer {
     /// Writes out all dirty data of the transaction, and waits for what is on its way.
     #[inline(never)]
     fn write_back(&self, transaction: &Arc<Transaction>, inodes: &[Arc<Inode>]) -> Result<CompletedWrites<Data>> {
-        let next = transaction.generation.next();
-        for inode in inodes {
-            let mut state = inode.write();
-            state.freeze_before(next);
-            self.writeback.write_back_frozen(inode.id, &mut state, transaction)?;
-        }
+        self.writeback.write_back_all_frozen(inodes, transaction)?;
         let mut data = self.info.volume.wait_all([])?;
         for inode in inodes {
             let ordered = inode.read().ordered.clone();

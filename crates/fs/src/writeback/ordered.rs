@@ -33,9 +33,14 @@ const MAX_EXTENT: u64 = 128 << 20;
 /// Data that is submitted at a time.
 const SUBMITTED_AT_ONCE: u64 = 4 << 20;
 
+/// Data of small files that a commit submits together, and the files that are locked meanwhile.
+const GATHERED: u64 = 1 << 20;
+const LOCKED_AT_ONCE: usize = 64;
+
 /// Writes that are submitted together: neighbours on the device become one write, and all have one
 /// ticket.
 struct Submission<'a> {
+    /// The file whose data is added.
     id: InodeId,
     volume: &'a Volume,
     in_flight: &'a InFlight,
@@ -45,13 +50,22 @@ struct Submission<'a> {
 }
 
 impl<'a> Submission<'a> {
+    fn new(writeback: &'a Writeback, id: InodeId) -> Self {
+        let (volume, in_flight) = (&*writeback.info.volume, &writeback.in_flight);
+        Self { id, volume, in_flight, writes: Vec::new(), bytes: 0, ticket: SharedTicket::default() }
+    }
+
     /// Submits what `add` adds, also if it fails on the way: what has its place has to go there.
     fn of(writeback: &'a Writeback, id: InodeId, add: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        let (volume, in_flight) = (&*writeback.info.volume, &writeback.in_flight);
-        let (writes, ticket) = (Vec::new(), SharedTicket::default());
-        let mut submission = Self { id, volume, in_flight, writes, bytes: 0, ticket };
+        let mut submission = Self::new(writeback, id);
         let added = add(&mut submission);
-        added.and(submission.submit()).at(Step::Writeback { subvolume: id.subvolume, ino: id.ino })
+        submission.end(added)
+    }
+
+    /// Submits what was added, of which the last file's data ended so.
+    fn end(mut self, added: Result<()>) -> Result<()> {
+        let InodeId { subvolume, ino } = self.id;
+        added.and(self.submit()).at(Step::Writeback { subvolume, ino })
     }
 
     /// Adds the data of an extent.
@@ -195,9 +209,59 @@ impl Writeback {
         }
     }
 
-    /// Writes back the data that is dirty in the frozen transaction.
-    pub(crate) fn write_back_frozen(
+    /// Freezes inodes, and writes back their data that is dirty in the frozen transaction. Of many
+    /// small files the device gets few writes.
+    pub(crate) fn write_back_all_frozen(&self, inodes: &[Arc<Inode>], transaction: &Transaction) -> Result<()> {
+        let mut left = inodes;
+        while let [first, others @ ..] = left {
+            left = self.write_back_first_frozen(first, others, transaction)?;
+        }
+        Ok(())
+    }
+
+    /// Does so with the first ones, and returns the others. Until their data is submitted, they
+    /// stay locked: nobody may see extents for which nobody can wait.
+    fn write_back_first_frozen<'a>(
         &self,
+        first: &Arc<Inode>,
+        mut others: &'a [Arc<Inode>],
+        transaction: &Transaction,
+    ) -> Result<&'a [Arc<Inode>]> {
+        let mut submission = Submission::new(self, first.id);
+        let mut locked = Vec::new();
+        let mut next = Some((first.id, first.write()));
+        let mut added = Ok(());
+        while let Some((id, mut state)) = next.take() {
+            submission.id = id;
+            state.freeze_before(transaction.generation.next());
+            added = self.add_frozen(&mut submission, id, &mut state, transaction);
+            let is_gathered = |extent: &Arc<OrderedExtent>| Arc::ptr_eq(&extent.ticket, &submission.ticket);
+            if state.ordered.last().is_some_and(is_gathered) {
+                locked.push(state);
+            }
+            let is_full = submission.bytes >= GATHERED || locked.len() >= LOCKED_AT_ONCE;
+            // By invariant 7 no lock is waited for here: their numbers are in no order.
+            if let [inode, rest @ ..] = others
+                && !is_full
+                && added.is_ok()
+                && let Some(state) = inode.try_write()
+            {
+                next = Some((inode.id, state));
+                others = rest;
+            }
+        }
+        submission.end(added)?;
+        Ok(others)
+    }
+
+    /// Writes back the data that is dirty in the frozen transaction.
+    fn write_back_frozen(&self, id: InodeId, state: &mut InodeState, transaction: &Transaction) -> Result<()> {
+        Submission::of(self, id, |submission| self.add_frozen(submission, id, state, transaction))
+    }
+
+    fn add_frozen(
+        &self,
+        submission: &mut Submission<'_>,
         id: InodeId,
         state: &mut InodeState,
         transaction: &Transaction,
@@ -209,9 +273,7 @@ impl Writeback {
             state.frozen = Some(frozen);
             return Ok(());
         }
-        let result = Submission::of(self, id, |submission| {
-            self.write_back_frozen_layer(submission, id, state, &mut frozen, transaction)
-        });
+        let result = self.write_back_frozen_layer(submission, id, state, &mut frozen, transaction);
         frozen.reserved = 0;
         state.frozen = Some(frozen);
         result
@@ -410,7 +472,8 @@ impl Writeback {
         let start = place.disk_bytenr.plus(place.offset);
         if !place.prealloc {
             // Two writes of one place must not pass each other.
-            // What is gathered with it is of other places of the file, which share none on disk.
+            // What is gathered with it is of other places of the file, or of other files: it shares
+            // none on disk.
             let overlaps = |extent: &&Arc<OrderedExtent>| {
                 extent.start.0 < start.0 + len
                     && start.0 < extent.start.0 + extent.len()
