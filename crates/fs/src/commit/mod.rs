@@ -1,10 +1,10 @@
 //! The commit: the frozen transaction becomes the volume's next state, all at once.
 //!
-//! 1. Start writeback of dirty data; close the open transaction; write back the frozen data.
-//! 2. Wait for all data of the transaction.
-//! 3. Merge: subvolumes, checksums, chunk and device trees, the root tree with placeholders; then
+//! 1. Start writeback of dirty data; close the open transaction; submit the frozen data.
+//! 2. Merge: subvolumes, checksums, chunk and device trees, the root tree with placeholders; then
 //!    extent, block-group and free-space trees until no edit remains; patch the final root items in
 //!    place. If there are many leaves of subvolumes, they are submitted while the rest is built.
+//! 3. Wait for all data of the transaction.
 //! 4. Nodes; flush; superblocks; flush.
 //! 5. Publish, unpin.
 //!
@@ -13,12 +13,12 @@
 //!   │ Committer::start_early_writeback, Gate::swap
 //!   ▼
 //! frozen
-//!   │ Committer::write_back                          ──▶ CompletedWrites<Data>
-//!   ▼
-//! data written
-//!   │ MergedTrees::of
+//!   │ Writeback::write_back_all_frozen, MergedTrees::of
 //!   ▼
 //! merged
+//!   │ Committer::wait_for_data                       ──▶ CompletedWrites<Data>
+//!   ▼
+//! data written
 //!   │ submit, Volume::wait, EarlyLeaves::finish      ──▶ CompletedWrites<Nodes>
 //!   ▼
 //! nodes written

@@ -1,4 +1,4 @@
-//! The order of a commit: freeze, write data, merge, write nodes and superblocks, publish.
+//! The order of a commit: freeze, submit data, merge, write nodes and superblocks, publish.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -112,9 +112,10 @@ impl Committer {
 
     fn commit_frozen(&self, transaction: &Arc<Transaction>, log_nodes: Vec<Logical>) -> Result<Option<ClosedGroup>> {
         let inodes = transaction.take_inodes();
-        let data = self.write_back(transaction, &inodes)?;
+        self.writeback.write_back_all_frozen(&inodes, transaction)?;
         let committed = self.info.committed();
         let mut built = MergedTrees::of(self, &committed, transaction, &inodes).at(Step::MergeTrees)?;
+        let data = self.wait_for_data(&inodes)?;
         self.info.options.faults().commit_reached(CommitStep::Merged);
         // They stay in use until no durable superblock refers to them.
         let node_size = u64::from(self.info.volume.node_size());
@@ -149,10 +150,9 @@ impl Committer {
         Ok(())
     }
 
-    /// Writes out all dirty data of the transaction, and waits for what is on its way.
+    /// Waits for data on its way. The devices had the time of the merge for it.
     #[inline(never)]
-    fn write_back(&self, transaction: &Arc<Transaction>, inodes: &[Arc<Inode>]) -> Result<CompletedWrites<Data>> {
-        self.writeback.write_back_all_frozen(inodes, transaction)?;
+    fn wait_for_data(&self, inodes: &[Arc<Inode>]) -> Result<CompletedWrites<Data>> {
         let mut data = self.info.volume.wait_all([])?;
         for inode in inodes {
             let ordered = inode.read().ordered.clone();
