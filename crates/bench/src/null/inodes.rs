@@ -152,6 +152,12 @@ impl Inodes {
         if let Content::File(data) = &self.get(node)?.content { Ok(Arc::clone(data)) } else { Err(Errno::INVAL) }
     }
 
+    /// Bytes of all files that were written since they were asked for last.
+    pub fn take_dirty(&self) -> u64 {
+        let dirty = |inode: &Inode| if let Content::File(data) = &inode.content { data.take_dirty() } else { 0 };
+        self.slots.iter().flatten().map(|inode| dirty(inode)).sum()
+    }
+
     /// A new inode without a name.
     pub fn make(&mut self, new: New, parent: u64) -> u64 {
         let node = self.free.pop().unwrap_or(self.slots.len() as u64);
