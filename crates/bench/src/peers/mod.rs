@@ -84,6 +84,13 @@ pub const ALL: [Peer; 13] = [
     Peer { name: "library", about: "ubtrfs as a library, without FUSE", kind: Kind::Library },
 ];
 
+/// ubtrfs for what is counted on a mount: no commit but those that are asked for.
+pub const GUARDED: Peer = Peer {
+    name: "ubtrfs-guarded",
+    about: "ubtrfs over FUSE and io_uring, without commits in the background",
+    kind: Kind::Ubtrfs { options: Some("transport=ring,commit=300"), on_loop: false },
+};
+
 impl Peer {
     /// A peer by its name.
     pub fn named(name: &str) -> Result<Self> {
@@ -246,6 +253,14 @@ impl Mounted {
         let output = std::process::Command::new(binary).args(words).arg(&self.directory).output()?;
         let complaint = || Failure::new(String::from_utf8_lossy(&output.stderr).trim().to_owned());
         output.status.success().then_some(()).ok_or_else(complaint)
+    }
+
+    /// The statistics of ubtrfs's server.
+    pub fn report(&self) -> Result<serde_json::Value> {
+        match &self.volume {
+            Some(Volume::Ubtrfs(mount)) => mount.report(),
+            _ => Err(Failure::new("only a mount of ubtrfs has statistics")),
+        }
     }
 
     /// Bytes that the file system has given to its device so far.

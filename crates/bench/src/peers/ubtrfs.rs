@@ -44,7 +44,8 @@ impl UbtrfsMount {
         Ok(mount)
     }
 
-    fn report(&self) -> Result<Value> {
+    /// What `ubtrfs stats` shows.
+    pub fn report(&self) -> Result<Value> {
         let printed = run(Command::new(&self.binary).args(["stats", "--json"]).arg(&self.directory), SOON)?;
         serde_json::from_str(&printed).map_err(|error| Failure::about("ubtrfs stats", &error))
     }

@@ -63,7 +63,7 @@ impl Stage {
 const COMMIT: &[Stage] = &[
     stage("commit", "ubtrfs::commit::sequence::commit"),
     part("writeback of large files", "ubtrfs::writeback::ordered::write_back_pending"),
-    part("writeback of the rest", "ubtrfs::commit::sequence::write_back"),
+    part("writeback of the rest", "ubtrfs::writeback::ordered::write_back_all_frozen"),
     part("edits of subvolumes", "ubtrfs::commit::merge_trees::build_subvolumes"),
     part("subvolume's leaves", "ubtrfs::commit::merge_trees::merge_subvolume"),
     part("edits of extents and checksums", "ubtrfs::commit::merge_trees::data_edits"),

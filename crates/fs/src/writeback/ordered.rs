@@ -211,6 +211,7 @@ impl Writeback {
 
     /// Freezes inodes, and writes back their data that is dirty in the frozen transaction. Of many
     /// small files the device gets few writes.
+    #[inline(never)]
     pub(crate) fn write_back_all_frozen(&self, inodes: &[Arc<Inode>], transaction: &Transaction) -> Result<()> {
         let mut left = inodes;
         while let [first, others @ ..] = left {
