@@ -1,9 +1,10 @@
-//! For tests: devices that fail, or that show what a crash could leave, and faults of the engine
-//! that a test must be able to find. With the feature `testing` only; nothing here is stable.
+//! For tests: devices that fail, that are slow, or that show what a crash could leave, and faults of
+//! the engine that a test must be able to find. With the feature `testing` only; nothing here is
+//! stable.
 
 pub use ubtrfs_volume::{
     Event, Fate, FaultyDevice, Lasting, OpenWrite, Operation, OverlayDevice, RecordedWrite, RecordingDevice,
-    SplitMix64, random_fates,
+    SplitMix64, ThrottledDevice, random_fates,
 };
 
 pub use crate::faults::{CommitFault, CommitHook, CommitStep, Faults, LogFault};

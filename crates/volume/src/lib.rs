@@ -6,7 +6,8 @@
 //! superblock can be written.
 //!
 //! The feature `testing` adds devices that only tests want: `FaultyDevice` fails on demand,
-//! `RecordingDevice` shows what a crash could leave, `OverlayDevice` shares an image with others.
+//! `RecordingDevice` shows what a crash could leave, `OverlayDevice` shares an image with others,
+//! `ThrottledDevice` has a limited bandwidth.
 
 mod buffer;
 mod chunk_map;
@@ -34,6 +35,8 @@ mod rescue;
 mod runs;
 #[cfg(feature = "testing")]
 mod split_mix;
+#[cfg(feature = "testing")]
+mod throttled_device;
 mod uring;
 mod volume;
 mod window_device;
@@ -61,6 +64,8 @@ pub use recording_device::{Event, Fate, OpenWrite, RecordedWrite, RecordingDevic
 pub use rescue::Candidate;
 #[cfg(feature = "testing")]
 pub use split_mix::SplitMix64;
+#[cfg(feature = "testing")]
+pub use throttled_device::ThrottledDevice;
 pub use volume::{Volume, VolumeCounters};
 pub use window_device::WindowDevice;
 pub use write::{CompletedWrites, Data, Flushed, Nodes, Ticket, Write};
