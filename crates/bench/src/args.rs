@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::failure::Result;
 use crate::guard::Guard;
-use crate::peers::{self, Peer};
+use crate::peers::{self, Conditions, Peer};
 use crate::runner::Plan;
 use crate::touches::Touches;
 use crate::workloads::{self, Scale};
@@ -64,6 +64,13 @@ pub struct Run {
     /// How often each is measured.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
+    /// The blocks of the images are written before, and used again: no allocation in the file
+    /// system below is measured.
+    #[arg(long)]
+    pub written: bool,
+    /// Limit the bandwidth of the devices; for peers on a loop device (as root), and the library.
+    #[arg(long, value_name = "MB/s", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub throttle: Option<u64>,
     /// Where images are made: up to 20 GiB.
     #[arg(long, value_name = "D", default_value = "/var/tmp")]
     pub dir: PathBuf,
@@ -136,8 +143,9 @@ impl Run {
             cases
         };
         let usual: &[&str] = match scale {
-            Scale::Tiny | Scale::Quick => &["ubtrfs", "btrfs", "null"],
-            Scale::Usual => &["ubtrfs", "ubtrfs-loop", "btrfs", "btrfs-direct", "xfs", "ext4", "null", "library"],
+            _ if self.throttle.is_some() => &["ubtrfs-loop", "btrfs-direct", "xfs-direct", "ext4-direct"],
+            Scale::Tiny | Scale::Quick => &["ubtrfs", "btrfs-direct", "btrfs", "null"],
+            Scale::Usual => &["ubtrfs", "ubtrfs-loop", "btrfs-direct", "btrfs", "xfs", "ext4", "null", "library"],
             Scale::Full => &peers::ALL.map(|peer| peer.name),
         };
         let asked: Vec<&str> =
@@ -147,6 +155,10 @@ impl Run {
             peers: asked.into_iter().map(Peer::named).collect::<Result<_>>()?,
             rounds: self.rounds,
             scale,
+            conditions: Conditions {
+                written: self.written,
+                throttle: self.throttle.map(|megabytes| megabytes * 1_000_000),
+            },
             dir: self.dir.clone(),
             out: self.out.clone(),
         })
@@ -189,7 +201,7 @@ mod tests {
         let plan = plan(&["--quick"]).unwrap();
         let peers: Vec<&str> = plan.peers.iter().map(|peer| peer.name).collect();
         let cases: Vec<&str> = plan.cases.iter().map(|case| case.facts.name.as_str()).collect();
-        assert_eq!((peers, plan.rounds), (vec!["ubtrfs", "btrfs", "null"], 3));
+        assert_eq!((peers, plan.rounds), (vec!["ubtrfs", "btrfs-direct", "btrfs", "null"], 3));
         assert_eq!(cases[..6], ["dbench-1", "dbench-16", "fio-seq-1", "fio-seq-16", "fio-rand-1", "fio-rand-16"]);
         assert_eq!(cases[6..], ["storm-2000", "storm-mv-2000", "unlinked-20000"]);
     }
@@ -199,6 +211,8 @@ mod tests {
         assert!(plan(&["nothing"]).is_err_and(|failure| failure.to_string().contains("nothing")));
         assert!(plan(&["--peers", "ubtrfs,zfs"]).is_err_and(|failure| failure.to_string().contains("zfs")));
         assert_eq!(plan(&["dbench-16", "--quick"]).unwrap().cases.len(), 1);
+        let throttled = plan(&["--throttle", "200"]).unwrap();
+        assert_eq!((throttled.peers[0].name, throttled.conditions.throttle), ("ubtrfs-loop", Some(200_000_000)));
         let plan = plan(&["storm", "--peers", "xfs,null", "--rounds", "2"]).unwrap();
         assert_eq!((plan.cases.len(), plan.peers.len(), plan.rounds), (2, 2, 2));
     }

@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::failure::{Failure, Result};
+use crate::throttle;
 
 /// How a yard's name begins; the process follows, after a second dash something random.
 const PREFIX: &str = "ubtrfs-bench-";
@@ -125,6 +126,11 @@ fn maker(path: &Path) -> Option<u32> {
 
 /// Unmounts and detaches everything in `yard`, and removes it.
 fn clear(yard: &Path) {
+    let devices: Vec<PathBuf> =
+        loop_devices().into_iter().filter(|(_, file)| file.starts_with(yard)).map(|(device, _)| device).collect();
+    for device in &devices {
+        throttle::lift(yard, device);
+    }
     for (device, directory) in mounts() {
         if directory.starts_with(yard) {
             if let Some(connection) = connection(&device) {
@@ -136,10 +142,8 @@ fn clear(yard: &Path) {
             }
         }
     }
-    for (device, file) in loop_devices() {
-        if file.starts_with(yard) {
-            quietly(Command::new("losetup").arg("-d").arg(device));
-        }
+    for device in devices {
+        quietly(Command::new("losetup").arg("-d").arg(device));
     }
     if yard.exists() && std::fs::remove_dir_all(yard).is_err() {
         eprintln!("ubtrfs-bench: {} could not be removed", yard.display());

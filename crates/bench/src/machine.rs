@@ -5,8 +5,10 @@ use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use rustix::time::ClockId;
 use serde::{Deserialize, Serialize};
 
+use crate::failure::{Failure, Result};
 use crate::process;
 
 /// The kernel's switch for FUSE over `io_uring`.
@@ -176,6 +178,50 @@ pub fn own_cpu() -> f64 {
     cpu_of("/proc/self/stat", 11..15).unwrap_or_default()
 }
 
+/// How a thread has spent its time, in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ThreadTimes {
+    /// The time that has passed.
+    pub wall: f64,
+    /// On a processor.
+    pub cpu: f64,
+    /// Ready to work while all processors were busy.
+    pub runnable: f64,
+    /// How often it began to wait for something else than a processor.
+    pub sleeps: u64,
+}
+
+impl ThreadTimes {
+    /// What has been spent since an earlier time.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            wall: self.wall - before.wall,
+            cpu: self.cpu - before.cpu,
+            runnable: self.runnable - before.runnable,
+            sleeps: self.sleeps - before.sleeps,
+        }
+    }
+}
+
+/// The times of this thread, from any beginning.
+pub fn thread_times() -> Result<ThreadTimes> {
+    let missing = |what: &str| Failure::Impossible(format!("{what} lacks the times of threads"));
+    let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat")?;
+    let runnable = schedstat.split_whitespace().nth(1).and_then(|nanos| nanos.parse::<u64>().ok());
+    let status = std::fs::read_to_string("/proc/thread-self/status")?;
+    let sleeps = field(&status, "voluntary_ctxt_switches").and_then(|text| text.parse().ok());
+    let seconds = |clock| {
+        let now = rustix::time::clock_gettime(clock);
+        now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+    };
+    Ok(ThreadTimes {
+        wall: seconds(ClockId::Monotonic),
+        cpu: seconds(ClockId::ThreadCPUTime),
+        runnable: runnable.ok_or_else(|| missing("/proc/thread-self/schedstat"))? as f64 / 1e9,
+        sleeps: sleeps.ok_or_else(|| missing("/proc/thread-self/status"))?,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,6 +235,17 @@ mod tests {
         assert!(machine_cpu() > 0.0);
         assert!(process_cpu(std::process::id()).is_some());
         assert!(process_memory(std::process::id()).is_some_and(|(now, most)| now > 0 && most >= now));
+    }
+
+    #[test]
+    fn threads_that_sleep_use_no_processor() {
+        let before = thread_times().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let slept = thread_times().unwrap().since(before);
+        assert!(slept.sleeps >= 1 && slept.wall >= 0.05 && slept.cpu + slept.runnable < slept.wall, "{slept:?}");
+        let start = std::time::Instant::now();
+        while start.elapsed().as_millis() < 30 {}
+        assert!(thread_times().unwrap().since(before).cpu > slept.cpu);
     }
 
     #[test]

@@ -6,10 +6,12 @@
 mod args;
 mod calls;
 mod cleanup;
+mod comparison;
 mod failure;
 mod guard;
 mod histogram;
 mod machine;
+mod memory;
 mod meter;
 mod null;
 mod peers;
@@ -23,6 +25,7 @@ mod stats;
 mod subvolume_calls;
 mod switch;
 mod table;
+mod throttle;
 mod touches;
 mod workloads;
 

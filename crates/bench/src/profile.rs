@@ -13,7 +13,7 @@ use rustix::process::{Signal, kill_process};
 use crate::args::Profile;
 use crate::cleanup::{self, Yard};
 use crate::failure::{Failure, Result};
-use crate::peers::Peer;
+use crate::peers::{Conditions, Peer};
 use crate::process::{SOON, pid, tool};
 use crate::samples::Measured;
 use crate::table::short;
@@ -32,7 +32,7 @@ pub fn run(what: &Profile) -> Result<()> {
     }
     let yard = Yard::new(&what.dir)?;
     cleanup::listen(yard.path())?;
-    let mut mounted = peer.begin(yard.path(), case.size)?;
+    let mut mounted = peer.begin(yard.path(), Scale::Quick.volume(), Conditions::default())?;
     let daemon = mounted.daemon().ok_or_else(|| Failure::new(format!("{} has no server to look at", peer.name)))?;
     let data = yard.path().join("perf.data");
     let mut perf = tool("perf")?;

@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use crate::comparison::legend;
 use crate::failure::{Failure, Result};
 use crate::samples::{Results, Sample};
 use crate::stats::{Move, moved, summary};
-use crate::table::{COST_HEADS, HEADS, LATENCY_HEADS, aligned, cost_rows, latency_rows, rows, short};
+use crate::table::{COST_HEADS, LATENCY_HEADS, aligned, cost_rows, headlines, latency_rows, short};
 
 /// Figures that depend on the machine more than on the file system, and are noise in a comparison.
 const IGNORED: [&str; 2] = ["bytes to disk", "cpu machine"];
@@ -106,7 +107,10 @@ pub fn markdown(results: &Results) -> String {
         machine.backing,
         if machine.fuse_uring.is_empty() { "unknown" } else { &machine.fuse_uring }
     );
-    table(&mut text, &HEADS.map(str::to_owned), &rows(results));
+    let _ = writeln!(text, "{}", legend(results));
+    if let Some((heads, rows)) = headlines(results).split_first() {
+        table(&mut text, heads, rows);
+    }
     text.push('\n');
     let costs = cost_rows(results);
     if !costs.is_empty() {
@@ -180,12 +184,11 @@ mod tests {
     }
 
     #[test]
-    fn markdown_has_a_row_for_each_peer() {
-        let printed = markdown(&example(&[100.0, 101.0]));
-        assert!(
-            printed.contains("| dbench -t 1 1 | ubtrfs | 100") || printed.contains("| dbench -t 1 1 | ubtrfs | 101"),
-            "{printed}"
-        );
+    fn markdown_has_a_row_for_each_case() {
+        let printed = markdown(&example(&[100.0, 102.0]));
+        let row = "| dbench -t 1 1 | 101 MB/s (100–102) | 80.8: ×1.25 (1.25–1.25) | 50.5: ×2.00 (2.00–2.00) |";
+        assert!(printed.contains(row), "{printed}");
+        assert!(printed.contains("btrfs-direct has the same backing as ubtrfs"), "{printed}");
         assert!(printed.contains("- nothing: for a reason"));
     }
 }

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::cleanup::{self, Yard};
 use crate::failure::{Failure, Result};
 use crate::machine::Machine;
-use crate::peers::Peer;
+use crate::peers::{Conditions, Peer};
 use crate::process;
 use crate::samples::{Better, FORM, Measured, PeerFacts, Results, Sample};
 use crate::switch::Switch;
@@ -27,6 +27,8 @@ pub struct Plan {
     pub rounds: u32,
     /// How much.
     pub scale: Scale,
+    /// What the devices are like.
+    pub conditions: Conditions,
     /// Where images are made.
     pub dir: PathBuf,
     /// Where the results go.
@@ -56,7 +58,8 @@ pub fn run(plan: &Plan) -> Result<Results> {
     };
     let peers = able_peers(plan, &mut results);
     let bar = bar((plan.cases.len() * peers.len()) as u64 * u64::from(plan.rounds));
-    let mut running = Running { yard: yard.path(), rounds: plan.rounds, peers, results, bar };
+    let (rounds, volume_size, conditions) = (plan.rounds, plan.scale.volume(), plan.conditions);
+    let mut running = Running { yard: yard.path(), rounds, volume_size, conditions, peers, results, bar };
     let mut ended = Ok(());
     for case in &plan.cases {
         ended = running.case(case);
@@ -78,7 +81,7 @@ pub fn run(plan: &Plan) -> Result<Results> {
 fn able_peers(plan: &Plan, results: &mut Results) -> Vec<Peer> {
     let mut able = Vec::new();
     for peer in &plan.peers {
-        if let Some(why) = peer.missing() {
+        if let Some(why) = peer.unable(plan.conditions) {
             results.skipped.push(format!("{}: {why}", peer.name));
             continue;
         }
@@ -93,6 +96,8 @@ fn able_peers(plan: &Plan, results: &mut Results) -> Vec<Peer> {
 struct Running<'a> {
     yard: &'a Path,
     rounds: u32,
+    volume_size: u64,
+    conditions: Conditions,
     peers: Vec<Peer>,
     results: Results,
     bar: ProgressBar,
@@ -116,6 +121,7 @@ impl Running<'_> {
         }
         let mut peers = self.peers.clone();
         peers.retain(|peer| peer.has_directory() || case.in_process);
+        peers.retain(|peer| peer.is_plain_library() || !case.own_volume);
         peers.retain(|peer| peer.has_subvolumes() || !case.subvolumes);
         self.bar.inc(steps - peers.len() as u64 * u64::from(self.rounds));
         for round in 1..=self.rounds {
@@ -142,7 +148,7 @@ impl Running<'_> {
         if !self.peers.contains(&peer) {
             return Ok(());
         }
-        let mut mounted = match peer.begin(self.yard, case.size) {
+        let mut mounted = match peer.begin(self.yard, self.volume_size, self.conditions) {
             Err(Failure::Impossible(why)) => {
                 self.skip(format!("{}: {why}", peer.name));
                 self.peers.retain(|other| *other != peer);
@@ -153,13 +159,13 @@ impl Running<'_> {
         };
         let mut measured = Measured::default();
         let done = (case.run)(&mut mounted, &mut measured);
-        if let Some(facts) = self.results.peers.iter_mut().find(|facts| facts.name == peer.name) {
-            facts.facts = mounted.facts().clone();
-        }
         // Whatever happened, the volume is removed before anything else begins.
         let start = Instant::now();
         let unmounted = mounted.unmount();
         measured.add("unmount", start.elapsed().as_secs_f64() * 1e3, "ms", Better::Lower);
+        if let Some(facts) = self.results.peers.iter_mut().find(|facts| facts.name == peer.name) {
+            facts.facts = mounted.facts().clone();
+        }
         done.and(unmounted)?;
         self.results.samples.push(Sample { case: case.facts.name.clone(), peer: peer.name.into(), round, measured });
         Ok(())

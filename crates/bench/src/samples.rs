@@ -192,7 +192,7 @@ impl Results {
 pub mod tests {
     use super::*;
 
-    /// A run of one case and one curve on two peers, in as many rounds as there are values.
+    /// A run of one case, one curve and one operation on four peers, in as many rounds as there are values.
     pub fn example(values: &[f64]) -> Results {
         let case = |name: &str, workload: &str, title: &str, headline: &str| CaseFacts {
             name: name.into(),
@@ -216,7 +216,7 @@ pub mod tests {
             samples: Vec::new(),
             skipped: vec!["nothing: for a reason".into()],
         };
-        for (factor, peer) in [(1.0, "ubtrfs"), (0.5, "btrfs"), (2.0, "null")] {
+        for (factor, peer) in [(1.0, "ubtrfs"), (0.5, "btrfs"), (0.8, "btrfs-direct"), (2.0, "null")] {
             results.peers.push(PeerFacts { name: peer.into(), ..PeerFacts::default() });
             for (round, value) in (1..).zip(values) {
                 let mut one = Measured::default();

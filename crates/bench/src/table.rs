@@ -2,14 +2,10 @@
 
 use std::fmt::Write;
 
+use crate::comparison::{BUFFERED, EQUAL, legend, others, ours, ratio};
 use crate::histogram::Histogram;
 use crate::samples::Results;
-use crate::stats::{ratios, summary};
-
-/// The peer that others are compared with, if it was measured.
-const KERNEL: &str = "btrfs";
-/// The peers.
-const OURS: &str = "ubtrfs";
+use crate::stats::{Summary, summary};
 
 /// A figure with three digits that count.
 pub fn short(value: f64) -> String {
@@ -20,36 +16,38 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// The headline figure of each case on each peer: median (least to most), and ubtrfs's ratio to the
-/// others, as rows of cells.
-pub fn rows(results: &Results) -> Vec<Vec<String>> {
-    let mut rows = Vec::new();
+/// The headline figures, a row for each case: ubtrfs's, and then for each other peer its median and
+/// ubtrfs's ratio to it. The first row has the heads.
+pub fn headlines(results: &Results) -> Vec<Vec<String>> {
+    let (ours, others) = (ours(results), others(results));
+    let heads = ["workload"].into_iter().chain(ours).chain(others.iter().copied());
+    let mut rows = vec![heads.map(str::to_owned).collect()];
     for case in &results.cases {
-        let Some((unit, better)) = results.kind(&case.name, &case.headline) else { continue };
-        let ours = results.values(&case.name, OURS, &case.headline);
-        for peer in &results.peers {
-            let values = results.values(&case.name, &peer.name, &case.headline);
-            let plain: Vec<f64> = values.iter().map(|(_, value)| *value).collect();
-            let Some(found) = summary(&plain) else { continue };
+        let Some((unit, _)) = results.kind(&case.name, &case.headline) else { continue };
+        let of = |peer: &str| {
+            let values: Vec<f64> =
+                results.values(&case.name, peer, &case.headline).iter().map(|(_, value)| *value).collect();
+            summary(&values)
+        };
+        let our_cell =
+            |found: Summary| format!("{} {unit} ({}–{})", short(found.median), short(found.min), short(found.max));
+        let cell = |peer: &str| {
+            let Some(found) = of(peer) else { return String::new() };
             // A ratio adds nothing to a figure of growth.
-            let ratio =
-                if peer.name == OURS || unit == "times" { None } else { summary(&ratios(&ours, &values, better)) };
-            let ratio =
-                ratio.map_or(String::new(), |ratio| format!("{:.2} ({:.2}–{:.2})", ratio.median, ratio.min, ratio.max));
-            rows.push(vec![
-                case.title.clone(),
-                peer.name.clone(),
-                format!("{} {unit}", short(found.median)),
-                format!("{}–{}", short(found.min), short(found.max)),
-                ratio,
-            ]);
-        }
+            let compared = ours.filter(|_| unit != "times").and_then(|ours| ratio(results, case, ours, peer));
+            match compared {
+                Some(ratio) => {
+                    format!("{}: ×{:.2} ({:.2}–{:.2})", short(found.median), ratio.median, ratio.min, ratio.max)
+                }
+                None => our_cell(found),
+            }
+        };
+        let first = ours.map(|ours| of(ours).map_or(String::new(), our_cell));
+        let cells = first.into_iter().chain(others.iter().map(|peer| cell(peer)));
+        rows.push([case.title.clone()].into_iter().chain(cells).collect());
     }
     rows
 }
-
-/// The heads of [`rows`].
-pub const HEADS: [&str; 5] = ["workload", "peer", "median", "least–most", "ubtrfs is better by"];
 
 /// How long an operation took on a peer, over all rounds.
 #[derive(Debug, Clone, PartialEq)]
@@ -169,10 +167,8 @@ fn thin(rows: &mut [Vec<String>]) {
 
 /// Everything worth a look at the end of a run.
 pub fn text(results: &Results) -> String {
-    let mut rows = rows(results);
-    thin(&mut rows);
-    let heads = HEADS.map(str::to_owned).to_vec();
-    let mut text = aligned(std::iter::once(&heads).chain(&rows));
+    let mut text = legend(results) + "\n";
+    text += &aligned(headlines(results).iter());
     let mut costs = cost_rows(results);
     if !costs.is_empty() {
         thin(&mut costs);
@@ -190,7 +186,7 @@ pub fn text(results: &Results) -> String {
     if results.machine.build != "optimised" {
         let _ = writeln!(text, "built {}: the figures mean nothing", results.machine.build);
     }
-    if results.peers.iter().all(|peer| peer.name != KERNEL) {
+    if results.peers.iter().all(|peer| ![EQUAL, BUFFERED].contains(&peer.name.as_str())) {
         text.push_str("without the kernel's btrfs there is nothing to compare with\n");
     }
     text
@@ -228,10 +224,19 @@ mod tests {
 
     #[test]
     fn the_ratio_is_that_of_the_same_round() {
-        let rows = rows(&example(&[100.0, 300.0]));
-        assert_eq!(rows[0][1..], ["ubtrfs", "200 MB/s", "100–300", ""]);
-        assert_eq!(rows[1][1..], ["btrfs", "100 MB/s", "50.0–150", "2.00 (2.00–2.00)"]);
-        assert_eq!(rows[2][4], "0.50 (0.50–0.50)");
+        let rows = headlines(&example(&[100.0, 300.0]));
+        assert_eq!(rows[0], ["workload", "ubtrfs", "btrfs-direct", "btrfs", "null"]);
+        assert_eq!(rows[1][1..3], ["200 MB/s (100–300)", "160: ×1.25 (1.25–1.25)"]);
+        assert_eq!(rows[1][3..], ["100: ×2.00 (2.00–2.00)", "400: ×0.50 (0.50–0.50)"]);
+    }
+
+    #[test]
+    fn without_ubtrfs_there_are_figures_and_no_ratios() {
+        let mut results = example(&[100.0]);
+        results.peers.retain(|peer| peer.name != "ubtrfs");
+        let rows = headlines(&results);
+        assert_eq!(rows[0], ["workload", "btrfs-direct", "btrfs", "null"]);
+        assert_eq!(rows[1][1..3], ["80.0 MB/s (80.0–80.0)", "50.0 MB/s (50.0–50.0)"]);
     }
 
     #[test]
@@ -241,6 +246,6 @@ mod tests {
         for word in ["dbench -t 1 1", "fsync during commits", "skipped: nothing", "null"] {
             assert!(text.contains(word), "{word}: {text}");
         }
-        assert!(all.contains("throughput") && all.lines().count() == 4, "{all}");
+        assert!(all.contains("throughput") && all.lines().count() == 5, "{all}");
     }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use ubtrfs_testkit::need::{Need, ubtrfs_binary};
 use ubtrfs_testkit::require;
@@ -45,6 +46,8 @@ fn the_library_is_measured_without_any_mount() {
         "latency",
         "large-file",
         "snapshots",
+        "scaling",
+        "throttled",
         "volume",
     ];
     let output = bench(dir.path(), &words).output().unwrap();
@@ -52,6 +55,68 @@ fn the_library_is_measured_without_any_mount() {
     let result = result(dir.path());
     assert_eq!(result["skipped"], serde_json::json!([]));
     assert_eq!(result["samples"].as_array().unwrap().len(), 2 * result["cases"].as_array().unwrap().len());
+    assert_cleared(dir.path());
+}
+
+#[test]
+fn a_volume_in_memory_is_measured_like_an_image() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["--rounds", "1", "--peers", "library-memory", "scaling", "throttled"];
+    let output = bench(dir.path(), &words).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let result = result(dir.path());
+    let samples = result["samples"].as_array().unwrap();
+    let is_scaling = |sample: &serde_json::Value| sample["case"].as_str().unwrap().starts_with("scaling-");
+    assert!(!samples.is_empty() && samples.iter().all(is_scaling), "{samples:?}");
+    for sample in samples {
+        let metrics = &sample["measured"]["metrics"];
+        assert!(metrics["rate"]["value"].as_f64().unwrap() > 0.0, "{sample}");
+        let spent = ["runnable", "asleep"].map(|name| metrics[name]["value"].as_f64().unwrap());
+        assert!(spent.iter().sum::<f64>() <= 100.0, "{sample}");
+    }
+    assert_cleared(dir.path());
+}
+
+/// The rules of bandwidth that hold on this machine, if it has the controller.
+fn rules(dir: &Path) -> Option<String> {
+    let controller = dir.join("blkio");
+    std::fs::create_dir(&controller).unwrap();
+    let mounted = mount("none", &controller, "cgroup", MountFlags::empty(), c"blkio").is_ok();
+    let rules = std::fs::read_to_string(controller.join("blkio.throttle.write_bps_device")).ok();
+    if mounted {
+        unmount(&controller, UnmountFlags::DETACH).unwrap();
+    }
+    std::fs::remove_dir(&controller).unwrap();
+    rules
+}
+
+#[test]
+fn devices_are_limited_and_written_before_and_nothing_of_it_stays() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("fio"));
+    let dir = tempfile::tempdir().unwrap();
+    let before = rules(dir.path());
+    let words =
+        ["--rounds", "1", "--written", "--throttle", "4", "fio-seq", "--peers", "ubtrfs-loop,btrfs-direct,null"];
+    let output = bench(dir.path(), &words).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let result = result(dir.path());
+    let skipped = result["skipped"].to_string();
+    assert!(skipped.contains("null: has no device of its own"), "{skipped}");
+    let peers = result["peers"].as_array().unwrap();
+    if before.is_none() {
+        assert!(skipped.contains("ubtrfs-loop: no bandwidth can be limited") && peers.is_empty(), "{result}");
+    } else {
+        assert_eq!(peers.len(), 2, "{result}");
+        for peer in peers {
+            assert_eq!(peer["facts"]["bandwidth"], "4 MB/s", "{peer}");
+            assert_eq!(peer["facts"]["blocks of the image"], "written before", "{peer}");
+        }
+        for sample in result["samples"].as_array().unwrap() {
+            let bandwidth = &sample["measured"]["metrics"]["bandwidth"]["value"];
+            assert!(bandwidth.as_f64().unwrap() < 8.0, "more than the device has: {sample}");
+        }
+    }
+    assert_eq!(rules(dir.path()), before);
     assert_cleared(dir.path());
 }
 

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use ubtrfs::{Filesystem, InodeId, NewInode, Options, RenameFlags, WriteAt};
-use ubtrfs_format::{Physical, TreeId};
-use ubtrfs_mkfs::{Medium, MkfsOptions, Profile};
+use ubtrfs_format::TreeId;
 use ubtrfs_volume::{Device, MemoryDevice, OpenOptions, SplitMix64, Volume};
 
 use crate::failure::{Failure, Result};
+use crate::memory;
 
 const VOLUME: u64 = 1 << 30;
 const SECTOR: u64 = 4096;
@@ -18,21 +18,6 @@ const MIB: u64 = 1 << 20;
 pub struct Bed {
     device: Arc<MemoryDevice>,
     fs: Arc<Filesystem>,
-}
-
-/// The bytes of a device.
-struct Image(Vec<u8>);
-
-impl Medium for Image {
-    fn write_at(&mut self, at: Physical, bytes: &[u8]) -> std::io::Result<()> {
-        let place = self.0.get_mut(at.0 as usize..).and_then(|rest| rest.get_mut(..bytes.len()));
-        place.ok_or(std::io::ErrorKind::InvalidInput)?.copy_from_slice(bytes);
-        Ok(())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }
 
 fn open(device: &Arc<MemoryDevice>) -> Result<Arc<Filesystem>> {
@@ -46,12 +31,7 @@ fn open(device: &Arc<MemoryDevice>) -> Result<Arc<Filesystem>> {
 impl Bed {
     /// A new volume.
     pub fn new() -> Result<Self> {
-        let profile = Some(Profile::Single);
-        let options = MkfsOptions { data_profile: profile, metadata_profile: profile, ..MkfsOptions::new(VOLUME) };
-        let layout = ubtrfs_mkfs::layout(&options).map_err(|error| Failure::about("mkfs", &error))?;
-        let mut image = Image(vec![0; VOLUME as usize]);
-        layout.write(&mut image)?;
-        let device = Arc::new(MemoryDevice::from_bytes(image.0));
+        let device = Arc::new(memory::volume(VOLUME)?);
         let fs = open(&device)?;
         Ok(Self { device, fs })
     }

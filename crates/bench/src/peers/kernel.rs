@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use super::Conditions;
 use super::loop_device::LoopDevice;
 use super::unmount::unmount_by;
 use crate::failure::Result;
@@ -34,18 +35,20 @@ impl KernelType {
             Self::Btrfs => ("mkfs.btrfs", &["-q", "-f", "-m", "single", "-d", "single"]),
             Self::Xfs => ("mkfs.xfs", &["-q", "-f"]),
             // Like the others it has all its tables when it is made, and writes none of them while
-            // it is measured.
-            Self::Ext4 => ("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"]),
+            // it is measured. What there is to discard is a hole already.
+            Self::Ext4 => ("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard"]),
         }
     }
 
-    fn mount_options(self) -> &'static str {
-        match self {
+    fn mount_options(self, written: bool) -> String {
+        let usual = match self {
             // A loop device counts as rotating where its file's disk does; the original
             // measurements had SSDs.
             Self::Btrfs => "ssd,space_cache=v2",
             Self::Xfs | Self::Ext4 => "defaults",
-        }
+        };
+        // btrfs discards by itself where the device can.
+        if written { format!("{usual},nodiscard") } else { usual.into() }
     }
 }
 
@@ -77,28 +80,29 @@ pub fn make(of: KernelType, image: &Path) -> Result<String> {
 
 /// A mount by the kernel.
 pub struct KernelMount {
-    of: KernelType,
     device: LoopDevice,
     direct: bool,
+    options: String,
     directory: PathBuf,
     mounted: bool,
 }
 
 impl KernelMount {
     /// Attaches `image` to a loop device and mounts that.
-    pub fn new(of: KernelType, direct: bool, image: &Path, directory: &Path) -> Result<Self> {
-        let device = LoopDevice::attach(image, direct)?;
+    pub fn new(of: KernelType, direct: bool, conditions: Conditions, image: &Path, directory: &Path) -> Result<Self> {
+        let device = LoopDevice::attach(image, direct, conditions.throttle)?;
+        let options = of.mount_options(conditions.written);
         let mut mount = tool("mount")?;
-        mount.args(["-t", of.name(), "-o", of.mount_options()]).arg(device.path()).arg(directory);
+        mount.args(["-t", of.name(), "-o", &options]).arg(device.path()).arg(directory);
         run(&mut mount, SOON)?;
-        Ok(Self { of, device, direct, directory: directory.into(), mounted: true })
+        Ok(Self { device, direct, options, directory: directory.into(), mounted: true })
     }
 
     /// How it is mounted.
     pub fn facts(&self) -> BTreeMap<String, String> {
         let direct = if self.direct { "direct I/O" } else { "buffered" };
         BTreeMap::from([
-            ("mount".into(), format!("-o {}", self.of.mount_options())),
+            ("mount".into(), format!("-o {}", self.options)),
             ("backing".into(), format!("loop device, {direct}")),
         ])
     }

@@ -4,21 +4,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ubtrfs::{Filesystem, Options, SetAttributes};
-use ubtrfs_mkfs::{MkfsOptions, Profile};
-use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode, OpenOptions, Volume};
+use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode, OpenOptions, ThrottledDevice, Volume};
 
 use crate::failure::{Failure, Result};
+use crate::memory;
 
 /// Makes a volume as `mkfs.btrfs -m single -d single` does; says how.
 pub fn make(image: &Path, size: u64) -> Result<String> {
-    let profile = Some(Profile::Single);
-    let options = MkfsOptions { data_profile: profile, metadata_profile: profile, ..MkfsOptions::new(size) };
-    let layout = ubtrfs_mkfs::layout(&options).map_err(|error| Failure::about("mkfs", &error))?;
-    layout.write(&mut std::fs::OpenOptions::new().write(true).open(image)?)?;
+    memory::layout(size)?.write(&mut std::fs::OpenOptions::new().write(true).open(image)?)?;
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     if !user.is_root() {
         // The new volume is root's, and others could do nothing in it.
-        let library = Library::open(image)?;
+        let library = Library::open(image_device(image)?, Options::default())?;
         let (uid, gid) = (Some(user.as_raw()), Some(group.as_raw()));
         let root = library.filesystem().root();
         library.filesystem().set_attributes(root, &SetAttributes { uid, gid, ..SetAttributes::default() })?;
@@ -27,17 +24,29 @@ pub fn make(image: &Path, size: u64) -> Result<String> {
     Ok("ubtrfs mkfs -m single -d single".into())
 }
 
+/// The device of an image file.
+pub fn image_device(image: &Path) -> Result<Arc<dyn Device>> {
+    let device = FileDevice::open(image, OpenMode::ReadWrite, Exclusive::Yes);
+    Ok(Arc::new(device.map_err(|error| Failure::about(image.display(), &error))?))
+}
+
+/// The same device with so many bytes in a second, if any number is given.
+pub fn limited(device: Arc<dyn Device>, throttle: Option<u64>) -> Arc<dyn Device> {
+    match throttle {
+        Some(bytes) => Arc::new(ThrottledDevice::new(device, bytes)),
+        None => device,
+    }
+}
+
 /// An open engine.
 pub struct Library(Arc<Filesystem>);
 
 impl Library {
-    /// Opens the volume in `image` with the options that a mount has.
-    pub fn open(image: &Path) -> Result<Self> {
-        let failed = |error: ubtrfs_volume::Error| Failure::about(image.display(), &error);
-        let device = FileDevice::open(image, OpenMode::ReadWrite, Exclusive::Yes).map_err(failed)?;
-        let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device)];
-        let volume = Volume::open(devices, OpenOptions { read_only: false }).map_err(failed)?;
-        Ok(Self(Filesystem::open(Arc::new(volume), Options::default())?))
+    /// Opens the volume on `device`.
+    pub fn open(device: Arc<dyn Device>, options: Options) -> Result<Self> {
+        let volume = Volume::open(vec![device], OpenOptions { read_only: false });
+        let volume = volume.map_err(|error| Failure::about("the volume", &error))?;
+        Ok(Self(Filesystem::open(Arc::new(volume), options)?))
     }
 
     /// The engine.

@@ -1,5 +1,6 @@
 //! The peers: each makes a fresh volume and mounts it.
 
+mod image;
 mod kernel;
 mod library;
 mod loop_device;
@@ -11,12 +12,25 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ::ubtrfs::Options;
+use ubtrfs_volume::MemoryDevice;
+
 use crate::failure::{Failure, Result};
-use crate::{machine, process};
+use crate::{machine, memory, process};
+use image::Image;
 use kernel::{KernelMount, KernelType};
-use library::Library;
+pub use library::Library;
 use null::NullMount;
 use ubtrfs::UbtrfsMount;
+
+/// What the devices of all volumes of a run are like.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Conditions {
+    /// The blocks of images were written before: the file system below allocates none.
+    pub written: bool,
+    /// Bytes in a second that a device reads at the most, and that it writes.
+    pub throttle: Option<u64>,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -26,8 +40,8 @@ enum Kind {
     Kernel { of: KernelType, direct: bool },
     /// The bound.
     Null,
-    /// The engine in this process, without FUSE.
-    Library,
+    /// The engine in this process, without FUSE, on the image file or on a volume in memory.
+    Library { in_memory: bool },
 }
 
 /// The peers.
@@ -48,7 +62,7 @@ const fn kernel(name: &'static str, about: &'static str, of: KernelType, direct:
 const RING: &str = "transport=ring";
 
 /// All peers.
-pub const ALL: [Peer; 13] = [
+pub const ALL: [Peer; 14] = [
     Peer {
         name: "ubtrfs",
         about: "ubtrfs over FUSE, on an image file",
@@ -81,7 +95,12 @@ pub const ALL: [Peer; 13] = [
     kernel("ext4", "ext4 on a loop device", KernelType::Ext4, false),
     kernel("ext4-direct", "ext4 on a loop device with direct I/O", KernelType::Ext4, true),
     Peer { name: "null", about: "FUSE's bound: memory, and the barriers of fsync", kind: Kind::Null },
-    Peer { name: "library", about: "ubtrfs as a library, without FUSE", kind: Kind::Library },
+    Peer { name: "library", about: "ubtrfs as a library, without FUSE", kind: Kind::Library { in_memory: false } },
+    Peer {
+        name: "library-memory",
+        about: "ubtrfs as a library, on a volume in memory",
+        kind: Kind::Library { in_memory: true },
+    },
 ];
 
 /// ubtrfs for what is counted on a mount: no commit but those that are asked for.
@@ -100,16 +119,32 @@ impl Peer {
 
     /// Whether programs can use it: it is mounted on a directory.
     pub fn has_directory(self) -> bool {
-        self.kind != Kind::Library
+        !matches!(self.kind, Kind::Library { .. })
+    }
+
+    /// Whether it is the library on an image: workloads that bring a volume of their own run once.
+    pub fn is_plain_library(self) -> bool {
+        self.kind == Kind::Library { in_memory: false }
     }
 
     /// Whether it has subvolumes.
     pub fn has_subvolumes(self) -> bool {
         match self.kind {
-            Kind::Ubtrfs { .. } | Kind::Library => true,
+            Kind::Ubtrfs { .. } | Kind::Library { .. } => true,
             Kind::Kernel { of, .. } => of == KernelType::Btrfs,
             Kind::Null => false,
         }
+    }
+
+    /// Whether its bandwidth can be limited.
+    fn has_limit(self) -> bool {
+        matches!(self.kind, Kind::Kernel { .. } | Kind::Ubtrfs { on_loop: true, .. } | Kind::Library { .. })
+    }
+
+    /// Why it can't be measured under such conditions.
+    pub fn unable(self, conditions: Conditions) -> Option<String> {
+        let is_unlimited = conditions.throttle.is_some() && !self.has_limit();
+        self.missing().or_else(|| is_unlimited.then(|| "has no device of its own with a bandwidth to limit".into()))
     }
 
     /// Why it can't be measured here, as far as that is known without trying.
@@ -129,17 +164,17 @@ impl Peer {
                 Some("needs root or the program fusermount3".into())
             }
             Kind::Ubtrfs { .. } | Kind::Null => fuse().map(|error| format!("/dev/fuse: {error}")),
-            Kind::Library => None,
+            Kind::Library { .. } => None,
         }
     }
 
     /// Makes a fresh volume of `size` bytes in `yard` and mounts it.
-    pub fn begin(self, yard: &Path, size: u64) -> Result<Mounted> {
-        let image = yard.join("image");
+    pub fn begin(self, yard: &Path, size: u64, conditions: Conditions) -> Result<Mounted> {
+        let image = Image::new(yard, size, conditions.written)?;
         let directory = yard.join("mnt");
         std::fs::create_dir_all(&directory)?;
-        std::fs::File::create(&image).and_then(|file| file.set_len(size))?;
-        let mut mounted = Mounted { peer: self, image, directory, volume: None, facts: BTreeMap::new() };
+        let (memory, volume, facts) = (None, None, BTreeMap::new());
+        let mut mounted = Mounted { peer: self, conditions, image, memory, directory, volume, facts };
         mounted.make(size)?;
         mounted.mount()?;
         Ok(mounted)
@@ -156,7 +191,9 @@ enum Volume {
 /// A volume of a peer, mounted; unmounted and removed when it is dropped.
 pub struct Mounted {
     peer: Peer,
-    image: PathBuf,
+    conditions: Conditions,
+    image: Image,
+    memory: Option<Arc<MemoryDevice>>,
     directory: PathBuf,
     volume: Option<Volume>,
     facts: BTreeMap<String, String>,
@@ -165,22 +202,35 @@ pub struct Mounted {
 impl Mounted {
     fn make(&mut self, size: u64) -> Result<()> {
         let how = match self.peer.kind {
-            Kind::Kernel { of, .. } => kernel::make(of, &self.image)?,
-            Kind::Ubtrfs { .. } | Kind::Library => library::make(&self.image, size)?,
+            Kind::Kernel { of, .. } => kernel::make(of, self.image.path())?,
+            Kind::Library { in_memory: true } => {
+                self.memory = Some(Arc::new(memory::volume(size)?));
+                "in memory".into()
+            }
+            Kind::Ubtrfs { .. } | Kind::Library { .. } => library::make(self.image.path(), size)?,
             Kind::Null => return Ok(()),
         };
         self.facts.insert("mkfs".into(), how);
-        Ok(())
+        self.image.fill()
     }
 
     /// Mounts the volume (again).
     pub fn mount(&mut self) -> Result<()> {
-        let (image, directory) = (&self.image, &self.directory);
+        let (image, directory, conditions) = (self.image.path(), &self.directory, self.conditions);
         let volume = match self.peer.kind {
-            Kind::Kernel { of, direct } => Volume::Kernel(KernelMount::new(of, direct, image, directory)?),
-            Kind::Ubtrfs { options, on_loop } => Volume::Ubtrfs(UbtrfsMount::new(options, on_loop, image, directory)?),
+            Kind::Kernel { of, direct } => Volume::Kernel(KernelMount::new(of, direct, conditions, image, directory)?),
+            Kind::Ubtrfs { options, on_loop } => {
+                Volume::Ubtrfs(UbtrfsMount::new(options, on_loop, conditions, image, directory)?)
+            }
             Kind::Null => Volume::Null(NullMount::new(image, directory)?),
-            Kind::Library => Volume::Library(Library::open(image)?),
+            Kind::Library { .. } => {
+                let device = match &self.memory {
+                    Some(memory) => Arc::clone(memory) as _,
+                    None => library::image_device(image)?,
+                };
+                let device = library::limited(device, conditions.throttle);
+                Volume::Library(Library::open(device, Options::default())?)
+            }
         };
         self.facts.extend(match &volume {
             Volume::Kernel(mount) => mount.facts(),
@@ -188,26 +238,29 @@ impl Mounted {
             Volume::Null(mount) => mount.facts(),
             Volume::Library(_) => BTreeMap::new(),
         });
+        if let Some(bytes) = conditions.throttle {
+            self.facts.insert("bandwidth".into(), format!("{} MB/s", bytes / 1_000_000));
+        }
         self.volume = Some(volume);
         Ok(())
     }
 
     /// Unmounts; returns when all is durable.
     pub fn unmount(&mut self) -> Result<()> {
-        match self.volume.take() {
+        let unmounted = match self.volume.take() {
             Some(Volume::Kernel(mut mount)) => mount.unmount(),
             Some(Volume::Ubtrfs(mut mount)) => mount.unmount(),
             Some(Volume::Null(mut mount)) => mount.unmount(),
             Some(Volume::Library(library)) => library.close(),
-            None => Ok(()),
-        }
+            None => return Ok(()),
+        };
+        self.facts.insert("blocks of the image".into(), self.image.blocks());
+        unmounted
     }
 
     /// Takes the image out of the page cache of the file system below.
     pub fn forget_cached(&self) -> Result<()> {
-        let image = std::fs::File::open(&self.image)?;
-        image.sync_all()?;
-        Ok(rustix::fs::fadvise(&image, 0, None, rustix::fs::Advice::DontNeed)?)
+        self.image.forget_cached()
     }
 
     /// Whether an unmounted volume can be mounted again with what was in it.
@@ -284,6 +337,5 @@ impl Drop for Mounted {
         if let Err(failure) = self.unmount() {
             eprintln!("ubtrfs-bench: {}: {failure}", self.peer.name);
         }
-        let _ = std::fs::remove_file(&self.image);
     }
 }

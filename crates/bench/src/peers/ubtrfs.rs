@@ -6,6 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use super::Conditions;
 use super::loop_device::LoopDevice;
 use super::unmount::unmount_by;
 use crate::failure::{Failure, Result};
@@ -23,21 +24,28 @@ pub struct UbtrfsMount {
     device: Option<LoopDevice>,
     mounted: bool,
     report: Value,
-    options: Option<&'static str>,
+    options: Vec<&'static str>,
 }
 
 impl UbtrfsMount {
     /// Mounts `image`, or a loop device of it, with these mount options.
-    pub fn new(options: Option<&'static str>, on_loop: bool, image: &Path, directory: &Path) -> Result<Self> {
+    pub fn new(
+        option: Option<&'static str>,
+        on_loop: bool,
+        conditions: Conditions,
+        image: &Path,
+        directory: &Path,
+    ) -> Result<Self> {
         let binary = binary().ok_or_else(|| Failure::Impossible("the ubtrfs binary is missing".into()))?;
-        let device = if on_loop { Some(LoopDevice::attach(image, true)?) } else { None };
+        let device = if on_loop { Some(LoopDevice::attach(image, true, conditions.throttle)?) } else { None };
+        let options: Vec<&str> = option.into_iter().chain(conditions.written.then_some("nodiscard")).collect();
         let mut mount = Command::new(&binary);
         mount.arg("mount");
-        if let Some(options) = options {
-            mount.args(["-o", options]);
+        if !options.is_empty() {
+            mount.args(["-o", &options.join(",")]);
         }
         mount.arg(device.as_ref().map_or(image, LoopDevice::path)).arg(directory);
-        run(&mut mount, SOON).map_err(|failure| unavailable(options, failure))?;
+        run(&mut mount, SOON).map_err(|failure| unavailable(option, failure))?;
         let mut mount =
             Self { binary, directory: directory.into(), device, mounted: true, report: Value::Null, options };
         mount.report = mount.report()?;
@@ -53,7 +61,8 @@ impl UbtrfsMount {
     /// How it is mounted.
     pub fn facts(&self) -> BTreeMap<String, String> {
         let printed = |name: &str| self.report[name].as_str().unwrap_or_default().to_owned();
-        let options = self.options.map_or("no options".into(), |options| format!("-o {options}"));
+        let options =
+            if self.options.is_empty() { "no options".into() } else { format!("-o {}", self.options.join(",")) };
         let mut facts = BTreeMap::from([
             ("mount".into(), options),
             ("backing".into(), if self.device.is_some() { "loop device, direct I/O" } else { "image file" }.into()),
@@ -63,7 +72,7 @@ impl UbtrfsMount {
             ("commit interval (s)".into(), self.report["commit_interval_seconds"].to_string()),
             (
                 "permissions".into(),
-                if self.options == Some("single_user") { "unchecked" } else { "default_permissions" }.into(),
+                if self.options.contains(&"single_user") { "unchecked" } else { "default_permissions" }.into(),
             ),
             ("version".into(), printed("version")),
         ]);

@@ -1,77 +1,101 @@
-//! The summary plot: how many times better ubtrfs is than the kernel's btrfs, and where FUSE's
-//! bound is.
+//! The summary plot: how many times better ubtrfs is than the kernel's btrfs, with the same backing
+//! and on a buffered loop device, and where FUSE's bound is.
 
 use plotters::element::Circle;
-use plotters::prelude::DrawingBackend;
+use plotters::prelude::{DrawingBackend, RGBColor};
 use plotters::style::Color;
 use plotters::style::text_anchor::HPos;
 
-use super::canvas::{Area, Drawn, FAINT, HEADLINES, INK, as_text, colour, foot, legend, line, origin, write};
-use crate::samples::Results;
-use crate::stats::{Summary as Figures, ratios, summary};
+use super::canvas::{Area, Drawn, FAINT, INK, SUMMARY, as_text, colour, foot, line, origin, write};
+use crate::comparison::{BOUND, BUFFERED, EQUAL, ratio};
+use crate::samples::{CaseFacts, Results};
+use crate::stats::Summary as Figures;
 
+const OURS: &str = "ubtrfs";
 const WIDTH: u32 = 900;
-const LEFT: i32 = 330;
+const LEFT: i32 = 360;
 const RIGHT: i32 = 860;
-const TOP: i32 = 100;
-const ROW: i32 = 30;
+const HEAD: i32 = 70;
+const LEGEND: i32 = 26;
+const ROW: i32 = 34;
+/// The mark of the comparison that is not of equals: fainter, and lower in its row.
+const SECOND: RGBColor = RGBColor(150, 180, 225);
+const LOWER: i32 = 10;
 
-/// A case: ubtrfs's ratio to the kernel's btrfs, and the bound's.
+/// A case: ubtrfs's ratios to the kernel's btrfs, and the bound's.
 struct Row {
     title: String,
-    ours: Figures,
+    first: Option<Figures>,
+    buffered: Option<Figures>,
     bound: Option<Figures>,
 }
 
 /// The plot.
 pub struct Summary {
     rows: Vec<Row>,
+    /// Whether the first comparison is that with the same backing.
+    is_equal: bool,
     origin: String,
 }
 
 impl Summary {
-    /// The plot, if anything was measured on both.
+    /// The plot, if anything was measured on both. Where no equal was measured, the buffered loop
+    /// device stands in for it.
     pub fn of(results: &Results) -> Option<Self> {
-        let cases = results.cases.iter().filter(|case| HEADLINES.contains(&case.workload.as_str()));
-        let rows: Vec<Row> = cases
-            .filter_map(|case| {
-                let (_, better) = results.kind(&case.name, &case.headline)?;
-                let of = |peer: &str| results.values(&case.name, peer, &case.headline);
-                let kernel = of("btrfs");
-                let ratio = |peer: &str| summary(&ratios(&of(peer), &kernel, better));
-                Some(Row { title: case.title.clone(), ours: ratio("ubtrfs")?, bound: ratio("null") })
-            })
-            .collect();
-        (!rows.is_empty()).then(|| Self { rows, origin: origin(results) })
+        let cases: Vec<&CaseFacts> =
+            results.cases.iter().filter(|case| SUMMARY.contains(&case.workload.as_str())).collect();
+        let is_equal = cases.iter().any(|case| ratio(results, case, OURS, EQUAL).is_some());
+        let base = if is_equal { EQUAL } else { BUFFERED };
+        let row = |case: &&CaseFacts| {
+            let first = ratio(results, case, OURS, base);
+            let buffered = is_equal.then(|| ratio(results, case, OURS, BUFFERED)).flatten();
+            let bound = ratio(results, case, BOUND, base);
+            (first.is_some() || buffered.is_some()).then(|| Row { title: case.title.clone(), first, buffered, bound })
+        };
+        let rows: Vec<Row> = cases.iter().filter_map(row).collect();
+        (!rows.is_empty()).then(|| Self { rows, is_equal, origin: origin(results) })
+    }
+
+    /// Where the rows begin.
+    fn top(&self) -> i32 {
+        HEAD + if self.is_equal { 3 } else { 2 } * LEGEND + 8
     }
 
     /// Pixels.
     pub fn size(&self) -> (u32, u32) {
-        (WIDTH, (TOP + self.rows.len() as i32 * ROW + 80) as u32)
+        (WIDTH, (self.top() + self.rows.len() as i32 * ROW + 80) as u32)
     }
 
     /// The scale's ends: doublings from 1 that include all values.
     fn ends(&self) -> (i32, i32) {
-        let all = self.rows.iter().flat_map(|row| [Some(row.ours), row.bound]).flatten();
+        let all = self.rows.iter().flat_map(|row| [row.first, row.buffered, row.bound]).flatten();
         let (low, high) =
             all.fold((0.5, 2.0), |(low, high): (f64, f64), ratio| (low.min(ratio.min), high.max(ratio.max)));
         (low.max(1e-3).log2().floor() as i32, high.min(1e3).log2().ceil() as i32)
     }
 
+    /// Marks, and what they mean.
+    fn legend<DB: DrawingBackend>(&self, area: &Area<DB>) -> Drawn {
+        let mut lines = vec![(Mark::First, FIRST[usize::from(self.is_equal)])];
+        if self.is_equal {
+            lines.push((Mark::Buffered, "ubtrfs, against btrfs on a buffered loop device, which has the page cache below"));
+        }
+        lines.push((Mark::Bound, "what FUSE allows at most, against the first: a server in memory that pays only for barriers"));
+        for (number, (mark, words)) in lines.into_iter().enumerate() {
+            let y = HEAD + number as i32 * LEGEND;
+            mark.draw(area, (30, y))?;
+            write(area, words, (48, y), 15, HPos::Left)?;
+        }
+        Ok(())
+    }
+
     /// Draws.
     pub fn draw<DB: DrawingBackend>(&self, area: &Area<DB>) -> Drawn {
         write(area, "How many times better than the kernel's btrfs, in the same run", (20, 26), 22, HPos::Left)?;
-        legend(area, &["ubtrfs".into()], (20, 60))?;
-        area.draw(&Circle::new((125, 60), 6, colour("null").stroke_width(2))).map_err(as_text)?;
-        write(
-            area,
-            "what FUSE allows at most: a server in memory that pays only for barriers",
-            (138, 60),
-            15,
-            HPos::Left,
-        )?;
+        self.legend(area)?;
         let (low, high) = self.ends();
-        let bottom = TOP + self.rows.len() as i32 * ROW;
+        let top = self.top();
+        let bottom = top + self.rows.len() as i32 * ROW;
         let x = |ratio: f64| {
             let share = (ratio.clamp(1e-3, 1e3).log2() - f64::from(low)) / f64::from(high - low);
             LEFT + (share * f64::from(RIGHT - LEFT)) as i32
@@ -79,22 +103,59 @@ impl Summary {
         for doubling in low..=high {
             let ratio = 2_f64.powi(doubling);
             let (ink, width) = if doubling == 0 { (INK, 2) } else { (FAINT, 1) };
-            line(area, (x(ratio), TOP - 8), (x(ratio), bottom), ink, width)?;
+            line(area, (x(ratio), top - 8), (x(ratio), bottom), ink, width)?;
             let label = if doubling < 0 { format!("1/{}", 1 << -doubling) } else { format!("{}×", 1 << doubling) };
             write(area, &label, (x(ratio), bottom + 14), 13, HPos::Center)?;
         }
         write(area, "worse", (LEFT, bottom + 34), 13, HPos::Left)?;
         write(area, "better", (RIGHT, bottom + 34), 13, HPos::Right)?;
         for (number, row) in self.rows.iter().enumerate() {
-            let y = TOP + number as i32 * ROW + ROW / 2;
-            write(area, &row.title, (LEFT - 14, y), 14, HPos::Right)?;
-            if let Some(bound) = row.bound {
-                area.draw(&Circle::new((x(bound.median), y), 6, colour("null").stroke_width(2))).map_err(as_text)?;
+            let middle = top + number as i32 * ROW + ROW / 2;
+            write(area, &row.title, (LEFT - 14, middle), 14, HPos::Right)?;
+            let marks = [(Mark::Bound, row.bound), (Mark::Buffered, row.buffered), (Mark::First, row.first)];
+            for (mark, found) in marks {
+                let Some(found) = found else { continue };
+                let y = middle + if mark == Mark::Buffered { LOWER } else { 0 };
+                if let Some((colour, width)) = mark.spread() {
+                    line(area, (x(found.min), y), (x(found.max), y), colour, width)?;
+                }
+                mark.draw(area, (x(found.median), y))?;
             }
-            let ours = colour("ubtrfs");
-            line(area, (x(row.ours.min), y), (x(row.ours.max), y), ours, 3)?;
-            area.draw(&Circle::new((x(row.ours.median), y), 6, ours.filled())).map_err(as_text)?;
         }
         foot(area, &self.origin, self.size())
+    }
+}
+
+/// What the first mark means: without an equal peer, and with one.
+const FIRST: [&str; 2] = [
+    "ubtrfs, against btrfs on a buffered loop device, which has the page cache below",
+    "ubtrfs, against btrfs on a loop device with direct I/O: equal backing",
+];
+
+/// What stands for a figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    First,
+    Buffered,
+    Bound,
+}
+
+impl Mark {
+    /// The line of the spread: colour and width.
+    fn spread(self) -> Option<(RGBColor, u32)> {
+        match self {
+            Self::First => Some((colour(OURS), 3)),
+            Self::Buffered => Some((SECOND, 2)),
+            Self::Bound => None,
+        }
+    }
+
+    fn draw<DB: DrawingBackend>(self, area: &Area<DB>, at: (i32, i32)) -> Drawn {
+        let (radius, style) = match self {
+            Self::First => (6, colour(OURS).filled()),
+            Self::Buffered => (4, SECOND.filled()),
+            Self::Bound => (8, colour(BOUND).stroke_width(2)),
+        };
+        area.draw(&Circle::new(at, radius, style)).map_err(as_text)
     }
 }

@@ -28,6 +28,11 @@ impl Scale {
         }
     }
 
+    /// Bytes of a volume.
+    pub fn volume(self) -> u64 {
+        self.pick(1, 8, 8, 8) << 30
+    }
+
     /// Chooses the value for this scale.
     pub(super) fn pick<T>(self, tiny: T, quick: T, usual: T, full: T) -> T {
         match self {
@@ -39,21 +44,18 @@ impl Scale {
     }
 }
 
-/// Bytes of a volume; its image is sparse.
-const SIZE: u64 = 8 << 30;
-
 type Run = Box<dyn Fn(&mut Mounted, &mut Measured) -> Result<()>>;
 
 /// One thing to measure, on a fresh volume each time.
 pub struct Case {
     /// What it is.
     pub facts: CaseFacts,
-    /// Bytes of the volume.
-    pub size: u64,
     /// Programs that it runs.
     pub programs: &'static [&'static str],
     /// Whether it can do with an engine in this process.
     pub in_process: bool,
+    /// Whether it brings a volume of its own: only an engine in this process measures it.
+    pub own_volume: bool,
     /// Whether it needs subvolumes.
     pub subvolumes: bool,
     /// Measures.
@@ -69,7 +71,8 @@ impl Case {
         run: impl Fn(&mut Mounted, &mut Measured) -> Result<()> + 'static,
     ) -> Self {
         let facts = CaseFacts { name, workload: workload.into(), title, headline: headline.into() };
-        Self { facts, size: SIZE, programs: &[], in_process: false, subvolumes: false, run: Box::new(run) }
+        let run = Box::new(run);
+        Self { facts, programs: &[], in_process: false, own_volume: false, subvolumes: false, run }
     }
 
     pub(super) fn programs(mut self, programs: &'static [&'static str]) -> Self {
@@ -79,6 +82,11 @@ impl Case {
 
     pub(super) fn with_subvolumes(mut self) -> Self {
         self.subvolumes = true;
+        self
+    }
+
+    pub(super) fn on_own_volume(mut self) -> Self {
+        (self.in_process, self.own_volume) = (true, true);
         self
     }
 

@@ -1,0 +1,147 @@
+//! Random writers with fsyncs where the device has little bandwidth: what the choice between log
+//! and commit is worth. The library on a volume in memory, so it is the same on any machine but for
+//! its processors.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ubtrfs::{Filesystem, Options};
+use ubtrfs_volume::{SplitMix64, ThrottledDevice};
+
+use super::case::{Case, Scale};
+use crate::calls::{Calls, Handle};
+use crate::cleanup;
+use crate::failure::{Failure, Result};
+use crate::histogram::Histogram;
+use crate::memory;
+use crate::peers::Library;
+use crate::samples::{Better, Measured};
+
+/// Bytes in a second.
+const BANDWIDTH: u64 = 200_000_000;
+/// Bytes of the volume.
+const VOLUME: u64 = 4 << 30;
+const WRITERS: u64 = 16;
+const FSYNC_EVERY: u32 = 16;
+const BLOCK: u64 = 4096;
+/// Bytes of each writer's file.
+const FILE: u64 = 64 << 20;
+
+/// How fsyncs become durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Durable {
+    /// By the log, and a commit when that is cheaper.
+    Choice,
+    /// By the log; commits only after each commit interval.
+    Log,
+    /// By a commit each.
+    Commit,
+}
+
+/// All of it.
+pub fn cases(scale: Scale) -> Vec<Case> {
+    let seconds = scale.pick(1, 5, 10, 30);
+    let case = |(durable, name, how): (Durable, &str, &str)| {
+        let title = format!("{WRITERS} random writers at {} MB/s, {how}", BANDWIDTH / 1_000_000);
+        let run = move |_: &mut crate::peers::Mounted, measured: &mut Measured| measure(measured, durable, seconds);
+        Case::new("throttled", format!("throttled-{name}"), title, "bandwidth", run).on_own_volume()
+    };
+    let all = [
+        (Durable::Choice, "choice", "log or commit"),
+        (Durable::Log, "log", "log only"),
+        (Durable::Commit, "commit", "commits only"),
+    ];
+    all.into_iter().map(case).collect()
+}
+
+fn measure(measured: &mut Measured, durable: Durable, seconds: u64) -> Result<()> {
+    let device = Arc::new(ThrottledDevice::new(Arc::new(memory::volume(VOLUME)?), BANDWIDTH));
+    let usual = Options::default();
+    let interval = usual.commit_interval;
+    let options = match durable {
+        Durable::Choice => usual,
+        // Nobody is there whom the log could ask for a commit.
+        Durable::Log => Options { background_commits: false, ..usual },
+        Durable::Commit => Options { tree_log: false, ..usual },
+    };
+    let library = Library::open(device, options)?;
+    let engine = library.filesystem();
+    let calls = Calls::Engine(Arc::clone(engine));
+    let root = calls.root()?;
+    let files: Vec<Handle> =
+        (0..WRITERS).map(|number| calls.create(&root, &format!("file{number}"))).collect::<Result<_>>()?;
+    engine.sync()?;
+    let (before, start) = (engine.stats(), Instant::now());
+    let end = start + Duration::from_secs(seconds);
+    let done = AtomicBool::new(false);
+    let (written, fsyncs) = std::thread::scope(|scope| {
+        let committer = (durable == Durable::Log).then(|| scope.spawn(|| commit_each(interval, engine, &done)));
+        let writers: Vec<_> = (1..)
+            .zip(&files)
+            .map(|(seed, file)| (seed, file, &calls))
+            .map(|(seed, file, calls)| scope.spawn(move || write(calls, file, seed, end)))
+            .collect();
+        let mut all = (0, Histogram::default());
+        let mut result = Ok(());
+        for writer in writers {
+            match writer.join().map_err(|_| Failure::new("a thread panicked")).flatten() {
+                Ok((written, fsyncs)) => {
+                    all.0 += written;
+                    all.1.merge(&fsyncs);
+                }
+                Err(failure) => result = Err(failure),
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        if let Some(committer) = committer {
+            committer.join().map_err(|_| Failure::new("a thread panicked"))??;
+        }
+        result.map(|()| all)
+    })?;
+    let took = start.elapsed().as_secs_f64();
+    let after = engine.stats();
+    measured.add("bandwidth", written as f64 / f64::from(1 << 20) / took, "MiB/s", Better::Higher);
+    let device = after.volume.devices.written_bytes - before.volume.devices.written_bytes;
+    measured.add("bytes to device", device as f64 / written.max(1) as f64, "per byte", Better::Lower);
+    measured.add("device", device as f64 / 1e6 / took, "MB/s", Better::Higher);
+    let per_second = |after: u64, before: u64| (after - before) as f64 / took;
+    measured.add("commits", per_second(after.commits, before.commits), "/s", Better::Lower);
+    for (name, share) in [("fsync 50 %", 0.5), ("fsync 99 %", 0.99), ("fsync 99.9 %", 0.999)] {
+        measured.add(name, fsyncs.percentile(share), "µs", Better::Lower);
+    }
+    measured.histograms.insert("fsync".into(), fsyncs);
+    files.into_iter().chain([root]).for_each(|handle| calls.close(handle));
+    drop(calls);
+    library.close()
+}
+
+/// Commits after each interval, as the engine's own thread does.
+fn commit_each(interval: Duration, engine: &Filesystem, done: &AtomicBool) -> Result<()> {
+    let mut next = Instant::now() + interval;
+    while !done.load(Ordering::Relaxed) {
+        if Instant::now() >= next {
+            engine.sync()?;
+            next = Instant::now() + interval;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Writes anywhere in a file, with fsyncs; says how many bytes, and how long the fsyncs took.
+fn write(calls: &Calls, file: &Handle, seed: u64, end: Instant) -> Result<(u64, Histogram)> {
+    let mut random = SplitMix64::new(seed);
+    let mut fsyncs = Histogram::default();
+    let mut written = 0;
+    while Instant::now() < end {
+        cleanup::check()?;
+        for _ in 0..FSYNC_EVERY {
+            let at = random.below(FILE / BLOCK) * BLOCK;
+            calls.write(file, at, &[written as u8; BLOCK as usize])?;
+            written += BLOCK;
+        }
+        fsyncs.time(|| calls.fsync(file))?;
+    }
+    Ok((written, fsyncs))
+}
