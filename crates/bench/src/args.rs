@@ -44,6 +44,7 @@ pub enum Command {
 
 /// Measure.
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct Run {
     /// Workloads (see `list`), or cases such as dbench-16 [default: those of --quick, --full or
     /// neither].

@@ -1,5 +1,7 @@
 //! Who is compared with whom.
 
+use std::fmt::Write;
+
 use crate::samples::{CaseFacts, Results};
 use crate::stats::{Summary, ratios, summary};
 
@@ -44,7 +46,7 @@ pub fn legend(results: &Results) -> String {
     let mut text = String::from("Medians (least–most).\n");
     let (Some(ours), others) = (ours(results), others(results)) else { return text };
     if !others.is_empty() {
-        text += &format!("Other peers: median, and by how many times (×) {ours} is better in the same round.\n");
+        let _ = writeln!(text, "Other peers: median, and by how many times (×) {ours} is better in the same round.");
     }
     let about = [
         (EQUAL, "has the same backing as ubtrfs"),
@@ -52,7 +54,7 @@ pub fn legend(results: &Results) -> String {
         (BOUND, "is the bound of FUSE"),
     ];
     for (peer, what) in about.into_iter().filter(|(peer, _)| others.contains(peer)) {
-        text += &format!("{peer} {what}.\n");
+        let _ = writeln!(text, "{peer} {what}.");
     }
     text
 }

@@ -192,7 +192,8 @@ impl Results {
 pub mod tests {
     use super::*;
 
-    /// A run of one case, one curve and one operation on four peers, in as many rounds as there are values.
+    /// A run of one case, one curve and one operation on four peers, in as many rounds as there are
+    /// values.
     pub fn example(values: &[f64]) -> Results {
         let case = |name: &str, workload: &str, title: &str, headline: &str| CaseFacts {
             name: name.into(),

@@ -1,5 +1,5 @@
-//! For tests: devices that fail, that are slow, or that show what a crash could leave, and faults of
-//! the engine that a test must be able to find. With the feature `testing` only; nothing here is
+//! For tests: devices that fail, that are slow, or that show what a crash could leave, and faults
+//! of the engine that a test must be able to find. With the feature `testing` only; nothing here is
 //! stable.
 
 pub use ubtrfs_volume::{

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::Conditions;
+use super::conditions::Conditions;
 use super::loop_device::LoopDevice;
 use super::unmount::unmount_by;
 use crate::failure::Result;

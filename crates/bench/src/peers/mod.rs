@@ -1,5 +1,6 @@
 //! The peers: each makes a fresh volume and mounts it.
 
+mod conditions;
 mod image;
 mod kernel;
 mod library;
@@ -17,20 +18,12 @@ use ubtrfs_volume::MemoryDevice;
 
 use crate::failure::{Failure, Result};
 use crate::{machine, memory, process};
+pub use conditions::Conditions;
 use image::Image;
 use kernel::{KernelMount, KernelType};
 pub use library::Library;
 use null::NullMount;
 use ubtrfs::UbtrfsMount;
-
-/// What the devices of all volumes of a run are like.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Conditions {
-    /// The blocks of images were written before: the file system below allocates none.
-    pub written: bool,
-    /// Bytes in a second that a device reads at the most, and that it writes.
-    pub throttle: Option<u64>,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::Conditions;
+use super::conditions::Conditions;
 use super::loop_device::LoopDevice;
 use super::unmount::unmount_by;
 use crate::failure::{Failure, Result};

@@ -78,9 +78,15 @@ impl Summary {
     fn legend<DB: DrawingBackend>(&self, area: &Area<DB>) -> Drawn {
         let mut lines = vec![(Mark::First, FIRST[usize::from(self.is_equal)])];
         if self.is_equal {
-            lines.push((Mark::Buffered, "ubtrfs, against btrfs on a buffered loop device, which has the page cache below"));
+            lines.push((
+                Mark::Buffered,
+                "ubtrfs, against btrfs on a buffered loop device, which has the page cache below",
+            ));
         }
-        lines.push((Mark::Bound, "what FUSE allows at most, against the first: a server in memory that pays only for barriers"));
+        lines.push((
+            Mark::Bound,
+            "what FUSE allows at most, against the first: a server in memory that pays only for barriers",
+        ));
         for (number, (mark, words)) in lines.into_iter().enumerate() {
             let y = HEAD + number as i32 * LEGEND;
             mark.draw(area, (30, y))?;

@@ -75,17 +75,17 @@ fn measure(measured: &mut Measured, durable: Durable, seconds: u64) -> Result<()
     let (before, start) = (engine.stats(), Instant::now());
     let end = start + Duration::from_secs(seconds);
     let done = AtomicBool::new(false);
-    let (written, fsyncs) = std::thread::scope(|scope| {
+    let (written, fsyncs, took) = std::thread::scope(|scope| {
         let committer = (durable == Durable::Log).then(|| scope.spawn(|| commit_each(interval, engine, &done)));
         let writers: Vec<_> = (1..)
             .zip(&files)
             .map(|(seed, file)| (seed, file, &calls))
             .map(|(seed, file, calls)| scope.spawn(move || write(calls, file, seed, end)))
             .collect();
-        let mut all = (0, Histogram::default());
+        let mut all = (0, Histogram::default(), 0.0);
         let mut result = Ok(());
         for writer in writers {
-            match writer.join().map_err(|_| Failure::new("a thread panicked")).flatten() {
+            match writer.join().unwrap_or_else(|_| Err(Failure::new("a thread panicked"))) {
                 Ok((written, fsyncs)) => {
                     all.0 += written;
                     all.1.merge(&fsyncs);
@@ -93,13 +93,13 @@ fn measure(measured: &mut Measured, durable: Durable, seconds: u64) -> Result<()
                 Err(failure) => result = Err(failure),
             }
         }
+        all.2 = start.elapsed().as_secs_f64();
         done.store(true, Ordering::Relaxed);
         if let Some(committer) = committer {
             committer.join().map_err(|_| Failure::new("a thread panicked"))??;
         }
         result.map(|()| all)
     })?;
-    let took = start.elapsed().as_secs_f64();
     let after = engine.stats();
     measured.add("bandwidth", written as f64 / f64::from(1 << 20) / took, "MiB/s", Better::Higher);
     let device = after.volume.devices.written_bytes - before.volume.devices.written_bytes;
