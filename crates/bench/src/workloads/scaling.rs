@@ -78,7 +78,7 @@ impl Operation {
 
 /// All of it.
 pub fn cases(scale: Scale) -> Vec<Case> {
-    let threads: &[usize] = scale.pick(&[1, 2], &[1, 2, 4], &[1, 2, 4, 8], &[1, 2, 4, 8, 16]);
+    let threads: &[usize] = scale.pick(&[1, 2], &[1, 2, 4, 8], &[1, 2, 4, 8], &[1, 2, 4, 8, 16]);
     let case = |operation: Operation, threads: usize| {
         let each = operation.count(scale) / threads;
         let run =

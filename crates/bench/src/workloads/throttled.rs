@@ -107,6 +107,8 @@ fn measure(measured: &mut Measured, durable: Durable, seconds: u64) -> Result<()
     measured.add("device", device as f64 / 1e6 / took, "MB/s", Better::Higher);
     let per_second = |after: u64, before: u64| (after - before) as f64 / took;
     measured.add("commits", per_second(after.commits, before.commits), "/s", Better::Lower);
+    let committing = (after.commit_micros - before.commit_micros) as f64 / 1e4 / took;
+    measured.add("committing", committing.min(100.0), "%", Better::Lower);
     for (name, share) in [("fsync 50 %", 0.5), ("fsync 99 %", 0.99), ("fsync 99.9 %", 0.999)] {
         measured.add(name, fsyncs.percentile(share), "µs", Better::Lower);
     }
