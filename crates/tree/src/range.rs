@@ -73,9 +73,9 @@ impl<R: Reader> Range<R> {
         Self { tree, path: Vec::new(), start, end, with_previous: false, fresh: start <= end }
     }
 
-    /// Goes down to the first child or item of this node that is in the range. (A leaf that may have
-    /// the key begins with one that is not above it, but for the first of the tree: what comes before
-    /// the key is in the same leaf.)
+    /// Goes down to the first child or item of this node that is in the range. (A leaf that may
+    /// have the key begins with one that is not above it, but for the first of the tree: what comes
+    /// before the key is in the same leaf.)
     fn enter(&mut self, at: NodeRef) -> Result<()> {
         let block = self.tree.fetch(&at)?;
         let slot = match at.view(&block)? {

@@ -9,7 +9,7 @@ use super::figures::Figures;
 use super::programs::{HISTORIES, History};
 use crate::cleanup::Yard;
 use crate::failure::Result;
-use crate::peers::{GUARDED, Mounted};
+use crate::peers::{Conditions, GUARDED, Mounted};
 
 /// Bytes of the volume, in a sparse file.
 const VOLUME: u64 = 1 << 30;
@@ -29,7 +29,7 @@ pub fn count_all(dir: &Path) -> Result<Figures> {
 
 fn count(history: &History, dir: &Path) -> Result<BTreeMap<String, u64>> {
     let yard = Yard::new(dir)?;
-    let mut mounted = GUARDED.begin(yard.path(), VOLUME)?;
+    let mut mounted = GUARDED.begin(yard.path(), VOLUME, Conditions::default())?;
     history.prepare.map_or(Ok(()), |prepare| prepare(mounted.directory()))?;
     if history.cold {
         mounted.unmount()?;

@@ -150,8 +150,8 @@ impl<'a> CommitNodes<'a> {
     }
 }
 
-/// Notes in the block groups' records that extents, which are sorted, are allocated or freed by this
-/// commit: neighbours as one, since each changes the map of free space.
+/// Notes in the block groups' records that extents, which are sorted, are allocated or freed by
+/// this commit: neighbours as one, since each changes the map of free space.
 pub(super) fn record_all(committer: &Committer, mut extents: &[(Logical, u64)], allocated: bool) -> Result<()> {
     while let [(start, len), rest @ ..] = extents {
         extents = rest;

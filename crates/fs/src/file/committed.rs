@@ -55,8 +55,8 @@ impl<R: Reader + Clone> CommittedExtents<R> {
         Key::new(self.ino.0, ItemType::EXTENT_DATA, offset)
     }
 
-    /// The pieces of the items, each whole, that start in `range`, and before them the last one that
-    /// starts earlier, which may reach into it.
+    /// The pieces of the items, each whole, that start in `range`, and before them the last one
+    /// that starts earlier, which may reach into it.
     pub(crate) fn items(&self, range: &Range<u64>) -> impl Iterator<Item = Result<Mapped>> + use<R> {
         let this = self.clone();
         let items = self.tree.range_with_previous(self.key(range.start)..=self.key(range.end.saturating_sub(1)));

@@ -15,8 +15,8 @@ use ubtrfs_volume::{Buffer, SharedBuffer};
 
 /// The size of the largest windows. No window reaches over a multiple of it.
 const BLOCK: usize = 64 * 1024;
-/// By how much a full window grows where writing continues: a file that is written in small steps is
-/// copied rarely.
+/// By how much a full window grows where writing continues: a file that is written in small steps
+/// is copied rarely.
 const GROWTH: usize = 4;
 
 /// Dirty sectors of one file.
@@ -156,16 +156,15 @@ impl DirtyData {
         let sector = self.sector;
         let span = at..at + data.len() as u64;
         let held = self.held(at).filter(|(start, window)| span.end <= start + window.len() as u64);
-        let start = match held.map(|(start, _)| start) {
-            Some(start) => start,
-            None => {
-                let place = self.new_place(&span);
-                if place == span {
-                    return self.replace(place.start, data);
-                }
-                self.insert(place.start, Buffer::for_reading((place.end - place.start) as usize));
-                place.start
+        let start = if let Some((start, _)) = held {
+            start
+        } else {
+            let place = self.new_place(&span);
+            if place == span {
+                return self.replace(place.start, data);
             }
+            self.insert(place.start, Buffer::for_reading((place.end - place.start) as usize));
+            place.start
         };
         if let Some(window) = self.windows.get_mut(&start) {
             window.write(sector, (at - start) as usize, data);
@@ -535,7 +534,7 @@ mod tests {
         }
         assert_eq!(dirty.bytes(), 5 * 4096);
         // What is written over all of them is in one window.
-        dirty.write(4096, &[2; 60 * 1024]);
+        dirty.write(4096, &vec![2; 60 * 1024]);
         assert_eq!((dirty.bytes(), dirty.windows.len()), (64 * 1024, 1));
         let mut out = [0; 8192];
         dirty.overlay(0, &mut out);

@@ -78,7 +78,7 @@ fn looking_at_what_is_in_memory_takes_no_shared_lock() {
 #[test]
 fn a_write_takes_the_shared_locks_of_its_reservation_and_its_transaction() {
     let over = for_each(|fs, place, _| {
-        assert_eq!(fs.write(place.file, WriteAt::Offset(4096), &[2; 4096], false).unwrap(), 4096)
+        assert_eq!(fs.write(place.file, WriteAt::Offset(4096), &[2; 4096], false).unwrap(), 4096);
     });
     assert_eq!(over, [("gate", 2), ("space", 3)]);
     let end = for_each(|fs, place, time| {
