@@ -46,8 +46,8 @@ pub(crate) struct Committed {
     pub(crate) chunk_tree: Root,
     pub(crate) trees: TreeRoots,
     cache: Arc<NodeCache>,
-    /// The subvolume that was looked at first, with its root node: all requests begin there, and
-    /// would meet at one lock of the node cache. Most mounts have but one in use.
+    /// The subvolume that was looked at first, and its root node if it was read: all requests begin
+    /// there, and would meet at one lock of the node cache. Most mounts have but one in use.
     first: OnceLock<Snapshot>,
 }
 
@@ -109,7 +109,7 @@ impl Committed {
                 .ok_or(Error::MissingItem { tree: TreeId::ROOT, key: Key::new(id.0, ItemType::ROOT_ITEM, 0) })?,
         };
         let tree = Snapshot::new(self.cache.clone(), root);
-        if id.is_subvolume() && self.first.get().is_none() && tree.read_root().is_ok() {
+        if id.is_subvolume() && self.first.get().is_none() {
             // Another thread may have come first with another subvolume.
             let _ = self.first.set(tree.clone());
         }

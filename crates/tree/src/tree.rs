@@ -35,9 +35,9 @@ impl Reader for Arc<NodeCache> {
 pub struct Tree<R> {
     reader: R,
     root: Root,
-    /// The root node, once it was read: all threads start there, and would wait for one another in
-    /// the cache.
-    root_block: OnceLock<Block>,
+    /// The root node, once it was read by this tree or a clone: all threads start there, and would
+    /// wait for one another in the cache.
+    root_block: Arc<OnceLock<Block>>,
 }
 
 /// A tree as a commit left it. Cheap to clone; holds for as long as its nodes' space is not reused.
@@ -57,17 +57,12 @@ impl Snapshot {
 
 impl<R: Reader> Tree<R> {
     pub(crate) fn with_reader(reader: R, root: Root) -> Self {
-        Self { reader, root, root_block: OnceLock::new() }
+        Self { reader, root, root_block: Arc::default() }
     }
 
     /// The tree's root.
     pub fn root(&self) -> &Root {
         &self.root
-    }
-
-    /// Reads the root node, which this tree and its clones from here on keep in memory.
-    pub fn read_root(&self) -> Result<()> {
-        self.root_block().map(drop)
     }
 
     fn root_block(&self) -> Result<&Block> {

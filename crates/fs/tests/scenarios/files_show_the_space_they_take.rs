@@ -49,7 +49,8 @@ fn what_a_commit_writes_out_counts_though_more_is_written_meanwhile() {
 fn data_truncated_before_writeback_is_not_counted() {
     let (device, fs) = open_gated(256 << 20);
     let (first, truncated) = (create(&fs, "first"), create(&fs, "truncated"));
-    write(&fs, first, 0, 1);
+    // As much as a commit submits without what other files have.
+    write(&fs, first, 0, 256);
     write(&fs, truncated, 0, 8);
     thread::scope(|scope| {
         device.writes.close();
