@@ -73,6 +73,9 @@ fn one(old: &Results, new: &Results, sample: &Sample, metric: &str) -> Option<(M
     ))
 }
 
+/// Columns of a line of a document.
+const LONGEST_LINE: usize = 100;
+
 /// A page has a result between these lines.
 const MARKS: [&str; 2] = ["<!-- result: written by `ubtrfs-bench report --into` -->", "<!-- end of result -->"];
 
@@ -97,9 +100,8 @@ pub fn markdown(results: &Results) -> String {
         machine.commit,
         if machine.root { "as root" } else { "not as root" }
     );
-    let _ = writeln!(
-        text,
-        "{}, {} CPUs, {:.0} GiB of memory; {}; images on {}. FUSE over io_uring allowed: {}.\n",
+    let about = format!(
+        "{}, {} CPUs, {:.0} GiB of memory; {}; images on {}. FUSE over io_uring allowed: {}.",
         machine.processor,
         machine.cpus,
         machine.memory as f64 / f64::from(1 << 30),
@@ -107,6 +109,7 @@ pub fn markdown(results: &Results) -> String {
         machine.backing,
         if machine.fuse_uring.is_empty() { "unknown" } else { &machine.fuse_uring }
     );
+    let _ = writeln!(text, "{}\n", in_lines(&about));
     let _ = writeln!(text, "{}", legend(results));
     if let Some((heads, rows)) = headlines(results).split_first() {
         table(&mut text, heads, rows);
@@ -140,6 +143,25 @@ pub fn markdown(results: &Results) -> String {
     text
 }
 
+/// A paragraph in lines as long as documents may have.
+fn in_lines(paragraph: &str) -> String {
+    let mut text = String::new();
+    let mut column = 0;
+    for word in paragraph.split(' ') {
+        let gap = if column == 0 {
+            ""
+        } else if column + 1 + word.len() > LONGEST_LINE {
+            "\n"
+        } else {
+            " "
+        };
+        column = if gap == " " { column + 1 } else { 0 } + word.len();
+        text.push_str(gap);
+        text.push_str(word);
+    }
+    text
+}
+
 fn table(text: &mut String, heads: &[String], rows: &[Vec<String>]) {
     let mut add = |cells: &[String]| {
         let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
@@ -167,6 +189,15 @@ mod tests {
         );
         let same = compare(&old, &old);
         assert!(same.contains("\n0 of ") && !same.contains("times"), "{same}");
+    }
+
+    #[test]
+    fn lines_are_as_long_as_documents_may_have() {
+        let words = "four ".repeat(50);
+        let lines = in_lines(words.trim());
+        assert!(lines.lines().all(|line| line.len() == 99 || line.len() == 49), "{lines}");
+        assert_eq!(lines.split_whitespace().count(), 50);
+        assert_eq!(in_lines(&format!("a {}", "b".repeat(200))), format!("a\n{}", "b".repeat(200)));
     }
 
     #[test]
