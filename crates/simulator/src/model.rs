@@ -61,6 +61,17 @@ pub struct Node {
 }
 
 impl Node {
+    /// Whether both are the same as far as is known: times that one of them does not know differ from
+    /// none.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let Self { mode, uid, gid, nlink, body, xattrs, times } = self;
+        let are_times_like = times.is_none() || other.times.is_none() || *times == other.times;
+        (mode, uid, gid, nlink) == (&other.mode, &other.uid, &other.gid, &other.nlink)
+            && are_times_like
+            && *xattrs == other.xattrs
+            && *body == other.body
+    }
+
     /// Whether it is a directory.
     pub fn is_dir(&self) -> bool {
         matches!(self.body, Body::Directory { .. })
@@ -218,11 +229,8 @@ impl Model {
             return Some(format!("{}; and {}", shown(self), shown(other)));
         }
         mine.into_iter().find_map(|id| {
-            let (mut a, mut b) = (self.node(id).clone(), other.node(id).clone());
-            if a.times.is_none() || b.times.is_none() {
-                (a.times, b.times) = (None, None);
-            }
-            (a != b).then(|| format!("inode {} is {a:?}, and {b:?}", id.ino))
+            let (a, b) = (self.node(id), other.node(id));
+            (!a.is_like(b)).then(|| format!("inode {} is {a:?}, and {b:?}", id.ino))
         })
     }
 

@@ -12,7 +12,7 @@ use crate::mounting::{frees_in_steps, mount, open, open_volume};
 use crate::perform::{Tolerance, Worker};
 use crate::trace::{Commit, Promise, Trace};
 use crate::version::Version;
-use crate::{Body, Judge, Model, Operation, Times};
+use crate::{Body, Judge, Model, Node, Operation, Times};
 
 /// A mounted volume under test.
 pub struct Session {
@@ -176,7 +176,10 @@ impl Session {
         let Some(last) = self.trace.commits.last() else { return Ok(()) };
         let model = &self.worker.model;
         let mut states = self.trace.versions[last.versions.clone()].iter().map(|version| &version.model);
-        let lost = |state: &Model| model.nodes.keys().find(|id| state.nodes.get(id) != model.nodes.get(id)).copied();
+        let is_lost = |(id, node): &(&ubtrfs::InodeId, &Arc<Node>), state: &Model| {
+            state.nodes.get(id).is_none_or(|committed| !committed.is_like(node))
+        };
+        let lost = |state: &Model| model.nodes.iter().find(|found| is_lost(found, state)).map(|(id, _)| *id);
         match states.try_fold(None, |_, state| lost(state).map(Some)).flatten() {
             Some(id) => Err(format!("returned, but no commit holds what changed in inode {}", id.ino)),
             None => Ok(()),

@@ -232,15 +232,14 @@ fn a_reset_to_a_merged_snapshot_merges_at_once() {
 fn a_merge_whose_command_was_ended_before_it_changed_anything_changes_nothing() {
     require!(FUSE);
     let (volume, [base, changed, target]) = with_sides();
-    // Both sides have changed a large file alike, which takes seconds to find out.
-    let sparse = |side: &str| {
-        let file = File::create(Path::new(side).join("dir/file")).unwrap();
-        for number in 0..3000 {
-            file.write_all_at(b"x", number << 24).unwrap();
+    // Both sides have changed a file of many extents alike, which takes long to find out: longer than
+    // this test may wait for a processor before it ends the command.
+    let files = [&changed, &target].map(|side| Path::new(side).join("dir/file"));
+    for file in &files {
+        let file = File::create(file).unwrap();
+        for number in 0..20_000 {
+            file.write_all_at(b"x", number << 20).unwrap();
         }
-    };
-    for side in [&changed, &target] {
-        sparse(side);
     }
     fs::write(Path::new(&changed).join("new"), "new").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
@@ -253,6 +252,10 @@ fn a_merge_whose_command_was_ended_before_it_changed_anything_changes_nothing() 
     }
     command.kill().unwrap();
     command.wait().unwrap();
+    for file in &files {
+        fs::remove_file(file).unwrap();
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
     while says(&["-n", &base, &changed, &target], 0) != ["A new"] {
         assert!(Instant::now() < deadline);
     }
