@@ -1,5 +1,6 @@
 //! The command line.
 
+pub mod edit;
 pub mod subvolume;
 mod window;
 
@@ -57,6 +58,11 @@ pub enum Command {
     Cat(Look),
     Diff(Diff),
     Merge(Merge),
+    #[command(flatten)]
+    Edit(edit::EditCommand),
+    Apply(edit::Apply),
+    Export(edit::Export),
+    Import(edit::Import),
     #[command(hide = true)]
     Generate(Generate),
 }

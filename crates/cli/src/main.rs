@@ -9,6 +9,7 @@ mod control;
 mod describe;
 mod device;
 mod diff;
+mod edit;
 mod failure;
 mod fsck;
 mod generate;
@@ -82,6 +83,10 @@ fn main() -> ExitCode {
         Command::Cat(arguments) => browse::cat(arguments),
         Command::Diff(arguments) => diff::run(arguments),
         Command::Merge(arguments) => merge::run(arguments),
+        Command::Edit(command) => edit::run(command),
+        Command::Apply(arguments) => edit::apply(arguments),
+        Command::Export(arguments) => edit::export(arguments),
+        Command::Import(arguments) => edit::import(arguments),
         Command::Generate(arguments) => generate::run(arguments),
     };
     finish(done)

@@ -161,7 +161,7 @@ pub use changes::{
 };
 pub use error::{Errno, Error, Refusal, Result, Step};
 pub use file::error::{DataError, ExtentProblem, PackedPlace, UnpackProblem};
-pub use filesystem::{Filesystem, InodeFix, Stats};
+pub use filesystem::{Filesystem, InodeFix, KeptCommit, Stats};
 pub use inactivate::InactivationStats;
 pub use inode::InodeId;
 pub use last_errors::ErrorRecord;

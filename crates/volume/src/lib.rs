@@ -12,6 +12,7 @@
 mod buffer;
 mod chunk_map;
 mod counted_lock;
+mod deferred_superblocks;
 mod device;
 mod device_user;
 mod direct_read;
@@ -45,6 +46,7 @@ mod write_pool;
 
 pub use buffer::{ALIGNMENT, Buffer, SharedBuffer};
 pub use counted_lock::{CountedArcMutex, CountedMutex, CountedRwLock, LockCounters};
+pub use deferred_superblocks::DeferredSuperblocks;
 pub use device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites};
 pub use device_user::User;
 pub use direct_read::DirectRead;

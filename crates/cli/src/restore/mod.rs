@@ -5,7 +5,7 @@ mod lost;
 mod problems;
 mod report;
 mod source;
-mod target;
+pub mod target;
 mod walk;
 
 use std::io::{self, Write};

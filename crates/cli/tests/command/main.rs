@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
+mod archives;
 mod bad_input;
 mod diff;
+mod editing;
 mod first_hour;
 mod fixtures;
 mod making;

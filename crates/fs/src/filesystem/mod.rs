@@ -4,6 +4,7 @@ mod attributes;
 mod changes;
 mod content;
 mod durability;
+mod keep;
 mod mend;
 mod names;
 mod open;
@@ -29,6 +30,7 @@ use crate::ops::Operations;
 use crate::reserve::Reserver;
 use crate::writeback::Writeback;
 
+pub use keep::KeptCommit;
 pub use mend::InodeFix;
 pub use scheduling::Scheduling;
 pub use stats::Stats;

@@ -1,0 +1,335 @@
+//! Arguments of the commands that edit an image.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use ubtrfs_image::ModeChange;
+
+use super::{parse_owner, window::Window};
+use crate::size::parse_size;
+
+/// What can be done to an image, on the command line and in a script.
+#[derive(Debug, Subcommand)]
+pub enum EditCommand {
+    Cp(Cp),
+    Mkdir(Mkdir),
+    Rm(Rm),
+    Mv(Mv),
+    Ln(Ln),
+    Mknod(Mknod),
+    Chmod(Chmod),
+    Chown(Chown),
+    Setfattr(Setfattr),
+    Truncate(Truncate),
+    Put(Put),
+}
+
+/// Copy files into an image, out of it, or within it, without a mount.
+#[derive(Debug, Args)]
+pub struct Cp {
+    /// Keep everything: owners, permissions, times, extended attributes, links. Includes -r.
+    #[arg(short, long)]
+    pub archive: bool,
+    /// Copy directories with all that is in them.
+    #[arg(short, long, visible_short_alias = 'R')]
+    pub recursive: bool,
+    /// Share extents within the image: where it can be done, or else fail, or not at all.
+    #[arg(
+        long,
+        value_name = "WHEN",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "always",
+        default_value = "auto"
+    )]
+    pub reflink: When,
+    /// Owner and group of what is made in an image without -a, by their numbers [default: the user].
+    #[arg(long, value_name = "UID:GID", value_parser = parse_owner, conflicts_with = "archive")]
+    pub owner: Option<(u32, u32)>,
+    /// What is copied, then where: files of the host, or IMAGE:PATH with the path from the top level.
+    #[arg(required = true, num_args = 2.., value_names = ["SRC", "DEST"])]
+    pub places: Vec<OsString>,
+    #[command(flatten)]
+    pub window: Window,
+}
+
+/// Whether extents are shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum When {
+    Auto,
+    Always,
+    Never,
+}
+
+/// Make directories in an image.
+#[derive(Debug, Args)]
+pub struct Mkdir {
+    /// Make those above, too, and don't complain about those that are there.
+    #[arg(short, long)]
+    pub parents: bool,
+    /// Permissions, as of chmod [default: 0755].
+    #[arg(short, long, value_name = "MODE")]
+    pub mode: Option<ModeChange>,
+    /// Owner and group, by their numbers [default: the user].
+    #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
+    pub owner: Option<(u32, u32)>,
+    /// What is to be made.
+    #[arg(required = true, value_name = "IMAGE:PATH")]
+    pub places: Vec<OsString>,
+    #[command(flatten)]
+    pub window: Window,
+}
+
+/// Remove files of an image.
+#[derive(Debug, Args)]
+pub struct Rm {
+    /// Remove directories with all that is in them.
+    #[arg(short, long, visible_short_alias = 'R')]
+    pub recursive: bool,
+    /// Don't complain about what is not there.
+    #[arg(short, long)]
+    pub force: bool,
+    /// What goes.
+    #[arg(required = true, value_name = "IMAGE:PATH")]
+    pub places: Vec<OsString>,
+    #[command(flatten)]
+    pub window: Window,
+}
+
+/// Rename or move files of an image.
+#[derive(Debug, Args)]
+pub struct Mv {
+    /// What is moved, then its new name or directory; all as IMAGE:PATH.
+    #[arg(required = true, num_args = 2.., value_names = ["SRC", "DEST"])]
+    pub places: Vec<OsString>,
+    #[command(flatten)]
+    pub window: Window,
+}
+
+/// Give a file of an image another name, or make a symbolic link.
+#[derive(Debug, Args)]
+pub struct Ln {
+    /// Make a symbolic link; TARGET is its text then.
+    #[arg(short, long)]
+    pub symbolic: bool,
+    /// Replace a file that is there.
+    #[arg(short, long)]
+    pub force: bool,
+    /// Owner and group of a symbolic link, by their numbers [default: the user].
+    #[arg(long, value_name = "UID:GID", value_parser = parse_owner, requires = "symbolic")]
+    pub owner: Option<(u32, u32)>,
+    /// The file, as IMAGE:PATH; or the text of a symbolic link.
+    #[arg(value_name = "TARGET")]
+    pub target: OsString,
+    /// The new name, or the directory that gets it.
+    #[arg(value_name = "IMAGE:PATH")]
+    pub place: OsString,
+    #[command(flatten)]
+    pub window: Window,
+}
+
+/// Make a device node or a FIFO in an image.
+#[derive(Debug, Args)]
+pub struct Mknod {
+    /// Permissions, as of chmod [default: 0644].
+    #[arg(short, long, value_name = "MODE")]
+    pub mode: Option<ModeChange>,
+    /// Owner and group, by their numbers [default: the user].
+    #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
+    pub owner: Option<(u32, u32)>,
+    /// What is to be made.
+    #[arg(value_name = "IMAGE:PATH")]
+    pub place: OsString,
+    /// b: a block device, c: a character device, p: a FIFO.
+    #[arg(value_name = "TYPE", value_parser = ["b", "c", "p"])]
+    pub kind: String,
+    /// The numbers of a device.
+    #[arg(value_name = "MAJOR", value_parser = clap::value_parser!(u64).range(..4096))]
+    pub major: Option<u64>,
+    #[arg(value_name = "MINOR", value_parser = clap::value_parser!(u64).range(..1 << 20), requires = "major")]
+    pub minor: Option<u64>,
+    #[command(flatten)]
+    pub window: Window,
+}
+
+/// Change permissions of files of an image.
+#[derive(Debug, Args)]
+pub struct Chmod {
+    /// Change what is in directories, too.
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
+    /// Permissions: octal, or symbolic such as u+s,go=rx.
+    #[arg(value_name = "MODE", allow_hyphen_values = true)]
+    pub mode: ModeChange,
+    /// The files.
+    #[arg(required = true, value_name = "IMAGE:PATH")]
+    pub places: Vec<OsString>,
+    #[command(flatten)]
+    pub window: Window,
+}
+
+/// Change owner and group of files of an image. Set-id bits and capabilities stay.
+#[derive(Debug, Args)]
+pub struct Chown {
+    /// Change what is in directories, too; links in them are not followed.
+    #[arg(short = 'R', long)]
+    pub recursive: bool,
+    /// Change a symbolic link itself.
+    #[arg(long)]
+    pub no_dereference: bool,
+    /// Numbers, since names mean other users in an image: UID:GID, UID or :GID.
+    #[arg(value_name = "OWNER", value_parser = parse_owners)]
+    pub owner: Owners,
+    /// The files.
+    #[arg(required = true, value_name = "IMAGE:PATH")]
+    pub places: Vec<OsString>,
+    #[command(flatten)]
+    pub window: Window,
+}
+
+/// A new owner, a new group, or both.
+#[derive(Clone, Copy, Debug)]
+pub struct Owners {
+    pub user: Option<u32>,
+    pub group: Option<u32>,
+}
+
+fn parse_owners(text: &str) -> Result<Owners, String> {
+    let (user, group) = text.split_once(':').unwrap_or((text, ""));
+    let id = |text: &str| match text {
+        "" => Some(None),
+        text => text.parse().ok().filter(|id| *id != u32::MAX).map(Some),
+    };
+    match (id(user), id(group)) {
+        (Some(user), Some(group)) if user.is_some() || group.is_some() => Ok(Owners { user, group }),
+        _ => Err(format!("'{text}' are no numbers of a user and a group, as in 1000:1000, 1000 or :1000")),
+    }
+}
+
+/// Set or remove an extended attribute of files of an image.
+#[derive(Debug, Args)]
+pub struct Setfattr {
+    /// The attribute to set, such as user.note or security.selinux.
+    #[arg(short, long, value_name = "NAME", required_unless_present = "remove", conflicts_with = "remove")]
+    pub name: Option<OsString>,
+    /// Its value: text, or 0x and hexadecimal digits. Without it: empty.
+    #[arg(short, long, value_name = "VALUE", requires = "name")]
+    pub value: Option<OsString>,
+    /// The attribute to remove.
+    #[arg(short = 'x', long, value_name = "NAME")]
+    pub remove: Option<OsString>,
+    /// Change a symbolic link itself.
+    #[arg(long)]
+    pub no_dereference: bool,
+    /// The files.
+    #[arg(required = true, value_name = "IMAGE:PATH")]
+    pub places: Vec<OsString>,
+    #[command(flatten)]
+    pub window: Window,
+}
+
+/// Set the size of files of an image. They are made if there are none.
+#[derive(Debug, Args)]
+pub struct Truncate {
+    /// Bytes; what is added is a hole.
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
+    pub size: u64,
+    /// The files.
+    #[arg(required = true, value_name = "IMAGE:PATH")]
+    pub places: Vec<OsString>,
+    #[command(flatten)]
+    pub window: Window,
+}
+
+/// Make the standard input the content of a file of an image.
+#[derive(Debug, Args)]
+pub struct Put {
+    /// Permissions, as of chmod [default: 0644 of a new file].
+    #[arg(short, long, value_name = "MODE")]
+    pub mode: Option<ModeChange>,
+    /// Owner and group of a new file, by their numbers [default: the user].
+    #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
+    pub owner: Option<(u32, u32)>,
+    /// The file.
+    #[arg(value_name = "IMAGE:PATH")]
+    pub place: OsString,
+    #[command(flatten)]
+    pub window: Window,
+}
+
+/// Do several edits of an image in one commit: all of them, or none.
+#[derive(Debug, Args)]
+pub struct Apply {
+    /// The image.
+    #[arg(value_name = "IMAGE")]
+    pub image: PathBuf,
+    /// A file with a command in each line, such as `mkdir -p :/etc/conf.d`; `-` is the standard
+    /// input.
+    #[arg(value_name = "SCRIPT")]
+    pub script: PathBuf,
+    #[command(flatten)]
+    pub window: Window,
+}
+
+/// Write files of an image to the standard output as a tar archive in the pax format.
+#[derive(Debug, Args)]
+pub struct Export {
+    /// The directory whose content it has, with the path from the top level [default: that].
+    #[arg(value_name = "IMAGE[:PATH]")]
+    pub place: OsString,
+    #[command(flatten)]
+    pub window: Window,
+}
+
+/// Read tar archives into a directory of an image, in one commit.
+#[derive(Debug, Args)]
+pub struct Import {
+    /// The archives are layers of an OCI image, the lowest first: names that begin with .wh. remove
+    /// what layers below have.
+    #[arg(long)]
+    pub oci_layer: bool,
+    /// The directory, which is made if there is none [default: the top level].
+    #[arg(value_name = "IMAGE[:PATH]")]
+    pub place: OsString,
+    /// The archives [default: the standard input].
+    #[arg(value_name = "ARCHIVE")]
+    pub archives: Vec<PathBuf>,
+    #[command(flatten)]
+    pub window: Window,
+}
+
+impl EditCommand {
+    /// The part of the device that the volume is in.
+    pub fn window(&self) -> Window {
+        match self {
+            Self::Cp(Cp { window, .. })
+            | Self::Mkdir(Mkdir { window, .. })
+            | Self::Rm(Rm { window, .. })
+            | Self::Mv(Mv { window, .. })
+            | Self::Ln(Ln { window, .. })
+            | Self::Mknod(Mknod { window, .. })
+            | Self::Chmod(Chmod { window, .. })
+            | Self::Chown(Chown { window, .. })
+            | Self::Setfattr(Setfattr { window, .. })
+            | Self::Truncate(Truncate { window, .. })
+            | Self::Put(Put { window, .. }) => *window,
+        }
+    }
+
+    /// All places that it names.
+    pub fn places(&self) -> Vec<&OsString> {
+        match self {
+            Self::Cp(Cp { places, .. })
+            | Self::Mkdir(Mkdir { places, .. })
+            | Self::Rm(Rm { places, .. })
+            | Self::Mv(Mv { places, .. })
+            | Self::Chmod(Chmod { places, .. })
+            | Self::Chown(Chown { places, .. })
+            | Self::Setfattr(Setfattr { places, .. })
+            | Self::Truncate(Truncate { places, .. }) => places.iter().collect(),
+            Self::Ln(Ln { symbolic: false, target, place, .. }) => vec![target, place],
+            Self::Ln(Ln { place, .. }) | Self::Mknod(Mknod { place, .. }) | Self::Put(Put { place, .. }) => vec![place],
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What each command does to an open image.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ubtrfs::Filesystem;
+use ubtrfs_image::{CopyOptions, Editor, Error, Existing, HostFiles, Reflink};
+
+use super::{Locate, Where, about};
+use crate::args::edit::{Cp, EditCommand, Mknod, Setfattr, When};
+use crate::failure::{Failure, Result};
+
+/// Does what a command says.
+pub fn perform(fs: &Arc<Filesystem>, command: &EditCommand, locate: &Locate<'_>) -> Result<()> {
+    let inside = |word: &OsString| locate(word).inside();
+    let editor = Editor::new(fs, owner(command));
+    let each = |places: &[OsString], act: &dyn Fn(&Path) -> ubtrfs_image::Result<()>| {
+        places.iter().try_for_each(|word| act(&inside(word)?).map_err(|error| about(&error)))
+    };
+    match command {
+        EditCommand::Cp(arguments) => copy(&editor, arguments, locate),
+        EditCommand::Mkdir(arguments) => {
+            each(&arguments.places, &|path| editor.make_directory(path, arguments.parents, arguments.mode.as_ref()))
+        }
+        EditCommand::Rm(arguments) => {
+            each(&arguments.places, &|path| editor.remove(path, arguments.recursive, arguments.force))
+        }
+        EditCommand::Mv(arguments) => {
+            let (to, from) = split_last(&arguments.places)?;
+            let to = inside(to)?;
+            needs_directory(&editor, from, &to)?;
+            each(from, &|path| editor.rename(path, &to))
+        }
+        EditCommand::Ln(arguments) => {
+            let existing = if arguments.force { Existing::Replace } else { Existing::Refuse };
+            let at = inside(&arguments.place)?;
+            if arguments.symbolic {
+                editor.symlink(Path::new(&arguments.target), &at, existing)
+            } else {
+                editor.link(&inside(&arguments.target)?, &at, existing)
+            }
+            .map_err(|error| about(&error))
+        }
+        EditCommand::Mknod(arguments) => make_node(&editor, arguments, &inside(&arguments.place)?, owner(command)),
+        EditCommand::Chmod(arguments) => {
+            each(&arguments.places, &|path| editor.change_mode(path, &arguments.mode, arguments.recursive))
+        }
+        EditCommand::Chown(arguments) => {
+            let owner = (arguments.owner.user, arguments.owner.group);
+            // As with chown -R, a link is not followed into another tree.
+            let follow = !arguments.no_dereference && !arguments.recursive;
+            each(&arguments.places, &|path| editor.change_owner(path, owner, arguments.recursive, follow))
+        }
+        EditCommand::Setfattr(arguments) => {
+            let (name, value) = attribute(arguments)?;
+            let follow = !arguments.no_dereference;
+            each(&arguments.places, &|path| editor.set_xattr(path, name.as_bytes(), value.as_deref(), follow))
+        }
+        EditCommand::Truncate(arguments) => each(&arguments.places, &|path| editor.truncate(path, arguments.size)),
+        EditCommand::Put(arguments) => {
+            let path = inside(&arguments.place)?;
+            editor.put(&path, std::io::stdin().lock(), arguments.mode.as_ref()).map_err(|error| about(&error))
+        }
+    }
+}
+
+/// Owner and group of what a command makes.
+fn owner(command: &EditCommand) -> (u32, u32) {
+    let given = match command {
+        EditCommand::Cp(arguments) => arguments.owner,
+        EditCommand::Mkdir(arguments) => arguments.owner,
+        EditCommand::Ln(arguments) => arguments.owner,
+        EditCommand::Mknod(arguments) => arguments.owner,
+        EditCommand::Put(arguments) => arguments.owner,
+        _ => None,
+    };
+    given.unwrap_or_else(|| (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()))
+}
+
+fn split_last(places: &[OsString]) -> Result<(&OsString, &[OsString])> {
+    places.split_last().ok_or_else(|| Failure::new("a destination is needed").with_status(2))
+}
+
+fn needs_directory(editor: &Editor, from: &[OsString], to: &Path) -> Result<()> {
+    match editor.find(to, true) {
+        Ok((_, ubtrfs_format::items::FileType::Directory)) => Ok(()),
+        _ if from.len() == 1 => Ok(()),
+        _ => Err(Failure::new(format!("{} is not a directory", to.display()))),
+    }
+}
+
+fn copy(editor: &Editor, arguments: &Cp, locate: &Locate<'_>) -> Result<()> {
+    let (to, from) = split_last(&arguments.places)?;
+    let to = locate(to).inside()?;
+    let recursive = arguments.recursive || arguments.archive;
+    let reflink = match arguments.reflink {
+        When::Auto => Reflink::Auto,
+        When::Always => Reflink::Always,
+        When::Never => Reflink::Never,
+    };
+    let owner = owner_of_copies(arguments);
+    let options = CopyOptions { archive: arguments.archive, recursive, reflink, owner };
+    let (mut within, mut outside) = (Vec::new(), Vec::new());
+    for word in from {
+        match locate(word) {
+            Where::Inside(path) => within.push(path),
+            Where::Host(path) => outside.push(path),
+        }
+    }
+    if !within.is_empty() && !outside.is_empty() {
+        return Err(Failure::new("files of the host and of the image can't be copied by one command: use two"));
+    }
+    let done = if outside.is_empty() {
+        editor.copy_within(&within, &to, options)
+    } else {
+        let source = HostFiles { without_xattrs: !arguments.archive };
+        let files = outside.into_iter().map(|path| host_file(path, recursive)).collect::<Result<_>>()?;
+        editor.copy(&source, files, &to, options)
+    };
+    done.map_err(|error| about(&error))
+}
+
+fn owner_of_copies(arguments: &Cp) -> (u32, u32) {
+    let caller = || (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    arguments.owner.unwrap_or_else(caller)
+}
+
+/// A file to copy, with the name that it gets in a directory. A link that is named itself is
+/// followed unless directories are copied, as by cp(1); `DIR/.` has no name.
+fn host_file(path: PathBuf, recursive: bool) -> Result<(PathBuf, Option<OsString>)> {
+    let text = path.as_os_str().as_bytes();
+    let is_dot = text == b"." || text.ends_with(b"/.");
+    let name = if is_dot { None } else { path.file_name().map(OsStr::to_owned) };
+    let is_link = std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_symlink());
+    if is_link && !recursive {
+        let real = path.canonicalize().map_err(|error| Failure::about(path.display(), &error))?;
+        return Ok((real, name));
+    }
+    Ok((path, name))
+}
+
+fn make_node(editor: &Editor, arguments: &Mknod, path: &Path, owner: (u32, u32)) -> Result<()> {
+    let kind = match arguments.kind.as_str() {
+        "b" => 0o060_000,
+        "c" => 0o020_000,
+        _ => 0o010_000,
+    };
+    let rdev = match (arguments.kind.as_str(), arguments.major, arguments.minor) {
+        ("p", None, None) => 0,
+        ("b" | "c", Some(major), Some(minor)) => major << 20 | minor,
+        ("p", ..) => return Err(Failure::new("a FIFO has no numbers").with_status(2)),
+        _ => return Err(Failure::new("a device needs its MAJOR and MINOR number").with_status(2)),
+    };
+    let mode = arguments.mode.as_ref().map_or(0o644, |mode| mode.apply(0o644, false));
+    editor.make_node(path, kind | mode, owner, rdev).map_err(|error| about(&error))
+}
+
+/// The name of an attribute, and its value unless it is removed.
+fn attribute(arguments: &Setfattr) -> Result<(&OsStr, Option<Vec<u8>>)> {
+    let (Some(name), value) = (&arguments.name, &arguments.value) else {
+        return Ok((arguments.remove.as_deref().unwrap_or_default(), None));
+    };
+    let value = value.as_deref().unwrap_or_default().as_bytes();
+    let Some(digits) = value.strip_prefix(b"0x").or(value.strip_prefix(b"0X")) else {
+        return Ok((name, Some(value.to_vec())));
+    };
+    let byte = |pair: &[u8]| {
+        let text =
+            std::str::from_utf8(pair).ok().filter(|_| pair.iter().all(u8::is_ascii_hexdigit) && pair.len() == 2)?;
+        u8::from_str_radix(text, 16).ok()
+    };
+    let bytes: Option<Vec<u8>> = digits.chunks(2).map(byte).collect();
+    let wrong = || Error::Refused("after 0x a value consists of pairs of hexadecimal digits".into());
+    Ok((name, Some(bytes.ok_or_else(|| about(&wrong()))?)))
+}

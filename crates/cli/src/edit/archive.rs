@@ -1,0 +1,82 @@
+//! `ubtrfs export` and `ubtrfs import`: tar archives out of an image and into one.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, IsTerminal, Read};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use ubtrfs_image::{Editor, Error, Layer, VolumeFiles};
+
+use super::{about, open, publish};
+use crate::args::edit::{Export, Import};
+use crate::args::subvolume::InImage;
+use crate::failure::{Failure, Result};
+use crate::place::{Image, Place};
+use crate::show;
+
+/// Bytes that are read or written at once.
+const BUFFER: usize = 1 << 20;
+
+/// The image and the path that a word names.
+fn place(word: &OsStr) -> Result<(PathBuf, PathBuf)> {
+    match Place::of_volume(word) {
+        Place::Image { image, path } => Ok((image, OsString::from_vec(path).into())),
+        Place::Mounted(path) => Err(Failure::new(format!(
+            "{} is neither an image nor IMAGE:PATH, with an image or a device that exists",
+            path.display()
+        ))),
+    }
+}
+
+/// `ubtrfs export`
+pub fn export(arguments: &Export) -> Result<()> {
+    if io::stdout().is_terminal() {
+        return Err(Failure::new(
+            "an archive is nothing for a terminal: write it to a file, as in 'ubtrfs export IMAGE > x.tar'",
+        ));
+    }
+    let (image, path) = place(&arguments.place)?;
+    let how = InImage { devices: Vec::new(), window: arguments.window };
+    let opened = Image::open(&image, &how, false, false)?;
+    let (id, _) = Editor::new(&opened.fs, (0, 0)).find(&path, true).map_err(|error| about(&error))?;
+    let source = VolumeFiles::new(&opened.fs, path);
+    let out = BufWriter::with_capacity(BUFFER, io::stdout().lock());
+    let skipped = ubtrfs_image::export(&opened.fs, &source, id, out).map_err(|error| match &error {
+        Error::Outside { source, .. } if source.kind() == io::ErrorKind::BrokenPipe => Failure::output(source),
+        _ => about(&error),
+    })?;
+    for path in skipped {
+        eprintln!("ubtrfs: {}: a socket, which no archive can have, is left out", show::bytes(&path));
+    }
+    Ok(())
+}
+
+/// `ubtrfs import`
+pub fn import(arguments: &Import) -> Result<()> {
+    let (image, path) = place(&arguments.place)?;
+    let session = open(&image, arguments.window)?;
+    let layer = if arguments.oci_layer { Layer::Oci } else { Layer::Plain };
+    let editor = Editor::new(session.fs(), (0, 0));
+    if !path.as_os_str().is_empty() {
+        editor.make_directory(&path, true, None).map_err(|error| about(&error))?;
+    }
+    let (dir, _) = editor.find(&path, true).map_err(|error| about(&error))?;
+    let read = |shown: &Path, archive: &mut dyn Read| {
+        let archive = BufReader::with_capacity(BUFFER, archive);
+        ubtrfs_image::import(session.fs(), dir, archive, layer).map_err(|error| match about(&error) {
+            Failure::Sentence(sentence, status) => {
+                Failure::Sentence(format!("{}: {sentence}", shown.display()), status)
+            }
+            failure => failure,
+        })
+    };
+    if arguments.archives.is_empty() {
+        read(Path::new("standard input"), &mut io::stdin().lock())?;
+    }
+    for path in &arguments.archives {
+        let mut file = File::open(path).map_err(|error| Failure::about(path.display(), &error))?;
+        read(path, &mut file)?;
+    }
+    publish(session)
+}

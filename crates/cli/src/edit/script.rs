@@ -1,0 +1,94 @@
+//! `ubtrfs apply`: a script of edits.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use clap::Parser;
+use shlex::bytes::Shlex;
+
+use super::act::perform;
+use super::{Where, open, publish};
+use crate::args::edit::{Apply, EditCommand};
+use crate::failure::{Failure, Result};
+
+/// A line of a script.
+#[derive(Debug, Parser)]
+#[command(name = "apply", no_binary_name = true, disable_help_flag = true, disable_help_subcommand = true)]
+struct Line {
+    #[command(subcommand)]
+    command: EditCommand,
+}
+
+/// `ubtrfs apply`
+pub fn apply(arguments: &Apply) -> Result<()> {
+    let shown = arguments.script.display();
+    let text = if arguments.script.as_os_str() == "-" {
+        let mut text = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut text).map(|_| text)
+    } else {
+        std::fs::read(&arguments.script)
+    };
+    let text = text.map_err(|error| Failure::about(&shown, &error))?;
+    let at = |number: usize, failure: Failure| match failure {
+        Failure::Sentence(sentence, status) => {
+            Failure::Sentence(format!("line {number} of {shown}: {sentence}"), status)
+        }
+        failure => failure,
+    };
+    let mut commands = Vec::new();
+    for (number, line) in (1..).zip(text.split(|byte| *byte == b'\n')) {
+        if let Some(command) = parse(line).map_err(|failure| at(number, failure))? {
+            commands.push((number, command));
+        }
+    }
+    let session = open(&arguments.image, arguments.window)?;
+    for (number, command) in &commands {
+        perform(session.fs(), command, &locate).map_err(|failure| at(*number, failure))?;
+    }
+    publish(session)
+}
+
+/// In a script, `:PATH` is in the image.
+fn locate(word: &OsStr) -> Where {
+    match word.as_bytes().strip_prefix(b":") {
+        Some(path) => Where::Inside(OsStr::from_bytes(path).into()),
+        None => Where::Host(word.into()),
+    }
+}
+
+/// The command of a line, if it has one. Words are divided as by a shell, without substitutions.
+fn parse(line: &[u8]) -> Result<Option<EditCommand>> {
+    let mut lexer = Shlex::new(line);
+    let words: Vec<OsString> = lexer.by_ref().map(OsString::from_vec).collect();
+    if lexer.had_error {
+        return Err(Failure::new("a quotation mark or a backslash has no counterpart"));
+    }
+    if words.is_empty() {
+        return Ok(None);
+    }
+    let line = Line::try_parse_from(words).map_err(|error| {
+        let text = error.to_string();
+        let first = text.lines().next().unwrap_or_default();
+        Failure::new(first.strip_prefix("error: ").unwrap_or(first))
+    })?;
+    let window = line.command.window();
+    if window.offset != 0 || window.sizelimit.is_some() {
+        return Err(Failure::new("where the volume is in its image is said to apply, not in a script"));
+    }
+    if matches!(line.command, EditCommand::Put(_)) {
+        return Err(Failure::new("put reads the standard input, which a script has not: use cp"));
+    }
+    for word in line.command.places() {
+        let is_copy = matches!(line.command, EditCommand::Cp(_));
+        if !is_copy && !word.as_bytes().starts_with(b":") {
+            return Err(Failure::new(format!("{} is not in the image: write :PATH", word.display())));
+        }
+    }
+    if let EditCommand::Cp(arguments) = &line.command
+        && !arguments.places.last().is_some_and(|to| to.as_bytes().starts_with(b":"))
+    {
+        return Err(Failure::new("a script changes nothing but the image: the last word of cp is :PATH"));
+    }
+    Ok(Some(line.command))
+}

@@ -1,0 +1,203 @@
+//! Copying files of an image into a directory of the host. Nothing is made outside of it, whatever
+//! names and links the image has.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use std::collections::HashMap;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use ubtrfs::{Filesystem, InodeId};
+use ubtrfs_format::items::FileType;
+use ubtrfs_image::{Description, Editor, Source, VolumeFiles};
+
+use super::about;
+use crate::args::edit::Cp;
+use crate::failure::{Failure, Result};
+use crate::restore::target::{
+    Made, enter, hold, is_name, make_directory, make_file, make_link, make_node, make_symlink, type_of,
+};
+
+/// A directory that is being copied.
+struct Frame {
+    to: OwnedFd,
+    path: PathBuf,
+    description: Description,
+    is_new: bool,
+    left: Vec<(Vec<u8>, InodeId)>,
+}
+
+struct Copier<'a> {
+    fs: &'a Filesystem,
+    source: VolumeFiles,
+    archive: bool,
+    recursive: bool,
+    /// Permissions that new files don't get.
+    umask: u32,
+    /// Where the first name of an inode with several was copied to.
+    links: HashMap<(u64, u64), (OwnedFd, Vec<u8>)>,
+}
+
+/// Copies files of an image to a path: into it, if it is a directory.
+pub fn copy(fs: &Arc<Filesystem>, arguments: &Cp, from: &[PathBuf], to: &Path) -> Result<()> {
+    let recursive = arguments.recursive || arguments.archive;
+    let editor = Editor::new(fs, (0, 0));
+    if from.len() > 1 && !to.is_dir() {
+        return Err(Failure::new(format!("{} is not a directory", to.display())));
+    }
+    let previous = rustix::process::umask(Mode::empty());
+    rustix::process::umask(previous);
+    let umask = previous.as_raw_mode();
+    for path in from {
+        let (id, _) = editor.find(path, !recursive).map_err(|error| about(&error))?;
+        let source = VolumeFiles::new(fs, path.clone());
+        let mut copier = Copier { fs, source, archive: arguments.archive, recursive, umask, links: HashMap::new() };
+        let dir = |path: &Path| {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            rustix::fs::openat(CWD, path, flags, Mode::empty())
+                .map_err(|error| Failure::about(path.display(), &io::Error::from(error)))
+        };
+        let name = path.file_name();
+        match name {
+            // The top level has no name: what is in it goes into the directory.
+            None if to.is_dir() && recursive => {
+                let children = copier.source.children(&id).map_err(|error| about(&error))?;
+                let at = dir(to)?;
+                for (name, id) in children {
+                    copier.tree(id, &at, &name, to)?;
+                }
+            }
+            Some(name) if to.is_dir() => copier.tree(id, &dir(to)?, name.as_bytes(), to)?,
+            _ => {
+                let name = to.file_name().ok_or_else(|| Failure::new(format!("{} is no name", to.display())))?;
+                let above = to.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                copier.tree(id, &dir(above)?, name.as_bytes(), above)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Copier<'_> {
+    fn tree(&mut self, id: InodeId, at: &OwnedFd, name: &[u8], above: &Path) -> Result<()> {
+        let mut frames: Vec<Frame> = Vec::new();
+        frames.extend(self.one(id, at, name, above)?);
+        while let Some(frame) = frames.last_mut() {
+            if let Some((name, id)) = frame.left.pop() {
+                let next = self.one(id, &frame.to, &name, &frame.path);
+                frames.extend(next?);
+            } else if let Some(done) = frames.pop() {
+                let failed = |error: io::Error| Failure::about(done.path.display(), &error);
+                self.finish(&Made::Open(done.to.as_fd()), &done.description, done.is_new).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn one(&mut self, id: InodeId, at: &OwnedFd, name: &[u8], above: &Path) -> Result<Option<Frame>> {
+        let path = above.join(OsStr::from_bytes(name));
+        if !is_name(name) {
+            return Err(Failure::new(format!("{} has a name that no file can have", above.display())));
+        }
+        let description = self.source.describe(&id).map_err(|error| about(&error))?;
+        let failed = |error: io::Error| Failure::about(path.display(), &error);
+        if description.file_type() == FileType::Directory {
+            if !self.recursive {
+                return Err(Failure::new(format!(
+                    "{} would be a copy of a directory: -r copies those",
+                    path.display()
+                )));
+            }
+            let is_new = match make_directory(at, name) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+                made => made.map(|()| true).map_err(failed)?,
+            };
+            let to = enter(at, name).map_err(failed)?;
+            let mut left = self.source.children(&id).map_err(|error| about(&error))?;
+            left.reverse();
+            return Ok(Some(Frame { to, path, description, is_new, left }));
+        }
+        if type_of(at, name).is_some() {
+            // A directory is refused by this.
+            rustix::fs::unlinkat(at, name, AtFlags::empty()).map_err(|error| failed(error.into()))?;
+        }
+        if let Some((dir, first)) = description.identity.as_ref().and_then(|identity| self.links.get(identity)) {
+            make_link(dir, first, at, name).map_err(failed)?;
+            return Ok(None);
+        }
+        self.file(id, at, name, &description, &path)?;
+        if let Some(identity) = description.identity.filter(|_| self.archive) {
+            let dir = at.try_clone().map_err(failed)?;
+            self.links.insert(identity, (dir, name.to_vec()));
+        }
+        Ok(None)
+    }
+
+    fn file(&self, id: InodeId, at: &OwnedFd, name: &[u8], description: &Description, path: &Path) -> Result<()> {
+        let failed = |error: io::Error| Failure::about(path.display(), &error);
+        match description.file_type() {
+            FileType::Regular => {
+                let file = make_file(at, name).map_err(failed)?;
+                self.content(id, description.size, &file, path)?;
+                self.finish(&Made::Open(file.as_fd()), description, true).map_err(failed)
+            }
+            FileType::Symlink => {
+                make_symlink(at, name, &description.target).map_err(failed)?;
+                self.finish(&hold(at, name, description.mode).map_err(failed)?, description, true).map_err(failed)
+            }
+            _ => {
+                let attributes = self.fs.attributes(id).map_err(|error| Failure::about(path.display(), &error))?;
+                make_node(at, name, &attributes).map_err(|error| match error.kind() {
+                    io::ErrorKind::PermissionDenied => Failure::new(format!(
+                        "{} is a device node, which only root may make outside of an image",
+                        path.display()
+                    )),
+                    _ => failed(error),
+                })?;
+                self.finish(&hold(at, name, description.mode).map_err(failed)?, description, true).map_err(failed)
+            }
+        }
+    }
+
+    fn content(&self, id: InodeId, size: u64, to: &File, path: &Path) -> Result<()> {
+        let mut failed = None;
+        let read = self.source.read(&id, size, &mut |at, data| {
+            to.write_all_at(data, at).map_err(|error| {
+                let sentence = ubtrfs_tree::sentence(&error);
+                failed = Some(Failure::about(path.display(), &error));
+                ubtrfs_image::Error::Refused(sentence)
+            })
+        });
+        match (read, failed) {
+            (_, Some(failure)) => Err(failure),
+            (Err(error), None) => Err(about(&error)),
+            (Ok(()), None) => to.set_len(size).map_err(|error| Failure::about(path.display(), &error)),
+        }
+    }
+
+    /// Gives a copy the attributes that it is to have. Owners and attributes that only root may set
+    /// are left out for others, as by cp(1).
+    fn finish(&self, made: &Made<'_>, of: &Description, is_new: bool) -> io::Result<()> {
+        if !self.archive {
+            return if is_new { made.permit(of.mode & 0o777 & !self.umask) } else { Ok(()) };
+        }
+        let is_owned = match made.own(of.uid, of.gid) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => false,
+            owned => owned.map(|()| true)?,
+        };
+        for (name, value) in &of.xattrs {
+            match made.set_xattr(name, value) {
+                Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported) => {}
+                set => set?,
+            }
+        }
+        made.permit(if is_owned { of.mode } else { of.mode & !0o6000 })?;
+        made.stamp(of.atime, of.mtime)
+    }
+}

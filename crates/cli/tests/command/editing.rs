@@ -1,0 +1,241 @@
+//! Images that are edited without a mount.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use ubtrfs_testkit::kernel::KernelMount;
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::scratch::scratch_dir;
+
+use crate::{fails, new_volume, success, ubtrfs};
+
+/// Runs a command that has nothing to say.
+#[track_caller]
+pub fn quiet(arguments: &[&str]) {
+    assert_eq!(success(&ubtrfs(arguments)), "");
+}
+
+/// Runs `ubtrfs` with a standard input.
+pub fn with_input(arguments: &[&str], input: &[u8]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// Everything that can be seen of an image's files.
+pub fn listing(image: &str) -> String {
+    success(&ubtrfs(&["ls", "-l", "-a", "-R", image, "/"]))
+}
+
+#[track_caller]
+pub fn is_clean(image: &str) {
+    assert!(success(&ubtrfs(&["check", image])).contains("no fault found"));
+}
+
+#[test]
+fn files_of_an_image_are_made_changed_and_removed() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let at = |path: &str| format!("{image}:{path}");
+    quiet(&["mkdir", "-p", "--owner", "0:0", "-m", "1777", &at("a/b/c")]);
+    success(&with_input(&["put", "--owner", "7:8", "-m", "u+s,go=x", &at("a/tool")], b"some content"));
+    quiet(&["ln", &at("a/tool"), &at("a/b")]);
+    quiet(&["ln", "-s", "--owner", "0:0", "../tool", &at("a/b/link")]);
+    quiet(&["mknod", "-m", "666", "--owner", "0:0", &at("a/null"), "c", "1", "3"]);
+    quiet(&["mknod", "--owner", "3:4", &at("a/pipe"), "p"]);
+    quiet(&[
+        "setfattr",
+        "-n",
+        "security.capability",
+        "-v",
+        "0x0100000200040000000000000000000000000000",
+        &at("a/tool"),
+    ]);
+    quiet(&["setfattr", "-n", "user.note", "-v", "words", &at("a/b/link")]);
+    quiet(&["truncate", "-s", "1M", &at("a/hole")]);
+    quiet(&["chown", "5:6", &at("a/hole")]);
+    quiet(&["mv", &at("a/pipe"), &at("a/hole"), &at("a/b/c")]);
+    quiet(&["chmod", "-R", "g+s", &at("a/b")]);
+    let shown = listing(&image);
+    for part in [
+        "drwxrwsrwt   1     0     0",
+        "-rwS--s--x   2     7     8           12",
+        "-rw-r-Sr--   1     5     6      1048576",
+        "prw-r-Sr--   1     3     4",
+        "crw-rw-rw-   1     0     0         1, 3",
+        "link -> ../tool",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert_eq!(success(&ubtrfs(&["cat", &image, "a/b/link"])), "some content");
+    quiet(&["setfattr", "-x", "user.note", &at("a/tool")]);
+    quiet(&["rm", "-r", &at("a/b"), &at("a/null")]);
+    // A file whose size is not known before it is read.
+    quiet(&["cp", "/proc/self/status", &at("status")]);
+    assert!(success(&ubtrfs(&["cat", &image, "status"])).contains("Pid:"));
+    quiet(&["rm", "-f", &at("a/none"), &at("none/none")]);
+    assert!(!listing(&image).contains("hole"));
+    is_clean(&image);
+}
+
+/// A tree with everything that an ordinary user can make.
+pub fn make_tree(at: &Path) {
+    fs::create_dir_all(at.join("sub/deep")).unwrap();
+    fs::write(at.join("sub/file"), vec![7; 300_000]).unwrap();
+    fs::hard_link(at.join("sub/file"), at.join("sub/deep/second")).unwrap();
+    fs::write(at.join("small"), "a few bytes").unwrap();
+    fs::set_permissions(at.join("small"), fs::Permissions::from_mode(0o4750)).unwrap();
+    symlink("sub/../small", at.join("link")).unwrap();
+    let sparse = fs::File::create(at.join("sparse")).unwrap();
+    sparse.set_len(10 << 20).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&sparse, &[9; 5000], 5 << 20).unwrap();
+    fs::create_dir(at.join("sub/\u{fc}mlaut \n line")).unwrap();
+}
+
+/// What rsync would still have to change, but for files that are mounts.
+pub fn difference(from: &Path, to: &Path) -> String {
+    let slash = |path: &Path| format!("{}/", path.display());
+    let output = Command::new("rsync").args(["-aHAXcn", "--delete", "-i"]).args([slash(from), slash(to)]).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_tree_is_the_same_after_a_copy_into_an_image_and_out_of_it() {
+    require!(Need::Tool("rsync"));
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let (tree, back, again) = (dir.path().join("tree"), dir.path().join("back"), dir.path().join("again"));
+    make_tree(&tree);
+    let words = |path: &Path| path.to_str().unwrap().to_owned();
+    quiet(&["cp", "-a", &words(&tree), &format!("{image}:")]);
+    quiet(&["cp", "-a", &format!("{image}:tree"), &words(&back)]);
+    assert_eq!(difference(&tree, &back), "");
+    assert_eq!(
+        fs::metadata(back.join("sparse")).unwrap().blocks(),
+        fs::metadata(tree.join("sparse")).unwrap().blocks()
+    );
+    // A second copy changes what is there and nothing else.
+    fs::write(tree.join("small"), "others").unwrap();
+    quiet(&["cp", "-a", &format!("{}/.", words(&tree)), &format!("{image}:tree")]);
+    quiet(&["cp", "-a", "--reflink", &format!("{image}:tree"), &format!("{image}:shared")]);
+    quiet(&["cp", "-a", "--reflink=never", &format!("{image}:tree"), &format!("{image}:copied")]);
+    for name in ["shared", "copied"] {
+        quiet(&["cp", "-a", &format!("{image}:{name}"), &words(&again)]);
+        assert_eq!(difference(&tree, &again), "", "{name}");
+        fs::remove_dir_all(&again).unwrap();
+    }
+    is_clean(&image);
+}
+
+#[test]
+fn the_kernel_shows_the_tree_that_was_copied_into_an_image() {
+    require!(Need::Kernel, Need::Tool("rsync"));
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let tree = dir.path().join("tree");
+    make_tree(&tree);
+    quiet(&["cp", "-a", tree.to_str().unwrap(), &format!("{image}:")]);
+    let mount = KernelMount::new(&[Path::new(&image)], "");
+    assert_eq!(difference(&tree, &mount.path().join("tree")), "");
+    assert_eq!(mount.unmount(), Vec::<String>::new());
+}
+
+#[test]
+fn an_edit_that_fails_in_the_middle_leaves_the_image_as_it_was() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let at = |path: &str| format!("{image}:{path}");
+    success(&with_input(&["put", &at("file")], &vec![1; 20 << 20]));
+    let before = (listing(&image), success(&ubtrfs(&["cat", &image, "file"])));
+    let script = dir.path().join("script");
+    let script = script.to_str().unwrap();
+    fs::write(script, "mkdir :new\nmv :file :new/moved\n# a remark\ntruncate -s 1 :new/moved\nrm :none\n").unwrap();
+    fails(&ubtrfs(&["apply", &image, script]), 1, "line 5 of");
+    fails(&ubtrfs(&["rm", &at("file"), &at("none")]), 1, "none: No such file or directory");
+    // A full volume is found after much has been written.
+    let big = dir.path().join("big");
+    fs::write(&big, vec![2; 200 << 20]).unwrap();
+    fails(&ubtrfs(&["cp", big.to_str().unwrap(), &at("file")]), 1, "No space left on device; the image is as it was");
+    assert!((listing(&image), success(&ubtrfs(&["cat", &image, "file"]))) == before);
+    is_clean(&image);
+    fs::write(script, "mkdir ':a b'\ncp -r :file \":a b/copy\"\nchown 0:0 ':a b/copy'\n").unwrap();
+    quiet(&["apply", &image, script]);
+    assert_eq!(success(&ubtrfs(&["ls", &image, "a b"])), "copy\n");
+    is_clean(&image);
+}
+
+#[test]
+fn an_edit_that_is_killed_leaves_the_image_as_it_was() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    success(&with_input(&["put", &format!("{image}:file")], &vec![1; 8 << 20]));
+    let before = listing(&image);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
+    let mut child = command.args(["put", &format!("{image}:file")]).stdin(Stdio::piped()).spawn().unwrap();
+    // It waits for more than it has been given.
+    child.stdin.as_mut().unwrap().write_all(&vec![2; 16 << 20]).unwrap();
+    fails(&ubtrfs(&["rm", &format!("{image}:file")]), 1, "image");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(listing(&image), before);
+    assert!(success(&ubtrfs(&["cat", &image, "file"])).bytes().all(|byte| byte == 1));
+    is_clean(&image);
+}
+
+#[test]
+fn what_can_not_be_edited_is_refused_in_a_sentence() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let at = |path: &str| format!("{image}:{path}");
+    quiet(&["mkdir", "-p", &at("a/b")]);
+    success(&ubtrfs(&["subvolume", "create", &at("a/sub")]));
+    success(&with_input(&["put", &at("file")], b"x"));
+    let other = dir.path().join("other").to_str().unwrap().to_owned();
+    success(&ubtrfs(&["mkfs", "--size", "128M", &other]));
+    let host = dir.path().to_str().unwrap().to_owned();
+    let long = "x".repeat(256);
+    let script = format!("{host}/script");
+    fs::write(&script, "chmod 644 :file\nput :file\n").unwrap();
+    let before = (listing(&image), success(&ubtrfs(&["cat", &image, "file"])));
+    let attempts: [(&[&str], &str); 18] = [
+        (&["apply", &image, &script], "line 2 of"),
+        (&["mkdir", &at("a")], "File exists"),
+        (&["mkdir", &at("x/y")], "No such file or directory"),
+        (&["mkdir", &at(&long)], "File name too long"),
+        (&["mkdir", &at("file/x")], "Not a directory"),
+        (&["rm", &at("a")], "-r removes those"),
+        (&["mv", &at("a"), &at("a/b/c")], "Invalid argument"),
+        (&["mv", &at("file"), &at("a/sub")], "cp -a"),
+        (&["cp", &at("a"), &at("z")], "-r copies those"),
+        (&["cp", "-r", &at("a"), &at("a/b")], "is in the directory"),
+        (&["cp", &at("file"), &at("file")], "is the file that it would be copied from"),
+        (&["cp", "-r", &at("a"), &at("file")], "no directory replaces it"),
+        (&["cp", &at("file"), &format!("{other}:x")], "only one image"),
+        (&["cp", "none", "nowhere"], "write IMAGE:PATH"),
+        (&["cp", "--reflink", &script, &at("x")], "same volume"),
+        (&["rm", &host], "write IMAGE:PATH"),
+        (&["setfattr", "-n", "user.x", "-v", "0xabc", &at("file")], "hexadecimal"),
+        (&["ln", &at("a"), &at("z")], "Operation not permitted"),
+    ];
+    for (attempt, words) in attempts {
+        let output = ubtrfs(attempt);
+        assert_eq!(output.status.code(), Some(1), "{attempt:?}");
+        fails(&output, 1, words);
+    }
+    assert!((listing(&image), success(&ubtrfs(&["cat", &image, "file"]))) == before);
+    // As with rm(1), an empty subvolume is removed like a directory.
+    quiet(&["rm", "-r", &at("a")]);
+    assert_eq!(success(&ubtrfs(&["subvolume", "list", &image])), "");
+    is_clean(&image);
+    for wrong in [&["chmod", "rwx", "x"][..], &["chown", "root", "x"], &["truncate", "x"], &["cp", "x"]] {
+        assert_eq!(ubtrfs(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+}

@@ -1,0 +1,27 @@
+//! Keeping what a commit refers to.
+
+use std::sync::Arc;
+
+use super::Filesystem;
+use crate::committed::Committed;
+
+/// While it lives, nothing that the commit of its time refers to is overwritten, however many
+/// commits follow, but for data that is not copied on write (`chattr +C`, preallocated space).
+#[derive(Clone)]
+#[must_use = "what the commit refers to is kept as long as this lives"]
+pub struct KeptCommit {
+    _readers: Arc<Committed>,
+}
+
+impl std::fmt::Debug for KeptCommit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KeptCommit").finish_non_exhaustive()
+    }
+}
+
+impl Filesystem {
+    /// Keeps the space of what the last commit refers to from being allocated again.
+    pub fn keep_commit(&self) -> KeptCommit {
+        KeptCommit { _readers: self.info.committed() }
+    }
+}

@@ -1,0 +1,266 @@
+//! Copying a tree of files into a volume.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use ubtrfs::format::items::FileType;
+use ubtrfs::{Errno, Filesystem, InodeId, NewInode, SetAttributes, TimeChange, WriteAt, XattrMode};
+
+use crate::error::{Error, Result, inside};
+use crate::source::{Child, Description, Source};
+
+/// Whether a copy within a volume shares extents.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reflink {
+    /// Where it can be done.
+    #[default]
+    Auto,
+    /// It is an error where it can't be done.
+    Always,
+    /// Data is copied.
+    Never,
+}
+
+/// How files are copied.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CopyOptions {
+    /// Owners, permissions, times, extended attributes and hard links are as before.
+    pub archive: bool,
+    /// Directories are copied with all that is in them.
+    pub recursive: bool,
+    /// Whether extents are shared.
+    pub reflink: Reflink,
+    /// The owner of what is made, unless `archive` says otherwise.
+    pub owner: (u32, u32),
+}
+
+/// A directory that is being copied.
+struct Frame<N> {
+    to: InodeId,
+    path: PathBuf,
+    /// What it gets in the end.
+    description: Description,
+    /// It was not there before.
+    is_new: bool,
+    /// What is still to be copied, the last one first.
+    left: Vec<Child<N>>,
+}
+
+/// Copies of one command: hard links among them are kept.
+struct Copier<'a, S: Source> {
+    fs: &'a Filesystem,
+    source: &'a S,
+    options: CopyOptions,
+    links: HashMap<(u64, u64), InodeId>,
+}
+
+/// Copies several files into directories of a volume, each under a name; `path` is that of what is
+/// made, for messages. What is there is replaced: a file by a file, and directories are united.
+pub fn copy_into<S: Source>(
+    fs: &Filesystem,
+    source: &S,
+    options: CopyOptions,
+    files: impl IntoIterator<Item = (S::Node, InodeId, PathBuf)>,
+) -> Result<()> {
+    let mut copier = Copier { fs, source, options, links: HashMap::new() };
+    files.into_iter().try_for_each(|(node, dir, path)| copier.copy(&node, dir, path))
+}
+
+impl<S: Source> Copier<'_, S> {
+    fn copy(&mut self, node: &S::Node, dir: InodeId, path: PathBuf) -> Result<()> {
+        let mut frames: Vec<Frame<S::Node>> = Vec::new();
+        frames.extend(self.one(node, dir, path)?);
+        while let Some(frame) = frames.last_mut() {
+            if let Some((name, node)) = frame.left.pop() {
+                let path = frame.path.join(OsStr::from_bytes(&name));
+                let dir = frame.to;
+                frames.extend(self.one(&node, dir, path)?);
+            } else if let Some(done) = frames.pop() {
+                self.finish(done.to, &done.path, &done.description, done.is_new)?;
+                self.fs.forget(done.to, 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies one file; of a directory, what is in it remains to be copied.
+    fn one(&mut self, node: &S::Node, dir: InodeId, path: PathBuf) -> Result<Option<Frame<S::Node>>> {
+        let name = path.file_name().unwrap_or_default().as_bytes().to_vec();
+        let description = self.source.describe(node)?;
+        let present = self.present(dir, &name, &path)?;
+        if description.file_type() == FileType::Directory {
+            return self.directory(node, dir, (name, path), description, present).map(Some);
+        }
+        if let Some((_, FileType::Directory)) = present {
+            return Err(refused(&path, "is a directory, which no file replaces"));
+        }
+        if present.is_some_and(|(id, _)| self.source.inode(node) == Some(id)) {
+            return Err(refused(&path, "is the file that it would be copied from"));
+        }
+        let first = description.identity.filter(|_| self.options.archive);
+        let first = first.and_then(|identity| self.links.get(&identity).copied());
+        if first.is_some() && first == present.map(|(id, _)| id) {
+            return Ok(None);
+        }
+        if let Some((id, FileType::Regular)) = present
+            && description.file_type() == FileType::Regular
+            && !self.options.archive
+        {
+            let empty = SetAttributes { size: Some(0), ..SetAttributes::default() };
+            self.fs.set_attributes(id, &empty).map_err(inside(&path))?;
+            self.content(node, &description, id, &path)?;
+            return Ok(None);
+        }
+        if present.is_some() {
+            self.fs.unlink(dir, &name).map_err(inside(&path))?;
+        }
+        if let Some(first) = first {
+            self.fs.link(first, dir, &name).map_err(inside(&path))?;
+            return Ok(None);
+        }
+        let made = self.fs.create(dir, &name, &self.new_inode(&description)).map_err(inside(&path))?;
+        if description.file_type() == FileType::Regular {
+            self.content(node, &description, made, &path)?;
+        }
+        self.finish(made, &path, &description, true)?;
+        self.fs.forget(made, 1);
+        if let Some(identity) = description.identity {
+            self.links.insert(identity, made);
+        }
+        Ok(None)
+    }
+
+    fn directory(
+        &self,
+        node: &S::Node,
+        dir: InodeId,
+        (name, path): (Vec<u8>, PathBuf),
+        description: Description,
+        present: Option<(InodeId, FileType)>,
+    ) -> Result<Frame<S::Node>> {
+        if !self.options.recursive {
+            return Err(refused(&path, "would be a copy of a directory: -r copies those"));
+        }
+        let is_new = present.is_none();
+        let (to, mut left) = match present {
+            Some((id, FileType::Directory)) => {
+                self.fs.reference(id);
+                (id, self.source.children(node)?)
+            }
+            Some(_) => return Err(refused(&path, "is no directory, and no directory replaces it")),
+            None => {
+                // Read before it is made: a directory may be copied into itself.
+                let left = self.source.children(node)?;
+                (self.fs.create(dir, &name, &self.new_inode(&description)).map_err(inside(&path))?, left)
+            }
+        };
+        if self.source.inode(node).is_some_and(|id| self.is_within(dir, id)) {
+            return Err(refused(&path, "is in the directory that it would be copied from"));
+        }
+        left.reverse();
+        Ok(Frame { to, path, description, is_new, left })
+    }
+
+    /// Whether a directory is `above` or below it.
+    fn is_within(&self, mut dir: InodeId, above: InodeId) -> bool {
+        loop {
+            let Ok(parent) = self.fs.parent(dir) else { return false };
+            if dir == above || parent == dir {
+                return dir == above;
+            }
+            dir = parent;
+        }
+    }
+
+    /// What has a name, if anything.
+    fn present(&self, dir: InodeId, name: &[u8], path: &Path) -> Result<Option<(InodeId, FileType)>> {
+        match self.fs.lookup(dir, name) {
+            Ok(id) => {
+                let mode = self.fs.mode(id).map_err(inside(path));
+                self.fs.forget(id, 1);
+                Ok(Some((id, FileType::from_mode(mode?))))
+            }
+            Err(error) if error.errno() == Errno::NOENT => Ok(None),
+            Err(error) => Err(inside(path)(error)),
+        }
+    }
+
+    fn new_inode(&self, of: &Description) -> NewInode {
+        let (uid, gid) = if self.options.archive { (of.uid, of.gid) } else { self.options.owner };
+        let mode = if self.options.archive { of.mode } else { of.mode & !0o7000 };
+        let (rdev, symlink_target) = (of.rdev, of.target.clone());
+        NewInode { mode, uid, gid, rdev, symlink_target, xattrs: Vec::new() }
+    }
+
+    /// Fills an empty file.
+    fn content(&self, node: &S::Node, description: &Description, to: InodeId, path: &Path) -> Result<()> {
+        let size = description.size;
+        let shared = match (self.source.inode(node), self.options.reflink) {
+            (_, Reflink::Never) | (None, Reflink::Auto) => 0,
+            (None, Reflink::Always) => {
+                return Err(refused(path, "can share extents only with a file of the same volume"));
+            }
+            (Some(from), _) if size > 0 => match self.fs.clone_range(from, 0, to, 0, size) {
+                Ok(shared) => shared,
+                Err(error) if error.errno() == Errno::OPNOTSUPP => 0,
+                Err(error) => return Err(inside(path)(error)),
+            },
+            _ => 0,
+        };
+        if shared == size && self.source.inode(node).is_some() {
+            return Ok(());
+        }
+        if self.options.reflink == Reflink::Always {
+            return Err(refused(path, "can't share extents with that file: --reflink=auto copies then"));
+        }
+        let set_size = SetAttributes { size: Some(size), ..SetAttributes::default() };
+        self.fs.set_attributes(to, &set_size).map_err(inside(path))?;
+        self.source.read(node, size, &mut |at, data| {
+            let skipped = shared.saturating_sub(at).min(data.len() as u64);
+            write_all(self.fs, to, at + skipped, &data[skipped as usize..]).map_err(inside(path))
+        })
+    }
+
+    /// Gives a copy the attributes of what it was copied from.
+    fn finish(&self, id: InodeId, path: &Path, of: &Description, is_new: bool) -> Result<()> {
+        if !self.options.archive {
+            return Ok(());
+        }
+        if !is_new {
+            let names: Vec<_> = of.xattrs.iter().map(|(name, _)| name).collect();
+            for old in self.fs.list_xattrs(id).map_err(inside(path))? {
+                if !names.contains(&&old) {
+                    self.fs.remove_xattr(id, &old).map_err(inside(path))?;
+                }
+            }
+        }
+        for (name, value) in &of.xattrs {
+            self.fs.set_xattr(id, name, value, XattrMode::Set).map_err(inside(path))?;
+        }
+        let changes = SetAttributes {
+            mode: Some(of.mode),
+            uid: Some(of.uid),
+            gid: Some(of.gid),
+            atime: Some(TimeChange::To(of.atime)),
+            mtime: Some(TimeChange::To(of.mtime)),
+            ..SetAttributes::default()
+        };
+        self.fs.set_attributes(id, &changes).map(drop).map_err(inside(path))
+    }
+}
+
+/// Writes all of it; set-id bits and capabilities stay.
+pub(crate) fn write_all(fs: &Filesystem, id: InodeId, mut at: u64, mut data: &[u8]) -> ubtrfs::Result<()> {
+    while !data.is_empty() {
+        let written = fs.write(id, WriteAt::Offset(at), &data[..data.len().min(1 << 20)], false)?;
+        at += written as u64;
+        data = &data[written..];
+    }
+    Ok(())
+}
+
+fn refused(path: &Path, why: &str) -> Error {
+    Error::Refused(format!("{} {why}", path.display()))
+}

@@ -1,0 +1,292 @@
+//! Edits by path.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ubtrfs::format::items::FileType;
+use ubtrfs::{Dir, Errno, Filesystem, InodeId, NewInode, SetAttributes, XattrMode};
+
+use crate::copy::{CopyOptions, copy_into, write_all};
+use crate::error::{Error, Result, inside, outside};
+use crate::inside::VolumeFiles;
+use crate::mode_change::ModeChange;
+use crate::source::Source;
+
+/// Bytes that are read at once.
+const PIECE: usize = 1 << 20;
+
+/// Whether something may be there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    /// That is an error.
+    Refuse,
+    /// It goes.
+    Replace,
+}
+
+/// Edits files of a volume by their paths, which begin at its top level; symbolic links are
+/// followed within the volume.
+#[derive(Debug)]
+pub struct Editor {
+    fs: Arc<Filesystem>,
+    root: Dir,
+}
+
+impl Editor {
+    /// Edits a volume; what is made belongs to this user and group, unless it is said otherwise.
+    pub fn new(fs: &Arc<Filesystem>, (uid, gid): (u32, u32)) -> Self {
+        Self { fs: Arc::clone(fs), root: Dir::root(fs).with_owner(uid, gid) }
+    }
+
+    /// What is at a path; with `follow`, what a symbolic link there refers to.
+    pub fn find(&self, path: &Path, follow: bool) -> Result<(InodeId, FileType)> {
+        let path = rooted(path);
+        let found = if follow { self.root.metadata(path) } else { self.root.symlink_metadata(path) };
+        found.map(|found| (found.id, found.file_type)).map_err(inside(path))
+    }
+
+    fn is_dir(&self, path: &Path) -> bool {
+        self.find(path, true).is_ok_and(|(_, file_type)| file_type == FileType::Directory)
+    }
+
+    /// The directory and the name of something that may not be there. The path of a directory that
+    /// is there stands for `name` in it.
+    pub fn place(&self, path: &Path, name: Option<&OsStr>) -> Result<(InodeId, PathBuf)> {
+        let mut path = rooted(path).to_path_buf();
+        if let Some(name) = name
+            && self.is_dir(&path)
+        {
+            path.push(name);
+        }
+        let is_name = path.file_name().is_some() && !path.as_os_str().as_bytes().ends_with(b"/..");
+        if !is_name {
+            return Err(Error::Refused(format!("{} is not the name of a file", path.display())));
+        }
+        let above = path.parent().unwrap_or(Path::new("/"));
+        let (dir, file_type) = self.find(above, true)?;
+        if file_type != FileType::Directory {
+            return Err(inside(above)(Errno::NOTDIR.into()));
+        }
+        Ok((dir, path))
+    }
+
+    /// Copies files to a path: into it, if it is a directory. Each file of `from` comes with its
+    /// name.
+    pub fn copy<S: Source>(
+        &self,
+        source: &S,
+        from: Vec<(S::Node, Option<std::ffi::OsString>)>,
+        to: &Path,
+        options: CopyOptions,
+    ) -> Result<()> {
+        if from.len() > 1 && !self.is_dir(to) {
+            return Err(inside(to)(Errno::NOTDIR.into()));
+        }
+        let mut files = Vec::new();
+        for (node, name) in from {
+            match name {
+                Some(name) => {
+                    let (dir, path) = self.place(to, Some(&name))?;
+                    files.push((node, dir, path));
+                }
+                // `DIR/.` and the like: what is in it, into the directory.
+                None if options.recursive && self.is_dir(to) => {
+                    let (dir, _) = self.find(to, true)?;
+                    files.extend(
+                        source
+                            .children(&node)?
+                            .into_iter()
+                            .map(|(name, node)| (node, dir, rooted(to).join(OsStr::from_bytes(&name)))),
+                    );
+                }
+                None => {
+                    let (dir, path) = self.place(to, None)?;
+                    files.push((node, dir, path));
+                }
+            }
+        }
+        copy_into(&self.fs, source, options, files)
+    }
+
+    /// Copies files within the volume.
+    pub fn copy_within(&self, from: &[PathBuf], to: &Path, options: CopyOptions) -> Result<()> {
+        let follow = !options.recursive;
+        for path in from {
+            let source = VolumeFiles::new(&self.fs, path.clone());
+            let (id, _) = self.find(path, follow)?;
+            let node = (id, path.file_name().map(OsStr::to_owned));
+            if from.len() > 1 && !self.is_dir(to) {
+                return Err(inside(to)(Errno::NOTDIR.into()));
+            }
+            self.copy(&source, vec![node], to, options)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a directory; with `parents` those above it, too, and it is no error if it is there.
+    pub fn make_directory(&self, path: &Path, parents: bool, mode: Option<&ModeChange>) -> Result<()> {
+        let path = rooted(path);
+        let made = if parents { self.root.create_dir_all(path) } else { self.root.create_dir(path) };
+        made.map_err(inside(path))?;
+        mode.map_or(Ok(()), |mode| self.change_mode(path, mode, false))
+    }
+
+    /// Makes a device node or a FIFO: `mode` has its type, `rdev` its number as btrfs has it.
+    pub fn make_node(&self, path: &Path, mode: u32, (uid, gid): (u32, u32), rdev: u64) -> Result<()> {
+        let (dir, path) = self.place(path, None)?;
+        let name = path.file_name().unwrap_or_default().as_bytes();
+        let new = NewInode { mode, uid, gid, rdev, ..NewInode::default() };
+        let made = self.fs.create(dir, name, &new).map_err(inside(&path))?;
+        self.fs.forget(made, 1);
+        // A directory with the set-group-id bit has given its own group.
+        let owner = SetAttributes { gid: Some(gid), ..SetAttributes::default() };
+        self.fs.set_attributes(made, &owner).map(drop).map_err(inside(&path))
+    }
+
+    /// Removes a file; with `recursive` also a directory with all that is in it.
+    pub fn remove(&self, path: &Path, recursive: bool, force: bool) -> Result<()> {
+        let path = rooted(path);
+        let file_type = match self.root.symlink_metadata(path) {
+            Err(error) if force && matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) => return Ok(()),
+            found => found.map_err(inside(path))?.file_type,
+        };
+        match (file_type, recursive) {
+            (FileType::Directory, true) => self.root.remove_dir_all(path),
+            (FileType::Directory, false) => {
+                return Err(Error::Refused(format!("{} is a directory: -r removes those", path.display())));
+            }
+            _ => self.root.remove_file(path),
+        }
+        .map_err(|error| match error.errno() {
+            Errno::PERM => Error::Refused(format!(
+                "{} can't be removed: something there is the default subvolume ('ubtrfs subvolume set-default' takes \
+                 another), or has the flag immutable or append-only",
+                path.display()
+            )),
+            _ => inside(path)(error),
+        })
+    }
+
+    /// Renames, into `to` if that is a directory.
+    pub fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        let from = rooted(from);
+        let (_, to) = self.place(to, from.file_name())?;
+        self.root.rename(from, &to).map_err(|error| match error.errno() {
+            Errno::XDEV => Error::Refused(format!(
+                "{} is in another subvolume than {}: copy it there with cp -a, and remove it",
+                from.display(),
+                to.display()
+            )),
+            _ => inside(&to)(error),
+        })
+    }
+
+    /// Gives a file another name, in `at` if that is a directory.
+    pub fn link(&self, file: &Path, at: &Path, existing: Existing) -> Result<()> {
+        let file = rooted(file);
+        let (_, at) = self.place(at, file.file_name())?;
+        self.make_way(&at, existing)?;
+        self.root.hard_link(file, &at).map_err(inside(&at))
+    }
+
+    /// Makes a symbolic link, in `at` if that is a directory.
+    pub fn symlink(&self, target: &Path, at: &Path, existing: Existing) -> Result<()> {
+        let (_, at) = self.place(at, target.file_name())?;
+        self.make_way(&at, existing)?;
+        self.root.symlink(target, &at).map_err(inside(&at))
+    }
+
+    fn make_way(&self, path: &Path, existing: Existing) -> Result<()> {
+        if existing == Existing::Replace { self.remove(path, false, true) } else { Ok(()) }
+    }
+
+    /// Does something to a file, and with `recursive` to all that is below it. Symbolic links below
+    /// it are passed without being followed.
+    fn each(
+        &self,
+        path: &Path,
+        (recursive, follow): (bool, bool),
+        act: &dyn Fn(InodeId) -> ubtrfs::Result<()>,
+    ) -> Result<()> {
+        let (first, _) = self.find(path, follow)?;
+        let mut left = vec![first];
+        while let Some(id) = left.pop() {
+            act(id).map_err(inside(path))?;
+            let is_dir = FileType::from_mode(self.fs.mode(id).map_err(inside(path))?) == FileType::Directory;
+            if recursive && is_dir {
+                left.extend(VolumeFiles::entries(&self.fs, id).map_err(inside(path))?.into_iter().map(|(_, id)| id));
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes permissions. Symbolic links have none.
+    pub fn change_mode(&self, path: &Path, change: &ModeChange, recursive: bool) -> Result<()> {
+        self.each(path, (recursive, true), &|id| {
+            let mode = self.fs.mode(id)?;
+            let file_type = FileType::from_mode(mode);
+            if file_type == FileType::Symlink {
+                return Ok(());
+            }
+            let mode = Some(change.apply(mode, file_type == FileType::Directory));
+            self.fs.set_attributes(id, &SetAttributes { mode, ..SetAttributes::default() }).map(drop)
+        })
+    }
+
+    /// Changes owner and group. Set-id bits and capabilities stay.
+    pub fn change_owner(
+        &self,
+        path: &Path,
+        (uid, gid): (Option<u32>, Option<u32>),
+        recursive: bool,
+        follow: bool,
+    ) -> Result<()> {
+        let changes = SetAttributes { uid, gid, ..SetAttributes::default() };
+        self.each(path, (recursive, follow), &|id| self.fs.set_attributes(id, &changes).map(drop))
+    }
+
+    /// Sets an extended attribute; without a value it is removed.
+    pub fn set_xattr(&self, path: &Path, name: &[u8], value: Option<&[u8]>, follow: bool) -> Result<()> {
+        let (id, _) = self.find(path, follow)?;
+        match value {
+            Some(value) => self.fs.set_xattr(id, name, value, XattrMode::Set),
+            None => self.fs.remove_xattr(id, name),
+        }
+        .map_err(inside(path))
+    }
+
+    /// Sets the size of a file, which is made if there is none.
+    pub fn truncate(&self, path: &Path, size: u64) -> Result<()> {
+        let path = rooted(path);
+        let file = ubtrfs::OpenOptions::new().write(true).create(true).open(&self.root, path).map_err(inside(path))?;
+        let changes = SetAttributes { size: Some(size), ..SetAttributes::default() };
+        self.fs.set_attributes(file.id(), &changes).map(drop).map_err(inside(path))
+    }
+
+    /// Makes what a reader yields the whole content of a file.
+    pub fn put(&self, path: &Path, mut content: impl Read, mode: Option<&ModeChange>) -> Result<()> {
+        let path = rooted(path);
+        let file = self.root.create(path).map_err(inside(path))?;
+        let (mut buf, mut at) = (vec![0; PIECE], 0);
+        loop {
+            let read = match content.read(&mut buf) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                read => read.map_err(outside("standard input"))?,
+            };
+            if read == 0 {
+                break;
+            }
+            write_all(&self.fs, file.id(), at, &buf[..read]).map_err(inside(path))?;
+            at += read as u64;
+        }
+        mode.map_or(Ok(()), |mode| self.change_mode(path, mode, false))
+    }
+}
+
+/// No path at all is the top level.
+fn rooted(path: &Path) -> &Path {
+    if path.as_os_str().is_empty() { Path::new("/") } else { path }
+}

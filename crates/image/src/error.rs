@@ -1,0 +1,50 @@
+//! What can go wrong: with what, and why.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Something in the volume.
+    #[error("{}", path.display())]
+    Inside {
+        /// What it is about.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Something outside of the volume.
+    #[error("{}", path.display())]
+    Outside {
+        /// What it is about.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// What was asked for can't be done; the sentence says why.
+    #[error("{0}")]
+    Refused(String),
+    /// The volume as a whole.
+    #[error(transparent)]
+    Volume(#[from] ubtrfs::Error),
+    /// The devices, at the end.
+    #[error("the superblocks can't be written")]
+    Superblocks(#[source] io::Error),
+}
+
+/// An error about something in the volume.
+pub(crate) fn inside(path: impl AsRef<Path>) -> impl FnOnce(ubtrfs::Error) -> Error {
+    move |error| Error::Inside { path: path.as_ref().into(), source: error.into() }
+}
+
+/// An error about something outside of the volume.
+pub(crate) fn outside<E: Into<io::Error>>(path: impl AsRef<Path>) -> impl FnOnce(E) -> Error {
+    move |error| Error::Outside { path: path.as_ref().into(), source: error.into() }
+}

@@ -1,0 +1,242 @@
+//! A tree of a volume as a tar archive, in the pax format.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use tar::{EntryType, Header};
+use ubtrfs::format::items::{FileType, Timespec};
+use ubtrfs::{Errno, Filesystem, InodeId};
+
+use crate::error::{Error, Result, inside, outside};
+use crate::inside::VolumeFiles;
+use crate::source::{Description, Source};
+
+/// Bytes of a block of an archive.
+const BLOCK: u64 = 512;
+/// The largest number that the octal digits of a header hold: of an owner, and of a size.
+const MAX_ID: u64 = 0o7_777_777;
+const MAX_SIZE: u64 = 0o77_777_777_777;
+
+/// Records of a pax header.
+#[derive(Default)]
+struct Records(Vec<u8>);
+
+impl Records {
+    fn add(&mut self, key: &[u8], value: &[u8]) {
+        // The length counts its own digits.
+        let rest = key.len() + value.len() + 3;
+        let mut len = rest;
+        while len != rest + len.to_string().len() {
+            len = rest + len.to_string().len();
+        }
+        for part in [len.to_string().as_bytes(), b" ", key, b"=", value, b"\n"] {
+            self.0.extend_from_slice(part);
+        }
+    }
+}
+
+/// Writes the tree at `node` as an archive. `skipped` gets the paths of sockets, which no archive
+/// can have.
+pub fn export(fs: &Filesystem, source: &VolumeFiles, node: InodeId, out: impl Write) -> Result<Vec<Vec<u8>>> {
+    let mut export = Export { fs, out, links: HashMap::new(), skipped: Vec::new() };
+    let mut left = vec![(Vec::new(), node)];
+    while let Some((path, id)) = left.pop() {
+        let description = source.describe(&id)?;
+        export.entry(&path, id, &description)?;
+        if description.file_type() == FileType::Directory {
+            let children = source.children(&id)?.into_iter().rev();
+            left.extend(children.map(|(name, id)| {
+                let path = if path.is_empty() { name } else { [&path[..], b"/", &name].concat() };
+                (path, id)
+            }));
+        }
+    }
+    export.write(&[0; 2 * BLOCK as usize])?;
+    export.out.flush().map_err(outside("standard output"))?;
+    Ok(export.skipped)
+}
+
+struct Export<'a, W> {
+    fs: &'a Filesystem,
+    out: W,
+    /// Under which name an inode with several was written.
+    links: HashMap<(u64, u64), Vec<u8>>,
+    skipped: Vec<Vec<u8>>,
+}
+
+impl<W: Write> Export<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.out.write_all(bytes).map_err(outside("standard output"))
+    }
+
+    fn pad(&mut self, len: u64) -> Result<()> {
+        self.write(&vec![0; (len.next_multiple_of(BLOCK) - len) as usize])
+    }
+
+    fn entry(&mut self, path: &[u8], id: InodeId, of: &Description) -> Result<()> {
+        let mut records = Records::default();
+        let name = match (path, of.file_type()) {
+            (b"", FileType::Directory) => b"./".to_vec(),
+            // The tree is one file.
+            (b"", _) => b"file".to_vec(),
+            (path, FileType::Directory) => [b"./", path, b"/"].concat(),
+            (path, _) => [b"./", path].concat(),
+        };
+        let first = of.identity.as_ref().and_then(|identity| self.links.get(identity)).cloned();
+        let mut header = Header::new_ustar();
+        let entry_type = match of.file_type() {
+            _ if first.is_some() => EntryType::Link,
+            FileType::Regular => EntryType::Regular,
+            FileType::Directory => EntryType::Directory,
+            FileType::Symlink => EntryType::Symlink,
+            FileType::CharDevice => EntryType::Char,
+            FileType::BlockDevice => EntryType::Block,
+            FileType::Fifo => EntryType::Fifo,
+            _ => {
+                self.skipped.push(name);
+                return Ok(());
+            }
+        };
+        header.set_entry_type(entry_type);
+        header.set_mode(of.mode & 0o7777);
+        number(&mut records, b"uid", of.uid.into(), MAX_ID, |id| header.set_uid(id));
+        number(&mut records, b"gid", of.gid.into(), MAX_ID, |id| header.set_gid(id));
+        let seconds = of.mtime.sec as i64;
+        header.set_mtime(seconds.clamp(0, MAX_SIZE as i64) as u64);
+        records.add(b"mtime", &time(of.mtime));
+        records.add(b"atime", &time(of.atime));
+        let target = first.as_deref().unwrap_or(&of.target);
+        text(&mut records, b"linkpath", target, &mut header.as_mut_bytes()[157..257]);
+        if matches!(entry_type, EntryType::Char | EntryType::Block) {
+            let (major, minor) = ((of.rdev >> 20) as u32, (of.rdev & 0xf_ffff) as u32);
+            let set = header.set_device_major(major).and_then(|()| header.set_device_minor(minor));
+            set.map_err(outside("standard output"))?;
+        }
+        for (key, value) in of.xattrs.iter().filter(|_| entry_type != EntryType::Link) {
+            if key.contains(&b'=') {
+                let key = String::from_utf8_lossy(key);
+                let path = String::from_utf8_lossy(path);
+                return Err(Error::Refused(format!("{path} has the attribute '{key}', which no archive can have")));
+            }
+            records.add(&[b"SCHILY.xattr.", &key[..]].concat(), value);
+        }
+        let ranges = if entry_type == EntryType::Regular { self.ranges(id, of.size, path)? } else { Vec::new() };
+        let data: u64 = ranges.iter().map(|(start, end)| end - start).sum();
+        let map =
+            if entry_type == EntryType::Regular && data < of.size { map_of(&ranges, of.size) } else { Vec::new() };
+        if map.is_empty() {
+            text(&mut records, b"path", &name, &mut header.as_mut_bytes()[..100]);
+        } else {
+            for (key, value) in [("major", "1"), ("minor", "0"), ("realsize", &of.size.to_string())] {
+                records.add(format!("GNU.sparse.{key}").as_bytes(), value.as_bytes());
+            }
+            records.add(b"GNU.sparse.name", &name);
+            text(
+                &mut Records::default(),
+                b"",
+                &[b"./GNUSparseFile.0/", &name[2..]].concat(),
+                &mut header.as_mut_bytes()[..100],
+            );
+        }
+        let stored = map.len() as u64 + data;
+        number(&mut records, b"size", stored, MAX_SIZE, |size| header.set_size(size));
+        header.set_cksum();
+        self.records(records)?;
+        self.write(header.as_bytes())?;
+        self.write(&map)?;
+        for (start, end) in ranges {
+            self.data(id, start, end, path)?;
+        }
+        self.pad(stored)?;
+        if let (Some(identity), None) = (of.identity, first) {
+            self.links.insert(identity, name);
+        }
+        Ok(())
+    }
+
+    fn records(&mut self, Records(records): Records) -> Result<()> {
+        let mut header = Header::new_ustar();
+        header.set_entry_type(EntryType::XHeader);
+        header.as_mut_bytes()[..16].copy_from_slice(b"./PaxHeaders/pax");
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        header.set_size(records.len() as u64);
+        header.set_cksum();
+        self.write(header.as_bytes())?;
+        self.write(&records)?;
+        self.pad(records.len() as u64)
+    }
+
+    /// Where a file has data.
+    fn ranges(&self, id: InodeId, size: u64, path: &[u8]) -> Result<Vec<(u64, u64)>> {
+        let path = Path::new(std::ffi::OsStr::from_bytes(path));
+        let (mut found, mut at) = (Vec::new(), 0);
+        while at < size {
+            let start = match self.fs.seek_data(id, at) {
+                Ok(start) if start < size => start,
+                Err(error) if error.errno() != Errno::NXIO => return Err(inside(path)(error)),
+                _ => break,
+            };
+            let end = self.fs.seek_hole(id, start).map_err(inside(path))?.min(size).max(start + 1);
+            found.push((start, end));
+            at = end;
+        }
+        Ok(found)
+    }
+
+    fn data(&mut self, id: InodeId, mut at: u64, end: u64, path: &[u8]) -> Result<()> {
+        let path = Path::new(std::ffi::OsStr::from_bytes(path)).to_owned();
+        while at < end {
+            let data = self.fs.read(id, at, (end - at).min(1 << 20) as usize).map_err(inside(&path))?;
+            if data.is_empty() {
+                return Err(outside::<io::Error>(&path)(io::ErrorKind::UnexpectedEof.into()));
+            }
+            self.write(&data)?;
+            at += data.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+/// A number, as octal digits or, if it has too many, in a record.
+fn number(records: &mut Records, key: &[u8], value: u64, most: u64, set: impl FnOnce(u64)) {
+    set(value.min(most));
+    if value > most {
+        records.add(key, value.to_string().as_bytes());
+    }
+}
+
+/// A text in a field, and in a record where the field is too small or the text no ASCII.
+fn text(records: &mut Records, key: &[u8], value: &[u8], field: &mut [u8]) {
+    let len = value.len().min(field.len());
+    field[..len].copy_from_slice(&value[..len]);
+    if value.len() > field.len() || !value.is_ascii() {
+        records.add(key, value);
+    }
+}
+
+/// A time as a decimal number of seconds.
+fn time(time: Timespec) -> Vec<u8> {
+    let (seconds, nanoseconds) = (time.sec as i64, i64::from(time.nsec.min(999_999_999)));
+    let whole = i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
+    let sign = if whole < 0 { "-" } else { "" };
+    let whole = whole.unsigned_abs();
+    format!("{sign}{}.{:09}", whole / 1_000_000_000, whole % 1_000_000_000).into_bytes()
+}
+
+/// The map of a sparse file as GNU tar has it in the format 1.0, before the data.
+fn map_of(ranges: &[(u64, u64)], size: u64) -> Vec<u8> {
+    let mut map = format!("{}\n", ranges.len() + 1);
+    for (start, end) in ranges {
+        let _ = writeln!(map, "{start}\n{}", end - start);
+    }
+    let _ = writeln!(map, "{size}\n0");
+    let mut map = map.into_bytes();
+    map.resize(map.len().next_multiple_of(BLOCK as usize), 0);
+    map
+}

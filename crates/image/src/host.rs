@@ -1,0 +1,141 @@
+//! Files of the host, as what is copied from.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+use ubtrfs::format::items::Timespec;
+
+use crate::error::{Result, outside};
+use crate::source::{Child, Description, Source, TakeData};
+
+/// Bytes that are read at once.
+const PIECE: u64 = 1 << 20;
+
+/// Files by their paths. No symbolic link is followed below the path that a copy begins at.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HostFiles {
+    /// Leave extended attributes out.
+    pub without_xattrs: bool,
+}
+
+impl Source for HostFiles {
+    type Node = PathBuf;
+
+    fn describe(&self, path: &PathBuf) -> Result<Description> {
+        let found = fs::symlink_metadata(path).map_err(outside(path))?;
+        let time = |sec: i64, nsec: i64| Timespec { sec: sec as u64, nsec: nsec as u32 };
+        let target = if found.is_symlink() {
+            fs::read_link(path).map_err(outside(path))?.into_os_string().into_vec()
+        } else {
+            Vec::new()
+        };
+        let (major, minor) = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
+        Ok(Description {
+            mode: found.mode(),
+            uid: found.uid(),
+            gid: found.gid(),
+            rdev: u64::from(major) << 20 | u64::from(minor),
+            size: found.size(),
+            atime: time(found.atime(), found.atime_nsec()),
+            mtime: time(found.mtime(), found.mtime_nsec()),
+            target,
+            xattrs: if self.without_xattrs { Vec::new() } else { xattrs(path).map_err(outside(path))? },
+            identity: (found.nlink() > 1 && !found.is_dir()).then_some((found.dev(), found.ino())),
+        })
+    }
+
+    fn children(&self, path: &PathBuf) -> Result<Vec<Child<PathBuf>>> {
+        let entries = fs::read_dir(path).map_err(outside(path))?;
+        let names: io::Result<Vec<_>> = entries.map(|entry| Ok(entry?.file_name())).collect();
+        let mut names = names.map_err(outside(path))?;
+        names.sort();
+        Ok(names.into_iter().map(|name| (name.as_bytes().to_vec(), path.join(name))).collect())
+    }
+
+    fn read(&self, path: &PathBuf, size: u64, take: &mut TakeData<'_>) -> Result<()> {
+        // A FIFO that has come in the file's place must not stop us.
+        let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits() as i32;
+        let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(outside(path))?;
+        let mut buf = vec![0; PIECE.min(size) as usize];
+        let mut at = 0;
+        if size == 0 {
+            // Files of /proc and the like don't tell how much is in them.
+            let mut buf = vec![0; 64 << 10];
+            loop {
+                let read = file.read_at(&mut buf, at).map_err(outside(path))?;
+                if read == 0 {
+                    return Ok(());
+                }
+                take(at, &buf[..read])?;
+                at += read as u64;
+            }
+        }
+        while let Some((start, end)) = next_data(&file, at, size).map_err(outside(path))? {
+            at = start;
+            while at < end {
+                let len = (end - at).min(PIECE) as usize;
+                let read = file.read_at(&mut buf[..len], at).map_err(outside(path))?;
+                if read == 0 {
+                    return Ok(());
+                }
+                take(at, &buf[..read])?;
+                at += read as u64;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The next range of data of a file; all of it, where the file system doesn't know.
+fn next_data(file: &File, from: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+    if from >= size {
+        return Ok(None);
+    }
+    let start = match rustix::fs::seek(file, SeekFrom::Data(from)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return Ok(None),
+        Err(Errno::INVAL) => from,
+        Err(error) => return Err(error.into()),
+    };
+    let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(size).min(size);
+    Ok((start < end).then_some((start, end)))
+}
+
+/// The extended attributes that the process may see.
+fn xattrs(path: &Path) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let names = match whole(|buf| rustix::fs::llistxattr(path, buf)) {
+        Err(Errno::OPNOTSUPP | Errno::ACCESS | Errno::PERM) => return Ok(Vec::new()),
+        names => names?,
+    };
+    let mut found = Vec::new();
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        match whole(|buf| rustix::fs::lgetxattr(path, name, buf)) {
+            Ok(value) => found.push((name.to_vec(), value)),
+            // It has been removed meanwhile, or is for others.
+            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::ACCESS | Errno::PERM) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// All that a call writes, whose length may change between two calls.
+fn whole(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
+    let mut buf = vec![0; 1024];
+    loop {
+        match call(&mut buf) {
+            Ok(len) => {
+                buf.truncate(len);
+                return Ok(buf);
+            }
+            Err(Errno::RANGE) if buf.len() < 1 << 20 => buf = vec![0; buf.len() * 4],
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Volumes that are not mounted, edited as by cp(1), rm(1) and their like.
+//!
+//! Nothing passes a VFS: no privileges are needed for owners, device nodes, set-id bits and
+//! capabilities, and none are checked. A [`Session`] is one commit, however much it changes: before
+//! [`Session::publish`] the volume on the devices stays as it was.
+
+mod archive_entry;
+mod copy;
+mod edit;
+mod error;
+mod export;
+mod host;
+mod import;
+mod inside;
+mod mode_change;
+mod session;
+mod source;
+
+pub use copy::{CopyOptions, Reflink, copy_into};
+pub use edit::{Editor, Existing};
+pub use error::{Error, Result};
+pub use export::export;
+pub use host::HostFiles;
+pub use import::{Layer, import};
+pub use inside::VolumeFiles;
+pub use mode_change::ModeChange;
+pub use session::Session;
+pub use source::{Description, Source};

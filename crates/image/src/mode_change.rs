@@ -1,0 +1,105 @@
+//! Permissions as chmod(1) takes them: octal, or symbolic.
+
+use std::str::FromStr;
+
+/// A change of permissions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModeChange(Vec<Clause>);
+
+/// `u+x` and its like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Clause {
+    /// The bits that it is about.
+    who: u32,
+    how: char,
+    bits: u32,
+    /// `X`: execution, of directories and of what somebody may execute already.
+    executes_if: bool,
+}
+
+impl ModeChange {
+    /// The permissions that come of others.
+    #[must_use]
+    pub fn apply(&self, mode: u32, is_dir: bool) -> u32 {
+        self.0.iter().fold(mode & 0o7777, |mode, clause| {
+            let execute = if clause.executes_if && (is_dir || mode & 0o111 != 0) { 0o111 } else { 0 };
+            let bits = (clause.bits | execute) & clause.who;
+            match clause.how {
+                '+' => mode | bits,
+                '-' => mode & !bits,
+                _ => mode & !clause.who | bits,
+            }
+        })
+    }
+}
+
+impl FromStr for ModeChange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("'{text}' are no permissions: write them as 0755 or as u=rwx,go=rx");
+        if text.starts_with(|first: char| first.is_ascii_digit()) {
+            let bits = u32::from_str_radix(text, 8).ok().filter(|bits| *bits <= 0o7777).ok_or_else(wrong)?;
+            return Ok(Self(vec![Clause { who: 0o7777, how: '=', bits, executes_if: false }]));
+        }
+        let mut clauses = Vec::new();
+        for part in text.split(',') {
+            let split = part.find(['+', '-', '=']).ok_or_else(wrong)?;
+            let who = part[..split].chars().try_fold(0, |who, class| match class {
+                'u' => Some(who | 0o4700),
+                'g' => Some(who | 0o2070),
+                'o' => Some(who | 0o1007),
+                'a' => Some(0o7777),
+                _ => None,
+            });
+            let who = match who.ok_or_else(wrong)? {
+                0 => 0o7777,
+                who => who,
+            };
+            let mut rest = part[split..].chars();
+            let how = rest.next().ok_or_else(wrong)?;
+            let mut clause = Clause { who, how, bits: 0, executes_if: false };
+            for letter in rest {
+                clause.bits |= match letter {
+                    'r' => 0o444,
+                    'w' => 0o222,
+                    'x' => 0o111,
+                    's' => 0o6000,
+                    't' => 0o1000,
+                    'X' => {
+                        clause.executes_if = true;
+                        0
+                    }
+                    _ => return Err(wrong()),
+                };
+            }
+            clauses.push(clause);
+        }
+        Ok(Self(clauses))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permissions_change_as_chmod_changes_them() {
+        for (change, before, after) in [
+            ("644", 0o7777, 0o644),
+            ("u+s", 0o755, 0o4755),
+            ("g+s,o-rx", 0o755, 0o2750),
+            ("+t", 0o777, 0o1777),
+            ("a=rX", 0o700, 0o555),
+            ("a=rX", 0o600, 0o444),
+            ("go=", 0o777, 0o700),
+            ("u=rwx,go=rx", 0, 0o755),
+        ] {
+            assert_eq!(change.parse::<ModeChange>().unwrap().apply(before, false), after, "{change} of {before:o}");
+        }
+        assert_eq!("u+X".parse::<ModeChange>().unwrap().apply(0o600, true), 0o700);
+        for wrong in ["", "999", "77777", "x", "u", "u?x", "q+x", "u+q", "u+x,"] {
+            assert!(wrong.parse::<ModeChange>().is_err(), "{wrong}");
+        }
+    }
+}
