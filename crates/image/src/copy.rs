@@ -236,13 +236,14 @@ impl<S: Source> Copier<'_, S> {
                 }
             }
         }
+        // Another owner takes capabilities away, so they come after.
+        let owner = SetAttributes { uid: Some(of.uid), gid: Some(of.gid), ..SetAttributes::default() };
+        self.fs.set_attributes(id, &owner).map_err(inside(path))?;
         for (name, value) in &of.xattrs {
             self.fs.set_xattr(id, name, value, XattrMode::Set).map_err(inside(path))?;
         }
         let changes = SetAttributes {
             mode: Some(of.mode),
-            uid: Some(of.uid),
-            gid: Some(of.gid),
             atime: Some(TimeChange::To(of.atime)),
             mtime: Some(TimeChange::To(of.mtime)),
             ..SetAttributes::default()

@@ -18,6 +18,9 @@ use crate::source::Source;
 /// Bytes that are read at once.
 const PIECE: usize = 1 << 20;
 
+/// The attribute that another owner takes away.
+const CAPABILITIES: &[u8] = b"security.capability";
+
 /// Whether something may be there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
@@ -245,7 +248,15 @@ impl Editor {
         follow: bool,
     ) -> Result<()> {
         let changes = SetAttributes { uid, gid, ..SetAttributes::default() };
-        self.each(path, (recursive, follow), &|id| self.fs.set_attributes(id, &changes).map(drop))
+        self.each(path, (recursive, follow), &|id| {
+            let capabilities = self.fs.get_xattr(id, CAPABILITIES);
+            self.fs.set_attributes(id, &changes)?;
+            match capabilities {
+                Ok(value) => self.fs.set_xattr(id, CAPABILITIES, &value, XattrMode::Set),
+                Err(error) if error.errno() == Errno::NODATA => Ok(()),
+                Err(error) => Err(error),
+            }
+        })
     }
 
     /// Sets an extended attribute; without a value it is removed.

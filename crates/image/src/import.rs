@@ -245,6 +245,9 @@ impl Import<'_> {
 
     /// Gives what was made the rest of its attributes.
     fn finish(&mut self, id: InodeId, of: &Described, shown: &Path) -> Result<()> {
+        // Another owner takes capabilities away, so they come after.
+        let owner = SetAttributes { uid: Some(of.uid), gid: Some(of.gid), ..SetAttributes::default() };
+        self.fs.set_attributes(id, &owner).map_err(inside(shown))?;
         for (name, value) in &of.xattrs {
             self.fs.set_xattr(id, name, value, XattrMode::Set).map_err(inside(shown))?;
         }
@@ -253,7 +256,7 @@ impl Import<'_> {
             mtime: Some(TimeChange::To(of.mtime)),
             ..SetAttributes::default()
         };
-        let changes = SetAttributes { mode: Some(of.mode), uid: Some(of.uid), gid: Some(of.gid), ..times };
+        let changes = SetAttributes { mode: Some(of.mode), ..times };
         self.fs.set_attributes(id, &changes).map_err(inside(shown))?;
         if of.kind == EntryType::Directory {
             self.times.push((id, times));

@@ -57,6 +57,10 @@ fn files_of_an_image_are_made_changed_and_removed() {
         "0x0100000200040000000000000000000000000000",
         &at("a/tool"),
     ]);
+    quiet(&["chown", "7:8", &at("a/tool")]);
+    let name = b"security.capability=";
+    let exported = ubtrfs(&["export", &image]).stdout;
+    assert!(exported.windows(name.len()).any(|bytes| bytes == name), "another owner leaves capabilities alone");
     quiet(&["setfattr", "-n", "user.note", "-v", "words", &at("a/b/link")]);
     quiet(&["truncate", "-s", "1M", &at("a/hole")]);
     quiet(&["chown", "5:6", &at("a/hole")]);
@@ -96,6 +100,15 @@ pub fn make_tree(at: &Path) {
     sparse.set_len(10 << 20).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&sparse, &[9; 5000], 5 << 20).unwrap();
     fs::create_dir(at.join("sub/\u{fc}mlaut \n line")).unwrap();
+    if rustix::process::geteuid().is_root() {
+        let (file, value) = (at.join("sub/file"), capability());
+        rustix::fs::setxattr(&file, "security.capability", &value, rustix::fs::XattrFlags::empty()).unwrap();
+    }
+}
+
+/// `cap_net_bind_service=p`, in the form of version 2.
+fn capability() -> Vec<u8> {
+    [0x0200_0000_u32, 1 << 10, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
 /// What rsync would still have to change, but for files that are mounts.
