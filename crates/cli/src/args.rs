@@ -1,6 +1,7 @@
 //! The command line.
 
 pub mod edit;
+mod owner;
 pub mod subvolume;
 mod window;
 
@@ -10,14 +11,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::size::parse_size;
+use owner::parse_owner;
 pub use window::Window;
-
-/// User and group as `UID:GID`. `-1` means nobody in the system's calls.
-fn parse_owner(text: &str) -> Result<(u32, u32), String> {
-    let id = |text: &str| text.parse::<u32>().ok().filter(|id| *id != u32::MAX);
-    let owner = text.split_once(':').and_then(|(user, group)| Some((id(user)?, id(group)?)));
-    owner.ok_or_else(|| format!("'{text}' is not the numbers of a user and a group, as in 1000:1000"))
-}
 
 const MOUNT_OPTIONS: &str = "Options, separated by commas: ro, rw, subvol=PATH, subvolid=ID, commit=SECONDS, memory=SIZE, \
      nologreplay, rescue=HOW, notreelog, discard, max_inline=SIZE, threads=N, offset=SIZE, sizelimit=SIZE, uid=ID, gid=ID, umask=OCTAL, fakeroot, single_user, user_subvol_rm_allowed, check_open=HOW, \

@@ -212,8 +212,8 @@ impl<R: Read> ArchiveReader<R> {
         Ok(())
     }
 
-    /// The map of a sparse file in the format 1.0 of GNU tar: numbers in lines before the data, then
-    /// zeros to the end of the block.
+    /// The map of a sparse file in the format 1.0 of GNU tar: numbers in lines before the data,
+    /// then zeros to the end of the block.
     fn map(&mut self) -> Result<Vec<(u64, u64)>> {
         let (mut block, mut at) = ([0; BLOCK as usize], BLOCK as usize);
         let mut number = || -> Result<u64> {

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use ubtrfs_image::ModeChange;
 
-use super::{parse_owner, window::Window};
+use super::owner::{Owners, parse_owner, parse_owners};
+use super::window::Window;
 use crate::size::parse_size;
 
 /// What can be done to an image, on the command line and in a script.
@@ -44,10 +45,12 @@ pub struct Cp {
         default_value = "auto"
     )]
     pub reflink: When,
-    /// Owner and group of what is made in an image without -a, by their numbers [default: the user].
+    /// Owner and group of what is made in an image without -a, by their numbers [default: the
+    /// user].
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner, conflicts_with = "archive")]
     pub owner: Option<(u32, u32)>,
-    /// What is copied, then where: files of the host, or IMAGE:PATH with the path from the top level.
+    /// What is copied, then where: files of the host, or IMAGE:PATH with the path from the top
+    /// level.
     #[arg(required = true, num_args = 2.., value_names = ["SRC", "DEST"])]
     pub places: Vec<OsString>,
     #[command(flatten)]
@@ -186,25 +189,6 @@ pub struct Chown {
     pub places: Vec<OsString>,
     #[command(flatten)]
     pub window: Window,
-}
-
-/// A new owner, a new group, or both.
-#[derive(Clone, Copy, Debug)]
-pub struct Owners {
-    pub user: Option<u32>,
-    pub group: Option<u32>,
-}
-
-fn parse_owners(text: &str) -> Result<Owners, String> {
-    let (user, group) = text.split_once(':').unwrap_or((text, ""));
-    let id = |text: &str| match text {
-        "" => Some(None),
-        text => text.parse().ok().filter(|id| *id != u32::MAX).map(Some),
-    };
-    match (id(user), id(group)) {
-        (Some(user), Some(group)) if user.is_some() || group.is_some() => Ok(Owners { user, group }),
-        _ => Err(format!("'{text}' are no numbers of a user and a group, as in 1000:1000, 1000 or :1000")),
-    }
 }
 
 /// Set or remove an extended attribute of files of an image.

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use ubtrfs::Filesystem;
 use ubtrfs_image::{CopyOptions, Editor, Error, Existing, HostFiles, Reflink};
 
-use super::{Locate, Where, about};
+use super::locate::{Locate, Where};
+use super::session::about;
 use crate::args::edit::{Cp, EditCommand, Mknod, Setfattr, When};
 use crate::failure::{Failure, Result};
 

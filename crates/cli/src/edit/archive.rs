@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use ubtrfs_image::{Editor, Error, Layer, VolumeFiles};
 
-use super::{about, open, publish};
+use super::session::{about, open, publish};
 use crate::args::edit::{Export, Import};
 use crate::args::subvolume::InImage;
 use crate::failure::{Failure, Result};

@@ -3,49 +3,24 @@
 
 mod act;
 mod archive;
+mod locate;
 mod script;
+mod session;
 mod to_host;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use ubtrfs_image::{Error, Session};
-
 use self::act::perform;
-use crate::args::Window;
+use self::locate::{Locate, Where};
+use self::session::{open, publish};
 use crate::args::edit::{Cp, EditCommand};
 use crate::args::subvolume::InImage;
-use crate::device::open_for_writing;
 use crate::failure::{Failure, Result};
-use crate::place::{Image, Place, is_same, unless_mounted};
+use crate::place::{Image, Place, is_same};
 pub use archive::{export, import};
 pub use script::apply;
-
-/// Where a file is.
-#[derive(Clone, Debug)]
-enum Where {
-    /// Among the host's files.
-    Host(PathBuf),
-    /// In the image.
-    Inside(PathBuf),
-}
-
-impl Where {
-    /// The path in the image.
-    fn inside(self) -> Result<PathBuf> {
-        match self {
-            Self::Inside(path) => Ok(path),
-            Self::Host(path) => Err(Failure::new(format!(
-                "{} is not in an image: write IMAGE:PATH, with an image or a device that exists",
-                path.display()
-            ))),
-        }
-    }
-}
-
-/// Finds out where what a word names is.
-type Locate<'a> = dyn Fn(&OsStr) -> Where + 'a;
 
 /// One edit.
 pub fn run(command: &EditCommand) -> Result<()> {
@@ -62,36 +37,6 @@ pub fn run(command: &EditCommand) -> Result<()> {
     let session = open(&image, command.window())?;
     perform(session.fs(), command, &locate)?;
     publish(session)
-}
-
-/// Opens an image for an edit.
-fn open(image: &Path, window: Window) -> Result<Session> {
-    let opened = open_for_writing(&[image.to_owned()], window).map_err(|failure| unless_mounted(image, failure))?;
-    Session::open(opened.devices).map_err(|error| Failure::about(image.display(), &error))
-}
-
-fn publish(session: Session) -> Result<()> {
-    session.publish().map_err(|error| about(&error))
-}
-
-/// What an error says, and what to do about it.
-fn about(error: &Error) -> Failure {
-    let failure = Failure::of(error);
-    let is_full = match error {
-        Error::Inside { source, .. } => source.kind() == std::io::ErrorKind::StorageFull,
-        Error::Volume(error) => error.errno() == ubtrfs::Errno::NOSPC,
-        _ => false,
-    };
-    match failure {
-        Failure::Sentence(sentence, status) if is_full => Failure::Sentence(
-            format!(
-                "{sentence}; the image is as it was. An edit keeps what it replaces until its end, so smaller ones may \
-                 fit; or make a larger image"
-            ),
-            status,
-        ),
-        failure => failure,
-    }
 }
 
 /// The image that a command is about.

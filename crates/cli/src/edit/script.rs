@@ -8,7 +8,8 @@ use clap::Parser;
 use shlex::bytes::Shlex;
 
 use super::act::perform;
-use super::{Where, open, publish};
+use super::locate::Where;
+use super::session::{open, publish};
 use crate::args::edit::{Apply, EditCommand};
 use crate::failure::{Failure, Result};
 
@@ -88,7 +89,7 @@ fn parse(line: &[u8]) -> Result<Option<EditCommand>> {
     if let EditCommand::Cp(arguments) = &line.command
         && !arguments.places.last().is_some_and(|to| to.as_bytes().starts_with(b":"))
     {
-        return Err(Failure::new("a script changes nothing but the image: the last word of cp is :PATH"));
+        return Err(Failure::new("a script changes nothing but the image: cp needs :PATH in the end"));
     }
     Ok(Some(line.command))
 }

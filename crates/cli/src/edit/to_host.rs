@@ -1,6 +1,7 @@
 //! Copying files of an image into a directory of the host. Nothing is made outside of it, whatever
 //! names and links the image has.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -10,14 +11,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use std::collections::HashMap;
-
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use ubtrfs::{Filesystem, InodeId};
 use ubtrfs_format::items::FileType;
 use ubtrfs_image::{Description, Editor, Source, VolumeFiles};
 
-use super::about;
+use super::session::about;
 use crate::args::edit::Cp;
 use crate::failure::{Failure, Result};
 use crate::restore::target::{
