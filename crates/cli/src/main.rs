@@ -3,6 +3,7 @@
 mod args;
 mod browse;
 mod check;
+mod commits;
 mod confirm;
 mod connection;
 mod control;
@@ -13,6 +14,7 @@ mod edit;
 mod failure;
 mod fsck;
 mod generate;
+mod history;
 mod holders;
 mod info;
 mod ioctls;
@@ -21,6 +23,8 @@ mod merge;
 mod mkfs;
 mod mount;
 mod mount_table;
+mod other_contents;
+mod partitions;
 mod path;
 mod place;
 mod process;
@@ -73,6 +77,7 @@ fn main() -> ExitCode {
         Command::Rescue(arguments) => rescue::run(arguments),
         Command::Restore(arguments) => restore::run(arguments),
         Command::Info(arguments) => info::run(arguments),
+        Command::History(arguments) => history::run(arguments),
         Command::Label(arguments) => label::run(arguments),
         Command::Subvolume(arguments) => subvolume::run(arguments),
         Command::Property(arguments) => subvolume::property(arguments),

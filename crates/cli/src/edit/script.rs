@@ -74,7 +74,7 @@ fn parse(line: &[u8]) -> Result<Option<EditCommand>> {
         Failure::new(first.strip_prefix("error: ").unwrap_or(first))
     })?;
     let window = line.command.window();
-    if window.offset != 0 || window.sizelimit.is_some() {
+    if !window.is_whole() {
         return Err(Failure::new("where the volume is in its image is said to apply, not in a script"));
     }
     if matches!(line.command, EditCommand::Put(_)) {

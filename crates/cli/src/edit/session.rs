@@ -11,7 +11,8 @@ use crate::place::unless_mounted;
 
 /// Opens an image for an edit.
 pub fn open(image: &Path, window: Window) -> Result<Session> {
-    let opened = open_for_writing(&[image.to_owned()], window).map_err(|failure| unless_mounted(image, failure))?;
+    let opened =
+        open_for_writing(&[image.to_owned()], window).map_err(|failure| unless_mounted(image, window, failure))?;
     Session::open(opened.devices).map_err(|error| Failure::about(image.display(), &error))
 }
 

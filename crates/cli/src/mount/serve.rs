@@ -18,7 +18,8 @@ use ubtrfs_volume::{Device, Error as VolumeError, Exclusive, FileDevice, OpenMod
 use super::options::MountRequest;
 use super::{ending, notify, protect};
 use crate::args::Window;
-use crate::device::{about_volume, check_unmounted, claim, is_block, open_exclusively, within};
+use crate::commits::with_generation;
+use crate::device::{about_volume_within, check_unmounted, claim, is_block, open_exclusively, part_of, within};
 use crate::failure::{Failure, Result};
 use crate::process;
 
@@ -128,6 +129,7 @@ fn open_devices(job: &Job, root: bool) -> Result<Opened> {
     let mode = if job.request.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let mut opened = Opened { devices: Vec::new(), claims: Vec::new(), blocks: Vec::new() };
     for path in &job.devices {
+        let part = part_of(path, window_of(job))?;
         let device = if root && is_block(path) {
             let failed = |error: io::Error| Failure::about(path.display(), &error);
             let block = StdOptions::new().read(true).custom_flags(PLACE).open(path).map_err(failed)?;
@@ -135,15 +137,20 @@ fn open_devices(job: &Job, root: bool) -> Result<Opened> {
             opened.blocks.push(block);
             let device = patiently(|| FileDevice::open(path, mode, Exclusive::ButDevice));
             let device = device.map_err(|error| Failure::of(&error))?;
-            check_unmounted(path, mode)?;
+            check_unmounted(path, mode, part)?;
             device
         } else {
-            open_exclusively(path, mode)?
+            open_exclusively(path, mode, part)?
         };
-        let window = Window { offset: job.request.offset, sizelimit: job.request.size_limit };
-        opened.devices.push(within(path, device, window)?);
+        opened.devices.push(within(path, device, part)?);
     }
     Ok(opened)
+}
+
+/// The part of the devices that the volume is in.
+fn window_of(job: &Job) -> Window {
+    let MountRequest { offset, size_limit: sizelimit, partition, .. } = job.request;
+    Window { partition, offset, sizelimit, of_mount: true }
 }
 
 /// A path by which what is open is opened once more.
@@ -152,17 +159,24 @@ fn descriptor(open: &File) -> PathBuf {
 }
 
 /// The volume and its file system; with `rescue=usebackuproot` by any usable superblock or backup
-/// root.
+/// root, with `generation=` by a root of that commit.
 fn open_volume(job: &Job, devices: Vec<Arc<dyn Device>>, options: &Options) -> Result<Arc<Filesystem>> {
-    if !job.request.rescue.use_backup_root {
+    if !job.request.rescue.use_backup_root && job.request.generation.is_none() {
         let how = OpenOptions { read_only: job.request.read_only };
-        let volume = Volume::open(devices, how).map_err(|error| about_volume(&job.devices, &error))?;
+        let volume =
+            Volume::open(devices, how).map_err(|error| about_volume_within(&job.devices, window_of(job), &error))?;
         return open_engine(job, Arc::new(volume), options);
     }
-    let mut failure = about_volume(&job.devices, &VolumeError::NotBtrfs);
-    for candidate in Volume::candidates(&devices) {
+    let (candidates, mut failure) = if let Some(generation) = job.request.generation {
+        let failure = format!("no root of generation {generation} is left; 'ubtrfs history' lists those that are");
+        (with_generation(&devices, generation), Failure::new(format!("{}: {failure}", list(&job.devices))))
+    } else {
+        let failure = about_volume_within(&job.devices, window_of(job), &VolumeError::NotBtrfs);
+        (Volume::candidates(&devices), failure)
+    };
+    for candidate in candidates {
         let opened = Volume::open_candidate(devices.clone(), &candidate)
-            .map_err(|error| about_volume(&job.devices, &error))
+            .map_err(|error| about_volume_within(&job.devices, window_of(job), &error))
             .and_then(|volume| open_engine(job, Arc::new(volume), options));
         match opened {
             Ok(engine) => {
