@@ -61,8 +61,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Whether both are the same as far as is known: times that one of them does not know differ from
-    /// none.
+    /// Whether both are the same as far as is known: times that one of them does not know differ
+    /// from none.
     pub fn is_like(&self, other: &Self) -> bool {
         let Self { mode, uid, gid, nlink, body, xattrs, times } = self;
         let are_times_like = times.is_none() || other.times.is_none() || *times == other.times;

@@ -232,8 +232,8 @@ fn a_reset_to_a_merged_snapshot_merges_at_once() {
 fn a_merge_whose_command_was_ended_before_it_changed_anything_changes_nothing() {
     require!(FUSE);
     let (volume, [base, changed, target]) = with_sides();
-    // Both sides have changed a file of many extents alike, which takes long to find out: longer than
-    // this test may wait for a processor before it ends the command.
+    // Both sides have changed a file of many extents alike, which takes long to find out: longer
+    // than this test may wait for a processor before it ends the command.
     let files = [&changed, &target].map(|side| Path::new(side).join("dir/file"));
     for file in &files {
         let file = File::create(file).unwrap();
