@@ -2,6 +2,7 @@
 
 pub mod edit;
 mod owner;
+mod populate;
 mod rescue;
 pub mod subvolume;
 mod window;
@@ -13,6 +14,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::size::parse_size;
 use owner::parse_owner;
+pub use populate::Populate;
 pub use rescue::{History, Rescue, RescueCommand, Restore, SuperRecover, ZeroLog};
 pub use window::Window;
 
@@ -92,8 +94,11 @@ pub struct Mkfs {
     /// Give block groups a tree of their own: large volumes are mounted faster.
     #[arg(long)]
     pub block_group_tree: bool,
-    /// User and group of the root directory, by their numbers [default: the user who makes the
-    /// volume].
+    /// The volume's id [default: a random one].
+    #[arg(short = 'U', long, value_name = "UUID")]
+    pub uuid: Option<uuid::Uuid>,
+    /// User and group of the root directory, by their numbers [default: those of --rootdir's, or the
+    /// user who makes the volume].
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
     pub root_owner: Option<(u32, u32)>,
     /// Overwrite what is on the device.
@@ -102,6 +107,8 @@ pub struct Mkfs {
     /// The device or image file.
     #[arg(required = true, value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
+    #[command(flatten)]
+    pub populate: Populate,
     #[command(flatten)]
     pub window: Window,
 }

@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::{Mutex, RwLock};
 use rpds::RedBlackTreeMapSync;
-use ubtrfs_format::items::{Compression, INLINE_DATA_OFFSET};
-use ubtrfs_format::{Generation, Incompat, Ino, ItemType, Key, TreeId, max_item_size};
+use ubtrfs_format::items::{Compression, INLINE_DATA_OFFSET, Timespec};
+use ubtrfs_format::{Generation, Incompat, Ino, ItemType, Key, TreeId, Uuid, max_item_size};
 use ubtrfs_tree::{Geometry, NodeCache};
 use ubtrfs_volume::{Buffer, LockCounters, Published, Volume};
 
+use crate::clock;
 use crate::commit_request::CommitRequest;
 use crate::committed::{Committed, TreeRoot};
 use crate::error::{Errno, Error, Result};
@@ -198,6 +199,18 @@ impl FsInfo {
     /// Whether the mount is read-only without any error, and everything is durable.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.is_read_only() && self.aborted().is_none() && (self.began_read_only || self.gate.current().is_empty())
+    }
+
+    /// The time that changes are stamped with.
+    pub(crate) fn now(&self) -> Timespec {
+        self.options.reproducible.map_or_else(clock::now, |fixed| fixed.time)
+    }
+
+    /// The id of a new subvolume.
+    pub(crate) fn new_uuid(&self, tree: TreeId) -> Uuid {
+        let derive = |seed: Uuid| uuid::Uuid::new_v5(&uuid::Uuid::from_bytes(seed.0), &tree.0.to_le_bytes());
+        let uuid = self.options.reproducible.map_or_else(uuid::Uuid::new_v4, |fixed| derive(fixed.seed));
+        Uuid(uuid.into_bytes())
     }
 
     /// How data is compressed as it is written.

@@ -173,7 +173,7 @@ pub use ops::{
     ModeAndXattr, NewInode, Plan, RenameFlags, SETTABLE_FLAGS, SetAttributes, SubvolumeInfo, TimeChange, WriteAt,
     XattrMode,
 };
-pub use options::{CompressionMode, FreeingLimits, Options, Rescue};
+pub use options::{CompressionMode, FreeingLimits, Options, Reproducible, Rescue};
 pub use paths::{Dir, DirEntry, File, OpenOptions, ReadDir};
 pub use space::SpaceTotals;
 pub use subvolume_changes::Received;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ubtrfs_format::items::Compression;
+use ubtrfs_format::Uuid;
+use ubtrfs_format::items::{Compression, Timespec};
 use ubtrfs_tree::Damage;
 
 use crate::faults::Faults;
@@ -60,6 +61,16 @@ pub struct CompressionMode {
     pub force: bool,
 }
 
+/// What a volume has from elsewhere than from what is done to it. With this in its place, the same
+/// operations in the same order make the same volume, byte for byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reproducible {
+    /// The time of every change.
+    pub time: Timespec,
+    /// What the ids of new subvolumes are derived from, instead of being random.
+    pub seed: Uuid,
+}
+
 /// Options of a mount.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
@@ -97,6 +108,11 @@ pub struct Options {
     pub compression: Option<CompressionMode>,
     /// The most threads that compress data of one file at a time.
     pub compression_threads: usize,
+    /// Changes have this time, and new ids are derived from this one.
+    pub reproducible: Option<Reproducible>,
+    /// The most bytes of a new chunk, without its copies; `None` leaves it to the size of the
+    /// devices.
+    pub largest_chunk: Option<u64>,
     /// How to read a damaged volume: only together with `read_only`.
     pub rescue: Rescue,
     /// What goes wrong on purpose.
@@ -137,6 +153,8 @@ impl Default for Options {
             recount_space: false,
             compression: None,
             compression_threads: std::thread::available_parallelism().map_or(1, usize::from),
+            reproducible: None,
+            largest_chunk: None,
             rescue: Rescue::default(),
             #[cfg(feature = "testing")]
             faults: Faults::default(),

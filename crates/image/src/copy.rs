@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use ubtrfs::format::TreeId;
 use ubtrfs::format::items::FileType;
 use ubtrfs::{Errno, Filesystem, InodeId, NewInode, SetAttributes, TimeChange, WriteAt, XattrMode};
 
@@ -53,25 +54,43 @@ struct Copier<'a, S: Source> {
     fs: &'a Filesystem,
     source: &'a S,
     options: CopyOptions,
-    links: HashMap<(u64, u64), InodeId>,
+    /// What was made of an inode with several names, in each subvolume.
+    links: HashMap<((u64, u64), TreeId), InodeId>,
 }
 
-/// Copies several files into directories of a volume, each under a name; `path` is that of what is
-/// made, for messages. What is there is replaced: a file by a file, and directories are united.
+/// Where a copy goes.
+#[derive(Debug)]
+pub enum Destination {
+    /// The last name of the path in this directory.
+    Name(InodeId, PathBuf),
+    /// A directory that is united with it.
+    Onto(InodeId, PathBuf),
+}
+
+/// Copies several files into a volume, each to its destination, whose path is for messages. What
+/// is there is replaced: a file by a file, and directories are united.
 pub fn copy_into<S: Source>(
     fs: &Filesystem,
     source: &S,
     options: CopyOptions,
-    files: impl IntoIterator<Item = (S::Node, InodeId, PathBuf)>,
+    files: impl IntoIterator<Item = (S::Node, Destination)>,
 ) -> Result<()> {
     let mut copier = Copier { fs, source, options, links: HashMap::new() };
-    files.into_iter().try_for_each(|(node, dir, path)| copier.copy(&node, dir, path))
+    files.into_iter().try_for_each(|(node, to)| copier.copy(&node, to))
 }
 
 impl<S: Source> Copier<'_, S> {
-    fn copy(&mut self, node: &S::Node, dir: InodeId, path: PathBuf) -> Result<()> {
+    fn copy(&mut self, node: &S::Node, to: Destination) -> Result<()> {
         let mut frames: Vec<Frame<S::Node>> = Vec::new();
-        frames.extend(self.one(node, dir, path)?);
+        match to {
+            Destination::Name(dir, path) => frames.extend(self.one(node, dir, path)?),
+            Destination::Onto(to, path) => {
+                let (description, mut left) = (self.source.describe(node)?, self.source.children(node)?);
+                left.reverse();
+                self.fs.reference(to);
+                frames.push(Frame { to, path, description, is_new: false, left });
+            }
+        }
         while let Some(frame) = frames.last_mut() {
             if let Some((name, node)) = frame.left.pop() {
                 let path = frame.path.join(OsStr::from_bytes(&name));
@@ -99,8 +118,9 @@ impl<S: Source> Copier<'_, S> {
         if present.is_some_and(|(id, _)| self.source.inode(node) == Some(id)) {
             return Err(refused(&path, "is the file that it would be copied from"));
         }
-        let first = description.identity.filter(|_| self.options.archive);
-        let first = first.and_then(|identity| self.links.get(&identity).copied());
+        // No link leads from one subvolume to another: each has an inode of its own.
+        let identity = description.identity.filter(|_| self.options.archive).map(|identity| (identity, dir.subvolume));
+        let first = identity.and_then(|identity| self.links.get(&identity).copied());
         if first.is_some() && first == present.map(|(id, _)| id) {
             return Ok(None);
         }
@@ -126,7 +146,7 @@ impl<S: Source> Copier<'_, S> {
         }
         self.finish(made, &path, &description, true)?;
         self.fs.forget(made, 1);
-        if let Some(identity) = description.identity {
+        if let Some(identity) = identity {
             self.links.insert(identity, made);
         }
         Ok(None)

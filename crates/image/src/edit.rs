@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ubtrfs::format::items::FileType;
 use ubtrfs::{Dir, Errno, Filesystem, InodeId, NewInode, SetAttributes, XattrMode};
 
-use crate::copy::{CopyOptions, copy_into, write_all};
+use crate::copy::{CopyOptions, Destination, copy_into, write_all};
 use crate::error::{Error, Result, inside, outside};
 use crate::inside::VolumeFiles;
 use crate::mode_change::ModeChange;
@@ -93,21 +93,16 @@ impl Editor {
             match name {
                 Some(name) => {
                     let (dir, path) = self.place(to, Some(&name))?;
-                    files.push((node, dir, path));
+                    files.push((node, Destination::Name(dir, path)));
                 }
                 // `DIR/.` and the like: what is in it, into the directory.
                 None if options.recursive && self.is_dir(to) => {
                     let (dir, _) = self.find(to, true)?;
-                    files.extend(
-                        source
-                            .children(&node)?
-                            .into_iter()
-                            .map(|(name, node)| (node, dir, rooted(to).join(OsStr::from_bytes(&name)))),
-                    );
+                    files.push((node, Destination::Onto(dir, rooted(to).to_owned())));
                 }
                 None => {
                     let (dir, path) = self.place(to, None)?;
-                    files.push((node, dir, path));
+                    files.push((node, Destination::Name(dir, path)));
                 }
             }
         }

@@ -39,6 +39,17 @@ pub enum Error {
     Superblocks(#[source] io::Error),
 }
 
+impl Error {
+    /// Whether the volume has no room for it.
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Inside { source, .. } => source.kind() == io::ErrorKind::StorageFull,
+            Self::Volume(error) => error.errno() == ubtrfs::Errno::NOSPC,
+            _ => false,
+        }
+    }
+}
+
 /// An error about something in the volume.
 pub(crate) fn inside(path: impl AsRef<Path>) -> impl FnOnce(ubtrfs::Error) -> Error {
     move |error| Error::Inside { path: path.as_ref().into(), source: error.into() }

@@ -21,6 +21,9 @@ const PIECE: u64 = 1 << 20;
 pub struct HostFiles {
     /// Leave extended attributes out.
     pub without_xattrs: bool,
+    /// Files were last changed at this time or before, and last read when they were changed: so
+    /// neither reading a tree nor making it anew changes what it is described by.
+    pub latest: Option<Timespec>,
 }
 
 impl Source for HostFiles {
@@ -29,6 +32,12 @@ impl Source for HostFiles {
     fn describe(&self, path: &PathBuf) -> Result<Description> {
         let found = fs::symlink_metadata(path).map_err(outside(path))?;
         let time = |sec: i64, nsec: i64| Timespec { sec: sec as u64, nsec: nsec as u32 };
+        let (mut atime, mut mtime) = (time(found.atime(), found.atime_nsec()), time(found.mtime(), found.mtime_nsec()));
+        if let Some(latest) = self.latest {
+            let order = |time: &Timespec| (time.sec as i64, time.nsec);
+            mtime = std::cmp::min_by_key(mtime, latest, order);
+            atime = mtime;
+        }
         let target = if found.is_symlink() {
             fs::read_link(path).map_err(outside(path))?.into_os_string().into_vec()
         } else {
@@ -41,8 +50,8 @@ impl Source for HostFiles {
             gid: found.gid(),
             rdev: u64::from(major) << 20 | u64::from(minor),
             size: found.size(),
-            atime: time(found.atime(), found.atime_nsec()),
-            mtime: time(found.mtime(), found.mtime_nsec()),
+            atime,
+            mtime,
             target,
             xattrs: if self.without_xattrs { Vec::new() } else { xattrs(path).map_err(outside(path))? },
             identity: (found.nlink() > 1 && !found.is_dir()).then_some((found.dev(), found.ino())),

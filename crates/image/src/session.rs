@@ -23,13 +23,20 @@ pub struct Session {
 impl Session {
     /// Opens the volume on these devices. A log is replayed before, in a commit of its own.
     pub fn open(devices: Vec<Arc<dyn Device>>) -> Result<Self> {
+        Self::open_with(devices, Options::default())
+    }
+
+    /// The same with options, except for those that a session has to choose itself: the subvolume,
+    /// and when commits happen.
+    pub fn open_with(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Self> {
+        let options = Options { background_commits: false, subvolume_id: Some(0), no_atime: true, ..options };
         let volume = open_volume(devices.clone())?;
         if volume.superblock().log_root.0 != 0 {
-            Filesystem::open(volume, options())?.close()?;
+            Filesystem::open(volume, options.clone())?.close()?;
         }
         let deferred: Vec<_> = devices.into_iter().map(|device| Arc::new(DeferredSuperblocks::new(device))).collect();
         let devices = deferred.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
-        let fs = Filesystem::open(open_volume(devices)?, options())?;
+        let fs = Filesystem::open(open_volume(devices)?, options)?;
         let kept = fs.keep_commit();
         Ok(Self { fs, deferred, _kept: kept })
     }
@@ -52,10 +59,6 @@ impl Session {
 fn open_volume(devices: Vec<Arc<dyn Device>>) -> Result<Arc<Volume>> {
     let volume = Volume::open(devices, OpenOptions { read_only: false });
     Ok(Arc::new(volume.map_err(ubtrfs::Error::from)?))
-}
-
-fn options() -> Options {
-    Options { background_commits: false, subvolume_id: Some(0), no_atime: true, ..Options::default() }
 }
 
 #[cfg(test)]

@@ -88,10 +88,12 @@ fn single(at: u64, length: u64, flags: BlockGroupFlags) -> Chunk {
     Chunk { start: Logical(at), length, flags, stripes: vec![Physical(at)] }
 }
 
-/// A twentieth of the device (both copies are a tenth) in whole stripes, within bounds.
-fn dup_length(total_bytes: u64, least: u64, most: u64) -> u64 {
+/// A twentieth of the device (both copies are a tenth) in whole stripes, within bounds; or the
+/// largest that is asked for.
+fn dup_length(options: &MkfsOptions, total_bytes: u64, least: u64, most: u64) -> u64 {
     let share = total_bytes / 20;
-    (share - share % STRIPE_LEN).clamp(least, most)
+    let length = (share - share % STRIPE_LEN).clamp(least, most);
+    options.largest_chunk.map_or(length, |largest| length.min((largest - largest % STRIPE_LEN).max(SMALL)))
 }
 
 /// Plans the chunks, or says how large the device would have to be.
@@ -113,7 +115,7 @@ fn plan_for(options: &MkfsOptions, total: u64) -> Chunks {
     } else {
         Cursor { logical: DUP_AT, physical: DUP_AT }
     };
-    let data_dup = dup_length(total, 64 * MIB, GIB);
+    let data_dup = dup_length(options, total, 64 * MIB, GIB);
     let mut all = Vec::new();
     all.push(match metadata {
         Profile::Single => single(SYSTEM_AT, SYSTEM_SINGLE, BlockGroupFlags::SYSTEM),
@@ -125,7 +127,7 @@ fn plan_for(options: &MkfsOptions, total: u64) -> Chunks {
         Profile::Single => single(METADATA_AT, SMALL, kind),
         Profile::Dup => {
             let most = if total > LARGE_DEVICE { GIB } else { 256 * MIB };
-            let length = if options.mixed { data_dup } else { dup_length(total, 32 * MIB, most) };
+            let length = if options.mixed { data_dup } else { dup_length(options, total, 32 * MIB, most) };
             cursor.dup(length, kind.with(BlockGroupFlags::DUP))
         }
     });

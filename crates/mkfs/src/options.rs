@@ -64,6 +64,9 @@ pub struct MkfsOptions {
     pub free_space_tree: bool,
     /// Holes in files need no item.
     pub no_holes: bool,
+    /// The most bytes of a first chunk, without its copies; `None` leaves it to the size of the
+    /// device.
+    pub largest_chunk: Option<u64>,
     /// The volume's id.
     pub fsid: Uuid,
     /// The device's id.
@@ -93,6 +96,7 @@ impl MkfsOptions {
             block_group_tree: false,
             free_space_tree: true,
             no_holes: true,
+            largest_chunk: None,
             fsid: random_uuid(),
             device_uuid: random_uuid(),
             chunk_tree_uuid: random_uuid(),

@@ -116,7 +116,7 @@ fn copy(editor: &Editor, arguments: &Cp, locate: &Locate<'_>) -> Result<()> {
     let done = if outside.is_empty() {
         editor.copy_within(&within, &to, options)
     } else {
-        let source = HostFiles { without_xattrs: !arguments.archive };
+        let source = HostFiles { without_xattrs: !arguments.archive, latest: None };
         let files = outside.into_iter().map(|path| host_file(path, recursive)).collect::<Result<_>>()?;
         editor.copy(&source, files, &to, options)
     };

@@ -24,13 +24,8 @@ pub fn publish(session: Session) -> Result<()> {
 /// What an error says, and what to do about it.
 pub fn about(error: &Error) -> Failure {
     let failure = Failure::of(error);
-    let is_full = match error {
-        Error::Inside { source, .. } => source.kind() == std::io::ErrorKind::StorageFull,
-        Error::Volume(error) => error.errno() == ubtrfs::Errno::NOSPC,
-        _ => false,
-    };
     match failure {
-        Failure::Sentence(sentence, status) if is_full => Failure::Sentence(
+        Failure::Sentence(sentence, status) if error.is_full() => Failure::Sentence(
             format!(
                 "{sentence}; the image is as it was. An edit keeps what it replaces until its end, so smaller ones may \
                  fit; or make a larger image"

@@ -15,6 +15,7 @@ mod partitions;
 mod repair;
 mod rescue;
 mod restore;
+mod rootdir;
 mod subvolumes;
 
 use std::path::Path;

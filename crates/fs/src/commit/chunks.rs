@@ -27,6 +27,8 @@ pub(super) struct ChunkChanges {
     pub(super) new: Vec<NewChunk>,
     /// Empty chunks that are removed.
     removed: Vec<(Logical, ChunkItem)>,
+    /// Devices have become smaller.
+    are_devices_cut: bool,
     /// The device items with these changes and no later ones.
     devices: Vec<DevItem>,
 }
@@ -57,11 +59,12 @@ impl ChunkChanges {
                 group.new = false;
             }
         }
-        Ok((Self { new, removed, devices: space.device_items() }, edits))
+        let are_devices_cut = space.cut_devices();
+        Ok((Self { new, removed, are_devices_cut, devices: space.device_items() }, edits))
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.new.is_empty() && self.removed.is_empty()
+        self.new.is_empty() && self.removed.is_empty() && !self.are_devices_cut
     }
 
     /// Edits of the chunk tree and of the device tree.

@@ -60,6 +60,7 @@ mod rebuild_tree;
 mod relocate_trees;
 mod roots;
 mod sequence;
+mod shrink;
 mod submit;
 mod superblock;
 mod tree_merger;

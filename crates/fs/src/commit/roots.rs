@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use ubtrfs_format::{Generation, TreeId};
 use ubtrfs_tree::{DirtyNodes, EditBatch, Root, patch_in_place};
 
-use crate::clock::now;
 use crate::committed::{Committed, TreeRoot, TreeRoots};
 use crate::error::{Error, Result};
-use ubtrfs_format::items::RootItem;
+use ubtrfs_format::items::{RootItem, Timespec};
 use ubtrfs_format::{ItemType, Key};
 
 /// The roots of all trees but the root tree and the chunk tree, as a commit changes them.
@@ -107,9 +106,9 @@ impl NewRoots {
         root_tree: &Root,
         balance: &BTreeMap<TreeId, i64>,
         dirty: &mut DirtyNodes,
+        time: Timespec,
     ) -> Result<()> {
         let node_size = i64::from(dirty.geometry().node_size);
-        let time = now();
         for id in &self.changed {
             let root = self.root(*id);
             let (Some(root), Some(tree)) = (root, self.trees.get_mut(id)) else { continue };

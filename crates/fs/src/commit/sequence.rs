@@ -34,7 +34,7 @@ impl Committer {
         let idle = wanted.is_empty()
             && {
                 let space = self.info.space.lock();
-                space.new_chunks.is_empty() && !space.rewrite_all
+                space.new_chunks.is_empty() && !space.rewrite_all && !space.is_to_shrink()
             }
             && self.new_label.lock().is_none()
             && !self.has_chunks_to_empty();
@@ -75,7 +75,7 @@ impl Committer {
 
     /// Whether commits would remove chunks though nothing else has changed. A mount and an unmount
     /// alone should not change the volume.
-    fn has_chunks_to_empty(&self) -> bool {
+    pub(super) fn has_chunks_to_empty(&self) -> bool {
         self.info.counters.commits.load(Ordering::Relaxed) > 0
             && (self.info.space.lock().has_empty_groups(&self.info.volume)
                 || !trees_to_relocate(self, &self.info.committed()).is_empty())

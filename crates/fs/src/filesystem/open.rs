@@ -139,7 +139,7 @@ impl Filesystem {
         let space = if read_only {
             empty_space(&committed, &volume)
         } else {
-            read_space(&committed, &volume, options.recount_space)?
+            read_space(&committed, &volume, &options, options.recount_space)?
         };
         if options.faults().forgets_global_reserve() {
             space.lock().forget_global_reserve();
@@ -340,7 +340,7 @@ fn check_writable_state(committed: &Committed, volume: &Volume) -> Result<()> {
     Ok(())
 }
 
-fn read_space(committed: &Committed, volume: &Volume, recount: bool) -> Result<Space> {
+fn read_space(committed: &Committed, volume: &Volume, options: &Options, recount: bool) -> Result<Space> {
     let superblock = &committed.superblock;
     let extent_tree = committed.tree(TreeId::EXTENT)?;
     let block_group_tree = committed.tree(committed.block_group_tree_id())?;
@@ -359,6 +359,7 @@ fn read_space(committed: &Committed, volume: &Volume, recount: bool) -> Result<S
         devices: &volume.devices(),
         node_size: superblock.node_size.into(),
         sector_size: superblock.sector_size.into(),
+        largest_chunk: options.largest_chunk,
         mixed: superblock.incompat.contains(Incompat::MIXED_GROUPS),
         chunk_tree_uuid: volume.chunk_tree_uuid(),
         recount,
@@ -370,7 +371,7 @@ fn read_space(committed: &Committed, volume: &Volume, recount: bool) -> Result<S
 /// Space of a file system that allocates nothing: a damaged extent tree must not prevent a volume
 /// from being read.
 fn empty_space(committed: &Committed, volume: &Volume) -> Space {
-    read_space(committed, volume, false).unwrap_or_else(|error| {
+    read_space(committed, volume, &Options::default(), false).unwrap_or_else(|error| {
         tracing::debug!("free space is not known: {error}");
         let superblock = &committed.superblock;
         Space::unknown(&volume.devices(), superblock.node_size.into(), superblock.sector_size.into())

@@ -47,6 +47,17 @@ impl Filesystem {
         self.committer.set_label(label)
     }
 
+    /// Commits, gives all empty chunks back and ends the devices where their last chunks end:
+    /// [`Self::device_bytes`] says where, and what is behind it is of no use to the volume.
+    pub fn shrink_devices(&self) -> Result<()> {
+        self.committer.shrink_devices()
+    }
+
+    /// Bytes of all devices that the volume uses.
+    pub fn device_bytes(&self) -> u64 {
+        self.info.space.lock().devices.total_bytes()
+    }
+
     /// Discards free space: of block groups in the range of addresses `start..start + len` (`len`
     /// may be `u64::MAX`: all that follows), in pieces of at least `least` bytes; and, whatever the
     /// range, unallocated space of the devices. Returns the number of the devices' bytes. `EINVAL`

@@ -8,7 +8,6 @@ use super::flags::{check_mutable, check_unrestricted};
 use super::operations::Operations;
 
 use super::checks::check_real;
-use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::file::dirty::DirtyData;
 use crate::file::piece::Mapped;
@@ -147,7 +146,7 @@ impl AttributeChange<'_> {
     }
 
     /// Changes an inode that has joined the transaction.
-    pub(super) fn carry_out(&self, state: &mut InodeState, plan: AttributePlan) {
+    pub(super) fn carry_out(&self, state: &mut InodeState, plan: AttributePlan, time: Timespec) {
         let changes = self.changes;
         if plan.loses_capabilities {
             state.pending.set_xattr(CAPABILITIES.into(), None);
@@ -166,7 +165,6 @@ impl AttributeChange<'_> {
             }
             _ => changes.mode,
         };
-        let time = now();
         let item = &mut state.item;
         if let Some(mode) = mode {
             item.mode = item.mode & !0o7777 | mode & 0o7777;
@@ -311,7 +309,7 @@ impl Operations {
         }
         let transaction = self.info.gate.enter();
         state.join(&inode, &transaction);
-        change.carry_out(&mut state, plan);
+        change.carry_out(&mut state, plan, self.info.now());
         Ok(Attempt::Done(self.attributes_of(id, &state)))
     }
 
@@ -353,7 +351,7 @@ impl Operations {
         if inode.read().item.flags & InodeFlags::NOATIME != 0 {
             return Ok(());
         }
-        let time = now();
+        let time = self.info.now();
         let stale = |item: &InodeItem| {
             let before = |a: Timespec, b: Timespec| (a.sec as i64, a.nsec) <= (b.sec as i64, b.nsec);
             before(item.atime, item.mtime)

@@ -13,7 +13,6 @@ use super::LockedInodes;
 use super::flags::check_unrestricted;
 use super::operations::Operations;
 use super::resize::{GrowthPlan, fill_sector};
-use crate::clock::now;
 use crate::error::{Errno, Error, Result};
 use crate::file::dirty::DirtyData;
 use crate::file::piece::extents_of;
@@ -372,7 +371,7 @@ impl Operations {
                 state.pending.layout.replace(start - ends.from + ends.to, len, piece);
             }
         }
-        let time = now();
+        let time = self.info.now();
         state.item.size = state.item.size.max(end);
         state.content_changed(time);
     }

@@ -8,7 +8,6 @@ use ubtrfs_format::{DirIndex, ItemType, Key};
 use super::checks::{check_name, check_real};
 use super::flags::check_mutable;
 use super::operations::Operations;
-use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::file::piece::{InlinePiece, Piece};
 use crate::inode::{Inode, InodeId, InodeState, Name, OrphanEdit, Target};
@@ -51,7 +50,7 @@ impl Operations {
         self.check_can_add(dir, &parent_state, name)?;
         let index = self.names.next_index(dir, &mut parent_state)?;
         let id = InodeId::new(dir.subvolume, subvolume.new_ino()?);
-        let time = now();
+        let time = self.info.now();
         let child_state = self.new_state(&parent_state, new, time);
         let file_type = child_state.file_type();
         let child = Arc::new(Inode::new(id, child_state));
@@ -82,7 +81,7 @@ impl Operations {
         }
         check_mutable(&parent_state)?;
         let id = InodeId::new(dir.subvolume, subvolume.new_ino()?);
-        let mut state = self.new_state(&parent_state, new, now());
+        let mut state = self.new_state(&parent_state, new, self.info.now());
         state.item.nlink = 0;
         let child = Arc::new(Inode::new(id, state));
         self.info.inodes.reference(id);
@@ -221,7 +220,7 @@ impl Operations {
         parent: &InodeState,
         transaction: &Transaction,
     ) {
-        let child = Arc::new(Inode::new(id, self.new_state(parent, new, now())));
+        let child = Arc::new(Inode::new(id, self.new_state(parent, new, self.info.now())));
         self.be_born(&child, new, transaction);
         child.write().pending.add_ref(dir.ino, name.clone(), index);
         self.info.inodes.insert(child);

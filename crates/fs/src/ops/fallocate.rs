@@ -14,7 +14,6 @@ use ubtrfs_format::{Generation, Logical};
 use super::flags::{check_mutable, check_unrestricted};
 use super::operations::Operations;
 use super::resize::{GrowthPlan, fill_sector};
-use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::file::piece::{ExtentPiece, Piece};
 use crate::inode::MAX_FILE_SIZE;
@@ -291,7 +290,7 @@ impl Operations {
             state.item.size = state.item.size.max(wanted.size);
         }
         if is_last || wanted.zeroed.is_some() {
-            state.content_changed(now());
+            state.content_changed(self.info.now());
         }
         if is_last { ZeroStep::Done } else { ZeroStep::Upto(plan.end) }
     }

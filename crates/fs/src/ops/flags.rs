@@ -5,7 +5,6 @@ use ubtrfs_format::items::{FileType, InodeFlags};
 use super::checks::check_real;
 use super::operations::Operations;
 use super::write_at::WriteAt;
-use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::item_sizes::{INODE_ITEM, xattr_item};
@@ -159,7 +158,7 @@ impl Operations {
             state.no_xattrs &= value.is_none();
             state.pending.set_xattr(with.name.into(), value.map(Into::into));
         }
-        state.attributes_changed(now());
+        state.attributes_changed(self.info.now());
         Ok(())
     }
 }

@@ -10,7 +10,6 @@ use super::create::{add_entry, inode_target, remove_entry};
 use super::flags::{check_removable_from, check_unrestricted};
 use super::operations::Operations;
 use super::room::MAX_LINKS;
-use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::inode::EMPTY_SUBVOLUME_INO;
 use crate::inode::{Inode, InodeId, InodeState, LostName, Name, OrphanEdit, Target};
@@ -118,7 +117,7 @@ impl Operations {
         let target = inode_target(id, state.file_type());
         self.check_can_add(dir, locked.get(dir), name)?;
         let index = self.names.next_index(dir, locked.get_mut(dir))?;
-        let time = now();
+        let time = self.info.now();
         let name: Name = name.into();
         let transaction = self.info.gate.enter();
         locked.join(&transaction);
@@ -175,7 +174,7 @@ impl Operations {
                 if directory && !locked.get(id).is_empty_dir() {
                     return Err(Errno::NOTEMPTY.into());
                 }
-                let time = now();
+                let time = self.info.now();
                 let name: Name = name.into();
                 let transaction = self.info.gate.enter();
                 locked.join(&transaction);
@@ -200,7 +199,7 @@ impl Operations {
         let transaction = self.info.gate.enter();
         locked.join(&transaction);
         transaction.forbid_log();
-        remove_entry(locked.get_mut(parent.id), name.into(), index, named.target, now());
+        remove_entry(locked.get_mut(parent.id), name.into(), index, named.target, self.info.now());
         Ok(true)
     }
 }

@@ -8,7 +8,6 @@ use ubtrfs_format::items::FileType;
 use super::flags::check_unrestricted;
 use super::operations::Operations;
 use super::resize::fill_sector;
-use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::file::piece::Mapped;
 use crate::file::piece::Piece;
@@ -159,7 +158,7 @@ impl Operations {
             }
             *surplus += state.unreserve_clean();
         }
-        state.content_changed(now());
+        state.content_changed(self.info.now());
     }
 
     /// The sector at `at` with zeroes in `from..to`.

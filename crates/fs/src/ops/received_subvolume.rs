@@ -4,7 +4,6 @@ use ubtrfs_format::items::{Timespec, uuid_key};
 use ubtrfs_format::{Generation, ItemType, TreeId, Uuid};
 
 use super::operations::Operations;
-use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::space::Demand;
 use crate::subvolume_changes::Received;
@@ -21,7 +20,7 @@ impl Operations {
     pub(crate) fn set_received(&self, id: TreeId, received: &Received) -> Result<(Generation, Timespec)> {
         self.check_subvolume(id)?;
         self.info.check_writable(id)?;
-        let time = now();
+        let time = self.info.now();
         let demand = Demand { edits: 4, item_bytes: bytes_at_most(self.info.most_of_item()), ..Demand::default() };
         let generation = self.reserver.with_reserved(demand, || {
             let _no_deletion = self.lock_renames()?;

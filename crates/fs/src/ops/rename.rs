@@ -11,7 +11,6 @@ use super::create::{NewInode, add_entry, inode_target, remove_entry};
 use super::flags::{check_mutable, check_removable_from};
 use super::link::{Named, add_name, drop_name, lost_name, name_demand};
 use super::operations::Operations;
-use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, InodeId, InodeState, LostName, Name};
 use crate::names::LookupResult;
@@ -285,7 +284,7 @@ impl Operations {
         let FoundRename { from, to, source, target, flags, .. } = *found;
         let (dir, new_dir) = (from.dir.id, to.dir.id);
         let (name, new_name): (Name, Name) = (from.name.into(), to.name.into());
-        let time = now();
+        let time = self.info.now();
         let lost = lost_name(locked.get(dir), dir, &name, plan.old_index);
         remove_entry(locked.get_mut(dir), name.clone(), plan.old_index, source.target, time);
         if let (Some(target), Some(index)) = (target, plan.target_index) {

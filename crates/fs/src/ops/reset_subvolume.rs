@@ -5,13 +5,12 @@
 //! more; then the name refers to the new one, and what refers to the old one is `ESTALE`. So who
 //! looks the name up finds one or the other whole, and so does a crash.
 
-use ubtrfs_format::{TreeId, Uuid};
+use ubtrfs_format::TreeId;
 
 use super::LockedInodes;
 use super::flags::{check_mutable, check_removable_from};
 use super::link::name_demand;
 use super::operations::Operations;
-use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::faults::CommitFault;
 use crate::inode::InodeId;
@@ -68,7 +67,7 @@ impl Operations {
                 let Some(index) = self.still_named(dir, locked.get(dir), name, &named)? else { continue };
                 let id = self.info.new_tree_id()?;
                 let entry = EntryLocation { dir, name: name.into(), index };
-                let (uuid, content) = (Uuid(*uuid::Uuid::new_v4().as_bytes()), NewContent::Snapshot(source));
+                let (uuid, content) = (self.info.new_uuid(id), NewContent::Snapshot(source));
                 let new = NewSubvolume {
                     id,
                     uuid,
@@ -77,7 +76,7 @@ impl Operations {
                     content,
                     xattrs: Vec::new(),
                     read_only: false,
-                    time: now(),
+                    time: self.info.now(),
                 };
                 // From here on its entry stays where it is, and nobody changes what is in it.
                 replaced.set_replaced();

@@ -8,7 +8,6 @@ use ubtrfs_format::{Generation, Incompat};
 
 use super::attr::{AttributeChange, AttributePlan};
 use super::operations::Operations;
-use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::file::piece::Piece;
 use crate::inode::{Inode, InodeId, InodeState, MAX_FILE_SIZE};
@@ -194,7 +193,7 @@ impl Operations {
                 state.join(&inode, transaction);
                 let attributes = self.apply_resize(state, resize, plan, surplus);
                 if let (Some((change, _)), Some(attributes)) = (change, attributes) {
-                    change.carry_out(state, attributes);
+                    change.carry_out(state, attributes, self.info.now());
                 }
                 true
             },
@@ -257,7 +256,7 @@ impl Operations {
         state.item.size = resize.size;
         // Even if the size stays: a file opened with O_TRUNC has changed for those who compare
         // times.
-        state.content_changed(now());
+        state.content_changed(self.info.now());
         plan.attributes
     }
 

@@ -16,7 +16,6 @@ use super::create::{NewInode, remove_entry};
 use super::flags::{check_mutable, check_removable_from};
 use super::link::name_demand;
 use super::operations::Operations;
-use crate::clock::now;
 use crate::committed::{Committed, TreeRoot};
 use crate::error::{Errno, Result};
 use crate::inode::{InodeId, Name};
@@ -122,7 +121,7 @@ impl Operations {
             let index = self.names.next_index(dir, &mut state)?;
             let id = self.info.new_tree_id()?;
             let entry = EntryLocation { dir, name: name.into(), index };
-            let uuid = Uuid(*uuid::Uuid::new_v4().as_bytes());
+            let uuid = self.info.new_uuid(id);
             let new = NewSubvolume {
                 id,
                 uuid,
@@ -131,7 +130,7 @@ impl Operations {
                 content,
                 xattrs: xattrs.to_vec(),
                 read_only,
-                time: now(),
+                time: self.info.now(),
             };
             let transaction = self.info.gate.enter();
             state.join(&parent, &transaction);
@@ -212,7 +211,7 @@ impl Operations {
             transaction.forbid_log();
             transaction.subvolumes().deleted.push(id);
             let name: Name = name.into();
-            remove_entry(locked.get_mut(dir), name, index, named.target, now());
+            remove_entry(locked.get_mut(dir), name, index, named.target, self.info.now());
             return Ok(id);
         }
     }

@@ -11,7 +11,6 @@ use super::flags::check_may_write;
 use super::operations::Operations;
 use super::resize::{GrowthPlan, fill_sector};
 use super::write_at::WriteAt;
-use crate::clock::now;
 use crate::error::{Errno, Error, Result};
 use crate::file::compress::MAX_CONTENT;
 use crate::inode::MAX_FILE_SIZE;
@@ -200,7 +199,7 @@ impl Operations {
         state.reserved += added;
         *surplus = surplus.saturating_sub(added);
         state.item.size = state.item.size.max(plan.end);
-        state.content_changed(now());
+        state.content_changed(self.info.now());
         if plan.loses_capabilities {
             state.pending.set_xattr(CAPABILITIES.into(), None);
         }

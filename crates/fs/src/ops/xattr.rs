@@ -5,7 +5,6 @@ use ubtrfs_format::items::MAX_NAME_LEN;
 use super::checks::check_real;
 use super::flags::check_unrestricted;
 use super::operations::Operations;
-use crate::clock::now;
 use crate::error::{Errno, Result};
 use crate::inode::InodeId;
 use crate::item_sizes::{INODE_ITEM, xattr_item};
@@ -95,7 +94,7 @@ impl Operations {
         }
         let transaction = self.info.gate.enter();
         state.join(&inode, &transaction);
-        state.attributes_changed(now());
+        state.attributes_changed(self.info.now());
         if value.is_some() {
             state.no_xattrs = false;
         }

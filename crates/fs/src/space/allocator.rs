@@ -9,7 +9,7 @@ use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem};
 use ubtrfs_volume::{CountedMutex, LockCounters, Published};
 
 use super::demand::{Kept, Needs, Reserved, Shortage};
-use super::device_map::DeviceMap;
+use super::device_map::{DeviceMap, Shrink};
 use super::group::BlockGroup;
 use crate::committed::Committed;
 use crate::lock_order::{Noted, Ordered};
@@ -42,6 +42,8 @@ pub(crate) struct SpaceInner {
     pub(crate) new_chunks: Vec<NewChunk>,
     /// Chunks that the commit in progress removes.
     pub(super) leaving: Vec<(Logical, ChunkItem)>,
+    /// Whether the devices are to end where their last chunks end.
+    pub(super) shrink: Shrink,
     /// The kinds of space that were short since the last commit.
     pub(super) wanted: Option<Shortage>,
     pub(super) freed: super::freed::Freed,
@@ -61,6 +63,8 @@ pub(crate) struct SpaceInner {
     pub(super) mixed: bool,
     pub(super) node_size: u64,
     pub(super) sector_size: u64,
+    /// The most bytes of a new chunk, if it is given.
+    pub(super) largest_chunk: Option<u64>,
     pub(crate) chunk_tree_uuid: ubtrfs_format::Uuid,
 }
 
@@ -118,6 +122,7 @@ impl Space {
             devices: DeviceMap::new(devices),
             new_chunks: Vec::new(),
             leaving: Vec::new(),
+            shrink: Shrink::No,
             wanted: None,
             freed: super::freed::Freed::default(),
             chunk_counts: (0, 0),
@@ -133,6 +138,7 @@ impl Space {
             mixed: false,
             node_size,
             sector_size,
+            largest_chunk: None,
             chunk_tree_uuid: ubtrfs_format::Uuid::NIL,
         })
     }

@@ -10,6 +10,16 @@ use super::free_map::FreeMap;
 /// The start of a device is never given to chunks.
 const RESERVED: u64 = 1 << 20;
 
+/// Whether devices are to end where their last chunks end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shrink {
+    No,
+    /// The next commit does it.
+    Wanted,
+    /// The commit in progress has taken so many bytes from them.
+    Done(u64),
+}
+
 /// The devices of a volume and their unallocated ranges.
 pub(crate) struct DeviceMap {
     devices: BTreeMap<DeviceId, (DevItem, FreeMap)>,
@@ -96,6 +106,21 @@ impl DeviceMap {
             let own = stripes.filter(|(stripe, _)| stripe.devid == item.devid);
             item.bytes_used = own.fold(0, |sum, (_, chunk)| sum.saturating_add(stripe_length(chunk)));
         }
+    }
+
+    /// Ends each device where its last chunk ends. Returns the bytes that are cut off.
+    pub(crate) fn cut_off_unallocated(&mut self) -> u64 {
+        let mut cut = 0;
+        for (item, free) in self.devices.values_mut() {
+            let end = item.total_bytes;
+            let last = free.iter().next_back().filter(|(start, len)| start + len == end);
+            if let Some((start, len)) = last {
+                free.remove_any(start, len);
+                item.total_bytes = start;
+                cut += len;
+            }
+        }
+        cut
     }
 
     /// Bytes of all devices.

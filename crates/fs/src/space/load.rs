@@ -5,6 +5,7 @@ use ubtrfs_format::{ItemType, Key, Logical, Uuid};
 use ubtrfs_tree::Snapshot;
 
 use super::allocator::SpaceInner;
+use super::device_map::Shrink;
 use super::free_map::FreeMap;
 use super::{BlockGroup, DeviceMap, FreeSpaceForm, free_space_tree};
 use crate::error::{Error, Result};
@@ -22,6 +23,8 @@ pub(crate) struct SpaceSources<'a> {
     pub(crate) devices: &'a [ubtrfs_format::items::DevItem],
     pub(crate) node_size: u64,
     pub(crate) sector_size: u64,
+    /// The most bytes of a new chunk, if it is given.
+    pub(crate) largest_chunk: Option<u64>,
     pub(crate) mixed: bool,
     pub(crate) chunk_tree_uuid: Uuid,
     /// Count what is used by the extents and chunks alone.
@@ -54,6 +57,7 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
         devices,
         new_chunks: Vec::new(),
         leaving: Vec::new(),
+        shrink: Shrink::No,
         wanted: None,
         freed: super::freed::Freed::default(),
         chunk_counts: (0, 0),
@@ -69,6 +73,7 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
         mixed: sources.mixed,
         node_size: sources.node_size,
         sector_size: sources.sector_size,
+        largest_chunk: sources.largest_chunk,
         chunk_tree_uuid: sources.chunk_tree_uuid,
     })
 }

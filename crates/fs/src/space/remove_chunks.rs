@@ -14,6 +14,7 @@ use ubtrfs_format::items::{BlockGroupFlags, ChunkItem};
 use ubtrfs_volume::{Published, Volume};
 
 use super::allocator::SpaceInner;
+use super::device_map::Shrink;
 use super::free_map::FreeMap;
 use super::{BlockGroup, DeviceMap, Shortage};
 
@@ -94,6 +95,33 @@ impl SpaceInner {
         }
         self.wanted = None;
         removed
+    }
+
+    /// Ends the devices where their last chunks end, if the commit in progress is to do that;
+    /// returns whether it is.
+    pub(crate) fn cut_devices(&mut self) -> bool {
+        if self.shrink == Shrink::Wanted {
+            self.shrink = Shrink::Done(self.devices.cut_off_unallocated());
+        }
+        self.shrink != Shrink::No
+    }
+
+    /// The next commit ends the devices where their last chunks end.
+    pub(crate) fn shrink_devices(&mut self) {
+        self.shrink = Shrink::Wanted;
+    }
+
+    /// Whether the next commit has to end the devices elsewhere.
+    pub(crate) fn is_to_shrink(&self) -> bool {
+        self.shrink == Shrink::Wanted
+    }
+
+    /// Bytes that the commit in progress has taken from the devices.
+    pub(crate) fn take_cut(&mut self) -> u64 {
+        match std::mem::replace(&mut self.shrink, Shrink::No) {
+            Shrink::Done(bytes) => bytes,
+            Shrink::No | Shrink::Wanted => 0,
+        }
     }
 
     /// The commit that gave groups back is durable: others can have their place on the devices.

@@ -25,6 +25,7 @@ impl SpaceInner {
             let most = if device_bytes > 50 * GIB { GIB } else { 256 * MIB };
             most.min((self.devices.unallocated() / SHARE).max(SMALL_METADATA_CHUNK))
         };
+        let ceiling = self.largest_chunk.map_or(ceiling, |most| ceiling.min(most));
         ceiling.min(device_bytes / 10).max(MIB) / MIB * MIB
     }
 

@@ -1,15 +1,21 @@
 //! `ubtrfs mkfs`: a new volume on a device or in an image file.
 
+mod identity;
+mod populate;
+
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use ubtrfs::mkfs::make_over;
 use ubtrfs_format::{ChecksumType, Physical};
 use ubtrfs_mkfs::{MkfsOptions, Profile, existing_signature, layout};
 use ubtrfs_volume::{ALIGNMENT, Device, DevicePart, OpenMode};
 
+use self::identity::Identity;
+use self::populate::{Input, Population};
 use crate::args;
 use crate::device::{open_exclusively, part_of, within};
 use crate::failure::{Failure, Result};
@@ -22,16 +28,45 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
     };
     // Errors in the options are reported before anything is touched; the size is checked again
     // below.
-    let options = options(arguments)?;
+    let mut options = options(arguments)?;
+    let input = arguments.populate.rootdir.as_deref().map(Input::new).transpose()?;
+    let identity = Identity::new(arguments, input.as_ref())?;
+    identity.apply(&mut options);
+    let size = match (arguments.size, &input) {
+        (None, Some(input)) if !path.exists() => Population::default_size(input, arguments)?,
+        (size, _) => size,
+    };
     if !arguments.window.offset.is_multiple_of(ALIGNMENT as u64) {
         return Err(Failure::new(format!("--offset is no multiple of {ALIGNMENT}")));
     }
-    let made = prepare(path, arguments)?;
-    let written = part_of(path, arguments.window).and_then(|part| write(path, arguments, part, options));
+    let made = prepare(path, arguments, size)?;
+    let written = part_of(path, arguments.window).and_then(|part| {
+        let fsid = options.fsid;
+        let (device, mut bytes) = write(path, arguments, size, part, options)?;
+        if let Some(input) = &input {
+            let before = bytes;
+            bytes = Population { input, arguments, identity, size: bytes }.run(device)?;
+            if bytes < before {
+                cut(path, part, bytes)?;
+            }
+        }
+        println!("{}: a btrfs of {} with the id {fsid}", path.display(), show_size(bytes));
+        Ok(())
+    });
     if written.is_err() && made {
         let _ = std::fs::remove_file(path);
     }
     written
+}
+
+/// Ends an image file where its volume ends, if that reached to the end of it.
+fn cut(path: &Path, part: DevicePart, bytes: u64) -> Result<()> {
+    let failed = |error: io::Error| Failure::about(path.display(), &error);
+    let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
+    if part.size.is_none() && file.metadata().map_err(failed)?.is_file() {
+        file.set_len(part.start.saturating_add(bytes)).and_then(|()| file.sync_all()).map_err(failed)?;
+    }
+    Ok(())
 }
 
 fn options(arguments: &args::Mkfs) -> Result<MkfsOptions> {
@@ -79,12 +114,12 @@ fn profile(name: &str) -> Result<Profile> {
 }
 
 /// Makes the image file if there is none; returns whether it did.
-fn prepare(path: &Path, arguments: &args::Mkfs) -> Result<bool> {
+fn prepare(path: &Path, arguments: &args::Mkfs, size: Option<u64>) -> Result<bool> {
     let failed = |error: io::Error| Failure::about(path.display(), &error);
     match std::fs::metadata(path) {
         Ok(_) => Ok(false),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let Some(size) = arguments.size else {
+            let Some(size) = size else {
                 return Err(Failure::new(format!("{} does not exist; --size SIZE makes it", path.display())));
             };
             let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
@@ -98,7 +133,14 @@ fn prepare(path: &Path, arguments: &args::Mkfs) -> Result<bool> {
     }
 }
 
-fn write(path: &Path, arguments: &args::Mkfs, part: DevicePart, mut options: MkfsOptions) -> Result<()> {
+/// Writes an empty volume. Returns the device, and the bytes of the volume.
+fn write(
+    path: &Path,
+    arguments: &args::Mkfs,
+    size: Option<u64>,
+    part: DevicePart,
+    mut options: MkfsOptions,
+) -> Result<(Arc<dyn Device>, u64)> {
     let shown = path.display();
     let failed = |error: io::Error| Failure::about(path.display(), &error);
     let open = || open_exclusively(path, OpenMode::ReadWrite, part);
@@ -111,7 +153,7 @@ fn write(path: &Path, arguments: &args::Mkfs, part: DevicePart, mut options: Mkf
             return Err(Failure::new(format!("{shown} holds a {found}: -f overwrites it")));
         }
     }
-    if let Some(size) = arguments.size {
+    if let Some(size) = size {
         let is_block = std::fs::metadata(path).map_err(failed)?.file_type().is_block_device();
         let end = part.start.saturating_add(size);
         if is_block && end > device.size() {
@@ -133,12 +175,12 @@ fn write(path: &Path, arguments: &args::Mkfs, part: DevicePart, mut options: Mkf
         }
     }
     let device = within(path, device, part)?;
-    if arguments.size.is_none() {
+    if size.is_none() {
         options.total_bytes = device.size();
     }
+    options.largest_chunk = Population::largest_chunk(arguments, options.total_bytes);
     make_over(&*device, &options).map_err(|error| Failure::about(path.display(), &error))?;
-    println!("{shown}: a btrfs of {} with the id {}", show_size(options.total_bytes), options.fsid);
-    Ok(())
+    Ok((device, options.total_bytes))
 }
 
 #[cfg(test)]

@@ -1,0 +1,114 @@
+//! The ids of a new volume, and the time of its making: as they come, or such that the same input
+//! makes the same volume, byte for byte.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
+
+use sha2::{Digest, Sha256};
+use ubtrfs::Reproducible;
+use ubtrfs_format::Uuid;
+use ubtrfs_format::items::Timespec;
+use ubtrfs_image::{HostFiles, fingerprint};
+use ubtrfs_mkfs::MkfsOptions;
+
+use super::populate::Input;
+use crate::args::Mkfs;
+use crate::failure::{Failure, Result};
+
+/// The time that <https://reproducible-builds.org/specs/source-date-epoch/> asks builds to take for
+/// that of now.
+const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
+
+/// What does not depend on when and where a volume is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Identity {
+    /// The time of the making.
+    time: Option<Timespec>,
+    fsid: Option<Uuid>,
+}
+
+impl Identity {
+    /// By the arguments and the environment. Without an id, what a volume is filled with gives it
+    /// one.
+    pub fn new(arguments: &Mkfs, input: Option<&Input>) -> Result<Self> {
+        let time = source_date_epoch()?.map(|sec| Timespec { sec, nsec: 0 });
+        let fsid = match (arguments.uuid, time, input) {
+            (Some(uuid), ..) => Some(Uuid(uuid.into_bytes())),
+            (None, Some(time), Some(input)) => Some(id_of(input, time)?),
+            _ => None,
+        };
+        Ok(Self { time, fsid })
+    }
+
+    /// The latest time that a file has.
+    pub fn time(self) -> Option<Timespec> {
+        self.time
+    }
+
+    /// Writes it into the options of the volume.
+    pub fn apply(self, options: &mut MkfsOptions) {
+        if let Some(fsid) = self.fsid {
+            options.fsid = fsid;
+            options.device_uuid = derived(fsid, "device");
+            options.chunk_tree_uuid = derived(fsid, "chunk tree");
+            options.subvolume_uuid = derived(fsid, "top-level subvolume");
+        }
+        if let Some(time) = self.time {
+            options.now = UNIX_EPOCH + Duration::from_secs(time.sec);
+        }
+    }
+
+    /// The same for what is made in the volume.
+    pub fn reproducible(self) -> Option<Reproducible> {
+        Some(Reproducible { time: self.time?, seed: self.fsid? })
+    }
+}
+
+fn source_date_epoch() -> Result<Option<u64>> {
+    let Some(value) = std::env::var_os(SOURCE_DATE_EPOCH).filter(|value| !value.is_empty()) else { return Ok(None) };
+    // Beyond that no file system has times.
+    let seconds = value.to_str().and_then(|text| text.parse().ok()).filter(|seconds| *seconds < 1 << 60);
+    let wrong = || {
+        let value = value.display();
+        Failure::new(format!("{SOURCE_DATE_EPOCH} is '{value}', which is no number of seconds since 1970"))
+    };
+    seconds.ok_or_else(wrong).map(Some)
+}
+
+fn derived(from: Uuid, what: &str) -> Uuid {
+    Uuid(uuid::Uuid::new_v5(&uuid::Uuid::from_bytes(from.0), what.as_bytes()).into_bytes())
+}
+
+/// An id that only the same input has.
+fn id_of(input: &Input, time: Timespec) -> Result<Uuid> {
+    let hash = match input {
+        Input::Directory(path) => {
+            let source = HostFiles { without_xattrs: false, latest: Some(time) };
+            fingerprint(&source, path.clone()).map_err(|error| Failure::of(&error))?
+        }
+        Input::Archive(path) => hash_of(path)?,
+        Input::Stdin => {
+            return Err(Failure::new(format!(
+                "an archive from the standard input can't be read twice, to derive the volume's id from it, as \
+                 {SOURCE_DATE_EPOCH} asks for: give --uuid, or the archive as a file"
+            )));
+        }
+    };
+    let mut id = [0; 16];
+    id.copy_from_slice(&hash[..16]);
+    // Of the version that leaves the bits to those who make it.
+    Ok(Uuid(uuid::Builder::from_custom_bytes(id).into_uuid().into_bytes()))
+}
+
+fn hash_of(path: &Path) -> Result<[u8; 32]> {
+    let failed = |error: std::io::Error| Failure::about(path.display(), &error);
+    let (mut file, mut hash, mut buf) = (File::open(path).map_err(failed)?, Sha256::new(), vec![0; 1 << 20]);
+    loop {
+        match file.read(&mut buf).map_err(failed)? {
+            0 => return Ok(hash.finalize().into()),
+            len => hash.update(&buf[..len]),
+        }
+    }
+}

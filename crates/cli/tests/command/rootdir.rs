@@ -1,0 +1,224 @@
+//! Volumes that are filled as they are made.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Output};
+
+use ubtrfs_testkit::kernel::KernelMount;
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::scratch::scratch_dir;
+
+use crate::editing::{difference, is_clean, make_tree, quiet, with_input};
+use crate::{fails, success, ubtrfs};
+
+const EPOCH: &str = "1700000000";
+
+/// Runs `ubtrfs` as builds do that are to be reproducible.
+fn reproducibly(arguments: &[&str]) -> Output {
+    let command = Path::new(env!("CARGO_BIN_EXE_ubtrfs"));
+    Command::new(command).args(arguments).env("SOURCE_DATE_EPOCH", EPOCH).output().unwrap()
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().unwrap().to_owned()
+}
+
+/// Many files, in this order or in the other one.
+fn many_files(at: &Path, reverse: bool) {
+    let mut numbers: Vec<u32> = (0..3000).collect();
+    if reverse {
+        numbers.reverse();
+    }
+    for number in numbers {
+        let dir = at.join(format!("dir{}", number % 37));
+        fs::create_dir_all(&dir).unwrap();
+        let len = (number * 7919 % 9000) as usize * if number % 500 == 0 { 1000 } else { 1 };
+        let content: Vec<u8> = (0..len).map(|at| (at as u32 ^ number) as u8).collect();
+        fs::write(dir.join(format!("file{number}")), content).unwrap();
+        if number % 11 == 0 {
+            symlink(format!("file{number}"), dir.join(format!("link{number}"))).unwrap();
+        }
+    }
+}
+
+/// What the kernel shows is the tree, and both checks are clean.
+fn holds(image: &Path, tree: &Path) {
+    is_clean(&text(image));
+    let check = Command::new("btrfs").args(["check", "--check-data-csum"]).arg(image).output().unwrap();
+    assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stderr));
+    let mount = KernelMount::new(&[image], "ro");
+    assert_eq!(difference(tree, mount.path()), "");
+}
+
+#[test]
+fn a_volume_holds_the_directory_that_it_was_made_of() {
+    require!(Need::Kernel, Need::Tool("rsync"), Need::Tool("mknod"));
+    let dir = scratch_dir();
+    let (tree, image) = (dir.path().join("tree"), dir.path().join("image"));
+    make_tree(&tree);
+    let node = Command::new("mknod").arg(tree.join("device")).args(["c", "4", "7"]).status().unwrap();
+    assert!(node.success());
+    std::os::unix::fs::chown(tree.join("small"), Some(12), Some(34)).unwrap();
+    fs::set_permissions(&tree, fs::Permissions::from_mode(0o2751)).unwrap();
+    success(&ubtrfs(&["mkfs", "--rootdir", &text(&tree), &text(&image)]));
+    holds(&image, &tree);
+    // Its size was not asked for, and there is room for more.
+    quiet(&["mkdir", &format!("{}:new", text(&image))]);
+    // The same as small as it gets.
+    let small = dir.path().join("small");
+    success(&ubtrfs(&["mkfs", "--rootdir", &text(&tree), "--shrink", "--size", "1G", &text(&small)]));
+    holds(&small, &tree);
+    assert!(fs::metadata(&small).unwrap().len() <= 80 << 20, "{}", fs::metadata(&small).unwrap().len());
+    // An archive gives the same.
+    let archive = dir.path().join("tree.tar");
+    let command = ["--xattrs", "--xattrs-include=*", "--acls", "-cS", "--format=posix", "-C", &text(&tree), "-f"];
+    assert!(Command::new("tar").args(command).arg(&archive).arg(".").status().unwrap().success());
+    let third = dir.path().join("third");
+    success(&ubtrfs(&["mkfs", "--rootdir", &text(&archive), "--shrink", &text(&third)]));
+    holds(&third, &tree);
+    let fourth = dir.path().join("fourth");
+    let piped = ["mkfs", "--rootdir", "-", "--shrink", "--root-owner", "5:6", &text(&fourth)];
+    success(&with_input(&piped, &fs::read(&archive).unwrap()));
+    for image in [&third, &fourth] {
+        let len = fs::metadata(image).unwrap().len();
+        assert!(len <= 256 << 20, "{len}");
+    }
+    let mount = KernelMount::new(&[&fourth], "ro");
+    let root = fs::metadata(mount.path()).unwrap();
+    assert_eq!((root.uid(), root.gid(), root.mode() & 0o7777), (5, 6, 0o2751));
+}
+
+#[test]
+fn a_tree_survives_the_round_trip_through_two_images_and_an_archive() {
+    require!(Need::Root, Need::Tool("rsync"));
+    let dir = scratch_dir();
+    let at = |name: &str| text(&dir.path().join(name));
+    let (tree, back) = (dir.path().join("tree"), dir.path().join("back"));
+    make_tree(&tree);
+    many_files(&tree.join("many"), false);
+    success(&ubtrfs(&["mkfs", "--rootdir", &text(&tree), "--shrink", &at("one")]));
+    let archive = ubtrfs(&["export", &at("one")]);
+    assert!(archive.status.success());
+    fs::write(at("tar"), archive.stdout).unwrap();
+    success(&ubtrfs(&["mkfs", "--rootdir", &at("tar"), &at("two")]));
+    fs::create_dir(&back).unwrap();
+    quiet(&["cp", "-a", &format!("{}:/", at("two")), &text(&back)]);
+    let rest = difference(&tree, &back);
+    assert!(rest.is_empty() || rest == ".d..t...... ./\n", "{rest}");
+    is_clean(&at("two"));
+}
+
+#[test]
+fn the_same_input_makes_the_same_image_byte_for_byte() {
+    require!(Need::Root, Need::Tool("mount"));
+    let dir = scratch_dir();
+    let tmpfs = dir.path().join("tmpfs");
+    fs::create_dir(&tmpfs).unwrap();
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&tmpfs).status().unwrap();
+    assert!(mounted.success());
+    let _mount = Unmounted(&tmpfs);
+    let trees = [dir.path().join("tree"), tmpfs.join("tree")];
+    for (tree, reverse) in trees.iter().zip([false, true]) {
+        many_files(tree, reverse);
+        make_tree(&tree.join("other"));
+    }
+    let images = [dir.path().join("image"), tmpfs.join("image")];
+    let options = ["--subvol", "ro:dir1", "--subvol", "default:other/sub", "--label", "name"];
+    for more in [&[][..], &["--shrink"], &["--uuid", "6f70e1a2-97b6-4c2d-8d6e-3cb21dc3b6d4", "--csum", "xxhash64"]] {
+        for (number, (tree, image)) in trees.iter().zip(&images).enumerate() {
+            let _ = fs::remove_file(image);
+            let (tree, image) = (text(tree), text(image));
+            let command = [&["mkfs", "--rootdir", &tree][..], &options, more, &[&image]].concat();
+            // With one processor, and with all.
+            let output = if number == 0 {
+                let own = env!("CARGO_BIN_EXE_ubtrfs");
+                let mut one = Command::new("taskset");
+                one.args(["-c", "0", own]).args(&command).env("SOURCE_DATE_EPOCH", EPOCH).output().unwrap()
+            } else {
+                reproducibly(&command)
+            };
+            success(&output);
+        }
+        let same = Command::new("cmp").args(&images).output().unwrap();
+        assert!(same.status.success(), "{more:?}: {}", String::from_utf8_lossy(&same.stdout));
+        is_clean(&text(&images[0]));
+    }
+    // Another input has another id.
+    let before = fs::read(&images[0]).unwrap()[65568..65584].to_vec();
+    fs::write(trees[0].join("dir1/file1"), "other").unwrap();
+    fs::remove_file(&images[0]).unwrap();
+    success(&reproducibly(&["mkfs", "--rootdir", &text(&trees[0]), &text(&images[0])]));
+    assert_ne!(fs::read(&images[0]).unwrap()[65568..65584], before);
+    let image = text(&images[1]);
+    fails(&reproducibly(&["mkfs", "-f", "--rootdir", "-", &image]), 1, "give --uuid");
+    // Two archives in one order, as well.
+    let archive = text(&dir.path().join("tar"));
+    let sorted = ["--sort=name", "--mtime=@5", "--pax-option=delete=atime,delete=ctime", "--format=posix", "-cf"];
+    let tar = Command::new("tar").args(sorted).args([&archive, "-C", &text(&trees[1]), "."]).status().unwrap();
+    assert!(tar.success());
+    for image in &images {
+        fs::remove_file(image).unwrap();
+        success(&reproducibly(&["mkfs", "--rootdir", &archive, "--shrink", &text(image)]));
+    }
+    assert!(Command::new("cmp").args(&images).status().unwrap().success());
+}
+
+/// Unmounts a directory in the end.
+struct Unmounted<'a>(&'a Path);
+
+impl Drop for Unmounted<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0).status();
+    }
+}
+
+#[test]
+fn directories_become_subvolumes() {
+    require!(Need::Kernel);
+    let dir = scratch_dir();
+    let (tree, image) = (dir.path().join("tree"), dir.path().join("image"));
+    make_tree(&tree);
+    fs::create_dir_all(tree.join("home/user")).unwrap();
+    fs::hard_link(tree.join("small"), tree.join("home/user/small")).unwrap();
+    let subvolumes = ["-u", "default:sub", "-u", "ro:home", "--subvol", "home/user"];
+    let (tree_path, image_path) = (text(&tree), text(&image));
+    let command = [&["mkfs", "--rootdir", &tree_path][..], &subvolumes, &[&image_path]].concat();
+    success(&ubtrfs(&command));
+    is_clean(&image_path);
+    {
+        let mount = KernelMount::new(&[&image], "subvolid=5");
+        let ino = |name: &str| fs::metadata(mount.path().join(name)).unwrap().ino();
+        assert_eq!([ino("sub"), ino("home"), ino("home/user")], [256; 3]);
+        assert_eq!(fs::read(mount.path().join("home/user/small")).unwrap(), fs::read(tree.join("small")).unwrap());
+        assert!(fs::write(mount.path().join("home/new"), "").is_err());
+        fs::write(mount.path().join("home/user/new"), "").unwrap();
+    }
+    let mount = KernelMount::new(&[&image], "ro");
+    assert!(mount.path().join("deep/second").exists());
+    drop(mount);
+    let missing = [&["mkfs", "-f", "--rootdir", &tree_path, "-u", "none"][..], &[&image_path]].concat();
+    fails(&ubtrfs(&missing), 1, "none is no directory");
+    let twice = [&["mkfs", "-f", "--rootdir", &tree_path, "-u", "sub", "-u", "ro:sub"][..], &[&image_path]].concat();
+    fails(&ubtrfs(&twice), 1, "twice");
+}
+
+#[test]
+fn a_volume_that_can_not_be_filled_is_not_left_behind() {
+    let dir = scratch_dir();
+    let (tree, image) = (dir.path().join("tree"), dir.path().join("image"));
+    fs::create_dir(&tree).unwrap();
+    let noise: Vec<u8> = (0..200_u64 << 20).map(|at| (at.wrapping_mul(0x9E37_79B9) >> 13) as u8).collect();
+    fs::write(tree.join("large"), noise).unwrap();
+    fails(&ubtrfs(&["mkfs", "--rootdir", &text(&tree), "--size", "150M", &text(&image)]), 1, "larger --size");
+    assert!(!image.exists());
+    fails(&ubtrfs(&["mkfs", "--rootdir", &text(&dir.path().join("none")), &text(&image)]), 1, "No such file");
+    fails(
+        &with_input(&["mkfs", "--rootdir", "-", "--size", "200M", &text(&image)], b"no archive"),
+        1,
+        "standard input",
+    );
+    fails(&with_input(&["mkfs", "--rootdir", "-", &text(&image)], b""), 1, "--size SIZE makes it");
+    assert!(!image.exists());
+}

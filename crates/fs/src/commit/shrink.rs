@@ -1,0 +1,22 @@
+//! Devices that end where their last chunk ends.
+
+use super::owner::Committer;
+use crate::error::{Errno, Result};
+use crate::space::Shortage;
+
+impl Committer {
+    /// Commits, gives all empty chunks back and ends the devices where their last chunks end.
+    pub(crate) fn shrink_devices(&self) -> Result<()> {
+        if self.info.is_read_only() {
+            return Err(Errno::ROFS.into());
+        }
+        self.commit()?;
+        // Each commit may empty a chunk: trees move out of those that are nearly empty.
+        while self.has_chunks_to_empty() {
+            self.info.space.lock().want_empty_groups(Shortage::Data);
+            self.commit()?;
+        }
+        self.info.space.lock().shrink_devices();
+        self.commit()
+    }
+}

@@ -1,0 +1,70 @@
+//! Directories of a tree that become subvolumes when it is copied into a volume.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use ubtrfs::format::TreeId;
+use ubtrfs::format::items::FileType;
+use ubtrfs::{Errno, Filesystem};
+
+use crate::edit::Editor;
+use crate::error::{Error, Result, inside};
+
+/// A directory that becomes a subvolume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewSubvolume {
+    /// Its path from the top level.
+    pub path: PathBuf,
+    /// In the end nothing in it can be changed.
+    pub read_only: bool,
+    /// It is what a mount shows that names no other.
+    pub default: bool,
+}
+
+/// Subvolumes that are being filled.
+#[derive(Debug)]
+pub struct MadeSubvolumes(Vec<(NewSubvolume, TreeId)>);
+
+impl MadeSubvolumes {
+    /// Makes empty subvolumes, and the directories that they are in.
+    pub fn new(fs: &Filesystem, editor: &Editor, mut wanted: Vec<NewSubvolume>) -> Result<Self> {
+        // Those above come first.
+        wanted.sort_by(|a, b| a.path.components().cmp(b.path.components()));
+        let mut made = Vec::new();
+        for subvolume in wanted {
+            let path = &subvolume.path;
+            if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
+                editor.make_directory(above, true, None)?;
+            }
+            let (dir, path) = editor.place(path, None)?;
+            let name = path.file_name().unwrap_or_default().as_bytes();
+            let id = fs.create_subvolume(dir, name, 0o755, (0, 0)).map_err(|error| match error.errno() {
+                Errno::EXIST => Error::Refused(format!("{} is named as a subvolume twice", path.display())),
+                _ => inside(&path)(error),
+            })?;
+            made.push((subvolume, id));
+        }
+        Ok(Self(made))
+    }
+
+    /// Gives what was filled its last properties.
+    ///
+    /// # Errors
+    ///
+    /// If something has taken the place of one of them.
+    pub fn finish(self, fs: &Filesystem, editor: &Editor) -> Result<()> {
+        for (NewSubvolume { path, read_only, default }, id) in self.0 {
+            let found = editor.find(&path, false)?;
+            if found.0.subvolume != id || found.1 != FileType::Directory {
+                return Err(Error::Refused(format!("{} is no directory in the tree", path.display())));
+            }
+            if default {
+                fs.set_default_subvolume(id).map_err(inside(&path))?;
+            }
+            if read_only {
+                fs.set_subvolume_read_only(id, true).map_err(inside(&path))?;
+            }
+        }
+        Ok(())
+    }
+}
