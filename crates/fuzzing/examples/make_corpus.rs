@@ -40,6 +40,7 @@ fn condensed(leaf: &Leaf<'_>, header: Header, checksum: ChecksumType) -> (Vec<u8
 fn main() {
     make_whole_image();
     make_log_replay();
+    make_import();
     make_from_the_fixtures();
 }
 
@@ -52,6 +53,12 @@ fn make_whole_image() {
 fn make_log_replay() {
     for (name, input) in ubtrfs_fuzzing::log_replay_inputs() {
         keep("log_replay", &name, &input);
+    }
+}
+
+fn make_import() {
+    for (name, input) in ubtrfs_fuzzing::import_inputs() {
+        keep("import", &name, &input);
     }
 }
 
