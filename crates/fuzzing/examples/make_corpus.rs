@@ -42,6 +42,7 @@ fn main() {
     make_whole_image();
     make_log_replay();
     make_partitions();
+    make_import();
     make_from_the_fixtures();
 }
 
@@ -84,6 +85,12 @@ fn make_partitions() {
         }
         let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
         keep("partitions", name, &bytes[..end]);
+    }
+}
+
+fn make_import() {
+    for (name, input) in ubtrfs_fuzzing::import_inputs() {
+        keep("import", &name, &input);
     }
 }
 

@@ -7,12 +7,14 @@
 
 #![allow(clippy::missing_panics_doc, reason = "a panic is how a target reports what it found")]
 
+mod import;
 mod log_replay;
 mod node_and_items;
 mod partitions;
 mod superblock;
 mod whole_image;
 
+pub use import::{import, inputs as import_inputs};
 pub use log_replay::{inputs as log_replay_inputs, log_replay, use_log};
 pub use node_and_items::node_and_items;
 pub use partitions::partitions;
@@ -37,4 +39,5 @@ pub const TARGETS: &[Target] = &[
     Target { name: "partitions", run: partitions, mutations: 5000 },
     Target { name: "whole_image", run: whole_image, mutations: 600 },
     Target { name: "log_replay", run: log_replay, mutations: 600 },
+    Target { name: "import", run: import, mutations: 300 },
 ];

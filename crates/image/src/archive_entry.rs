@@ -7,6 +7,7 @@ use tar::{EntryType, Header};
 use ubtrfs::format::items::Timespec;
 
 use crate::error::{Error, Result, outside};
+use crate::sparse::{SparseMap, SparseRecords, Taken};
 
 /// Bytes of a block of an archive.
 const BLOCK: u64 = 512;
@@ -126,8 +127,8 @@ impl<R: Read> ArchiveReader<R> {
         of.path = path.unwrap_or(of.path);
         of.target = target.unwrap_or(of.target);
         let mut size = header.entry_size().map_err(broken)?;
-        let mut version = (None, None);
-        let mut real_size = None;
+        let mut sparse = SparseRecords::default();
+        let mut sparse_name = None;
         for (key, value) in records {
             let wrong = || {
                 let key = String::from_utf8_lossy(key);
@@ -136,28 +137,28 @@ impl<R: Read> ArchiveReader<R> {
             let number = || std::str::from_utf8(value).ok().and_then(|text| text.parse::<u64>().ok());
             let id = || number().and_then(|id| u32::try_from(id).ok()).ok_or_else(wrong);
             match key.as_slice() {
-                b"path" | b"GNU.sparse.name" => of.path.clone_from(value),
+                b"path" => of.path.clone_from(value),
                 b"linkpath" => of.target.clone_from(value),
                 b"mtime" => of.mtime = parse_time(value).ok_or_else(wrong)?,
                 b"atime" => of.atime = Some(parse_time(value).ok_or_else(wrong)?),
                 b"uid" => of.uid = id()?,
                 b"gid" => of.gid = id()?,
                 b"size" => size = number().ok_or_else(wrong)?,
-                b"GNU.sparse.major" => version.0 = number(),
-                b"GNU.sparse.minor" => version.1 = number(),
-                b"GNU.sparse.realsize" => real_size = Some(number().ok_or_else(wrong)?),
-                b"GNU.sparse.map" | b"GNU.sparse.numblocks" => {
-                    return Err(Error::Refused(
-                        "the archive has sparse files in a format before 1.0: 'tar --sparse-version=1.0' writes that"
-                            .into(),
-                    ));
-                }
-                _ => {
-                    if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
-                        of.xattrs.push((name.to_vec(), value.clone()));
+                _ => match sparse.take(key, value) {
+                    Taken::Name => sparse_name = Some(value),
+                    Taken::Wrong => return Err(wrong()),
+                    Taken::Done => {}
+                    Taken::Other => {
+                        if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
+                            of.xattrs.push((name.to_vec(), value.clone()));
+                        }
                     }
-                }
+                },
             }
+        }
+        // The path is another one then, for programs that know nothing of holes.
+        if let Some(name) = sparse_name {
+            of.path.clone_from(name);
         }
         // Of links and directories the size says nothing.
         if !of.has_data() {
@@ -169,9 +170,12 @@ impl<R: Read> ArchiveReader<R> {
             self.old_map(header, &mut of)?;
         }
         self.begin_data(size);
-        if let (Some(1), Some(0), Some(real_size)) = (version.0, version.1, real_size) {
+        if let Some((real_size, map)) = sparse.finish().map_err(|()| malformed())? {
             of.size = real_size;
-            of.ranges = self.map()?;
+            of.ranges = match map {
+                SparseMap::Ranges(ranges) => ranges,
+                SparseMap::BeforeData => self.map()?,
+            };
         }
         let mut end = 0;
         for (start, len) in &of.ranges {

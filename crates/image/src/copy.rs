@@ -1,6 +1,6 @@
 //! Copying a tree of files into a volume.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use ubtrfs::format::items::FileType;
 use ubtrfs::{Errno, Filesystem, InodeId, NewInode, SetAttributes, TimeChange, WriteAt, XattrMode};
 
 use crate::error::{Error, Result, inside};
+use crate::inside::lookup;
 use crate::source::{Child, Description, Source};
 
 /// Whether a copy within a volume shares extents.
@@ -58,17 +59,17 @@ struct Copier<'a, S: Source> {
     links: HashMap<((u64, u64), TreeId), InodeId>,
 }
 
-/// Where a copy goes.
-#[derive(Debug)]
+/// Where a copy goes; `path` is that of what is made, for messages.
+#[derive(Clone, Debug)]
 pub enum Destination {
-    /// The last name of the path in this directory.
-    Name(InodeId, PathBuf),
-    /// A directory that is united with it.
+    /// Into a directory, under the last name of the path.
+    Into(InodeId, PathBuf),
+    /// What is copied is a directory, and becomes this one.
     Onto(InodeId, PathBuf),
 }
 
-/// Copies several files into a volume, each to its destination, whose path is for messages. What
-/// is there is replaced: a file by a file, and directories are united.
+/// Copies several files into a volume. What is there is replaced: a file by a file, and directories
+/// are united.
 pub fn copy_into<S: Source>(
     fs: &Filesystem,
     source: &S,
@@ -83,13 +84,8 @@ impl<S: Source> Copier<'_, S> {
     fn copy(&mut self, node: &S::Node, to: Destination) -> Result<()> {
         let mut frames: Vec<Frame<S::Node>> = Vec::new();
         match to {
-            Destination::Name(dir, path) => frames.extend(self.one(node, dir, path)?),
-            Destination::Onto(to, path) => {
-                let (description, mut left) = (self.source.describe(node)?, self.source.children(node)?);
-                left.reverse();
-                self.fs.reference(to);
-                frames.push(Frame { to, path, description, is_new: false, left });
-            }
+            Destination::Into(dir, path) => frames.extend(self.one(node, dir, path)?),
+            Destination::Onto(dir, path) => frames.push(self.onto(node, dir, path)?),
         }
         while let Some(frame) = frames.last_mut() {
             if let Some((name, node)) = frame.left.pop() {
@@ -108,7 +104,7 @@ impl<S: Source> Copier<'_, S> {
     fn one(&mut self, node: &S::Node, dir: InodeId, path: PathBuf) -> Result<Option<Frame<S::Node>>> {
         let name = path.file_name().unwrap_or_default().as_bytes().to_vec();
         let description = self.source.describe(node)?;
-        let present = self.present(dir, &name, &path)?;
+        let present = lookup(self.fs, dir, &name, &path)?;
         if description.file_type() == FileType::Directory {
             return self.directory(node, dir, (name, path), description, present).map(Some);
         }
@@ -152,6 +148,21 @@ impl<S: Source> Copier<'_, S> {
         Ok(None)
     }
 
+    /// Unites a directory with one that is there.
+    fn onto(&self, node: &S::Node, to: InodeId, path: PathBuf) -> Result<Frame<S::Node>> {
+        let description = self.source.describe(node)?;
+        if description.file_type() != FileType::Directory {
+            return Err(refused(&path, "is a directory, which no file replaces"));
+        }
+        if self.source.inode(node).is_some_and(|from| self.is_within(to, from)) {
+            return Err(refused(&path, "is in the directory that it would be copied from"));
+        }
+        let mut left = self.source.children(node)?;
+        left.reverse();
+        self.fs.reference(to);
+        Ok(Frame { to, path, description, is_new: false, left })
+    }
+
     fn directory(
         &self,
         node: &S::Node,
@@ -185,26 +196,13 @@ impl<S: Source> Copier<'_, S> {
 
     /// Whether a directory is `above` or below it.
     fn is_within(&self, mut dir: InodeId, above: InodeId) -> bool {
-        loop {
+        // The parents of a damaged volume may have no end.
+        let mut passed = HashSet::new();
+        while passed.insert(dir) && dir != above {
             let Ok(parent) = self.fs.parent(dir) else { return false };
-            if dir == above || parent == dir {
-                return dir == above;
-            }
             dir = parent;
         }
-    }
-
-    /// What has a name, if anything.
-    fn present(&self, dir: InodeId, name: &[u8], path: &Path) -> Result<Option<(InodeId, FileType)>> {
-        match self.fs.lookup(dir, name) {
-            Ok(id) => {
-                let mode = self.fs.mode(id).map_err(inside(path));
-                self.fs.forget(id, 1);
-                Ok(Some((id, FileType::from_mode(mode?))))
-            }
-            Err(error) if error.errno() == Errno::NOENT => Ok(None),
-            Err(error) => Err(inside(path)(error)),
-        }
+        dir == above
     }
 
     fn new_inode(&self, of: &Description) -> NewInode {

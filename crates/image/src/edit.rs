@@ -11,8 +11,9 @@ use ubtrfs::{Dir, Errno, Filesystem, InodeId, NewInode, SetAttributes, XattrMode
 
 use crate::copy::{CopyOptions, Destination, copy_into, write_all};
 use crate::error::{Error, Result, inside, outside};
-use crate::inside::VolumeFiles;
+use crate::inside::{VolumeFile, VolumeFiles};
 use crate::mode_change::ModeChange;
+use crate::remove::remove;
 use crate::source::Source;
 
 /// Bytes that are read at once.
@@ -93,16 +94,16 @@ impl Editor {
             match name {
                 Some(name) => {
                     let (dir, path) = self.place(to, Some(&name))?;
-                    files.push((node, Destination::Name(dir, path)));
+                    files.push((node, Destination::Into(dir, path)));
                 }
-                // `DIR/.` and the like: what is in it, into the directory.
+                // `DIR/.` and the like.
                 None if options.recursive && self.is_dir(to) => {
                     let (dir, _) = self.find(to, true)?;
-                    files.push((node, Destination::Onto(dir, rooted(to).to_owned())));
+                    files.push((node, Destination::Onto(dir, rooted(to).to_path_buf())));
                 }
                 None => {
                     let (dir, path) = self.place(to, None)?;
-                    files.push((node, Destination::Name(dir, path)));
+                    files.push((node, Destination::Into(dir, path)));
                 }
             }
         }
@@ -113,9 +114,9 @@ impl Editor {
     pub fn copy_within(&self, from: &[PathBuf], to: &Path, options: CopyOptions) -> Result<()> {
         let follow = !options.recursive;
         for path in from {
-            let source = VolumeFiles::new(&self.fs, path.clone());
+            let source = VolumeFiles::new(&self.fs);
             let (id, _) = self.find(path, follow)?;
-            let node = (id, path.file_name().map(OsStr::to_owned));
+            let node = (VolumeFile { id, path: path.clone() }, path.file_name().map(OsStr::to_owned));
             if from.len() > 1 && !self.is_dir(to) {
                 return Err(inside(to)(Errno::NOTDIR.into()));
             }
@@ -151,20 +152,25 @@ impl Editor {
             Err(error) if force && matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) => return Ok(()),
             found => found.map_err(inside(path))?.file_type,
         };
-        match (file_type, recursive) {
-            (FileType::Directory, true) => self.root.remove_dir_all(path),
+        let removed = match (file_type, recursive) {
+            (FileType::Directory, true) => {
+                let (dir, path) = self.place(path, None)?;
+                remove(&self.fs, dir, path.file_name().unwrap_or_default().as_bytes(), &path)
+            }
             (FileType::Directory, false) => {
                 return Err(Error::Refused(format!("{} is a directory: -r removes those", path.display())));
             }
-            _ => self.root.remove_file(path),
-        }
-        .map_err(|error| match error.errno() {
-            Errno::PERM => Error::Refused(format!(
-                "{} can't be removed: something there is the default subvolume ('ubtrfs subvolume set-default' takes \
-                 another), or has the flag immutable or append-only",
-                path.display()
-            )),
-            _ => inside(path)(error),
+            _ => self.root.remove_file(path).map_err(inside(path)),
+        };
+        removed.map_err(|error| match error {
+            Error::Inside { path, source } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+                Error::Refused(format!(
+                    "{} can't be removed: it is the default subvolume ('ubtrfs subvolume set-default' takes another), \
+                     or has the flag immutable or append-only",
+                    path.display()
+                ))
+            }
+            error => error,
         })
     }
 
@@ -209,13 +215,14 @@ impl Editor {
         (recursive, follow): (bool, bool),
         act: &dyn Fn(InodeId) -> ubtrfs::Result<()>,
     ) -> Result<()> {
-        let (first, _) = self.find(path, follow)?;
-        let mut left = vec![first];
-        while let Some(id) = left.pop() {
-            act(id).map_err(inside(path))?;
-            let is_dir = FileType::from_mode(self.fs.mode(id).map_err(inside(path))?) == FileType::Directory;
-            if recursive && is_dir {
-                left.extend(VolumeFiles::entries(&self.fs, id).map_err(inside(path))?.into_iter().map(|(_, id)| id));
+        let (id, _) = self.find(path, follow)?;
+        let source = VolumeFiles::new(&self.fs);
+        let mut left = vec![VolumeFile { id, path: rooted(path).to_owned() }];
+        while let Some(file) = left.pop() {
+            act(file.id).map_err(inside(&file.path))?;
+            let mode = self.fs.mode(file.id).map_err(inside(&file.path))?;
+            if recursive && FileType::from_mode(mode) == FileType::Directory {
+                left.extend(source.children(&file)?.into_iter().map(|(_, file)| file));
             }
         }
         Ok(())

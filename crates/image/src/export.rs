@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tar::{EntryType, Header};
 use ubtrfs::format::items::{FileType, Timespec};
 use ubtrfs::{Errno, Filesystem, InodeId};
 
 use crate::error::{Error, Result, inside, outside};
-use crate::inside::VolumeFiles;
+use crate::inside::{VolumeFile, VolumeFiles};
 use crate::source::{Description, Source};
 
 /// Bytes of a block of an archive.
@@ -38,19 +38,27 @@ impl Records {
     }
 }
 
-/// Writes the tree at `node` as an archive. `skipped` gets the paths of sockets, which no archive
-/// can have.
-pub fn export(fs: &Filesystem, source: &VolumeFiles, node: InodeId, out: impl Write) -> Result<Vec<Vec<u8>>> {
+/// Writes the tree at a file as an archive, in which the file itself has this name; of a directory
+/// it is `./`. Returns the paths of sockets, which no archive can have.
+pub fn export(fs: &Arc<Filesystem>, file: VolumeFile, name: &[u8], out: impl Write) -> Result<Vec<PathBuf>> {
+    let source = VolumeFiles::new(fs);
     let mut export = Export { fs, out, links: HashMap::new(), skipped: Vec::new() };
-    let mut left = vec![(Vec::new(), node)];
-    while let Some((path, id)) = left.pop() {
-        let description = source.describe(&id)?;
-        export.entry(&path, id, &description)?;
-        if description.file_type() == FileType::Directory {
-            let children = source.children(&id)?.into_iter().rev();
-            left.extend(children.map(|(name, id)| {
+    let mut left = vec![(Vec::new(), file)];
+    while let Some((path, file)) = left.pop() {
+        let description = source.describe(&file)?;
+        let is_dir = description.file_type() == FileType::Directory;
+        let shown = match (path.as_slice(), is_dir) {
+            (b"", true) => b"./".to_vec(),
+            (b"", false) => [b"./", name].concat(),
+            (path, true) => [b"./", path, b"/"].concat(),
+            (path, false) => [b"./", path].concat(),
+        };
+        export.entry(shown, &file, &description)?;
+        if is_dir {
+            let children = source.children(&file)?.into_iter().rev();
+            left.extend(children.map(|(name, file)| {
                 let path = if path.is_empty() { name } else { [&path[..], b"/", &name].concat() };
-                (path, id)
+                (path, file)
             }));
         }
     }
@@ -64,7 +72,7 @@ struct Export<'a, W> {
     out: W,
     /// Under which name an inode with several was written.
     links: HashMap<(u64, u64), Vec<u8>>,
-    skipped: Vec<Vec<u8>>,
+    skipped: Vec<PathBuf>,
 }
 
 impl<W: Write> Export<'_, W> {
@@ -76,15 +84,8 @@ impl<W: Write> Export<'_, W> {
         self.write(&vec![0; (len.next_multiple_of(BLOCK) - len) as usize])
     }
 
-    fn entry(&mut self, path: &[u8], id: InodeId, of: &Description) -> Result<()> {
+    fn entry(&mut self, name: Vec<u8>, VolumeFile { id, path }: &VolumeFile, of: &Description) -> Result<()> {
         let mut records = Records::default();
-        let name = match (path, of.file_type()) {
-            (b"", FileType::Directory) => b"./".to_vec(),
-            // The tree is one file.
-            (b"", _) => b"file".to_vec(),
-            (path, FileType::Directory) => [b"./", path, b"/"].concat(),
-            (path, _) => [b"./", path].concat(),
-        };
         let first = of.identity.as_ref().and_then(|identity| self.links.get(identity)).cloned();
         let mut header = Header::new_ustar();
         let entry_type = match of.file_type() {
@@ -96,7 +97,7 @@ impl<W: Write> Export<'_, W> {
             FileType::BlockDevice => EntryType::Block,
             FileType::Fifo => EntryType::Fifo,
             _ => {
-                self.skipped.push(name);
+                self.skipped.push(path.clone());
                 return Ok(());
             }
         };
@@ -118,12 +119,12 @@ impl<W: Write> Export<'_, W> {
         for (key, value) in of.xattrs.iter().filter(|_| entry_type != EntryType::Link) {
             if key.contains(&b'=') {
                 let key = String::from_utf8_lossy(key);
-                let path = String::from_utf8_lossy(path);
+                let path = path.display();
                 return Err(Error::Refused(format!("{path} has the attribute '{key}', which no archive can have")));
             }
             records.add(&[b"SCHILY.xattr.", &key[..]].concat(), value);
         }
-        let ranges = if entry_type == EntryType::Regular { self.ranges(id, of.size, path)? } else { Vec::new() };
+        let ranges = if entry_type == EntryType::Regular { self.ranges(*id, of.size, path)? } else { Vec::new() };
         let data: u64 = ranges.iter().map(|(start, end)| end - start).sum();
         let map =
             if entry_type == EntryType::Regular && data < of.size { map_of(&ranges, of.size) } else { Vec::new() };
@@ -148,7 +149,7 @@ impl<W: Write> Export<'_, W> {
         self.write(header.as_bytes())?;
         self.write(&map)?;
         for (start, end) in ranges {
-            self.data(id, start, end, path)?;
+            self.data(*id, start, end, path)?;
         }
         self.pad(stored)?;
         if let (Some(identity), None) = (of.identity, first) {
@@ -173,8 +174,7 @@ impl<W: Write> Export<'_, W> {
     }
 
     /// Where a file has data.
-    fn ranges(&self, id: InodeId, size: u64, path: &[u8]) -> Result<Vec<(u64, u64)>> {
-        let path = Path::new(std::ffi::OsStr::from_bytes(path));
+    fn ranges(&self, id: InodeId, size: u64, path: &Path) -> Result<Vec<(u64, u64)>> {
         let (mut found, mut at) = (Vec::new(), 0);
         while at < size {
             let start = match self.fs.seek_data(id, at) {
@@ -189,12 +189,11 @@ impl<W: Write> Export<'_, W> {
         Ok(found)
     }
 
-    fn data(&mut self, id: InodeId, mut at: u64, end: u64, path: &[u8]) -> Result<()> {
-        let path = Path::new(std::ffi::OsStr::from_bytes(path)).to_owned();
+    fn data(&mut self, id: InodeId, mut at: u64, end: u64, path: &Path) -> Result<()> {
         while at < end {
-            let data = self.fs.read(id, at, (end - at).min(1 << 20) as usize).map_err(inside(&path))?;
+            let data = self.fs.read(id, at, (end - at).min(1 << 20) as usize).map_err(inside(path))?;
             if data.is_empty() {
-                return Err(outside::<io::Error>(&path)(io::ErrorKind::UnexpectedEof.into()));
+                return Err(outside::<io::Error>(path)(io::ErrorKind::UnexpectedEof.into()));
             }
             self.write(&data)?;
             at += data.len() as u64;

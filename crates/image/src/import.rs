@@ -1,13 +1,15 @@
 //! A tar archive into a directory of a volume.
 //!
 //! Archives come from anywhere: no entry is made outside of the directory, and none through a
-//! symbolic link, be it one that an entry before has made.
+//! symbolic link, be it one that an entry before has made. Only layers of OCI images go through
+//! links, which don't lead out of the directory either.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use tar::EntryType;
 use ubtrfs::format::items::FileType;
@@ -16,10 +18,14 @@ use ubtrfs::{Errno, Filesystem, InodeId, NewInode, SetAttributes, TimeChange, Xa
 use crate::archive_entry::{ArchiveReader, Described, components};
 use crate::copy::write_all;
 use crate::error::{Error, Result, inside};
-use crate::inside::VolumeFiles;
+use crate::inside::{VolumeFile, VolumeFiles, lookup};
+use crate::remove::remove;
+use crate::source::Source;
 
 /// Bytes that are read at once.
 const PIECE: usize = 1 << 20;
+/// Symbolic links that one name may lead through, as in the kernel.
+const MOST_LINKS: u32 = 40;
 
 /// What the names of an archive mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +38,7 @@ pub enum Layer {
 }
 
 /// Reads an archive into a directory.
-pub fn import(fs: &Filesystem, dir: InodeId, archive: impl Read, layer: Layer) -> Result<()> {
+pub fn import(fs: &Arc<Filesystem>, dir: InodeId, archive: impl Read, layer: Layer) -> Result<()> {
     let mut import = Import { fs, root: dir, layer, made: HashSet::new(), times: Vec::new() };
     let mut archive = ArchiveReader::new(archive);
     while let Some(of) = archive.next()? {
@@ -51,7 +57,7 @@ pub fn import(fs: &Filesystem, dir: InodeId, archive: impl Read, layer: Layer) -
 }
 
 struct Import<'a> {
-    fs: &'a Filesystem,
+    fs: &'a Arc<Filesystem>,
     root: InodeId,
     layer: Layer,
     /// What entries of this archive have made.
@@ -71,11 +77,11 @@ impl Import<'_> {
             }
             return Ok(());
         };
-        let dir = self.parent(above, &shown)?;
+        let Some(dir) = self.directory(above, &shown, true)? else { return Ok(()) };
         if self.layer == Layer::Oci && name.starts_with(b".wh.") {
             return self.whiteout(dir, &name[4..], &shown);
         }
-        let present = self.lookup(dir, name, &shown)?;
+        let present = lookup(self.fs, dir, name, &shown)?;
         if of.kind == EntryType::Directory {
             if let Some((id, FileType::Directory)) = present {
                 self.made.insert(id);
@@ -85,7 +91,7 @@ impl Import<'_> {
             if self.layer == Layer::Plain {
                 return Err(refused(&shown, "would replace a directory"));
             }
-            self.remove(dir, name, &shown)?;
+            remove(self.fs, dir, name, &shown)?;
         }
         if of.kind == EntryType::Link {
             return self.link(dir, name, of, present.map(|(id, _)| id), &shown);
@@ -113,56 +119,75 @@ impl Import<'_> {
         Ok(())
     }
 
-    /// The directory of these names; what is missing is made.
-    fn parent(&mut self, names: &[&[u8]], shown: &Path) -> Result<InodeId> {
+    /// The directory of these names; with `make`, what is missing is made.
+    ///
+    /// The names of a layer of an OCI image go through symbolic links of layers below, as container
+    /// tools have it; the root of each link is the directory that is imported to.
+    fn directory(&mut self, names: &[&[u8]], shown: &Path, make: bool) -> Result<Option<InodeId>> {
         let mut dir = self.root;
-        for name in names {
-            dir = match self.lookup(dir, name, shown)? {
-                Some((id, FileType::Directory)) => {
-                    // It has something of this archive.
-                    self.made.insert(id);
-                    id
+        let mut above = Vec::new();
+        let mut left: Vec<Vec<u8>> = names.iter().rev().map(|name| name.to_vec()).collect();
+        let mut links = 0;
+        while let Some(name) = left.pop() {
+            if name == b".." {
+                // Of a link: it ends at the directory that is imported to.
+                dir = above.pop().unwrap_or(self.root);
+                continue;
+            }
+            let next = match lookup(self.fs, dir, &name, shown)? {
+                Some((id, FileType::Directory)) => id,
+                Some((id, FileType::Symlink)) if self.layer == Layer::Oci => {
+                    links += 1;
+                    if links > MOST_LINKS {
+                        return Err(inside(shown)(Errno::LOOP.into()));
+                    }
+                    let target = self.fs.read_link(id).map_err(inside(shown))?;
+                    if target.starts_with(b"/") {
+                        dir = self.root;
+                        above.clear();
+                    }
+                    let names = target.rsplit(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
+                    left.extend(names.map(<[u8]>::to_vec));
+                    continue;
                 }
+                _ if !make => return Ok(None),
                 Some((_, FileType::Symlink)) => {
                     return Err(refused(shown, "would be made through a symbolic link"));
                 }
                 Some(_) => return Err(inside(shown)(Errno::NOTDIR.into())),
                 None => {
                     let new = NewInode { mode: 0o040_755, ..NewInode::default() };
-                    let made = self.fs.create(dir, name, &new).map_err(inside(shown))?;
+                    let made = self.fs.create(dir, &name, &new).map_err(inside(shown))?;
                     self.fs.forget(made, 1);
-                    self.made.insert(made);
                     made
                 }
             };
+            if make {
+                // It has something of this archive.
+                self.made.insert(next);
+            }
+            above.push(dir);
+            dir = next;
         }
-        Ok(dir)
+        Ok(Some(dir))
     }
 
-    fn lookup(&self, dir: InodeId, name: &[u8], shown: &Path) -> Result<Option<(InodeId, FileType)>> {
-        match self.fs.lookup(dir, name) {
-            Ok(id) => {
-                let mode = self.fs.mode(id);
-                self.fs.forget(id, 1);
-                Ok(Some((id, FileType::from_mode(mode.map_err(inside(shown))?))))
-            }
-            Err(error) if error.errno() == Errno::NOENT => Ok(None),
-            Err(error) => Err(inside(shown)(error)),
-        }
-    }
-
-    fn link(&self, dir: InodeId, name: &[u8], of: &Described, present: Option<InodeId>, shown: &Path) -> Result<()> {
-        let mut at = self.root;
-        let mut found = None;
-        for part in components(&of.target)? {
-            // Only directories are looked into: no link is followed.
-            let is_dir = found.is_none_or(|(_, file_type)| file_type == FileType::Directory);
-            found = if is_dir { self.lookup(at, part, shown)? } else { None };
-            match found {
-                Some((id, _)) => at = id,
-                None => break,
-            }
-        }
+    fn link(
+        &mut self,
+        dir: InodeId,
+        name: &[u8],
+        of: &Described,
+        present: Option<InodeId>,
+        shown: &Path,
+    ) -> Result<()> {
+        let names = components(&of.target)?;
+        let found = match names.split_last() {
+            Some((last, above)) => match self.directory(above, shown, false)? {
+                Some(above) => lookup(self.fs, above, last, shown)?,
+                None => None,
+            },
+            None => None,
+        };
         let target = match found {
             Some((id, file_type)) if file_type != FileType::Directory => id,
             _ => return Err(refused(shown, "is a link to no file of the archive or the directory")),
@@ -182,49 +207,27 @@ impl Import<'_> {
         if name == b".wh..opq" {
             return self.hide(dir, shown);
         }
-        match self.lookup(dir, name, shown)? {
-            Some((id, _)) if !self.made.contains(&id) => self.remove(dir, name, shown),
+        match lookup(self.fs, dir, name, shown)? {
+            Some((id, _)) if !self.made.contains(&id) => remove(self.fs, dir, name, shown),
             _ => Ok(()),
         }
     }
 
     /// Removes all below a directory that no entry of this archive has made.
     fn hide(&self, dir: InodeId, shown: &Path) -> Result<()> {
-        let mut left = vec![dir];
+        let source = VolumeFiles::new(self.fs);
+        let mut left = vec![VolumeFile { id: dir, path: shown.to_owned() }];
         while let Some(dir) = left.pop() {
-            for (name, id) in VolumeFiles::entries(self.fs, dir).map_err(inside(shown))? {
-                match self.lookup(dir, &name, shown)? {
-                    Some((_, FileType::Directory)) if self.made.contains(&id) => left.push(id),
-                    Some(_) if !self.made.contains(&id) => self.remove(dir, &name, shown)?,
+            for (name, file) in source.children(&dir)? {
+                let is_made = self.made.contains(&file.id);
+                match lookup(self.fs, dir.id, &name, &file.path)? {
+                    Some((_, FileType::Directory)) if is_made => left.push(file),
+                    Some(_) if !is_made => remove(self.fs, dir.id, &name, &file.path)?,
                     _ => {}
                 }
             }
         }
         Ok(())
-    }
-
-    /// Removes a file, or a directory with all that is in it.
-    fn remove(&self, dir: InodeId, name: &[u8], shown: &Path) -> Result<()> {
-        // Directories from the top down, each with its name in the one before.
-        let mut way: Vec<(InodeId, Vec<u8>)> = Vec::new();
-        let (mut at, mut name) = (dir, name.to_vec());
-        loop {
-            match self.lookup(at, &name, shown)? {
-                Some((id, FileType::Directory)) => way.push((id, name)),
-                Some(_) => self.fs.unlink(at, &name).map_err(inside(shown))?,
-                None => {}
-            }
-            loop {
-                let Some((last, its_name)) = way.last().cloned() else { return Ok(()) };
-                if let Some((child, _)) = VolumeFiles::entries(self.fs, last).map_err(inside(shown))?.pop() {
-                    (at, name) = (last, child);
-                    break;
-                }
-                way.pop();
-                let above = way.last().map_or(dir, |(id, _)| *id);
-                self.fs.rmdir(above, &its_name).map_err(inside(shown))?;
-            }
-        }
     }
 
     fn content(&self, archive: &mut ArchiveReader<impl Read>, of: &Described, to: InodeId, shown: &Path) -> Result<()> {

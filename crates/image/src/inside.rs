@@ -1,13 +1,17 @@
 //! Files of a volume, as what is copied from.
 
-use std::path::PathBuf;
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ubtrfs::format::DirIndex;
 use ubtrfs::format::items::FileType;
 use ubtrfs::{Errno, Filesystem, InodeId};
 
-use crate::error::{Result, inside};
+use crate::error::{Error, Result, inside};
 use crate::source::{Child, Description, Source, TakeData};
 
 /// Bytes that are read at once.
@@ -15,22 +19,46 @@ const PIECE: u64 = 1 << 20;
 /// Entries that are listed at once.
 const BATCH: usize = 1024;
 
-/// Files of a volume.
+/// A file of a volume.
 #[derive(Clone, Debug)]
+pub struct VolumeFile {
+    /// Its inode.
+    pub id: InodeId,
+    /// The path that led to it, for messages.
+    pub path: PathBuf,
+}
+
+/// Files of a volume, for one walk through a tree of it.
+///
+/// A volume comes from anywhere, and a damaged one may have a directory within itself. So each
+/// directory that has entries is listed once: a second time is an error, and every walk ends.
+#[derive(Debug)]
 pub struct VolumeFiles {
     fs: Arc<Filesystem>,
-    /// What errors are about.
-    path: PathBuf,
+    listed: RefCell<HashSet<InodeId>>,
+}
+
+/// What has a name in a directory, if anything; `path` is that of what is looked for.
+pub(crate) fn lookup(fs: &Filesystem, dir: InodeId, name: &[u8], path: &Path) -> Result<Option<(InodeId, FileType)>> {
+    match fs.lookup(dir, name) {
+        Ok(id) => {
+            let mode = fs.mode(id);
+            fs.forget(id, 1);
+            Ok(Some((id, FileType::from_mode(mode.map_err(inside(path))?))))
+        }
+        Err(error) if error.errno() == Errno::NOENT => Ok(None),
+        Err(error) => Err(inside(path)(error)),
+    }
 }
 
 impl VolumeFiles {
-    /// Files of a volume, the uppermost of them at this path.
-    pub fn new(fs: &Arc<Filesystem>, path: impl Into<PathBuf>) -> Self {
-        Self { fs: Arc::clone(fs), path: path.into() }
+    /// Files of a volume.
+    pub fn new(fs: &Arc<Filesystem>) -> Self {
+        Self { fs: Arc::clone(fs), listed: RefCell::default() }
     }
 
     /// The names in a directory, in their order, and what they refer to.
-    pub(crate) fn entries(fs: &Filesystem, dir: InodeId) -> ubtrfs::Result<Vec<Child<InodeId>>> {
+    fn entries(fs: &Filesystem, dir: InodeId) -> ubtrfs::Result<Vec<Child<InodeId>>> {
         let last = fs.last_index(dir)?;
         let (mut all, mut after) = (Vec::new(), DirIndex(0));
         loop {
@@ -68,18 +96,19 @@ impl VolumeFiles {
         })
     }
 
-    fn copy_data(&self, id: InodeId, size: u64, take: &mut TakeData<'_>) -> Result<()> {
+    fn copy_data(&self, VolumeFile { id, path }: &VolumeFile, size: u64, take: &mut TakeData<'_>) -> Result<()> {
+        let id = *id;
         let mut at = 0;
         while at < size {
             let start = match self.fs.seek_data(id, at) {
                 Ok(start) => start,
                 Err(error) if error.errno() == Errno::NXIO => break,
-                Err(error) => return Err(inside(&self.path)(error)),
+                Err(error) => return Err(inside(path)(error)),
             };
-            let end = self.fs.seek_hole(id, start).map_err(inside(&self.path))?.min(size);
+            let end = self.fs.seek_hole(id, start).map_err(inside(path))?.min(size);
             at = start;
             while at < end {
-                let data = self.fs.read(id, at, (end - at).min(PIECE) as usize).map_err(inside(&self.path))?;
+                let data = self.fs.read(id, at, (end - at).min(PIECE) as usize).map_err(inside(path))?;
                 if data.is_empty() {
                     return Ok(());
                 }
@@ -93,21 +122,32 @@ impl VolumeFiles {
 }
 
 impl Source for VolumeFiles {
-    type Node = InodeId;
+    type Node = VolumeFile;
 
-    fn describe(&self, node: &InodeId) -> Result<Description> {
-        self.described(*node).map_err(inside(&self.path))
+    fn describe(&self, node: &VolumeFile) -> Result<Description> {
+        self.described(node.id).map_err(inside(&node.path))
     }
 
-    fn children(&self, node: &InodeId) -> Result<Vec<Child<InodeId>>> {
-        Self::entries(&self.fs, *node).map_err(inside(&self.path))
+    fn children(&self, node: &VolumeFile) -> Result<Vec<Child<VolumeFile>>> {
+        let entries = Self::entries(&self.fs, node.id).map_err(inside(&node.path))?;
+        if !entries.is_empty() && !self.listed.borrow_mut().insert(node.id) {
+            return Err(Error::Refused(format!(
+                "{} is a directory that has another path, too: the volume is damaged, see 'ubtrfs check'",
+                node.path.display()
+            )));
+        }
+        let child = |(name, id): (Vec<u8>, InodeId)| {
+            let path = node.path.join(OsStr::from_bytes(&name));
+            (name, VolumeFile { id, path })
+        };
+        Ok(entries.into_iter().map(child).collect())
     }
 
-    fn read(&self, node: &InodeId, size: u64, take: &mut TakeData<'_>) -> Result<()> {
-        self.copy_data(*node, size, take)
+    fn read(&self, node: &VolumeFile, size: u64, take: &mut TakeData<'_>) -> Result<()> {
+        self.copy_data(node, size, take)
     }
 
-    fn inode(&self, node: &InodeId) -> Option<InodeId> {
-        Some(*node)
+    fn inode(&self, node: &VolumeFile) -> Option<InodeId> {
+        Some(node.id)
     }
 }

@@ -3,10 +3,10 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, IsTerminal, Read};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use ubtrfs_image::{Editor, Error, Layer, VolumeFiles};
+use ubtrfs_image::{Editor, Error, Layer, VolumeFile};
 
 use super::session::{about, open, publish};
 use crate::args::edit::{Export, Import};
@@ -40,14 +40,16 @@ pub fn export(arguments: &Export) -> Result<()> {
     let how = InImage { devices: Vec::new(), window: arguments.window };
     let opened = Image::open(&image, &how, false, false)?;
     let (id, _) = Editor::new(&opened.fs, (0, 0)).find(&path, true).map_err(|error| about(&error))?;
-    let source = VolumeFiles::new(&opened.fs, path);
+    let name = path.file_name().unwrap_or(OsStr::new("file")).as_bytes().to_owned();
     let out = BufWriter::with_capacity(BUFFER, io::stdout().lock());
-    let skipped = ubtrfs_image::export(&opened.fs, &source, id, out).map_err(|error| match &error {
-        Error::Outside { source, .. } if source.kind() == io::ErrorKind::BrokenPipe => Failure::output(source),
-        _ => about(&error),
-    })?;
+    let skipped =
+        ubtrfs_image::export(&opened.fs, VolumeFile { id, path }, &name, out).map_err(|error| match &error {
+            Error::Outside { source, .. } if source.kind() == io::ErrorKind::BrokenPipe => Failure::output(source),
+            _ => about(&error),
+        })?;
     for path in skipped {
-        eprintln!("ubtrfs: {}: a socket, which no archive can have, is left out", show::bytes(&path));
+        let path = show::bytes(path.as_os_str().as_bytes());
+        eprintln!("ubtrfs: {path}: a socket, which no archive can have, is left out");
     }
     Ok(())
 }

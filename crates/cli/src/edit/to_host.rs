@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
-use ubtrfs::{Filesystem, InodeId};
+use ubtrfs::Filesystem;
 use ubtrfs_format::items::FileType;
-use ubtrfs_image::{Description, Editor, Source, VolumeFiles};
+use ubtrfs_image::{Description, Editor, Source, VolumeFile, VolumeFiles};
 
 use super::session::about;
 use crate::args::edit::Cp;
@@ -29,7 +29,7 @@ struct Frame {
     path: PathBuf,
     description: Description,
     is_new: bool,
-    left: Vec<(Vec<u8>, InodeId)>,
+    left: Vec<(Vec<u8>, VolumeFile)>,
 }
 
 struct Copier<'a> {
@@ -55,7 +55,8 @@ pub fn copy(fs: &Arc<Filesystem>, arguments: &Cp, from: &[PathBuf], to: &Path) -
     let umask = previous.as_raw_mode();
     for path in from {
         let (id, _) = editor.find(path, !recursive).map_err(|error| about(&error))?;
-        let source = VolumeFiles::new(fs, path.clone());
+        let source = VolumeFiles::new(fs);
+        let file = VolumeFile { id, path: path.clone() };
         let mut copier = Copier { fs, source, archive: arguments.archive, recursive, umask, links: HashMap::new() };
         let dir = |path: &Path| {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -66,17 +67,17 @@ pub fn copy(fs: &Arc<Filesystem>, arguments: &Cp, from: &[PathBuf], to: &Path) -
         match name {
             // The top level has no name: what is in it goes into the directory.
             None if to.is_dir() && recursive => {
-                let children = copier.source.children(&id).map_err(|error| about(&error))?;
+                let children = copier.source.children(&file).map_err(|error| about(&error))?;
                 let at = dir(to)?;
-                for (name, id) in children {
-                    copier.tree(id, &at, &name, to)?;
+                for (name, file) in children {
+                    copier.tree(&file, &at, &name, to)?;
                 }
             }
-            Some(name) if to.is_dir() => copier.tree(id, &dir(to)?, name.as_bytes(), to)?,
+            Some(name) if to.is_dir() => copier.tree(&file, &dir(to)?, name.as_bytes(), to)?,
             _ => {
                 let name = to.file_name().ok_or_else(|| Failure::new(format!("{} is no name", to.display())))?;
                 let above = to.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-                copier.tree(id, &dir(above)?, name.as_bytes(), above)?;
+                copier.tree(&file, &dir(above)?, name.as_bytes(), above)?;
             }
         }
     }
@@ -84,12 +85,12 @@ pub fn copy(fs: &Arc<Filesystem>, arguments: &Cp, from: &[PathBuf], to: &Path) -
 }
 
 impl Copier<'_> {
-    fn tree(&mut self, id: InodeId, at: &OwnedFd, name: &[u8], above: &Path) -> Result<()> {
+    fn tree(&mut self, file: &VolumeFile, at: &OwnedFd, name: &[u8], above: &Path) -> Result<()> {
         let mut frames: Vec<Frame> = Vec::new();
-        frames.extend(self.one(id, at, name, above)?);
+        frames.extend(self.one(file, at, name, above)?);
         while let Some(frame) = frames.last_mut() {
-            if let Some((name, id)) = frame.left.pop() {
-                let next = self.one(id, &frame.to, &name, &frame.path);
+            if let Some((name, file)) = frame.left.pop() {
+                let next = self.one(&file, &frame.to, &name, &frame.path);
                 frames.extend(next?);
             } else if let Some(done) = frames.pop() {
                 let failed = |error: io::Error| Failure::about(done.path.display(), &error);
@@ -99,12 +100,12 @@ impl Copier<'_> {
         Ok(())
     }
 
-    fn one(&mut self, id: InodeId, at: &OwnedFd, name: &[u8], above: &Path) -> Result<Option<Frame>> {
+    fn one(&mut self, file: &VolumeFile, at: &OwnedFd, name: &[u8], above: &Path) -> Result<Option<Frame>> {
         let path = above.join(OsStr::from_bytes(name));
         if !is_name(name) {
             return Err(Failure::new(format!("{} has a name that no file can have", above.display())));
         }
-        let description = self.source.describe(&id).map_err(|error| about(&error))?;
+        let description = self.source.describe(file).map_err(|error| about(&error))?;
         let failed = |error: io::Error| Failure::about(path.display(), &error);
         if description.file_type() == FileType::Directory {
             if !self.recursive {
@@ -118,7 +119,7 @@ impl Copier<'_> {
                 made => made.map(|()| true).map_err(failed)?,
             };
             let to = enter(at, name).map_err(failed)?;
-            let mut left = self.source.children(&id).map_err(|error| about(&error))?;
+            let mut left = self.source.children(file).map_err(|error| about(&error))?;
             left.reverse();
             return Ok(Some(Frame { to, path, description, is_new, left }));
         }
@@ -130,7 +131,7 @@ impl Copier<'_> {
             make_link(dir, first, at, name).map_err(failed)?;
             return Ok(None);
         }
-        self.file(id, at, name, &description, &path)?;
+        self.file(file, at, name, &description, &path)?;
         if let Some(identity) = description.identity.filter(|_| self.archive) {
             let dir = at.try_clone().map_err(failed)?;
             self.links.insert(identity, (dir, name.to_vec()));
@@ -138,12 +139,12 @@ impl Copier<'_> {
         Ok(None)
     }
 
-    fn file(&self, id: InodeId, at: &OwnedFd, name: &[u8], description: &Description, path: &Path) -> Result<()> {
+    fn file(&self, from: &VolumeFile, at: &OwnedFd, name: &[u8], description: &Description, path: &Path) -> Result<()> {
         let failed = |error: io::Error| Failure::about(path.display(), &error);
         match description.file_type() {
             FileType::Regular => {
                 let file = make_file(at, name).map_err(failed)?;
-                self.content(id, description.size, &file, path)?;
+                self.content(from, description.size, &file, path)?;
                 self.finish(&Made::Open(file.as_fd()), description, true).map_err(failed)
             }
             FileType::Symlink => {
@@ -151,7 +152,7 @@ impl Copier<'_> {
                 self.finish(&hold(at, name, description.mode).map_err(failed)?, description, true).map_err(failed)
             }
             _ => {
-                let attributes = self.fs.attributes(id).map_err(|error| Failure::about(path.display(), &error))?;
+                let attributes = self.fs.attributes(from.id).map_err(|error| Failure::about(path.display(), &error))?;
                 make_node(at, name, &attributes).map_err(|error| match error.kind() {
                     io::ErrorKind::PermissionDenied => Failure::new(format!(
                         "{} is a device node, which only root may make outside of an image",
@@ -164,9 +165,9 @@ impl Copier<'_> {
         }
     }
 
-    fn content(&self, id: InodeId, size: u64, to: &File, path: &Path) -> Result<()> {
+    fn content(&self, from: &VolumeFile, size: u64, to: &File, path: &Path) -> Result<()> {
         let mut failed = None;
-        let read = self.source.read(&id, size, &mut |at, data| {
+        let read = self.source.read(from, size, &mut |at, data| {
             to.write_all_at(data, at).map_err(|error| {
                 let sentence = ubtrfs_tree::sentence(&error);
                 failed = Some(Failure::about(path.display(), &error));

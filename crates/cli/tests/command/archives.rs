@@ -15,7 +15,7 @@ use crate::editing::{difference, is_clean, listing, make_tree, quiet, with_input
 use crate::{fails, new_volume, success, ubtrfs};
 
 /// An archive of these entries: a name, a type, the target of a link, and content.
-fn archive(entries: &[(&str, EntryType, &str, &[u8])]) -> Vec<u8> {
+pub fn archive(entries: &[(&str, EntryType, &str, &[u8])]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (name, kind, target, content) in entries {
         let mut header = Header::new_ustar();
@@ -38,7 +38,7 @@ fn archive(entries: &[(&str, EntryType, &str, &[u8])]) -> Vec<u8> {
 
 /// Runs a program that must succeed.
 #[track_caller]
-fn run(program: &str, arguments: &[&str]) {
+pub fn run(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output().unwrap();
     assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
 }

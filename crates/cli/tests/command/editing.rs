@@ -3,9 +3,11 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
@@ -191,14 +193,19 @@ fn an_edit_that_is_killed_leaves_the_image_as_it_was() {
     let image = new_volume(dir.path());
     success(&with_input(&["put", &format!("{image}:file")], &vec![1; 8 << 20]));
     let before = listing(&image);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
-    let mut child = command.args(["put", &format!("{image}:file")]).stdin(Stdio::piped()).spawn().unwrap();
-    // It waits for more than it has been given.
-    child.stdin.as_mut().unwrap().write_all(&vec![2; 16 << 20]).unwrap();
-    fails(&ubtrfs(&["rm", &format!("{image}:file")]), 1, "image");
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert_eq!(listing(&image), before);
+    // ^C, what timeout(1) and service managers send, and what nobody can catch.
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+        // In the background of a shell a test inherits that ^C is ignored.
+        let mut command = Command::new("env");
+        command.args(["--default-signal=INT,TERM", env!("CARGO_BIN_EXE_ubtrfs"), "put", &format!("{image}:file")]);
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        // It waits for more than it has been given.
+        child.stdin.as_mut().unwrap().write_all(&vec![2; 16 << 20]).unwrap();
+        fails(&ubtrfs(&["rm", &format!("{image}:file")]), 1, "image");
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(signal.as_raw()));
+        assert_eq!(listing(&image), before, "{signal:?}");
+    }
     assert!(success(&ubtrfs(&["cat", &image, "file"])).bytes().all(|byte| byte == 1));
     is_clean(&image);
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 mod archives;
+mod archives_of_others;
 mod bad_input;
 mod diff;
 mod editing;
@@ -17,6 +18,7 @@ mod rescue;
 mod restore;
 mod rootdir;
 mod subvolumes;
+mod walks;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -1,5 +1,6 @@
 //! Directories, and what one does with paths from there.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -213,12 +214,18 @@ impl Dir {
         }
         // Directories from the top down, each with its name in the one before.
         let mut way = vec![(above.lookup(name)?, name.to_vec())];
+        let mut on_way = HashSet::from([way[0].0.id()]);
         while let Some((dir, _)) = way.last() {
             if let Some((child, name)) = empty(dir)? {
+                // In a damaged volume a directory may be within itself.
+                if !on_way.insert(child.id()) {
+                    return Err(Errno::UCLEAN.into());
+                }
                 way.push((child, name));
                 continue;
             }
-            let Some((_, name)) = way.pop() else { break };
+            let Some((removed, name)) = way.pop() else { break };
+            on_way.remove(&removed.id());
             let dir = way.last().map_or(above, |(dir, _)| dir);
             dir.fs().rmdir(dir.id(), &name)?;
         }

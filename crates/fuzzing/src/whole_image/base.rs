@@ -90,7 +90,7 @@ impl Medium for Memory {
 }
 
 /// Our own volume: small blocks, so that its trees have several levels.
-fn own() -> Vec<u8> {
+pub(crate) fn own() -> Vec<u8> {
     let mut options = MkfsOptions::new(OWN_SIZE as u64);
     options.node_size = Some(4096);
     options.fsid = Uuid([1; 16]);

@@ -1,0 +1,47 @@
+//! Removing a file, or a directory with all that is in it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ubtrfs::format::items::FileType;
+use ubtrfs::{Filesystem, InodeId};
+
+use crate::error::{Result, inside};
+use crate::inside::{VolumeFile, VolumeFiles, lookup};
+use crate::source::{Child, Source};
+
+/// A directory that is being removed.
+struct Frame {
+    dir: VolumeFile,
+    name: Vec<u8>,
+    left: Vec<Child<VolumeFile>>,
+}
+
+/// Removes what has a name in a directory, if anything does; `path` is that of what goes.
+pub fn remove(fs: &Arc<Filesystem>, dir: InodeId, name: &[u8], path: &Path) -> Result<()> {
+    let source = VolumeFiles::new(fs);
+    let mut frames: Vec<Frame> = Vec::new();
+    let mut next = Some((name.to_vec(), path.to_owned()));
+    loop {
+        let above = frames.last().map_or(dir, |frame| frame.dir.id);
+        if let Some((name, path)) = next.take() {
+            match lookup(fs, above, &name, &path)? {
+                Some((id, FileType::Directory)) => {
+                    let dir = VolumeFile { id, path };
+                    let left = source.children(&dir)?;
+                    frames.push(Frame { dir, name, left });
+                }
+                Some(_) => fs.unlink(above, &name).map_err(inside(path))?,
+                None => {}
+            }
+        }
+        let Some(frame) = frames.last_mut() else { return Ok(()) };
+        next = frame.left.pop().map(|(name, file)| (name, file.path));
+        if next.is_none()
+            && let Some(done) = frames.pop()
+        {
+            let above = frames.last().map_or(dir, |frame| frame.dir.id);
+            fs.rmdir(above, &done.name).map_err(inside(done.dir.path))?;
+        }
+    }
+}
