@@ -11,6 +11,7 @@ use ubtrfs_volume::{
 
 use crate::args::Window;
 use crate::failure::{Failure, Result};
+use crate::other_contents::instead_of_btrfs;
 
 /// Whether the path is a block device.
 pub fn is_block(path: &Path) -> bool {
@@ -93,6 +94,10 @@ pub fn volume(paths: &[PathBuf], window: Window, devices: Vec<Arc<dyn Device>>) 
 /// What is wrong with the volume in this part of the devices.
 pub fn about_volume_within(paths: &[PathBuf], window: Window, error: &Error) -> Failure {
     let options = window.as_options();
+    if !options.is_empty() && matches!(error, Error::NotBtrfs) {
+        // What is at the start of the device says nothing of this part.
+        return paths.first().map_or_else(|| Failure::of(error), |path| Failure::about(path.display(), error));
+    }
     match (about_volume(paths, error), error) {
         (Failure::Sentence(sentence, status), Error::PrimarySuperblock { .. }) if !options.is_empty() => {
             Failure::Sentence(format!("{sentence}; both with{options}"), status)
@@ -108,6 +113,12 @@ pub fn about_volume(paths: &[PathBuf], error: &Error) -> Failure {
         (_, Error::Open { .. } | Error::Held { .. } | Error::Attached { .. } | Error::NotADevice { .. }) | ([], _) => {
             Failure::of(error)
         }
+        ([path], Error::NotBtrfs) => match (Failure::about(path.display(), error), instead_of_btrfs(path)) {
+            (Failure::Sentence(sentence, status), Some(instead)) => {
+                Failure::Sentence(format!("{sentence}; {instead}"), status)
+            }
+            (failure, _) => failure,
+        },
         ([path, ..], _) => Failure::about(path.display(), error),
     }
 }

@@ -11,7 +11,7 @@ use ubtrfs::{Filesystem, Options};
 use ubtrfs_volume::{Error as VolumeError, OpenOptions, Volume};
 
 use crate::args;
-use crate::device::{about_volume, about_volume_within, open_for_a_glance, open_for_writing};
+use crate::device::{about_volume_within, open_for_a_glance, open_for_writing};
 use crate::failure::{Failure, Result};
 use crate::show;
 
@@ -45,7 +45,7 @@ fn of_device(arguments: &args::Label) -> Result<Vec<u8>> {
     let paths = [arguments.place.clone()];
     let devices = open_for_a_glance(&paths, arguments.window)?;
     let superblock = devices.first().and_then(|device| Volume::superblock_of(&**device));
-    let superblock = superblock.ok_or_else(|| about_volume(&paths, &VolumeError::NotBtrfs))?;
+    let superblock = superblock.ok_or_else(|| about_volume_within(&paths, arguments.window, &VolumeError::NotBtrfs))?;
     Ok(superblock.label_bytes().to_vec())
 }
 

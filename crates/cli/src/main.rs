@@ -20,6 +20,7 @@ mod merge;
 mod mkfs;
 mod mount;
 mod mount_table;
+mod other_contents;
 mod path;
 mod place;
 mod process;

@@ -18,7 +18,7 @@ use ubtrfs_volume::{Device, Error as VolumeError, Exclusive, FileDevice, OpenMod
 use super::options::MountRequest;
 use super::{ending, notify, protect};
 use crate::args::Window;
-use crate::device::{about_volume, check_unmounted, claim, is_block, open_exclusively, within};
+use crate::device::{about_volume_within, check_unmounted, claim, is_block, open_exclusively, within};
 use crate::failure::{Failure, Result};
 use crate::process;
 
@@ -140,10 +140,14 @@ fn open_devices(job: &Job, root: bool) -> Result<Opened> {
         } else {
             open_exclusively(path, mode)?
         };
-        let window = Window { offset: job.request.offset, sizelimit: job.request.size_limit };
-        opened.devices.push(within(path, device, window)?);
+        opened.devices.push(within(path, device, window_of(job))?);
     }
     Ok(opened)
+}
+
+/// The part of the devices that the volume is in.
+fn window_of(job: &Job) -> Window {
+    Window { offset: job.request.offset, sizelimit: job.request.size_limit }
 }
 
 /// A path by which what is open is opened once more.
@@ -156,13 +160,14 @@ fn descriptor(open: &File) -> PathBuf {
 fn open_volume(job: &Job, devices: Vec<Arc<dyn Device>>, options: &Options) -> Result<Arc<Filesystem>> {
     if !job.request.rescue.use_backup_root {
         let how = OpenOptions { read_only: job.request.read_only };
-        let volume = Volume::open(devices, how).map_err(|error| about_volume(&job.devices, &error))?;
+        let volume =
+            Volume::open(devices, how).map_err(|error| about_volume_within(&job.devices, window_of(job), &error))?;
         return open_engine(job, Arc::new(volume), options);
     }
-    let mut failure = about_volume(&job.devices, &VolumeError::NotBtrfs);
+    let mut failure = about_volume_within(&job.devices, window_of(job), &VolumeError::NotBtrfs);
     for candidate in Volume::candidates(&devices) {
         let opened = Volume::open_candidate(devices.clone(), &candidate)
-            .map_err(|error| about_volume(&job.devices, &error))
+            .map_err(|error| about_volume_within(&job.devices, window_of(job), &error))
             .and_then(|volume| open_engine(job, Arc::new(volume), options));
         match opened {
             Ok(engine) => {

@@ -9,7 +9,7 @@ use ubtrfs_tree::sentence;
 use ubtrfs_volume::{Candidate, Device, Error as VolumeError, Volume};
 
 use crate::args;
-use crate::device::about_volume;
+use crate::device::about_volume_within;
 use crate::failure::{Failure, Result};
 
 /// A damaged volume, opened for reading.
@@ -62,7 +62,7 @@ impl Source {
             (None, Some(commit)) => {
                 Err(Failure::new(format!("{device}: no superblock refers to commit {commit}; see --list-commits")))
             }
-            (None, None) => Err(about_volume(paths, &VolumeError::NotBtrfs)),
+            (None, None) => Err(about_volume_within(paths, arguments.window, &VolumeError::NotBtrfs)),
         }
     }
 

@@ -38,6 +38,39 @@ fn no_btrfs_is_said_to_be_none() {
 }
 
 #[test]
+fn what_is_there_instead_of_btrfs_is_named_with_the_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    let contents: [(u64, &[u8], &str); 9] = [
+        (0, b"\x1f\x8b\x08", "gzip -d"),
+        (0, b"\x28\xb5\x2f\xfd", "zstd -d"),
+        (0, b"QFI\xfb", "qcow2: 'qemu-img convert -O raw'"),
+        (0, b"KDMV", "VMDK: 'qemu-img convert -O raw'"),
+        (64, b"\x7f\x10\xda\xbe", "VDI: 'qemu-img convert -O raw'"),
+        (510, &[0x55, 0xaa], "MBR partition table; name the device of a partition"),
+        (512, b"EFI PART", "GPT partition table; name the device of a partition"),
+        (0, b"XFSB", "instead: XFS"),
+        (0, b"LUKS\xba\xbe", "cryptsetup open"),
+    ];
+    for (at, magic, words) in contents {
+        let file = File::create(&image).unwrap();
+        file.set_len(1 << 20).unwrap();
+        file.write_all_at(magic, at).unwrap();
+        fails(&ubtrfs(&["info", image.to_str().unwrap()]), 1, words);
+        fails(&ubtrfs(&["ls", image.to_str().unwrap(), "/"]), 1, words);
+        let mount = ["mount", image.to_str().unwrap(), dir.path().to_str().unwrap()];
+        fails(&ubtrfs(&mount), 1, words);
+        // What is at the start says nothing of a part that begins elsewhere.
+        let part = ubtrfs(&["ls", "--offset", "64K", image.to_str().unwrap(), "/"]);
+        fails(&part, 1, "no btrfs found");
+        assert!(!String::from_utf8_lossy(&part.stderr).contains(words));
+        let part = ubtrfs(&["mount", "-o", "offset=64K", image.to_str().unwrap(), dir.path().to_str().unwrap()]);
+        fails(&part, 1, "no btrfs found");
+        assert!(!String::from_utf8_lossy(&part.stderr).contains(words));
+    }
+}
+
+#[test]
 fn files_of_other_types_are_reported_as_no_devices() {
     for (arguments, status) in readers("/dev/null") {
         fails(&ubtrfs(&arguments), status, "neither a block device nor an image file");

@@ -1,0 +1,54 @@
+//! What a device without btrfs holds instead, and what to do about it.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use ubtrfs_mkfs::existing_signature;
+
+/// Bytes at an offset of files that wrap an image: what they are, and the remedy.
+const WRAPPED: &[(u64, &[u8], &str, &str)] = &[
+    (0, b"\x1f\x8b\x08", "a file compressed by gzip", "unpack it with 'gzip -d' first"),
+    (0, b"\x28\xb5\x2f\xfd", "a file compressed by zstd", "unpack it with 'zstd -d' first"),
+    (0, b"\xfd7zXZ\0", "a file compressed by xz", "unpack it with 'xz -d' first"),
+    (0, b"BZh", "a file compressed by bzip2", "unpack it with 'bzip2 -d' first"),
+    (0, b"QFI\xfb", "a disk image in the format qcow2", CONVERT),
+    (0, b"KDMV", "a disk image in the format VMDK", CONVERT),
+    (0, b"# Disk DescriptorFile", "a disk image in the format VMDK", CONVERT),
+    (0, b"vhdxfile", "a disk image in the format VHDX", CONVERT),
+    (64, b"\x7f\x10\xda\xbe", "a disk image in the format VDI", CONVERT),
+];
+
+const CONVERT: &str = "'qemu-img convert -O raw' makes an image of it that can be read";
+const PARTITIONS: &str =
+    "name the device of a partition, or where it begins with --offset (-o offset= of a mount); 'sfdisk -l' lists them";
+
+/// What else than btrfs is on a device, as the end of a sentence: nothing if that isn't known.
+pub fn instead_of_btrfs(path: &Path) -> Option<String> {
+    let file = File::open(path).ok()?;
+    for (at, magic, what, remedy) in WRAPPED {
+        let mut found = vec![0; magic.len()];
+        if file.read_exact_at(&mut found, *at).is_ok() && found == *magic {
+            return Some(format!("it is {what}: {remedy}"));
+        }
+    }
+    let size = io::Seek::seek(&mut &file, io::SeekFrom::End(0)).ok()?;
+    let mut read = |at: u64, buffer: &mut [u8]| file.read_exact_at(buffer, at);
+    let found = existing_signature(size, &mut read).ok()?.filter(|found| found != "btrfs")?;
+    Some(match remedy(&found) {
+        Some(remedy) => format!("the device holds this instead: {found}; {remedy}"),
+        None => format!("the device holds this instead: {found}"),
+    })
+}
+
+fn remedy(found: &str) -> Option<&'static str> {
+    match found {
+        "GPT partition table" | "MBR partition table" | "Apple partition map" => Some(PARTITIONS),
+        "LUKS" => Some("open it with 'cryptsetup open', and name the device that this makes"),
+        "BitLocker volume" => Some("open it with 'cryptsetup bitlkOpen', and name the device that this makes"),
+        "LVM2 physical volume" => Some("activate its volumes with 'vgchange -ay', and name one of them"),
+        "md RAID member" => Some("assemble it with 'mdadm --assemble', and name the device that this makes"),
+        _ => None,
+    }
+}
