@@ -91,17 +91,23 @@ pub fn volume(paths: &[PathBuf], window: Window, devices: Vec<Arc<dyn Device>>) 
     volume.map(Arc::new).map_err(|error| about_volume_within(paths, window, &error))
 }
 
-/// What is wrong with the volume in this part of the devices.
+/// What is wrong with the volume in this part of the devices, and what to do about it.
 pub fn about_volume_within(paths: &[PathBuf], window: Window, error: &Error) -> Failure {
-    let options = window.as_options();
-    if !options.is_empty() && matches!(error, Error::NotBtrfs) {
-        // What is at the start of the device says nothing of this part.
-        return paths.first().map_or_else(|| Failure::of(error), |path| Failure::about(path.display(), error));
-    }
-    match (about_volume(paths, error), error) {
-        (Failure::Sentence(sentence, status), Error::PrimarySuperblock { .. }) if !options.is_empty() => {
-            Failure::Sentence(format!("{sentence}; both with{options}"), status)
+    let advice = match (error, paths) {
+        (Error::PrimarySuperblock { .. }, _) => Some(format!(
+            ": 'ubtrfs rescue super-recover{}' puts it back, and a mount with -o ro,rescue=usebackuproot{} reads the \
+             volume as it is",
+            window.as_options(),
+            window.as_mount_options()
+        )),
+        // What is at the start of the device says nothing of a part of it.
+        (Error::NotBtrfs, [path]) if window.is_whole() => {
+            instead_of_btrfs(path, window.of_mount).map(|instead| format!("; {instead}"))
         }
+        _ => None,
+    };
+    match (about_volume(paths, error), advice) {
+        (Failure::Sentence(sentence, status), Some(advice)) => Failure::Sentence(sentence + &advice, status),
         (failure, _) => failure,
     }
 }
@@ -113,12 +119,6 @@ pub fn about_volume(paths: &[PathBuf], error: &Error) -> Failure {
         (_, Error::Open { .. } | Error::Held { .. } | Error::Attached { .. } | Error::NotADevice { .. }) | ([], _) => {
             Failure::of(error)
         }
-        ([path], Error::NotBtrfs) => match (Failure::about(path.display(), error), instead_of_btrfs(path)) {
-            (Failure::Sentence(sentence, status), Some(instead)) => {
-                Failure::Sentence(format!("{sentence}; {instead}"), status)
-            }
-            (failure, _) => failure,
-        },
         ([path, ..], _) => Failure::about(path.display(), error),
     }
 }

@@ -21,11 +21,9 @@ const WRAPPED: &[(u64, &[u8], &str, &str)] = &[
 ];
 
 const CONVERT: &str = "'qemu-img convert -O raw' makes an image of it that can be read";
-const PARTITIONS: &str =
-    "name the device of a partition, or where it begins with --offset (-o offset= of a mount); 'sfdisk -l' lists them";
-
-/// What else than btrfs is on a device, as the end of a sentence: nothing if that isn't known.
-pub fn instead_of_btrfs(path: &Path) -> Option<String> {
+/// What else than btrfs is on a device, as the end of a sentence, for a mount in words of its
+/// options: nothing if that isn't known.
+pub fn instead_of_btrfs(path: &Path, of_mount: bool) -> Option<String> {
     let file = File::open(path).ok()?;
     for (at, magic, what, remedy) in WRAPPED {
         let mut found = vec![0; magic.len()];
@@ -36,15 +34,19 @@ pub fn instead_of_btrfs(path: &Path) -> Option<String> {
     let size = io::Seek::seek(&mut &file, io::SeekFrom::End(0)).ok()?;
     let mut read = |at: u64, buffer: &mut [u8]| file.read_exact_at(buffer, at);
     let found = existing_signature(size, &mut read).ok()?.filter(|found| found != "btrfs")?;
-    Some(match remedy(&found) {
+    Some(match remedy(&found, of_mount) {
         Some(remedy) => format!("the device holds this instead: {found}; {remedy}"),
         None => format!("the device holds this instead: {found}"),
     })
 }
 
-fn remedy(found: &str) -> Option<&'static str> {
+fn remedy(found: &str, of_mount: bool) -> Option<&'static str> {
     match found {
-        "GPT partition table" | "MBR partition table" | "Apple partition map" => Some(PARTITIONS),
+        "GPT partition table" | "MBR partition table" | "Apple partition map" => Some(if of_mount {
+            "name the device of a partition, or where it begins with -o offset=; 'sfdisk -l' lists them"
+        } else {
+            "name the device of a partition, or where it begins with --offset; 'sfdisk -l' lists them"
+        }),
         "LUKS" => Some("open it with 'cryptsetup open', and name the device that this makes"),
         "BitLocker volume" => Some("open it with 'cryptsetup bitlkOpen', and name the device that this makes"),
         "LVM2 physical volume" => Some("activate its volumes with 'vgchange -ay', and name one of them"),

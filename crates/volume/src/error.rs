@@ -53,11 +53,7 @@ pub enum Error {
     #[error("the superblock cannot be read: {0}")]
     SuperblockUnread(io::Error),
     /// The primary superblock is damaged, but another copy is good: enough for reading only.
-    #[error(
-        "the primary superblock is damaged ({source}); the copy at {} MiB is good: 'ubtrfs rescue super-recover' puts it \
-         back, and a mount with -o ro,rescue=usebackuproot reads the volume as it is",
-        copy.0 >> 20
-    )]
+    #[error("the primary superblock is damaged ({source}); the copy at {} MiB is good", copy.0 >> 20)]
     PrimarySuperblock {
         /// Where the good copy is.
         copy: Physical,

@@ -13,13 +13,31 @@ pub struct Window {
     /// The volume takes no more than so many bytes of it.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub sizelimit: Option<u64>,
+    /// It was given as options of a mount.
+    #[arg(skip)]
+    pub of_mount: bool,
 }
 
 impl Window {
-    /// The options that say the same, with a space before each: nothing if it is all of the device.
+    /// The options of a command that say the same, with a space before each: nothing if it is all
+    /// of the device.
     pub fn as_options(self) -> String {
-        let offset = if self.offset == 0 { String::new() } else { format!(" --offset {}", exact_size(self.offset)) };
-        let limit = self.sizelimit.map(|limit| format!(" --sizelimit {}", exact_size(limit)));
-        offset + &limit.unwrap_or_default()
+        self.each().fold(String::new(), |all, (name, value)| all + &format!(" --{name} {value}"))
+    }
+
+    /// The options of a mount that say the same, with a comma before each.
+    pub fn as_mount_options(self) -> String {
+        self.each().fold(String::new(), |all, (name, value)| all + &format!(",{name}={value}"))
+    }
+
+    /// Whether it is all of the device.
+    pub fn is_whole(self) -> bool {
+        self.each().next().is_none()
+    }
+
+    fn each(self) -> impl Iterator<Item = (&'static str, String)> {
+        let offset = Some(self.offset).filter(|offset| *offset > 0);
+        let given = [("offset", offset.map(exact_size)), ("sizelimit", self.sizelimit.map(exact_size))];
+        given.into_iter().filter_map(|(name, value)| Some((name, value?)))
     }
 }

@@ -147,7 +147,7 @@ fn open_devices(job: &Job, root: bool) -> Result<Opened> {
 
 /// The part of the devices that the volume is in.
 fn window_of(job: &Job) -> Window {
-    Window { offset: job.request.offset, sizelimit: job.request.size_limit }
+    Window { offset: job.request.offset, sizelimit: job.request.size_limit, of_mount: true }
 }
 
 /// A path by which what is open is opened once more.

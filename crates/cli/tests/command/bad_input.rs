@@ -47,8 +47,8 @@ fn what_is_there_instead_of_btrfs_is_named_with_the_remedy() {
         (0, b"QFI\xfb", "qcow2: 'qemu-img convert -O raw'"),
         (0, b"KDMV", "VMDK: 'qemu-img convert -O raw'"),
         (64, b"\x7f\x10\xda\xbe", "VDI: 'qemu-img convert -O raw'"),
-        (510, &[0x55, 0xaa], "MBR partition table; name the device of a partition"),
-        (512, b"EFI PART", "GPT partition table; name the device of a partition"),
+        (510, &[0x55, 0xaa], "MBR partition table; name the device of a partition, or where it begins with --offset;"),
+        (512, b"EFI PART", "GPT partition table; name the device of a partition, or where it begins with --offset;"),
         (0, b"XFSB", "instead: XFS"),
         (0, b"LUKS\xba\xbe", "cryptsetup open"),
     ];
@@ -58,6 +58,8 @@ fn what_is_there_instead_of_btrfs_is_named_with_the_remedy() {
         file.write_all_at(magic, at).unwrap();
         fails(&ubtrfs(&["info", image.to_str().unwrap()]), 1, words);
         fails(&ubtrfs(&["ls", image.to_str().unwrap(), "/"]), 1, words);
+        // A mount has it in words of its options.
+        let words = &words.replace("--offset", "-o offset=");
         let mount = ["mount", image.to_str().unwrap(), dir.path().to_str().unwrap()];
         fails(&ubtrfs(&mount), 1, words);
         // What is at the start says nothing of a part that begins elsewhere.

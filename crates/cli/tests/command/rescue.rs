@@ -56,7 +56,11 @@ fn advice_names_the_part_that_it_is_about() {
     without_primary(&image, 300 << 20, "second");
     let window = ["--offset", "300M", "--sizelimit", "200M"];
     let info = ubtrfs(&[&["ls"], &window[..], &[path, "/"]].concat());
-    fails(&info, 1, "--offset 300M --sizelimit 200M");
+    let advice = "'ubtrfs rescue super-recover --offset 300M --sizelimit 200M' puts it back, and a mount with -o \
+                  ro,rescue=usebackuproot,offset=300M,sizelimit=200M reads the volume as it is";
+    fails(&info, 1, advice);
+    let mount = ["mount", "-o", "ro,offset=300M,sizelimit=200M", path, dir.path().to_str().unwrap()];
+    fails(&ubtrfs(&mount), 1, advice);
     let asked = ubtrfs(&[&["rescue", "super-recover"], &window[..], &[path]].concat());
     let command = format!("'ubtrfs rescue super-recover --yes --offset 300M --sizelimit 200M {path}' does it");
     fails(&asked, 1, &command);
