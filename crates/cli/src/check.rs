@@ -5,9 +5,10 @@ use std::sync::Mutex;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ubtrfs_check::{Fault, FaultKind, Options, Progress, Report, check};
+use ubtrfs_volume::{Error as VolumeError, Volume};
 
 use crate::args;
-use crate::device::open_for_reading;
+use crate::device::{about_volume_within, open_for_reading};
 use crate::failure::{Failure, Result};
 use crate::repair::Plan;
 use crate::size::show_size;
@@ -51,8 +52,14 @@ fn report_on(arguments: &args::Check, keep: usize) -> Result<Report> {
     let checked = check(&reading.devices, &options);
     bar.clear();
     checked.map_err(|error| {
-        let device = arguments.devices.first().map(|path| path.display().to_string()).unwrap_or_default();
-        Failure::about(device, &error).with_status(NOT_CHECKED)
+        let is_other = reading.devices.iter().all(|device| Volume::superblock_of(&**device).is_none());
+        let failure = if is_other {
+            about_volume_within(&arguments.devices, arguments.window, &VolumeError::NotBtrfs)
+        } else {
+            let device = arguments.devices.first().map(|path| path.display().to_string()).unwrap_or_default();
+            Failure::about(device, &error)
+        };
+        failure.with_status(NOT_CHECKED)
     })
 }
 

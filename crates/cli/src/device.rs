@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ubtrfs_volume::{
-    Device, Error, Exclusive, FileDevice, OpenMode, OpenOptions as VolumeOptions, Volume, WindowDevice,
+    Device, DevicePart, Error, Exclusive, FileDevice, OpenMode, OpenOptions as VolumeOptions, PartitionTable, Volume,
+    WindowDevice,
 };
 
 use crate::args::Window;
@@ -23,15 +24,27 @@ pub fn claim(path: &Path) -> Result<File> {
     ubtrfs_volume::claim(path).map_err(|error| Failure::of(&error))
 }
 
-/// Opens a device so that nobody else has it.
-pub fn open_exclusively(path: &Path, mode: OpenMode) -> Result<FileDevice> {
-    ubtrfs_volume::open_exclusively(path, mode).map_err(|error| Failure::of(&error))
+/// Opens a device so that nobody else has this part of it.
+pub fn open_exclusively(path: &Path, mode: OpenMode, part: DevicePart) -> Result<FileDevice> {
+    ubtrfs_volume::open_part_exclusively(path, mode, part).map_err(|error| Failure::of(&error))
 }
 
-/// An error if the kernel has mounted an image file, or that behind a loop device, through any
-/// other loop device.
-pub fn check_unmounted(path: &Path, mode: OpenMode) -> Result<()> {
-    ubtrfs_volume::check_unmounted(path, mode).map_err(|error| Failure::of(&error))
+/// An error if the kernel has mounted this part of an image file, or that behind a loop device,
+/// through any other loop device.
+pub fn check_unmounted(path: &Path, mode: OpenMode, part: DevicePart) -> Result<()> {
+    ubtrfs_volume::check_unmounted(path, mode, part).map_err(|error| Failure::of(&error))
+}
+
+/// The part of a device that the volume is in; a partition is looked up in the partition table.
+pub fn part_of(path: &Path, window: Window) -> Result<DevicePart> {
+    let Some(number) = window.partition else {
+        return Ok(DevicePart { start: window.offset, size: window.sizelimit.filter(|limit| *limit > 0) });
+    };
+    let device = FileDevice::open(path, OpenMode::ReadOnly, Exclusive::No).map_err(|error| Failure::of(&error))?;
+    let failed = |error: Error| Failure::about(path.display(), &error);
+    let table = PartitionTable::read(&device).map_err(failed)?;
+    let table = table.ok_or_else(|| Failure::new(format!("{}: there is no partition table", path.display())))?;
+    table.part(number).map_err(failed)
 }
 
 /// Devices, opened.
@@ -55,12 +68,13 @@ pub fn open_for_writing(paths: &[PathBuf], window: Window) -> Result<Opened> {
 fn open_all(paths: &[PathBuf], window: Window, mode: OpenMode) -> Result<Opened> {
     let mut opened = Opened { devices: Vec::new(), claims: Vec::new() };
     for path in paths {
-        let device = open_exclusively(path, mode)?;
+        let part = part_of(path, window)?;
+        let device = open_exclusively(path, mode, part)?;
         // Those that are opened for writing are claimed by that.
         if mode == OpenMode::ReadOnly && is_block(path) {
             opened.claims.push(claim(path)?);
         }
-        opened.devices.push(within(path, device, window)?);
+        opened.devices.push(within(path, device, part)?);
     }
     Ok(opened)
 }
@@ -71,17 +85,17 @@ pub fn open_for_a_glance(paths: &[PathBuf], window: Window) -> Result<Vec<Arc<dy
         .iter()
         .map(|path| {
             let device = FileDevice::open(path, OpenMode::ReadOnly, Exclusive::No);
-            within(path, device.map_err(|error| Failure::of(&error))?, window)
+            within(path, device.map_err(|error| Failure::of(&error))?, part_of(path, window)?)
         })
         .collect()
 }
 
-/// The part of a device that the volume is in.
-pub fn within(path: &Path, device: FileDevice, window: Window) -> Result<Arc<dyn Device>> {
-    if window.offset == 0 && window.sizelimit.is_none() {
+/// A part of a device.
+pub fn within(path: &Path, device: FileDevice, part: DevicePart) -> Result<Arc<dyn Device>> {
+    if part.is_whole() {
         return Ok(Arc::new(device));
     }
-    let part = WindowDevice::new(Arc::new(device), window.offset, window.sizelimit.filter(|limit| *limit > 0));
+    let part = WindowDevice::new(Arc::new(device), part.start, part.size);
     part.map(|part| Arc::new(part) as _).map_err(|error| Failure::about(path.display(), &error))
 }
 

@@ -16,6 +16,7 @@ use ubtrfs_volume::Volume;
 use crate::args;
 use crate::device::{open_for_a_glance, volume};
 use crate::failure::{Failure, Result};
+use crate::partitions::Partitions;
 use crate::show;
 use crate::size::show_size;
 use crate::trees::Trees;
@@ -85,6 +86,12 @@ struct Subvolume {
 /// `ubtrfs info`
 pub fn run(arguments: &args::Info) -> Result<()> {
     let devices = open_for_a_glance(&arguments.devices, arguments.window)?;
+    if let ([path], [device], true) = (&*arguments.devices, &*devices, arguments.window.is_whole())
+        && Volume::superblock_of(&**device).is_none()
+        && let Ok(Some(partitions)) = Partitions::of(path)
+    {
+        return say(&if arguments.json { as_json(&partitions)? } else { partitions.as_text() });
+    }
     let opened = volume(&arguments.devices, arguments.window, devices.clone());
     let (info, failure) = match opened.and_then(|volume| gather(&volume, &Trees::new(&volume))) {
         Ok(info) => (info, None),
@@ -93,13 +100,16 @@ pub fn run(arguments: &args::Info) -> Result<()> {
             None => return Err(failure),
         },
     };
-    let text = if arguments.json {
-        serde_json::to_string_pretty(&info).map_err(|error| Failure::of(&error))? + "\n"
-    } else {
-        as_text(&info)
-    };
-    io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error))?;
+    say(&if arguments.json { as_json(&info)? } else { as_text(&info) })?;
     failure.map_or(Ok(()), Err)
+}
+
+fn as_json(what: &impl Serialize) -> Result<String> {
+    Ok(serde_json::to_string_pretty(what).map_err(|error| Failure::of(&error))? + "\n")
+}
+
+fn say(text: &str) -> Result<()> {
+    io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
 }
 
 /// What superblocks alone say of a volume that can't be opened.

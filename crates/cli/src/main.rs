@@ -21,6 +21,7 @@ mod mkfs;
 mod mount;
 mod mount_table;
 mod other_contents;
+mod partitions;
 mod path;
 mod place;
 mod process;

@@ -8,10 +8,10 @@ use std::path::Path;
 use ubtrfs::mkfs::make_over;
 use ubtrfs_format::{ChecksumType, Physical};
 use ubtrfs_mkfs::{MkfsOptions, Profile, existing_signature, layout};
-use ubtrfs_volume::{ALIGNMENT, Device, OpenMode};
+use ubtrfs_volume::{ALIGNMENT, Device, DevicePart, OpenMode};
 
 use crate::args;
-use crate::device::{open_exclusively, within};
+use crate::device::{open_exclusively, part_of, within};
 use crate::failure::{Failure, Result};
 use crate::size::show_size;
 
@@ -27,7 +27,7 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
         return Err(Failure::new(format!("--offset is no multiple of {ALIGNMENT}")));
     }
     let made = prepare(path, arguments)?;
-    let written = write(path, arguments, options);
+    let written = part_of(path, arguments.window).and_then(|part| write(path, arguments, part, options));
     if written.is_err() && made {
         let _ = std::fs::remove_file(path);
     }
@@ -98,42 +98,41 @@ fn prepare(path: &Path, arguments: &args::Mkfs) -> Result<bool> {
     }
 }
 
-fn write(path: &Path, arguments: &args::Mkfs, mut options: MkfsOptions) -> Result<()> {
+fn write(path: &Path, arguments: &args::Mkfs, part: DevicePart, mut options: MkfsOptions) -> Result<()> {
     let shown = path.display();
     let failed = |error: io::Error| Failure::about(path.display(), &error);
-    let window = arguments.window;
-    let open = || open_exclusively(path, OpenMode::ReadWrite);
+    let open = || open_exclusively(path, OpenMode::ReadWrite, part);
     let mut device = open()?;
     if !arguments.force {
-        let mut read = |at: u64, buffer: &mut [u8]| device.read_at(Physical(window.offset.saturating_add(at)), buffer);
-        let rest = device.size().saturating_sub(window.offset);
-        let size = window.sizelimit.filter(|limit| *limit > 0).map_or(rest, |limit| limit.min(rest));
+        let mut read = |at: u64, buffer: &mut [u8]| device.read_at(Physical(part.start.saturating_add(at)), buffer);
+        let rest = device.size().saturating_sub(part.start);
+        let size = part.size.map_or(rest, |limit| limit.min(rest));
         if let Some(found) = existing_signature(size, &mut read).map_err(failed)? {
             return Err(Failure::new(format!("{shown} holds a {found}: -f overwrites it")));
         }
     }
     if let Some(size) = arguments.size {
         let is_block = std::fs::metadata(path).map_err(failed)?.file_type().is_block_device();
-        let end = window.offset.saturating_add(size);
+        let end = part.start.saturating_add(size);
         if is_block && end > device.size() {
             return Err(Failure::new(format!("{shown} has only {} bytes", device.size())));
         }
-        if window.sizelimit.is_some_and(|limit| limit < size) {
-            return Err(Failure::new("--size asks for more than --sizelimit allows"));
+        if part.size.is_some_and(|limit| limit < size) {
+            let limit = if arguments.window.partition.is_some() { "the partition has" } else { "--sizelimit allows" };
+            return Err(Failure::new(format!("--size asks for more than {limit}")));
         }
         options.total_bytes = size;
         // The request must be possible before the file changes.
         layout(&options).map_err(|error| Failure::about(path.display(), &error))?;
         // Behind a part of an image there may be something else.
-        let is_whole = window.offset == 0 && window.sizelimit.is_none();
-        if !is_block && (end > device.size() || is_whole && end < device.size()) {
+        if !is_block && (end > device.size() || part.is_whole() && end < device.size()) {
             let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
             file.set_len(end).map_err(failed)?;
             drop(device);
             device = open()?;
         }
     }
-    let device = within(path, device, window)?;
+    let device = within(path, device, part)?;
     if arguments.size.is_none() {
         options.total_bytes = device.size();
     }

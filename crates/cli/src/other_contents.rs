@@ -6,6 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use ubtrfs_mkfs::existing_signature;
+use ubtrfs_volume::Error;
+
+use crate::partitions::Partitions;
 
 /// Bytes at an offset of files that wrap an image: what they are, and the remedy.
 const WRAPPED: &[(u64, &[u8], &str, &str)] = &[
@@ -25,6 +28,14 @@ const CONVERT: &str = "'qemu-img convert -O raw' makes an image of it that can b
 /// options: nothing if that isn't known.
 pub fn instead_of_btrfs(path: &Path, of_mount: bool) -> Option<String> {
     let file = File::open(path).ok()?;
+    match Partitions::of(path) {
+        Ok(Some(partitions)) => return Some(partitions.as_hint(of_mount)),
+        Err(error @ Error::PartitionTable(_)) => {
+            let offset = if of_mount { "-o offset=" } else { "--offset" };
+            return Some(format!("{error}; name where a partition begins with {offset}"));
+        }
+        _ => {}
+    }
     for (at, magic, what, remedy) in WRAPPED {
         let mut found = vec![0; magic.len()];
         if file.read_exact_at(&mut found, *at).is_ok() && found == *magic {

@@ -11,8 +11,9 @@ use ubtrfs::{Filesystem, InodeId, Options};
 use ubtrfs_format::TreeId;
 use ubtrfs_volume::{Error, OpenMode, OpenOptions, Volume};
 
+use crate::args::Window;
 use crate::args::subvolume::InImage;
-use crate::device::{about_volume_within, open_for_reading, open_for_writing};
+use crate::device::{about_volume_within, open_for_reading, open_for_writing, part_of};
 use crate::failure::{Failure, Result};
 use crate::path::{AtEnd, failure, find};
 
@@ -74,7 +75,7 @@ impl Image {
     pub fn open(image: &Path, how: &InImage, writable: bool, background: bool) -> Result<Self> {
         let paths = [&[image.to_owned()][..], &how.devices].concat();
         let opened = if writable { open_for_writing } else { open_for_reading }(&paths, how.window)
-            .map_err(|failure| unless_mounted(image, failure))?;
+            .map_err(|failure| unless_mounted(image, how.window, failure))?;
         let volume = Volume::open(opened.devices, OpenOptions { read_only: !writable });
         let volume = volume.map_err(|error| about_volume_within(&paths, how.window, &error))?;
         let options = Options {
@@ -138,8 +139,9 @@ pub fn not_a_subvolume(path: impl AsRef<OsStr>) -> Failure {
 }
 
 /// Adds what to do about an image that is mounted.
-pub fn unless_mounted(image: &Path, failure: Failure) -> Failure {
-    match (ubtrfs_volume::open_exclusively(image, OpenMode::ReadOnly), failure) {
+pub fn unless_mounted(image: &Path, window: Window, failure: Failure) -> Failure {
+    let Ok(part) = part_of(image, window) else { return failure };
+    match (ubtrfs_volume::open_part_exclusively(image, OpenMode::ReadOnly, part), failure) {
         (Err(Error::Held { .. } | Error::Attached { .. }), Failure::Sentence(sentence, status)) => Failure::Sentence(
             format!("{sentence}; if it is mounted, name the directories on the mount instead"),
             status,

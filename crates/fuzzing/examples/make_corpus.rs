@@ -9,6 +9,7 @@ use ubtrfs_format::{
     Superblock, verify_node_checksum,
 };
 use ubtrfs_testkit::fixture::{Fixture, names};
+use ubtrfs_testkit::partitions::{Pieces, gpt, mbr};
 use ubtrfs_testkit::scratch::scratch_dir;
 
 /// Blocks of the corpus are no larger, so that mutations hit something.
@@ -40,6 +41,7 @@ fn condensed(leaf: &Leaf<'_>, header: Header, checksum: ChecksumType) -> (Vec<u8
 fn main() {
     make_whole_image();
     make_log_replay();
+    make_partitions();
     make_from_the_fixtures();
 }
 
@@ -52,6 +54,36 @@ fn make_whole_image() {
 fn make_log_replay() {
     for (name, input) in ubtrfs_fuzzing::log_replay_inputs() {
         keep("log_replay", &name, &input);
+    }
+}
+
+/// The beginnings of devices with partition tables.
+fn make_partitions() {
+    const SIZE: u64 = 96 << 10;
+    let tables: [(&str, Pieces); 6] = [
+        ("gpt-512", gpt(SIZE, 512, &[(40, 47), (48, 63), (64, 127)])),
+        ("gpt-4096", gpt(SIZE, 4096, &[(8, 9), (12, 15)])),
+        ("mbr", vec![(0, mbr(&[(0x83, 8, 8), (0x82, 16, 64), (0, 0, 0), (0x0c, 100, 20)]))]),
+        (
+            "mbr-logical",
+            vec![
+                (0, mbr(&[(0x83, 1, 7), (0x05, 8, 150)])),
+                (8 * 512, mbr(&[(0x83, 8, 8), (0x05, 16, 16)])),
+                (24 * 512, mbr(&[(0x83, 8, 8)])),
+            ],
+        ),
+        ("mbr-loop", vec![(0, mbr(&[(0x0f, 8, 100)])), (8 * 512, mbr(&[(0x83, 8, 8), (0x05, 0, 16)]))]),
+        ("gpt-overlapping", gpt(SIZE, 512, &[(40, 63), (48, 55), (56, 900)])),
+    ];
+    for (name, pieces) in tables {
+        let mut bytes = vec![0; 16 << 10];
+        for (at, piece) in pieces {
+            let Some(place) = bytes.get_mut(at as usize..) else { continue };
+            let len = piece.len().min(place.len());
+            place[..len].copy_from_slice(&piece[..len]);
+        }
+        let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+        keep("partitions", name, &bytes[..end]);
     }
 }
 

@@ -9,11 +9,13 @@
 
 mod log_replay;
 mod node_and_items;
+mod partitions;
 mod superblock;
 mod whole_image;
 
 pub use log_replay::{inputs as log_replay_inputs, log_replay, use_log};
 pub use node_and_items::node_and_items;
+pub use partitions::partitions;
 pub use superblock::superblock;
 pub use whole_image::{Reached, inputs as whole_image_inputs, use_image, whole_image};
 
@@ -32,6 +34,7 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "superblock", run: superblock, mutations: 5000 },
     Target { name: "node_and_items", run: node_and_items, mutations: 5000 },
+    Target { name: "partitions", run: partitions, mutations: 5000 },
     Target { name: "whole_image", run: whole_image, mutations: 600 },
     Target { name: "log_replay", run: log_replay, mutations: 600 },
 ];

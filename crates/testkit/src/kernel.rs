@@ -21,11 +21,12 @@ pub struct LoopDevice {
 impl LoopDevice {
     /// Attaches `image` to a free loop device.
     pub fn attach(image: &Path, read_only: bool) -> Self {
-        let mut losetup = command("losetup", &["--find", "--show"]);
-        if read_only {
-            losetup.arg("--read-only");
-        }
-        let outcome = run(losetup.arg(image)).ok();
+        Self::attach_with(image, if read_only { &["--read-only"] } else { &[] })
+    }
+
+    /// Attaches `image` with options of losetup(8).
+    pub fn attach_with(image: &Path, options: &[&str]) -> Self {
+        let outcome = run(command("losetup", &["--find", "--show"]).args(options).arg(image)).ok();
         Self { path: PathBuf::from(outcome.stdout.trim()) }
     }
 

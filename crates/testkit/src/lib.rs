@@ -34,6 +34,7 @@ pub mod model;
 pub mod names;
 pub mod need;
 pub mod ordinary_user;
+pub mod partitions;
 pub mod programs;
 pub mod progs;
 pub mod promises;

@@ -40,6 +40,28 @@ pub enum Error {
         /// The path.
         path: PathBuf,
     },
+    /// A device has a partition table that can't be used.
+    #[error("the partition table is damaged: {0}")]
+    PartitionTable(&'static str),
+    /// The partition table can't be read.
+    #[error("the partition table cannot be read: {0}")]
+    PartitionTableUnread(io::Error),
+    /// The partition table has no partition of that number.
+    #[error("there is no partition {number}{}", if numbers.is_empty() { String::new() } else { format!("; there are: {numbers}") })]
+    NoPartition {
+        /// The number.
+        number: u32,
+        /// Those that there are.
+        numbers: String,
+    },
+    /// A partition can't be used.
+    #[error("partition {number}: {what}")]
+    BadPartition {
+        /// Its number.
+        number: u32,
+        /// Why.
+        what: String,
+    },
     /// A volume was opened without any device.
     #[error("no device given")]
     NoDevice,

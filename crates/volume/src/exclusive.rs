@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::device_part::DevicePart;
 use crate::device_user::User;
 use crate::error::{Error, Result};
 use crate::file_device::{Exclusive, FileDevice, OpenMode, backing_file, whole_disk};
@@ -51,20 +52,30 @@ pub fn patiently<T>(attempt: impl Fn() -> Result<T>) -> Result<T> {
 /// so whether it has mounted one is looked for. A block device that is opened for reading is to be
 /// [claimed](claim) besides.
 pub fn open_exclusively(path: &Path, mode: OpenMode) -> Result<FileDevice> {
-    let device = patiently(|| FileDevice::open(path, mode, Exclusive::Yes))?;
-    check_unmounted(path, mode).map(|()| device)
+    open_part_exclusively(path, mode, DevicePart::WHOLE)
 }
 
-/// An error if the kernel has mounted an image file, or that behind a loop device, through any
-/// other loop device. Who only looked at such a device holds it for a moment: that is waited for.
-pub fn check_unmounted(path: &Path, mode: OpenMode) -> Result<()> {
+/// Opens a device so that nobody else has this part of it. A block device is had as a whole.
+pub fn open_part_exclusively(path: &Path, mode: OpenMode, part: DevicePart) -> Result<FileDevice> {
+    let device = patiently(|| FileDevice::open_part(path, mode, Exclusive::Yes, part))?;
+    check_unmounted(path, mode, part).map(|()| device)
+}
+
+/// An error if the kernel has mounted this part of an image file, or that behind a loop device,
+/// through any other loop device. Who only looked at such a device holds it for a moment: that is
+/// waited for.
+pub fn check_unmounted(path: &Path, mode: OpenMode, part: DevicePart) -> Result<()> {
     let number = std::fs::metadata(path).map_or(0, |metadata| metadata.rdev());
-    let image = backing_file(number).unwrap_or_else(|| path.into());
+    let (image, part) = match backing_file(number) {
+        // Where the device is in its image isn't asked.
+        Some(image) => (image, DevicePart::WHOLE),
+        None => (path.into(), part),
+    };
     // Who has claimed a partition keeps others from the whole disk, too.
     let known: Vec<u64> = [number].into_iter().chain(whole_disk(number)).collect();
     let deadline = Instant::now() + MOMENT;
     loop {
-        let Some(by) = loop_devices::user(&image, &known, mode) else { return Ok(()) };
+        let Some(by) = loop_devices::user(&image, &known, mode, part) else { return Ok(()) };
         if matches!(by, User::Mounted(_)) || Instant::now() >= deadline {
             return Err(Error::Attached { path: path.into(), by });
         }

@@ -9,13 +9,15 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use ubtrfs_format::Physical;
 
 use crate::buffer::{ALIGNMENT, Buffer, is_aligned};
 use crate::device::{CounterCells, Device, DeviceCounters, DeviceTicket, DeviceWrite, check_range, check_writes};
+use crate::device_part::DevicePart;
 use crate::error::{Error, Result};
+use crate::image_lock::{lock, unlock};
 use crate::runs;
 use crate::uring::Ring;
 use crate::write_pool::WritePool;
@@ -82,7 +84,13 @@ impl FileDevice {
     /// Opens an image file or block device. The threads and rings behind it do not survive a
     /// `fork`: open after it.
     pub fn open(path: impl AsRef<Path>, mode: OpenMode, exclusive: Exclusive) -> Result<Self> {
-        Self::open_with_engine(path, mode, exclusive, Engine::Auto)
+        Self::open_with(path.as_ref(), mode, exclusive, DevicePart::WHOLE, Engine::Auto)
+    }
+
+    /// As [`FileDevice::open`], where only this part of an image file is used: others are kept out
+    /// of that, and may use other parts. A block device is claimed as a whole.
+    pub fn open_part(path: impl AsRef<Path>, mode: OpenMode, exclusive: Exclusive, part: DevicePart) -> Result<Self> {
+        Self::open_with(path.as_ref(), mode, exclusive, part, Engine::Auto)
     }
 
     /// As [`FileDevice::open`], with a choice of how to write.
@@ -92,7 +100,10 @@ impl FileDevice {
         exclusive: Exclusive,
         engine: Engine,
     ) -> Result<Self> {
-        let path = path.as_ref();
+        Self::open_with(path.as_ref(), mode, exclusive, DevicePart::WHOLE, engine)
+    }
+
+    fn open_with(path: &Path, mode: OpenMode, exclusive: Exclusive, part: DevicePart, engine: Engine) -> Result<Self> {
         let failed = |source: io::Error| Error::Open { path: path.to_owned(), source };
         let stat = rustix::fs::stat(path).map_err(|error| failed(error.into()))?;
         let is_block = match FileType::from_raw_mode(stat.st_mode) {
@@ -110,8 +121,8 @@ impl FileDevice {
             image = if is_block { backing_file(stat.st_rdev).and_then(|path| File::open(path).ok()) } else { None };
             if let Some(locked) = if is_block { image.as_ref() } else { Some(&file) } {
                 // Partitions of one loop device share its image, and each is claimed by itself.
-                let is_part = is_block && whole_disk(stat.st_rdev).is_some();
-                lock(locked, read_only || is_part, path)?;
+                let is_shared = read_only || is_block && whole_disk(stat.st_rdev).is_some();
+                lock(locked, is_shared, if is_block { DevicePart::WHOLE } else { part }, path)?;
             }
         }
         let size = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|error| failed(error.into()))?;
@@ -190,18 +201,6 @@ pub fn whole_disk(device_number: u64) -> Option<u64> {
 fn in_sysfs(device_number: u64) -> PathBuf {
     let (major, minor) = (rustix::fs::major(device_number), rustix::fs::minor(device_number));
     format!("/sys/dev/block/{major}:{minor}").into()
-}
-
-/// Locks an image file: shared, or exclusively.
-fn lock(image: &File, is_shared: bool, path: &Path) -> Result<()> {
-    let shared = FlockOperation::NonBlockingLockShared;
-    match rustix::fs::flock(image, if is_shared { shared } else { FlockOperation::NonBlockingLockExclusive }) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => return Err(Error::Held { path: path.to_owned() }),
-        // A file system without locks, such as some network ones.
-        Err(error) => tracing::warn!(path = %path.display(), %error, "cannot lock the image"),
-    }
-    Ok(())
 }
 
 /// Opens with `O_DIRECT`, or without it where the file system refuses.
@@ -339,10 +338,8 @@ impl Drop for FileDevice {
         }
         self.writer = Writer::None;
         let locked = if self.is_block { self.image.as_ref() } else { Some(&*self.file) };
-        if let Some(locked) = locked
-            && let Err(error) = rustix::fs::flock(locked, FlockOperation::Unlock)
-        {
-            tracing::debug!(%error, "cannot unlock the image");
+        if let Some(locked) = locked {
+            unlock(locked);
         }
     }
 }

@@ -13,6 +13,7 @@ mod buffer;
 mod chunk_map;
 mod counted_lock;
 mod device;
+mod device_part;
 mod device_user;
 mod direct_read;
 mod error;
@@ -20,6 +21,7 @@ mod exclusive;
 #[cfg(feature = "testing")]
 mod faulty_device;
 mod file_device;
+mod image_lock;
 mod in_flight;
 mod loop_devices;
 mod memory_device;
@@ -27,6 +29,7 @@ pub mod mount_table;
 mod open;
 #[cfg(feature = "testing")]
 mod overlay_device;
+mod partitions;
 mod publish;
 mod read;
 #[cfg(feature = "testing")]
@@ -46,10 +49,11 @@ mod write_pool;
 pub use buffer::{ALIGNMENT, Buffer, SharedBuffer};
 pub use counted_lock::{CountedArcMutex, CountedMutex, CountedRwLock, LockCounters};
 pub use device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites};
+pub use device_part::DevicePart;
 pub use device_user::User;
 pub use direct_read::DirectRead;
 pub use error::{DeviceFault, Error, Result, WriteError};
-pub use exclusive::{check_unmounted, claim, open_exclusively, patiently};
+pub use exclusive::{check_unmounted, claim, open_exclusively, open_part_exclusively, patiently};
 #[cfg(feature = "testing")]
 pub use faulty_device::{FaultyDevice, Lasting, Operation};
 pub use file_device::{Engine, Exclusive, FileDevice, OpenMode, backing_file, whole_disk};
@@ -58,6 +62,7 @@ pub use memory_device::MemoryDevice;
 pub use open::OpenOptions;
 #[cfg(feature = "testing")]
 pub use overlay_device::OverlayDevice;
+pub use partitions::{Partition, PartitionTable, TableKind};
 pub use publish::{Copies, Published};
 #[cfg(feature = "testing")]
 pub use recording_device::{Event, Fate, OpenWrite, RecordedWrite, RecordingDevice, random_fates};

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::device_part::DevicePart;
 use crate::device_user::User;
 use crate::file_device::{OpenMode, backing_file};
 use crate::mount_table::{is_source_of_others, is_source_of_ours};
@@ -20,14 +21,16 @@ use crate::mount_table::{is_source_of_others, is_source_of_ours};
 /// source: what is read and written goes to the image itself. Those who mount give it.
 pub const SOURCE_LABEL: &[u8] = b"ubtrfs:";
 
-/// Who uses an image file through a loop device. Of `known`, device numbers, that is known.
-pub(crate) fn user(image: &Path, known: &[u64], mode: OpenMode) -> Option<User> {
+/// Who uses this part of an image file through a loop device. Of `known`, device numbers, that is
+/// known.
+pub(crate) fn user(image: &Path, known: &[u64], mode: OpenMode, part: DevicePart) -> Option<User> {
     let image = std::fs::metadata(image).ok()?;
     let entries = std::fs::read_dir("/sys/block").ok()?.flatten();
     let attached = entries.filter(|entry| entry.path().join("loop").is_dir());
     let devices = attached.filter_map(|entry| LoopDevice::of(&entry.path()));
     let mut hidden = None;
-    for device in devices.filter(|device| !known.contains(&device.number)) {
+    let others = devices.filter(|device| !known.contains(&device.number));
+    for device in others.filter(|device| device.part().is_none_or(|its| its.overlaps(part))) {
         match device.user(&image, mode) {
             Some(user @ User::Hidden(_)) => hidden = Some(user),
             None => {}
@@ -75,11 +78,21 @@ impl LoopDevice {
         }
     }
 
+    /// An attribute that is a number.
+    fn number_of(&self, name: &str) -> Option<u64> {
+        std::fs::read_to_string(self.reported.join(name)).ok()?.trim().parse().ok()
+    }
+
+    /// The part of its file that it shows.
+    fn part(&self) -> Option<DevicePart> {
+        let (start, sectors) = (self.number_of("loop/offset")?, self.number_of("size")?);
+        Some(DevicePart { start, size: Some(sectors.checked_mul(512)?) })
+    }
+
     /// Whether the size of the device is what a file of so many bytes gives it.
     fn may_show(&self, bytes: u64) -> bool {
-        let number = |name: &str| std::fs::read_to_string(self.reported.join(name)).ok()?.trim().parse::<u64>().ok();
         let (Some(sectors), Some(offset), Some(limit)) =
-            (number("size"), number("loop/offset"), number("loop/sizelimit"))
+            (self.number_of("size"), self.number_of("loop/offset"), self.number_of("loop/sizelimit"))
         else {
             return true;
         };

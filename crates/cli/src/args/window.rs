@@ -7,6 +7,9 @@ use crate::size::{exact_size, parse_size};
 /// The location of a volume on its device, or in its image.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct Window {
+    /// The volume is in this partition of each device or image.
+    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["offset", "sizelimit"])]
+    pub partition: Option<u32>,
     /// The volume begins so many bytes into each device or image (a multiple of 4096).
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0", hide_default_value = true)]
     pub offset: u64,
@@ -37,7 +40,11 @@ impl Window {
 
     fn each(self) -> impl Iterator<Item = (&'static str, String)> {
         let offset = Some(self.offset).filter(|offset| *offset > 0);
-        let given = [("offset", offset.map(exact_size)), ("sizelimit", self.sizelimit.map(exact_size))];
+        let given = [
+            ("partition", self.partition.map(|number| number.to_string())),
+            ("offset", offset.map(exact_size)),
+            ("sizelimit", self.sizelimit.map(exact_size)),
+        ];
         given.into_iter().filter_map(|(name, value)| Some((name, value?)))
     }
 }

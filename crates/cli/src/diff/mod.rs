@@ -181,7 +181,8 @@ struct Volume {
 impl Volume {
     fn open(image: &Path, arguments: &Diff) -> Result<Self> {
         let devices = [&[image.to_owned()][..], &arguments.devices].concat();
-        let reading = open_for_reading(&devices, arguments.window).map_err(|failure| unless_mounted(image, failure))?;
+        let reading = open_for_reading(&devices, arguments.window)
+            .map_err(|failure| unless_mounted(image, arguments.window, failure))?;
         let options = Options {
             read_only: true,
             no_log_replay: arguments.nologreplay,

@@ -37,6 +37,8 @@ pub struct MountRequest {
     pub offset: u64,
     /// Bytes of it, if less than all that follows.
     pub size_limit: Option<u64>,
+    /// The partition that it is in instead.
+    pub partition: Option<u32>,
     pub rescue: Rescue,
     pub ownership: OwnershipOverride,
     /// The mount is for one user, without permission checks.
@@ -76,6 +78,9 @@ impl MountRequest {
         }
         if request.subvolume.is_some() && request.subvolume_id.is_some() {
             return Err(Failure::new("the options subvol= and subvolid= exclude each other"));
+        }
+        if request.partition.is_some() && (request.offset > 0 || request.size_limit.is_some()) {
+            return Err(Failure::new("the option partition= excludes offset= and sizelimit="));
         }
         if request.rescue.is_wanted() && !request.read_only {
             return Err(Failure::new("a damaged volume is only mounted with ro: rescue= needs it"));
@@ -198,6 +203,10 @@ impl MountRequest {
             "discard" if matches!(value, "async" | "sync") => self.discard = true,
             "rescue" => self.rescue(option, value)?,
             "device" => self.devices.push(value.into()),
+            "partition" => match u32::try_from(number()?) {
+                Ok(number @ 1..) => self.partition = Some(number),
+                _ => return Err(wrong("partitions are counted from 1".into())),
+            },
             "offset" => self.offset = size()?,
             "sizelimit" => self.size_limit = Some(size()?).filter(|limit| *limit > 0),
             "uid" => self.ownership.uid = Some(id(value).ok_or_else(|| wrong("it is a user's number".into()))?),
@@ -275,6 +284,7 @@ mod tests {
         let all = parse("ro,rescue=all").unwrap();
         assert_eq!(parse("ro,rescue=usebackuproot:ibadroots:ignoredatacsums,nologreplay"), Ok(all));
         let request = parse("offset=1M,sizelimit=0,device=/a,device=/b,uid=7,gid=8,umask=027").unwrap();
+        assert_eq!(parse("partition=2").unwrap().partition, Some(2));
         assert_eq!((request.offset, request.size_limit, request.devices.len()), (1 << 20, None, 2));
         assert_eq!(request.ownership, OwnershipOverride { uid: Some(7), gid: Some(8), umask: 0o27, fakeroot: false });
         assert_eq!(parse("ro,rw,dev,nodev,suid,nosuid,noexec,exec,noatime,atime"), Ok(MountRequest::default()));
@@ -309,6 +319,8 @@ mod tests {
             "umask=1000",
             "umask=9",
             "offset=x",
+            "partition=0",
+            "partition=4294967296",
             "rescue=nothing",
             "errors=panic",
         ] {
@@ -320,6 +332,8 @@ mod tests {
             "rescue=usebackuproot",
             "fakeroot,allow_other",
             "allow_other,single_user",
+            "partition=1,offset=4k",
+            "sizelimit=1M,partition=1",
         ] {
             assert!(parse(bad).is_err(), "{bad}");
         }

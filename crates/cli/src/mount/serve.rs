@@ -18,7 +18,7 @@ use ubtrfs_volume::{Device, Error as VolumeError, Exclusive, FileDevice, OpenMod
 use super::options::MountRequest;
 use super::{ending, notify, protect};
 use crate::args::Window;
-use crate::device::{about_volume_within, check_unmounted, claim, is_block, open_exclusively, within};
+use crate::device::{about_volume_within, check_unmounted, claim, is_block, open_exclusively, part_of, within};
 use crate::failure::{Failure, Result};
 use crate::process;
 
@@ -128,6 +128,7 @@ fn open_devices(job: &Job, root: bool) -> Result<Opened> {
     let mode = if job.request.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let mut opened = Opened { devices: Vec::new(), claims: Vec::new(), blocks: Vec::new() };
     for path in &job.devices {
+        let part = part_of(path, window_of(job))?;
         let device = if root && is_block(path) {
             let failed = |error: io::Error| Failure::about(path.display(), &error);
             let block = StdOptions::new().read(true).custom_flags(PLACE).open(path).map_err(failed)?;
@@ -135,19 +136,20 @@ fn open_devices(job: &Job, root: bool) -> Result<Opened> {
             opened.blocks.push(block);
             let device = patiently(|| FileDevice::open(path, mode, Exclusive::ButDevice));
             let device = device.map_err(|error| Failure::of(&error))?;
-            check_unmounted(path, mode)?;
+            check_unmounted(path, mode, part)?;
             device
         } else {
-            open_exclusively(path, mode)?
+            open_exclusively(path, mode, part)?
         };
-        opened.devices.push(within(path, device, window_of(job))?);
+        opened.devices.push(within(path, device, part)?);
     }
     Ok(opened)
 }
 
 /// The part of the devices that the volume is in.
 fn window_of(job: &Job) -> Window {
-    Window { offset: job.request.offset, sizelimit: job.request.size_limit, of_mount: true }
+    let MountRequest { offset, size_limit: sizelimit, partition, .. } = job.request;
+    Window { partition, offset, sizelimit, of_mount: true }
 }
 
 /// A path by which what is open is opened once more.

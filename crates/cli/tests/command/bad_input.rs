@@ -48,7 +48,7 @@ fn what_is_there_instead_of_btrfs_is_named_with_the_remedy() {
         (0, b"KDMV", "VMDK: 'qemu-img convert -O raw'"),
         (64, b"\x7f\x10\xda\xbe", "VDI: 'qemu-img convert -O raw'"),
         (510, &[0x55, 0xaa], "MBR partition table; name the device of a partition, or where it begins with --offset;"),
-        (512, b"EFI PART", "GPT partition table; name the device of a partition, or where it begins with --offset;"),
+        (512, b"EFI PART", "the GPT's header has an impossible size; name where a partition begins with --offset"),
         (0, b"XFSB", "instead: XFS"),
         (0, b"LUKS\xba\xbe", "cryptsetup open"),
     ];

@@ -8,6 +8,7 @@ mod first_hour;
 mod fixtures;
 mod making;
 mod package;
+mod partitions;
 mod repair;
 mod rescue;
 mod restore;

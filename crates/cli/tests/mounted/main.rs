@@ -17,6 +17,7 @@ mod harness;
 mod lifecycle;
 mod listings;
 mod merge;
+mod partitions;
 mod posix;
 mod programs_for_snapshots;
 mod read_only_subvolumes;

@@ -6,4 +6,5 @@ mod common;
 mod fixtures;
 mod mirrors;
 mod opening;
+mod partitions;
 mod writing;

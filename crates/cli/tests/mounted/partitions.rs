@@ -1,0 +1,82 @@
+//! Volumes in partitions of one image: mounted side by side, and each only once.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+use ubtrfs_testkit::kernel::LoopDevice;
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::partitions::gpt;
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::run::{command, run};
+
+use crate::harness::{FUSE, Volume, fails, ubtrfs};
+
+const SIZE: u64 = 300 << 20;
+
+#[test]
+fn partitions_of_one_image_are_used_at_the_same_time_and_none_of_them_twice() {
+    require!(Need::Root, FUSE);
+    let (one, other) = (Volume::new(), Volume::new());
+    let disk = one.dir.path().join("disk");
+    let file = File::create(&disk).unwrap();
+    file.set_len(SIZE).unwrap();
+    for (at, piece) in gpt(SIZE, 512, &[(2048, 264_191), (264_192, 526_335)]) {
+        file.write_all_at(&piece, at).unwrap();
+    }
+    let image = disk.to_str().unwrap();
+    for number in ["1", "2"] {
+        ubtrfs(&["mkfs", "--partition", number, image]).ok();
+    }
+    one.try_mount_device(&disk, "partition=1").ok();
+    fails(&other.try_mount_device(&disk, "partition=1"), "in use by another program");
+    fails(&other.try_mount_device(&disk, "ro,partition=1"), "in use by another program");
+    fails(&other.try_mount_device(&disk, "offset=64M,sizelimit=32M"), "in use by another program");
+    let check = ubtrfs(&["check", "--partition", "1", image]);
+    assert!(check.code() == Some(2) && check.stderr.contains("in use by another program"), "{}", check.report());
+    ubtrfs(&["check", "--partition", "2", image]).ok();
+    other.try_mount_device(&disk, "partition=2").ok();
+    fs::write(one.point.join("file"), vec![1; 3 << 20]).unwrap();
+    fs::write(other.point.join("file"), vec![2; 3 << 20]).unwrap();
+    // All of it is nobody's while parts are used.
+    fails(&ubtrfs(&["mkfs", "-f", image]), "in use by another program");
+    one.umount();
+    fails(&ubtrfs(&["ls", "--partition", "2", image, "/"]), "in use by another program");
+    let listed = ubtrfs(&["ls", "--partition", "1", image, "/"]).ok().stdout;
+    assert_eq!(listed, "file\n");
+    // Readers may be several.
+    one.try_mount_device(&disk, "ro,partition=1").ok();
+    ubtrfs(&["check", "--partition", "1", image]).ok();
+    fails(&ubtrfs(&["label", "--partition", "1", image, "x"]), "in use by another program");
+    one.umount();
+    other.umount();
+    for number in ["1", "2"] {
+        ubtrfs(&["check", "--partition", number, image]).ok();
+    }
+}
+
+/// A loop device shows a part of its file: that is what is refused while it is mounted.
+#[test]
+fn a_part_that_the_kernel_has_mounted_is_refused_and_others_are_not() {
+    require!(Need::Kernel, FUSE);
+    let volume = Volume::new();
+    let disk = volume.dir.path().join("disk");
+    File::create(&disk).unwrap().set_len(SIZE).unwrap();
+    let image = disk.to_str().unwrap();
+    let part = |offset: &'static str| ["--offset", offset, "--sizelimit", "128M", image];
+    for offset in ["1M", "130M"] {
+        ubtrfs(&[&["mkfs"], &part(offset)[..]].concat()).ok();
+    }
+    let device = LoopDevice::attach_with(&disk, &["--offset", "1048576", "--sizelimit", "134217728"]);
+    run(command("mount", &["-t", "btrfs"]).arg(device.path()).arg(&volume.point)).ok();
+    let first = ubtrfs(&[&["ls"], &part("1M")[..], &["/"]].concat());
+    let second = ubtrfs(&[&["ls"], &part("130M")[..], &["/"]].concat());
+    let label = ubtrfs(&[&["label"], &part("130M")[..], &["x"]].concat());
+    let whole = ubtrfs(&["mkfs", "-f", image]);
+    run(&mut command("umount", &[&volume.point])).ok();
+    fails(&first, "mounted by the kernel");
+    second.ok();
+    label.ok();
+    fails(&whole, "mounted by the kernel");
+    device.wait_until_free();
+    ubtrfs(&[&["label"], &part("1M")[..], &["x"]].concat()).ok();
+}

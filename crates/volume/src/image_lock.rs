@@ -1,0 +1,110 @@
+//! Locks of image files: of a whole one, or of the part that a volume is in.
+//!
+//! A writer of a whole image locks the file exclusively (flock(2)). All others lock it shared, and
+//! besides lock their part by an open file description lock (fcntl(2)): writers of a part
+//! exclusively, readers shared. So writers of a whole image exclude everybody, as they always did,
+//! and users of parts exclude those whose part has a byte in common.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use crate::device_part::DevicePart;
+use crate::error::{Error, Result};
+
+/// Locks a part of an image file: shared, or exclusively.
+pub(crate) fn lock(image: &File, is_shared: bool, part: DevicePart, path: &Path) -> Result<()> {
+    let is_alone = !is_shared && part.is_whole();
+    let operation =
+        if is_alone { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
+    judge(rustix::fs::flock(image, operation), path)?;
+    if is_alone {
+        return Ok(());
+    }
+    judge(lock_part(image, if is_shared { libc::F_RDLCK } else { libc::F_WRLCK }, part), path)
+}
+
+/// Gives up all locks of an image file.
+pub(crate) fn unlock(image: &File) {
+    let part = lock_part(image, libc::F_UNLCK, DevicePart::WHOLE);
+    if let Err(error) = rustix::fs::flock(image, FlockOperation::Unlock).and(part) {
+        tracing::debug!(%error, "cannot unlock the image");
+    }
+}
+
+fn judge(locked: rustix::io::Result<()>, path: &Path) -> Result<()> {
+    match locked {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK | Errno::ACCESS) => return Err(Error::Held { path: path.to_owned() }),
+        // A file system without locks, such as some network ones.
+        Err(error) => tracing::warn!(path = %path.display(), %error, "cannot lock the image"),
+    }
+    Ok(())
+}
+
+fn lock_part(image: &File, kind: i32, part: DevicePart) -> rustix::io::Result<()> {
+    let range = part.range();
+    // Beyond the largest offset there is nothing; a length of zero reaches to the end.
+    let offset = |at: u64| libc::off_t::try_from(at).unwrap_or(libc::off_t::MAX);
+    let start = offset(range.start);
+    let len = if range.end > libc::off_t::MAX as u64 { 0 } else { offset(range.end) - start };
+    let request = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: start,
+        l_len: len,
+        l_pid: 0,
+    };
+    // SAFETY: the request takes a pointer to a `struct flock`, which it only reads.
+    let result = unsafe { libc::fcntl(image.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) };
+    if result == 0 {
+        return Ok(());
+    }
+    Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_exclude_those_that_they_overlap_and_nobody_else() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let open = || File::options().read(true).write(true).open(image.path()).unwrap();
+        let part = |start: u64, size: u64| DevicePart { start, size: Some(size) };
+        let rest = DevicePart { start: 3 << 20, size: None };
+        let (first, second) = (part(0, 1 << 20), part(1 << 20, 1 << 20));
+        // Who has what, shared or not, and who else may have what.
+        let cases = [
+            ((first, false), (second, false), true),
+            ((first, false), (first, false), false),
+            ((first, false), (first, true), false),
+            ((first, true), (first, true), true),
+            ((first, false), (part(4096, 4096), true), false),
+            ((rest, false), (second, false), true),
+            ((rest, false), (part(5 << 20, 4096), true), false),
+            ((first, false), (DevicePart::WHOLE, true), false),
+            ((first, false), (DevicePart::WHOLE, false), false),
+            ((first, true), (DevicePart::WHOLE, false), false),
+            ((first, true), (DevicePart::WHOLE, true), true),
+            ((DevicePart::WHOLE, true), (DevicePart::WHOLE, true), true),
+            ((DevicePart::WHOLE, true), (DevicePart::WHOLE, false), false),
+        ];
+        for ((held, is_shared), (asked, asked_shared), may) in cases {
+            let cases = [((held, is_shared), (asked, asked_shared)), ((asked, asked_shared), (held, is_shared))];
+            for ((held, held_shared), (asked, asked_shared)) in cases {
+                let (one, other) = (open(), open());
+                lock(&one, held_shared, held, image.path()).unwrap();
+                let locked = lock(&other, asked_shared, asked, image.path());
+                assert_eq!(locked.is_ok(), may, "{held:?} {held_shared}, {asked:?} {asked_shared}");
+                drop(other);
+                unlock(&one);
+                lock(&open(), false, DevicePart::WHOLE, image.path()).unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Partition tables inside of disk images: GPT, by either of its headers, and MBR with logical
+//! partitions. This reads them and decides which partitions may be used; nothing writes them.
+//!
+//! A table may be hostile. Its size is bounded before anything is allocated, chains of extended
+//! boot records end, and whatever does not add up is a sentence about the table or about one
+//! partition.
+
+mod gpt;
+mod mbr;
+
+use ubtrfs_format::Physical;
+
+use crate::buffer::ALIGNMENT;
+use crate::device::Device;
+use crate::device_part::DevicePart;
+use crate::error::{Error, Result};
+
+/// The kind of a partition table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableKind {
+    /// GUID partition table.
+    Gpt,
+    /// Master boot record, with extended boot records for logical partitions.
+    Mbr,
+}
+
+impl TableKind {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gpt => "GPT",
+            Self::Mbr => "MBR",
+        }
+    }
+}
+
+/// One partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partition {
+    /// Its number, as Linux counts: logical partitions of an MBR begin with 5.
+    pub number: u32,
+    /// Where it begins on the device, in bytes.
+    pub start: u64,
+    /// Its bytes.
+    pub size: u64,
+    /// Its name, which only a GPT has.
+    pub name: String,
+    /// Why it can't be used.
+    pub fault: Option<String>,
+}
+
+impl Partition {
+    fn new(number: u32, start: u64, size: u64) -> Self {
+        Self { number, start, size, name: String::new(), fault: None }
+    }
+
+    /// Where it is, if it can be used.
+    pub fn part(&self) -> Option<DevicePart> {
+        self.fault.is_none().then_some(DevicePart { start: self.start, size: Some(self.size) })
+    }
+}
+
+/// A partition table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionTable {
+    /// Its kind.
+    pub kind: TableKind,
+    /// Bytes of a sector, in which the table counts.
+    pub sector_size: u32,
+    /// The primary header of a GPT is bad, and this is its backup.
+    pub is_backup: bool,
+    /// Its partitions, in the order of their numbers.
+    pub partitions: Vec<Partition>,
+    /// What is wrong with the table, so that there may be more partitions than these.
+    pub fault: Option<&'static str>,
+}
+
+impl PartitionTable {
+    /// The partition table of a device, if it has one. An error: it has one that can't be used.
+    pub fn read(device: &dyn Device) -> Result<Option<Self>> {
+        let mbr = mbr::Record::read(device, 0)?;
+        let is_for_gpt = mbr.as_ref().is_some_and(mbr::Record::is_protective);
+        let of_mbr = match mbr {
+            Some(record) if !is_for_gpt => mbr::table(device, &record)?,
+            _ => None,
+        };
+        let table = match of_mbr {
+            Some(table) => Some(table),
+            None => match gpt::table(device)? {
+                gpt::Found::Table(table) => Some(table),
+                gpt::Found::Damaged(what) => return Err(Error::PartitionTable(what)),
+                gpt::Found::Nothing if is_for_gpt => {
+                    return Err(Error::PartitionTable("the MBR is there to protect a GPT, and that is gone"));
+                }
+                gpt::Found::Nothing => None,
+            },
+        };
+        Ok(table.map(|table| table.judged(device.size())))
+    }
+
+    /// Where a partition is.
+    pub fn part(&self, number: u32) -> Result<DevicePart> {
+        let Some(partition) = self.partitions.iter().find(|partition| partition.number == number) else {
+            let numbers: Vec<_> = self.partitions.iter().map(|partition| partition.number.to_string()).collect();
+            let fault = self.fault.map(|fault| format!("; {fault}")).unwrap_or_default();
+            return Err(Error::NoPartition { number, numbers: numbers.join(", ") + &fault });
+        };
+        partition
+            .part()
+            .ok_or_else(|| Error::BadPartition { number, what: partition.fault.clone().unwrap_or_default() })
+    }
+
+    /// The table, with what is wrong with each partition.
+    fn judged(mut self, size: u64) -> Self {
+        let places: Vec<_> = self.partitions.iter().map(|one| (one.start, one.size, one.number)).collect();
+        let end = |start: u64, size: u64| start.saturating_add(size);
+        // The one that reaches farthest of those that begin earlier, and the next one, are enough:
+        // an overlap with any other is one with these.
+        let mut order: Vec<usize> = (0..places.len()).collect();
+        order.sort_by_key(|at| places[*at]);
+        let mut overlaps: Vec<Option<u32>> = vec![None; places.len()];
+        let mut farthest: Option<usize> = None;
+        for at in order {
+            let (start, length, number) = places[at];
+            if let Some(before) = farthest
+                && start < end(places[before].0, places[before].1)
+            {
+                overlaps[at] = Some(places[before].2);
+                overlaps[before].get_or_insert(number);
+            }
+            if farthest.is_none_or(|before| end(places[before].0, places[before].1) < end(start, length)) {
+                farthest = Some(at);
+            }
+        }
+        for (partition, overlap) in self.partitions.iter_mut().zip(overlaps) {
+            let unit = ALIGNMENT as u64;
+            partition.fault = if partition.size == 0 {
+                Some("it ends before it begins".into())
+            } else if partition.start.checked_add(partition.size).is_none_or(|end| end > size) {
+                Some("it reaches beyond the end of the device".into())
+            } else if let Some(other) = overlap {
+                Some(format!("it overlaps partition {other}"))
+            } else if !partition.start.is_multiple_of(unit) {
+                Some(format!(
+                    "it begins at {}, which is no multiple of {unit}: 'losetup -P' makes a device of it",
+                    partition.start
+                ))
+            } else {
+                None
+            };
+        }
+        self
+    }
+}
+
+/// Reads a range of the device, if the device is that large.
+fn read(device: &dyn Device, at: u64, len: usize) -> Result<Option<Vec<u8>>> {
+    if at.checked_add(len as u64).is_none_or(|end| end > device.size()) {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; len];
+    device.read_at(Physical(at), &mut bytes).map_err(Error::PartitionTableUnread)?;
+    Ok(Some(bytes))
+}
+
+/// The little-endian number at an offset.
+fn number<const N: usize>(bytes: &[u8], at: usize) -> u64 {
+    let mut whole = [0; 8];
+    if let Some(from) = bytes.get(at..at + N) {
+        whole[..N].copy_from_slice(from);
+    }
+    u64::from_le_bytes(whole)
+}
