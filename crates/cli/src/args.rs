@@ -1,5 +1,6 @@
 //! The command line.
 
+mod rescue;
 pub mod subvolume;
 mod window;
 
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::size::parse_size;
+pub use rescue::{History, Rescue, RescueCommand, Restore, SuperRecover, ZeroLog};
 pub use window::Window;
 
 /// User and group as `UID:GID`. `-1` means nobody in the system's calls.
@@ -19,7 +21,7 @@ fn parse_owner(text: &str) -> Result<(u32, u32), String> {
 }
 
 const MOUNT_OPTIONS: &str = "Options, separated by commas: ro, rw, subvol=PATH, subvolid=ID, commit=SECONDS, memory=SIZE, \
-     nologreplay, rescue=HOW, notreelog, discard, max_inline=SIZE, threads=N, partition=N, offset=SIZE, sizelimit=SIZE, uid=ID, gid=ID, umask=OCTAL, fakeroot, single_user, user_subvol_rm_allowed, check_open=HOW, \
+     nologreplay, rescue=HOW, notreelog, discard, max_inline=SIZE, threads=N, partition=N, generation=N, offset=SIZE, sizelimit=SIZE, uid=ID, gid=ID, umask=OCTAL, fakeroot, single_user, user_subvol_rm_allowed, check_open=HOW, \
      fsname=NAME, allow_other, noatime, dev, suid, noexec and their opposites";
 
 /// btrfs in user space: make, mount, check and read btrfs volumes.
@@ -45,6 +47,7 @@ pub enum Command {
     Rescue(Rescue),
     Restore(Restore),
     Info(Info),
+    History(History),
     Label(Label),
     Subvolume(subvolume::Subvolume),
     Property(subvolume::Property),
@@ -185,88 +188,6 @@ pub struct Check {
     /// All devices of the volume.
     #[arg(required = true, value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
-    #[command(flatten)]
-    pub window: Window,
-}
-
-/// Repair what prevents a volume from being mounted. Shows what will be lost, and asks.
-#[derive(Debug, Args)]
-pub struct Rescue {
-    #[command(subcommand)]
-    pub what: RescueCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum RescueCommand {
-    ZeroLog(ZeroLog),
-    SuperRecover(SuperRecover),
-}
-
-/// Restore a primary superblock that is damaged or missing, from the copy at 64 MiB or 256 GiB.
-#[derive(Debug, Args)]
-pub struct SuperRecover {
-    /// Don't ask.
-    #[arg(short, long)]
-    pub yes: bool,
-    /// All devices of the volume.
-    #[arg(required = true, value_name = "DEVICE")]
-    pub devices: Vec<PathBuf>,
-    #[command(flatten)]
-    pub window: Window,
-}
-
-/// Discard a log that can't be replayed: the volume returns to its last commit.
-#[derive(Debug, Args)]
-pub struct ZeroLog {
-    /// Don't ask.
-    #[arg(short, long)]
-    pub yes: bool,
-    /// All devices of the volume.
-    #[arg(required = true, value_name = "DEVICE")]
-    pub devices: Vec<PathBuf>,
-    #[command(flatten)]
-    pub window: Window,
-}
-
-/// Copy what can be read of a damaged volume into a directory. Nothing is written to the volume.
-///
-/// Exit status: 0 everything was copied, 1 something was lost, and is listed.
-#[derive(Debug, Args)]
-#[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
-pub struct Restore {
-    /// Only say what would be copied. DIR may be left out.
-    #[arg(short = 'n', long)]
-    pub dry_run: bool,
-    /// Only list the commits that superblocks and their backup roots refer to. DIR may be left out.
-    #[arg(short, long)]
-    pub list_commits: bool,
-    /// The commit to copy, by its number [default: the newest that can be opened].
-    #[arg(long, value_name = "NUMBER")]
-    pub commit: Option<u64>,
-    /// Copy this directory or file only.
-    #[arg(long, value_name = "PATH")]
-    pub path: Option<OsString>,
-    /// The subvolume that is copied, by its path [default: the default subvolume].
-    #[arg(long, value_name = "PATH", conflicts_with = "subvolid")]
-    pub subvol: Option<String>,
-    /// The subvolume that is copied, by its number.
-    #[arg(long, value_name = "ID")]
-    pub subvolid: Option<u64>,
-    /// Copy snapshots as well, each in full.
-    #[arg(long)]
-    pub snapshots: bool,
-    /// Copy data though its checksum says that it is damaged.
-    #[arg(long)]
-    pub ignore_checksums: bool,
-    /// Copy the volume's last commit, without its log.
-    #[arg(long)]
-    pub nologreplay: bool,
-    /// List everything that is copied.
-    #[arg(short, long)]
-    pub verbose: bool,
-    /// All devices of the volume, then the directory, which is made or must be empty.
-    #[arg(required = true, num_args = 1.., value_names = ["DEVICE", "DIR"])]
-    pub places: Vec<PathBuf>,
     #[command(flatten)]
     pub window: Window,
 }

@@ -1,10 +1,12 @@
 //! `ubtrfs check`: all structures and data of a volume that is not mounted.
 
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Mutex;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ubtrfs_check::{Fault, FaultKind, Options, Progress, Report, check};
+use ubtrfs_format::{SUPERBLOCK_COPIES, Superblock};
 use ubtrfs_volume::{Error as VolumeError, Volume};
 
 use crate::args;
@@ -25,34 +27,44 @@ pub fn run(arguments: &args::Check) -> Result<()> {
     if arguments.repair {
         return repair(arguments);
     }
-    let report = report_on(arguments, Options::default().keep)?;
-    show(arguments, &report)
+    let checked = report_on(arguments, Options::default().keep)?;
+    show(arguments, &checked)
 }
 
 fn repair(arguments: &args::Check) -> Result<()> {
-    let before = report_on(arguments, KEPT_TO_REPAIR)?;
+    let checked = report_on(arguments, KEPT_TO_REPAIR)?;
+    let before = &checked.report;
     let is_harmless = |warning: &Fault| arguments.devices.len() > 1 && is_left_by_mkfs(&warning);
     let harmless = before.warnings.iter().filter(|warning| is_harmless(warning)).count();
     if before.is_clean() && before.warning_count == harmless as u64 {
-        return show(arguments, &before);
+        return show(arguments, &checked);
     }
-    let plan = Plan::of(&before);
+    let plan = Plan::of(before);
     say(&plan.as_text())?;
     plan.carry_out(arguments)?;
     let after = report_on(arguments, Options::default().keep)?;
     show(arguments, &after)
 }
 
+/// What was found, and whether a copy of the superblock can replace a primary that is bad.
+struct Checked {
+    report: Report,
+    has_only_copies: bool,
+}
+
 /// Checks the volume, keeping so many faults.
-fn report_on(arguments: &args::Check, keep: usize) -> Result<Report> {
+fn report_on(arguments: &args::Check, keep: usize) -> Result<Checked> {
     let reading =
         open_for_reading(&arguments.devices, arguments.window).map_err(|failure| failure.with_status(NOT_CHECKED))?;
     let bar = Bar::new();
     let options = Options { data_checksums: !arguments.no_data, progress: Some(&bar), keep };
     let checked = check(&reading.devices, &options);
     bar.clear();
-    checked.map_err(|error| {
-        let is_other = reading.devices.iter().all(|device| Volume::superblock_of(&**device).is_none());
+    let superblocks = Volume::superblocks_of(&reading.devices);
+    let is_copy = |superblock: &Superblock| superblock.bytenr != SUPERBLOCK_COPIES[0];
+    let has_only_copies = superblocks.iter().flatten().any(is_copy);
+    let report = checked.map_err(|error| {
+        let is_other = superblocks.iter().all(Option::is_none);
         let failure = if is_other {
             about_volume_within(&arguments.devices, arguments.window, &VolumeError::NotBtrfs)
         } else {
@@ -60,12 +72,17 @@ fn report_on(arguments: &args::Check, keep: usize) -> Result<Report> {
             Failure::about(device, &error)
         };
         failure.with_status(NOT_CHECKED)
-    })
+    })?;
+    Ok(Checked { report, has_only_copies })
 }
 
 /// Says what was found.
-fn show(arguments: &args::Check, report: &Report) -> Result<()> {
-    let text = if arguments.json { as_json(report)? } else { as_text(report) };
+fn show(arguments: &args::Check, Checked { report, has_only_copies }: &Checked) -> Result<()> {
+    let mut text = if arguments.json { as_json(report)? } else { as_text(report) };
+    if *has_only_copies && !arguments.json {
+        let part = arguments.window.as_options();
+        let _ = writeln!(text, "'ubtrfs rescue super-recover{part}' puts the primary superblock back from a copy");
+    }
     let said = say(&text);
     if report.is_clean() {
         return said;

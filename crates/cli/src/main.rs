@@ -3,6 +3,7 @@
 mod args;
 mod browse;
 mod check;
+mod commits;
 mod confirm;
 mod connection;
 mod control;
@@ -12,6 +13,7 @@ mod diff;
 mod failure;
 mod fsck;
 mod generate;
+mod history;
 mod holders;
 mod info;
 mod ioctls;
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
         Command::Rescue(arguments) => rescue::run(arguments),
         Command::Restore(arguments) => restore::run(arguments),
         Command::Info(arguments) => info::run(arguments),
+        Command::History(arguments) => history::run(arguments),
         Command::Label(arguments) => label::run(arguments),
         Command::Subvolume(arguments) => subvolume::run(arguments),
         Command::Property(arguments) => subvolume::property(arguments),

@@ -1,6 +1,6 @@
 //! Finding a file of a volume that is not mounted.
 
-use ubtrfs::{Filesystem, InodeId};
+use ubtrfs::{Errno, Filesystem, InodeId};
 use ubtrfs_format::items::FileType;
 
 use crate::failure::{Failure, Result};
@@ -20,29 +20,36 @@ pub enum AtEnd {
 
 /// The inode at a path. Paths begin at the root of the mounted subvolume; `..` of it is itself.
 pub fn find(fs: &Filesystem, path: &[u8], at_end: AtEnd) -> Result<InodeId> {
+    lookup(fs, path, at_end).map_err(|error| match error {
+        ubtrfs::Error::Posix(Errno::LOOP) => Failure::new(format!("{}: too many symbolic links", show::bytes(path))),
+        error => failure(path, &error),
+    })
+}
+
+/// The same, with the engine's own error.
+pub fn lookup(fs: &Filesystem, path: &[u8], at_end: AtEnd) -> ubtrfs::Result<InodeId> {
     let mut links = 0;
     let mut at = fs.root();
     let mut rest: Vec<Vec<u8>> = components(path);
     while let Some(name) = rest.pop() {
-        let failed = |error: &ubtrfs::Error| failure(path, error);
         let found = match name.as_slice() {
             b"." => continue,
             b".." => {
-                at = fs.parent(at).map_err(|error| failed(&error))?;
+                at = fs.parent(at)?;
                 continue;
             }
-            name => fs.lookup(at, name).map_err(|error| failed(&error))?,
+            name => fs.lookup(at, name)?,
         };
-        let attributes = fs.attributes(found).map_err(|error| failed(&error))?;
+        let attributes = fs.attributes(found)?;
         if attributes.file_type != FileType::Symlink || (rest.is_empty() && at_end == AtEnd::Stay) {
             at = found;
             continue;
         }
         links += 1;
         if links > MOST_LINKS {
-            return Err(Failure::new(format!("{}: too many symbolic links", show::bytes(path))));
+            return Err(Errno::LOOP.into());
         }
-        let target = fs.read_link(found).map_err(|error| failed(&error))?;
+        let target = fs.read_link(found)?;
         if target.first() == Some(&b'/') {
             at = fs.root();
         }

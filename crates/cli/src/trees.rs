@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ubtrfs_format::items::RootItem;
 use ubtrfs_format::{ItemType, Key, NodeExpectation, Superblock, TreeId};
-use ubtrfs_tree::{BoxError, Geometry, NodeCache, NodeSource, Root, Snapshot};
+use ubtrfs_tree::{BoxError, Damage, Geometry, NodeCache, NodeSource, Root, Snapshot};
 use ubtrfs_volume::Volume;
 
 use crate::failure::{Failure, Result};
@@ -65,6 +65,15 @@ pub struct Trees {
 impl Trees {
     /// The trees of a volume.
     pub fn new(volume: &Arc<Volume>) -> Self {
+        Self::cached(volume, |cache| cache)
+    }
+
+    /// The trees of a damaged volume: ranges pass over what can't be read, which is noted.
+    pub fn passing_over(volume: &Arc<Volume>, damage: Arc<Damage>) -> Self {
+        Self::cached(volume, |cache| cache.passing_over(damage))
+    }
+
+    fn cached(volume: &Arc<Volume>, adapt: impl FnOnce(NodeCache) -> NodeCache) -> Self {
         let superblock = volume.superblock();
         let geometry = Geometry {
             node_size: superblock.node_size,
@@ -73,7 +82,7 @@ impl Trees {
             chunk_tree_uuid: volume.chunk_tree_uuid(),
             checksum: superblock.checksum,
         };
-        let cache = Arc::new(NodeCache::new(Arc::new(Nodes(Arc::clone(volume))), geometry, CACHE));
+        let cache = Arc::new(adapt(NodeCache::new(Arc::new(Nodes(Arc::clone(volume))), geometry, CACHE)));
         Self { superblock, cache }
     }
 

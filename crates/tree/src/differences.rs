@@ -219,10 +219,20 @@ impl<R: Reader> Cursor<R> {
     /// Reads the node that is next: its first child or item is next then.
     fn enter(&mut self) -> Result<()> {
         let Some(Place::Node(at)) = self.place()? else { return Ok(()) };
-        let block = self.tree.fetch(&at)?;
-        let slot = match at.view(&block)? {
-            Node::Leaf(leaf) => leaf.search(&self.start).unwrap_or_else(|place| place),
-            Node::Internal(node) => node.slot_for(&self.start),
+        let read = self.tree.fetch(&at).and_then(|block| {
+            let slot = match at.view(&block)? {
+                Node::Leaf(leaf) => leaf.search(&self.start).unwrap_or_else(|place| place),
+                Node::Internal(node) => node.slot_for(&self.start),
+            };
+            Ok((block, slot))
+        });
+        let (block, slot) = match read {
+            Ok(read) => read,
+            Err(error) if self.tree.passes_over(&error) => {
+                self.pass();
+                return Ok(());
+            }
+            Err(error) => return Err(error),
         };
         self.pass();
         self.path.push(Step { at, block, slot });

@@ -26,6 +26,7 @@ mod in_flight;
 mod loop_devices;
 mod memory_device;
 pub mod mount_table;
+mod old_roots;
 mod open;
 #[cfg(feature = "testing")]
 mod overlay_device;
@@ -66,7 +67,7 @@ pub use partitions::{Partition, PartitionTable, TableKind};
 pub use publish::{Copies, Published};
 #[cfg(feature = "testing")]
 pub use recording_device::{Event, Fate, OpenWrite, RecordedWrite, RecordingDevice, random_fates};
-pub use rescue::Candidate;
+pub use rescue::{Candidate, Origin};
 #[cfg(feature = "testing")]
 pub use split_mix::SplitMix64;
 #[cfg(feature = "testing")]

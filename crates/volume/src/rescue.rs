@@ -17,15 +17,30 @@ pub struct Candidate {
     pub superblock: Superblock,
     /// The address on its device of this superblock, or of the one that it was made from.
     pub copy: Physical,
-    /// It is not that superblock's own state, but one of its backup roots.
-    pub backup: bool,
+    /// What references it.
+    pub origin: Origin,
+}
+
+/// What references a state of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A superblock, whose own state it is.
+    Superblock,
+    /// A backup root in a superblock.
+    Backup,
+    /// Nothing any more: its root was found where metadata is.
+    Scan,
 }
 
 impl std::fmt::Display for Candidate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { superblock, copy, backup } = self;
-        let what = if *backup { "backup root in the superblock" } else { "superblock" };
-        write!(f, "commit {}, by the {what} at {copy}", superblock.generation)
+        let Self { superblock, copy, origin } = self;
+        let (generation, root) = (superblock.generation, superblock.root);
+        match origin {
+            Origin::Superblock => write!(f, "commit {generation}, by the superblock at {copy}"),
+            Origin::Backup => write!(f, "commit {generation}, by the backup root in the superblock at {copy}"),
+            Origin::Scan => write!(f, "commit {generation}, by its root at {root}"),
+        }
     }
 }
 
@@ -59,8 +74,11 @@ impl Volume {
     pub fn candidates(devices: &[Arc<dyn Device>]) -> Vec<Candidate> {
         let fsid = fsid_of(devices);
         let found = devices.iter().flat_map(|device| good_copies(&**device, fsid));
-        let said =
-            found.map(|Found { superblock, .. }| Candidate { copy: superblock.bytenr, superblock, backup: false });
+        let said = found.map(|Found { superblock, .. }| Candidate {
+            copy: superblock.bytenr,
+            superblock,
+            origin: Origin::Superblock,
+        });
         let mut said: Vec<_> = said.collect();
         said.sort_by_key(|candidate| candidate.copy);
         let mut remembered: Vec<Candidate> = said.iter().flat_map(backups).collect();
@@ -144,7 +162,7 @@ fn backups(of: &Candidate) -> Vec<Candidate> {
             bytes_used: backup.bytes_used,
             ..of.superblock.clone()
         };
-        Candidate { superblock, copy: of.copy, backup: true }
+        Candidate { superblock, copy: of.copy, origin: Origin::Backup }
     };
     of.superblock.backup_roots.iter().filter(usable).map(with).collect()
 }

@@ -39,6 +39,8 @@ pub struct MountRequest {
     pub size_limit: Option<u64>,
     /// The partition that it is in instead.
     pub partition: Option<u32>,
+    /// The commit that is shown.
+    pub generation: Option<u64>,
     pub rescue: Rescue,
     pub ownership: OwnershipOverride,
     /// The mount is for one user, without permission checks.
@@ -81,6 +83,9 @@ impl MountRequest {
         }
         if request.partition.is_some() && (request.offset > 0 || request.size_limit.is_some()) {
             return Err(Failure::new("the option partition= excludes offset= and sizelimit="));
+        }
+        if request.generation.is_some() && !request.read_only {
+            return Err(Failure::new("an old commit is only mounted with ro: generation= needs it"));
         }
         if request.rescue.is_wanted() && !request.read_only {
             return Err(Failure::new("a damaged volume is only mounted with ro: rescue= needs it"));
@@ -207,6 +212,7 @@ impl MountRequest {
                 Ok(number @ 1..) => self.partition = Some(number),
                 _ => return Err(wrong("partitions are counted from 1".into())),
             },
+            "generation" => self.generation = Some(number()?),
             "offset" => self.offset = size()?,
             "sizelimit" => self.size_limit = Some(size()?).filter(|limit| *limit > 0),
             "uid" => self.ownership.uid = Some(id(value).ok_or_else(|| wrong("it is a user's number".into()))?),
@@ -284,6 +290,7 @@ mod tests {
         let all = parse("ro,rescue=all").unwrap();
         assert_eq!(parse("ro,rescue=usebackuproot:ibadroots:ignoredatacsums,nologreplay"), Ok(all));
         let request = parse("offset=1M,sizelimit=0,device=/a,device=/b,uid=7,gid=8,umask=027").unwrap();
+        assert_eq!(parse("ro,generation=7").unwrap().generation, Some(7));
         assert_eq!(parse("partition=2").unwrap().partition, Some(2));
         assert_eq!((request.offset, request.size_limit, request.devices.len()), (1 << 20, None, 2));
         assert_eq!(request.ownership, OwnershipOverride { uid: Some(7), gid: Some(8), umask: 0o27, fakeroot: false });
@@ -319,6 +326,7 @@ mod tests {
             "umask=1000",
             "umask=9",
             "offset=x",
+            "generation=x",
             "partition=0",
             "partition=4294967296",
             "rescue=nothing",
@@ -329,6 +337,7 @@ mod tests {
         for bad in [
             "subvol=a,subvolid=5",
             "rescue=all",
+            "generation=7",
             "rescue=usebackuproot",
             "fakeroot,allow_other",
             "allow_other,single_user",

@@ -18,6 +18,7 @@ use ubtrfs_volume::{Device, Error as VolumeError, Exclusive, FileDevice, OpenMod
 use super::options::MountRequest;
 use super::{ending, notify, protect};
 use crate::args::Window;
+use crate::commits::with_generation;
 use crate::device::{about_volume_within, check_unmounted, claim, is_block, open_exclusively, part_of, within};
 use crate::failure::{Failure, Result};
 use crate::process;
@@ -158,16 +159,22 @@ fn descriptor(open: &File) -> PathBuf {
 }
 
 /// The volume and its file system; with `rescue=usebackuproot` by any usable superblock or backup
-/// root.
+/// root, with `generation=` by a root of that commit.
 fn open_volume(job: &Job, devices: Vec<Arc<dyn Device>>, options: &Options) -> Result<Arc<Filesystem>> {
-    if !job.request.rescue.use_backup_root {
+    if !job.request.rescue.use_backup_root && job.request.generation.is_none() {
         let how = OpenOptions { read_only: job.request.read_only };
         let volume =
             Volume::open(devices, how).map_err(|error| about_volume_within(&job.devices, window_of(job), &error))?;
         return open_engine(job, Arc::new(volume), options);
     }
-    let mut failure = about_volume_within(&job.devices, window_of(job), &VolumeError::NotBtrfs);
-    for candidate in Volume::candidates(&devices) {
+    let (candidates, mut failure) = if let Some(generation) = job.request.generation {
+        let failure = format!("no root of generation {generation} is left; 'ubtrfs history' lists those that are");
+        (with_generation(&devices, generation), Failure::new(format!("{}: {failure}", list(&job.devices))))
+    } else {
+        let failure = about_volume_within(&job.devices, window_of(job), &VolumeError::NotBtrfs);
+        (Volume::candidates(&devices), failure)
+    };
+    for candidate in candidates {
         let opened = Volume::open_candidate(devices.clone(), &candidate)
             .map_err(|error| about_volume_within(&job.devices, window_of(job), &error))
             .and_then(|volume| open_engine(job, Arc::new(volume), options));

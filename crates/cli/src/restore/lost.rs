@@ -1,6 +1,8 @@
 //! Inodes to which no directory refers, because the entries are lost: they are found by their own
 //! items, and put where their names say, or under `lost+found`.
 
+use std::os::unix::ffi::OsStrExt;
+
 use ubtrfs::{FoundInode, InodeId};
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{Ino, TreeId};
@@ -45,6 +47,40 @@ impl Walk<'_> {
         }
     }
 
+    /// Where an inode of an old commit was; nothing if it was no longer there, or isn't wanted.
+    pub fn path_of(&mut self, subvolume: TreeId, ino: Ino) -> Result<Option<Vec<Vec<u8>>>> {
+        let found = match self.source.fs.find_inodes(subvolume, ino, 1) {
+            Ok(found) => found,
+            Err(error) => return Err(Failure::of(&error)),
+        };
+        let Some(inode) = found.into_iter().next().filter(|found| found.ino == ino && found.is_alive) else {
+            return Ok(None);
+        };
+        let mut path = match inode.names.into_iter().next() {
+            Some((parent, name)) => [self.way_to(subvolume, parent), vec![name]].concat(),
+            None => vec![LOST.to_vec(), format!("inode-{ino}").into_bytes()],
+        };
+        // Hostile images have other names.
+        if !path.iter().all(|name| is_name(name)) {
+            path = vec![LOST.to_vec(), format!("inode-{ino}").into_bytes()];
+        }
+        let wanted = self.arguments.path.as_ref().map(|path| path.as_bytes()).unwrap_or_default();
+        let mut wanted = wanted.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        let mut names = path.iter();
+        let is_wanted = wanted.all(|name| names.next().is_some_and(|other| other == name));
+        Ok(is_wanted.then_some(path))
+    }
+
+    /// Copies an inode to a path, or under `lost+found` if that is taken.
+    pub fn place_at(&mut self, id: InodeId, path: &[Vec<u8>]) -> Result<()> {
+        let lost = vec![LOST.to_vec(), format!("inode-{}", id.ino).into_bytes()];
+        if !self.place(id, path.to_vec())? && path != lost {
+            self.problems.add(&joined(path), format!("it is under {}", joined(&lost)));
+            self.place(id, lost)?;
+        }
+        Ok(())
+    }
+
     fn lost_inode(&mut self, subvolume: TreeId, inode: &FoundInode) -> Result<()> {
         let id = InodeId::new(subvolume, inode.ino);
         if !inode.is_alive || inode.ino == Ino::ROOT_DIR || self.seen.contains(id) {
@@ -65,12 +101,7 @@ impl Walk<'_> {
             return Ok(());
         }
         self.problems.add(&joined(&path), "no directory refers to it any more");
-        let placed = self.place(id, path.clone())?;
-        if !placed && path != lost {
-            self.problems.add(&joined(&path), format!("it is under {}", joined(&lost)));
-            self.place(id, lost)?;
-        }
-        Ok(())
+        self.place_at(id, &path)
     }
 
     /// Copies an inode that the walk has not found to `path`. False if that or a part of it is

@@ -6,6 +6,7 @@ mod problems;
 mod report;
 mod source;
 mod target;
+mod undelete;
 mod walk;
 
 use std::io::{self, Write};
@@ -46,6 +47,9 @@ fn copy(
     devices: &[Arc<dyn Device>],
     directory: Option<&Path>,
 ) -> Result<()> {
+    if arguments.undelete {
+        return undelete::run(arguments, paths, devices, directory);
+    }
     let target = directory.map(Target::prepare).transpose()?;
     let source = Source::open(paths, devices, arguments)?;
     eprintln!("ubtrfs: copying {}", source.what);

@@ -9,6 +9,7 @@ use ubtrfs_tree::sentence;
 use ubtrfs_volume::{Candidate, Device, Error as VolumeError, Volume};
 
 use crate::args;
+use crate::commits;
 use crate::device::about_volume_within;
 use crate::failure::{Failure, Result};
 
@@ -40,14 +41,22 @@ pub fn list(devices: &[Arc<dyn Device>]) -> Result<String> {
     Ok(text)
 }
 
+/// A commit of which nothing is left.
+pub fn no_commit(device: &str, commit: u64) -> Failure {
+    Failure::new(format!(
+        "{device}: no superblock refers to commit {commit}, and its root is gone; 'ubtrfs history' lists those that are left"
+    ))
+}
+
 impl Source {
     /// Opens the newest state that can be opened, or the selected one; reports those that can't.
     pub fn open(paths: &[PathBuf], devices: &[Arc<dyn Device>], arguments: &args::Restore) -> Result<Self> {
         let mut failure = None;
-        for candidate in Volume::candidates(devices) {
-            if arguments.commit.is_some_and(|commit| commit != candidate.superblock.generation.0) {
-                continue;
-            }
+        let candidates = match arguments.commit {
+            Some(commit) => commits::with_generation(devices, commit),
+            None => Volume::candidates(devices),
+        };
+        for candidate in candidates {
             match Self::open_candidate(devices, &candidate, arguments) {
                 Ok(source) => return Ok(source),
                 Err(error) => {
@@ -59,14 +68,13 @@ impl Source {
         let device = paths.first().map(|path| path.display().to_string()).unwrap_or_default();
         match (failure, arguments.commit) {
             (Some(_), _) => Err(Failure::new(format!("{device}: no state of the volume can be opened"))),
-            (None, Some(commit)) => {
-                Err(Failure::new(format!("{device}: no superblock refers to commit {commit}; see --list-commits")))
-            }
+            (None, Some(commit)) => Err(no_commit(&device, commit)),
             (None, None) => Err(about_volume_within(paths, arguments.window, &VolumeError::NotBtrfs)),
         }
     }
 
-    fn open_candidate(
+    /// Opens one state.
+    pub fn open_candidate(
         devices: &[Arc<dyn Device>],
         candidate: &Candidate,
         arguments: &args::Restore,

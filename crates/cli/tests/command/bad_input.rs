@@ -11,7 +11,7 @@ use ubtrfs_testkit::rng::Rng;
 use crate::{changed, fails, new_volume, success, ubtrfs};
 
 /// All commands that read a device, and the exit status of those that can't.
-fn readers(image: &str) -> [(Vec<&str>, i32); 6] {
+fn readers(image: &str) -> [(Vec<&str>, i32); 8] {
     [
         (vec!["check", image], 2),
         (vec!["info", image], 1),
@@ -19,6 +19,8 @@ fn readers(image: &str) -> [(Vec<&str>, i32); 6] {
         (vec!["ls", image, "/"], 1),
         (vec!["stat", image, "/"], 1),
         (vec!["cat", image, "/x"], 1),
+        (vec!["history", image], 1),
+        (vec!["history", image, "/x"], 1),
     ]
 }
 

@@ -6,6 +6,7 @@ mod bad_input;
 mod diff;
 mod first_hour;
 mod fixtures;
+mod history;
 mod making;
 mod package;
 mod partitions;

@@ -46,6 +46,39 @@ fn without_primary(image: &Path, offset: u64, label: &str) {
     file.write_all_at(&[0; 4096], offset + (64 << 10)).unwrap();
 }
 
+#[test]
+fn every_command_says_what_to_do_about_a_lost_superblock() {
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    let image = path.to_str().unwrap();
+    success(&ubtrfs(&["mkfs", "--size", "128M", "-L", "it", image]));
+    File::options().write(true).open(&path).unwrap().write_all_at(&[0; 4096], 64 << 10).unwrap();
+    let inside = format!("{image}:/x");
+    let commands: [&[&str]; 10] = [
+        &["label", image, "x"],
+        &["ls", image, "/"],
+        &["cat", image, "/x"],
+        &["tree", image],
+        &["mount", image, dir.path().to_str().unwrap()],
+        &["mount", "-o", "ro", image, dir.path().to_str().unwrap()],
+        &["rescue", "zero-log", image],
+        &["subvolume", "list", image],
+        &["subvolume", "create", &inside],
+        &["diff", &inside, &inside],
+    ];
+    for command in commands {
+        let status = if command[0] == "diff" { 2 } else { 1 };
+        fails(&ubtrfs(command), status, "'ubtrfs rescue super-recover' puts it back");
+    }
+    let checked = ubtrfs(&["check", image]);
+    assert!(String::from_utf8_lossy(&checked.stdout).contains("'ubtrfs rescue super-recover' puts"), "{checked:?}");
+    // These look at the copy, and write nothing.
+    assert_eq!(success(&ubtrfs(&["label", image])), "it\n");
+    assert!(success(&ubtrfs(&["history", image])).contains("superblock"));
+    success(&ubtrfs(&["rescue", "super-recover", "--yes", image]));
+    success(&ubtrfs(&["check", image]));
+}
+
 /// The advised command must not affect another volume of the same image.
 #[test]
 fn advice_names_the_part_that_it_is_about() {

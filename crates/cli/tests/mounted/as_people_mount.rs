@@ -167,6 +167,31 @@ fn a_volume_inside_of_an_image_is_mounted_at_its_offset() {
 }
 
 #[test]
+fn an_old_commit_is_mounted_to_be_read() {
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    volume.mount("");
+    fs::write(volume.point.join("file"), "old").unwrap();
+    ubtrfs(&["sync".as_ref(), volume.point.as_os_str()]).ok();
+    fs::remove_file(volume.point.join("file")).unwrap();
+    fs::write(volume.point.join("other"), "new").unwrap();
+    volume.umount();
+    let before = fs::read(&volume.image).unwrap();
+    let said = ubtrfs(&["history".as_ref(), "--json".as_ref(), volume.image.as_os_str(), "/file".as_ref()]).ok().stdout;
+    let versions: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let old = versions.as_array().unwrap().iter().find(|one| one["state"] == "present").unwrap();
+    let option = format!("ro,generation={}", old["last_generation"]);
+    volume.mount(&option);
+    assert_eq!(fs::read_to_string(volume.point.join("file")).unwrap(), "old");
+    assert!(!volume.point.join("other").exists());
+    assert!(fs::write(volume.point.join("file"), "x").is_err());
+    volume.umount();
+    fails(&volume.try_mount_device(&volume.image, "generation=2"), "generation= needs it");
+    fails(&volume.try_mount_device(&volume.image, "ro,generation=9999"), "'ubtrfs history' lists those that are");
+    assert!(fs::read(&volume.image).unwrap() == before, "the volume was written to");
+}
+
+#[test]
 fn damaged_volumes_are_mounted_to_be_read() {
     require!(Need::Root, FUSE);
     let volume = Volume::new();

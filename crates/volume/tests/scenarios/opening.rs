@@ -12,7 +12,8 @@ use ubtrfs_format::{
     Key, Physical, SUPERBLOCK_COPIES, Superblock,
 };
 use ubtrfs_volume::{
-    Device, Engine, Error, Exclusive, FileDevice, MemoryDevice, OpenMode, OverlayDevice, Result, SplitMix64, Volume,
+    Device, Engine, Error, Exclusive, FileDevice, MemoryDevice, OpenMode, Origin, OverlayDevice, Result, SplitMix64,
+    Volume,
 };
 
 const NODE: usize = 16384;
@@ -335,8 +336,11 @@ fn older_commits_and_other_superblocks_open_a_volume_too() {
     let devices = || vec![device(&paths[0], OpenMode::ReadOnly, Engine::Threads)];
     let candidates = Volume::candidates(&devices());
     let newest = candidates[0].superblock.generation;
-    assert!(!candidates[0].backup && candidates[0].copy == SUPERBLOCK_COPIES[0]);
-    assert!(candidates.len() > 2 && candidates[1..].iter().all(|older| older.backup), "{candidates:?}");
+    assert!(candidates[0].origin == Origin::Superblock && candidates[0].copy == SUPERBLOCK_COPIES[0]);
+    assert!(
+        candidates.len() > 2 && candidates[1..].iter().all(|older| older.origin == Origin::Backup),
+        "{candidates:?}"
+    );
     assert!(candidates.windows(2).all(|pair| pair[0].superblock.generation >= pair[1].superblock.generation));
     for candidate in &candidates {
         let volume = Volume::open_candidate(devices(), candidate).unwrap();

@@ -1,0 +1,123 @@
+//! Arguments of the commands for damaged volumes and old commits.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::window::Window;
+
+/// Repair what prevents a volume from being mounted. Shows what will be lost, and asks.
+#[derive(Debug, Args)]
+pub struct Rescue {
+    #[command(subcommand)]
+    pub what: RescueCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum RescueCommand {
+    ZeroLog(ZeroLog),
+    SuperRecover(SuperRecover),
+}
+
+/// Restore a primary superblock that is damaged or missing, from the copy at 64 MiB or 256 GiB.
+#[derive(Debug, Args)]
+pub struct SuperRecover {
+    /// Don't ask.
+    #[arg(short, long)]
+    pub yes: bool,
+    /// All devices of the volume.
+    #[arg(required = true, value_name = "DEVICE")]
+    pub devices: Vec<PathBuf>,
+    #[command(flatten)]
+    pub window: Window,
+}
+
+/// Discard a log that can't be replayed: the volume returns to its last commit.
+#[derive(Debug, Args)]
+pub struct ZeroLog {
+    /// Don't ask.
+    #[arg(short, long)]
+    pub yes: bool,
+    /// All devices of the volume.
+    #[arg(required = true, value_name = "DEVICE")]
+    pub devices: Vec<PathBuf>,
+    #[command(flatten)]
+    pub window: Window,
+}
+
+/// Copy what can be read of a damaged volume into a directory. Nothing is written to the volume.
+///
+/// Exit status: 0 everything was copied, 1 something was lost, and is listed.
+#[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
+pub struct Restore {
+    /// Only say what would be copied. DIR may be left out.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Only list the commits that superblocks and their backup roots refer to. DIR may be left out.
+    #[arg(short, long)]
+    pub list_commits: bool,
+    /// The commit to copy, by its number; `ubtrfs history` lists them [default: the newest that can
+    /// be opened].
+    #[arg(long, visible_alias = "generation", value_name = "NUMBER")]
+    pub commit: Option<u64>,
+    /// Copy files of all older commits that were removed or changed since, into a directory for
+    /// each commit; with --commit those of that one only.
+    #[arg(long, conflicts_with_all = ["list_commits", "snapshots"])]
+    pub undelete: bool,
+    /// Copy this directory or file only.
+    #[arg(long, value_name = "PATH")]
+    pub path: Option<OsString>,
+    /// The subvolume that is copied, by its path [default: the default subvolume].
+    #[arg(long, value_name = "PATH", conflicts_with = "subvolid")]
+    pub subvol: Option<String>,
+    /// The subvolume that is copied, by its number.
+    #[arg(long, value_name = "ID")]
+    pub subvolid: Option<u64>,
+    /// Copy snapshots as well, each in full.
+    #[arg(long)]
+    pub snapshots: bool,
+    /// Copy data though its checksum says that it is damaged.
+    #[arg(long)]
+    pub ignore_checksums: bool,
+    /// Copy the volume's last commit, without its log.
+    #[arg(long)]
+    pub nologreplay: bool,
+    /// List everything that is copied.
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// All devices of the volume, then the directory, which is made or must be empty.
+    #[arg(required = true, num_args = 1.., value_names = ["DEVICE", "DIR"])]
+    pub places: Vec<PathBuf>,
+    #[command(flatten)]
+    pub window: Window,
+}
+
+/// Show the commits of a volume that can still be read, or what a file was at each of them. Nothing
+/// is written to the volume.
+///
+/// A commit leaves the blocks of older ones until their space is used again.
+#[derive(Debug, Args)]
+pub struct History {
+    /// For programs.
+    #[arg(long)]
+    pub json: bool,
+    /// The subvolume that PATH begins in, by its path [default: the default subvolume].
+    #[arg(long, value_name = "PATH", conflicts_with = "subvolid")]
+    pub subvol: Option<String>,
+    /// The subvolume that PATH begins in, by its number.
+    #[arg(long, value_name = "ID")]
+    pub subvolid: Option<u64>,
+    /// More devices of the volume.
+    #[arg(long = "device", value_name = "DEVICE")]
+    pub devices: Vec<PathBuf>,
+    /// The device or image.
+    #[arg(value_name = "IMAGE")]
+    pub image: PathBuf,
+    /// The file.
+    #[arg(value_name = "PATH")]
+    pub path: Option<OsString>,
+    #[command(flatten)]
+    pub window: Window,
+}

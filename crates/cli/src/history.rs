@@ -1,0 +1,202 @@
+//! `ubtrfs history`: which commits can still be read, and what a file was at each.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use ubtrfs::{Damage, Errno, Filesystem, Options, Rescue};
+use ubtrfs_format::items::{FileType, Timespec};
+use ubtrfs_tree::sentence;
+use ubtrfs_volume::{Device, Error as VolumeError, Origin, Volume};
+
+use crate::args;
+use crate::commits::{self, Commit};
+use crate::device::{about_volume_within, open_for_reading};
+use crate::failure::{Failure, Result};
+use crate::path::{AtEnd, lookup};
+use crate::show;
+
+/// `ubtrfs history`
+pub fn run(arguments: &args::History) -> Result<()> {
+    let paths = [std::slice::from_ref(&arguments.image), &*arguments.devices].concat();
+    let reading = open_for_reading(&paths, arguments.window)?;
+    let commits = commits::all(&reading.devices);
+    if commits.is_empty() {
+        // That says why.
+        return Err(match Volume::candidates(&reading.devices).first() {
+            None => about_volume_within(&paths, arguments.window, &VolumeError::NotBtrfs),
+            Some(_) => Failure::new(format!("{}: no state of the volume can be opened", arguments.image.display())),
+        });
+    }
+    let text = match &arguments.path {
+        None if arguments.json => as_json(&commits.iter().map(describe).collect::<Vec<_>>())?,
+        None => commits.iter().map(line).collect(),
+        Some(path) => {
+            let path = std::os::unix::ffi::OsStrExt::as_bytes(&**path);
+            let versions = versions(arguments, &reading.devices, &commits, path);
+            if versions.iter().all(|stretch| !matches!(stretch.was, Was::There(_))) {
+                let path = show::bytes(path);
+                return Err(Failure::new(format!("{path}: no commit that can be read has it")));
+            }
+            if arguments.json {
+                as_json(&versions.iter().map(Stretch::describe).collect::<Vec<_>>())?
+            } else {
+                versions.iter().map(Stretch::line).collect()
+            }
+        }
+    };
+    io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
+}
+
+fn as_json(all: &[Value]) -> Result<String> {
+    Ok(serde_json::to_string_pretty(all).map_err(|error| Failure::of(&error))? + "\n")
+}
+
+fn origin(commit: &Commit) -> &'static str {
+    match commit.candidate.origin {
+        Origin::Superblock => "superblock",
+        Origin::Backup => "backup root",
+        Origin::Scan => "found",
+    }
+}
+
+fn describe(commit: &Commit) -> Value {
+    json!({
+        "generation": commit.generation(),
+        "root": commit.candidate.superblock.root.0,
+        "origin": origin(commit),
+        "changed": commit.time.map(show::time),
+        "unreadable_blocks": commit.unread,
+    })
+}
+
+fn line(commit: &Commit) -> String {
+    let time = commit.time.map_or_else(|| "time unknown".into(), show::time);
+    let mut line = format!("generation {:<10} {time}, {}", commit.generation(), origin(commit));
+    if commit.unread > 0 {
+        let _ = write!(line, "; {} blocks of its root tree can't be read", commit.unread);
+    }
+    line + "\n"
+}
+
+/// A file as it was.
+#[derive(Clone, PartialEq, Eq)]
+struct Version {
+    kind: FileType,
+    ino: u64,
+    /// The commit that made the inode.
+    made: u64,
+    size: u64,
+    mtime: Timespec,
+}
+
+/// What was at the path.
+#[derive(Clone, PartialEq, Eq)]
+enum Was {
+    There(Version),
+    Absent,
+    /// Why it can't be found out.
+    Unreadable(String),
+}
+
+/// Commits that follow each other, of those that can be read, and have the same at the path.
+struct Stretch {
+    first: u64,
+    last: u64,
+    was: Was,
+}
+
+impl Stretch {
+    fn line(&self) -> String {
+        let commits = if self.first == self.last {
+            format!("generation {}", self.first)
+        } else {
+            format!("generations {} to {}", self.first, self.last)
+        };
+        let was = match &self.was {
+            Was::There(version) => {
+                let kind = match version.kind {
+                    FileType::Directory => "directory, ",
+                    FileType::Symlink => "symbolic link, ",
+                    _ => "",
+                };
+                let Version { size, mtime, ino, made, .. } = version;
+                let time = show::time(*mtime);
+                format!("{kind}{size} bytes, modified {time}, inode {ino} made by generation {made}")
+            }
+            Was::Absent => "absent".into(),
+            Was::Unreadable(why) => format!("can't be read: {why}"),
+        };
+        format!("{commits}: {was}\n")
+    }
+
+    fn describe(&self) -> Value {
+        let mut value = json!({ "first_generation": self.first, "last_generation": self.last });
+        let more = match &self.was {
+            Was::There(Version { ino, made, size, mtime, .. }) => {
+                json!({ "state": "present", "inode": ino, "made": made, "size": size, "modified": show::time(*mtime) })
+            }
+            Was::Absent => json!({ "state": "absent" }),
+            Was::Unreadable(why) => json!({ "state": "unreadable", "error": why }),
+        };
+        if let (Value::Object(value), Value::Object(more)) = (&mut value, more) {
+            value.extend(more);
+        }
+        value
+    }
+}
+
+/// What was at a path, newest first. Of several roots of one commit the first that says something
+/// counts.
+fn versions(arguments: &args::History, devices: &[Arc<dyn Device>], commits: &[Commit], path: &[u8]) -> Vec<Stretch> {
+    let mut stretches: Vec<Stretch> = Vec::new();
+    for roots in commits.chunk_by(|one, next| one.generation() == next.generation()) {
+        let mut was = roots.iter().map(|commit| what_was(arguments, devices, commit, path));
+        let Some(first) = was.next() else { continue };
+        let is_known = |was: &Was| !matches!(was, Was::Unreadable(_));
+        let was = if is_known(&first) { first } else { was.find(is_known).unwrap_or(first) };
+        let generation = roots[0].generation();
+        match stretches.last_mut() {
+            Some(stretch) if stretch.was == was => stretch.first = generation,
+            _ => stretches.push(Stretch { first: generation, last: generation, was }),
+        }
+    }
+    stretches
+}
+
+fn what_was(arguments: &args::History, devices: &[Arc<dyn Device>], commit: &Commit, path: &[u8]) -> Was {
+    let volume = match Volume::open_candidate(devices.to_vec(), &commit.candidate) {
+        Ok(volume) => Arc::new(volume),
+        Err(error) => return Was::Unreadable(sentence(&error)),
+    };
+    let damage = Arc::new(Damage::default());
+    let options = Options {
+        read_only: true,
+        // What was fsynced after the last commit is of no commit.
+        no_log_replay: true,
+        subvolume: arguments.subvol.clone(),
+        subvolume_id: arguments.subvolid,
+        no_atime: true,
+        background_commits: false,
+        rescue: Rescue { pass_over: Some(Arc::clone(&damage)), ignore_data_checksums: false },
+        ..Options::default()
+    };
+    let found = Filesystem::open(volume, options).and_then(|fs| {
+        let id = lookup(&fs, path, AtEnd::Stay)?;
+        fs.attributes(id)
+    });
+    match found {
+        Ok(found) => Was::There(Version {
+            kind: found.file_type,
+            ino: found.id.ino.0,
+            made: found.generation.0,
+            size: found.size,
+            mtime: found.mtime,
+        }),
+        // What can't be read of directories was passed over.
+        Err(error) if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) && damage.count() == 0 => Was::Absent,
+        Err(ubtrfs::Error::Refused(ubtrfs::Refusal::NoSubvolume(_))) if damage.count() == 0 => Was::Absent,
+        Err(error) => Was::Unreadable(damage.sentences().into_iter().next().unwrap_or_else(|| sentence(&error))),
+    }
+}

@@ -1,0 +1,165 @@
+//! `ubtrfs restore --undelete`: files of older commits that were removed or changed since.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ubtrfs::InodeId;
+use ubtrfs_format::items::{FileType, InodeItem};
+use ubtrfs_format::{Ino, ItemType, Key, TreeId};
+use ubtrfs_tree::{Damage, Snapshot, sentence};
+use ubtrfs_volume::{Candidate, Device};
+
+use super::report::Report;
+use super::say;
+use super::source::Source;
+use super::target::Target;
+use super::walk::Walk;
+use crate::args;
+use crate::commits;
+use crate::failure::{Failure, Result};
+use crate::trees::Trees;
+
+/// Files of one commit that are copied; more would not be found one by one any more.
+const MOST_FILES: usize = 1 << 20;
+
+/// Copies files that a newer commit doesn't have as an older one has them, into a directory for
+/// each commit. Without a commit that was chosen each one is compared with the next, so that every
+/// version is copied once.
+pub fn run(
+    arguments: &args::Restore,
+    paths: &[PathBuf],
+    devices: &[Arc<dyn Device>],
+    directory: Option<&Path>,
+) -> Result<()> {
+    if let Some(directory) = directory {
+        Target::prepare(directory)?;
+    }
+    let mut states: Vec<Candidate> = commits::all(devices).into_iter().map(|commit| commit.candidate).collect();
+    states.dedup_by_key(|state| state.superblock.generation);
+    let shown = paths.first().map(|path| path.display().to_string()).unwrap_or_default();
+    if let Some(commit) = arguments.commit {
+        let newest = states.first().map(|state| state.superblock.generation);
+        states.retain(|state| Some(state.superblock.generation) == newest || state.superblock.generation.0 == commit);
+        if states.iter().all(|state| state.superblock.generation.0 != commit) {
+            return Err(super::source::no_commit(&shown, commit));
+        }
+    }
+    let mut newer: Option<Source> = None;
+    let (mut count, mut is_entire) = (0, true);
+    for state in &states {
+        let older = match Source::open_candidate(devices, state, arguments) {
+            Ok(older) => older,
+            Err(error) => {
+                eprintln!("ubtrfs: {state}: {error}");
+                is_entire = false;
+                continue;
+            }
+        };
+        if let Some(newer) = &newer
+            && let Some(report) = copy_changed(arguments, &older, newer, directory)?
+        {
+            count += 1;
+            say(&format!("commit {}: {}", state.superblock.generation, report.summary()))?;
+            report.report_problems();
+            is_entire &= report.is_entire();
+        }
+        newer = Some(older);
+    }
+    if newer.is_none() {
+        return Err(Failure::new(format!("{shown}: no state of the volume can be opened")));
+    }
+    if count == 0 {
+        say("no commit that can be read has a file that was removed or changed since\n")?;
+    }
+    if is_entire { Ok(()) } else { Err(Failure::Said(1)) }
+}
+
+/// Copies what a commit has and a newer one hasn't, or has otherwise; nothing if there is none.
+fn copy_changed(
+    arguments: &args::Restore,
+    older: &Source,
+    newer: &Source,
+    directory: Option<&Path>,
+) -> Result<Option<Report>> {
+    let subvolume = older.fs.root().subvolume;
+    let (changed, problem) = changed(older, newer, subvolume);
+    if changed.is_empty() && problem.is_none() {
+        return Ok(None);
+    }
+    let mut walk = Walk::new(older, arguments, None);
+    let mut wanted = Vec::new();
+    for ino in changed {
+        if let Some(path) = walk.path_of(subvolume, ino)? {
+            wanted.push((InodeId::new(subvolume, ino), path));
+        }
+    }
+    if wanted.is_empty() && problem.is_none() {
+        return Ok(None);
+    }
+    let generation = older.volume.superblock().generation;
+    let place = directory.map(|directory| directory.join(format!("generation-{generation}")));
+    let mut walk = Walk::new(older, arguments, place.as_deref().map(Target::prepare).transpose()?);
+    if let Some(problem) = problem {
+        walk.problems.add("/", problem);
+    }
+    for (id, path) in &wanted {
+        walk.place_at(*id, path)?;
+    }
+    Ok(Some(walk.finish()))
+}
+
+/// The inodes of files that the newer state doesn't have, or has with another size or time; and why
+/// there may be more.
+fn changed(older: &Source, newer: &Source, subvolume: TreeId) -> (Vec<Ino>, Option<String>) {
+    let damage = Arc::new(Damage::default());
+    let old_trees = Trees::passing_over(&older.volume, Arc::clone(&damage));
+    // Where the newer one can't be read, more counts as removed than was.
+    let new_trees = Trees::passing_over(&newer.volume, Arc::default());
+    let tree = |trees: &Trees| -> Option<Snapshot> {
+        let item = trees.root_item(subvolume).ok()??;
+        (item.refs > 0).then(|| trees.described(subvolume, &item))
+    };
+    let Some(old) = tree(&old_trees) else { return (Vec::new(), None) };
+    let all = Key::MIN..=Key::MAX;
+    let mut files = Vec::new();
+    let mut problem = None;
+    let mut consider = |key: Key, old: &[u8], new: Option<&[u8]>| {
+        if key.item_type == ItemType::INODE_ITEM && is_lost(old, new) && files.len() < MOST_FILES {
+            files.push(Ino(key.objectid));
+        }
+    };
+    match tree(&new_trees) {
+        Some(new) => {
+            for difference in old.differences(&new, &all) {
+                match difference {
+                    Ok(difference) => {
+                        if let Some(old) = &difference.old {
+                            consider(difference.key, old, difference.new.as_deref());
+                        }
+                    }
+                    Err(error) => problem = Some(sentence(&error)),
+                }
+            }
+        }
+        None => {
+            for item in old.range(all) {
+                match item {
+                    Ok(item) => consider(item.key, &item, None),
+                    Err(error) => problem = Some(sentence(&error)),
+                }
+            }
+        }
+    }
+    let unread = damage.sentences().into_iter().next();
+    (files, problem.or(unread))
+}
+
+/// Whether a file that was there is gone, or has other content.
+fn is_lost(old: &[u8], new: Option<&[u8]>) -> bool {
+    let Ok(old) = InodeItem::parse(old) else { return false };
+    if old.nlink == 0 || FileType::from_mode(old.mode) == FileType::Directory {
+        return false;
+    }
+    let Some(Ok(new)) = new.map(InodeItem::parse) else { return true };
+    new.nlink == 0 || new.generation != old.generation || new.size != old.size || new.mtime != old.mtime
+}

@@ -1,0 +1,114 @@
+//! Old roots of the root tree: a commit writes the tree's root elsewhere, and the old one stays
+//! readable until its space is used again. The block groups of metadata are looked through for
+//! them. Memory is bounded, and no more is read than the devices have.
+
+use std::collections::BTreeMap;
+
+use ubtrfs_format::items::BlockGroupFlags;
+use ubtrfs_format::{Generation, Header, Logical, NodeExpectation, TreeId};
+
+use crate::buffer::Buffer;
+use crate::rescue::{Candidate, Origin};
+use crate::volume::Volume;
+
+/// Bytes that are read at once.
+const STRETCH: u64 = 1 << 20;
+/// Commits whose roots are remembered: the newest ones.
+const MOST_COMMITS: usize = 1 << 16;
+/// Nodes of one commit that may be its root. An interrupted commit may have been made again.
+const MOST_ROOTS: usize = 4;
+
+/// The highest nodes that were found of each commit, and their level.
+#[derive(Default)]
+struct Highest(BTreeMap<Generation, (u8, Vec<Logical>)>);
+
+impl Highest {
+    fn add(&mut self, header: &Header) {
+        let (level, nodes) = self.0.entry(header.generation).or_insert_with(|| (header.level, Vec::new()));
+        if header.level > *level {
+            (*level, *nodes) = (header.level, Vec::new());
+        }
+        if header.level == *level && nodes.len() < MOST_ROOTS {
+            nodes.push(header.bytenr);
+        }
+        if self.0.len() > MOST_COMMITS {
+            self.0.pop_first();
+        }
+    }
+}
+
+impl Volume {
+    /// The nodes of the root tree that may be the root of an older commit, newest first, as states
+    /// of this volume. Whether the trees below are whole isn't looked at, nor whether a node that
+    /// is the highest of its commit has lost one above it. Reads all block groups of metadata.
+    pub fn find_old_roots(&self) -> Vec<Candidate> {
+        let superblock = self.superblock();
+        let mut found = Highest::default();
+        // Chunks of a hostile volume may be many that lie on the same place.
+        let mut left = self.members.iter().fold(0_u64, |sum, member| sum.saturating_add(member.device.size()));
+        for (start, chunk) in self.chunks() {
+            if chunk.flags.contains(BlockGroupFlags::METADATA) {
+                let length = chunk.length.min(left);
+                left -= length;
+                self.look_through(start, length, superblock.generation, &mut found);
+            }
+        }
+        let state = |generation: Generation, level: u8, root: Logical| {
+            let mut state = superblock.clone();
+            (state.generation, state.root, state.root_level) = (generation, root, level);
+            (state.log_root, state.log_root_level) = (Logical(0), 0);
+            Candidate { copy: superblock.bytenr, superblock: state, origin: Origin::Scan }
+        };
+        let commits = found.0.into_iter().rev();
+        commits
+            .flat_map(|(generation, (level, nodes))| nodes.into_iter().map(move |node| (generation, level, node)))
+            .map(|(generation, level, node)| state(generation, level, node))
+            .collect()
+    }
+
+    fn look_through(&self, start: Logical, length: u64, newest: Generation, found: &mut Highest) {
+        let node_size = u64::from(self.node_size());
+        let mut at = 0;
+        while at < length {
+            let len = STRETCH.min(length - at);
+            let len = len - len % node_size;
+            if len == 0 {
+                return;
+            }
+            let mut bytes = Buffer::for_reading(len as usize);
+            if self.read_data(start.plus(at), &mut bytes, None).is_ok() {
+                self.look_at(start.plus(at), &bytes, newest, found);
+            } else {
+                // Around what can't be read.
+                let mut node = Buffer::for_reading(node_size as usize);
+                for place in (at..at + len).step_by(node_size as usize) {
+                    if self.read_data(start.plus(place), &mut node, None).is_ok() {
+                        self.look_at(start.plus(place), &node, newest, found);
+                    }
+                }
+            }
+            at += len;
+        }
+    }
+
+    fn look_at(&self, start: Logical, bytes: &[u8], newest: Generation, found: &mut Highest) {
+        for (index, block) in bytes.chunks_exact(self.node_size() as usize).enumerate() {
+            let at = start.plus((index * block.len()) as u64);
+            let Ok(header) = Header::parse(block) else { continue };
+            if header.bytenr != at || header.owner != TreeId::ROOT || header.generation > newest {
+                continue;
+            }
+            let expected = NodeExpectation {
+                bytenr: at,
+                level: Some(header.level),
+                generation: Some(header.generation),
+                owner: Some(TreeId::ROOT),
+                first_key: None,
+                fsid: self.metadata_fsid(),
+            };
+            if self.read_node(&expected).is_ok() {
+                found.add(&header);
+            }
+        }
+    }
+}
