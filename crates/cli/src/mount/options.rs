@@ -42,6 +42,8 @@ pub struct MountRequest {
     /// The commit that is shown.
     pub generation: Option<u64>,
     pub rescue: Rescue,
+    /// Devices may be missing.
+    pub degraded: bool,
     pub ownership: OwnershipOverride,
     /// The mount is for one user, without permission checks.
     pub single_user: bool,
@@ -86,6 +88,11 @@ impl MountRequest {
         }
         if request.generation.is_some() && !request.read_only {
             return Err(Failure::new("an old commit is only mounted with ro: generation= needs it"));
+        }
+        if request.degraded && !request.read_only {
+            return Err(Failure::new(
+                "a volume without some of its devices is only mounted with ro: degraded needs it",
+            ));
         }
         if request.rescue.is_wanted() && !request.read_only {
             return Err(Failure::new("a damaged volume is only mounted with ro: rescue= needs it"));
@@ -133,6 +140,7 @@ impl MountRequest {
             "noexec" => self.no_exec = true,
             "nologreplay" | "norecovery" => self.no_log_replay = true,
             "usebackuproot" | "recovery" => self.rescue.use_backup_root = true,
+            "degraded" => self.degraded = true,
             "fakeroot" => self.ownership.fakeroot = true,
             "single_user" => self.single_user = true,
             "user_subvol_rm_allowed" => self.user_subvol_rm_allowed = true,
@@ -338,6 +346,7 @@ mod tests {
             "subvol=a,subvolid=5",
             "rescue=all",
             "generation=7",
+            "degraded",
             "rescue=usebackuproot",
             "fakeroot,allow_other",
             "allow_other,single_user",

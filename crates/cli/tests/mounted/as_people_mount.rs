@@ -5,17 +5,20 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use ubtrfs_testkit::diff::{Options, assert_same};
+use ubtrfs_testkit::fixture::Fixture;
 use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::ordinary_user::{NOBODY, in_private_namespace, lend, shell};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{Outcome, run};
+use ubtrfs_testkit::walk::walk;
 
 use crate::harness::{FUSE, Volume, cat, fails, ubtrfs};
 use ubtrfs_damage::Image;
@@ -164,6 +167,30 @@ fn a_volume_inside_of_an_image_is_mounted_at_its_offset() {
     fs::write(&volume.image, &after[OFFSET as usize..OFFSET as usize + size]).unwrap();
     assert_eq!(cat(&volume.image, "/file").len(), 5 << 20);
     volume.check();
+}
+
+#[test]
+fn a_volume_without_one_of_its_devices_is_mounted_to_be_read() {
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    for (name, missing) in [("prof-raid1", 0), ("prof-raid1", 1), ("prof-raid10", 2)] {
+        let fixture = Fixture::load(name);
+        let at = tempfile::tempdir_in(volume.dir.path()).unwrap();
+        let mut paths = fixture.unpack(at.path());
+        let mount = |paths: &[PathBuf], options: &str| {
+            let more: String = paths[1..].iter().map(|path| format!(",device={}", path.display())).collect();
+            volume.try_mount_device(&paths[0], &format!("{options}{more}"))
+        };
+        mount(&paths, "ro").ok();
+        let whole = walk(&volume.point);
+        volume.umount();
+        paths.remove(missing);
+        fails(&mount(&paths, "ro"), "name all of them");
+        fails(&mount(&paths, "degraded"), "degraded needs it");
+        mount(&paths, "ro,degraded").ok();
+        assert_same(name, &whole, &walk(&volume.point), Options::SAME_VOLUME);
+        volume.umount();
+    }
 }
 
 #[test]
