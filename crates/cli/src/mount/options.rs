@@ -7,6 +7,7 @@ use ubtrfs_fuse::Transport;
 use ubtrfs_server::{CheckOpen, OwnershipOverride};
 
 use super::ignored::{is_ignored, refusal, remark};
+use super::near::nearest;
 use crate::failure::{Failure, Result};
 use crate::size::parse_size;
 
@@ -116,7 +117,7 @@ impl MountRequest {
     pub fn knows(option: &str) -> bool {
         let unknown = format!("unknown mount option '{option}'");
         match Self::default().apply(option) {
-            Err(Failure::Sentence(sentence, _)) => sentence != unknown,
+            Err(Failure::Sentence(sentence, _)) => !sentence.starts_with(&unknown),
             _ => true,
         }
     }
@@ -245,10 +246,11 @@ fn without_effect(option: &str) -> Result<()> {
     if is_ignored(option) || remark(option).is_some() {
         return Ok(());
     }
-    Err(Failure::new(match refusal(option) {
-        Some(why) => format!("mount option '{option}' is not possible: {why}"),
-        None => format!("unknown mount option '{option}'"),
-    }))
+    if let Some(why) = refusal(option) {
+        return Err(Failure::new(format!("mount option '{option}' is not possible: {why}")));
+    }
+    let hint = nearest(option).map(|near| format!("; did you mean '{near}'?"));
+    Err(Failure::new(format!("unknown mount option '{option}'{}", hint.unwrap_or_default())))
 }
 
 /// The options in lists of them.

@@ -10,6 +10,7 @@ mod history;
 mod making;
 mod package;
 mod partitions;
+mod remedies;
 mod repair;
 mod rescue;
 mod restore;
