@@ -13,6 +13,7 @@ use ubtrfs_volume::{
 use crate::args::Window;
 use crate::failure::{Failure, Result};
 use crate::other_contents::instead_of_btrfs;
+use crate::remedy::{OF_DAMAGE, about_device};
 
 /// Whether the path is a block device.
 pub fn is_block(path: &Path) -> bool {
@@ -21,18 +22,18 @@ pub fn is_block(path: &Path) -> bool {
 
 /// Claims a block device: while the result lives, it is not and can't be mounted.
 pub fn claim(path: &Path) -> Result<File> {
-    ubtrfs_volume::claim(path).map_err(|error| Failure::of(&error))
+    ubtrfs_volume::claim(path).map_err(|error| about_device(&error))
 }
 
 /// Opens a device so that nobody else has this part of it.
 pub fn open_exclusively(path: &Path, mode: OpenMode, part: DevicePart) -> Result<FileDevice> {
-    ubtrfs_volume::open_part_exclusively(path, mode, part).map_err(|error| Failure::of(&error))
+    ubtrfs_volume::open_part_exclusively(path, mode, part).map_err(|error| about_device(&error))
 }
 
 /// An error if the kernel has mounted this part of an image file, or that behind a loop device,
 /// through any other loop device.
 pub fn check_unmounted(path: &Path, mode: OpenMode, part: DevicePart) -> Result<()> {
-    ubtrfs_volume::check_unmounted(path, mode, part).map_err(|error| Failure::of(&error))
+    ubtrfs_volume::check_unmounted(path, mode, part).map_err(|error| about_device(&error))
 }
 
 /// The part of a device that the volume is in; a partition is looked up in the partition table.
@@ -40,7 +41,7 @@ pub fn part_of(path: &Path, window: Window) -> Result<DevicePart> {
     let Some(number) = window.partition else {
         return Ok(DevicePart { start: window.offset, size: window.sizelimit.filter(|limit| *limit > 0) });
     };
-    let device = FileDevice::open(path, OpenMode::ReadOnly, Exclusive::No).map_err(|error| Failure::of(&error))?;
+    let device = FileDevice::open(path, OpenMode::ReadOnly, Exclusive::No).map_err(|error| about_device(&error))?;
     let failed = |error: Error| Failure::about(path.display(), &error);
     let table = PartitionTable::read(&device).map_err(failed)?;
     let table = table.ok_or_else(|| Failure::new(format!("{}: there is no partition table", path.display())))?;
@@ -85,7 +86,7 @@ pub fn open_for_a_glance(paths: &[PathBuf], window: Window) -> Result<Vec<Arc<dy
         .iter()
         .map(|path| {
             let device = FileDevice::open(path, OpenMode::ReadOnly, Exclusive::No);
-            within(path, device.map_err(|error| Failure::of(&error))?, part_of(path, window)?)
+            within(path, device.map_err(|error| about_device(&error))?, part_of(path, window)?)
         })
         .collect()
 }
@@ -118,6 +119,9 @@ pub fn about_volume_within(paths: &[PathBuf], window: Window, error: &Error) -> 
         (Error::NotBtrfs, [path]) if window.is_whole() => {
             instead_of_btrfs(path, window.of_mount).map(|instead| format!("; {instead}"))
         }
+        (Error::Node { .. } | Error::ChunkTree { .. } | Error::ChunkItem { .. } | Error::Unmapped { .. }, _) => {
+            Some(OF_DAMAGE.into())
+        }
         _ => None,
     };
     match (about_volume(paths, error), advice) {
@@ -131,7 +135,7 @@ pub fn about_volume(paths: &[PathBuf], error: &Error) -> Failure {
     match (paths, error) {
         // These name the device themselves.
         (_, Error::Open { .. } | Error::Held { .. } | Error::Attached { .. } | Error::NotADevice { .. }) | ([], _) => {
-            Failure::of(error)
+            about_device(error)
         }
         ([path, ..], _) => Failure::about(path.display(), error),
     }

@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use ubtrfs_format::items::{
-    BlockGroupItem, DevItem, FileType, RootFlags, RootItem, RootRef, dir_entries, inode_refs, sys_chunks,
+    BlockGroupFlags, BlockGroupItem, ChunkItem, DevItem, FileType, RootFlags, RootItem, RootRef, Stripe, dir_entries,
+    inode_refs, sys_chunks,
 };
 use ubtrfs_format::{CompatRo, Ino, ItemType, Key, Superblock, TreeId, name_hash};
 use ubtrfs_tree::Snapshot;
-use ubtrfs_volume::Volume;
+use ubtrfs_volume::{Error as VolumeError, OpenOptions, Volume};
 
 use crate::args;
-use crate::device::{open_for_a_glance, volume};
+use crate::device::{about_volume_within, open_for_a_glance};
 use crate::failure::{Failure, Result};
 use crate::partitions::Partitions;
 use crate::show;
@@ -41,8 +42,8 @@ struct Info {
     flags: Vec<String>,
     has_log: bool,
     devices: Vec<Device>,
-    /// Numbers of devices that were not given, as far as superblocks name them; and how many others
-    /// are missing.
+    /// Numbers of devices that were not given, as far as they are known; and how many others are
+    /// missing.
     missing_devices: Vec<u64>,
     other_missing_devices: u64,
     block_groups: Vec<Groups>,
@@ -68,6 +69,8 @@ struct Groups {
     count: u64,
     total_bytes: u64,
     used_bytes: u64,
+    /// Groups that have something on missing devices alone, where ubtrfs can't read it.
+    incomplete: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -92,11 +95,19 @@ pub fn run(arguments: &args::Info) -> Result<()> {
     {
         return say(&if arguments.json { as_json(&partitions)? } else { partitions.as_text() });
     }
-    let opened = volume(&arguments.devices, arguments.window, devices.clone());
+    let failed = |error| about_volume_within(&arguments.devices, arguments.window, &error);
+    let (opened, missing) = match Volume::open(devices.clone(), OpenOptions { read_only: true }) {
+        Err(error @ VolumeError::MissingDevices { .. }) => {
+            (Volume::open_degraded(devices.clone()).map_err(failed), Some(failed(error)))
+        }
+        opened => (opened.map_err(failed), None),
+    };
+    let opened = opened.map(Arc::new);
+    // What is missing explains other failures.
     let (info, failure) = match opened.and_then(|volume| gather(&volume, &Trees::new(&volume))) {
-        Ok(info) => (info, None),
+        Ok(info) => (info, missing),
         Err(failure) => match at_a_glance(&devices) {
-            Some(info) => (info, Some(failure)),
+            Some(info) => (info, missing.or(Some(failure))),
             None => return Err(failure),
         },
     };
@@ -137,6 +148,7 @@ fn gather(volume: &Volume, trees: &Trees) -> Result<Info> {
         block_groups: block_groups(volume, trees)?,
         default_subvolume: Some(default_subvolume(trees, superblock)?),
         subvolumes: subvolumes(trees)?,
+        missing_devices: volume.missing_devices().iter().map(|item| item.devid.0).collect(),
         ..described(superblock, volume.devices().iter().map(device).collect())
     })
 }
@@ -190,6 +202,7 @@ fn block_groups(volume: &Volume, trees: &Trees) -> Result<Vec<Groups>> {
         group.kind = flags.type_name().into();
         group.profile = flags.profile_name().into();
         group.count += 1;
+        group.incomplete += u64::from(!is_complete(&chunk, volume.missing_devices()));
         group.total_bytes = group.total_bytes.saturating_add(chunk.length);
         let key = Key::new(start.0, ItemType::BLOCK_GROUP_ITEM, chunk.length);
         let item = match &items {
@@ -202,6 +215,22 @@ fn block_groups(volume: &Volume, trees: &Trees) -> Result<Vec<Groups>> {
         }
     }
     Ok(groups.into_values().collect())
+}
+
+/// Whether all of a chunk is on devices that are there.
+fn is_complete(chunk: &ChunkItem, missing: &[DevItem]) -> bool {
+    let is_there = |stripe: &Stripe| missing.iter().all(|item| item.devid != stripe.devid);
+    match chunk.flags.profile() {
+        BlockGroupFlags::RAID1 | BlockGroupFlags::RAID1C3 | BlockGroupFlags::RAID1C4 => {
+            chunk.stripes.iter().any(is_there)
+        }
+        BlockGroupFlags::RAID10 => {
+            let mut mirrors = chunk.stripes.chunks(usize::from(chunk.sub_stripes.max(1)));
+            mirrors.all(|mirrors| mirrors.iter().any(is_there))
+        }
+        // Nothing is rebuilt from parity.
+        _ => chunk.stripes.iter().all(is_there),
+    }
 }
 
 fn default_subvolume(trees: &Trees, superblock: &Superblock) -> Result<u64> {
@@ -313,10 +342,14 @@ fn as_text(info: &Info) -> String {
         line(
             &format!("{} {}", group.kind, group.profile),
             &format!(
-                "{} used of {} in {} block groups",
+                "{} used of {} in {} block groups{}",
                 show_size(group.used_bytes),
                 show_size(group.total_bytes),
-                group.count
+                group.count,
+                match group.incomplete {
+                    0 => String::new(),
+                    incomplete => format!(", {incomplete} of which can't be read without the missing devices"),
+                }
             ),
         );
     }

@@ -199,7 +199,15 @@ impl Mounted {
 /// Why a mounted volume refuses something.
 pub fn about_mount(subject: impl std::fmt::Display, errno: Errno) -> Failure {
     match errno {
-        Errno::NOTTY => Failure::new(format!("{subject} is not on a btrfs volume")),
+        Errno::NOTTY => {
+            let subject = subject.to_string();
+            let hint = if Path::new(&subject).is_file() {
+                format!("; if it is an image, '{subject}:/' is its top level, and '{subject}:/PATH' a place in it")
+            } else {
+                String::new()
+            };
+            Failure::new(format!("{subject} is not on a btrfs volume{hint}"))
+        }
         errno => Failure::about(subject, &std::io::Error::from(errno)),
     }
 }

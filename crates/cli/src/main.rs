@@ -28,6 +28,7 @@ mod partitions;
 mod path;
 mod place;
 mod process;
+mod remedy;
 mod repair;
 mod rescue;
 mod restore;

@@ -23,6 +23,11 @@ const WRAPPED: &[(u64, &[u8], &str, &str)] = &[
     (64, b"\x7f\x10\xda\xbe", "a disk image in the format VDI", CONVERT),
 ];
 
+/// A volume has more bytes than this: its superblock ends there.
+const LEAST: u64 = 68 << 10;
+/// What is looked at to find out whether there is anything.
+const BEGINNING: usize = 128 << 10;
+
 const CONVERT: &str = "'qemu-img convert -O raw' makes an image of it that can be read";
 /// What else than btrfs is on a device, as the end of a sentence, for a mount in words of its
 /// options: nothing if that isn't known.
@@ -43,8 +48,16 @@ pub fn instead_of_btrfs(path: &Path, of_mount: bool) -> Option<String> {
         }
     }
     let size = io::Seek::seek(&mut &file, io::SeekFrom::End(0)).ok()?;
+    if size < LEAST {
+        return Some(format!("it has {size} bytes, fewer than any volume"));
+    }
     let mut read = |at: u64, buffer: &mut [u8]| file.read_exact_at(buffer, at);
-    let found = existing_signature(size, &mut read).ok()?.filter(|found| found != "btrfs")?;
+    let found = existing_signature(size, &mut read).ok()?.filter(|found| found != "btrfs");
+    let Some(found) = found else {
+        let mut beginning = vec![0; BEGINNING.min(usize::try_from(size).unwrap_or(BEGINNING))];
+        let is_empty = read(0, &mut beginning).is_ok() && beginning.iter().all(|byte| *byte == 0);
+        return is_empty.then(|| format!("it is empty; 'ubtrfs mkfs {}' makes a volume of it", path.display()));
+    };
     Some(match remedy(&found, of_mount) {
         Some(remedy) => format!("the device holds this instead: {found}; {remedy}"),
         None => format!("the device holds this instead: {found}"),

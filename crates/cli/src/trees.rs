@@ -36,7 +36,10 @@ pub fn parse_id(text: &str) -> Result<TreeId> {
     let named = NAMES.iter().find(|(name, _)| text.eq_ignore_ascii_case(name)).map(|(_, id)| *id);
     let number = || text.parse().ok().map(TreeId);
     let negative = || text.parse::<i64>().ok().map(|number| TreeId(number.cast_unsigned()));
-    named.or_else(number).or_else(negative).ok_or_else(|| Failure::new(format!("there is no tree '{text}'")))
+    named.or_else(number).or_else(negative).ok_or_else(|| {
+        let names: Vec<_> = NAMES.iter().map(|(name, _)| *name).collect();
+        Failure::new(format!("there is no tree '{text}': name its number, or {}", names.join(", ")))
+    })
 }
 
 /// What a tree is called.

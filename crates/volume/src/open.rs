@@ -46,6 +46,16 @@ impl Volume {
     /// read-only open uses that. Of several devices the newest superblock counts: a crash can leave
     /// some of them one commit behind.
     pub fn open(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Self> {
+        Self::open_some(devices, options, false)
+    }
+
+    /// Opens the volume on those of its devices that are there, for reading only. What only the
+    /// others have can't be read: nothing is rebuilt from parity.
+    pub fn open_degraded(devices: Vec<Arc<dyn Device>>) -> Result<Self> {
+        Self::open_some(devices, OpenOptions { read_only: true }, true)
+    }
+
+    fn open_some(devices: Vec<Arc<dyn Device>>, options: OpenOptions, degraded: bool) -> Result<Self> {
         let mut found = Vec::with_capacity(devices.len());
         for device in devices {
             let superblock = find_superblock(&*device, options)?;
@@ -58,7 +68,7 @@ impl Volume {
             .find(|(_, found)| found.superblock.generation == newest)
             .map(|(_, found)| found.superblock.clone())
             .ok_or(Error::NoDevice)?;
-        Self::open_by(found, superblock, options)
+        Self::open_by(found, superblock, options, degraded)
     }
 
     /// Opens the volume on these devices (in the order of their numbers) by this superblock.
@@ -66,8 +76,9 @@ impl Volume {
         found: Vec<(Arc<dyn Device>, Found)>,
         superblock: Superblock,
         options: OpenOptions,
+        degraded: bool,
     ) -> Result<Self> {
-        check_members(&found, &superblock, options)?;
+        check_members(&found, &superblock, options, degraded)?;
         let members = found
             .into_iter()
             .map(|(device, found)| Member::new(device, found.superblock.dev_item, found.bytes))
@@ -84,7 +95,7 @@ impl Volume {
             // devices' items.
             map.insert(start, item, superblock.sector_size, |_| Some(u64::MAX))?;
         }
-        let mut volume = Self::assemble(Parts { superblock, members, map, read_only: options.read_only });
+        let mut volume = Self::assemble(Parts { superblock, members, map, read_only: options.read_only, degraded });
         volume.load_chunk_tree()?;
         Ok(volume)
     }
@@ -262,8 +273,14 @@ fn check_superblock(superblock: &Superblock) -> std::result::Result<(), FormatEr
     )
 }
 
-/// Whether these devices are one complete volume that can be opened in the requested mode.
-fn check_members(found: &[(Arc<dyn Device>, Found)], superblock: &Superblock, options: OpenOptions) -> Result<()> {
+/// Whether these devices are one volume that can be opened in the requested mode: all of it, or
+/// some of its devices.
+fn check_members(
+    found: &[(Arc<dyn Device>, Found)],
+    superblock: &Superblock,
+    options: OpenOptions,
+    degraded: bool,
+) -> Result<()> {
     let mut last: Option<DeviceId> = None;
     for (device, Found { superblock: own, .. }) in found {
         if own.fsid != superblock.fsid || own.metadata_fsid() != superblock.metadata_fsid() {
@@ -294,7 +311,7 @@ fn check_members(found: &[(Arc<dyn Device>, Found)], superblock: &Superblock, op
         }
     }
     let have = found.len() as u64;
-    if have == superblock.num_devices {
+    if have == superblock.num_devices || degraded && have < superblock.num_devices {
         Ok(())
     } else {
         Err(Error::MissingDevices { have, need: superblock.num_devices })

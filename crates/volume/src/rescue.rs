@@ -105,7 +105,7 @@ impl Volume {
             found.push((device, best));
         }
         found.sort_by_key(|(_, found)| found.superblock.dev_item.devid);
-        Self::open_by(found, candidate.superblock.clone(), OpenOptions { read_only: true })
+        Self::open_by(found, candidate.superblock.clone(), OpenOptions { read_only: true }, false)
     }
 }
 

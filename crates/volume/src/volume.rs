@@ -36,6 +36,8 @@ use crate::in_flight::InFlight;
 #[derive(Debug)]
 pub struct Volume {
     pub(crate) members: Vec<Member>,
+    /// The items of devices that are not there; `None` where all are needed.
+    missing: Option<Vec<DevItem>>,
     pub(crate) map: CountedRwLock<ChunkMap>,
     pub(crate) superblock: RwLock<Superblock>,
     node_size: u32,
@@ -77,6 +79,8 @@ pub(crate) struct Parts {
     pub(crate) members: Vec<Member>,
     pub(crate) map: ChunkMap,
     pub(crate) read_only: bool,
+    /// Devices may be missing.
+    pub(crate) degraded: bool,
 }
 
 /// How much a volume has done.
@@ -101,6 +105,7 @@ impl Volume {
         let superblock = parts.superblock;
         Self {
             members: parts.members,
+            missing: parts.degraded.then(Vec::new),
             map: CountedRwLock::new(parts.map),
             node_size: superblock.node_size,
             sector_size: superblock.sector_size,
@@ -128,6 +133,11 @@ impl Volume {
         devices: &[DevItem],
     ) -> Result<()> {
         for item in devices {
+            let is_missing = self.member(item.devid).is_err();
+            if let (true, Some(missing)) = (is_missing, &mut self.missing) {
+                missing.push(*item);
+                continue;
+            }
             let member = self.member(item.devid)?;
             if member.item.lock().uuid != item.uuid || item.fsid != self.metadata_fsid {
                 return Err(Error::WrongDevice(item.devid));
@@ -218,7 +228,8 @@ impl Volume {
     }
 
     fn device_bytes(&self, devid: DeviceId) -> Option<u64> {
-        self.member(devid).ok().map(|member| member.item.lock().total_bytes)
+        let missing = || self.missing_devices().iter().find(|item| item.devid == devid).map(|item| item.total_bytes);
+        self.member(devid).ok().map(|member| member.item.lock().total_bytes).or_else(missing)
     }
 
     /// Makes a chunk known, so that its addresses can be written and read.
@@ -256,6 +267,11 @@ impl Volume {
     /// The devices' items, by device number.
     pub fn devices(&self) -> Vec<DevItem> {
         self.members.iter().map(|member| *member.item.lock()).collect()
+    }
+
+    /// The items of the devices that are not there. What only they have can't be read.
+    pub fn missing_devices(&self) -> &[DevItem] {
+        self.missing.as_deref().unwrap_or_default()
     }
 
     /// Changes a device's item (bytes used, size), as its next superblock and [`Volume::devices`]

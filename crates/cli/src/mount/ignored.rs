@@ -72,7 +72,7 @@ const WITHOUT_EFFECT: [(&str, &str); 3] = [
 ];
 
 /// What would mean something that we don't do.
-const REFUSED: [(&str, &str); 20] = [
+const REFUSED: [(&str, &str); 19] = [
     ("nodatacow", "ubtrfs doesn't turn copy-on-write off for a whole mount"),
     ("nodatasum", "ubtrfs doesn't turn checksums off for a whole mount"),
     ("noacl", "ACLs always count"),
@@ -81,7 +81,6 @@ const REFUSED: [(&str, &str); 20] = [
     ("strictatime", "times of access are as with relatime"),
     ("mand", "there are no mandatory locks"),
     ("nosymfollow", "it can't be had with FUSE"),
-    ("degraded", "all devices of a volume are needed"),
     ("nospace_cache", "a free-space tree is kept if the volume has one"),
     ("space_cache", "a free-space tree is kept if the volume has one"),
     ("clear_cache", "'ubtrfs check --repair' rebuilds the free-space tree"),

@@ -5,6 +5,7 @@ mod ending;
 pub mod helper;
 mod ignored;
 mod log;
+mod near;
 mod notify;
 mod options;
 mod protect;
@@ -25,10 +26,10 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
     }
     let request = MountRequest::parse(&arguments.options)?;
     let [devices @ .., directory] = &*arguments.places else {
-        return Err(Failure::new("a device and a directory are needed").with_status(2));
+        return Err(Failure::new("a device and a directory are needed: ubtrfs mount DEVICE DIR").with_status(2));
     };
     if devices.is_empty() {
-        return Err(Failure::new("a device and a directory are needed").with_status(2));
+        return Err(Failure::new("a device and a directory are needed: ubtrfs mount DEVICE DIR").with_status(2));
     }
     // A server in the background is given all devices as such.
     let more = if arguments.server { &[] } else { &*request.devices };

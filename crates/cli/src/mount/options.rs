@@ -7,6 +7,7 @@ use ubtrfs_fuse::Transport;
 use ubtrfs_server::{CheckOpen, OwnershipOverride};
 
 use super::ignored::{is_ignored, refusal, remark};
+use super::near::nearest;
 use crate::failure::{Failure, Result};
 use crate::size::parse_size;
 
@@ -42,6 +43,8 @@ pub struct MountRequest {
     /// The commit that is shown.
     pub generation: Option<u64>,
     pub rescue: Rescue,
+    /// Devices may be missing.
+    pub degraded: bool,
     pub ownership: OwnershipOverride,
     /// The mount is for one user, without permission checks.
     pub single_user: bool,
@@ -87,6 +90,11 @@ impl MountRequest {
         if request.generation.is_some() && !request.read_only {
             return Err(Failure::new("an old commit is only mounted with ro: generation= needs it"));
         }
+        if request.degraded && !request.read_only {
+            return Err(Failure::new(
+                "a volume without some of its devices is only mounted with ro: degraded needs it",
+            ));
+        }
         if request.rescue.is_wanted() && !request.read_only {
             return Err(Failure::new("a damaged volume is only mounted with ro: rescue= needs it"));
         }
@@ -109,7 +117,7 @@ impl MountRequest {
     pub fn knows(option: &str) -> bool {
         let unknown = format!("unknown mount option '{option}'");
         match Self::default().apply(option) {
-            Err(Failure::Sentence(sentence, _)) => sentence != unknown,
+            Err(Failure::Sentence(sentence, _)) => !sentence.starts_with(&unknown),
             _ => true,
         }
     }
@@ -133,6 +141,7 @@ impl MountRequest {
             "noexec" => self.no_exec = true,
             "nologreplay" | "norecovery" => self.no_log_replay = true,
             "usebackuproot" | "recovery" => self.rescue.use_backup_root = true,
+            "degraded" => self.degraded = true,
             "fakeroot" => self.ownership.fakeroot = true,
             "single_user" => self.single_user = true,
             "user_subvol_rm_allowed" => self.user_subvol_rm_allowed = true,
@@ -237,10 +246,11 @@ fn without_effect(option: &str) -> Result<()> {
     if is_ignored(option) || remark(option).is_some() {
         return Ok(());
     }
-    Err(Failure::new(match refusal(option) {
-        Some(why) => format!("mount option '{option}' is not possible: {why}"),
-        None => format!("unknown mount option '{option}'"),
-    }))
+    if let Some(why) = refusal(option) {
+        return Err(Failure::new(format!("mount option '{option}' is not possible: {why}")));
+    }
+    let hint = nearest(option).map(|near| format!("; did you mean '{near}'?"));
+    Err(Failure::new(format!("unknown mount option '{option}'{}", hint.unwrap_or_default())))
 }
 
 /// The options in lists of them.
@@ -338,6 +348,7 @@ mod tests {
             "subvol=a,subvolid=5",
             "rescue=all",
             "generation=7",
+            "degraded",
             "rescue=usebackuproot",
             "fakeroot,allow_other",
             "allow_other,single_user",

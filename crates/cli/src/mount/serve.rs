@@ -22,6 +22,7 @@ use crate::commits::with_generation;
 use crate::device::{about_volume_within, check_unmounted, claim, is_block, open_exclusively, part_of, within};
 use crate::failure::{Failure, Result};
 use crate::process;
+use crate::remedy::{OF_DAMAGE, about_device};
 
 /// Of an open file that is a place and nothing else.
 const PLACE: i32 = OFlags::PATH.union(OFlags::CLOEXEC).bits() as i32;
@@ -136,7 +137,7 @@ fn open_devices(job: &Job, root: bool) -> Result<Opened> {
             opened.claims.push(claim(path)?);
             opened.blocks.push(block);
             let device = patiently(|| FileDevice::open(path, mode, Exclusive::ButDevice));
-            let device = device.map_err(|error| Failure::of(&error))?;
+            let device = device.map_err(|error| about_device(&error))?;
             check_unmounted(path, mode, part)?;
             device
         } else {
@@ -163,8 +164,8 @@ fn descriptor(open: &File) -> PathBuf {
 fn open_volume(job: &Job, devices: Vec<Arc<dyn Device>>, options: &Options) -> Result<Arc<Filesystem>> {
     if !job.request.rescue.use_backup_root && job.request.generation.is_none() {
         let how = OpenOptions { read_only: job.request.read_only };
-        let volume =
-            Volume::open(devices, how).map_err(|error| about_volume_within(&job.devices, window_of(job), &error))?;
+        let opened = if job.request.degraded { Volume::open_degraded(devices) } else { Volume::open(devices, how) };
+        let volume = opened.map_err(|error| about_volume_within(&job.devices, window_of(job), &error))?;
         return open_engine(job, Arc::new(volume), options);
     }
     let (candidates, mut failure) = if let Some(generation) = job.request.generation {
@@ -211,7 +212,16 @@ fn engine_options(request: &MountRequest) -> Options {
 }
 
 fn open_engine(job: &Job, volume: Arc<Volume>, options: &Options) -> Result<Arc<Filesystem>> {
-    Filesystem::open(volume, options.clone()).map_err(|error| Failure::about(list(&job.devices), &error))
+    Filesystem::open(volume, options.clone()).map_err(|error| {
+        let failure = Failure::about(list(&job.devices), &error);
+        match (failure, &error) {
+            // What is refused says why, and a mount of what is left has been tried.
+            (failure, ubtrfs::Error::Refused(_)) => failure,
+            (failure, _) if job.request.rescue.ignore_bad_roots => failure,
+            (Failure::Sentence(sentence, status), _) => Failure::Sentence(sentence + OF_DAMAGE, status),
+            (failure, _) => failure,
+        }
+    })
 }
 
 /// Root's mounts are for all users, as those of the kernel's file systems are; others' are for
@@ -276,7 +286,7 @@ fn check_mount_point(directory: &Path) -> Result<()> {
         Ok(metadata) if metadata.is_dir() => Ok(()),
         Ok(_) => Err(Failure::new(format!("the mount point {shown} is not a directory"))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(Failure::new(format!("the mount point {shown} does not exist")))
+            Err(Failure::new(format!("the mount point {shown} does not exist: 'mkdir {shown}' makes it")))
         }
         Err(error) => Err(Failure::about(format_args!("the mount point {shown}"), &error)),
     }

@@ -94,7 +94,7 @@ fn places(arguments: &args::Restore) -> Result<(Vec<PathBuf>, Option<PathBuf>)> 
     }
     match places.split_last() {
         Some((directory, devices)) if !devices.is_empty() => Ok((devices.to_vec(), Some(directory.clone()))),
-        _ => Err(Failure::new("a device and a directory are needed").with_status(2)),
+        _ => Err(Failure::new("a device and a directory are needed: ubtrfs restore DEVICE DIR").with_status(2)),
     }
 }
 

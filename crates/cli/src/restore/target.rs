@@ -32,7 +32,10 @@ impl Target {
             _ => {}
         }
         if std::fs::read_dir(path).map_err(|error| failed(&error))?.next().is_some() {
-            return Err(Failure::new(format!("{} is not empty", path.display())));
+            return Err(Failure::new(format!(
+                "{} is not empty: name a directory that is, or a new one",
+                path.display()
+            )));
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|error| failed(&error.into()))?;

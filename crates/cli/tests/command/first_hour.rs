@@ -85,6 +85,51 @@ fn a_lost_primary_superblock_is_restored_from_its_copy() {
 }
 
 #[test]
+fn volumes_without_a_device_are_described_as_far_as_the_others_tell() {
+    let dir = scratch_dir();
+    // Profiles, and the missing devices of which all can be read, a part, or nothing but superblocks.
+    let cases: [(&str, &[usize], Readable); 9] = [
+        ("prof-raid1", &[0], Readable::All),
+        ("prof-raid1", &[1], Readable::All),
+        ("prof-raid0", &[0], Readable::Part),
+        ("prof-raid10", &[0], Readable::All),
+        ("prof-raid10", &[0, 3], Readable::All),
+        ("prof-raid10", &[0, 1], Readable::Nothing),
+        ("prof-raid5", &[2], Readable::Part),
+        ("prof-raid6", &[1], Readable::Part),
+        ("prof-raid6", &[0, 1, 2], Readable::Nothing),
+    ];
+    for (name, missing, readable) in cases {
+        let at = tempfile::tempdir_in(dir.path()).unwrap();
+        let paths = Fixture::load(name).unpack(at.path());
+        let given = paths.iter().enumerate().filter(|(number, _)| !missing.contains(number));
+        let given: Vec<_> = given.map(|(_, path)| path.to_str().unwrap()).collect();
+        let (described, output) = info(&given);
+        let words = format!("the volume has {} devices, {} given: name all of them", paths.len(), given.len());
+        fails(&output, 1, &words);
+        let numbers: Vec<_> = missing.iter().map(|number| number + 1).collect();
+        assert_eq!(described["missing_devices"], serde_json::json!(numbers), "{name} {missing:?}");
+        let groups = described["block_groups"].as_array().unwrap();
+        let incomplete = groups.iter().filter(|group| group["incomplete"].as_u64() > Some(0)).count();
+        match readable {
+            Readable::All => assert!(!groups.is_empty() && incomplete == 0, "{name} {missing:?}: {described}"),
+            Readable::Part => assert!(groups.is_empty() || incomplete > 0, "{name} {missing:?}: {described}"),
+            Readable::Nothing => {}
+        }
+        if readable == Readable::All {
+            assert!(!described["subvolumes"].as_array().unwrap().is_empty(), "{name} {missing:?}: {described}");
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Readable {
+    All,
+    Part,
+    Nothing,
+}
+
+#[test]
 fn the_error_about_one_device_of_several_lists_the_missing_ones() {
     let dir = scratch_dir();
     let devices = Fixture::load("prof-raid1").unpack(dir.path());

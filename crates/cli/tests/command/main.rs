@@ -13,6 +13,7 @@ mod history;
 mod making;
 mod package;
 mod partitions;
+mod remedies;
 mod repair;
 mod rescue;
 mod restore;

@@ -5,17 +5,20 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use ubtrfs_testkit::diff::{Options, assert_same};
+use ubtrfs_testkit::fixture::Fixture;
 use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::ordinary_user::{NOBODY, in_private_namespace, lend, shell};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{Outcome, run};
+use ubtrfs_testkit::walk::walk;
 
 use crate::harness::{FUSE, Volume, cat, fails, ubtrfs};
 use ubtrfs_damage::Image;
@@ -164,6 +167,91 @@ fn a_volume_inside_of_an_image_is_mounted_at_its_offset() {
     fs::write(&volume.image, &after[OFFSET as usize..OFFSET as usize + size]).unwrap();
     assert_eq!(cat(&volume.image, "/file").len(), 5 << 20);
     volume.check();
+}
+
+#[test]
+fn a_volume_without_one_of_its_devices_is_mounted_to_be_read() {
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    for (name, missing) in [("prof-raid1", 0), ("prof-raid1", 1), ("prof-raid10", 2)] {
+        let fixture = Fixture::load(name);
+        let at = tempfile::tempdir_in(volume.dir.path()).unwrap();
+        let mut paths = fixture.unpack(at.path());
+        let mount = |paths: &[PathBuf], options: &str| {
+            let with = |options: String, path: &PathBuf| options + ",device=" + path.to_str().unwrap();
+            volume.try_mount_device(&paths[0], &paths[1..].iter().fold(options.to_owned(), with))
+        };
+        mount(&paths, "ro").ok();
+        let whole = walk(&volume.point);
+        volume.umount();
+        paths.remove(missing);
+        fails(&mount(&paths, "ro"), "name all of them");
+        fails(&mount(&paths, "degraded"), "degraded needs it");
+        mount(&paths, "ro,degraded").ok();
+        assert_same(name, &whole, &walk(&volume.point), Options::SAME_VOLUME);
+        volume.umount();
+    }
+}
+
+/// Synology's kernels set flags of inodes and subvolumes that no other kernel takes.
+#[test]
+fn volumes_of_synology_are_read_and_written_and_keep_their_flags() {
+    use ubtrfs_format::items::{InodeFlags, InodeItem, RootFlags, RootItem};
+    use ubtrfs_format::{ItemType, TreeId};
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    volume.mount("");
+    for name in ["kept", "changed", "cleared"] {
+        fs::write(volume.point.join(name), name).unwrap();
+    }
+    volume.umount();
+    let set = |flag: u64, tree: TreeId, kind: ItemType| {
+        Image::open(&volume.image).edit_leaf(tree, |items| {
+            let wanted = |key: &ubtrfs_format::Key| {
+                key.item_type == kind
+                    && (kind == ItemType::INODE_ITEM && key.objectid > 256 || key.objectid == TreeId::FS.0)
+            };
+            let found = items.iter_mut().filter(|(key, _)| wanted(key));
+            let changed = found.map(|(_, data)| {
+                if kind == ItemType::INODE_ITEM {
+                    let mut item = InodeItem::parse(data).unwrap();
+                    item.flags |= flag;
+                    data.copy_from_slice(&item.to_bytes());
+                } else {
+                    let mut item = RootItem::parse(data).unwrap();
+                    item.flags |= flag;
+                    data.copy_from_slice(&item.to_bytes());
+                }
+            });
+            changed.count() > 0
+        });
+    };
+    set(InodeFlags::SYNOLOGY, TreeId::FS, ItemType::INODE_ITEM);
+    set(RootFlags::SYNOLOGY, TreeId::ROOT, ItemType::ROOT_ITEM);
+    let flags = |name: &str| {
+        let said = ubtrfs(&["stat".as_ref(), volume.image.as_os_str(), name.as_ref()]).ok().stdout;
+        said.lines().find(|line| line.starts_with("flags")).unwrap().split_whitespace().nth(1).unwrap().to_owned()
+    };
+    assert_eq!(flags("kept"), "0x40000000");
+    volume.mount("");
+    fs::write(volume.point.join("changed"), "otherwise").unwrap();
+    fs::write(volume.point.join("new"), "new").unwrap();
+    chown(volume.point.join("cleared"), Some(7), Some(7)).unwrap();
+    assert_eq!(fs::read_to_string(volume.point.join("kept")).unwrap(), "kept");
+    volume.umount();
+    let found = ["kept", "changed", "cleared", "new"].map(flags);
+    assert_eq!(found, ["0x40000000", "0x40000000", "0x40000000", "0x0"]);
+    let roots = Image::open(&volume.image).items(TreeId::ROOT);
+    let own = roots.iter().find(|(key, _)| key.item_type == ItemType::ROOT_ITEM && key.objectid == TreeId::FS.0);
+    assert_eq!(RootItem::parse(&own.unwrap().1).unwrap().flags, RootFlags::SYNOLOGY);
+    ubtrfs(&["check".as_ref(), volume.image.as_os_str()]).ok();
+    // Flags that nobody is known to set are shown, and not written among.
+    set(1 << 20, TreeId::FS, ItemType::INODE_ITEM);
+    assert_eq!(flags("kept"), "0x40100000");
+    let refused = volume.try_mount_device(&volume.image, "");
+    fails(&refused, "inode flags has the impossible value 1074790400");
+    volume.mount("ro");
+    assert_eq!(fs::read_to_string(volume.point.join("kept")).unwrap(), "kept");
 }
 
 #[test]

@@ -28,7 +28,8 @@ fn partitions_of_one_image_are_used_at_the_same_time_and_none_of_them_twice() {
         ubtrfs(&["mkfs", "--partition", number, image]).ok();
     }
     one.try_mount_device(&disk, "partition=1").ok();
-    fails(&other.try_mount_device(&disk, "partition=1"), "in use by another program");
+    let advice = format!("it is mounted on {0}: work on that, or end it with 'ubtrfs umount {0}'", one.point.display());
+    fails(&other.try_mount_device(&disk, "partition=1"), &format!("in use by another program; {advice}"));
     fails(&other.try_mount_device(&disk, "ro,partition=1"), "in use by another program");
     fails(&other.try_mount_device(&disk, "offset=64M,sizelimit=32M"), "in use by another program");
     let check = ubtrfs(&["check", "--partition", "1", image]);

@@ -20,7 +20,11 @@ pub(super) fn root(key: &Key, item: &[u8], context: &ItemContext) -> Result<()> 
     context.aligned("root item bytenr", root.bytenr.0)?;
     require(root.level < MAX_LEVEL, "root item level", root.level.into())?;
     require(root.drop_level < MAX_LEVEL, "root item drop_level", root.drop_level.into())?;
-    require(root.flags & !(RootFlags::RDONLY | RootFlags::DEAD) == 0, "root item flags", root.flags)
+    require(
+        root.flags & !(RootFlags::RDONLY | RootFlags::SYNOLOGY | RootFlags::DEAD) == 0,
+        "root item flags",
+        root.flags,
+    )
 }
 
 pub(super) fn root_ref(item: &[u8]) -> Result<()> {

@@ -98,11 +98,14 @@ impl InodeFlags {
     pub const DIRSYNC: u64 = 1 << 10;
     /// Compress.
     pub const COMPRESS: u64 = 1 << 11;
+    /// Set by the kernels of Synology's devices, on many files. What it means is not known to us:
+    /// it is kept as it is.
+    pub const SYNOLOGY: u64 = 1 << 30;
     /// A subvolume's root item's embedded inode was initialised.
     pub const ROOT_ITEM_INIT: u64 = 1 << 31;
     /// fs-verity protects the file. The upper half of the field: flags that older writers need not
     /// know.
     pub const RO_VERITY: u64 = 1 << 32;
     /// All known flags.
-    pub const ALL: u64 = 0xfff | Self::ROOT_ITEM_INIT | Self::RO_VERITY;
+    pub const ALL: u64 = 0xfff | Self::SYNOLOGY | Self::ROOT_ITEM_INIT | Self::RO_VERITY;
 }

@@ -17,6 +17,9 @@ pub struct RootFlags;
 impl RootFlags {
     /// Read-only.
     pub const RDONLY: u64 = 1 << 0;
+    /// Set by the kernels of Synology's devices. What it means is not known to us: it is kept as it
+    /// is.
+    pub const SYNOLOGY: u64 = 1 << 34;
     /// Being deleted.
     pub const DEAD: u64 = 1 << 48;
 }

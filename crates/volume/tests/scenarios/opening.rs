@@ -128,6 +128,12 @@ fn a_volume_is_opened_whole() {
     assert_eq!(volume.devices().iter().map(|item| item.devid.0).collect::<Vec<_>>(), [1, 2]);
     assert!(matches!(error(open(&[&raid1[0]])), Error::MissingDevices { have: 1, need: 2 }));
     assert!(matches!(error(open(&[&raid1[0], &raid0[1]])), Error::ForeignDevice { .. }));
+    // Without one it is opened for reading if that is asked for.
+    let degraded = Volume::open_degraded(vec![device(&raid1[1], OpenMode::ReadOnly, Engine::Threads)]).unwrap();
+    assert_eq!(degraded.missing_devices().iter().map(|item| item.devid.0).collect::<Vec<_>>(), [1]);
+    assert_eq!(degraded.chunks(), volume.chunks());
+    degraded.read_node(&root_of(&degraded)).unwrap();
+    assert!(degraded.is_read_only() && volume.missing_devices().is_empty());
     assert!(matches!(error(open(&[&raid1[0], &raid1[0]])), Error::DuplicateDevice(DeviceId(1))));
 }
 

@@ -1,0 +1,58 @@
+//! What to do about a device that can't be opened, where that is known.
+
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use ubtrfs_volume::{Error, backing_file, mount_table};
+
+use crate::failure::Failure;
+
+/// Fails because a device can't be opened, and says what to do.
+pub fn about_device(error: &Error) -> Failure {
+    let remedy = match error {
+        Error::NotADevice { path } if path.is_dir() => Some("it is a directory: name the image or the device".into()),
+        Error::Open { path, source } if source.kind() == ErrorKind::PermissionDenied => Some(permission(path)),
+        Error::Open { source, .. } if source.kind() == ErrorKind::ReadOnlyFilesystem => {
+            Some("commands that only read, and mounts with -o ro, work all the same".into())
+        }
+        Error::Held { path } => mounted_at(path).map(|point| {
+            let point = point.display();
+            format!("it is mounted on {point}: work on that, or end it with 'ubtrfs umount {point}'")
+        }),
+        _ => None,
+    };
+    match (Failure::of(error), remedy) {
+        (Failure::Sentence(sentence, status), Some(remedy)) => {
+            Failure::Sentence(format!("{sentence}; {remedy}"), status)
+        }
+        (failure, _) => failure,
+    }
+}
+
+/// What to do about a volume whose trees can't be read, as the end of a sentence.
+pub const OF_DAMAGE: &str = "; 'ubtrfs restore' copies what can be read, 'ubtrfs history' lists older commits, and a mount \
+     with -o ro,rescue=all shows what is left";
+
+fn permission(path: &Path) -> String {
+    if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device()) {
+        return "root may open it (sudo), or a member of the group that the device belongs to".into();
+    }
+    "its owner can let you ('chmod'), or root can do this (sudo)".into()
+}
+
+/// Where a device or image is mounted by ubtrfs, as this mount namespace tells.
+fn mounted_at(path: &Path) -> Option<PathBuf> {
+    let wanted = std::fs::metadata(path).ok()?;
+    let is_it = |source: &Path| {
+        let Ok(found) = std::fs::metadata(source) else { return false };
+        if (found.dev(), found.ino()) == (wanted.dev(), wanted.ino()) {
+            return true;
+        }
+        // A mount by root has a loop device as its source.
+        let image = backing_file(found.rdev()).and_then(|image| std::fs::metadata(image).ok());
+        image.is_some_and(|image| (image.dev(), image.ino()) == (wanted.dev(), wanted.ino()))
+    };
+    let all = mount_table::all().ok()?;
+    all.into_iter().find(|mounted| mounted.is_ours() && is_it(&mounted.source)).map(|mounted| mounted.point)
+}
