@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ubtrfs_format::Uuid;
-use ubtrfs_format::items::{Compression, Timespec};
+use ubtrfs_format::items::Timespec;
 use ubtrfs_tree::Damage;
 
+use crate::compression_mode::CompressionMode;
 use crate::faults::Faults;
 
 /// How much unreferenced content is freed at a time.
@@ -47,18 +48,6 @@ impl Rescue {
             true
         })
     }
-}
-
-/// How data is compressed as it is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CompressionMode {
-    /// By which algorithm, if a file's property names no other.
-    pub algorithm: Compression,
-    /// How hard it tries, as far as it has levels; 0 stands for its default.
-    pub level: i32,
-    /// Data of every file, also where samples of it, or what was written before, don't seem to be
-    /// compressible.
-    pub force: bool,
 }
 
 /// What a volume has from elsewhere than from what is done to it. With this in its place, the same

@@ -16,6 +16,7 @@ use ubtrfs_volume::{Buffer, SharedBuffer};
 
 use super::nocow::may_be_nocow;
 use super::owner::Writeback;
+use crate::compression_mode::CompressionMode;
 use crate::error::Result;
 use crate::file::compress::{MAX_CONTENT, Method, Packer, seems_compressible};
 use crate::file::dirty::DirtyData;
@@ -132,7 +133,7 @@ impl Writeback {
         let mode = self.info.compression();
         let property =
             if flags & InodeFlags::COMPRESS == 0 { None } else { self.info.view(id, state).xattr(PROPERTY)? };
-        let own = property.as_deref().and_then(algorithm_of);
+        let own = property.as_deref().and_then(CompressionMode::algorithm_of);
         let algorithm = own.or(mode.map(|mode| mode.algorithm)).unwrap_or(Compression::Zlib);
         let forced = mode.is_some_and(|mode| mode.force);
         Ok(Some(Packing {
@@ -145,12 +146,12 @@ impl Writeback {
     /// Packs the data that is dirty in the open transaction. A small file becomes inline only if it
     /// is `complete`, as in [`Writeback::write_back_pending`].
     pub(crate) fn pack_pending(&self, id: InodeId, state: &InodeState, complete: bool) -> Result<Packed> {
-        let inline = (complete && self.is_for_metadata(&state.dirty, &state.item)).then_some(state.item.size);
+        let inline = (complete && self.may_be_for_metadata(&state.dirty, &state.item)).then_some(state.item.size);
         let generation = self.info.gate.current().generation;
         self.pack(id, state, state.item.flags, (generation, None), &state.dirty, inline)
     }
 
-    /// Packs dirty data of a transaction; of a file that is to be inline, its content of so many
+    /// Packs dirty data of a transaction; of a file that may be inline, its content of so many
     /// bytes.
     pub(super) fn pack(
         &self,
@@ -169,9 +170,8 @@ impl Writeback {
         if let Some(size) = inline {
             let mut content = vec![0; size as usize];
             dirty.overlay(0, &mut content);
-            let bytes = self.packers.with_packer(|packer| {
-                Some(packer.pack(packing.method, &content, content.len().saturating_sub(1))?.to_vec())
-            });
+            let most = content.len().saturating_sub(1).min(self.info.largest_inline() as usize);
+            let bytes = self.packers.with_packer(|packer| Some(packer.pack(packing.method, &content, most)?.to_vec()));
             packed.inline = bytes.map(|bytes| (packing.method.algorithm, bytes));
             return Ok(packed);
         }
@@ -244,13 +244,6 @@ fn pieces_of(range: Range<u64>, sector: u64, pieces: &mut Vec<Range<u64>>) {
         }
         at = end;
     }
-}
-
-/// The algorithm of a value of the property; what follows its name means nothing.
-fn algorithm_of(property: &[u8]) -> Option<Compression> {
-    const NAMES: [(&[u8], Compression); 3] =
-        [(b"zlib", Compression::Zlib), (b"lzo", Compression::Lzo), (b"zstd", Compression::Zstd)];
-    NAMES.into_iter().find(|(name, _)| property.starts_with(name)).map(|(_, algorithm)| algorithm)
 }
 
 #[cfg(test)]
