@@ -2,7 +2,8 @@
 //! space, transactions, inodes, and the read-only state.
 //!
 //! Its part in invariant 13: [`FsInfo::abort`] turns the file system read-only for good. In
-//! invariant 2: readers get the roots of a commit when it is durable, by [`FsInfo::publish`].
+//! invariant 2: readers get the roots of a commit when it is durable, by [`FsInfo::publish`]. In
+//! invariant 30: the features that compressed data needs are noted as it gets its place.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,20 +12,30 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::{Mutex, RwLock};
 use rpds::RedBlackTreeMapSync;
-use ubtrfs_format::items::INLINE_DATA_OFFSET;
-use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId, max_item_size};
+use ubtrfs_format::items::{Compression, INLINE_DATA_OFFSET};
+use ubtrfs_format::{Generation, Incompat, Ino, ItemType, Key, TreeId, max_item_size};
 use ubtrfs_tree::{Geometry, NodeCache};
 use ubtrfs_volume::{Buffer, LockCounters, Published, Volume};
 
 use crate::commit_request::CommitRequest;
 use crate::committed::{Committed, TreeRoot};
 use crate::error::{Errno, Error, Result};
+use crate::file::piece::{ExtentPiece, InlinePiece, Piece};
 use crate::fsync_group::Durable;
 use crate::inode::{Inode, InodeId, InodeTable, load_inode};
 use crate::last_errors::LastErrors;
-use crate::options::Options;
+use crate::options::{CompressionMode, Options};
 use crate::space::{Demand, Reservation, Space};
 use crate::transaction::{Gate, Transaction};
+
+/// The feature of a volume that readers of what an algorithm has packed need.
+fn feature_of(algorithm: Compression) -> Incompat {
+    match algorithm {
+        Compression::None | Compression::Zlib => Incompat(0),
+        Compression::Lzo => Incompat::COMPRESS_LZO,
+        Compression::Zstd => Incompat::COMPRESS_ZSTD,
+    }
+}
 
 /// A subvolume's state that outlives its inodes' stay in memory.
 pub(crate) struct Subvolume {
@@ -122,6 +133,9 @@ pub(crate) struct FsInfo {
     aborted: Mutex<Option<Arc<Error>>>,
     pub(crate) last_errors: LastErrors,
     mounted_subvolume: TreeId,
+    compression: RwLock<Option<CompressionMode>>,
+    /// The features that compressed data needs which the mount has written.
+    compression_features: AtomicU64,
 }
 
 impl FsInfo {
@@ -141,6 +155,8 @@ impl FsInfo {
         let first = if skips { next.next() } else { next };
         Self {
             inodes: InodeTable::new(options.memory / 8 / 1024),
+            compression: RwLock::new(options.compression),
+            compression_features: AtomicU64::new(0),
             volume,
             cache,
             options,
@@ -182,6 +198,44 @@ impl FsInfo {
     /// Whether the mount is read-only without any error, and everything is durable.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.is_read_only() && self.aborted().is_none() && (self.began_read_only || self.gate.current().is_empty())
+    }
+
+    /// How data is compressed as it is written.
+    pub(crate) fn compression(&self) -> Option<CompressionMode> {
+        *self.compression.read()
+    }
+
+    /// Data that is written from now on is compressed like this.
+    pub(crate) fn set_compression(&self, mode: Option<CompressionMode>) {
+        *self.compression.write() = mode;
+    }
+
+    /// Notes that data is compressed by an algorithm: the superblock that makes it durable names
+    /// the feature (invariant 30).
+    pub(crate) fn note_compressed(&self, algorithm: Compression) {
+        let feature = feature_of(algorithm);
+        if !self.compression_features().contains(feature) {
+            self.compression_features.fetch_or(feature.0, Ordering::Relaxed);
+        }
+    }
+
+    /// The features that compressed data needs which the mount has written.
+    pub(crate) fn compression_features(&self) -> Incompat {
+        Incompat(self.compression_features.load(Ordering::Relaxed))
+    }
+
+    /// Asserts that the superblock will name the feature that a piece needs which a transaction is
+    /// about to make durable.
+    pub(crate) fn assert_feature(&self, piece: &Piece, transaction: Generation) {
+        if let Piece::Extent(ExtentPiece { compression, generation, .. })
+        | Piece::Inline(InlinePiece { compression, generation, .. }) = piece
+            && *generation == transaction
+        {
+            debug_assert!(
+                self.compression_features().contains(feature_of(*compression)),
+                "invariant 30: no feature of the superblock is for {compression:?}"
+            );
+        }
     }
 
     /// The last commit's number.

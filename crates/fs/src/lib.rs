@@ -173,9 +173,10 @@ pub use ops::{
     ModeAndXattr, NewInode, Plan, RenameFlags, SETTABLE_FLAGS, SetAttributes, SubvolumeInfo, TimeChange, WriteAt,
     XattrMode,
 };
-pub use options::{FreeingLimits, Options, Rescue};
+pub use options::{CompressionMode, FreeingLimits, Options, Rescue};
 pub use paths::{Dir, DirEntry, File, OpenOptions, ReadDir};
 pub use space::SpaceTotals;
 pub use subvolume_changes::Received;
+pub use ubtrfs_format::items::Compression;
 pub use ubtrfs_tree::Damage;
 pub use ubtrfs_volume::DeviceFault;

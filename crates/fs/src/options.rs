@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ubtrfs_format::items::Compression;
 use ubtrfs_tree::Damage;
 
 use crate::faults::Faults;
@@ -47,6 +48,18 @@ impl Rescue {
     }
 }
 
+/// How data is compressed as it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompressionMode {
+    /// By which algorithm, if a file's property names no other.
+    pub algorithm: Compression,
+    /// How hard it tries, as far as it has levels; 0 stands for its default.
+    pub level: i32,
+    /// Data of every file, also where samples of it, or what was written before, don't seem to be
+    /// compressible.
+    pub force: bool,
+}
+
 /// Options of a mount.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
@@ -79,6 +92,11 @@ pub struct Options {
     /// Ignore the used bytes in block groups and devices and the free-space tree: recount them, and
     /// have the next commit write all of them.
     pub recount_space: bool,
+    /// How data is compressed as it is written; without it, only that of files whose flags or
+    /// properties ask for it.
+    pub compression: Option<CompressionMode>,
+    /// The most threads that compress data of one file at a time.
+    pub compression_threads: usize,
     /// How to read a damaged volume: only together with `read_only`.
     pub rescue: Rescue,
     /// What goes wrong on purpose.
@@ -117,6 +135,8 @@ impl Default for Options {
             freeing: FreeingLimits::default(),
             discard: false,
             recount_space: false,
+            compression: None,
+            compression_threads: std::thread::available_parallelism().map_or(1, usize::from),
             rescue: Rescue::default(),
             #[cfg(feature = "testing")]
             faults: Faults::default(),

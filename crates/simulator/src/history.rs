@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ubtrfs::{FreeingLimits, Options, WriteAt};
+use ubtrfs::{Compression, CompressionMode, FreeingLimits, Options, WriteAt};
 use ubtrfs_format::TreeId;
 use ubtrfs_volume::{Device, RecordingDevice};
 
@@ -50,6 +50,13 @@ pub struct Recorded {
 /// The layer between the engine and the recording device.
 pub type Wrap<'a> = &'a (dyn Fn(Arc<RecordingDevice>) -> Arc<dyn Device> + Sync);
 
+/// How the volume of a seed is compressed: three quarters of them are.
+fn compression(seed: u64) -> Option<CompressionMode> {
+    let mut random = Random::new(seed ^ 0xc0de);
+    let algorithm = random.one_of([None, Some(Compression::Zlib), Some(Compression::Lzo), Some(Compression::Zstd)])?;
+    Some(CompressionMode { algorithm, level: random.one_of([0, 1, 9]), force: random.one_in(2) })
+}
+
 impl History {
     /// The history of this seed.
     pub fn new(seed: u64) -> Self {
@@ -75,7 +82,7 @@ impl History {
         } else {
             FreeingLimits::default()
         };
-        let options = Options { freeing, discard: random.one_in(3), ..options };
+        let options = Options { freeing, discard: random.one_in(3), compression: compression(seed), ..options };
         let habits = Habits {
             remount: true,
             privileges,

@@ -37,6 +37,22 @@ impl Random {
         from[self.below(N as u64) as usize]
     }
 
+    /// What a file may hold, determined by one number: noise, or what can be compressed, though no
+    /// two sectors of it are the same.
+    pub fn data(seed: u64, len: usize) -> Vec<u8> {
+        /// Bytes of noise, and of what follows from the last of them.
+        const NOISE: usize = 40;
+        const PLAIN: usize = 984;
+        let mut data = Self::noise(seed, len);
+        if !seed.is_multiple_of(3) {
+            data.chunks_mut(NOISE + PLAIN).for_each(|part| {
+                let (noise, plain) = part.split_at_mut(part.len().min(NOISE));
+                plain.fill(noise.last().copied().unwrap_or_default());
+            });
+        }
+        data
+    }
+
     /// Bytes that one number determines: noise that does not repeat.
     pub fn noise(seed: u64, len: usize) -> Vec<u8> {
         let mut numbers = SplitMix64::new(seed);

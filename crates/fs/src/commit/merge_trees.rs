@@ -20,6 +20,7 @@ use super::tree_merger::TreeMerger;
 use crate::committed::Committed;
 use crate::error::Result;
 use crate::file::sum_map::SumMap;
+use crate::fs_info::FsInfo;
 use crate::inode::Inode;
 use crate::space::{GroupEdits, NewChunk};
 use crate::transaction::Transaction;
@@ -100,7 +101,14 @@ impl Merging<'_> {
     fn merge_subvolumes(&mut self, inodes: &[Arc<Inode>]) -> Result<()> {
         self.tree.nodes.merges_once = true;
         let generation = self.transaction.generation;
-        let batches = build_subvolumes(self.committed, generation, inodes, &mut self.refs, &mut self.nbytes)?;
+        let batches = build_subvolumes(
+            &self.committer.info,
+            self.committed,
+            generation,
+            inodes,
+            &mut self.refs,
+            &mut self.nbytes,
+        )?;
         for (subvolume, edits) in batches {
             self.merge_subvolume(subvolume, &edits)?;
         }
@@ -287,6 +295,7 @@ impl Merging<'_> {
 /// takes.
 #[inline(never)]
 fn build_subvolumes(
+    info: &FsInfo,
     committed: &Arc<Committed>,
     generation: Generation,
     inodes: &[Arc<Inode>],
@@ -310,6 +319,9 @@ fn build_subvolumes(
         let state = inode.read();
         let mut bytes = state.item.nbytes;
         if let Some(frozen) = &state.frozen {
+            if cfg!(debug_assertions) {
+                frozen.batch.layout.iter().for_each(|(_, _, piece)| info.assert_feature(piece, generation));
+            }
             bytes = Builder { committed, tree, generation, edits, refs }.inode(id, frozen, state.committed)?;
         }
         nbytes.push(bytes);

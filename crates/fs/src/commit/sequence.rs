@@ -141,9 +141,10 @@ impl Committer {
         for inode in self.info.gate.current().inodes() {
             let mut state = inode.write();
             if state.reserved >= EARLY_WRITEBACK {
+                let packed = self.writeback.pack_pending(inode.id, &state, false)?;
                 let transaction = self.info.gate.enter();
                 if state.pending.generation == transaction.generation {
-                    self.writeback.write_back_pending(&inode, &mut state, &transaction, false)?;
+                    self.writeback.write_back_pending(&inode, &mut state, &transaction, false, packed)?;
                 }
             }
         }

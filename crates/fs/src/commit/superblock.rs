@@ -38,6 +38,8 @@ pub(super) fn next(
     if roots.has_default_subvolume {
         next.incompat = next.incompat.with(Incompat::DEFAULT_SUBVOL);
     }
+    // By invariant 30: what this commit refers to may be compressed.
+    next.incompat = next.incompat.with(committer.info.compression_features());
     if let Some(label) = *committer.new_label.lock() {
         next.label = label;
     }

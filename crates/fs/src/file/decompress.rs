@@ -10,9 +10,9 @@ use zstd::stream::raw::{DParameter, Decoder, Operation};
 use super::error::UnpackProblem;
 
 /// Windows of zstd frames are not larger than a packed extent's content: 2^17 bytes.
-const ZSTD_WINDOW_LOG: u32 = 17;
+pub(super) const ZSTD_WINDOW_LOG: u32 = 17;
 /// Bytes of the length before an LZO stream, and of that before each segment in it.
-const LZO_LENGTH: usize = 4;
+pub(super) const LZO_LENGTH: usize = 4;
 
 type Result<T> = std::result::Result<T, UnpackProblem>;
 

@@ -29,6 +29,8 @@ pub(crate) struct DirtyData {
     windows: BTreeMap<u64, Window>,
     /// Memory that the windows take.
     bytes: usize,
+    /// Some of it was written past the page cache.
+    direct: bool,
 }
 
 /// Adjacent dirty sectors, taken out of the dirty data to be written.
@@ -67,18 +69,33 @@ impl DirtyData {
     /// No dirty data, of a file on a volume with this sector size.
     pub(crate) fn new(sector_size: u32) -> Self {
         let sector = (sector_size as usize).clamp(4096, BLOCK).next_power_of_two();
-        Self { sector, windows: BTreeMap::new(), bytes: 0 }
+        Self { sector, windows: BTreeMap::new(), bytes: 0, direct: false }
     }
 
     /// Takes all of it and leaves it empty.
     #[must_use]
     pub(crate) fn take(&mut self) -> Self {
-        Self { sector: self.sector, windows: std::mem::take(&mut self.windows), bytes: std::mem::take(&mut self.bytes) }
+        Self {
+            sector: self.sector,
+            windows: std::mem::take(&mut self.windows),
+            bytes: std::mem::take(&mut self.bytes),
+            direct: std::mem::take(&mut self.direct),
+        }
     }
 
     /// Whether nothing is dirty.
     pub(crate) fn is_empty(&self) -> bool {
         self.windows.is_empty()
+    }
+
+    /// Notes that some of it was written past the page cache.
+    pub(crate) fn set_direct(&mut self) {
+        self.direct = true;
+    }
+
+    /// Whether some of it was written past the page cache.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.direct
     }
 
     /// Memory that the data takes, in bytes.

@@ -7,6 +7,7 @@
 //! decompresses it.
 
 pub(crate) mod committed;
+pub(crate) mod compress;
 pub(crate) mod csums;
 pub(crate) mod decompress;
 pub(crate) mod dirty;

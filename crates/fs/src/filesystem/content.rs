@@ -4,6 +4,7 @@ use super::Filesystem;
 use crate::error::Result;
 use crate::inode::InodeId;
 use crate::ops::WriteAt;
+use crate::options::CompressionMode;
 
 impl Filesystem {
     /// Makes `len` bytes of a file from `to_offset` on the same as those of another from
@@ -83,6 +84,22 @@ impl Filesystem {
     /// Writes. `kill_privileges`: set-id bits and capabilities are cleared, as for a write by a
     /// process without privileges.
     pub fn write(&self, id: InodeId, at: WriteAt, data: &[u8], kill_privileges: bool) -> Result<usize> {
-        self.ops.write(id, at, data, kill_privileges)
+        self.ops.write(id, at, data, kill_privileges, false)
+    }
+
+    /// The same by a descriptor with `O_DIRECT`: the data is not compressed.
+    pub fn write_directly(&self, id: InodeId, at: WriteAt, data: &[u8], kill_privileges: bool) -> Result<usize> {
+        self.ops.write(id, at, data, kill_privileges, true)
+    }
+
+    /// How data is compressed as it is written, as [`Options::compression`](crate::Options) says
+    /// it at first.
+    pub fn compression(&self) -> Option<CompressionMode> {
+        self.info.compression()
+    }
+
+    /// Changes how data is compressed that is written from now on.
+    pub fn set_compression(&self, mode: Option<CompressionMode>) {
+        self.info.set_compression(mode);
     }
 }

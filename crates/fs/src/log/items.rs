@@ -15,6 +15,7 @@ use crate::file::piece::{ExtentPiece, Mapped, Piece};
 use crate::file::resolve::Stack;
 use crate::file::sum_map::SumMap;
 use crate::inode::{EntryChange, Inode, InodeId, InodeState, Logged, LoggedAs};
+use crate::writeback::Packed;
 
 /// Checksums of data that is written in place are logged in windows of so many bytes of its extent:
 /// so no two items of a log overlap, and a small write logs few.
@@ -113,8 +114,8 @@ impl Gatherer<'_> {
     fn content(&mut self, inode: &Arc<Inode>, state: &mut InodeState, logged: &Logged) -> Result<()> {
         if !state.dirty.is_empty() {
             let transaction = self.log.info.gate.enter();
-            // The file system is read-only by then.
-            self.log.write_back_for_log(inode, state, &transaction).map_err(Stop::Abort)?;
+            // Not compressed: others wait for the tree log. The file system is read-only by then.
+            self.log.write_back_for_log(inode, state, &transaction, Packed::default()).map_err(Stop::Abort)?;
         }
         state.reap_ordered();
         self.gathered.ordered.extend(state.ordered.iter().cloned());
@@ -170,6 +171,7 @@ impl Gatherer<'_> {
     }
 
     fn put_piece(&mut self, id: InodeId, mapped: &Mapped) {
+        self.log.info.assert_feature(&mapped.piece, self.transaction.generation);
         let item = mapped.piece.to_item(mapped.len, self.transaction.generation);
         self.put(id.subvolume, Key::new(id.ino.0, ItemType::EXTENT_DATA, mapped.start), item);
     }

@@ -31,11 +31,14 @@ pub enum Reason {
     NoTreeLog,
     /// A replay could not be sure to find room for an item that names or xattrs share.
     CrowdedItem,
+    /// The last superblock does not name the algorithm that data is compressed with: once for a
+    /// volume.
+    NewFeature,
 }
 
 impl Reason {
     /// All reasons, in the order of their counters.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::NewChunk,
         Self::NoSpace,
         Self::MovedDirectory,
@@ -48,6 +51,7 @@ impl Reason {
         Self::Abandoned,
         Self::NoTreeLog,
         Self::CrowdedItem,
+        Self::NewFeature,
     ];
 
     /// A short name for tables.
@@ -65,6 +69,7 @@ impl Reason {
             Self::Abandoned => "abandoned",
             Self::NoTreeLog => "notreelog",
             Self::CrowdedItem => "crowded_item",
+            Self::NewFeature => "new_feature",
         }
     }
 }

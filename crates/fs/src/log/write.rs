@@ -94,6 +94,10 @@ impl Log {
         let ClosedGroup { group, inodes, .. } = closed;
         self.info.counters.log_requests.fetch_add(inodes.len() as u64, Ordering::Relaxed);
         let gathered = Gatherer::new(self, base, transaction, group, tree_log).gather(inodes)?;
+        if !base.superblock.incompat.contains(self.info.compression_features()) {
+            // By invariant 30; and a log's superblock has no copies that could name it, too.
+            return Err(Reason::NewFeature.into());
+        }
         if gathered.edits.is_empty() {
             // The inodes were logged with another group, which can be non-durable only if it
             // failed.

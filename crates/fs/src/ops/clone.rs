@@ -252,12 +252,13 @@ impl Operations {
             return Ok(());
         }
         self.writeback.limit_in_flight(state)?;
+        let packed = self.writeback.pack_pending(inode.id, state, false)?;
         let transaction = self.info.gate.enter();
         if state.pending.generation != transaction.generation {
             // A commit began just now: the caller will notice.
             return Ok(());
         }
-        let written = self.writeback.write_back_pending(inode, state, &transaction, false);
+        let written = self.writeback.write_back_pending(inode, state, &transaction, false, packed);
         written.map_err(|error| Error::Shared(self.info.abort(error)))
     }
 

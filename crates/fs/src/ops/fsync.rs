@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::fsync_group::{Done, FsyncGroup};
 use crate::inode::{Inode, InodeId, InodeState, LoggedAs};
 use crate::log::Lead;
-use crate::writeback::is_nodatacow;
+use crate::writeback::{Packed, is_nodatacow};
 
 /// The duty to do what is left for a group of fsyncs.
 #[must_use = "a group that nobody leads waits forever"]
@@ -68,7 +68,7 @@ impl Operations {
     /// Makes an inode durable as [`Self::fsync`] does, or as [`Self::fdatasync`]. `done` is called
     /// at the end, by any thread. The call itself returns sooner, unless its thread has to write.
     pub(crate) fn start_fsync(&self, id: InodeId, data_only: bool, done: Done) {
-        if let Some(group) = self.join_group(id, data_only, done) {
+        if let Some(group) = self.join_group(id, data_only, true, done) {
             self.lead(Lead::Whole(group));
         }
     }
@@ -81,7 +81,7 @@ impl Operations {
         // gathered for the log must be written. Nodes that these read are in memory mostly, since
         // the changes read them, too.
         ubtrfs_tree::blocking(|| {
-            let group = self.join_group(id, data_only, done)?;
+            let group = self.join_group(id, data_only, false, done)?;
             self.log.begin_to_lead(group).map(FsyncLeader)
         })
     }
@@ -92,19 +92,25 @@ impl Operations {
     }
 
     /// Whether an inode is unlocked and little of it is dirty, so that an fsync can start without
-    /// blocking.
+    /// blocking. Data that may be compressed takes too long, but for a sector, which can't get
+    /// smaller.
     pub(crate) fn is_fsync_short(&self, id: InodeId) -> bool {
         const LITTLE: u64 = 128 << 10;
+        let sector = u64::from(self.info.volume.sector_size());
         let inode = self.info.inodes.get(id);
+        let is_little = |state: &InodeState| {
+            state.reserved <= if self.writeback.may_compress(state.item.flags) { sector } else { LITTLE }
+        };
         // A write over old data may have to wait for a write to the same extent in flight.
         let may_wait = |state: &InodeState| is_nodatacow(state.item.flags) && !state.ordered.is_empty();
-        inode.is_some_and(|inode| inode.try_write().is_some_and(|state| state.reserved <= LITTLE && !may_wait(&state)))
+        inode.is_some_and(|inode| inode.try_write().is_some_and(|state| is_little(&state) && !may_wait(&state)))
     }
 
-    /// Starts an fsync; returns the group if the caller has to lead it.
-    fn join_group(&self, id: InodeId, data_only: bool, done: Done) -> Option<Arc<FsyncGroup>> {
+    /// Starts an fsync; returns the group if the caller has to lead it. `packs`: data may be
+    /// compressed.
+    fn join_group(&self, id: InodeId, data_only: bool, packs: bool, done: Done) -> Option<Arc<FsyncGroup>> {
         self.info.counters.fsyncs.fetch_add(1, Ordering::Relaxed);
-        let need = self.info.inode(id).and_then(|inode| Ok((self.start_sync(&inode, data_only)?, inode)));
+        let need = self.info.inode(id).and_then(|inode| Ok((self.start_sync(&inode, data_only, packs)?, inode)));
         let (need, inode) = match need {
             Ok(found) => found,
             Err(error) => {
@@ -139,7 +145,7 @@ impl Operations {
     }
 
     /// Starts writeback of what is dirty, and says what to wait for.
-    fn start_sync(&self, inode: &Arc<Inode>, data_only: bool) -> Result<Need> {
+    fn start_sync(&self, inode: &Arc<Inode>, data_only: bool, packs: bool) -> Result<Need> {
         if self.info.is_at_rest() {
             return Ok(Need::Nothing);
         }
@@ -147,13 +153,18 @@ impl Operations {
         if let Some(error) = state.write_error.take() {
             return Err(Error::not_durable(error));
         }
+        let packed = if packs && state.item.nlink > 0 {
+            self.writeback.pack_pending(inode.id, &state, true)?
+        } else {
+            Packed::default()
+        };
         let transaction = self.info.gate.enter();
         if state.pending.generation != transaction.generation {
             let in_flight = !state.pending.is_clean() || state.frozen.is_some();
             return Ok(if in_flight { Need::Commit } else { Need::Nothing });
         }
         if state.item.nlink > 0 && !state.dirty.is_empty() {
-            self.log.write_back_for_log(inode, &mut state, &transaction)?;
+            self.log.write_back_for_log(inode, &mut state, &transaction, packed)?;
         }
         Ok(match &state.pending.logged {
             Some(logged) if is_logged(&state, data_only) => Need::Group(logged.group.clone()),

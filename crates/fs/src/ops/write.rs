@@ -13,12 +13,13 @@ use super::resize::{GrowthPlan, fill_sector};
 use super::write_at::WriteAt;
 use crate::clock::now;
 use crate::error::{Errno, Error, Result};
+use crate::file::compress::MAX_CONTENT;
 use crate::inode::MAX_FILE_SIZE;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM};
 use crate::space::Demand;
 use crate::transaction::Transaction;
-use crate::writeback::may_be_nocow;
+use crate::writeback::{Packed, may_be_nocow};
 
 /// Edits of a write that takes capabilities away.
 const CAPABILITY_EDITS: u64 = 2;
@@ -32,6 +33,8 @@ struct ReservedWrite<'a> {
     data: &'a [u8],
     /// Set-id bits and capabilities are cleared.
     kill_privileges: bool,
+    /// The data is not compressed.
+    direct: bool,
     /// No data space could be reserved: only extents that are overwritten in place may be written.
     nocow_only: bool,
 }
@@ -55,8 +58,15 @@ struct WriteDemand {
 
 impl Operations {
     /// Writes. `kill_privileges`: set-id bits and capabilities are cleared, as for a write by a
-    /// process without privileges.
-    pub(crate) fn write(&self, id: InodeId, at: WriteAt, data: &[u8], kill_privileges: bool) -> Result<usize> {
+    /// process without privileges. `direct`: the data is not compressed.
+    pub(crate) fn write(
+        &self,
+        id: InodeId,
+        at: WriteAt,
+        data: &[u8],
+        kill_privileges: bool,
+        direct: bool,
+    ) -> Result<usize> {
         self.info.check_writable(id.subvolume)?;
         if data.is_empty() {
             return Ok(0);
@@ -70,7 +80,7 @@ impl Operations {
         }
         // Nothing returns from here on before the data space that is left over is given back.
         let result = self.info.inode(id).and_then(|inode| {
-            let write = ReservedWrite { inode: &inode, at, data, kill_privileges, nocow_only: is_nocow };
+            let write = ReservedWrite { inode: &inode, at, data, kill_privileges, direct, nocow_only: is_nocow };
             self.write_reserved(&write, &mut surplus)
         });
         self.info.unreserve_data(surplus);
@@ -111,11 +121,12 @@ impl Operations {
         } else {
             2
         };
+        let extents = if self.writeback.may_compress(state.item.flags) { 2 + len / MAX_CONTENT as u64 } else { 1 };
         let sum_bytes = sectors * self.info.volume.checksum().size() as u64;
         let demand = Demand {
             data: if is_nocow { 0 } else { sectors * sector },
             edits: edits + if kill_privileges { CAPABILITY_EDITS } else { 0 },
-            item_bytes: INODE_ITEM + 2 * FILE_EXTENT_ITEM + sum_bytes + inline_bytes,
+            item_bytes: INODE_ITEM + extents * 2 * FILE_EXTENT_ITEM + sum_bytes + inline_bytes,
             ..Demand::default()
         };
         Ok(WriteDemand { demand, is_nocow })
@@ -135,7 +146,8 @@ impl Operations {
         if state.reserved >= START_WRITEBACK {
             // A write beside this one may have added to it since that was asked; what was begun has
             // to be ended.
-            ubtrfs_tree::blocking(|| self.start_writeback(write.inode, &mut state))?;
+            let packed = self.writeback.pack_pending(write.inode.id, &state, false)?;
+            ubtrfs_tree::blocking(|| self.start_writeback(write.inode, &mut state, packed))?;
         }
         Ok(write.data.len())
     }
@@ -182,6 +194,9 @@ impl Operations {
         }
         let added = state.dirty.newly_dirty(plan.offset, write.data.len() as u64);
         state.dirty.write(plan.offset, write.data);
+        if write.direct {
+            state.dirty.set_direct();
+        }
         state.reserved += added;
         *surplus = surplus.saturating_sub(added);
         state.item.size = state.item.size.max(plan.end);
@@ -196,13 +211,13 @@ impl Operations {
 
     /// Starts writeback of an inode's pending dirty data, all but the end of the last run, which
     /// may yet grow.
-    fn start_writeback(&self, inode: &Arc<Inode>, state: &mut InodeState) -> Result<()> {
+    fn start_writeback(&self, inode: &Arc<Inode>, state: &mut InodeState, packed: Packed) -> Result<()> {
         self.writeback.limit_in_flight(state)?;
         let transaction = self.info.gate.enter();
         if state.pending.generation != transaction.generation {
             return Ok(());
         }
-        let written = self.writeback.write_back_pending(inode, state, &transaction, false);
+        let written = self.writeback.write_back_pending(inode, state, &transaction, false, packed);
         // Data that was taken out of memory is lost: nothing after it may become durable.
         written.map_err(|error| Error::Shared(self.info.abort(error)))
     }

@@ -152,6 +152,17 @@ impl Space {
         self.inner.lock().allocate_data(want, hint)
     }
 
+    /// Allocates exactly `len` contiguous bytes of data near `hint`.
+    pub(crate) fn allocate_whole_data(&self, len: u64, hint: Logical) -> Option<Logical> {
+        let mut inner = self.inner.lock();
+        let (start, found) = inner.allocate_data(len, hint)?;
+        if found < len {
+            inner.make_available(start, found);
+            return None;
+        }
+        Some(start)
+    }
+
     /// Space for a node of a tree in the system chunks (`system`) or in the metadata chunks.
     /// `known_only`: not in chunks that the commit being made does not write.
     pub(crate) fn allocate_node(&self, system: bool, known_only: bool) -> Option<Logical> {

@@ -4,6 +4,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `ordered` | dirty data becomes ordered extents |
+//! | `packing` | dirty data is compressed before |
 //! | `nocow` | what may be written over its old extents |
 //! | `in_flight` | how much is in flight to the devices |
 
@@ -11,6 +12,8 @@ mod in_flight;
 mod nocow;
 mod ordered;
 mod owner;
+mod packing;
 
 pub(crate) use nocow::{is_nodatacow, may_be_nocow};
 pub(crate) use owner::Writeback;
+pub(crate) use packing::Packed;

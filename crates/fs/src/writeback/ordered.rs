@@ -14,8 +14,10 @@ use ubtrfs_volume::{CompletedWrites, Data, SharedBuffer, Volume, Write};
 use super::in_flight::InFlight;
 use super::nocow::may_be_nocow;
 use super::owner::Writeback;
+use super::packing::{Packed, PackedPiece};
 use crate::error::{AtStep, Errno, Error, Result, Step};
 use crate::faults::CommitFault;
+use crate::file::committed::MAX_PACKED;
 use crate::file::dirty::{DirtyData, DirtyRun};
 use crate::file::layout::Layout;
 use crate::file::piece::{ExtentPiece, InlinePiece, Mapped, Piece, extents_of};
@@ -132,16 +134,18 @@ struct Layer<'a> {
 
 impl Writeback {
     /// Writes back the data that is dirty in the open transaction, which the inode has joined; the
-    /// gate is held. A small file becomes inline only if it is `complete`: fsynced as it is.
+    /// gate is held. What is `packed` of it is written compressed. A small file becomes inline only
+    /// if it is `complete`: fsynced as it is.
     pub(crate) fn write_back_pending(
         &self,
         inode: &Arc<Inode>,
         state: &mut InodeState,
         transaction: &Transaction,
         complete: bool,
+        packed: Packed,
     ) -> Result<()> {
         let result = Submission::of(self, inode.id, |submission| {
-            self.write_back_pending_layer(submission, inode, state, transaction, complete)
+            self.write_back_pending_layer(submission, inode, state, transaction, complete, packed)
         });
         self.in_flight.note(inode, state);
         result
@@ -154,6 +158,7 @@ impl Writeback {
         state: &mut InodeState,
         transaction: &Transaction,
         complete: bool,
+        mut packed: Packed,
     ) -> Result<()> {
         if self.info.is_being_dropped(inode.id.subvolume) {
             drop(state.dirty.take());
@@ -165,6 +170,9 @@ impl Writeback {
             // data.
             self.settle_frozen(inode.id, state)?;
         }
+        if packed.in_vain {
+            state.item.flags |= InodeFlags::NOCOMPRESS;
+        }
         let layer = Layer { id: inode.id, transaction, flags: state.item.flags, layout: None };
         let map = self.info.view(inode.id, state).map()?;
         let mut dirty = state.dirty.take();
@@ -172,9 +180,9 @@ impl Writeback {
         while let Some(run) = dirty.take_run(MAX_EXTENT) {
             let len = run.len();
             let placed = if inline {
-                vec![Self::place_inline(&run, state.item.size, transaction)]
+                vec![self.place_inline(&run, state.item.size, transaction, packed.inline.take())]
             } else {
-                self.place(run, state, layer, submission)?
+                self.place(run, state, layer, submission, &mut packed)?
             };
             state.reserved -= len;
             self.info.unreserve_data(len);
@@ -304,13 +312,25 @@ impl Writeback {
         if dirty.is_empty() {
             return Ok(());
         }
+        let below = (transaction.generation, Some(&*layout));
+        let mut packed = self.pack(id, state, flags, below, dirty, inline.then_some(item.size))?;
+        if packed.in_vain {
+            // A newer choice of the user's counts.
+            if state.item.flags == item.flags {
+                state.item.flags |= InodeFlags::NOCOMPRESS;
+            }
+            item.flags |= InodeFlags::NOCOMPRESS;
+        }
         let map = self.info.view(id, state).map()?;
         while let Some(run) = dirty.take_run(MAX_EXTENT) {
             let len = run.len();
             let placed = if inline {
-                vec![Self::place_inline(&run, item.size, transaction)]
+                vec![self.place_inline(&run, item.size, transaction, packed.inline.take())]
             } else {
-                self.place(run, state, Layer { id, transaction, flags, layout: Some(layout) }, submission)?
+                {
+                    let layer = Layer { id, transaction, flags, layout: Some(layout) };
+                    self.place(run, state, layer, submission, &mut packed)?
+                }
             };
             self.info.unreserve_data(len);
             for part in placed {
@@ -348,9 +368,22 @@ impl Writeback {
     }
 
     /// The only sector of a file of `size` bytes as content of its metadata.
-    fn place_inline(run: &DirtyRun, size: u64, transaction: &Transaction) -> Placed {
+    fn place_inline(
+        &self,
+        run: &DirtyRun,
+        size: u64,
+        transaction: &Transaction,
+        packed: Option<(Compression, Vec<u8>)>,
+    ) -> Placed {
         let data = Arc::from(&run.buffers[0][..size as usize]);
-        let piece = Piece::Inline(InlinePiece::plain(data, transaction.generation));
+        let plain = InlinePiece::plain(data, transaction.generation);
+        let piece = Piece::Inline(match packed {
+            Some((compression, bytes)) => {
+                self.info.note_compressed(compression);
+                InlinePiece { data: bytes.into(), compression, ..plain }
+            }
+            None => plain,
+        });
         Placed { offset: 0, len: run.len(), piece: Some(piece), ordered: None }
     }
 
@@ -361,6 +394,7 @@ impl Writeback {
         state: &mut InodeState,
         layer: Layer<'_>,
         submission: &mut Submission<'_>,
+        packed: &mut Packed,
     ) -> Result<Vec<Placed>> {
         let mut placed = Vec::new();
         let mut offset = run.offset;
@@ -380,7 +414,15 @@ impl Writeback {
                 offset = end;
             }
             while offset < end {
-                let new = self.place_new(offset, end - offset, &mut buffers, state, layer, submission)?;
+                let whole = packed.pieces.remove(&offset).filter(|piece| piece.len <= end - offset);
+                let whole = whole.and_then(|piece| self.place_packed(offset, piece, state, layer, submission));
+                let new = if let Some(whole) = whole {
+                    split_front(&mut buffers, whole.len);
+                    whole
+                } else {
+                    let next = packed.pieces.range(offset..).next().map_or(end, |(next, _)| end.min(*next));
+                    self.place_new(offset, next - offset, &mut buffers, state, layer, submission)?
+                };
                 offset = new.offset + new.len;
                 placed.push(new);
                 if submission.bytes >= SUBMITTED_AT_ONCE {
@@ -430,6 +472,42 @@ impl Writeback {
             generation: transaction.generation,
         });
         Ok(Placed { offset, len, piece: Some(piece), ordered: Some(ordered) })
+    }
+
+    /// Allocates an extent for a compressed piece, whose data has to be in one place. `None` if
+    /// there is no such place.
+    fn place_packed(
+        &self,
+        offset: u64,
+        piece: PackedPiece,
+        state: &mut InodeState,
+        layer: Layer<'_>,
+        submission: &mut Submission<'_>,
+    ) -> Option<Placed> {
+        let PackedPiece { len, compression, data } = piece;
+        let disk_num_bytes = data.len() as u64;
+        let sector = u64::from(self.info.volume.sector_size());
+        assert!(
+            disk_num_bytes.is_multiple_of(sector) && disk_num_bytes < len && len <= MAX_PACKED,
+            "invariant 31: {len} bytes are compressed to {disk_num_bytes}"
+        );
+        let start = self.info.space.allocate_whole_data(disk_num_bytes, state.allocation_hint)?;
+        state.allocation_hint = start.plus(disk_num_bytes);
+        self.info.note_compressed(compression);
+        let data = vec![data];
+        let sums = has_checksums(layer.flags).then(|| self.sums_of(&data, disk_num_bytes));
+        let ordered = submission.add(start, data);
+        layer.transaction.add_extent(start, NewExtent::new(disk_num_bytes, sums));
+        let piece = Piece::Extent(ExtentPiece {
+            disk_bytenr: start,
+            disk_num_bytes,
+            offset: 0,
+            ram_bytes: len,
+            compression,
+            prealloc: false,
+            generation: layer.transaction.generation,
+        });
+        Some(Placed { offset, len, piece: Some(piece), ordered: Some(ordered) })
     }
 
     /// Lets the extent that ends where `range` of a file begins, and at `start` on disk, grow by

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::in_flight::InFlight;
+use super::packing::Packers;
 use crate::file_reader::FileReader;
 use crate::fs_info::FsInfo;
 use crate::inode::{Inode, InodeState};
@@ -12,11 +13,13 @@ pub(crate) struct Writeback {
     pub(super) info: Arc<FsInfo>,
     pub(super) reader: Arc<FileReader>,
     pub(super) in_flight: InFlight,
+    pub(super) packers: Packers,
 }
 
 impl Writeback {
     pub(crate) fn new(info: Arc<FsInfo>, reader: Arc<FileReader>) -> Self {
-        Self { info, reader, in_flight: InFlight::default() }
+        let packers = Packers::new(info.volume.sector_size() as usize, info.options.compression_threads);
+        Self { info, reader, in_flight: InFlight::default(), packers }
     }
 
     /// Bytes of data that memory holds though it was submitted.

@@ -6,6 +6,7 @@ mod changes_are_exact;
 mod changes_of_hostile_volumes_are_bounded;
 mod committed_files_are_kept;
 mod common;
+mod compressed_files_are_read_by_the_kernel;
 mod concurrent_commits_keep_promises;
 mod damaged_volumes_read_as_far_as_they_can;
 mod deferred_reads_show_what_is_there;

@@ -17,7 +17,7 @@ impl Worker {
             Body::Directory { .. } => Err(Errno::ISDIR),
             _ => Err(Errno::INVAL),
         };
-        let data = Random::noise(*fill, *len);
+        let data = Random::data(*fill, *len);
         let written = self.fs.write(id, *at, &data, *kill_privileges);
         let Some((size, written)) = self.agree(operation, expected, written)? else { return Ok(()) };
         if written != *len {

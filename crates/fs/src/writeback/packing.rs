@@ -1,0 +1,284 @@
+//! Compression of dirty data, before it gets its places: by the thread that writes back and by
+//! helpers, never by one that must not block.
+//!
+//! A packed piece has the length that it takes on disk here, and that of the file (invariant 31).
+//! What is packed stays dirty until it is placed. The inode is locked all the while, but the gate
+//! is not held, since packing may take long.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use ubtrfs_format::Generation;
+use ubtrfs_format::items::{Compression, InodeFlags};
+use ubtrfs_volume::{Buffer, SharedBuffer};
+
+use super::nocow::may_be_nocow;
+use super::owner::Writeback;
+use crate::error::Result;
+use crate::file::compress::{MAX_CONTENT, Method, Packer, seems_compressible};
+use crate::file::dirty::DirtyData;
+use crate::file::layout::Layout;
+use crate::inode::{InodeId, InodeState};
+
+/// The property that says how a file is to be compressed.
+const PROPERTY: &[u8] = b"btrfs.compression";
+
+/// Pieces that are packed before it is asked whether that was in vain.
+const WAVE: usize = 32;
+
+/// A piece of a file that takes less space packed.
+pub(super) struct PackedPiece {
+    /// Bytes of the file.
+    pub(super) len: u64,
+    pub(super) compression: Compression,
+    /// Whole sectors.
+    pub(super) data: SharedBuffer,
+}
+
+/// What of a file's dirty data takes less space packed.
+#[derive(Default)]
+pub(crate) struct Packed {
+    pub(super) pieces: BTreeMap<u64, PackedPiece>,
+    /// The content of a file that is to be inline.
+    pub(super) inline: Option<(Compression, Vec<u8>)>,
+    /// Nothing of it could be packed, and so nothing more of the file needs to be tried.
+    pub(super) in_vain: bool,
+}
+
+/// How the data of a file is packed.
+struct Packing {
+    method: Method,
+    /// Content is packed that does not seem worth it.
+    forced: bool,
+    /// A vain attempt is noted in the inode.
+    notes_failure: bool,
+}
+
+/// The contexts and the helpers of a mount.
+pub(super) struct Packers {
+    sector_size: usize,
+    idle: Mutex<Vec<Packer>>,
+    /// Threads that may help beside those that write back.
+    helpers: AtomicUsize,
+}
+
+impl Packers {
+    pub(super) fn new(sector_size: usize, threads: usize) -> Self {
+        Self { sector_size, idle: Mutex::default(), helpers: AtomicUsize::new(threads.saturating_sub(1)) }
+    }
+
+    /// Takes up to `most` helpers.
+    fn take_helpers(&self, most: usize) -> usize {
+        let taken = self.helpers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| Some(free - free.min(most)));
+        taken.map_or(0, |free| free.min(most))
+    }
+
+    /// Does `work` with a packer.
+    fn with_packer<T>(&self, work: impl FnOnce(&mut Packer) -> T) -> T {
+        let idle = self.idle.lock().pop();
+        let mut packer = idle.unwrap_or_else(|| Packer::new(self.sector_size));
+        let result = work(&mut packer);
+        self.idle.lock().push(packer);
+        result
+    }
+
+    /// Does `work` on each of `count` jobs, by this thread and by helpers if some are free.
+    fn for_each<T: Send>(&self, count: usize, work: impl Fn(&mut Packer, usize) -> T + Sync) -> Vec<(usize, T)> {
+        let next = AtomicUsize::new(0);
+        let do_some = || {
+            self.with_packer(|packer| {
+                let jobs = std::iter::from_fn(|| Some(next.fetch_add(1, Ordering::Relaxed)).filter(|job| *job < count));
+                jobs.map(|job| (job, work(packer, job))).collect::<Vec<_>>()
+            })
+        };
+        let helpers = self.take_helpers(count.saturating_sub(1));
+        let all = std::thread::scope(|scope| {
+            let spawn = || std::thread::Builder::new().name("compress".into()).spawn_scoped(scope, do_some);
+            // Where no thread can be made, this one does it all.
+            let others: Vec<_> = (0..helpers).filter_map(|_| spawn().ok()).collect();
+            let mut all = do_some();
+            for other in others {
+                match other.join() {
+                    Ok(done) => all.extend(done),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            all
+        });
+        self.helpers.fetch_add(helpers, Ordering::Relaxed);
+        all
+    }
+}
+
+impl Writeback {
+    /// Whether data of a file with these inode flags may be compressed as it is written.
+    pub(crate) fn may_compress(&self, flags: u64) -> bool {
+        let mode = self.info.compression();
+        if flags & (InodeFlags::NODATACOW | InodeFlags::NODATASUM) != 0 {
+            return false;
+        }
+        if mode.is_some_and(|mode| mode.force) {
+            return true;
+        }
+        flags & InodeFlags::NOCOMPRESS == 0 && (mode.is_some() || flags & InodeFlags::COMPRESS != 0)
+    }
+
+    fn packing_of(&self, id: InodeId, state: &InodeState, flags: u64) -> Result<Option<Packing>> {
+        if !self.may_compress(flags) {
+            return Ok(None);
+        }
+        let mode = self.info.compression();
+        let property =
+            if flags & InodeFlags::COMPRESS == 0 { None } else { self.info.view(id, state).xattr(PROPERTY)? };
+        let own = property.as_deref().and_then(algorithm_of);
+        let algorithm = own.or(mode.map(|mode| mode.algorithm)).unwrap_or(Compression::Zlib);
+        let forced = mode.is_some_and(|mode| mode.force);
+        Ok(Some(Packing {
+            method: Method::new(algorithm, mode.map_or(0, |mode| mode.level)),
+            forced,
+            notes_failure: !forced && own.is_none(),
+        }))
+    }
+
+    /// Packs the data that is dirty in the open transaction. A small file becomes inline only if it
+    /// is `complete`, as in [`Writeback::write_back_pending`].
+    pub(crate) fn pack_pending(&self, id: InodeId, state: &InodeState, complete: bool) -> Result<Packed> {
+        let inline = (complete && self.is_for_metadata(&state.dirty, &state.item)).then_some(state.item.size);
+        let generation = self.info.gate.current().generation;
+        self.pack(id, state, state.item.flags, (generation, None), &state.dirty, inline)
+    }
+
+    /// Packs dirty data of a transaction; of a file that is to be inline, its content of so many
+    /// bytes.
+    pub(super) fn pack(
+        &self,
+        id: InodeId,
+        state: &InodeState,
+        flags: u64,
+        layer: (Generation, Option<&Layout>),
+        dirty: &DirtyData,
+        inline: Option<u64>,
+    ) -> Result<Packed> {
+        let mut packed = Packed::default();
+        if dirty.is_empty() || dirty.is_direct() || !ubtrfs_tree::may_block() {
+            return Ok(packed);
+        }
+        let Some(packing) = self.packing_of(id, state, flags)? else { return Ok(packed) };
+        if let Some(size) = inline {
+            let mut content = vec![0; size as usize];
+            dirty.overlay(0, &mut content);
+            let bytes = self.packers.with_packer(|packer| {
+                Some(packer.pack(packing.method, &content, content.len().saturating_sub(1))?.to_vec())
+            });
+            packed.inline = bytes.map(|bytes| (packing.method.algorithm, bytes));
+            return Ok(packed);
+        }
+        let mut ranges = Vec::new();
+        for (start, len) in dirty.ranges() {
+            if !may_be_nocow(flags) {
+                pieces_of(start..start + len, dirty.sector(), &mut ranges);
+                continue;
+            }
+            let mut at = start;
+            for part in self.parts_to_write(id, state, flags, layer, start..start + len)? {
+                if part.place.is_none() {
+                    pieces_of(at..at + part.len, dirty.sector(), &mut ranges);
+                }
+                at += part.len;
+            }
+        }
+        let mut tried = false;
+        for wave in ranges.chunks(WAVE) {
+            let done = self.packers.for_each(wave.len(), |packer, job| pack_piece(packer, &packing, dirty, &wave[job]));
+            for (job, outcome) in done {
+                tried |= !matches!(outcome, Outcome::Passed);
+                if let Outcome::Packed(data) = outcome {
+                    let Range { start, end } = wave[job];
+                    let piece = PackedPiece { len: end - start, compression: packing.method.algorithm, data };
+                    packed.pieces.insert(start, piece);
+                }
+            }
+            if tried && packed.pieces.is_empty() && packing.notes_failure {
+                packed.in_vain = true;
+                break;
+            }
+        }
+        Ok(packed)
+    }
+}
+
+/// What became of an attempt to pack a piece.
+enum Outcome {
+    /// It did not seem worth one.
+    Passed,
+    /// It takes as many sectors as before.
+    Failed,
+    Packed(SharedBuffer),
+}
+
+fn pack_piece(packer: &mut Packer, packing: &Packing, dirty: &DirtyData, range: &Range<u64>) -> Outcome {
+    let (len, sector) = ((range.end - range.start) as usize, dirty.sector() as usize);
+    let mut content = Buffer::for_reading(len);
+    dirty.overlay(range.start, &mut content);
+    if !packing.forced && !seems_compressible(&content) {
+        return Outcome::Passed;
+    }
+    let Some(packed) = packer.pack(packing.method, &content, len - sector) else { return Outcome::Failed };
+    let mut data = Buffer::for_reading(packed.len().next_multiple_of(sector));
+    data[..packed.len()].copy_from_slice(packed);
+    data[packed.len()..].fill(0);
+    Outcome::Packed(data.share())
+}
+
+/// Divides a range into the pieces that are compressed one by one. They end where multiples of
+/// their largest size are in the file, so that a file that is written again in the same steps
+/// replaces whole extents. A single sector can't take less space.
+fn pieces_of(range: Range<u64>, sector: u64, pieces: &mut Vec<Range<u64>>) {
+    let mut at = range.start;
+    while at < range.end {
+        let end = (at + 1).next_multiple_of(MAX_CONTENT as u64).min(range.end);
+        if end - at > sector {
+            pieces.push(at..end);
+        }
+        at = end;
+    }
+}
+
+/// The algorithm of a value of the property; what follows its name means nothing.
+fn algorithm_of(property: &[u8]) -> Option<Compression> {
+    const NAMES: [(&[u8], Compression); 3] =
+        [(b"zlib", Compression::Zlib), (b"lzo", Compression::Lzo), (b"zstd", Compression::Zstd)];
+    NAMES.into_iter().find(|(name, _)| property.starts_with(name)).map(|(_, algorithm)| algorithm)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_end_at_multiples_of_their_size() {
+        let mut pieces = Vec::new();
+        pieces_of(4096..300 << 10, 4096, &mut pieces);
+        pieces_of((384 << 10) - 4096..(384 << 10) + 8192, 4096, &mut pieces);
+        assert_eq!(
+            pieces,
+            [4096..128 << 10, 128 << 10..256 << 10, 256 << 10..300 << 10, 384 << 10..(384 << 10) + 8192]
+        );
+    }
+
+    #[test]
+    fn every_job_is_done_once_and_helpers_are_given_back() {
+        for threads in [0, 1, 4] {
+            let packers = Packers::new(4096, threads);
+            for count in [0, 1, 3, 100] {
+                let mut done = packers.for_each(count, |_, job| job * 2);
+                done.sort_unstable();
+                assert_eq!(done, (0..count).map(|job| (job, job * 2)).collect::<Vec<_>>());
+            }
+            assert_eq!(packers.helpers.into_inner(), threads.saturating_sub(1));
+            assert!(packers.idle.into_inner().len() <= threads.max(1));
+        }
+    }
+}

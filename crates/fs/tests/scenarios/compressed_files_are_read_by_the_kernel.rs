@@ -1,0 +1,282 @@
+//! Files that were written compressed, and changed in every way since, are read by the kernel and
+//! by us as they were written: after a commit, and from a log after a crash.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use ubtrfs::{Compression, CompressionMode, Filesystem, InodeId, NewInode, Options, SetAttributes, WriteAt};
+use ubtrfs_format::Incompat;
+use ubtrfs_format::items::InodeFlags;
+use ubtrfs_testkit::kernel::KernelMount;
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean};
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::rng::Rng;
+use ubtrfs_testkit::run::{command, run};
+use ubtrfs_testkit::scratch::scratch_dir;
+use ubtrfs_testkit::seeds::seeds;
+
+use crate::common::image::{make, open};
+
+const SECTOR: u64 = 4096;
+
+fn mode(algorithm: Compression, level: i32, force: bool) -> CompressionMode {
+    CompressionMode { algorithm, level, force }
+}
+
+fn modes() -> Vec<CompressionMode> {
+    let zlib = (1..=9).map(|level| mode(Compression::Zlib, level, level % 2 == 0));
+    let zstd = [-15, -7, -1, 1, 3, 5, 8, 11, 13, 15].map(|level| mode(Compression::Zstd, level, level % 5 == 0));
+    let lzo = [false, true].map(|force| mode(Compression::Lzo, 0, force));
+    zlib.chain(zstd).chain(lzo).collect()
+}
+
+fn create(fs: &Filesystem, name: &str) -> InodeId {
+    fs.create(fs.root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
+}
+
+/// Bytes that pack well, not at all, or in parts.
+fn content(rng: &mut Rng, len: usize) -> Vec<u8> {
+    let (kind, seed) = (rng.below(3), rng.below(1 << 30));
+    let mut state = seed * 2 + 1;
+    (0..len as u64)
+        .map(|at| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let noise = (state >> 40) as u8;
+            match kind {
+                0 => b"a fine day, and nothing happened; "[((at + seed) % 34) as usize],
+                1 => noise,
+                _ if (at >> 15) % 2 == 0 => noise,
+                _ => ((at + seed) >> 6) as u8,
+            }
+        })
+        .collect()
+}
+
+/// Files and what they contain.
+struct Work {
+    fs: Arc<Filesystem>,
+    rng: Rng,
+    files: Vec<(String, InodeId, Vec<u8>)>,
+}
+
+impl Work {
+    fn new(fs: Arc<Filesystem>, seed: u64) -> Self {
+        let files = (0..5).map(|number| format!("file-{number}"));
+        let files = files.map(|name| (name.clone(), create(&fs, &name), Vec::new())).collect();
+        Self { fs, rng: Rng::new(seed), files }
+    }
+
+    fn step(&mut self) {
+        let index = self.rng.index(self.files.len());
+        let other = self.rng.index(self.files.len());
+        let (fs, rng) = (self.fs.clone(), &mut self.rng);
+        let from = self.files[other].2.clone();
+        let (_, id, now) = &mut self.files[index];
+        let size = now.len() as u64;
+        let at = rng.below(size + 1);
+        let len = rng.below(400 << 10) + 1;
+        let whole = (at - at % SECTOR, len.next_multiple_of(SECTOR));
+        match rng.below(12) {
+            0..=4 => {
+                let at = if rng.one_in(2) { size } else { at };
+                let data = content(rng, len as usize);
+                let end = at as usize + data.len();
+                now.resize(now.len().max(end), 0);
+                now[at as usize..end].copy_from_slice(&data);
+                if rng.one_in(8) {
+                    fs.write_directly(*id, WriteAt::Offset(at), &data, false).unwrap();
+                } else {
+                    fs.write(*id, WriteAt::Offset(at), &data, false).unwrap();
+                }
+            }
+            5 => {
+                now.truncate(at as usize);
+                fs.set_attributes(*id, &SetAttributes { size: Some(at), ..SetAttributes::default() }).unwrap();
+            }
+            6 => {
+                fs.punch_hole(*id, at, len).unwrap();
+                let end = (at + len).min(size);
+                now[at as usize..end as usize].fill(0);
+            }
+            7 => {
+                fs.allocate(*id, whole.0, whole.1, false).unwrap();
+                now.resize(now.len().max((whole.0 + whole.1) as usize), 0);
+            }
+            8 if index != other => {
+                let source = self.files[other].1;
+                let len = whole.1.min(from.len() as u64 - from.len() as u64 % SECTOR);
+                let (_, id, now) = &mut self.files[index];
+                if len > 0 {
+                    let to = size - size % SECTOR;
+                    fs.clone_range(source, 0, *id, to, len).unwrap();
+                    now.resize(now.len().max((to + len) as usize), 0);
+                    now[to as usize..(to + len) as usize].copy_from_slice(&from[..len as usize]);
+                }
+            }
+            9 => fs.fsync(*id).unwrap(),
+            10 => fs.sync().unwrap(),
+            _ => assert!(fs.read(*id, 0, now.len()).unwrap() == *now),
+        }
+    }
+
+    fn expected(&self) -> BTreeMap<String, Vec<u8>> {
+        self.files.iter().map(|(name, _, content)| (name.clone(), content.clone())).collect()
+    }
+
+    fn fsync_all(&self) {
+        self.files.iter().for_each(|(_, id, _)| self.fs.fsync(*id).unwrap());
+    }
+}
+
+fn assert_ours(fs: &Filesystem, expected: &BTreeMap<String, Vec<u8>>, what: &str) {
+    for (name, content) in expected {
+        let id = fs.lookup(fs.root(), name.as_bytes()).unwrap();
+        assert!(fs.read(id, 0, content.len() + 1).unwrap() == *content, "{what}: {name}");
+    }
+}
+
+/// Mounts with the kernel, which replays a log, and leaves a volume without one.
+fn assert_kernels(image: &Path, expected: &BTreeMap<String, Vec<u8>>, what: &str) {
+    let mount = KernelMount::new(&[image], "");
+    for (name, content) in expected {
+        assert!(std::fs::read(mount.path().join(name)).unwrap() == *content, "{what}: {name}");
+    }
+    let complaints = mount.unmount();
+    assert!(complaints.is_empty(), "{what}: {complaints:?}");
+    assert_btrfs_check_clean(image);
+}
+
+/// The file extent items of an image with an algorithm, as btrfs-progs shows them.
+fn compressed_items(image: &Path, algorithm: &str) -> usize {
+    let shown = run(command("btrfs", &["inspect-internal", "dump-tree", "-t", "5"]).arg(image)).ok();
+    shown.stdout.matches(&format!("({algorithm})")).count()
+}
+
+fn options(mode: CompressionMode) -> Options {
+    Options { compression: Some(mode), ..Options::default() }
+}
+
+/// Invariant 31: all lengths are what the kernel takes them for, in commits and in logs.
+#[test]
+fn by_every_algorithm_and_level_after_commits_and_crashes() {
+    require!(Need::Kernel);
+    for seed in seeds(1) {
+        for (number, mode) in modes().into_iter().enumerate() {
+            let what = format!("seed {seed}, {mode:?}");
+            let dir = scratch_dir();
+            let image = dir.path().join("image");
+            make(&image, 256 << 20, |_| {});
+            let mut work = Work::new(open(&image, options(mode)), seed * 100 + number as u64);
+            (0..60).for_each(|_| work.step());
+            work.fs.sync().unwrap();
+            (0..10).for_each(|_| work.step());
+            work.fsync_all();
+            let expected = work.expected();
+            // Without a commit: the log has what the last one has not.
+            drop(work);
+            let replayed = dir.path().join("replayed");
+            std::fs::copy(&image, &replayed).unwrap();
+            let fs = open(&replayed, options(mode));
+            assert_ours(&fs, &expected, &what);
+            fs.close().unwrap();
+            drop(fs);
+            assert_ubtrfs_check_clean(&replayed);
+            assert_kernels(&replayed, &expected, &format!("{what}, replayed by us"));
+            let name = format!("{:?}", mode.algorithm).to_lowercase();
+            assert!(compressed_items(&replayed, &name) > 0, "{what}");
+            assert_kernels(&image, &expected, &format!("{what}, replayed by the kernel"));
+            assert_ours(&open(&image, Options::default()), &expected, &format!("{what}, after the kernel"));
+        }
+    }
+}
+
+/// By invariant 30 a volume names the algorithms that it needs as soon as it needs them.
+#[test]
+fn the_superblock_names_the_algorithm_with_the_first_data_that_needs_it() {
+    for (algorithm, feature) in
+        [(Compression::Lzo, Incompat::COMPRESS_LZO), (Compression::Zstd, Incompat::COMPRESS_ZSTD)]
+    {
+        for commits in [false, true] {
+            let text = vec![7; 100_000];
+            let dir = scratch_dir();
+            let image = dir.path().join("image");
+            make(&image, 256 << 20, |_| {});
+            let incompat = || {
+                let fs = open(&image, Options { read_only: true, no_log_replay: true, ..Options::default() });
+                fs.volume().superblock().incompat
+            };
+            let fs = open(&image, options(mode(algorithm, 0, false)));
+            let file = create(&fs, "file");
+            fs.sync().unwrap();
+            drop(fs);
+            assert!(!incompat().contains(feature));
+            let fs = open(&image, options(mode(algorithm, 0, false)));
+            fs.write(file, WriteAt::Offset(0), &text, false).unwrap();
+            if commits {
+                fs.sync().unwrap();
+            } else {
+                fs.fsync(file).unwrap();
+            }
+            assert_eq!(fs.stats().log_writes, 0, "a log would be without the feature");
+            fs.write(file, WriteAt::Offset(1 << 20), &text, false).unwrap();
+            fs.fsync(file).unwrap();
+            assert_eq!(fs.stats().log_writes, 1);
+            drop(fs);
+            assert!(incompat().contains(feature), "{algorithm:?}, commits: {commits}");
+            assert_ubtrfs_check_clean(&image);
+        }
+    }
+}
+
+#[test]
+fn what_may_not_be_compressed_is_not() {
+    require!(Need::Kernel);
+    let dir = scratch_dir();
+    let image = dir.path().join("image");
+    make(&image, 256 << 20, |_| {});
+    let fs = open(&image, options(mode(Compression::Zstd, 3, true)));
+    let text = vec![b'x'; 1 << 20];
+    let nodatacow = create(&fs, "nodatacow");
+    fs.set_flags(nodatacow, InodeFlags::NODATACOW).unwrap();
+    fs.write(nodatacow, WriteAt::Offset(0), &text, false).unwrap();
+    let direct = create(&fs, "direct");
+    fs.write_directly(direct, WriteAt::Offset(0), &text, false).unwrap();
+    let reserved = create(&fs, "reserved");
+    fs.allocate(reserved, 0, 1 << 20, false).unwrap();
+    fs.write(reserved, WriteAt::Offset(0), &text, false).unwrap();
+    let sector = create(&fs, "sector");
+    fs.write(sector, WriteAt::Offset(1 << 20), &text[..4096], false).unwrap();
+    fs.sync().unwrap();
+    assert_eq!(compressed_items(&image, "zstd"), 0);
+    // Written again, what was reserved is data like any other.
+    fs.write(reserved, WriteAt::Offset(0), &text, false).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    assert_eq!(compressed_items(&image, "zstd"), 8);
+    assert_btrfs_check_clean(&image);
+}
+
+#[test]
+fn a_file_that_does_not_pack_is_marked_unless_compression_is_forced() {
+    // The samples, of 16 bytes in 256, give hope; but there is no sector to save.
+    let mut hopeful = Rng::new(1).noise(8192);
+    hopeful.chunks_mut(256).for_each(|chunk| chunk[..16].fill(0));
+    for force in [false, true] {
+        let dir = scratch_dir();
+        let image = dir.path().join("image");
+        make(&image, 256 << 20, |_| {});
+        let fs = open(&image, options(mode(Compression::Lzo, 0, force)));
+        let (early, late) = (create(&fs, "fsynced"), create(&fs, "committed"));
+        for file in [early, late] {
+            fs.write(file, WriteAt::Offset(0), &hopeful, false).unwrap();
+        }
+        fs.fsync(early).unwrap();
+        fs.sync().unwrap();
+        for file in [early, late] {
+            let marked = fs.flags(file).unwrap() & InodeFlags::NOCOMPRESS != 0;
+            assert_eq!(marked, !force, "force: {force}");
+        }
+    }
+}
