@@ -19,7 +19,7 @@ fn parse_owner(text: &str) -> Result<(u32, u32), String> {
 }
 
 const MOUNT_OPTIONS: &str = "Options, separated by commas: ro, rw, subvol=PATH, subvolid=ID, commit=SECONDS, memory=SIZE, \
-     nologreplay, rescue=HOW, notreelog, discard, max_inline=SIZE, threads=N, offset=SIZE, sizelimit=SIZE, uid=ID, gid=ID, umask=OCTAL, fakeroot, single_user, user_subvol_rm_allowed, check_open=HOW, \
+     nologreplay, rescue=HOW, notreelog, discard, compress[=HOW], compress-force[=HOW], max_inline=SIZE, threads=N, thread_pool=N, offset=SIZE, sizelimit=SIZE, uid=ID, gid=ID, umask=OCTAL, fakeroot, single_user, user_subvol_rm_allowed, check_open=HOW, \
      fsname=NAME, allow_other, noatime, dev, suid, noexec and their opposites";
 
 /// btrfs in user space: make, mount, check and read btrfs volumes.

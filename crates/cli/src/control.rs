@@ -16,7 +16,7 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities, set_thread_groups, set_thread_res_gid,
     set_thread_res_uid,
 };
-use ubtrfs_server::control::{READ_ONLY, Report, STATS, SYNC, WRITABLE};
+use ubtrfs_server::control::{READ_ONLY, REMOUNT, Report, STATS, SYNC, WRITABLE};
 use ubtrfs_tree::sentence;
 
 use crate::args;
@@ -82,6 +82,11 @@ pub fn write_again(path: &Path) -> std::result::Result<(), Errno> {
     ask(path, WRITABLE).map(drop)
 }
 
+/// Has the server compress data as a mount option says.
+pub fn compress(path: &Path, option: &str) -> std::result::Result<(), Errno> {
+    ask(path, &format!("{REMOUNT}{option}")).map(drop)
+}
+
 /// Makes everything durable on the mount at `path`.
 pub fn sync_mount(path: &Path) -> std::result::Result<(), Errno> {
     ask(path, SYNC).map(drop)
@@ -97,7 +102,7 @@ pub fn ask(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> {
         }
         Err(Errno::ACCESS) if rustix::process::geteuid().is_root() => match name {
             STATS | SYNC => ask_as_owner(path, name),
-            READ_ONLY | WRITABLE => ask_with_power(path, name, ROOM),
+            name if name.starts_with(REMOUNT) => ask_with_power(path, name, ROOM),
             _ => Err(Errno::ACCESS),
         },
         Err(errno) => Err(errno),

@@ -19,12 +19,13 @@ use ubtrfs_volume::{Buffer, LockCounters, Published, Volume};
 
 use crate::commit_request::CommitRequest;
 use crate::committed::{Committed, TreeRoot};
+use crate::compression_mode::CompressionMode;
 use crate::error::{Errno, Error, Result};
 use crate::file::piece::{ExtentPiece, InlinePiece, Piece};
 use crate::fsync_group::Durable;
 use crate::inode::{Inode, InodeId, InodeTable, load_inode};
 use crate::last_errors::LastErrors;
-use crate::options::{CompressionMode, Options};
+use crate::options::Options;
 use crate::space::{Demand, Reservation, Space};
 use crate::transaction::{Gate, Transaction};
 

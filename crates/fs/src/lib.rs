@@ -117,6 +117,7 @@ mod commit;
 mod commit_request;
 mod committed;
 mod committed_entries;
+mod compression_mode;
 mod deferred_reads;
 mod discard;
 mod error;
@@ -159,6 +160,7 @@ mod writeback;
 pub use changes::{
     ChangedAttribute, ChangedContent, ChangedSubvolume, ChangedXattr, Content, FileChange, FileName, WhatChanged,
 };
+pub use compression_mode::CompressionMode;
 pub use error::{Errno, Error, Refusal, Result, Step};
 pub use file::error::{DataError, ExtentProblem, PackedPlace, UnpackProblem};
 pub use filesystem::{Filesystem, InodeFix, Stats};
@@ -173,7 +175,7 @@ pub use ops::{
     ModeAndXattr, NewInode, Plan, RenameFlags, SETTABLE_FLAGS, SetAttributes, SubvolumeInfo, TimeChange, WriteAt,
     XattrMode,
 };
-pub use options::{CompressionMode, FreeingLimits, Options, Rescue};
+pub use options::{FreeingLimits, Options, Rescue};
 pub use paths::{Dir, DirEntry, File, OpenOptions, ReadDir};
 pub use space::SpaceTotals;
 pub use subvolume_changes::Received;

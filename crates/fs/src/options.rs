@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ubtrfs_format::items::Compression;
 use ubtrfs_tree::Damage;
 
+use crate::compression_mode::CompressionMode;
 use crate::faults::Faults;
 
 /// How much unreferenced content is freed at a time.
@@ -46,18 +46,6 @@ impl Rescue {
             true
         })
     }
-}
-
-/// How data is compressed as it is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CompressionMode {
-    /// By which algorithm, if a file's property names no other.
-    pub algorithm: Compression,
-    /// How hard it tries, as far as it has levels; 0 stands for its default.
-    pub level: i32,
-    /// Data of every file, also where samples of it, or what was written before, don't seem to be
-    /// compressible.
-    pub force: bool,
 }
 
 /// Options of a mount.

@@ -11,8 +11,8 @@
 //! that the reader is still there: one that is silent for a minute is given up. All of that is for
 //! who may list a volume: root, and who has mounted it.
 //!
-//! Reading [`READ_ONLY`] or [`WRITABLE`] is the server's part of a remount: it needs the capability
-//! `CAP_SYS_ADMIN`. They are read, not set, for nothing is set on a mount that the kernel has made
+//! Reading [`READ_ONLY`], [`WRITABLE`] or a name that begins with [`REMOUNT`] is the server's part
+//! of a remount: it needs the capability `CAP_SYS_ADMIN`. They are read, not set, for nothing is set on a mount that the kernel has made
 //! read-only, as it is before the one and after the other.
 
 use std::collections::BTreeMap;
@@ -30,6 +30,9 @@ pub const SYNC: &str = "ubtrfs.sync";
 pub const READ_ONLY: &str = "ubtrfs.remount.ro";
 /// The attribute whose reading ends that again: `EROFS` if the mount began read-only.
 pub const WRITABLE: &str = "ubtrfs.remount.rw";
+/// What attributes begin with whose reading changes how data is compressed from then on; the mount
+/// option follows, such as `compress=zstd`.
+pub const REMOUNT: &str = "ubtrfs.remount.";
 /// What attributes begin with that have the pieces of a long answer.
 pub const NEXT: &str = "ubtrfs.next.";
 /// The ioctl `_IOW('u', 1, struct btrfs_ioctl_vol_args_v2)` on a directory: puts a snapshot of the

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ubtrfs::{FileChange, Filesystem as Engine, MergeEffect, MergeSides, Prefer};
+use ubtrfs::{CompressionMode, FileChange, Filesystem as Engine, MergeEffect, MergeSides, Prefer};
 use ubtrfs_format::items::FileType;
 use ubtrfs_fuse::reply::ReplyXattr;
 use ubtrfs_fuse::{Caller, Errno};
@@ -18,13 +18,15 @@ use crate::server::Server;
 use crate::shared::{Shared, errno};
 use crate::streams::Stream;
 
+/// The answer of what has no other.
+const OK: &[u8] = b"ok";
+
 /// How often a merge looks whether anybody waits for it.
 const LOOK: Duration = Duration::from_millis(100);
 
 impl Server {
     /// Answers a read of such an attribute.
     pub(crate) fn get_control(&self, caller: &Caller<'_>, name: &[u8], reply: ReplyXattr) {
-        const OK: &[u8] = b"ok";
         let work = match name {
             name if name == control::SYNC.as_bytes() => Engine::sync,
             name if name == control::READ_ONLY.as_bytes() => Engine::stop_writing,
@@ -35,7 +37,10 @@ impl Server {
                     Err(_) => reply.error(Errno::IO),
                 };
             }
-            name => return self.get_stream(caller, name, reply),
+            name => match compression(name) {
+                Some(mode) => return self.set_compression(caller, mode, reply),
+                None => return self.get_stream(caller, name, reply),
+            },
         };
         if name != control::SYNC.as_bytes() && !Powers::of(caller).has(Capability::Administrator) {
             return reply.error(Errno::PERM);
@@ -48,6 +53,18 @@ impl Server {
             Ok(()) => reply.value(OK),
             Err(error) => reply.error(errno(&error)),
         });
+    }
+
+    /// Answers a request to compress data in another way.
+    fn set_compression(&self, caller: &Caller<'_>, mode: Option<CompressionMode>, reply: ReplyXattr) {
+        if !Powers::of(caller).has(Capability::Administrator) {
+            return reply.error(Errno::PERM);
+        }
+        if reply.room() == 0 {
+            return reply.length(OK.len());
+        }
+        self.shared().engine.set_compression(mode);
+        reply.value(OK);
     }
 
     /// Answers a question with a long answer, or a request for the next piece of one.
@@ -131,6 +148,17 @@ impl Shared {
         let records = serde_json::to_vec(&merge_records::records(&merged)).map_err(|_| Errno::IO)?;
         // Without a reader nobody sees this error.
         if stream.put(&records) { Ok(()) } else { Err(Errno::IO) }
+    }
+}
+
+/// How data is to be compressed, if a request says that.
+#[allow(clippy::option_option, reason = "it may say that none is")]
+fn compression(name: &[u8]) -> Option<Option<CompressionMode>> {
+    let option = std::str::from_utf8(name).ok()?.strip_prefix(control::REMOUNT)?;
+    match option.split_once('=')? {
+        ("compress", value) => CompressionMode::parse(value, false),
+        ("compress-force", value) => CompressionMode::parse(value, true),
+        _ => None,
     }
 }
 

@@ -97,7 +97,13 @@ impl Server {
         // Of a page in writeback they are any opener's flags.
         let appends = what.flags.contains(OFlags::APPEND) && !is_of_page;
         let at = if appends { WriteAt::Appending(what.offset) } else { WriteAt::Offset(what.offset) };
-        let written = self.engine().write(id, at, what.data, kill).map_err(|error| {
+        let direct = what.flags.contains(OFlags::DIRECT) && !is_of_page;
+        let written = if direct {
+            self.engine().write_directly(id, at, what.data, kill)
+        } else {
+            self.engine().write(id, at, what.data, kill)
+        };
+        let written = written.map_err(|error| {
             let is_refused = match error.errno() {
                 Errno::PERM => true,
                 Errno::ROFS => self.engine().is_in_read_only_subvolume(id),

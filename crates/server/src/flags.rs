@@ -7,7 +7,7 @@
 //! check. Compression is kept as the kernel's btrfs keeps it: a flag of the inode, and the property
 //! that says how.
 
-use ubtrfs::{Flagged, InodeId, SETTABLE_FLAGS};
+use ubtrfs::{Compression, CompressionMode, Flagged, InodeId, SETTABLE_FLAGS};
 use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_fuse::abi::flags::IoctlFlags;
 use ubtrfs_fuse::reply::ReplyIoctl;
@@ -51,8 +51,8 @@ const NAMES: [Names; 9] = [
 
 /// Bytes that the property's value may have.
 const PROPERTY_ROOM: usize = 32;
-/// What `chattr +c` makes of the property.
-const DEFAULT_COMPRESSION: &[u8] = b"zlib";
+/// What `chattr +c` makes of the property where the mount compresses by none.
+const DEFAULT_COMPRESSION: Compression = Compression::Zlib;
 
 fn shown(ours: u64, as_what: impl Fn(&Names) -> u32) -> u32 {
     NAMES.iter().filter(|names| ours & names.ours != 0).map(as_what).fold(0, |all, bit| all | bit)
@@ -179,12 +179,14 @@ impl Shared {
     /// `SETFLAGS`: all flags that there are.
     fn set_flags(&self, id: InodeId, bits: u32, may: &MaySet) -> Result<(), Errno> {
         let wanted = meant(bits, |names| names.flag)?;
+        let algorithm = self.engine.compression().map_or(DEFAULT_COMPRESSION, |mode| mode.algorithm);
+        let usual = CompressionMode::property(algorithm).as_bytes();
         let plan = |is: &Flagged, property: Option<&[u8]>| {
             let wanted = if is.file_type == FileType::Directory { wanted } else { wanted & !InodeFlags::DIRSYNC };
             may.check(is, wanted)?;
             let property = match property {
                 property if (is.flags | wanted) & PROTECTING != 0 => property,
-                property if wanted & InodeFlags::COMPRESS != 0 => Some(property.unwrap_or(DEFAULT_COMPRESSION)),
+                property if wanted & InodeFlags::COMPRESS != 0 => Some(property.unwrap_or(usual)),
                 _ => None,
             };
             Ok((wanted, property.map(<[u8]>::to_vec)))

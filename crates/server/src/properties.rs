@@ -1,8 +1,7 @@
 //! The property `btrfs.compression`: how a file is to be compressed. It is an xattr with a flag of
-//! the inode to go with it. Nothing here compresses, so a way of compression is refused; one that
-//! the kernel's btrfs has set is kept for it.
+//! the inode to go with it.
 
-use ubtrfs::{Flagged, InodeId, XattrMode};
+use ubtrfs::{CompressionMode, Flagged, InodeId, XattrMode};
 use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_fuse::Errno;
 
@@ -18,11 +17,9 @@ pub(crate) const COMPRESSION: &[u8] = b"btrfs.compression";
 const COMPRESSION_FLAGS: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
 const NODATACOW_FLAGS: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
 
-/// The way of compression that a value of the property begins with: what follows (a level) is for
-/// the one that compresses.
+/// The algorithm that a value of the property begins with.
 fn way_of(value: &[u8]) -> Option<&'static [u8]> {
-    const WAYS: [&[u8]; 3] = [b"zlib", b"lzo", b"zstd"];
-    WAYS.into_iter().find(|way| value.starts_with(way))
+    CompressionMode::algorithm_of(value).map(|algorithm| CompressionMode::property(algorithm).as_bytes())
 }
 
 /// The flag for a value of the property. `EINVAL` for an invalid one.
@@ -45,10 +42,6 @@ impl Shared {
         let plan = |is: &Flagged, old: Option<&[u8]>| {
             if is.flags & NODATACOW_FLAGS != 0 && !value.is_empty() {
                 return Err(Errno::INVAL.into());
-            }
-            // A success would promise what nothing here does.
-            if flag & InodeFlags::COMPRESS != 0 {
-                return Err(Errno::OPNOTSUPP.into());
             }
             if ![FileType::Regular, FileType::Directory].contains(&is.file_type) {
                 return Ok((is.flags, old.map(<[u8]>::to_vec)));

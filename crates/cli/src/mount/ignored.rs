@@ -3,7 +3,7 @@
 //! they are refused.
 
 /// Handled by mount(8), systemd or the kernel, or what we do anyway.
-const WITHOUT_MEANING: [&str; 51] = [
+const WITHOUT_MEANING: [&str; 47] = [
     // mount(8), fstab(5), systemd.mount(5).
     "defaults",
     "auto",
@@ -54,22 +54,14 @@ const WITHOUT_MEANING: [&str; 51] = [
     "ssd_spread",
     "nossd_spread",
     "errors=remount-ro",
-    "compress=no",
-    "compress=none",
-    "compress-force=no",
-    "compress-force=none",
 ];
 
 /// Names of options with a value that doesn't matter.
-const WITH_ANY_VALUE: [&str; 6] = ["comment", "user", "thread_pool", "metadata_ratio", "alloc_start", "uhelper"];
+const WITH_ANY_VALUE: [&str; 5] = ["comment", "user", "metadata_ratio", "alloc_start", "uhelper"];
 
 /// Options that are passed over with a word: people share lines of fstab with the kernel's driver,
 /// and what they get is a volume that each of both can use.
-const WITHOUT_EFFECT: [(&str, &str); 3] = [
-    ("compress", "what ubtrfs writes is not compressed (it reads what is)"),
-    ("compress-force", "what ubtrfs writes is not compressed (it reads what is)"),
-    ("loop", "images are mounted without it"),
-];
+const WITHOUT_EFFECT: [(&str, &str); 1] = [("loop", "images are mounted without it")];
 
 /// What would mean something that we don't do.
 const REFUSED: [(&str, &str); 20] = [
@@ -130,13 +122,13 @@ mod tests {
         {
             assert!(is_ignored(fine), "{fine}");
         }
-        for passed_over in ["compress=zstd", "compress", "compress-force=lzo:1", "loop", "loop=/dev/loop7"] {
+        for passed_over in ["loop", "loop=/dev/loop7"] {
             assert!(remark(passed_over).is_some() && refusal(passed_over).is_none(), "{passed_over}");
         }
         for refused in ["errors=panic", "errors=continue", "space_cache=v1", "discard=maybe"] {
             assert!(!is_ignored(refused) && refusal(refused).is_some(), "{refused}");
         }
-        assert_eq!(remark("compress=no"), None);
+        assert_eq!(remark("space_cache=v2"), None);
         assert!(!is_ignored("nonsense") && refusal("nonsense").is_none());
     }
 }

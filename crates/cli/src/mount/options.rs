@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ubtrfs::{Compression, CompressionMode};
 use ubtrfs_fuse::Transport;
 use ubtrfs_server::{CheckOpen, OwnershipOverride};
 
@@ -29,6 +30,8 @@ pub struct MountRequest {
     pub no_tree_log: bool,
     pub discard: bool,
     pub max_inline: Option<u64>,
+    pub compression: Option<CompressionMode>,
+    pub compression_threads: Option<usize>,
     pub threads: Option<usize>,
     pub transport: Transport,
     /// More devices of the volume.
@@ -131,6 +134,8 @@ impl MountRequest {
             "notreelog" => self.no_tree_log = true,
             "discard" => self.discard = true,
             "nodiscard" => self.discard = false,
+            "compress" => self.compression = Some(usual_compression(false)),
+            "compress-force" => self.compression = Some(usual_compression(true)),
             _ => return without_effect(option),
         }
         Ok(())
@@ -174,6 +179,15 @@ impl MountRequest {
                 bytes if bytes < LEAST_MEMORY => return Err(wrong("at least 16M are needed".into())),
                 bytes => self.memory = Some(usize::try_from(bytes).map_err(|_| wrong("too much".into()))?),
             },
+            "compress" | "compress-force" => {
+                let mode = CompressionMode::parse(value, name == "compress-force");
+                let why = "it is zlib[:1-9], lzo, zstd[:-15-15], or no";
+                self.compression = mode.ok_or_else(|| wrong(why.into()))?;
+            }
+            "thread_pool" => match usize::try_from(number()?) {
+                Ok(threads @ 1..=MOST_THREADS) => self.compression_threads = Some(threads),
+                _ => return Err(wrong(format!("from 1 to {MOST_THREADS} threads are possible"))),
+            },
             "max_inline" => self.max_inline = Some(size()?),
             "threads" => match usize::try_from(number()?) {
                 Ok(threads @ 1..=MOST_THREADS) => self.threads = Some(threads),
@@ -212,6 +226,11 @@ impl MountRequest {
     }
 }
 
+/// What `compress` and `compress-force` mean without a value.
+fn usual_compression(force: bool) -> CompressionMode {
+    CompressionMode { algorithm: Compression::Zlib, level: 0, force }
+}
+
 /// An owner: `-1` means "unchanged" in system calls.
 fn id(value: &str) -> Option<u32> {
     value.parse().ok().filter(|id| *id != u32::MAX)
@@ -247,7 +266,7 @@ mod tests {
     #[test]
     fn options_are_read() {
         assert_eq!(parse(""), Ok(MountRequest::default()));
-        assert_eq!(parse("defaults,rw,,nofail,x-systemd.automount,loop,compress=zstd:3"), Ok(MountRequest::default()));
+        assert_eq!(parse("defaults,rw,,nofail,x-systemd.automount,loop"), Ok(MountRequest::default()));
         let request =
             parse("ro,noatime,dev,suid,noexec,subvol=/a/b,commit=7,memory=64M,max_inline=1k,threads=3").unwrap();
         assert_eq!(
@@ -266,6 +285,18 @@ mod tests {
                 ..MountRequest::default()
             }
         );
+        let mode = |algorithm, level, force| Some(CompressionMode { algorithm, level, force });
+        for (options, compression) in [
+            ("compress", mode(Compression::Zlib, 0, false)),
+            ("compress-force", mode(Compression::Zlib, 0, true)),
+            ("compress=zstd:3", mode(Compression::Zstd, 3, false)),
+            ("compress=lzo,compress-force=zstd:-7", mode(Compression::Zstd, -7, true)),
+            ("compress=zstd,compress=no", None),
+            ("compress-force=lzo,compress-force=none", None),
+        ] {
+            assert_eq!(parse(options).unwrap().compression, compression, "{options}");
+        }
+        assert_eq!(parse("thread_pool=3").unwrap().compression_threads, Some(3));
         assert_eq!(parse("transport=ring").unwrap().transport, Transport::Ring);
         assert_eq!(parse("transport=dev").unwrap().transport, Transport::Device);
         assert_eq!(parse("transport=auto"), Ok(MountRequest::default()));
@@ -310,6 +341,10 @@ mod tests {
             "umask=9",
             "offset=x",
             "rescue=nothing",
+            "compress=zstd:x",
+            "compress=lz4",
+            "compress-force=",
+            "thread_pool=0",
             "errors=panic",
         ] {
             assert!(parse(bad).unwrap_err().contains(bad), "{bad}");

@@ -1,5 +1,5 @@
-//! `mount -o remount`: makes a mount read-only and writable again, and changes options of the
-//! kernel alone (`nosuid`, `nodev`, `noexec`). All other options stay, and a request to change them
+//! `mount -o remount`: makes a mount read-only and writable again, changes options of the
+//! kernel alone (`nosuid`, `nodev`, `noexec`), and how data is compressed. All other options stay, and a request to change them
 //! fails with a message.
 //!
 //! mount(8) passes its helper all options in one list: those of the mount table, of fstab, and the
@@ -15,7 +15,7 @@ use ubtrfs_fuse::mount::{MountFlags, remount};
 use ubtrfs_server::control::Report;
 
 use super::ignored::{is_ignored, refusal, remark};
-use super::options::each;
+use super::options::{MountRequest, each};
 use crate::connection::Connection;
 use crate::control;
 use crate::failure::{Failure, Result};
@@ -39,6 +39,8 @@ pub struct Changes {
     flags: MountFlags,
     /// Those that it has.
     before: MountFlags,
+    /// How data is to be compressed from now on, as the server takes it.
+    compression: Option<String>,
 }
 
 impl Changes {
@@ -53,7 +55,7 @@ impl Changes {
         let report = control::report(&point).map_err(|errno| control::failure(&point, errno))?;
         let flags = wanted_flags(each(options), &mounted.options, &report)?;
         let before = wanted_flags(std::iter::empty(), &mounted.options, &report)?;
-        Ok(Self { point, mounted, flags, before })
+        Ok(Self { point, mounted, flags, before, compression: compression(each(options)) })
     }
 }
 
@@ -65,6 +67,9 @@ pub fn run(options: &[String], directory: &Path) -> Result<()> {
     let changes = Changes::of(options, directory)?;
     // Before the kernel has done its part.
     control::may_remount(&changes.point).map_err(|errno| control::failure(&changes.point, errno))?;
+    if let Some(option) = &changes.compression {
+        control::compress(&changes.point, option).map_err(|errno| control::failure(&changes.point, errno))?;
+    }
     if changes.flags.contains(MountFlags::RDONLY) { changes.make_read_only() } else { changes.make_writable() }
 }
 
@@ -130,6 +135,18 @@ impl Changes {
     }
 }
 
+/// The last option that says how data is compressed.
+fn compression<'a>(options: impl Iterator<Item = &'a str>) -> Option<String> {
+    let last = options.filter(|option| is_compression(option)).last()?;
+    Some(if last.contains('=') { last.to_owned() } else { format!("{last}=zlib") })
+}
+
+/// Whether an option says how data is compressed, in a way that there is.
+fn is_compression(option: &str) -> bool {
+    let name = option.split_once('=').map_or(option, |(name, _)| name);
+    ["compress", "compress-force"].contains(&name) && MountRequest::parse(&[option.to_owned()]).is_ok()
+}
+
 fn is_busy(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::BUSY)
 }
@@ -156,7 +173,12 @@ fn wanted_flags<'a>(options: impl Iterator<Item = &'a str>, present: &[String], 
         let is_as_it_was = match option {
             REMOUNT => true,
             "atime" | "relatime" => !holds("noatime"),
-            _ => holds(option) || is_ignored(option) || report.options.iter().any(|other| other == option),
+            _ => {
+                holds(option)
+                    || is_ignored(option)
+                    || is_compression(option)
+                    || report.options.iter().any(|other| other == option)
+            }
         };
         if !is_as_it_was {
             let why = refusal(option).or_else(|| remark(option));
@@ -199,8 +221,21 @@ mod tests {
     }
 
     #[test]
+    fn the_last_option_of_compression_counts() {
+        for (options, last) in [
+            ("rw,remount", None),
+            ("remount,compress=zstd:3,compress-force=lzo,rw", Some("compress-force=lzo")),
+            ("compress-force=lzo,compress=no", Some("compress=no")),
+            ("compress=lzo,compress", Some("compress=zlib")),
+        ] {
+            assert_eq!(compression(options.split(',')).as_deref(), last, "{options}");
+            assert!(wanted(&format!("remount,{options}")).is_ok());
+        }
+    }
+
+    #[test]
     fn what_can_not_be_changed_is_said() {
-        for option in ["compress=zstd", "commit=5", "noatime", "memory=1G", "subvol=a", "nodatacow", "nonsense", "loop"]
+        for option in ["compress=lz4", "commit=5", "noatime", "memory=1G", "subvol=a", "nodatacow", "nonsense", "loop"]
         {
             let said = wanted(&format!("rw,remount,{option}")).unwrap_err();
             assert!(said.contains(&format!("'{option}' can't be had by a remount: ")), "{said}");

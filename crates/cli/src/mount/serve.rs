@@ -188,6 +188,8 @@ fn engine_options(request: &MountRequest) -> Options {
         subvolume_id: request.subvolume_id,
         no_atime: request.no_atime,
         max_inline: request.max_inline.unwrap_or(usual.max_inline),
+        compression: request.compression,
+        compression_threads: request.compression_threads.unwrap_or(usual.compression_threads),
         rescue: Rescue {
             pass_over: request.rescue.ignore_bad_roots.then(Arc::default),
             ignore_data_checksums: request.rescue.ignore_data_checksums,

@@ -67,7 +67,7 @@ const SESSION: &str = r#"
     if touch "$3/refused" 2>/dev/null; then exit 1; fi
     mount -T "$4/fstab" -o remount,rw "$3"
     echo again >> "$3/by-fstab"
-    if mount -o remount,compress=zstd "$3"; then exit 1; fi
+    mount -o remount,compress=zstd "$3"
     umount "$3"
     mount -t ubtrfs -o loop,compress=zstd:3 "$2" "$3"
     umount "$3"
@@ -88,8 +88,7 @@ fn mount_and_fstab_find_the_helper() {
     let outcome = run(&mut line);
     assert_eq!(outcome.code(), Some(0), "{}", outcome.report());
     assert!(outcome.stderr.contains("unknown mount option 'no_such_option'"), "{}", outcome.report());
-    assert!(outcome.stderr.contains("'compress=zstd' can't be had by a remount: what ubtrfs writes is not compressed"));
-    assert!(outcome.stderr.contains("'compress=zstd:3' has no effect: "), "{}", outcome.report());
+    assert!(!outcome.stderr.contains("compress"), "{}", outcome.report());
     for (name, content) in [("by-type", "by-type\n"), ("by-fstab", "by-fstab\nagain\n")] {
         assert_eq!(cat(&volume.image, &format!("/{name}")), content);
     }

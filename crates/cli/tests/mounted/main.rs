@@ -6,6 +6,7 @@
 mod as_people_mount;
 mod block_devices;
 mod caching;
+mod compression;
 mod converted;
 mod crowds;
 mod diff;

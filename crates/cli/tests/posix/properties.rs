@@ -4,17 +4,15 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use rustix::fs::{CWD, FileType, IFlags, Mode, XattrFlags};
-use rustix::io::Errno;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
 
-use crate::harness::{FUSE, Volume};
+use crate::harness::FUSE;
 use crate::run::{Outcomes, compare, short};
 
 const PROPERTY: &str = "btrfs.compression";
-/// Those that the kernel compresses by are refused here: see the last test.
-const VALUES: [&str; 7] = ["no", "none", "", "zst", "nope", "ZSTD", "n"];
-const WAYS: [&str; 7] = ["zstd", "zlib", "lzo", "zstd:3", "zstdx", "lzo1", "zlib:15"];
+const VALUES: [&str; 14] =
+    ["no", "none", "", "zst", "nope", "ZSTD", "n", "zstd", "zlib", "lzo", "zstd:3", "zstdx", "lzo1", "zlib:15"];
 /// As chattr(1) calls them.
 const FLAGS_BEFORE: [(&str, u32); 4] = [("none", 0), ("C", 0x80_0000), ("c", 0x4), ("m", 0x400)];
 
@@ -97,21 +95,29 @@ fn properties_are_kept_as_by_the_kernel() {
     compare(("", ""), table, &[]);
 }
 
-/// Nothing here compresses, so setting it must not succeed.
+/// What chattr(1) makes of the property depends on how the mount compresses.
 #[test]
-fn no_way_of_compression_is_taken_for_set() {
-    require!(Need::Root, FUSE);
-    let volume = Volume::new();
-    volume.mount("");
-    for kind in ["file", "directory"] {
-        let path = volume.point.join(kind);
-        make(&path, kind);
-        for value in WAYS {
-            let set = rustix::fs::lsetxattr(&path, PROPERTY, value.as_bytes(), XattrFlags::empty());
-            assert_eq!(set, Err(Errno::OPNOTSUPP), "{value}");
+fn the_flag_stands_for_the_algorithm_of_the_mount() {
+    fn flagged(root: &Path) -> Outcomes {
+        let path = root.join("object");
+        let mut outcomes = Outcomes::new();
+        for kind in ["file", "directory"] {
+            for (before, first) in FLAGS_BEFORE {
+                for (name, then) in FLAGS_BEFORE {
+                    make(&path, kind);
+                    let set = [first, then].map(|bits| {
+                        let bits = IFlags::from_bits_retain(bits);
+                        short(rustix::fs::ioctl_setflags(File::open(&path).unwrap(), bits))
+                    });
+                    let case = format!("{kind} / {before} / {name}");
+                    outcomes.insert(case, format!("{set:?}: {}{}", reported(&path), heirs(&path)));
+                }
+            }
         }
-        assert_eq!(rustix::fs::lgetxattr(&path, PROPERTY, &mut [0_u8; 20][..]), Err(Errno::NODATA));
-        assert_eq!(rustix::fs::ioctl_getflags(File::open(&path).unwrap()), Ok(IFlags::empty()));
+        outcomes
     }
-    volume.umount();
+    require!(Need::Kernel, FUSE);
+    for options in ["compress=zstd:5", "compress-force=lzo", "compress", "compress=no"] {
+        compare((options, options), flagged, &[]);
+    }
 }

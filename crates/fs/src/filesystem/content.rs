@@ -1,10 +1,10 @@
 //! Content of files.
 
 use super::Filesystem;
+use crate::compression_mode::CompressionMode;
 use crate::error::Result;
 use crate::inode::InodeId;
 use crate::ops::WriteAt;
-use crate::options::CompressionMode;
 
 impl Filesystem {
     /// Makes `len` bytes of a file from `to_offset` on the same as those of another from

@@ -137,7 +137,9 @@ impl Operations {
                 self.check_xattr_fits(id, &state, with.name, value)?;
             }
         }
-        if wanted & PACKED == PACKED || (wanted & PACKED != 0 && wanted & InodeFlags::NODATACOW != 0) {
+        // Neither at once, nor one in place of the other.
+        let both = old | wanted;
+        if wanted & PACKED == PACKED || (both & PACKED != 0 && both & InodeFlags::NODATACOW != 0) {
             return Err(Errno::INVAL.into());
         }
         let mut flags = old & !SETTABLE_FLAGS | wanted & SETTABLE_FLAGS;

@@ -77,11 +77,12 @@ impl Operations {
     /// gets a leader must have some thread call [`Self::lead_fsync`] with it soon, since other
     /// fsyncs wait for that.
     pub(crate) fn join_fsync(&self, id: InodeId, data_only: bool, done: Done) -> Option<FsyncLeader> {
+        let packs = ubtrfs_tree::may_block();
         // Data that was taken from the dirty data must be submitted in any case, and what has been
         // gathered for the log must be written. Nodes that these read are in memory mostly, since
         // the changes read them, too.
         ubtrfs_tree::blocking(|| {
-            let group = self.join_group(id, data_only, false, done)?;
+            let group = self.join_group(id, data_only, packs, done)?;
             self.log.begin_to_lead(group).map(FsyncLeader)
         })
     }

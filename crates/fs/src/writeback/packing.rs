@@ -16,6 +16,7 @@ use ubtrfs_volume::{Buffer, SharedBuffer};
 
 use super::nocow::may_be_nocow;
 use super::owner::Writeback;
+use crate::compression_mode::CompressionMode;
 use crate::error::Result;
 use crate::file::compress::{MAX_CONTENT, Method, Packer, seems_compressible};
 use crate::file::dirty::DirtyData;
@@ -132,7 +133,7 @@ impl Writeback {
         let mode = self.info.compression();
         let property =
             if flags & InodeFlags::COMPRESS == 0 { None } else { self.info.view(id, state).xattr(PROPERTY)? };
-        let own = property.as_deref().and_then(algorithm_of);
+        let own = property.as_deref().and_then(CompressionMode::algorithm_of);
         let algorithm = own.or(mode.map(|mode| mode.algorithm)).unwrap_or(Compression::Zlib);
         let forced = mode.is_some_and(|mode| mode.force);
         Ok(Some(Packing {
@@ -244,13 +245,6 @@ fn pieces_of(range: Range<u64>, sector: u64, pieces: &mut Vec<Range<u64>>) {
         }
         at = end;
     }
-}
-
-/// The algorithm of a value of the property; what follows its name means nothing.
-fn algorithm_of(property: &[u8]) -> Option<Compression> {
-    const NAMES: [(&[u8], Compression); 3] =
-        [(b"zlib", Compression::Zlib), (b"lzo", Compression::Lzo), (b"zstd", Compression::Zstd)];
-    NAMES.into_iter().find(|(name, _)| property.starts_with(name)).map(|(_, algorithm)| algorithm)
 }
 
 #[cfg(test)]

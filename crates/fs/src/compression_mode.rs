@@ -1,0 +1,87 @@
+//! How data is compressed as it is written, and the mount options that say it.
+
+use ubtrfs_format::items::Compression;
+
+/// How data is compressed as it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompressionMode {
+    /// By which algorithm, if a file's property names no other.
+    pub algorithm: Compression,
+    /// How hard it tries, as far as it has levels; 0 stands for its default.
+    pub level: i32,
+    /// Data of every file, also where samples of it, or what was written before, don't seem to be
+    /// compressible.
+    pub force: bool,
+}
+
+impl CompressionMode {
+    /// The mode for a value of `compress=` or (`force`) `compress-force=`: `zlib` or `zstd`, with
+    /// or without a level after a colon, or `lzo`; none from `no` or `none`. `None` for any other
+    /// value.
+    #[allow(clippy::option_option, reason = "a value may say that nothing is compressed")]
+    pub fn parse(value: &str, force: bool) -> Option<Option<Self>> {
+        if matches!(value, "no" | "none") {
+            return Some(None);
+        }
+        let (name, level) = value.split_once(':').unwrap_or((value, "0"));
+        let algorithm = match name {
+            "zlib" => Compression::Zlib,
+            "lzo" => Compression::Lzo,
+            "zstd" => Compression::Zstd,
+            _ => return None,
+        };
+        Some(Some(Self { algorithm, level: level.parse().ok()?, force }))
+    }
+
+    /// What the property of a file is called that is compressed by an algorithm.
+    pub fn property(algorithm: Compression) -> &'static str {
+        match algorithm {
+            Compression::None => "none",
+            Compression::Zlib => "zlib",
+            Compression::Lzo => "lzo",
+            Compression::Zstd => "zstd",
+        }
+    }
+
+    /// The algorithm that a property names; what follows the name means nothing.
+    pub fn algorithm_of(property: &[u8]) -> Option<Compression> {
+        const ALL: [Compression; 3] = [Compression::Zlib, Compression::Lzo, Compression::Zstd];
+        ALL.into_iter().find(|algorithm| property.starts_with(Self::property(*algorithm).as_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_those_of_the_kernels_options() {
+        let mode = |algorithm, level, force| Some(Some(CompressionMode { algorithm, level, force }));
+        for (value, force, expected) in [
+            ("zlib", false, mode(Compression::Zlib, 0, false)),
+            ("zlib:9", true, mode(Compression::Zlib, 9, true)),
+            ("lzo", false, mode(Compression::Lzo, 0, false)),
+            ("zstd:-15", false, mode(Compression::Zstd, -15, false)),
+            ("zstd:15", true, mode(Compression::Zstd, 15, true)),
+            ("no", false, Some(None)),
+            ("none", true, Some(None)),
+            ("ZSTD", false, None),
+            ("zstd:", false, None),
+            ("zstd:x", false, None),
+            ("zstdx", false, None),
+            ("", false, None),
+        ] {
+            assert_eq!(CompressionMode::parse(value, force), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn properties_name_algorithms() {
+        for (property, algorithm) in
+            [("zlib", Some(Compression::Zlib)), ("zstd:7", Some(Compression::Zstd)), ("lzo1", Some(Compression::Lzo))]
+        {
+            assert_eq!(CompressionMode::algorithm_of(property.as_bytes()), algorithm);
+        }
+        assert_eq!(CompressionMode::algorithm_of(b"no"), None);
+    }
+}
