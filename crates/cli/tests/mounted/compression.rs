@@ -27,7 +27,7 @@ fn algorithms(volume: &Volume) -> Vec<(String, String)> {
     let (mut found, mut ino, mut names) = (Vec::new(), String::new(), Vec::new());
     for line in tree.lines().map(str::trim) {
         if let Some((_, key)) = line.split_once("key (").filter(|_| line.starts_with("item ")) {
-            ino = key.split(' ').next().unwrap().to_owned();
+            ino = key.split(' ').next().unwrap().into();
         } else if let Some((_, name)) = line.split_once(" name: ").filter(|_| line.starts_with("index ")) {
             names.push((ino.clone(), name.to_owned()));
         } else if line.starts_with("extent compression") {
