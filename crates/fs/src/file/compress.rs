@@ -9,6 +9,7 @@ use ubtrfs_format::items::Compression;
 use zstd::stream::raw::CParameter;
 
 use super::decompress::{LZO_LENGTH, ZSTD_WINDOW_LOG};
+use super::lzo;
 
 /// What one extent holds at most, packed or not.
 pub(crate) const MAX_CONTENT: usize = 128 << 10;
@@ -44,7 +45,7 @@ pub(crate) struct Packer {
     packed: Vec<u8>,
     zlib: Option<(i32, flate2::Compress)>,
     zstd: Option<(i32, zstd::bulk::Compressor<'static>)>,
-    lzo: Option<Box<lzokay::compress::Dict>>,
+    lzo: Option<lzo::Table>,
 }
 
 impl Packer {
@@ -104,7 +105,7 @@ impl Packer {
 
     /// See [`super::decompress::unpack`] for what a stream looks like.
     fn lzo(&mut self, content: &[u8], most: usize) -> Option<usize> {
-        let dict = self.lzo.get_or_insert_with(lzokay::compress::Dict::new);
+        let table = self.lzo.get_or_insert_with(lzo::Table::new);
         let mut at = LZO_LENGTH;
         for part in content.chunks(self.sector_size) {
             let left = self.sector_size - at % self.sector_size;
@@ -112,14 +113,10 @@ impl Packer {
                 self.packed.get_mut(at..at + left)?.fill(0);
                 at += left;
             }
-            let segment = lzokay::compress::compress_with_dict(part, dict).ok()?;
-            let end = at + LZO_LENGTH + segment.len();
-            if end > most {
-                return None;
-            }
-            self.packed[at..at + LZO_LENGTH].copy_from_slice(&(segment.len() as u32).to_le_bytes());
-            self.packed[at + LZO_LENGTH..end].copy_from_slice(&segment);
-            at = end;
+            let (length, rest) = self.packed.get_mut(at..most)?.split_first_chunk_mut::<LZO_LENGTH>()?;
+            let len = lzo::compress(part, rest, table)?;
+            *length = (len as u32).to_le_bytes();
+            at += LZO_LENGTH + len;
         }
         self.packed[..LZO_LENGTH].copy_from_slice(&(at as u32).to_le_bytes());
         Some(at)

@@ -14,6 +14,7 @@ pub(crate) mod dirty;
 pub(crate) mod error;
 pub(crate) mod extent_reader;
 pub(crate) mod layout;
+mod lzo;
 pub(crate) mod piece;
 pub(crate) mod resolve;
 pub(crate) mod seek;

@@ -91,7 +91,7 @@ impl Operations {
         let sector = u64::from(self.info.volume.sector_size());
         let inode = self.info.inode(id)?;
         // The truncated part may have prevented the file from being inline until now.
-        let inline_bytes = if size <= self.info.largest_inline() { size } else { 0 };
+        let inline_bytes = if size <= sector { size.min(self.info.largest_inline()) } else { 0 };
         let mut grows = size > inode.read().item.size;
         self.truncate_in_steps(&inode, size)?;
         loop {

@@ -176,7 +176,7 @@ impl Writeback {
         let layer = Layer { id: inode.id, transaction, flags: state.item.flags, layout: None };
         let map = self.info.view(inode.id, state).map()?;
         let mut dirty = state.dirty.take();
-        let inline = complete && self.is_for_metadata(&dirty, &state.item);
+        let inline = complete && (packed.inline.is_some() || self.is_for_metadata(&dirty, &state.item));
         while let Some(run) = dirty.take_run(MAX_EXTENT) {
             let len = run.len();
             let placed = if inline {
@@ -291,10 +291,14 @@ impl Writeback {
     /// Bytes by which metadata may grow when a file is `size` bytes long after a write: its
     /// content, if it is inline. Data that is dirty already has a reservation.
     pub(crate) fn inline_bytes(&self, state: &InodeState, size: u64) -> u64 {
-        if size > self.info.largest_inline() {
+        let largest = self.info.largest_inline();
+        let most =
+            if self.may_compress(state.item.flags) { u64::from(self.info.volume.sector_size()) } else { largest };
+        if size > most {
             return 0;
         }
-        if state.dirty.covers(0..1) { size.saturating_sub(state.item.size) } else { size }
+        let (before, after) = (state.item.size.min(largest), size.min(largest));
+        if state.dirty.covers(0..1) { after.saturating_sub(before) } else { after }
     }
 
     fn write_back_frozen_layer(
@@ -308,12 +312,13 @@ impl Writeback {
         let Frozen { item, batch, dirty, .. } = frozen;
         let layout = &mut batch.layout;
         let flags = self.flags_of_frozen(item, state);
-        let inline = self.is_for_metadata(dirty, item);
         if dirty.is_empty() {
             return Ok(());
         }
         let below = (transaction.generation, Some(&*layout));
-        let mut packed = self.pack(id, state, flags, below, dirty, inline.then_some(item.size))?;
+        let content = self.may_be_for_metadata(dirty, item).then_some(item.size);
+        let mut packed = self.pack(id, state, flags, below, dirty, content)?;
+        let inline = packed.inline.is_some() || self.is_for_metadata(dirty, item);
         if packed.in_vain {
             // A newer choice of the user's counts.
             if state.item.flags == item.flags {
@@ -360,11 +365,21 @@ impl Writeback {
 
     /// Whether the content of a file, all of it dirty, is small enough to be inline.
     pub(crate) fn is_for_metadata(&self, dirty: &DirtyData, item: &InodeItem) -> bool {
+        item.size <= self.info.largest_inline() && self.is_only_sector(dirty, item)
+    }
+
+    /// Whether it is, or may be once it is compressed.
+    pub(super) fn may_be_for_metadata(&self, dirty: &DirtyData, item: &InodeItem) -> bool {
+        self.is_for_metadata(dirty, item) || (self.may_compress(item.flags) && self.is_only_sector(dirty, item))
+    }
+
+    /// Whether the content of a file is one sector, which is dirty.
+    fn is_only_sector(&self, dirty: &DirtyData, item: &InodeItem) -> bool {
+        let sector = u64::from(self.info.volume.sector_size());
         let mut ranges = dirty.ranges();
-        let only_sector =
-            ranges.next() == Some((0, u64::from(self.info.volume.sector_size()))) && ranges.next().is_none();
+        let only_sector = ranges.next() == Some((0, sector)) && ranges.next().is_none();
         let prealloc = item.flags & InodeFlags::PREALLOC != 0;
-        only_sector && item.size > 0 && item.size <= self.info.largest_inline() && !prealloc
+        only_sector && item.size > 0 && item.size <= sector && !prealloc
     }
 
     /// The only sector of a file of `size` bytes as content of its metadata.
@@ -666,7 +681,7 @@ impl Writeback {
 
     /// Whether the content of a file is inline, or will be after the commit in flight.
     pub(crate) fn is_inline(&self, id: InodeId, state: &InodeState) -> Result<bool> {
-        if state.frozen.as_ref().is_some_and(|frozen| self.is_for_metadata(&frozen.dirty, &frozen.item)) {
+        if state.frozen.as_ref().is_some_and(|frozen| self.may_be_for_metadata(&frozen.dirty, &frozen.item)) {
             return Ok(true);
         }
         let pieces = self.info.view(id, state).pieces(0..1)?;

@@ -146,12 +146,12 @@ impl Writeback {
     /// Packs the data that is dirty in the open transaction. A small file becomes inline only if it
     /// is `complete`, as in [`Writeback::write_back_pending`].
     pub(crate) fn pack_pending(&self, id: InodeId, state: &InodeState, complete: bool) -> Result<Packed> {
-        let inline = (complete && self.is_for_metadata(&state.dirty, &state.item)).then_some(state.item.size);
+        let inline = (complete && self.may_be_for_metadata(&state.dirty, &state.item)).then_some(state.item.size);
         let generation = self.info.gate.current().generation;
         self.pack(id, state, state.item.flags, (generation, None), &state.dirty, inline)
     }
 
-    /// Packs dirty data of a transaction; of a file that is to be inline, its content of so many
+    /// Packs dirty data of a transaction; of a file that may be inline, its content of so many
     /// bytes.
     pub(super) fn pack(
         &self,
@@ -170,9 +170,8 @@ impl Writeback {
         if let Some(size) = inline {
             let mut content = vec![0; size as usize];
             dirty.overlay(0, &mut content);
-            let bytes = self.packers.with_packer(|packer| {
-                Some(packer.pack(packing.method, &content, content.len().saturating_sub(1))?.to_vec())
-            });
+            let most = content.len().saturating_sub(1).min(self.info.largest_inline() as usize);
+            let bytes = self.packers.with_packer(|packer| Some(packer.pack(packing.method, &content, most)?.to_vec()));
             packed.inline = bytes.map(|bytes| (packing.method.algorithm, bytes));
             return Ok(packed);
         }

@@ -230,6 +230,72 @@ fn the_superblock_names_the_algorithm_with_the_first_data_that_needs_it() {
     }
 }
 
+/// A file of a sector is kept within metadata where it is small enough once it is compressed, and
+/// is a file like any other: it grows, shrinks and is shared, also while a commit is under way.
+#[test]
+fn small_files_are_inline_if_they_are_small_when_compressed() {
+    require!(Need::Kernel);
+    for (algorithm, name) in [(Compression::Zlib, "zlib"), (Compression::Lzo, "lzo"), (Compression::Zstd, "zstd")] {
+        let dir = scratch_dir();
+        let image = dir.path().join("image");
+        make(&image, 256 << 20, |_| {});
+        let mut expected = BTreeMap::new();
+        let fs = open(&image, options(mode(algorithm, 0, false)));
+        for size in [1, 60, 2000, 2048, 2049, 3000, 4095, 4096, 4097] {
+            for how in ["committed", "fsynced", "grown", "cut", "written", "cloned", "punched"] {
+                let name = format!("{how}-{size}");
+                let id = create(&fs, &name);
+                let mut now = text(size);
+                fs.write(id, WriteAt::Offset(0), &now, false).unwrap();
+                if how != "committed" {
+                    fs.fsync(id).unwrap();
+                }
+                match how {
+                    "grown" => {
+                        fs.set_attributes(id, &SetAttributes { size: Some(9000), ..SetAttributes::default() }).unwrap();
+                        now.resize(9000, 0);
+                    }
+                    "cut" => {
+                        let half = size as u64 / 2;
+                        fs.set_attributes(id, &SetAttributes { size: Some(half), ..SetAttributes::default() }).unwrap();
+                        now.truncate(half as usize);
+                    }
+                    "written" => {
+                        fs.write(id, WriteAt::Offset(8192), b"end", false).unwrap();
+                        now.resize(8192, 0);
+                        now.extend(b"end");
+                    }
+                    "cloned" => {
+                        let copy = create(&fs, &format!("copy-{size}"));
+                        fs.clone_range(id, 0, copy, 0, size as u64).unwrap();
+                        expected.insert(format!("copy-{size}"), now.clone());
+                    }
+                    "punched" => {
+                        fs.punch_hole(id, 0, (size as u64 / 3).max(1)).unwrap();
+                        now[..(size / 3).max(1)].fill(0);
+                    }
+                    _ => {}
+                }
+                expected.insert(name, now);
+            }
+        }
+        assert_ours(&fs, &expected, "before the commit");
+        fs.close().unwrap();
+        drop(fs);
+        assert_ubtrfs_check_clean(&image);
+        assert_kernels(&image, &expected, name);
+        let shown = run(command("btrfs", &["inspect-internal", "dump-tree", "-t", "5"]).arg(&image)).ok().stdout;
+        let large = ["ram_bytes 4096 ", "ram_bytes 3000 "].map(|ram| {
+            shown.lines().filter(|line| line.contains("inline extent data size") && line.contains(ram)).count()
+        });
+        assert!(large.into_iter().all(|count| count >= 2), "{name}: {large:?}");
+    }
+}
+
+fn text(len: usize) -> Vec<u8> {
+    b"a fine day, and nothing happened; ".iter().copied().cycle().take(len).collect()
+}
+
 #[test]
 fn what_may_not_be_compressed_is_not() {
     require!(Need::Kernel);
