@@ -97,8 +97,8 @@ pub struct Mkfs {
     /// The volume's id [default: a random one].
     #[arg(short = 'U', long, value_name = "UUID")]
     pub uuid: Option<uuid::Uuid>,
-    /// User and group of the root directory, by their numbers [default: those of --rootdir's, or the
-    /// user who makes the volume].
+    /// User and group of the root directory, by their numbers [default: those of --rootdir's, or
+    /// the user who makes the volume].
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
     pub root_owner: Option<(u32, u32)>,
     /// Overwrite what is on the device.

@@ -22,7 +22,7 @@ pub struct HostFiles {
     /// Leave extended attributes out.
     pub without_xattrs: bool,
     /// Files were last changed at this time or before, and last read when they were changed: so
-    /// neither reading a tree nor making it anew changes what it is described by.
+    /// neither reading a tree nor a second copy of it changes what it is described by.
     pub latest: Option<Timespec>,
 }
 

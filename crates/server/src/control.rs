@@ -12,8 +12,8 @@
 //! who may list a volume: root, and who has mounted it.
 //!
 //! Reading [`READ_ONLY`], [`WRITABLE`] or a name that begins with [`REMOUNT`] is the server's part
-//! of a remount: it needs the capability `CAP_SYS_ADMIN`. They are read, not set, for nothing is set on a mount that the kernel has made
-//! read-only, as it is before the one and after the other.
+//! of a remount: it needs the capability `CAP_SYS_ADMIN`. They are read, not set, for nothing is
+//! set on a mount that the kernel has made read-only, as it is before the one and after the other.
 
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;

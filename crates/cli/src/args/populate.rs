@@ -8,7 +8,8 @@ use ubtrfs_image::NewSubvolume;
 /// What a new volume is filled with.
 #[derive(Debug, Args)]
 pub struct Populate {
-    /// Fill the volume with what is in a directory or a tar archive; - is one on the standard input.
+    /// Fill the volume with what is in a directory or a tar archive; - is one on the standard
+    /// input.
     #[arg(short, long, value_name = "DIR|TAR")]
     pub rootdir: Option<PathBuf>,
     /// Make a directory of it a subvolume: ro: one that can't be changed, default: the one that is

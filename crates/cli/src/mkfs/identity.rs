@@ -13,7 +13,7 @@ use ubtrfs_format::items::Timespec;
 use ubtrfs_image::{HostFiles, fingerprint};
 use ubtrfs_mkfs::MkfsOptions;
 
-use super::populate::Input;
+use super::input::Input;
 use crate::args::Mkfs;
 use crate::failure::{Failure, Result};
 

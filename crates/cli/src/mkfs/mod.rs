@@ -1,6 +1,7 @@
 //! `ubtrfs mkfs`: a new volume on a device or in an image file.
 
 mod identity;
+mod input;
 mod populate;
 
 use std::fs::OpenOptions;
@@ -15,7 +16,8 @@ use ubtrfs_mkfs::{MkfsOptions, Profile, existing_signature, layout};
 use ubtrfs_volume::{ALIGNMENT, Device, DevicePart, OpenMode};
 
 use self::identity::Identity;
-use self::populate::{Input, Population};
+use self::input::Input;
+use self::populate::Population;
 use crate::args;
 use crate::device::{open_exclusively, part_of, within};
 use crate::failure::{Failure, Result};

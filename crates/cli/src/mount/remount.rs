@@ -1,6 +1,6 @@
-//! `mount -o remount`: makes a mount read-only and writable again, changes options of the
-//! kernel alone (`nosuid`, `nodev`, `noexec`), and how data is compressed. All other options stay, and a request to change them
-//! fails with a message.
+//! `mount -o remount`: makes a mount read-only and writable again, changes options of the kernel
+//! alone (`nosuid`, `nodev`, `noexec`), and how data is compressed. All other options stay, and a
+//! request to change them fails with a message.
 //!
 //! mount(8) passes its helper all options in one list: those of the mount table, of fstab, and the
 //! requested ones. So an option that is set already is no change.

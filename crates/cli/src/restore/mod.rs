@@ -4,12 +4,12 @@ mod content;
 mod lost;
 mod problems;
 mod report;
+mod say;
 mod source;
 pub mod target;
 mod undelete;
 mod walk;
 
-use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use crate::args;
 use crate::device::open_for_reading;
 use crate::failure::{Failure, Result};
 use crate::path::{AtEnd, find};
+use say::say;
 use source::Source;
 use target::Target;
 use walk::Walk;
@@ -96,8 +97,4 @@ fn places(arguments: &args::Restore) -> Result<(Vec<PathBuf>, Option<PathBuf>)> 
         Some((directory, devices)) if !devices.is_empty() => Ok((devices.to_vec(), Some(directory.clone()))),
         _ => Err(Failure::new("a device and a directory are needed: ubtrfs restore DEVICE DIR").with_status(2)),
     }
-}
-
-fn say(text: &str) -> Result<()> {
-    io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
 }

@@ -10,7 +10,7 @@ use ubtrfs_tree::{Damage, Snapshot, sentence};
 use ubtrfs_volume::{Candidate, Device};
 
 use super::report::Report;
-use super::say;
+use super::say::say;
 use super::source::Source;
 use super::target::Target;
 use super::walk::Walk;

@@ -87,7 +87,8 @@ fn a_lost_primary_superblock_is_restored_from_its_copy() {
 #[test]
 fn volumes_without_a_device_are_described_as_far_as_the_others_tell() {
     let dir = scratch_dir();
-    // Profiles, and the missing devices of which all can be read, a part, or nothing but superblocks.
+    // Profiles, and the missing devices of which all can be read, a part, or nothing but
+    // superblocks.
     let cases: [(&str, &[usize], Readable); 9] = [
         ("prof-raid1", &[0], Readable::All),
         ("prof-raid1", &[1], Readable::All),

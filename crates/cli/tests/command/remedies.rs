@@ -24,7 +24,7 @@ fn slips_in_mount_options_are_corrected() {
 }
 
 #[test]
-fn places_that_are_not_what_they_should_be_are_told_apart() {
+fn errors_say_which_place_is_not_what_it_should_be() {
     let dir = scratch_dir();
     let image = new_volume(dir.path());
     let point = dir.path().to_str().unwrap();
@@ -59,7 +59,7 @@ fn images_without_anything_get_the_advice_to_make_a_volume() {
 }
 
 #[test]
-fn who_may_not_open_an_image_is_told_who_may() {
+fn an_image_without_permission_is_an_error_that_says_who_may_open_it() {
     require!(Need::Root);
     let dir = scratch_dir();
     let image = new_volume(dir.path());

@@ -23,7 +23,7 @@ const GROWTH: usize = 4;
 #[derive(Debug)]
 pub(crate) struct DirtyData {
     /// Bytes of a sector: a power of two from 4 KiB to [`BLOCK`].
-    sector: usize,
+    sector: u32,
     /// By their offset in the file, a multiple of their size: two of them are apart, or one would
     /// be in the other.
     windows: BTreeMap<u64, Window>,
@@ -63,12 +63,17 @@ impl DirtyRun {
 impl DirtyData {
     /// Bytes of a sector.
     pub(crate) fn sector(&self) -> u64 {
-        self.sector as u64
+        self.sector.into()
+    }
+
+    /// The same, of memory.
+    fn sector_bytes(&self) -> usize {
+        self.sector as usize
     }
 
     /// No dirty data, of a file on a volume with this sector size.
     pub(crate) fn new(sector_size: u32) -> Self {
-        let sector = (sector_size as usize).clamp(4096, BLOCK).next_power_of_two();
+        let sector = sector_size.clamp(4096, BLOCK as u32).next_power_of_two();
         Self { sector, windows: BTreeMap::new(), bytes: 0, direct: false }
     }
 
@@ -110,7 +115,7 @@ impl DirtyData {
     /// Before the file is truncated to a size inside a sector, call this with that size as `offset`
     /// and a length of 0.
     pub(crate) fn sectors_to_fill(&self, offset: u64, len: u64, old_size: u64) -> impl Iterator<Item = u64> + use<> {
-        let sector = self.sector as u64;
+        let sector = self.sector();
         let end = offset.saturating_add(len);
         let first = offset - offset % sector;
         let last = end - end % sector;
@@ -127,14 +132,14 @@ impl DirtyData {
     /// Makes the sector at `sector_offset` dirty with its old content, padded with zeroes. A sector
     /// that is dirty already stays as it is: its content is newer.
     pub(crate) fn fill(&mut self, sector_offset: u64, content: &[u8]) {
-        debug_assert!(sector_offset.is_multiple_of(self.sector as u64) && content.len() <= self.sector);
+        debug_assert!(sector_offset.is_multiple_of(self.sector()) && content.len() <= self.sector_bytes());
         if self.covers(sector_offset..sector_offset + 1) {
             return;
         }
         if content.is_empty() {
             self.write(sector_offset, &[0]);
         } else {
-            self.write(sector_offset, &content[..content.len().min(self.sector)]);
+            self.write(sector_offset, &content[..content.len().min(self.sector_bytes())]);
         }
     }
 
@@ -144,7 +149,7 @@ impl DirtyData {
         if len == 0 {
             return 0;
         }
-        let sector = self.sector as u64;
+        let sector = self.sector();
         let start = offset - offset % sector;
         let end = offset.saturating_add(len).div_ceil(sector).saturating_mul(sector);
         let mut dirty = 0;
@@ -170,7 +175,7 @@ impl DirtyData {
 
     /// Writes what one window can hold.
     fn write_part(&mut self, at: u64, data: &[u8]) {
-        let sector = self.sector;
+        let sector = self.sector_bytes();
         let span = at..at + data.len() as u64;
         let held = self.held(at).filter(|(start, window)| span.end <= start + window.len() as u64);
         let start = if let Some((start, _)) = held {
@@ -196,7 +201,7 @@ impl DirtyData {
         }
         for (start, window) in self.windows_in(offset..offset.saturating_add(out.len() as u64)) {
             for run in window.runs() {
-                let run = run.start * self.sector..run.end * self.sector;
+                let run = run.start * self.sector_bytes()..run.end * self.sector_bytes();
                 copy_over(start + run.start as u64, &window.bytes.as_slice()[run], offset, out);
             }
         }
@@ -224,7 +229,7 @@ impl DirtyData {
     /// becomes zero. (If the last one isn't dirty and has old content, it has to be filled before,
     /// or its old tail would reappear.)
     pub(crate) fn truncate(&mut self, size: u64) {
-        let sector = self.sector as u64;
+        let sector = self.sector();
         let Some(keep) = size.checked_next_multiple_of(sector) else { return };
         self.discard(keep..u64::MAX);
         let held = self.held(size).map(|(start, _)| start);
@@ -233,13 +238,13 @@ impl DirtyData {
             && let Some(start) = held
             && let Some(window) = self.windows.get_mut(&start)
         {
-            window.own(self.sector)[(size - start) as usize..(keep - start) as usize].fill(0);
+            window.own(self.sector_bytes())[(size - start) as usize..(keep - start) as usize].fill(0);
         }
     }
 
     /// Forgets the sectors in `range`, which starts and ends at sectors' bounds.
     pub(crate) fn discard(&mut self, range: Range<u64>) {
-        debug_assert!(range.start.is_multiple_of(self.sector as u64));
+        debug_assert!(range.start.is_multiple_of(self.sector()));
         if range.is_empty() {
             return;
         }
@@ -247,8 +252,8 @@ impl DirtyData {
         for start in touched {
             let Some(window) = self.windows.get_mut(&start) else { continue };
             let len = window.len();
-            let from = range.start.saturating_sub(start) as usize / self.sector;
-            let to = (range.end.saturating_sub(start).min(len as u64) as usize).div_ceil(self.sector);
+            let from = range.start.saturating_sub(start) as usize / self.sector_bytes();
+            let to = (range.end.saturating_sub(start).min(len as u64) as usize).div_ceil(self.sector_bytes());
             window.dirty &= !mask(from..to);
             if window.dirty == 0 {
                 self.bytes -= len;
@@ -280,7 +285,7 @@ impl DirtyData {
     /// one sector at least). The content is not copied: what stays dirty of a window shares its
     /// memory until it is written again.
     pub(crate) fn take_run(&mut self, max_len: u64) -> Option<DirtyRun> {
-        let sector = self.sector as u64;
+        let sector = self.sector();
         let (offset, len) = self.next_run(0, (max_len - max_len % sector).max(sector))?;
         let end = offset + len;
         let mut buffers = Vec::with_capacity(len as usize / BLOCK + 2);
@@ -293,7 +298,7 @@ impl DirtyData {
             };
             let size = window.len();
             let stop = (end - start).min(size as u64) as usize;
-            let (shared, rest) = window.take(self.sector, (at - start) as usize..stop);
+            let (shared, rest) = window.take(self.sector_bytes(), (at - start) as usize..stop);
             buffers.push(shared);
             match rest {
                 Some(rest) => drop(self.windows.insert(start, rest)),
@@ -318,7 +323,7 @@ impl DirtyData {
 
     /// Dirty ranges from `from` on, none longer than a window.
     fn block_runs(&self, from: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let sector = self.sector;
+        let sector = self.sector_bytes();
         self.windows_in(from..u64::MAX).flat_map(move |(base, window)| {
             window.runs().filter_map(move |run| {
                 let start = (base + (run.start * sector) as u64).max(from);
@@ -342,15 +347,17 @@ impl DirtyData {
 
     /// Where the new window goes that holds `span`, which no window does.
     fn new_place(&self, span: &Range<u64>) -> Range<u64> {
-        let start = span.start - span.start % self.sector as u64;
+        let start = span.start - span.start % self.sector();
         // The writer that filled the window before this one continues here.
         let before = start.checked_sub(1).and_then(|last| self.held(last));
-        match before.filter(|(_, window)| window.is_full(self.sector)) {
+        match before.filter(|(_, window)| window.is_full(self.sector_bytes())) {
             Some((_, window)) if start.is_multiple_of(BLOCK as u64) && window.len() == BLOCK => {
                 start..start + BLOCK as u64
             }
-            Some((before, _)) if !start.is_multiple_of(BLOCK as u64) => place_of(self.sector, &(before..span.end)),
-            _ => place_of(self.sector, span),
+            Some((before, _)) if !start.is_multiple_of(BLOCK as u64) => {
+                place_of(self.sector_bytes(), &(before..span.end))
+            }
+            _ => place_of(self.sector_bytes(), span),
         }
     }
 
@@ -362,7 +369,7 @@ impl DirtyData {
             self.bytes -= self.windows.remove(&at).map_or(0, |inner| inner.len());
         }
         self.bytes += data.len();
-        let window = Window { bytes: Bytes::Own(Buffer::from(data)), dirty: mask(0..data.len() / self.sector) };
+        let window = Window { bytes: Bytes::Own(Buffer::from(data)), dirty: mask(0..data.len() / self.sector_bytes()) };
         self.windows.insert(start, window);
     }
 
@@ -373,7 +380,7 @@ impl DirtyData {
         for at in inner {
             let Some(inner) = self.windows.remove(&at) else { continue };
             self.bytes -= inner.len();
-            window.absorb(self.sector, (at - start) as usize, &inner);
+            window.absorb(self.sector_bytes(), (at - start) as usize, &inner);
         }
         self.bytes += window.len();
         self.windows.insert(start, window);

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `ordered` | dirty data becomes ordered extents |
 //! | `packing` | dirty data is compressed before |
+//! | `packers` | the threads and contexts for that |
 //! | `nocow` | what may be written over its old extents |
 //! | `in_flight` | how much is in flight to the devices |
 
@@ -12,8 +13,9 @@ mod in_flight;
 mod nocow;
 mod ordered;
 mod owner;
+mod packers;
 mod packing;
 
 pub(crate) use nocow::{is_nodatacow, may_be_nocow};
 pub(crate) use owner::Writeback;
-pub(crate) use packing::Packed;
+pub(crate) use packers::Packed;

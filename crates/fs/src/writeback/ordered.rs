@@ -14,7 +14,7 @@ use ubtrfs_volume::{CompletedWrites, Data, SharedBuffer, Volume, Write};
 use super::in_flight::InFlight;
 use super::nocow::may_be_nocow;
 use super::owner::Writeback;
-use super::packing::{Packed, PackedPiece};
+use super::packers::{Packed, PackedPiece};
 use crate::error::{AtStep, Errno, Error, Result, Step};
 use crate::faults::CommitFault;
 use crate::file::committed::MAX_PACKED;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::in_flight::InFlight;
-use super::packing::Packers;
+use super::packers::Packers;
 use crate::file_reader::FileReader;
 use crate::fs_info::FsInfo;
 use crate::inode::{Inode, InodeState};

@@ -5,17 +5,15 @@
 //! What is packed stays dirty until it is placed. The inode is locked all the while, but the gate
 //! is not held, since packing may take long.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
 use ubtrfs_format::Generation;
 use ubtrfs_format::items::{Compression, InodeFlags};
 use ubtrfs_volume::{Buffer, SharedBuffer};
 
 use super::nocow::may_be_nocow;
 use super::owner::Writeback;
+use super::packers::{Packed, PackedPiece};
 use crate::compression_mode::CompressionMode;
 use crate::error::Result;
 use crate::file::compress::{MAX_CONTENT, Method, Packer, seems_compressible};
@@ -29,25 +27,6 @@ const PROPERTY: &[u8] = b"btrfs.compression";
 /// Pieces that are packed before it is asked whether that was in vain.
 const WAVE: usize = 32;
 
-/// A piece of a file that takes less space packed.
-pub(super) struct PackedPiece {
-    /// Bytes of the file.
-    pub(super) len: u64,
-    pub(super) compression: Compression,
-    /// Whole sectors.
-    pub(super) data: SharedBuffer,
-}
-
-/// What of a file's dirty data takes less space packed.
-#[derive(Default)]
-pub(crate) struct Packed {
-    pub(super) pieces: BTreeMap<u64, PackedPiece>,
-    /// The content of a file that is to be inline.
-    pub(super) inline: Option<(Compression, Vec<u8>)>,
-    /// Nothing of it could be packed, and so nothing more of the file needs to be tried.
-    pub(super) in_vain: bool,
-}
-
 /// How the data of a file is packed.
 struct Packing {
     method: Method,
@@ -55,62 +34,6 @@ struct Packing {
     forced: bool,
     /// A vain attempt is noted in the inode.
     notes_failure: bool,
-}
-
-/// The contexts and the helpers of a mount.
-pub(super) struct Packers {
-    sector_size: usize,
-    idle: Mutex<Vec<Packer>>,
-    /// Threads that may help beside those that write back.
-    helpers: AtomicUsize,
-}
-
-impl Packers {
-    pub(super) fn new(sector_size: usize, threads: usize) -> Self {
-        Self { sector_size, idle: Mutex::default(), helpers: AtomicUsize::new(threads.saturating_sub(1)) }
-    }
-
-    /// Takes up to `most` helpers.
-    fn take_helpers(&self, most: usize) -> usize {
-        let taken = self.helpers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| Some(free - free.min(most)));
-        taken.map_or(0, |free| free.min(most))
-    }
-
-    /// Does `work` with a packer.
-    fn with_packer<T>(&self, work: impl FnOnce(&mut Packer) -> T) -> T {
-        let idle = self.idle.lock().pop();
-        let mut packer = idle.unwrap_or_else(|| Packer::new(self.sector_size));
-        let result = work(&mut packer);
-        self.idle.lock().push(packer);
-        result
-    }
-
-    /// Does `work` on each of `count` jobs, by this thread and by helpers if some are free.
-    fn for_each<T: Send>(&self, count: usize, work: impl Fn(&mut Packer, usize) -> T + Sync) -> Vec<(usize, T)> {
-        let next = AtomicUsize::new(0);
-        let do_some = || {
-            self.with_packer(|packer| {
-                let jobs = std::iter::from_fn(|| Some(next.fetch_add(1, Ordering::Relaxed)).filter(|job| *job < count));
-                jobs.map(|job| (job, work(packer, job))).collect::<Vec<_>>()
-            })
-        };
-        let helpers = self.take_helpers(count.saturating_sub(1));
-        let all = std::thread::scope(|scope| {
-            let spawn = || std::thread::Builder::new().name("compress".into()).spawn_scoped(scope, do_some);
-            // Where no thread can be made, this one does it all.
-            let others: Vec<_> = (0..helpers).filter_map(|_| spawn().ok()).collect();
-            let mut all = do_some();
-            for other in others {
-                match other.join() {
-                    Ok(done) => all.extend(done),
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-            all
-        });
-        self.helpers.fetch_add(helpers, Ordering::Relaxed);
-        all
-    }
 }
 
 impl Writeback {
@@ -259,19 +182,5 @@ mod tests {
             pieces,
             [4096..128 << 10, 128 << 10..256 << 10, 256 << 10..300 << 10, 384 << 10..(384 << 10) + 8192]
         );
-    }
-
-    #[test]
-    fn every_job_is_done_once_and_helpers_are_given_back() {
-        for threads in [0, 1, 4] {
-            let packers = Packers::new(4096, threads);
-            for count in [0, 1, 3, 100] {
-                let mut done = packers.for_each(count, |_, job| job * 2);
-                done.sort_unstable();
-                assert_eq!(done, (0..count).map(|job| (job, job * 2)).collect::<Vec<_>>());
-            }
-            assert_eq!(packers.helpers.into_inner(), threads.saturating_sub(1));
-            assert!(packers.idle.into_inner().len() <= threads.max(1));
-        }
     }
 }

@@ -158,7 +158,7 @@ fn options(mode: CompressionMode) -> Options {
     Options { compression: Some(mode), ..Options::default() }
 }
 
-/// Invariant 31: all lengths are what the kernel takes them for, in commits and in logs.
+/// By invariant 31 all lengths are what the kernel takes them for, in commits and in logs.
 #[test]
 fn by_every_algorithm_and_level_after_commits_and_crashes() {
     require!(Need::Kernel);

@@ -274,9 +274,9 @@ fn a_damaged_primary_superblock_costs_only_writing() {
     let image = Image::open(&path);
     image.write_raw(SUPERBLOCK_COPIES[0].plus(700), b"damage");
     let refused = sentence(open(&path, false));
-    let remedies = ["rescue super-recover", "-o ro,rescue=usebackuproot"];
-    let explains = refused.contains("superblock is damaged") && remedies.iter().all(|what| refused.contains(what));
-    assert!(explains, "{refused}");
+    // The command names the remedies, since they depend on how it is called.
+    let parts = ["superblock is damaged", "the copy at 64 MiB is good"];
+    assert!(parts.iter().all(|what| refused.contains(what)), "{refused}");
     assert!(lost(&open(&path, true).unwrap()).is_empty());
 }
 

@@ -93,7 +93,13 @@ impl Worker {
         let Some(id) = self.find(what).filter(|id| is_regular(self.model.node(*id).mode)) else {
             return Ok(());
         };
-        if self.agree(operation, Ok(()), self.fs.set_flags(id, InodeFlags::NODATACOW))?.is_some() {
+        let set = self.fs.set_flags(id, InodeFlags::NODATACOW);
+        // A file that could not be compressed is marked so, at any time, and refuses the other
+        // flag.
+        if set.is_err() && self.fs.flags(id).is_ok_and(|flags| flags & InodeFlags::NOCOMPRESS != 0) {
+            return Ok(());
+        }
+        if self.agree(operation, Ok(()), set)?.is_some() {
             if let Body::File(content) = &mut self.model.node_mut(id).body
                 && content.size() == 0
             {

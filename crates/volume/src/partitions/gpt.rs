@@ -1,6 +1,6 @@
 //! The GUID partition table, as the UEFI specification describes it.
 
-use super::{Partition, PartitionTable, TableKind, number, read};
+use super::table::{Partition, PartitionTable, TableKind, number, read};
 use crate::device::Device;
 use crate::error::Result;
 

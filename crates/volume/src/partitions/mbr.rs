@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{Partition, PartitionTable, TableKind, number, read};
+use super::table::{Partition, PartitionTable, TableKind, number, read};
 use crate::device::Device;
 use crate::error::Result;
 

@@ -1,0 +1,76 @@
+//! What a volume is filled with, and how large it is.
+
+use std::path::{Path, PathBuf};
+
+use ubtrfs_format::items::FileType;
+use ubtrfs_image::{HostFiles, Source};
+
+use crate::args::Mkfs;
+use crate::failure::{Failure, Result};
+
+const MIB: u64 = 1 << 20;
+
+/// What a volume is filled with.
+#[derive(Clone, Debug)]
+pub enum Input {
+    Directory(PathBuf),
+    Archive(PathBuf),
+    Stdin,
+}
+
+impl Input {
+    /// What a path names.
+    pub fn new(path: &Path) -> Result<Self> {
+        if path.as_os_str() == "-" {
+            return Ok(Self::Stdin);
+        }
+        let found = std::fs::metadata(path).map_err(|error| Failure::about(path.display(), &error))?;
+        Ok(if found.is_dir() { Self::Directory(path.into()) } else { Self::Archive(path.into()) })
+    }
+
+    /// Bytes of a volume that has room for all of it and more: of what is not used, a file has
+    /// holes. `None` if nothing is known of it.
+    pub fn size_of_volume(&self, arguments: &Mkfs) -> Result<Option<u64>> {
+        let copies = |profile: &Option<String>, default: u64| match profile.as_deref() {
+            Some(name) if name.eq_ignore_ascii_case("dup") => 2,
+            Some(_) => 1,
+            None => default,
+        };
+        let (data, files) = match self {
+            Self::Directory(path) => sizes(path)?,
+            Self::Archive(path) => {
+                let found = std::fs::metadata(path).map_err(|error| Failure::about(path.display(), &error))?;
+                if !found.is_file() {
+                    return Ok(None);
+                }
+                (found.len(), found.len() / 1024)
+            }
+            Self::Stdin => return Ok(None),
+        };
+        // Each file has some items, and each sector of data a checksum.
+        let metadata = files.saturating_mul(4096).saturating_add(data / 64);
+        let bytes = data.saturating_mul(copies(&arguments.data, 1));
+        let bytes = bytes.saturating_add(metadata.saturating_mul(copies(&arguments.metadata, 2)));
+        let bytes = bytes.saturating_add(bytes / 8).saturating_add(512 * MIB);
+        Ok(Some(bytes.next_multiple_of(16 * MIB)))
+    }
+}
+
+/// Bytes of the files below a directory, in whole sectors, and the number of files.
+fn sizes(path: &Path) -> Result<(u64, u64)> {
+    let source = HostFiles { without_xattrs: true, latest: None };
+    let (mut left, mut data, mut files) = (vec![path.to_path_buf()], 0_u64, 0);
+    while let Some(path) = left.pop() {
+        let of = source.describe(&path).map_err(|error| Failure::of(&error))?;
+        files += 1;
+        match of.file_type() {
+            FileType::Directory => {
+                let children = source.children(&path).map_err(|error| Failure::of(&error))?;
+                left.extend(children.into_iter().map(|(_, path)| path));
+            }
+            FileType::Regular => data = data.saturating_add(of.size.saturating_add(4095) / 4096 * 4096),
+            _ => {}
+        }
+    }
+    Ok((data, files))
+}
