@@ -238,7 +238,7 @@ impl DirtyData {
             && let Some(start) = held
             && let Some(window) = self.windows.get_mut(&start)
         {
-            window.own(self.sector_bytes())[(size - start) as usize..(keep - start) as usize].fill(0);
+            window.own(self.sector as usize)[(size - start) as usize..(keep - start) as usize].fill(0);
         }
     }
 
@@ -252,8 +252,8 @@ impl DirtyData {
         for start in touched {
             let Some(window) = self.windows.get_mut(&start) else { continue };
             let len = window.len();
-            let from = range.start.saturating_sub(start) as usize / self.sector_bytes();
-            let to = (range.end.saturating_sub(start).min(len as u64) as usize).div_ceil(self.sector_bytes());
+            let from = range.start.saturating_sub(start) as usize / self.sector as usize;
+            let to = (range.end.saturating_sub(start).min(len as u64) as usize).div_ceil(self.sector as usize);
             window.dirty &= !mask(from..to);
             if window.dirty == 0 {
                 self.bytes -= len;
