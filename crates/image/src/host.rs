@@ -21,8 +21,9 @@ const PIECE: u64 = 1 << 20;
 pub struct HostFiles {
     /// Leave extended attributes out.
     pub without_xattrs: bool,
-    /// Files were last changed at this time or before, and last read when they were changed: so
-    /// neither reading a tree nor a second copy of it changes what it is described by.
+    /// Files were last changed at this time or before, and last read when they were changed; and
+    /// blocks of zeros are holes: so neither reading a tree nor a second copy of it changes what it
+    /// is described by, whatever file system has it.
     pub latest: Option<Timespec>,
 }
 
@@ -92,12 +93,38 @@ impl Source for HostFiles {
                 if read == 0 {
                     return Ok(());
                 }
-                take(at, &buf[..read])?;
+                if self.latest.is_some() {
+                    take_blocks(at, &buf[..read], take)?;
+                } else {
+                    take(at, &buf[..read])?;
+                }
                 at += read as u64;
             }
         }
         Ok(())
     }
+}
+
+/// Passes on the blocks of a file that are not zeros alone.
+fn take_blocks(start: u64, data: &[u8], take: &mut TakeData<'_>) -> Result<()> {
+    const BLOCK: u64 = 4096;
+    let has_data = |block: &(u64, u64)| data[block.0 as usize..block.1 as usize].iter().any(|byte| *byte != 0);
+    let end = data.len() as u64;
+    // They are counted from the start of the file.
+    let block_at = |at: u64| (at, ((start + at + 1).next_multiple_of(BLOCK) - start).min(end));
+    let blocks = std::iter::successors((end > 0).then(|| block_at(0)), |(_, at)| (*at < end).then(|| block_at(*at)));
+    let mut run: Option<(u64, u64)> = None;
+    for block in blocks.filter(has_data) {
+        run = match run {
+            Some((from, to)) if to == block.0 => Some((from, block.1)),
+            Some((from, to)) => {
+                take(start + from, &data[from as usize..to as usize])?;
+                Some(block)
+            }
+            None => Some(block),
+        };
+    }
+    run.map_or(Ok(()), |(from, to)| take(start + from, &data[from as usize..to as usize]))
 }
 
 /// The next range of data of a file; all of it, where the file system doesn't know.
@@ -146,5 +173,34 @@ fn whole(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::R
             Err(Errno::RANGE) if buf.len() < 1 << 20 => buf = vec![0; buf.len() * 4],
             Err(error) => return Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_zeros_are_passed_over_and_no_others() {
+        let mut data = vec![0; 40_000];
+        for at in [0, 4095, 4096, 12_288, 39_999] {
+            data[at] = 1;
+        }
+        for start in [0, 100, 4096] {
+            let mut taken = vec![0; data.len()];
+            let mut ranges = Vec::new();
+            take_blocks(start, &data, &mut |at, part| {
+                let at = (at - start) as usize;
+                taken[at..at + part.len()].copy_from_slice(part);
+                ranges.push((at, at + part.len()));
+                Ok(())
+            })
+            .unwrap();
+            assert!(taken == data, "{start}");
+            if start == 0 {
+                assert_eq!(ranges, [(0, 8192), (12_288, 16_384), (36_864, 40_000)]);
+            }
+        }
+        take_blocks(0, &[], &mut |_, _| panic!("nothing is there")).unwrap();
     }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use ubtrfs::CompressionMode;
 use ubtrfs_image::NewSubvolume;
 
 /// What a new volume is filled with.
@@ -16,9 +17,17 @@ pub struct Populate {
     /// mounted, default-ro: both.
     #[arg(short = 'u', long, value_name = "[KIND:]PATH", value_parser = parse_subvolume, requires = "rootdir")]
     pub subvol: Vec<NewSubvolume>,
+    /// Compress what the volume is filled with: zlib, lzo or zstd, with or without :LEVEL.
+    #[arg(long, value_name = "ALGORITHM", value_parser = parse_compression, requires = "rootdir")]
+    pub compress: Option<CompressionMode>,
     /// End the volume, and the image file, where its last chunk ends; --size is the most then.
     #[arg(long, requires = "rootdir")]
     pub shrink: bool,
+}
+
+fn parse_compression(text: &str) -> Result<CompressionMode, String> {
+    let mode = CompressionMode::parse(text, false).flatten();
+    mode.ok_or_else(|| format!("'{text}' is not zlib, lzo or zstd, with or without a level as in zstd:9"))
 }
 
 fn parse_subvolume(text: &str) -> Result<NewSubvolume, String> {

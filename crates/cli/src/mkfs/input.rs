@@ -19,13 +19,23 @@ pub enum Input {
 }
 
 impl Input {
-    /// What a path names.
-    pub fn new(path: &Path) -> Result<Self> {
+    /// What a path names. An image in the directory that it is made of would be copied into itself.
+    pub fn new(path: &Path, image: &Path) -> Result<Self> {
         if path.as_os_str() == "-" {
             return Ok(Self::Stdin);
         }
         let found = std::fs::metadata(path).map_err(|error| Failure::about(path.display(), &error))?;
-        Ok(if found.is_dir() { Self::Directory(path.into()) } else { Self::Archive(path.into()) })
+        if !found.is_dir() {
+            return Ok(Self::Archive(path.into()));
+        }
+        let above = image.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if let (Ok(above), Ok(real)) = (above.canonicalize(), path.canonicalize())
+            && above.starts_with(real)
+        {
+            let (image, path) = (image.display(), path.display());
+            return Err(Failure::new(format!("{image} is in {path}, whose files it is to have: make it elsewhere")));
+        }
+        Ok(Self::Directory(path.into()))
     }
 
     /// Bytes of a volume that has room for all of it and more: of what is not used, a file has

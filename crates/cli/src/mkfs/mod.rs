@@ -11,9 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ubtrfs::mkfs::make_over;
-use ubtrfs_format::{ChecksumType, Physical};
+use ubtrfs_format::{ChecksumType, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
 use ubtrfs_mkfs::{MkfsOptions, Profile, existing_signature, layout};
-use ubtrfs_volume::{ALIGNMENT, Device, DevicePart, OpenMode};
+use ubtrfs_volume::{ALIGNMENT, Buffer, Device, DevicePart, DeviceWrite, OpenMode};
 
 use self::identity::Identity;
 use self::input::Input;
@@ -31,7 +31,10 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
     // Errors in the options are reported before anything is touched; the size is checked again
     // below.
     let mut options = options(arguments)?;
-    let input = arguments.populate.rootdir.as_deref().map(Input::new).transpose()?;
+    let input = arguments.populate.rootdir.as_deref().map(|from| Input::new(from, path)).transpose()?;
+    if arguments.populate.subvol.iter().filter(|subvolume| subvolume.default).count() > 1 {
+        return Err(Failure::new("only one subvolume can be the default").with_status(2));
+    }
     let identity = Identity::new(arguments, input.as_ref())?;
     identity.apply(&mut options);
     let size = match (arguments.size, &input) {
@@ -47,7 +50,8 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
         let (device, mut bytes) = write(path, arguments, size, part, options)?;
         if let Some(input) = &input {
             let before = bytes;
-            bytes = Population { input, arguments, identity, size: bytes }.run(device)?;
+            let population = Population { input, arguments, identity, size: bytes };
+            bytes = population.run(Arc::clone(&device)).inspect_err(|_| unmake(&*device))?;
             if bytes < before {
                 cut(path, part, bytes)?;
             }
@@ -59,6 +63,16 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
         let _ = std::fs::remove_file(path);
     }
     written
+}
+
+/// Takes the superblocks of a volume away that could not be filled, as well as it can.
+fn unmake(device: &dyn Device) {
+    let is_within = |at: &&Physical| at.0 + SUPERBLOCK_SIZE as u64 <= device.size();
+    let zeros = |at: &Physical| DeviceWrite { at: *at, data: Buffer::zeroed(SUPERBLOCK_SIZE).share() };
+    let written = device.submit(SUPERBLOCK_COPIES.iter().filter(is_within).map(zeros).collect()).wait();
+    if let Err(error) = written.map_err(io::Error::from).and_then(|()| device.flush()) {
+        tracing::warn!(%error, "the superblocks of a volume that is not whole stay");
+    }
 }
 
 /// Ends an image file where its volume ends, if that reached to the end of it.

@@ -45,6 +45,7 @@ impl Population<'_> {
     /// Fills the volume on this device. Returns the bytes that it has then.
     pub fn run(self, device: Arc<dyn Device>) -> Result<u64> {
         let options = Options {
+            compression: self.arguments.populate.compress,
             reproducible: self.identity.reproducible(),
             largest_chunk: Self::largest_chunk(self.arguments, self.size),
             ..Options::default()

@@ -126,7 +126,11 @@ fn the_same_input_makes_the_same_image_byte_for_byte() {
     }
     let images = [dir.path().join("image"), tmpfs.join("image")];
     let options = ["--subvol", "ro:dir1", "--subvol", "default:other/sub", "--label", "name"];
-    for more in [&[][..], &["--shrink"], &["--uuid", "6f70e1a2-97b6-4c2d-8d6e-3cb21dc3b6d4", "--csum", "xxhash64"]] {
+    for more in [
+        &[][..],
+        &["--shrink", "--compress", "zstd:5"],
+        &["--uuid", "6f70e1a2-97b6-4c2d-8d6e-3cb21dc3b6d4", "--csum", "xxhash64"],
+    ] {
         for (number, (tree, image)) in trees.iter().zip(&images).enumerate() {
             let _ = fs::remove_file(image);
             let (tree, image) = (text(tree), text(image));
@@ -221,4 +225,33 @@ fn a_volume_that_can_not_be_filled_is_not_left_behind() {
     );
     fails(&with_input(&["mkfs", "--rootdir", "-", &text(&image)], b""), 1, "--size SIZE makes it");
     assert!(!image.exists());
+    // Of a file that was there, no volume is left.
+    fs::File::create(&image).unwrap().set_len(150 << 20).unwrap();
+    fails(&ubtrfs(&["mkfs", "--rootdir", &text(&tree), &text(&image)]), 1, "larger --size");
+    fails(&ubtrfs(&["info", &text(&image)]), 1, "");
+    // Nor is an image made of itself.
+    fails(&ubtrfs(&["mkfs", "--rootdir", &text(dir.path()), &text(&image)]), 1, "make it elsewhere");
+}
+
+#[test]
+fn a_compressed_volume_is_smaller_and_holds_the_same() {
+    require!(Need::Kernel, Need::Tool("rsync"));
+    let dir = scratch_dir();
+    let tree = dir.path().join("tree");
+    make_tree(&tree);
+    fs::write(tree.join("text"), "all work and no play makes jack a dull boy. ".repeat(200_000)).unwrap();
+    let used = |image: &Path| {
+        let info = success(&ubtrfs(&["info", "--json", &text(image)]));
+        let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+        info["bytes_used"].as_u64().unwrap()
+    };
+    let plain = dir.path().join("plain");
+    success(&ubtrfs(&["mkfs", "--rootdir", &text(&tree), &text(&plain)]));
+    for algorithm in ["zlib:9", "lzo", "zstd", "zstd:-3"] {
+        let image = dir.path().join(algorithm);
+        success(&ubtrfs(&["mkfs", "--rootdir", &text(&tree), "--compress", algorithm, &text(&image)]));
+        holds(&image, &tree);
+        assert!(used(&image) + (7 << 20) < used(&plain), "{algorithm}: {} of {}", used(&image), used(&plain));
+    }
+    fails(&ubtrfs(&["mkfs", "--rootdir", &text(&tree), "--compress", "lz4", &text(&plain)]), 2, "lz4");
 }
