@@ -243,7 +243,7 @@ fn a_compressed_volume_is_smaller_and_holds_the_same() {
     let used = |image: &Path| {
         let info = success(&ubtrfs(&["info", "--json", &text(image)]));
         let info: serde_json::Value = serde_json::from_str(&info).unwrap();
-        info["bytes_used"].as_u64().unwrap()
+        info["used_bytes"].as_u64().unwrap()
     };
     let plain = dir.path().join("plain");
     success(&ubtrfs(&["mkfs", "--rootdir", &text(&tree), &text(&plain)]));
