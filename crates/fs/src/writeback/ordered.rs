@@ -15,6 +15,7 @@ use super::in_flight::InFlight;
 use super::nocow::may_be_nocow;
 use super::owner::Writeback;
 use super::packers::{Packed, PackedPiece};
+use super::packing::Packing;
 use crate::error::{AtStep, Errno, Error, Result, Step};
 use crate::faults::CommitFault;
 use crate::file::committed::MAX_PACKED;
@@ -275,6 +276,12 @@ impl Writeback {
         state: &mut InodeState,
         transaction: &Transaction,
     ) -> Result<()> {
+        let packing = match &state.frozen {
+            Some(frozen) if !frozen.dirty.is_empty() => {
+                self.packing_of(id, state, self.flags_of_frozen(&frozen.item, state))?
+            }
+            _ => None,
+        };
         let Some(mut frozen) = state.frozen.take() else { return Ok(()) };
         if self.info.is_being_dropped(id.subvolume) {
             drop(frozen.dirty.take());
@@ -282,7 +289,7 @@ impl Writeback {
             state.frozen = Some(frozen);
             return Ok(());
         }
-        let result = self.write_back_frozen_layer(submission, id, state, &mut frozen, transaction);
+        let result = self.write_back_frozen_layer(submission, id, state, (&mut frozen, packing.as_ref()), transaction);
         frozen.reserved = 0;
         state.frozen = Some(frozen);
         result
@@ -306,7 +313,7 @@ impl Writeback {
         submission: &mut Submission<'_>,
         id: InodeId,
         state: &mut InodeState,
-        frozen: &mut Frozen,
+        (frozen, packing): (&mut Frozen, Option<&Packing>),
         transaction: &Transaction,
     ) -> Result<()> {
         let Frozen { item, batch, dirty, .. } = frozen;
@@ -317,7 +324,10 @@ impl Writeback {
         }
         let below = (transaction.generation, Some(&*layout));
         let content = self.may_be_for_metadata(dirty, item).then_some(item.size);
-        let mut packed = self.pack(id, state, flags, below, dirty, content)?;
+        let mut packed = match packing {
+            Some(packing) => self.pack(id, state, packing, below, dirty, content)?,
+            None => Packed::default(),
+        };
         let inline = packed.inline.is_some() || self.is_for_metadata(dirty, item);
         if packed.in_vain {
             // A newer choice of the user's counts.

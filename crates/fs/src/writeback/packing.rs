@@ -28,7 +28,9 @@ const PROPERTY: &[u8] = b"btrfs.compression";
 const WAVE: usize = 32;
 
 /// How the data of a file is packed.
-struct Packing {
+pub(super) struct Packing {
+    /// The inode flags by which it is written.
+    flags: u64,
     method: Method,
     /// Content is packed that does not seem worth it.
     forced: bool,
@@ -49,8 +51,10 @@ impl Writeback {
         flags & InodeFlags::NOCOMPRESS == 0 && (mode.is_some() || flags & InodeFlags::COMPRESS != 0)
     }
 
-    fn packing_of(&self, id: InodeId, state: &InodeState, flags: u64) -> Result<Option<Packing>> {
-        if !self.may_compress(flags) {
+    /// How data of a file with these inode flags is packed, if it is. The file's property is that
+    /// of all layers: none may be missing from the state.
+    pub(super) fn packing_of(&self, id: InodeId, state: &InodeState, flags: u64) -> Result<Option<Packing>> {
+        if !self.may_compress(flags) || !ubtrfs_tree::may_block() {
             return Ok(None);
         }
         let mode = self.info.compression();
@@ -60,6 +64,7 @@ impl Writeback {
         let algorithm = own.or(mode.map(|mode| mode.algorithm)).unwrap_or(Compression::Zlib);
         let forced = mode.is_some_and(|mode| mode.force);
         Ok(Some(Packing {
+            flags,
             method: Method::new(algorithm, mode.map_or(0, |mode| mode.level)),
             forced,
             notes_failure: !forced && own.is_none(),
@@ -71,7 +76,10 @@ impl Writeback {
     pub(crate) fn pack_pending(&self, id: InodeId, state: &InodeState, complete: bool) -> Result<Packed> {
         let inline = (complete && self.may_be_for_metadata(&state.dirty, &state.item)).then_some(state.item.size);
         let generation = self.info.gate.current().generation;
-        self.pack(id, state, state.item.flags, (generation, None), &state.dirty, inline)
+        match self.packing_of(id, state, state.item.flags)? {
+            Some(packing) => self.pack(id, state, &packing, (generation, None), &state.dirty, inline),
+            None => Ok(Packed::default()),
+        }
     }
 
     /// Packs dirty data of a transaction; of a file that may be inline, its content of so many
@@ -80,16 +88,15 @@ impl Writeback {
         &self,
         id: InodeId,
         state: &InodeState,
-        flags: u64,
+        packing: &Packing,
         layer: (Generation, Option<&Layout>),
         dirty: &DirtyData,
         inline: Option<u64>,
     ) -> Result<Packed> {
         let mut packed = Packed::default();
-        if dirty.is_empty() || dirty.is_direct() || !ubtrfs_tree::may_block() {
+        if dirty.is_empty() || dirty.is_direct() {
             return Ok(packed);
         }
-        let Some(packing) = self.packing_of(id, state, flags)? else { return Ok(packed) };
         if let Some(size) = inline {
             let mut content = vec![0; size as usize];
             dirty.overlay(0, &mut content);
@@ -100,12 +107,12 @@ impl Writeback {
         }
         let mut ranges = Vec::new();
         for (start, len) in dirty.ranges() {
-            if !may_be_nocow(flags) {
+            if !may_be_nocow(packing.flags) {
                 pieces_of(start..start + len, dirty.sector(), &mut ranges);
                 continue;
             }
             let mut at = start;
-            for part in self.parts_to_write(id, state, flags, layer, start..start + len)? {
+            for part in self.parts_to_write(id, state, packing.flags, layer, start..start + len)? {
                 if part.place.is_none() {
                     pieces_of(at..at + part.len, dirty.sector(), &mut ranges);
                 }
@@ -114,7 +121,7 @@ impl Writeback {
         }
         let mut tried = false;
         for wave in ranges.chunks(WAVE) {
-            let done = self.packers.for_each(wave.len(), |packer, job| pack_piece(packer, &packing, dirty, &wave[job]));
+            let done = self.packers.for_each(wave.len(), |packer, job| pack_piece(packer, packing, dirty, &wave[job]));
             for (job, outcome) in done {
                 tried |= !matches!(outcome, Outcome::Passed);
                 if let Outcome::Packed(data) = outcome {

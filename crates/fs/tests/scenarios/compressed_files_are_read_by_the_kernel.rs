@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use ubtrfs::{Compression, CompressionMode, Filesystem, InodeId, NewInode, Options, SetAttributes, WriteAt};
+use ubtrfs::{Compression, CompressionMode, Filesystem, InodeId, NewInode, Options, SetAttributes, WriteAt, XattrMode};
 use ubtrfs_format::Incompat;
 use ubtrfs_format::items::InodeFlags;
 use ubtrfs_testkit::kernel::KernelMount;
@@ -294,6 +294,29 @@ fn small_files_are_inline_if_they_are_small_when_compressed() {
 
 fn text(len: usize) -> Vec<u8> {
     b"a fine day, and nothing happened; ".iter().copied().cycle().take(len).collect()
+}
+
+#[test]
+fn a_property_names_the_algorithm_for_commits_and_fsyncs_alike() {
+    require!(Need::Kernel);
+    for is_synced in [false, true] {
+        let dir = scratch_dir();
+        let image = dir.path().join("image");
+        make(&image, 256 << 20, |_| {});
+        let fs = open(&image, Options::default());
+        let file = create(&fs, "file");
+        fs.set_flags(file, InodeFlags::COMPRESS).unwrap();
+        fs.set_xattr(file, b"btrfs.compression", b"lzo", XattrMode::Set).unwrap();
+        fs.write(file, WriteAt::Offset(0), &text(12_000), false).unwrap();
+        if is_synced {
+            fs.fsync(file).unwrap();
+        }
+        fs.close().unwrap();
+        drop(fs);
+        let counts = ["zlib", "lzo", "zstd"].map(|algorithm| compressed_items(&image, algorithm));
+        assert_eq!(counts, [0, 1, 0], "fsynced: {is_synced}");
+        assert_btrfs_check_clean(&image);
+    }
 }
 
 #[test]
