@@ -137,6 +137,8 @@ impl<R: Read> ArchiveReader<R> {
             let number = || std::str::from_utf8(value).ok().and_then(|text| text.parse::<u64>().ok());
             let id = || number().and_then(|id| u32::try_from(id).ok()).ok_or_else(wrong);
             match key.as_slice() {
+                // Without a value a record takes back what others say, and the header's counts.
+                b"path" | b"linkpath" if value.is_empty() => {}
                 b"path" => of.path.clone_from(value),
                 b"linkpath" => of.target.clone_from(value),
                 b"mtime" => of.mtime = parse_time(value).ok_or_else(wrong)?,

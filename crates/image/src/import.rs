@@ -72,10 +72,10 @@ impl Import<'_> {
         let names = components(&of.path)?;
         let Some((name, above)) = names.split_last() else {
             // The directory itself.
-            if of.kind == EntryType::Directory {
-                self.finish(self.root, of, &shown)?;
+            if of.kind != EntryType::Directory {
+                return Err(refused(&shown, "would take the place of the directory that is imported to"));
             }
-            return Ok(());
+            return self.finish(self.root, of, &shown);
         };
         let Some(dir) = self.directory(above, &shown, true)? else { return Ok(()) };
         if self.layer == Layer::Oci && name.starts_with(b".wh.") {

@@ -38,7 +38,9 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
     let identity = Identity::new(arguments, input.as_ref())?;
     identity.apply(&mut options);
     let size = match (arguments.size, &input) {
-        (None, Some(input)) if !path.exists() => Population::default_size(input, arguments)?,
+        (None, Some(input)) if !path.exists() || is_shrunk_again(path, arguments) => {
+            Population::default_size(input, arguments)?
+        }
         (size, _) => size,
     };
     if !arguments.window.offset.is_multiple_of(ALIGNMENT as u64) {
@@ -63,6 +65,12 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
         let _ = std::fs::remove_file(path);
     }
     written
+}
+
+/// Whether an image file is made again that ends where its volume does, so that its size says
+/// nothing.
+fn is_shrunk_again(path: &Path, arguments: &args::Mkfs) -> bool {
+    arguments.populate.shrink && arguments.force && arguments.window.is_whole() && path.is_file()
 }
 
 /// Takes the superblocks of a volume away that could not be filled, as well as it can.
@@ -104,10 +112,13 @@ fn options(arguments: &args::Mkfs) -> Result<MkfsOptions> {
     options.metadata_profile = arguments.metadata.as_deref().map(profile).transpose()?;
     options.mixed = arguments.mixed;
     options.block_group_tree = arguments.block_group_tree;
-    // An ordinary user's volume is of no use to its maker if only root may make files in it.
-    options.root_owner = arguments
-        .root_owner
-        .unwrap_or_else(|| (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()));
+    // An ordinary user's volume is of no use to its maker if only root may make files in it. What
+    // it is filled with gives it another owner, and who makes it leaves no trace.
+    options.root_owner = match arguments.root_owner {
+        Some(owner) => owner,
+        None if arguments.populate.rootdir.is_some() => (0, 0),
+        None => (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
+    };
     Ok(options)
 }
 
@@ -189,6 +200,15 @@ fn write(
             drop(device);
             device = open()?;
         }
+    }
+    // What the file had would be left in the places that the volume does not use.
+    if arguments.populate.rootdir.is_some() && part.is_whole() && path.is_file() {
+        options.total_bytes = size.unwrap_or(device.size());
+        layout(&options).map_err(|error| Failure::about(path.display(), &error))?;
+        let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
+        file.set_len(0).and_then(|()| file.set_len(options.total_bytes)).map_err(failed)?;
+        drop(device);
+        device = open()?;
     }
     let device = within(path, device, part)?;
     if size.is_none() {

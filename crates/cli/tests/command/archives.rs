@@ -101,6 +101,8 @@ fn hostile_archives_change_nothing() {
         (archive(&[good, ("file/x", file, "", b"x")]), "Not a directory"),
         (archive(&[good, ("x", symlink, "", b"")]), "No such file"),
         (archive(&[good, ("x", EntryType::new(b'7' + 40), "", b"")]), "of a kind that no file has"),
+        (archive(&[good, (".", file, "", b"x")]), "would take the place of the directory"),
+        (archive(&[good, ("/", symlink, "dir", b"")]), "would take the place of the directory"),
         (b"no archive at all, but some text".repeat(100), "archive"),
         (Vec::new(), "cut"),
     ];
@@ -164,7 +166,7 @@ fn an_ordinary_user_makes_an_image_of_roots_files() {
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     // Where everybody may run it.
     let program = dir.path().join("ubtrfs");
-    fs::copy(env!("CARGO_BIN_EXE_ubtrfs"), &program).unwrap();
+    crate::copy_program(&program);
     let image = dir.path().join("image").to_str().unwrap().to_owned();
     let ordinary = |arguments: &[&str]| {
         let user = ["--reuid", "65534", "--regid", "65534", "--clear-groups", program.to_str().unwrap()];

@@ -49,6 +49,14 @@ fn fails(output: &Output, status: i32, words: &str) {
     }
 }
 
+/// Copies the program to where everybody may run it. By another process: a descriptor of ours that
+/// is open for writing would be inherited by what other tests start, and the copy be busy
+/// (`ETXTBSY`).
+fn copy_program(to: impl AsRef<Path>) {
+    let copied = std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_ubtrfs")).arg(to.as_ref()).status();
+    assert!(copied.unwrap().success());
+}
+
 /// A new volume in `dir`.
 fn new_volume(dir: &Path) -> String {
     let image = dir.join("image").to_str().unwrap().to_owned();

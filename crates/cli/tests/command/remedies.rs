@@ -67,7 +67,7 @@ fn an_image_without_permission_is_an_error_that_says_who_may_open_it() {
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     // A copy of the program that everybody may run.
     let program = dir.path().join("ubtrfs");
-    fs::copy(env!("CARGO_BIN_EXE_ubtrfs"), &program).unwrap();
+    crate::copy_program(&program);
     let mut command = std::process::Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
     let output = command.args(["ls", &image, "/"]).current_dir("/").output().unwrap();

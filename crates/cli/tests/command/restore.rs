@@ -258,7 +258,7 @@ fn a_user_gets_what_a_user_may_have() {
     fs::set_permissions(case.dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
     fs::set_permissions(&case.image, PermissionsExt::from_mode(0o644)).unwrap();
     let binary = case.dir.path().join("ubtrfs");
-    fs::copy(env!("CARGO_BIN_EXE_ubtrfs"), &binary).unwrap();
+    crate::copy_program(&binary);
     let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     let mut line = command("setpriv", &user);
     line.arg(&binary).arg("restore").arg(&case.image).arg(case.out());
@@ -393,7 +393,7 @@ fn attributes_of_what_may_not_be_written_to_are_copied() {
     std::os::unix::fs::chown(dir.path(), Some(nobody), Some(nobody)).unwrap();
     std::os::unix::fs::chown(&image, Some(nobody), Some(nobody)).unwrap();
     let binary = dir.path().join("ubtrfs");
-    fs::copy(env!("CARGO_BIN_EXE_ubtrfs"), &binary).unwrap();
+    crate::copy_program(&binary);
     fs::set_permissions(&binary, PermissionsExt::from_mode(0o755)).unwrap();
     let out = dir.path().join("out");
     let mut line = command("setpriv", &["--reuid=65534", "--regid=65534", "--clear-groups"]);

@@ -112,7 +112,7 @@ fn a_tree_survives_the_round_trip_through_two_images_and_an_archive() {
 
 #[test]
 fn the_same_input_makes_the_same_image_byte_for_byte() {
-    require!(Need::Root, Need::Tool("mount"));
+    require!(Need::Root, Need::Tool("mount"), Need::Tool("setpriv"), Need::Tool("taskset"));
     let dir = scratch_dir();
     let tmpfs = dir.path().join("tmpfs");
     fs::create_dir(&tmpfs).unwrap();
@@ -149,6 +149,32 @@ fn the_same_input_makes_the_same_image_byte_for_byte() {
         assert!(same.status.success(), "{more:?}: {}", String::from_utf8_lossy(&same.stdout));
         is_clean(&text(&images[0]));
     }
+    // Nor does it matter who makes it, or what was there.
+    let first = text(&images[0]);
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let others = tmpfs.join("others");
+    fs::create_dir(&others).unwrap();
+    std::os::unix::fs::chown(&others, Some(1000), Some(1000)).unwrap();
+    fs::set_permissions(&others, fs::Permissions::from_mode(0o777)).unwrap();
+    let plain = tmpfs.join("plain");
+    many_files(&plain, false);
+    let build =
+        |image: &str| ["mkfs", "-f", "--rootdir", plain.to_str().unwrap(), "--shrink", image].map(str::to_owned);
+    let noise: Vec<u8> = (0..300_u64 << 20).map(|at| (at.wrapping_mul(0x9E37_79B9) >> 13) as u8).collect();
+    fs::write(&first, noise).unwrap();
+    for _ in 0..2 {
+        success(&reproducibly(&build(&first).each_ref().map(String::as_str)));
+    }
+    let copy = tmpfs.join("ubtrfs");
+    crate::copy_program(&copy);
+    let second = text(&others.join("image"));
+    let mut user = Command::new("setpriv");
+    user.args(["--reuid=1000", "--regid=1000", "--clear-groups"]).arg(&copy).args(build(&second));
+    success(&user.env("SOURCE_DATE_EPOCH", EPOCH).output().unwrap());
+    let same = Command::new("cmp").args([&first, &second]).output().unwrap();
+    assert!(same.status.success(), "{}", String::from_utf8_lossy(&same.stdout));
+    let _ = fs::remove_file(&first);
+    success(&reproducibly(&["mkfs", "--rootdir", &text(&trees[0]), &first]));
     // Another input has another id.
     let before = fs::read(&images[0]).unwrap()[65568..65584].to_vec();
     fs::write(trees[0].join("dir1/file1"), "other").unwrap();
