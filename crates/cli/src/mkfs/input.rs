@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ubtrfs_format::items::FileType;
-use ubtrfs_image::{HostFiles, Source};
+use ubtrfs_image::{HostFiles, NewSubvolume, Source};
 
 use crate::args::Mkfs;
 use crate::failure::{Failure, Result};
@@ -36,6 +36,21 @@ impl Input {
             return Err(Failure::new(format!("{image} is in {path}, whose files it is to have: make it elsewhere")));
         }
         Ok(Self::Directory(path.into()))
+    }
+
+    /// Refuses subvolumes of a directory that has no such directories. What an archive has is not
+    /// known before it is read.
+    pub fn check_subvolumes(&self, subvolumes: &[NewSubvolume]) -> Result<()> {
+        let Self::Directory(path) = self else { return Ok(()) };
+        // A link to a directory is none.
+        let is_dir = |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
+        match subvolumes.iter().find(|subvolume| !is_dir(&path.join(&subvolume.path))) {
+            Some(missing) => {
+                let (missing, path) = (missing.path.display(), path.display());
+                Err(Failure::new(format!("{missing} is no directory in {path}")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Bytes of a volume that has room for all of it and more: of what is not used, a file has

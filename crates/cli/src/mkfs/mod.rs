@@ -31,9 +31,15 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
     // Errors in the options are reported before anything is touched; the size is checked again
     // below.
     let mut options = options(arguments)?;
+    if !arguments.window.offset.is_multiple_of(ALIGNMENT as u64) {
+        return Err(Failure::new(format!("--offset is no multiple of {ALIGNMENT}")));
+    }
     let input = arguments.populate.rootdir.as_deref().map(|from| Input::new(from, path)).transpose()?;
     if arguments.populate.subvol.iter().filter(|subvolume| subvolume.default).count() > 1 {
         return Err(Failure::new("only one subvolume can be the default").with_status(2));
+    }
+    if let Some(input) = &input {
+        input.check_subvolumes(&arguments.populate.subvol)?;
     }
     let identity = Identity::new(arguments, input.as_ref())?;
     identity.apply(&mut options);
@@ -43,9 +49,6 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
         }
         (size, _) => size,
     };
-    if !arguments.window.offset.is_multiple_of(ALIGNMENT as u64) {
-        return Err(Failure::new(format!("--offset is no multiple of {ALIGNMENT}")));
-    }
     let made = prepare(path, arguments, size)?;
     let written = part_of(path, arguments.window).and_then(|part| {
         let fsid = options.fsid;
@@ -53,9 +56,10 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
         if let Some(input) = &input {
             let before = bytes;
             let population = Population { input, arguments, identity, size: bytes };
-            bytes = population.run(Arc::clone(&device)).inspect_err(|_| unmake(&*device))?;
+            bytes = population.run(Arc::clone(&device)).inspect_err(|_| wipe_superblocks(&*device, 0))?;
             if bytes < before {
-                cut(path, part, bytes)?;
+                wipe_superblocks(&*device, bytes);
+                cut(path, part, before, bytes)?;
             }
         }
         println!("{}: a btrfs of {} with the id {fsid}", path.display(), show_size(bytes));
@@ -73,21 +77,25 @@ fn is_shrunk_again(path: &Path, arguments: &args::Mkfs) -> bool {
     arguments.populate.shrink && arguments.force && arguments.window.is_whole() && path.is_file()
 }
 
-/// Takes the superblocks of a volume away that could not be filled, as well as it can.
-fn unmake(device: &dyn Device) {
-    let is_within = |at: &&Physical| at.0 + SUPERBLOCK_SIZE as u64 <= device.size();
+/// Takes the superblocks away that are not in the first `end` bytes of the device, as well as it
+/// can: those of a volume that could not be filled, or behind the end of one that was shrunk.
+fn wipe_superblocks(device: &dyn Device, end: u64) {
+    let size = SUPERBLOCK_SIZE as u64;
+    let goes = |at: &&Physical| at.0 + size > end && at.0 + size <= device.size();
     let zeros = |at: &Physical| DeviceWrite { at: *at, data: Buffer::zeroed(SUPERBLOCK_SIZE).share() };
-    let written = device.submit(SUPERBLOCK_COPIES.iter().filter(is_within).map(zeros).collect()).wait();
+    let written = device.submit(SUPERBLOCK_COPIES.iter().filter(goes).map(zeros).collect()).wait();
     if let Err(error) = written.map_err(io::Error::from).and_then(|()| device.flush()) {
-        tracing::warn!(%error, "the superblocks of a volume that is not whole stay");
+        tracing::warn!(%error, "superblocks that are of no use stay");
     }
 }
 
-/// Ends an image file where its volume ends, if that reached to the end of it.
-fn cut(path: &Path, part: DevicePart, bytes: u64) -> Result<()> {
+/// Ends an image file where its volume ends now, if it ended where the volume ended `before`: else
+/// there is something else behind it.
+fn cut(path: &Path, part: DevicePart, before: u64, bytes: u64) -> Result<()> {
     let failed = |error: io::Error| Failure::about(path.display(), &error);
     let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
-    if part.size.is_none() && file.metadata().map_err(failed)?.is_file() {
+    let found = file.metadata().map_err(failed)?;
+    if found.is_file() && found.len() == part.start.saturating_add(before) {
         file.set_len(part.start.saturating_add(bytes)).and_then(|()| file.sync_all()).map_err(failed)?;
     }
     Ok(())
@@ -172,48 +180,37 @@ fn write(
     let failed = |error: io::Error| Failure::about(path.display(), &error);
     let open = || open_exclusively(path, OpenMode::ReadWrite, part);
     let mut device = open()?;
+    let rest = device.size().saturating_sub(part.start);
+    let room = part.size.map_or(rest, |limit| limit.min(rest));
     if !arguments.force {
         let mut read = |at: u64, buffer: &mut [u8]| device.read_at(Physical(part.start.saturating_add(at)), buffer);
-        let rest = device.size().saturating_sub(part.start);
-        let size = part.size.map_or(rest, |limit| limit.min(rest));
-        if let Some(found) = existing_signature(size, &mut read).map_err(failed)? {
+        if let Some(found) = existing_signature(room, &mut read).map_err(failed)? {
             return Err(Failure::new(format!("{shown} holds a {found}: -f overwrites it")));
         }
     }
-    if let Some(size) = size {
-        let is_block = std::fs::metadata(path).map_err(failed)?.file_type().is_block_device();
-        let end = part.start.saturating_add(size);
-        if is_block && end > device.size() {
-            return Err(Failure::new(format!("{shown} has only {} bytes", device.size())));
-        }
-        if part.size.is_some_and(|limit| limit < size) {
-            let limit = if arguments.window.partition.is_some() { "the partition has" } else { "--sizelimit allows" };
-            return Err(Failure::new(format!("--size asks for more than {limit}")));
-        }
-        options.total_bytes = size;
-        // The request must be possible before the file changes.
-        layout(&options).map_err(|error| Failure::about(path.display(), &error))?;
-        // Behind a part of an image there may be something else.
-        if !is_block && (end > device.size() || part.is_whole() && end < device.size()) {
-            let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
-            file.set_len(end).map_err(failed)?;
-            drop(device);
-            device = open()?;
-        }
+    let is_block = std::fs::metadata(path).map_err(failed)?.file_type().is_block_device();
+    options.total_bytes = size.unwrap_or(room);
+    let end = part.start.saturating_add(options.total_bytes);
+    if is_block && end > device.size() {
+        return Err(Failure::new(format!("{shown} has only {} bytes", device.size())));
     }
-    // What the file had would be left in the places that the volume does not use.
-    if arguments.populate.rootdir.is_some() && part.is_whole() && path.is_file() {
-        options.total_bytes = size.unwrap_or(device.size());
-        layout(&options).map_err(|error| Failure::about(path.display(), &error))?;
+    if part.size.is_some_and(|limit| limit < options.total_bytes) {
+        let limit = if arguments.window.partition.is_some() { "the partition has" } else { "--sizelimit allows" };
+        return Err(Failure::new(format!("--size asks for more than {limit}")));
+    }
+    // The request must be possible before the file changes.
+    layout(&options).map_err(|error| Failure::about(path.display(), &error))?;
+    // What a file had would be left in the places that the volume does not use.
+    let is_emptied = arguments.populate.rootdir.is_some() && part.is_whole();
+    // Behind a part of an image there may be something else.
+    if !is_block && (is_emptied || end > device.size() || part.is_whole() && end < device.size()) {
         let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
-        file.set_len(0).and_then(|()| file.set_len(options.total_bytes)).map_err(failed)?;
+        let emptied = if is_emptied { file.set_len(0) } else { Ok(()) };
+        emptied.and_then(|()| file.set_len(end)).map_err(failed)?;
         drop(device);
         device = open()?;
     }
     let device = within(path, device, part)?;
-    if size.is_none() {
-        options.total_bytes = device.size();
-    }
     options.largest_chunk = Population::largest_chunk(arguments, options.total_bytes);
     make_over(&*device, &options).map_err(|error| Failure::about(path.display(), &error))?;
     Ok((device, options.total_bytes))

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ubtrfs::Options;
 use ubtrfs_image::{
-    CopyOptions, Destination, Editor, Error, HostFiles, Layer, MadeSubvolumes, NewSubvolume, Session, copy_into, import,
+    CopyOptions, Destination, Editor, Error, HostFiles, Layer, MadeSubvolumes, Session, copy_into, import,
 };
 use ubtrfs_volume::Device;
 
@@ -68,11 +68,6 @@ impl Population<'_> {
         let subvolumes = MadeSubvolumes::new(fs, &editor, populate.subvol.clone()).map_err(|error| about(&error))?;
         match self.input {
             Input::Directory(path) => {
-                let is_missing = |subvolume: &&NewSubvolume| !is_dir(&path.join(&subvolume.path));
-                if let Some(missing) = populate.subvol.iter().find(is_missing) {
-                    let (missing, path) = (missing.path.display(), path.display());
-                    return Err(Failure::new(format!("{missing} is no directory in {path}")));
-                }
                 let source = HostFiles { without_xattrs: false, latest: self.identity.time() };
                 let how = CopyOptions { archive: true, recursive: true, ..CopyOptions::default() };
                 let to = Destination::Onto(fs.root(), "/".into());
@@ -99,11 +94,6 @@ impl Population<'_> {
             failure => failure,
         })
     }
-}
-
-/// Whether a directory is there, and no link to one.
-fn is_dir(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
 }
 
 /// What an error says, and what to do about it.

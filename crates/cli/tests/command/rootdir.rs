@@ -1,10 +1,11 @@
 //! Volumes that are filled as they are made.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
 
+use ubtrfs_format::{SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
@@ -230,8 +231,36 @@ fn directories_become_subvolumes() {
     drop(mount);
     let missing = [&["mkfs", "-f", "--rootdir", &tree_path, "-u", "none"][..], &[&image_path]].concat();
     fails(&ubtrfs(&missing), 1, "none is no directory");
+    // It was noticed before anything was touched.
+    is_clean(&image_path);
     let twice = [&["mkfs", "-f", "--rootdir", &tree_path, "-u", "sub", "-u", "ro:sub"][..], &[&image_path]].concat();
     fails(&ubtrfs(&twice), 1, "twice");
+}
+
+#[test]
+fn what_is_behind_a_shrunk_volume_stays_but_for_its_own_superblocks() {
+    let dir = scratch_dir();
+    let (tree, image) = (dir.path().join("tree"), dir.path().join("image"));
+    make_tree(&tree);
+    let (len, behind, copy) = (600 << 20, 500 << 20, (1 << 20) + SUPERBLOCK_COPIES[1].0);
+    let file = fs::File::options().read(true).write(true).create_new(true).open(&image).unwrap();
+    file.set_len(len).unwrap();
+    file.write_all_at(b"another volume", behind).unwrap();
+    let (tree, image) = (text(&tree), text(&image));
+    let place = ["mkfs", "--offset", "1M", "--size", "400M", &image];
+    success(&ubtrfs(&place));
+    let read = |at: u64| {
+        let mut bytes = [0; SUPERBLOCK_SIZE];
+        file.read_exact_at(&mut bytes, at).unwrap();
+        bytes
+    };
+    assert_ne!(read(copy), [0; SUPERBLOCK_SIZE]);
+    success(&ubtrfs(&[&place[..], &["-f", "--rootdir", &tree, "--shrink"]].concat()));
+    assert_eq!(file.metadata().unwrap().len(), len);
+    assert!(read(behind).starts_with(b"another volume"));
+    // A copy there would be taken for a better state of the volume than a lost primary.
+    assert_eq!(read(copy), [0; SUPERBLOCK_SIZE]);
+    assert!(success(&ubtrfs(&["check", "--offset", "1M", &image])).contains("no fault found"));
 }
 
 #[test]
