@@ -18,13 +18,13 @@ pub fn fingerprint<S: Source>(source: &S, node: S::Node) -> Result<[u8; 32]> {
         hash.update(depth.to_le_bytes());
         field(&mut hash, &name);
         describe(&mut hash, &of);
-        if let Some(identity) = of.identity {
-            let first = *met.entry(identity).or_insert(number);
+        // Zero where it has content of its own: a name outside of the tree makes no difference.
+        let first = of.identity.map_or(number, |identity| *met.entry(identity).or_insert(number));
+        if first != number {
             hash.update(first.to_le_bytes());
-            if first != number {
-                continue;
-            }
+            continue;
         }
+        hash.update(0_u64.to_le_bytes());
         match of.file_type() {
             FileType::Directory => {
                 let children = source.children(&node)?.into_iter().rev();
@@ -97,6 +97,10 @@ mod tests {
         // Times after the latest, a hole where zeros were, and another inode.
         fs::remove_file(at("sub/one")).unwrap();
         fs::File::create(at("sub/one")).unwrap().set_len(100_000).unwrap();
+        assert_eq!(print(), first);
+        // Another name of a file, which is not in the tree.
+        let elsewhere = tempfile::tempdir_in(dir.path().parent().unwrap()).unwrap();
+        fs::hard_link(at("two"), elsewhere.path().join("two")).unwrap();
         assert_eq!(print(), first);
         let mut all = vec![first];
         let mut has_changed = || {
