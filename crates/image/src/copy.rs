@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use ubtrfs::format::TreeId;
 use ubtrfs::format::items::FileType;
-use ubtrfs::{Errno, Filesystem, InodeId, NewInode, SetAttributes, TimeChange, WriteAt, XattrMode};
+use ubtrfs::{Errno, Filesystem, InodeId, NewInode, SetAttributes, WriteAt};
 
+use crate::attributes::Attributes;
 use crate::error::{Error, Result, inside};
 use crate::inside::lookup;
 use crate::source::{Child, Description, Source};
@@ -254,19 +255,8 @@ impl<S: Source> Copier<'_, S> {
                 }
             }
         }
-        // Another owner takes capabilities away, so they come after.
-        let owner = SetAttributes { uid: Some(of.uid), gid: Some(of.gid), ..SetAttributes::default() };
-        self.fs.set_attributes(id, &owner).map_err(inside(path))?;
-        for (name, value) in &of.xattrs {
-            self.fs.set_xattr(id, name, value, XattrMode::Set).map_err(inside(path))?;
-        }
-        let changes = SetAttributes {
-            mode: Some(of.mode),
-            atime: Some(TimeChange::To(of.atime)),
-            mtime: Some(TimeChange::To(of.mtime)),
-            ..SetAttributes::default()
-        };
-        self.fs.set_attributes(id, &changes).map(drop).map_err(inside(path))
+        let Description { uid, gid, mode, ref xattrs, atime, mtime, .. } = *of;
+        Attributes { owner: (uid, gid), mode, xattrs, atime, mtime }.give(self.fs, id, path)
     }
 }
 

@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tar::{EntryType, Header};
+use ubtrfs::Filesystem;
 use ubtrfs::format::items::{FileType, Timespec};
-use ubtrfs::{Errno, Filesystem, InodeId};
 
-use crate::error::{Error, Result, inside, outside};
+use crate::error::{Error, Result, outside};
 use crate::inside::{VolumeFile, VolumeFiles};
 use crate::source::{Description, Source};
 
@@ -42,7 +42,7 @@ impl Records {
 /// it is `./`. Returns the paths of sockets, which no archive can have.
 pub fn export(fs: &Arc<Filesystem>, file: VolumeFile, name: &[u8], out: impl Write) -> Result<Vec<PathBuf>> {
     let source = VolumeFiles::new(fs);
-    let mut export = Export { fs, out, links: HashMap::new(), skipped: Vec::new() };
+    let mut export = Export { source: &source, out, links: HashMap::new(), skipped: Vec::new() };
     let mut left = vec![(Vec::new(), file)];
     while let Some((path, file)) = left.pop() {
         let description = source.describe(&file)?;
@@ -68,7 +68,7 @@ pub fn export(fs: &Arc<Filesystem>, file: VolumeFile, name: &[u8], out: impl Wri
 }
 
 struct Export<'a, W> {
-    fs: &'a Filesystem,
+    source: &'a VolumeFiles,
     out: W,
     /// Under which name an inode with several was written.
     links: HashMap<(u64, u64), Vec<u8>>,
@@ -84,7 +84,8 @@ impl<W: Write> Export<'_, W> {
         self.write(&vec![0; (len.next_multiple_of(BLOCK) - len) as usize])
     }
 
-    fn entry(&mut self, name: Vec<u8>, VolumeFile { id, path }: &VolumeFile, of: &Description) -> Result<()> {
+    fn entry(&mut self, name: Vec<u8>, file: &VolumeFile, of: &Description) -> Result<()> {
+        let path = &file.path;
         let mut records = Records::default();
         let first = of.identity.as_ref().and_then(|identity| self.links.get(identity)).cloned();
         let mut header = Header::new_ustar();
@@ -124,7 +125,8 @@ impl<W: Write> Export<'_, W> {
             }
             records.add(&[b"SCHILY.xattr.", &key[..]].concat(), value);
         }
-        let ranges = if entry_type == EntryType::Regular { self.ranges(*id, of.size, path)? } else { Vec::new() };
+        let ranges =
+            if entry_type == EntryType::Regular { self.source.data_ranges(file, of.size)? } else { Vec::new() };
         let data: u64 = ranges.iter().map(|(start, end)| end - start).sum();
         let map =
             if entry_type == EntryType::Regular && data < of.size { map_of(&ranges, of.size) } else { Vec::new() };
@@ -148,8 +150,10 @@ impl<W: Write> Export<'_, W> {
         self.records(records)?;
         self.write(header.as_bytes())?;
         self.write(&map)?;
-        for (start, end) in ranges {
-            self.data(*id, start, end, path)?;
+        for range in ranges {
+            let out = &mut self.out;
+            self.source
+                .read_range(file, range, &mut |_, data| out.write_all(data).map_err(outside("standard output")))?;
         }
         self.pad(stored)?;
         if let (Some(identity), None) = (of.identity, first) {
@@ -171,34 +175,6 @@ impl<W: Write> Export<'_, W> {
         self.write(header.as_bytes())?;
         self.write(&records)?;
         self.pad(records.len() as u64)
-    }
-
-    /// Where a file has data.
-    fn ranges(&self, id: InodeId, size: u64, path: &Path) -> Result<Vec<(u64, u64)>> {
-        let (mut found, mut at) = (Vec::new(), 0);
-        while at < size {
-            let start = match self.fs.seek_data(id, at) {
-                Ok(start) if start < size => start,
-                Err(error) if error.errno() != Errno::NXIO => return Err(inside(path)(error)),
-                _ => break,
-            };
-            let end = self.fs.seek_hole(id, start).map_err(inside(path))?.min(size).max(start + 1);
-            found.push((start, end));
-            at = end;
-        }
-        Ok(found)
-    }
-
-    fn data(&mut self, id: InodeId, mut at: u64, end: u64, path: &Path) -> Result<()> {
-        while at < end {
-            let data = self.fs.read(id, at, (end - at).min(1 << 20) as usize).map_err(inside(path))?;
-            if data.is_empty() {
-                return Err(outside::<io::Error>(path)(io::ErrorKind::UnexpectedEof.into()));
-            }
-            self.write(&data)?;
-            at += data.len() as u64;
-        }
-        Ok(())
     }
 }
 

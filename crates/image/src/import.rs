@@ -6,16 +6,17 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::io::Read;
+use std::io::{BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use tar::EntryType;
 use ubtrfs::format::items::FileType;
-use ubtrfs::{Errno, Filesystem, InodeId, NewInode, SetAttributes, TimeChange, XattrMode};
+use ubtrfs::{Errno, Filesystem, InodeId, NewInode, SetAttributes};
 
 use crate::archive_entry::{ArchiveReader, Described, components};
+use crate::attributes::Attributes;
 use crate::copy::write_all;
 use crate::error::{Error, Result, inside};
 use crate::inside::{VolumeFile, VolumeFiles, lookup};
@@ -40,7 +41,7 @@ pub enum Layer {
 /// Reads an archive into a directory.
 pub fn import(fs: &Arc<Filesystem>, dir: InodeId, archive: impl Read, layer: Layer) -> Result<()> {
     let mut import = Import { fs, root: dir, layer, made: HashSet::new(), times: Vec::new() };
-    let mut archive = ArchiveReader::new(archive);
+    let mut archive = ArchiveReader::new(BufReader::with_capacity(PIECE, archive));
     while let Some(of) = archive.next()? {
         import.entry(&mut archive, &of)?;
     }
@@ -248,21 +249,11 @@ impl Import<'_> {
 
     /// Gives what was made the rest of its attributes.
     fn finish(&mut self, id: InodeId, of: &Described, shown: &Path) -> Result<()> {
-        // Another owner takes capabilities away, so they come after.
-        let owner = SetAttributes { uid: Some(of.uid), gid: Some(of.gid), ..SetAttributes::default() };
-        self.fs.set_attributes(id, &owner).map_err(inside(shown))?;
-        for (name, value) in &of.xattrs {
-            self.fs.set_xattr(id, name, value, XattrMode::Set).map_err(inside(shown))?;
-        }
-        let times = SetAttributes {
-            atime: Some(TimeChange::To(of.atime.unwrap_or(of.mtime))),
-            mtime: Some(TimeChange::To(of.mtime)),
-            ..SetAttributes::default()
-        };
-        let changes = SetAttributes { mode: Some(of.mode), ..times };
-        self.fs.set_attributes(id, &changes).map_err(inside(shown))?;
+        let Described { uid, gid, mode, ref xattrs, mtime, .. } = *of;
+        let attributes = Attributes { owner: (uid, gid), mode, xattrs, atime: of.atime.unwrap_or(mtime), mtime };
+        attributes.give(self.fs, id, shown)?;
         if of.kind == EntryType::Directory {
-            self.times.push((id, times));
+            self.times.push((id, attributes.times()));
         }
         Ok(())
     }

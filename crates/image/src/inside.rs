@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use ubtrfs::format::DirIndex;
 use ubtrfs::format::items::FileType;
 use ubtrfs::{Errno, Filesystem, InodeId};
 
-use crate::error::{Error, Result, inside};
+use crate::error::{Error, Result, inside, outside};
 use crate::source::{Child, Description, Source, TakeData};
 
 /// Bytes that are read at once.
@@ -96,26 +97,37 @@ impl VolumeFiles {
         })
     }
 
-    fn copy_data(&self, VolumeFile { id, path }: &VolumeFile, size: u64, take: &mut TakeData<'_>) -> Result<()> {
-        let id = *id;
-        let mut at = 0;
+    /// Where the first `size` bytes of a file have data: the starts and the ends of ranges.
+    pub(crate) fn data_ranges(&self, VolumeFile { id, path }: &VolumeFile, size: u64) -> Result<Vec<(u64, u64)>> {
+        let (mut found, mut at) = (Vec::new(), 0);
         while at < size {
-            let start = match self.fs.seek_data(id, at) {
-                Ok(start) => start,
-                Err(error) if error.errno() == Errno::NXIO => break,
-                Err(error) => return Err(inside(path)(error)),
+            let start = match self.fs.seek_data(*id, at) {
+                Ok(start) if start < size => start,
+                Err(error) if error.errno() != Errno::NXIO => return Err(inside(path)(error)),
+                _ => break,
             };
-            let end = self.fs.seek_hole(id, start).map_err(inside(path))?.min(size);
-            at = start;
-            while at < end {
-                let data = self.fs.read(id, at, (end - at).min(PIECE) as usize).map_err(inside(path))?;
-                if data.is_empty() {
-                    return Ok(());
-                }
-                take(at, &data)?;
-                at += data.len() as u64;
+            let end = self.fs.seek_hole(*id, start).map_err(inside(path))?.min(size).max(start + 1);
+            found.push((start, end));
+            at = end;
+        }
+        Ok(found)
+    }
+
+    /// Reads a range of a file.
+    pub(crate) fn read_range(
+        &self,
+        VolumeFile { id, path }: &VolumeFile,
+        (start, end): (u64, u64),
+        take: &mut TakeData<'_>,
+    ) -> Result<()> {
+        let mut at = start;
+        while at < end {
+            let data = self.fs.read(*id, at, (end - at).min(PIECE) as usize).map_err(inside(path))?;
+            if data.is_empty() {
+                return Err(outside::<io::Error>(path)(io::ErrorKind::UnexpectedEof.into()));
             }
-            at = at.max(start + 1);
+            take(at, &data)?;
+            at += data.len() as u64;
         }
         Ok(())
     }
@@ -144,7 +156,7 @@ impl Source for VolumeFiles {
     }
 
     fn read(&self, node: &VolumeFile, size: u64, take: &mut TakeData<'_>) -> Result<()> {
-        self.copy_data(node, size, take)
+        self.data_ranges(node, size)?.into_iter().try_for_each(|range| self.read_range(node, range, take))
     }
 
     fn inode(&self, node: &VolumeFile) -> Option<InodeId> {

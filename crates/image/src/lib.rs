@@ -5,6 +5,7 @@
 //! [`Session::publish`] the volume on the devices stays as it was.
 
 mod archive_entry;
+mod attributes;
 mod copy;
 mod edit;
 mod error;

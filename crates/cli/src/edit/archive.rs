@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, IsTerminal, Read};
+use std::io::{self, BufWriter, IsTerminal, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use crate::failure::{Failure, Result};
 use crate::place::{Image, Place};
 use crate::show;
 
-/// Bytes that are read or written at once.
+/// Bytes that are written at once.
 const BUFFER: usize = 1 << 20;
 
 /// The image and the path that a word names.
@@ -65,7 +65,6 @@ pub fn import(arguments: &Import) -> Result<()> {
     }
     let (dir, _) = editor.find(&path, true).map_err(|error| about(&error))?;
     let read = |shown: &Path, archive: &mut dyn Read| {
-        let archive = BufReader::with_capacity(BUFFER, archive);
         ubtrfs_image::import(session.fs(), dir, archive, layer).map_err(|error| match about(&error) {
             Failure::Sentence(sentence, status) => {
                 Failure::Sentence(format!("{}: {sentence}", shown.display()), status)

@@ -1,7 +1,7 @@
 //! Filling a new volume with a directory or an archive, in one commit.
 
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -87,7 +87,6 @@ impl Population<'_> {
     }
 
     fn read(session: &Session, archive: impl Read, shown: &dyn std::fmt::Display) -> Result<()> {
-        let archive = BufReader::with_capacity(MIB as usize, archive);
         let read = import(session.fs(), session.fs().root(), archive, Layer::Plain);
         read.map_err(|error| match about(&error) {
             Failure::Sentence(sentence, status) => Failure::Sentence(format!("{shown}: {sentence}"), status),
