@@ -8,11 +8,9 @@ use flate2::{FlushCompress, Status};
 use ubtrfs_format::items::Compression;
 use zstd::stream::raw::CParameter;
 
+use super::committed::MAX_PACKED;
 use super::decompress::{LZO_LENGTH, ZSTD_WINDOW_LOG};
 use super::lzo;
-
-/// What one extent holds at most, packed or not.
-pub(crate) const MAX_CONTENT: usize = 128 << 10;
 
 /// How hard zlib and zstd try where nobody says it.
 const DEFAULT_LEVEL: i32 = 3;
@@ -51,7 +49,7 @@ pub(crate) struct Packer {
 impl Packer {
     /// For a volume of this sector size.
     pub(crate) fn new(sector_size: usize) -> Self {
-        Self { sector_size, packed: vec![0; MAX_CONTENT], zlib: None, zstd: None, lzo: None }
+        Self { sector_size, packed: vec![0; MAX_PACKED as usize], zlib: None, zstd: None, lzo: None }
     }
 
     /// Packs `content` into at most `most` bytes; `None` if it takes more, or if packing fails.
@@ -160,34 +158,16 @@ pub(crate) fn seems_compressible(content: &[u8]) -> bool {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::decompress::tests::content;
     use super::super::decompress::unpack;
     use super::*;
 
     const SECTOR: usize = 4096;
-
-    /// Compressible in parts, and not in others.
-    fn content(len: usize, seed: u64) -> Vec<u8> {
-        let mut state = seed | 1;
-        (0..len)
-            .map(|index| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                if (index / 700) % 3 == 0 { state as u8 } else { (index / 50) as u8 }
-            })
-            .collect()
-    }
+    /// What one extent holds at most.
+    const MAX_CONTENT: usize = MAX_PACKED as usize;
 
     fn noise(len: usize) -> Vec<u8> {
-        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-        (0..len)
-            .map(|_| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                (state >> 32) as u8
-            })
-            .collect()
+        ubtrfs_testkit::rng::Rng::new(7).noise(len)
     }
 
     fn methods() -> Vec<Method> {

@@ -140,7 +140,7 @@ pub(crate) mod test_support {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::io::Write;
 
     use proptest::prelude::*;
@@ -177,7 +177,7 @@ mod tests {
         [(Compression::Zlib, zlib), (Compression::Zstd, zstd), (Compression::Lzo, lzo)];
 
     /// Compressible in parts, and not in others, so that LZO segments take all sorts of lengths.
-    fn content(len: usize, seed: u64) -> Vec<u8> {
+    pub(in super::super) fn content(len: usize, seed: u64) -> Vec<u8> {
         let mut state = seed | 1;
         (0..len)
             .map(|index| {

@@ -12,7 +12,7 @@ use super::operations::Operations;
 use super::resize::{GrowthPlan, fill_sector};
 use super::write_at::WriteAt;
 use crate::error::{Errno, Error, Result};
-use crate::file::compress::MAX_CONTENT;
+use crate::file::committed::MAX_PACKED;
 use crate::inode::MAX_FILE_SIZE;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM};
@@ -120,7 +120,7 @@ impl Operations {
         } else {
             2
         };
-        let extents = if self.writeback.may_compress(state.item.flags) { 2 + len / MAX_CONTENT as u64 } else { 1 };
+        let extents = if self.writeback.may_compress(state.item.flags) { 2 + len / MAX_PACKED } else { 1 };
         let sum_bytes = sectors * self.info.volume.checksum().size() as u64;
         let demand = Demand {
             data: if is_nocow { 0 } else { sectors * sector },

@@ -342,10 +342,8 @@ impl Writeback {
             let placed = if inline {
                 vec![self.place_inline(&run, item.size, transaction, packed.inline.take())]
             } else {
-                {
-                    let layer = Layer { id, transaction, flags, layout: Some(layout) };
-                    self.place(run, state, layer, submission, &mut packed)?
-                }
+                let layer = Layer { id, transaction, flags, layout: Some(layout) };
+                self.place(run, state, layer, submission, &mut packed)?
             };
             self.info.unreserve_data(len);
             for part in placed {

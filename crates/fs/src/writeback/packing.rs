@@ -16,7 +16,8 @@ use super::owner::Writeback;
 use super::packers::{Packed, PackedPiece};
 use crate::compression_mode::CompressionMode;
 use crate::error::Result;
-use crate::file::compress::{MAX_CONTENT, Method, Packer, seems_compressible};
+use crate::file::committed::MAX_PACKED;
+use crate::file::compress::{Method, Packer, seems_compressible};
 use crate::file::dirty::DirtyData;
 use crate::file::layout::Layout;
 use crate::inode::{InodeId, InodeState};
@@ -52,9 +53,10 @@ impl Writeback {
     }
 
     /// How data of a file with these inode flags is packed, if it is. The file's property is that
-    /// of all layers: none may be missing from the state.
+    /// of all layers: none may be missing from the state. Nothing is read of a subvolume that is
+    /// being dropped: parts of its tree may be gone.
     pub(super) fn packing_of(&self, id: InodeId, state: &InodeState, flags: u64) -> Result<Option<Packing>> {
-        if !self.may_compress(flags) || !ubtrfs_tree::may_block() {
+        if !self.may_compress(flags) || !ubtrfs_tree::may_block() || self.info.is_being_dropped(id.subvolume) {
             return Ok(None);
         }
         let mode = self.info.compression();
@@ -74,12 +76,10 @@ impl Writeback {
     /// Packs the data that is dirty in the open transaction. A small file becomes inline only if it
     /// is `complete`, as in [`Writeback::write_back_pending`].
     pub(crate) fn pack_pending(&self, id: InodeId, state: &InodeState, complete: bool) -> Result<Packed> {
+        let Some(packing) = self.packing_of(id, state, state.item.flags)? else { return Ok(Packed::default()) };
         let inline = (complete && self.may_be_for_metadata(&state.dirty, &state.item)).then_some(state.item.size);
         let generation = self.info.gate.current().generation;
-        match self.packing_of(id, state, state.item.flags)? {
-            Some(packing) => self.pack(id, state, &packing, (generation, None), &state.dirty, inline),
-            None => Ok(Packed::default()),
-        }
+        self.pack(id, state, &packing, (generation, None), &state.dirty, inline)
     }
 
     /// Packs dirty data of a transaction; of a file that may be inline, its content of so many
@@ -168,7 +168,7 @@ fn pack_piece(packer: &mut Packer, packing: &Packing, dirty: &DirtyData, range: 
 fn pieces_of(range: Range<u64>, sector: u64, pieces: &mut Vec<Range<u64>>) {
     let mut at = range.start;
     while at < range.end {
-        let end = (at + 1).next_multiple_of(MAX_CONTENT as u64).min(range.end);
+        let end = (at + 1).next_multiple_of(MAX_PACKED).min(range.end);
         if end - at > sector {
             pieces.push(at..end);
         }

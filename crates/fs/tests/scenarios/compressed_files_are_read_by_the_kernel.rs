@@ -2,7 +2,7 @@
 //! by us as they were written: after a commit, and from a log after a crash.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ubtrfs::{Compression, CompressionMode, Filesystem, InodeId, NewInode, Options, SetAttributes, WriteAt, XattrMode};
@@ -66,6 +66,27 @@ impl Work {
         let files = (0..5).map(|number| format!("file-{number}"));
         let files = files.map(|name| (name.clone(), create(&fs, &name), Vec::new())).collect();
         Self { fs, rng: Rng::new(seed), files }
+    }
+
+    /// Changes how data is compressed from now on: of all files, or of one.
+    fn choose(&mut self) {
+        const PROPERTY: &[u8] = b"btrfs.compression";
+        let id = self.files[self.rng.index(self.files.len())].1;
+        let modes = modes();
+        let mode = modes[self.rng.index(modes.len())];
+        match self.rng.below(8) {
+            0 => self.fs.set_compression(Some(mode)),
+            1 => self.fs.set_compression(None),
+            2 => self.fs.set_flags(id, InodeFlags::COMPRESS).unwrap(),
+            3 => self.fs.set_flags(id, InodeFlags::NOCOMPRESS).unwrap(),
+            4 => self.fs.set_flags(id, 0).unwrap(),
+            5 => {
+                let name = CompressionMode::property(mode.algorithm).as_bytes();
+                self.fs.set_flags(id, InodeFlags::COMPRESS).unwrap();
+                self.fs.set_xattr(id, PROPERTY, name, XattrMode::Set).unwrap();
+            }
+            _ => {}
+        }
     }
 
     fn step(&mut self) {
@@ -172,24 +193,48 @@ fn by_every_algorithm_and_level_after_commits_and_crashes() {
             (0..60).for_each(|_| work.step());
             work.fs.sync().unwrap();
             (0..10).for_each(|_| work.step());
-            work.fsync_all();
-            let expected = work.expected();
-            // Without a commit: the log has what the last one has not.
-            drop(work);
-            let replayed = dir.path().join("replayed");
-            std::fs::copy(&image, &replayed).unwrap();
-            let fs = open(&replayed, options(mode));
-            assert_ours(&fs, &expected, &what);
-            fs.close().unwrap();
-            drop(fs);
-            assert_ubtrfs_check_clean(&replayed);
-            assert_kernels(&replayed, &expected, &format!("{what}, replayed by us"));
+            let replayed = is_read_after_a_crash(work, &image, options(mode), &what);
             let name = format!("{:?}", mode.algorithm).to_lowercase();
             assert!(compressed_items(&replayed, &name) > 0, "{what}");
-            assert_kernels(&image, &expected, &format!("{what}, replayed by the kernel"));
-            assert_ours(&open(&image, Options::default()), &expected, &format!("{what}, after the kernel"));
         }
     }
+}
+
+/// Remounts, flags and properties choose another algorithm at any time, or none.
+#[test]
+fn whatever_is_chosen_between_writes_fsyncs_and_commits() {
+    require!(Need::Kernel);
+    for seed in seeds(6) {
+        let dir = scratch_dir();
+        let image = dir.path().join("image");
+        make(&image, 256 << 20, |_| {});
+        let mut work = Work::new(open(&image, Options::default()), seed);
+        for _ in 0..100 {
+            work.choose();
+            work.step();
+        }
+        is_read_after_a_crash(work, &image, Options::default(), &format!("seed {seed}"));
+    }
+}
+
+/// Fsyncs everything and crashes: what was done is read by us and by the kernel, from the log by
+/// either. Returns the image that we have replayed.
+fn is_read_after_a_crash(work: Work, image: &Path, options: Options, what: &str) -> PathBuf {
+    work.fsync_all();
+    let expected = work.expected();
+    // Without a commit: the log has what the last one has not.
+    drop(work);
+    let replayed = image.with_extension("replayed");
+    std::fs::copy(image, &replayed).unwrap();
+    let fs = open(&replayed, options);
+    assert_ours(&fs, &expected, what);
+    fs.close().unwrap();
+    drop(fs);
+    assert_ubtrfs_check_clean(&replayed);
+    assert_kernels(&replayed, &expected, &format!("{what}, replayed by us"));
+    assert_kernels(image, &expected, &format!("{what}, replayed by the kernel"));
+    assert_ours(&open(image, Options::default()), &expected, &format!("{what}, after the kernel"));
+    replayed
 }
 
 /// By invariant 30 a volume names the algorithms that it needs as soon as it needs them.
