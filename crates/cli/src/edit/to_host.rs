@@ -20,13 +20,15 @@ use super::session::about;
 use crate::args::edit::Cp;
 use crate::failure::{Failure, Result};
 use crate::restore::target::{
-    Made, enter, hold, is_name, make_directory, make_file, make_link, make_node, make_symlink, type_of,
+    Made, enter, enter_all, hold, is_name, make_directory, make_file, make_link, make_node, make_symlink, type_of,
 };
 
 /// A directory that is being copied.
 struct Frame {
     to: OwnedFd,
     path: PathBuf,
+    /// Its path from the directory that the copy goes to.
+    way: Vec<Vec<u8>>,
     description: Description,
     is_new: bool,
     left: Vec<(Vec<u8>, VolumeFile)>,
@@ -34,13 +36,16 @@ struct Frame {
 
 struct Copier<'a> {
     fs: &'a Filesystem,
+    /// The directory that the copy goes to.
+    root: OwnedFd,
     source: VolumeFiles,
     archive: bool,
     recursive: bool,
     /// Permissions that new files don't get.
     umask: u32,
-    /// Where the first name of an inode with several was copied to.
-    links: HashMap<(u64, u64), (OwnedFd, Vec<u8>)>,
+    /// The path, from there, that the first name of an inode with several was copied to. No
+    /// descriptor is held for it, since there may be many.
+    links: HashMap<(u64, u64), Vec<Vec<u8>>>,
 }
 
 /// Copies files of an image to a path: into it, if it is a directory.
@@ -57,40 +62,36 @@ pub fn copy(fs: &Arc<Filesystem>, arguments: &Cp, from: &[PathBuf], to: &Path) -
         let (id, _) = editor.find(path, !recursive).map_err(|error| about(&error))?;
         let source = VolumeFiles::new(fs);
         let file = VolumeFile { id, path: path.clone() };
-        let mut copier = Copier { fs, source, archive: arguments.archive, recursive, umask, links: HashMap::new() };
-        let dir = |path: &Path| {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            rustix::fs::openat(CWD, path, flags, Mode::empty())
-                .map_err(|error| Failure::about(path.display(), &io::Error::from(error)))
-        };
-        let name = path.file_name();
-        match name {
+        let (above, files) = match path.file_name() {
             // The top level has no name: what is in it goes into the directory.
-            None if to.is_dir() && recursive => {
-                let children = copier.source.children(&file).map_err(|error| about(&error))?;
-                let at = dir(to)?;
-                for (name, file) in children {
-                    copier.tree(&file, &at, &name, to)?;
-                }
-            }
-            Some(name) if to.is_dir() => copier.tree(&file, &dir(to)?, name.as_bytes(), to)?,
+            None if to.is_dir() && recursive => (to, source.children(&file).map_err(|error| about(&error))?),
+            Some(name) if to.is_dir() => (to, vec![(name.as_bytes().to_vec(), file)]),
             _ => {
                 let name = to.file_name().ok_or_else(|| Failure::new(format!("{} is no name", to.display())))?;
                 let above = to.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-                copier.tree(&file, &dir(above)?, name.as_bytes(), above)?;
+                (above, vec![(name.as_bytes().to_vec(), file)])
             }
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::openat(CWD, above, flags, Mode::empty())
+            .map_err(|error| Failure::about(above.display(), &io::Error::from(error)))?;
+        let archive = arguments.archive;
+        let mut copier = Copier { fs, root, source, archive, recursive, umask, links: HashMap::new() };
+        for (name, file) in files {
+            copier.tree(&file, &name, above)?;
         }
     }
     Ok(())
 }
 
 impl Copier<'_> {
-    fn tree(&mut self, file: &VolumeFile, at: &OwnedFd, name: &[u8], above: &Path) -> Result<()> {
+    fn tree(&mut self, file: &VolumeFile, name: &[u8], above: &Path) -> Result<()> {
         let mut frames: Vec<Frame> = Vec::new();
-        frames.extend(self.one(file, at, name, above)?);
+        let root = self.root.try_clone().map_err(|error| Failure::about(above.display(), &error))?;
+        frames.extend(self.one(file, (&root, &[]), name, above)?);
         while let Some(frame) = frames.last_mut() {
             if let Some((name, file)) = frame.left.pop() {
-                let next = self.one(&file, &frame.to, &name, &frame.path);
+                let next = self.one(&file, (&frame.to, &frame.way), &name, &frame.path);
                 frames.extend(next?);
             } else if let Some(done) = frames.pop() {
                 let failed = |error: io::Error| Failure::about(done.path.display(), &error);
@@ -100,7 +101,15 @@ impl Copier<'_> {
         Ok(())
     }
 
-    fn one(&mut self, file: &VolumeFile, at: &OwnedFd, name: &[u8], above: &Path) -> Result<Option<Frame>> {
+    /// Copies one file into a directory, which is open and at the end of this way; of a directory,
+    /// what is in it remains to be copied.
+    fn one(
+        &mut self,
+        file: &VolumeFile,
+        (at, way): (&OwnedFd, &[Vec<u8>]),
+        name: &[u8],
+        above: &Path,
+    ) -> Result<Option<Frame>> {
         let path = above.join(OsStr::from_bytes(name));
         if !is_name(name) {
             return Err(Failure::new(format!("{} has a name that no file can have", above.display())));
@@ -121,20 +130,22 @@ impl Copier<'_> {
             let to = enter(at, name).map_err(failed)?;
             let mut left = self.source.children(file).map_err(|error| about(&error))?;
             left.reverse();
-            return Ok(Some(Frame { to, path, description, is_new, left }));
+            let way = [way, &[name.to_vec()]].concat();
+            return Ok(Some(Frame { to, path, way, description, is_new, left }));
         }
         if type_of(at, name).is_some() {
             // A directory is refused by this.
             rustix::fs::unlinkat(at, name, AtFlags::empty()).map_err(|error| failed(error.into()))?;
         }
-        if let Some((dir, first)) = description.identity.as_ref().and_then(|identity| self.links.get(identity)) {
-            make_link(dir, first, at, name).map_err(failed)?;
+        let path_of_first = description.identity.as_ref().and_then(|identity| self.links.get(identity));
+        if let Some((first, way)) = path_of_first.and_then(|path| path.split_last()) {
+            let dir = enter_all(&self.root, way).map_err(failed)?;
+            make_link(&dir, first, at, name).map_err(failed)?;
             return Ok(None);
         }
         self.file(file, at, name, &description, &path)?;
         if let Some(identity) = description.identity.filter(|_| self.archive) {
-            let dir = at.try_clone().map_err(failed)?;
-            self.links.insert(identity, (dir, name.to_vec()));
+            self.links.insert(identity, [way, &[name.to_vec()]].concat());
         }
         Ok(None)
     }

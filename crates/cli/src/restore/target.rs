@@ -44,19 +44,7 @@ impl Target {
 
     /// A directory in it, which must be there.
     pub fn directory(&self, path: &[Vec<u8>]) -> io::Result<OwnedFd> {
-        let mut at = self.root.try_clone()?;
-        let mut rest = path;
-        while !rest.is_empty() {
-            let mut bytes = 0;
-            let fits = rest.iter().take_while(|name| {
-                bytes += name.len() + 1;
-                bytes <= STRETCH
-            });
-            let (stretch, after) = rest.split_at(fits.count().max(1));
-            at = open_below(at.as_fd(), &stretch.join(&b'/'), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-            rest = after;
-        }
-        Ok(at)
+        enter_all(&self.root, path)
     }
 
     /// Whether the user that runs this may give files to others.
@@ -80,6 +68,23 @@ fn open_below(at: BorrowedFd<'_>, path: &[u8], flags: OFlags, mode: Mode) -> io:
 /// Opens a directory in a directory.
 pub fn enter(at: &OwnedFd, name: &[u8]) -> io::Result<OwnedFd> {
     open_below(at.as_fd(), name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+}
+
+/// Opens a directory by its path from another one.
+pub fn enter_all(root: &OwnedFd, path: &[Vec<u8>]) -> io::Result<OwnedFd> {
+    let mut at = root.try_clone()?;
+    let mut rest = path;
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = rest.iter().take_while(|name| {
+            bytes += name.len() + 1;
+            bytes <= STRETCH
+        });
+        let (stretch, after) = rest.split_at(fits.count().max(1));
+        at = enter(&at, &stretch.join(&b'/'))?;
+        rest = after;
+    }
+    Ok(at)
 }
 
 /// Makes a directory for its owner alone.

@@ -151,6 +151,31 @@ fn a_tree_is_the_same_after_a_copy_into_an_image_and_out_of_it() {
 }
 
 #[test]
+fn more_files_with_several_names_are_copied_out_than_may_be_open() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let tree = dir.path().join("tree");
+    fs::create_dir_all(tree.join("one/deep")).unwrap();
+    fs::create_dir(tree.join("two")).unwrap();
+    for number in 0..200 {
+        let (first, second) = (tree.join(format!("one/deep/{number}")), tree.join(format!("two/{number}")));
+        fs::write(&first, number.to_string()).unwrap();
+        fs::hard_link(first, second).unwrap();
+    }
+    let words = |path: &Path| path.to_str().unwrap().to_owned();
+    quiet(&["cp", "-a", &words(&tree), &format!("{image}:")]);
+    let back = dir.path().join("back");
+    let copy = "ulimit -n 100 && exec \"$0\" cp -a \"$1\" \"$2\"";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", copy, env!("CARGO_BIN_EXE_ubtrfs"), &format!("{image}:tree"), &words(&back)]);
+    success(&shell.output().unwrap());
+    for number in 0..200 {
+        let found = ["one/deep", "two"].map(|dir| fs::metadata(back.join(dir).join(number.to_string())).unwrap());
+        assert_eq!((found[0].ino(), found[0].nlink()), (found[1].ino(), 2));
+    }
+}
+
+#[test]
 fn the_kernel_shows_the_tree_that_was_copied_into_an_image() {
     require!(Need::Kernel, Need::Tool("rsync"));
     let dir = scratch_dir();

@@ -126,7 +126,7 @@ fn only_the_kernels_permission_lets_a_caller_stop_writing() {
     let volume = Volume::new();
     volume.mount("");
     fs::set_permissions(volume.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    for name in ["ubtrfs.remount.ro", "ubtrfs.remount.rw"] {
+    for name in ["ubtrfs.remount.ro", "ubtrfs.remount.rw", "ubtrfs.remount.compress=lzo"] {
         let ask = ["--reuid=65534", "--regid=65534", "--clear-groups", "getfattr", "--absolute-names", "-n", name];
         let outcome = run(command("setpriv", &ask).arg(&volume.point));
         assert!(outcome.stderr.contains("Operation not permitted"), "{}", outcome.report());
