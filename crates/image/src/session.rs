@@ -64,21 +64,26 @@ fn open_volume(devices: Vec<Arc<dyn Device>>) -> Result<Arc<Volume>> {
 #[cfg(test)]
 mod tests {
     use ubtrfs::mkfs::{self, MkfsOptions};
-    use ubtrfs::volume::MemoryDevice;
+    use ubtrfs::volume::{FaultyDevice, Lasting, MemoryDevice, Operation, RecordingDevice, random_fates};
     use ubtrfs::{Dir, Errno};
 
     use super::*;
 
     const FILES: u64 = 40;
 
+    /// Every file of a volume, with its first byte.
+    type Listing = Vec<(String, u8)>;
+
     fn session(device: &Arc<MemoryDevice>) -> Session {
         Session::open(vec![Arc::clone(device) as _]).unwrap()
     }
 
-    /// Every file of the volume, with its first byte.
-    fn seen(device: &Arc<MemoryDevice>) -> Vec<(String, u8)> {
-        let copy: Arc<dyn Device> = Arc::new(MemoryDevice::from_bytes(device.to_bytes()));
-        let fs = Filesystem::open_devices(vec![copy], Options { read_only: true, ..Options::default() }).unwrap();
+    fn seen(device: &Arc<MemoryDevice>) -> Listing {
+        seen_on(Arc::new(MemoryDevice::from_bytes(device.to_bytes())))
+    }
+
+    fn seen_on(device: Arc<dyn Device>) -> Listing {
+        let fs = Filesystem::open_devices(vec![device], Options { read_only: true, ..Options::default() }).unwrap();
         let root = Dir::root(&fs);
         let mut all = Vec::new();
         for entry in root.read_dir("/").unwrap() {
@@ -124,5 +129,70 @@ mod tests {
         fill(&edit, 9).unwrap();
         edit.publish().unwrap();
         assert!(seen(&device).iter().all(|(_, byte)| *byte == 9));
+    }
+
+    /// The bytes of a volume with some files, and what it shows before and after [`edit`].
+    fn volume() -> (Arc<[u8]>, [Listing; 2]) {
+        let device = Arc::new(MemoryDevice::new(128 << 20));
+        mkfs::make(&*device, &MkfsOptions::new(128 << 20)).unwrap();
+        edit(Arc::clone(&device) as _, 1).unwrap();
+        let (bytes, before) = (device.to_bytes(), seen(&device));
+        edit(Arc::clone(&device) as _, 2).unwrap();
+        (bytes.into(), [before, seen(&device)])
+    }
+
+    /// Writes the files again, with commits in between.
+    fn edit(device: Arc<dyn Device>, byte: u8) -> Result<()> {
+        let session = Session::open(vec![device])?;
+        let root = Dir::root(session.fs());
+        for number in 0..6 {
+            root.write(format!("file{number}"), vec![byte; 100_000]).map_err(crate::error::inside("/"))?;
+            if number % 2 == 1 {
+                session.fs().sync()?;
+            }
+        }
+        session.publish()
+    }
+
+    #[test]
+    fn a_device_that_fails_leaves_all_of_an_edit_or_nothing_and_success_means_all() {
+        const EIO: i32 = 5;
+        let (bytes, [before, after]) = volume();
+        for operation in [Operation::Read, Operation::Write, Operation::Flush] {
+            let counter = Arc::new(FaultyDevice::new(Arc::new(RecordingDevice::new(Arc::clone(&bytes)))));
+            edit(counter.clone(), 2).unwrap();
+            let total = counter.asked(operation);
+            assert!(total > 3, "{operation:?}: {total}");
+            let mut failed = 0;
+            for successes in 0..total {
+                for lasting in [Lasting::Once, Lasting::Forever] {
+                    let recording = Arc::new(RecordingDevice::new(Arc::clone(&bytes)));
+                    let faulty = Arc::new(FaultyDevice::new(recording.clone()));
+                    faulty.fail(operation, successes, EIO, lasting);
+                    let outcome = edit(faulty, 2);
+                    let now = seen_on(Arc::new(recording.current()));
+                    let what = format!("{operation:?} {successes} of {total} fails, {lasting:?}: {outcome:?}");
+                    assert!(now == after || (outcome.is_err() && now == before), "{what}");
+                    failed += u64::from(outcome.is_err());
+                }
+            }
+            assert!(failed > 0, "{operation:?}");
+        }
+    }
+
+    #[test]
+    fn a_crash_leaves_all_of_an_edit_or_nothing_and_all_once_it_is_published() {
+        let (bytes, [before, after]) = volume();
+        let recording = Arc::new(RecordingDevice::new(bytes));
+        edit(recording.clone(), 2).unwrap();
+        let events = recording.len();
+        for event in 0..=events {
+            for seed in 0..4 {
+                let crashed = recording.crash_state(event, &mut random_fates(seed * 1000 + event as u64));
+                let now = seen_on(Arc::new(crashed));
+                let is_whole = now == after || (event < events && now == before);
+                assert!(is_whole, "after {event} of {events} events, seed {seed}: {now:?}");
+            }
+        }
     }
 }
