@@ -15,6 +15,7 @@ use ubtrfs_server::device_number;
 use crate::args::{Look, Ls, PathInVolume};
 use crate::device::{open_for_reading, volume};
 use crate::failure::{Failure, Result};
+use crate::output::say;
 use crate::path::{AtEnd, failure, find};
 use crate::show;
 
@@ -101,7 +102,7 @@ pub fn stat(arguments: &Look) -> Result<()> {
         let value = fs.get_xattr(id, &name).map_err(|error| failed(&error))?;
         line("xattr", &format!("{} = \"{}\"", show::bytes(&name), show::bytes(&value)));
     }
-    io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
+    say(&text)
 }
 
 /// `ubtrfs ls`

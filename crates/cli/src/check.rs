@@ -1,7 +1,7 @@
 //! `ubtrfs check`: all structures and data of a volume that is not mounted.
 
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::sync::Mutex;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -12,6 +12,7 @@ use ubtrfs_volume::{Error as VolumeError, Volume};
 use crate::args;
 use crate::device::{about_volume_within, open_for_reading};
 use crate::failure::{Failure, Result};
+use crate::output;
 use crate::repair::Plan;
 use crate::size::show_size;
 
@@ -93,11 +94,7 @@ fn show(arguments: &args::Check, Checked { report, has_only_copies }: &Checked) 
 }
 
 fn say(text: &str) -> Result<()> {
-    let said = io::stdout().write_all(text.as_bytes());
-    said.map_err(|error| match Failure::output(&error) {
-        Failure::OutputClosed => Failure::OutputClosed,
-        failure => failure.with_status(NOT_CHECKED),
-    })
+    output::say(text).map_err(|failure| failure.with_status(NOT_CHECKED))
 }
 
 /// Sound volumes of several devices are full of it: mkfs.btrfs leaves it behind there.
@@ -111,7 +108,7 @@ fn as_json(report: &Report) -> Result<String> {
     if let Some(fields) = value.as_object_mut() {
         fields.insert("clean".into(), report.is_clean().into());
     }
-    serde_json::to_string_pretty(&value).map(|text| text + "\n").map_err(|error| Failure::of(&error))
+    output::as_json(&value)
 }
 
 fn as_text(report: &Report) -> String {

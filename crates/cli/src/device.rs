@@ -124,10 +124,7 @@ pub fn about_volume_within(paths: &[PathBuf], window: Window, error: &Error) -> 
         }
         _ => None,
     };
-    match (about_volume(paths, error), advice) {
-        (Failure::Sentence(sentence, status), Some(advice)) => Failure::Sentence(sentence + &advice, status),
-        (failure, _) => failure,
-    }
+    about_volume(paths, error).map_sentence(|sentence| sentence + &advice.unwrap_or_default())
 }
 
 /// What is wrong with the volume on these devices.

@@ -48,6 +48,14 @@ impl Failure {
         }
     }
 
+    /// The same with another sentence.
+    pub fn map_sentence(self, change: impl FnOnce(String) -> String) -> Self {
+        match self {
+            Self::Sentence(sentence, status) => Self::Sentence(change(sentence), status),
+            failure => failure,
+        }
+    }
+
     /// Fails because writing the output failed.
     pub fn output(error: &io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {

@@ -1,7 +1,6 @@
 //! `ubtrfs history`: which commits can still be read, and what a file was at each.
 
 use std::fmt::Write as _;
-use std::io::{self, Write};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -14,6 +13,7 @@ use crate::args;
 use crate::commits::{self, Commit};
 use crate::device::{about_volume_within, open_for_reading};
 use crate::failure::{Failure, Result};
+use crate::output::{as_json, say};
 use crate::path::{AtEnd, lookup};
 use crate::show;
 
@@ -46,11 +46,7 @@ pub fn run(arguments: &args::History) -> Result<()> {
             }
         }
     };
-    io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
-}
-
-fn as_json(all: &[Value]) -> Result<String> {
-    Ok(serde_json::to_string_pretty(all).map_err(|error| Failure::of(&error))? + "\n")
+    say(&text)
 }
 
 fn origin(commit: &Commit) -> &'static str {

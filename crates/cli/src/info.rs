@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::io::{self, Write};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -17,6 +16,7 @@ use ubtrfs_volume::{Error as VolumeError, OpenOptions, Volume};
 use crate::args;
 use crate::device::{about_volume_within, open_for_a_glance};
 use crate::failure::{Failure, Result};
+use crate::output::{as_json, say};
 use crate::partitions::Partitions;
 use crate::show;
 use crate::size::show_size;
@@ -113,14 +113,6 @@ pub fn run(arguments: &args::Info) -> Result<()> {
     };
     say(&if arguments.json { as_json(&info)? } else { as_text(&info) })?;
     failure.map_or(Ok(()), Err)
-}
-
-fn as_json(what: &impl Serialize) -> Result<String> {
-    Ok(serde_json::to_string_pretty(what).map_err(|error| Failure::of(&error))? + "\n")
-}
-
-fn say(text: &str) -> Result<()> {
-    io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
 }
 
 /// What superblocks alone say of a volume that can't be opened.

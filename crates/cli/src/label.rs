@@ -1,7 +1,7 @@
 //! `ubtrfs label`: what a volume is called.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use ubtrfs_volume::{Error as VolumeError, OpenOptions, Volume};
 use crate::args;
 use crate::device::{about_volume_within, open_for_a_glance, open_for_writing};
 use crate::failure::{Failure, Result};
+use crate::output::say;
 use crate::show;
 
 const SIZE: usize = 256;
@@ -33,8 +34,7 @@ pub fn run(arguments: &args::Label) -> Result<()> {
     match new {
         None => {
             let label = if is_mounted { of_mount(&arguments.place)? } else { of_device(arguments)? };
-            let line = show::bytes(&label) + "\n";
-            io::stdout().write_all(line.as_bytes()).map_err(|error| Failure::output(&error))
+            say(&(show::bytes(&label) + "\n"))
         }
         Some(label) if is_mounted => set_of_mount(&arguments.place, label),
         Some(label) => set_of_device(arguments, label),

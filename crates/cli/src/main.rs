@@ -24,6 +24,7 @@ mod mkfs;
 mod mount;
 mod mount_table;
 mod other_contents;
+mod output;
 mod partitions;
 mod path;
 mod place;

@@ -29,6 +29,7 @@ const LEAST: u64 = 68 << 10;
 const BEGINNING: usize = 128 << 10;
 
 const CONVERT: &str = "'qemu-img convert -O raw' makes an image of it that can be read";
+
 /// What else than btrfs is on a device, as the end of a sentence, for a mount in words of its
 /// options: nothing if that isn't known.
 pub fn instead_of_btrfs(path: &Path, of_mount: bool) -> Option<String> {

@@ -141,12 +141,11 @@ pub fn not_a_subvolume(path: impl AsRef<OsStr>) -> Failure {
 /// Adds what to do about an image that is mounted.
 pub fn unless_mounted(image: &Path, window: Window, failure: Failure) -> Failure {
     let Ok(part) = part_of(image, window) else { return failure };
-    match (ubtrfs_volume::open_part_exclusively(image, OpenMode::ReadOnly, part), failure) {
-        (Err(Error::Held { .. } | Error::Attached { .. }), Failure::Sentence(sentence, status)) => Failure::Sentence(
-            format!("{sentence}; if it is mounted, name the directories on the mount instead"),
-            status,
-        ),
-        (_, failure) => failure,
+    match ubtrfs_volume::open_part_exclusively(image, OpenMode::ReadOnly, part) {
+        Err(Error::Held { .. } | Error::Attached { .. }) => {
+            failure.map_sentence(|sentence| sentence + "; if it is mounted, name the directories on the mount instead")
+        }
+        _ => failure,
     }
 }
 

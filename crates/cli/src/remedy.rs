@@ -22,11 +22,10 @@ pub fn about_device(error: &Error) -> Failure {
         }),
         _ => None,
     };
-    match (Failure::of(error), remedy) {
-        (Failure::Sentence(sentence, status), Some(remedy)) => {
-            Failure::Sentence(format!("{sentence}; {remedy}"), status)
-        }
-        (failure, _) => failure,
+    let failure = Failure::of(error);
+    match remedy {
+        Some(remedy) => failure.map_sentence(|sentence| format!("{sentence}; {remedy}")),
+        None => failure,
     }
 }
 

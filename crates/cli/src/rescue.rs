@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{self, Write};
 use std::sync::Arc;
 
 use ubtrfs_format::items::{FileType, InodeItem, RootItem, inode_refs};
@@ -15,6 +14,7 @@ use crate::args;
 use crate::confirm::confirm;
 use crate::device::{about_volume, about_volume_within, open_for_writing};
 use crate::failure::{Failure, Result};
+use crate::output::say;
 use crate::show;
 use crate::trees::Trees;
 
@@ -100,10 +100,6 @@ fn super_recover(arguments: &args::SuperRecover) -> Result<()> {
         say(&format!("{}: the primary superblock is that of commit {} again\n", path.display(), copy.generation))?;
     }
     Ok(())
-}
-
-fn say(text: &str) -> Result<()> {
-    io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
 }
 
 /// What a log holds, as far as it can be read.

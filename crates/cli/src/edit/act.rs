@@ -21,7 +21,7 @@ pub fn perform(fs: &Arc<Filesystem>, command: &EditCommand, locate: &Locate<'_>)
         places.iter().try_for_each(|word| act(&inside(word)?).map_err(|error| about(&error)))
     };
     match command {
-        EditCommand::Cp(arguments) => copy(&editor, arguments, locate),
+        EditCommand::Cp(arguments) => copy(&editor, arguments, owner(command), locate),
         EditCommand::Mkdir(arguments) => {
             each(&arguments.places, &|path| editor.make_directory(path, arguments.parents, arguments.mode.as_ref()))
         }
@@ -92,7 +92,7 @@ fn needs_directory(editor: &Editor, from: &[OsString], to: &Path) -> Result<()> 
     }
 }
 
-fn copy(editor: &Editor, arguments: &Cp, locate: &Locate<'_>) -> Result<()> {
+fn copy(editor: &Editor, arguments: &Cp, owner: (u32, u32), locate: &Locate<'_>) -> Result<()> {
     let (to, from) = split_last(&arguments.places)?;
     let to = locate(to).inside()?;
     let recursive = arguments.recursive || arguments.archive;
@@ -101,7 +101,6 @@ fn copy(editor: &Editor, arguments: &Cp, locate: &Locate<'_>) -> Result<()> {
         When::Always => Reflink::Always,
         When::Never => Reflink::Never,
     };
-    let owner = owner_of_copies(arguments);
     let options = CopyOptions { archive: arguments.archive, recursive, reflink, owner };
     let (mut within, mut outside) = (Vec::new(), Vec::new());
     for word in from {
@@ -121,11 +120,6 @@ fn copy(editor: &Editor, arguments: &Cp, locate: &Locate<'_>) -> Result<()> {
         editor.copy(&source, files, &to, options)
     };
     done.map_err(|error| about(&error))
-}
-
-fn owner_of_copies(arguments: &Cp) -> (u32, u32) {
-    let caller = || (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    arguments.owner.unwrap_or_else(caller)
 }
 
 /// A file to copy, with the name that it gets in a directory. A link that is named itself is

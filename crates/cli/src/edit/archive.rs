@@ -65,12 +65,8 @@ pub fn import(arguments: &Import) -> Result<()> {
     }
     let (dir, _) = editor.find(&path, true).map_err(|error| about(&error))?;
     let read = |shown: &Path, archive: &mut dyn Read| {
-        ubtrfs_image::import(session.fs(), dir, archive, layer).map_err(|error| match about(&error) {
-            Failure::Sentence(sentence, status) => {
-                Failure::Sentence(format!("{}: {sentence}", shown.display()), status)
-            }
-            failure => failure,
-        })
+        ubtrfs_image::import(session.fs(), dir, archive, layer)
+            .map_err(|error| about(&error).map_sentence(|sentence| format!("{}: {sentence}", shown.display())))
     };
     if arguments.archives.is_empty() {
         read(Path::new("standard input"), &mut io::stdin().lock())?;

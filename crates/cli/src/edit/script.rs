@@ -31,11 +31,8 @@ pub fn apply(arguments: &Apply) -> Result<()> {
         std::fs::read(&arguments.script)
     };
     let text = text.map_err(|error| Failure::about(&shown, &error))?;
-    let at = |number: usize, failure: Failure| match failure {
-        Failure::Sentence(sentence, status) => {
-            Failure::Sentence(format!("line {number} of {shown}: {sentence}"), status)
-        }
-        failure => failure,
+    let at = |number: usize, failure: Failure| {
+        failure.map_sentence(|sentence| format!("line {number} of {shown}: {sentence}"))
     };
     let mut commands = Vec::new();
     for (number, line) in (1..).zip(text.split(|byte| *byte == b'\n')) {

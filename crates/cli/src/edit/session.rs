@@ -23,15 +23,7 @@ pub fn publish(session: Session) -> Result<()> {
 
 /// What an error says, and what to do about it.
 pub fn about(error: &Error) -> Failure {
-    let failure = Failure::of(error);
-    match failure {
-        Failure::Sentence(sentence, status) if error.is_full() => Failure::Sentence(
-            format!(
-                "{sentence}; the image is as it was. An edit keeps what it replaces until its end, so smaller ones may \
-                 fit; or make a larger image"
-            ),
-            status,
-        ),
-        failure => failure,
-    }
+    let remedy = "; the image is as it was. An edit keeps what it replaces until its end, so smaller ones may fit; or \
+                  make a larger image";
+    Failure::of(error).map_sentence(|sentence| if error.is_full() { sentence + remedy } else { sentence })
 }

@@ -88,19 +88,12 @@ impl Population<'_> {
 
     fn read(session: &Session, archive: impl Read, shown: &dyn std::fmt::Display) -> Result<()> {
         let read = import(session.fs(), session.fs().root(), archive, Layer::Plain);
-        read.map_err(|error| match about(&error) {
-            Failure::Sentence(sentence, status) => Failure::Sentence(format!("{shown}: {sentence}"), status),
-            failure => failure,
-        })
+        read.map_err(|error| about(&error).map_sentence(|sentence| format!("{shown}: {sentence}")))
     }
 }
 
 /// What an error says, and what to do about it.
 fn about(error: &Error) -> Failure {
-    match Failure::of(error) {
-        Failure::Sentence(sentence, status) if error.is_full() => {
-            Failure::Sentence(format!("{sentence}: give a larger --size"), status)
-        }
-        failure => failure,
-    }
+    let remedy = ": give a larger --size";
+    Failure::of(error).map_sentence(|sentence| if error.is_full() { sentence + remedy } else { sentence })
 }

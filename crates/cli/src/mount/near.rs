@@ -1,7 +1,7 @@
 //! Mount options that are nearly what was written.
 
 /// The options that mean something here, with `=` if they have a value.
-const NAMES: [&str; 43] = [
+const NAMES: [&str; 47] = [
     "ro",
     "rw",
     "allow_other",
@@ -25,7 +25,10 @@ const NAMES: [&str; 43] = [
     "notreelog",
     "discard",
     "nodiscard",
+    "compress",
     "compress=",
+    "compress-force",
+    "compress-force=",
     "fsname=",
     "subvol=",
     "subvolid=",
@@ -33,6 +36,7 @@ const NAMES: [&str; 43] = [
     "memory=",
     "max_inline=",
     "threads=",
+    "thread_pool=",
     "transport=",
     "check_open=",
     "discard=",
@@ -70,6 +74,7 @@ mod tests {
     fn slips_are_recognised_and_other_words_are_not() {
         for (written, meant) in [
             ("compres=zstd", "compress=zstd"),
+            ("compress_force=lzo", "compress-force=lzo"),
             ("subvl=@home", "subvol=@home"),
             ("sudvolid=5", "subvolid=5"),
             ("noatme", "noatime"),

@@ -216,13 +216,11 @@ fn engine_options(request: &MountRequest) -> Options {
 fn open_engine(job: &Job, volume: Arc<Volume>, options: &Options) -> Result<Arc<Filesystem>> {
     Filesystem::open(volume, options.clone()).map_err(|error| {
         let failure = Failure::about(list(&job.devices), &error);
-        match (failure, &error) {
-            // What is refused says why, and a mount of what is left has been tried.
-            (failure, ubtrfs::Error::Refused(_)) => failure,
-            (failure, _) if job.request.rescue.ignore_bad_roots => failure,
-            (Failure::Sentence(sentence, status), _) => Failure::Sentence(sentence + OF_DAMAGE, status),
-            (failure, _) => failure,
+        // What is refused says why, and perhaps a mount of what is left has been tried.
+        if matches!(error, ubtrfs::Error::Refused(_)) || job.request.rescue.ignore_bad_roots {
+            return failure;
         }
+        failure.map_sentence(|sentence| sentence + OF_DAMAGE)
     })
 }
 

@@ -10,13 +10,13 @@ use ubtrfs_tree::{Damage, Snapshot, sentence};
 use ubtrfs_volume::{Candidate, Device};
 
 use super::report::Report;
-use super::say::say;
 use super::source::Source;
 use super::target::Target;
 use super::walk::Walk;
 use crate::args;
 use crate::commits;
 use crate::failure::{Failure, Result};
+use crate::output::say;
 use crate::trees::Trees;
 
 /// Files of one commit that are copied; more would not be found one by one any more.

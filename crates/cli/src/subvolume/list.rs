@@ -2,7 +2,6 @@
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 
 use serde_json::{Value, json};
 use ubtrfs_format::items::Timespec;
@@ -10,7 +9,8 @@ use ubtrfs_format::{TreeId, Uuid};
 
 use super::table::{Listed, Source};
 use crate::args::subvolume::{List, SortKey, SortedBy};
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
+use crate::output::{as_json, say};
 use crate::place::Place;
 use crate::show;
 
@@ -25,14 +25,13 @@ pub fn run(arguments: &List) -> Result<()> {
     let mut shown: Vec<&Listed> = all.values().filter(|listed| is_wanted(arguments, within, listed)).collect();
     shown.sort_by(|one, other| compare(&arguments.sort, one, other));
     let text = if arguments.json {
-        let rows: Vec<Value> = shown.iter().map(|listed| described(listed)).collect();
-        serde_json::to_string_pretty(&rows).map_err(|error| Failure::of(&error))? + "\n"
+        as_json(&shown.iter().map(|listed| described(listed)).collect::<Vec<_>>())?
     } else if arguments.table {
         table(arguments, &shown)
     } else {
         lines(arguments, &shown)
     };
-    io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
+    say(&text)
 }
 
 fn is_wanted(arguments: &List, within: Option<TreeId>, listed: &Listed) -> bool {

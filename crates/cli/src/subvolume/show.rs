@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 
 use serde_json::json;
 use ubtrfs_format::{TreeId, Uuid};
@@ -12,6 +11,7 @@ use super::table::{Listed, Source};
 use crate::args::subvolume::{GetDefault, Show};
 use crate::failure::{Failure, Result};
 use crate::ioctls::check_subvolume;
+use crate::output::{as_json, say};
 use crate::place::Place;
 use crate::show;
 
@@ -35,11 +35,11 @@ pub fn run(arguments: &Show) -> Result<()> {
         let mut value = described(listed);
         let snapshots: Vec<_> = snapshots(&all, listed).map(|snapshot| snapshot.id.0).collect();
         value["snapshots"] = json!(snapshots);
-        serde_json::to_string_pretty(&value).map_err(|error| Failure::of(&error))? + "\n"
+        as_json(&value)?
     } else {
         text(&all, listed)
     };
-    io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
+    say(&text)
 }
 
 /// The subvolume whose root directory is at a place.
@@ -104,5 +104,5 @@ pub fn default(arguments: &GetDefault) -> Result<()> {
             format!("ID {id} gen {} top level {parent} path {}\n", listed.item.generation, path(listed))
         }
     };
-    io::stdout().write_all(line.as_bytes()).map_err(|error| Failure::output(&error))
+    say(&line)
 }
