@@ -36,6 +36,17 @@ pub fn archive(entries: &[(&str, EntryType, &str, &[u8])]) -> Vec<u8> {
     bytes
 }
 
+/// Imports layers of an OCI image, the lowest first; `dir` keeps them.
+pub fn import_layers(dir: &Path, place: &str, layers: &[Vec<u8>]) {
+    let path = |number: usize| dir.join(format!("{number}.tar")).to_str().unwrap().to_owned();
+    let paths: Vec<String> = (0..layers.len()).map(path).collect();
+    for (path, layer) in paths.iter().zip(layers) {
+        fs::write(path, layer).unwrap();
+    }
+    let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+    quiet(&[&["import", "--oci-layer", place], &paths[..]].concat());
+}
+
 /// Runs a program that must succeed.
 #[track_caller]
 pub fn run(program: &str, arguments: &[&str]) {
@@ -148,12 +159,7 @@ fn layers_remove_what_is_below_them() {
             ("c", file, "", b"6"),
         ]),
     ];
-    let paths: Vec<String> =
-        (0..2).map(|number| dir.path().join(format!("{number}.tar")).to_str().unwrap().into()).collect();
-    for (path, layer) in paths.iter().zip(&layers) {
-        fs::write(path, layer).unwrap();
-    }
-    quiet(&["import", "--oci-layer", &image, &paths[0], &paths[1]]);
+    import_layers(dir.path(), &image, &layers);
     let shown = success(&ubtrfs(&["ls", "-R", &image, "/"]));
     assert_eq!(shown, "/:\na\nb\nc\n\n/a:\ntwo\n\n/b:\nx\n\n/b/x:\nnew\n");
     is_clean(&image);

@@ -10,7 +10,7 @@ use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::scratch::scratch_dir;
 
-use crate::archives::{archive, run};
+use crate::archives::{archive, import_layers, run};
 use crate::editing::{difference, is_clean, listing, quiet, with_input};
 use crate::{fails, new_volume, success, ubtrfs};
 
@@ -135,13 +135,8 @@ fn layers_go_through_links_of_layers_below_and_never_out_of_the_directory() {
             ("turned", directory, "", b""),
         ]),
     ];
-    let paths: Vec<String> =
-        (0..2).map(|number| dir.path().join(format!("{number}.tar")).to_str().unwrap().into()).collect();
-    for (path, layer) in paths.iter().zip(&layers) {
-        fs::write(path, layer).unwrap();
-    }
     quiet(&["mkdir", &format!("{image}:outside")]);
-    quiet(&["import", "--oci-layer", &format!("{image}:root"), &paths[0], &paths[1]]);
+    import_layers(dir.path(), &format!("{image}:root"), &layers);
     let shown = success(&ubtrfs(&["ls", "-R", &image, "/"]));
     let expected = "/:\noutside\nroot\n\n/outside:\n\n/root:\nusr\nlib\nlib64\nup\nnew\netc\nvar\nthree\nturned\n\n\
                     /root/usr:\nlib\n\n/root/usr/lib:\none\ntwo\n\n/root/etc:\npasswd\n\n/root/var:\nmade\n\n\
@@ -163,4 +158,20 @@ fn one_file_is_exported_by_its_name() {
     fs::write(&path, ubtrfs(&["export", &format!("{image}:etc/motd")]).stdout).unwrap();
     let listed = Command::new("tar").arg("-tf").arg(&path).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&listed.stdout), "./motd\n");
+}
+
+#[test]
+fn a_record_without_a_value_leaves_what_the_header_says() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let (records, file, symlink) = (EntryType::XHeader, EntryType::Regular, EntryType::Symlink);
+    let bytes = archive(&[
+        ("records", records, "", b"8 path=\n"),
+        ("file", file, "", b"content"),
+        ("records", records, "", b"13 linkpath=\n"),
+        ("link", symlink, "file", b""),
+    ]);
+    success(&with_input(&["import", &image], &bytes));
+    assert_eq!(success(&ubtrfs(&["cat", &image, "link"])), "content");
+    is_clean(&image);
 }
