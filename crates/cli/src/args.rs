@@ -18,7 +18,7 @@ pub use populate::Populate;
 pub use rescue::{History, Rescue, RescueCommand, Restore, SuperRecover, ZeroLog};
 pub use window::Window;
 
-const MOUNT_OPTIONS: &str = "Options, separated by commas: ro, rw, subvol=PATH, subvolid=ID, commit=SECONDS, memory=SIZE, \
+const MOUNT_OPTIONS: &str = "Options, separated by commas: ro, rw, subvol=PATH, subvolid=ID, commit=SECONDS, timeout=SECONDS, memory=SIZE, \
      nologreplay, rescue=HOW, notreelog, discard, compress[=HOW], compress-force[=HOW], max_inline=SIZE, threads=N, thread_pool=N, degraded, partition=N, generation=N, offset=SIZE, sizelimit=SIZE, uid=ID, gid=ID, umask=OCTAL, fakeroot, single_user, user_subvol_rm_allowed, check_open=HOW, \
      fsname=NAME, allow_other, noatime, dev, suid, noexec and their opposites";
 

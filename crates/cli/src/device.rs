@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ubtrfs_volume::{
-    Device, DevicePart, Error, Exclusive, FileDevice, OpenMode, OpenOptions as VolumeOptions, PartitionTable, Volume,
-    WindowDevice,
+    Device, DevicePart, Error, OpenMode, OpenOptions as VolumeOptions, PartitionTable, Volume, WindowDevice,
+    open_to_look,
 };
 
 use crate::args::Window;
@@ -26,8 +26,8 @@ pub fn claim(path: &Path) -> Result<File> {
 }
 
 /// Opens a device so that nobody else has this part of it.
-pub fn open_exclusively(path: &Path, mode: OpenMode, part: DevicePart) -> Result<FileDevice> {
-    ubtrfs_volume::open_part_exclusively(path, mode, part).map_err(|error| about_device(&error))
+pub fn open_exclusively(path: &Path, mode: OpenMode, part: DevicePart) -> Result<Arc<dyn Device>> {
+    ubtrfs_volume::open_part_exclusively(path, mode, part, None).map_err(|error| about_device(&error))
 }
 
 /// An error if the kernel has mounted this part of an image file, or that behind a loop device,
@@ -41,9 +41,9 @@ pub fn part_of(path: &Path, window: Window) -> Result<DevicePart> {
     let Some(number) = window.partition else {
         return Ok(DevicePart { start: window.offset, size: window.sizelimit.filter(|limit| *limit > 0) });
     };
-    let device = FileDevice::open(path, OpenMode::ReadOnly, Exclusive::No).map_err(|error| about_device(&error))?;
+    let device = open_to_look(path).map_err(|error| about_device(&error))?;
     let failed = |error: Error| Failure::about(path.display(), &error);
-    let table = PartitionTable::read(&device).map_err(failed)?;
+    let table = PartitionTable::read(&*device).map_err(failed)?;
     let table = table.ok_or_else(|| Failure::new(format!("{}: there is no partition table", path.display())))?;
     table.part(number).map_err(failed)
 }
@@ -85,18 +85,18 @@ pub fn open_for_a_glance(paths: &[PathBuf], window: Window) -> Result<Vec<Arc<dy
     paths
         .iter()
         .map(|path| {
-            let device = FileDevice::open(path, OpenMode::ReadOnly, Exclusive::No);
-            within(path, device.map_err(|error| about_device(&error))?, part_of(path, window)?)
+            let device = open_to_look(path).map_err(|error| about_device(&error))?;
+            within(path, device, part_of(path, window)?)
         })
         .collect()
 }
 
 /// A part of a device.
-pub fn within(path: &Path, device: FileDevice, part: DevicePart) -> Result<Arc<dyn Device>> {
+pub fn within(path: &Path, device: Arc<dyn Device>, part: DevicePart) -> Result<Arc<dyn Device>> {
     if part.is_whole() {
-        return Ok(Arc::new(device));
+        return Ok(device);
     }
-    let part = WindowDevice::new(Arc::new(device), part.start, part.size);
+    let part = WindowDevice::new(device, part.start, part.size);
     part.map(|part| Arc::new(part) as _).map_err(|error| Failure::about(path.display(), &error))
 }
 

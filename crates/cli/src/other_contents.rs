@@ -1,12 +1,10 @@
 //! What a device without btrfs holds instead, and what to do about it.
 
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use ubtrfs_format::Physical;
 use ubtrfs_mkfs::existing_signature;
-use ubtrfs_volume::Error;
+use ubtrfs_volume::{Error, open_to_look};
 
 use crate::partitions::Partitions;
 
@@ -33,7 +31,7 @@ const CONVERT: &str = "'qemu-img convert -O raw' makes an image of it that can b
 /// What else than btrfs is on a device, as the end of a sentence, for a mount in words of its
 /// options: nothing if that isn't known.
 pub fn instead_of_btrfs(path: &Path, of_mount: bool) -> Option<String> {
-    let file = File::open(path).ok()?;
+    let device = open_to_look(path).ok()?;
     match Partitions::of(path) {
         Ok(Some(partitions)) => return Some(partitions.as_hint(of_mount)),
         Err(error @ Error::PartitionTable(_)) => {
@@ -44,15 +42,15 @@ pub fn instead_of_btrfs(path: &Path, of_mount: bool) -> Option<String> {
     }
     for (at, magic, what, remedy) in WRAPPED {
         let mut found = vec![0; magic.len()];
-        if file.read_exact_at(&mut found, *at).is_ok() && found == *magic {
+        if device.read_at(Physical(*at), &mut found).is_ok() && found == *magic {
             return Some(format!("it is {what}: {remedy}"));
         }
     }
-    let size = io::Seek::seek(&mut &file, io::SeekFrom::End(0)).ok()?;
+    let size = device.size();
     if size < LEAST {
         return Some(format!("it has {size} bytes, fewer than any volume"));
     }
-    let mut read = |at: u64, buffer: &mut [u8]| file.read_exact_at(buffer, at);
+    let mut read = |at: u64, buffer: &mut [u8]| device.read_at(Physical(at), buffer);
     let found = existing_signature(size, &mut read).ok()?.filter(|found| found != "btrfs");
     let Some(found) = found else {
         let mut beginning = vec![0; BEGINNING.min(usize::try_from(size).unwrap_or(BEGINNING))];

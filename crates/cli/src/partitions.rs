@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use ubtrfs_format::Physical;
 use ubtrfs_mkfs::existing_signature;
-use ubtrfs_volume::{Device, Error, Exclusive, FileDevice, OpenMode, Partition, PartitionTable, Volume, WindowDevice};
+use ubtrfs_volume::{Device, Error, Partition, PartitionTable, Volume, WindowDevice, open_to_look};
 
 use crate::show;
 use crate::size::show_size;
@@ -42,7 +42,7 @@ struct Described {
 impl Partitions {
     /// The partitions of a device, if it has a partition table.
     pub fn of(path: &Path) -> Result<Option<Self>, Error> {
-        let device: Arc<dyn Device> = Arc::new(FileDevice::open(path, OpenMode::ReadOnly, Exclusive::No)?);
+        let device = open_to_look(path)?;
         let Some(table) = PartitionTable::read(&*device)? else { return Ok(None) };
         Ok(Some(Self {
             table: table.kind.name(),

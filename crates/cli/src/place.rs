@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ubtrfs::{Filesystem, InodeId, Options};
 use ubtrfs_format::TreeId;
-use ubtrfs_volume::{Error, OpenMode, OpenOptions, Volume};
+use ubtrfs_volume::{Error, OpenMode, OpenOptions, Volume, is_remote};
 
 use crate::args::Window;
 use crate::args::subvolume::InImage;
@@ -31,6 +31,13 @@ impl Place {
     /// device is an image.
     pub fn parse(word: &OsStr) -> Self {
         let bytes = word.as_bytes();
+        if is_remote(word) {
+            let (image, path) = split_uri(bytes);
+            return match path {
+                Some(path) => Self::Image { image: image.into(), path: path.to_vec() },
+                None => Self::Mounted(image.into()),
+            };
+        }
         let colons = bytes.iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at);
         for colon in colons {
             let image = Path::new(OsStr::from_bytes(&bytes[..colon]));
@@ -50,8 +57,21 @@ impl Place {
     }
 }
 
+/// An NBD URI and what follows its colon: the first one behind the host and the port. The name of
+/// an export and the path of a socket have `%3A` instead.
+fn split_uri(word: &[u8]) -> (&OsStr, Option<&[u8]>) {
+    let start = word.windows(3).position(|at| at == b"://").map_or(0, |at| at + 3);
+    let is_end = |byte: &u8| matches!(byte, b'/' | b'?');
+    let host = start + word[start..].iter().position(is_end).unwrap_or(word.len() - start);
+    let at = match word[start..host].last() {
+        Some(b':') => Some(host - 1),
+        _ => word[host..].iter().position(|byte| *byte == b':').map(|at| host + at),
+    };
+    (OsStr::from_bytes(&word[..at.unwrap_or(word.len())]), at.map(|at| &word[at + 1..]))
+}
+
 fn is_image(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|found| found.is_file() || found.file_type().is_block_device())
+    is_remote(path) || std::fs::metadata(path).is_ok_and(|found| found.is_file() || found.file_type().is_block_device())
 }
 
 /// The directory and the name that a path ends with.
@@ -141,7 +161,7 @@ pub fn not_a_subvolume(path: impl AsRef<OsStr>) -> Failure {
 /// Adds what to do about an image that is mounted.
 pub fn unless_mounted(image: &Path, window: Window, failure: Failure) -> Failure {
     let Ok(part) = part_of(image, window) else { return failure };
-    match ubtrfs_volume::open_part_exclusively(image, OpenMode::ReadOnly, part) {
+    match ubtrfs_volume::open_part_exclusively(image, OpenMode::ReadOnly, part, None) {
         Err(Error::Held { .. } | Error::Attached { .. }) => {
             failure.map_sentence(|sentence| sentence + "; if it is mounted, name the directories on the mount instead")
         }
@@ -171,6 +191,17 @@ mod tests {
         assert_eq!(Place::parse(&word(":/x:y/z")), inside("/x:y/z"));
         assert_eq!(Place::parse(&word("")), Place::Mounted(image.clone()));
         assert_eq!(Place::of_volume(&word("")), inside(""));
+        let export = |uri: &str, path: &str| Place::Image { image: uri.into(), path: path.into() };
+        for (uri, path) in [
+            ("nbd://host/export", "/x:y"),
+            ("nbd://host:99/", "/x"),
+            ("nbd://host:99", "/x"),
+            ("nbd://[::1]:99/a%3Ab", ""),
+            ("nbd+unix:///e?socket=/run/s", "/x"),
+        ] {
+            assert_eq!(Place::parse(format!("{uri}:{path}").as_ref()), export(uri, path));
+            assert_eq!(Place::of_volume(uri.as_ref()), export(uri, ""));
+        }
         let on_mount = dir.join("a:b");
         assert_eq!(Place::of_volume(on_mount.as_os_str()), Place::Mounted(on_mount));
         std::fs::remove_dir_all(dir).unwrap();

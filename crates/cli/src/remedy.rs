@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use ubtrfs_volume::{Error, backing_file, mount_table};
+use ubtrfs_volume::{Error, backing_file, is_remote, mount_table};
 
 use crate::failure::Failure;
 
@@ -12,10 +12,9 @@ use crate::failure::Failure;
 pub fn about_device(error: &Error) -> Failure {
     let remedy = match error {
         Error::NotADevice { path } if path.is_dir() => Some("it is a directory: name the image or the device".into()),
+        Error::Open { path, source } if is_remote(path) => of_server(source.kind()).map(Into::into),
         Error::Open { path, source } if source.kind() == ErrorKind::PermissionDenied => Some(permission(path)),
-        Error::Open { source, .. } if source.kind() == ErrorKind::ReadOnlyFilesystem => {
-            Some("commands that only read, and mounts with -o ro, work all the same".into())
-        }
+        Error::Open { source, .. } if source.kind() == ErrorKind::ReadOnlyFilesystem => Some(READ_ONLY.into()),
         Error::Held { path } => mounted_at(path).map(|point| {
             let point = point.display();
             format!("it is mounted on {point}: work on that, or end it with 'ubtrfs umount {point}'")
@@ -26,6 +25,22 @@ pub fn about_device(error: &Error) -> Failure {
     match remedy {
         Some(remedy) => failure.map_sentence(|sentence| format!("{sentence}; {remedy}")),
         None => failure,
+    }
+}
+
+const READ_ONLY: &str = "commands that only read, and mounts with -o ro, work all the same";
+
+/// What to do about a server that can't be reached, or does not let us write.
+fn of_server(kind: ErrorKind) -> Option<&'static str> {
+    match kind {
+        ErrorKind::ReadOnlyFilesystem => Some(READ_ONLY),
+        ErrorKind::ConnectionRefused => Some("no server listens there: start it, or name its port or its socket"),
+        ErrorKind::NotFound => Some("there is no such socket: start the server, or name the socket that it has"),
+        ErrorKind::PermissionDenied => Some("the socket belongs to somebody else: its owner can let you ('chmod')"),
+        ErrorKind::TimedOut | ErrorKind::WouldBlock => {
+            Some("the server does not answer; it may serve another client, and no more than one at a time")
+        }
+        _ => None,
     }
 }
 

@@ -14,6 +14,8 @@ use std::process::{Command, ExitStatus};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use ubtrfs_fuse::mount::{Unmount, unmount};
 
+use ubtrfs_volume::{absolute_name, is_remote};
+
 use crate::args;
 use crate::failure::{Failure, Result};
 
@@ -27,8 +29,11 @@ pub fn run(arguments: &args::Shell) -> Result<()> {
 
 /// Goes into the namespaces; returns only why it can't.
 fn enter(arguments: &args::Shell) -> Result<Failure> {
-    let image =
-        std::fs::canonicalize(&arguments.image).map_err(|error| Failure::about(arguments.image.display(), &error))?;
+    let image = if is_remote(&arguments.image) {
+        absolute_name(&arguments.image).map_err(|error| Failure::of(&error))?
+    } else {
+        std::fs::canonicalize(&arguments.image).map_err(|error| Failure::about(arguments.image.display(), &error))?
+    };
     let mut unshare = Command::new("unshare");
     unshare.args(["--mount", "--propagation", "private"]);
     if !rustix::process::geteuid().is_root() {

@@ -29,6 +29,7 @@ pub mod fixture;
 pub mod kernel;
 pub mod kmsg;
 pub mod load;
+pub mod lossy_server;
 pub mod mapped;
 pub mod model;
 pub mod names;

@@ -198,6 +198,12 @@ impl Deref for SharedBuffer {
     }
 }
 
+impl AsRef<[u8]> for SharedBuffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 impl From<Vec<u8>> for SharedBuffer {
     /// Takes the memory as it is; where it is not aligned, a direct write copies it.
     fn from(bytes: Vec<u8>) -> Self {

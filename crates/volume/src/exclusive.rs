@@ -4,17 +4,20 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::device::Device;
 use crate::device_part::DevicePart;
 use crate::device_user::User;
 use crate::error::{Error, Result};
-use crate::file_device::{Exclusive, FileDevice, OpenMode, backing_file, whole_disk};
+use crate::file_device::{Exclusive, OpenMode, backing_file, whole_disk};
 use crate::loop_devices;
+use crate::named_device::{Opening, is_remote, open_named};
 
 /// How long a busy device is waited for.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -51,13 +54,19 @@ pub fn patiently<T>(attempt: impl Fn() -> Result<T>) -> Result<T> {
 /// Opens a device so that nobody else has it. The kernel doesn't ask for our lock of an image file,
 /// so whether it has mounted one is looked for. A block device that is opened for reading is to be
 /// [claimed](claim) besides.
-pub fn open_exclusively(path: &Path, mode: OpenMode) -> Result<FileDevice> {
-    open_part_exclusively(path, mode, DevicePart::WHOLE)
+pub fn open_exclusively(path: &Path, mode: OpenMode) -> Result<Arc<dyn Device>> {
+    open_part_exclusively(path, mode, DevicePart::WHOLE, None)
 }
 
-/// Opens a device so that nobody else has this part of it. A block device is had as a whole.
-pub fn open_part_exclusively(path: &Path, mode: OpenMode, part: DevicePart) -> Result<FileDevice> {
-    let device = patiently(|| FileDevice::open_part(path, mode, Exclusive::Yes, part))?;
+/// Opens a device so that nobody else has this part of it. A block device is had as a whole. The
+/// timeout is that of [`Opening`].
+pub fn open_part_exclusively(
+    path: &Path,
+    mode: OpenMode,
+    part: DevicePart,
+    timeout: Option<Duration>,
+) -> Result<Arc<dyn Device>> {
+    let device = patiently(|| open_named(path, Opening { mode, exclusive: Exclusive::Yes, part, timeout }))?;
     check_unmounted(path, mode, part).map(|()| device)
 }
 
@@ -65,6 +74,9 @@ pub fn open_part_exclusively(path: &Path, mode: OpenMode, part: DevicePart) -> R
 /// through any other loop device. Who only looked at such a device holds it for a moment: that is
 /// waited for.
 pub fn check_unmounted(path: &Path, mode: OpenMode, part: DevicePart) -> Result<()> {
+    if is_remote(path) {
+        return Ok(());
+    }
     let number = std::fs::metadata(path).map_or(0, |metadata| metadata.rdev());
     let (image, part) = match backing_file(number) {
         // Where the device is in its image isn't asked.

@@ -27,6 +27,8 @@ mod in_flight;
 mod loop_devices;
 mod memory_device;
 pub mod mount_table;
+mod named_device;
+mod nbd_device;
 mod old_roots;
 mod open;
 #[cfg(feature = "testing")]
@@ -62,6 +64,8 @@ pub use faulty_device::{FaultyDevice, Lasting, Operation};
 pub use file_device::{Engine, Exclusive, FileDevice, OpenMode, backing_file, whole_disk};
 pub use loop_devices::SOURCE_LABEL;
 pub use memory_device::MemoryDevice;
+pub use named_device::{Opening, absolute_name, is_remote, open_named, open_to_look};
+pub use nbd_device::{NbdDevice, USUAL_TIMEOUT};
 pub use open::OpenOptions;
 #[cfg(feature = "testing")]
 pub use overlay_device::OverlayDevice;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use ubtrfs::mkfs::make_over;
 use ubtrfs_format::{ChecksumType, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
 use ubtrfs_mkfs::{MkfsOptions, Profile, existing_signature, layout};
-use ubtrfs_volume::{ALIGNMENT, Buffer, Device, DevicePart, DeviceWrite, OpenMode};
+use ubtrfs_volume::{ALIGNMENT, Buffer, Device, DevicePart, DeviceWrite, OpenMode, is_remote};
 
 use self::identity::Identity;
 use self::input::Input;
@@ -44,7 +44,7 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
     let identity = Identity::new(arguments, input.as_ref())?;
     identity.apply(&mut options);
     let size = match (arguments.size, &input) {
-        (None, Some(input)) if !path.exists() || is_shrunk_again(path, arguments) => {
+        (None, Some(input)) if !is_remote(path) && !path.exists() || is_shrunk_again(path, arguments) => {
             Population::default_size(input, arguments)?
         }
         (size, _) => size,
@@ -92,6 +92,9 @@ fn wipe_superblocks(device: &dyn Device, end: u64) {
 /// Ends an image file where its volume ends now, if it ended where the volume ended `before`: else
 /// there is something else behind it.
 fn cut(path: &Path, part: DevicePart, before: u64, bytes: u64) -> Result<()> {
+    if is_remote(path) {
+        return Ok(());
+    }
     let failed = |error: io::Error| Failure::about(path.display(), &error);
     let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
     let found = file.metadata().map_err(failed)?;
@@ -151,6 +154,9 @@ fn profile(name: &str) -> Result<Profile> {
 /// Makes the image file if there is none; returns whether it did.
 fn prepare(path: &Path, arguments: &args::Mkfs, size: Option<u64>) -> Result<bool> {
     let failed = |error: io::Error| Failure::about(path.display(), &error);
+    if is_remote(path) {
+        return Ok(false);
+    }
     match std::fs::metadata(path) {
         Ok(_) => Ok(false),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -188,10 +194,10 @@ fn write(
             return Err(Failure::new(format!("{shown} holds a {found}: -f overwrites it")));
         }
     }
-    let is_block = std::fs::metadata(path).map_err(failed)?.file_type().is_block_device();
+    let is_fixed = is_remote(path) || std::fs::metadata(path).map_err(failed)?.file_type().is_block_device();
     options.total_bytes = size.unwrap_or(room);
     let end = part.start.saturating_add(options.total_bytes);
-    if is_block && end > device.size() {
+    if is_fixed && end > device.size() {
         return Err(Failure::new(format!("{shown} has only {} bytes", device.size())));
     }
     if part.size.is_some_and(|limit| limit < options.total_bytes) {
@@ -203,7 +209,7 @@ fn write(
     // What a file had would be left in the places that the volume does not use.
     let is_emptied = arguments.populate.rootdir.is_some() && part.is_whole();
     // Behind a part of an image there may be something else.
-    if !is_block && (is_emptied || end > device.size() || part.is_whole() && end < device.size()) {
+    if !is_fixed && (is_emptied || end > device.size() || part.is_whole() && end < device.size()) {
         let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
         let emptied = if is_emptied { file.set_len(0) } else { Ok(()) };
         emptied.and_then(|()| file.set_len(end)).map_err(failed)?;

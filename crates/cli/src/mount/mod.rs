@@ -60,7 +60,7 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {
-    std::path::absolute(path).map_err(|error| Failure::about(path.display(), &error))
+    ubtrfs_volume::absolute_name(path).map_err(|error| Failure::of(&error))
 }
 
 #[cfg(test)]

@@ -26,6 +26,8 @@ pub struct MountRequest {
     pub subvolume: Option<String>,
     pub subvolume_id: Option<u64>,
     pub commit: Option<Duration>,
+    /// How long requests wait for a server of the device that is away.
+    pub timeout: Option<Duration>,
     pub memory: Option<usize>,
     pub no_log_replay: bool,
     pub no_tree_log: bool,
@@ -76,6 +78,8 @@ impl Rescue {
 /// The least memory that caches and dirty data get.
 const LEAST_MEMORY: u64 = 16 << 20;
 const MOST_THREADS: usize = 1024;
+/// The longest time that a server may be away: a day.
+const MOST_SECONDS: u64 = 24 * 60 * 60;
 
 impl MountRequest {
     /// Reads lists of options.
@@ -193,6 +197,10 @@ impl MountRequest {
             "commit" => match number()? {
                 0 => return Err(wrong("the interval must be at least one second".into())),
                 seconds => self.commit = Some(Duration::from_secs(seconds)),
+            },
+            "timeout" => match number()? {
+                seconds @ 1..=MOST_SECONDS => self.timeout = Some(Duration::from_secs(seconds)),
+                _ => return Err(wrong(format!("it is a number of seconds, from 1 to {MOST_SECONDS}"))),
             },
             "memory" => match size()? {
                 bytes if bytes < LEAST_MEMORY => return Err(wrong("at least 16M are needed".into())),

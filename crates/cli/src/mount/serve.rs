@@ -13,13 +13,16 @@ use ubtrfs::{Filesystem, Options, Rescue};
 use ubtrfs_fuse::mount::{Mount, MountError, MountKind, MountOptions, Source, Unmount, is_dead};
 use ubtrfs_fuse::{Device as FuseDevice, Session, Way};
 use ubtrfs_server::{MountFacts, Server, config};
-use ubtrfs_volume::{Device, Error as VolumeError, Exclusive, FileDevice, OpenMode, OpenOptions, Volume, patiently};
+use ubtrfs_volume::{
+    Device, DevicePart, Error as VolumeError, Exclusive, OpenMode, OpenOptions, Opening, Volume, is_remote, open_named,
+    open_part_exclusively, patiently,
+};
 
 use super::options::MountRequest;
 use super::{ending, notify, protect};
 use crate::args::Window;
 use crate::commits::with_generation;
-use crate::device::{about_volume_within, check_unmounted, claim, is_block, open_exclusively, part_of, within};
+use crate::device::{about_volume_within, check_unmounted, claim, is_block, part_of, within};
 use crate::failure::{Failure, Result};
 use crate::process;
 use crate::remedy::{OF_DAMAGE, about_device};
@@ -136,12 +139,14 @@ fn open_devices(job: &Job, root: bool) -> Result<Opened> {
             let block = StdOptions::new().read(true).custom_flags(PLACE).open(path).map_err(failed)?;
             opened.claims.push(claim(path)?);
             opened.blocks.push(block);
-            let device = patiently(|| FileDevice::open(path, mode, Exclusive::ButDevice));
+            let how = Opening { mode, exclusive: Exclusive::ButDevice, part: DevicePart::WHOLE, timeout: None };
+            let device = patiently(|| open_named(path, how));
             let device = device.map_err(|error| about_device(&error))?;
             check_unmounted(path, mode, part)?;
             device
         } else {
-            open_exclusively(path, mode, part)?
+            let device = open_part_exclusively(path, mode, part, job.request.timeout);
+            device.map_err(|error| about_device(&error))?
         };
         opened.devices.push(within(path, device, part)?);
     }
@@ -230,6 +235,7 @@ fn mount_options(job: &Job, root: bool) -> MountOptions {
     let request = &job.request;
     let source = match job.devices.first() {
         Some(path) if is_block(path) => Source::BlockDevice(path.clone()),
+        Some(path) if is_remote(path) => Source::Name(path.display().to_string()),
         Some(path) => Source::Image(path.clone()),
         None => Source::Name("ubtrfs".into()),
     };

@@ -105,7 +105,7 @@ impl Filesystem {
         // One that is opened for writing is claimed by that.
         let is_block = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
         let claim = if options.read_only && is_block { Some(claim(path)?) } else { None };
-        let volume = Volume::open(vec![Arc::new(device)], OpenOptions { read_only: options.read_only })?;
+        let volume = Volume::open(vec![device], OpenOptions { read_only: options.read_only })?;
         Self::open_claimed(Arc::new(volume), options, claim)
     }
 

@@ -1,0 +1,263 @@
+//! A connection's bytes: over TCP or a Unix domain socket, encrypted or not.
+//!
+//! One thread reads and others write at the same time. What is encrypted is encrypted under a lock
+//! that nobody holds while the socket is waited for, since a server may stop to read until its
+//! answers are read.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustls::ClientConnection;
+
+use crate::error::Error;
+use crate::negotiate::Line;
+use crate::tls;
+use crate::uri::{Address, Uri};
+
+/// Bytes that are encrypted, or read from the socket, at once.
+const PIECE: usize = 64 << 10;
+
+/// Both directions of a connection.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    socket: Socket,
+    tls: Option<Mutex<ClientConnection>>,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Channel {
+    /// Connects to a server.
+    fn connect(address: &Address, deadline: Instant) -> io::Result<Socket> {
+        Ok(match address {
+            Address::Tcp(host, port) => {
+                let mut result = Err(io::Error::new(io::ErrorKind::NotFound, "the host has no address"));
+                for place in (host.as_str(), *port).to_socket_addrs()? {
+                    result = TcpStream::connect_timeout(&place, left(deadline)?);
+                    if result.is_ok() {
+                        break;
+                    }
+                }
+                let stream = result?;
+                stream.set_nodelay(true)?;
+                Socket::Tcp(stream)
+            }
+            Address::Unix(path) => Socket::Unix(match path.as_os_str().as_bytes() {
+                [0, name @ ..] => UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?,
+                _ => UnixStream::connect(path)?,
+            }),
+        })
+    }
+
+    /// Sends all these bytes, one after the other. The caller lets nobody else send meanwhile.
+    pub(crate) fn send(&self, parts: &[&[u8]]) -> io::Result<()> {
+        let Some(tls) = &self.tls else { return send_all(&self.socket, parts) };
+        let mut encrypted = Vec::with_capacity(PIECE + 1024);
+        for piece in parts.iter().flat_map(|part| part.chunks(PIECE)) {
+            encrypted.clear();
+            let mut tls = tls.lock();
+            tls.writer().write_all(piece)?;
+            while tls.wants_write() {
+                tls.write_tls(&mut encrypted)?;
+            }
+            drop(tls);
+            send_all(&self.socket, &[&encrypted])?;
+        }
+        Ok(())
+    }
+
+    /// Ends the connection: threads that read or send fail.
+    pub(crate) fn end(&self) {
+        // One that is broken already is as good.
+        let _ = match &self.socket {
+            Socket::Tcp(socket) => socket.shutdown(Shutdown::Both),
+            Socket::Unix(socket) => socket.shutdown(Shutdown::Both),
+        };
+    }
+
+    /// How long reading and sending may wait, each time; `None`: forever.
+    pub(crate) fn limit(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.socket.limit(limit)
+    }
+}
+
+/// What is left until then, as a limit for a socket.
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// Sends all parts by as few system calls as it takes.
+fn send_all(socket: &Socket, parts: &[&[u8]]) -> io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    let mut slices = &mut slices[..];
+    IoSlice::advance_slices(&mut slices, 0);
+    while !slices.is_empty() {
+        match (&*socket).write_vectored(slices) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(sent) => IoSlice::advance_slices(&mut slices, sent),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// What arrives on a channel, for the one who reads it.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    channel: Arc<Channel>,
+    /// Encrypted bytes, of which those of `start..end` are not decrypted yet.
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Incoming {
+    pub(crate) fn new(channel: Arc<Channel>) -> Self {
+        let buffer = if channel.tls.is_some() { vec![0; PIECE] } else { Vec::new() };
+        Self { channel, buffer, start: 0, end: 0 }
+    }
+}
+
+impl Read for Incoming {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let Some(tls) = &self.channel.tls else { return (&self.channel.socket).read(buf) };
+        loop {
+            let mut session = tls.lock();
+            match session.reader().read(buf) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+            if self.start < self.end {
+                self.start += session.read_tls(&mut &self.buffer[self.start..self.end])?;
+                let failed = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+                session.process_new_packets().map_err(failed)?;
+                continue;
+            }
+            drop(session);
+            (self.start, self.end) = (0, (&self.channel.socket).read(&mut self.buffer)?);
+            if self.end == 0 {
+                return Ok(0);
+            }
+        }
+    }
+}
+
+/// A connection during the handshake, when nothing is sent while an answer is waited for.
+#[derive(Debug)]
+pub(crate) struct Handshake<'a> {
+    socket: Socket,
+    tls: Option<Box<ClientConnection>>,
+    uri: &'a Uri,
+    deadline: Instant,
+}
+
+impl<'a> Handshake<'a> {
+    /// Connects to the server of a URI. All of the handshake ends at the deadline.
+    pub(crate) fn begin(uri: &'a Uri, deadline: Instant) -> Result<Self, Error> {
+        let socket = Channel::connect(&uri.address, deadline)
+            .map_err(|source| Error::Connect { address: uri.address.to_string(), source })?;
+        Ok(Self { socket, tls: None, uri, deadline })
+    }
+
+    /// The channel, when the handshake is over.
+    pub(crate) fn finish(self) -> Arc<Channel> {
+        Arc::new(Channel { socket: self.socket, tls: self.tls.map(|tls| Mutex::new(*tls)) })
+    }
+
+    fn limit(&self) -> io::Result<()> {
+        self.socket.limit(Some(left(self.deadline)?))
+    }
+}
+
+impl Line for Handshake<'_> {
+    fn start_tls(&mut self) -> Result<(), Error> {
+        let mut tls = Box::new(tls::client(self.uri)?);
+        tls.set_buffer_limit(None);
+        while tls.is_handshaking() {
+            self.limit()?;
+            tls.complete_io(&mut &self.socket).map_err(|error| match error.kind() {
+                io::ErrorKind::InvalidData => Error::Tls(error.to_string()),
+                _ => Error::Broken(error),
+            })?;
+        }
+        self.tls = Some(tls);
+        Ok(())
+    }
+}
+
+impl Read for Handshake<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.limit()?;
+        match &mut self.tls {
+            Some(tls) => rustls::Stream::new(&mut **tls, &mut &self.socket).read(buf),
+            None => (&self.socket).read(buf),
+        }
+    }
+}
+
+impl Write for Handshake<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.limit()?;
+        match &mut self.tls {
+            Some(tls) => rustls::Stream::new(&mut **tls, &mut &self.socket).write(buf),
+            None => (&self.socket).write(buf),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.tls {
+            Some(tls) => rustls::Stream::new(&mut **tls, &mut &self.socket).flush(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Socket {
+    fn limit(&self, limit: Option<Duration>) -> io::Result<()> {
+        match self {
+            Self::Tcp(socket) => socket.set_read_timeout(limit).and_then(|()| socket.set_write_timeout(limit)),
+            Self::Unix(socket) => socket.set_read_timeout(limit).and_then(|()| socket.set_write_timeout(limit)),
+        }
+    }
+}
+
+impl Read for &Socket {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(socket) => (&*socket).read(buf),
+            Socket::Unix(socket) => (&*socket).read(buf),
+        }
+    }
+}
+
+impl Write for &Socket {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(socket) => (&*socket).write(buf),
+            Socket::Unix(socket) => (&*socket).write(buf),
+        }
+    }
+
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(socket) => (&*socket).write_vectored(bufs),
+            Socket::Unix(socket) => (&*socket).write_vectored(bufs),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

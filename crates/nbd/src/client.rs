@@ -1,0 +1,278 @@
+//! An export, as programs use it.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+
+use crate::abi::{CAN_MULTI_CONN, READ_ONLY, SEND_FLUSH, SEND_TRIM, has};
+use crate::connect::{Call, connect, connect_more};
+use crate::error::Error;
+use crate::session::{Command, Session};
+use crate::supervisor::{spawn, supervise, take_over};
+use crate::uri::Uri;
+use crate::witness::Witness;
+
+/// How long the first connection may take.
+const PATIENT: Duration = Duration::from_secs(10);
+/// The most bytes of one request of ours.
+const LARGEST: u32 = 4 << 20;
+/// The unit of addresses and lengths of writes.
+const BLOCK: u32 = 4096;
+
+/// How an export is used.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Nothing is written.
+    pub read_only: bool,
+    /// How long requests wait for a server that is away; half of that without any answer counts as
+    /// away.
+    pub timeout: Duration,
+    /// How many connections are made, where the server lets several serve one export.
+    pub connections: usize,
+    /// Where the 4096 bytes are that show whether the export is the same after the server was away.
+    pub witness: Option<u64>,
+}
+
+/// A client of an export. All methods may be called by many threads at once.
+pub struct Client {
+    session: Arc<Session>,
+    read_only: bool,
+}
+
+impl Client {
+    /// Connects to an export.
+    pub fn open(uri: Uri, options: Options) -> Result<Self, Error> {
+        let mut link = connect(&uri, PATIENT)?;
+        let export = link.export;
+        let is_read_only = has(export.flags, READ_ONLY);
+        if export.smallest_block > BLOCK {
+            let what = format!(
+                "the export has blocks of {} bytes: {BLOCK} is the most that can be used",
+                export.smallest_block
+            );
+            return Err(Error::Unusable(what));
+        }
+        if !options.read_only && is_read_only {
+            return Err(Error::ReadOnly);
+        }
+        if !options.read_only && !has(export.flags, SEND_FLUSH) {
+            let what = "the server offers no FLUSH, so nothing that is written would be certain to be durable: it can be used \
+                        for reading only";
+            return Err(Error::Unusable(what.into()));
+        }
+        let at =
+            options.witness.filter(|at| at.is_multiple_of(u64::from(BLOCK)) && at + u64::from(BLOCK) <= export.size);
+        let witness = match at {
+            Some(at) => match link.call(&[Call::Read { at, len: BLOCK }])?.into_iter().next() {
+                Some(Ok(found)) => Some(Witness::new(at, found.into())),
+                _ => None,
+            },
+            None => None,
+        };
+        let connections = if has(export.flags, CAN_MULTI_CONN) { options.connections.max(1) } else { 1 };
+        let mut links = vec![link];
+        links.extend(connect_more(&uri, connections - 1, PATIENT).into_iter().filter(|link| link.export == export));
+        let session = Arc::new(Session::new(uri, export, connections, options.timeout, witness));
+        take_over(&session, links)?;
+        let supervised = Arc::clone(&session);
+        spawn("ubtrfs-nbd", move || supervise(&supervised))?;
+        Ok(Self { session, read_only: options.read_only || is_read_only })
+    }
+
+    /// Which export it is.
+    pub fn uri(&self) -> &Uri {
+        &self.session.uri
+    }
+
+    /// Bytes of the export.
+    pub fn size(&self) -> u64 {
+        self.session.export.size
+    }
+
+    /// Whether nothing can be written.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Whether the server takes discards.
+    pub fn can_trim(&self) -> bool {
+        has(self.session.export.flags, SEND_TRIM)
+    }
+
+    /// Reads bytes, all of which are within the export.
+    pub fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
+        let unit = u64::from(self.session.export.smallest_block);
+        let start = at - at % unit;
+        let end = (at + buf.len() as u64).next_multiple_of(unit).min(self.size());
+        let pieces = pieces(start, end - start, self.largest());
+        let waiting: Vec<_> = pieces
+            .map(|(start, len)| {
+                let slot = Arc::new(Slot::default());
+                let filled = Arc::clone(&slot);
+                self.session.submit(Command::Read, start, len, Box::new(move |result| filled.fill(result)));
+                (start, slot)
+            })
+            .collect();
+        let mut result = Ok(());
+        for (start, slot) in waiting {
+            match slot.wait() {
+                Ok(bytes) => {
+                    let skip = at.saturating_sub(start) as usize;
+                    let place = &mut buf[(start.saturating_sub(at)) as usize..];
+                    let len = place.len().min(bytes.len().saturating_sub(skip));
+                    place[..len].copy_from_slice(&bytes[skip..skip + len]);
+                }
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        result
+    }
+
+    /// Writes these parts one after the other from an address on; address and length are multiples
+    /// of 4096. `done` is called once, by another thread perhaps, and must not wait for anything.
+    pub fn write(&self, at: u64, parts: &[Bytes], done: impl FnOnce(io::Result<()>) + Send + 'static) {
+        let len: usize = parts.iter().map(Bytes::len).sum();
+        let ranges: Vec<_> = pieces(at, len as u64, self.largest()).collect();
+        let all = Arc::new(All { state: Mutex::new((ranges.len(), Ok(()), Some(done))) });
+        if ranges.is_empty() {
+            return all.count_down(0, Ok(()));
+        }
+        for (start, len) in ranges {
+            let parts = cut(parts, (start - at) as usize, len as usize);
+            let all = Arc::clone(&all);
+            let done = Box::new(move |result: io::Result<Vec<u8>>| all.count_down(1, result.map(drop)));
+            self.session.submit(Command::Write(parts), start, len, done);
+        }
+    }
+
+    /// Waits until all that was written when it was called is durable.
+    pub fn flush(&self) -> io::Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        self.wait_for(Command::Flush { covers: 0, is_own: false }, 0, 0)
+    }
+
+    /// Tells the server that a range is not needed any more.
+    pub fn trim(&self, at: u64, len: u64) -> io::Result<()> {
+        pieces(at, len, 1 << 30).try_for_each(|(at, len)| self.wait_for(Command::Trim, at, len))
+    }
+
+    fn wait_for(&self, command: Command, at: u64, len: u32) -> io::Result<()> {
+        let slot = Arc::new(Slot::default());
+        let filled = Arc::clone(&slot);
+        self.session.submit(command, at, len, Box::new(move |result| filled.fill(result)));
+        slot.wait().map(drop)
+    }
+
+    fn largest(&self) -> u32 {
+        let largest = self.session.export.largest_request.min(LARGEST);
+        (largest - largest % BLOCK).max(self.session.export.smallest_block)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.session.close();
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("uri", &self.session.uri)
+            .field("export", &self.session.export)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A range in pieces of at most `largest` bytes.
+fn pieces(at: u64, len: u64, largest: u32) -> impl Iterator<Item = (u64, u32)> {
+    let end = at + len;
+    let next = move |start: u64| (start + u64::from(largest) < end).then(|| start + u64::from(largest));
+    std::iter::successors((len > 0).then_some(at), move |start| next(*start))
+        .map(move |start| (start, (end - start).min(u64::from(largest)) as u32))
+}
+
+/// `len` bytes of these parts, from the `from`th on.
+fn cut(parts: &[Bytes], from: usize, len: usize) -> Vec<Bytes> {
+    let (mut skip, mut left) = (from, len);
+    let mut taken = Vec::new();
+    for part in parts {
+        let start = skip.min(part.len());
+        skip -= start;
+        let end = part.len().min(start + left);
+        left -= end - start;
+        if start < end {
+            taken.push(part.slice(start..end));
+        }
+    }
+    taken
+}
+
+/// Where the result of a request is waited for.
+#[derive(Default)]
+struct Slot {
+    result: Mutex<Option<io::Result<Vec<u8>>>>,
+    filled: Condvar,
+}
+
+impl Slot {
+    fn fill(&self, result: io::Result<Vec<u8>>) {
+        *self.result.lock() = Some(result);
+        self.filled.notify_all();
+    }
+
+    fn wait(&self) -> io::Result<Vec<u8>> {
+        let mut result = self.result.lock();
+        loop {
+            if let Some(result) = result.take() {
+                return result;
+            }
+            self.filled.wait(&mut result);
+        }
+    }
+}
+
+/// The pieces of a write, of which the last one to be answered says so.
+struct All<F> {
+    state: Mutex<(usize, io::Result<()>, Option<F>)>,
+}
+
+impl<F: FnOnce(io::Result<()>)> All<F> {
+    fn count_down(&self, by: usize, result: io::Result<()>) {
+        let mut state = self.state.lock();
+        state.0 -= by;
+        if state.1.is_ok() {
+            state.1 = result;
+        }
+        let done = if state.0 == 0 { state.2.take() } else { None };
+        let result = std::mem::replace(&mut state.1, Ok(()));
+        if let Some(done) = done {
+            drop(state);
+            done(result);
+        } else {
+            state.1 = result;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_cut_into_pieces() {
+        let all = |at, len, largest| pieces(at, len, largest).collect::<Vec<_>>();
+        assert_eq!(all(10, 0, 4), []);
+        assert_eq!(all(10, 4, 4), [(10, 4)]);
+        assert_eq!(all(10, 9, 4), [(10, 4), (14, 4), (18, 1)]);
+        let parts = [Bytes::from_static(b"abc"), Bytes::from_static(b"defg")];
+        assert_eq!(cut(&parts, 2, 3), [Bytes::from_static(b"c"), Bytes::from_static(b"de")]);
+        assert_eq!(cut(&parts, 3, 4), [Bytes::from_static(b"defg")]);
+    }
+}

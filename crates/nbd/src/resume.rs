@@ -1,0 +1,103 @@
+//! What has to be true of an export before anything is sent to it again: it is the one that it was,
+//! and has all that it had acknowledged.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::abi::{CAN_MULTI_CONN, READ_ONLY, SEND_FLUSH, has};
+use crate::connect::{Call, Link, connect, connect_more};
+use crate::error::Error;
+use crate::negotiate::Export;
+use crate::reply::Refusal;
+use crate::session::Session;
+
+/// How long an attempt to connect may take.
+const ATTEMPT: Duration = Duration::from_secs(10);
+/// What is written again at once: requests …
+const CALLS: usize = 64;
+/// … and their bytes.
+const BYTES: usize = 8 << 20;
+
+/// Connects to the export again and brings it to where it was. Nothing is written before it is
+/// known to be the same export.
+pub(crate) fn resume(session: &Arc<Session>) -> Result<Vec<Link>, Error> {
+    let limit = ATTEMPT.min(session.timeout);
+    let mut link = connect(&session.uri, limit)?;
+    is_same(&session.export, &link.export)?;
+    verify(session, &mut link)?;
+    let kept = session.state.lock().kept.to_write_again();
+    write_again(session, &mut link, &kept)?;
+    let mut links = vec![link];
+    if has(session.export.flags, CAN_MULTI_CONN) && has(links[0].export.flags, CAN_MULTI_CONN) {
+        let more = connect_more(&session.uri, session.connections.saturating_sub(1), limit);
+        links.extend(more.into_iter().filter(|link| is_same(&session.export, &link.export).is_ok()));
+    }
+    Ok(links)
+}
+
+/// Whether all requests are possible that were possible before.
+fn is_same(before: &Export, now: &Export) -> Result<(), Error> {
+    let lost = before.flags & !now.flags & !CAN_MULTI_CONN | now.flags & !before.flags & READ_ONLY;
+    if before.size != now.size {
+        let (before, now) = (before.size, now.size);
+        return Err(Error::Unusable(format!("the export had {before} bytes, and has {now} now: it is another one")));
+    }
+    if now.smallest_block > before.smallest_block || now.largest_request < before.largest_request || lost != 0 {
+        return Err(Error::Unusable("the server that came back can do less than the one before".into()));
+    }
+    Ok(())
+}
+
+/// Compares the place that shows what the export is.
+fn verify(session: &Arc<Session>, link: &mut Link) -> Result<(), Error> {
+    let place = session.state.lock().witness.as_ref().map(crate::witness::Witness::place);
+    let Some((at, len)) = place else { return Ok(()) };
+    if has(link.export.flags, SEND_FLUSH) {
+        // What the server still has to do of the connection before is done first.
+        link.call(&[Call::Flush])?;
+    }
+    let found = one(link.call(&[Call::Read { at, len: len as u32 }])?)?;
+    let state = session.state.lock();
+    if state.witness.as_ref().is_some_and(|witness| !witness.allows(&found)) {
+        return Err(Error::Unusable(format!(
+            "the server came back with another content at {at}, where the superblock is: an empty export, an older copy, or \
+             one that somebody else has written; nothing is written to it"
+        )));
+    }
+    Ok(())
+}
+
+/// The only result.
+fn one(results: Vec<Result<Vec<u8>, Refusal>>) -> Result<Vec<u8>, Error> {
+    let result = results.into_iter().next().unwrap_or(Ok(Vec::new()));
+    result.map_err(|refusal| Error::Broken(refusal.to_io()))
+}
+
+/// Writes what the server may have lost. What it refuses now, it had acknowledged before.
+fn write_again(session: &Arc<Session>, link: &mut Link, kept: &[(u64, Bytes)]) -> Result<(), Error> {
+    let mut rest = kept;
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = |(_, data): &&(u64, Bytes)| {
+            bytes += data.len();
+            bytes <= BYTES
+        };
+        let count = rest.iter().take(CALLS).take_while(fits).count().max(1);
+        let (batch, left) = rest.split_at(count);
+        let calls: Vec<Call> = batch.iter().map(|(at, data)| Call::Write { at: *at, data: data.clone() }).collect();
+        for result in link.call(&calls)? {
+            if let Err(refusal) = result {
+                let why =
+                    format!("what was written before the server went away can't be written again: {}", refusal.to_io());
+                session.state.lock().lose(why);
+            }
+        }
+        rest = left;
+    }
+    if !kept.is_empty() {
+        tracing::info!("{}: {} writes that had not been flushed were written again", session.uri, kept.len());
+    }
+    Ok(())
+}

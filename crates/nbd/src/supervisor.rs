@@ -1,0 +1,102 @@
+//! Threads of a session: one for each connection, which reads the answers; one that looks for
+//! silence; and one that connects again, as long as that takes.
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use crate::connect::Link;
+use crate::resume::resume;
+use crate::session::{Phase, Session};
+
+/// The pause before the second attempt to connect; each one doubles it up to …
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// … this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Uses these connections from now on.
+pub(crate) fn take_over(session: &Arc<Session>, links: Vec<Link>) -> io::Result<()> {
+    let (epoch, next) = session.install(&links)?;
+    for (lane, link) in links.into_iter().enumerate() {
+        let reader = Arc::clone(session);
+        let started = spawn("ubtrfs-nbd-read", move || read_answers(&reader, link, epoch, lane));
+        if let Err(error) = started {
+            session.break_link(epoch, &error.to_string());
+            return Err(error);
+        }
+    }
+    session.send_again(next);
+    Ok(())
+}
+
+fn read_answers(session: &Session, mut link: Link, epoch: u64, lane: usize) {
+    loop {
+        let expected = |cookie| session.expected(epoch, lane, cookie);
+        match link.decoder.read(&mut link.incoming, expected) {
+            Ok(Some(answer)) => session.answered(epoch, lane, answer),
+            Ok(None) => session.heard(epoch, lane),
+            Err(error) => return session.break_link(epoch, &error.to_string()),
+        }
+    }
+}
+
+/// Watches over the session until it is closed.
+pub(crate) fn supervise(session: &Arc<Session>) {
+    let tick = (session.timeout / 16).clamp(Duration::from_millis(20), Duration::from_secs(1));
+    let mut state = session.state.lock();
+    while !state.is_closing {
+        match &state.phase {
+            Phase::Up => session.look_for_silence(&mut state),
+            Phase::Away { since, is_expired, .. } => {
+                if !is_expired && since.elapsed() >= session.timeout {
+                    session.expire(&mut state);
+                }
+                if !state.is_connecting {
+                    let connecting = Arc::clone(session);
+                    state.is_connecting = spawn("ubtrfs-nbd-connect", move || connect_again(&connecting)).is_ok();
+                }
+            }
+            Phase::Refused(_) => {}
+        }
+        session.changed.wait_for(&mut state, tick);
+    }
+}
+
+/// Tries to connect until it succeeds, or is of no use any more.
+fn connect_again(session: &Arc<Session>) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let error = match resume(session) {
+            Ok(links) => match take_over(session, links) {
+                Ok(()) => {
+                    tracing::info!("{}: connected again", session.uri);
+                    break;
+                }
+                Err(error) => error.to_string(),
+            },
+            Err(error) if error.may_pass() => error.to_string(),
+            Err(error) => {
+                session.refuse(&error.to_string());
+                break;
+            }
+        };
+        let mut state = session.state.lock();
+        if let Phase::Away { why, .. } = &mut state.phase {
+            *why = error;
+        }
+        let until = std::time::Instant::now() + pause;
+        while !state.is_closing && !session.changed.wait_until(&mut state, until).timed_out() {}
+        if state.is_closing {
+            break;
+        }
+        pause = LONGEST_PAUSE.min(2 * pause);
+    }
+    session.state.lock().is_connecting = false;
+    session.changed.notify_all();
+}
+
+/// Starts a thread that nobody waits for.
+pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name(name.into()).spawn(run).map(drop)
+}

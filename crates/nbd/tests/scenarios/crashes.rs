@@ -1,0 +1,101 @@
+//! A server that crashes again and again, and loses any of what was not flushed.
+
+use std::time::Duration;
+
+use ubtrfs_testkit::rng::Rng;
+use ubtrfs_testkit::seeds::many_seeds;
+
+use crate::{BLOCK, client, read, server, write};
+
+const WRITERS: u64 = 4;
+/// Blocks of each writer.
+const BLOCKS: u64 = 64;
+const STEPS: usize = 300;
+/// Nobody waits in vain for a server that is back at once.
+const LONG: Duration = Duration::from_secs(600);
+
+/// The bytes that a block may have on the disk: what was flushed last, or anything written since.
+type Allowed = Vec<Vec<u8>>;
+
+/// This is invariant 32.
+#[test]
+fn nothing_acknowledged_is_lost_by_a_server_that_loses_what_it_can() {
+    for seed in many_seeds(3, 5) {
+        let dir = tempfile::tempdir().unwrap();
+        // The first block is where the server is recognised.
+        let server = server(dir.path(), 1 + WRITERS * BLOCKS);
+        let client = client(&server, LONG);
+        let allowed: Vec<Allowed> = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..WRITERS)
+                .map(|number| {
+                    let client = &client;
+                    scope.spawn(move || work(client, 1 + number * BLOCKS, Rng::new(seed * 100 + number)))
+                })
+                .collect();
+            let mut rng = Rng::new(seed);
+            let mut next = 20;
+            while writers.iter().any(|writer| !writer.is_finished()) {
+                if server.writes() >= next {
+                    server.crash(&mut rng);
+                    next = server.writes() + 10 + rng.below(100);
+                }
+                std::thread::yield_now();
+            }
+            writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+        });
+        drop(client);
+        server.crash(&mut Rng::new(seed + 1));
+        let disk = server.durable();
+        for (number, block) in (1..).zip(allowed.iter().flatten()) {
+            let found = disk[(number * BLOCK) as usize];
+            assert!(block.contains(&found), "seed {seed}, block {number}: {found} is none of {block:?}");
+        }
+    }
+}
+
+/// Writes and flushes blocks of its own, and reads what it wrote.
+fn work(client: &ubtrfs_nbd::Client, first: u64, mut rng: Rng) -> Allowed {
+    let mut allowed: Allowed = vec![vec![0]; BLOCKS as usize];
+    for step in 0..STEPS {
+        let start = rng.below(BLOCKS);
+        let count = 1 + rng.below(8).min(BLOCKS - start - 1);
+        match rng.below(8) {
+            0 => {
+                client.flush().unwrap();
+                for block in &mut allowed {
+                    block.drain(..block.len() - 1);
+                }
+            }
+            1 => assert_eq!(read(client, first + start).unwrap(), *allowed[start as usize].last().unwrap()),
+            2 => {
+                client.trim((first + start) * BLOCK, count * BLOCK).unwrap();
+                // It may be zero, or what it was.
+                for block in &mut allowed[start as usize..(start + count) as usize] {
+                    block.push(0);
+                }
+                write(client, first + start, count, 0).unwrap();
+            }
+            _ => {
+                let byte = step as u8;
+                write(client, first + start, count, byte).unwrap();
+                for block in &mut allowed[start as usize..(start + count) as usize] {
+                    block.push(byte);
+                }
+            }
+        }
+    }
+    allowed
+}
+
+#[test]
+fn a_client_that_writes_a_lot_flushes_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(dir.path(), 40 << 8);
+    let client = client(&server, LONG);
+    for round in 0..4 {
+        for at in 0..10 {
+            write(&client, 1 + at * 1000, 1000, round).unwrap();
+        }
+    }
+    assert!(server.flushes() > 0, "what is kept for a crash would need all the memory");
+}

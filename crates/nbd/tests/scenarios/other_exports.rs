@@ -1,0 +1,79 @@
+//! A server that comes back with something else, or not at all.
+
+use std::time::Duration;
+
+use ubtrfs_testkit::rng::Rng;
+
+use crate::{BLOCK, client, read, server, write};
+
+const LONG: Duration = Duration::from_secs(600);
+
+#[test]
+fn an_older_copy_is_neither_read_nor_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(dir.path(), 16);
+    let client = client(&server, LONG);
+    write(&client, 0, 1, 1).unwrap();
+    client.flush().unwrap();
+    let old = server.durable();
+    write(&client, 0, 2, 2).unwrap();
+    client.flush().unwrap();
+    write(&client, 5, 1, 5).unwrap();
+    server.come_back_with(old.clone());
+    let writes = server.writes();
+    for error in [read(&client, 1).unwrap_err(), write(&client, 3, 1, 3).unwrap_err(), client.flush().unwrap_err()] {
+        assert!(error.to_string().contains("another content"), "{error}");
+    }
+    assert_eq!((server.writes(), server.durable() == old), (writes, true));
+}
+
+#[test]
+fn an_empty_or_resized_export_is_refused() {
+    for (blocks, said) in [(16, "another content"), (17, "another one")] {
+        let dir = tempfile::tempdir().unwrap();
+        let server = server(dir.path(), 16);
+        let client = client(&server, LONG);
+        write(&client, 0, 1, 1).unwrap();
+        client.flush().unwrap();
+        let empty = vec![0; (blocks * BLOCK) as usize];
+        server.come_back_with(empty.clone());
+        let error = read(&client, 1).unwrap_err();
+        assert!(error.to_string().contains(said), "{error}");
+        assert!(server.durable() == empty, "nothing is written to it");
+    }
+}
+
+#[test]
+fn every_state_that_a_crash_may_leave_is_the_same_export() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(dir.path(), 16);
+    let client = client(&server, LONG);
+    let mut rng = Rng::new(1);
+    for round in 1..40 {
+        write(&client, 0, 1, round).unwrap();
+        if rng.one_in(3) {
+            client.flush().unwrap();
+        }
+        server.crash(&mut rng);
+        assert_eq!(read(&client, 0).unwrap(), round, "what was acknowledged is there again");
+    }
+}
+
+#[test]
+fn requests_end_when_the_server_stays_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(dir.path(), 16);
+    let client = client(&server, Duration::from_millis(400));
+    write(&client, 1, 1, 1).unwrap();
+    drop(server);
+    let error = write(&client, 2, 1, 2).unwrap_err();
+    assert!(error.to_string().contains("away"), "{error}");
+    assert!(read(&client, 1).is_err() && client.flush().is_err());
+    std::fs::remove_file(dir.path().join("socket")).unwrap();
+    // It is back with all that it had, which does not bring back what it lost.
+    let back = crate::server(dir.path(), 16);
+    let found = std::iter::repeat_with(|| read(&client, 1)).find_map(Result::ok);
+    assert_eq!(found, Some(0));
+    assert!(client.flush().unwrap_err().to_string().contains("lost"));
+    assert_eq!(back.writes(), 0);
+}

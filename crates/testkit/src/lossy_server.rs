@@ -1,0 +1,211 @@
+//! An NBD server that loses whatever it may: a crash keeps any of the writes that were not flushed,
+//! and drops the others. It speaks as much of the protocol as a client of ubtrfs asks for.
+
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use crate::rng::Rng;
+
+const GREETING: &[u8; 16] = b"NBDMAGICIHAVEOPT";
+const OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;
+const FIXED_NEWSTYLE_WITHOUT_ZEROES: u16 = 3;
+/// It has flags; it takes flushes, discards, zeros, and several connections.
+const EXPORT_FLAGS: u16 = 1 | 1 << 2 | 1 << 5 | 1 << 6 | 1 << 8;
+const ACK: u32 = 1;
+const INFO: u32 = 3;
+const UNSUPPORTED: u32 = (1 << 31) + 1;
+
+/// The server, and what it has on its disk. Ends when it is dropped.
+#[derive(Debug)]
+pub struct LossyServer {
+    shared: Arc<Mutex<State>>,
+    socket: PathBuf,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What is on the disk for good.
+    durable: Vec<u8>,
+    /// What reads show.
+    cached: Vec<u8>,
+    unflushed: Vec<(usize, Vec<u8>)>,
+    /// Crashes so far: connections of earlier lives are dead.
+    life: u64,
+    connections: Vec<UnixStream>,
+    writes: u64,
+    flushes: u64,
+    is_over: bool,
+}
+
+impl LossyServer {
+    /// Serves this content by a socket.
+    pub fn start(socket: &Path, content: Vec<u8>) -> Self {
+        let listener = UnixListener::bind(socket).expect("a socket");
+        let state = State { cached: content.clone(), durable: content, ..State::default() };
+        let shared = Arc::new(Mutex::new(state));
+        let serving = Arc::clone(&shared);
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let mut state = lock(&serving);
+                if state.is_over {
+                    return;
+                }
+                let life = state.life;
+                state.connections.extend(stream.try_clone());
+                drop(state);
+                let shared = Arc::clone(&serving);
+                // It ends with the connection.
+                thread::spawn(move || drop(serve(&shared, stream, life)));
+            }
+        });
+        Self { shared, socket: socket.to_owned() }
+    }
+
+    /// The URI of its export.
+    pub fn uri(&self) -> String {
+        format!("nbd+unix:///?socket={}", self.socket.display())
+    }
+
+    /// Crashes, and is there again at once: of what was not flushed each write is kept or lost.
+    pub fn crash(&self, rng: &mut Rng) {
+        let mut state = lock(&self.shared);
+        for (at, data) in std::mem::take(&mut state.unflushed) {
+            if rng.below(2) == 0 {
+                state.durable[at..at + data.len()].copy_from_slice(&data);
+            }
+        }
+        state.restart();
+    }
+
+    /// The same, where it comes back with another content.
+    pub fn come_back_with(&self, content: Vec<u8>) {
+        let mut state = lock(&self.shared);
+        state.durable = content;
+        state.restart();
+    }
+
+    /// What a crash can't take away.
+    pub fn durable(&self) -> Vec<u8> {
+        lock(&self.shared).durable.clone()
+    }
+
+    /// Writes so far.
+    pub fn writes(&self) -> u64 {
+        lock(&self.shared).writes
+    }
+
+    /// Flushes so far.
+    pub fn flushes(&self) -> u64 {
+        lock(&self.shared).flushes
+    }
+}
+
+impl Drop for LossyServer {
+    fn drop(&mut self) {
+        let mut state = lock(&self.shared);
+        state.is_over = true;
+        state.restart();
+        drop(state);
+        // The listener notices when somebody comes.
+        let _ = UnixStream::connect(&self.socket);
+    }
+}
+
+impl State {
+    fn restart(&mut self) {
+        self.life += 1;
+        self.unflushed.clear();
+        self.cached.clone_from(&self.durable);
+        for connection in self.connections.drain(..) {
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn write(&mut self, at: usize, data: Vec<u8>) {
+        self.writes += 1;
+        self.cached[at..at + data.len()].copy_from_slice(&data);
+        self.unflushed.push((at, data));
+    }
+
+    fn flush(&mut self) {
+        self.flushes += 1;
+        for (at, data) in std::mem::take(&mut self.unflushed) {
+            self.durable[at..at + data.len()].copy_from_slice(&data);
+        }
+    }
+}
+
+fn lock(shared: &Mutex<State>) -> MutexGuard<'_, State> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One connection, to its end.
+fn serve(shared: &Mutex<State>, mut stream: UnixStream, life: u64) -> io::Result<()> {
+    stream.write_all(&[&GREETING[..], &FIXED_NEWSTYLE_WITHOUT_ZEROES.to_be_bytes()].concat())?;
+    stream.read_exact(&mut [0; 4])?;
+    let mut structured = false;
+    loop {
+        let [_, _, option, len] = words::<4>(&mut stream)?;
+        stream.read_exact(&mut vec![0; len as usize])?;
+        let reply = |kind: u32, data: &[u8]| {
+            let header = [option, kind, data.len() as u32].map(u32::to_be_bytes).concat();
+            [&OPTION_REPLY.to_be_bytes()[..], &header, data].concat()
+        };
+        match option {
+            7 => {
+                let size = lock(shared).cached.len() as u64;
+                let info = [&[0, 0][..], &size.to_be_bytes(), &EXPORT_FLAGS.to_be_bytes()].concat();
+                stream.write_all(&[reply(INFO, &info), reply(ACK, &[])].concat())?;
+                break;
+            }
+            8 => {
+                structured = true;
+                stream.write_all(&reply(ACK, &[]))?;
+            }
+            _ => stream.write_all(&reply(UNSUPPORTED, &[]))?,
+        }
+    }
+    loop {
+        let [_, command, cookie_high, cookie_low, at_high, at_low, len] = words::<7>(&mut stream)?;
+        let cookie = [cookie_high, cookie_low].map(u32::to_be_bytes).concat();
+        let at = (u64::from(at_high) << 32 | u64::from(at_low)) as usize;
+        let len = len as usize;
+        let mut data = vec![0; if command == 1 { len } else { 0 }];
+        stream.read_exact(&mut data)?;
+        let mut state = lock(shared);
+        if state.life != life {
+            return Ok(());
+        }
+        match command {
+            0 if structured => {
+                let header = [&0x668e_33ef_u32.to_be_bytes()[..], &[0, 1, 0, 1], &cookie].concat();
+                data = [&header[..], &(len as u32 + 8).to_be_bytes(), &(at as u64).to_be_bytes()].concat();
+                data.extend_from_slice(&state.cached[at..at + len]);
+                drop(state);
+                stream.write_all(&data)?;
+                continue;
+            }
+            1 => state.write(at, data),
+            // It makes zeros of what is not needed any more, as some do.
+            4 | 6 => state.write(at, vec![0; len]),
+            3 => state.flush(),
+            _ => return Ok(()),
+        }
+        drop(state);
+        stream.write_all(&[&0x6744_6698_u32.to_be_bytes()[..], &[0; 4], &cookie].concat())?;
+    }
+}
+
+fn words<const N: usize>(stream: &mut UnixStream) -> io::Result<[u32; N]> {
+    let mut words = [0; N];
+    for word in &mut words {
+        let mut bytes = [0; 4];
+        stream.read_exact(&mut bytes)?;
+        *word = u32::from_be_bytes(bytes);
+    }
+    Ok(words)
+}

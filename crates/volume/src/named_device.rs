@@ -1,0 +1,57 @@
+//! From the name of a device to the device: paths, and URIs of exports. All commands ask here.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ubtrfs_nbd::Uri;
+
+use crate::device::Device;
+use crate::device_part::DevicePart;
+use crate::error::{Error, Result};
+use crate::file_device::{Exclusive, FileDevice, OpenMode};
+use crate::nbd_device::NbdDevice;
+
+/// How a device is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening {
+    /// What for.
+    pub mode: OpenMode,
+    /// Whether others are kept out. An export can't be claimed: a commit notices another writer.
+    pub exclusive: Exclusive,
+    /// The part that is used.
+    pub part: DevicePart,
+    /// How long requests wait for the server of an export that is away.
+    pub timeout: Option<Duration>,
+}
+
+/// Opens the device of this name: an NBD URI, or the path of an image file or block device.
+pub fn open_named(name: &Path, how: Opening) -> Result<Arc<dyn Device>> {
+    let Opening { mode, exclusive, part, timeout } = how;
+    if is_remote(name) {
+        return NbdDevice::open(&name.to_string_lossy(), mode, part, timeout).map(|device| Arc::new(device) as _);
+    }
+    FileDevice::open_part(name, mode, exclusive, part).map(|device| Arc::new(device) as _)
+}
+
+/// Opens a device for reading, without keeping anybody out.
+pub fn open_to_look(name: &Path) -> Result<Arc<dyn Device>> {
+    let part = DevicePart::WHOLE;
+    open_named(name, Opening { mode: OpenMode::ReadOnly, exclusive: Exclusive::No, part, timeout: None })
+}
+
+/// Whether the name is that of an export of a server, and no path.
+pub fn is_remote(name: impl AsRef<OsStr>) -> bool {
+    Uri::is_meant(name)
+}
+
+/// The name of the same device in any directory.
+pub fn absolute_name(name: &Path) -> Result<PathBuf> {
+    let failed = |source| Error::Open { path: name.into(), source };
+    if !is_remote(name) {
+        return std::path::absolute(name).map_err(failed);
+    }
+    let uri = Uri::parse(name).map_err(|error| failed(std::io::Error::other(error)))?;
+    uri.absolute().map(|uri| uri.to_string().into()).map_err(failed)
+}

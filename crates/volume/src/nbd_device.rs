@@ -1,0 +1,149 @@
+//! Exports of NBD servers.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use ubtrfs_format::{Physical, SUPERBLOCK_COPIES};
+use ubtrfs_nbd::{Bytes, Client, Options, Uri};
+
+use crate::buffer::ALIGNMENT;
+use crate::device::{
+    CounterCells, Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites, check_range, check_writes,
+};
+use crate::device_part::DevicePart;
+use crate::error::{Error, Result, WriteError};
+use crate::file_device::OpenMode;
+use crate::runs;
+
+/// How long requests wait for a server that is away, if nothing else is asked for.
+pub const USUAL_TIMEOUT: Duration = Duration::from_secs(120);
+/// Connections, where the server lets several serve one export.
+const CONNECTIONS: usize = 4;
+
+/// An export of an NBD server.
+#[derive(Debug)]
+pub struct NbdDevice {
+    client: Client,
+    /// Bytes of whole blocks.
+    size: u64,
+    counters: CounterCells,
+}
+
+impl NbdDevice {
+    /// Connects to the export that the URI names. A part of it holds the volume, whose superblock
+    /// shows whether the export is the same after the server was away. The threads behind it do
+    /// not survive a `fork`: open after it.
+    pub fn open(uri: &str, mode: OpenMode, part: DevicePart, timeout: Option<Duration>) -> Result<Self> {
+        let failed = |error: ubtrfs_nbd::Error| {
+            let kind = match &error {
+                ubtrfs_nbd::Error::ReadOnly => io::ErrorKind::ReadOnlyFilesystem,
+                error => error.io().map_or(io::ErrorKind::Other, io::Error::kind),
+            };
+            Error::Open { path: uri.into(), source: io::Error::new(kind, error) }
+        };
+        let options = Options {
+            read_only: mode == OpenMode::ReadOnly,
+            timeout: timeout.unwrap_or(USUAL_TIMEOUT),
+            connections: CONNECTIONS,
+            witness: part.start.checked_add(SUPERBLOCK_COPIES[0].0),
+        };
+        let client = Uri::parse(uri).and_then(|uri| Client::open(uri, options)).map_err(failed)?;
+        let size = client.size() - client.size() % ALIGNMENT as u64;
+        Ok(Self { client, size, counters: CounterCells::default() })
+    }
+}
+
+impl Device for NbdDevice {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.client.is_read_only()
+    }
+
+    fn read_at(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
+        check_range(at, buf.len(), self.size)?;
+        self.client.read(at.0, buf)?;
+        self.counters.read(buf.len());
+        Ok(())
+    }
+
+    fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        if let Err(error) = check_writes(&writes, self.size) {
+            return DeviceTicket::done(Err(error));
+        }
+        let runs = runs::join(writes, false);
+        if let (true, Some(run)) = (self.is_read_only(), runs.first()) {
+            return DeviceTicket::done(Err(run.failed(io::ErrorKind::ReadOnlyFilesystem.into())));
+        }
+        let group = Arc::new(Group { state: Mutex::new((runs.len(), None)), finished: Condvar::new() });
+        for run in runs {
+            self.counters.write(run.len);
+            let (at, len) = (Physical(run.at), run.len);
+            let parts: Vec<Bytes> = run.parts.into_iter().map(Bytes::from_owner).collect();
+            let group = Arc::clone(&group);
+            self.client.write(at.0, &parts, move |result| {
+                group.finish(result.map_err(|source| WriteError { at, len, source }));
+            });
+        }
+        DeviceTicket::new(GroupTicket(group))
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.counters.flush();
+        self.client.flush()
+    }
+
+    fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
+        check_range(at, len as usize, self.size)?;
+        if !self.client.can_trim() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        self.counters.discard();
+        self.client.trim(at.0, len)
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.counters.get()
+    }
+}
+
+/// The writes of a ticket: how many are not over, and the first error.
+#[derive(Debug)]
+struct Group {
+    state: Mutex<(usize, Option<WriteError>)>,
+    finished: Condvar,
+}
+
+impl Group {
+    fn finish(&self, result: std::result::Result<(), WriteError>) {
+        let mut state = self.state.lock();
+        state.0 -= 1;
+        if let Err(error) = result {
+            state.1.get_or_insert(error);
+        }
+        if state.0 == 0 {
+            self.finished.notify_all();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct GroupTicket(Arc<Group>);
+
+impl PendingWrites for GroupTicket {
+    fn wait(self: Box<Self>) -> std::result::Result<(), WriteError> {
+        let mut state = self.0.state.lock();
+        while state.0 > 0 {
+            self.0.finished.wait(&mut state);
+        }
+        state.1.take().map_or(Ok(()), Err)
+    }
+
+    fn is_done(&self) -> bool {
+        self.0.state.lock().0 == 0
+    }
+}
