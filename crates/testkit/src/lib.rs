@@ -12,6 +12,7 @@
 //! * [`promises`]: what must be there after a crash.
 //! * [`kernel`], [`kmsg`], [`progs`]: loop devices and kernel mounts, the kernel's log,
 //!   btrfs-progs.
+//! * [`nbd_server`], [`lossy_server`]: servers of exports, and one that loses what was not flushed.
 //! * [`seeds`]: which seeds a test runs.
 //! * [`ordinary_user`]: actions of a user who is not root.
 //! * [`need`]: what this machine offers, and how a test says that it cannot run.
@@ -33,6 +34,7 @@ pub mod lossy_server;
 pub mod mapped;
 pub mod model;
 pub mod names;
+pub mod nbd_server;
 pub mod need;
 pub mod ordinary_user;
 pub mod partitions;
