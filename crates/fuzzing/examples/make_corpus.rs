@@ -43,6 +43,7 @@ fn main() {
     make_log_replay();
     make_partitions();
     make_import();
+    make_nbd();
     make_from_the_fixtures();
 }
 
@@ -85,6 +86,12 @@ fn make_partitions() {
         }
         let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
         keep("partitions", name, &bytes[..end]);
+    }
+}
+
+fn make_nbd() {
+    for (name, input) in ubtrfs_fuzzing::nbd_inputs() {
+        keep("nbd", name, &input);
     }
 }
 

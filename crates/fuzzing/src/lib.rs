@@ -9,6 +9,7 @@
 
 mod import;
 mod log_replay;
+mod nbd;
 mod node_and_items;
 mod partitions;
 mod superblock;
@@ -16,6 +17,7 @@ mod whole_image;
 
 pub use import::{import, inputs as import_inputs};
 pub use log_replay::{inputs as log_replay_inputs, log_replay, use_log};
+pub use nbd::{inputs as nbd_inputs, nbd};
 pub use node_and_items::node_and_items;
 pub use partitions::partitions;
 pub use superblock::superblock;
@@ -37,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "superblock", run: superblock, mutations: 5000 },
     Target { name: "node_and_items", run: node_and_items, mutations: 5000 },
     Target { name: "partitions", run: partitions, mutations: 5000 },
+    Target { name: "nbd", run: nbd, mutations: 20_000 },
     Target { name: "whole_image", run: whole_image, mutations: 600 },
     Target { name: "log_replay", run: log_replay, mutations: 600 },
     Target { name: "import", run: import, mutations: 300 },

@@ -38,6 +38,8 @@ struct State {
     connections: Vec<UnixStream>,
     writes: u64,
     flushes: u64,
+    /// Connections of this life and earlier ones are not served, and stay.
+    hangs_until: Option<u64>,
     is_over: bool,
 }
 
@@ -86,6 +88,14 @@ impl LossyServer {
         let mut state = lock(&self.shared);
         state.durable = content;
         state.restart();
+    }
+
+    /// Answers nothing any more over the connections that there are. Those that come later are
+    /// served.
+    pub fn hang(&self) {
+        let mut state = lock(&self.shared);
+        state.hangs_until = Some(state.life);
+        state.life += 1;
     }
 
     /// What a crash can't take away.
@@ -177,6 +187,10 @@ fn serve(shared: &Mutex<State>, mut stream: UnixStream, life: u64) -> io::Result
         let mut data = vec![0; if command == 1 { len } else { 0 }];
         stream.read_exact(&mut data)?;
         let mut state = lock(shared);
+        if state.hangs_until >= Some(life) {
+            // What was sent over it is never done.
+            continue;
+        }
         if state.life != life {
             return Ok(());
         }

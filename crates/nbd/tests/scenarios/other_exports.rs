@@ -59,11 +59,25 @@ fn every_state_that_a_crash_may_leave_is_the_same_export() {
     }
 }
 
+/// Half of the timeout without an answer counts as a connection that broke.
+#[test]
+fn a_server_that_hangs_is_left_for_a_new_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(dir.path(), 16);
+    let client = client(&server, Duration::from_secs(16));
+    write(&client, 1, 1, 1).unwrap();
+    server.hang();
+    write(&client, 2, 1, 2).unwrap();
+    client.flush().unwrap();
+    let disk = server.durable();
+    assert_eq!((disk[BLOCK as usize], disk[2 * BLOCK as usize]), (1, 2));
+}
+
 #[test]
 fn requests_end_when_the_server_stays_away() {
     let dir = tempfile::tempdir().unwrap();
     let server = server(dir.path(), 16);
-    let client = client(&server, Duration::from_millis(400));
+    let client = client(&server, Duration::from_secs(2));
     write(&client, 1, 1, 1).unwrap();
     drop(server);
     let error = write(&client, 2, 1, 2).unwrap_err();
