@@ -44,7 +44,7 @@ impl Server {
     pub(crate) fn list_names(&self, node: u64, what: &Read, mut reply: ReplyDirectory) {
         let listed = self.bound(node, what).and_then(|(dir, last)| {
             let numbers = &self.shared().numbers;
-            list(self.engine(), dir, what.offset, last, &mut |row| {
+            list(self.engine(), dir, what.offset, last, false, &mut |row| {
                 Ok(match row {
                     Row::Dots { name, id, next } => reply.add(numbers.shown(id), next, S_IFDIR, name),
                     Row::Entry { entry, next } => {
@@ -67,7 +67,7 @@ impl Server {
     pub(crate) fn list_with_attributes(&self, node: u64, what: &Read, mut reply: ReplyDirectoryPlus) {
         let listed = self.bound(node, what).and_then(|(dir, last)| {
             let numbers = &self.shared().numbers;
-            list(self.engine(), dir, what.offset, last, &mut |row| match row {
+            list(self.engine(), dir, what.offset, last, true, &mut |row| match row {
                 Row::Dots { name, id, next } => Ok(reply.add_name(numbers.shown(id), next, S_IFDIR, name)),
                 // The kernel has it: to return its attributes again would only cost time.
                 Row::Entry { entry, next } if self.engine().is_referenced(entry.inode) => {
@@ -168,12 +168,13 @@ enum Row<'a> {
 }
 
 /// Lists a directory from `offset` up to the entry `last`, until `show` says that there is no more
-/// room.
+/// room; `looks_up`: it looks up the entries.
 fn list(
     engine: &ubtrfs::Filesystem,
     dir: InodeId,
     offset: u64,
     last: DirIndex,
+    looks_up: bool,
     show: &mut dyn FnMut(Row<'_>) -> Result<bool>,
 ) -> Result<()> {
     if offset < AFTER_DOT && !show(Row::Dots { name: b".", id: dir, next: AFTER_DOT })? {
@@ -187,6 +188,9 @@ fn list(
     let mut after = DirIndex(offset.max(AFTER_DOTS) - 1);
     loop {
         let entries = engine.list(dir, after, last, BATCH)?;
+        if looks_up {
+            engine.will_look_up(dir, &entries);
+        }
         for entry in &entries {
             if !show(Row::Entry { entry, next: entry.index.0.saturating_add(1) })? {
                 return Ok(());

@@ -1,13 +1,15 @@
 //! Nodes in memory.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use ubtrfs_format::{Generation, Logical, NodeExpectation};
 use ubtrfs_volume::{CountedRwLock, LockCounters};
 
+use crate::node_id::NodeId;
+use crate::read_ahead::ReadAhead;
 use crate::{Block, BoxError, Damage, Error, Geometry, NodeRef, Result, SeededHash};
 
 /// Where nodes come from that are not in the cache.
@@ -15,6 +17,12 @@ pub trait NodeSource: Send + Sync {
     /// The node's bytes (node size of them), after its checksum has been verified and
     /// [`Node::check`](ubtrfs_format::Node::check) has found it to be as `expected`.
     fn read_node(&self, expected: &NodeExpectation) -> std::result::Result<Vec<u8>, BoxError>;
+
+    /// How many nodes are best read at a time, before they are needed; 0 where reading one takes
+    /// little time.
+    fn reads_ahead(&self) -> usize {
+        0
+    }
 }
 
 /// How the cache does.
@@ -26,13 +34,6 @@ pub struct CacheCounters {
     pub misses: u64,
     /// Bytes held.
     pub bytes: u64,
-}
-
-/// A node's identity: an address is reused only by a later generation.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct NodeId {
-    bytenr: u64,
-    generation: u64,
 }
 
 /// Verified nodes up to a budget of bytes, shared by all trees of a volume.
@@ -47,6 +48,9 @@ pub struct NodeCache {
     shards: Box<[Shard]>,
     /// Where readers of ranges note nodes that they pass over; without it such a node is an error.
     damage: Option<Arc<Damage>>,
+    read_ahead: Arc<ReadAhead>,
+    /// How many threads read ahead at the most.
+    reads_ahead: usize,
 }
 
 #[derive(Default)]
@@ -71,7 +75,8 @@ impl NodeCache {
             ..Shard::default()
         };
         let shards = std::iter::repeat_with(shard).take(shards).collect();
-        Self { source, geometry, hasher, shards, damage: None }
+        let (reads_ahead, read_ahead) = (source.reads_ahead(), Arc::default());
+        Self { source, geometry, hasher, shards, damage: None, read_ahead, reads_ahead }
     }
 
     /// Has ranges pass over nodes that can't be read or don't fit, noting each in `damage`: for
@@ -106,7 +111,7 @@ impl NodeCache {
 
     /// As [`get`](Self::get), but the caller checks that the node fits its position.
     pub(crate) fn fetch(&self, at: &NodeRef) -> Result<Block> {
-        let id = NodeId { bytenr: at.bytenr.0, generation: at.generation.0 };
+        let id = NodeId::of(at);
         let shard = self.shard(id);
         if let Some(block) = shard.nodes.read().get(id) {
             shard.hits.fetch_add(1, Relaxed);
@@ -114,6 +119,37 @@ impl NodeCache {
         }
         crate::ensure_may_block()?;
         shard.misses.fetch_add(1, Relaxed);
+        if self.reads_ahead > 0 {
+            self.read_ahead.wait_for(id);
+            if let Some(block) = shard.nodes.read().get(id) {
+                return Ok(block);
+            }
+        }
+        self.read(at)
+    }
+
+    /// Has nodes read that will be needed soon, as far as reading takes long.
+    pub(crate) fn prefetch(self: &Arc<Self>, nodes: impl Iterator<Item = NodeRef>) {
+        if self.reads_ahead > 0 {
+            let is_missing = |node: &NodeRef| {
+                let id = NodeId::of(node);
+                self.shard(id).nodes.read().get(id).is_none()
+            };
+            let cache = Arc::downgrade(self);
+            // Who needs a node that can't be read reads it again, and sees why.
+            let read = move |node: &NodeRef| cache.upgrade().map(|cache| drop(cache.read(node))).is_some();
+            self.read_ahead.read(nodes.filter(is_missing), self.reads_ahead, read);
+        }
+    }
+
+    /// Whether it is worth it to have nodes read ahead.
+    pub(crate) fn reads_ahead(&self) -> bool {
+        self.reads_ahead > 0
+    }
+
+    /// Reads a node into the cache.
+    fn read(&self, at: &NodeRef) -> Result<Block> {
+        let id = NodeId::of(at);
         let bytes = self.source.read_node(&at.expectation(self.geometry.fsid)).map_err(|source| Error::Read {
             tree: at.tree,
             bytenr: at.bytenr,
@@ -124,7 +160,7 @@ impl NodeCache {
             return Err(at.bad(ubtrfs_format::Error::WrongLength { what: "tree block", need, have: bytes.len() }));
         }
         let block = Block::from(bytes);
-        shard.nodes.write().insert(id, block.clone());
+        self.shard(id).nodes.write().insert(id, block.clone());
         Ok(block)
     }
 

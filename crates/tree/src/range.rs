@@ -52,7 +52,13 @@ struct Step {
     block: Block,
     /// Ascending: the next child or item. Descending: the one after the next.
     slot: usize,
+    /// Ascending, of a node above leaves: the first child that has not been read ahead, and how
+    /// many were the last time.
+    ahead: (usize, usize),
 }
+
+/// Children that are read ahead of the one that is needed, at the most.
+const MOST_AHEAD: usize = 32;
 
 /// Items in ascending order of their keys; see [`Tree::range`].
 #[derive(Clone)]
@@ -85,7 +91,24 @@ impl<R: Reader> Range<R> {
             },
             Node::Internal(node) => node.slot_for(&self.start),
         };
-        self.path.push(Step { at, block, slot });
+        self.path.push(Step { at, block, slot, ahead: (slot + 1, 0) });
+        Ok(())
+    }
+
+    /// Has the children read that follow the one at `slot`, twice as many each time: a range that
+    /// has been read far will be read farther.
+    fn read_ahead(tree: &Tree<R>, step: &mut Step, slot: usize, end: &Key) -> Result<()> {
+        let (ahead, window) = step.ahead;
+        // Of what was read ahead the last time half is still to come.
+        if !tree.reader().reads_ahead() || ahead > slot + 1 + window / 2 {
+            return Ok(());
+        }
+        let Node::Internal(node) = step.block.node().map_err(|problem| step.at.bad(problem))? else { return Ok(()) };
+        let (first, count) = (ahead.max(slot + 1), (2 * window).clamp(2, MOST_AHEAD));
+        let children = (first..first + count).map_while(|slot| step.at.child(&node, slot));
+        let children = children.take_while(|child| child.first_key.is_none_or(|first| first <= *end));
+        tree.reader().prefetch(children);
+        step.ahead = (first + count, count);
         Ok(())
     }
 
@@ -111,6 +134,9 @@ impl<R: Reader> Range<R> {
                 }
                 Node::Internal(node) => match step.at.child(&node, slot) {
                     Some(child) if child.first_key.is_none_or(|first| first <= self.end) => {
+                        if child.level == 0 {
+                            Self::read_ahead(&self.tree, step, slot, &self.end)?;
+                        }
                         self.enter_or_pass(child)?;
                     }
                     _ => drop(self.path.pop()),
@@ -154,7 +180,7 @@ impl<R: Reader> RangeRev<R> {
             Node::Leaf(leaf) => leaf.search(&self.end).map_or_else(|place| place, |found| found + 1),
             Node::Internal(node) => node.slot_for(&self.end) + 1,
         };
-        self.path.push(Step { at, block, slot });
+        self.path.push(Step { at, block, slot, ahead: (0, 0) });
         Ok(())
     }
 

@@ -14,6 +14,14 @@ pub trait Reader {
     /// The node's bytes. The caller checks that they fit the position.
     fn fetch(&self, at: &NodeRef) -> Result<Block>;
 
+    /// Has nodes read that will be needed soon, where reading takes long.
+    fn prefetch(&self, _nodes: impl Iterator<Item = NodeRef>) {}
+
+    /// Whether [`Self::prefetch`] does anything.
+    fn reads_ahead(&self) -> bool {
+        false
+    }
+
     /// Whether ranges skip a node that fails with this error, and continue with its neighbour.
     fn passes_over(&self, _error: &Error) -> bool {
         false
@@ -23,6 +31,14 @@ pub trait Reader {
 impl Reader for Arc<NodeCache> {
     fn fetch(&self, at: &NodeRef) -> Result<Block> {
         NodeCache::fetch(self, at)
+    }
+
+    fn prefetch(&self, nodes: impl Iterator<Item = NodeRef>) {
+        NodeCache::prefetch(self, nodes);
+    }
+
+    fn reads_ahead(&self) -> bool {
+        NodeCache::reads_ahead(self)
     }
 
     fn passes_over(&self, error: &Error) -> bool {
@@ -97,6 +113,37 @@ impl<R: Reader> Tree<R> {
                 }
             }
         }
+    }
+
+    /// Has the leaves read that have these keys, or would have them, where reading takes long.
+    pub fn prefetch(&self, keys: impl IntoIterator<Item = Key>) -> Result<()> {
+        if !self.reader.reads_ahead() || self.root.level == 0 {
+            return Ok(());
+        }
+        let mut leaves: Vec<NodeRef> = Vec::new();
+        for key in keys {
+            let is_there = |leaf: &NodeRef| {
+                leaf.first_key.is_some_and(|first| first <= key) && leaf.upper.is_none_or(|upper| key < upper)
+            };
+            if leaves.iter().rev().any(is_there) {
+                continue;
+            }
+            let mut at = NodeRef::root(&self.root);
+            while at.level > 0 {
+                let block = self.fetch(&at)?;
+                let Node::Internal(node) = at.view(&block)? else { break };
+                let Some(child) = at.child(&node, node.slot_for(&key)) else { break };
+                at = child;
+            }
+            leaves.push(at);
+        }
+        self.reader.prefetch(leaves.into_iter());
+        Ok(())
+    }
+
+    /// The reader of its nodes.
+    pub(crate) fn reader(&self) -> &R {
+        &self.reader
     }
 
     /// Whether ranges leave out a node that fails like this; see [`NodeCache::passing_over`].

@@ -81,6 +81,10 @@ impl Device for DeferredSuperblocks {
         self.device.discard(at, len)
     }
 
+    fn reads_ahead(&self) -> usize {
+        self.device.reads_ahead()
+    }
+
     fn counters(&self) -> DeviceCounters {
         self.device.counters()
     }

@@ -28,6 +28,23 @@ pub trait Device: Send + Sync + Debug {
     /// are reported by the ticket.
     fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket;
 
+    /// As [`Device::submit`], but each write is durable as it completes (FUA). Only where
+    /// [`Device::has_fua`].
+    fn submit_fua(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        self.submit(writes)
+    }
+
+    /// Whether [`Device::submit_fua`] saves a barrier.
+    fn has_fua(&self) -> bool {
+        false
+    }
+
+    /// How many reads are best under way at a time, before what they read is needed; 0 where a read
+    /// takes little time.
+    fn reads_ahead(&self) -> usize {
+        0
+    }
+
     /// A barrier: when it returns, all writes that had completed when it was called are durable.
     fn flush(&self) -> io::Result<()>;
 

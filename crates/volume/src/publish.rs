@@ -53,7 +53,7 @@ impl Published {
 }
 
 impl Volume {
-    /// Writes the superblock to every device and flushes. `proof` says that all it refers to is
+    /// Writes the superblock to every device and makes it durable, by FUA or a flush. `proof` says that all it refers to is
     /// durable.
     ///
     /// Each device's superblock gets its own address, and the device item that [`Volume::devices`]
@@ -100,7 +100,9 @@ impl Volume {
         for member in &self.members {
             let writes = encode(member, superblock, copies)?;
             primaries.extend(writes.first().map(|write| write.data.clone()));
-            tickets.push((member, member.device.submit(writes)));
+            let device = &member.device;
+            let ticket = if device.has_fua() { device.submit_fua(writes) } else { device.submit(writes) };
+            tickets.push((member, ticket));
         }
         let mut result = Ok(());
         for (member, ticket) in tickets {
@@ -109,7 +111,9 @@ impl Volume {
             }
         }
         result?;
-        self.flush_devices()?;
+        if !self.members.iter().all(|member| member.device.has_fua()) {
+            self.flush_devices()?;
+        }
         for (member, primary) in self.members.iter().zip(primaries) {
             member.primary.lock().copy_from_slice(&primary);
         }

@@ -264,6 +264,12 @@ impl Volume {
         ranges.into_iter().map(|range| Logical(range.start)..Logical(range.end)).collect()
     }
 
+    /// How many reads are best under way at a time, before what they read is needed; 0 where all
+    /// devices are near.
+    pub fn reads_ahead(&self) -> usize {
+        self.members.iter().map(|member| member.device.reads_ahead()).max().unwrap_or_default()
+    }
+
     /// The devices' items, by device number.
     pub fn devices(&self) -> Vec<DevItem> {
         self.members.iter().map(|member| *member.item.lock()).collect()

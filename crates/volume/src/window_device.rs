@@ -35,6 +35,22 @@ impl WindowDevice {
     }
 }
 
+impl WindowDevice {
+    fn submit_by(
+        &self,
+        mut writes: Vec<DeviceWrite>,
+        submit: impl FnOnce(&dyn Device, Vec<DeviceWrite>) -> DeviceTicket,
+    ) -> DeviceTicket {
+        if let Err(error) = check_writes(&writes, self.size) {
+            return DeviceTicket::done(Err(error));
+        }
+        for write in &mut writes {
+            write.at = self.place(write.at);
+        }
+        DeviceTicket::new(WindowTicket { ticket: submit(&*self.device, writes), start: self.start })
+    }
+}
+
 impl Device for WindowDevice {
     fn size(&self) -> u64 {
         self.size
@@ -49,14 +65,20 @@ impl Device for WindowDevice {
         self.device.read_at(self.place(at), buf)
     }
 
-    fn submit(&self, mut writes: Vec<DeviceWrite>) -> DeviceTicket {
-        if let Err(error) = check_writes(&writes, self.size) {
-            return DeviceTicket::done(Err(error));
-        }
-        for write in &mut writes {
-            write.at = self.place(write.at);
-        }
-        DeviceTicket::new(WindowTicket { ticket: self.device.submit(writes), start: self.start })
+    fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        self.submit_by(writes, |device, writes| device.submit(writes))
+    }
+
+    fn submit_fua(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        self.submit_by(writes, |device, writes| device.submit_fua(writes))
+    }
+
+    fn has_fua(&self) -> bool {
+        self.device.has_fua()
+    }
+
+    fn reads_ahead(&self) -> usize {
+        self.device.reads_ahead()
     }
 
     fn flush(&self) -> io::Result<()> {

@@ -60,6 +60,10 @@ impl NodeSource for VolumeNodes {
         }
         Ok(block.to_vec())
     }
+
+    fn reads_ahead(&self) -> usize {
+        self.volume.reads_ahead()
+    }
 }
 
 impl VolumeNodes {

@@ -1,7 +1,7 @@
 //! Listing a directory.
 
 use ubtrfs_format::items::{self, FileType};
-use ubtrfs_format::{DirIndex, ItemType, Key};
+use ubtrfs_format::{DirIndex, ItemType, Key, name_hash};
 
 use super::Names;
 use crate::error::{Errno, Error, Result};
@@ -42,6 +42,23 @@ fn newest_of<'a, T>(
 }
 
 impl Names {
+    /// Has what lookups of these entries will need read from devices where that takes long.
+    pub(crate) fn prefetch(&self, dir: InodeId, entries: &[DirectoryEntry]) -> Result<()> {
+        if self.info.volume.reads_ahead() == 0 {
+            return Ok(());
+        }
+        let keys = entries.iter().flat_map(|entry| {
+            let inode = (entry.inode.subvolume == dir.subvolume).then_some(entry.inode.ino.0);
+            let own = inode.map(|ino| Key::new(ino, ItemType::INODE_ITEM, 0));
+            // A directory is listed next, perhaps.
+            let listed = inode.filter(|_| entry.file_type == FileType::Directory);
+            let listed = listed.map(|ino| Key::new(ino, ItemType::DIR_INDEX, 0));
+            let name = Key::new(dir.ino.0, ItemType::DIR_ITEM, name_hash(&entry.name));
+            [Some(name), own, listed].into_iter().flatten()
+        });
+        Ok(self.info.committed().tree(dir.subvolume)?.prefetch(keys)?)
+    }
+
     /// The highest entry number of a directory now: a listing that starts now stops there, so that
     /// entries that are renamed during it don't appear again and again.
     pub(crate) fn last_index(&self, dir: InodeId) -> Result<DirIndex> {

@@ -5,5 +5,6 @@
 mod commit;
 mod common;
 mod differences;
+mod far_away;
 mod hostile;
 mod model;

@@ -1,0 +1,128 @@
+//! Reading nodes before they are needed, several at a time, where each takes long.
+//!
+//! A few threads read them into the cache. They begin when there is something to read, and end when
+//! there has been nothing for some time, or when the cache is gone.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::NodeRef;
+use crate::node_id::NodeId;
+
+/// How long a thread waits for something to read before it ends.
+const IDLE: Duration = Duration::from_secs(10);
+/// Nodes that wait to be read for each thread; what comes beyond that is left to those who need it.
+const WAITING_FOR_EACH: usize = 16;
+
+/// Nodes that are being read, or are to be.
+#[derive(Debug, Default)]
+pub(crate) struct ReadAhead {
+    state: Mutex<State>,
+    /// There is something to read.
+    wanted: Condvar,
+    /// A node has been read, or could not be.
+    read: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<NodeRef>,
+    /// What is in the queue or being read.
+    under_way: HashSet<NodeId>,
+    threads: usize,
+    idle: usize,
+}
+
+impl ReadAhead {
+    /// Waits while this node is being read ahead. A node that nobody has begun to read is left to
+    /// the caller.
+    pub(crate) fn wait_for(&self, id: NodeId) {
+        let mut state = self.state.lock();
+        if !state.under_way.contains(&id) {
+            return;
+        }
+        if let Some(at) = state.queue.iter().position(|node| NodeId::of(node) == id) {
+            state.queue.remove(at);
+            state.under_way.remove(&id);
+            return;
+        }
+        while state.under_way.contains(&id) {
+            self.read.wait(&mut state);
+        }
+    }
+
+    /// Has these nodes read by at most so many threads. `read` says whether there still is a cache.
+    pub(crate) fn read(
+        self: &Arc<Self>,
+        nodes: impl Iterator<Item = NodeRef>,
+        threads: usize,
+        read: impl Fn(&NodeRef) -> bool + Clone + Send + 'static,
+    ) {
+        let mut state = self.state.lock();
+        for node in nodes {
+            let id = NodeId::of(&node);
+            if state.queue.len() >= threads * WAITING_FOR_EACH || !state.under_way.insert(id) {
+                continue;
+            }
+            state.queue.push_back(node);
+            if state.idle > 0 {
+                self.wanted.notify_one();
+            }
+            if state.idle < state.queue.len() && state.threads < threads && self.begin(read.clone()) {
+                state.threads += 1;
+            }
+        }
+        // Without a thread nobody would read it.
+        if state.threads == 0 {
+            state.queue.clear();
+            state.under_way.clear();
+        }
+    }
+
+    /// The next node to read; `None` if there was none for some time.
+    fn next(&self) -> Option<NodeRef> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(node) = state.queue.pop_front() {
+                return Some(node);
+            }
+            state.idle += 1;
+            let timed_out = self.wanted.wait_for(&mut state, IDLE).timed_out();
+            state.idle -= 1;
+            if timed_out && state.queue.is_empty() {
+                state.threads -= 1;
+                return None;
+            }
+        }
+    }
+
+    fn done(&self, node: &NodeRef) {
+        self.state.lock().under_way.remove(&NodeId::of(node));
+        self.read.notify_all();
+    }
+
+    /// The cache is gone: nobody waits, and nothing more is read.
+    fn end(&self) {
+        let mut state = self.state.lock();
+        state.queue.clear();
+        state.under_way.clear();
+        state.threads -= 1;
+    }
+
+    /// Starts a thread; false where none can be made.
+    fn begin(self: &Arc<Self>, read: impl Fn(&NodeRef) -> bool + Send + 'static) -> bool {
+        let this = Arc::clone(self);
+        let work = move || {
+            while let Some(node) = this.next() {
+                if !read(&node) {
+                    return this.end();
+                }
+                this.done(&node);
+            }
+        };
+        std::thread::Builder::new().name("read-ahead".into()).spawn(work).is_ok()
+    }
+}

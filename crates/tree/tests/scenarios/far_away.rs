@@ -1,0 +1,109 @@
+//! Where reading a node takes long, those that will be needed are read at the same time, and none
+//! of them twice.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use ubtrfs_format::{ItemType, Key, Logical, NodeExpectation};
+use ubtrfs_tree::{BoxError, EditBatch, NodeCache, NodeSource, Snapshot};
+
+use crate::common::{Bed, Disk};
+
+const NODE: u32 = 4096;
+const ITEMS: u64 = 2000;
+
+/// A disk whose first reads of leaves end only when so many are under way.
+struct Far {
+    disk: Arc<Disk>,
+    ahead: usize,
+    state: Mutex<State>,
+    more: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    reads: HashMap<Logical, usize>,
+    under_way: usize,
+    most: usize,
+}
+
+impl NodeSource for Far {
+    fn read_node(&self, expected: &NodeExpectation) -> Result<Vec<u8>, BoxError> {
+        const PATIENCE: Duration = Duration::from_secs(20);
+        if expected.level == Some(0) {
+            let mut state = self.state.lock();
+            *state.reads.entry(expected.bytenr).or_default() += 1;
+            state.under_way += 1;
+            state.most = state.most.max(state.under_way);
+            self.more.notify_all();
+            while state.most < self.ahead.min(3) && !self.more.wait_for(&mut state, PATIENCE).timed_out() {}
+            state.under_way -= 1;
+        }
+        self.disk.read_node(expected)
+    }
+
+    fn reads_ahead(&self) -> usize {
+        self.ahead
+    }
+}
+
+fn key(number: u64) -> Key {
+    Key::new(number, ItemType::INODE_ITEM, 0)
+}
+
+/// A tree of many leaves on such a disk.
+fn tree(ahead: usize) -> (Arc<Far>, Snapshot) {
+    let mut bed = Bed::new(NODE);
+    let mut batch = EditBatch::new();
+    (0..ITEMS).for_each(|number| batch.put(key(number), vec![7; 100]));
+    bed.commit(&[batch]).unwrap();
+    let far = Arc::new(Far { disk: bed.disk.clone(), ahead, state: Mutex::default(), more: Condvar::new() });
+    let cache = Arc::new(NodeCache::new(far.clone(), bed.geometry, 64 << 20));
+    (far, Snapshot::new(cache, bed.root.unwrap()))
+}
+
+fn most_at_a_time(far: &Far) -> usize {
+    let state = far.state.lock();
+    assert!(state.reads.values().all(|count| *count == 1), "a leaf is read twice: {:?}", state.reads);
+    state.most
+}
+
+#[test]
+fn ranges_read_the_leaves_that_come_next() {
+    let (far, tree) = tree(4);
+    assert_eq!(tree.range(Key::MIN..=Key::MAX).map(Result::unwrap).count() as u64, ITEMS);
+    assert!(most_at_a_time(&far) >= 3);
+}
+
+#[test]
+fn ranges_read_nothing_beyond_their_end() {
+    let (far, tree) = tree(0);
+    assert_eq!(tree.range(key(0)..=key(5)).map(Result::unwrap).count(), 6);
+    assert_eq!(far.state.lock().reads.len(), 1);
+    let (far, tree) = self::tree(1);
+    assert_eq!(tree.range(key(0)..=key(5)).map(Result::unwrap).count(), 6);
+    assert_eq!(far.state.lock().reads.len(), 1);
+}
+
+#[test]
+fn leaves_of_keys_are_read_at_the_same_time() {
+    let (far, tree) = tree(8);
+    let keys = || (0..ITEMS).step_by(97).map(key);
+    tree.prefetch(keys()).unwrap();
+    keys().for_each(|key| assert!(tree.get(&key).unwrap().is_some()));
+    assert!(most_at_a_time(&far) >= 3);
+}
+
+#[test]
+fn what_can_not_be_read_is_an_error_for_who_needs_it() {
+    let (far, tree) = tree(8);
+    let mut blocks = far.disk.blocks.lock();
+    let root = tree.root().bytenr;
+    blocks.retain(|bytenr, _| *bytenr == root);
+    drop(blocks);
+    tree.prefetch((0..ITEMS).step_by(97).map(key)).unwrap();
+    (0..ITEMS).step_by(97).for_each(|number| assert!(tree.get(&key(number)).is_err()));
+    assert!(tree.range(Key::MIN..=Key::MAX).next().unwrap().is_err());
+}
