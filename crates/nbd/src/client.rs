@@ -75,7 +75,7 @@ impl Client {
         };
         let connections = if has(export.flags, CAN_MULTI_CONN) { options.connections.max(1) } else { 1 };
         let mut links = vec![link];
-        links.extend(connect_more(&uri, connections - 1, PATIENT).into_iter().filter(|link| link.export == export));
+        links.extend(connect_more(&uri, connections - 1).into_iter().filter(|link| link.export == export));
         let session = Arc::new(Session::new(uri, export, connections, options.timeout, witness));
         take_over(&session, links)?;
         let supervised = Arc::clone(&session);

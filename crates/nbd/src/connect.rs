@@ -17,6 +17,9 @@ use crate::uri::Uri;
 /// Bytes of replies that are read at once; what is longer goes to its own memory.
 const AHEAD: usize = 32 << 10;
 
+/// How long more connections may take: they are of use, and not needed.
+const MORE: Duration = Duration::from_secs(2);
+
 /// A connection that nobody uses yet.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -44,11 +47,11 @@ pub(crate) fn connect(uri: &Uri, limit: Duration) -> Result<Link, Error> {
     Ok(Link { channel, incoming, decoder: Decoder::new(export.structured), export })
 }
 
-/// More connections to the same export, made at the same time: as many as the server gives.
-pub(crate) fn connect_more(uri: &Uri, count: usize, limit: Duration) -> Vec<Link> {
+/// More connections to the same export, made at the same time: as many as the server gives soon.
+pub(crate) fn connect_more(uri: &Uri, count: usize) -> Vec<Link> {
     std::thread::scope(|scope| {
         let attempts: Vec<_> = (0..count)
-            .filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, || connect(uri, limit)).ok())
+            .filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, || connect(uri, MORE)).ok())
             .collect();
         attempts.into_iter().filter_map(|attempt| attempt.join().ok()?.ok()).collect()
     })

@@ -10,6 +10,9 @@ use crate::abi::{
 };
 use crate::error::Error;
 
+/// How many errors one reply may have.
+const MOST_ERRORS: usize = 64;
+
 /// What is known of a request that has no answer yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
@@ -51,6 +54,7 @@ struct Partial {
     /// How many of them have come.
     received: usize,
     refusal: Option<Refusal>,
+    errors: usize,
 }
 
 impl Decoder {
@@ -87,10 +91,11 @@ impl Decoder {
                 let (flags, kind) = (number::<2>(&header[4..6]) as u16, number::<2>(&header[6..8]) as u16);
                 let mut len = [0; 4];
                 stream.read_exact(&mut len)?;
-                let chunk = Chunk { kind, len: u32::from_be_bytes(len) as usize };
+                let is_last = flags & REPLY_DONE != 0;
+                let chunk = Chunk { kind, len: u32::from_be_bytes(len) as usize, is_last };
                 let partial = self.partial.entry(cookie).or_default();
                 partial.receive(stream, chunk, request)?;
-                if flags & REPLY_DONE == 0 {
+                if !is_last {
                     return Ok(None);
                 }
                 let partial = self.partial.remove(&cookie).unwrap_or_default();
@@ -105,12 +110,13 @@ impl Decoder {
 struct Chunk {
     kind: u16,
     len: usize,
+    is_last: bool,
 }
 
 impl Partial {
     fn receive(&mut self, stream: &mut impl Read, chunk: Chunk, request: Expected) -> Result<(), Error> {
         match chunk.kind {
-            CHUNK_NONE if chunk.len == 0 => Ok(()),
+            CHUNK_NONE if chunk.len == 0 && chunk.is_last => Ok(()),
             CHUNK_OFFSET_DATA if chunk.len > 8 => {
                 let at = number::<8>(&bytes_of::<8>(stream)?);
                 let place = self.place(at, chunk.len - 8, request)?;
@@ -119,12 +125,20 @@ impl Partial {
             }
             CHUNK_OFFSET_HOLE if chunk.len == 12 => {
                 let hole = bytes_of::<12>(stream)?;
-                self.place(number::<8>(&hole[..8]), number::<4>(&hole[8..]) as usize, request)?.fill(0);
+                let (at, len) = (number::<8>(&hole[..8]), number::<4>(&hole[8..]) as usize);
+                if len == 0 {
+                    return Err(bad("a hole of no bytes"));
+                }
+                self.place(at, len, request)?.fill(0);
                 Ok(())
             }
             kind if kind >= 1 << 15 => {
                 if chunk.len < 6 || chunk.len > LONGEST_STRING + 14 {
                     return Err(bad("an error of a wrong length"));
+                }
+                self.errors += 1;
+                if self.errors > MOST_ERRORS {
+                    return Err(bad("errors without an end"));
                 }
                 let mut payload = vec![0; chunk.len];
                 stream.read_exact(&mut payload)?;
@@ -273,6 +287,9 @@ mod tests {
             ("in part", true, chunk(REPLY_DONE, CHUNK_OFFSET_DATA, 1, &data(100, b"1234"))),
             ("nothing of a read", true, chunk(REPLY_DONE, CHUNK_NONE, 1, &[])),
             ("a long text", true, chunk(REPLY_DONE, CHUNK_ERROR, 1, &[0, 0, 0, 5, 0xff, 0xff, b'x'])),
+            ("nothing, and no end", true, chunk(0, CHUNK_NONE, 1, &[])),
+            ("a hole of nothing", true, chunk(0, CHUNK_OFFSET_HOLE, 1, &hole(100, 0))),
+            ("errors without an end", true, chunk(0, CHUNK_ERROR, 1, &[0, 0, 0, 5, 0, 0]).repeat(MOST_ERRORS + 1)),
             ("an unknown kind", true, chunk(REPLY_DONE, 77, 1, &[1])),
         ] {
             let decoded = decode(structured, std::slice::from_ref(&message));

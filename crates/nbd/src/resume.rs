@@ -31,7 +31,7 @@ pub(crate) fn resume(session: &Arc<Session>) -> Result<Vec<Link>, Error> {
     write_again(session, &mut link, &kept)?;
     let mut links = vec![link];
     if has(session.export.flags, CAN_MULTI_CONN) && has(links[0].export.flags, CAN_MULTI_CONN) {
-        let more = connect_more(&session.uri, session.connections.saturating_sub(1), limit);
+        let more = connect_more(&session.uri, session.connections.saturating_sub(1));
         links.extend(more.into_iter().filter(|link| is_same(&session.export, &link.export).is_ok()));
     }
     Ok(links)

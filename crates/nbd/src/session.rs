@@ -46,6 +46,9 @@ const MOST_KEPT: usize = 64 << 20;
 /// From how many bytes on zeros are not sent.
 const MANY_ZEROS: usize = 64 << 10;
 
+/// How long the last message may take.
+const GOODBYE: Duration = Duration::from_secs(1);
+
 /// What is called with the result of a request; it must not wait.
 pub(crate) type Done = Box<dyn FnOnce(io::Result<Vec<u8>>) + Send>;
 
@@ -410,8 +413,10 @@ impl Session {
         let mut state = self.state.lock();
         state.is_closing = true;
         for lane in state.lanes.drain(..) {
-            // Who is sending is in the middle of a request.
-            if let Some(_turn) = lane.line.sending.try_lock() {
+            // Who is sending is in the middle of a request; and a server that hangs takes nothing.
+            if let Some(_turn) = lane.line.sending.try_lock()
+                && lane.line.channel.limit(Some(GOODBYE)).is_ok()
+            {
                 let _ = lane.line.channel.send(&[&request(0, CMD_DISC, 0, 0, 0)]);
             }
             lane.line.channel.end();
@@ -426,6 +431,16 @@ impl Session {
 }
 
 impl State {
+    /// This process was stopped for a while, or its machine: that says nothing of the server.
+    pub(crate) fn wake_up(&mut self) {
+        let now = Instant::now();
+        self.lanes.iter_mut().for_each(|lane| lane.heard = now);
+        self.trouble = self.trouble.map(|_| now);
+        if let Phase::Away { since, .. } = &mut self.phase {
+            *since = now;
+        }
+    }
+
     /// Acknowledged writes are lost.
     pub(crate) fn lose(&mut self, why: String) {
         self.lost.get_or_insert(why);

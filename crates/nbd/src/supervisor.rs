@@ -4,12 +4,14 @@
 use std::io;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::connect::Link;
 use crate::resume::resume;
 use crate::session::{Phase, Session};
 
+/// A watch that is late by more than this was not running.
+const STOPPED: Duration = Duration::from_secs(5);
 /// The pause before the second attempt to connect; each one doubles it up to …
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// … this.
@@ -45,7 +47,12 @@ fn read_answers(session: &Session, mut link: Link, epoch: u64, lane: usize) {
 pub(crate) fn supervise(session: &Arc<Session>) {
     let tick = (session.timeout / 16).clamp(Duration::from_millis(20), Duration::from_secs(1));
     let mut state = session.state.lock();
+    let mut last = Instant::now();
     while !state.is_closing {
+        if last.elapsed() > tick + STOPPED.min(session.timeout / 4) {
+            state.wake_up();
+        }
+        last = Instant::now();
         match &state.phase {
             Phase::Up => session.look_for_silence(&mut state),
             Phase::Away { since, is_expired, .. } => {
@@ -85,7 +92,7 @@ fn connect_again(session: &Arc<Session>) {
         if let Phase::Away { why, .. } = &mut state.phase {
             *why = error;
         }
-        let until = std::time::Instant::now() + pause;
+        let until = Instant::now() + pause;
         while !state.is_closing && !session.changed.wait_until(&mut state, until).timed_out() {}
         if state.is_closing {
             break;

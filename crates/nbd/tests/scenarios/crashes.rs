@@ -90,10 +90,10 @@ fn work(client: &ubtrfs_nbd::Client, first: u64, mut rng: Rng) -> Allowed {
 #[test]
 fn a_client_that_writes_a_lot_flushes_by_itself() {
     let dir = tempfile::tempdir().unwrap();
-    let server = server(dir.path(), 40 << 8);
+    let server = server(dir.path(), 80 << 8);
     let client = client(&server, LONG);
-    for round in 0..4 {
-        for at in 0..10 {
+    for round in 0..2 {
+        for at in 0..20 {
             write(&client, 1 + at * 1000, 1000, round).unwrap();
         }
     }
