@@ -34,6 +34,7 @@ pub(crate) const INFO_BLOCK_SIZE: u16 = 3;
 pub(crate) const HAS_FLAGS: u16 = 1;
 pub(crate) const READ_ONLY: u16 = 1 << 1;
 pub(crate) const SEND_FLUSH: u16 = 1 << 2;
+pub(crate) const SEND_FUA: u16 = 1 << 3;
 pub(crate) const SEND_TRIM: u16 = 1 << 5;
 pub(crate) const SEND_WRITE_ZEROES: u16 = 1 << 6;
 pub(crate) const CAN_MULTI_CONN: u16 = 1 << 8;
@@ -41,6 +42,9 @@ pub(crate) const CAN_MULTI_CONN: u16 = 1 << 8;
 pub(crate) const REQUEST_MAGIC: u32 = 0x2560_9513;
 pub(crate) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 pub(crate) const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
+
+/// Flag of a write: it is durable when it is answered.
+pub(crate) const CMD_FLAG_FUA: u16 = 1;
 
 pub(crate) const CMD_READ: u16 = 0;
 pub(crate) const CMD_WRITE: u16 = 1;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 
-use crate::abi::{CAN_MULTI_CONN, READ_ONLY, SEND_FLUSH, SEND_TRIM, has};
+use crate::abi::{CAN_MULTI_CONN, READ_ONLY, SEND_FLUSH, SEND_FUA, SEND_TRIM, has};
 use crate::connect::{Call, connect, connect_more};
 use crate::error::Error;
 use crate::session::{Command, Session};
@@ -103,6 +103,11 @@ impl Client {
         has(self.session.export.flags, SEND_TRIM)
     }
 
+    /// Whether single writes can be made durable.
+    pub fn has_fua(&self) -> bool {
+        has(self.session.export.flags, SEND_FUA)
+    }
+
     /// Reads bytes, all of which are within the export.
     pub fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
         let unit = u64::from(self.session.export.smallest_block);
@@ -135,6 +140,16 @@ impl Client {
     /// Writes these parts one after the other from an address on; address and length are multiples
     /// of 4096. `done` is called once, by another thread perhaps, and must not wait for anything.
     pub fn write(&self, at: u64, parts: &[Bytes], done: impl FnOnce(io::Result<()>) + Send + 'static) {
+        self.submit_write(at, parts, false, done);
+    }
+
+    /// The same, and what it writes is durable when `done` is called: only where
+    /// [`Self::has_fua`].
+    pub fn write_fua(&self, at: u64, parts: &[Bytes], done: impl FnOnce(io::Result<()>) + Send + 'static) {
+        self.submit_write(at, parts, true, done);
+    }
+
+    fn submit_write(&self, at: u64, parts: &[Bytes], fua: bool, done: impl FnOnce(io::Result<()>) + Send + 'static) {
         let len: usize = parts.iter().map(Bytes::len).sum();
         let ranges: Vec<_> = pieces(at, len as u64, self.largest()).collect();
         let all = Arc::new(All { state: Mutex::new((ranges.len(), Ok(()), Some(done))) });
@@ -145,7 +160,7 @@ impl Client {
             let parts = cut(parts, (start - at) as usize, len as usize);
             let all = Arc::clone(&all);
             let done = Box::new(move |result: io::Result<Vec<u8>>| all.count_down(1, result.map(drop)));
-            self.session.submit(Command::Write(parts), start, len, done);
+            self.session.submit(Command::Write { parts, fua }, start, len, done);
         }
     }
 

@@ -25,7 +25,8 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::abi::{
-    CMD_DISC, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES, ESHUTDOWN, SEND_WRITE_ZEROES, has, request,
+    CMD_DISC, CMD_FLAG_FUA, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES, ESHUTDOWN, SEND_WRITE_ZEROES,
+    has, request,
 };
 use crate::channel::Channel;
 use crate::connect::Link;
@@ -56,7 +57,11 @@ pub(crate) type Done = Box<dyn FnOnce(io::Result<Vec<u8>>) + Send>;
 #[derive(Clone, Debug)]
 pub(crate) enum Command {
     Read,
-    Write(Vec<Bytes>),
+    Write {
+        parts: Vec<Bytes>,
+        /// It is durable when it is answered.
+        fua: bool,
+    },
     /// Nothing but zeros.
     Zero,
     /// What was answered up to this answer becomes durable.
@@ -205,11 +210,11 @@ impl Session {
         state.next_cookie += 1;
         let end = at + u64::from(len);
         match &mut command {
-            Command::Write(parts) => {
+            Command::Write { parts, fua } => {
                 state.kept.write(at, parts, cookie);
                 state.witness.iter_mut().for_each(|witness| witness.write(at, parts, cookie));
                 let is_zero = || parts.iter().all(|part| part.iter().all(|byte| *byte == 0));
-                if len as usize >= MANY_ZEROS && has(self.export.flags, SEND_WRITE_ZEROES) && is_zero() {
+                if !*fua && len as usize >= MANY_ZEROS && has(self.export.flags, SEND_WRITE_ZEROES) && is_zero() {
                     command = Command::Zero;
                 }
             }
@@ -279,13 +284,13 @@ impl Session {
         state.lanes[lane].heard = Instant::now();
         let end = request.at + u64::from(request.len);
         match (&request.command, &answer.result) {
-            (Command::Write(_) | Command::Zero, Ok(_)) => {
+            (Command::Write { .. } | Command::Zero, Ok(_)) => {
                 state.answers += 1;
                 let answers = state.answers;
                 state.kept.answered(request.at, end, answer.cookie, answers);
                 state.witness.iter_mut().for_each(|witness| witness.answered(answer.cookie, answers));
             }
-            (Command::Write(_) | Command::Zero, Err(_)) => state.kept.failed(request.at, end, answer.cookie),
+            (Command::Write { .. } | Command::Zero, Err(_)) => state.kept.failed(request.at, end, answer.cookie),
             (Command::Flush { covers, .. }, Ok(_)) => {
                 state.kept.flushed(*covers);
                 state.witness.iter_mut().for_each(|witness| witness.flushed(*covers));
@@ -457,7 +462,7 @@ impl State {
     }
 
     fn has_room(&self, command: &Command, len: usize) -> bool {
-        let is_write = matches!(command, Command::Write(_));
+        let is_write = matches!(command, Command::Write { .. });
         let is_kept_full = self.kept.bytes() >= MOST_KEPT || self.witness.as_ref().is_some_and(Witness::is_full);
         let is_full = self.outstanding.len() >= MOST_REQUESTS || self.outstanding_bytes + len > MOST_BYTES;
         !(is_write && is_kept_full) && (!is_full || self.outstanding.is_empty())
@@ -481,12 +486,13 @@ impl State {
         lane.outstanding += 1;
         let (command, parts) = match &request.command {
             Command::Read => (CMD_READ, Vec::new()),
-            Command::Write(parts) => (CMD_WRITE, parts.clone()),
+            Command::Write { parts, .. } => (CMD_WRITE, parts.clone()),
             Command::Zero => (CMD_WRITE_ZEROES, Vec::new()),
             Command::Flush { .. } => (CMD_FLUSH, Vec::new()),
             Command::Trim => (CMD_TRIM, Vec::new()),
         };
-        let header = crate::abi::request(0, command, cookie, request.at, request.len);
+        let flags = if matches!(request.command, Command::Write { fua: true, .. }) { CMD_FLAG_FUA } else { 0 };
+        let header = crate::abi::request(flags, command, cookie, request.at, request.len);
         Some(Message { line: Arc::clone(&lane.line), epoch: self.epoch, header, parts })
     }
 }

@@ -15,6 +15,8 @@ const OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;
 const FIXED_NEWSTYLE_WITHOUT_ZEROES: u16 = 3;
 /// It has flags; it takes flushes, discards, zeros, and several connections.
 const EXPORT_FLAGS: u16 = 1 | 1 << 2 | 1 << 5 | 1 << 6 | 1 << 8;
+/// And it takes writes that are durable when they are answered.
+const FUA: u16 = 1 << 3;
 const ACK: u32 = 1;
 const INFO: u32 = 3;
 const UNSUPPORTED: u32 = (1 << 31) + 1;
@@ -41,13 +43,24 @@ struct State {
     /// Connections of this life and earlier ones are not served, and stay.
     hangs_until: Option<u64>,
     is_over: bool,
+    /// It offers FUA.
+    fua: bool,
 }
 
 impl LossyServer {
     /// Serves this content by a socket.
     pub fn start(socket: &Path, content: Vec<u8>) -> Self {
+        Self::start_with(socket, content, false)
+    }
+
+    /// The same, where single writes may be durable.
+    pub fn start_with_fua(socket: &Path, content: Vec<u8>) -> Self {
+        Self::start_with(socket, content, true)
+    }
+
+    fn start_with(socket: &Path, content: Vec<u8>, fua: bool) -> Self {
         let listener = UnixListener::bind(socket).expect("a socket");
-        let state = State { cached: content.clone(), durable: content, ..State::default() };
+        let state = State { cached: content.clone(), durable: content, fua, ..State::default() };
         let shared = Arc::new(Mutex::new(state));
         let serving = Arc::clone(&shared);
         thread::spawn(move || {
@@ -141,6 +154,20 @@ impl State {
         self.unflushed.push((at, data));
     }
 
+    /// A write that no crash takes away, nor puts what was there before in its place.
+    fn write_fua(&mut self, at: usize, data: &[u8]) {
+        self.writes += 1;
+        let end = at + data.len();
+        self.cached[at..end].copy_from_slice(data);
+        self.durable[at..end].copy_from_slice(data);
+        for (start, older) in &mut self.unflushed {
+            let (from, to) = (at.max(*start), end.min(*start + older.len()));
+            if from < to {
+                older[from - *start..to - *start].copy_from_slice(&data[from - at..to - at]);
+            }
+        }
+    }
+
     fn flush(&mut self) {
         self.flushes += 1;
         for (at, data) in std::mem::take(&mut self.unflushed) {
@@ -167,8 +194,11 @@ fn serve(shared: &Mutex<State>, mut stream: UnixStream, life: u64) -> io::Result
         };
         match option {
             7 => {
-                let size = lock(shared).cached.len() as u64;
-                let info = [&[0, 0][..], &size.to_be_bytes(), &EXPORT_FLAGS.to_be_bytes()].concat();
+                let state = lock(shared);
+                let size = state.cached.len() as u64;
+                let flags = EXPORT_FLAGS | if state.fua { FUA } else { 0 };
+                drop(state);
+                let info = [&[0, 0][..], &size.to_be_bytes(), &flags.to_be_bytes()].concat();
                 stream.write_all(&[reply(INFO, &info), reply(ACK, &[])].concat())?;
                 break;
             }
@@ -180,8 +210,9 @@ fn serve(shared: &Mutex<State>, mut stream: UnixStream, life: u64) -> io::Result
         }
     }
     loop {
-        let [_, command, cookie_high, cookie_low, at_high, at_low, len] = words::<7>(&mut stream)?;
+        let [_, flags_and_command, cookie_high, cookie_low, at_high, at_low, len] = words::<7>(&mut stream)?;
         let cookie = [cookie_high, cookie_low].map(u32::to_be_bytes).concat();
+        let (is_fua, command) = (flags_and_command >> 16 & 1 == 1, flags_and_command & 0xffff);
         let at = (u64::from(at_high) << 32 | u64::from(at_low)) as usize;
         let len = len as usize;
         let mut data = vec![0; if command == 1 { len } else { 0 }];
@@ -203,6 +234,7 @@ fn serve(shared: &Mutex<State>, mut stream: UnixStream, life: u64) -> io::Result
                 stream.write_all(&data)?;
                 continue;
             }
+            1 if is_fua => state.write_fua(at, &data),
             1 => state.write(at, data),
             // It makes zeros of what is not needed any more, as some do.
             4 | 6 => state.write(at, vec![0; len]),

@@ -21,6 +21,11 @@ use crate::runs;
 pub const USUAL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Connections, where the server lets several serve one export.
 const CONNECTIONS: usize = 4;
+/// Reads that are under way at a time, before what they read is needed.
+const READS_AHEAD: usize = 16;
+
+/// What is called with the result of a write.
+type WriteDone = Box<dyn FnOnce(io::Result<()>) + Send>;
 
 /// An export of an NBD server.
 #[derive(Debug)]
@@ -55,6 +60,30 @@ impl NbdDevice {
     }
 }
 
+impl NbdDevice {
+    fn submit_by(&self, writes: Vec<DeviceWrite>, write: impl Fn(u64, &[Bytes], WriteDone)) -> DeviceTicket {
+        if let Err(error) = check_writes(&writes, self.size) {
+            return DeviceTicket::done(Err(error));
+        }
+        let runs = runs::join(writes, false);
+        if let (true, Some(run)) = (self.is_read_only(), runs.first()) {
+            return DeviceTicket::done(Err(run.failed(io::ErrorKind::ReadOnlyFilesystem.into())));
+        }
+        let group = Arc::new(Group { state: Mutex::new((runs.len(), None)), finished: Condvar::new() });
+        for run in runs {
+            self.counters.write(run.len);
+            let (at, len) = (Physical(run.at), run.len);
+            let parts: Vec<Bytes> = run.parts.into_iter().map(Bytes::from_owner).collect();
+            let group = Arc::clone(&group);
+            let done = move |result: io::Result<()>| {
+                group.finish(result.map_err(|source| WriteError { at, len, source }));
+            };
+            write(at.0, &parts, Box::new(done));
+        }
+        DeviceTicket::new(GroupTicket(group))
+    }
+}
+
 impl Device for NbdDevice {
     fn size(&self) -> u64 {
         self.size
@@ -72,24 +101,19 @@ impl Device for NbdDevice {
     }
 
     fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
-        if let Err(error) = check_writes(&writes, self.size) {
-            return DeviceTicket::done(Err(error));
-        }
-        let runs = runs::join(writes, false);
-        if let (true, Some(run)) = (self.is_read_only(), runs.first()) {
-            return DeviceTicket::done(Err(run.failed(io::ErrorKind::ReadOnlyFilesystem.into())));
-        }
-        let group = Arc::new(Group { state: Mutex::new((runs.len(), None)), finished: Condvar::new() });
-        for run in runs {
-            self.counters.write(run.len);
-            let (at, len) = (Physical(run.at), run.len);
-            let parts: Vec<Bytes> = run.parts.into_iter().map(Bytes::from_owner).collect();
-            let group = Arc::clone(&group);
-            self.client.write(at.0, &parts, move |result| {
-                group.finish(result.map_err(|source| WriteError { at, len, source }));
-            });
-        }
-        DeviceTicket::new(GroupTicket(group))
+        self.submit_by(writes, |at, parts, done| self.client.write(at, parts, done))
+    }
+
+    fn submit_fua(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        self.submit_by(writes, |at, parts, done| self.client.write_fua(at, parts, done))
+    }
+
+    fn has_fua(&self) -> bool {
+        self.client.has_fua()
+    }
+
+    fn reads_ahead(&self) -> usize {
+        READS_AHEAD
     }
 
     fn flush(&self) -> io::Result<()> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::seeds::many_seeds;
 
-use crate::{BLOCK, client, read, server, write};
+use crate::{BLOCK, client, read, server, write, write_fua};
 
 const WRITERS: u64 = 4;
 /// Blocks of each writer.
@@ -74,6 +74,10 @@ fn work(client: &ubtrfs_nbd::Client, first: u64, mut rng: Rng) -> Allowed {
                     block.push(0);
                 }
                 write(client, first + start, count, 0).unwrap();
+            }
+            3 if client.has_fua() => {
+                write_fua(client, first + start, count, step as u8).unwrap();
+                allowed[start as usize..(start + count) as usize].fill(vec![step as u8]);
             }
             _ => {
                 let byte = step as u8;

@@ -15,7 +15,7 @@ const BLOCK: u64 = 4096;
 
 /// Starts a server of so many zeros.
 fn server(dir: &Path, blocks: u64) -> LossyServer {
-    LossyServer::start(&dir.join("socket"), vec![0; (blocks * BLOCK) as usize])
+    LossyServer::start_with_fua(&dir.join("socket"), vec![0; (blocks * BLOCK) as usize])
 }
 
 fn client(server: &LossyServer, timeout: Duration) -> Client {
@@ -28,6 +28,14 @@ fn write(client: &Client, block: u64, count: u64, byte: u8) -> std::io::Result<(
     let (sender, receiver) = std::sync::mpsc::channel();
     let data = vec![byte; (count * BLOCK) as usize];
     client.write(block * BLOCK, &[data.into()], move |result| sender.send(result).unwrap());
+    receiver.recv().unwrap()
+}
+
+/// The same, and it is durable then.
+fn write_fua(client: &Client, block: u64, count: u64, byte: u8) -> std::io::Result<()> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let data = vec![byte; (count * BLOCK) as usize];
+    client.write_fua(block * BLOCK, &[data.into()], move |result| sender.send(result).unwrap());
     receiver.recv().unwrap()
 }
 
