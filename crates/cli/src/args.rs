@@ -1,6 +1,7 @@
 //! The command line.
 
 pub mod edit;
+pub mod filesystem;
 mod owner;
 mod populate;
 mod rescue;
@@ -49,6 +50,10 @@ pub enum Command {
     Label(Label),
     Subvolume(subvolume::Subvolume),
     Property(subvolume::Property),
+    #[command(visible_alias = "fi")]
+    Filesystem(filesystem::FilesystemArguments),
+    #[command(hide = true)]
+    Defragment(filesystem::Defragment),
     Shell(Shell),
     Tree(Tree),
     Ls(Ls),

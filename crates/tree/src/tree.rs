@@ -99,6 +99,21 @@ impl<R: Reader> Tree<R> {
         }
     }
 
+    /// The nodes from the root to the leaf that has this key, or would have it.
+    pub fn path_to(&self, key: &Key) -> Result<Vec<NodeRef>> {
+        let mut path = Vec::new();
+        let mut next = Some(NodeRef::root(&self.root));
+        while let Some(at) = next {
+            let block = self.fetch(&at)?;
+            next = match at.view(&block)? {
+                Node::Leaf(_) => None,
+                Node::Internal(node) => at.child(&node, node.slot_for(key)),
+            };
+            path.push(at);
+        }
+        Ok(path)
+    }
+
     /// Whether ranges leave out a node that fails like this; see [`NodeCache::passing_over`].
     pub(crate) fn passes_over(&self, error: &Error) -> bool {
         self.reader.passes_over(error)
