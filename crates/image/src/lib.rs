@@ -6,7 +6,9 @@
 
 mod archive_entry;
 mod attributes;
+mod content;
 mod copy;
+mod dedupe;
 mod edit;
 mod error;
 mod export;
@@ -14,6 +16,7 @@ mod fingerprint;
 mod host;
 mod import;
 mod inside;
+mod job;
 mod mode_change;
 mod remove;
 mod session;
@@ -27,8 +30,9 @@ pub use error::{Error, Result};
 pub use export::export;
 pub use fingerprint::fingerprint;
 pub use host::HostFiles;
-pub use import::{Layer, import};
+pub use import::{ImportOptions, Layer, import};
 pub use inside::{VolumeFile, VolumeFiles};
+pub use job::{AfterFile, Counts, Job};
 pub use mode_change::ModeChange;
 pub use session::Session;
 pub use source::{Description, Source};

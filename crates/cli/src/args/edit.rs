@@ -45,6 +45,9 @@ pub struct Cp {
         default_value = "auto"
     )]
     pub reflink: When,
+    /// Data that a file copied before has, too, is stored once: equal blocks share extents.
+    #[arg(long)]
+    pub dedupe: bool,
     /// Owner and group of what is made in an image without -a, by their numbers [default: the
     /// user].
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner, conflicts_with = "archive")]
@@ -273,6 +276,9 @@ pub struct Import {
     /// what layers below have.
     #[arg(long)]
     pub oci_layer: bool,
+    /// Data that a file read before has, too, is stored once: equal blocks share extents.
+    #[arg(long)]
+    pub dedupe: bool,
     /// The directory, which is made if there is none [default: the top level].
     #[arg(value_name = "IMAGE[:PATH]")]
     pub place: OsString,

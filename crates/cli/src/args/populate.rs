@@ -20,6 +20,9 @@ pub struct Populate {
     /// Compress what the volume is filled with: zlib, lzo or zstd, with or without :LEVEL.
     #[arg(long, value_name = "ALGORITHM", value_parser = parse_compression, requires = "rootdir")]
     pub compress: Option<CompressionMode>,
+    /// Data that several files have is stored once: equal blocks share extents.
+    #[arg(long, requires = "rootdir")]
+    pub dedupe: bool,
     /// End the volume, and the image file, where its last chunk ends; --size is the most then.
     #[arg(long, requires = "rootdir")]
     pub shrink: bool,

@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, IsTerminal, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use ubtrfs_image::{Editor, Error, Layer, VolumeFile};
+use ubtrfs_image::{Editor, Error, ImportOptions, Job, Layer, VolumeFile};
 
 use super::session::{about, open, publish};
 use crate::args::edit::{Export, Import};
@@ -64,8 +64,10 @@ pub fn import(arguments: &Import) -> Result<()> {
         editor.make_directory(&path, true, None).map_err(|error| about(&error))?;
     }
     let (dir, _) = editor.find(&path, true).map_err(|error| about(&error))?;
-    let read = |shown: &Path, archive: &mut dyn Read| {
-        ubtrfs_image::import(session.fs(), dir, archive, layer)
+    let options = ImportOptions { layer, dedupe: arguments.dedupe };
+    let mut job = Job::default();
+    let mut read = |shown: &Path, archive: &mut dyn Read| {
+        ubtrfs_image::import(session.fs(), dir, archive, options, &mut job)
             .map_err(|error| about(&error).map_sentence(|sentence| format!("{}: {sentence}", shown.display())))
     };
     if arguments.archives.is_empty() {

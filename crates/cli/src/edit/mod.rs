@@ -12,6 +12,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use ubtrfs_image::Job;
+
 use self::act::perform;
 use self::locate::{Locate, Where};
 use self::session::{open, publish};
@@ -35,7 +37,7 @@ pub fn run(command: &EditCommand) -> Result<()> {
         return copy_out(arguments, &image, &to, &locate);
     }
     let session = open(&image, command.window())?;
-    perform(session.fs(), command, &locate)?;
+    perform(session.fs(), command, &locate, &mut Job::default())?;
     publish(session)
 }
 
@@ -61,6 +63,9 @@ fn common_image(command: &EditCommand) -> Result<PathBuf> {
 }
 
 fn copy_out(arguments: &Cp, image: &Path, to: &Path, locate: &Locate<'_>) -> Result<()> {
+    if arguments.dedupe {
+        return Err(Failure::new("--dedupe is for files that are copied into an image").with_status(2));
+    }
     let how = InImage { devices: Vec::new(), window: arguments.window };
     let opened = Image::open(image, &how, false, false)?;
     let sources = &arguments.places[..arguments.places.len() - 1];

@@ -6,6 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use clap::Parser;
 use shlex::bytes::Shlex;
+use ubtrfs_image::Job;
 
 use super::act::perform;
 use super::locate::Where;
@@ -41,8 +42,9 @@ pub fn apply(arguments: &Apply) -> Result<()> {
         }
     }
     let session = open(&arguments.image, arguments.window)?;
+    let mut job = Job::default();
     for (number, command) in &commands {
-        perform(session.fs(), command, &locate).map_err(|failure| at(*number, failure))?;
+        perform(session.fs(), command, &locate, &mut job).map_err(|failure| at(*number, failure))?;
     }
     publish(session)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ubtrfs::Options;
 use ubtrfs_image::{
-    CopyOptions, Destination, Editor, Error, HostFiles, Layer, MadeSubvolumes, Session, copy_into, import,
+    CopyOptions, Destination, Editor, Error, HostFiles, ImportOptions, Job, MadeSubvolumes, Session, copy_into, import,
 };
 use ubtrfs_volume::Device;
 
@@ -64,20 +64,22 @@ impl Population<'_> {
 
     fn fill(&self, session: &Session) -> Result<()> {
         let (fs, populate) = (session.fs(), &self.arguments.populate);
+        let mut job = Job::default();
         let editor = Editor::new(fs, (0, 0));
         let subvolumes = MadeSubvolumes::new(fs, &editor, populate.subvol.clone()).map_err(|error| about(&error))?;
         match self.input {
             Input::Directory(path) => {
                 let source = HostFiles { without_xattrs: false, latest: self.identity.time() };
-                let how = CopyOptions { archive: true, recursive: true, ..CopyOptions::default() };
+                let dedupe = populate.dedupe;
+                let how = CopyOptions { archive: true, recursive: true, dedupe, ..CopyOptions::default() };
                 let to = Destination::Onto(fs.root(), "/".into());
-                copy_into(fs, &source, how, [(path.clone(), to)]).map_err(|error| about(&error))?;
+                copy_into(fs, &source, how, [(path.clone(), to)], &mut job).map_err(|error| about(&error))?;
             }
             Input::Archive(path) => {
                 let file = File::open(path).map_err(|error| Failure::about(path.display(), &error))?;
-                Self::read(session, file, &path.display())?;
+                self.read(session, file, &path.display(), &mut job)?;
             }
-            Input::Stdin => Self::read(session, std::io::stdin().lock(), &"standard input")?,
+            Input::Stdin => self.read(session, std::io::stdin().lock(), &"standard input", &mut job)?,
         }
         if let Some((uid, gid)) = self.arguments.root_owner {
             let owner = (Some(uid), Some(gid));
@@ -86,8 +88,15 @@ impl Population<'_> {
         subvolumes.finish(fs, &editor).map_err(|error| about(&error))
     }
 
-    fn read(session: &Session, archive: impl Read, shown: &dyn std::fmt::Display) -> Result<()> {
-        let read = import(session.fs(), session.fs().root(), archive, Layer::Plain);
+    fn read(
+        &self,
+        session: &Session,
+        archive: impl Read,
+        shown: &dyn std::fmt::Display,
+        job: &mut Job<'_>,
+    ) -> Result<()> {
+        let options = ImportOptions { dedupe: self.arguments.populate.dedupe, ..ImportOptions::default() };
+        let read = import(session.fs(), session.fs().root(), archive, options, job);
         read.map_err(|error| about(&error).map_sentence(|sentence| format!("{shown}: {sentence}")))
     }
 }

@@ -5,6 +5,7 @@
 mod archives;
 mod archives_of_others;
 mod bad_input;
+mod dedupe;
 mod diff;
 mod editing;
 mod first_hour;

@@ -17,12 +17,12 @@ use crate::{fails, success, ubtrfs};
 const EPOCH: &str = "1700000000";
 
 /// Runs `ubtrfs` as builds do that are to be reproducible.
-fn reproducibly(arguments: &[&str]) -> Output {
+pub fn reproducibly(arguments: &[&str]) -> Output {
     let command = Path::new(env!("CARGO_BIN_EXE_ubtrfs"));
     Command::new(command).args(arguments).env("SOURCE_DATE_EPOCH", EPOCH).output().unwrap()
 }
 
-fn text(path: &Path) -> String {
+pub fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
@@ -45,7 +45,7 @@ fn many_files(at: &Path, reverse: bool) {
 }
 
 /// What the kernel shows is the tree, and both checks are clean.
-fn holds(image: &Path, tree: &Path) {
+pub fn holds(image: &Path, tree: &Path) {
     is_clean(&text(image));
     let check = Command::new("btrfs").args(["check", "--check-data-csum"]).arg(image).output().unwrap();
     assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stderr));
