@@ -148,6 +148,7 @@ impl<S: Source> Copier<'_, '_, S> {
         }
         let made = self.fs.create(dir, &name, &self.new_inode(&description)).map_err(inside(&path))?;
         if description.file_type() == FileType::Regular {
+            self.job.made(self.fs, made, &path)?;
             self.content(node, &description, made, &path)?;
         }
         self.finish(made, &path, &description, true)?;
@@ -171,6 +172,7 @@ impl<S: Source> Copier<'_, '_, S> {
         let mut left = self.source.children(node)?;
         left.reverse();
         self.fs.reference(to);
+        self.job.made(self.fs, to, &path)?;
         Ok(Frame { to, path, description, is_new: false, left })
     }
 
@@ -201,6 +203,7 @@ impl<S: Source> Copier<'_, '_, S> {
         if self.source.inode(node).is_some_and(|id| self.is_within(dir, id)) {
             return Err(refused(&path, "is in the directory that it would be copied from"));
         }
+        self.job.made(self.fs, to, &path)?;
         left.reverse();
         Ok(Frame { to, path, description, is_new, left })
     }

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io::{BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tar::EntryType;
@@ -95,6 +95,7 @@ impl Import<'_, '_> {
             if of.kind != EntryType::Directory {
                 return Err(refused(&shown, "would take the place of the directory that is imported to"));
             }
+            self.job.made(self.fs, self.root, Path::new("/"))?;
             return self.finish(self.root, of, &shown);
         };
         let Some(dir) = self.directory(above, &shown, true)? else { return Ok(()) };
@@ -105,6 +106,7 @@ impl Import<'_, '_> {
         if of.kind == EntryType::Directory {
             if let Some((id, FileType::Directory)) = present {
                 self.made.insert(id);
+                self.job.made(self.fs, id, &joined(&names))?;
                 return self.finish(id, of, &shown);
             }
         } else if let Some((_, FileType::Directory)) = present {
@@ -132,6 +134,9 @@ impl Import<'_, '_> {
         };
         let made = self.fs.create(dir, name, &new).map_err(inside(&shown))?;
         self.made.insert(made);
+        if matches!(FileType::from_mode(new.mode), FileType::Regular | FileType::Directory) {
+            self.job.made(self.fs, made, &joined(&names))?;
+        }
         if FileType::from_mode(new.mode) == FileType::Regular {
             self.content(archive, of, made, &shown)?;
         }
@@ -179,6 +184,7 @@ impl Import<'_, '_> {
                 None => {
                     let new = NewInode { mode: 0o040_755, ..NewInode::default() };
                     let made = self.fs.create(dir, &name, &new).map_err(inside(shown))?;
+                    self.job.made(self.fs, made, &joined(&names[..names.len().saturating_sub(left.len())]))?;
                     self.fs.forget(made, 1);
                     made
                 }
@@ -287,6 +293,11 @@ impl Import<'_, '_> {
         }
         self.job.done(FileType::Regular)
     }
+}
+
+/// The path of names, without links in it.
+fn joined(names: &[&[u8]]) -> PathBuf {
+    names.iter().map(|name| OsStr::from_bytes(name)).collect()
 }
 
 fn refused(path: &Path, why: &str) -> Error {

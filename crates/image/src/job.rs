@@ -1,12 +1,15 @@
 //! What a command does with many files: what it has done so far, what it shares, and what is to
 //! happen after each of them.
 
-use ubtrfs::Filesystem;
+use std::path::Path;
+
 use ubtrfs::format::items::FileType;
+use ubtrfs::{Filesystem, InodeId};
 
 use crate::content::{Target, write_all};
 use crate::dedupe::Dedupe;
 use crate::error::Result;
+use crate::path_flags::PathFlags;
 
 /// What has been done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +32,7 @@ pub type AfterFile<'a> = Box<dyn FnMut(&Counts) -> Result<()> + 'a>;
 pub struct Job<'a> {
     counts: Counts,
     dedupe: Option<Dedupe>,
+    flags: PathFlags,
     after_file: Option<AfterFile<'a>>,
 }
 
@@ -42,6 +46,17 @@ impl<'a> Job<'a> {
     /// A job that says after each file how far it is.
     pub fn new(after_file: AfterFile<'a>) -> Self {
         Self { after_file: Some(after_file), ..Self::default() }
+    }
+
+    /// The same, with flags for what it makes.
+    #[must_use]
+    pub fn with_flags(self, flags: PathFlags) -> Self {
+        Self { flags, ..self }
+    }
+
+    /// Is called with each file or directory that is still empty.
+    pub(crate) fn made(&self, fs: &Filesystem, id: InodeId, path: &Path) -> Result<()> {
+        self.flags.give(fs, id, path)
     }
 
     /// What has been done.

@@ -6,6 +6,7 @@
 
 mod archive_entry;
 mod attributes;
+mod composefs;
 mod content;
 mod copy;
 mod dedupe;
@@ -18,12 +19,15 @@ mod import;
 mod inside;
 mod job;
 mod mode_change;
+mod path_flags;
 mod remove;
 mod session;
 mod source;
 mod sparse;
 mod subvolumes;
+mod verity;
 
+pub use composefs::dump;
 pub use copy::{CopyOptions, Destination, Reflink, copy_into};
 pub use edit::{Editor, Existing};
 pub use error::{Error, Result};
@@ -34,6 +38,7 @@ pub use import::{ImportOptions, Layer, import};
 pub use inside::{VolumeFile, VolumeFiles};
 pub use job::{AfterFile, Counts, Job};
 pub use mode_change::ModeChange;
+pub use path_flags::PathFlags;
 pub use session::Session;
 pub use source::{Description, Source};
 pub use subvolumes::{MadeSubvolumes, NewSubvolume};

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use ubtrfs::Options;
 use ubtrfs_image::{
-    CopyOptions, Destination, Editor, Error, HostFiles, ImportOptions, Job, MadeSubvolumes, Session, copy_into, import,
+    CopyOptions, Counts, Destination, Editor, Error, HostFiles, ImportOptions, Job, MadeSubvolumes, PathFlags, Session,
+    copy_into, import,
 };
 use ubtrfs_volume::Device;
 
@@ -15,6 +16,7 @@ use super::identity::Identity;
 use super::input::Input;
 use crate::args::Mkfs;
 use crate::failure::{Failure, Result};
+use crate::report::Progress;
 
 const MIB: u64 = 1 << 20;
 /// The size of a volume that is shrunk in the end, if nothing is known of what comes into it.
@@ -42,8 +44,8 @@ impl Population<'_> {
         arguments.populate.shrink.then(|| (size / 64).clamp(8 * MIB, 1 << 30) / MIB * MIB)
     }
 
-    /// Fills the volume on this device. Returns the bytes that it has then.
-    pub fn run(self, device: Arc<dyn Device>) -> Result<u64> {
+    /// Fills the volume on this device. Returns the bytes that it has then, and what was done.
+    pub fn run(self, device: Arc<dyn Device>) -> Result<(u64, Counts)> {
         let options = Options {
             compression: self.arguments.populate.compress,
             reproducible: self.identity.reproducible(),
@@ -51,7 +53,7 @@ impl Population<'_> {
             ..Options::default()
         };
         let session = Session::open_with(vec![device], options).map_err(|error| about(&error))?;
-        self.fill(&session)?;
+        let counts = self.fill(&session)?;
         let size = if self.arguments.populate.shrink {
             session.fs().shrink_devices().map_err(|error| about(&error.into()))?;
             session.fs().device_bytes()
@@ -59,12 +61,13 @@ impl Population<'_> {
             self.size
         };
         session.publish().map_err(|error| about(&error))?;
-        Ok(size)
+        Ok((size, counts))
     }
 
-    fn fill(&self, session: &Session) -> Result<()> {
+    fn fill(&self, session: &Session) -> Result<Counts> {
         let (fs, populate) = (session.fs(), &self.arguments.populate);
-        let mut job = Job::default();
+        let progress = Progress::new();
+        let mut job = progress.job().with_flags(PathFlags::new(populate.inode_flags.clone()));
         let editor = Editor::new(fs, (0, 0));
         let subvolumes = MadeSubvolumes::new(fs, &editor, populate.subvol.clone()).map_err(|error| about(&error))?;
         match self.input {
@@ -85,7 +88,8 @@ impl Population<'_> {
             let owner = (Some(uid), Some(gid));
             editor.change_owner(Path::new("/"), owner, false, false).map_err(|error| about(&error))?;
         }
-        subvolumes.finish(fs, &editor).map_err(|error| about(&error))
+        subvolumes.finish(fs, &editor).map_err(|error| about(&error))?;
+        Ok(job.counts())
     }
 
     fn read(

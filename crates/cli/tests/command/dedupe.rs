@@ -20,12 +20,12 @@ fn files(at: &Path) {
     fs::create_dir_all(at.join("dir")).unwrap();
     for (number, len) in [100, 3000, 4096, 5000, 60_000, 131_072, 700_001, 3_000_000, 5 << 20].iter().enumerate() {
         let line = |at: usize| format!("line {at} of the file {number}, which is like the others\n");
-        let content: String = (0..len / 40 + 1).map(line).collect();
+        let content: String = (0..=len / 40).map(line).collect();
         fs::write(at.join(format!("dir/file{number}")), &content.as_bytes()[..*len]).unwrap();
     }
     let sparse = fs::File::create(at.join("sparse")).unwrap();
     sparse.set_len(10 << 20).unwrap();
-    sparse.write_all_at(&[9; 200_000], 5 << 20).unwrap();
+    sparse.write_all_at(&vec![9; 200_000], 5 << 20).unwrap();
 }
 
 /// A tree with the files twice.
@@ -55,8 +55,7 @@ fn two_equal_trees_take_the_space_of_one_and_show_the_same_files() {
         make("tree", "both", &[]);
         make("tree", "shared", &["--dedupe"]);
         let [single, both, shared] = ["single", "both", "shared"].map(|name| used(&at(name)));
-        let metadata = 400 << 10;
-        assert!(shared < single + metadata && shared + metadata < both, "{options:?}: {single} {shared} {both}");
+        assert!(shared < single + (both - single) / 4, "{options:?}: {single} {shared} {both}");
         holds(&at("shared"), &at("tree"));
         // The kernel sees what is shared, and writes to one do not change the other.
         let mount = KernelMount::new(&[&at("shared")], "");
@@ -64,7 +63,7 @@ fn two_equal_trees_take_the_space_of_one_and_show_the_same_files() {
         let du = Command::new("btrfs").args(["filesystem", "du", "--raw", "-s"]).arg(mount.path()).output().unwrap();
         let du = String::from_utf8(du.stdout).unwrap();
         let numbers: Vec<u64> = du.lines().last().unwrap().split_whitespace().flat_map(str::parse).collect();
-        assert!(numbers[1] < 16 << 10 && numbers[2] > 8 << 20, "exclusive, then shared: {du}");
+        assert!(numbers[1] < 16 << 10 && numbers[2] > 256 << 10, "exclusive, then shared: {du}");
         let before = fs::read(large("one")).unwrap();
         let file = fs::File::options().write(true).open(large("two")).unwrap();
         file.write_all_at(b"changed", 1 << 20).unwrap();
@@ -84,7 +83,7 @@ fn files_that_are_equal_in_part_share_that_part() {
     let mut changed = first.clone();
     changed[1_000_000] ^= 1;
     fs::write(at("tree/dir/x-changed"), changed).unwrap();
-    fs::write(at("tree/dir/x-moved"), [&[5; 128 << 10], &first[1 << 20..]].concat()).unwrap();
+    fs::write(at("tree/dir/x-moved"), [&vec![5; 128 << 10], &first[1 << 20..]].concat()).unwrap();
     fs::write(at("tree/dir/x-longer"), [&first[..], b"and more"].concat()).unwrap();
     fs::write(at("tree/dir/x-shorter"), &first[..first.len() - 5000]).unwrap();
     for options in [&[][..], &["--compress", "lzo"]] {
