@@ -74,6 +74,7 @@ pub enum Command {
 
 /// Make a volume on a device or in an image file.
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct Mkfs {
     /// Bytes of the volume (8G, 512M, …); an image file is made or resized to it.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -109,6 +110,9 @@ pub struct Mkfs {
     /// Overwrite what is on the device.
     #[arg(short, long)]
     pub force: bool,
+    /// Print what was made, for programs.
+    #[arg(long)]
+    pub json: bool,
     /// The device or image file.
     #[arg(required = true, value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,

@@ -32,6 +32,7 @@ mod place;
 mod process;
 mod remedy;
 mod repair;
+mod report;
 mod rescue;
 mod restore;
 mod shell;
