@@ -33,6 +33,21 @@ fn assert_cleared(dir: &Path) {
 }
 
 #[test]
+fn images_are_measured_beside_other_programs() {
+    require!(Need::Ubtrfs, Need::Tool("mkfs.btrfs"));
+    let dir = tempfile::tempdir().unwrap();
+    let output = bench(dir.path(), &["--rounds", "1", "--peers", "library", "images"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let result = result(dir.path());
+    assert_eq!(result["skipped"], serde_json::json!([]));
+    let metrics = &result["samples"][0]["measured"]["metrics"];
+    for step in ["mkfs --rootdir", "mkfs.btrfs --rootdir", "tar -c", "export", "import", "cp -a in", "cp -a out"] {
+        assert!(metrics[step]["value"].as_f64() > Some(0.0), "{step}: {result}");
+    }
+    assert_cleared(dir.path());
+}
+
+#[test]
 fn the_library_is_measured_without_any_mount() {
     let dir = tempfile::tempdir().unwrap();
     let words = [

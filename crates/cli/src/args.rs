@@ -1,6 +1,7 @@
 //! The command line.
 
 pub mod edit;
+pub mod filesystem;
 mod owner;
 mod populate;
 mod rescue;
@@ -49,6 +50,10 @@ pub enum Command {
     Label(Label),
     Subvolume(subvolume::Subvolume),
     Property(subvolume::Property),
+    #[command(visible_alias = "fi")]
+    Filesystem(filesystem::FilesystemArguments),
+    #[command(hide = true)]
+    Defragment(filesystem::Defragment),
     Shell(Shell),
     Tree(Tree),
     Ls(Ls),
@@ -69,6 +74,7 @@ pub enum Command {
 
 /// Make a volume on a device or in an image file.
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct Mkfs {
     /// Bytes of the volume (8G, 512M, …); an image file is made or resized to it.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -104,6 +110,9 @@ pub struct Mkfs {
     /// Overwrite what is on the device.
     #[arg(short, long)]
     pub force: bool,
+    /// Print what was made, for programs.
+    #[arg(long)]
+    pub json: bool,
     /// The device or image file.
     #[arg(required = true, value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,

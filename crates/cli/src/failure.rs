@@ -77,3 +77,20 @@ impl Failure {
         }
     }
 }
+
+/// Does the same to each of several things; those that fail keep no other from its turn.
+pub fn each<T>(places: impl IntoIterator<Item = T>, mut what: impl FnMut(T) -> Result<()>) -> Result<()> {
+    let mut failed = None;
+    for place in places {
+        match what(place) {
+            Err(Failure::OutputClosed) => return Err(Failure::OutputClosed),
+            Err(failure) => {
+                if let Some(before) = failed.replace(failure) {
+                    let _ = Failure::report(before);
+                }
+            }
+            Ok(()) => {}
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}

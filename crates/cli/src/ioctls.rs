@@ -9,8 +9,10 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, NoArg, Setter, Updater, ioctl};
+use ubtrfs::Defragmentation;
 use ubtrfs_format::{Generation, ItemType, Key, TreeId};
 use ubtrfs_server::control::RESET_SUBVOLUME;
+use ubtrfs_server::defragment::{self, ARGUMENT_SIZE, DEFRAG_RANGE};
 
 use crate::failure::{Failure, Result};
 use crate::place::not_a_subvolume;
@@ -27,6 +29,8 @@ const GET_SUBVOL_INFO: u32 = 0x81f8_943c;
 const SNAP_DESTROY_V2: u32 = 0x5000_943f;
 
 const READ_ONLY: u64 = 1 << 1;
+/// The type of the kernel's btrfs in statfs(2).
+const KERNEL_MAGIC: i64 = 0x9123_683e;
 const BY_ID: u64 = 1 << 4;
 
 /// Of most arguments.
@@ -143,6 +147,27 @@ impl Mounted {
     pub fn set_default(&self, id: u64) -> Done<()> {
         // SAFETY: this command reads a number.
         unsafe { ioctl(&self.0, Setter::<DEFAULT_SUBVOL, u64>::new(id)) }
+    }
+
+    /// Whether the file is on a mount of the kernel's btrfs.
+    pub fn is_of_the_kernel(&self) -> Done<bool> {
+        rustix::fs::fstatfs(&self.0).map(|found| found.f_type == KERNEL_MAGIC)
+    }
+
+    /// Bytes of the file.
+    pub fn size(&self) -> Done<u64> {
+        rustix::fs::fstat(&self.0).map(|found| found.st_size.cast_unsigned())
+    }
+
+    /// Makes the file durable.
+    pub fn sync(&self) -> Done<()> {
+        rustix::fs::fsync(&self.0)
+    }
+
+    /// Defragments the file.
+    pub fn defragment(&self, how: &Defragmentation) -> Done<()> {
+        // SAFETY: this command reads an argument of the size that its number encodes.
+        unsafe { ioctl(&self.0, Setter::<DEFRAG_RANGE, [u8; ARGUMENT_SIZE]>::new(defragment::encode(how))) }
     }
 
     /// Makes all changes of the volume durable.

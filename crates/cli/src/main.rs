@@ -7,6 +7,7 @@ mod commits;
 mod confirm;
 mod connection;
 mod control;
+mod defragment;
 mod describe;
 mod device;
 mod diff;
@@ -31,6 +32,7 @@ mod place;
 mod process;
 mod remedy;
 mod repair;
+mod report;
 mod rescue;
 mod restore;
 mod shell;
@@ -51,6 +53,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use args::filesystem::FilesystemCommand;
 use args::{Arguments, Command, MkfsAlone};
 
 /// A server allocates and frees much at each commit, in many threads: this allocator gives memory
@@ -68,7 +71,8 @@ fn main() -> ExitCode {
         Some("mkfs.ubtrfs") => return finish(mkfs::run(&MkfsAlone::parse().mkfs)),
         _ => {}
     }
-    let arguments = Arguments::parse();
+    let words = args::filesystem::with_algorithms_apart(std::env::args_os());
+    let arguments = Arguments::parse_from(words);
     let done = match &arguments.command {
         Command::Mkfs(arguments) => mkfs::run(arguments),
         Command::Mount(arguments) => mount::run(arguments),
@@ -83,6 +87,10 @@ fn main() -> ExitCode {
         Command::Label(arguments) => label::run(arguments),
         Command::Subvolume(arguments) => subvolume::run(arguments),
         Command::Property(arguments) => subvolume::property(arguments),
+        Command::Filesystem(arguments) => match &arguments.what {
+            FilesystemCommand::Defragment(arguments) => defragment::run(arguments),
+        },
+        Command::Defragment(arguments) => defragment::run(arguments),
         Command::Shell(arguments) => shell::run(arguments),
         Command::Tree(arguments) => tree::run(arguments),
         Command::Ls(arguments) => browse::ls(arguments),

@@ -2,6 +2,22 @@
 
 use ubtrfs_format::items::Compression;
 
+/// How hard zlib and zstd try where nobody says it.
+const DEFAULT_LEVEL: i32 = 3;
+const ZLIB_LEVELS: std::ops::RangeInclusive<i32> = 1..=9;
+const ZSTD_LEVELS: std::ops::RangeInclusive<i32> = -15..=15;
+
+/// The nearest level that an algorithm has; 0 stands for its default, and for that of one without
+/// levels.
+pub(crate) fn nearest_level(algorithm: Compression, level: i32) -> i32 {
+    let level = if level == 0 { DEFAULT_LEVEL } else { level };
+    match algorithm {
+        Compression::Zlib => level.clamp(*ZLIB_LEVELS.start(), *ZLIB_LEVELS.end()),
+        Compression::Zstd => level.clamp(*ZSTD_LEVELS.start(), *ZSTD_LEVELS.end()),
+        Compression::Lzo | Compression::None => 0,
+    }
+}
+
 /// How data is compressed as it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompressionMode {
@@ -31,6 +47,15 @@ impl CompressionMode {
             _ => return None,
         };
         Some(Some(Self { algorithm, level: level.parse().ok()?, force }))
+    }
+
+    /// The mount option that says so, with the level that is used where the algorithm has levels.
+    pub fn to_option(self) -> String {
+        let level = match nearest_level(self.algorithm, self.level) {
+            0 => String::new(),
+            level => format!(":{level}"),
+        };
+        format!("{}={}{level}", if self.force { "compress-force" } else { "compress" }, Self::property(self.algorithm))
     }
 
     /// What the property of a file is called that is compressed by an algorithm.
@@ -72,6 +97,18 @@ mod tests {
             ("", false, None),
         ] {
             assert_eq!(CompressionMode::parse(value, force), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn options_name_the_level_that_is_used() {
+        for (value, shown) in [
+            ("zlib", "compress=zlib:3"),
+            ("zlib:99", "compress=zlib:9"),
+            ("zstd:-99", "compress=zstd:-15"),
+            ("lzo:5", "compress=lzo"),
+        ] {
+            assert_eq!(CompressionMode::parse(value, false).flatten().map(CompressionMode::to_option).unwrap(), shown);
         }
     }
 

@@ -163,6 +163,7 @@ pub use changes::{
 pub use compression_mode::CompressionMode;
 pub use error::{Errno, Error, Refusal, Result, Step};
 pub use file::error::{DataError, ExtentProblem, PackedPlace, UnpackProblem};
+pub use file::fragments::Recompression;
 pub use filesystem::{Filesystem, InodeFix, KeptCommit, Stats};
 pub use inactivate::InactivationStats;
 pub use inode::InodeId;
@@ -171,9 +172,9 @@ pub use log::Reason;
 pub use merging::{ConflictKind, MergeConflict, MergeEffect, MergeSides, MergeStep, Merged, MergedPart, Prefer};
 pub use names::DirectoryEntry;
 pub use ops::{
-    Attributes, FilesystemStats, Flagged, FlagsAndXattrPlan, FlagsPlan, FoundInode, FoundItem, FoundSubvolume,
-    ModeAndXattr, NewInode, Plan, RenameFlags, SETTABLE_FLAGS, SetAttributes, SubvolumeInfo, TimeChange, WriteAt,
-    XattrMode,
+    Attributes, Defragmentation, FilesystemStats, Flagged, FlagsAndXattrPlan, FlagsPlan, FoundInode, FoundItem,
+    FoundSubvolume, ModeAndXattr, NewInode, Plan, RenameFlags, SETTABLE_FLAGS, SetAttributes, SubvolumeInfo,
+    TimeChange, WriteAt, XattrMode,
 };
 pub use options::{FreeingLimits, Options, Reproducible, Rescue};
 pub use paths::{Dir, DirEntry, File, OpenOptions, ReadDir};

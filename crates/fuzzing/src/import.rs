@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use tar::{EntryType, Header};
 use ubtrfs_check::check;
-use ubtrfs_image::{Layer, Session};
+use ubtrfs_image::{ImportOptions, Job, Layer, Session};
 use ubtrfs_volume::{Device, OverlayDevice};
 
 use crate::whole_image::base::own;
@@ -14,13 +14,13 @@ const BLOCK: usize = 512;
 const CHECKSUM: std::ops::Range<usize> = 148..156;
 const MAGIC: std::ops::Range<usize> = 257..262;
 
-/// The first byte says what the archive is: bit 0 a layer of an OCI image. The rest is the archive,
-/// read as it is and with the checksums of its headers put right. What is accepted leaves a volume
-/// without a fault.
+/// The first byte says what the archive is: bit 0 a layer of an OCI image, bit 1 that equal data is
+/// shared. The rest is the archive, read as it is and with the checksums of its headers put right.
+/// What is accepted leaves a volume without a fault.
 pub fn import(data: &[u8]) {
     let Some((kind, archive)) = data.split_first() else { return };
-    let layer = if kind & 1 == 0 { Layer::Plain } else { Layer::Oci };
-    import_into_volume(archive, layer);
+    let options = options(*kind);
+    import_into_volume(archive, options);
     let mut sealed = archive.to_vec();
     for header in sealed.chunks_exact_mut(BLOCK).filter(|block| block[MAGIC] == *b"ustar") {
         header[CHECKSUM].fill(b' ');
@@ -28,17 +28,23 @@ pub fn import(data: &[u8]) {
         header[CHECKSUM].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
     }
     if sealed != archive {
-        import_into_volume(&sealed, layer);
+        import_into_volume(&sealed, options);
     }
 }
 
+fn options(kind: u8) -> ImportOptions {
+    let layer = if kind & 1 == 0 { Layer::Plain } else { Layer::Oci };
+    ImportOptions { layer, dedupe: kind & 2 != 0 }
+}
+
 /// Whether the archive was accepted.
-fn import_into_volume(archive: &[u8], layer: Layer) -> bool {
+fn import_into_volume(archive: &[u8], options: ImportOptions) -> bool {
     static VOLUME: OnceLock<OverlayDevice> = OnceLock::new();
     let device = Arc::new(VOLUME.get_or_init(|| OverlayDevice::new(own().into())).fork());
     let session = Session::open(vec![Arc::clone(&device) as Arc<dyn Device>]);
     let session = session.unwrap_or_else(|error| panic!("a sound volume cannot be edited: {error}"));
-    if ubtrfs_image::import(session.fs(), session.fs().root(), archive, layer).is_err() {
+    let root = session.fs().root();
+    if ubtrfs_image::import(session.fs(), root, archive, options, &mut Job::default()).is_err() {
         return false;
     }
     session.publish().unwrap_or_else(|error| panic!("what was imported cannot be kept: {error}"));
@@ -92,6 +98,7 @@ pub fn inputs() -> Vec<(String, Vec<u8>)> {
                 ("d/.wh..wh..opq", file, "", vec![]),
             ],
         ),
+        ("shared", 2, vec![("a", file, "", vec![5; 9000]), ("b", file, "", vec![5; 9000]), ("a", file, "", vec![])]),
         ("hostile", 0, vec![("u", symlink, "..", vec![]), ("u/../../x", file, "", vec![1])]),
     ];
     let input = |(name, kind, entries): (&str, u8, Vec<Entry>)| {
@@ -128,8 +135,7 @@ mod tests {
     #[test]
     fn the_corpus_is_accepted_but_for_what_is_hostile() {
         for (name, input) in inputs() {
-            let layer = if input[0] == 0 { Layer::Plain } else { Layer::Oci };
-            assert_eq!(import_into_volume(&input[1..], layer), name != "hostile", "{name}");
+            assert_eq!(import_into_volume(&input[1..], options(input[0])), name != "hostile", "{name}");
         }
     }
 }

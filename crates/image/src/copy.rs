@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 
 use ubtrfs::format::TreeId;
 use ubtrfs::format::items::FileType;
-use ubtrfs::{Errno, Filesystem, InodeId, NewInode, SetAttributes, WriteAt};
+use ubtrfs::{Errno, Filesystem, InodeId, NewInode, SetAttributes};
 
 use crate::attributes::Attributes;
+use crate::content::Target;
 use crate::error::{Error, Result, inside};
 use crate::inside::lookup;
+use crate::job::Job;
 use crate::source::{Child, Description, Source};
 
 /// Whether a copy within a volume shares extents.
@@ -35,6 +37,8 @@ pub struct CopyOptions {
     pub recursive: bool,
     /// Whether extents are shared.
     pub reflink: Reflink,
+    /// Data that a file of the same job has already is shared with it.
+    pub dedupe: bool,
     /// The owner of what is made, unless `archive` says otherwise.
     pub owner: (u32, u32),
 }
@@ -52,8 +56,9 @@ struct Frame<N> {
 }
 
 /// Copies of one command: hard links among them are kept.
-struct Copier<'a, S: Source> {
+struct Copier<'a, 'b, S: Source> {
     fs: &'a Filesystem,
+    job: &'a mut Job<'b>,
     source: &'a S,
     options: CopyOptions,
     /// What was made of an inode with several names, in each subvolume.
@@ -76,12 +81,13 @@ pub fn copy_into<S: Source>(
     source: &S,
     options: CopyOptions,
     files: impl IntoIterator<Item = (S::Node, Destination)>,
+    job: &mut Job<'_>,
 ) -> Result<()> {
-    let mut copier = Copier { fs, source, options, links: HashMap::new() };
+    let mut copier = Copier { fs, job, source, options, links: HashMap::new() };
     files.into_iter().try_for_each(|(node, to)| copier.copy(&node, to))
 }
 
-impl<S: Source> Copier<'_, S> {
+impl<S: Source> Copier<'_, '_, S> {
     fn copy(&mut self, node: &S::Node, to: Destination) -> Result<()> {
         let mut frames: Vec<Frame<S::Node>> = Vec::new();
         match to {
@@ -96,6 +102,7 @@ impl<S: Source> Copier<'_, S> {
             } else if let Some(done) = frames.pop() {
                 self.finish(done.to, &done.path, &done.description, done.is_new)?;
                 self.fs.forget(done.to, 1);
+                self.job.done(FileType::Directory)?;
             }
         }
         Ok(())
@@ -128,6 +135,7 @@ impl<S: Source> Copier<'_, S> {
             let empty = SetAttributes { size: Some(0), ..SetAttributes::default() };
             self.fs.set_attributes(id, &empty).map_err(inside(&path))?;
             self.content(node, &description, id, &path)?;
+            self.job.done(FileType::Regular)?;
             return Ok(None);
         }
         if present.is_some() {
@@ -135,10 +143,12 @@ impl<S: Source> Copier<'_, S> {
         }
         if let Some(first) = first {
             self.fs.link(first, dir, &name).map_err(inside(&path))?;
+            self.job.done(description.file_type())?;
             return Ok(None);
         }
         let made = self.fs.create(dir, &name, &self.new_inode(&description)).map_err(inside(&path))?;
         if description.file_type() == FileType::Regular {
+            self.job.made(self.fs, made, &path)?;
             self.content(node, &description, made, &path)?;
         }
         self.finish(made, &path, &description, true)?;
@@ -146,6 +156,7 @@ impl<S: Source> Copier<'_, S> {
         if let Some(identity) = identity {
             self.links.insert(identity, made);
         }
+        self.job.done(description.file_type())?;
         Ok(None)
     }
 
@@ -161,6 +172,7 @@ impl<S: Source> Copier<'_, S> {
         let mut left = self.source.children(node)?;
         left.reverse();
         self.fs.reference(to);
+        self.job.made(self.fs, to, &path)?;
         Ok(Frame { to, path, description, is_new: false, left })
     }
 
@@ -191,6 +203,7 @@ impl<S: Source> Copier<'_, S> {
         if self.source.inode(node).is_some_and(|id| self.is_within(dir, id)) {
             return Err(refused(&path, "is in the directory that it would be copied from"));
         }
+        self.job.made(self.fs, to, &path)?;
         left.reverse();
         Ok(Frame { to, path, description, is_new, left })
     }
@@ -214,7 +227,7 @@ impl<S: Source> Copier<'_, S> {
     }
 
     /// Fills an empty file.
-    fn content(&self, node: &S::Node, description: &Description, to: InodeId, path: &Path) -> Result<()> {
+    fn content(&mut self, node: &S::Node, description: &Description, to: InodeId, path: &Path) -> Result<()> {
         let size = description.size;
         let shared = match (self.source.inode(node), self.options.reflink) {
             (_, Reflink::Never) | (None, Reflink::Auto) => 0,
@@ -228,6 +241,7 @@ impl<S: Source> Copier<'_, S> {
             },
             _ => 0,
         };
+        self.job.share(shared);
         if shared == size && self.source.inode(node).is_some() {
             return Ok(());
         }
@@ -236,9 +250,11 @@ impl<S: Source> Copier<'_, S> {
         }
         let set_size = SetAttributes { size: Some(size), ..SetAttributes::default() };
         self.fs.set_attributes(to, &set_size).map_err(inside(path))?;
+        let (job, fs, dedupe) = (&mut *self.job, self.fs, self.options.dedupe);
+        let to = Target { id: to, size };
         self.source.read(node, size, &mut |at, data| {
             let skipped = shared.saturating_sub(at).min(data.len() as u64);
-            write_all(self.fs, to, at + skipped, &data[skipped as usize..]).map_err(inside(path))
+            job.write(fs, to, at + skipped, &data[skipped as usize..], dedupe).map_err(inside(path))
         })
     }
 
@@ -258,16 +274,6 @@ impl<S: Source> Copier<'_, S> {
         let Description { uid, gid, mode, ref xattrs, atime, mtime, .. } = *of;
         Attributes { owner: (uid, gid), mode, xattrs, atime, mtime }.give(self.fs, id, path)
     }
-}
-
-/// Writes all of it; set-id bits and capabilities stay.
-pub(crate) fn write_all(fs: &Filesystem, id: InodeId, mut at: u64, mut data: &[u8]) -> ubtrfs::Result<()> {
-    while !data.is_empty() {
-        let written = fs.write(id, WriteAt::Offset(at), &data[..data.len().min(1 << 20)], false)?;
-        at += written as u64;
-        data = &data[written..];
-    }
-    Ok(())
 }
 
 fn refused(path: &Path, why: &str) -> Error {

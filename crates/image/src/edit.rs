@@ -9,9 +9,11 @@ use std::sync::Arc;
 use ubtrfs::format::items::FileType;
 use ubtrfs::{Dir, Errno, Filesystem, InodeId, NewInode, SetAttributes, XattrMode};
 
-use crate::copy::{CopyOptions, Destination, copy_into, write_all};
+use crate::content::write_all;
+use crate::copy::{CopyOptions, Destination, copy_into};
 use crate::error::{Error, Result, inside, outside};
 use crate::inside::{VolumeFile, VolumeFiles};
+use crate::job::Job;
 use crate::mode_change::ModeChange;
 use crate::remove::remove;
 use crate::source::Source;
@@ -85,6 +87,7 @@ impl Editor {
         from: Vec<(S::Node, Option<std::ffi::OsString>)>,
         to: &Path,
         options: CopyOptions,
+        job: &mut Job<'_>,
     ) -> Result<()> {
         if from.len() > 1 && !self.is_dir(to) {
             return Err(inside(to)(Errno::NOTDIR.into()));
@@ -107,11 +110,11 @@ impl Editor {
                 }
             }
         }
-        copy_into(&self.fs, source, options, files)
+        copy_into(&self.fs, source, options, files, job)
     }
 
     /// Copies files within the volume.
-    pub fn copy_within(&self, from: &[PathBuf], to: &Path, options: CopyOptions) -> Result<()> {
+    pub fn copy_within(&self, from: &[PathBuf], to: &Path, options: CopyOptions, job: &mut Job<'_>) -> Result<()> {
         let follow = !options.recursive;
         for path in from {
             let source = VolumeFiles::new(&self.fs);
@@ -120,7 +123,7 @@ impl Editor {
             if from.len() > 1 && !self.is_dir(to) {
                 return Err(inside(to)(Errno::NOTDIR.into()));
             }
-            self.copy(&source, vec![node], to, options)?;
+            self.copy(&source, vec![node], to, options, job)?;
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use ubtrfs::format::items::{FileType, Timespec};
 
 use crate::error::{Error, Result, outside};
 use crate::inside::{VolumeFile, VolumeFiles};
+use crate::job::Job;
 use crate::source::{Description, Source};
 
 /// Bytes of a block of an archive.
@@ -40,9 +41,15 @@ impl Records {
 
 /// Writes the tree at a file as an archive, in which the file itself has this name; of a directory
 /// it is `./`. Returns the paths of sockets, which no archive can have.
-pub fn export(fs: &Arc<Filesystem>, file: VolumeFile, name: &[u8], out: impl Write) -> Result<Vec<PathBuf>> {
+pub fn export(
+    fs: &Arc<Filesystem>,
+    file: VolumeFile,
+    name: &[u8],
+    out: impl Write,
+    job: &mut Job<'_>,
+) -> Result<Vec<PathBuf>> {
     let source = VolumeFiles::new(fs);
-    let mut export = Export { source: &source, out, links: HashMap::new(), skipped: Vec::new() };
+    let mut export = Export { source: &source, job, out, links: HashMap::new(), skipped: Vec::new() };
     let mut left = vec![(Vec::new(), file)];
     while let Some((path, file)) = left.pop() {
         let description = source.describe(&file)?;
@@ -67,15 +74,16 @@ pub fn export(fs: &Arc<Filesystem>, file: VolumeFile, name: &[u8], out: impl Wri
     Ok(export.skipped)
 }
 
-struct Export<'a, W> {
+struct Export<'a, 'b, W> {
     source: &'a VolumeFiles,
+    job: &'a mut Job<'b>,
     out: W,
     /// Under which name an inode with several was written.
     links: HashMap<(u64, u64), Vec<u8>>,
     skipped: Vec<PathBuf>,
 }
 
-impl<W: Write> Export<'_, W> {
+impl<W: Write> Export<'_, '_, W> {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.out.write_all(bytes).map_err(outside("standard output"))
     }
@@ -159,7 +167,8 @@ impl<W: Write> Export<'_, W> {
         if let (Some(identity), None) = (of.identity, first) {
             self.links.insert(identity, name);
         }
-        Ok(())
+        self.job.add(data);
+        self.job.done(of.file_type())
     }
 
     fn records(&mut self, Records(records): Records) -> Result<()> {

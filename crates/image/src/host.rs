@@ -13,7 +13,7 @@ use ubtrfs::format::items::Timespec;
 use crate::error::{Result, outside};
 use crate::source::{Child, Description, Source, TakeData};
 
-/// Bytes that are read at once.
+/// Bytes that are read at once, up to a multiple of them: blocks within are read whole.
 const PIECE: u64 = 1 << 20;
 
 /// Files by their paths. No symbolic link is followed below the path that a copy begins at.
@@ -88,7 +88,7 @@ impl Source for HostFiles {
         while let Some((start, end)) = next_data(&file, at, size).map_err(outside(path))? {
             at = start;
             while at < end {
-                let len = (end - at).min(PIECE) as usize;
+                let len = (end - at).min(PIECE - at % PIECE) as usize;
                 let read = file.read_at(&mut buf[..len], at).map_err(outside(path))?;
                 if read == 0 {
                     return Ok(());

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io::{BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tar::EntryType;
@@ -17,13 +17,14 @@ use ubtrfs::{Errno, Filesystem, InodeId, NewInode, SetAttributes};
 
 use crate::archive_entry::{ArchiveReader, Described, components};
 use crate::attributes::Attributes;
-use crate::copy::write_all;
+use crate::content::Target;
 use crate::error::{Error, Result, inside};
 use crate::inside::{VolumeFile, VolumeFiles, lookup};
+use crate::job::Job;
 use crate::remove::remove;
 use crate::source::Source;
 
-/// Bytes that are read at once.
+/// Bytes that are read at once, up to a multiple of them in a file: blocks within are read whole.
 const PIECE: usize = 1 << 20;
 /// Symbolic links that one name may lead through, as in the kernel.
 const MOST_LINKS: u32 = 40;
@@ -38,9 +39,25 @@ pub enum Layer {
     Oci,
 }
 
+/// How archives are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ImportOptions {
+    /// What their names mean.
+    pub layer: Layer,
+    /// Data that a file of the same job has already is shared with it.
+    pub dedupe: bool,
+}
+
 /// Reads an archive into a directory.
-pub fn import(fs: &Arc<Filesystem>, dir: InodeId, archive: impl Read, layer: Layer) -> Result<()> {
-    let mut import = Import { fs, root: dir, layer, made: HashSet::new(), times: Vec::new() };
+pub fn import(
+    fs: &Arc<Filesystem>,
+    dir: InodeId,
+    archive: impl Read,
+    options: ImportOptions,
+    job: &mut Job<'_>,
+) -> Result<()> {
+    let ImportOptions { layer, dedupe } = options;
+    let mut import = Import { fs, job, root: dir, layer, dedupe, made: HashSet::new(), times: Vec::new() };
     let mut archive = ArchiveReader::new(BufReader::with_capacity(PIECE, archive));
     while let Some(of) = archive.next()? {
         import.entry(&mut archive, &of)?;
@@ -57,17 +74,19 @@ pub fn import(fs: &Arc<Filesystem>, dir: InodeId, archive: impl Read, layer: Lay
     Ok(())
 }
 
-struct Import<'a> {
+struct Import<'a, 'b> {
     fs: &'a Arc<Filesystem>,
+    job: &'a mut Job<'b>,
     root: InodeId,
     layer: Layer,
+    dedupe: bool,
     /// What entries of this archive have made.
     made: HashSet<InodeId>,
     /// The times of directories, to be set in the end.
     times: Vec<(InodeId, SetAttributes)>,
 }
 
-impl Import<'_> {
+impl Import<'_, '_> {
     fn entry(&mut self, archive: &mut ArchiveReader<impl Read>, of: &Described) -> Result<()> {
         let shown = Path::new(OsStr::from_bytes(&of.path)).to_owned();
         let names = components(&of.path)?;
@@ -76,6 +95,7 @@ impl Import<'_> {
             if of.kind != EntryType::Directory {
                 return Err(refused(&shown, "would take the place of the directory that is imported to"));
             }
+            self.job.made(self.fs, self.root, Path::new("/"))?;
             return self.finish(self.root, of, &shown);
         };
         let Some(dir) = self.directory(above, &shown, true)? else { return Ok(()) };
@@ -86,6 +106,7 @@ impl Import<'_> {
         if of.kind == EntryType::Directory {
             if let Some((id, FileType::Directory)) = present {
                 self.made.insert(id);
+                self.job.made(self.fs, id, &joined(&names))?;
                 return self.finish(id, of, &shown);
             }
         } else if let Some((_, FileType::Directory)) = present {
@@ -95,7 +116,8 @@ impl Import<'_> {
             remove(self.fs, dir, name, &shown)?;
         }
         if of.kind == EntryType::Link {
-            return self.link(dir, name, of, present.map(|(id, _)| id), &shown);
+            self.link(dir, name, of, present.map(|(id, _)| id), &shown)?;
+            return self.job.done(FileType::Regular);
         }
         if let Some((_, file_type)) = present
             && file_type != FileType::Directory
@@ -112,6 +134,9 @@ impl Import<'_> {
         };
         let made = self.fs.create(dir, name, &new).map_err(inside(&shown))?;
         self.made.insert(made);
+        if matches!(FileType::from_mode(new.mode), FileType::Regular | FileType::Directory) {
+            self.job.made(self.fs, made, &joined(&names))?;
+        }
         if FileType::from_mode(new.mode) == FileType::Regular {
             self.content(archive, of, made, &shown)?;
         }
@@ -159,6 +184,7 @@ impl Import<'_> {
                 None => {
                     let new = NewInode { mode: 0o040_755, ..NewInode::default() };
                     let made = self.fs.create(dir, &name, &new).map_err(inside(shown))?;
+                    self.job.made(self.fs, made, &joined(&names[..names.len().saturating_sub(left.len())]))?;
                     self.fs.forget(made, 1);
                     made
                 }
@@ -231,16 +257,25 @@ impl Import<'_> {
         Ok(())
     }
 
-    fn content(&self, archive: &mut ArchiveReader<impl Read>, of: &Described, to: InodeId, shown: &Path) -> Result<()> {
+    fn content(
+        &mut self,
+        archive: &mut ArchiveReader<impl Read>,
+        of: &Described,
+        to: InodeId,
+        shown: &Path,
+    ) -> Result<()> {
         let set_size = SetAttributes { size: Some(of.size), ..SetAttributes::default() };
         self.fs.set_attributes(to, &set_size).map_err(inside(shown))?;
+        let to = Target { id: to, size: of.size };
         let mut buf = vec![0; PIECE.min(of.size as usize)];
         for (start, len) in &of.ranges {
             let mut done = 0;
             while done < *len {
-                let piece = (len - done).min(PIECE as u64) as usize;
+                let until = PIECE as u64 - (start + done) % PIECE as u64;
+                let piece = (len - done).min(until) as usize;
                 archive.read_data(&mut buf[..piece])?;
-                write_all(self.fs, to, start + done, &buf[..piece]).map_err(inside(shown))?;
+                let written = self.job.write(self.fs, to, start + done, &buf[..piece], self.dedupe);
+                written.map_err(inside(shown))?;
                 done += piece as u64;
             }
         }
@@ -254,9 +289,15 @@ impl Import<'_> {
         attributes.give(self.fs, id, shown)?;
         if of.kind == EntryType::Directory {
             self.times.push((id, attributes.times()));
+            return self.job.done(FileType::Directory);
         }
-        Ok(())
+        self.job.done(FileType::Regular)
     }
+}
+
+/// The path of names, without links in it.
+fn joined(names: &[&[u8]]) -> PathBuf {
+    names.iter().map(|name| OsStr::from_bytes(name)).collect()
 }
 
 fn refused(path: &Path, why: &str) -> Error {

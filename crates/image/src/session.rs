@@ -1,5 +1,6 @@
 //! A volume that is edited: all of an edit becomes durable by one write of the superblocks.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use ubtrfs::volume::{DeferredSuperblocks, Device, OpenOptions, Volume};
@@ -17,7 +18,7 @@ use crate::error::{Error, Result};
 pub struct Session {
     fs: Arc<Filesystem>,
     deferred: Vec<Arc<DeferredSuperblocks>>,
-    _kept: KeptCommit,
+    kept: RefCell<KeptCommit>,
 }
 
 impl Session {
@@ -37,8 +38,8 @@ impl Session {
         let deferred: Vec<_> = devices.into_iter().map(|device| Arc::new(DeferredSuperblocks::new(device))).collect();
         let devices = deferred.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
         let fs = Filesystem::open(open_volume(devices)?, options)?;
-        let kept = fs.keep_commit();
-        Ok(Self { fs, deferred, _kept: kept })
+        let kept = RefCell::new(fs.keep_commit());
+        Ok(Self { fs, deferred, kept })
     }
 
     /// The file system. Its root is the top level of the volume.
@@ -46,13 +47,23 @@ impl Session {
         &self.fs
     }
 
+    /// Makes what has been done so far durable: an edit ends here and another one begins.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.fs.sync()?;
+        self.write_superblocks()?;
+        // What the volume on the devices refers to now; what only the commit before had is free.
+        drop(self.kept.replace(self.fs.keep_commit()));
+        Ok(())
+    }
+
     /// Makes the edit durable.
     pub fn publish(self) -> Result<()> {
         self.fs.close()?;
-        for device in &self.deferred {
-            device.publish().map_err(Error::Superblocks)?;
-        }
-        Ok(())
+        self.write_superblocks()
+    }
+
+    fn write_superblocks(&self) -> Result<()> {
+        self.deferred.iter().try_for_each(|device| device.publish().map_err(Error::Superblocks))
     }
 }
 
@@ -177,6 +188,55 @@ mod tests {
                 }
             }
             assert!(failed > 0, "{operation:?}");
+        }
+    }
+
+    /// Writes the files again in three edits of one session.
+    fn edit_in_parts(device: Arc<dyn Device>, byte: u8, mut after: impl FnMut()) -> Result<()> {
+        let session = Session::open(vec![device])?;
+        let root = Dir::root(session.fs());
+        for number in 0..6 {
+            root.write(format!("file{number}"), vec![byte; 100_000]).map_err(crate::error::inside("/"))?;
+            if number % 2 == 1 {
+                session.checkpoint()?;
+                after();
+            }
+        }
+        session.publish()
+    }
+
+    #[test]
+    fn a_crash_leaves_what_the_last_checkpoint_made_durable_and_no_half_of_an_edit() {
+        let (bytes, [before, _]) = volume();
+        let recording = Arc::new(RecordingDevice::new(bytes));
+        let mut durable = vec![0];
+        edit_in_parts(recording.clone(), 2, || durable.push(recording.len())).unwrap();
+        let edited = |parts: usize| {
+            let mut listing = before.clone();
+            listing.iter_mut().take(2 * parts).for_each(|(_, byte)| *byte = 2);
+            listing
+        };
+        for event in 0..=recording.len() {
+            for seed in 0..4 {
+                let crashed = recording.crash_state(event, &mut random_fates(seed * 1000 + event as u64));
+                let now = seen_on(Arc::new(crashed));
+                let least = durable.iter().filter(|end| **end <= event).count() - 1;
+                let is_one = (least..=3).any(|parts| now == edited(parts));
+                assert!(is_one, "after {event} events, {least} checkpoints, seed {seed}: {now:?}");
+            }
+        }
+        assert_eq!(durable.len(), 4);
+    }
+
+    #[test]
+    fn a_checkpoint_frees_what_was_replaced_before_it() {
+        let device = Arc::new(MemoryDevice::new(192 << 20));
+        mkfs::make(&*device, &MkfsOptions::new(192 << 20)).unwrap();
+        let edit = session(&device);
+        for byte in 1..8 {
+            fill(&edit, byte).unwrap();
+            edit.checkpoint().unwrap();
+            assert!(seen(&device).iter().all(|(_, seen)| *seen == byte), "{byte}");
         }
     }
 

@@ -161,7 +161,7 @@ pub struct Report {
     /// later one of the same number.
     pub pid_started: u64,
     pub devices: Vec<String>,
-    /// The options that it was mounted with.
+    /// The options that it was mounted with, but those for compression as they are now.
     #[serde(default)]
     pub options: Vec<String>,
     /// `fuseblk`, `fuse` or `fuse (fusermount3)`.

@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use ubtrfs::Defragmentation;
+use ubtrfs_format::items::FileType;
 use ubtrfs_fuse::reply::ReplyIoctl;
 use ubtrfs_fuse::request::Ioctl;
 use ubtrfs_fuse::{Caller, Errno};
 
 use crate::btrfs_ioctls::VolumeIoctl;
+use crate::defragment;
 use crate::flags::MaySet;
+use crate::permissions::WRITE;
 use crate::privileges::Powers;
 use crate::server::Server;
 use crate::shared::errno;
@@ -31,6 +35,12 @@ impl Server {
                 Err(errno) => reply.error(errno),
             };
         }
+        if let Some(asked) = defragment::parse(what.command, what.data) {
+            return match asked {
+                Ok(how) => self.defragment(caller, node, how, reply),
+                Err(errno) => reply.error(errno),
+            };
+        }
         match VolumeIoctl::parse(what.command, what.data) {
             Some(Ok(asked)) => self.answer_about_volume(caller, node, asked, reply),
             Some(Err(error)) => reply.error(errno(&error)),
@@ -51,6 +61,27 @@ impl Server {
             });
             match answer {
                 Ok(answer) => reply.result(0, &answer),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    /// Defragments a file that the caller may write to, in a thread that may take its time.
+    fn defragment(&self, caller: &Caller<'_>, node: u64, how: Defragmentation, reply: ReplyIoctl) {
+        let powers = Powers::of(caller);
+        let shared = Arc::clone(self.shared());
+        self.slow.run(move || {
+            let done = shared.inode(node).and_then(|id| {
+                let is = shared.engine.attributes(id).map_err(|error| errno(&error))?;
+                if is.file_type == FileType::Directory {
+                    return Err(Errno::OPNOTSUPP);
+                }
+                // By invariant 27: a descriptor for reading would do for FUSE.
+                shared.check_access(&powers, id, WRITE).map_err(|_| Errno::PERM)?;
+                shared.engine.defragment(id, &how).map_err(|error| errno(&error))
+            });
+            match done {
+                Ok(_) => reply.result(0, &[]),
                 Err(errno) => reply.error(errno),
             }
         });

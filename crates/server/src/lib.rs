@@ -18,6 +18,7 @@ pub mod control;
 mod control_requests;
 mod counters;
 mod create;
+pub mod defragment;
 pub mod device_number;
 mod directories;
 mod files;

@@ -1,4 +1,4 @@
-//! Access to directories, where the kernel leaves the check to the server.
+//! Access to files and directories, where the kernel leaves the check to the server.
 
 use ubtrfs::InodeId;
 use ubtrfs_fuse::Errno;
@@ -7,20 +7,20 @@ use crate::acl::{self, Acl};
 use crate::privileges::{Capability, Powers};
 use crate::shared::{Shared, errno};
 
-/// Permission to read a directory.
+/// Permission to read a file, or to list a directory.
 pub(crate) const READ: u16 = 4;
-/// Permission to change its entries.
+/// Permission to write to a file, or to change the entries of a directory.
 pub(crate) const WRITE: u16 = 2;
-/// Permission to search it.
+/// Permission to search a directory.
 pub(crate) const SEARCH: u16 = 1;
 
 const GROUP_BITS: u32 = 0o070;
 const S_ISVTX: u32 = 0o1000;
 
 impl Shared {
-    /// `EACCES` unless a process has all these permissions for a directory (invariant 27).
-    pub(crate) fn check_directory(&self, powers: &Powers, dir: InodeId, wanted: u16) -> Result<(), Errno> {
-        let attributes = self.engine.attributes(dir).map_err(|error| errno(&error))?;
+    /// `EACCES` unless a process has all these permissions for a file or directory (invariant 27).
+    pub(crate) fn check_access(&self, powers: &Powers, id: InodeId, wanted: u16) -> Result<(), Errno> {
+        let attributes = self.engine.attributes(id).map_err(|error| errno(&error))?;
         let is = self.shown(&attributes);
         let only_reads = wanted & WRITE == 0;
         if self.facts().unchecked
@@ -33,7 +33,7 @@ impl Shared {
         let may = if powers.is_user(is.uid) {
             bits(6)
         } else if is.mode & GROUP_BITS != 0
-            && let Some(value) = self.xattr(dir, acl::ACCESS)?
+            && let Some(value) = self.xattr(id, acl::ACCESS)?
             && let Some(list) = Acl::parse(&value).map_err(|_| Errno::IO)?
         {
             let owning = powers.is_in_group(is.gid);

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use ubtrfs::{Filesystem, InodeId};
+use ubtrfs::{CompressionMode, Filesystem, InodeId};
 use ubtrfs_format::TreeId;
 use ubtrfs_format::items::FileType;
 use ubtrfs_fuse::{Attributes, Capabilities, Entry, Errno, Granted, HopCounters, Notifier, ROOT, Way};
@@ -229,6 +229,14 @@ impl Shared {
         self.ended.try_lock().is_none_or(|ended| ended.is_some())
     }
 
+    /// The options that it was mounted with, but those for compression as they are now.
+    fn options_in_force(&self) -> Vec<String> {
+        let is_about_compression =
+            |option: &&String| ["compress", "compress-force"].contains(&option.split('=').next().unwrap_or_default());
+        let others = self.facts.options.iter().filter(|option| !is_about_compression(option)).cloned();
+        others.chain(self.engine.compression().map(CompressionMode::to_option)).collect()
+    }
+
     /// What [`control::STATS`](crate::control::STATS) shows.
     pub fn report(&self) -> Report {
         let stats = self.engine.stats();
@@ -238,7 +246,7 @@ impl Shared {
             pid: std::process::id(),
             pid_started: self.facts.pid_started,
             devices: self.facts.devices.clone(),
-            options: self.facts.options.clone(),
+            options: self.options_in_force(),
             mount_type: self.facts.mount_type.clone(),
             mount_fallback: self.facts.fallback.clone(),
             transport: self.transport.get().map_or("/dev/fuse", |transport| transport.name).into(),

@@ -222,7 +222,7 @@ impl Shared {
             Err(error) if error.errno() == Errno::NOENT => {}
             Err(error) => return Err(errno(&error)),
         }
-        self.check_directory(&asked.powers, dir, WRITE | SEARCH)
+        self.check_access(&asked.powers, dir, WRITE | SEARCH)
     }
 
     fn check_is_directory(&self, dir: InodeId) -> Result<(), Errno> {
@@ -311,10 +311,10 @@ impl Shared {
                 return Err(Errno::PERM);
             }
             check_root(found)?;
-            self.check_directory(powers, found, WRITE | SEARCH)?;
+            self.check_access(powers, found, WRITE | SEARCH)?;
         }
         self.check_is_directory(found)?;
-        self.check_directory(powers, dir, WRITE | SEARCH)?;
+        self.check_access(powers, dir, WRITE | SEARCH)?;
         self.check_sticky(powers, dir, found)
     }
 
@@ -430,7 +430,7 @@ impl Shared {
             error => error,
         })?;
         for (parent, _) in &names {
-            self.check_directory(&asked.powers, InodeId::new(file.subvolume, *parent), READ | SEARCH)?;
+            self.check_access(&asked.powers, InodeId::new(file.subvolume, *parent), READ | SEARCH)?;
         }
         let (parent, name) = self.subvolume_info(id)?.entry.ok_or(Errno::NOENT)?;
         if parent != InodeId::new(file.subvolume, dir) {

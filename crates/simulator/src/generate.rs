@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use ubtrfs::{RenameFlags, WriteAt, XattrMode};
+use ubtrfs::{Compression, Recompression, RenameFlags, WriteAt, XattrMode};
 use ubtrfs_format::items::Timespec;
 use ubtrfs_testkit::names::{COLLIDING, COLLIDING_XATTRS};
 
@@ -141,8 +141,27 @@ impl Generator {
                 }
             }
             112 if self.habits.remount => Operation::Remount,
+            114 => self.defragment(model, &paths, handles),
             _ => Operation::Look,
         }
+    }
+
+    /// What it takes of random numbers does not change what comes after it.
+    fn defragment(&mut self, model: &Model, paths: &[(Path, ubtrfs::InodeId)], handles: usize) -> Operation {
+        let before = self.random.clone();
+        let (what, _) = self.file(model, paths, handles);
+        let with = |algorithm, level| Recompression::With { algorithm, level };
+        let compression = self.random.one_of([
+            Recompression::Keep,
+            Recompression::Keep,
+            Recompression::Remove,
+            with(Compression::Zlib, None),
+            with(Compression::Lzo, Some(1)),
+            with(Compression::Zstd, None),
+        ]);
+        let unshare = self.random.one_in(3);
+        self.random = before;
+        Operation::Defragment { what, compression, unshare }
     }
 
     fn existing(&mut self, paths: &[(Path, ubtrfs::InodeId)]) -> Path {

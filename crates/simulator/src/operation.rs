@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ubtrfs::{RenameFlags, WriteAt, XattrMode};
+use ubtrfs::{Recompression, RenameFlags, WriteAt, XattrMode};
 use ubtrfs_format::items::Timespec;
 
 /// A path below the root, its names joined by `/`; empty for the root itself.
@@ -143,6 +143,12 @@ pub enum Operation {
         to_offset: u64,
         len: u64,
     },
+    /// A file is rewritten in fewer pieces; nothing that programs see of it changes.
+    Defragment {
+        what: What,
+        compression: Recompression,
+        unshare: bool,
+    },
     Attributes {
         what: What,
         mode: Option<u32>,
@@ -268,6 +274,7 @@ impl Operation {
             | Self::Truncate { what, .. }
             | Self::Punch { what, .. }
             | Self::Allocate { what, .. }
+            | Self::Defragment { what, .. }
             | Self::Attributes { what, .. }
             | Self::SetXattr { what, .. }
             | Self::RemoveXattr { what, .. }

@@ -1,6 +1,6 @@
 //! Operations in few words, for sequences that are written down.
 
-use ubtrfs::{RenameFlags, WriteAt, XattrMode};
+use ubtrfs::{Recompression, RenameFlags, WriteAt, XattrMode};
 
 use crate::operation::Name;
 use crate::{Operation, Path, What};
@@ -112,6 +112,11 @@ pub fn fsync(text: &str) -> Operation {
 /// Makes durable, but for the times.
 pub fn fdatasync(text: &str) -> Operation {
     Operation::Fsync { what: at(text), data_only: true }
+}
+
+/// A file is rewritten in fewer pieces, those that it shares among them.
+pub fn defragment(text: &str, compression: Recompression) -> Operation {
+    Operation::Defragment { what: at(text), compression, unshare: true }
 }
 
 /// Has an empty file written in place from now on.

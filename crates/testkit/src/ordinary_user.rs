@@ -37,6 +37,22 @@ pub fn in_private_namespace(dir: &Path) -> Command {
     line
 }
 
+/// Puts something else in the place of `/dev/fuse`, and runs a command.
+const HIDE_FUSE: &str = r#"
+    set -e
+    [ ! -e /dev/fuse ] || mount --bind /dev/null /dev/fuse
+    exec "$@"
+"#;
+
+/// Runs what arguments are added as [`NOBODY`], without other groups and capabilities, and where
+/// nobody can mount anything by FUSE. Of the mounts of tests there are only those in `dir`.
+pub fn without_fuse(dir: &Path) -> Command {
+    let mut line = in_private_namespace(dir);
+    line.args(["sh", "-c", HIDE_FUSE, "sh", "setpriv", "--clear-groups", "--bounding-set=-all", "--no-new-privs"]);
+    line.args([format!("--reuid={NOBODY}"), format!("--regid={NOBODY}")]);
+    line
+}
+
 /// Gives [`NOBODY`] a copy of a program, these paths (if they exist), and their directory.
 pub fn lend(dir: &Path, program: &Path, paths: &[&Path]) -> PathBuf {
     let copy = dir.join("program");

@@ -129,10 +129,9 @@ impl<R: Reader> Tree<R> {
                 continue;
             }
             let mut at = NodeRef::root(&self.root);
-            while at.level > 0 {
-                let block = self.fetch(&at)?;
-                let Node::Internal(node) = at.view(&block)? else { break };
-                let Some(child) = at.child(&node, node.slot_for(&key)) else { break };
+            while at.level > 0
+                && let Some(child) = self.child_for(&at, &key)?
+            {
                 at = child;
             }
             leaves.push(at);
@@ -144,6 +143,23 @@ impl<R: Reader> Tree<R> {
     /// The reader of its nodes.
     pub(crate) fn reader(&self) -> &R {
         &self.reader
+    }
+
+    /// The nodes from the root to the leaf that has this key, or would have it.
+    pub fn path_to(&self, key: &Key) -> Result<Vec<NodeRef>> {
+        let mut path = vec![NodeRef::root(&self.root)];
+        while let Some(child) = path.last().map_or(Ok(None), |at| self.child_for(at, key))? {
+            path.push(child);
+        }
+        Ok(path)
+    }
+
+    /// The child of a node that has a key or would have it; none of a leaf.
+    fn child_for(&self, at: &NodeRef, key: &Key) -> Result<Option<NodeRef>> {
+        Ok(match at.view(&self.fetch(at)?)? {
+            Node::Leaf(_) => None,
+            Node::Internal(node) => at.child(&node, node.slot_for(key)),
+        })
     }
 
     /// Whether ranges leave out a node that fails like this; see [`NodeCache::passing_over`].

@@ -53,8 +53,8 @@ impl Published {
 }
 
 impl Volume {
-    /// Writes the superblock to every device and makes it durable, by FUA or a flush. `proof` says that all it refers to is
-    /// durable.
+    /// Writes the superblock to every device and makes it durable, by FUA or a flush. `proof` says
+    /// that all it refers to is durable.
     ///
     /// Each device's superblock gets its own address, and the device item that [`Volume::devices`]
     /// shows; those in `superblock` are ignored. If the primary isn't the one that was read or

@@ -5,6 +5,7 @@ mod compress;
 mod dbench;
 mod fio;
 mod growth;
+mod images;
 mod io;
 mod large;
 mod latency;
@@ -37,7 +38,7 @@ const fn workload(name: &'static str, about: &'static str, from: Scale, cases: f
 }
 
 /// All workloads; those that make the headlines first.
-pub const ALL: [Workload; 16] = [
+pub const ALL: [Workload; 17] = [
     workload("dbench", "a file server's clients", Scale::Quick, dbench::cases),
     workload("fio-seq", "64 KiB sequential writes, fsync after each", Scale::Quick, fio::sequential),
     workload("fio-rand", "4 KiB random writes, fsync after 16", Scale::Quick, fio::random),
@@ -51,6 +52,7 @@ pub const ALL: [Workload; 16] = [
     workload("large-file", "operations while a file of many extents is freed", Scale::Usual, large::cases),
     workload("snapshots", "snapshots made, many, beside others, and deleted", Scale::Usual, snapshots::cases),
     workload("compress", "sources, pages and noise, compressed", Scale::Usual, compress::cases),
+    workload("images", "images of many files, without a mount", Scale::Usual, images::cases),
     workload("scaling", "threads, each in a directory of its own", Scale::Full, scaling::cases),
     workload("throttled", "random writers with fsyncs on a device of 200 MB/s", Scale::Full, throttled::cases),
     workload("volume", "mount time and memory with very many files", Scale::Full, growth::volume_cases),

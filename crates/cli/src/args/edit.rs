@@ -28,6 +28,7 @@ pub enum EditCommand {
 
 /// Copy files into an image, out of it, or within it, without a mount.
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct Cp {
     /// Keep everything: owners, permissions, times, extended attributes, links. Includes -r.
     #[arg(short, long)]
@@ -45,6 +46,15 @@ pub struct Cp {
         default_value = "auto"
     )]
     pub reflink: When,
+    /// Data that a file copied before has, too, is stored once: equal blocks share extents.
+    #[arg(long)]
+    pub dedupe: bool,
+    /// Commit each time that so much has been written, instead of once in the end.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub commit_every: Option<u64>,
+    /// Print what was done, for programs.
+    #[arg(long)]
+    pub json: bool,
     /// Owner and group of what is made in an image without -a, by their numbers [default: the
     /// user].
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner, conflicts_with = "archive")]
@@ -55,6 +65,13 @@ pub struct Cp {
     pub places: Vec<OsString>,
     #[command(flatten)]
     pub window: Window,
+}
+
+/// What `export` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Tar,
+    Composefs,
 }
 
 /// Whether extents are shared.
@@ -242,7 +259,7 @@ pub struct Put {
     pub window: Window,
 }
 
-/// Do several edits of an image in one commit: all of them, or none.
+/// Do several edits of an image, in one commit by default: all of them, or none.
 #[derive(Debug, Args)]
 pub struct Apply {
     /// The image.
@@ -252,6 +269,12 @@ pub struct Apply {
     /// input.
     #[arg(value_name = "SCRIPT")]
     pub script: PathBuf,
+    /// Commit each time that so much has been written, instead of once in the end.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub commit_every: Option<u64>,
+    /// Print what was done, for programs.
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub window: Window,
 }
@@ -262,17 +285,37 @@ pub struct Export {
     /// The directory whose content it has, with the path from the top level [default: that].
     #[arg(value_name = "IMAGE[:PATH]")]
     pub place: OsString,
+    /// What is written: an archive, or the text of composefs-dump(5), whose files of more than 64
+    /// bytes have no content.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "tar")]
+    pub format: Format,
+    /// In the text of composefs-dump(5), files that have no content in it get the digest of
+    /// fs-verity.
+    #[arg(long)]
+    pub digests: bool,
+    /// Print what was done, for programs: on the standard error stream.
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub window: Window,
 }
 
-/// Read tar archives into a directory of an image, in one commit.
+/// Read tar archives into a directory of an image, in one commit by default.
 #[derive(Debug, Args)]
 pub struct Import {
     /// The archives are layers of an OCI image, the lowest first: names that begin with .wh. remove
     /// what layers below have.
     #[arg(long)]
     pub oci_layer: bool,
+    /// Data that a file read before has, too, is stored once: equal blocks share extents.
+    #[arg(long)]
+    pub dedupe: bool,
+    /// Commit each time that so much has been written, instead of once in the end.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub commit_every: Option<u64>,
+    /// Print what was done, for programs.
+    #[arg(long)]
+    pub json: bool,
     /// The directory, which is made if there is none [default: the top level].
     #[arg(value_name = "IMAGE[:PATH]")]
     pub place: OsString,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use ubtrfs::CompressionMode;
-use ubtrfs_image::NewSubvolume;
+use ubtrfs_image::{NewSubvolume, PathFlags};
 
 /// What a new volume is filled with.
 #[derive(Debug, Args)]
@@ -17,9 +17,15 @@ pub struct Populate {
     /// mounted, default-ro: both.
     #[arg(short = 'u', long, value_name = "[KIND:]PATH", value_parser = parse_subvolume, requires = "rootdir")]
     pub subvol: Vec<NewSubvolume>,
+    /// Give what is at a path of it, and below, flags: nodatacow, nodatasum, or both with a comma.
+    #[arg(long, value_name = "FLAGS:PATH", value_parser = parse_flags, requires = "rootdir")]
+    pub inode_flags: Vec<(PathBuf, u64)>,
     /// Compress what the volume is filled with: zlib, lzo or zstd, with or without :LEVEL.
     #[arg(long, value_name = "ALGORITHM", value_parser = parse_compression, requires = "rootdir")]
     pub compress: Option<CompressionMode>,
+    /// Data that several files have is stored once: equal blocks share extents.
+    #[arg(long, requires = "rootdir")]
+    pub dedupe: bool,
     /// End the volume, and the image file, where its last chunk ends; --size is the most then.
     #[arg(long, requires = "rootdir")]
     pub shrink: bool,
@@ -28,6 +34,10 @@ pub struct Populate {
 fn parse_compression(text: &str) -> Result<CompressionMode, String> {
     let mode = CompressionMode::parse(text, false).flatten();
     mode.ok_or_else(|| format!("'{text}' is not zlib, lzo or zstd, with or without a level as in zstd:9"))
+}
+
+fn parse_flags(text: &str) -> Result<(PathBuf, u64), String> {
+    PathFlags::parse(text).ok_or_else(|| format!("'{text}' is not nodatacow:PATH, nodatasum:PATH or both with a comma"))
 }
 
 fn parse_subvolume(text: &str) -> Result<NewSubvolume, String> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ubtrfs::Filesystem;
-use ubtrfs_image::{CopyOptions, Editor, Error, Existing, HostFiles, Reflink};
+use ubtrfs_image::{CopyOptions, Editor, Error, Existing, HostFiles, Job, Reflink};
 
 use super::locate::{Locate, Where};
 use super::session::about;
@@ -14,14 +14,14 @@ use crate::args::edit::{Cp, EditCommand, Mknod, Setfattr, When};
 use crate::failure::{Failure, Result};
 
 /// Does what a command says.
-pub fn perform(fs: &Arc<Filesystem>, command: &EditCommand, locate: &Locate<'_>) -> Result<()> {
+pub fn perform(fs: &Arc<Filesystem>, command: &EditCommand, locate: &Locate<'_>, job: &mut Job<'_>) -> Result<()> {
     let inside = |word: &OsString| locate(word).inside();
     let editor = Editor::new(fs, owner(command));
     let each = |places: &[OsString], act: &dyn Fn(&Path) -> ubtrfs_image::Result<()>| {
         places.iter().try_for_each(|word| act(&inside(word)?).map_err(|error| about(&error)))
     };
     match command {
-        EditCommand::Cp(arguments) => copy(&editor, arguments, owner(command), locate),
+        EditCommand::Cp(arguments) => copy(&editor, arguments, owner(command), locate, job),
         EditCommand::Mkdir(arguments) => {
             each(&arguments.places, &|path| editor.make_directory(path, arguments.parents, arguments.mode.as_ref()))
         }
@@ -92,7 +92,7 @@ fn needs_directory(editor: &Editor, from: &[OsString], to: &Path) -> Result<()> 
     }
 }
 
-fn copy(editor: &Editor, arguments: &Cp, owner: (u32, u32), locate: &Locate<'_>) -> Result<()> {
+fn copy(editor: &Editor, arguments: &Cp, owner: (u32, u32), locate: &Locate<'_>, job: &mut Job<'_>) -> Result<()> {
     let (to, from) = split_last(&arguments.places)?;
     let to = locate(to).inside()?;
     let recursive = arguments.recursive || arguments.archive;
@@ -101,7 +101,8 @@ fn copy(editor: &Editor, arguments: &Cp, owner: (u32, u32), locate: &Locate<'_>)
         When::Always => Reflink::Always,
         When::Never => Reflink::Never,
     };
-    let options = CopyOptions { archive: arguments.archive, recursive, reflink, owner };
+    let Cp { archive, dedupe, .. } = *arguments;
+    let options = CopyOptions { archive, recursive, reflink, dedupe, owner };
     let (mut within, mut outside) = (Vec::new(), Vec::new());
     for word in from {
         match locate(word) {
@@ -113,11 +114,11 @@ fn copy(editor: &Editor, arguments: &Cp, owner: (u32, u32), locate: &Locate<'_>)
         return Err(Failure::new("files of the host and of the image can't be copied by one command: use two"));
     }
     let done = if outside.is_empty() {
-        editor.copy_within(&within, &to, options)
+        editor.copy_within(&within, &to, options, job)
     } else {
         let source = HostFiles { without_xattrs: !arguments.archive, latest: None };
         let files = outside.into_iter().map(|path| host_file(path, recursive)).collect::<Result<_>>()?;
-        editor.copy(&source, files, &to, options)
+        editor.copy(&source, files, &to, options, job)
     };
     done.map_err(|error| about(&error))
 }

@@ -6,14 +6,16 @@ use std::io::{self, BufWriter, IsTerminal, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use ubtrfs_image::{Editor, Error, Layer, VolumeFile};
+use ubtrfs_format::items::FileType;
+use ubtrfs_image::{Editor, Error, ImportOptions, Layer, VolumeFile, dump};
 
-use super::session::{about, open, publish};
-use crate::args::edit::{Export, Import};
+use super::session::{How, about, edit};
+use crate::args::edit::{Export, Format, Import};
 use crate::args::subvolume::InImage;
 use crate::failure::{Failure, Result};
 use crate::place::{Image, Place};
-use crate::show;
+use crate::report::{Done, Progress};
+use crate::{output, show};
 
 /// Bytes that are written at once.
 const BUFFER: usize = 1 << 20;
@@ -31,7 +33,10 @@ fn place(word: &OsStr) -> Result<(PathBuf, PathBuf)> {
 
 /// `ubtrfs export`
 pub fn export(arguments: &Export) -> Result<()> {
-    if io::stdout().is_terminal() {
+    if arguments.digests && arguments.format == Format::Tar {
+        return Err(Failure::new("--digests is for --format composefs").with_status(2));
+    }
+    if arguments.format == Format::Tar && io::stdout().is_terminal() {
         return Err(Failure::new(
             "an archive is nothing for a terminal: write it to a file, as in 'ubtrfs export IMAGE > x.tar'",
         ));
@@ -39,17 +44,32 @@ pub fn export(arguments: &Export) -> Result<()> {
     let (image, path) = place(&arguments.place)?;
     let how = InImage { devices: Vec::new(), window: arguments.window };
     let opened = Image::open(&image, &how, false, false)?;
-    let (id, _) = Editor::new(&opened.fs, (0, 0)).find(&path, true).map_err(|error| about(&error))?;
+    let (id, file_type) = Editor::new(&opened.fs, (0, 0)).find(&path, true).map_err(|error| about(&error))?;
     let name = path.file_name().unwrap_or(OsStr::new("file")).as_bytes().to_owned();
     let out = BufWriter::with_capacity(BUFFER, io::stdout().lock());
-    let skipped =
-        ubtrfs_image::export(&opened.fs, VolumeFile { id, path }, &name, out).map_err(|error| match &error {
-            Error::Outside { source, .. } if source.kind() == io::ErrorKind::BrokenPipe => Failure::output(source),
-            _ => about(&error),
-        })?;
+    let progress = Progress::new();
+    let mut job = progress.job();
+    let file = VolumeFile { id, path };
+    let written = match arguments.format {
+        Format::Tar => ubtrfs_image::export(&opened.fs, file, &name, out, &mut job),
+        Format::Composefs if file_type != FileType::Directory => {
+            return Err(Failure::about(file.path.display(), &io::Error::from(io::ErrorKind::NotADirectory)));
+        }
+        Format::Composefs => dump(&opened.fs, file, arguments.digests, out, &mut job).map(|()| Vec::new()),
+    };
+    let skipped = written.map_err(|error| match &error {
+        Error::Outside { source, .. } if source.kind() == io::ErrorKind::BrokenPipe => Failure::output(source),
+        _ => about(&error),
+    })?;
+    let counts = job.counts();
+    drop(job);
+    drop(progress);
     for path in skipped {
         let path = show::bytes(path.as_os_str().as_bytes());
         eprintln!("ubtrfs: {path}: a socket, which no archive can have, is left out");
+    }
+    if arguments.json {
+        eprint!("{}", output::as_json(&Done::from(counts))?);
     }
     Ok(())
 }
@@ -57,23 +77,26 @@ pub fn export(arguments: &Export) -> Result<()> {
 /// `ubtrfs import`
 pub fn import(arguments: &Import) -> Result<()> {
     let (image, path) = place(&arguments.place)?;
-    let session = open(&image, arguments.window)?;
     let layer = if arguments.oci_layer { Layer::Oci } else { Layer::Plain };
-    let editor = Editor::new(session.fs(), (0, 0));
-    if !path.as_os_str().is_empty() {
-        editor.make_directory(&path, true, None).map_err(|error| about(&error))?;
-    }
-    let (dir, _) = editor.find(&path, true).map_err(|error| about(&error))?;
-    let read = |shown: &Path, archive: &mut dyn Read| {
-        ubtrfs_image::import(session.fs(), dir, archive, layer)
-            .map_err(|error| about(&error).map_sentence(|sentence| format!("{}: {sentence}", shown.display())))
-    };
-    if arguments.archives.is_empty() {
-        read(Path::new("standard input"), &mut io::stdin().lock())?;
-    }
-    for path in &arguments.archives {
-        let mut file = File::open(path).map_err(|error| Failure::about(path.display(), &error))?;
-        read(path, &mut file)?;
-    }
-    publish(session)
+    let options = ImportOptions { layer, dedupe: arguments.dedupe };
+    let how = How { commit_every: arguments.commit_every, json: arguments.json };
+    edit(&image, arguments.window, how, |session, job| {
+        let editor = Editor::new(session.fs(), (0, 0));
+        if !path.as_os_str().is_empty() {
+            editor.make_directory(&path, true, None).map_err(|error| about(&error))?;
+        }
+        let (dir, _) = editor.find(&path, true).map_err(|error| about(&error))?;
+        let mut read = |shown: &Path, archive: &mut dyn Read| {
+            ubtrfs_image::import(session.fs(), dir, archive, options, job)
+                .map_err(|error| about(&error).map_sentence(|sentence| format!("{}: {sentence}", shown.display())))
+        };
+        if arguments.archives.is_empty() {
+            read(Path::new("standard input"), &mut io::stdin().lock())?;
+        }
+        for path in &arguments.archives {
+            let mut file = File::open(path).map_err(|error| Failure::about(path.display(), &error))?;
+            read(path, &mut file)?;
+        }
+        Ok(())
+    })
 }

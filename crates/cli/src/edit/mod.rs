@@ -14,11 +14,12 @@ use std::path::{Path, PathBuf};
 
 use self::act::perform;
 use self::locate::{Locate, Where};
-use self::session::{open, publish};
+use self::session::{How, edit};
 use crate::args::edit::{Cp, EditCommand};
 use crate::args::subvolume::InImage;
 use crate::failure::{Failure, Result};
 use crate::place::{Image, Place, is_same};
+use crate::report::{self, Progress};
 pub use archive::{export, import};
 pub use script::apply;
 
@@ -34,9 +35,11 @@ pub fn run(command: &EditCommand) -> Result<()> {
     {
         return copy_out(arguments, &image, &to, &locate);
     }
-    let session = open(&image, command.window())?;
-    perform(session.fs(), command, &locate)?;
-    publish(session)
+    let how = match command {
+        EditCommand::Cp(Cp { commit_every, json, .. }) => How { commit_every: *commit_every, json: *json },
+        _ => How::default(),
+    };
+    edit(&image, command.window(), how, |session, job| perform(session.fs(), command, &locate, job))
 }
 
 /// The image that a command is about.
@@ -61,9 +64,16 @@ fn common_image(command: &EditCommand) -> Result<PathBuf> {
 }
 
 fn copy_out(arguments: &Cp, image: &Path, to: &Path, locate: &Locate<'_>) -> Result<()> {
+    if arguments.dedupe || arguments.commit_every.is_some() {
+        let option = if arguments.dedupe { "--dedupe" } else { "--commit-every" };
+        return Err(Failure::new(format!("{option} is for files that are copied into an image")).with_status(2));
+    }
     let how = InImage { devices: Vec::new(), window: arguments.window };
     let opened = Image::open(image, &how, false, false)?;
     let sources = &arguments.places[..arguments.places.len() - 1];
     let sources = sources.iter().map(|word| locate(word).inside()).collect::<Result<Vec<_>>>()?;
-    to_host::copy(&opened.fs, arguments, &sources, to)
+    let progress = Progress::new();
+    let mut job = progress.job();
+    to_host::copy(&opened.fs, arguments, &sources, to, &mut job)?;
+    report::print(job.counts(), arguments.json)
 }

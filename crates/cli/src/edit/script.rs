@@ -9,7 +9,7 @@ use shlex::bytes::Shlex;
 
 use super::act::perform;
 use super::locate::Where;
-use super::session::{open, publish};
+use super::session::{How, edit};
 use crate::args::edit::{Apply, EditCommand};
 use crate::failure::{Failure, Result};
 
@@ -40,11 +40,13 @@ pub fn apply(arguments: &Apply) -> Result<()> {
             commands.push((number, command));
         }
     }
-    let session = open(&arguments.image, arguments.window)?;
-    for (number, command) in &commands {
-        perform(session.fs(), command, &locate).map_err(|failure| at(*number, failure))?;
-    }
-    publish(session)
+    let how = How { commit_every: arguments.commit_every, json: arguments.json };
+    edit(&arguments.image, arguments.window, how, |session, job| {
+        let mut each = commands.iter();
+        each.try_for_each(|(number, command)| {
+            perform(session.fs(), command, &locate, job).map_err(|failure| at(*number, failure))
+        })
+    })
 }
 
 /// In a script, `:PATH` is in the image.
@@ -70,6 +72,11 @@ fn parse(line: &[u8]) -> Result<Option<EditCommand>> {
         let first = text.lines().next().unwrap_or_default();
         Failure::new(first.strip_prefix("error: ").unwrap_or(first))
     })?;
+    if let EditCommand::Cp(arguments) = &line.command
+        && (arguments.commit_every.is_some() || arguments.json)
+    {
+        return Err(Failure::new("--commit-every and --json are options of apply, not of a line of a script"));
+    }
     let window = line.command.window();
     if !window.is_whole() {
         return Err(Failure::new("where the volume is in its image is said to apply, not in a script"));

@@ -1,29 +1,76 @@
-//! The one commit of an edit, and what is said when it fails.
+//! The commits of an edit, and what is said when it fails.
 
 use std::path::Path;
 
-use ubtrfs_image::{Error, Session};
+use ubtrfs_image::{Error, Job, Session};
 
 use crate::args::Window;
 use crate::device::open_for_writing;
 use crate::failure::{Failure, Result};
 use crate::place::unless_mounted;
+use crate::report::{self, Progress};
+
+/// What is left of an edit that fails.
+const NOTHING: &str = "the image is as it was";
+/// The same once a part of it has been committed.
+const PARTLY: &str = "the image has what was committed before";
+/// Bytes that a file stands for besides its data.
+const FILE: u64 = 4096;
+
+/// How an edit is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct How {
+    /// Bytes after which a commit comes; without it there is one in the end.
+    pub commit_every: Option<u64>,
+    /// What was done is printed.
+    pub json: bool,
+}
 
 /// Opens an image for an edit.
-pub fn open(image: &Path, window: Window) -> Result<Session> {
+fn open(image: &Path, window: Window) -> Result<Session> {
     let opened =
         open_for_writing(&[image.to_owned()], window).map_err(|failure| unless_mounted(image, window, failure))?;
     Session::open(opened.devices).map_err(|error| Failure::about(image.display(), &error))
 }
 
-/// Makes an edit durable.
-pub fn publish(session: Session) -> Result<()> {
-    session.publish().map_err(|error| about(&error))
+/// Edits an image, and makes the edit durable if it succeeds.
+pub fn edit(
+    image: &Path,
+    window: Window,
+    how: How,
+    act: impl FnOnce(&Session, &mut Job<'_>) -> Result<()>,
+) -> Result<()> {
+    let session = open(image, window)?;
+    let (progress, mut committed) = (Progress::new(), 0);
+    let mut job = Job::new(Box::new(|counts| {
+        progress.show(counts);
+        let now = counts.bytes + FILE * (counts.files + counts.directories);
+        if how.commit_every.is_some_and(|every| now - committed >= every) {
+            session.checkpoint()?;
+            committed = now;
+        }
+        Ok(())
+    }));
+    let done = act(&session, &mut job);
+    let counts = job.counts();
+    drop(job);
+    let done = done.and_then(|()| session.publish().map_err(|error| about(&error)));
+    drop(progress);
+    done.map_err(|failure| if committed > 0 { after_commits(failure) } else { failure })?;
+    report::print(counts, how.json)
+}
+
+/// Of an edit that has been committed in part.
+fn after_commits(failure: Failure) -> Failure {
+    failure.map_sentence(|sentence| {
+        if sentence.contains(NOTHING) { sentence.replace(NOTHING, PARTLY) } else { format!("{sentence}; {PARTLY}") }
+    })
 }
 
 /// What an error says, and what to do about it.
 pub fn about(error: &Error) -> Failure {
-    let remedy = "; the image is as it was. An edit keeps what it replaces until its end, so smaller ones may fit; or \
-                  make a larger image";
-    Failure::of(error).map_sentence(|sentence| if error.is_full() { sentence + remedy } else { sentence })
+    let remedy = format!(
+        "; {NOTHING}. An edit keeps what it replaces until its end, so smaller ones may fit; or make a larger image"
+    );
+    Failure::of(error).map_sentence(|sentence| if error.is_full() { sentence + &remedy } else { sentence })
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use ubtrfs::Filesystem;
 use ubtrfs_format::items::FileType;
-use ubtrfs_image::{Description, Editor, Source, VolumeFile, VolumeFiles};
+use ubtrfs_image::{Description, Editor, Job, Source, VolumeFile, VolumeFiles};
 
 use super::session::about;
 use crate::args::edit::Cp;
@@ -34,8 +34,9 @@ struct Frame {
     left: Vec<(Vec<u8>, VolumeFile)>,
 }
 
-struct Copier<'a> {
+struct Copier<'a, 'b> {
     fs: &'a Filesystem,
+    job: &'a mut Job<'b>,
     /// The directory that the copy goes to.
     root: OwnedFd,
     source: VolumeFiles,
@@ -49,7 +50,7 @@ struct Copier<'a> {
 }
 
 /// Copies files of an image to a path: into it, if it is a directory.
-pub fn copy(fs: &Arc<Filesystem>, arguments: &Cp, from: &[PathBuf], to: &Path) -> Result<()> {
+pub fn copy(fs: &Arc<Filesystem>, arguments: &Cp, from: &[PathBuf], to: &Path, job: &mut Job<'_>) -> Result<()> {
     let recursive = arguments.recursive || arguments.archive;
     let editor = Editor::new(fs, (0, 0));
     if from.len() > 1 && !to.is_dir() {
@@ -76,7 +77,7 @@ pub fn copy(fs: &Arc<Filesystem>, arguments: &Cp, from: &[PathBuf], to: &Path) -
         let root = rustix::fs::openat(CWD, above, flags, Mode::empty())
             .map_err(|error| Failure::about(above.display(), &io::Error::from(error)))?;
         let archive = arguments.archive;
-        let mut copier = Copier { fs, root, source, archive, recursive, umask, links: HashMap::new() };
+        let mut copier = Copier { fs, job: &mut *job, root, source, archive, recursive, umask, links: HashMap::new() };
         for (name, file) in files {
             copier.tree(&file, &name, above)?;
         }
@@ -84,7 +85,7 @@ pub fn copy(fs: &Arc<Filesystem>, arguments: &Cp, from: &[PathBuf], to: &Path) -
     Ok(())
 }
 
-impl Copier<'_> {
+impl Copier<'_, '_> {
     fn tree(&mut self, file: &VolumeFile, name: &[u8], above: &Path) -> Result<()> {
         let mut frames: Vec<Frame> = Vec::new();
         let root = self.root.try_clone().map_err(|error| Failure::about(above.display(), &error))?;
@@ -96,6 +97,7 @@ impl Copier<'_> {
             } else if let Some(done) = frames.pop() {
                 let failed = |error: io::Error| Failure::about(done.path.display(), &error);
                 self.finish(&Made::Open(done.to.as_fd()), &done.description, done.is_new).map_err(failed)?;
+                self.done(FileType::Directory)?;
             }
         }
         Ok(())
@@ -141,16 +143,29 @@ impl Copier<'_> {
         if let Some((first, way)) = path_of_first.and_then(|path| path.split_last()) {
             let dir = enter_all(&self.root, way).map_err(failed)?;
             make_link(&dir, first, at, name).map_err(failed)?;
+            self.done(description.file_type())?;
             return Ok(None);
         }
         self.file(file, at, name, &description, &path)?;
         if let Some(identity) = description.identity.filter(|_| self.archive) {
             self.links.insert(identity, [way, &[name.to_vec()]].concat());
         }
+        self.done(description.file_type())?;
         Ok(None)
     }
 
-    fn file(&self, from: &VolumeFile, at: &OwnedFd, name: &[u8], description: &Description, path: &Path) -> Result<()> {
+    fn done(&mut self, file_type: FileType) -> Result<()> {
+        self.job.done(file_type).map_err(|error| about(&error))
+    }
+
+    fn file(
+        &mut self,
+        from: &VolumeFile,
+        at: &OwnedFd,
+        name: &[u8],
+        description: &Description,
+        path: &Path,
+    ) -> Result<()> {
         let failed = |error: io::Error| Failure::about(path.display(), &error);
         match description.file_type() {
             FileType::Regular => {
@@ -176,9 +191,11 @@ impl Copier<'_> {
         }
     }
 
-    fn content(&self, from: &VolumeFile, size: u64, to: &File, path: &Path) -> Result<()> {
+    fn content(&mut self, from: &VolumeFile, size: u64, to: &File, path: &Path) -> Result<()> {
         let mut failed = None;
+        let job = &mut *self.job;
         let read = self.source.read(from, size, &mut |at, data| {
+            job.add(data.len() as u64);
             to.write_all_at(data, at).map_err(|error| {
                 let sentence = ubtrfs_tree::sentence(&error);
                 failed = Some(Failure::about(path.display(), &error));

@@ -38,6 +38,16 @@ impl Input {
         Ok(Self::Directory(path.into()))
     }
 
+    /// Refuses flags of what a directory has not.
+    pub fn check_flags(&self, flags: &[(PathBuf, u64)]) -> Result<()> {
+        let Self::Directory(path) = self else { return Ok(()) };
+        let is_missing = |(below, _): &&(PathBuf, u64)| std::fs::symlink_metadata(path.join(below)).is_err();
+        flags.iter().find(is_missing).map_or(Ok(()), |(missing, _)| {
+            let (missing, path) = (missing.display(), path.display());
+            Err(Failure::new(format!("{missing} is not in {path}")))
+        })
+    }
+
     /// Refuses subvolumes of a directory that has no such directories. What an archive has is not
     /// known before it is read.
     pub fn check_subvolumes(&self, subvolumes: &[NewSubvolume]) -> Result<()> {

@@ -10,6 +10,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use serde::Serialize;
 use ubtrfs::mkfs::make_over;
 use ubtrfs_format::{ChecksumType, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
 use ubtrfs_mkfs::{MkfsOptions, Profile, existing_signature, layout};
@@ -21,7 +22,20 @@ use self::populate::Population;
 use crate::args;
 use crate::device::{open_exclusively, part_of, within};
 use crate::failure::{Failure, Result};
+use crate::output;
+use crate::report::Done;
 use crate::size::show_size;
+
+/// What was made, for programs.
+#[derive(Serialize)]
+struct Made<'a> {
+    device: std::borrow::Cow<'a, str>,
+    id: String,
+    bytes: u64,
+    /// What it was filled with.
+    #[serde(rename = "filled_with", skip_serializing_if = "Option::is_none")]
+    done: Option<Done>,
+}
 
 /// `ubtrfs mkfs`
 pub fn run(arguments: &args::Mkfs) -> Result<()> {
@@ -40,6 +54,7 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
     }
     if let Some(input) = &input {
         input.check_subvolumes(&arguments.populate.subvol)?;
+        input.check_flags(&arguments.populate.inode_flags)?;
     }
     let identity = Identity::new(arguments, input.as_ref())?;
     identity.apply(&mut options);
@@ -53,14 +68,21 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
     let written = part_of(path, arguments.window).and_then(|part| {
         let fsid = options.fsid;
         let (device, mut bytes) = write(path, arguments, size, part, options)?;
+        let mut done = None;
         if let Some(input) = &input {
             let before = bytes;
             let population = Population { input, arguments, identity, size: bytes };
-            bytes = population.run(Arc::clone(&device)).inspect_err(|_| wipe_superblocks(&*device, 0))?;
+            let counts;
+            (bytes, counts) = population.run(Arc::clone(&device)).inspect_err(|_| wipe_superblocks(&*device, 0))?;
+            done = Some(counts.into());
             if bytes < before {
                 wipe_superblocks(&*device, bytes);
                 cut(path, part, before, bytes)?;
             }
+        }
+        if arguments.json {
+            let device = path.to_string_lossy();
+            return output::say(&output::as_json(&Made { device, id: fsid.to_string(), bytes, done })?);
         }
         println!("{}: a btrfs of {} with the id {fsid}", path.display(), show_size(bytes));
         Ok(())

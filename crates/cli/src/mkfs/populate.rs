@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use ubtrfs::Options;
 use ubtrfs_image::{
-    CopyOptions, Destination, Editor, Error, HostFiles, Layer, MadeSubvolumes, Session, copy_into, import,
+    CopyOptions, Counts, Destination, Editor, Error, HostFiles, ImportOptions, Job, MadeSubvolumes, PathFlags, Session,
+    copy_into, import,
 };
 use ubtrfs_volume::Device;
 
@@ -15,6 +16,7 @@ use super::identity::Identity;
 use super::input::Input;
 use crate::args::Mkfs;
 use crate::failure::{Failure, Result};
+use crate::report::Progress;
 
 const MIB: u64 = 1 << 20;
 /// The size of a volume that is shrunk in the end, if nothing is known of what comes into it.
@@ -42,8 +44,8 @@ impl Population<'_> {
         arguments.populate.shrink.then(|| (size / 64).clamp(8 * MIB, 1 << 30) / MIB * MIB)
     }
 
-    /// Fills the volume on this device. Returns the bytes that it has then.
-    pub fn run(self, device: Arc<dyn Device>) -> Result<u64> {
+    /// Fills the volume on this device. Returns the bytes that it has then, and what was done.
+    pub fn run(self, device: Arc<dyn Device>) -> Result<(u64, Counts)> {
         let options = Options {
             compression: self.arguments.populate.compress,
             reproducible: self.identity.reproducible(),
@@ -51,7 +53,7 @@ impl Population<'_> {
             ..Options::default()
         };
         let session = Session::open_with(vec![device], options).map_err(|error| about(&error))?;
-        self.fill(&session)?;
+        let counts = self.fill(&session)?;
         let size = if self.arguments.populate.shrink {
             session.fs().shrink_devices().map_err(|error| about(&error.into()))?;
             session.fs().device_bytes()
@@ -59,35 +61,46 @@ impl Population<'_> {
             self.size
         };
         session.publish().map_err(|error| about(&error))?;
-        Ok(size)
+        Ok((size, counts))
     }
 
-    fn fill(&self, session: &Session) -> Result<()> {
+    fn fill(&self, session: &Session) -> Result<Counts> {
         let (fs, populate) = (session.fs(), &self.arguments.populate);
+        let progress = Progress::new();
+        let mut job = progress.job().with_flags(PathFlags::new(populate.inode_flags.clone()));
         let editor = Editor::new(fs, (0, 0));
         let subvolumes = MadeSubvolumes::new(fs, &editor, populate.subvol.clone()).map_err(|error| about(&error))?;
         match self.input {
             Input::Directory(path) => {
                 let source = HostFiles { without_xattrs: false, latest: self.identity.time() };
-                let how = CopyOptions { archive: true, recursive: true, ..CopyOptions::default() };
+                let dedupe = populate.dedupe;
+                let how = CopyOptions { archive: true, recursive: true, dedupe, ..CopyOptions::default() };
                 let to = Destination::Onto(fs.root(), "/".into());
-                copy_into(fs, &source, how, [(path.clone(), to)]).map_err(|error| about(&error))?;
+                copy_into(fs, &source, how, [(path.clone(), to)], &mut job).map_err(|error| about(&error))?;
             }
             Input::Archive(path) => {
                 let file = File::open(path).map_err(|error| Failure::about(path.display(), &error))?;
-                Self::read(session, file, &path.display())?;
+                self.read(session, file, &path.display(), &mut job)?;
             }
-            Input::Stdin => Self::read(session, std::io::stdin().lock(), &"standard input")?,
+            Input::Stdin => self.read(session, std::io::stdin().lock(), &"standard input", &mut job)?,
         }
         if let Some((uid, gid)) = self.arguments.root_owner {
             let owner = (Some(uid), Some(gid));
             editor.change_owner(Path::new("/"), owner, false, false).map_err(|error| about(&error))?;
         }
-        subvolumes.finish(fs, &editor).map_err(|error| about(&error))
+        subvolumes.finish(fs, &editor).map_err(|error| about(&error))?;
+        Ok(job.counts())
     }
 
-    fn read(session: &Session, archive: impl Read, shown: &dyn std::fmt::Display) -> Result<()> {
-        let read = import(session.fs(), session.fs().root(), archive, Layer::Plain);
+    fn read(
+        &self,
+        session: &Session,
+        archive: impl Read,
+        shown: &dyn std::fmt::Display,
+        job: &mut Job<'_>,
+    ) -> Result<()> {
+        let options = ImportOptions { dedupe: self.arguments.populate.dedupe, ..ImportOptions::default() };
+        let read = import(session.fs(), session.fs().root(), archive, options, job);
         read.map_err(|error| about(&error).map_sentence(|sentence| format!("{shown}: {sentence}")))
     }
 }

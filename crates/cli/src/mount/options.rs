@@ -80,6 +80,8 @@ const LEAST_MEMORY: u64 = 16 << 20;
 const MOST_THREADS: usize = 1024;
 /// The longest time that a server may be away: a day.
 const MOST_SECONDS: u64 = 24 * 60 * 60;
+/// The values of the options for compression.
+pub const COMPRESSIONS: &str = "it is zlib[:1..9], lzo, zstd[:-15..15], or no";
 
 impl MountRequest {
     /// Reads lists of options.
@@ -208,8 +210,7 @@ impl MountRequest {
             },
             "compress" | "compress-force" => {
                 let mode = CompressionMode::parse(value, name == "compress-force");
-                let why = "it is zlib[:1-9], lzo, zstd[:-15-15], or no";
-                self.compression = mode.ok_or_else(|| wrong(why.into()))?;
+                self.compression = mode.ok_or_else(|| wrong(COMPRESSIONS.into()))?;
             }
             "thread_pool" => match usize::try_from(number()?) {
                 Ok(threads @ 1..=MOST_THREADS) => self.compression_threads = Some(threads),

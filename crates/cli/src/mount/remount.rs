@@ -15,7 +15,7 @@ use ubtrfs_fuse::mount::{MountFlags, remount};
 use ubtrfs_server::control::Report;
 
 use super::ignored::{is_ignored, refusal, remark};
-use super::options::{MountRequest, each};
+use super::options::{COMPRESSIONS, MountRequest, each};
 use crate::connection::Connection;
 use crate::control;
 use crate::failure::{Failure, Result};
@@ -143,8 +143,12 @@ fn compression<'a>(options: impl Iterator<Item = &'a str>) -> Option<String> {
 
 /// Whether an option says how data is compressed, in a way that there is.
 fn is_compression(option: &str) -> bool {
+    is_about_compression(option) && MountRequest::parse(&[option.to_owned()]).is_ok()
+}
+
+fn is_about_compression(option: &str) -> bool {
     let name = option.split_once('=').map_or(option, |(name, _)| name);
-    ["compress", "compress-force"].contains(&name) && MountRequest::parse(&[option.to_owned()]).is_ok()
+    ["compress", "compress-force"].contains(&name)
 }
 
 fn is_busy(error: &io::Error) -> bool {
@@ -181,7 +185,8 @@ fn wanted_flags<'a>(options: impl Iterator<Item = &'a str>, present: &[String], 
             }
         };
         if !is_as_it_was {
-            let why = refusal(option).or_else(|| remark(option));
+            let of_compression = is_about_compression(option).then_some(COMPRESSIONS);
+            let why = of_compression.or_else(|| refusal(option)).or_else(|| remark(option));
             return Err(Failure::new(match why {
                 Some(why) => format!("mount option '{option}' can't be had by a remount: {why}"),
                 None => format!(

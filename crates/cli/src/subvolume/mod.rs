@@ -24,7 +24,7 @@ use self::table::{Source, entry_on_mount, in_it};
 use crate::args;
 use crate::args::subvolume::{Create, Delete, SetDefault, Snapshot, SubvolumeCommand, SyncDeleted};
 use crate::control::statistics;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, each};
 use crate::ioctls::{Mounted, about_mount, check_subvolume};
 use crate::path::failure;
 use crate::place::{Image, Place, is_same, split};
@@ -44,23 +44,6 @@ pub fn run(arguments: &args::subvolume::Subvolume) -> Result<()> {
         SubvolumeCommand::FindNew(arguments) => find_new::run(arguments),
         SubvolumeCommand::Sync(arguments) => sync(arguments),
     }
-}
-
-/// Does the same to each of several places; those that fail keep no other from its turn.
-fn each<T>(places: impl IntoIterator<Item = T>, mut what: impl FnMut(T) -> Result<()>) -> Result<()> {
-    let mut failed = None;
-    for place in places {
-        match what(place) {
-            Err(Failure::OutputClosed) => return Err(Failure::OutputClosed),
-            Err(failure) => {
-                if let Some(before) = failed.replace(failure) {
-                    let _ = Failure::report(before);
-                }
-            }
-            Ok(()) => {}
-        }
-    }
-    failed.map_or(Ok(()), Err)
 }
 
 fn create(arguments: &Create) -> Result<()> {

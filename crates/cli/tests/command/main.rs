@@ -5,11 +5,14 @@
 mod archives;
 mod archives_of_others;
 mod bad_input;
+mod composefs;
+mod dedupe;
 mod diff;
 mod editing;
 mod first_hour;
 mod fixtures;
 mod history;
+mod image_reports;
 mod making;
 mod package;
 mod partitions;
@@ -19,6 +22,7 @@ mod rescue;
 mod restore;
 mod rootdir;
 mod subvolumes;
+mod unprivileged;
 mod walks;
 
 use std::path::Path;

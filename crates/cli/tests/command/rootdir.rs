@@ -17,12 +17,12 @@ use crate::{fails, success, ubtrfs};
 const EPOCH: &str = "1700000000";
 
 /// Runs `ubtrfs` as builds do that are to be reproducible.
-fn reproducibly(arguments: &[&str]) -> Output {
+pub fn reproducibly(arguments: &[&str]) -> Output {
     let command = Path::new(env!("CARGO_BIN_EXE_ubtrfs"));
     Command::new(command).args(arguments).env("SOURCE_DATE_EPOCH", EPOCH).output().unwrap()
 }
 
-fn text(path: &Path) -> String {
+pub fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
@@ -45,7 +45,7 @@ fn many_files(at: &Path, reverse: bool) {
 }
 
 /// What the kernel shows is the tree, and both checks are clean.
-fn holds(image: &Path, tree: &Path) {
+pub fn holds(image: &Path, tree: &Path) {
     is_clean(&text(image));
     let check = Command::new("btrfs").args(["check", "--check-data-csum"]).arg(image).output().unwrap();
     assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stderr));
@@ -235,6 +235,62 @@ fn directories_become_subvolumes() {
     is_clean(&image_path);
     let twice = [&["mkfs", "-f", "--rootdir", &tree_path, "-u", "sub", "-u", "ro:sub"][..], &[&image_path]].concat();
     fails(&ubtrfs(&twice), 1, "twice");
+}
+
+#[test]
+fn files_get_the_flags_of_their_paths() {
+    require!(Need::Kernel, Need::Tool("lsattr"));
+    let dir = scratch_dir();
+    let (tree, archive) = (dir.path().join("tree"), dir.path().join("tar"));
+    make_tree(&tree);
+    fs::create_dir_all(tree.join("db/deep")).unwrap();
+    for name in ["db/one", "db/deep/two", "plain", "sums"] {
+        fs::write(tree.join(name), vec![7; 50_000]).unwrap();
+    }
+    // Without entries of directories.
+    let files = ["db/one", "db/deep/two", "plain", "sums", "small"];
+    let tar = Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(&tree).args(files).status().unwrap();
+    assert!(tar.success());
+    let options =
+        ["--inode-flags", "nodatacow:/db", "--inode-flags", "nodatasum:sums", "--compress", "zstd", "--dedupe"];
+    for (from, more) in [(&tree, &[][..]), (&tree, &["-u", "db"]), (&archive, &[])] {
+        let images = ["first", "second"].map(|name| text(&dir.path().join(name)));
+        for image in &images {
+            let _ = fs::remove_file(image);
+            let command = [&["mkfs", "--rootdir", from.to_str().unwrap(), image][..], &options, more].concat();
+            success(&reproducibly(&command));
+        }
+        let same = Command::new("cmp").args(&images).output().unwrap();
+        assert!(same.status.success(), "{more:?}: {}", String::from_utf8_lossy(&same.stdout));
+        let image = Path::new(&images[0]);
+        is_clean(&images[0]);
+        let check = Command::new("btrfs").args(["check", "--check-data-csum"]).arg(image).output().unwrap();
+        assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stderr));
+        let items = Command::new("btrfs").args(["inspect-internal", "dump-tree"]).arg(image).output().unwrap();
+        let items = String::from_utf8_lossy(&items.stdout);
+        assert_eq!(items.matches("(NODATASUM)").count(), 1, "sums");
+        // One file and one in the directory below it, whose directories inherit it to new files.
+        assert_eq!(items.matches("(NODATASUM|NODATACOW)").count(), 2);
+        let mount = KernelMount::new(&[image], "");
+        fs::write(mount.path().join("db/deep/new"), "new").unwrap();
+        let flags = |name: &str| {
+            let output = Command::new("lsattr").arg("-d").arg(mount.path().join(name)).output().unwrap();
+            String::from_utf8(output.stdout).unwrap().split_whitespace().next().unwrap().to_owned()
+        };
+        for name in ["db", "db/one", "db/deep", "db/deep/two", "db/deep/new"] {
+            assert!(flags(name).contains('C'), "{name}: {}", flags(name));
+        }
+        assert!(!flags("plain").contains('C'));
+        for name in files {
+            assert!(fs::read(mount.path().join(name)).unwrap() == fs::read(tree.join(name)).unwrap(), "{name}");
+        }
+    }
+    let image = text(&dir.path().join("first"));
+    let tree = text(&tree);
+    fails(&ubtrfs(&["mkfs", "-f", "--rootdir", &tree, "--inode-flags", "nodatacow:none", &image]), 1, "none is not in");
+    let unknown = ubtrfs(&["mkfs", "-f", "--rootdir", &tree, "--inode-flags", "nodump:db", &image]);
+    assert_eq!(unknown.status.code(), Some(2));
+    is_clean(&image);
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn text(seed: usize) -> Vec<u8> {
 }
 
 /// The algorithm of all extents of each file of the top directory, as btrfs-progs shows it.
-fn algorithms(volume: &Volume) -> Vec<(String, String)> {
+pub fn algorithms(volume: &Volume) -> Vec<(String, String)> {
     let tree = run(command("btrfs", &["inspect-internal", "dump-tree", "-t", "5"]).arg(&volume.image)).ok().stdout;
     let (mut found, mut ino, mut names) = (Vec::new(), String::new(), Vec::new());
     for line in tree.lines().map(str::trim) {

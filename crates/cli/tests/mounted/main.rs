@@ -9,6 +9,7 @@ mod caching;
 mod compression;
 mod converted;
 mod crowds;
+mod defragmentation;
 mod diff;
 mod endings;
 mod extents;

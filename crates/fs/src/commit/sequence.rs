@@ -15,6 +15,7 @@ use crate::faults::CommitStep;
 use crate::inode::Inode;
 use crate::log::ClosedGroup;
 use crate::transaction::Transaction;
+use crate::writeback::Cause;
 
 /// Dirty data of an inode from which on its writeback starts before the transaction is closed.
 const EARLY_WRITEBACK: u64 = 64 << 10;
@@ -141,10 +142,10 @@ impl Committer {
         for inode in self.info.gate.current().inodes() {
             let mut state = inode.write();
             if state.reserved >= EARLY_WRITEBACK {
-                let packed = self.writeback.pack_pending(inode.id, &state, false)?;
+                let packed = self.writeback.pack_pending(inode.id, &state, Cause::Pressure)?;
                 let transaction = self.info.gate.enter();
                 if state.pending.generation == transaction.generation {
-                    self.writeback.write_back_pending(&inode, &mut state, &transaction, false, packed)?;
+                    self.writeback.write_back_pending(&inode, &mut state, &transaction, Cause::Pressure, packed)?;
                 }
             }
         }

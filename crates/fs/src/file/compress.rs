@@ -11,11 +11,7 @@ use zstd::stream::raw::CParameter;
 use super::committed::MAX_PACKED;
 use super::decompress::{LZO_LENGTH, ZSTD_WINDOW_LOG};
 use super::lzo;
-
-/// How hard zlib and zstd try where nobody says it.
-const DEFAULT_LEVEL: i32 = 3;
-const ZLIB_LEVELS: std::ops::RangeInclusive<i32> = 1..=9;
-const ZSTD_LEVELS: std::ops::RangeInclusive<i32> = -15..=15;
+use crate::compression_mode::nearest_level;
 
 /// An algorithm and how hard it tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,13 +23,7 @@ pub(crate) struct Method {
 impl Method {
     /// At the nearest level that the algorithm has; 0 stands for its default.
     pub(crate) fn new(algorithm: Compression, level: i32) -> Self {
-        let level = if level == 0 { DEFAULT_LEVEL } else { level };
-        let level = match algorithm {
-            Compression::Zlib => level.clamp(*ZLIB_LEVELS.start(), *ZLIB_LEVELS.end()),
-            Compression::Zstd => level.clamp(*ZSTD_LEVELS.start(), *ZSTD_LEVELS.end()),
-            Compression::Lzo | Compression::None => 0,
-        };
-        Self { algorithm, level }
+        Self { algorithm, level: nearest_level(algorithm, level) }
     }
 }
 
@@ -171,8 +161,8 @@ mod tests {
     }
 
     fn methods() -> Vec<Method> {
-        let zlib = ZLIB_LEVELS.map(|level| Method::new(Compression::Zlib, level));
-        let zstd = ZSTD_LEVELS.map(|level| Method::new(Compression::Zstd, level));
+        let zlib = (1..=9).map(|level| Method::new(Compression::Zlib, level));
+        let zstd = (-15..=15).map(|level| Method::new(Compression::Zstd, level));
         zlib.chain(zstd).chain([Method::new(Compression::Lzo, 0)]).collect()
     }
 

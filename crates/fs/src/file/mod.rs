@@ -13,6 +13,7 @@ pub(crate) mod decompress;
 pub(crate) mod dirty;
 pub(crate) mod error;
 pub(crate) mod extent_reader;
+pub(crate) mod fragments;
 pub(crate) mod layout;
 mod lzo;
 pub(crate) mod piece;

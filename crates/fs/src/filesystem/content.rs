@@ -4,7 +4,7 @@ use super::Filesystem;
 use crate::compression_mode::CompressionMode;
 use crate::error::Result;
 use crate::inode::InodeId;
-use crate::ops::WriteAt;
+use crate::ops::{Defragmentation, WriteAt};
 
 impl Filesystem {
     /// Makes `len` bytes of a file from `to_offset` on the same as those of another from
@@ -39,6 +39,16 @@ impl Filesystem {
     /// file is extended to the end of the range. It proceeds in steps as [`Self::allocate`] does.
     pub fn zero_range(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<()> {
         self.ops.zero_range(id, offset, len, keep_size)
+    }
+
+    /// Rewrites parts of a regular file so that they lie in fewer places on disk, or are
+    /// compressed otherwise. Content and times stay. Returns how many bytes were rewritten; what
+    /// was done stays done after an error.
+    ///
+    /// It takes as much free space as it writes, until the next commit frees the old extents.
+    /// `EINVAL` if it is no regular file.
+    pub fn defragment(&self, id: InodeId, how: &Defragmentation) -> Result<u64> {
+        self.ops.defragment(id, how)
     }
 
     /// Makes a range of a file read as zeroes and frees its whole sectors. The size stays. A range

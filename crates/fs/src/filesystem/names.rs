@@ -92,8 +92,8 @@ impl Filesystem {
         self.ops.list(dir, after, last, limit)
     }
 
-    /// Says that entries of a directory, as [`Self::list`] returns them, will be looked up: what that
-    /// needs is read from devices where reading takes long, at once and in the background.
+    /// Says that entries of a directory, as [`Self::list`] returns them, will be looked up: what
+    /// that needs is read from devices where reading takes long, at once and in the background.
     pub fn will_look_up(&self, dir: InodeId, entries: &[DirectoryEntry]) {
         // A lookup that needs what can't be read says so.
         let _ = self.names.prefetch(dir, entries);

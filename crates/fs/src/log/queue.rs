@@ -16,7 +16,7 @@ use crate::fs_info::FsInfo;
 use crate::fsync_group::{Done, Durable, FsyncGroup, Outcome};
 use crate::inode::{Inode, InodeState};
 use crate::transaction::Transaction;
-use crate::writeback::{Packed, Writeback};
+use crate::writeback::{Cause, Packed, Writeback};
 
 /// A group that takes no more members, and is about to be written. Its members are notified when it
 /// is dropped: of a failure, unless there is a proof that it is durable (invariant 22).
@@ -209,7 +209,7 @@ impl Log {
         transaction: &Transaction,
         packed: Packed,
     ) -> Result<()> {
-        let written = self.writeback.write_back_pending(inode, state, transaction, true, packed);
+        let written = self.writeback.write_back_pending(inode, state, transaction, Cause::Fsync, packed);
         // Data that was taken out of memory is lost: nothing after it may become durable.
         written.map_err(|error| Error::Shared(self.info.abort(error)))
     }

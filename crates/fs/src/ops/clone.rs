@@ -13,7 +13,7 @@ use super::LockedInodes;
 use super::flags::check_unrestricted;
 use super::operations::Operations;
 use super::resize::{GrowthPlan, fill_sector};
-use crate::error::{Errno, Error, Result};
+use crate::error::{Errno, Result};
 use crate::file::dirty::DirtyData;
 use crate::file::piece::extents_of;
 use crate::file::piece::{Mapped, Piece};
@@ -22,6 +22,7 @@ use crate::inode::{Inode, InodeId, InodeState, OrderedExtent};
 use crate::item_sizes::FILE_EXTENT_ITEM;
 use crate::space::Demand;
 use crate::transaction::Transaction;
+use crate::writeback::Cause;
 
 /// Pieces that are shared in one passage of the gate.
 const AT_ONCE: usize = 64;
@@ -228,7 +229,7 @@ impl Operations {
         }
         self.writeback.settle_frozen(target, locked.get_mut(target))?;
         if locked.get(source).item.size > self.info.largest_inline() {
-            self.write_back_source(ends.source, locked.get_mut(source))?;
+            self.write_back_all(ends.source, locked.get_mut(source))?;
         }
         check_unrestricted(locked.get(target))?;
         // Others may have truncated or extended them meanwhile.
@@ -245,20 +246,14 @@ impl Operations {
     }
 
     /// Starts writeback of all dirty data of a file, so that each byte is in an extent.
-    fn write_back_source(&self, inode: &Arc<Inode>, state: &mut InodeState) -> Result<()> {
+    pub(super) fn write_back_all(&self, inode: &Arc<Inode>, state: &mut InodeState) -> Result<()> {
         self.writeback.settle_frozen(inode.id, state)?;
         if state.dirty.is_empty() {
             return Ok(());
         }
-        self.writeback.limit_in_flight(state)?;
-        let packed = self.writeback.pack_pending(inode.id, state, false)?;
-        let transaction = self.info.gate.enter();
-        if state.pending.generation != transaction.generation {
-            // A commit began just now: the caller will notice.
-            return Ok(());
-        }
-        let written = self.writeback.write_back_pending(inode, state, &transaction, false, packed);
-        written.map_err(|error| Error::Shared(self.info.abort(error)))
+        let packed = self.writeback.pack_pending(inode.id, state, Cause::Pressure)?;
+        // Where a commit began just now, the caller will notice.
+        self.start_writeback(inode, state, Cause::Pressure, packed).map(|_| ())
     }
 
     /// Plans the next step; `None` if a commit has to come first.

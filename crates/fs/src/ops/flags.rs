@@ -76,7 +76,8 @@ pub(crate) fn check_removable_from(dir: &Inode, inode: &Inode) -> Result<()> {
 impl Operations {
     /// Sets those of the [`SETTABLE_FLAGS`] that are in `wanted` and clears the others. The nocow
     /// flag (`chattr +C`) changes only for empty files, and for directories, whose new files
-    /// inherit it; for other files it stays as it is.
+    /// inherit it; for other files it stays as it is. `NODATASUM` alone is set on empty files, and
+    /// stays.
     pub(crate) fn set_flags(&self, id: InodeId, wanted: u64) -> Result<()> {
         self.set_flags_as(id, &|_| Ok(wanted))
     }
@@ -152,6 +153,10 @@ impl Operations {
             } else {
                 flags
             };
+            // Of an empty file, too, and never taken away: chattr(1) has no such flag.
+            if state.item.size == 0 && wanted & InodeFlags::NODATASUM != 0 && old & InodeFlags::NODATASUM == 0 {
+                flags |= InodeFlags::NODATASUM;
+            }
         }
         let transaction = self.info.gate.enter();
         state.join(&inode, &transaction);

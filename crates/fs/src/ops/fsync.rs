@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::fsync_group::{Done, FsyncGroup};
 use crate::inode::{Inode, InodeId, InodeState, LoggedAs};
 use crate::log::Lead;
-use crate::writeback::{Packed, is_nodatacow};
+use crate::writeback::{Cause, Packed, is_nodatacow};
 
 /// The duty to do what is left for a group of fsyncs.
 #[must_use = "a group that nobody leads waits forever"]
@@ -155,7 +155,7 @@ impl Operations {
             return Err(Error::not_durable(error));
         }
         let packed = if packs && state.item.nlink > 0 {
-            self.writeback.pack_pending(inode.id, &state, true)?
+            self.writeback.pack_pending(inode.id, &state, Cause::Fsync)?
         } else {
             Packed::default()
         };

@@ -7,6 +7,7 @@ mod attr;
 mod checks;
 mod clone;
 mod create;
+mod defragment;
 mod fallocate;
 mod flags;
 mod fsync;
@@ -32,6 +33,7 @@ mod xattr;
 
 pub use attr::{Attributes, ModeAndXattr, Plan, SetAttributes, TimeChange};
 pub use create::NewInode;
+pub use defragment::Defragmentation;
 pub use flags::{Flagged, FlagsAndXattrPlan, FlagsPlan, SETTABLE_FLAGS};
 pub use fsync::FsyncLeader;
 pub use rename::RenameFlags;

@@ -18,7 +18,7 @@ use crate::inode::{Inode, InodeId, InodeState};
 use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM};
 use crate::space::Demand;
 use crate::transaction::Transaction;
-use crate::writeback::{Packed, may_be_nocow};
+use crate::writeback::{Cause, Packed, may_be_nocow};
 
 /// Edits of a write that takes capabilities away.
 const CAPABILITY_EDITS: u64 = 2;
@@ -145,8 +145,8 @@ impl Operations {
         if state.reserved >= START_WRITEBACK {
             // A write beside this one may have added to it since that was asked; what was begun has
             // to be ended.
-            let packed = self.writeback.pack_pending(write.inode.id, &state, false)?;
-            ubtrfs_tree::blocking(|| self.start_writeback(write.inode, &mut state, packed))?;
+            let packed = self.writeback.pack_pending(write.inode.id, &state, Cause::Pressure)?;
+            ubtrfs_tree::blocking(|| self.start_writeback(write.inode, &mut state, Cause::Pressure, packed))?;
         }
         Ok(write.data.len())
     }
@@ -208,21 +208,28 @@ impl Operations {
         }
     }
 
-    /// Starts writeback of an inode's pending dirty data, all but the end of the last run, which
-    /// may yet grow.
-    fn start_writeback(&self, inode: &Arc<Inode>, state: &mut InodeState, packed: Packed) -> Result<()> {
+    /// Starts writeback of an inode's pending dirty data. Returns whether it did: a commit that
+    /// began just now sees to that by itself.
+    pub(super) fn start_writeback(
+        &self,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        cause: Cause,
+        packed: Packed,
+    ) -> Result<bool> {
         self.writeback.limit_in_flight(state)?;
         let transaction = self.info.gate.enter();
         if state.pending.generation != transaction.generation {
-            return Ok(());
+            return Ok(false);
         }
-        let written = self.writeback.write_back_pending(inode, state, &transaction, false, packed);
+        let written = self.writeback.write_back_pending(inode, state, &transaction, cause, packed);
         // Data that was taken out of memory is lost: nothing after it may become durable.
-        written.map_err(|error| Error::Shared(self.info.abort(error)))
+        written.map_err(|error| Error::Shared(self.info.abort(error)))?;
+        Ok(true)
     }
 
     /// Throttles writers when there is too much dirty data.
-    fn throttle(&self) -> Result<()> {
+    pub(super) fn throttle(&self) -> Result<()> {
         self.writeback.limit_all_in_flight()?;
         let dirty = self.info.dirty_bytes();
         let budget = (self.info.options.memory / 4) as u64;

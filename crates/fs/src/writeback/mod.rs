@@ -3,19 +3,24 @@
 //!
 //! | file | what it does |
 //! |---|---|
+//! | `cause` | why it is written back |
 //! | `ordered` | dirty data becomes ordered extents |
 //! | `packing` | dirty data is compressed before |
 //! | `packers` | the threads and contexts for that |
 //! | `nocow` | what may be written over its old extents |
+//! | `sharing` | whether a file shares an extent |
 //! | `in_flight` | how much is in flight to the devices |
 
+mod cause;
 mod in_flight;
 mod nocow;
 mod ordered;
 mod owner;
 mod packers;
 mod packing;
+mod sharing;
 
+pub(crate) use cause::Cause;
 pub(crate) use nocow::{is_nodatacow, may_be_nocow};
 pub(crate) use owner::Writeback;
 pub(crate) use packers::Packed;

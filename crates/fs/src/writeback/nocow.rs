@@ -10,8 +10,8 @@
 
 use std::ops::Range;
 
-use ubtrfs_format::items::{Compression, DataRef, ExtentItem, InlineRef, InodeFlags};
-use ubtrfs_format::{Generation, ItemType, Key, TreeId};
+use ubtrfs_format::Generation;
+use ubtrfs_format::items::{Compression, InodeFlags};
 
 use super::owner::Writeback;
 use crate::error::Result;
@@ -109,29 +109,7 @@ impl Writeback {
         if extent.offset.checked_add(len).is_none_or(|end| end > extent.disk_num_bytes) {
             return Ok(false);
         }
-        // Before the committed trees are read: a transaction that is no longer in this list is in
-        // them.
-        let transactions = self.info.open_transactions();
-        if transactions.iter().any(|transaction| transaction.is_shared(extent.disk_bytenr)) {
-            return Ok(false);
-        }
-        if extent.generation <= self.info.last_snapshot(id.subvolume, generation) {
-            return Ok(false);
-        }
-        let committed = self.info.committed();
-        let key = Key::new(extent.disk_bytenr.0, ItemType::EXTENT_ITEM, extent.disk_num_bytes);
-        let Some(item) = committed.tree(TreeId::EXTENT)?.get(&key)? else {
-            return Ok(transactions.iter().any(|transaction| transaction.extents().contains_key(&extent.disk_bytenr)));
-        };
-        let item = ExtentItem::parse(&key, &item)?;
-        let ours = DataRef { root: id.subvolume, ino: id.ino, offset: start.wrapping_sub(extent.offset) };
-        let mut others = item.refs;
-        for reference in &item.inline_refs {
-            match reference {
-                InlineRef::Data { data, count } if *data == ours => others = others.saturating_sub(u64::from(*count)),
-                _ => {}
-            }
-        }
-        Ok(others == 0)
+        let is_in_snapshot = extent.generation <= self.info.last_snapshot(id.subvolume, generation);
+        Ok(!is_in_snapshot && !self.has_other_references(id, start, extent)?)
     }
 }

@@ -11,6 +11,7 @@ use ubtrfs_format::Logical;
 use ubtrfs_format::items::{Compression, InodeFlags, InodeItem};
 use ubtrfs_volume::{CompletedWrites, Data, SharedBuffer, Volume, Write};
 
+use super::cause::Cause;
 use super::in_flight::InFlight;
 use super::nocow::may_be_nocow;
 use super::owner::Writeback;
@@ -135,18 +136,17 @@ struct Layer<'a> {
 
 impl Writeback {
     /// Writes back the data that is dirty in the open transaction, which the inode has joined; the
-    /// gate is held. What is `packed` of it is written compressed. A small file becomes inline only
-    /// if it is `complete`: fsynced as it is.
+    /// gate is held. What is `packed` of it is written compressed.
     pub(crate) fn write_back_pending(
         &self,
         inode: &Arc<Inode>,
         state: &mut InodeState,
         transaction: &Transaction,
-        complete: bool,
+        cause: Cause,
         packed: Packed,
     ) -> Result<()> {
         let result = Submission::of(self, inode.id, |submission| {
-            self.write_back_pending_layer(submission, inode, state, transaction, complete, packed)
+            self.write_back_pending_layer(submission, inode, state, transaction, cause, packed)
         });
         self.in_flight.note(inode, state);
         result
@@ -158,7 +158,7 @@ impl Writeback {
         inode: &Arc<Inode>,
         state: &mut InodeState,
         transaction: &Transaction,
-        complete: bool,
+        cause: Cause,
         mut packed: Packed,
     ) -> Result<()> {
         if self.info.is_being_dropped(inode.id.subvolume) {
@@ -174,10 +174,10 @@ impl Writeback {
         if packed.in_vain {
             state.item.flags |= InodeFlags::NOCOMPRESS;
         }
-        let layer = Layer { id: inode.id, transaction, flags: state.item.flags, layout: None };
+        let layer = Layer { id: inode.id, transaction, flags: cause.flags(state.item.flags), layout: None };
         let map = self.info.view(inode.id, state).map()?;
         let mut dirty = state.dirty.take();
-        let inline = complete && (packed.inline.is_some() || self.is_for_metadata(&dirty, &state.item));
+        let inline = cause == Cause::Fsync && (packed.inline.is_some() || self.is_for_metadata(&dirty, &state.item));
         while let Some(run) = dirty.take_run(MAX_EXTENT) {
             let len = run.len();
             let placed = if inline {

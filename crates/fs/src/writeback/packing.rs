@@ -11,6 +11,7 @@ use ubtrfs_format::Generation;
 use ubtrfs_format::items::{Compression, InodeFlags};
 use ubtrfs_volume::{Buffer, SharedBuffer};
 
+use super::cause::Cause;
 use super::nocow::may_be_nocow;
 use super::owner::Writeback;
 use super::packers::{Packed, PackedPiece};
@@ -39,11 +40,16 @@ pub(super) struct Packing {
     notes_failure: bool,
 }
 
+/// Whether a file with these inode flags may have compressed data at all.
+fn may_be_compressed(flags: u64) -> bool {
+    flags & (InodeFlags::NODATACOW | InodeFlags::NODATASUM) == 0
+}
+
 impl Writeback {
     /// Whether data of a file with these inode flags may be compressed as it is written.
     pub(crate) fn may_compress(&self, flags: u64) -> bool {
         let mode = self.info.compression();
-        if flags & (InodeFlags::NODATACOW | InodeFlags::NODATASUM) != 0 {
+        if !may_be_compressed(flags) {
             return false;
         }
         if mode.is_some_and(|mode| mode.force) {
@@ -73,12 +79,26 @@ impl Writeback {
         }))
     }
 
-    /// Packs the data that is dirty in the open transaction. A small file becomes inline only if it
-    /// is `complete`, as in [`Writeback::write_back_pending`].
-    pub(crate) fn pack_pending(&self, id: InodeId, state: &InodeState, complete: bool) -> Result<Packed> {
-        let Some(packing) = self.packing_of(id, state, state.item.flags)? else { return Ok(Packed::default()) };
-        let inline = (complete && self.may_be_for_metadata(&state.dirty, &state.item)).then_some(state.item.size);
+    /// Packs the data that is dirty in the open transaction.
+    pub(crate) fn pack_pending(&self, id: InodeId, state: &InodeState, cause: Cause) -> Result<Packed> {
+        let packing = self.packing_of(id, state, cause.flags(state.item.flags))?;
+        let is_inline = cause == Cause::Fsync && self.may_be_for_metadata(&state.dirty, &state.item);
+        self.pack_dirty(id, state, packing, is_inline)
+    }
+
+    /// Packs the data that is dirty in the open transaction by this method, as far as the file may
+    /// have compressed data at all.
+    pub(crate) fn pack_pending_by(&self, id: InodeId, state: &InodeState, method: Method) -> Result<Packed> {
+        let flags = Cause::Defragmentation.flags(state.item.flags);
+        let may_pack = may_be_compressed(state.item.flags) && ubtrfs_tree::may_block();
+        let packing = may_pack.then_some(Packing { flags, method, forced: true, notes_failure: false });
+        self.pack_dirty(id, state, packing, false)
+    }
+
+    fn pack_dirty(&self, id: InodeId, state: &InodeState, packing: Option<Packing>, is_inline: bool) -> Result<Packed> {
+        let Some(packing) = packing else { return Ok(Packed::default()) };
         let generation = self.info.gate.current().generation;
+        let inline = is_inline.then_some(state.item.size);
         self.pack(id, state, &packing, (generation, None), &state.dirty, inline)
     }
 

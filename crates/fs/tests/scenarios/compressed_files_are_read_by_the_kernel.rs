@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ubtrfs::{Compression, CompressionMode, Filesystem, InodeId, NewInode, Options, SetAttributes, WriteAt, XattrMode};
+use ubtrfs::{
+    Compression, CompressionMode, Defragmentation, Filesystem, InodeId, NewInode, Options, Recompression,
+    SetAttributes, WriteAt, XattrMode,
+};
 use ubtrfs_format::Incompat;
 use ubtrfs_format::items::InodeFlags;
 use ubtrfs_testkit::kernel::KernelMount;
@@ -84,6 +87,17 @@ impl Work {
                 let name = CompressionMode::property(mode.algorithm).as_bytes();
                 self.fs.set_flags(id, InodeFlags::COMPRESS).unwrap();
                 self.fs.set_xattr(id, PROPERTY, name, XattrMode::Set).unwrap();
+            }
+            6 => {
+                let level = self.rng.one_in(2).then_some(mode.level);
+                let compression = match self.rng.below(3) {
+                    0 => Recompression::Keep,
+                    1 => Recompression::Remove,
+                    _ => Recompression::With { algorithm: mode.algorithm, level },
+                };
+                let unshare = self.rng.one_in(2);
+                let how = Defragmentation { compression, unshare, ..Defragmentation::default() };
+                self.fs.defragment(id, &how).unwrap();
             }
             _ => {}
         }

@@ -1,6 +1,6 @@
 //! Operations on the content of files.
 
-use ubtrfs::{Errno, InodeId, SetAttributes, WriteAt};
+use ubtrfs::{Defragmentation, Errno, InodeId, SetAttributes, WriteAt};
 
 use super::Worker;
 use crate::model::{Touched, touch};
@@ -134,6 +134,17 @@ impl Worker {
             touch(touched, target, true);
         }
         Ok(())
+    }
+
+    pub(super) fn defragment(&mut self, operation: &Operation) -> Result<(), String> {
+        let Operation::Defragment { what, compression, unshare } = operation else { return Ok(()) };
+        let Some(id) = self.find(what) else { return Ok(()) };
+        let expected = match &self.model.node(id).body {
+            Body::File(_) => Ok(()),
+            _ => Err(Errno::INVAL),
+        };
+        let how = Defragmentation { compression: *compression, unshare: *unshare, ..Defragmentation::default() };
+        self.agree(operation, expected, self.fs.defragment(id, &how)).map(|_| ())
     }
 
     /// How many bytes can be shared.

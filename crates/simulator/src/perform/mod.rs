@@ -163,6 +163,7 @@ impl Worker {
             Operation::Punch { .. } => self.punch(operation, touched),
             Operation::Allocate { .. } => self.allocate(operation, touched),
             Operation::Clone { .. } => self.clone_range(operation, touched),
+            Operation::Defragment { .. } => self.defragment(operation),
             Operation::Attributes { .. } => self.set_attributes(operation, touched),
             Operation::SetXattr { .. } => self.set_xattr(operation, touched),
             Operation::RemoveXattr { .. } => self.remove_xattr(operation, touched),

@@ -1,8 +1,9 @@
 //! Reserved space, data written there, and shared extents: power may be cut after each operation.
 
+use ubtrfs::{Compression, Recompression};
 use ubtrfs_simulator::words::{
-    allocate, append, at, clone, clone_range, directory, fdatasync, file, fsync, link, nodatacow, path, rename,
-    reserve, unlink, write, zero,
+    allocate, append, at, clone, clone_range, defragment, directory, fdatasync, file, fsync, link, nodatacow, path,
+    rename, reserve, unlink, write, zero,
 };
 use ubtrfs_simulator::{Operation, Stage, shrink};
 
@@ -207,4 +208,26 @@ fn pages_of_two_versions_stand_side_by_side_where_they_are_written_in_place() {
         })
         .unwrap_or_else(|failure| panic!("{failure}"));
     assert!(mixed > 0);
+}
+
+/// Pieces of it were written in other transactions, and it shares some with another file.
+fn fragmented(first: Operation) -> Vec<Operation> {
+    let pieces = (0..4).flat_map(|number| [write(FOO, number * 16_384, 9000), Operation::Sync]);
+    [file(FOO), first].into_iter().chain(pieces).chain([file(BAR), clone_range(FOO, 16_384, BAR, 0, 8192)]).collect()
+}
+
+#[test]
+fn defragmented_files_hold_what_each_fsync_promised() {
+    let zstd = Recompression::With { algorithm: Compression::Zstd, level: None };
+    for how in [Recompression::Keep, zstd] {
+        for first in [append(FOO, 70_000), nodatacow(FOO), allocate(FOO, 0, 70_000)] {
+            let defragment = defragment(FOO, how);
+            let begun = fragmented(first);
+            survive_either_way(&begun, &[defragment.clone(), fsync(FOO), write(FOO, 5000, 9000), fsync(FOO)]);
+            survive_either_way(&begun, &[write(FOO, 30_000, 50), fsync(FOO), defragment.clone(), fsync(FOO)]);
+            survive_either_way(&begun, &[defragment.clone(), fsync(BAR), clone(FOO, BAR), fsync(BAR)]);
+            survive_either_way(&begun, &[defragment.clone(), unlink(FOO), Operation::Sync, append(BAR, 9000)]);
+            survive_either_way(&begun, &[append(FOO, 9000), fsync(FOO), defragment, truncate(FOO, 20_000), fsync(FOO)]);
+        }
+    }
 }

@@ -31,14 +31,14 @@ struct State {
 
 impl NodeSource for Far {
     fn read_node(&self, expected: &NodeExpectation) -> Result<Vec<u8>, BoxError> {
-        const PATIENCE: Duration = Duration::from_secs(20);
+        const TIMEOUT: Duration = Duration::from_secs(20);
         if expected.level == Some(0) {
             let mut state = self.state.lock();
             *state.reads.entry(expected.bytenr).or_default() += 1;
             state.under_way += 1;
             state.most = state.most.max(state.under_way);
             self.more.notify_all();
-            while state.most < self.ahead.min(3) && !self.more.wait_for(&mut state, PATIENCE).timed_out() {}
+            while state.most < self.ahead.min(3) && !self.more.wait_for(&mut state, TIMEOUT).timed_out() {}
             state.under_way -= 1;
         }
         self.disk.read_node(expected)

@@ -1,0 +1,83 @@
+//! What a command that handles many files says of them: on a terminal while it runs, and in the end
+//! with `--json`.
+
+use std::cell::Cell;
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use ubtrfs_image::{Counts, Job};
+
+use crate::failure::Result;
+use crate::output;
+use crate::size::show_size;
+
+/// How often what is shown changes.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// A line about what has been done, where there is a terminal to show it.
+pub struct Progress {
+    bar: Option<ProgressBar>,
+    shown: Cell<Option<Instant>>,
+}
+
+impl Progress {
+    pub fn new() -> Self {
+        let bar = io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+                bar.set_style(style);
+            }
+            bar.enable_steady_tick(INTERVAL);
+            bar
+        });
+        Self { bar, shown: Cell::default() }
+    }
+
+    /// Shows how far it is.
+    pub fn show(&self, counts: &Counts) {
+        if let Some(bar) = &self.bar
+            && self.shown.get().is_none_or(|shown| shown.elapsed() >= INTERVAL)
+        {
+            self.shown.set(Some(Instant::now()));
+            bar.set_message(format!("{} files, {}", counts.files, show_size(counts.bytes)));
+        }
+    }
+
+    /// A job that shows how far it is.
+    pub fn job(&self) -> Job<'_> {
+        Job::new(Box::new(|counts| {
+            self.show(counts);
+            Ok(())
+        }))
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// What has been done, for programs.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Done {
+    files: u64,
+    directories: u64,
+    bytes: u64,
+    shared_bytes: u64,
+}
+
+impl From<Counts> for Done {
+    fn from(Counts { files, directories, bytes, shared }: Counts) -> Self {
+        Self { files, directories, bytes, shared_bytes: shared }
+    }
+}
+
+/// Prints it, if that is asked for.
+pub fn print(counts: Counts, json: bool) -> Result<()> {
+    if json { output::say(&output::as_json(&Done::from(counts))?) } else { Ok(()) }
+}

@@ -1,0 +1,211 @@
+//! Defragmentation: parts of a file that lie in many places on disk are rewritten, in few.
+//!
+//! Content, size and times stay as they are. Each step is an overwrite with the same bytes as far
+//! as the transaction is concerned; only where they go does not depend on the inode's flags.
+
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use ubtrfs_format::items::{Compression, FileType};
+
+use super::operations::Operations;
+use crate::error::{Errno, Result};
+use crate::file::committed::MAX_PACKED;
+use crate::file::compress::Method;
+use crate::file::fragments::{Fragments, Policy, Recompression, Run};
+use crate::file::piece::Piece;
+use crate::inode::{Inode, InodeId, InodeState};
+use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM};
+use crate::space::Demand;
+use crate::writeback::{Cause, Packed};
+
+/// Bytes that one step rewrites.
+const STEP: u64 = 8 << 20;
+/// Pieces of a file that one step looks at, and so displaces (invariant 26).
+const PIECES: usize = 2048;
+/// Attempts at a step between which commits come.
+const ATTEMPTS: usize = 3;
+
+/// How a file is defragmented.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Defragmentation {
+    /// The part of the file.
+    pub range: Range<u64>,
+    /// What lies in one place with so many bytes stays there.
+    pub extent_threshold: u64,
+    /// How what is rewritten is compressed.
+    pub compression: Recompression,
+    /// Extents that are shared with other files or snapshots are rewritten, too, and take space
+    /// of their own from then on.
+    pub unshare: bool,
+}
+
+impl Default for Defragmentation {
+    /// As the kernel does where nothing is said, but that shared extents stay.
+    fn default() -> Self {
+        let extent_threshold = 256 << 10;
+        Self { range: 0..u64::MAX, extent_threshold, compression: Recompression::Keep, unshare: false }
+    }
+}
+
+/// What a look at a file found.
+struct Found {
+    /// What is to be rewritten.
+    run: Option<Run>,
+    /// Where to look next if there is nothing.
+    next: u64,
+}
+
+impl Operations {
+    /// Rewrites parts of a regular file so that they lie in fewer places, or are compressed
+    /// otherwise. Returns how many bytes these were. What was done stays done after an error.
+    pub(crate) fn defragment(&self, id: InodeId, how: &Defragmentation) -> Result<u64> {
+        self.info.check_writable(id.subvolume)?;
+        let inode = self.info.inode(id)?;
+        if inode.read().file_type() != FileType::Regular {
+            return Err(Errno::INVAL.into());
+        }
+        let sector = u64::from(self.info.volume.sector_size());
+        let mut at = how.range.start - how.range.start % sector;
+        let (mut moved, mut attempts) = (0, 0);
+        let mut before = None;
+        loop {
+            self.throttle()?;
+            let end = how.range.end.min(inode.read().item.size);
+            if at >= end {
+                return Ok(moved);
+            }
+            let found = self.find_run(id, &inode.read(), how, at, before.as_ref())?;
+            let Some(run) = found.run else {
+                (at, before) = (found.next, None);
+                continue;
+            };
+            attempts += 1;
+            let written = self.rewrite_run(&inode, how, at, before.as_ref(), &run)?;
+            match written {
+                // A commit took it meanwhile, which goes by the inode's flags.
+                None if attempts < ATTEMPTS => continue,
+                Some(written) => {
+                    moved += written.range.end - written.range.start;
+                    at = written.range.end;
+                    before = Some(written);
+                }
+                None => (at, before) = (run.range.end, None),
+            }
+            attempts = 0;
+        }
+    }
+
+    /// Looks for the first part from `at` on that is worth being rewritten.
+    fn find_run(
+        &self,
+        id: InodeId,
+        state: &InodeState,
+        how: &Defragmentation,
+        at: u64,
+        before: Option<&Run>,
+    ) -> Result<Found> {
+        let sector = u64::from(self.info.volume.sector_size());
+        let end = how.range.end.min(state.item.size).checked_next_multiple_of(sector).unwrap_or(u64::MAX);
+        let policy = Policy { extent_threshold: how.extent_threshold, compression: how.compression };
+        let mut fragments = Fragments::new(policy);
+        let mut sharing = self.writeback.sharing(id);
+        let map = self.info.view(id, state).map()?;
+        let looked_until = map.with_stack(state, |stack| -> Result<u64> {
+            let mut until = at;
+            for piece in stack.pieces(at..end.max(at)).take(PIECES) {
+                let piece = piece?;
+                until = piece.end();
+                if let Piece::Extent(extent) = &piece.piece
+                    && !extent.prealloc
+                    && (how.unshare || !sharing.is_shared(piece.start, extent)?)
+                {
+                    fragments.add(piece.start, piece.len, extent);
+                }
+                if fragments.movable() >= 2 * STEP {
+                    break;
+                }
+            }
+            Ok(until)
+        })?;
+        let run = fragments.first_run(before, STEP);
+        // What follows the last fragment may make it worth it.
+        let last = fragments.last().filter(|last| last.end == looked_until && last.start > at && looked_until < end);
+        Ok(Found { run, next: last.map_or(looked_until.max(at + 1), |last| last.start) })
+    }
+
+    /// Rewrites a run that was found from `at` on, as far as it is there still. `None` if that
+    /// must be tried again.
+    fn rewrite_run(
+        &self,
+        inode: &Arc<Inode>,
+        how: &Defragmentation,
+        at: u64,
+        before: Option<&Run>,
+        run: &Run,
+    ) -> Result<Option<Run>> {
+        let len = run.range.end - run.range.start;
+        let sectors = len / u64::from(self.info.volume.sector_size());
+        let sum_bytes = sectors * self.info.volume.checksum().size() as u64;
+        let demand = Demand {
+            data: len,
+            edits: 8,
+            item_bytes: INODE_ITEM + (2 + len / MAX_PACKED) * 2 * FILE_EXTENT_ITEM + sum_bytes,
+            ..Demand::default()
+        };
+        let _reservation = self.reserver.reserve(demand)?;
+        let mut surplus = len;
+        let result = self.rewrite_reserved(inode, how, (at, before), &mut surplus);
+        self.info.unreserve_data(surplus);
+        result
+    }
+
+    fn rewrite_reserved(
+        &self,
+        inode: &Arc<Inode>,
+        how: &Defragmentation,
+        (at, before): (u64, Option<&Run>),
+        surplus: &mut u64,
+    ) -> Result<Option<Run>> {
+        let reserved = *surplus;
+        let mut state = inode.write();
+        if state.dead {
+            return Err(Errno::NOENT.into());
+        }
+        let run = self.info.gate.transact(
+            &mut *state,
+            |state, _| {
+                self.write_back_all(inode, state)?;
+                let Some(mut run) = self.find_run(inode.id, state, how, at, before)?.run else {
+                    return Ok(ControlFlow::Break(None));
+                };
+                run.range.end = run.range.end.min(run.range.start + reserved);
+                let mut content = vec![0; (run.range.end - run.range.start) as usize];
+                self.reader.read_sectors(inode.id, state, run.range.start, &mut content)?;
+                Ok(ControlFlow::Continue((run, content)))
+            },
+            |state, (run, content), transaction| {
+                state.join(inode, transaction);
+                let added = state.dirty.newly_dirty(run.range.start, content.len() as u64);
+                state.dirty.write(run.range.start, &content);
+                state.reserved += added;
+                *surplus = surplus.saturating_sub(added);
+                Some(run)
+            },
+        )?;
+        let Some(run) = run else { return Ok(None) };
+        let packed = match how.compression {
+            Recompression::Keep if run.compression == Compression::None => {
+                self.writeback.pack_pending(inode.id, &state, Cause::Defragmentation)?
+            }
+            Recompression::Keep => self.writeback.pack_pending_by(inode.id, &state, Method::new(run.compression, 0))?,
+            Recompression::Remove => Packed::default(),
+            Recompression::With { algorithm, level } => {
+                let method = Method::new(algorithm, level.unwrap_or_default());
+                self.writeback.pack_pending_by(inode.id, &state, method)?
+            }
+        };
+        let written = self.start_writeback(inode, &mut state, Cause::Defragmentation, packed)?;
+        Ok(written.then_some(run))
+    }
+}

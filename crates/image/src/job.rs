@@ -1,0 +1,104 @@
+//! What a command does with many files: what it has done so far, what it shares, and what is to
+//! happen after each of them.
+
+use std::path::Path;
+
+use ubtrfs::format::items::FileType;
+use ubtrfs::{Filesystem, InodeId};
+
+use crate::content::{Target, write_all};
+use crate::dedupe::Dedupe;
+use crate::error::Result;
+use crate::path_flags::PathFlags;
+
+/// What has been done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Files that are no directories, by their names.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Bytes of data, without holes.
+    pub bytes: u64,
+    /// How many of them are shared instead of being written.
+    pub shared: u64,
+}
+
+/// Is called after each file with what has been done so far; an error ends the job.
+pub type AfterFile<'a> = Box<dyn FnMut(&Counts) -> Result<()> + 'a>;
+
+/// The files that one command makes.
+#[derive(Default)]
+pub struct Job<'a> {
+    counts: Counts,
+    dedupe: Option<Dedupe>,
+    flags: PathFlags,
+    after_file: Option<AfterFile<'a>>,
+}
+
+impl std::fmt::Debug for Job<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Job").field("counts", &self.counts).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Job<'a> {
+    /// A job that says after each file how far it is.
+    pub fn new(after_file: AfterFile<'a>) -> Self {
+        Self { after_file: Some(after_file), ..Self::default() }
+    }
+
+    /// The same, with flags for what it makes.
+    #[must_use]
+    pub fn with_flags(self, flags: PathFlags) -> Self {
+        Self { flags, ..self }
+    }
+
+    /// Is called with each file or directory that is still empty.
+    pub(crate) fn made(&self, fs: &Filesystem, id: InodeId, path: &Path) -> Result<()> {
+        self.flags.give(fs, id, path)
+    }
+
+    /// What has been done.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Counts a file that is whole now.
+    pub fn done(&mut self, file_type: FileType) -> Result<()> {
+        match file_type {
+            FileType::Directory => self.counts.directories += 1,
+            _ => self.counts.files += 1,
+        }
+        self.after_file.as_mut().map_or(Ok(()), |call| call(&self.counts))
+    }
+
+    /// Counts data that went elsewhere than into a volume.
+    pub fn add(&mut self, bytes: u64) {
+        self.counts.bytes += bytes;
+    }
+
+    /// Counts data that was shared as a whole.
+    pub(crate) fn share(&mut self, bytes: u64) {
+        self.counts.bytes += bytes;
+        self.counts.shared += bytes;
+    }
+
+    /// Writes data into a file; with `dedupe`, what a file of this job has already is shared.
+    pub(crate) fn write(
+        &mut self,
+        fs: &Filesystem,
+        to: Target,
+        at: u64,
+        data: &[u8],
+        dedupe: bool,
+    ) -> ubtrfs::Result<()> {
+        self.counts.bytes += data.len() as u64;
+        if !dedupe {
+            return write_all(fs, to.id, at, data);
+        }
+        let dedupe = self.dedupe.get_or_insert_with(|| Dedupe::new(fs));
+        self.counts.shared += dedupe.write(fs, to, at, data)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,72 @@
+//! Flags that files get by their paths as they are made, before they have any content.
+
+use std::path::{Path, PathBuf};
+
+use ubtrfs::format::items::InodeFlags;
+use ubtrfs::{Filesystem, InodeId};
+
+use crate::error::{Result, inside};
+
+/// Flags of files at some paths, and of all that is below these.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PathFlags(Vec<(PathBuf, u64)>);
+
+impl PathFlags {
+    /// `FLAGS:PATH` as mkfs.btrfs has it, with `nodatacow` or `nodatasum`, or both with a comma.
+    /// The path begins at the top level.
+    pub fn parse(text: &str) -> Option<(PathBuf, u64)> {
+        let (names, path) = text.split_once(':')?;
+        let mut flags = 0;
+        for name in names.split(',') {
+            flags |= match name {
+                "nodatacow" => InodeFlags::NODATACOW,
+                "nodatasum" => InodeFlags::NODATASUM,
+                _ => return None,
+            };
+        }
+        let path = path.trim_matches('/');
+        let is_path = path.split('/').all(|name| !matches!(name, "" | "." | ".."));
+        (is_path || path.is_empty()).then(|| (path.into(), flags))
+    }
+
+    /// All of these.
+    pub fn new(flags: Vec<(PathBuf, u64)>) -> Self {
+        Self(flags)
+    }
+
+    /// The flags of what is at a path.
+    fn of(&self, path: &Path) -> u64 {
+        let path = path.strip_prefix("/").unwrap_or(path);
+        let found = self.0.iter().filter(|(above, _)| path.starts_with(above));
+        found.fold(0, |flags, (_, more)| flags | more)
+    }
+
+    /// Gives a new inode its flags.
+    pub(crate) fn give(&self, fs: &Filesystem, id: InodeId, path: &Path) -> Result<()> {
+        match self.of(path) {
+            0 => Ok(()),
+            flags => fs.set_flags_as(id, &|is| Ok(is.flags | flags)).map_err(inside(path)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_hold_for_a_path_and_what_is_below_it() {
+        let (cow, sum) = (InodeFlags::NODATACOW, InodeFlags::NODATASUM);
+        assert_eq!(PathFlags::parse("nodatacow:/var/lib/"), Some(("var/lib".into(), cow)));
+        assert_eq!(PathFlags::parse("nodatasum,nodatacow:a:b"), Some(("a:b".into(), cow | sum)));
+        for wrong in ["", "nodatacow", "nodump:x", ":x", "nodatacow,:x", "nodatacow:a/../b", "nodatacow:a//b"] {
+            assert_eq!(PathFlags::parse(wrong), None, "{wrong}");
+        }
+        let flags = PathFlags::new(vec![("a/b".into(), cow), ("a".into(), sum)]);
+        for (path, expected) in [("/a", sum), ("a/b/c", cow | sum), ("/a/bc", sum), ("/", 0), ("/b", 0)] {
+            assert_eq!(flags.of(Path::new(path)), expected, "{path}");
+        }
+        let all = PathFlags::new(vec![("".into(), cow)]);
+        assert_eq!((all.of(Path::new("/")), all.of(Path::new("/x/y"))), (cow, cow));
+    }
+}
