@@ -3,7 +3,8 @@
 //!
 //! Of each address only the last write is kept: there is no order in which the rest could be
 //! written wrongly (invariant 32). A write is in here from the time it is submitted; it leaves when
-//! a flush is answered that was asked for after the write's own answer.
+//! a flush is answered that was asked for after the write's own answer, or as it is answered itself
+//! if that makes it durable.
 
 use std::collections::BTreeMap;
 
@@ -53,8 +54,9 @@ impl Kept {
         }
     }
 
-    /// The write of `at..end` failed: what is there now is not known.
-    pub(crate) fn failed(&mut self, at: u64, end: u64, cookie: u64) {
+    /// The write of `at..end` is durable by itself, or it failed, and what is there now is not
+    /// known.
+    pub(crate) fn is_over(&mut self, at: u64, end: u64, cookie: u64) {
         let gone: Vec<u64> =
             self.pieces.range(at..end).filter(|(_, piece)| piece.cookie == cookie).map(|(at, _)| *at).collect();
         for at in gone {

@@ -13,8 +13,9 @@
 //!
 //! A request is in `outstanding` from when it is submitted until it is answered. A write is in
 //! `kept` besides, until a flush is answered that was asked for after its answer (`kept`, invariant
-//! 32). So after any number of crashes of the server all that was acknowledged and not flushed is
-//! there again before the next request is answered.
+//! 32), or until its own answer if that says that it is durable. So after any number of crashes of
+//! the server all that was acknowledged and not flushed is there again before the next request is
+//! answered.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -289,8 +290,12 @@ impl Session {
                 let answers = state.answers;
                 state.kept.answered(request.at, end, answer.cookie, answers);
                 state.witness.iter_mut().for_each(|witness| witness.answered(answer.cookie, answers));
+                if matches!(request.command, Command::Write { fua: true, .. }) {
+                    state.kept.is_over(request.at, end, answer.cookie);
+                    state.witness.iter_mut().for_each(|witness| witness.durable(answer.cookie));
+                }
             }
-            (Command::Write { .. } | Command::Zero, Err(_)) => state.kept.failed(request.at, end, answer.cookie),
+            (Command::Write { .. } | Command::Zero, Err(_)) => state.kept.is_over(request.at, end, answer.cookie),
             (Command::Flush { covers, .. }, Ok(_)) => {
                 state.kept.flushed(*covers);
                 state.witness.iter_mut().for_each(|witness| witness.flushed(*covers));

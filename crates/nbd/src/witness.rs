@@ -77,6 +77,17 @@ impl Witness {
         }
     }
 
+    /// A write that was answered is durable by itself.
+    pub(crate) fn durable(&mut self, cookie: u64) {
+        let Some(durable) = self.contents.iter().position(|content| content.cookie == cookie) else { return };
+        let mut number = 0;
+        self.contents.retain(|content| {
+            number += 1;
+            number > durable || content.answered.is_none()
+        });
+        self.is_unknown = false;
+    }
+
     /// Everything answered up to this answer is durable.
     pub(crate) fn flushed(&mut self, covers: u64) {
         let is_covered = |content: &Content| content.answered.is_some_and(|answered| answered <= covers);
@@ -123,6 +134,19 @@ mod tests {
         witness.answered(6, 2);
         witness.flushed(2);
         assert!(witness.allows(&filled(3)) && !witness.allows(&filled(2)));
+    }
+
+    #[test]
+    fn what_was_there_before_a_durable_write_is_an_older_copy() {
+        let mut witness = Witness::new(0, filled(1));
+        witness.write(0, &[filled(2)], 5);
+        witness.write(0, &[filled(3)], 6);
+        witness.write(0, &[filled(4)], 7);
+        witness.answered(6, 1);
+        witness.durable(6);
+        assert!(!witness.allows(&filled(1)));
+        // Those that were submitted before or after, and have no answer, may come yet.
+        assert!([2, 3, 4].into_iter().all(|byte| witness.allows(&filled(byte))));
     }
 
     #[test]

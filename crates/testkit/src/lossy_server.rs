@@ -38,6 +38,7 @@ struct State {
     /// Crashes so far: connections of earlier lives are dead.
     life: u64,
     connections: Vec<UnixStream>,
+    reads: u64,
     writes: u64,
     flushes: u64,
     /// Connections of this life and earlier ones are not served, and stay.
@@ -114,6 +115,11 @@ impl LossyServer {
     /// What a crash can't take away.
     pub fn durable(&self) -> Vec<u8> {
         lock(&self.shared).durable.clone()
+    }
+
+    /// Reads so far.
+    pub fn reads(&self) -> u64 {
+        lock(&self.shared).reads
     }
 
     /// Writes so far.
@@ -227,6 +233,7 @@ fn serve(shared: &Mutex<State>, mut stream: UnixStream, life: u64) -> io::Result
         }
         match command {
             0 if structured => {
+                state.reads += 1;
                 let header = [&0x668e_33ef_u32.to_be_bytes()[..], &[0, 1, 0, 1], &cookie].concat();
                 data = [&header[..], &(len as u32 + 8).to_be_bytes(), &(at as u64).to_be_bytes()].concat();
                 data.extend_from_slice(&state.cached[at..at + len]);

@@ -36,6 +36,7 @@ mod overlay_device;
 mod partitions;
 mod publish;
 mod read;
+mod read_ahead_device;
 #[cfg(feature = "testing")]
 mod recording_device;
 mod rescue;
@@ -71,6 +72,7 @@ pub use open::OpenOptions;
 pub use overlay_device::OverlayDevice;
 pub use partitions::{Partition, PartitionTable, TableKind};
 pub use publish::{Copies, Published};
+pub use read_ahead_device::ReadAheadDevice;
 #[cfg(feature = "testing")]
 pub use recording_device::{Event, Fate, OpenWrite, RecordedWrite, RecordingDevice, random_fates};
 pub use rescue::{Candidate, Origin};

@@ -12,6 +12,7 @@ use crate::device_part::DevicePart;
 use crate::error::{Error, Result};
 use crate::file_device::{Exclusive, FileDevice, OpenMode};
 use crate::nbd_device::NbdDevice;
+use crate::read_ahead_device::ReadAheadDevice;
 
 /// How a device is opened.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +31,8 @@ pub struct Opening {
 pub fn open_named(name: &Path, how: Opening) -> Result<Arc<dyn Device>> {
     let Opening { mode, exclusive, part, timeout } = how;
     if is_remote(name) {
-        return NbdDevice::open(&name.to_string_lossy(), mode, part, timeout).map(|device| Arc::new(device) as _);
+        let device = NbdDevice::open(&name.to_string_lossy(), mode, part, timeout)?;
+        return Ok(Arc::new(ReadAheadDevice::new(Arc::new(device), part.start)));
     }
     FileDevice::open_part(name, mode, exclusive, part).map(|device| Arc::new(device) as _)
 }

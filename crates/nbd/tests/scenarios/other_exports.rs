@@ -4,27 +4,36 @@ use std::time::Duration;
 
 use ubtrfs_testkit::rng::Rng;
 
-use crate::{BLOCK, client, read, server, write};
+use crate::{BLOCK, client, read, server, write, write_fua};
 
 const LONG: Duration = Duration::from_secs(600);
 
 #[test]
 fn an_older_copy_is_neither_read_nor_written() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = server(dir.path(), 16);
-    let client = client(&server, LONG);
-    write(&client, 0, 1, 1).unwrap();
-    client.flush().unwrap();
-    let old = server.durable();
-    write(&client, 0, 2, 2).unwrap();
-    client.flush().unwrap();
-    write(&client, 5, 1, 5).unwrap();
-    server.come_back_with(old.clone());
-    let writes = server.writes();
-    for error in [read(&client, 1).unwrap_err(), write(&client, 3, 1, 3).unwrap_err(), client.flush().unwrap_err()] {
-        assert!(error.to_string().contains("another content"), "{error}");
+    for by_fua in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let server = server(dir.path(), 16);
+        let client = client(&server, LONG);
+        write(&client, 0, 1, 1).unwrap();
+        client.flush().unwrap();
+        let old = server.durable();
+        if by_fua {
+            write(&client, 1, 1, 2).unwrap();
+            client.flush().unwrap();
+            write_fua(&client, 0, 1, 2).unwrap();
+        } else {
+            write(&client, 0, 2, 2).unwrap();
+            client.flush().unwrap();
+        }
+        write(&client, 5, 1, 5).unwrap();
+        server.come_back_with(old.clone());
+        let writes = server.writes();
+        for error in [read(&client, 1).unwrap_err(), write(&client, 3, 1, 3).unwrap_err(), client.flush().unwrap_err()]
+        {
+            assert!(error.to_string().contains("another content"), "{error}");
+        }
+        assert_eq!((server.writes(), server.durable() == old), (writes, true));
     }
-    assert_eq!((server.writes(), server.durable() == old), (writes, true));
 }
 
 #[test]
@@ -50,6 +59,7 @@ fn every_state_that_a_crash_may_leave_is_the_same_export() {
     let client = client(&server, LONG);
     let mut rng = Rng::new(1);
     for round in 1..40 {
+        let write = if rng.one_in(3) { write_fua } else { write };
         write(&client, 0, 1, round).unwrap();
         if rng.one_in(3) {
             client.flush().unwrap();

@@ -364,3 +364,26 @@ fn connections_are_encrypted_and_both_sides_are_known() {
     std::fs::remove_file(keys.join("client-cert.pem")).unwrap();
     says(&uri, "cannot open");
 }
+
+#[test]
+fn a_walk_over_small_files_takes_fewer_requests_than_there_are_files() {
+    const FILES: u64 = 600;
+    require!(Need::Fuse, Need::Ubtrfs);
+    let dir = scratch_dir();
+    let server = LossyServer::start(&dir.path().join("socket"), vec![0; SIZE as usize]);
+    ubtrfs(&["mkfs", &server.uri()]).ok();
+    let mounted = mount(&server.uri(), "");
+    let content = |number: u64| vec![number as u8; 6000];
+    for number in 0..FILES {
+        std::fs::write(mounted.path().join(format!("file{number:04}")), content(number)).unwrap();
+    }
+    mounted.unmount();
+    let mounted = mount(&server.uri(), "");
+    let before = server.reads();
+    for number in 0..FILES {
+        assert!(std::fs::read(mounted.path().join(format!("file{number:04}"))).unwrap() == content(number));
+    }
+    let reads = server.reads() - before;
+    assert!(reads < FILES / 4, "{reads} reads of {FILES} files");
+    mounted.unmount();
+}

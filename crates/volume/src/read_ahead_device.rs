@@ -1,0 +1,432 @@
+//! A device that is far away, read in larger pieces than are asked for where reads follow each
+//! other: a round trip takes longer than what comes with it.
+//!
+//! Files that were written one after the other lie one after the other, and so does what programs
+//! read that walk over them. A read that begins near the end of an earlier one is taken to be of
+//! such a walk, and takes the bytes behind it along, twice as many each time. Reads that jump about
+//! take nothing along.
+//!
+//! Nothing is shown that was read before a write of the same place had ended (invariant 33): what
+//! is kept of a place is dropped when a write of it begins and again when it has ended, and what is
+//! being read then is not kept. Superblocks are not either, since they show whether somebody else
+//! writes.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
+
+use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites, check_range};
+use crate::error::WriteError;
+
+/// A read that begins at most so many bytes behind an earlier one continues it.
+const NEAR: u64 = 256 << 10;
+/// What is read at once, at the least and at the most, where reads follow each other.
+const FIRST: u64 = 64 << 10;
+const LARGEST: u64 = 1 << 20;
+/// Bytes that are kept.
+const MOST_KEPT: u64 = 32 << 20;
+/// Walks that are followed at a time.
+const WALKS: usize = 16;
+
+/// Such a device.
+#[derive(Debug)]
+pub struct ReadAheadDevice {
+    device: Arc<dyn Device>,
+    /// Where the volume begins whose superblocks are not kept.
+    start: u64,
+    kept: Arc<Mutex<Kept>>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// Pieces by where they begin; they don't overlap.
+    pieces: BTreeMap<u64, Piece>,
+    bytes: u64,
+    /// Counts reads.
+    clock: u64,
+    walks: Vec<Walk>,
+    /// What is being read to be kept, each with whether it still may be.
+    reading: BTreeMap<u64, (Range<u64>, bool)>,
+}
+
+#[derive(Debug)]
+struct Piece {
+    data: Vec<u8>,
+    /// When it was used last.
+    used: u64,
+}
+
+/// Reads that follow each other.
+#[derive(Debug)]
+struct Walk {
+    end: u64,
+    /// Bytes that the next read takes, 0 at first.
+    window: u64,
+    used: u64,
+}
+
+impl ReadAheadDevice {
+    /// Over a device that is far away, where a volume begins at `start`.
+    pub fn new(device: Arc<dyn Device>, start: u64) -> Self {
+        Self { device, start, kept: Arc::default() }
+    }
+
+    /// Where superblocks begin.
+    fn superblocks(&self) -> impl Iterator<Item = u64> {
+        SUPERBLOCK_COPIES.iter().map(|copy| copy.0.saturating_add(self.start))
+    }
+
+    fn is_of_a_superblock(&self, range: &Range<u64>) -> bool {
+        self.superblocks().any(|at| at < range.end && range.start < at.saturating_add(SUPERBLOCK_SIZE as u64))
+    }
+
+    /// Reads a piece that is kept then, if nothing is written there meanwhile.
+    fn read_piece(&self, range: Range<u64>, number: u64, buf: &mut [u8]) -> io::Result<()> {
+        let mut data = vec![0; (range.end - range.start) as usize];
+        let result = self.device.read_at(Physical(range.start), &mut data);
+        let mut kept = self.kept.lock();
+        let may_be_kept = kept.reading.remove(&number).is_some_and(|(_, may_be_kept)| may_be_kept);
+        result?;
+        buf.copy_from_slice(&data[..buf.len()]);
+        if may_be_kept {
+            debug_assert!(!self.is_of_a_superblock(&range), "invariant 33: a superblock is kept");
+            kept.insert(range.start, data);
+        }
+        Ok(())
+    }
+
+    fn submit_by(
+        &self,
+        writes: Vec<DeviceWrite>,
+        submit: impl FnOnce(&dyn Device, Vec<DeviceWrite>) -> DeviceTicket,
+    ) -> DeviceTicket {
+        let ranges = writes.iter().map(|write| write.at.0..write.at.0.saturating_add(write.data.len() as u64));
+        let ranges: Vec<_> = ranges.collect();
+        self.kept.lock().forget(&ranges);
+        let ticket = Some(submit(&*self.device, writes));
+        DeviceTicket::new(Forgetting { ticket, ranges, kept: Arc::clone(&self.kept) })
+    }
+}
+
+impl Device for ReadAheadDevice {
+    fn size(&self) -> u64 {
+        self.device.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.device.is_read_only()
+    }
+
+    fn read_at(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
+        check_range(at, buf.len(), self.size())?;
+        let range = at.0..at.0 + buf.len() as u64;
+        if self.is_of_a_superblock(&range) {
+            return self.device.read_at(at, buf);
+        }
+        let mut kept = self.kept.lock();
+        kept.clock += 1;
+        let is_there = kept.show(at.0, buf);
+        let window = kept.note_read(&range, is_there);
+        if is_there {
+            return Ok(());
+        }
+        let superblocks = self.superblocks().filter(|at| *at >= range.end);
+        let end = superblocks.fold(self.size().min(range.start + window), u64::min);
+        if end <= range.end {
+            drop(kept);
+            return self.device.read_at(at, buf);
+        }
+        let number = kept.clock;
+        kept.reading.insert(number, (range.start..end, true));
+        drop(kept);
+        self.read_piece(range.start..end, number, buf).or_else(|_| self.device.read_at(at, buf))
+    }
+
+    fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        self.submit_by(writes, |device, writes| device.submit(writes))
+    }
+
+    fn submit_fua(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        self.submit_by(writes, |device, writes| device.submit_fua(writes))
+    }
+
+    fn has_fua(&self) -> bool {
+        self.device.has_fua()
+    }
+
+    fn reads_ahead(&self) -> usize {
+        self.device.reads_ahead()
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.device.flush()
+    }
+
+    fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
+        let ranges = [at.0..at.0.saturating_add(len)];
+        self.kept.lock().forget(&ranges);
+        let done = self.device.discard(at, len);
+        self.kept.lock().forget(&ranges);
+        done
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.device.counters()
+    }
+}
+
+impl Kept {
+    /// Copies what is kept from an address on, if it is all that is asked for.
+    fn show(&mut self, at: u64, buf: &mut [u8]) -> bool {
+        let clock = self.clock;
+        let Some((start, piece)) = self.pieces.range_mut(..=at).next_back() else { return false };
+        let skip = (at - start) as usize;
+        let Some(data) = piece.data.get(skip..).and_then(|data| data.get(..buf.len())) else { return false };
+        buf.copy_from_slice(data);
+        piece.used = clock;
+        true
+    }
+
+    /// Notes a read; how many bytes are best read instead.
+    fn note_read(&mut self, range: &Range<u64>, is_there: bool) -> u64 {
+        let used = self.clock;
+        let follows = |walk: &&mut Walk| walk.end <= range.start && range.start - walk.end <= NEAR;
+        if let Some(walk) = self.walks.iter_mut().find(follows) {
+            (walk.end, walk.used) = (range.end, used);
+            if !is_there {
+                walk.window = (2 * walk.window).clamp(FIRST, LARGEST);
+            }
+            return walk.window;
+        }
+        let new = Walk { end: range.end, window: 0, used };
+        if self.walks.len() < WALKS {
+            self.walks.push(new);
+        } else if let Some(oldest) = self.walks.iter_mut().min_by_key(|walk| walk.used) {
+            *oldest = new;
+        }
+        0
+    }
+
+    fn insert(&mut self, at: u64, data: Vec<u8>) {
+        let end = at + data.len() as u64;
+        self.drop_range(&(at..end));
+        self.bytes += data.len() as u64;
+        self.pieces.insert(at, Piece { data, used: self.clock });
+        while self.bytes > MOST_KEPT {
+            let oldest = self.pieces.iter().min_by_key(|(_, piece)| piece.used).map(|(at, _)| *at);
+            let Some(piece) = oldest.and_then(|at| self.pieces.remove(&at)) else { break };
+            self.bytes -= piece.data.len() as u64;
+        }
+    }
+
+    /// Forgets these ranges, and what is being read of them.
+    fn forget(&mut self, ranges: &[Range<u64>]) {
+        for range in ranges {
+            self.drop_range(range);
+            for (reading, may_be_kept) in self.reading.values_mut() {
+                *may_be_kept &= reading.end <= range.start || range.end <= reading.start;
+            }
+        }
+    }
+
+    fn drop_range(&mut self, range: &Range<u64>) {
+        let from = self.pieces.range(..=range.start).next_back().map_or(range.start, |(at, _)| *at);
+        let overlaps = |at: u64, piece: &Piece| at < range.end && range.start < at + piece.data.len() as u64;
+        let touched = self.pieces.range(from..range.end.max(from)).filter(|(at, piece)| overlaps(**at, piece));
+        let touched: Vec<u64> = touched.map(|(at, _)| *at).collect();
+        for at in touched {
+            if let Some(piece) = self.pieces.remove(&at) {
+                self.bytes -= piece.data.len() as u64;
+            }
+        }
+    }
+}
+
+/// Writes, after which what was read meanwhile is forgotten.
+#[derive(Debug)]
+struct Forgetting {
+    /// Until it was waited for.
+    ticket: Option<DeviceTicket>,
+    ranges: Vec<Range<u64>>,
+    kept: Arc<Mutex<Kept>>,
+}
+
+impl PendingWrites for Forgetting {
+    fn wait(mut self: Box<Self>) -> Result<(), WriteError> {
+        let result = self.ticket.take().map_or(Ok(()), DeviceTicket::wait);
+        self.kept.lock().forget(&self.ranges);
+        result
+    }
+
+    fn is_done(&self) -> bool {
+        self.ticket.as_ref().is_none_or(DeviceTicket::is_done)
+    }
+}
+
+impl Drop for Forgetting {
+    fn drop(&mut self) {
+        // Nobody waited, so nobody knows when it ends but this.
+        if let Some(ticket) = self.ticket.take() {
+            let _ = ticket.wait();
+            self.kept.lock().forget(&self.ranges);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemoryDevice, SharedBuffer, SplitMix64};
+
+    const SIZE: usize = 8 << 20;
+
+    fn device() -> (Arc<MemoryDevice>, ReadAheadDevice) {
+        let memory = Arc::new(MemoryDevice::new(SIZE));
+        (memory.clone(), ReadAheadDevice::new(memory, 0))
+    }
+
+    /// A device whose writes take effect when somebody waits for them.
+    #[derive(Debug)]
+    struct Late(Arc<MemoryDevice>);
+
+    #[derive(Debug)]
+    struct LateWrites(Arc<MemoryDevice>, Vec<DeviceWrite>);
+
+    impl PendingWrites for LateWrites {
+        fn wait(self: Box<Self>) -> Result<(), WriteError> {
+            self.0.submit(self.1).wait()
+        }
+
+        fn is_done(&self) -> bool {
+            false
+        }
+    }
+
+    impl Device for Late {
+        fn size(&self) -> u64 {
+            self.0.size()
+        }
+
+        fn is_read_only(&self) -> bool {
+            false
+        }
+
+        fn read_at(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
+            self.0.read_at(at, buf)
+        }
+
+        fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+            DeviceTicket::new(LateWrites(Arc::clone(&self.0), writes))
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            self.0.flush()
+        }
+
+        fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
+            self.0.discard(at, len)
+        }
+
+        fn counters(&self) -> DeviceCounters {
+            self.0.counters()
+        }
+    }
+
+    fn read(device: &ReadAheadDevice, at: u64, len: usize) -> Vec<u8> {
+        let mut buf = vec![0; len];
+        device.read_at(Physical(at), &mut buf).unwrap();
+        buf
+    }
+
+    fn write(device: &dyn Device, at: u64, byte: u8, len: usize) {
+        let data = SharedBuffer::from(vec![byte; len]);
+        device.submit(vec![DeviceWrite { at: Physical(at), data }]).wait().unwrap();
+    }
+
+    #[test]
+    fn reads_that_follow_each_other_are_few() {
+        let (memory, device) = device();
+        for at in (1 << 20..4 << 20).step_by(8192) {
+            read(&device, at, 4096);
+        }
+        assert!(memory.counters().reads < 12, "{:?}", memory.counters());
+    }
+
+    #[test]
+    fn reads_that_jump_about_take_nothing_along() {
+        let (memory, device) = device();
+        let mut random = SplitMix64::new(1);
+        for _ in 0..4 {
+            read(&device, (2 << 20) + random.next_u64() % 4 * (1 << 20), 4096);
+        }
+        assert!(memory.counters().read_bytes <= 4 * 4096 + FIRST, "{:?}", memory.counters());
+    }
+
+    /// This is invariant 33.
+    #[test]
+    fn what_was_written_is_shown_whatever_was_read_before_or_meanwhile() {
+        let memory = Arc::new(MemoryDevice::new(SIZE));
+        let device = ReadAheadDevice::new(Arc::new(Late(memory.clone())), 0);
+        let mut random = SplitMix64::new(7);
+        let mut model = vec![0; SIZE];
+        let mut asked = 0;
+        for step in 0..20_000 {
+            let at = (random.below(64) * 4096 + (1 << 20)) as usize;
+            let len = 4096 * (1 + random.below(4) as usize);
+            match random.below(8) {
+                0 => {
+                    let data = SharedBuffer::from(vec![step as u8; len]);
+                    let ticket = device.submit(vec![DeviceWrite { at: Physical(at as u64), data }]);
+                    read(&device, at as u64 - 4096, 4096);
+                    if random.below(2) == 0 {
+                        ticket.wait().unwrap()
+                    } else {
+                        drop(ticket)
+                    }
+                    model[at..at + len].fill(step as u8);
+                    asked += 1;
+                }
+                1 => {
+                    device.discard(Physical(at as u64), 4096).unwrap();
+                    write(&device, at as u64, 9, 4096);
+                    model[at..at + 4096].fill(9);
+                }
+                _ => {
+                    assert!(read(&device, at as u64, len) == model[at..at + len], "step {step}");
+                    asked += 1;
+                }
+            }
+        }
+        assert!(memory.counters().reads < asked, "nothing was kept");
+    }
+
+    #[test]
+    fn superblocks_are_read_each_time() {
+        let (memory, device) = device();
+        let at = SUPERBLOCK_COPIES[0].0;
+        for start in (0..256 << 10).step_by(4096).filter(|start| *start != at) {
+            read(&device, start, 4096);
+        }
+        write(&*memory, at, 5, SUPERBLOCK_SIZE);
+        assert_eq!(read(&device, at, SUPERBLOCK_SIZE), [5; SUPERBLOCK_SIZE]);
+        assert!(device.kept.lock().pieces.len() > 1, "nothing is kept on either side of it");
+    }
+
+    #[test]
+    fn no_more_is_kept_than_a_bound() {
+        let memory = Arc::new(MemoryDevice::new(80 << 20));
+        let device = ReadAheadDevice::new(memory, 0);
+        for at in (1 << 20..79 << 20).step_by(16 << 10) {
+            read(&device, at, 16 << 10);
+        }
+        let kept = device.kept.lock();
+        assert!(
+            kept.bytes <= MOST_KEPT && kept.bytes == kept.pieces.values().map(|piece| piece.data.len() as u64).sum()
+        );
+        assert!(kept.walks.len() <= WALKS && kept.reading.is_empty());
+    }
+}
