@@ -167,10 +167,10 @@ impl Device for ReadAheadDevice {
     }
 
     fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
-        let ranges = [at.0..at.0.saturating_add(len)];
-        self.kept.lock().forget(&ranges);
+        let range = at.0..at.0.saturating_add(len);
+        self.kept.lock().forget(std::slice::from_ref(&range));
         let done = self.device.discard(at, len);
-        self.kept.lock().forget(&ranges);
+        self.kept.lock().forget(std::slice::from_ref(&range));
         done
     }
 
@@ -383,9 +383,9 @@ mod tests {
                     let ticket = device.submit(vec![DeviceWrite { at: Physical(at as u64), data }]);
                     read(&device, at as u64 - 4096, 4096);
                     if random.below(2) == 0 {
-                        ticket.wait().unwrap()
+                        ticket.wait().unwrap();
                     } else {
-                        drop(ticket)
+                        drop(ticket);
                     }
                     model[at..at + len].fill(step as u8);
                     asked += 1;

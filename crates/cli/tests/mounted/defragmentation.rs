@@ -17,7 +17,7 @@ use crate::compression::algorithms;
 use crate::harness::{FUSE, Volume, fails, ubtrfs};
 
 const BLOCK: usize = 4096;
-const BLOCKS: usize = 512;
+const BLOCKS: usize = 128;
 
 fn block(number: usize) -> Vec<u8> {
     (0..BLOCK).map(|at| b"a page of a database, "[(at + number) % 22]).collect()
@@ -31,7 +31,7 @@ fn open(path: &Path) -> File {
 /// another file.
 fn fragment(file: &File, other: &File) {
     for step in 0..BLOCKS {
-        let number = step * 199 % BLOCKS;
+        let number = step * 51 % BLOCKS;
         file.write_all_at(&block(number), (number * BLOCK) as u64).unwrap();
         file.sync_data().unwrap();
         if step % 16 == 0 {
