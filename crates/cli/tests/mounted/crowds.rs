@@ -2,8 +2,6 @@
 //! whatever their number.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -11,24 +9,16 @@ use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run_within};
 
-use crate::harness::{FUSE, Volume};
+use crate::harness::{Abort, FUSE, Volume};
 
 /// Aborts the connection when a test fails: processes that hang with it can't be ended otherwise,
 /// and would hang sync(2) of the whole machine.
-struct Abort(PathBuf);
+struct AbortOnPanic(Abort);
 
-impl Abort {
-    fn of(volume: &Volume) -> Self {
-        let device = fs::metadata(&volume.point).unwrap().dev();
-        let connection = rustix::fs::major(device) << 20 | rustix::fs::minor(device);
-        Self(format!("/sys/fs/fuse/connections/{connection}/abort").into())
-    }
-}
-
-impl Drop for Abort {
+impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if thread::panicking() {
-            let _ = fs::write(&self.0, "1");
+            self.0.abort();
         }
     }
 }
@@ -76,7 +66,7 @@ fn holes_of_more_files_than_there_is_room_for_requests_are_found() {
     require!(Need::Root, FUSE, Need::Tool("python3"));
     let volume = Volume::new();
     volume.mount("");
-    let _abort = Abort::of(&volume);
+    let _abort = AbortOnPanic(Abort::of(&volume));
     let dir = volume.point.join("dir");
     fs::create_dir(&dir).unwrap();
     let mut line = command("python3", &["-c".as_ref(), SEEKERS.as_ref(), dir.as_os_str(), SEEKING.as_ref()]);
@@ -149,7 +139,7 @@ fn changed_listings_that_end_at_once_show_no_deleted_name() {
     require!(Need::Root, FUSE, Need::Tool("python3"));
     let volume = Volume::new();
     volume.mount("");
-    let _abort = Abort::of(&volume);
+    let _abort = AbortOnPanic(Abort::of(&volume));
     let mut line = command("python3", &["-c".as_ref(), LISTERS.as_ref(), volume.point.as_os_str(), LISTING.as_ref()]);
     let outcome = run_within(&mut line, Duration::from_secs(60)).ok();
     assert_eq!(outcome.stdout.trim(), "0 []");

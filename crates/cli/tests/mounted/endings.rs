@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
@@ -14,7 +14,7 @@ use ubtrfs_testkit::ordinary_user::{NOBODY, in_private_namespace};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{Outcome, command, run};
 
-use crate::harness::{FUSE, OVER_RINGS, Server, Volume, cat, fails, ubtrfs};
+use crate::harness::{Abort, FUSE, OVER_RINGS, Server, Volume, cat, fails, ubtrfs};
 use crate::users_mount::UsersMount;
 
 /// A file's content, which is no text.
@@ -297,7 +297,7 @@ fn watching_ends_quietly_when_the_connection_is_aborted() {
     require!(Need::Root, FUSE, Need::Tool("cc"));
     let volume = Volume::new();
     volume.mount("");
-    let abort = Abort::of(&volume);
+    let abort = AbortAtEnd(Abort::of(&volume));
     let server = volume.server();
     let mut watch = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
     watch.args(["stats", "--watch"]).arg(&volume.point).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -326,7 +326,7 @@ fn a_signal_has_all_committed_by_a_server_whose_requests_hang() {
     require!(Need::Root, FUSE, Need::Tool("cc"));
     let volume = Volume::new();
     volume.mount("commit=1000");
-    let _abort = Abort::of(&volume);
+    let _abort = AbortAtEnd(Abort::of(&volume));
     let open = File::create(volume.point.join("open")).unwrap();
     fs::write(volume.point.join("file"), "content").unwrap();
     let server = volume.server();
@@ -397,20 +397,11 @@ fn only_the_mount_of_a_dead_server_is_cleared_where_that_is_asked_for() {
 
 /// The connection is aborted on every path out of the test: a mount that hangs would hang sync(2)
 /// of the whole machine.
-struct Abort(PathBuf);
+struct AbortAtEnd(Abort);
 
-impl Abort {
-    fn of(volume: &Volume) -> Self {
-        let device = fs::metadata(&volume.point).unwrap().dev();
-        let number = rustix::fs::major(device) << 20 | rustix::fs::minor(device);
-        Self(format!("/sys/fs/fuse/connections/{number}/abort").into())
-    }
-}
-
-impl Drop for Abort {
+impl Drop for AbortAtEnd {
     fn drop(&mut self) {
-        // If the connection has ended already there is nothing to abort.
-        let _ = fs::write(&self.0, "1");
+        self.0.abort();
     }
 }
 
@@ -423,7 +414,7 @@ fn a_killed_server_loses_a_few_seconds_and_nothing_that_was_fsynced() {
     require!(Need::Root, FUSE);
     let volume = Volume::new();
     volume.mount("");
-    let _abort = Abort::of(&volume);
+    let _abort = AbortAtEnd(Abort::of(&volume));
     assert_eq!(volume.stats()["commit_interval_seconds"], 5);
     let write = |name: &str| {
         fs::write(volume.point.join(name), name.repeat(2000)).unwrap();

@@ -1,6 +1,9 @@
 //! A volume mounted by the command.
 
 use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -45,6 +48,26 @@ pub fn assert_same(ours: &[String], theirs: &[String]) {
     let differences: Vec<_> = ours.iter().zip(theirs).filter(|(ours, theirs)| ours != theirs).collect();
     assert!(differences.is_empty(), "ours and theirs: {differences:#?}");
     assert_eq!(ours.len(), theirs.len());
+}
+
+/// What aborts a FUSE connection. The file is opened while the connection is there: once it has
+/// ended, a write aborts nothing, though the connection of another mount may have its number.
+pub struct Abort(File);
+
+impl Abort {
+    pub fn of(volume: &Volume) -> Self {
+        let device = std::fs::metadata(&volume.point).unwrap().dev();
+        Self::of_connection(&(rustix::fs::major(device) << 20 | rustix::fs::minor(device)).to_string())
+    }
+
+    pub fn of_connection(number: &str) -> Self {
+        let path = format!("/sys/fs/fuse/connections/{number}/abort");
+        Self(OpenOptions::new().write(true).open(path).unwrap())
+    }
+
+    pub fn abort(&self) {
+        let _ = (&self.0).write_all(b"1");
+    }
 }
 
 /// A file of the volume on a device, read without a mount.

@@ -1,13 +1,12 @@
 //! A mount that an ordinary user has made, in a mount namespace of its own.
 
-use std::fs;
 use std::path::PathBuf;
 
 use serde_json::Value;
 use ubtrfs_testkit::ordinary_user::{NOBODY, lend, shell};
 use ubtrfs_testkit::run::{Outcome, command, run};
 
-use crate::harness::{Server, TRANSPORT, Volume};
+use crate::harness::{Abort, Server, TRANSPORT, Volume};
 
 /// `$1` is ubtrfs, `$2` the options, `$3` the image, `$4` the mount point, whose
 /// root the user may read, or the directory `dir` in it. Says the server's process
@@ -24,7 +23,7 @@ const MOUNT: &str = r#"
 pub struct UsersMount {
     pub server: Server,
     pub program: PathBuf,
-    abort: PathBuf,
+    abort: Abort,
 }
 
 impl UsersMount {
@@ -39,7 +38,7 @@ impl UsersMount {
         let stats: Value = serde_json::from_str(stats).unwrap();
         let server = Server(i32::try_from(stats["pid"].as_u64().unwrap()).unwrap());
         let (_, number) = device.split_once(':').unwrap();
-        Self { server, program, abort: format!("/sys/fs/fuse/connections/{number}/abort").into() }
+        Self { server, program, abort: Abort::of_connection(number) }
     }
 
     /// What the user does there. `$1` is ubtrfs, `$2` the mount point, `$3` the directory around
@@ -58,7 +57,6 @@ impl UsersMount {
 
 impl Drop for UsersMount {
     fn drop(&mut self) {
-        // If the connection has ended already there is nothing to abort.
-        let _ = fs::write(&self.abort, "1");
+        self.abort.abort();
     }
 }
