@@ -19,7 +19,7 @@ use crate::read_ahead_device::ReadAheadDevice;
 pub struct Opening {
     /// What for.
     pub mode: OpenMode,
-    /// Whether others are kept out. An export can't be claimed: a commit notices another writer.
+    /// Whether others are kept out. Of an export that is written to, those of this machine are.
     pub exclusive: Exclusive,
     /// The part that is used.
     pub part: DevicePart,
@@ -31,7 +31,8 @@ pub struct Opening {
 pub fn open_named(name: &Path, how: Opening) -> Result<Arc<dyn Device>> {
     let Opening { mode, exclusive, part, timeout } = how;
     if is_remote(name) {
-        let device = NbdDevice::open(&name.to_string_lossy(), mode, part, timeout)?;
+        let claimed = mode == OpenMode::ReadWrite && exclusive != Exclusive::No;
+        let device = NbdDevice::open(&name.to_string_lossy(), mode, part, timeout, claimed)?;
         return Ok(Arc::new(ReadAheadDevice::new(Arc::new(device), part.start)));
     }
     FileDevice::open_part(name, mode, exclusive, part).map(|device| Arc::new(device) as _)

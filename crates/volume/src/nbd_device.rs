@@ -1,6 +1,9 @@
 //! Exports of NBD servers.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,13 +37,18 @@ pub struct NbdDevice {
     /// Bytes of whole blocks.
     size: u64,
     counters: CounterCells,
+    /// Keeps other programs of this machine from opening it for writing.
+    _claim: Option<UnixListener>,
 }
 
 impl NbdDevice {
     /// Connects to the export that the URI names. A part of it holds the volume, whose superblock
     /// shows whether the export is the same after the server was away. The threads behind it do
     /// not survive a `fork`: open after it.
-    pub fn open(uri: &str, mode: OpenMode, part: DevicePart, timeout: Option<Duration>) -> Result<Self> {
+    ///
+    /// `claimed`: [`Error::Held`] if another program of this machine has opened the same part of it
+    /// so. Those of other machines are only noticed.
+    pub fn open(uri: &str, mode: OpenMode, part: DevicePart, timeout: Option<Duration>, claimed: bool) -> Result<Self> {
         let failed = |error: ubtrfs_nbd::Error| {
             let kind = match &error {
                 ubtrfs_nbd::Error::ReadOnly => io::ErrorKind::ReadOnlyFilesystem,
@@ -54,10 +62,27 @@ impl NbdDevice {
             connections: CONNECTIONS,
             witness: part.start.checked_add(SUPERBLOCK_COPIES[0].0),
         };
-        let client = Uri::parse(uri).and_then(|uri| Client::open(uri, options)).map_err(failed)?;
+        let uri = Uri::parse(uri).map_err(failed)?;
+        let claim = if claimed { Some(claim(&uri, part)?) } else { None };
+        let client = Client::open(uri, options).map_err(failed)?;
         let size = client.size() - client.size() % ALIGNMENT as u64;
-        Ok(Self { client, size, counters: CounterCells::default() })
+        Ok(Self { client, size, counters: CounterCells::default(), _claim: claim })
     }
+}
+
+/// A socket that nobody connects to, whose name only one program of a machine can have; it ends
+/// with the program.
+fn claim(uri: &Uri, part: DevicePart) -> Result<UnixListener> {
+    let path = || uri.to_string().into();
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::AddrInUse => Error::Held { path: path() },
+        _ => Error::Open { path: path(), source },
+    };
+    let absolute = uri.clone().absolute().map_err(failed)?;
+    let mut hash = DefaultHasher::new();
+    format!("{}/{}/{part:?}", absolute.address, absolute.export).hash(&mut hash);
+    let name = format!("ubtrfs-nbd-{:016x}", hash.finish());
+    SocketAddr::from_abstract_name(name).and_then(|name| UnixListener::bind_addr(&name)).map_err(failed)
 }
 
 impl NbdDevice {

@@ -19,8 +19,10 @@ use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM};
 use crate::space::Demand;
 use crate::writeback::{Cause, Packed};
 
-/// Bytes that one step rewrites.
+/// Bytes that one step rewrites, with the inode locked.
 const STEP: u64 = 8 << 20;
+/// The same where a level may be asked for that takes long; a compressed extent is smaller anyway.
+const STEP_COMPRESSING: u64 = 1 << 20;
 /// Pieces of a file that one step looks at, and so displaces (invariant 26).
 const PIECES: usize = 2048;
 /// Attempts at a step between which commits come.
@@ -128,7 +130,8 @@ impl Operations {
             }
             Ok(until)
         })?;
-        let run = fragments.first_run(before, STEP);
+        let step = if matches!(how.compression, Recompression::With { .. }) { STEP_COMPRESSING } else { STEP };
+        let run = fragments.first_run(before, step);
         // What follows the last fragment may make it worth it.
         let last = fragments.last().filter(|last| last.end == looked_until && last.start > at && looked_until < end);
         Ok(Found { run, next: last.map_or(looked_until.max(at + 1), |last| last.start) })
