@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A volume on a Ceph cluster of this machine: a monitor and three OSDs, and qemu-nbd in front of an image. While writers call
-# fsync(2), an OSD and qemu-nbd are killed and started again; what was acknowledged must be there, and the checks clean.
+# A volume on a Ceph cluster of this machine: a monitor and three OSDs, and qemu-nbd in front of an
+# image. While writers call fsync(2), an OSD and qemu-nbd are killed and started again; what was
+# acknowledged must be there, and the checks clean.
 #
 # usage: ceph.sh   (as root; UBTRFS_BIN names the program, ROUNDS how often something is killed)
 set -euo pipefail

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# How long programs take on a volume behind an NBD server whose answers come late, beside the kernel's btrfs on the same
-# kind of export (nbdkit, made a file by nbdfuse and a device by a loop device). Needs root, nbdkit, nbdfuse (libnbd-bin),
-# git, sqlite3 and dbench. Rounds alternate; prints the median of each step in seconds, least and most, and the ratio.
+# How long programs take on a volume behind an NBD server whose answers come late, beside the
+# kernel's btrfs on the same kind of export (nbdkit, made a file by nbdfuse and a device by a loop
+# device). Needs root, nbdkit, nbdfuse (libnbd-bin), git, sqlite3 and dbench. Rounds alternate;
+# prints the median of each step in seconds, least and most, and the ratio.
 #
 # usage: latency.sh UBTRFS [ROUNDS [MILLISECONDS...]]
 set -euo pipefail
@@ -24,7 +25,8 @@ finish() {
 trap finish EXIT
 mkdir "$work/mnt" "$work/fuse" "$work/source"
 
-# What is unpacked: documentation of this machine's packages, up to 5000 files of it; and a repository with the same.
+# What is unpacked: documentation of this machine's packages, up to 5000 files of it; and a
+# repository with the same.
 find /usr/share/doc -type f -print0 | sort -z | head -z -n 5000 >"$work/list"
 tar cf "$work/tree.tar" --null -T "$work/list" 2>/dev/null
 tar xf "$work/tree.tar" -C "$work/source"

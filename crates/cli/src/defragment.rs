@@ -98,7 +98,8 @@ fn file_on_mount(arguments: &Defragment, path: &Path) -> Result<()> {
     }
     let opened = Mounted::open(path)?;
     let failed = |errno: Errno| about_defragmentation(path, errno);
-    if !arguments.unshare && opened.is_of_the_kernel().map_err(failed)? {
+    let is_of_the_kernel = opened.is_of_the_kernel().map_err(failed)?;
+    if !arguments.unshare && is_of_the_kernel {
         return Err(Failure::new(format!(
             "{}: it is on a mount of the kernel's, which defragments shared extents, too, so that they take space \
              for each file: --unshare says that this is wanted",
@@ -106,7 +107,8 @@ fn file_on_mount(arguments: &Defragment, path: &Path) -> Result<()> {
         )));
     }
     let mut how = how(arguments);
-    how.unshare = arguments.unshare && !opened.is_of_the_kernel().map_err(failed)?;
+    // The kernel knows no such flag.
+    how.unshare = arguments.unshare && !is_of_the_kernel;
     let end = how.range.end.min(opened.size().map_err(failed)?);
     while how.range.start < end {
         how.range.end = end.min(how.range.start.saturating_add(STEP));

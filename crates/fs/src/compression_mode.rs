@@ -49,6 +49,12 @@ impl CompressionMode {
         Some(Some(Self { algorithm, level: level.parse().ok()?, force }))
     }
 
+    /// Whether a mount option says how data is compressed, with a value that there is or not.
+    pub fn is_option(option: &str) -> bool {
+        let name = option.split_once('=').map_or(option, |(name, _)| name);
+        matches!(name, "compress" | "compress-force")
+    }
+
     /// The mount option that says so, with the level that is used where the algorithm has levels.
     pub fn to_option(self) -> String {
         let level = match nearest_level(self.algorithm, self.level) {

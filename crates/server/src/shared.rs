@@ -231,9 +231,7 @@ impl Shared {
 
     /// The options that it was mounted with, but those for compression as they are now.
     fn options_in_force(&self) -> Vec<String> {
-        let is_about_compression =
-            |option: &&String| ["compress", "compress-force"].contains(&option.split('=').next().unwrap_or_default());
-        let others = self.facts.options.iter().filter(|option| !is_about_compression(option)).cloned();
+        let others = self.facts.options.iter().filter(|option| !CompressionMode::is_option(option)).cloned();
         others.chain(self.engine.compression().map(CompressionMode::to_option)).collect()
     }
 

@@ -93,36 +93,52 @@ impl ReadAhead {
             let timed_out = self.wanted.wait_for(&mut state, IDLE).timed_out();
             state.idle -= 1;
             if timed_out && state.queue.is_empty() {
-                state.threads -= 1;
                 return None;
             }
         }
-    }
-
-    fn done(&self, node: &NodeRef) {
-        self.state.lock().under_way.remove(&NodeId::of(node));
-        self.read.notify_all();
-    }
-
-    /// The cache is gone: nobody waits, and nothing more is read.
-    fn end(&self) {
-        let mut state = self.state.lock();
-        state.queue.clear();
-        state.under_way.clear();
-        state.threads -= 1;
     }
 
     /// Starts a thread; false where none can be made.
     fn begin(self: &Arc<Self>, read: impl Fn(&NodeRef) -> bool + Send + 'static) -> bool {
         let this = Arc::clone(self);
         let work = move || {
+            let thread = Thread(&this);
             while let Some(node) = this.next() {
-                if !read(&node) {
-                    return this.end();
+                let reading = Reading { read_ahead: thread.0, id: NodeId::of(&node) };
+                let is_there_a_cache = read(&node);
+                drop(reading);
+                if !is_there_a_cache {
+                    return;
                 }
-                this.done(&node);
             }
         };
         std::thread::Builder::new().name("read-ahead".into()).spawn(work).is_ok()
+    }
+}
+
+/// A node that is being read: however that ends, nobody waits for it any more.
+struct Reading<'a> {
+    read_ahead: &'a ReadAhead,
+    id: NodeId,
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.read_ahead.state.lock().under_way.remove(&self.id);
+        self.read_ahead.read.notify_all();
+    }
+}
+
+/// A thread that reads: when the last one ends, what waits to be read is left to those who need it.
+struct Thread<'a>(&'a ReadAhead);
+
+impl Drop for Thread<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.threads -= 1;
+        if state.threads == 0 {
+            state.queue.clear();
+            state.under_way.clear();
+        }
     }
 }

@@ -49,6 +49,7 @@ mod uring;
 mod volume;
 mod window_device;
 mod write;
+mod write_group;
 mod write_pool;
 
 pub use buffer::{ALIGNMENT, Buffer, SharedBuffer};

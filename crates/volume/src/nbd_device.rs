@@ -1,24 +1,21 @@
 //! Exports of NBD servers.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
-use ubtrfs_format::{Physical, SUPERBLOCK_COPIES};
+use ubtrfs_format::{ChecksumType, Physical, SUPERBLOCK_COPIES};
 use ubtrfs_nbd::{Bytes, Client, Options, Uri};
 
 use crate::buffer::ALIGNMENT;
-use crate::device::{
-    CounterCells, Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites, check_range, check_writes,
-};
+use crate::device::{CounterCells, Device, DeviceCounters, DeviceTicket, DeviceWrite, check_range, check_writes};
 use crate::device_part::DevicePart;
 use crate::error::{Error, Result, WriteError};
 use crate::file_device::OpenMode;
 use crate::runs;
+use crate::write_group::WriteGroup;
 
 /// How long requests wait for a server that is away, if nothing else is asked for.
 pub const USUAL_TIMEOUT: Duration = Duration::from_secs(120);
@@ -79,9 +76,10 @@ fn claim(uri: &Uri, part: DevicePart) -> Result<UnixListener> {
         _ => Error::Open { path: path(), source },
     };
     let absolute = uri.clone().absolute().map_err(failed)?;
-    let mut hash = DefaultHasher::new();
-    format!("{}/{}/{part:?}", absolute.address, absolute.export).hash(&mut hash);
-    let name = format!("ubtrfs-nbd-{:016x}", hash.finish());
+    // Hashed, for a path may be longer than such a name; and alike by all versions of the program.
+    let meant = format!("{}/{}/{}/{:?}", absolute.address, absolute.export, part.start, part.size);
+    let hash = ChecksumType::Sha256.compute(meant.as_bytes());
+    let name = hash.0.iter().take(16).fold("ubtrfs-nbd-".to_owned(), |name, byte| format!("{name}{byte:02x}"));
     SocketAddr::from_abstract_name(name).and_then(|name| UnixListener::bind_addr(&name)).map_err(failed)
 }
 
@@ -94,7 +92,7 @@ impl NbdDevice {
         if let (true, Some(run)) = (self.is_read_only(), runs.first()) {
             return DeviceTicket::done(Err(run.failed(io::ErrorKind::ReadOnlyFilesystem.into())));
         }
-        let group = Arc::new(Group { state: Mutex::new((runs.len(), None)), finished: Condvar::new() });
+        let group = WriteGroup::new(runs.len());
         for run in runs {
             self.counters.write(run.len);
             let (at, len) = (Physical(run.at), run.len);
@@ -105,7 +103,7 @@ impl NbdDevice {
             };
             write(at.0, &parts, Box::new(done));
         }
-        DeviceTicket::new(GroupTicket(group))
+        group.ticket()
     }
 }
 
@@ -157,42 +155,5 @@ impl Device for NbdDevice {
 
     fn counters(&self) -> DeviceCounters {
         self.counters.get()
-    }
-}
-
-/// The writes of a ticket: how many are not over, and the first error.
-#[derive(Debug)]
-struct Group {
-    state: Mutex<(usize, Option<WriteError>)>,
-    finished: Condvar,
-}
-
-impl Group {
-    fn finish(&self, result: std::result::Result<(), WriteError>) {
-        let mut state = self.state.lock();
-        state.0 -= 1;
-        if let Err(error) = result {
-            state.1.get_or_insert(error);
-        }
-        if state.0 == 0 {
-            self.finished.notify_all();
-        }
-    }
-}
-
-#[derive(Debug)]
-struct GroupTicket(Arc<Group>);
-
-impl PendingWrites for GroupTicket {
-    fn wait(self: Box<Self>) -> std::result::Result<(), WriteError> {
-        let mut state = self.0.state.lock();
-        while state.0 > 0 {
-            self.0.finished.wait(&mut state);
-        }
-        state.1.take().map_or(Ok(()), Err)
-    }
-
-    fn is_done(&self) -> bool {
-        self.0.state.lock().0 == 0
     }
 }

@@ -280,7 +280,7 @@ impl Drop for Forgetting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MemoryDevice, SharedBuffer, SplitMix64};
+    use crate::{FaultyDevice, Lasting, MemoryDevice, Operation, SharedBuffer, SplitMix64};
 
     const SIZE: usize = 8 << 20;
 
@@ -414,6 +414,20 @@ mod tests {
         write(&*memory, at, 5, SUPERBLOCK_SIZE);
         assert_eq!(read(&device, at, SUPERBLOCK_SIZE), [5; SUPERBLOCK_SIZE]);
         assert!(device.kept.lock().pieces.len() > 1, "nothing is kept on either side of it");
+    }
+
+    #[test]
+    fn what_is_taken_along_and_can_not_be_read_fails_no_read() {
+        let memory = Arc::new(MemoryDevice::new(SIZE));
+        let faulty = Arc::new(FaultyDevice::new(memory));
+        let device = ReadAheadDevice::new(faulty.clone(), 0);
+        read(&device, 1 << 20, 4096);
+        faulty.fail(Operation::Read, 0, libc::EIO, Lasting::Once);
+        let next = (1 << 20) + 4096;
+        assert_eq!(read(&device, next, 4096), [0; 4096]);
+        assert!(device.kept.lock().reading.is_empty());
+        faulty.fail(Operation::Read, 0, libc::EIO, Lasting::Forever);
+        assert!(device.read_at(Physical(next + 4096), &mut [0; 4096]).is_err());
     }
 
     #[test]

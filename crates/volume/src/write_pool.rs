@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
-use crate::device::{DeviceTicket, PendingWrites};
-use crate::error::WriteError;
+use crate::device::DeviceTicket;
 use crate::runs::Run;
+use crate::write_group::WriteGroup;
 
 const THREADS: usize = 4;
 
-type Job = (Run, Arc<Group>);
+type Job = (Run, Arc<WriteGroup>);
 
 /// Threads that write runs to a file.
 #[derive(Debug)]
@@ -22,19 +22,6 @@ pub(crate) struct WritePool {
     /// `None` only while the pool is dropped.
     queue: Mutex<Option<Sender<Job>>>,
     threads: Vec<JoinHandle<()>>,
-}
-
-/// The runs of one ticket.
-#[derive(Debug)]
-struct Group {
-    state: Mutex<GroupState>,
-    finished: Condvar,
-}
-
-#[derive(Debug)]
-struct GroupState {
-    left: usize,
-    error: Option<WriteError>,
 }
 
 impl WritePool {
@@ -50,8 +37,7 @@ impl WritePool {
     }
 
     pub(crate) fn submit(&self, runs: Vec<Run>) -> DeviceTicket {
-        let state = Mutex::new(GroupState { left: runs.len(), error: None });
-        let group = Arc::new(Group { state, finished: Condvar::new() });
+        let group = WriteGroup::new(runs.len());
         let queue = self.queue.lock();
         for run in runs {
             let gone = run.failed(io::ErrorKind::BrokenPipe.into());
@@ -60,7 +46,7 @@ impl WritePool {
                 group.finish(Err(gone));
             }
         }
-        DeviceTicket::new(PoolTicket(group))
+        group.ticket()
     }
 }
 
@@ -80,35 +66,5 @@ impl Drop for WritePool {
                 tracing::error!("a write thread panicked");
             }
         }
-    }
-}
-
-impl Group {
-    fn finish(&self, result: Result<(), WriteError>) {
-        let mut state = self.state.lock();
-        state.left = state.left.saturating_sub(1);
-        if let Err(error) = result {
-            state.error.get_or_insert(error);
-        }
-        if state.left == 0 {
-            self.finished.notify_all();
-        }
-    }
-}
-
-#[derive(Debug)]
-struct PoolTicket(Arc<Group>);
-
-impl PendingWrites for PoolTicket {
-    fn wait(self: Box<Self>) -> Result<(), WriteError> {
-        let mut state = self.0.state.lock();
-        while state.left > 0 {
-            self.0.finished.wait(&mut state);
-        }
-        state.error.take().map_or(Ok(()), Err)
-    }
-
-    fn is_done(&self) -> bool {
-        self.0.state.lock().left == 0
     }
 }

@@ -49,12 +49,8 @@ pub struct Cp {
     /// Data that a file copied before has, too, is stored once: equal blocks share extents.
     #[arg(long)]
     pub dedupe: bool,
-    /// Commit each time that so much has been written, instead of once in the end.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub commit_every: Option<u64>,
-    /// Print what was done, for programs.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub how: How,
     /// Owner and group of what is made in an image without -a, by their numbers [default: the
     /// user].
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner, conflicts_with = "archive")]
@@ -259,6 +255,17 @@ pub struct Put {
     pub window: Window,
 }
 
+/// How an edit is made.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct How {
+    /// Commit each time that so much has been written, instead of once in the end.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub commit_every: Option<u64>,
+    /// Print what was done, for programs.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Do several edits of an image, in one commit by default: all of them, or none.
 #[derive(Debug, Args)]
 pub struct Apply {
@@ -269,12 +276,8 @@ pub struct Apply {
     /// input.
     #[arg(value_name = "SCRIPT")]
     pub script: PathBuf,
-    /// Commit each time that so much has been written, instead of once in the end.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub commit_every: Option<u64>,
-    /// Print what was done, for programs.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub how: How,
     #[command(flatten)]
     pub window: Window,
 }
@@ -310,12 +313,8 @@ pub struct Import {
     /// Data that a file read before has, too, is stored once: equal blocks share extents.
     #[arg(long)]
     pub dedupe: bool,
-    /// Commit each time that so much has been written, instead of once in the end.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub commit_every: Option<u64>,
-    /// Print what was done, for programs.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub how: How,
     /// The directory, which is made if there is none [default: the top level].
     #[arg(value_name = "IMAGE[:PATH]")]
     pub place: OsString,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use ubtrfs_format::items::FileType;
 use ubtrfs_image::{Editor, Error, ImportOptions, Layer, VolumeFile, dump};
 
-use super::session::{How, about, edit};
+use super::session::{about, edit};
 use crate::args::edit::{Export, Format, Import};
 use crate::args::subvolume::InImage;
 use crate::failure::{Failure, Result};
@@ -79,8 +79,7 @@ pub fn import(arguments: &Import) -> Result<()> {
     let (image, path) = place(&arguments.place)?;
     let layer = if arguments.oci_layer { Layer::Oci } else { Layer::Plain };
     let options = ImportOptions { layer, dedupe: arguments.dedupe };
-    let how = How { commit_every: arguments.commit_every, json: arguments.json };
-    edit(&image, arguments.window, how, |session, job| {
+    edit(&image, arguments.window, arguments.how, |session, job| {
         let editor = Editor::new(session.fs(), (0, 0));
         if !path.as_os_str().is_empty() {
             editor.make_directory(&path, true, None).map_err(|error| about(&error))?;

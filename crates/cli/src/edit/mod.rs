@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 
 use self::act::perform;
 use self::locate::{Locate, Where};
-use self::session::{How, edit};
-use crate::args::edit::{Cp, EditCommand};
+use self::session::edit;
+use crate::args::edit::{Cp, EditCommand, How};
 use crate::args::subvolume::InImage;
 use crate::failure::{Failure, Result};
 use crate::place::{Image, Place, is_same};
@@ -36,7 +36,7 @@ pub fn run(command: &EditCommand) -> Result<()> {
         return copy_out(arguments, &image, &to, &locate);
     }
     let how = match command {
-        EditCommand::Cp(Cp { commit_every, json, .. }) => How { commit_every: *commit_every, json: *json },
+        EditCommand::Cp(arguments) => arguments.how,
         _ => How::default(),
     };
     edit(&image, command.window(), how, |session, job| perform(session.fs(), command, &locate, job))
@@ -64,7 +64,7 @@ fn common_image(command: &EditCommand) -> Result<PathBuf> {
 }
 
 fn copy_out(arguments: &Cp, image: &Path, to: &Path, locate: &Locate<'_>) -> Result<()> {
-    if arguments.dedupe || arguments.commit_every.is_some() {
+    if arguments.dedupe || arguments.how.commit_every.is_some() {
         let option = if arguments.dedupe { "--dedupe" } else { "--commit-every" };
         return Err(Failure::new(format!("{option} is for files that are copied into an image")).with_status(2));
     }
@@ -75,5 +75,5 @@ fn copy_out(arguments: &Cp, image: &Path, to: &Path, locate: &Locate<'_>) -> Res
     let progress = Progress::new();
     let mut job = progress.job();
     to_host::copy(&opened.fs, arguments, &sources, to, &mut job)?;
-    report::print(job.counts(), arguments.json)
+    report::print(job.counts(), arguments.how.json)
 }

@@ -9,7 +9,7 @@ use shlex::bytes::Shlex;
 
 use super::act::perform;
 use super::locate::Where;
-use super::session::{How, edit};
+use super::session::edit;
 use crate::args::edit::{Apply, EditCommand};
 use crate::failure::{Failure, Result};
 
@@ -40,8 +40,7 @@ pub fn apply(arguments: &Apply) -> Result<()> {
             commands.push((number, command));
         }
     }
-    let how = How { commit_every: arguments.commit_every, json: arguments.json };
-    edit(&arguments.image, arguments.window, how, |session, job| {
+    edit(&arguments.image, arguments.window, arguments.how, |session, job| {
         let mut each = commands.iter();
         each.try_for_each(|(number, command)| {
             perform(session.fs(), command, &locate, job).map_err(|failure| at(*number, failure))
@@ -73,7 +72,7 @@ fn parse(line: &[u8]) -> Result<Option<EditCommand>> {
         Failure::new(first.strip_prefix("error: ").unwrap_or(first))
     })?;
     if let EditCommand::Cp(arguments) = &line.command
-        && (arguments.commit_every.is_some() || arguments.json)
+        && (arguments.how.commit_every.is_some() || arguments.how.json)
     {
         return Err(Failure::new("--commit-every and --json are options of apply, not of a line of a script"));
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 use ubtrfs_image::{Error, Job, Session};
 
 use crate::args::Window;
+use crate::args::edit::How;
 use crate::device::open_for_writing;
 use crate::failure::{Failure, Result};
 use crate::place::unless_mounted;
@@ -16,15 +17,6 @@ const NOTHING: &str = "the image is as it was";
 const PARTLY: &str = "the image has what was committed before";
 /// Bytes that a file stands for besides its data.
 const FILE: u64 = 4096;
-
-/// How an edit is made.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct How {
-    /// Bytes after which a commit comes; without it there is one in the end.
-    pub commit_every: Option<u64>,
-    /// What was done is printed.
-    pub json: bool,
-}
 
 /// Opens an image for an edit.
 fn open(image: &Path, window: Window) -> Result<Session> {

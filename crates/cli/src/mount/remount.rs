@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use ubtrfs::CompressionMode;
 use ubtrfs_fuse::mount::{MountFlags, remount};
 use ubtrfs_server::control::Report;
 
@@ -143,12 +144,7 @@ fn compression<'a>(options: impl Iterator<Item = &'a str>) -> Option<String> {
 
 /// Whether an option says how data is compressed, in a way that there is.
 fn is_compression(option: &str) -> bool {
-    is_about_compression(option) && MountRequest::parse(&[option.to_owned()]).is_ok()
-}
-
-fn is_about_compression(option: &str) -> bool {
-    let name = option.split_once('=').map_or(option, |(name, _)| name);
-    ["compress", "compress-force"].contains(&name)
+    CompressionMode::is_option(option) && MountRequest::parse(&[option.to_owned()]).is_ok()
 }
 
 fn is_busy(error: &io::Error) -> bool {
@@ -185,7 +181,7 @@ fn wanted_flags<'a>(options: impl Iterator<Item = &'a str>, present: &[String], 
             }
         };
         if !is_as_it_was {
-            let of_compression = is_about_compression(option).then_some(COMPRESSIONS);
+            let of_compression = CompressionMode::is_option(option).then_some(COMPRESSIONS);
             let why = of_compression.or_else(|| refusal(option)).or_else(|| remark(option));
             return Err(Failure::new(match why {
                 Some(why) => format!("mount option '{option}' can't be had by a remount: {why}"),

@@ -96,6 +96,43 @@ fn leaves_of_keys_are_read_at_the_same_time() {
     assert!(most_at_a_time(&far) >= 3);
 }
 
+/// A disk whose reader panics at leaves the first time.
+struct Panicking {
+    disk: Arc<Disk>,
+    reads: Mutex<HashMap<Logical, usize>>,
+}
+
+impl NodeSource for Panicking {
+    fn read_node(&self, expected: &NodeExpectation) -> Result<Vec<u8>, BoxError> {
+        let is_first = {
+            let mut reads = self.reads.lock();
+            let count = reads.entry(expected.bytenr).or_default();
+            *count += 1;
+            *count == 1
+        };
+        let reads_ahead = std::thread::current().name() == Some("read-ahead");
+        assert!(expected.level != Some(0) || !is_first || !reads_ahead, "a fault on purpose");
+        self.disk.read_node(expected)
+    }
+
+    fn reads_ahead(&self) -> usize {
+        2
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_reader_that_has_panicked() {
+    let (far, tree) = tree(0);
+    let source = Arc::new(Panicking { disk: far.disk.clone(), reads: Mutex::default() });
+    let cache = Arc::new(NodeCache::new(source, *tree.cache().geometry(), 64 << 20));
+    let tree = Snapshot::new(cache, *tree.root());
+    for _ in 0..2 {
+        let keys = || (0..ITEMS).step_by(97).map(key);
+        tree.prefetch(keys()).unwrap();
+        keys().for_each(|key| assert!(tree.get(&key).unwrap().is_some()));
+    }
+}
+
 #[test]
 fn what_can_not_be_read_is_an_error_for_who_needs_it() {
     let (far, tree) = tree(8);
