@@ -15,7 +15,7 @@ pub fn about_device(error: &Error) -> Failure {
         Error::Open { path, source } if is_remote(path) => of_server(source.kind()).map(Into::into),
         Error::Open { path, source } if source.kind() == ErrorKind::PermissionDenied => Some(permission(path)),
         Error::Open { source, .. } if source.kind() == ErrorKind::ReadOnlyFilesystem => Some(READ_ONLY.into()),
-        Error::Held { path } => mounted_at(path).map(|point| {
+        Error::Held { path, .. } => mounted_at(path).map(|point| {
             let point = point.display();
             format!("it is mounted on {point}: work on that, or end it with 'ubtrfs umount {point}'")
         }),

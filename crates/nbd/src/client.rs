@@ -24,7 +24,7 @@ const LARGEST: u32 = 4 << 20;
 const BLOCK: u32 = 4096;
 
 /// How an export is used.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Nothing is written.
     pub read_only: bool,
@@ -33,8 +33,9 @@ pub struct Options {
     pub timeout: Duration,
     /// How many connections are made, where the server lets several serve one export.
     pub connections: usize,
-    /// Where the 4096 bytes are that show whether the export is the same after the server was away.
-    pub witness: Option<u64>,
+    /// Where the 4096 bytes each are that show whether the export is the same after the server was
+    /// away.
+    pub witnesses: Vec<u64>,
 }
 
 /// A client of an export. All methods may be called by many threads at once.
@@ -45,7 +46,7 @@ pub struct Client {
 
 impl Client {
     /// Connects to an export.
-    pub fn open(uri: Uri, options: Options) -> Result<Self, Error> {
+    pub fn open(uri: Uri, options: &Options) -> Result<Self, Error> {
         let mut link = connect(&uri, PATIENT)?;
         let export = link.export;
         let is_read_only = has(export.flags, READ_ONLY);
@@ -64,19 +65,16 @@ impl Client {
                         for reading only";
             return Err(Error::Unusable(what.into()));
         }
-        let at =
-            options.witness.filter(|at| at.is_multiple_of(u64::from(BLOCK)) && at + u64::from(BLOCK) <= export.size);
-        let witness = match at {
-            Some(at) => match link.call(&[Call::Read { at, len: BLOCK }])?.into_iter().next() {
-                Some(Ok(found)) => Some(Witness::new(at, found.into())),
-                _ => None,
-            },
-            None => None,
-        };
+        let block = u64::from(BLOCK);
+        let is_inside = |at: &u64| at.is_multiple_of(block) && at.saturating_add(block) <= export.size;
+        let places: Vec<u64> = options.witnesses.iter().copied().filter(is_inside).collect();
+        let reads: Vec<Call> = places.iter().map(|at| Call::Read { at: *at, len: BLOCK }).collect();
+        let found = link.call(&reads)?.into_iter().zip(places);
+        let witnesses = found.filter_map(|(found, at)| Some(Witness::new(at, found.ok()?.into()))).collect();
         let connections = if has(export.flags, CAN_MULTI_CONN) { options.connections.max(1) } else { 1 };
         let mut links = vec![link];
         links.extend(connect_more(&uri, connections - 1).into_iter().filter(|link| link.export == export));
-        let session = Arc::new(Session::new(uri, export, connections, options.timeout, witness));
+        let session = Arc::new(Session::new(uri, export, connections, options.timeout, witnesses));
         take_over(&session, links)?;
         let supervised = Arc::clone(&session);
         spawn("ubtrfs-nbd", move || supervise(&supervised))?;

@@ -10,7 +10,6 @@ use crate::abi::{CAN_MULTI_CONN, READ_ONLY, SEND_FLUSH, has};
 use crate::connect::{Call, Link, connect, connect_more};
 use crate::error::Error;
 use crate::negotiate::Export;
-use crate::reply::Refusal;
 use crate::session::Session;
 
 /// How long an attempt to connect may take.
@@ -50,29 +49,30 @@ fn is_same(before: &Export, now: &Export) -> Result<(), Error> {
     Ok(())
 }
 
-/// Compares the place that shows what the export is.
+/// Compares the places that show what the export is.
 fn verify(session: &Arc<Session>, link: &mut Link) -> Result<(), Error> {
-    let place = session.state.lock().witness.as_ref().map(crate::witness::Witness::place);
-    let Some((at, len)) = place else { return Ok(()) };
+    let places: Vec<_> = session.state.lock().witnesses.iter().map(crate::witness::Witness::place).collect();
+    if places.is_empty() {
+        return Ok(());
+    }
     if has(link.export.flags, SEND_FLUSH) {
         // What the server still has to do of the connection before is done first.
         link.call(&[Call::Flush])?;
     }
-    let found = one(link.call(&[Call::Read { at, len: len as u32 }])?)?;
+    let reads: Vec<_> = places.iter().map(|(at, len)| Call::Read { at: *at, len: *len as u32 }).collect();
+    let found: Result<Vec<_>, _> = link.call(&reads)?.into_iter().collect();
+    let found = found.map_err(|refusal| Error::Broken(refusal.to_io()))?;
     let state = session.state.lock();
-    if state.witness.as_ref().is_some_and(|witness| !witness.allows(&found)) {
-        return Err(Error::Unusable(format!(
-            "the server came back with another content at {at}, where the superblock is: an empty export, an older copy, or \
-             one that somebody else has written; nothing is written to it"
-        )));
+    for (witness, found) in state.witnesses.iter().zip(found) {
+        if !witness.allows(&found) {
+            let (at, _) = witness.place();
+            return Err(Error::Unusable(format!(
+                "the server came back with another content at {at}, where a volume has its superblock or the mark of who \
+                 writes: an empty export, an older copy, or one that somebody else has written; nothing is written to it"
+            )));
+        }
     }
     Ok(())
-}
-
-/// The only result.
-fn one(results: Vec<Result<Vec<u8>, Refusal>>) -> Result<Vec<u8>, Error> {
-    let result = results.into_iter().next().unwrap_or(Ok(Vec::new()));
-    result.map_err(|refusal| Error::Broken(refusal.to_io()))
 }
 
 /// Writes what the server may have lost. What it refuses now, it had acknowledged before.

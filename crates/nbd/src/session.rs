@@ -120,7 +120,7 @@ pub(crate) struct State {
     /// Answered writes.
     answers: u64,
     pub(crate) kept: Kept,
-    pub(crate) witness: Option<Witness>,
+    pub(crate) witnesses: Vec<Witness>,
     /// A flush of our own is on its way.
     flushes_itself: bool,
     /// Since when nothing has been answered, over any number of connections.
@@ -156,7 +156,7 @@ impl Session {
         export: Export,
         connections: usize,
         timeout: Duration,
-        witness: Option<Witness>,
+        witnesses: Vec<Witness>,
     ) -> Self {
         let state = State {
             phase: Phase::Away { since: Instant::now(), why: String::new(), is_expired: false },
@@ -167,7 +167,7 @@ impl Session {
             next_cookie: 1,
             answers: 0,
             kept: Kept::default(),
-            witness,
+            witnesses,
             flushes_itself: false,
             trouble: None,
             lost: None,
@@ -213,7 +213,7 @@ impl Session {
         match &mut command {
             Command::Write { parts, fua } => {
                 state.kept.write(at, parts, cookie);
-                state.witness.iter_mut().for_each(|witness| witness.write(at, parts, cookie));
+                state.witnesses.iter_mut().for_each(|witness| witness.write(at, parts, cookie));
                 let is_zero = || parts.iter().all(|part| part.iter().all(|byte| *byte == 0));
                 if !*fua && len as usize >= MANY_ZEROS && has(self.export.flags, SEND_WRITE_ZEROES) && is_zero() {
                     command = Command::Zero;
@@ -221,7 +221,7 @@ impl Session {
             }
             Command::Trim => {
                 state.kept.forget(at, end);
-                state.witness.iter_mut().for_each(|witness| witness.forget(at, end));
+                state.witnesses.iter_mut().for_each(|witness| witness.forget(at, end));
             }
             Command::Flush { covers, .. } => *covers = state.answers,
             Command::Read | Command::Zero => {}
@@ -289,16 +289,16 @@ impl Session {
                 state.answers += 1;
                 let answers = state.answers;
                 state.kept.answered(request.at, end, answer.cookie, answers);
-                state.witness.iter_mut().for_each(|witness| witness.answered(answer.cookie, answers));
+                state.witnesses.iter_mut().for_each(|witness| witness.answered(answer.cookie, answers));
                 if matches!(request.command, Command::Write { fua: true, .. }) {
                     state.kept.is_over(request.at, end, answer.cookie);
-                    state.witness.iter_mut().for_each(|witness| witness.durable(answer.cookie));
+                    state.witnesses.iter_mut().for_each(|witness| witness.durable(answer.cookie));
                 }
             }
             (Command::Write { .. } | Command::Zero, Err(_)) => state.kept.is_over(request.at, end, answer.cookie),
             (Command::Flush { covers, .. }, Ok(_)) => {
                 state.kept.flushed(*covers);
-                state.witness.iter_mut().for_each(|witness| witness.flushed(*covers));
+                state.witnesses.iter_mut().for_each(|witness| witness.flushed(*covers));
             }
             (Command::Flush { .. }, Err(refusal)) => {
                 // The server may have dropped what it could not write: the next flush says nothing.
@@ -468,14 +468,14 @@ impl State {
 
     fn has_room(&self, command: &Command, len: usize) -> bool {
         let is_write = matches!(command, Command::Write { .. });
-        let is_kept_full = self.kept.bytes() >= MOST_KEPT || self.witness.as_ref().is_some_and(Witness::is_full);
+        let is_kept_full = self.kept.bytes() >= MOST_KEPT || self.witnesses.iter().any(Witness::is_full);
         let is_full = self.outstanding.len() >= MOST_REQUESTS || self.outstanding_bytes + len > MOST_BYTES;
         !(is_write && is_kept_full) && (!is_full || self.outstanding.is_empty())
     }
 
     /// Whether so much is kept that a flush of our own is wanted, and there is none.
     fn needs_flush(&self, limit: usize) -> bool {
-        let is_full = self.kept.bytes() >= limit || self.witness.as_ref().is_some_and(Witness::is_full);
+        let is_full = self.kept.bytes() >= limit || self.witnesses.iter().any(Witness::is_full);
         is_full && !self.flushes_itself
     }
 

@@ -21,10 +21,12 @@ pub enum Error {
         source: io::Error,
     },
     /// Another process uses the device.
-    #[error("{} is in use by another program", path.display())]
+    #[error("{} is in use by {}", path.display(), by.as_deref().unwrap_or("another program"))]
     Held {
         /// The device.
         path: PathBuf,
+        /// Who uses it, if that is known.
+        by: Option<String>,
     },
     /// The kernel uses the device through a loop device, or may do so.
     #[error("{}", by.of(path))]

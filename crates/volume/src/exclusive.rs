@@ -30,7 +30,7 @@ pub fn claim(path: &Path) -> Result<File> {
     patiently(|| {
         OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|error| {
             if Errno::from_io_error(&error) == Some(Errno::BUSY) {
-                Error::Held { path: path.into() }
+                Error::Held { path: path.into(), by: None }
             } else {
                 Error::Open { path: path.into(), source: error }
             }

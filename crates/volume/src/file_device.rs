@@ -215,7 +215,7 @@ fn open_file(path: &Path, read_only: bool, claim: bool) -> Result<File> {
     };
     match opened {
         Ok(file) => Ok(file.into()),
-        Err(Errno::BUSY) => Err(Error::Held { path: path.to_owned() }),
+        Err(Errno::BUSY) => Err(Error::Held { path: path.to_owned(), by: None }),
         Err(error) => Err(Error::Open { path: path.to_owned(), source: error.into() }),
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn unlock(image: &File) {
 fn judge(locked: rustix::io::Result<()>, path: &Path) -> Result<()> {
     match locked {
         Ok(()) => {}
-        Err(Errno::WOULDBLOCK | Errno::ACCESS) => return Err(Error::Held { path: path.to_owned() }),
+        Err(Errno::WOULDBLOCK | Errno::ACCESS) => return Err(Error::Held { path: path.to_owned(), by: None }),
         // A file system without locks, such as some network ones.
         Err(error) => tracing::warn!(path = %path.display(), %error, "cannot lock the image"),
     }

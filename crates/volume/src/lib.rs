@@ -34,6 +34,7 @@ mod open;
 #[cfg(feature = "testing")]
 mod overlay_device;
 mod partitions;
+mod protected_device;
 mod publish;
 mod read;
 mod read_ahead_device;
@@ -51,6 +52,7 @@ mod window_device;
 mod write;
 mod write_group;
 mod write_pool;
+mod writer_mark;
 
 pub use buffer::{ALIGNMENT, Buffer, SharedBuffer};
 pub use counted_lock::{CountedArcMutex, CountedMutex, CountedRwLock, LockCounters};

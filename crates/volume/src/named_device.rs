@@ -12,6 +12,7 @@ use crate::device_part::DevicePart;
 use crate::error::{Error, Result};
 use crate::file_device::{Exclusive, FileDevice, OpenMode};
 use crate::nbd_device::NbdDevice;
+use crate::protected_device::{ProtectedDevice, Refusal, Timing};
 use crate::read_ahead_device::ReadAheadDevice;
 
 /// How a device is opened.
@@ -19,7 +20,7 @@ use crate::read_ahead_device::ReadAheadDevice;
 pub struct Opening {
     /// What for.
     pub mode: OpenMode,
-    /// Whether others are kept out. Of an export that is written to, those of this machine are.
+    /// Whether others are kept out: of an export, others that would write.
     pub exclusive: Exclusive,
     /// The part that is used.
     pub part: DevicePart,
@@ -31,9 +32,16 @@ pub struct Opening {
 pub fn open_named(name: &Path, how: Opening) -> Result<Arc<dyn Device>> {
     let Opening { mode, exclusive, part, timeout } = how;
     if is_remote(name) {
-        let claimed = mode == OpenMode::ReadWrite && exclusive != Exclusive::No;
-        let device = NbdDevice::open(&name.to_string_lossy(), mode, part, timeout, claimed)?;
-        return Ok(Arc::new(ReadAheadDevice::new(Arc::new(device), part.start)));
+        let mut device: Arc<dyn Device> = Arc::new(NbdDevice::open(&name.to_string_lossy(), mode, part, timeout)?);
+        if mode == OpenMode::ReadWrite && exclusive != Exclusive::No {
+            let protected =
+                ProtectedDevice::new(device, part.start, Timing::USUAL).map_err(|refusal| match refusal {
+                    Refusal::Held(by) => Error::Held { path: name.into(), by: Some(by) },
+                    Refusal::Failed(source) => Error::Open { path: name.into(), source },
+                })?;
+            device = Arc::new(protected);
+        }
+        return Ok(Arc::new(ReadAheadDevice::new(device, part.start)));
     }
     FileDevice::open_part(name, mode, exclusive, part).map(|device| Arc::new(device) as _)
 }

@@ -1,12 +1,10 @@
 //! Exports of NBD servers.
 
 use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ubtrfs_format::{ChecksumType, Physical, SUPERBLOCK_COPIES};
+use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
 use ubtrfs_nbd::{Bytes, Client, Options, Uri};
 
 use crate::buffer::ALIGNMENT;
@@ -34,18 +32,14 @@ pub struct NbdDevice {
     /// Bytes of whole blocks.
     size: u64,
     counters: CounterCells,
-    /// Keeps other programs of this machine from opening it for writing.
-    _claim: Option<UnixListener>,
 }
 
 impl NbdDevice {
     /// Connects to the export that the URI names. A part of it holds the volume, whose superblock
-    /// shows whether the export is the same after the server was away. The threads behind it do
+    /// shows whether the export is the same after the server was away, as does the mark of who
+    /// writes. The threads behind it do
     /// not survive a `fork`: open after it.
-    ///
-    /// `claimed`: [`Error::Held`] if another program of this machine has opened the same part of it
-    /// so. Those of other machines are only noticed.
-    pub fn open(uri: &str, mode: OpenMode, part: DevicePart, timeout: Option<Duration>, claimed: bool) -> Result<Self> {
+    pub fn open(uri: &str, mode: OpenMode, part: DevicePart, timeout: Option<Duration>) -> Result<Self> {
         let failed = |error: ubtrfs_nbd::Error| {
             let kind = match &error {
                 ubtrfs_nbd::Error::ReadOnly => io::ErrorKind::ReadOnlyFilesystem,
@@ -53,34 +47,17 @@ impl NbdDevice {
             };
             Error::Open { path: uri.into(), source: io::Error::new(kind, error) }
         };
-        let options = Options {
-            read_only: mode == OpenMode::ReadOnly,
-            timeout: timeout.unwrap_or(USUAL_TIMEOUT),
-            connections: CONNECTIONS,
-            witness: part.start.checked_add(SUPERBLOCK_COPIES[0].0),
-        };
-        let uri = Uri::parse(uri).map_err(failed)?;
-        let claim = if claimed { Some(claim(&uri, part)?) } else { None };
-        let client = Client::open(uri, options).map_err(failed)?;
+        let read_only = mode == OpenMode::ReadOnly;
+        let superblock = part.start.saturating_add(SUPERBLOCK_COPIES[0].0);
+        let mark = superblock.saturating_add(SUPERBLOCK_SIZE as u64);
+        // A reader does not mind who writes.
+        let witnesses = if read_only { vec![superblock] } else { vec![superblock, mark] };
+        let timeout = timeout.unwrap_or(USUAL_TIMEOUT);
+        let options = Options { read_only, timeout, connections: CONNECTIONS, witnesses };
+        let client = Client::open(Uri::parse(uri).map_err(failed)?, &options).map_err(failed)?;
         let size = client.size() - client.size() % ALIGNMENT as u64;
-        Ok(Self { client, size, counters: CounterCells::default(), _claim: claim })
+        Ok(Self { client, size, counters: CounterCells::default() })
     }
-}
-
-/// A socket that nobody connects to, whose name only one program of a machine can have; it ends
-/// with the program.
-fn claim(uri: &Uri, part: DevicePart) -> Result<UnixListener> {
-    let path = || uri.to_string().into();
-    let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::AddrInUse => Error::Held { path: path() },
-        _ => Error::Open { path: path(), source },
-    };
-    let absolute = uri.clone().absolute().map_err(failed)?;
-    // Hashed, for a path may be longer than such a name; and alike by all versions of the program.
-    let meant = format!("{}/{}/{}/{:?}", absolute.address, absolute.export, part.start, part.size);
-    let hash = ChecksumType::Sha256.compute(meant.as_bytes());
-    let name = hash.0.iter().take(16).fold("ubtrfs-nbd-".to_owned(), |name, byte| format!("{name}{byte:02x}"));
-    SocketAddr::from_abstract_name(name).and_then(|name| UnixListener::bind_addr(&name)).map_err(failed)
 }
 
 impl NbdDevice {

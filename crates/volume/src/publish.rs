@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 use crate::volume::{Member, Volume};
 use crate::write::Flushed;
 
-/// Log writes check for a foreign writer only this often, since a read costs as much as the write
-/// itself.
+/// Log writes on devices that are near check for a foreign writer only this often, since a read
+/// costs as much as the write itself.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Which copies of the superblock are written.
@@ -59,14 +59,15 @@ impl Volume {
     /// Each device's superblock gets its own address, and the device item that [`Volume::devices`]
     /// shows; those in `superblock` are ignored. If the primary isn't the one that was read or
     /// written last, another process writes this volume: [`Error::ForeignWriter`] (a commit always
-    /// checks, log writes once a second). After that or any other error the volume is read-only,
-    /// since it is not known which superblock a crash would leave.
+    /// checks, log writes at first and once a second; where devices are far away, all of them do).
+    /// After that or any other error the volume is read-only, since it is not known which
+    /// superblock a crash would leave.
     ///
     /// # Panics
     ///
     /// If the proof is another volume's.
     pub fn write_superblock(&self, superblock: &Superblock, copies: Copies, proof: Flushed) -> Result<Published> {
-        let Flushed { volume } = proof;
+        let Flushed { volume, has_looked } = proof;
         assert!(Arc::ptr_eq(&volume, &self.in_flight), "invariant 1: a flush of this volume precedes");
         for root in [superblock.root, superblock.chunk_root, superblock.log_root] {
             debug_assert!(
@@ -79,22 +80,30 @@ impl Volume {
         if superblock.fsid != self.fsid() || superblock.generation < self.superblock.read().generation {
             return Err(Error::BadRequest("a superblock of another volume or an older commit"));
         }
-        let result = self.publish(superblock, copies);
+        let ours = if has_looked { Ok(()) } else { self.require_ours(copies) };
+        let result = ours.and_then(|()| self.publish(superblock, copies));
         if result.is_err() {
             self.set_read_only();
         }
         result
     }
 
-    fn publish(&self, superblock: &Superblock, copies: Copies) -> Result<Published> {
+    /// An error if another process has written a superblock, as far as that has to be known.
+    fn require_ours(&self, copies: Copies) -> Result<()> {
         let mut last_look = self.last_look.lock();
-        if copies == Copies::All || last_look.elapsed() >= LOOK_INTERVAL {
-            for member in &self.members {
-                check_still_ours(member)?;
-            }
-            *last_look = Instant::now();
+        if copies == Copies::All || last_look.is_none_or(|look| look.elapsed() >= LOOK_INTERVAL) {
+            self.look_at_superblocks()?;
+            *last_look = Some(Instant::now());
         }
-        drop(last_look);
+        Ok(())
+    }
+
+    /// An error if another process has written a superblock.
+    pub(crate) fn look_at_superblocks(&self) -> Result<()> {
+        self.members.iter().try_for_each(check_still_ours)
+    }
+
+    fn publish(&self, superblock: &Superblock, copies: Copies) -> Result<Published> {
         let mut tickets = Vec::with_capacity(self.members.len());
         let mut primaries = Vec::with_capacity(self.members.len());
         for member in &self.members {

@@ -58,7 +58,7 @@ pub struct Volume {
     /// Held while superblocks are written.
     pub(crate) publishing: Mutex<()>,
     /// When the superblocks on the devices were last compared with ours.
-    pub(crate) last_look: Mutex<Instant>,
+    pub(crate) last_look: Mutex<Option<Instant>>,
     pub(crate) checksum_errors: AtomicU64,
     pub(crate) repairs: AtomicU64,
 }
@@ -119,7 +119,7 @@ impl Volume {
             in_flight: Arc::default(),
             submissions: RwLock::new(()),
             publishing: Mutex::new(()),
-            last_look: Mutex::new(Instant::now()),
+            last_look: Mutex::default(),
             checksum_errors: AtomicU64::new(0),
             repairs: AtomicU64::new(0),
         }

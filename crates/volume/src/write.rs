@@ -90,6 +90,8 @@ pub struct CompletedWrites<Kind> {
 #[derive(Debug)]
 pub struct Flushed {
     pub(crate) volume: Arc<InFlight>,
+    /// The superblocks were looked at meanwhile, and are those that were written last.
+    pub(crate) has_looked: bool,
 }
 
 impl<Kind> CompletedWrites<Kind> {
@@ -218,6 +220,8 @@ impl Volume {
 
     /// A barrier on every device: makes durable what was written, data and the nodes that refer to
     /// it. After a failure nothing is known of what is durable, so the volume turns read-only.
+    /// Where devices are far away the superblocks are read meanwhile, for the superblock that
+    /// follows.
     ///
     /// # Panics
     ///
@@ -226,8 +230,13 @@ impl Volume {
         for volume in [data.volume, nodes.volume] {
             assert!(Arc::ptr_eq(&volume, &self.in_flight), "invariant 1: a flush is of the volume that was written");
         }
-        self.barrier()?;
-        Ok(Flushed { volume: Arc::clone(&self.in_flight) })
+        let has_looked = std::thread::scope(|scope| {
+            let look = (self.reads_ahead() > 0).then(|| scope.spawn(|| self.look_at_superblocks()));
+            self.barrier()?;
+            // If it failed, it is done again when nobody else of ours writes superblocks.
+            Ok(look.is_some_and(|look| matches!(look.join(), Ok(Ok(())))))
+        })?;
+        Ok(Flushed { volume: Arc::clone(&self.in_flight), has_looked })
     }
 
     /// A barrier for what somebody else wrote: makes durable what can be read. No superblock can

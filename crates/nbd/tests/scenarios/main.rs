@@ -19,8 +19,8 @@ fn server(dir: &Path, blocks: u64) -> LossyServer {
 }
 
 fn client(server: &LossyServer, timeout: Duration) -> Client {
-    let options = Options { read_only: false, timeout, connections: 4, witness: Some(0) };
-    Client::open(Uri::parse(server.uri()).unwrap(), options).unwrap()
+    let options = Options { read_only: false, timeout, connections: 4, witnesses: vec![0] };
+    Client::open(Uri::parse(server.uri()).unwrap(), &options).unwrap()
 }
 
 /// Writes blocks of this byte, and returns when that is answered.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
+mod an_export_has_one_writer;
 mod back_and_forth;
 mod fixtures_through_the_mount;
 mod harness_detects_faults;

@@ -387,18 +387,3 @@ fn a_walk_over_small_files_takes_fewer_requests_than_there_are_files() {
     assert!(reads < FILES / 4, "{reads} reads of {FILES} files");
     mounted.unmount();
 }
-
-#[test]
-fn a_second_writer_of_the_same_machine_is_refused() {
-    require!(Need::Fuse, Need::Ubtrfs);
-    let dir = scratch_dir();
-    let server = LossyServer::start(&dir.path().join("socket"), vec![0; SIZE as usize]);
-    ubtrfs(&["mkfs", &server.uri()]).ok();
-    let mounted = mount(&server.uri(), "");
-    std::fs::write(mounted.path().join("a"), "a").unwrap();
-    let refused = ubtrfs(&["cp", "/etc/hostname", &format!("{}:/b", server.uri())]);
-    assert!(refused.code() == Some(1) && refused.stderr.contains("in use by another program"), "{}", refused.report());
-    mounted.unmount();
-    ubtrfs(&["cp", "/etc/hostname", &format!("{}:/b", server.uri())]).ok();
-    assert_eq!(ubtrfs(&["cat", &server.uri(), "/a"]).ok().stdout, "a");
-}

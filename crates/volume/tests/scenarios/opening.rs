@@ -53,7 +53,7 @@ fn one_program_at_a_time() {
     let path = dir.path().join("image");
     std::fs::write(&path, vec![0; 8192]).unwrap();
     let open = |mode, exclusive| FileDevice::open(&path, mode, exclusive);
-    let held = |result| matches!(result, Err(Error::Held { path: held }) if held == path);
+    let held = |result| matches!(result, Err(Error::Held { path: held, .. }) if held == path);
     let writer = open(OpenMode::ReadWrite, Exclusive::Yes).unwrap();
     assert!(held(open(OpenMode::ReadWrite, Exclusive::Yes)));
     assert!(held(open(OpenMode::ReadOnly, Exclusive::Yes)));

@@ -10,8 +10,9 @@ use crate::common::{
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{Generation, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
 use ubtrfs_volume::{
-    Buffer, Copies, Device, DeviceWrite, Engine, Error, Exclusive, Fate, FaultyDevice, FileDevice, Flushed, Lasting,
-    MemoryDevice, OpenMode, Operation, RecordingDevice, SharedBuffer, SplitMix64, Volume, Write,
+    Buffer, Copies, Device, DeviceCounters, DeviceTicket, DeviceWrite, Engine, Error, Exclusive, Fate, FaultyDevice,
+    FileDevice, Flushed, Lasting, MemoryDevice, OpenMode, Operation, RecordingDevice, SharedBuffer, SplitMix64, Volume,
+    Write,
 };
 
 const ENGINES: [Engine; 2] = [Engine::Auto, Engine::Threads];
@@ -239,6 +240,71 @@ fn foreign_writer(copies: Copies) {
     assert!(matches!(volume.submit(Vec::new()), Err(Error::ReadOnly)));
     let flushed = flush(&volume).unwrap();
     assert!(matches!(volume.write_superblock(&foreign, Copies::All, flushed), Err(Error::ReadOnly)));
+}
+
+/// Of invariant 12.
+#[test]
+fn a_foreign_writer_stops_the_first_log_write() {
+    let Some((_dir, path)) = made(256 << 20, &[]) else { return };
+    let volume = open(std::slice::from_ref(&path), READ_WRITE, Engine::Auto).unwrap();
+    let mut foreign = copy_at(&path, SUPERBLOCK_COPIES[0]);
+    foreign.generation = foreign.generation.next();
+    scribble(&path, SUPERBLOCK_COPIES[0], &foreign.to_bytes().unwrap()[..]);
+    let flushed = flush(&volume).unwrap();
+    let error = volume.write_superblock(&volume.superblock(), Copies::Primary, flushed).unwrap_err();
+    assert!(matches!(error, Error::ForeignWriter { .. }), "{error}");
+}
+
+/// A device in memory that counts as far away.
+#[derive(Debug)]
+struct Far(MemoryDevice);
+
+impl Device for Far {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+    fn is_read_only(&self) -> bool {
+        false
+    }
+    fn read_at(&self, at: Physical, buf: &mut [u8]) -> std::io::Result<()> {
+        self.0.read_at(at, buf)
+    }
+    fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        self.0.submit(writes)
+    }
+    fn reads_ahead(&self) -> usize {
+        1
+    }
+    fn flush(&self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+    fn discard(&self, at: Physical, len: u64) -> std::io::Result<()> {
+        self.0.discard(at, len)
+    }
+    fn counters(&self) -> DeviceCounters {
+        self.0.counters()
+    }
+}
+
+/// Of invariant 12.
+#[test]
+fn a_foreign_writer_stops_every_log_write_of_devices_far_away() {
+    let Some((_dir, path)) = made(128 << 20, &[]) else { return };
+    let device = Arc::new(Far(MemoryDevice::from_bytes(memory(&path).to_vec())));
+    let volume = Volume::open(vec![device.clone()], READ_WRITE).unwrap();
+    for _ in 0..2 {
+        let reads = device.counters().reads;
+        let flushed = flush(&volume).unwrap();
+        let _ = volume.write_superblock(&volume.superblock(), Copies::Primary, flushed).unwrap();
+        assert_eq!(device.counters().reads, reads + 1, "the superblock is read once");
+    }
+    let mut foreign = volume.superblock();
+    foreign.generation = foreign.generation.next();
+    let data = foreign.to_bytes().unwrap().to_vec().into();
+    device.submit(vec![DeviceWrite { at: SUPERBLOCK_COPIES[0], data }]).wait().unwrap();
+    let flushed = flush(&volume).unwrap();
+    let error = volume.write_superblock(&volume.superblock(), Copies::Primary, flushed).unwrap_err();
+    assert!(matches!(error, Error::ForeignWriter { .. }), "{error}");
 }
 
 fn memory(path: &Path) -> Arc<[u8]> {

@@ -1,0 +1,345 @@
+//! Multiple mount protection: of those who would write to an export, only one does.
+//!
+//! An export has no lock, and its clients may be on different machines. Who writes to a volume on
+//! it leaves a [mark](WriterMark) there, which it renews while it lives and takes away in the end.
+//! Who finds the mark of another looks for its process, if that would be on this machine; else it
+//! watches the mark for longer than any living writer would leave it as it is. Before a write that
+//! comes long after the last look at the mark, as after the machine slept, the mark is read: if it
+//! is another's by now, nothing is written any more (invariant 12).
+//!
+//! Only volumes are protected: a device without a superblock of btrfs, or with something else where
+//! the mark would be, is written to without one.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use rustix::time::{ClockId, clock_gettime};
+use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE};
+
+use crate::buffer::{Buffer, SharedBuffer};
+use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite};
+use crate::error::WriteError;
+use crate::writer_mark::{Life, MARK_SIZE, WriterMark};
+
+/// Where a superblock says what it is, by the on-disk format of btrfs.
+const MAGIC_OFFSET: usize = 0x40;
+
+/// How often what happens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timing {
+    /// A mark is renewed.
+    pub renewal: Duration,
+    /// A mark that stayed the same for so long is that of a writer that ended.
+    pub silence: Duration,
+    /// Nothing is written if the last look at the mark is older.
+    pub lease: Duration,
+}
+
+impl Timing {
+    /// For exports of servers.
+    pub(crate) const USUAL: Self =
+        Self { renewal: Duration::from_secs(5), silence: Duration::from_secs(30), lease: Duration::from_secs(15) };
+}
+
+/// A device that nobody else writes to as long as this one lives.
+#[derive(Debug)]
+pub(crate) struct ProtectedDevice {
+    shared: Arc<Shared>,
+    /// Renews the mark.
+    renewing: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    device: Arc<dyn Device>,
+    timing: Timing,
+    /// Where the mark is; `None` if there is none.
+    place: Option<Physical>,
+    state: Mutex<State>,
+    ending: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    mark: WriterMark,
+    /// When the mark was seen to be ours, by the clock that goes on while the machine sleeps.
+    seen: Option<Duration>,
+    /// Who has taken the device over.
+    lost: Option<String>,
+    is_ending: bool,
+}
+
+/// Why a device can't be had.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// This writer has it.
+    Held(String),
+    /// It can't be asked.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl ProtectedDevice {
+    /// Marks the volume that begins at `start` as ours, once it is certain that nobody else has it.
+    pub(crate) fn new(device: Arc<dyn Device>, start: u64, timing: Timing) -> Result<Self, Refusal> {
+        let place = place_of_mark(&*device, start)?;
+        let state = State { mark: WriterMark::new(), seen: None, lost: None, is_ending: false };
+        let shared = Arc::new(Shared { device, timing, place, state: Mutex::new(state), ending: Condvar::new() });
+        let mut renewing = None;
+        if let Some(place) = place {
+            shared.wait_for_others(place)?;
+            shared.renew(place)?;
+            let found = shared.read(place)?;
+            shared.compare(found.as_ref()).map_err(Refusal::Held)?;
+            let renewer = Arc::clone(&shared);
+            let thread = std::thread::Builder::new().name("ubtrfs-mark".into());
+            renewing = Some(thread.spawn(move || renewer.renew_until_the_end(place))?);
+        }
+        Ok(Self { shared, renewing })
+    }
+
+    /// Writes, but not where the mark is.
+    fn submit_by(
+        &self,
+        writes: Vec<DeviceWrite>,
+        submit: impl FnOnce(&dyn Device, Vec<DeviceWrite>) -> DeviceTicket,
+    ) -> DeviceTicket {
+        if let Err(source) = self.shared.require_ours() {
+            let first = writes.first().map(|write| (write.at, write.data.len()));
+            let (at, len) = first.unwrap_or_default();
+            return DeviceTicket::done(Err(WriteError { at, len, source }));
+        }
+        let Some(mark) = self.shared.range() else { return submit(&*self.shared.device, writes) };
+        let split = |write: DeviceWrite| {
+            let (start, len) = (write.at.0, write.data.len() as u64);
+            let parts = around(&mark, start..start.saturating_add(len));
+            parts.map(move |part| DeviceWrite {
+                at: Physical(part.start),
+                data: write.data.slice((part.start - start) as usize..(part.end - start) as usize),
+            })
+        };
+        submit(&*self.shared.device, writes.into_iter().flat_map(split).collect())
+    }
+}
+
+impl Drop for ProtectedDevice {
+    fn drop(&mut self) {
+        self.shared.state.lock().is_ending = true;
+        self.shared.ending.notify_all();
+        if let Some(thread) = self.renewing.take() {
+            let _ = thread.join();
+        }
+        self.shared.release();
+    }
+}
+
+impl Shared {
+    /// Returns when nobody else has the device.
+    fn wait_for_others(&self, place: Physical) -> Result<(), Refusal> {
+        let Some(mut found) = self.read(place)? else { return Ok(()) };
+        match found.process.life() {
+            Life::Ended => return Ok(()),
+            Life::Alive => return Err(Refusal::Held(found.who())),
+            Life::Unknown => {}
+        }
+        let (who, seconds) = (found.who(), self.timing.silence.as_secs());
+        tracing::warn!("{who} wrote here and did not say that it ended: it is watched for {seconds} s");
+        let begun = now();
+        while now().saturating_sub(begun) < self.timing.silence {
+            std::thread::sleep(self.timing.silence / 30);
+            match self.read(place)? {
+                None => return Ok(()),
+                Some(next) if next != found => {
+                    found = next;
+                    return Err(Refusal::Held(found.who()));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn range(&self) -> Option<Range<u64>> {
+        self.place.map(|place| place.0..place.0 + MARK_SIZE as u64)
+    }
+
+    fn read(&self, place: Physical) -> io::Result<Option<WriterMark>> {
+        let mut bytes = Buffer::for_reading(MARK_SIZE);
+        self.device.read_at(place, &mut bytes)?;
+        Ok(WriterMark::parse(&bytes))
+    }
+
+    fn write(&self, place: Physical, bytes: &[u8]) -> io::Result<()> {
+        let write = vec![DeviceWrite { at: place, data: SharedBuffer::from(Buffer::from(bytes)) }];
+        let has_fua = self.device.has_fua();
+        let ticket = if has_fua { self.device.submit_fua(write) } else { self.device.submit(write) };
+        Ok(ticket.wait()?)
+    }
+
+    /// Writes the mark, with a new number.
+    fn renew(&self, place: Physical) -> io::Result<()> {
+        let mark = {
+            let mut state = self.state.lock();
+            state.mark.sequence += 1;
+            state.mark.clone()
+        };
+        self.write(place, &mark.to_bytes())
+    }
+
+    /// Notes what is there instead of our mark: then the device is another's.
+    fn compare(&self, found: Option<&WriterMark>) -> Result<(), String> {
+        let mut state = self.state.lock();
+        if found.is_some_and(|found| found.writer == state.mark.writer) {
+            return Ok(());
+        }
+        let who = found.map_or_else(|| "another writer, which has ended".into(), WriterMark::who);
+        tracing::error!("{who} has taken the volume over: nothing is written to it any more");
+        state.lost = Some(who.clone());
+        Err(who)
+    }
+
+    /// Reads the mark; an error if it is not ours.
+    fn look(&self, place: Physical) -> io::Result<()> {
+        let begun = now();
+        let found = self.read(place)?;
+        self.compare(found.as_ref()).map_err(|who| taken_over(&who))?;
+        self.state.lock().seen = Some(begun);
+        Ok(())
+    }
+
+    /// An error if another writer has the device. Looks if the last look was too long ago: the
+    /// first one is after the mark of one that came at the same time was written.
+    fn require_ours(&self) -> io::Result<()> {
+        let Some(place) = self.place else { return Ok(()) };
+        let state = self.state.lock();
+        if let Some(who) = &state.lost {
+            return Err(taken_over(who));
+        }
+        if state.seen.is_some_and(|seen| now().saturating_sub(seen) < self.timing.lease) {
+            return Ok(());
+        }
+        drop(state);
+        self.look(place)
+    }
+
+    fn renew_until_the_end(&self, place: Physical) {
+        loop {
+            let mut state = self.state.lock();
+            if !state.is_ending {
+                self.ending.wait_for(&mut state, self.timing.renewal);
+            }
+            if state.is_ending || state.lost.is_some() {
+                return;
+            }
+            drop(state);
+            // A device that fails says so to those who use it, too.
+            if let Err(error) = self.look(place).and_then(|()| self.renew(place)) {
+                tracing::debug!(%error, "the mark of the writer could not be renewed");
+            }
+        }
+    }
+
+    /// Takes the mark away, if it is ours.
+    fn release(&self) {
+        let Some(place) = self.place else { return };
+        if self.state.lock().lost.is_none() {
+            let released = self.look(place).and_then(|()| self.write(place, &[0; MARK_SIZE]));
+            if let Err(error) = released.and_then(|()| self.device.flush()) {
+                tracing::debug!(%error, "the mark of the writer stays");
+            }
+        }
+    }
+}
+
+impl Device for ProtectedDevice {
+    fn size(&self) -> u64 {
+        self.shared.device.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.shared.device.is_read_only()
+    }
+
+    fn read_at(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
+        self.shared.device.read_at(at, buf)
+    }
+
+    fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        self.submit_by(writes, |device, writes| device.submit(writes))
+    }
+
+    fn submit_fua(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        self.submit_by(writes, |device, writes| device.submit_fua(writes))
+    }
+
+    fn has_fua(&self) -> bool {
+        self.shared.device.has_fua()
+    }
+
+    fn reads_ahead(&self) -> usize {
+        self.shared.device.reads_ahead()
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.shared.device.flush()
+    }
+
+    fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
+        self.shared.require_ours()?;
+        let range = at.0..at.0.saturating_add(len);
+        let mark = self.shared.range().unwrap_or(0..0);
+        around(&mark, range)
+            .try_for_each(|part| self.shared.device.discard(Physical(part.start), part.end - part.start))
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.shared.device.counters()
+    }
+}
+
+/// The parts of a range outside of another one.
+fn around(hole: &Range<u64>, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let (before, after) = if hole.start < range.end && range.start < hole.end {
+        (range.start..hole.start, hole.end..range.end)
+    } else {
+        (range, 0..0)
+    };
+    [before, after].into_iter().filter(|part| part.start < part.end)
+}
+
+/// Where the mark of a volume is; `None` if there is no volume, or something else is there.
+fn place_of_mark(device: &dyn Device, start: u64) -> io::Result<Option<Physical>> {
+    let place = Physical(start.saturating_add(SUPERBLOCK_COPIES[0].0 + SUPERBLOCK_SIZE as u64));
+    if place.0.saturating_add(MARK_SIZE as u64) > device.size() {
+        return Ok(None);
+    }
+    let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE + MARK_SIZE);
+    device.read_at(Physical(start + SUPERBLOCK_COPIES[0].0), &mut bytes)?;
+    let (superblock, mark) = bytes.split_at(SUPERBLOCK_SIZE);
+    let is_volume = superblock[MAGIC_OFFSET..].starts_with(&SUPERBLOCK_MAGIC);
+    let is_free = mark.iter().all(|byte| *byte == 0) || WriterMark::parse(mark).is_some();
+    Ok((is_volume && is_free).then_some(place))
+}
+
+fn taken_over(who: &str) -> io::Error {
+    io::Error::other(format!("{who} has taken the volume over"))
+}
+
+/// Time that goes on while the machine sleeps.
+fn now() -> Duration {
+    let time = clock_gettime(ClockId::Boottime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+#[path = "protected_device_tests.rs"]
+mod tests;

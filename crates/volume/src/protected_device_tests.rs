@@ -1,0 +1,142 @@
+use super::*;
+use crate::memory_device::MemoryDevice;
+use crate::writer_mark::Process;
+use ubtrfs_format::Uuid;
+
+const SUPERBLOCK: usize = SUPERBLOCK_COPIES[0].0 as usize;
+const PLACE: usize = SUPERBLOCK + SUPERBLOCK_SIZE;
+/// A mark is looked at before each write.
+const QUICK: Timing =
+    Timing { renewal: Duration::from_millis(10), silence: Duration::from_millis(200), lease: Duration::ZERO };
+/// A mark is not renewed during a test.
+const SLOW: Timing =
+    Timing { renewal: Duration::from_secs(3600), silence: Duration::from_millis(200), lease: Duration::ZERO };
+
+/// A device with a volume, as far as marks mind.
+fn volume() -> Arc<MemoryDevice> {
+    let mut bytes = vec![0; 1 << 20];
+    bytes[SUPERBLOCK + MAGIC_OFFSET..][..8].copy_from_slice(&SUPERBLOCK_MAGIC);
+    Arc::new(MemoryDevice::from_bytes(bytes))
+}
+
+fn mark(device: &MemoryDevice) -> Option<WriterMark> {
+    WriterMark::parse(&device.to_bytes()[PLACE..PLACE + MARK_SIZE])
+}
+
+fn put(device: &MemoryDevice, at: usize, data: &[u8]) -> Result<(), WriteError> {
+    write(device, at, data)
+}
+
+fn write(device: &dyn Device, at: usize, data: &[u8]) -> Result<(), WriteError> {
+    let data = SharedBuffer::from(Buffer::from(data));
+    device.submit(vec![DeviceWrite { at: Physical(at as u64), data }]).wait()
+}
+
+/// The mark of a process that can't be seen from here.
+fn foreign() -> WriterMark {
+    let mark = WriterMark::new();
+    WriterMark { process: Process { boot: Uuid([7; 16]), ..mark.process }, host: "elsewhere".into(), ..mark }
+}
+
+#[test]
+fn a_writer_marks_a_volume_and_takes_the_mark_away() {
+    let device = volume();
+    let before = device.to_bytes();
+    let protected = ProtectedDevice::new(device.clone(), 0, SLOW).unwrap();
+    assert_eq!(mark(&device).unwrap().process.pid, std::process::id());
+    // All of the first MiB is written and discarded; the mark stays.
+    write(&protected, 0, &vec![7; 1 << 20]).unwrap();
+    protected.discard(Physical(0), 1 << 20).unwrap();
+    assert!(mark(&device).is_some());
+    let mut expected = vec![0; 1 << 20];
+    expected[PLACE..PLACE + MARK_SIZE].copy_from_slice(&device.to_bytes()[PLACE..PLACE + MARK_SIZE]);
+    assert!(device.to_bytes() == expected);
+    put(&device, 0, &before[..PLACE]).unwrap();
+    drop(protected);
+    assert!(device.to_bytes() == before);
+}
+
+#[test]
+fn a_second_writer_is_refused_as_long_as_the_first_one_lives() {
+    let device = volume();
+    let first = ProtectedDevice::new(device.clone(), 0, QUICK).unwrap();
+    let refused = ProtectedDevice::new(device.clone(), 0, QUICK);
+    assert!(
+        matches!(&refused, Err(Refusal::Held(who)) if who.contains(&std::process::id().to_string())),
+        "{refused:?}"
+    );
+    write(&first, 0, &[1; 4096]).unwrap();
+    drop(first);
+    drop(ProtectedDevice::new(device, 0, QUICK).unwrap());
+}
+
+#[test]
+fn a_writer_that_can_not_be_seen_is_watched_until_it_is_silent() {
+    let device = volume();
+    let mut left = foreign();
+    put(&device, PLACE, &left.to_bytes()).unwrap();
+    let protected = ProtectedDevice::new(device.clone(), 0, SLOW).unwrap();
+    assert_ne!(mark(&device).unwrap().writer, left.writer);
+    drop(protected);
+    // Another one lives.
+    put(&device, PLACE, &left.to_bytes()).unwrap();
+    std::thread::scope(|scope| {
+        let refused = scope
+            .spawn(|| ProtectedDevice::new(device.clone(), 0, Timing { silence: Duration::from_secs(60), ..QUICK }));
+        while !refused.is_finished() {
+            left.sequence += 1;
+            put(&device, PLACE, &left.to_bytes()).unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(matches!(refused.join().unwrap(), Err(Refusal::Held(who)) if who.contains("elsewhere")));
+    });
+    assert_eq!(mark(&device), Some(left), "it was left alone");
+}
+
+/// Of invariant 12.
+#[test]
+fn nothing_is_written_to_a_volume_that_another_writer_has_taken_over() {
+    for taken in [foreign().to_bytes(), [0; MARK_SIZE]] {
+        let device = volume();
+        let protected = ProtectedDevice::new(device.clone(), 0, SLOW).unwrap();
+        write(&protected, 0, &[1; 4096]).unwrap();
+        put(&device, PLACE, &taken).unwrap();
+        let before = device.to_bytes();
+        let error = write(&protected, 0, &[2; 4096]).unwrap_err();
+        assert!(error.source.to_string().contains("taken the volume over"), "{error}");
+        assert!(protected.discard(Physical(0), 4096).is_err());
+        drop(protected);
+        assert!(device.to_bytes() == before, "invariant 12: nothing of it was written over");
+    }
+}
+
+#[test]
+fn a_mark_is_renewed_and_another_one_is_noticed_then() {
+    let device = volume();
+    let protected =
+        ProtectedDevice::new(device.clone(), 0, Timing { lease: Duration::from_secs(3600), ..QUICK }).unwrap();
+    let first = mark(&device).unwrap();
+    while mark(&device).unwrap().sequence < first.sequence + 3 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    put(&device, PLACE, &foreign().to_bytes()).unwrap();
+    while protected.shared.state.lock().lost.is_none() {
+        // A renewal that was on its way may have come later: then the other writer comes again.
+        put(&device, PLACE, &foreign().to_bytes()).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(write(&protected, 0, &[2; 4096]).is_err());
+}
+
+#[test]
+fn what_is_no_volume_or_has_a_boot_loader_there_is_not_marked() {
+    let other = volume();
+    put(&other, PLACE, &[7; MARK_SIZE]).unwrap();
+    for device in [other, Arc::new(MemoryDevice::new(1 << 20)), Arc::new(MemoryDevice::new(SUPERBLOCK + 4096))] {
+        let before = device.to_bytes();
+        let protected = ProtectedDevice::new(device.clone(), 0, QUICK).unwrap();
+        write(&protected, 0, &[0; 4096]).unwrap();
+        drop(protected);
+        assert!(device.to_bytes() == before);
+    }
+}
