@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use ubtrfs_volume::{Error, backing_file, is_remote, mount_table};
+use ubtrfs_volume::{Error, absolute_name, backing_file, is_remote, mount_table};
 
 use crate::failure::Failure;
 
@@ -55,8 +55,12 @@ fn permission(path: &Path) -> String {
     "its owner can let you ('chmod'), or root can do this (sudo)".into()
 }
 
-/// Where a device or image is mounted by ubtrfs, as this mount namespace tells.
+/// Where a device, image or export is mounted by ubtrfs, as this mount namespace tells.
 fn mounted_at(path: &Path) -> Option<PathBuf> {
+    if is_remote(path) {
+        let uri = absolute_name(path).ok()?;
+        return find_ours(|source| source == uri);
+    }
     let wanted = std::fs::metadata(path).ok()?;
     let is_it = |source: &Path| {
         let Ok(found) = std::fs::metadata(source) else { return false };
@@ -67,6 +71,11 @@ fn mounted_at(path: &Path) -> Option<PathBuf> {
         let image = backing_file(found.rdev()).and_then(|image| std::fs::metadata(image).ok());
         image.is_some_and(|image| (image.dev(), image.ino()) == (wanted.dev(), wanted.ino()))
     };
+    find_ours(is_it)
+}
+
+/// Where ubtrfs has mounted the first source that is meant.
+fn find_ours(is_meant: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let all = mount_table::all().ok()?;
-    all.into_iter().find(|mounted| mounted.is_ours() && is_it(&mounted.source)).map(|mounted| mounted.point)
+    all.into_iter().find(|mounted| mounted.is_ours() && is_meant(&mounted.source)).map(|mounted| mounted.point)
 }

@@ -235,7 +235,7 @@ fn mount_options(job: &Job, root: bool) -> MountOptions {
     let request = &job.request;
     let source = match job.devices.first() {
         Some(path) if is_block(path) => Source::BlockDevice(path.clone()),
-        Some(path) if is_remote(path) => Source::Name(path.display().to_string()),
+        Some(path) if is_remote(path) => Source::Uri(path.display().to_string()),
         Some(path) => Source::Image(path.clone()),
         None => Source::Name("ubtrfs".into()),
     };

@@ -1,10 +1,12 @@
 //! Loop devices: a file as a block device.
 
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
+use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::ioctl::{Setter, ioctl};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -17,6 +19,9 @@ const CONFIGURE: rustix::ioctl::Opcode = 0x4c0a;
 const READ_ONLY: u32 = 1;
 /// `LO_FLAGS_AUTOCLEAR`: the last one to close the device detaches the file.
 const AUTOCLEAR: u32 = 4;
+/// The size of a device that shows nothing. No image of a volume is so small, so a comparison of
+/// sizes takes it for no part of one.
+const SIZE_OF_NOTHING: u64 = 4096;
 /// Another process may take the device that was free just before.
 const ATTEMPTS: u32 = 32;
 
@@ -65,12 +70,27 @@ impl LoopDevice {
     /// Attaches `image`.
     pub fn attach(image: &Path, read_only: bool) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(!read_only).open(image)?;
+        Self::attach_file(&file, image.as_os_str(), read_only)
+    }
+
+    /// Attaches memory with nothing in it, where the kernel has no device of what is mounted.
+    /// losetup(8) shows the name, as far as memory may have one so long.
+    pub fn attach_nothing(name: &str) -> io::Result<Self> {
+        const LONGEST: usize = 249;
+        let shown = &name.as_bytes()[..name.len().min(LONGEST)];
+        let memory = File::from(rustix::fs::memfd_create(shown, MemfdFlags::CLOEXEC)?);
+        memory.set_len(SIZE_OF_NOTHING)?;
+        Self::attach_file(&memory, name.as_ref(), false)
+    }
+
+    /// Attaches a file, which `name` stands for in the status of the device.
+    fn attach_file(file: &File, name: &OsStr, read_only: bool) -> io::Result<Self> {
         let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
         for _ in 0..ATTEMPTS {
             let number = free_number(&control)?;
             let path = format!("/dev/loop{number}");
             let device = OpenOptions::new().read(true).write(!read_only).open(&path)?;
-            match configure(&device, &file, image, read_only) {
+            match configure(&device, file, name, read_only) {
                 Ok(()) => return Ok(Self { path, _open: device }),
                 Err(Errno::BUSY) => {}
                 Err(errno) => return Err(errno.into()),
@@ -112,11 +132,11 @@ fn free_number(control: &File) -> rustix::io::Result<u32> {
     unsafe { ioctl(control, GetFree) }
 }
 
-fn configure(device: &File, file: &File, image: &Path, read_only: bool) -> rustix::io::Result<()> {
+fn configure(device: &File, file: &File, name: &OsStr, read_only: bool) -> rustix::io::Result<()> {
     let mut config = <LoopConfig as zerocopy::FromZeros>::new_zeroed();
     config.fd = file.as_raw_fd() as u32;
     config.status.flags = AUTOCLEAR | if read_only { READ_ONLY } else { 0 };
-    let name = SOURCE_LABEL.iter().chain(image.as_os_str().as_encoded_bytes());
+    let name = SOURCE_LABEL.iter().chain(name.as_encoded_bytes());
     // The last byte stays NUL.
     for (to, from) in config.status.file_name.iter_mut().take(63).zip(name) {
         *to = *from;

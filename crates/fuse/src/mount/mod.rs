@@ -1,13 +1,15 @@
 //! Mounting and unmounting.
 //!
 //! As root, by mount(2): of type `fuseblk` where there is a block device to name as the source, so
-//! that sync(2), syncfs(2) and umount(2) reach the filesystem, else of type `fuse`. Without root,
-//! by `fusermount3`.
+//! that sync(2), syncfs(2) and umount(2) reach the filesystem, else of type `fuse`. What the kernel
+//! has no device of, such as an export of a server, gets a loop device for that. Without root, by
+//! `fusermount3`.
 
 mod error;
 mod fusermount;
 mod identity;
 mod loop_device;
+mod name_of_device;
 mod options;
 
 use std::ffi::CString;
@@ -26,6 +28,7 @@ use crate::device::Device;
 pub use error::{MountError, Unmount};
 use loop_device::LoopDevice;
 pub use loop_device::SOURCE_LABEL;
+use name_of_device::NameOfDevice;
 pub use options::{MountOptions, Source};
 
 /// How it was mounted.
@@ -85,13 +88,13 @@ impl Mount {
         self.kind
     }
 
-    /// What the mount table shows as the source: the block device (of an image, its loop device) or
-    /// the name.
+    /// What the mount table shows as the source: the block device (of an image, its loop device),
+    /// the URI or the name.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Why it isn't `fuseblk` although there is a device or an image.
+    /// Why it isn't `fuseblk` although there is a device, an image or a URI.
     pub fn fallback(&self) -> Option<&str> {
         self.fallback.as_deref()
     }
@@ -185,7 +188,7 @@ fn mount_as_root(
     let fallback = match block_source(options) {
         None => None,
         Some(Err(reason)) => Some(reason),
-        Some(Ok(block)) => match mount_type("fuseblk", &block.name, path, point, options) {
+        Some(Ok(block)) => match mount_block(&block, path, point, options) {
             Ok(device) => {
                 refuse_shared(path, &block.name, &device)?;
                 return Ok((MountKind::Block, block.name, None, device));
@@ -209,9 +212,19 @@ fn refuse_shared(path: &Path, source: &str, device: &Device) -> Result<(), Mount
     Err(MountError::AlreadyServed(source.into()))
 }
 
+fn mount_block(block: &BlockSource, path: &Path, point: &File, options: &MountOptions) -> Result<Device, MountError> {
+    let mount = || mount_type("fuseblk", &block.name, path, point, options);
+    match &block.name_of {
+        Some(name) => name.with(mount).map_err(|error| MountError::Mount(path.into(), error))?,
+        None => mount(),
+    }
+}
+
 /// A block device to mount from.
 struct BlockSource {
+    /// Its path, or a name that refers to it.
     name: String,
+    name_of: Option<NameOfDevice>,
     /// Held until the mount holds it; after that it detaches itself when the mount ends.
     _attached: Option<LoopDevice>,
 }
@@ -222,14 +235,20 @@ fn block_source(options: &MountOptions) -> Option<Result<BlockSource, String>> {
         Source::Name(_) => return None,
         Source::BlockDevice(device) => match std::fs::metadata(device) {
             Ok(metadata) if metadata.file_type().is_block_device() => {
-                Ok(BlockSource { name: device.display().to_string(), _attached: None })
+                Ok(BlockSource { name: device.display().to_string(), name_of: None, _attached: None })
             }
             Ok(_) => Err(format!("{}: not a block device", device.display())),
             Err(error) => Err(format!("{}: {error}", device.display())),
         },
         Source::Image(image) => LoopDevice::attach(image, options.read_only)
-            .map(|attached| BlockSource { name: attached.path().to_owned(), _attached: Some(attached) })
+            .map(|attached| BlockSource { name: attached.path().to_owned(), name_of: None, _attached: Some(attached) })
             .map_err(|error| format!("no loop device for {}: {error}", image.display())),
+        Source::Uri(uri) => LoopDevice::attach_nothing(uri)
+            .and_then(|attached| {
+                let name_of = NameOfDevice::new(uri, attached.path())?;
+                Ok(BlockSource { name: name_of.as_str().to_owned(), name_of: Some(name_of), _attached: Some(attached) })
+            })
+            .map_err(|error| format!("no loop device for {uri}: {error}")),
     };
     Some(found)
 }

@@ -17,6 +17,9 @@ pub enum Source {
     BlockDevice(PathBuf),
     /// A file: `fuseblk` from a loop device that serves only to be the source.
     Image(PathBuf),
+    /// The URI of what the kernel has no device of: `fuseblk` by this name, from a loop device with
+    /// nothing in it.
+    Uri(String),
 }
 
 impl Source {
@@ -83,7 +86,7 @@ impl MountOptions {
             return &self.name;
         }
         match &self.source {
-            Source::Name(name) => name,
+            Source::Name(name) | Source::Uri(name) => name,
             Source::BlockDevice(path) | Source::Image(path) => path.to_str().unwrap_or("fuse"),
         }
     }

@@ -52,21 +52,31 @@ fn from(source: Source, read_only: bool) -> MountOptions {
     MountOptions { source, read_only, subtype: "ubtrfs".into(), ..MountOptions::default() }
 }
 
-/// Whether a loop device has `image` attached.
-fn is_attached(image: &Path) -> bool {
+/// Whether a loop device has what sysfs shows so attached.
+fn is_shown(attached: &str) -> bool {
     let loops = fs::read_dir("/sys/block").unwrap().map(Result::unwrap);
     loops
         .filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok())
-        .any(|backing| backing.trim() == image.to_str().unwrap())
+        .any(|backing| backing.trim() == attached)
+}
+
+/// Whether a loop device has `image` attached.
+fn is_attached(image: &Path) -> bool {
+    is_shown(image.to_str().unwrap())
+}
+
+/// Whether no loop device shows that any more soon.
+fn vanishes(attached: &str) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while is_shown(attached) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    !is_shown(attached)
 }
 
 /// Whether `image` is soon attached to no loop device any more.
 fn detaches(image: &Path) -> bool {
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while is_attached(image) && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    !is_attached(image)
+    vanishes(image.to_str().unwrap())
 }
 
 /// Tasks of this machine that wait uninterruptibly for longer than any device takes.
@@ -145,6 +155,48 @@ fn images_are_mounted_as_block_devices() {
 }
 
 #[test]
+fn uris_are_mounted_as_block_devices_by_their_name() {
+    if !possible_as_root("uris_are_mounted_as_block_devices_by_their_name") {
+        return;
+    }
+    // Other tests of this name may run on the machine.
+    let host = std::process::id();
+    for rest in ["/export", "/", ":10809/a%20b", "/?socket=/run/x.sock&y=z"] {
+        for read_only in [false, true] {
+            let uri = format!("nbd://{host}{rest}");
+            let shown = format!("/memfd:{uri} (deleted)");
+            let mut mounted =
+                Mounted::new(Behaviour::default(), &from(Source::Uri(uri.clone()), read_only), &Config::default());
+            assert_eq!(Path::new(mounted.mount.source()), Path::new(&uri));
+            if mounted.mount.kind() != MountKind::Block {
+                // No loop device to be had.
+                assert!(mounted.mount.fallback().is_some_and(|reason| reason.contains("loop device")));
+                continue;
+            }
+            let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+            let line = table.lines().find(|line| line.contains(mounted.dir.path().to_str().unwrap())).unwrap();
+            assert!(line.contains(&format!("- fuseblk.ubtrfs {} ", uri.trim_end_matches('/'))), "{line}");
+            assert!(is_shown(&shown));
+            if !read_only {
+                fs::write(mounted.path("file"), "content").unwrap();
+                rustix::fs::syncfs(File::open(mounted.dir.path()).unwrap()).unwrap();
+                assert_eq!(mounted.fs().asked("SYNCFS"), 1, "{:?}", mounted.fs().all_asked());
+            }
+            mounted.mount.unmount(Unmount::Now).unwrap();
+            assert_eq!(mounted.fs().destroyed.load(Ordering::SeqCst), 1);
+            mounted.ended().unwrap();
+            assert!(vanishes(&shown), "the loop device detaches itself");
+        }
+    }
+    let cwd = std::env::current_dir().unwrap();
+    let above = from(Source::Uri("nbd+unix:///?socket=/run/../x".into()), false);
+    let above = Mounted::new(Behaviour::default(), &above, &Config::default());
+    assert_eq!((above.mount.kind(), above.mount.source()), (MountKind::Plain, "nbd+unix:///?socket=/run/../x"));
+    assert!(above.mount.fallback().is_some());
+    assert_eq!(std::env::current_dir().unwrap(), cwd);
+}
+
+#[test]
 fn files_are_mounted_without_a_block_device() {
     if !possible_as_root("files_are_mounted_without_a_block_device") {
         return;
@@ -216,13 +268,17 @@ fn images_of_the_dead_are_detached() {
         return;
     }
     let (image, dir) = (image(), tempfile::tempdir().unwrap());
-    let (mount, device) = Mount::new(dir.path(), &from(Source::Image(image.path().into()), false)).unwrap();
-    let block = mount.kind() == MountKind::Block;
-    assert_eq!(is_attached(image.path()), block);
-    drop(device);
-    assert!(is_dead(dir.path()));
-    unmount(dir.path(), Unmount::Now).unwrap();
-    assert!(detaches(image.path()));
+    let uri = format!("nbd://dead-{}/", std::process::id());
+    let (of_image, of_uri) = (image.path().to_str().unwrap().to_owned(), format!("/memfd:{uri} (deleted)"));
+    for (source, attached) in [(Source::Image(image.path().into()), of_image), (Source::Uri(uri), of_uri)] {
+        let (mount, device) = Mount::new(dir.path(), &from(source, false)).unwrap();
+        let block = mount.kind() == MountKind::Block;
+        assert_eq!(is_shown(&attached), block);
+        drop(device);
+        assert!(is_dead(dir.path()));
+        unmount(dir.path(), Unmount::Now).unwrap();
+        assert!(vanishes(&attached));
+    }
 }
 
 #[test]

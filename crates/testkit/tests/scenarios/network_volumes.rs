@@ -33,13 +33,20 @@ fn mount(uri: &str, options: &str) -> Mount {
     Subject::ubtrfs().mount(&[Path::new(uri)], options)
 }
 
+/// Kills our server, and ends its mount.
+fn kill(mounted: Mount) {
+    let Mount::Ubtrfs(serving) = &mounted else { unreachable!("a mount of ubtrfs") };
+    serving.kill_server();
+    mounted.unmount();
+}
+
 /// Writers that record what is durable, while `trouble` is made until they have finished.
 fn write_through(place: &Path, promises: &mut [Promises], seed: u64, mut trouble: impl FnMut()) {
     let never = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let mut writers = Vec::new();
         for (promises, number) in promises.iter_mut().zip(0..) {
-            // syncfs(2) does nothing on mounts of the type `fuse`, which have no block device.
+            // syncfs(2) does nothing on mounts of the type `fuse`: who is not root has such ones.
             let writer = Writer::new(place, number, promises, seed * WRITERS + number).only_logs(true);
             let never = &never;
             writers.push(scope.spawn(move || writer.run(never, OPERATIONS)));
@@ -107,11 +114,9 @@ fn what_was_fsynced_survives_servers_that_are_killed() {
                 server.restart();
             }
         });
-        let Mount::Ubtrfs(serving) = &mounted else { unreachable!("a mount of ubtrfs") };
         // What the server has in its memory is lost, too.
         server.kill();
-        serving.kill_server();
-        mounted.unmount();
+        kill(mounted);
         assert_promises(&raw(&image, format), &promises);
     }
 }
@@ -243,6 +248,55 @@ fn errors_of_a_server_reach_the_program_and_harm_nothing() {
         assert_eq!(std::fs::read(kernels.path().join("durable")).unwrap(), b"durable");
         kernels.unmount();
     }
+}
+
+#[test]
+fn sync_of_the_system_makes_the_volume_of_a_server_durable() {
+    require!(Need::Root, Need::Fuse, Need::Ubtrfs, Need::Kernel);
+    let dir = scratch_dir();
+    let server = LossyServer::start(&dir.path().join("socket"), vec![0; SIZE as usize]);
+    ubtrfs(&["mkfs", &server.uri()]).ok();
+    let mounted = mount(&server.uri(), "commit=1000");
+    std::fs::write(mounted.path().join("file"), "content").unwrap();
+    run(command("sync", &["-f"]).arg(mounted.path())).ok();
+    server.crash(&mut Rng::new(1));
+    kill(mounted);
+    assert_eq!(ubtrfs(&["cat", &server.uri(), "/file"]).ok().stdout, "content");
+    let image = dir.path().join("image");
+    std::fs::write(&image, server.durable()).unwrap();
+    assert_btrfs_check_clean(&image);
+}
+
+#[test]
+fn the_mount_of_a_uri_is_known_by_it() {
+    require!(Need::Root, Need::Fuse, Need::Ubtrfs);
+    let dir = scratch_dir();
+    let server = LossyServer::start(&dir.path().join("socket"), vec![0; SIZE as usize]);
+    let uri = server.uri();
+    ubtrfs(&["mkfs", "-L", "far", &uri]).ok();
+    let mounted = mount(&uri, "");
+    let place = mounted.path().display().to_string();
+    for program in ["findmnt -no SOURCE", "df --output=source"] {
+        let words: Vec<_> = program.split(' ').chain([&*place]).collect();
+        let shown = run(&mut command(words[0], &words[1..])).ok().stdout;
+        assert_eq!(shown.lines().last(), Some(&*uri), "{program}");
+    }
+    assert!(ubtrfs(&["stats", &place]).ok().stdout.contains("fuseblk"));
+    assert!(ubtrfs(&["info", &uri]).ok().stdout.contains("far"));
+    let refused = ubtrfs(&["label", &uri, "near"]);
+    assert!(
+        !refused.success() && refused.stderr.contains(&format!("it is mounted on {place}")),
+        "{}",
+        refused.report()
+    );
+    ubtrfs(&["mount", "-o", "remount,ro", &place]).ok();
+    assert!(std::fs::write(mounted.path().join("a"), "a").is_err());
+    ubtrfs(&["mount", "-o", "remount,rw", &place]).ok();
+    std::fs::write(mounted.path().join("a"), "a").unwrap();
+    ubtrfs(&["umount", &place]).ok();
+    assert_eq!(ubtrfs(&["cat", &uri, "/a"]).ok().stdout, "a");
+    let left = run(&mut command("losetup", &["-l", "-n", "-O", "BACK-FILE"])).ok().stdout;
+    assert!(!left.contains(&uri), "{left}");
 }
 
 /// The server's process ends after its mount was taken away by force.

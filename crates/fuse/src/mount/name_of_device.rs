@@ -1,0 +1,75 @@
+//! A name for a block device that is no path to it.
+//!
+//! The kernel looks the source of a `fuseblk` mount up as a path, and shows it in the mount table
+//! as it was given. So that a URI can be the source, a mount of tmpfs that is nowhere in the tree
+//! has the URI as a relative path, which ends in a symbolic link to the device. It is gone when it
+//! is closed.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::symlink;
+use std::path::{Component, Path, PathBuf};
+use std::thread;
+
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+/// A name that refers to a block device within [`with`](Self::with).
+pub struct NameOfDevice {
+    name: String,
+    directory: OwnedFd,
+}
+
+impl NameOfDevice {
+    /// Has `name` refer to the device at this path. A slash at the end of the name is left out,
+    /// since only a directory may have one. A name with `..` can't be had.
+    pub fn new(name: &str, device: &str) -> io::Result<Self> {
+        let name = name.trim_end_matches('/');
+        let parts: Vec<_> = Path::new(name).components().collect();
+        if parts.is_empty() || parts.iter().any(|part| !matches!(part, Component::Normal(_))) {
+            return Err(io::Error::new(ErrorKind::InvalidInput, "it can't be the source of a mount"));
+        }
+        let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(&context)?;
+        let directory = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+        let link = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
+        if let Some(parent) = link.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        symlink(device, &link)?;
+        Ok(Self { name: name.to_owned(), directory })
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.name
+    }
+
+    /// Calls `action` in a thread in whose working directory the name refers to the device.
+    pub fn with<T: Send>(&self, action: impl FnOnce() -> T + Send) -> io::Result<T> {
+        thread::scope(|scope| {
+            let there = scope.spawn(|| {
+                // SAFETY: from now on this thread, which ends here, has a working directory and a
+                // umask of its own; nothing relies on its having those of the process.
+                unsafe { unshare_unsafe(UnshareFlags::FS) }?;
+                rustix::process::fchdir(&self.directory)?;
+                Ok(action())
+            });
+            there.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        for name in ["", "/", "/dev/null", "..", "nbd+unix:///?socket=/run/../x"] {
+            let refused = NameOfDevice::new(name, "/dev/null").map(drop);
+            assert!(refused.is_err_and(|error| error.kind() == ErrorKind::InvalidInput), "{name}");
+        }
+    }
+}
