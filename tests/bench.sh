@@ -13,7 +13,7 @@ fi
 
 tests/install-packages.sh \
     mkfs.btrfs=btrfs-progs mkfs.xfs=xfsprogs mkfs.ext4=e2fsprogs fusermount3=fuse3 dbench=dbench fio=fio git=git \
-    losetup=mount findmnt=util-linux
+    losetup=mount findmnt=util-linux nbdkit=nbdkit nbdfuse=libnbd-bin sqlite3=sqlite3
 export PATH="$PATH:/usr/sbin:/sbin"
 target=${CARGO_TARGET_DIR:-$PWD/target}
 

@@ -159,6 +159,7 @@ impl Run {
             conditions: Conditions {
                 written: self.written,
                 throttle: self.throttle.map(|megabytes| megabytes * 1_000_000),
+                delay: None,
             },
             dir: self.dir.clone(),
             out: self.out.clone(),

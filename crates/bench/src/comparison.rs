@@ -36,8 +36,13 @@ pub fn others(results: &Results) -> Vec<&str> {
 /// By how many times the headline figure of `peer` is better than that of `base`, in the same
 /// round.
 pub fn ratio(results: &Results, case: &CaseFacts, peer: &str, base: &str) -> Option<Summary> {
-    let (_, better) = results.kind(&case.name, &case.headline)?;
-    let of = |peer: &str| results.values(&case.name, peer, &case.headline);
+    ratio_of(results, &case.name, &case.headline, peer, base)
+}
+
+/// The same of another figure of a case.
+pub fn ratio_of(results: &Results, case: &str, figure: &str, peer: &str, base: &str) -> Option<Summary> {
+    let (_, better) = results.kind(case, figure)?;
+    let of = |peer: &str| results.values(case, peer, figure);
     summary(&ratios(&of(peer), &of(base), better))
 }
 

@@ -123,6 +123,7 @@ impl Running<'_> {
         peers.retain(|peer| peer.has_directory() || case.in_process);
         peers.retain(|peer| peer.is_plain_library() || !case.own_volume);
         peers.retain(|peer| peer.has_subvolumes() || !case.subvolumes);
+        peers.retain(|peer| peer.can_be_far_away() || case.delay.is_none());
         self.bar.inc(steps - peers.len() as u64 * u64::from(self.rounds));
         for round in 1..=self.rounds {
             // The first peer is the last one in the next round, so that a drift in one direction
@@ -148,7 +149,8 @@ impl Running<'_> {
         if !self.peers.contains(&peer) {
             return Ok(());
         }
-        let mut mounted = match peer.begin(self.yard, self.volume_size, self.conditions) {
+        let conditions = Conditions { delay: case.delay, ..self.conditions };
+        let mut mounted = match peer.begin(self.yard, self.volume_size, conditions) {
             Err(Failure::Impossible(why)) => {
                 self.skip(format!("{}: {why}", peer.name));
                 self.peers.retain(|other| *other != peer);
@@ -163,8 +165,12 @@ impl Running<'_> {
         let start = Instant::now();
         let unmounted = mounted.unmount();
         measured.add("unmount", start.elapsed().as_secs_f64() * 1e3, "ms", Better::Lower);
-        if let Some(facts) = self.results.peers.iter_mut().find(|facts| facts.name == peer.name) {
-            facts.facts = mounted.facts().clone();
+        let mut peers = self.results.peers.iter_mut();
+        if let Some(facts) = peers.find(|facts| facts.name == peer.name) {
+            // Most cases are on no server: what they are on is said of the peer.
+            if facts.facts.is_empty() || case.delay.is_none() {
+                facts.facts = mounted.facts().clone();
+            }
         }
         done.and(unmounted)?;
         self.results.samples.push(Sample { case: case.facts.name.clone(), peer: peer.name.into(), round, measured });

@@ -102,6 +102,9 @@ pub struct CaseFacts {
     pub title: String,
     /// The figure that matters most.
     pub headline: String,
+    /// Other figures that the table shows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<String>,
 }
 
 /// What a peer is.
@@ -200,6 +203,7 @@ pub mod tests {
             workload: workload.into(),
             title: title.into(),
             headline: headline.into(),
+            steps: Vec::new(),
         };
         let mut results = Results {
             form: FORM,

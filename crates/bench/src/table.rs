@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::comparison::{BUFFERED, EQUAL, legend, others, ours, ratio};
+use crate::comparison::{BUFFERED, EQUAL, legend, others, ours, ratio_of};
 use crate::histogram::Histogram;
 use crate::samples::Results;
 use crate::stats::{Summary, summary};
@@ -16,37 +16,45 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// The headline figures, a row for each case: ubtrfs's, and then for each other peer its median and
-/// ubtrfs's ratio to it. The first row has the heads.
+/// The headline figures, a row for each case and for each of its steps: ubtrfs's, and then for each
+/// other peer its median and ubtrfs's ratio to it. The first row has the heads.
 pub fn headlines(results: &Results) -> Vec<Vec<String>> {
     let (ours, others) = (ours(results), others(results));
     let heads = ["workload"].into_iter().chain(ours).chain(others.iter().copied());
     let mut rows = vec![heads.map(str::to_owned).collect()];
     for case in &results.cases {
-        let Some((unit, _)) = results.kind(&case.name, &case.headline) else { continue };
-        let of = |peer: &str| {
-            let values: Vec<f64> =
-                results.values(&case.name, peer, &case.headline).iter().map(|(_, value)| *value).collect();
-            summary(&values)
-        };
-        let our_cell =
-            |found: Summary| format!("{} {unit} ({}–{})", short(found.median), short(found.min), short(found.max));
-        let cell = |peer: &str| {
-            let Some(found) = of(peer) else { return String::new() };
-            // A ratio adds nothing to a figure of growth.
-            let compared = ours.filter(|_| unit != "times").and_then(|ours| ratio(results, case, ours, peer));
-            match compared {
-                Some(ratio) => {
-                    format!("{}: ×{:.2} ({:.2}–{:.2})", short(found.median), ratio.median, ratio.min, ratio.max)
-                }
-                None => our_cell(found),
-            }
-        };
-        let first = ours.map(|ours| of(ours).map_or(String::new(), our_cell));
-        let cells = first.into_iter().chain(others.iter().map(|peer| cell(peer)));
-        rows.push([case.title.clone()].into_iter().chain(cells).collect());
+        let steps = case.steps.iter().map(|step| (format!("{}: {step}", case.title), step));
+        for (title, figure) in std::iter::once((case.title.clone(), &case.headline)).chain(steps) {
+            rows.extend(headline(results, &case.name, title, figure, &others));
+        }
     }
     rows
+}
+
+/// The row of one figure of a case.
+fn headline(results: &Results, case: &str, title: String, figure: &str, others: &[&str]) -> Option<Vec<String>> {
+    let (unit, _) = results.kind(case, figure)?;
+    let of = |peer: &str| {
+        let values: Vec<f64> = results.values(case, peer, figure).iter().map(|(_, value)| *value).collect();
+        summary(&values)
+    };
+    let our_cell =
+        |found: Summary| format!("{} {unit} ({}–{})", short(found.median), short(found.min), short(found.max));
+    let ours = ours(results);
+    let cell = |peer: &str| {
+        let Some(found) = of(peer) else { return String::new() };
+        // A ratio adds nothing to a figure of growth.
+        let compared = ours.filter(|_| unit != "times").and_then(|ours| ratio_of(results, case, figure, ours, peer));
+        match compared {
+            Some(ratio) => {
+                format!("{}: ×{:.2} ({:.2}–{:.2})", short(found.median), ratio.median, ratio.min, ratio.max)
+            }
+            None => our_cell(found),
+        }
+    };
+    let first = ours.map(|ours| of(ours).map_or(String::new(), our_cell));
+    let cells = first.into_iter().chain(others.iter().map(|peer| cell(peer)));
+    Some([title].into_iter().chain(cells).collect())
 }
 
 /// How long an operation took on a peer, over all rounds.
@@ -228,6 +236,17 @@ mod tests {
         assert_eq!(rows[0], ["workload", "ubtrfs", "btrfs-direct", "btrfs", "null"]);
         assert_eq!(rows[1][1..3], ["200 MB/s (100–300)", "160: ×1.25 (1.25–1.25)"]);
         assert_eq!(rows[1][3..], ["100: ×2.00 (2.00–2.00)", "400: ×0.50 (0.50–0.50)"]);
+    }
+
+    #[test]
+    fn steps_have_rows_of_their_own() {
+        let mut results = example(&[100.0]);
+        results.cases[0].headline = "nothing".into();
+        results.cases[0].steps = vec!["throughput".into(), "nothing else".into()];
+        let rows = headlines(&results);
+        assert_eq!(rows.len(), 2, "what was not measured has none: {rows:?}");
+        assert!(rows[1][0].ends_with(": throughput"), "{rows:?}");
+        assert_eq!(rows[1][1], "100 MB/s (100–100)");
     }
 
     #[test]

@@ -150,6 +150,29 @@ fn a_storm_is_measured_on_ubtrfs_and_on_the_bound() {
 }
 
 #[test]
+fn volumes_on_a_server_are_measured_step_by_step() {
+    let tools = ["nbdkit", "nbdfuse", "dbench", "git", "sqlite3"].map(Need::Tool);
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, tools[0], tools[1], tools[2], tools[3], tools[4]);
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["--rounds", "1", "--peers", "ubtrfs,btrfs-direct,null", "network"];
+    let output = bench(dir.path(), &words).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let result = result(dir.path());
+    assert_eq!(result["skipped"], serde_json::json!([]));
+    let samples = result["samples"].as_array().unwrap();
+    let peers: Vec<_> = samples.iter().map(|sample| sample["peer"].as_str().unwrap()).collect();
+    assert_eq!(peers, ["ubtrfs", "btrfs-direct"], "the others have no server");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    for step in result["cases"][0]["steps"].as_array().unwrap().iter().map(|step| step.as_str().unwrap()) {
+        assert!(printed.contains(&format!("delay of 1 ms: {step}")), "{printed}");
+        for sample in samples {
+            assert!(sample["measured"]["metrics"][step]["value"].is_f64(), "{step}: {sample}");
+        }
+    }
+    assert_cleared(dir.path());
+}
+
+#[test]
 fn a_signal_leaves_nothing_behind() {
     require!(Need::Fuse, Need::Ubtrfs);
     let dir = tempfile::tempdir().unwrap();

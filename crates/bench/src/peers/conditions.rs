@@ -1,5 +1,7 @@
 //! What a volume is made on.
 
+use std::time::Duration;
+
 /// What the devices of all volumes of a run are like.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Conditions {
@@ -7,4 +9,6 @@ pub struct Conditions {
     pub written: bool,
     /// Bytes in a second that a device reads at the most, and that it writes.
     pub throttle: Option<u64>,
+    /// How late the answers of the server come that has the image, if one has it.
+    pub delay: Option<Duration>,
 }

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::conditions::Conditions;
 use super::loop_device::LoopDevice;
+use super::server::ServedFile;
 use super::unmount::unmount_by;
 use crate::failure::Result;
 use crate::machine;
@@ -81,6 +83,9 @@ pub fn make(of: KernelType, image: &Path) -> Result<String> {
 /// A mount by the kernel.
 pub struct KernelMount {
     device: LoopDevice,
+    // It goes after the loop device.
+    _served: Option<ServedFile>,
+    took: Duration,
     direct: bool,
     options: String,
     directory: PathBuf,
@@ -91,11 +96,37 @@ impl KernelMount {
     /// Attaches `image` to a loop device and mounts that.
     pub fn new(of: KernelType, direct: bool, conditions: Conditions, image: &Path, directory: &Path) -> Result<Self> {
         let device = LoopDevice::attach(image, direct, conditions.throttle)?;
-        let options = of.mount_options(conditions.written);
+        Self::of_device(of, direct, conditions.written, device, None, directory)
+    }
+
+    /// Mounts an export of a server, a file by nbdfuse and a device by a loop device. It is not to
+    /// discard by itself: ubtrfs doesn't.
+    pub fn of_export(of: KernelType, direct: bool, uri: &str, directory: &Path) -> Result<Self> {
+        let served = ServedFile::new(uri, directory.with_extension("served"))?;
+        let device = LoopDevice::attach(&served.path(), direct, None)?;
+        Self::of_device(of, direct, true, device, Some(served), directory)
+    }
+
+    fn of_device(
+        of: KernelType,
+        direct: bool,
+        written: bool,
+        device: LoopDevice,
+        served: Option<ServedFile>,
+        directory: &Path,
+    ) -> Result<Self> {
+        let options = of.mount_options(written);
         let mut mount = tool("mount")?;
         mount.args(["-t", of.name(), "-o", &options]).arg(device.path()).arg(directory);
+        let start = Instant::now();
         run(&mut mount, SOON)?;
-        Ok(Self { device, direct, options, directory: directory.into(), mounted: true })
+        let took = start.elapsed();
+        Ok(Self { device, _served: served, took, direct, options, directory: directory.into(), mounted: true })
+    }
+
+    /// How long the mount took, without what was done to get a device.
+    pub fn took(&self) -> Duration {
+        self.took
     }
 
     /// How it is mounted.

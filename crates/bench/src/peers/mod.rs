@@ -6,12 +6,14 @@ mod kernel;
 mod library;
 mod loop_device;
 mod null;
+mod server;
 mod ubtrfs;
 mod unmount;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::ubtrfs::Options;
 use ubtrfs_volume::MemoryDevice;
@@ -23,6 +25,7 @@ use image::Image;
 use kernel::{KernelMount, KernelType};
 pub use library::Library;
 use null::NullMount;
+use server::Server;
 use ubtrfs::UbtrfsMount;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,6 +132,12 @@ impl Peer {
         }
     }
 
+    /// Whether its volume can be on a server. A buffered loop device of what nbdfuse shows would
+    /// wait for one write after the other, so the kernel's btrfs is measured on a direct one.
+    pub fn can_be_far_away(self) -> bool {
+        matches!(self.kind, Kind::Ubtrfs { on_loop: false, .. } | Kind::Kernel { of: KernelType::Btrfs, direct: true })
+    }
+
     /// Whether its bandwidth can be limited.
     fn has_limit(self) -> bool {
         matches!(self.kind, Kind::Kernel { .. } | Kind::Ubtrfs { on_loop: true, .. } | Kind::Library { .. })
@@ -167,8 +176,12 @@ impl Peer {
         let directory = yard.join("mnt");
         std::fs::create_dir_all(&directory)?;
         let (memory, volume, facts) = (None, None, BTreeMap::new());
-        let mut mounted = Mounted { peer: self, conditions, image, memory, directory, volume, facts };
+        let server = None;
+        let mut mounted = Mounted { peer: self, conditions, image, memory, directory, volume, server, facts };
         mounted.make(size)?;
+        if let Some(delay) = conditions.delay {
+            mounted.server = Some(Server::start(mounted.image.path(), delay)?);
+        }
         mounted.mount()?;
         Ok(mounted)
     }
@@ -189,6 +202,7 @@ pub struct Mounted {
     memory: Option<Arc<MemoryDevice>>,
     directory: PathBuf,
     volume: Option<Volume>,
+    server: Option<Server>,
     facts: BTreeMap<String, String>,
 }
 
@@ -210,9 +224,14 @@ impl Mounted {
     /// Mounts the volume (again).
     pub fn mount(&mut self) -> Result<()> {
         let (image, directory, conditions) = (self.image.path(), &self.directory, self.conditions);
+        let uri = self.server.as_ref().map(Server::uri);
         let volume = match self.peer.kind {
+            Kind::Kernel { of, direct } if let Some(uri) = &uri => {
+                Volume::Kernel(KernelMount::of_export(of, direct, uri, directory)?)
+            }
             Kind::Kernel { of, direct } => Volume::Kernel(KernelMount::new(of, direct, conditions, image, directory)?),
             Kind::Ubtrfs { options, on_loop } => {
+                let image = uri.as_ref().map_or(image, Path::new);
                 Volume::Ubtrfs(UbtrfsMount::new(options, on_loop, conditions, image, directory)?)
             }
             Kind::Null => Volume::Null(NullMount::new(image, directory)?),
@@ -236,6 +255,15 @@ impl Mounted {
         }
         self.volume = Some(volume);
         Ok(())
+    }
+
+    /// How long programs took to mount it the last time.
+    pub fn mount_took(&self) -> Duration {
+        match &self.volume {
+            Some(Volume::Kernel(mount)) => mount.took(),
+            Some(Volume::Ubtrfs(mount)) => mount.took(),
+            Some(Volume::Null(_) | Volume::Library(_)) | None => Duration::ZERO,
+        }
     }
 
     /// Unmounts; returns when all is durable.

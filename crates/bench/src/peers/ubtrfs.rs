@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -25,10 +26,11 @@ pub struct UbtrfsMount {
     mounted: bool,
     report: Value,
     options: Vec<&'static str>,
+    took: Duration,
 }
 
 impl UbtrfsMount {
-    /// Mounts `image`, or a loop device of it, with these mount options.
+    /// Mounts `image` (also by a URI), or a loop device of it, with these mount options.
     pub fn new(
         option: Option<&'static str>,
         on_loop: bool,
@@ -45,9 +47,11 @@ impl UbtrfsMount {
             mount.args(["-o", &options.join(",")]);
         }
         mount.arg(device.as_ref().map_or(image, LoopDevice::path)).arg(directory);
+        let start = Instant::now();
         run(&mut mount, SOON).map_err(|failure| unavailable(option, failure))?;
+        let took = start.elapsed();
         let mut mount =
-            Self { binary, directory: directory.into(), device, mounted: true, report: Value::Null, options };
+            Self { binary, directory: directory.into(), device, mounted: true, report: Value::Null, options, took };
         mount.report = mount.report()?;
         Ok(mount)
     }
@@ -80,6 +84,11 @@ impl UbtrfsMount {
             facts.insert("why not fuseblk".into(), printed("mount_fallback"));
         }
         facts
+    }
+
+    /// How long the mount took.
+    pub fn took(&self) -> Duration {
+        self.took
     }
 
     /// The server's process.

@@ -1,5 +1,7 @@
 //! One thing to measure, and how much of it.
 
+use std::time::Duration;
+
 use crate::failure::Result;
 use crate::peers::Mounted;
 use crate::samples::{CaseFacts, Measured};
@@ -58,6 +60,8 @@ pub struct Case {
     pub own_volume: bool,
     /// Whether it needs subvolumes.
     pub subvolumes: bool,
+    /// How late the answers of the server come that the volume is on, if it is on one.
+    pub delay: Option<Duration>,
     /// Measures.
     pub run: Run,
 }
@@ -70,9 +74,9 @@ impl Case {
         headline: &str,
         run: impl Fn(&mut Mounted, &mut Measured) -> Result<()> + 'static,
     ) -> Self {
-        let facts = CaseFacts { name, workload: workload.into(), title, headline: headline.into() };
+        let facts = CaseFacts { name, workload: workload.into(), title, headline: headline.into(), steps: Vec::new() };
         let run = Box::new(run);
-        Self { facts, programs: &[], in_process: false, own_volume: false, subvolumes: false, run }
+        Self { facts, programs: &[], in_process: false, own_volume: false, subvolumes: false, delay: None, run }
     }
 
     pub(super) fn programs(mut self, programs: &'static [&'static str]) -> Self {
@@ -87,6 +91,13 @@ impl Case {
 
     pub(super) fn on_own_volume(mut self) -> Self {
         (self.in_process, self.own_volume) = (true, true);
+        self
+    }
+
+    /// On a server whose answers come so late; the table shows the steps, too.
+    pub(super) fn on_server(mut self, delay: Duration, steps: &[&str]) -> Self {
+        self.delay = Some(delay);
+        self.facts.steps = steps.iter().copied().map(Into::into).collect();
         self
     }
 

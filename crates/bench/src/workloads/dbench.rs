@@ -33,16 +33,26 @@ pub fn cases(scale: Scale) -> Vec<Case> {
 }
 
 fn measure(mounted: &mut Mounted, measured: &mut Measured, clients: u32, seconds: u32) -> Result<()> {
+    let (printed, usage) = metered(mounted, || run_for(mounted.directory(), clients, seconds))?;
+    let operations = parse(&printed, measured)?;
+    usage.per_operation(measured, operations);
+    Ok(())
+}
+
+/// The throughput of one client in MB/s.
+pub fn throughput(place: &Path, seconds: u32) -> Result<f64> {
+    let mut measured = Measured::default();
+    parse(&run_for(place, 1, seconds)?, &mut measured)?;
+    Ok(measured.metrics["throughput"].value)
+}
+
+fn run_for(place: &Path, clients: u32, seconds: u32) -> Result<String> {
     if !Path::new(LOAD).exists() {
         return Err(Failure::Impossible(format!("{LOAD} is missing (in Debian's package dbench)")));
     }
     let mut dbench = tool("dbench")?;
-    dbench.args(["-c", LOAD, "-t", &seconds.to_string(), "-D"]).arg(mounted.directory()).arg(clients.to_string());
-    let limit = Duration::from_secs(u64::from(seconds) * 3 + 300);
-    let (printed, usage) = metered(mounted, || run(&mut dbench, limit))?;
-    let operations = parse(&printed, measured)?;
-    usage.per_operation(measured, operations);
-    Ok(())
+    dbench.args(["-c", LOAD, "-t", &seconds.to_string(), "-D"]).arg(place).arg(clients.to_string());
+    run(&mut dbench, Duration::from_secs(u64::from(seconds) * 3 + 300))
 }
 
 /// Reads dbench's output; returns how many operations there were.

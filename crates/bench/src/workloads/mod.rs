@@ -10,6 +10,7 @@ mod io;
 mod large;
 mod latency;
 mod mix;
+mod network;
 mod scaling;
 mod snapshots;
 mod storm;
@@ -38,7 +39,7 @@ const fn workload(name: &'static str, about: &'static str, from: Scale, cases: f
 }
 
 /// All workloads; those that make the headlines first.
-pub const ALL: [Workload; 17] = [
+pub const ALL: [Workload; 18] = [
     workload("dbench", "a file server's clients", Scale::Quick, dbench::cases),
     workload("fio-seq", "64 KiB sequential writes, fsync after each", Scale::Quick, fio::sequential),
     workload("fio-rand", "4 KiB random writes, fsync after 16", Scale::Quick, fio::random),
@@ -55,6 +56,7 @@ pub const ALL: [Workload; 17] = [
     workload("images", "images of many files, without a mount", Scale::Usual, images::cases),
     workload("scaling", "threads, each in a directory of its own", Scale::Full, scaling::cases),
     workload("throttled", "random writers with fsyncs on a device of 200 MB/s", Scale::Full, throttled::cases),
+    workload("network", "programs on a server whose answers come late", Scale::Full, network::cases),
     workload("volume", "mount time and memory with very many files", Scale::Full, growth::volume_cases),
 ];
 

@@ -58,7 +58,7 @@ fn find(program: &str) -> Result<PathBuf> {
 }
 
 /// git without anybody's settings.
-fn git() -> Command {
+pub fn git() -> Command {
     let mut git = Command::new("git");
     git.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null");
     git.args([
@@ -75,7 +75,7 @@ fn git() -> Command {
 }
 
 /// An archive and a repository of the same tree, made once in a run.
-fn sources(yard: &Path, directories: u32) -> Result<(PathBuf, PathBuf)> {
+pub fn sources(yard: &Path, directories: u32) -> Result<(PathBuf, PathBuf)> {
     let base = yard.join(format!("sources-{directories}"));
     let (archive, repository) = (base.join("tree.tar"), base.join("tree"));
     if archive.exists() {
