@@ -4,6 +4,10 @@
 # Everything is built once, optimised but with assertions and overflow checks, by the profile "proof". Where the machine has
 # root, loop devices, the kernel's btrfs and /dev/fuse, UBTRFS_TEST_KERNEL=1 forbids tests to skip themselves; elsewhere
 # what was skipped is listed at the end.
+#
+# As many test programs run at once as there are CPUs, since each often waits for disks and other processes, and its last
+# tests for one another. The lints, which compute, run beside them. What a program prints is shown when it has ended, and
+# is in target/test-logs meanwhile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mode=${1:-test}
@@ -20,18 +24,47 @@ export PATH="$PATH:/usr/sbin:/sbin"
 target=${CARGO_TARGET_DIR:-$PWD/target}
 proof=(--profile proof)
 log=$(mktemp)
+export logs=$target/test-logs
 export UBTRFS_SKIP_LOG
 UBTRFS_SKIP_LOG=$(mktemp)
-trap 'rm -f "$log" "$UBTRFS_SKIP_LOG"' EXIT
+trap 'rm -f "$log" "$UBTRFS_SKIP_LOG"; [ -z "${lints:-}" ] || kill -- "-$lints" || true' EXIT
+rm -rf "$logs"
+mkdir -p "$logs"
 
-if [ "$mode" = test ]; then
-    say 'format and lints'
-    cargo fmt --all --check
+# What a program can say of the sources without running them.
+lint() {
+    set -e
     cargo clippy --workspace --all-targets "${proof[@]}" -- -D warnings
     tests/shipped.sh "${proof[@]}"
     RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps "${proof[@]}"
-fi
+}
 
+# The test programs: the directory of the package, the source, and the program. Those that take longest come first.
+programs() {
+    cargo test --workspace --no-run "${proof[@]}" --message-format=json 2>/dev/null |
+        sed -nE 's|.*"manifest_path":"([^"]*)/Cargo.toml".*"src_path":"([^"]*)".*"profile":\{[^}]*"test":true\}.*"executable":"([^"]*)".*|\1\t\2\t\3|p' |
+        awk -F '\t' '{ print ($2 ~ /\/(simulator|fs)\/tests/ ? 1 : $2 ~ /\/(testkit|cli)\/tests/ ? 2 : 3) "\t" $0 }' |
+        sort -s -n -k 1,1 | cut -f 2-
+}
+
+# Runs a program as cargo would, and shows what it has printed.
+run_program() {
+    local directory source program own status=0
+    IFS=$'\t' read -r directory source program <<<"$1"
+    own=$logs/${program##*/}.log
+    printf '     Running %s (%s)\n' "${source#"$PWD"/}" "$program" >"$own"
+    (cd "$directory" && exec "$program" "${@:2}") >>"$own" 2>&1 || status=$?
+    # A program that crashes prints no result.
+    [ "$status" -eq 0 ] || printf 'error: %s: exit status %s\n' "$program" "$status" >>"$own"
+    flock "$logs" cat "$own"
+    return "$status"
+}
+export -f run_program
+
+if [ "$mode" = test ]; then
+    say 'format'
+    cargo fmt --all --check
+fi
 say 'build'
 # With the programs, which are the same for all tests.
 cargo test --workspace --no-run "${proof[@]}"
@@ -39,8 +72,9 @@ export UBTRFS_BIN=$target/proof/ubtrfs
 if [ "$mode" = test ]; then
     cargo run -q "${proof[@]}" -p ubtrfs-lint
 fi
+at_once=$([ "$mode" = test ] && nproc || echo 1)
 # They wait for disks and other processes more than they compute.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((at_once > 1 ? $(nproc) + 1 : 2 * $(nproc)))}
 
 lacking=()
 [ "$(id -u)" -eq 0 ] || lacking+=('root')
@@ -62,20 +96,36 @@ if [ "$mode" = soak ] && before=$(changes 2>/dev/null) && [ -z "$before" ]; then
     is_clean=true
 fi
 
-words=(--workspace --no-fail-fast "${proof[@]}")
+words=()
 if [ "$mode" = soak ]; then
     export UBTRFS_SOAK=1 UBTRFS_SEEDS=${UBTRFS_SEEDS:-1-100} UBTRFS_MOUNT_LIMIT=${UBTRFS_MOUNT_LIMIT:-7200}
-    words+=(-- --include-ignored)
+    words+=(--include-ignored)
 fi
 status=0
-cargo test "${words[@]}" 2>&1 | tee "$log" || status=$?
+found=$(programs)
+[ -n "$found" ] || { echo 'there are no test programs'; exit 1; }
+if [ "$mode" = test ]; then
+    # As a process group, which ends as a whole.
+    set -m
+    lint >"$logs/lints" 2>&1 &
+    lints=$!
+    set +m
+fi
+xargs -d '\n' -I LINE -P "$at_once" bash -c 'run_program "$@"' run LINE "${words[@]}" <<<"$found" 2>&1 | tee "$log" || status=1
+if [ "$mode" = test ]; then
+    say 'lints'
+    wait "$lints" || status=1
+    lints=
+    cat "$logs/lints"
+fi
+cargo test --workspace --doc --no-fail-fast "${proof[@]}" -- "${words[@]}" 2>&1 | tee -a "$log" || status=1
 
 if [ -s "$UBTRFS_SKIP_LOG" ]; then
     say 'skipped'
     sort -u "$UBTRFS_SKIP_LOG"
 fi
 say 'summary'
-grep -E '^test .* FAILED$' "$log" | sort -u || true
+grep -E '^(test .* FAILED|error: .*: exit status [0-9]+)$' "$log" | sort -u || true
 awk '/^ +(Running|Doc-tests) / { name = ($1 == "Running") ? $2 " " $3 : "doc " $2 } /^test result/ { print name ": " $0 }' "$log" |
     sed -E 's/ \([^)]*\)//'
 grep -E '^test result' "$log" | awk '{ passed += $4; failed += $6; ignored += $8 }
