@@ -11,7 +11,8 @@ use parking_lot::{Condvar, Mutex};
 use crate::abi::{CAN_MULTI_CONN, READ_ONLY, SEND_FLUSH, SEND_FUA, SEND_TRIM, has};
 use crate::connect::{Call, connect, connect_more};
 use crate::error::Error;
-use crate::session::{Command, Session};
+use crate::requests::Command;
+use crate::session::Session;
 use crate::supervisor::{spawn, supervise, take_over};
 use crate::uri::Uri;
 use crate::witness::Witness;
@@ -183,7 +184,8 @@ impl Client {
     }
 
     fn largest(&self) -> u32 {
-        let largest = self.session.export.largest_request.min(LARGEST);
+        // What is slow gets less at a time, so that answers come.
+        let largest = self.session.export.largest_request.min(LARGEST).min(self.session.window() as u32);
         (largest - largest % BLOCK).max(self.session.export.smallest_block)
     }
 }
