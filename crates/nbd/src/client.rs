@@ -171,6 +171,12 @@ impl Client {
         self.wait_for(Command::Flush { covers: 0, is_own: false }, 0, 0)
     }
 
+    /// Nobody waits any more for a server that is away or hangs: after a few seconds without it all
+    /// requests fail.
+    pub fn stop_waiting(&self) {
+        self.session.stop_waiting();
+    }
+
     /// Tells the server that a range is not needed any more.
     pub fn trim(&self, at: u64, len: u64) -> io::Result<()> {
         pieces(at, len, 1 << 30).try_for_each(|(at, len)| self.wait_for(Command::Trim, at, len))

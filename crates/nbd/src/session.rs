@@ -42,6 +42,9 @@ const MOST_KEPT: usize = 64 << 20;
 /// From how many bytes on zeros are not sent.
 const MANY_ZEROS: usize = 64 << 10;
 
+/// How long requests still wait for a server when nobody waits for them.
+const UNAWAITED: Duration = Duration::from_secs(5);
+
 /// How things are with the server.
 pub(crate) enum Phase {
     Up,
@@ -64,6 +67,8 @@ pub(crate) struct State {
     flushes_itself: bool,
     /// Since when nothing has been answered, over any number of connections.
     trouble: Option<Instant>,
+    /// Since when nobody waits for a server that is away.
+    unawaited: Option<Instant>,
     /// The connection over which what the server may have lost is written again.
     pub(crate) writing_again: Option<Watch>,
     /// Acknowledged writes are lost: nothing is written any more.
@@ -102,6 +107,7 @@ impl Session {
             witnesses,
             flushes_itself: false,
             trouble: None,
+            unawaited: None,
             writing_again: None,
             lost: None,
             is_connecting: false,
@@ -236,8 +242,7 @@ impl Session {
     /// Ends connections over which nothing has come for too long.
     pub(crate) fn look_for_silence(&self, state: &mut State) {
         let limit = self.timeout / 2;
-        let silent = state.lanes.iter_mut().filter(|lane| lane.outstanding > 0).map(|lane| lane.watch.look()).min();
-        if let Some(heard) = silent.filter(|heard| heard.elapsed() > limit) {
+        if let Some(heard) = state.silent_since().filter(|heard| heard.elapsed() > limit) {
             self.leave(state, heard, &format!("no answer for {} seconds", heard.elapsed().as_secs()));
         }
     }
@@ -257,11 +262,34 @@ impl Session {
         }
     }
 
-    /// Nobody waits for the server any more.
-    pub(crate) fn expire(&self, state: &mut MutexGuard<'_, State>) {
-        let Phase::Away { why, is_expired, .. } = &mut state.phase else { return };
+    /// Nobody waits any more for a server that is away.
+    pub(crate) fn stop_waiting(&self) {
+        self.state.lock().unawaited.get_or_insert_with(Instant::now);
+        self.changed.notify_all();
+    }
+
+    /// Has requests fail that have waited long enough for a server that is away.
+    pub(crate) fn look_for_the_end(&self, state: &mut MutexGuard<'_, State>) {
+        if let Some(unawaited) = state.unawaited
+            && unawaited.elapsed() >= UNAWAITED
+        {
+            if let Some(heard) = state.silent_since().filter(|heard| heard.elapsed() >= UNAWAITED) {
+                self.leave(state, heard, "no answer, and nobody waits any more");
+            }
+            if matches!(state.phase, Phase::Away { is_expired: false, since, .. } if since.elapsed() >= UNAWAITED) {
+                self.expire(state);
+            }
+        }
+        if matches!(state.phase, Phase::Away { is_expired: false, since, .. } if since.elapsed() >= self.timeout) {
+            self.expire(state);
+        }
+    }
+
+    /// Nothing waits for the server any more.
+    fn expire(&self, state: &mut MutexGuard<'_, State>) {
+        let Phase::Away { since, why, is_expired } = &mut state.phase else { return };
         *is_expired = true;
-        let why = format!("the server has been away for {} seconds ({why})", self.timeout.as_secs());
+        let why = format!("the server has been away for {} seconds ({why})", since.elapsed().as_secs());
         let is_lost = !state.kept.is_empty() || state.requests.has_changes();
         if is_lost {
             state.lost.get_or_insert(format!("{why}, and what was written meanwhile is lost"));
@@ -339,6 +367,12 @@ impl State {
         if let Phase::Away { since, .. } = &mut self.phase {
             *since = now;
         }
+    }
+
+    /// When the connection was heard from that has been silent longest, of those that have to
+    /// answer.
+    fn silent_since(&mut self) -> Option<Instant> {
+        self.lanes.iter_mut().filter(|lane| lane.outstanding > 0).map(|lane| lane.watch.look()).min()
     }
 
     /// Acknowledged writes are lost.

@@ -62,10 +62,7 @@ pub(crate) fn supervise(session: &Arc<Session>) {
         session.look_at_writing_again(&mut state);
         match &state.phase {
             Phase::Up => session.look_for_silence(&mut state),
-            Phase::Away { since, is_expired, .. } => {
-                if !is_expired && since.elapsed() >= session.timeout {
-                    session.expire(&mut state);
-                }
+            Phase::Away { .. } => {
                 if !state.is_connecting {
                     let connecting = Arc::clone(session);
                     state.is_connecting = spawn("ubtrfs-nbd-connect", move || connect_again(&connecting)).is_ok();
@@ -73,6 +70,7 @@ pub(crate) fn supervise(session: &Arc<Session>) {
             }
             Phase::Refused(_) => {}
         }
+        session.look_for_the_end(&mut state);
         session.changed.wait_for(&mut state, tick);
     }
 }

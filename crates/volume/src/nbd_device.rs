@@ -121,6 +121,10 @@ impl Device for NbdDevice {
         self.client.flush()
     }
 
+    fn stop_waiting(&self) {
+        self.client.stop_waiting();
+    }
+
     fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
         check_range(at, len as usize, self.size)?;
         if !self.client.can_trim() {

@@ -16,5 +16,6 @@ mod network_volumes;
 mod ordinary_users;
 mod orphans_back_and_forth;
 mod real_programs;
+mod servers_that_are_away;
 mod snapshots_back_and_forth;
 mod subvolume_rules;
