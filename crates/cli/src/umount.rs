@@ -81,8 +81,8 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
     }
 }
 
-/// Ends a mount whoever uses it: requests fail, and the server commits what it has, or, if it can't
-/// reach a device, does not wait for it.
+/// Ends a mount that is in use or not: requests fail, and the server commits what it has, or, if it
+/// can't reach a device, does not wait for it.
 fn force(path: &Path, device: (u32, u32), server: Option<&OwnedFd>) -> Result<()> {
     let is_aborted = Connection::of(device).abort();
     unmount(path, Unmount::Lazy).map_err(|error| failure(path, device, &error))?;

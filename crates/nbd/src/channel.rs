@@ -232,7 +232,7 @@ impl Line for Handshake<'_> {
         while tls.is_handshaking() {
             self.limit()?;
             tls.complete_io(&mut &self.socket).map_err(|error| match error.kind() {
-                io::ErrorKind::InvalidData => Error::Tls(error.to_string()),
+                io::ErrorKind::InvalidData => tls::failed(&error),
                 _ => Error::Broken(error),
             })?;
         }

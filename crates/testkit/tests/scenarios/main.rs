@@ -12,6 +12,7 @@ mod kernels_volume;
 mod kills_keep_what_was_fsynced;
 mod limits_are_the_kernels;
 mod logs_keep_what_kernels_made;
+mod nbd_servers;
 mod network_volumes;
 mod ordinary_users;
 mod orphans_back_and_forth;
