@@ -76,9 +76,9 @@ impl Request {
 pub(crate) struct Requests {
     all: BTreeMap<u64, Request>,
     last_cookie: u64,
-    /// Those that are not sent, in the order in which they came: flushes, which others wait for and
-    /// which take no room, …
-    flushes: VecDeque<u64>,
+    /// Those that are not sent, in the order in which they came: flushes and durable writes, which
+    /// others wait for and which take hardly any room, …
+    urgent: VecDeque<u64>,
     /// … reads, …
     reads: VecDeque<u64>,
     /// … and changes. Each of both has its turn.
@@ -104,14 +104,14 @@ impl Requests {
     fn queue_of(&mut self, command: &Command) -> &mut VecDeque<u64> {
         match command {
             Command::Read => &mut self.reads,
-            Command::Flush { .. } => &mut self.flushes,
+            Command::Flush { .. } | Command::Write { fua: true, .. } => &mut self.urgent,
             _ => &mut self.changes,
         }
     }
 
     /// Takes the request that is to be sent next, if there is room for it among so many bytes.
     pub(crate) fn take_next(&mut self, window: usize, may_change: bool) -> Option<u64> {
-        if let Some(cookie) = self.flushes.pop_front() {
+        if let Some(cookie) = self.urgent.pop_front() {
             return Some(cookie);
         }
         let (reads, changes) = (&mut self.reads, &mut self.changes);

@@ -368,7 +368,7 @@ fn connections_are_encrypted_and_both_sides_are_known() {
     says(&uri, "cannot open");
 }
 
-/// qemu-nbd's default, which is one client: the mount makes one connection, and others are kept out.
+/// One client is the default of qemu-nbd: the mount makes one connection, and others are kept out.
 #[test]
 fn a_server_for_one_client_is_enough() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("qemu-nbd"));
