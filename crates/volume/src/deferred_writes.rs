@@ -1,5 +1,5 @@
-//! Writes that are submitted later, when something is known that takes a device to find out: who has
-//! them written does not wait for that.
+//! Writes that are submitted later, when something is known that takes a device to find out: the
+//! one who has them written does not wait for that.
 
 use std::io;
 use std::sync::Arc;
