@@ -41,7 +41,7 @@ pub(crate) fn client(uri: &Uri) -> Result<ClientConnection, Error> {
 pub(crate) fn failed(error: &io::Error) -> Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let remedy = match inner {
-        Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+        Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
             "; tls-certificates=DIR in the URI names a directory with the ca-cert.pem of the authority that vouches for it"
         }
         Some(rustls::Error::InvalidCertificate(
