@@ -154,6 +154,9 @@ pub struct Umount {
     /// Only clear the mount of a server that has died; without one, do nothing.
     #[arg(long)]
     pub dead: bool,
+    /// Take the mount away from programs that use it, and do not wait for a device that is away.
+    #[arg(long, short, conflicts_with = "dead")]
+    pub force: bool,
     /// The directory that it is mounted on.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,

@@ -60,7 +60,8 @@ impl Place {
 /// An NBD URI and what follows its colon: the first one behind the host and the port. The name of
 /// an export and the path of a socket have `%3A` instead.
 fn split_uri(word: &[u8]) -> (&OsStr, Option<&[u8]>) {
-    let start = word.windows(3).position(|at| at == b"://").map_or(0, |at| at + 3);
+    let scheme = word.iter().position(|byte| *byte == b':').map_or(0, |at| at + 1);
+    let start = if word[scheme..].starts_with(b"//") { scheme + 2 } else { scheme };
     let is_end = |byte: &u8| matches!(byte, b'/' | b'?');
     let host = start + word[start..].iter().position(is_end).unwrap_or(word.len() - start);
     let at = match word[start..host].last() {
@@ -198,6 +199,7 @@ mod tests {
             ("nbd://host:99", "/x"),
             ("nbd://[::1]:99/a%3Ab", ""),
             ("nbd+unix:///e?socket=/run/s", "/x"),
+            ("nbd+unix:/e?socket=/run/s", "/x"),
         ] {
             assert_eq!(Place::parse(format!("{uri}:{path}").as_ref()), export(uri, path));
             assert_eq!(Place::of_volume(uri.as_ref()), export(uri, ""));

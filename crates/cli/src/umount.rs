@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use ubtrfs_fuse::mount::{MountError, Unmount, is_dead, unmount};
 use ubtrfs_server::control::Report;
 use ubtrfs_tree::sentence;
 
 use crate::args;
+use crate::connection::Connection;
 use crate::control;
 use crate::failure::{Failure, Result};
 use crate::holders::users;
@@ -25,6 +26,10 @@ use crate::process;
 const TIME_TO_LEAVE: Duration = Duration::from_secs(2);
 /// After this time the user gets a message about the wait.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the last commit may take before a server that is ended by force is asked to hurry.
+const TIME_TO_COMMIT: Duration = Duration::from_secs(5);
+/// And how long it may take then.
+const TIMEOUT_OF_FORCE: Duration = Duration::from_secs(60);
 
 /// `ubtrfs umount`
 pub fn run(arguments: &args::Umount) -> Result<()> {
@@ -50,6 +55,9 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
     }
     // Before the mount has ended, since then there is no server to query.
     let server = report.as_ref().ok().and_then(process_of);
+    if arguments.force {
+        return force(&path, device, server.as_ref());
+    }
     let aborted = report.ok().and_then(|report| report.aborted);
     let synced = control::sync_mount(&path);
     unmount_with_retries(&path).map_err(|error| failure(&path, device, &error))?;
@@ -70,6 +78,37 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
             )))
         }
         _ => Ok(()),
+    }
+}
+
+/// Ends a mount that is in use or not: requests fail, and the server commits what it has, or, if it
+/// can't reach a device, does not wait for it.
+fn force(path: &Path, device: (u32, u32), server: Option<&OwnedFd>) -> Result<()> {
+    let is_aborted = Connection::of(device).abort();
+    unmount(path, Unmount::Lazy).map_err(|error| failure(path, device, &error))?;
+    let Some(server) = server else { return Ok(()) };
+    if !has_ended(server, TIME_TO_COMMIT)? {
+        // It does not know that nobody waits, if nobody did.
+        let _ = pidfd_send_signal(server, Signal::TERM);
+    }
+    if !has_ended(server, TIMEOUT_OF_FORCE)? {
+        let why = if is_aborted { "" } else { " (its connection could not be aborted)" };
+        return Err(Failure::new(format!("{} is unmounted, but its server has not ended{why}", path.display())));
+    }
+    Ok(())
+}
+
+/// Whether a process ends within that time.
+fn has_ended(server: &OwnedFd, within: Duration) -> Result<bool> {
+    let deadline = Instant::now() + within;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(server, PollFlags::IN)], Some(&left)) {
+            Ok(count) => return Ok(count > 0),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(Failure::about("waiting for the server", &std::io::Error::from(errno))),
+        }
     }
 }
 

@@ -33,6 +33,11 @@ pub trait Filesystem: Send + Sync {
         Ok(())
     }
 
+    /// The kernel's connection has ended, since the filesystem was unmounted or the connection
+    /// aborted: no answer reaches anybody. `is_serving`: threads still serve requests. May be
+    /// called more than once.
+    fn disconnected(&self, _is_serving: bool) {}
+
     /// The mount has ended: called once, whatever way it ended. With `fuseblk` umount(2) waits
     /// until this returns, and nothing but FORGETs comes after it; with plain `fuse` it is called
     /// when all threads have ended.

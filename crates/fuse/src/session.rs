@@ -3,7 +3,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use parking_lot::Mutex;
@@ -78,6 +78,8 @@ pub struct Session<F> {
     /// Until it runs.
     rings: Mutex<Option<Rings>>,
     threads: usize,
+    /// Threads that serve a request of `/dev/fuse`, not over rings.
+    serving: AtomicUsize,
     destroyed: AtomicBool,
 }
 
@@ -125,6 +127,7 @@ impl<F: Filesystem> Session<F> {
                         way,
                         rings,
                         threads,
+                        serving: AtomicUsize::new(0),
                         destroyed: AtomicBool::new(false),
                     });
                 }
@@ -212,12 +215,15 @@ impl<F: Filesystem> Session<F> {
         while let Some(length) = device.receive(&mut buffer)? {
             let message = buffer.get(..length).unwrap_or_default();
             let serve = || dispatch::message(&self.filesystem, || self.destroy(), message, form, &responder);
+            self.serving.fetch_add(1, Ordering::Relaxed);
             // A reply lost in the panic has been answered by its drop.
             if catch_unwind(AssertUnwindSafe(serve)).is_err() {
                 let opcode = crate::request::header(message).map_or(0, |header| header.opcode);
                 tracing::error!(request = opcode::name(opcode), "the filesystem panicked");
             }
+            self.serving.fetch_sub(1, Ordering::Relaxed);
         }
+        self.filesystem.disconnected(self.serving.load(Ordering::Relaxed) > 0);
         Ok(())
     }
 

@@ -6,10 +6,12 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -20,7 +22,8 @@ use crate::negotiate::Line;
 use crate::tls;
 use crate::uri::{Address, Uri};
 
-/// Bytes that are encrypted, or read from the socket, at once.
+/// Bytes that are encrypted, given to the socket, or read from it, at once: so few that a slow
+/// server takes them in a time in which something is expected to move.
 const PIECE: usize = 64 << 10;
 
 /// Both directions of a connection.
@@ -28,6 +31,21 @@ const PIECE: usize = 64 << 10;
 pub(crate) struct Channel {
     socket: Socket,
     tls: Option<Mutex<ClientConnection>>,
+    /// Bytes that the socket took.
+    sent: AtomicU64,
+    /// Bytes that it gave.
+    received: AtomicU64,
+}
+
+/// What has gone over a channel so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moved {
+    /// Bytes from the server.
+    pub(crate) received: u64,
+    /// Bytes that the socket took …
+    pub(crate) sent: u64,
+    /// … and about how many of them it still has, since the server took no more.
+    pub(crate) waiting: u64,
 }
 
 #[derive(Debug)]
@@ -61,7 +79,7 @@ impl Channel {
 
     /// Sends all these bytes, one after the other. The caller lets nobody else send meanwhile.
     pub(crate) fn send(&self, parts: &[&[u8]]) -> io::Result<()> {
-        let Some(tls) = &self.tls else { return send_all(&self.socket, parts) };
+        let Some(tls) = &self.tls else { return self.send_all(parts) };
         let mut encrypted = Vec::with_capacity(PIECE + 1024);
         for piece in parts.iter().flat_map(|part| part.chunks(PIECE)) {
             encrypted.clear();
@@ -71,9 +89,46 @@ impl Channel {
                 tls.write_tls(&mut encrypted)?;
             }
             drop(tls);
-            send_all(&self.socket, &[&encrypted])?;
+            self.send_all(&[&encrypted])?;
         }
         Ok(())
+    }
+
+    /// Sends all parts by few system calls, none of which takes so much that a slow server would
+    /// seem to take nothing meanwhile.
+    fn send_all(&self, parts: &[&[u8]]) -> io::Result<()> {
+        let mut slices: Vec<IoSlice<'_>> = parts.iter().flat_map(|part| part.chunks(PIECE)).map(IoSlice::new).collect();
+        let mut slices = &mut slices[..];
+        while !slices.is_empty() {
+            let mut bytes = 0;
+            let fits = |slice: &&IoSlice<'_>| {
+                bytes += slice.len();
+                bytes <= PIECE
+            };
+            let count = slices.iter().take_while(fits).count().max(1);
+            match (&self.socket).write_vectored(&slices[..count]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => {
+                    self.sent.fetch_add(sent as u64, Relaxed);
+                    IoSlice::advance_slices(&mut slices, sent);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&self, buf: &mut [u8]) -> io::Result<usize> {
+        let received = (&self.socket).read(buf)?;
+        self.received.fetch_add(received as u64, Relaxed);
+        Ok(received)
+    }
+
+    /// What has gone over it.
+    pub(crate) fn moved(&self) -> Moved {
+        let waiting = self.socket.waiting();
+        Moved { received: self.received.load(Relaxed), sent: self.sent.load(Relaxed), waiting }
     }
 
     /// Ends the connection: threads that read or send fail.
@@ -97,22 +152,6 @@ fn left(deadline: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// Sends all parts by as few system calls as it takes.
-fn send_all(socket: &Socket, parts: &[&[u8]]) -> io::Result<()> {
-    let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
-    let mut slices = &mut slices[..];
-    IoSlice::advance_slices(&mut slices, 0);
-    while !slices.is_empty() {
-        match (&*socket).write_vectored(slices) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(sent) => IoSlice::advance_slices(&mut slices, sent),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
 /// What arrives on a channel, for the one who reads it.
 #[derive(Debug)]
 pub(crate) struct Incoming {
@@ -132,7 +171,7 @@ impl Incoming {
 
 impl Read for Incoming {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let Some(tls) = &self.channel.tls else { return (&self.channel.socket).read(buf) };
+        let Some(tls) = &self.channel.tls else { return self.channel.receive(buf) };
         loop {
             let mut session = tls.lock();
             match session.reader().read(buf) {
@@ -146,7 +185,7 @@ impl Read for Incoming {
                 continue;
             }
             drop(session);
-            (self.start, self.end) = (0, (&self.channel.socket).read(&mut self.buffer)?);
+            (self.start, self.end) = (0, self.channel.receive(&mut self.buffer)?);
             if self.end == 0 {
                 return Ok(0);
             }
@@ -173,7 +212,12 @@ impl<'a> Handshake<'a> {
 
     /// The channel, when the handshake is over.
     pub(crate) fn finish(self) -> Arc<Channel> {
-        Arc::new(Channel { socket: self.socket, tls: self.tls.map(|tls| Mutex::new(*tls)) })
+        Arc::new(Channel {
+            socket: self.socket,
+            tls: self.tls.map(|tls| Mutex::new(*tls)),
+            sent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+        })
     }
 
     fn limit(&self) -> io::Result<()> {
@@ -188,7 +232,7 @@ impl Line for Handshake<'_> {
         while tls.is_handshaking() {
             self.limit()?;
             tls.complete_io(&mut &self.socket).map_err(|error| match error.kind() {
-                io::ErrorKind::InvalidData => Error::Tls(error.to_string()),
+                io::ErrorKind::InvalidData => tls::failed(&error),
                 _ => Error::Broken(error),
             })?;
         }
@@ -230,6 +274,25 @@ impl Socket {
             Self::Tcp(socket) => socket.set_read_timeout(limit).and_then(|()| socket.set_write_timeout(limit)),
             Self::Unix(socket) => socket.set_read_timeout(limit).and_then(|()| socket.set_write_timeout(limit)),
         }
+    }
+}
+
+impl Socket {
+    fn descriptor(&self) -> RawFd {
+        match self {
+            Self::Tcp(socket) => socket.as_raw_fd(),
+            Self::Unix(socket) => socket.as_raw_fd(),
+        }
+    }
+
+    /// About how many bytes the server has not taken yet: over TCP those that its machine has not
+    /// acknowledged, over a Unix domain socket those that it has not read, and what the kernel
+    /// needs for them.
+    fn waiting(&self) -> u64 {
+        let mut waiting: libc::c_int = 0;
+        // SAFETY: the descriptor is open as long as the socket, and the kernel writes one number.
+        let asked = unsafe { libc::ioctl(self.descriptor(), libc::TIOCOUTQ, &raw mut waiting) };
+        if asked == 0 { u64::try_from(waiting).unwrap_or(0) } else { 0 }
     }
 }
 

@@ -11,7 +11,8 @@ use parking_lot::{Condvar, Mutex};
 use crate::abi::{CAN_MULTI_CONN, READ_ONLY, SEND_FLUSH, SEND_FUA, SEND_TRIM, has};
 use crate::connect::{Call, connect, connect_more};
 use crate::error::Error;
-use crate::session::{Command, Session};
+use crate::requests::Command;
+use crate::session::Session;
 use crate::supervisor::{spawn, supervise, take_over};
 use crate::uri::Uri;
 use crate::witness::Witness;
@@ -170,6 +171,12 @@ impl Client {
         self.wait_for(Command::Flush { covers: 0, is_own: false }, 0, 0)
     }
 
+    /// Nobody waits any more for a server that is away or hangs: after a few seconds without it all
+    /// requests fail.
+    pub fn stop_waiting(&self) {
+        self.session.stop_waiting();
+    }
+
     /// Tells the server that a range is not needed any more.
     pub fn trim(&self, at: u64, len: u64) -> io::Result<()> {
         pieces(at, len, 1 << 30).try_for_each(|(at, len)| self.wait_for(Command::Trim, at, len))
@@ -183,7 +190,8 @@ impl Client {
     }
 
     fn largest(&self) -> u32 {
-        let largest = self.session.export.largest_request.min(LARGEST);
+        // What is slow gets less at a time, so that answers come.
+        let largest = self.session.export.largest_request.min(LARGEST).min(self.session.window() as u32);
         (largest - largest % BLOCK).max(self.session.export.smallest_block)
     }
 }

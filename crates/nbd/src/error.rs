@@ -82,6 +82,10 @@ impl Error {
 
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
+        // What a socket says whose limit is over.
+        if error.kind() == io::ErrorKind::WouldBlock {
+            return Self::Broken(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
+        }
         Self::Broken(error)
     }
 }

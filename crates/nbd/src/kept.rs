@@ -14,7 +14,7 @@ use bytes::Bytes;
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     pieces: BTreeMap<u64, Piece>,
-    bytes: usize,
+    answered_bytes: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -26,10 +26,16 @@ struct Piece {
     answered: Option<u64>,
 }
 
+impl Piece {
+    fn answered_bytes(&self) -> usize {
+        if self.answered.is_some() { self.data.len() } else { 0 }
+    }
+}
+
 impl Kept {
-    /// Bytes in all.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+    /// Bytes that were answered: nobody else counts them any more.
+    pub(crate) fn answered_bytes(&self) -> usize {
+        self.answered_bytes
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -50,7 +56,9 @@ impl Kept {
     /// The write of `at..end` was answered as the `answer`th.
     pub(crate) fn answered(&mut self, at: u64, end: u64, cookie: u64, answer: u64) {
         for (_, piece) in self.pieces.range_mut(at..end).filter(|(_, piece)| piece.cookie == cookie) {
-            piece.answered = Some(answer);
+            if piece.answered.replace(answer).is_none() {
+                self.answered_bytes += piece.data.len();
+            }
         }
     }
 
@@ -83,7 +91,7 @@ impl Kept {
     /// Everything answered up to this answer is durable.
     pub(crate) fn flushed(&mut self, covers: u64) {
         self.pieces.retain(|_, piece| piece.answered.is_none_or(|answered| answered > covers));
-        self.bytes = self.pieces.values().map(|piece| piece.data.len()).sum();
+        self.answered_bytes = self.pieces.values().map(Piece::answered_bytes).sum();
     }
 
     /// What a server that has lost it is to get again, by address.
@@ -97,7 +105,7 @@ impl Kept {
     }
 
     fn insert(&mut self, at: u64, piece: Piece) {
-        self.bytes += piece.data.len();
+        self.answered_bytes += piece.answered_bytes();
         let end = at + piece.data.len() as u64;
         debug_assert!(
             self.pieces.range(..end).next_back().is_none_or(|(start, other)| start + other.data.len() as u64 <= at),
@@ -108,7 +116,7 @@ impl Kept {
 
     fn remove(&mut self, at: u64) -> Option<Piece> {
         let piece = self.pieces.remove(&at)?;
-        self.bytes -= piece.data.len();
+        self.answered_bytes -= piece.answered_bytes();
         Some(piece)
     }
 }
@@ -136,7 +144,7 @@ mod tests {
         kept.flushed(1);
         assert_eq!(kept.to_write_again(), [(16, filled(3, 8))]);
         kept.flushed(2);
-        assert!(kept.is_empty() && kept.bytes() == 0);
+        assert!(kept.is_empty() && kept.answered_bytes() == 0);
     }
 
     #[test]
@@ -177,7 +185,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(shown, model);
-                prop_assert_eq!(kept.bytes(), model.iter().flatten().count());
+                prop_assert_eq!(kept.answered_bytes(), model.iter().flatten().count());
             }
         }
     }

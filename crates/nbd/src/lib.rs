@@ -15,13 +15,17 @@ mod client;
 mod connect;
 mod error;
 mod kept;
+mod lane;
 mod negotiate;
 mod reply;
+mod requests;
 mod resume;
 mod session;
 mod supervisor;
 mod tls;
 mod uri;
+mod watch;
+mod window;
 mod witness;
 
 pub use bytes::Bytes;

@@ -11,6 +11,7 @@ use crate::connect::{Call, Link, connect, connect_more};
 use crate::error::Error;
 use crate::negotiate::Export;
 use crate::session::Session;
+use crate::watch::Watch;
 
 /// How long an attempt to connect may take.
 const ATTEMPT: Duration = Duration::from_secs(10);
@@ -27,7 +28,16 @@ pub(crate) fn resume(session: &Arc<Session>) -> Result<Vec<Link>, Error> {
     is_same(&session.export, &link.export)?;
     verify(session, &mut link)?;
     let kept = session.state.lock().kept.to_write_again();
-    write_again(session, &mut link, &kept)?;
+    if !kept.is_empty() {
+        // It may take as long as it does, while it makes progress.
+        link.channel.limit(None)?;
+        session.state.lock().writing_again = Some(Watch::new(Arc::clone(&link.channel)));
+        let written = write_again(session, &mut link, &kept);
+        session.state.lock().writing_again = None;
+        written?;
+        link.channel.limit(Some(limit))?;
+        tracing::info!("{}: {} writes that had not been flushed were written again", session.uri, kept.len());
+    }
     let mut links = vec![link];
     if has(session.export.flags, CAN_MULTI_CONN) && has(links[0].export.flags, CAN_MULTI_CONN) {
         let more = connect_more(&session.uri, session.connections.saturating_sub(1));
@@ -96,8 +106,18 @@ fn write_again(session: &Arc<Session>, link: &mut Link, kept: &[(u64, Bytes)]) -
         }
         rest = left;
     }
-    if !kept.is_empty() {
-        tracing::info!("{}: {} writes that had not been flushed were written again", session.uri, kept.len());
+    make_durable(session, link)
+}
+
+/// So it need not be written again if the server goes away once more: however often it does, either
+/// something is done for good, or the wait for it has an end.
+fn make_durable(session: &Arc<Session>, link: &mut Link) -> Result<(), Error> {
+    let covers = session.state.lock().answers;
+    let result = link.call(&[Call::Flush])?.into_iter().next();
+    let mut state = session.state.lock();
+    match result {
+        Some(Err(refusal)) => state.lose(format!("a flush failed: {}", refusal.to_io())),
+        _ => state.kept.flushed(covers),
     }
     Ok(())
 }

@@ -11,96 +11,39 @@
 //!                                                                   refused, for good
 //! ```
 //!
-//! A request is in `outstanding` from when it is submitted until it is answered. A write is in
+//! A request is in `requests` from when it is submitted until it is answered. A write is in
 //! `kept` besides, until a flush is answered that was asked for after its answer (`kept`, invariant
 //! 32), or until its own answer if that says that it is durable. So after any number of crashes of
 //! the server all that was acknowledged and not flushed is there again before the next request is
 //! answered.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::abi::{
-    CMD_DISC, CMD_FLAG_FUA, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES, ESHUTDOWN, SEND_WRITE_ZEROES,
-    has, request,
-};
-use crate::channel::Channel;
+use crate::abi::{ESHUTDOWN, SEND_WRITE_ZEROES, has};
 use crate::connect::Link;
 use crate::kept::Kept;
+use crate::lane::{Lane, Line};
 use crate::negotiate::Export;
 use crate::reply::{Answer, Expected};
+use crate::requests::{Command, Done, Request, Requests};
 use crate::uri::Uri;
+use crate::watch::Watch;
+use crate::window::Window;
 use crate::witness::Witness;
 
-/// Requests that have no answer yet, at most …
-const MOST_REQUESTS: usize = 128;
-/// … and their bytes.
-const MOST_BYTES: usize = 32 << 20;
 /// Of more than this a flush is asked for, without waiting for it …
 const MUCH_KEPT: usize = 32 << 20;
-/// … and beyond this writers wait for it.
+/// … and beyond this changes wait for it.
 const MOST_KEPT: usize = 64 << 20;
 /// From how many bytes on zeros are not sent.
 const MANY_ZEROS: usize = 64 << 10;
 
-/// How long the last message may take.
-const GOODBYE: Duration = Duration::from_secs(1);
-
-/// What is called with the result of a request; it must not wait.
-pub(crate) type Done = Box<dyn FnOnce(io::Result<Vec<u8>>) + Send>;
-
-/// What a request asks for.
-#[derive(Clone, Debug)]
-pub(crate) enum Command {
-    Read,
-    Write {
-        parts: Vec<Bytes>,
-        /// It is durable when it is answered.
-        fua: bool,
-    },
-    /// Nothing but zeros.
-    Zero,
-    /// What was answered up to this answer becomes durable.
-    Flush {
-        covers: u64,
-        is_own: bool,
-    },
-    Trim,
-}
-
-impl Command {
-    fn changes(&self) -> bool {
-        !matches!(self, Self::Read)
-    }
-}
-
-struct Request {
-    command: Command,
-    at: u64,
-    len: u32,
-    /// Over which connection it was sent, if it was.
-    lane: Option<usize>,
-    done: Done,
-}
-
-/// One connection.
-struct Lane {
-    line: Arc<Line>,
-    outstanding: usize,
-    /// When it was last heard from, or began to have something to answer.
-    heard: Instant,
-}
-
-/// Where requests are sent, one at a time.
-pub(crate) struct Line {
-    channel: Arc<Channel>,
-    sending: Mutex<()>,
-}
+/// How long requests still wait for a server when nobody waits for them.
+const UNAWAITED: Duration = Duration::from_secs(5);
 
 /// How things are with the server.
 pub(crate) enum Phase {
@@ -114,17 +57,20 @@ pub(crate) struct State {
     /// Changes whenever connections end: what comes over older ones is not listened to.
     epoch: u64,
     lanes: Vec<Lane>,
-    outstanding: BTreeMap<u64, Request>,
-    outstanding_bytes: usize,
-    next_cookie: u64,
+    requests: Requests,
+    window: Window,
     /// Answered writes.
-    answers: u64,
+    pub(crate) answers: u64,
     pub(crate) kept: Kept,
     pub(crate) witnesses: Vec<Witness>,
     /// A flush of our own is on its way.
     flushes_itself: bool,
     /// Since when nothing has been answered, over any number of connections.
     trouble: Option<Instant>,
+    /// Since when nobody waits for a server that is away.
+    unawaited: Option<Instant>,
+    /// The connection over which what the server may have lost is written again.
+    pub(crate) writing_again: Option<Watch>,
     /// Acknowledged writes are lost: nothing is written any more.
     lost: Option<String>,
     pub(crate) is_connecting: bool,
@@ -142,14 +88,6 @@ pub(crate) struct Session {
     pub(crate) changed: Condvar,
 }
 
-/// What is sent after the state was unlocked.
-struct Message {
-    line: Arc<Line>,
-    epoch: u64,
-    header: [u8; 28],
-    parts: Vec<Bytes>,
-}
-
 impl Session {
     pub(crate) fn new(
         uri: Uri,
@@ -162,14 +100,15 @@ impl Session {
             phase: Phase::Away { since: Instant::now(), why: String::new(), is_expired: false },
             epoch: 0,
             lanes: Vec::new(),
-            outstanding: BTreeMap::new(),
-            outstanding_bytes: 0,
-            next_cookie: 1,
+            requests: Requests::default(),
+            window: Window::new(timeout),
             answers: 0,
             kept: Kept::default(),
             witnesses,
             flushes_itself: false,
             trouble: None,
+            unawaited: None,
+            writing_again: None,
             lost: None,
             is_connecting: false,
             is_closing: false,
@@ -177,38 +116,17 @@ impl Session {
         Self { uri, export, connections, timeout, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Sends a request, or keeps it for when the server is back. Waits while too much is under way.
-    pub(crate) fn submit(&self, command: Command, at: u64, len: u32, done: Done) {
+    /// Makes a request. It is sent when there is room for it and the server is there; what others
+    /// do meanwhile does not hold the caller up, unless the request is one for whose answer it
+    /// waits anyway.
+    pub(crate) fn submit(&self, mut command: Command, at: u64, len: u32, done: Done) {
+        let is_waited_for = !command.is_write();
         let mut state = self.state.lock();
-        loop {
-            if let Some(why) = state.refusal(&command) {
-                drop(state);
-                return done(Err(self.failure(&why)));
-            }
-            let is_flush = matches!(command, Command::Flush { .. });
-            if is_flush || state.has_room(&command, len as usize) {
-                break;
-            }
-            if state.needs_flush(MOST_KEPT) {
-                self.flush_itself(&mut state);
-            } else {
-                self.changed.wait(&mut state);
-            }
+        if let Some(why) = state.refusal(&command) {
+            drop(state);
+            return done(Err(self.failure(&why)));
         }
-        let message = self.add(&mut state, command, at, len, done);
-        if state.needs_flush(MUCH_KEPT) {
-            self.flush_itself(&mut state);
-        }
-        drop(state);
-        if let Some(message) = message {
-            self.send(&message);
-        }
-    }
-
-    /// Makes a request known, and gives it to a connection.
-    fn add(&self, state: &mut State, mut command: Command, at: u64, len: u32, done: Done) -> Option<Message> {
-        let cookie = state.next_cookie;
-        state.next_cookie += 1;
+        let cookie = state.requests.next_cookie();
         let end = at + u64::from(len);
         match &mut command {
             Command::Write { parts, fua } => {
@@ -226,46 +144,28 @@ impl Session {
             Command::Flush { covers, .. } => *covers = state.answers,
             Command::Read | Command::Zero => {}
         }
-        state.outstanding_bytes += len as usize;
-        state.outstanding.insert(cookie, Request { command, at, len, lane: None, done });
-        matches!(state.phase, Phase::Up).then(|| state.assign(cookie)).flatten()
-    }
-
-    /// Asks for a flush that nobody waits for.
-    fn flush_itself(&self, state: &mut MutexGuard<'_, State>) {
-        state.flushes_itself = true;
-        let command = Command::Flush { covers: 0, is_own: true };
-        if let Some(message) = self.add(state, command, 0, 0, Box::new(|_| ())) {
-            MutexGuard::unlocked(state, || self.send(&message));
+        state.requests.add(cookie, Request { command, at, len, sent: None, done });
+        let own = state.dispatch(is_waited_for.then_some(cookie));
+        let epoch = state.epoch;
+        drop(state);
+        if let Some(line) = own
+            && let Err(error) = line.send_queued()
+        {
+            self.break_link(epoch, &error.to_string());
         }
     }
 
-    fn send(&self, message: &Message) {
-        let mut parts: Vec<&[u8]> = vec![&message.header];
-        parts.extend(message.parts.iter().map(|part| &**part));
-        let turn = message.line.sending.lock();
-        let sent = message.line.channel.send(&parts);
-        drop(turn);
-        if let Err(error) = sent {
-            self.break_link(message.epoch, &error.to_string());
-        }
+    /// The most bytes that one request should have.
+    pub(crate) fn window(&self) -> usize {
+        self.state.lock().window.bytes()
     }
 
     /// What a reply with this cookie may answer.
     pub(crate) fn expected(&self, epoch: u64, lane: usize, cookie: u64) -> Option<Expected> {
         let state = self.state.lock();
-        let request =
-            state.outstanding.get(&cookie).filter(|request| state.epoch == epoch && request.lane == Some(lane))?;
+        let request = state.requests.sent_over(cookie, lane).filter(|_| state.epoch == epoch)?;
         let reads = matches!(request.command, Command::Read).then_some(request.len);
         Some(Expected { at: request.at, reads })
-    }
-
-    /// A part of a reply has come.
-    pub(crate) fn heard(&self, epoch: u64, lane: usize) {
-        let mut state = self.state.lock();
-        if state.epoch == epoch {
-            state.lanes[lane].heard = Instant::now();
-        }
     }
 
     /// A request was answered.
@@ -278,11 +178,13 @@ impl Session {
             drop(state);
             return self.break_link(epoch, "the server is being shut down");
         }
-        let Some(request) = state.outstanding.remove(&answer.cookie) else { return };
-        state.outstanding_bytes -= request.len as usize;
+        let Some(request) = state.requests.remove(answer.cookie) else { return };
         state.trouble = None;
         state.lanes[lane].outstanding -= 1;
-        state.lanes[lane].heard = Instant::now();
+        state.lanes[lane].watch.hear();
+        if let Some((_, sent)) = request.sent {
+            state.window.answered(request.len as usize, sent, Instant::now());
+        }
         let end = request.at + u64::from(request.len);
         match (&request.command, &answer.result) {
             (Command::Write { .. } | Command::Zero, Ok(_)) => {
@@ -309,7 +211,7 @@ impl Session {
         if matches!(request.command, Command::Flush { is_own: true, .. }) {
             state.flushes_itself = false;
         }
-        self.changed.notify_all();
+        state.dispatch(None);
         drop(state);
         (request.done)(answer.result.map_err(|refusal| {
             let error = refusal.to_io();
@@ -331,27 +233,64 @@ impl Session {
         let since = *state.trouble.get_or_insert(since);
         state.phase = Phase::Away { since, why: why.into(), is_expired: false };
         for lane in state.lanes.drain(..) {
-            lane.line.channel.end();
+            lane.line.end(false);
         }
-        state.outstanding.values_mut().for_each(|request| request.lane = None);
+        state.requests.wait_again();
         self.changed.notify_all();
     }
 
     /// Ends connections over which nothing has come for too long.
     pub(crate) fn look_for_silence(&self, state: &mut State) {
         let limit = self.timeout / 2;
-        let silent = state.lanes.iter().filter(|lane| lane.outstanding > 0).map(|lane| lane.heard).min();
-        if let Some(heard) = silent.filter(|heard| heard.elapsed() > limit) {
+        if let Some(heard) = state.silent_since().filter(|heard| heard.elapsed() > limit) {
             self.leave(state, heard, &format!("no answer for {} seconds", heard.elapsed().as_secs()));
         }
     }
 
-    /// Nobody waits for the server any more.
-    pub(crate) fn expire(&self, state: &mut MutexGuard<'_, State>) {
-        let Phase::Away { why, is_expired, .. } = &mut state.phase else { return };
+    /// While what the server may have lost is written again, it is not away.
+    pub(crate) fn look_at_writing_again(&self, state: &mut State) {
+        let Some(watch) = &mut state.writing_again else { return };
+        let heard = watch.look();
+        if heard.elapsed() > self.timeout / 2 {
+            watch.end();
+        }
+        if let Phase::Away { since, is_expired: false, .. } = &mut state.phase
+            && *since < heard
+        {
+            *since = heard;
+            state.trouble = Some(heard);
+        }
+    }
+
+    /// Nobody waits any more for a server that is away.
+    pub(crate) fn stop_waiting(&self) {
+        self.state.lock().unawaited.get_or_insert_with(Instant::now);
+        self.changed.notify_all();
+    }
+
+    /// Has requests fail that have waited long enough for a server that is away.
+    pub(crate) fn look_for_the_end(&self, state: &mut MutexGuard<'_, State>) {
+        if let Some(unawaited) = state.unawaited
+            && unawaited.elapsed() >= UNAWAITED
+        {
+            if let Some(heard) = state.silent_since().filter(|heard| heard.elapsed() >= UNAWAITED) {
+                self.leave(state, heard, "no answer, and nobody waits any more");
+            }
+            if matches!(state.phase, Phase::Away { is_expired: false, since, .. } if since.elapsed() >= UNAWAITED) {
+                self.expire(state);
+            }
+        }
+        if matches!(state.phase, Phase::Away { is_expired: false, since, .. } if since.elapsed() >= self.timeout) {
+            self.expire(state);
+        }
+    }
+
+    /// Nothing waits for the server any more.
+    fn expire(&self, state: &mut MutexGuard<'_, State>) {
+        let Phase::Away { since, why, is_expired } = &mut state.phase else { return };
         *is_expired = true;
-        let why = format!("the server has been away for {} seconds ({why})", self.timeout.as_secs());
-        let is_lost = !state.kept.is_empty() || state.outstanding.values().any(|request| request.command.changes());
+        let why = format!("the server has been away for {} seconds ({why})", since.elapsed().as_secs());
+        let is_lost = !state.kept.is_empty() || state.requests.has_changes();
         if is_lost {
             state.lost.get_or_insert(format!("{why}, and what was written meanwhile is lost"));
         }
@@ -369,21 +308,19 @@ impl Session {
 
     fn fail_all(&self, state: &mut MutexGuard<'_, State>, why: &str) {
         state.kept.clear();
-        state.outstanding_bytes = 0;
         state.flushes_itself = false;
-        let failed = std::mem::take(&mut state.outstanding);
+        let failed = state.requests.take_all();
         self.changed.notify_all();
         MutexGuard::unlocked(state, || {
-            for request in failed.into_values() {
+            for request in failed {
                 (request.done)(Err(self.failure(why)));
             }
         });
     }
 
-    /// Takes connections to the verified export: what is submitted from now on is sent at once, and
-    /// what was before is to be [sent again](Self::send_again). Returns the new epoch, and the
-    /// cookie at which the former begins.
-    pub(crate) fn install(&self, links: &[Link]) -> io::Result<(u64, u64)> {
+    /// Takes connections to the verified export, and sends all that has no answer. Returns the new
+    /// epoch and what is to be sent over each connection.
+    pub(crate) fn install(&self, links: &[Link]) -> io::Result<(u64, Vec<Arc<Line>>)> {
         for link in links {
             link.channel.limit(None)?;
         }
@@ -392,30 +329,14 @@ impl Session {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
         state.epoch += 1;
-        let heard = Instant::now();
-        let line = |link: &Link| Arc::new(Line { channel: Arc::clone(&link.channel), sending: Mutex::new(()) });
-        state.lanes = links.iter().map(|link| Lane { line: line(link), outstanding: 0, heard }).collect();
+        state.lanes = links.iter().map(|link| Lane::new(&link.channel)).collect();
+        state.window = Window::new(self.timeout);
         state.phase = Phase::Up;
-        if state.outstanding.is_empty() {
+        if state.requests.is_empty() {
             state.trouble = None;
         }
-        Ok((state.epoch, state.next_cookie))
-    }
-
-    /// Sends everything up to that cookie that has no answer, in the order of submission.
-    pub(crate) fn send_again(&self, before: u64) {
-        let mut after = 0;
-        loop {
-            let mut state = self.state.lock();
-            let next = state.outstanding.range(after..before).next().map(|(cookie, _)| *cookie);
-            let (Phase::Up, Some(cookie)) = (&state.phase, next) else { return };
-            after = cookie + 1;
-            let message = state.assign(cookie);
-            drop(state);
-            if let Some(message) = message {
-                self.send(&message);
-            }
-        }
+        state.dispatch(None);
+        Ok((state.epoch, state.lanes.iter().map(|lane| Arc::clone(&lane.line)).collect()))
     }
 
     /// Says goodbye to the server.
@@ -423,13 +344,10 @@ impl Session {
         let mut state = self.state.lock();
         state.is_closing = true;
         for lane in state.lanes.drain(..) {
-            // Who is sending is in the middle of a request; and a server that hangs takes nothing.
-            if let Some(_turn) = lane.line.sending.try_lock()
-                && lane.line.channel.limit(Some(GOODBYE)).is_ok()
-            {
-                let _ = lane.line.channel.send(&[&request(0, CMD_DISC, 0, 0, 0)]);
-            }
-            lane.line.channel.end();
+            lane.line.end(true);
+        }
+        if let Some(watch) = state.writing_again.take() {
+            watch.end();
         }
         state.epoch += 1;
         self.fail_all(&mut state, "the device is closed");
@@ -444,11 +362,17 @@ impl State {
     /// This process was stopped for a while, or its machine: that says nothing of the server.
     pub(crate) fn wake_up(&mut self) {
         let now = Instant::now();
-        self.lanes.iter_mut().for_each(|lane| lane.heard = now);
+        self.lanes.iter_mut().map(|lane| &mut lane.watch).chain(&mut self.writing_again).for_each(Watch::hear);
         self.trouble = self.trouble.map(|_| now);
         if let Phase::Away { since, .. } = &mut self.phase {
             *since = now;
         }
+    }
+
+    /// When the connection was heard from that has been silent longest, of those that have to
+    /// answer.
+    fn silent_since(&mut self) -> Option<Instant> {
+        self.lanes.iter_mut().filter(|lane| lane.outstanding > 0).map(|lane| lane.watch.look()).min()
     }
 
     /// Acknowledged writes are lost.
@@ -466,38 +390,43 @@ impl State {
         }
     }
 
-    fn has_room(&self, command: &Command, len: usize) -> bool {
-        let is_write = matches!(command, Command::Write { .. });
-        let is_kept_full = self.kept.bytes() >= MOST_KEPT || self.witnesses.iter().any(Witness::is_full);
-        let is_full = self.outstanding.len() >= MOST_REQUESTS || self.outstanding_bytes + len > MOST_BYTES;
-        !(is_write && is_kept_full) && (!is_full || self.outstanding.is_empty())
-    }
-
-    /// Whether so much is kept that a flush of our own is wanted, and there is none.
-    fn needs_flush(&self, limit: usize) -> bool {
-        let is_full = self.kept.bytes() >= limit || self.witnesses.iter().any(Witness::is_full);
-        is_full && !self.flushes_itself
-    }
-
-    /// Gives a request to the connection that has the least to do.
-    fn assign(&mut self, cookie: u64) -> Option<Message> {
-        let lane = (0..self.lanes.len()).min_by_key(|lane| self.lanes[*lane].outstanding)?;
-        let request = self.outstanding.get_mut(&cookie)?;
-        request.lane = Some(lane);
-        let lane = &mut self.lanes[lane];
-        if lane.outstanding == 0 {
-            lane.heard = Instant::now();
+    /// Sends what there is room for. Returns the connection that got the caller's own request, for
+    /// the caller to send it.
+    fn dispatch(&mut self, own: Option<u64>) -> Option<Arc<Line>> {
+        let mut to_send = None;
+        while matches!(self.phase, Phase::Up) {
+            if !self.flushes_itself && self.is_much_kept(MUCH_KEPT) {
+                self.flush_itself();
+            }
+            let Some(cookie) = self.requests.take_next(self.window.bytes(), !self.is_much_kept(MOST_KEPT)) else {
+                break;
+            };
+            let Some(lane) = (0..self.lanes.len()).min_by_key(|lane| self.lanes[*lane].outstanding) else { break };
+            let Some(message) = self.requests.send(cookie, lane) else { continue };
+            let lane = &mut self.lanes[lane];
+            if lane.outstanding == 0 {
+                lane.watch.hear();
+            }
+            lane.outstanding += 1;
+            lane.line.push(message);
+            if own == Some(cookie) {
+                to_send = Some(Arc::clone(&lane.line));
+            } else {
+                lane.line.wake();
+            }
         }
-        lane.outstanding += 1;
-        let (command, parts) = match &request.command {
-            Command::Read => (CMD_READ, Vec::new()),
-            Command::Write { parts, .. } => (CMD_WRITE, parts.clone()),
-            Command::Zero => (CMD_WRITE_ZEROES, Vec::new()),
-            Command::Flush { .. } => (CMD_FLUSH, Vec::new()),
-            Command::Trim => (CMD_TRIM, Vec::new()),
-        };
-        let flags = if matches!(request.command, Command::Write { fua: true, .. }) { CMD_FLAG_FUA } else { 0 };
-        let header = crate::abi::request(flags, command, cookie, request.at, request.len);
-        Some(Message { line: Arc::clone(&lane.line), epoch: self.epoch, header, parts })
+        to_send
+    }
+
+    /// Asks for a flush that nobody waits for.
+    fn flush_itself(&mut self) {
+        self.flushes_itself = true;
+        let cookie = self.requests.next_cookie();
+        let command = Command::Flush { covers: self.answers, is_own: true };
+        self.requests.add(cookie, Request { command, at: 0, len: 0, sent: None, done: Box::new(|_| ()) });
+    }
+
+    fn is_much_kept(&self, limit: usize) -> bool {
+        self.kept.answered_bytes() >= limit || self.witnesses.iter().any(Witness::is_full)
     }
 }

@@ -1,5 +1,5 @@
-//! Threads of a session: one for each connection, which reads the answers; one that looks for
-//! silence; and one that connects again, as long as that takes.
+//! Threads of a session: two for each connection, of which one sends requests and one reads the
+//! answers; one that looks for silence; and one that connects again, as long as that takes.
 
 use std::io;
 use std::sync::Arc;
@@ -19,16 +19,21 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Uses these connections from now on.
 pub(crate) fn take_over(session: &Arc<Session>, links: Vec<Link>) -> io::Result<()> {
-    let (epoch, next) = session.install(&links)?;
-    for (lane, link) in links.into_iter().enumerate() {
-        let reader = Arc::clone(session);
-        let started = spawn("ubtrfs-nbd-read", move || read_answers(&reader, link, epoch, lane));
+    let (epoch, lines) = session.install(&links)?;
+    for (lane, (link, line)) in links.into_iter().zip(lines).enumerate() {
+        let (reader, sender) = (Arc::clone(session), Arc::clone(session));
+        let started = spawn("ubtrfs-nbd-read", move || read_answers(&reader, link, epoch, lane)).and_then(|()| {
+            spawn("ubtrfs-nbd-send", move || {
+                if let Err(error) = line.run() {
+                    sender.break_link(epoch, &error.to_string());
+                }
+            })
+        });
         if let Err(error) = started {
             session.break_link(epoch, &error.to_string());
             return Err(error);
         }
     }
-    session.send_again(next);
     Ok(())
 }
 
@@ -37,7 +42,8 @@ fn read_answers(session: &Session, mut link: Link, epoch: u64, lane: usize) {
         let expected = |cookie| session.expected(epoch, lane, cookie);
         match link.decoder.read(&mut link.incoming, expected) {
             Ok(Some(answer)) => session.answered(epoch, lane, answer),
-            Ok(None) => session.heard(epoch, lane),
+            // A part of one.
+            Ok(None) => {}
             Err(error) => return session.break_link(epoch, &error.to_string()),
         }
     }
@@ -53,12 +59,10 @@ pub(crate) fn supervise(session: &Arc<Session>) {
             state.wake_up();
         }
         last = Instant::now();
+        session.look_at_writing_again(&mut state);
         match &state.phase {
             Phase::Up => session.look_for_silence(&mut state),
-            Phase::Away { since, is_expired, .. } => {
-                if !is_expired && since.elapsed() >= session.timeout {
-                    session.expire(&mut state);
-                }
+            Phase::Away { .. } => {
                 if !state.is_connecting {
                     let connecting = Arc::clone(session);
                     state.is_connecting = spawn("ubtrfs-nbd-connect", move || connect_again(&connecting)).is_ok();
@@ -66,6 +70,7 @@ pub(crate) fn supervise(session: &Arc<Session>) {
             }
             Phase::Refused(_) => {}
         }
+        session.look_for_the_end(&mut state);
         session.changed.wait_for(&mut state, tick);
     }
 }

@@ -1,11 +1,12 @@
 //! TLS by certificates: whom to trust, and who we are.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use rustls::{CertificateError, ClientConfig, ClientConnection, RootCertStore};
 
 use crate::error::Error;
 use crate::uri::Uri;
@@ -34,6 +35,21 @@ pub(crate) fn client(uri: &Uri) -> Result<ClientConnection, Error> {
     let name = uri.server_name();
     let name = ServerName::try_from(name.clone()).map_err(|_| Error::Tls(format!("'{name}' is no name of a host")))?;
     ClientConnection::new(Arc::new(config), name).map_err(|error| Error::Tls(error.to_string()))
+}
+
+/// What a handshake failed by, and what to do about it where that is in our hands.
+pub(crate) fn failed(error: &io::Error) -> Error {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let remedy = match inner {
+        Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
+            "; tls-certificates=DIR in the URI names a directory with the ca-cert.pem of the authority that vouches for it"
+        }
+        Some(rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        )) => "; tls-hostname=NAME in the URI says which name the server's certificate has",
+        _ => "",
+    };
+    Error::Tls(format!("{error}{remedy}"))
 }
 
 fn trusted(directory: Option<&Path>) -> Result<RootCertStore, Error> {

@@ -13,6 +13,9 @@ use crate::error::Error;
 /// The port of NBD.
 pub const DEFAULT_PORT: u16 = 10809;
 
+/// What may follow a `?`.
+const PARAMETERS: [&str; 5] = ["socket", "tls-certificates", "tls-hostname", "tls-type", "tls-verify-peer"];
+
 const SCHEMES: [(&str, bool, bool); 4] =
     [("nbd", false, false), ("nbds", true, false), ("nbd+unix", false, true), ("nbds+unix", true, true)];
 
@@ -49,24 +52,61 @@ pub struct TlsOptions {
 }
 
 impl Uri {
-    /// Whether a name of a device is meant as an NBD URI.
+    /// Whether a name of a device is meant as a URI: of a scheme of ours, or of any other if there
+    /// is no such path.
     pub fn is_meant(name: impl AsRef<OsStr>) -> bool {
-        let name = name.as_ref().as_bytes();
-        let scheme = name.split(|byte| *byte == b':').next().unwrap_or_default();
-        name[scheme.len()..].starts_with(b"://") && SCHEMES.iter().any(|(known, ..)| known.as_bytes() == scheme)
+        let name = name.as_ref();
+        let Some((scheme, rest)) = split_scheme(name.as_bytes()) else { return false };
+        match find_scheme(scheme) {
+            Some((.., true)) => rest.starts_with(b"/"),
+            Some(_) => rest.starts_with(b"//"),
+            None => rest.starts_with(b"//") && !Path::new(scheme).exists() && !Path::new(name).exists(),
+        }
     }
 
-    /// Reads a URI.
+    /// Where in the text the host begins, or the path if there is no host.
+    fn start_of_place(name: &[u8]) -> usize {
+        let Some((scheme, rest)) = split_scheme(name) else { return 0 };
+        scheme.len() + 1 + if rest.starts_with(b"//") { 2 } else { 0 }
+    }
+
+    /// A name as messages may show it, also of what is no URI of ours: without passwords.
+    pub fn without_secrets(name: &str) -> String {
+        let (place, query) = name.split_once('?').map_or((name, None), |(place, query)| (place, Some(query)));
+        let start = Self::start_of_place(place.as_bytes());
+        let host = place[start..].split('/').next().unwrap_or_default();
+        let (_, shown_host) = host.rsplit_once('@').unwrap_or(("", host));
+        let mut shown = format!("{}{shown_host}{}", &place[..start], &place[start + host.len()..]);
+        for (number, pair) in query.into_iter().flat_map(|query| query.split('&')).enumerate() {
+            shown.push(if number == 0 { '?' } else { '&' });
+            match pair.split_once('=') {
+                Some((key, _)) if !PARAMETERS.contains(&key) => shown.extend([key, "=…"]),
+                _ => shown.push_str(pair),
+            }
+        }
+        shown
+    }
+
+    /// Reads a URI. Errors do not name it.
     pub fn parse(name: impl AsRef<OsStr>) -> Result<Self, Error> {
         let name = name.as_ref();
-        let wrong = |why: String| Error::Uri(format!("{}: {why}", name.display()));
+        let wrong = Error::Uri;
         let text = name.to_str().ok_or_else(|| wrong("a URI has no such characters".into()))?;
-        let (scheme, rest) = text.split_once("://").unwrap_or_default();
-        let known = SCHEMES.iter().find(|(known, ..)| *known == scheme);
-        let (_, is_tls, is_unix) = known.ok_or_else(|| wrong("it is no NBD URI".into()))?;
+        let (scheme, rest) = text.split_once(':').unwrap_or_default();
+        let Some((scheme, is_tls, is_unix)) = find_scheme(scheme.as_ref()) else {
+            let known = SCHEMES.map(|(known, ..)| format!("{known}://")).join(", ");
+            return Err(wrong(format!("there is no such path, and '{scheme}://' is none of the schemes {known}")));
+        };
         let rest = rest.split('#').next().unwrap_or_default();
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, path) = place.split_once('/').unwrap_or((place, ""));
+        let (authority, path) = match place.strip_prefix("//") {
+            Some(place) => place.split_once('/').unwrap_or((place, "")),
+            None if *is_unix => ("", place.strip_prefix('/').unwrap_or(place)),
+            None => return Err(wrong(format!("two slashes follow the scheme: {scheme}://"))),
+        };
+        if authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':')) {
+            return Err(wrong("NBD has no passwords: leave it out".into()));
+        }
         let export = decoded(path).ok_or_else(|| wrong("the name of the export is not UTF-8".into()))?;
         if export.len() > crate::abi::LONGEST_STRING || export.contains('\0') {
             return Err(wrong("there can't be an export of that name".into()));
@@ -163,6 +203,20 @@ impl fmt::Display for Uri {
     }
 }
 
+/// What is before the first colon, if it is like a scheme, and what is behind.
+fn split_scheme(name: &[u8]) -> Option<(&OsStr, &[u8])> {
+    let at = name.iter().position(|byte| *byte == b':')?;
+    let scheme = &name[..at];
+    let is_scheme = scheme.first().is_some_and(u8::is_ascii_alphabetic)
+        && scheme.iter().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte));
+    is_scheme.then_some((OsStr::from_bytes(scheme), &name[at + 1..]))
+}
+
+/// The scheme of ours of this name: whether it means TLS, and a Unix domain socket.
+fn find_scheme(scheme: &OsStr) -> Option<&'static (&'static str, bool, bool)> {
+    SCHEMES.iter().find(|(known, ..)| scheme.eq_ignore_ascii_case(known))
+}
+
 fn bytes_of(path: &Path) -> &[u8] {
     path.as_os_str().as_bytes()
 }
@@ -176,6 +230,9 @@ fn host_and_port(authority: &str) -> Result<Address, String> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
             let (host, port) = rest.split_once(']').ok_or("a ] is missing")?;
+            if !port.is_empty() && !port.starts_with(':') {
+                return Err("a colon is missing between ] and the port".into());
+            }
             (host, port.strip_prefix(':').unwrap_or(port))
         }
         None => authority.split_once(':').unwrap_or((authority, "")),
@@ -203,10 +260,13 @@ mod tests {
             ("nbd://example.com:10810//disk", tcp("example.com", 10810, "/disk")),
             ("nbd://user@[::1]:99/hello%20world", tcp("::1", 99, "hello world")),
             ("nbd:///disk", tcp("localhost", DEFAULT_PORT, "disk")),
+            ("NBD://example.com/disk", tcp("example.com", DEFAULT_PORT, "disk")),
         ] {
             assert_eq!(Uri::parse(text).unwrap(), expected, "{text}");
             assert_eq!(Uri::parse(expected.to_string()).unwrap(), expected, "{expected}");
         }
+        let one_slash = Uri::parse("nbd+unix:/disk?socket=/s").unwrap();
+        assert_eq!(one_slash, Uri::parse("nbd+unix:///disk?socket=/s").unwrap());
         let unix = Uri::parse("nbds+unix:///a%3Ab?socket=/run/a%20b.sock&tls-certificates=/etc/pki&tls-hostname=ceph1")
             .unwrap();
         assert_eq!((unix.export.as_str(), unix.address.clone()), ("a:b", Address::Unix("/run/a b.sock".into())));
@@ -227,17 +287,39 @@ mod tests {
             ("nbds://host/x?tls-psk-file=/k", "certificates"),
             ("nbds://host/x?tls-verify-peer=0", "always verified"),
             ("nbd://host/x?timeout=3", "'timeout' is not known"),
+            ("nbd://[::1]99/x", "a colon is missing"),
+            ("nbdx://host/x", "nbd://, nbds://, nbd+unix://, nbds+unix://"),
+            ("nbd:/host/x", "two slashes"),
+            ("nbd://me:secret@host/x", "no passwords"),
+            ("nbd://host/x?password=secret", "'password' is not known"),
         ] {
             let error = Uri::parse(text).unwrap_err().to_string();
-            assert!(error.contains(said) && error.contains(text), "{error}");
+            assert!(error.contains(said) && !error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        for (name, shown) in [
+            ("nbd://me:secret@host:9/a@b?socket=/s&password=secret", "nbd://host:9/a@b?socket=/s&password=…"),
+            ("s3://key:secret@bucket", "s3://bucket"),
+            ("nbd+unix:/a?socket=/s", "nbd+unix:/a?socket=/s"),
+            ("/dev/sda", "/dev/sda"),
+        ] {
+            assert_eq!(Uri::without_secrets(name), shown);
         }
     }
 
     #[test]
     fn files_are_no_uris() {
-        for name in ["/dev/sda", "nbd", "nbd:", "nbd:/x", "http://x/", "xnbd://x"] {
+        for name in ["/dev/sda", "nbd", "nbd:", "nbd:/x", "1://x", "a b://x", "/a://x"] {
             assert!(!Uri::is_meant(name), "{name}");
         }
-        assert!(Uri::is_meant("nbd://") && Uri::is_meant("nbds+unix:///?socket=/s"));
+        for name in ["nbd://", "NBDS://x", "nbds+unix:///?socket=/s", "nbd+unix:/?socket=/s", "rbd://pool/image"] {
+            assert!(Uri::is_meant(name), "{name}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("a.img");
+        assert!(!Uri::is_meant(format!("{}://x", image.display())), "a path has a slash before the colon");
     }
 }

@@ -40,9 +40,9 @@ impl Witness {
         (self.at, self.len)
     }
 
-    /// Whether so many contents are possible that a flush should decide.
+    /// Whether so many contents were answered that a flush should decide.
     pub(crate) fn is_full(&self) -> bool {
-        self.contents.len() >= MOST
+        self.contents.iter().filter(|content| content.answered.is_some()).count() >= MOST
     }
 
     /// A write was submitted.

@@ -100,6 +100,14 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// Whether there are jobs that are not done.
+    pub fn is_busy(&self) -> bool {
+        let state = self.inner.state.lock();
+        state.threads > state.idle || !state.jobs.is_empty()
+    }
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
         self.inner.state.lock().stopping = true;

@@ -28,6 +28,14 @@ impl Filesystem for Server {
         Ok(())
     }
 
+    fn disconnected(&self, is_serving: bool) {
+        self.shared().disconnected();
+        // Programs had waited when the connection was aborted; umount(2) waits for them.
+        if is_serving || self.is_busy_with_slow_requests() {
+            self.shared().stop_waiting();
+        }
+    }
+
     fn destroy(&self) {
         if let Err(error) = self.shared().end() {
             tracing::error!("the last commit failed: {error}");

@@ -89,6 +89,11 @@ impl Server {
         &self.shared.engine
     }
 
+    /// Whether requests that take long are not answered yet.
+    pub(crate) fn is_busy_with_slow_requests(&self) -> bool {
+        self.slow.is_busy() || self.subvolumes.is_busy()
+    }
+
     /// Runs what may wait for a commit in a thread of its own, and answers from there.
     pub(crate) fn slowly(
         &self,

@@ -1,6 +1,6 @@
 //! What the server and its slow requests share.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -83,6 +83,9 @@ pub struct Shared {
     ended: Mutex<Option<Result<(), String>>>,
     /// Whether the kernel asks about each open(2), since the first one.
     checks_opens: OnceLock<bool>,
+    disconnected: AtomicBool,
+    /// Has devices that are away fail soon.
+    stop_waiting: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Shared {
@@ -98,6 +101,8 @@ impl Shared {
             facts,
             ended: Mutex::default(),
             checks_opens: OnceLock::new(),
+            disconnected: AtomicBool::new(false),
+            stop_waiting: OnceLock::new(),
             engine,
         }
     }
@@ -216,6 +221,28 @@ impl Shared {
     /// The paths of the volume's devices.
     pub(crate) fn device_paths(&self) -> &[String] {
         &self.facts.devices
+    }
+
+    /// Sets what [`Self::stop_waiting`] does.
+    pub fn on_stop_waiting(&self, stop: impl Fn() + Send + Sync + 'static) {
+        let _ = self.stop_waiting.set(Box::new(stop));
+    }
+
+    /// No program of the mount waits any more, so neither need requests for devices that are away.
+    pub fn stop_waiting(&self) {
+        if let Some(stop) = self.stop_waiting.get() {
+            stop();
+        }
+    }
+
+    /// The kernel's connection has ended.
+    pub(crate) fn disconnected(&self) {
+        self.disconnected.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the kernel's connection has ended.
+    pub fn is_disconnected(&self) -> bool {
+        self.disconnected.load(Ordering::Relaxed)
     }
 
     /// Commits for the last time and ends the engine; the first call does, later ones return its

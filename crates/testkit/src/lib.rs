@@ -45,6 +45,7 @@ pub mod rng;
 pub mod run;
 pub mod scratch;
 pub mod seeds;
+pub mod slow_link;
 pub mod subject;
 pub mod walk;
 pub mod workload;

@@ -7,6 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use crate::rng::Rng;
 
@@ -46,6 +47,9 @@ struct State {
     is_over: bool,
     /// It offers FUA.
     fua: bool,
+    /// Bytes a second that it writes; 0: as fast as it goes.
+    rate: u64,
+    accepted: usize,
 }
 
 impl LossyServer {
@@ -71,6 +75,7 @@ impl LossyServer {
                     return;
                 }
                 let life = state.life;
+                state.accepted += 1;
                 state.connections.extend(stream.try_clone());
                 drop(state);
                 let shared = Arc::clone(&serving);
@@ -110,6 +115,16 @@ impl LossyServer {
         let mut state = lock(&self.shared);
         state.hangs_until = Some(state.life);
         state.life += 1;
+    }
+
+    /// Takes its time from now on: for so many bytes that are written to it a second.
+    pub fn slow_down(&self, rate: u64) {
+        lock(&self.shared).rate = rate;
+    }
+
+    /// Connections so far.
+    pub fn connections(&self) -> usize {
+        lock(&self.shared).accepted
     }
 
     /// What a crash can't take away.
@@ -230,6 +245,10 @@ fn serve(shared: &Mutex<State>, mut stream: UnixStream, life: u64) -> io::Result
         }
         if state.life != life {
             return Ok(());
+        }
+        if state.rate > 0 && command == 1 {
+            // With the lock: all connections share its time.
+            thread::sleep(Duration::from_micros(len as u64 * 1_000_000 / state.rate));
         }
         match command {
             0 if structured => {

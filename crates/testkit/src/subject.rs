@@ -1,5 +1,6 @@
 //! Something that mounts an image so that programs can work in it: the kernel's btrfs, or ubtrfs.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -125,6 +126,15 @@ impl FuseMount {
     /// it is unmounted.
     #[track_caller]
     pub fn kill_server(&self) -> serde_json::Value {
+        let (report, process) = self.server();
+        pidfd_send_signal(&process, Signal::KILL).expect("kill the server");
+        assert_ends(&process);
+        report
+    }
+
+    /// The server's statistics, and its process.
+    #[track_caller]
+    pub fn server(&self) -> (serde_json::Value, OwnedFd) {
         let output = run(Command::new(&self.binary).args(["stats", "--json"]).arg(self.dir.path())).ok().stdout;
         let report: serde_json::Value = serde_json::from_str(&output).expect("a report as JSON");
         let number =
@@ -132,11 +142,7 @@ impl FuseMount {
         // From here on the number can't be another process's: the server, which has answered, is
         // alive by this mount.
         let process = pidfd_open(number, PidfdFlags::empty()).expect("the server's process");
-        pidfd_send_signal(&process, Signal::KILL).expect("kill the server");
-        let timeout = Timespec { tv_sec: TIMEOUT.as_secs() as i64, tv_nsec: 0 };
-        let ended = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout)).expect("wait for the server");
-        assert_eq!(ended, 1, "the server does not die");
-        report
+        (report, process)
     }
 
     #[track_caller]
@@ -161,6 +167,14 @@ impl FuseMount {
         }
         outcome
     }
+}
+
+/// Waits for the end of a process, which ends soon.
+#[track_caller]
+pub fn assert_ends(process: &OwnedFd) {
+    let timeout = Timespec { tv_sec: TIMEOUT.as_secs() as i64, tv_nsec: 0 };
+    let ended = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)).expect("wait for a process");
+    assert_eq!(ended, 1, "the process does not end");
 }
 
 impl Drop for FuseMount {

@@ -48,6 +48,9 @@ pub trait Device: Send + Sync + Debug {
     /// A barrier: when it returns, all writes that had completed when it was called are durable.
     fn flush(&self) -> io::Result<()>;
 
+    /// Nobody waits any more for what is asked of the device: if it is away, requests fail soon.
+    fn stop_waiting(&self) {}
+
     /// Discards a range: its content is no longer needed. It reads as anything afterwards.
     /// `Unsupported` where the device can't.
     fn discard(&self, at: Physical, len: u64) -> io::Result<()>;

@@ -13,6 +13,7 @@ mod buffer;
 mod chunk_map;
 mod counted_lock;
 mod deferred_superblocks;
+mod deferred_writes;
 mod device;
 mod device_part;
 mod device_user;

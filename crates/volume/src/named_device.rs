@@ -63,6 +63,7 @@ pub fn absolute_name(name: &Path) -> Result<PathBuf> {
     if !is_remote(name) {
         return std::path::absolute(name).map_err(failed);
     }
+    let failed = |source| Error::Open { path: Uri::without_secrets(&name.to_string_lossy()).into(), source };
     let uri = Uri::parse(name).map_err(|error| failed(std::io::Error::other(error)))?;
     uri.absolute().map(|uri| uri.to_string().into()).map_err(failed)
 }

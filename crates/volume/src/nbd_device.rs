@@ -45,7 +45,7 @@ impl NbdDevice {
                 ubtrfs_nbd::Error::ReadOnly => io::ErrorKind::ReadOnlyFilesystem,
                 error => error.io().map_or(io::ErrorKind::Other, io::Error::kind),
             };
-            Error::Open { path: uri.into(), source: io::Error::new(kind, error) }
+            Error::Open { path: Uri::without_secrets(uri).into(), source: io::Error::new(kind, error) }
         };
         let read_only = mode == OpenMode::ReadOnly;
         let superblock = part.start.saturating_add(SUPERBLOCK_COPIES[0].0);
@@ -119,6 +119,10 @@ impl Device for NbdDevice {
     fn flush(&self) -> io::Result<()> {
         self.counters.flush();
         self.client.flush()
+    }
+
+    fn stop_waiting(&self) {
+        self.client.stop_waiting();
     }
 
     fn discard(&self, at: Physical, len: u64) -> io::Result<()> {

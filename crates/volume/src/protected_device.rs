@@ -21,8 +21,8 @@ use rustix::time::{ClockId, clock_gettime};
 use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE};
 
 use crate::buffer::{Buffer, SharedBuffer};
+use crate::deferred_writes::{DeferredWrites, Submit, failed};
 use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite};
-use crate::error::WriteError;
 use crate::writer_mark::{Life, MARK_SIZE, WriterMark};
 
 /// Where a superblock says what it is, by the on-disk format of btrfs.
@@ -70,6 +70,8 @@ struct State {
     seen: Option<Duration>,
     /// Who has taken the device over.
     lost: Option<String>,
+    /// Writes that wait for a look at the mark.
+    waiting: Vec<DeferredWrites>,
     is_ending: bool,
 }
 
@@ -92,7 +94,7 @@ impl ProtectedDevice {
     /// Marks the volume that begins at `start` as ours, once it is certain that nobody else has it.
     pub(crate) fn new(device: Arc<dyn Device>, start: u64, timing: Timing) -> Result<Self, Refusal> {
         let place = place_of_mark(&*device, start)?;
-        let state = State { mark: WriterMark::new(), seen: None, lost: None, is_ending: false };
+        let state = State { mark: WriterMark::new(), seen: None, lost: None, waiting: Vec::new(), is_ending: false };
         let shared = Arc::new(Shared { device, timing, place, state: Mutex::new(state), ending: Condvar::new() });
         let mut renewing = None;
         if let Some(place) = place {
@@ -107,27 +109,29 @@ impl ProtectedDevice {
         Ok(Self { shared, renewing })
     }
 
-    /// Writes, but not where the mark is.
-    fn submit_by(
-        &self,
-        writes: Vec<DeviceWrite>,
-        submit: impl FnOnce(&dyn Device, Vec<DeviceWrite>) -> DeviceTicket,
-    ) -> DeviceTicket {
-        if let Err(source) = self.shared.require_ours() {
-            let first = writes.first().map(|write| (write.at, write.data.len()));
-            let (at, len) = first.unwrap_or_default();
-            return DeviceTicket::done(Err(WriteError { at, len, source }));
+    /// Writes, but not where the mark is. A server that is away keeps nobody here: who submits
+    /// serves others, too.
+    fn submit_by(&self, writes: Vec<DeviceWrite>, how: Submit) -> DeviceTicket {
+        let device = &*self.shared.device;
+        let Some(mark) = self.shared.range() else { return how.submit(device, writes) };
+        let writes = Self::around_mark(&mark, writes);
+        match self.shared.has_lease() {
+            Ok(true) => how.submit(device, writes),
+            Ok(false) => self.shared.defer(writes, how),
+            Err(source) => failed(&writes, source),
         }
-        let Some(mark) = self.shared.range() else { return submit(&*self.shared.device, writes) };
+    }
+
+    fn around_mark(mark: &Range<u64>, writes: Vec<DeviceWrite>) -> Vec<DeviceWrite> {
         let split = |write: DeviceWrite| {
             let (start, len) = (write.at.0, write.data.len() as u64);
-            let parts = around(&mark, start..start.saturating_add(len));
+            let parts = around(mark, start..start.saturating_add(len));
             parts.map(move |part| DeviceWrite {
                 at: Physical(part.start),
                 data: write.data.slice((part.start - start) as usize..(part.end - start) as usize),
             })
         };
-        submit(&*self.shared.device, writes.into_iter().flat_map(split).collect())
+        writes.into_iter().flat_map(split).collect()
     }
 }
 
@@ -216,6 +220,39 @@ impl Shared {
         Ok(())
     }
 
+    /// Whether the last look at the mark is not too long ago; an error if another writer has the
+    /// device. The first look is done at once.
+    fn has_lease(&self) -> io::Result<bool> {
+        let state = self.state.lock();
+        if let Some(who) = &state.lost {
+            return Err(taken_over(who));
+        }
+        let Some(seen) = state.seen else {
+            drop(state);
+            return self.require_ours().map(|()| true);
+        };
+        Ok(now().saturating_sub(seen) < self.timing.lease)
+    }
+
+    /// Leaves writes to the thread that looks at the mark.
+    fn defer(&self, writes: Vec<DeviceWrite>, how: Submit) -> DeviceTicket {
+        let mut state = self.state.lock();
+        if let Some(who) = &state.lost {
+            return failed(&writes, taken_over(who));
+        }
+        let (deferred, ticket) = DeferredWrites::new(writes, how);
+        state.waiting.push(deferred);
+        self.ending.notify_all();
+        ticket
+    }
+
+    /// Submits what has waited for this look.
+    fn submit_waiting(&self, looked: &io::Result<()>) {
+        for deferred in std::mem::take(&mut self.state.lock().waiting) {
+            deferred.submit(&*self.device, looked);
+        }
+    }
+
     /// An error if another writer has the device. Looks if the last look was too long ago: the
     /// first one is after the mark of one that came at the same time was written.
     fn require_ours(&self) -> io::Result<()> {
@@ -232,17 +269,26 @@ impl Shared {
     }
 
     fn renew_until_the_end(&self, place: Physical) {
+        let mut renewed = now();
         loop {
+            let rest = self.timing.renewal.saturating_sub(now().saturating_sub(renewed));
             let mut state = self.state.lock();
-            if !state.is_ending {
-                self.ending.wait_for(&mut state, self.timing.renewal);
+            if !state.is_ending && state.waiting.is_empty() {
+                self.ending.wait_for(&mut state, rest);
             }
-            if state.is_ending || state.lost.is_some() {
+            let is_over = state.is_ending || state.lost.is_some();
+            drop(state);
+            let looked = if is_over { Err(io::Error::other("the device is closed")) } else { self.look(place) };
+            self.submit_waiting(&looked);
+            if is_over {
                 return;
             }
-            drop(state);
+            if now().saturating_sub(renewed) < self.timing.renewal {
+                continue;
+            }
+            renewed = now();
             // A device that fails says so to those who use it, too.
-            if let Err(error) = self.look(place).and_then(|()| self.renew(place)) {
+            if let Err(error) = looked.and_then(|()| self.renew(place)) {
                 tracing::debug!(%error, "the mark of the writer could not be renewed");
             }
         }
@@ -274,11 +320,11 @@ impl Device for ProtectedDevice {
     }
 
     fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
-        self.submit_by(writes, |device, writes| device.submit(writes))
+        self.submit_by(writes, Submit::Usual)
     }
 
     fn submit_fua(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
-        self.submit_by(writes, |device, writes| device.submit_fua(writes))
+        self.submit_by(writes, Submit::Fua)
     }
 
     fn has_fua(&self) -> bool {
@@ -291,6 +337,10 @@ impl Device for ProtectedDevice {
 
     fn flush(&self) -> io::Result<()> {
         self.shared.device.flush()
+    }
+
+    fn stop_waiting(&self) {
+        self.shared.device.stop_waiting();
     }
 
     fn discard(&self, at: Physical, len: u64) -> io::Result<()> {

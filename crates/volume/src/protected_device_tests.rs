@@ -1,4 +1,5 @@
 use super::*;
+use crate::error::WriteError;
 use crate::memory_device::MemoryDevice;
 use crate::writer_mark::Process;
 use ubtrfs_format::Uuid;
@@ -139,4 +140,47 @@ fn what_is_no_volume_or_has_a_boot_loader_there_is_not_marked() {
         drop(protected);
         assert!(device.to_bytes() == before);
     }
+}
+
+/// A device whose reads wait as long as somebody has the lock.
+#[derive(Debug)]
+struct Late(Arc<MemoryDevice>, Arc<Mutex<()>>);
+
+impl Device for Late {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+    fn is_read_only(&self) -> bool {
+        false
+    }
+    fn read_at(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
+        let _turn = self.1.lock();
+        self.0.read_at(at, buf)
+    }
+    fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        self.0.submit(writes)
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+    fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
+        self.0.discard(at, len)
+    }
+    fn counters(&self) -> DeviceCounters {
+        self.0.counters()
+    }
+}
+
+#[test]
+fn who_submits_does_not_wait_for_a_device_that_does_not_show_the_mark() {
+    let (device, gate) = (volume(), Arc::new(Mutex::new(())));
+    let protected = ProtectedDevice::new(Arc::new(Late(device.clone(), gate.clone())), 0, SLOW).unwrap();
+    write(&protected, 0, &[1; 4096]).unwrap();
+    let closed = gate.lock();
+    let data = SharedBuffer::from(Buffer::from(&[2; 4096][..]));
+    let ticket = protected.submit(vec![DeviceWrite { at: Physical(0), data }]);
+    assert!(!ticket.is_done() && device.to_bytes()[0] == 1, "nothing is written before the mark is seen");
+    drop(closed);
+    ticket.wait().unwrap();
+    assert_eq!(device.to_bytes()[0], 2);
 }

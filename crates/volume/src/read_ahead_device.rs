@@ -166,6 +166,10 @@ impl Device for ReadAheadDevice {
         self.device.flush()
     }
 
+    fn stop_waiting(&self) {
+        self.device.stop_waiting();
+    }
+
     fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
         let range = at.0..at.0.saturating_add(len);
         self.kept.lock().forget(std::slice::from_ref(&range));

@@ -85,6 +85,10 @@ impl Device for WindowDevice {
         self.device.flush()
     }
 
+    fn stop_waiting(&self) {
+        self.device.stop_waiting();
+    }
+
     fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
         check_range(at, len as usize, self.size)?;
         self.device.discard(self.place(at), len)

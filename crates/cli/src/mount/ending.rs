@@ -48,6 +48,11 @@ pub fn on_signals(mount: Arc<Mount>, server: Arc<Shared>) -> io::Result<()> {
                 continue;
             }
             tracing::info!(signal, "ending");
+            if server.is_disconnected() {
+                // It ends already, unless a device is away.
+                server.stop_waiting();
+                continue;
+            }
             Ending { mount: &mount, mounted: mounted.as_ref(), server: &server }.run();
         }
     })?;

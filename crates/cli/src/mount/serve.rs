@@ -45,7 +45,8 @@ pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()>) -> Result<()> {
     let root = rustix::process::geteuid().is_root();
     let mut opened = open_devices(job, root)?;
     let options = engine_options(&job.request);
-    let engine = open_volume(job, std::mem::take(&mut opened.devices), &options)?;
+    let devices = std::mem::take(&mut opened.devices);
+    let engine = open_volume(job, devices.clone(), &options)?;
 
     let mount_options = mount_options(job, root);
     if matches!(mount_options.source, Source::BlockDevice(_)) {
@@ -61,7 +62,7 @@ pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()>) -> Result<()> {
             opened.claims.push(claim(&descriptor(block))?);
         }
     }
-    run(job, &mount, fuse, engine, options.commit_interval, ready)
+    run(job, &mount, fuse, (engine, devices), options.commit_interval, ready)
 }
 
 /// The session of a mount.
@@ -69,7 +70,7 @@ fn run(
     job: &Job,
     mount: &Arc<Mount>,
     fuse: FuseDevice,
-    engine: Arc<Filesystem>,
+    (engine, devices): (Arc<Filesystem>, Vec<Arc<dyn Device>>),
     commit_interval: Duration,
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
@@ -90,6 +91,7 @@ fn run(
     };
     let server = Server::new(engine, facts);
     let shared = Arc::clone(server.shared());
+    shared.on_stop_waiting(move || devices.iter().for_each(|device| device.stop_waiting()));
     let session =
         Session::establish(fuse, server, &config(threads, job.request.transport, job.request.checks_permissions()))
             .map_err(|error| Failure::of(&error))?;

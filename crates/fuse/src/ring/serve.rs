@@ -144,9 +144,7 @@ pub(crate) fn serve<F: Filesystem>(
         for number in 0..workers.max(1) {
             let work = move || {
                 let mut copy = [0; COPIED];
-                while let Some(work) = backlog.next() {
-                    handler.serve(work, &mut copy);
-                }
+                backlog.serve(|work| handler.serve(work, &mut copy));
             };
             match thread::Builder::new().name(format!("fuse-{number}")).spawn_scoped(scope, work) {
                 Ok(_) => {}
@@ -174,6 +172,7 @@ pub(crate) fn serve<F: Filesystem>(
         }
         let read = read_device(device, buffer, stop, handler);
         stop.stop(read);
+        handler.filesystem.disconnected(backlog.is_busy());
         for thread in threads {
             let _ = thread.join();
         }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::queue::Work;
 
@@ -17,6 +17,7 @@ pub struct Backlog {
 struct Inner {
     work: VecDeque<Work>,
     idle: usize,
+    serving: usize,
     closed: bool,
 }
 
@@ -32,20 +33,28 @@ impl Backlog {
         }
     }
 
-    /// Waits for a request; `None` when there will be none.
-    pub fn next(&self) -> Option<Work> {
+    /// Serves requests until there will be none.
+    pub fn serve(&self, mut serve: impl FnMut(Work)) {
         let mut inner = self.inner.lock();
         loop {
             if let Some(work) = inner.work.pop_front() {
-                return Some(work);
+                inner.serving += 1;
+                MutexGuard::unlocked(&mut inner, || serve(work));
+                inner.serving -= 1;
+            } else if inner.closed {
+                return;
+            } else {
+                inner.idle += 1;
+                self.changed.wait(&mut inner);
+                inner.idle -= 1;
             }
-            if inner.closed {
-                return None;
-            }
-            inner.idle += 1;
-            self.changed.wait(&mut inner);
-            inner.idle -= 1;
         }
+    }
+
+    /// Whether there are requests that are not served yet.
+    pub fn is_busy(&self) -> bool {
+        let inner = self.inner.lock();
+        inner.serving > 0 || !inner.work.is_empty()
     }
 
     /// No request comes any more.

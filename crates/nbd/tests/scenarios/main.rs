@@ -4,6 +4,7 @@
 
 mod crashes;
 mod other_exports;
+mod slow_servers;
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,8 +20,12 @@ fn server(dir: &Path, blocks: u64) -> LossyServer {
 }
 
 fn client(server: &LossyServer, timeout: Duration) -> Client {
+    client_of(&server.uri(), timeout)
+}
+
+fn client_of(uri: &str, timeout: Duration) -> Client {
     let options = Options { read_only: false, timeout, connections: 4, witnesses: vec![0] };
-    Client::open(Uri::parse(server.uri()).unwrap(), &options).unwrap()
+    Client::open(Uri::parse(uri).unwrap(), &options).unwrap()
 }
 
 /// Writes blocks of this byte, and returns when that is answered.

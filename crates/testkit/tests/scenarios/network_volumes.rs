@@ -358,6 +358,9 @@ fn what_is_wrong_with_a_server_is_said_with_a_remedy() {
     says(&format!("nbds{}", &named.uri("one")[3..]), "info", &["offers no TLS"]);
     says("nbd+unix:///?socket=/no/such", "info", &["/no/such", "start the server"]);
     says("nbd+unix:///", "info", &["socket=PATH"]);
+    says("rbd://pool/image", "mkfs", &["'rbd://' is none of the schemes", "nbd+unix://"]);
+    says("NBD://127.0.0.1:1/", "info", &["no server listens"]);
+    says("nbd://me:secret@127.0.0.1:1/", "info", &["cannot open nbd://127.0.0.1:1/: NBD has no passwords"]);
     says("nbd://127.0.0.1:1/", "info", &["127.0.0.1:1", "no server listens"]);
     let file = image.display().to_string();
     let coarse = [
@@ -413,10 +416,33 @@ fn connections_are_encrypted_and_both_sides_are_known() {
         assert!(!outcome.success() && outcome.stderr.contains(text), "{}", outcome.report());
     };
     says(&server.uri(""), "nbds+unix://");
-    says(&with(&others), "certificate");
-    says(&format!("{uri}&tls-hostname=example.com"), "certificate");
+    says(&with(&others), "tls-certificates=DIR");
+    says(&format!("{uri}&tls-hostname=example.com"), "tls-hostname=NAME");
     std::fs::remove_file(keys.join("client-cert.pem")).unwrap();
     says(&uri, "cannot open");
+}
+
+/// One client is the default of qemu-nbd: the mount makes one connection, and others are kept out.
+#[test]
+fn a_server_for_one_client_is_enough() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("qemu-nbd"));
+    let dir = scratch_dir();
+    let image = dir.path().join("image");
+    blank_image(&image, SIZE);
+    let server = NbdServer::qemu(&dir.path().join("socket"), &image, "raw", &["--shared=1"]);
+    ubtrfs(&["mkfs", &server.uri("")]).ok();
+    let mounted = mount(&server.uri(""), OPTIONS);
+    std::fs::write(mounted.path().join("a"), "a").unwrap();
+    File::open(mounted.path().join("a")).unwrap().sync_all().unwrap();
+    let second = ubtrfs(&["info", &server.uri("")]);
+    assert!(!second.success() && second.stderr.contains("may serve another client"), "{}", second.report());
+    std::fs::write(mounted.path().join("b"), "b").unwrap();
+    mounted.unmount();
+    drop(server);
+    assert_btrfs_check_clean(&image);
+    let kernels = Subject::Kernel.mount(&[&image], "");
+    assert_eq!(std::fs::read(kernels.path().join("b")).unwrap(), b"b");
+    kernels.unmount();
 }
 
 #[test]

@@ -1,0 +1,126 @@
+//! One connection of a session: what is to be sent over it, and whether anything moves.
+//!
+//! Who has something to send puts it into the queue, which takes no time whatever the server does.
+//! A thread of the connection sends it, or a caller that waits for an answer anyway.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::abi::{CMD_DISC, request};
+use crate::channel::Channel;
+use crate::watch::Watch;
+
+/// How long the last message may take.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// A connection.
+pub(crate) struct Lane {
+    pub(crate) line: Arc<Line>,
+    /// Requests that it has not answered.
+    pub(crate) outstanding: usize,
+    pub(crate) watch: Watch,
+}
+
+/// What is to be sent over a connection.
+pub(crate) struct Line {
+    channel: Arc<Channel>,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    messages: VecDeque<Message>,
+    is_sending: bool,
+    is_over: bool,
+}
+
+/// A request as it is sent.
+pub(crate) struct Message {
+    pub(crate) header: [u8; 28],
+    pub(crate) parts: Vec<Bytes>,
+}
+
+impl Lane {
+    pub(crate) fn new(channel: &Arc<Channel>) -> Self {
+        let line = Line { channel: Arc::clone(channel), queue: Mutex::default(), changed: Condvar::new() };
+        Self { line: Arc::new(line), outstanding: 0, watch: Watch::new(Arc::clone(channel)) }
+    }
+}
+
+impl Line {
+    /// Takes a message to be sent, by [`Self::wake`] or [`Self::send_queued`].
+    pub(crate) fn push(&self, message: Message) {
+        self.queue.lock().messages.push_back(message);
+    }
+
+    /// Has the connection's thread send what is queued.
+    pub(crate) fn wake(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Sends what is queued, unless somebody does. What is queued meanwhile is left to the
+    /// connection's thread.
+    pub(crate) fn send_queued(&self) -> io::Result<()> {
+        let mut queue = self.queue.lock();
+        let most = queue.messages.len();
+        self.send(&mut queue, most)
+    }
+
+    /// Sends what is queued, until the connection is over.
+    pub(crate) fn run(&self) -> io::Result<()> {
+        let mut queue = self.queue.lock();
+        while !queue.is_over {
+            if queue.is_sending || queue.messages.is_empty() {
+                self.changed.wait(&mut queue);
+            } else {
+                self.send(&mut queue, usize::MAX)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&self, queue: &mut MutexGuard<'_, Queue>, most: usize) -> io::Result<()> {
+        if queue.is_sending {
+            return Ok(());
+        }
+        queue.is_sending = true;
+        let mut result = Ok(());
+        for _ in 0..most {
+            let Some(message) = queue.messages.pop_front() else { break };
+            result = MutexGuard::unlocked(queue, || {
+                let mut parts: Vec<&[u8]> = vec![&message.header];
+                parts.extend(message.parts.iter().map(|part| &**part));
+                self.channel.send(&parts)
+            });
+            if result.is_err() {
+                break;
+            }
+        }
+        queue.is_sending = false;
+        if !queue.messages.is_empty() {
+            self.wake();
+        }
+        result
+    }
+
+    /// Ends the connection, perhaps with a goodbye.
+    pub(crate) fn end(&self, says_goodbye: bool) {
+        let mut queue = self.queue.lock();
+        queue.is_over = true;
+        queue.messages.clear();
+        // Who is sending is in the middle of a request; and a server that hangs takes nothing.
+        let may_send = !queue.is_sending;
+        drop(queue);
+        if says_goodbye && may_send && self.channel.limit(Some(GOODBYE)).is_ok() {
+            let _ = self.channel.send(&[&request(0, CMD_DISC, 0, 0, 0)]);
+        }
+        self.channel.end();
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,70 @@
+//! Whether anything moves over a connection: a slow server is not one that is away.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::channel::{Channel, Moved};
+
+/// Notices when a server gave or took something last.
+pub(crate) struct Watch {
+    channel: Arc<Channel>,
+    seen: Moved,
+    heard: Instant,
+}
+
+impl Watch {
+    pub(crate) fn new(channel: Arc<Channel>) -> Self {
+        Self { seen: channel.moved(), channel, heard: Instant::now() }
+    }
+
+    /// Looks at the connection; when it was last heard from.
+    pub(crate) fn look(&mut self) -> Instant {
+        let now = self.channel.moved();
+        if has_moved(self.seen, now) {
+            self.hear();
+        }
+        self.seen = now;
+        self.heard
+    }
+
+    /// It is heard from, or is asked for something for the first time.
+    pub(crate) fn hear(&mut self) {
+        self.heard = Instant::now();
+    }
+
+    /// Ends the connection.
+    pub(crate) fn end(&self) {
+        self.channel.end();
+    }
+}
+
+/// Whether the server gave something, or took of what waited for it already. That its machine takes
+/// in a short message says nothing of a server that hangs.
+fn has_moved(before: Moved, now: Moved) -> bool {
+    let taken = |moved: Moved| moved.sent as i64 - moved.waiting as i64;
+    now.received != before.received || before.waiting > 0 && taken(now) > taken(before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moved(received: u64, sent: u64, waiting: u64) -> Moved {
+        Moved { received, sent, waiting }
+    }
+
+    #[test]
+    fn what_a_server_gives_or_takes_is_heard() {
+        assert!(has_moved(moved(1, 10, 0), moved(2, 10, 0)), "a byte has come");
+        assert!(has_moved(moved(1, 90, 50), moved(1, 90, 40)), "some of what waited was taken");
+        assert!(has_moved(moved(1, 90, 50), moved(1, 110, 50)), "and as much was added");
+    }
+
+    #[test]
+    fn what_is_sent_to_a_server_that_hangs_is_not_heard() {
+        assert!(!has_moved(moved(1, 90, 50), moved(1, 90, 50)));
+        assert!(!has_moved(moved(1, 90, 50), moved(1, 110, 70)), "a message that joins those that wait");
+        assert!(!has_moved(moved(1, 90, 50), moved(1, 110, 90)), "the kernel needs more for it than its bytes");
+        assert!(!has_moved(moved(1, 90, 0), moved(1, 118, 0)), "a message that its machine took at once");
+    }
+}

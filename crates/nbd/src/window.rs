@@ -1,0 +1,66 @@
+//! How many bytes are under way to a server: as many as it answers soon. A slow one has little to
+//! do at a time, so that its answers come often enough to know that it is there.
+
+use std::time::{Duration, Instant};
+
+/// Bytes under way at first …
+const FIRST: usize = 1 << 20;
+/// … at the least …
+const LEAST: usize = 256 << 10;
+/// … and at the most.
+const MOST: usize = 32 << 20;
+
+/// Grows by what is answered soon, and is halved when an answer comes late.
+#[derive(Debug)]
+pub(crate) struct Window {
+    bytes: usize,
+    late: Duration,
+    /// What was sent before says nothing of the present size.
+    halved: Option<Instant>,
+}
+
+impl Window {
+    /// A server is silent when it answers nothing for the half of `timeout`.
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Self { bytes: FIRST, late: timeout / 16, halved: None }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// A request of so many bytes that was sent then is answered now.
+    pub(crate) fn answered(&mut self, bytes: usize, sent: Instant, now: Instant) {
+        if now.saturating_duration_since(sent) <= self.late {
+            self.bytes = MOST.min(self.bytes + bytes);
+        } else if self.halved.is_none_or(|halved| halved <= sent) {
+            self.bytes = LEAST.max(self.bytes / 2);
+            self.halved = Some(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_grows_by_quick_answers_and_is_halved_once_by_late_ones() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut window = Window::new(Duration::from_secs(160));
+        window.answered(1 << 20, start, after(10));
+        assert_eq!(window.bytes(), 2 << 20);
+        for _ in 0..100 {
+            window.answered(1 << 20, start, after(1));
+        }
+        assert_eq!(window.bytes(), MOST);
+        window.answered(1 << 20, start, after(20));
+        window.answered(1 << 20, after(1), after(21));
+        assert_eq!(window.bytes(), MOST / 2, "both were sent before it was known");
+        for round in 2..20 {
+            window.answered(1 << 20, after(round * 20), after(round * 20 + 15));
+        }
+        assert_eq!(window.bytes(), LEAST);
+    }
+}

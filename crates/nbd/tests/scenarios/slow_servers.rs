@@ -1,0 +1,108 @@
+//! Servers and links that are slow are not away; those that move nothing are.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use ubtrfs_testkit::lossy_server::LossyServer;
+use ubtrfs_testkit::slow_link::SlowLink;
+
+use crate::{BLOCK, client, client_of, read, server, write};
+
+const LONG: Duration = Duration::from_secs(600);
+
+fn link(dir: &Path, blocks: u64, rate: Option<u64>) -> (LossyServer, SlowLink) {
+    let server = server(dir, blocks);
+    let link = SlowLink::start(&dir.join("link"), &dir.join("socket"), rate);
+    (server, link)
+}
+
+/// One request takes longer than a server may be silent, but something moves all the time.
+#[test]
+fn a_link_that_is_slow_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, link) = link(dir.path(), 300, Some(200_000));
+    let client = client_of(&link.uri(), Duration::from_secs(6));
+    let connections = link.connections();
+    write(&client, 1, 256, 7).unwrap();
+    let mut bytes = vec![0; 200 * BLOCK as usize];
+    client.read(BLOCK, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 7));
+    client.flush().unwrap();
+    assert!(server.durable()[BLOCK as usize..].starts_with(&bytes));
+    assert_eq!(link.connections(), connections, "no connection was made again");
+}
+
+/// It gets little at a time, so that it answers often enough.
+#[test]
+fn a_server_that_is_slow_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(dir.path(), 1100);
+    let client = client(&server, Duration::from_secs(16));
+    let connections = server.connections();
+    server.slow_down(400_000);
+    write(&client, 1, 1024, 7).unwrap();
+    assert_eq!(read(&client, 1024).unwrap(), 7);
+    assert_eq!(server.connections(), connections, "no connection was made again");
+}
+
+/// What a slow server is to get again takes longer than a server may be away.
+#[test]
+fn a_slow_link_is_kept_while_what_was_lost_is_written_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, slow) = link(dir.path(), 600, Some(400_000));
+    let client = client_of(&slow.uri(), Duration::from_secs(4));
+    for block in [1, 257] {
+        write(&client, block, 256, 7).unwrap();
+    }
+    server.crash(&mut ubtrfs_testkit::rng::Rng::new(1));
+    assert_eq!(read(&client, 1).unwrap(), 7);
+    client.flush().unwrap();
+    assert!(server.durable()[BLOCK as usize..513 * BLOCK as usize].iter().all(|byte| *byte == 7));
+}
+
+/// The queue of a connection over which nothing moves is full, and the client goes on after half of
+/// the timeout.
+#[test]
+fn a_link_that_moves_nothing_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, link) = link(dir.path(), 1100, None);
+    let client = client_of(&link.uri(), Duration::from_secs(4));
+    let connections = link.connections();
+    link.pause();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write(&client, 1, 1024, 7));
+        while link.connections() == connections {
+            std::thread::yield_now();
+        }
+        link.resume();
+        writer.join().unwrap().unwrap();
+    });
+    client.flush().unwrap();
+    assert!(server.durable()[BLOCK as usize..1025 * BLOCK as usize].iter().all(|byte| *byte == 7));
+}
+
+#[test]
+fn who_writes_does_not_wait_while_nothing_moves() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, link) = link(dir.path(), 1 + 48 * 256, None);
+    let client = client_of(&link.uri(), LONG);
+    let answered = Arc::new(AtomicUsize::new(0));
+    link.pause();
+    for number in 0..48 {
+        let answered = Arc::clone(&answered);
+        let data = vec![number as u8; 1 << 20];
+        client.write((1 + number * 256) * BLOCK, &[data.into()], move |result| {
+            result.unwrap();
+            answered.fetch_add(1, SeqCst);
+        });
+    }
+    assert_eq!(answered.load(SeqCst), 0, "nothing is answered yet, and all of it is written");
+    link.resume();
+    while answered.load(SeqCst) < 48 {
+        std::thread::yield_now();
+    }
+    client.flush().unwrap();
+    assert_eq!(server.durable()[(1 + 47 * 256) * BLOCK as usize], 47);
+}
