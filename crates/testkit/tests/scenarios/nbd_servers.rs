@@ -1,6 +1,7 @@
 //! nbd-server, the reference implementation: it serves by a process for each client, without
 //! structured replies.
 
+use std::fmt::Write;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,7 +33,7 @@ impl Daemon {
         for (name, flush) in [("safe", true), ("unsafe", false)] {
             let image = dir.join(name);
             blank_image(&image, SIZE);
-            text += &format!("[{name}]\nexportname = {}\nflush = {flush}\nfua = {flush}\n", image.display());
+            writeln!(text, "[{name}]\nexportname = {}\nflush = {flush}\nfua = {flush}", image.display()).unwrap();
         }
         std::fs::write(&config, text).expect("a configuration");
         // It returns when it listens.
