@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 use crate::volume::{Member, Volume};
 use crate::write::Flushed;
 
-/// Log writes on devices that are near check for a foreign writer only this often, since a read
-/// costs as much as the write itself.
+/// Log writes check for a foreign writer only this often, since a read costs as much as the write
+/// itself.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Which copies of the superblock are written.
@@ -59,9 +59,8 @@ impl Volume {
     /// Each device's superblock gets its own address, and the device item that [`Volume::devices`]
     /// shows; those in `superblock` are ignored. If the primary isn't the one that was read or
     /// written last, another process writes this volume: [`Error::ForeignWriter`] (a commit always
-    /// checks, log writes at first and once a second; where devices are far away, all of them do).
-    /// After that or any other error the volume is read-only, since it is not known which
-    /// superblock a crash would leave.
+    /// checks, log writes at first and once a second). After that or any other error the volume is
+    /// read-only, since it is not known which superblock a crash would leave.
     ///
     /// # Panics
     ///
@@ -80,6 +79,9 @@ impl Volume {
         if superblock.fsid != self.fsid() || superblock.generation < self.superblock.read().generation {
             return Err(Error::BadRequest("a superblock of another volume or an older commit"));
         }
+        if has_looked {
+            *self.last_look.lock() = Some(Instant::now());
+        }
         let ours = if has_looked { Ok(()) } else { self.require_ours(copies) };
         let result = ours.and_then(|()| self.publish(superblock, copies));
         if result.is_err() {
@@ -90,12 +92,16 @@ impl Volume {
 
     /// An error if another process has written a superblock, as far as that has to be known.
     fn require_ours(&self, copies: Copies) -> Result<()> {
-        let mut last_look = self.last_look.lock();
-        if copies == Copies::All || last_look.is_none_or(|look| look.elapsed() >= LOOK_INTERVAL) {
+        if copies == Copies::All || self.is_look_due() {
             self.look_at_superblocks()?;
-            *last_look = Some(Instant::now());
+            *self.last_look.lock() = Some(Instant::now());
         }
         Ok(())
+    }
+
+    /// Whether the last look at the superblocks is too long ago for a log.
+    pub(crate) fn is_look_due(&self) -> bool {
+        self.last_look.lock().is_none_or(|look| look.elapsed() >= LOOK_INTERVAL)
     }
 
     /// An error if another process has written a superblock.

@@ -6,12 +6,15 @@
 //! such a walk, and takes the bytes behind it along, twice as many each time. Reads that jump about
 //! take nothing along.
 //!
+//! What was written is kept, too: programs read again what they have just written, and small files
+//! are not in the kernel's page cache then.
+//!
 //! Nothing is shown that was read before a write of the same place had ended (invariant 33): what
 //! is kept of a place is dropped when a write of it begins and again when it has ended, and what is
-//! being read then is not kept. Superblocks are not either, since they show whether somebody else
-//! writes.
+//! being read then is not kept; what was written is, if no other write of the place is under way.
+//! Superblocks are not, since they show whether somebody else writes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -45,12 +48,16 @@ pub struct ReadAheadDevice {
 struct Kept {
     /// Pieces by where they begin; they don't overlap.
     pieces: BTreeMap<u64, Piece>,
+    /// When each piece was used last, and where it begins.
+    by_use: BTreeSet<(u64, u64)>,
     bytes: u64,
-    /// Counts reads.
+    /// Counts reads and writes.
     clock: u64,
     walks: Vec<Walk>,
     /// What is being read to be kept, each with whether it still may be.
     reading: BTreeMap<u64, (Range<u64>, bool)>,
+    /// Writes under way.
+    writing: BTreeMap<u64, Vec<Range<u64>>>,
 }
 
 #[derive(Debug)]
@@ -104,11 +111,18 @@ impl ReadAheadDevice {
         writes: Vec<DeviceWrite>,
         submit: impl FnOnce(&dyn Device, Vec<DeviceWrite>) -> DeviceTicket,
     ) -> DeviceTicket {
-        let ranges = writes.iter().map(|write| write.at.0..write.at.0.saturating_add(write.data.len() as u64));
-        let ranges: Vec<_> = ranges.collect();
-        self.kept.lock().forget(&ranges);
+        let ranges: Vec<_> = writes.iter().map(range_of).collect();
+        let to_keep = writes.iter().filter(|write| !self.is_of_a_superblock(&range_of(write))).cloned().collect();
+        let number = {
+            let mut kept = self.kept.lock();
+            kept.forget(&ranges);
+            kept.clock += 1;
+            let number = kept.clock;
+            kept.writing.insert(number, ranges);
+            number
+        };
         let ticket = Some(submit(&*self.device, writes));
-        DeviceTicket::new(Forgetting { ticket, ranges, kept: Arc::clone(&self.kept) })
+        DeviceTicket::new(Keeping { ticket, number, to_keep, kept: Arc::clone(&self.kept) })
     }
 }
 
@@ -191,7 +205,9 @@ impl Kept {
         let skip = (at - start) as usize;
         let Some(data) = piece.data.get(skip..).and_then(|data| data.get(..buf.len())) else { return false };
         buf.copy_from_slice(data);
+        self.by_use.remove(&(piece.used, *start));
         piece.used = clock;
+        self.by_use.insert((clock, *start));
         true
     }
 
@@ -219,11 +235,32 @@ impl Kept {
         let end = at + data.len() as u64;
         self.drop_range(&(at..end));
         self.bytes += data.len() as u64;
+        self.by_use.insert((self.clock, at));
         self.pieces.insert(at, Piece { data, used: self.clock });
         while self.bytes > MOST_KEPT {
-            let oldest = self.pieces.iter().min_by_key(|(_, piece)| piece.used).map(|(at, _)| *at);
-            let Some(piece) = oldest.and_then(|at| self.pieces.remove(&at)) else { break };
+            let Some((_, oldest)) = self.by_use.first().copied() else { break };
+            self.remove(oldest);
+        }
+    }
+
+    fn remove(&mut self, at: u64) {
+        if let Some(piece) = self.pieces.remove(&at) {
+            self.by_use.remove(&(piece.used, at));
             self.bytes -= piece.data.len() as u64;
+        }
+    }
+
+    /// Writes have ended, of which these were done.
+    fn written(&mut self, number: u64, done: &[DeviceWrite]) {
+        let ranges = self.writing.remove(&number).unwrap_or_default();
+        self.forget(&ranges);
+        for write in done {
+            let range = range_of(write);
+            let overlaps = |other: &Range<u64>| other.start < range.end && range.start < other.end;
+            if !self.writing.values().flatten().any(overlaps) {
+                self.clock += 1;
+                self.insert(range.start, write.data.to_vec());
+            }
         }
     }
 
@@ -243,27 +280,38 @@ impl Kept {
         let touched = self.pieces.range(from..range.end.max(from)).filter(|(at, piece)| overlaps(**at, piece));
         let touched: Vec<u64> = touched.map(|(at, _)| *at).collect();
         for at in touched {
-            if let Some(piece) = self.pieces.remove(&at) {
-                self.bytes -= piece.data.len() as u64;
-            }
+            self.remove(at);
         }
     }
 }
 
-/// Writes, after which what was read meanwhile is forgotten.
+fn range_of(write: &DeviceWrite) -> Range<u64> {
+    write.at.0..write.at.0.saturating_add(write.data.len() as u64)
+}
+
+/// Writes, after which what was read meanwhile is forgotten, and what was written is kept.
 #[derive(Debug)]
-struct Forgetting {
+struct Keeping {
     /// Until it was waited for.
     ticket: Option<DeviceTicket>,
-    ranges: Vec<Range<u64>>,
+    number: u64,
+    to_keep: Vec<DeviceWrite>,
     kept: Arc<Mutex<Kept>>,
 }
 
-impl PendingWrites for Forgetting {
-    fn wait(mut self: Box<Self>) -> Result<(), WriteError> {
-        let result = self.ticket.take().map_or(Ok(()), DeviceTicket::wait);
-        self.kept.lock().forget(&self.ranges);
+impl Keeping {
+    fn finish(&mut self) -> Result<(), WriteError> {
+        let Some(ticket) = self.ticket.take() else { return Ok(()) };
+        let result = ticket.wait();
+        let done = if result.is_ok() { &self.to_keep[..] } else { &[] };
+        self.kept.lock().written(self.number, done);
         result
+    }
+}
+
+impl PendingWrites for Keeping {
+    fn wait(mut self: Box<Self>) -> Result<(), WriteError> {
+        self.finish()
     }
 
     fn is_done(&self) -> bool {
@@ -271,13 +319,10 @@ impl PendingWrites for Forgetting {
     }
 }
 
-impl Drop for Forgetting {
+impl Drop for Keeping {
     fn drop(&mut self) {
         // Nobody waited, so nobody knows when it ends but this.
-        if let Some(ticket) = self.ticket.take() {
-            let _ = ticket.wait();
-            self.kept.lock().forget(&self.ranges);
-        }
+        let _ = self.finish();
     }
 }
 
@@ -358,6 +403,26 @@ mod tests {
             read(&device, at, 4096);
         }
         assert!(memory.counters().reads < 12, "{:?}", memory.counters());
+    }
+
+    /// Of invariant 33: superblocks are read each time.
+    #[test]
+    fn what_was_written_is_read_without_the_device() {
+        let (memory, device) = device();
+        let write = |at: u64, byte: u8| DeviceWrite { at: Physical(at), data: vec![byte; 8192].into() };
+        let superblock = SUPERBLOCK_COPIES[0].0;
+        device.submit(vec![write(2 << 20, 1), write(4 << 20, 2), write(superblock, 3)]).wait().unwrap();
+        let older = device.submit(vec![write(2 << 20, 4)]);
+        // One that is dropped has ended, too.
+        drop(device.submit(vec![write(4 << 20, 5)]));
+        older.wait().unwrap();
+        for (at, byte, reads) in [(2 << 20, 4, 0), ((4 << 20) + 4096, 5, 0), (superblock, 3, 1)] {
+            let before = memory.counters().reads;
+            assert_eq!(read(&device, at, 4096), [byte; 4096], "at {at}");
+            assert_eq!(memory.counters().reads, before + reads, "at {at}");
+        }
+        let kept = device.kept.lock();
+        assert!(kept.writing.is_empty() && kept.by_use.len() == kept.pieces.len());
     }
 
     #[test]

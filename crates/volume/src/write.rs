@@ -220,8 +220,8 @@ impl Volume {
 
     /// A barrier on every device: makes durable what was written, data and the nodes that refer to
     /// it. After a failure nothing is known of what is durable, so the volume turns read-only.
-    /// Where devices are far away the superblocks are read meanwhile, for the superblock that
-    /// follows.
+    /// Where devices are far away the superblocks are read meanwhile, if that is due, for the
+    /// superblock that follows.
     ///
     /// # Panics
     ///
@@ -231,7 +231,8 @@ impl Volume {
             assert!(Arc::ptr_eq(&volume, &self.in_flight), "invariant 1: a flush is of the volume that was written");
         }
         let has_looked = std::thread::scope(|scope| {
-            let look = (self.reads_ahead() > 0).then(|| scope.spawn(|| self.look_at_superblocks()));
+            let is_far_and_due = self.reads_ahead() > 0 && self.is_look_due();
+            let look = is_far_and_due.then(|| scope.spawn(|| self.look_at_superblocks()));
             self.barrier()?;
             // If it failed, it is done again when nobody else of ours writes superblocks.
             Ok(look.is_some_and(|look| matches!(look.join(), Ok(Ok(())))))

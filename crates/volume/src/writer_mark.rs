@@ -140,11 +140,15 @@ fn namespace() -> Option<u64> {
 }
 
 /// When a process began: the twenty-second field of its line, by `proc_pid_stat(5)`. The second one
-/// may have spaces and ends with the last parenthesis.
+/// may have spaces and ends with the last parenthesis; the third says whether it has ended already,
+/// and is only not yet waited for.
 fn began(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(19)?.parse().ok()
+    let mut fields = fields.split_whitespace();
+    let began = fields.clone().nth(19)?.parse().ok()?;
+    // 0 is the beginning of no process that could have left a mark.
+    Some(if matches!(fields.next(), Some("Z" | "X")) { 0 } else { began })
 }
 
 /// A name up to its first zero byte, fit for a terminal.
@@ -187,6 +191,12 @@ mod tests {
         assert_eq!(Process { began: this.began + 1, ..this }.life(), Life::Ended, "its number has another one now");
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
+        let began = began(pid).unwrap();
+        // Ended, and not yet waited for.
+        while super::began(pid) == Some(began) {
+            std::thread::yield_now();
+        }
+        assert_eq!(Process { pid, began: began.max(1), ..this }.life(), Life::Ended);
         child.wait().unwrap();
         assert_eq!(Process { pid, ..this }.life(), Life::Ended);
         for other in [

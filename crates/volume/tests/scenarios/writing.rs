@@ -288,16 +288,17 @@ impl Device for Far {
 
 /// Of invariant 12.
 #[test]
-fn a_foreign_writer_stops_every_log_write_of_devices_far_away() {
+fn a_foreign_writer_stops_log_writes_on_devices_far_away() {
     let Some((_dir, path)) = made(128 << 20, &[]) else { return };
     let device = Arc::new(Far(MemoryDevice::from_bytes(memory(&path).to_vec())));
     let volume = Volume::open(vec![device.clone()], READ_WRITE).unwrap();
-    for _ in 0..2 {
+    for looks in [1, 0] {
         let reads = device.counters().reads;
         let flushed = flush(&volume).unwrap();
         let _ = volume.write_superblock(&volume.superblock(), Copies::Primary, flushed).unwrap();
-        assert_eq!(device.counters().reads, reads + 1, "the superblock is read once");
+        assert_eq!(device.counters().reads, reads + looks, "the superblock is read once in a second");
     }
+    std::thread::sleep(std::time::Duration::from_millis(1100));
     let mut foreign = volume.superblock();
     foreign.generation = foreign.generation.next();
     let data = foreign.to_bytes().unwrap().to_vec().into();
