@@ -37,12 +37,19 @@ pub(crate) struct Timing {
     pub silence: Duration,
     /// Nothing is written if the last look at the mark is older.
     pub lease: Duration,
+    /// Who finds no mark has its own written within this time, or lets two renewals pass; and who
+    /// has written one writes nothing else before this time has passed.
+    pub settling: Duration,
 }
 
 impl Timing {
     /// For exports of servers.
-    pub(crate) const USUAL: Self =
-        Self { renewal: Duration::from_secs(5), silence: Duration::from_secs(30), lease: Duration::from_secs(15) };
+    pub(crate) const USUAL: Self = Self {
+        renewal: Duration::from_secs(5),
+        silence: Duration::from_secs(30),
+        lease: Duration::from_secs(15),
+        settling: Duration::from_millis(250),
+    };
 }
 
 /// A device that nobody else writes to as long as this one lives.
@@ -68,6 +75,8 @@ struct State {
     mark: WriterMark,
     /// When the mark was seen to be ours, by the clock that goes on while the machine sleeps.
     seen: Option<Duration>,
+    /// When our mark was written first.
+    marked: Duration,
     /// Who has taken the device over.
     lost: Option<String>,
     /// Writes that wait for a look at the mark.
@@ -94,14 +103,18 @@ impl ProtectedDevice {
     /// Marks the volume that begins at `start` as ours, once it is certain that nobody else has it.
     pub(crate) fn new(device: Arc<dyn Device>, start: u64, timing: Timing) -> Result<Self, Refusal> {
         let place = place_of_mark(&*device, start)?;
-        let state = State { mark: WriterMark::new(), seen: None, lost: None, waiting: Vec::new(), is_ending: false };
+        let state = State {
+            mark: WriterMark::new(),
+            seen: None,
+            marked: Duration::ZERO,
+            lost: None,
+            waiting: Vec::new(),
+            is_ending: false,
+        };
         let shared = Arc::new(Shared { device, timing, place, state: Mutex::new(state), ending: Condvar::new() });
         let mut renewing = None;
         if let Some(place) = place {
-            shared.wait_for_others(place)?;
-            shared.renew(place)?;
-            let found = shared.read(place)?;
-            shared.compare(found.as_ref()).map_err(Refusal::Held)?;
+            shared.take(place)?;
             let renewer = Arc::clone(&shared);
             let thread = std::thread::Builder::new().name("ubtrfs-mark".into());
             renewing = Some(thread.spawn(move || renewer.renew_until_the_end(place))?);
@@ -147,21 +160,40 @@ impl Drop for ProtectedDevice {
 }
 
 impl Shared {
-    /// Returns when nobody else has the device.
-    fn wait_for_others(&self, place: Physical) -> Result<(), Refusal> {
-        let Some(mut found) = self.read(place)? else { return Ok(()) };
+    /// Marks the device as ours. Of several that find no mark at the same time the last one to
+    /// write its own has the device. The others see that, since before they write anything else
+    /// they let pass the time in which each has its mark written; one that took longer for that
+    /// waits until they have looked.
+    fn take(&self, place: Physical) -> Result<(), Refusal> {
+        let found_none = self.wait_for_others(place)?;
+        self.renew(place)?;
+        let marked = now();
+        self.state.lock().marked = marked;
+        if marked.saturating_sub(found_none) > self.timing.settling {
+            std::thread::sleep(self.timing.silence.min(2 * self.timing.renewal));
+        }
+        let found = self.read(place)?;
+        self.compare(found.as_ref()).map_err(Refusal::Held)
+    }
+
+    /// Returns when nobody else has the device: the time before this was found out.
+    fn wait_for_others(&self, place: Physical) -> Result<Duration, Refusal> {
+        let looked = now();
+        let Some(mut found) = self.read(place)? else { return Ok(looked) };
         match found.process.life() {
-            Life::Ended => return Ok(()),
+            Life::Ended => return Ok(looked),
             Life::Alive => return Err(Refusal::Held(found.who())),
             Life::Unknown => {}
         }
         let (who, seconds) = (found.who(), self.timing.silence.as_secs());
         tracing::warn!("{who} wrote here and did not say that it ended: it is watched for {seconds} s");
         let begun = now();
-        while now().saturating_sub(begun) < self.timing.silence {
+        let mut looked = begun;
+        while looked.saturating_sub(begun) < self.timing.silence {
             std::thread::sleep(self.timing.silence / 30);
+            looked = now();
             match self.read(place)? {
-                None => return Ok(()),
+                None => return Ok(looked),
                 Some(next) if next != found => {
                     found = next;
                     return Err(Refusal::Held(found.who()));
@@ -169,7 +201,7 @@ impl Shared {
                 Some(_) => {}
             }
         }
-        Ok(())
+        Ok(looked)
     }
 
     fn range(&self) -> Option<Range<u64>> {
@@ -228,7 +260,9 @@ impl Shared {
             return Err(taken_over(who));
         }
         let Some(seen) = state.seen else {
+            let rest = self.timing.settling.saturating_sub(now().saturating_sub(state.marked));
             drop(state);
+            std::thread::sleep(rest);
             return self.require_ours().map(|()| true);
         };
         Ok(now().saturating_sub(seen) < self.timing.lease)

@@ -6,12 +6,22 @@ use ubtrfs_format::Uuid;
 
 const SUPERBLOCK: usize = SUPERBLOCK_COPIES[0].0 as usize;
 const PLACE: usize = SUPERBLOCK + SUPERBLOCK_SIZE;
+/// Nobody else comes at the same time.
+const NO_RIVAL: Duration = Duration::from_millis(50);
 /// A mark is looked at before each write.
-const QUICK: Timing =
-    Timing { renewal: Duration::from_millis(10), silence: Duration::from_millis(200), lease: Duration::ZERO };
+const QUICK: Timing = Timing {
+    renewal: Duration::from_millis(10),
+    silence: Duration::from_millis(200),
+    lease: Duration::ZERO,
+    settling: NO_RIVAL,
+};
 /// A mark is not renewed during a test.
-const SLOW: Timing =
-    Timing { renewal: Duration::from_secs(3600), silence: Duration::from_millis(200), lease: Duration::ZERO };
+const SLOW: Timing = Timing {
+    renewal: Duration::from_secs(3600),
+    silence: Duration::from_millis(200),
+    lease: Duration::ZERO,
+    settling: NO_RIVAL,
+};
 
 /// A device with a volume, as far as marks mind.
 fn volume() -> Arc<MemoryDevice> {
@@ -183,4 +193,32 @@ fn who_submits_does_not_wait_for_a_device_that_does_not_show_the_mark() {
     drop(closed);
     ticket.wait().unwrap();
     assert_eq!(device.to_bytes()[0], 2);
+}
+
+/// Of invariant 12.
+#[test]
+fn of_writers_that_come_at_the_same_time_one_writes() {
+    let timing = Timing {
+        renewal: Duration::from_millis(400),
+        silence: Duration::from_secs(60),
+        lease: Duration::from_secs(60),
+        settling: Duration::from_millis(100),
+    };
+    for round in 0..5 {
+        let device = volume();
+        let start = std::sync::Barrier::new(4);
+        let writers: Vec<bool> = std::thread::scope(|scope| {
+            let one = || {
+                start.wait();
+                let protected = ProtectedDevice::new(device.clone(), 0, timing);
+                let written = protected.as_ref().is_ok_and(|protected| write(protected, 0, &[1; 4096]).is_ok());
+                // Those that are in see the last one's mark.
+                start.wait();
+                written
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(one)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(writers.iter().filter(|written| **written).count() <= 1, "round {round}: {writers:?}");
+    }
 }
