@@ -7,6 +7,7 @@ mod extent;
 mod file_extent;
 mod inode;
 mod inode_ref;
+mod raid;
 mod record;
 mod root;
 mod small;
@@ -23,6 +24,7 @@ pub use inode_ref::{
     EXTREF_HEADER, ExtRef, INODE_REF_HEADER, InodeRef, encode_extref, encode_inode_ref, extrefs, inode_backrefs,
     inode_refs,
 };
+pub use raid::RaidProfile;
 pub use root::{RootFlags, RootItem, RootRef, uuid_key};
 pub use small::{
     BlockGroupItem, BlockGroupItemBytes, DevExtent, DevExtentBytes, DevItem, DevItemBytes, FreeSpaceHeader,

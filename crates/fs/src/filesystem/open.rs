@@ -334,12 +334,9 @@ fn check_writable_state(committed: &Committed, volume: &Volume) -> Result<()> {
     {
         return refuse("a device replacement is in progress".into());
     }
-    let striped = |flags: BlockGroupFlags| !matches!(flags.profile(), BlockGroupFlags(0) | BlockGroupFlags::DUP);
-    if let Some((_, chunk)) = volume.chunks().into_iter().find(|(_, chunk)| striped(chunk.flags)) {
+    let has_parity = |flags: BlockGroupFlags| flags.raid().is_none_or(|raid| raid.parities > 0);
+    if let Some((_, chunk)) = volume.chunks().into_iter().find(|(_, chunk)| has_parity(chunk.flags)) {
         return refuse(format!("the volume has {} chunks", chunk.flags.profile_name()));
-    }
-    if volume.devices().len() != 1 {
-        return refuse("the volume has several devices".into());
     }
     Ok(())
 }

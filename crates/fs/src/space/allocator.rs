@@ -323,12 +323,7 @@ impl SpaceInner {
     }
 
     pub(super) fn copies(flags: BlockGroupFlags) -> u64 {
-        match flags.profile() {
-            BlockGroupFlags::DUP | BlockGroupFlags::RAID1 | BlockGroupFlags::RAID10 => 2,
-            BlockGroupFlags::RAID1C3 => 3,
-            BlockGroupFlags::RAID1C4 => 4,
-            _ => 1,
-        }
+        flags.raid().map_or(1, |raid| raid.copies)
     }
 
     fn totals(&self) -> SpaceTotals {
@@ -386,7 +381,7 @@ impl SpaceInner {
             io_align: 65536,
             io_width: 65536,
             sector_size: self.sector_size as u32,
-            sub_stripes: 1,
+            sub_stripes: flags.raid()?.sub_stripes,
             stripes: stripes.stripes,
         };
         let start = Logical(start);

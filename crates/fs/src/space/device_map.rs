@@ -1,14 +1,19 @@
 //! What of each device belongs to chunks.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem, STRIPE_LEN, Stripe};
+use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem, RaidProfile, STRIPE_LEN, Stripe};
 use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES};
 
 use super::free_map::FreeMap;
 
 /// The start of a device is never given to chunks.
 const RESERVED: u64 = 1 << 20;
+/// No stripe of a chunk on several devices is shorter.
+const LEAST_STRIPE: u64 = 1 << 20;
+/// The most stripes of a chunk: one that a superblock can hold as a system chunk.
+const MOST_STRIPES: usize = 32;
 
 /// Whether devices are to end where their last chunks end.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -138,46 +143,93 @@ impl DeviceMap {
         self.devices.values().map(|(item, _)| *item).collect()
     }
 
-    /// Finds room for a chunk of up to `want` logical bytes (at least `least`), and takes it.
-    /// Profiles over several devices are not supported.
+    /// Finds room for a chunk of up to `want` logical bytes (at least `least`) on as many devices
+    /// as its profile uses, and takes it.
     pub(crate) fn place(&mut self, flags: BlockGroupFlags, want: u64, least: u64) -> Option<Placement> {
-        let copies = copies_on_one_device(flags)?;
-        let devid = *self.devices.iter().max_by_key(|(_, (_, free))| free.total())?.0;
-        let (item, free) = self.devices.get_mut(&devid)?;
+        let raid = flags.raid()?;
+        let placement = if raid.most_devices == Some(1) {
+            self.place_on_one_device(raid.copies, want, least)?
+        } else {
+            self.place_on_several_devices(&raid, want, least)?
+        };
+        for stripe in &placement.stripes {
+            let (item, free) = self.devices.get_mut(&stripe.devid)?;
+            let length = placement.length / raid.data_stripes(placement.stripes.len());
+            let taken = free.remove(stripe.offset.0, length);
+            debug_assert!(taken, "invariant 18: a chunk is placed where another one is");
+            item.bytes_used += length;
+        }
+        Some(placement)
+    }
+
+    /// On the device with the most room.
+    fn place_on_one_device(&self, copies: u64, want: u64, least: u64) -> Option<Placement> {
+        let (devid, (item, free)) = self.devices.iter().max_by_key(|(_, (_, free))| free.total())?;
         let length = chunk_length(free, copies, want, least)?;
         let mut trial = free.clone();
         let mut stripes = Vec::new();
         for _ in 0..copies {
             let (start, _) = trial.find(0, length, STRIPE_LEN).filter(|(_, len)| *len == length)?;
             trial.remove(start, length);
-            stripes.push(Stripe { devid, offset: Physical(start), dev_uuid: item.uuid });
+            stripes.push(Stripe { devid: *devid, offset: Physical(start), dev_uuid: item.uuid });
         }
-        *free = trial;
-        item.bytes_used += length * copies;
         Some(Placement { length, stripes })
     }
 
-    /// Device bytes that chunks of at least `least` logical bytes can get, without those of
+    /// On the devices with the largest contiguous rooms, as the kernel chooses them; the smallest
+    /// of these rooms bounds the length of all stripes.
+    fn place_on_several_devices(&self, raid: &RaidProfile, want: u64, least: u64) -> Option<Placement> {
+        let mut rooms: Vec<(u64, u64, DeviceId)> = Vec::new();
+        for (devid, (_, free)) in &self.devices {
+            let largest = free.iter().filter_map(aligned).map(|(_, len)| len).max().unwrap_or(0);
+            if largest >= LEAST_STRIPE {
+                rooms.push((largest, free.total(), *devid));
+            }
+        }
+        rooms.sort_by_key(|(largest, total, devid)| (Reverse(*largest), Reverse(*total), *devid));
+        let most = raid.most_devices.unwrap_or(MOST_STRIPES).min(rooms.len());
+        rooms.truncate(most - most % raid.devices_step);
+        let bound = rooms.last().filter(|_| rooms.len() >= raid.least_devices)?.0;
+        let data_stripes = raid.data_stripes(rooms.len());
+        let wanted = want.div_ceil(data_stripes).next_multiple_of(STRIPE_LEN).max(LEAST_STRIPE);
+        let length = wanted.min(bound);
+        if length * data_stripes < least {
+            return None;
+        }
+        let place = |(_, _, devid): &(u64, u64, DeviceId)| {
+            let (item, free) = self.devices.get(devid)?;
+            let (start, _) = free.find(0, length, STRIPE_LEN).filter(|(_, len)| *len == length)?;
+            Some(Stripe { devid: *devid, offset: Physical(start), dev_uuid: item.uuid })
+        };
+        let stripes: Option<Vec<Stripe>> = rooms.iter().map(place).collect();
+        Some(Placement { length: length * data_stripes, stripes: stripes? })
+    }
+
+    /// Logical bytes that chunks of at least `least` logical bytes can get, without those of
     /// superblock copies.
     pub(crate) fn room(&self, flags: BlockGroupFlags, least: u64) -> u64 {
-        let Some(copies) = copies_on_one_device(flags) else { return 0 };
-        let mut room = 0;
-        for (_, free) in self.devices.values() {
-            for (start, len) in free.iter().filter_map(aligned).filter(|(_, len)| *len >= copies * least) {
+        let Some(raid) = flags.raid() else { return 0 };
+        let room = |free: &FreeMap, copies: u64, least: u64| -> u64 {
+            let of_a_range = |(start, len): (u64, u64)| {
                 let taken =
                     SUPERBLOCK_COPIES.iter().filter(|copy| (start..start + len).contains(&copy.0)).count() as u64;
                 // A copy that a chunk leaves out on one of its stripes is left out on the others.
-                room += len / (copies * STRIPE_LEN) * (copies * STRIPE_LEN) - taken * copies * STRIPE_LEN;
-            }
+                len / (copies * STRIPE_LEN) * STRIPE_LEN - taken * STRIPE_LEN
+            };
+            free.iter().filter_map(aligned).filter(|(_, len)| *len >= copies * least).map(of_a_range).sum()
+        };
+        if raid.most_devices == Some(1) {
+            return self.devices.values().map(|(_, free)| room(free, raid.copies, least)).sum();
         }
-        room
+        let rooms: Vec<u64> = self.devices.values().map(|(_, free)| room(free, 1, LEAST_STRIPE)).collect();
+        room_of_several(&raid, rooms)
     }
 
     /// Logical ranges of a chunk that overlap superblock copies; never allocated.
     pub(crate) fn superblock_ranges(start: Logical, chunk: &ChunkItem) -> Vec<(Logical, u64)> {
         let mut ranges = Vec::new();
         let length = stripe_length(chunk);
-        let (_, data_stripes) = geometry(chunk);
+        let data_stripes = data_stripes(chunk);
         for stripe in &chunk.stripes {
             for copy in SUPERBLOCK_COPIES {
                 let Some(offset) = copy.0.checked_sub(stripe.offset.0).filter(|offset| *offset < length) else {
@@ -196,12 +248,27 @@ impl DeviceMap {
     }
 }
 
-/// Copies that a chunk has on a device, of the profiles that need no more than one.
-fn copies_on_one_device(flags: BlockGroupFlags) -> Option<u64> {
-    match flags.profile() {
-        BlockGroupFlags(0) => Some(1),
-        BlockGroupFlags::DUP => Some(2),
-        _ => None,
+/// Logical bytes that devices with these rooms hold together: chunks are made on as many as have
+/// room, until too few have.
+fn room_of_several(raid: &RaidProfile, mut rooms: Vec<u64>) -> u64 {
+    if let (0, true) = (raid.parities, raid.copies > 1) {
+        // The most that fits if no device has two copies of anything.
+        let fits = |bytes: u64| rooms.iter().map(|room| (*room).min(bytes)).sum::<u64>() / raid.copies >= bytes;
+        let (mut low, mut high) = (0, rooms.iter().sum::<u64>() / raid.copies / STRIPE_LEN);
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            (low, high) = if fits(middle * STRIPE_LEN) { (middle, high) } else { (low, middle - 1) };
+        }
+        return low * STRIPE_LEN;
+    }
+    let mut bytes = 0;
+    loop {
+        rooms.retain(|room| *room >= LEAST_STRIPE);
+        let Some(least) = rooms.iter().copied().min().filter(|_| rooms.len() >= raid.least_devices) else {
+            return bytes;
+        };
+        bytes += least * raid.data_stripes(rooms.len());
+        rooms.iter_mut().for_each(|room| *room -= least);
     }
 }
 
@@ -231,19 +298,12 @@ fn chunk_length(free: &FreeMap, copies: u64, want: u64, least: u64) -> Option<u6
     (length >= least).then_some(length)
 }
 
-/// Copies of each byte and stripes that data is spread over.
-fn geometry(chunk: &ChunkItem) -> (u64, u64) {
-    let stripes = chunk.stripes.len().max(1) as u64;
-    match chunk.flags.profile() {
-        BlockGroupFlags::RAID0 => (1, stripes),
-        BlockGroupFlags::RAID10 => (2, (stripes / 2).max(1)),
-        BlockGroupFlags::RAID5 => (1, stripes.saturating_sub(1).max(1)),
-        BlockGroupFlags::RAID6 => (1, stripes.saturating_sub(2).max(1)),
-        _ => (stripes, 1),
-    }
+/// Stripes of a row that hold different data.
+fn data_stripes(chunk: &ChunkItem) -> u64 {
+    chunk.flags.raid().map_or(1, |raid| raid.data_stripes(chunk.stripes.len()))
 }
 
 /// Bytes that a chunk has on each of its devices.
 pub(crate) fn stripe_length(chunk: &ChunkItem) -> u64 {
-    chunk.length / geometry(chunk).1
+    chunk.length / data_stripes(chunk)
 }

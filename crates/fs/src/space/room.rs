@@ -31,8 +31,7 @@ impl SpaceInner {
 
     /// Bytes of data that new chunks can hold.
     pub(super) fn room_for_chunks(&self) -> u64 {
-        let flags = self.chunk_flags(BlockGroupFlags::DATA);
-        self.devices.room(flags, LEAST_CHUNK) / Self::copies(flags)
+        self.devices.room(self.chunk_flags(BlockGroupFlags::DATA), LEAST_CHUNK)
     }
 
     /// Bytes of metadata for each MiB of data: checksums in leaves that are not quite full, and
