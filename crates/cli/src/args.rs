@@ -5,6 +5,7 @@ pub mod filesystem;
 mod owner;
 mod populate;
 mod rescue;
+pub mod scrub;
 pub mod subvolume;
 mod window;
 
@@ -54,6 +55,7 @@ pub enum Command {
     Filesystem(filesystem::FilesystemArguments),
     #[command(hide = true)]
     Defragment(filesystem::Defragment),
+    Scrub(scrub::ScrubArguments),
     Shell(Shell),
     Tree(Tree),
     Ls(Ls),

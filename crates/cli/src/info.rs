@@ -97,9 +97,10 @@ pub fn run(arguments: &args::Info) -> Result<()> {
     }
     let failed = |error| about_volume_within(&arguments.devices, arguments.window, &error);
     let (opened, missing) = match Volume::open(devices.clone(), OpenOptions { read_only: true }) {
-        Err(error @ VolumeError::MissingDevices { .. }) => {
-            (Volume::open_degraded(devices.clone()).map_err(failed), Some(failed(error)))
-        }
+        Err(error @ VolumeError::MissingDevices { .. }) => (
+            Volume::open_degraded(devices.clone(), OpenOptions { read_only: true }).map_err(failed),
+            Some(failed(error)),
+        ),
         opened => (opened.map_err(failed), None),
     };
     let opened = opened.map(Arc::new);
@@ -194,7 +195,7 @@ fn block_groups(volume: &Volume, trees: &Trees) -> Result<Vec<Groups>> {
         group.kind = flags.type_name().into();
         group.profile = flags.profile_name().into();
         group.count += 1;
-        group.incomplete += u64::from(!is_complete(&chunk, volume.missing_devices()));
+        group.incomplete += u64::from(!is_complete(&chunk, &volume.missing_devices()));
         group.total_bytes = group.total_bytes.saturating_add(chunk.length);
         let key = Key::new(start.0, ItemType::BLOCK_GROUP_ITEM, chunk.length);
         let item = match &items {

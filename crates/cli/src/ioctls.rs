@@ -10,14 +10,17 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, NoArg, Setter, Updater, ioctl};
 use ubtrfs::Defragmentation;
-use ubtrfs_format::{Generation, ItemType, Key, TreeId};
+use ubtrfs_format::{DeviceId, Generation, ItemType, Key, TreeId};
 use ubtrfs_server::control::RESET_SUBVOLUME;
 use ubtrfs_server::defragment::{self, ARGUMENT_SIZE, DEFRAG_RANGE};
+use ubtrfs_server::scrub::{ARGUMENT_SIZE as SCRUB_SIZE, Request, SCRUB, SCRUB_CANCEL, SCRUB_PROGRESS};
 
 use crate::failure::{Failure, Result};
 use crate::place::not_a_subvolume;
 
 const SYNC: u32 = 0x9408;
+const FS_INFO: u32 = 0x8400_941f;
+const DEV_INFO: u32 = 0xd000_941e;
 const TREE_SEARCH: u32 = 0xd000_9411;
 const INO_LOOKUP: u32 = 0xd000_9412;
 const DEFAULT_SUBVOL: u32 = 0x4008_9413;
@@ -168,6 +171,54 @@ impl Mounted {
     pub fn defragment(&self, how: &Defragmentation) -> Done<()> {
         // SAFETY: this command reads an argument of the size that its number encodes.
         unsafe { ioctl(&self.0, Setter::<DEFRAG_RANGE, [u8; ARGUMENT_SIZE]>::new(defragment::encode(how))) }
+    }
+
+    /// The devices of the volume.
+    pub fn devices(&self) -> Done<Vec<DeviceId>> {
+        // SAFETY: this command fills in an argument of the size that its number encodes.
+        let getter = unsafe { Getter::<FS_INFO, [u8; 1024]>::new() };
+        // SAFETY: the same.
+        let found = unsafe { ioctl(&self.0, getter) }?;
+        let (highest, count) = (u64_at(&found, 0), u64_at(&found, 8));
+        let mut devices = Vec::new();
+        for devid in 1..=highest.min(1 << 16) {
+            let mut argument: Argument = [0; SIZE];
+            argument[..8].copy_from_slice(&devid.to_le_bytes());
+            // SAFETY: this command reads and fills in an argument of the size that its number
+            // encodes.
+            match unsafe { ioctl(&self.0, Updater::<DEV_INFO, Argument>::new(&mut argument)) } {
+                Ok(()) => devices.push(DeviceId(devid)),
+                Err(Errno::NODEV) => {}
+                Err(errno) => return Err(errno),
+            }
+            if devices.len() as u64 == count {
+                break;
+            }
+        }
+        Ok(devices)
+    }
+
+    /// Scrubs a device; returns what was done when all of it is.
+    pub fn scrub(&self, request: &Request) -> Done<[u8; SCRUB_SIZE]> {
+        let mut argument = request.encode();
+        // SAFETY: this command reads and fills in an argument of the size that its number encodes.
+        unsafe { ioctl(&self.0, Updater::<SCRUB, [u8; SCRUB_SIZE]>::new(&mut argument)) }?;
+        Ok(argument)
+    }
+
+    /// What the scrub of a device has done so far.
+    pub fn scrub_progress(&self, device: DeviceId) -> Done<[u8; SCRUB_SIZE]> {
+        let mut argument = [0; SCRUB_SIZE];
+        argument[..8].copy_from_slice(&device.0.to_le_bytes());
+        // SAFETY: the same.
+        unsafe { ioctl(&self.0, Updater::<SCRUB_PROGRESS, [u8; SCRUB_SIZE]>::new(&mut argument)) }?;
+        Ok(argument)
+    }
+
+    /// Ends all scrubs of the volume.
+    pub fn cancel_scrub(&self) -> Done<()> {
+        // SAFETY: this command has no argument.
+        unsafe { ioctl(&self.0, NoArg::<SCRUB_CANCEL>::new()) }
     }
 
     /// Makes all changes of the volume durable.

@@ -35,6 +35,7 @@ mod repair;
 mod report;
 mod rescue;
 mod restore;
+mod scrub;
 mod shell;
 mod show;
 mod size;
@@ -91,6 +92,7 @@ fn main() -> ExitCode {
             FilesystemCommand::Defragment(arguments) => defragment::run(arguments),
         },
         Command::Defragment(arguments) => defragment::run(arguments),
+        Command::Scrub(arguments) => scrub::run(arguments),
         Command::Shell(arguments) => shell::run(arguments),
         Command::Tree(arguments) => tree::run(arguments),
         Command::Ls(arguments) => browse::ls(arguments),

@@ -45,6 +45,13 @@ impl Progress {
         }
     }
 
+    /// Shows this.
+    pub fn say(&self, what: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(what.to_owned());
+        }
+    }
+
     /// A job that shows how far it is.
     pub fn job(&self) -> Job<'_> {
         Job::new(Box::new(|counts| {

@@ -146,6 +146,7 @@ mod paths;
 mod replay;
 mod reserve;
 pub mod scheduling;
+mod scrub;
 mod space;
 mod step;
 mod subvolume_changes;
@@ -178,6 +179,7 @@ pub use ops::{
 };
 pub use options::{FreeingLimits, Options, Reproducible, Rescue};
 pub use paths::{Dir, DirEntry, File, OpenOptions, ReadDir};
+pub use scrub::{ScrubOptions, ScrubProgress};
 pub use space::SpaceTotals;
 pub use subvolume_changes::Received;
 pub use ubtrfs_format::items::Compression;

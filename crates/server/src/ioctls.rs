@@ -12,7 +12,8 @@ use crate::btrfs_ioctls::VolumeIoctl;
 use crate::defragment;
 use crate::flags::MaySet;
 use crate::permissions::WRITE;
-use crate::privileges::Powers;
+use crate::privileges::{Capability, Powers};
+use crate::scrub::ScrubIoctl;
 use crate::server::Server;
 use crate::shared::errno;
 use crate::subvolume_ioctls::SubvolumeIoctl;
@@ -41,6 +42,12 @@ impl Server {
                 Err(errno) => reply.error(errno),
             };
         }
+        if let Some(asked) = ScrubIoctl::parse(what.command, what.data) {
+            return match asked {
+                Ok(asked) => self.scrub(caller, asked, reply),
+                Err(errno) => reply.error(errno),
+            };
+        }
         match VolumeIoctl::parse(what.command, what.data) {
             Some(Ok(asked)) => self.answer_about_volume(caller, node, asked, reply),
             Some(Err(error)) => reply.error(errno(&error)),
@@ -64,6 +71,31 @@ impl Server {
                 Err(errno) => reply.error(errno),
             }
         });
+    }
+
+    /// Scrubs a device, in a thread of its own: it takes as long as the device is large.
+    fn scrub(&self, caller: &Caller<'_>, asked: ScrubIoctl, reply: ReplyIoctl) {
+        if !Powers::of(caller).has(Capability::Administrator) {
+            return reply.error(Errno::PERM);
+        }
+        let answer = |reply: ReplyIoctl, answer: Result<Vec<u8>, Errno>| match answer {
+            Ok(answer) => reply.result(0, &answer),
+            Err(errno) => reply.error(errno),
+        };
+        let shared = Arc::clone(self.shared());
+        match asked {
+            ScrubIoctl::Cancel => answer(reply, shared.scrubs.cancel().map(|()| Vec::new())),
+            ScrubIoctl::Progress(device) => answer(reply, shared.scrubs.progress(device)),
+            ScrubIoctl::Start(request) => {
+                let run = move || {
+                    let (done, progress) = shared.scrubs.run(&shared.engine, &request);
+                    answer(reply, done.map(|()| progress));
+                };
+                if let Err(error) = std::thread::Builder::new().name("scrub".into()).spawn(run) {
+                    tracing::error!(%error, "no thread for a scrub");
+                }
+            }
+        }
     }
 
     /// Defragments a file that the caller may write to, in a thread that may take its time.

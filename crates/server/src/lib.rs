@@ -38,6 +38,7 @@ mod privileges;
 mod properties;
 mod protection;
 mod requests;
+pub mod scrub;
 mod seek;
 mod server;
 mod set_id;

@@ -15,6 +15,7 @@ use crate::control::Report;
 use crate::counters::Counters;
 use crate::nodes::NodeNumbers;
 use crate::ownership::OwnershipOverride;
+use crate::scrub::Scrubs;
 
 /// How long the kernel caches an answer. Nothing else changes the volume, so its caches do not
 /// become stale.
@@ -73,6 +74,7 @@ pub struct Shared {
     pub(crate) engine: Arc<Filesystem>,
     pub(crate) numbers: NodeNumbers,
     pub(crate) counters: Counters,
+    pub(crate) scrubs: Scrubs,
     pub(crate) notifier: OnceLock<Notifier>,
     pub(crate) granted: OnceLock<Granted>,
     transport: OnceLock<TransportFacts>,
@@ -104,6 +106,7 @@ impl Shared {
             disconnected: AtomicBool::new(false),
             stop_waiting: OnceLock::new(),
             engine,
+            scrubs: Scrubs::default(),
         }
     }
 

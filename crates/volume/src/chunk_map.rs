@@ -221,6 +221,21 @@ impl ChunkMap {
         Ok(())
     }
 
+    /// Whether devices other than the lost ones have all data, of all chunks.
+    pub(crate) fn survives(&self, lost: impl Fn(DeviceId) -> bool) -> bool {
+        self.chunks.values().all(|chunk| {
+            let is_lost = |stripe: &&Stripe| lost(stripe.devid);
+            let stripes = &chunk.item.stripes;
+            match chunk.layout {
+                Layout::Copies => !stripes.iter().all(|stripe| is_lost(&stripe)),
+                Layout::Striped { copies } => {
+                    stripes.chunks(copies).all(|mirrors| !mirrors.iter().all(|stripe| is_lost(&stripe)))
+                }
+                Layout::Parity { parities } => stripes.iter().filter(is_lost).count() <= parities,
+            }
+        })
+    }
+
     /// Removes the chunk that starts here; whether there was one.
     pub(crate) fn remove(&mut self, start: Logical) -> bool {
         self.chunks.remove(&start.0).is_some()

@@ -24,7 +24,7 @@ impl Volume {
     /// itself, and counts as read. `None` where only [`Volume::read_data`] can read it: on several
     /// devices, at no multiples of 4096, from a device that is no file.
     pub fn direct_read(&self, at: Logical, len: usize) -> Option<DirectRead> {
-        let pieces = self.map.read().pieces(at, len as u64).ok()?;
+        let pieces = self.pieces_to_read(at, len as u64, false).ok()?;
         let [piece] = &pieces[..] else { return None };
         let IoStripe { devid, at } = place_of(piece, 0)?;
         let file = self.member(devid).ok()?.device.file_to_read(at, len)?;

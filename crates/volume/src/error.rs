@@ -20,6 +20,19 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// Only devices that lack something have this data, and no checksum would tell whether theirs
+    /// is right.
+    #[error("the data at {at} is only on devices that are missing or behind the others, and has no checksum")]
+    NoCurrentCopy {
+        /// The logical address.
+        at: Logical,
+    },
+    /// Devices are missing or stale that have data which no other device has.
+    #[error(
+        "{} and what it has is not all on other devices: the volume can only be read",
+        missing_or_stale(.0)
+    )]
+    MissingData(Vec<DeviceId>),
     /// Another process uses the device.
     #[error("{} is in use by {}", path.display(), by.as_deref().unwrap_or("another program"))]
     Held {
@@ -308,6 +321,13 @@ pub struct DeviceFault {
     pub logical: Option<Logical>,
     /// How many bytes were to be read, written or discarded.
     pub len: u64,
+}
+
+/// The subject of a sentence.
+fn missing_or_stale(devices: &[DeviceId]) -> String {
+    let numbers: Vec<String> = devices.iter().map(|devid| devid.0.to_string()).collect();
+    let (noun, verb) = if devices.len() == 1 { ("device", "is") } else { ("devices", "are") };
+    format!("{noun} {} {verb} missing or too old,", numbers.join(", "))
 }
 
 /// A logical address in a sentence that names a physical one.

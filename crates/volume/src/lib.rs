@@ -9,6 +9,7 @@
 //! `RecordingDevice` shows what a crash could leave, `OverlayDevice` shares an image with others,
 //! `ThrottledDevice` has a limited bandwidth.
 
+mod absent_device;
 mod buffer;
 mod chunk_map;
 mod counted_lock;
@@ -26,6 +27,7 @@ mod file_device;
 mod image_lock;
 mod in_flight;
 mod loop_devices;
+mod member;
 mod memory_device;
 pub mod mount_table;
 mod named_device;
@@ -41,8 +43,10 @@ mod read;
 mod read_ahead_device;
 #[cfg(feature = "testing")]
 mod recording_device;
+mod redundancy;
 mod rescue;
 mod runs;
+mod scrub;
 #[cfg(feature = "testing")]
 mod split_mix;
 #[cfg(feature = "testing")]
@@ -68,6 +72,7 @@ pub use exclusive::{check_unmounted, claim, open_exclusively, open_part_exclusiv
 pub use faulty_device::{FaultyDevice, Lasting, Operation};
 pub use file_device::{Engine, Exclusive, FileDevice, OpenMode, backing_file, whole_disk};
 pub use loop_devices::SOURCE_LABEL;
+pub use member::{DeviceErrorKind, DeviceErrors};
 pub use memory_device::MemoryDevice;
 pub use named_device::{Opening, absolute_name, is_remote, open_named, open_to_look};
 pub use nbd_device::{NbdDevice, USUAL_TIMEOUT};
@@ -80,6 +85,7 @@ pub use read_ahead_device::ReadAheadDevice;
 #[cfg(feature = "testing")]
 pub use recording_device::{Event, Fate, OpenWrite, RecordedWrite, RecordingDevice, random_fates};
 pub use rescue::{Candidate, Origin};
+pub use scrub::{ScrubScope, Scrubbed};
 #[cfg(feature = "testing")]
 pub use split_mix::SplitMix64;
 #[cfg(feature = "testing")]

@@ -14,7 +14,8 @@ use crate::buffer::Buffer;
 use crate::chunk_map::ChunkMap;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::volume::{Member, Parts, Volume};
+use crate::member::Member;
+use crate::volume::{Parts, Volume};
 
 /// The offset of the magic in a superblock.
 const MAGIC_AT: usize = 64;
@@ -49,10 +50,11 @@ impl Volume {
         Self::open_some(devices, options, false)
     }
 
-    /// Opens the volume on those of its devices that are there, for reading only. What only the
-    /// others have can't be read: nothing is rebuilt from parity.
-    pub fn open_degraded(devices: Vec<Arc<dyn Device>>) -> Result<Self> {
-        Self::open_some(devices, OpenOptions { read_only: true }, true)
+    /// Opens the volume on those of its devices that are there. What only the others have can't be
+    /// read: nothing is rebuilt from parity. For writing the devices must have all data:
+    /// [`Error::MissingData`].
+    pub fn open_degraded(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Self> {
+        Self::open_some(devices, options, true)
     }
 
     fn open_some(devices: Vec<Arc<dyn Device>>, options: OpenOptions, degraded: bool) -> Result<Self> {
@@ -62,13 +64,48 @@ impl Volume {
             found.push((device, superblock));
         }
         found.sort_by_key(|(_, found)| found.superblock.dev_item.devid);
-        let newest = found.iter().map(|(_, found)| found.superblock.generation).max().ok_or(Error::NoDevice)?;
-        let superblock = found
-            .iter()
-            .find(|(_, found)| found.superblock.generation == newest)
-            .map(|(_, found)| found.superblock.clone())
-            .ok_or(Error::NoDevice)?;
-        Self::open_by(found, superblock, options, degraded)
+        // Within a generation a log is only added; one that not all devices have was not
+        // acknowledged.
+        let age = |found: &Found| (found.superblock.generation, found.superblock.log_root.0 != 0);
+        let newest = found.iter().max_by_key(|(_, found)| age(found)).ok_or(Error::NoDevice)?;
+        let superblock = newest.1.superblock.clone();
+        let behind = |found: &Found| superblock.generation.0.saturating_sub(found.superblock.generation.0);
+        let behind: Vec<_> = found.iter().map(|(_, found)| (found.superblock.dev_item.devid, behind(found))).collect();
+        let volume = Self::open_by(found, superblock, options, degraded)?;
+        volume.judge_stale_devices(&behind)?;
+        Ok(volume)
+    }
+
+    /// Which devices lag, given how many commits each is behind.
+    fn judge_stale_devices(&self, behind: &[(DeviceId, u64)]) -> Result<()> {
+        let stale = || behind.iter().filter(|(_, commits)| *commits > 0);
+        let lost = |devid: DeviceId| {
+            stale().any(|(stale, _)| *stale == devid) || self.member(devid).is_ok_and(Member::is_missing)
+        };
+        if stale().next().is_none() {
+            return self.require_data(|devid| self.member(devid).is_ok_and(Member::is_missing));
+        }
+        let is_redundant = self.survives(lost);
+        if !is_redundant && stale().all(|(_, commits)| *commits == 1) {
+            // The crash came while the superblocks were written, after all that they refer to: a
+            // device that failed would have ended the volume.
+            return self.require_data(|devid| self.member(devid).is_ok_and(Member::is_missing));
+        }
+        for (devid, commits) in stale() {
+            tracing::warn!(device = devid.0, "it is {commits} commits behind the other devices");
+            self.member(*devid)?.set_lagging(true);
+        }
+        self.require_data(lost)
+    }
+
+    /// An error if the volume is to be written and devices are lost that have data which no other
+    /// has.
+    fn require_data(&self, lost: impl Fn(DeviceId) -> bool) -> Result<()> {
+        if self.is_read_only() || self.survives(&lost) {
+            return Ok(());
+        }
+        let lost = self.members.iter().map(|member| member.devid).filter(|devid| lost(*devid));
+        Err(Error::MissingData(lost.collect()))
     }
 
     /// Opens the volume on these devices (in the order of their numbers) by this superblock.

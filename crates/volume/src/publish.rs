@@ -12,7 +12,8 @@ use ubtrfs_format::{Generation, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK
 use crate::buffer::{Buffer, SharedBuffer};
 use crate::device::DeviceWrite;
 use crate::error::{Error, Result};
-use crate::volume::{Member, Volume};
+use crate::member::{DeviceErrorKind, Member};
+use crate::volume::Volume;
 use crate::write::Flushed;
 
 /// Log writes check for a foreign writer only this often, since a read costs as much as the write
@@ -106,34 +107,63 @@ impl Volume {
 
     /// An error if another process has written a superblock.
     pub(crate) fn look_at_superblocks(&self) -> Result<()> {
-        self.members.iter().try_for_each(check_still_ours)
+        let mut failed = Ok(());
+        let (mut looked, mut members) = (false, self.current_members());
+        members.try_for_each(|member| match check_still_ours(member) {
+            Err(error @ Error::Read { .. }) => {
+                member.note_error(DeviceErrorKind::Read);
+                failed = Err(error);
+                Ok(())
+            }
+            other => {
+                looked = true;
+                other
+            }
+        })?;
+        // A device that can't be read says nothing of who writes: another one does.
+        if looked { Ok(()) } else { failed }
     }
 
     fn publish(&self, superblock: &Superblock, copies: Copies) -> Result<Published> {
-        let mut tickets = Vec::with_capacity(self.members.len());
-        let mut primaries = Vec::with_capacity(self.members.len());
-        for member in &self.members {
+        let mut written = Vec::with_capacity(self.members.len());
+        // What lags in secret is behind the others once they have another generation: a log has
+        // that of the commit before it.
+        let secret: Vec<&Member> = match copies {
+            Copies::All => self.members.iter().filter(|member| member.lags_in_secret()).collect(),
+            Copies::Primary => Vec::new(),
+        };
+        for member in self.current_members() {
             let writes = encode(member, superblock, copies)?;
-            primaries.extend(writes.first().map(|write| write.data.clone()));
+            let primary = writes.first().map(|write| write.data.clone());
             let device = &member.device;
             let ticket = if device.has_fua() { device.submit_fua(writes) } else { device.submit(writes) };
-            tickets.push((member, ticket));
+            written.push((member, primary, ticket));
         }
         let mut result = Ok(());
-        for (member, ticket) in tickets {
-            if let Err(error) = ticket.wait() {
-                result = result.and(Err(Error::writing(member.devid, error, None)));
+        let mut primaries = Vec::with_capacity(written.len());
+        for (member, primary, ticket) in written {
+            let failed = |error| Error::writing(member.devid, error, None);
+            match ticket.wait() {
+                Ok(()) => primaries.push((member, primary)),
+                Err(error) => {
+                    result = result.and(self.tolerate(member.devid, DeviceErrorKind::Write, failed(error)));
+                }
             }
         }
         result?;
-        if !self.members.iter().all(|member| member.device.has_fua()) {
+        if !self.current_members().all(|member| member.device.has_fua()) {
             self.flush_devices()?;
         }
-        for (member, primary) in self.members.iter().zip(primaries) {
-            member.primary.lock().copy_from_slice(&primary);
+        for (member, primary) in primaries {
+            if let Some(primary) = primary {
+                member.primary.lock().copy_from_slice(&primary);
+            }
+        }
+        for member in secret {
+            member.set_lagging(true);
         }
         let mut current = superblock.clone();
-        if let Some(first) = self.members.first() {
+        if let Some(first) = self.current_members().next() {
             current.bytenr = SUPERBLOCK_COPIES[0];
             current.dev_item = *first.item.lock();
         }

@@ -4,19 +4,20 @@
 
 use std::sync::atomic::Ordering;
 
-use ubtrfs_format::{Error as FormatError, Logical, Node, NodeExpectation, verify_node_checksum};
+use ubtrfs_format::{DeviceId, Error as FormatError, Logical, Node, NodeExpectation, verify_node_checksum};
 
 use crate::buffer::Buffer;
 use crate::chunk_map::{IoStripe, MappedRange};
 use crate::device::DeviceWrite;
 use crate::error::{Error, Result};
+use crate::member::DeviceErrorKind;
 use crate::volume::Volume;
 
 impl Volume {
     /// Reads a tree block that is what the caller expects: checksum and structure are right.
     pub fn read_node(&self, expected: &NodeExpectation) -> Result<Buffer> {
         let len = u64::from(self.node_size());
-        let pieces = self.map.read().pieces(expected.bytenr, len)?;
+        let pieces = self.pieces_to_read(expected.bytenr, len, true)?;
         let mut block = Buffer::for_reading(self.node_size() as usize);
         if let Some(node) = self.in_flight.node(expected.bytenr).filter(|node| node.len() == block.len()) {
             block.copy_from_slice(&node);
@@ -28,12 +29,12 @@ impl Volume {
             match self.read_node_copy(expected, &pieces, copy, &mut block) {
                 Ok(()) => {
                     if failure.is_some() {
-                        self.repair_node(expected, copy);
+                        let _rewritten = self.repair_node(expected);
                     }
                     return Ok(block);
                 }
                 Err(error) => {
-                    self.checksum_errors.fetch_add(1, Ordering::Relaxed);
+                    self.note_bad_copy(&pieces, copy, &error);
                     // An error about the content of a copy is more useful than one about an
                     // unreadable copy.
                     match &failure {
@@ -47,7 +48,7 @@ impl Volume {
         Err(failure.unwrap_or(Error::Unmapped { at: expected.bytenr, len }))
     }
 
-    fn read_node_copy(
+    pub(crate) fn read_node_copy(
         &self,
         expected: &NodeExpectation,
         pieces: &[MappedRange],
@@ -82,12 +83,16 @@ impl Volume {
         if sums.is_some_and(|sums| sums.len() != buf.len() / sector * sum_size) {
             return Err(Error::BadRequest("not one checksum for each sector"));
         }
-        let pieces = self.map.read().pieces(at, buf.len() as u64)?;
+        let pieces = self.pieces_to_read(at, buf.len() as u64, sums.is_some())?;
         let mut done = 0;
         for piece in &pieces {
             let len = piece.len as usize;
             let Some(part) = buf.get_mut(done..done + len) else { break };
-            let is_read = self.read_copy(std::slice::from_ref(piece), 0, part).is_ok();
+            let read = self.read_copy(std::slice::from_ref(piece), 0, part);
+            let is_read = read.is_ok();
+            if let Err(error) = read {
+                self.note_bad_copy(std::slice::from_ref(piece), 0, &error);
+            }
             for (index, bytes) in part.chunks_exact_mut(sector).enumerate() {
                 let number = done / sector + index;
                 let sum = sums.map(|sums| &sums[number * sum_size..(number + 1) * sum_size]);
@@ -106,18 +111,18 @@ impl Volume {
 
     /// Reads a sector from the first copy that is right, and rewrites those before it.
     fn recover_sector(&self, at: Logical, bytes: &mut [u8], sum: Option<&[u8]>) -> Result<()> {
-        let pieces = self.map.read().pieces(at, bytes.len() as u64)?;
+        let pieces = self.pieces_to_read(at, bytes.len() as u64, sum.is_some())?;
         let mut failure = None;
         for copy in 0..copies_of(&pieces) {
             match self.read_sector_copy(at, &pieces, copy, bytes, sum) {
                 Ok(()) => {
                     if failure.is_some() {
-                        self.repair_sector(at, bytes.len(), sum, copy);
+                        let _rewritten = self.repair_sector(at, bytes.len(), sum);
                     }
                     return Ok(());
                 }
                 Err(error) => {
-                    self.checksum_errors.fetch_add(1, Ordering::Relaxed);
+                    self.note_bad_copy(&pieces, copy, &error);
                     if !matches!(failure, Some(Error::Data { .. })) {
                         failure = Some(error);
                     }
@@ -140,14 +145,17 @@ impl Volume {
     }
 
     /// Reads one copy of a range.
-    fn read_copy(&self, pieces: &[MappedRange], copy: usize, buf: &mut [u8]) -> Result<()> {
+    pub(crate) fn read_copy(&self, pieces: &[MappedRange], copy: usize, buf: &mut [u8]) -> Result<()> {
         let mut rest = buf;
         for piece in pieces {
             let len = (piece.len as usize).min(rest.len());
             let (part, after) = rest.split_at_mut(len);
             rest = after;
             let Some(IoStripe { devid, at }) = place_of(piece, copy) else { continue };
-            let read = self.member(devid)?.device.read_at(at, part);
+            let member = self.member(devid)?;
+            let reading = member.begin_read();
+            let read = member.device.read_at(at, part);
+            drop(reading);
             read.map_err(|source| {
                 let logical = self.map.read().logical_of(devid, at);
                 Error::Read { devid, at, logical, len, source }
@@ -156,10 +164,53 @@ impl Volume {
         Ok(())
     }
 
-    /// Rewrites the copies of a tree block that are damaged, from copy `good`.
-    fn repair_node(&self, expected: &NodeExpectation, good: usize) {
+    /// Where a range can be read, the best copy of each piece first: devices that are there, that
+    /// have all that was written, and that have the least to do. `is_proven`: checksums will tell
+    /// whether a copy is right. Without them nothing is read from devices that lag.
+    pub(crate) fn pieces_to_read(&self, at: Logical, len: u64, is_proven: bool) -> Result<Vec<MappedRange>> {
+        let mut pieces = self.map.read().pieces(at, len)?;
+        if let [_] = self.members[..] {
+            return Ok(pieces);
+        }
+        let current: Vec<DeviceId> = self.current_members().map(|member| member.devid).collect();
+        for piece in &mut pieces {
+            let state = |stripe: &IoStripe| {
+                self.member(stripe.devid).map_or((true, true, 0), |it| (it.is_missing(), it.lags(), it.reads()))
+            };
+            piece.copies.sort_by_key(state);
+            if !is_proven && piece.writable {
+                piece.copies.retain(|stripe| current.contains(&stripe.devid));
+                debug_assert!(
+                    piece.copies.iter().all(|stripe| current.contains(&stripe.devid)),
+                    "invariant 34: data without checksums is read from a device that lags"
+                );
+                if piece.copies.is_empty() {
+                    return Err(Error::NoCurrentCopy { at });
+                }
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// Counts a copy that could not be read or is damaged.
+    pub(crate) fn note_bad_copy(&self, pieces: &[MappedRange], copy: usize, error: &Error) {
+        self.checksum_errors.fetch_add(1, Ordering::Relaxed);
+        let kind = match error {
+            Error::Read { .. } => DeviceErrorKind::Read,
+            Error::Node { source: FormatError::WrongGeneration { .. }, .. } => DeviceErrorKind::Generation,
+            Error::Node { .. } | Error::Data { .. } => DeviceErrorKind::Corruption,
+            _ => return,
+        };
+        let of = |devid| self.member(devid).ok().filter(|member| !member.lags());
+        if let Some(member) = pieces.first().and_then(|piece| place_of(piece, copy)).and_then(|place| of(place.devid)) {
+            member.note_error(kind);
+        }
+    }
+
+    /// Rewrites the copies of a tree block that are damaged. Returns how many.
+    pub(crate) fn repair_node(&self, expected: &NodeExpectation) -> usize {
         let len = self.node_size() as usize;
-        self.repair(expected.bytenr, len, "tree block", good, |pieces, copy, block| {
+        self.repair(expected.bytenr, len, "tree block", |pieces, copy, block| {
             match self.read_node_copy(expected, pieces, copy, block) {
                 Ok(()) => State::Good,
                 // Newer than the caller's expectation: it is the caller that is behind.
@@ -170,17 +221,18 @@ impl Volume {
                 }
                 Err(_) => State::Bad,
             }
-        });
+        })
     }
 
-    /// Rewrites the copies of a data sector that are damaged, from copy `good`.
-    fn repair_sector(&self, at: Logical, len: usize, sum: Option<&[u8]>, good: usize) {
-        self.repair(at, len, "data sector", good, |pieces, copy, bytes| {
+    /// Rewrites the copies of a data sector that are damaged. Returns how many.
+    pub(crate) fn repair_sector(&self, at: Logical, len: usize, sum: Option<&[u8]>) -> usize {
+        self.repair(at, len, "data sector", |pieces, copy, bytes| {
             match self.read_sector_copy(at, pieces, copy, bytes, sum) {
+                Ok(()) if sum.is_none() => self.state_without_sums(pieces, copy),
                 Ok(()) => State::Good,
                 Err(_) => State::Bad,
             }
-        });
+        })
     }
 
     /// Rewrites damaged copies. The reader may have read during a write to the same address, or
@@ -190,24 +242,23 @@ impl Volume {
         at: Logical,
         len: usize,
         what: &str,
-        good: usize,
         examine: impl Fn(&[MappedRange], usize, &mut Buffer) -> State,
-    ) {
+    ) -> usize {
         if !self.may_repair() {
-            return;
+            return 0;
         }
         let _alone = self.submissions.write();
         if self.in_flight.touches(at, len as u64) {
-            return;
+            return 0;
         }
-        let Ok(pieces) = self.map.read().pieces(at, len as u64) else { return };
+        let Ok(pieces) = self.pieces_to_read(at, len as u64, true) else { return 0 };
         if !pieces.iter().all(|piece| piece.writable) {
-            return;
+            return 0;
         }
         let mut right = Buffer::for_reading(len);
-        if !matches!(examine(&pieces, good, &mut right), State::Good) {
-            return;
-        }
+        let is_good = |copy: &usize| matches!(examine(&pieces, *copy, &mut right), State::Good);
+        let Some(good) = (0..copies_of(&pieces)).find(is_good) else { return 0 };
+        let mut rewritten = 0;
         let right = right.share();
         let mut scratch = Buffer::for_reading(len);
         for copy in (0..copies_of(&pieces)).filter(|copy| *copy != good) {
@@ -220,8 +271,12 @@ impl Volume {
                 done += piece.len as usize;
                 let Some(IoStripe { devid, at: place }) = place_of(piece, copy) else { continue };
                 let Ok(member) = self.member(devid) else { continue };
+                if member.is_missing() {
+                    continue;
+                }
                 match member.device.submit(vec![DeviceWrite { at: place, data }]).wait() {
                     Ok(()) => {
+                        rewritten += 1;
                         self.repairs.fetch_add(1, Ordering::Relaxed);
                         tracing::warn!(device = devid.0, offset = place.0, "{what} {at}: a bad copy was rewritten");
                     }
@@ -235,11 +290,12 @@ impl Volume {
                 }
             }
         }
+        rewritten
     }
 }
 
 /// What a copy turned out to be.
-enum State {
+pub(crate) enum State {
     Good,
     Bad,
     Newer,

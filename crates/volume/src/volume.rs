@@ -25,19 +25,19 @@ use parking_lot::{Mutex, RwLock};
 use ubtrfs_format::items::{ChunkItem, DevItem};
 use ubtrfs_format::{ChecksumType, DeviceId, Logical, Superblock, Uuid};
 
-use crate::buffer::Buffer;
 use crate::chunk_map::ChunkMap;
 use crate::counted_lock::{CountedRwLock, LockCounters};
-use crate::device::{Device, DeviceCounters};
+use crate::device::DeviceCounters;
 use crate::error::{Error, Result};
 use crate::in_flight::InFlight;
+use crate::member::Member;
 
 /// Devices as one logical address space. All methods may be called by many threads at once.
 #[derive(Debug)]
 pub struct Volume {
     pub(crate) members: Vec<Member>,
-    /// The items of devices that are not there; `None` where all are needed.
-    missing: Option<Vec<DevItem>>,
+    /// Devices may be missing.
+    degraded: bool,
     pub(crate) map: CountedRwLock<ChunkMap>,
     pub(crate) superblock: RwLock<Superblock>,
     node_size: u32,
@@ -57,20 +57,12 @@ pub struct Volume {
     pub(crate) submissions: RwLock<()>,
     /// Held while superblocks are written.
     pub(crate) publishing: Mutex<()>,
+    /// Held while it is decided whether a device can be done without.
+    pub(crate) giving_up: Mutex<()>,
     /// When the superblocks on the devices were last compared with ours.
     pub(crate) last_look: Mutex<Option<Instant>>,
     pub(crate) checksum_errors: AtomicU64,
     pub(crate) repairs: AtomicU64,
-}
-
-/// One device of the volume.
-#[derive(Debug)]
-pub(crate) struct Member {
-    pub(crate) device: Arc<dyn Device>,
-    pub(crate) devid: DeviceId,
-    pub(crate) item: Mutex<DevItem>,
-    /// The primary superblock as last read or written.
-    pub(crate) primary: Mutex<Buffer>,
 }
 
 /// What a volume is made of when it is opened.
@@ -94,18 +86,12 @@ pub struct VolumeCounters {
     pub repairs: u64,
 }
 
-impl Member {
-    pub(crate) fn new(device: Arc<dyn Device>, item: DevItem, primary: Buffer) -> Self {
-        Self { device, devid: item.devid, item: Mutex::new(item), primary: Mutex::new(primary) }
-    }
-}
-
 impl Volume {
     pub(crate) fn assemble(parts: Parts) -> Self {
         let superblock = parts.superblock;
         Self {
             members: parts.members,
-            missing: parts.degraded.then(Vec::new),
+            degraded: parts.degraded,
             map: CountedRwLock::new(parts.map),
             node_size: superblock.node_size,
             sector_size: superblock.sector_size,
@@ -119,6 +105,7 @@ impl Volume {
             in_flight: Arc::default(),
             submissions: RwLock::new(()),
             publishing: Mutex::new(()),
+            giving_up: Mutex::new(()),
             last_look: Mutex::default(),
             checksum_errors: AtomicU64::new(0),
             repairs: AtomicU64::new(0),
@@ -133,9 +120,8 @@ impl Volume {
         devices: &[DevItem],
     ) -> Result<()> {
         for item in devices {
-            let is_missing = self.member(item.devid).is_err();
-            if let (true, Some(missing)) = (is_missing, &mut self.missing) {
-                missing.push(*item);
+            if self.degraded && self.member(item.devid).is_err() {
+                self.members.push(Member::missing(*item));
                 continue;
             }
             let member = self.member(item.devid)?;
@@ -228,8 +214,7 @@ impl Volume {
     }
 
     fn device_bytes(&self, devid: DeviceId) -> Option<u64> {
-        let missing = || self.missing_devices().iter().find(|item| item.devid == devid).map(|item| item.total_bytes);
-        self.member(devid).ok().map(|member| member.item.lock().total_bytes).or_else(missing)
+        self.member(devid).ok().map(|member| member.item.lock().total_bytes)
     }
 
     /// Makes a chunk known, so that its addresses can be written and read.
@@ -270,14 +255,14 @@ impl Volume {
         self.members.iter().map(|member| member.device.reads_ahead()).max().unwrap_or_default()
     }
 
-    /// The devices' items, by device number.
+    /// The items of all devices, by device number; those of missing ones, too.
     pub fn devices(&self) -> Vec<DevItem> {
         self.members.iter().map(|member| *member.item.lock()).collect()
     }
 
     /// The items of the devices that are not there. What only they have can't be read.
-    pub fn missing_devices(&self) -> &[DevItem] {
-        self.missing.as_deref().unwrap_or_default()
+    pub fn missing_devices(&self) -> Vec<DevItem> {
+        self.members.iter().filter(|member| member.is_missing()).map(|member| *member.item.lock()).collect()
     }
 
     /// Changes a device's item (bytes used, size), as its next superblock and [`Volume::devices`]

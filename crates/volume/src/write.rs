@@ -12,6 +12,7 @@ use crate::chunk_map::IoStripe;
 use crate::device::{DeviceTicket, DeviceWrite};
 use crate::error::{Error, Result, WriteError};
 use crate::in_flight::{InFlight, Registration};
+use crate::member::{DeviceErrorKind, Member};
 use crate::volume::Volume;
 
 /// One write of the volume.
@@ -113,19 +114,15 @@ impl<Kind> Ticket<Kind> {
         self.parts.iter().all(|(_, ticket)| ticket.is_done())
     }
 
-    /// Waits for all writes; what the first that failed said, on its device.
-    fn finish(&mut self) -> std::result::Result<(), (DeviceId, WriteError)> {
-        let mut result = Ok(());
-        for (devid, ticket) in self.parts.drain(..) {
-            result = result.and(ticket.wait().map_err(|error| (devid, error)));
-        }
-        result
+    /// Waits for all writes; what failed on which device.
+    fn finish(&mut self) -> Vec<(DeviceId, WriteError)> {
+        self.parts.drain(..).filter_map(|(devid, ticket)| Some((devid, ticket.wait().err()?))).collect()
     }
 }
 
 impl<Kind> Drop for Ticket<Kind> {
     fn drop(&mut self) {
-        if let Err((devid, error)) = self.finish() {
+        for (devid, error) in self.finish() {
             tracing::error!(device = devid.0, %error, "a write failed that nobody waited for");
         }
     }
@@ -169,7 +166,11 @@ impl Volume {
                 }
                 let part = data.slice(done..done + piece.len as usize);
                 done += piece.len as usize;
-                for IoStripe { devid, at } in piece.copies {
+                let missing = |stripe: &IoStripe| self.member(stripe.devid).map_or(true, Member::is_missing);
+                if let Some(first) = piece.copies.first().filter(|_| piece.copies.iter().all(missing)) {
+                    return Err(Error::MissingDevice(first.devid));
+                }
+                for IoStripe { devid, at } in piece.copies.into_iter().filter(|stripe| !missing(stripe)) {
                     keep_superblocks(at, piece.len)?;
                     let entry = DeviceWrite { at, data: part.clone() };
                     match batches.iter_mut().find(|(id, _)| *id == devid) {
@@ -195,8 +196,8 @@ impl Volume {
         Ok(ticket)
     }
 
-    /// Waits for writes. An error means that some of them may not have happened, on one device or
-    /// all.
+    /// Waits for writes. An error means that some of them may not have happened, on so many devices
+    /// that something is nowhere. A device that others can do without may fail.
     pub fn wait<Kind>(&self, ticket: Ticket<Kind>) -> Result<CompletedWrites<Kind>> {
         self.wait_all([ticket])
     }
@@ -210,10 +211,10 @@ impl Volume {
     pub fn wait_all<Kind>(&self, tickets: impl IntoIterator<Item = Ticket<Kind>>) -> Result<CompletedWrites<Kind>> {
         for mut ticket in tickets {
             assert!(ticket.in_flight.is_of(&self.in_flight), "invariant 1: writes are waited for where they are");
-            ticket.finish().map_err(|(devid, error)| {
+            for (devid, error) in ticket.finish() {
                 let logical = self.map.read().logical_of(devid, error.at);
-                Error::writing(devid, error, logical)
-            })?;
+                self.tolerate(devid, DeviceErrorKind::Write, Error::writing(devid, error, logical))?;
+            }
         }
         Ok(CompletedWrites { volume: Arc::clone(&self.in_flight), _kind: PhantomData })
     }
@@ -247,12 +248,16 @@ impl Volume {
     }
 
     pub(crate) fn flush_devices(&self) -> Result<()> {
-        let flush = |member: &crate::volume::Member| {
-            member.device.flush().map_err(|source| Error::Flush { devid: member.devid, source })
+        let flush = |member: &Member| {
+            let devid = member.devid;
+            let failed = |source| self.tolerate(devid, DeviceErrorKind::Flush, Error::Flush { devid, source });
+            member.device.flush().or_else(failed)
         };
-        let result = match self.members.as_slice() {
+        let members: Vec<&Member> = self.members.iter().filter(|member| !member.is_missing()).collect();
+        let result = match members.as_slice() {
             [member] => flush(member),
             members => std::thread::scope(|scope| {
+                let flush = &flush;
                 let threads: Vec<_> = members.iter().map(|member| scope.spawn(move || flush(member))).collect();
                 let join = |thread: std::thread::ScopedJoinHandle<'_, Result<()>>| {
                     thread.join().unwrap_or(Err(Error::BadRequest("a flush panicked")))
@@ -294,7 +299,9 @@ impl Volume {
 
     fn discard_at(&self, devid: DeviceId, at: Physical, len: u64) -> Result<bool> {
         keep_superblocks(at, len)?;
-        match self.member(devid)?.device.discard(at, len) {
+        let member = self.member(devid)?;
+        match member.device.discard(at, len) {
+            _ if member.is_missing() => Ok(true),
             Err(error) if error.kind() == std::io::ErrorKind::Unsupported => Ok(false),
             other => other.map(|()| true).map_err(|source| Error::Discard { devid, at, len, source }),
         }

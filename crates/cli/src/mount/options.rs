@@ -99,11 +99,6 @@ impl MountRequest {
         if request.generation.is_some() && !request.read_only {
             return Err(Failure::new("an old commit is only mounted with ro: generation= needs it"));
         }
-        if request.degraded && !request.read_only {
-            return Err(Failure::new(
-                "a volume without some of its devices is only mounted with ro: degraded needs it",
-            ));
-        }
         if request.rescue.is_wanted() && !request.read_only {
             return Err(Failure::new("a damaged volume is only mounted with ro: rescue= needs it"));
         }
@@ -392,7 +387,6 @@ mod tests {
             "subvol=a,subvolid=5",
             "rescue=all",
             "generation=7",
-            "degraded",
             "rescue=usebackuproot",
             "fakeroot,allow_other",
             "allow_other,single_user",

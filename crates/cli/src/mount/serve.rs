@@ -171,7 +171,8 @@ fn descriptor(open: &File) -> PathBuf {
 fn open_volume(job: &Job, devices: Vec<Arc<dyn Device>>, options: &Options) -> Result<Arc<Filesystem>> {
     if !job.request.rescue.use_backup_root && job.request.generation.is_none() {
         let how = OpenOptions { read_only: job.request.read_only };
-        let opened = if job.request.degraded { Volume::open_degraded(devices) } else { Volume::open(devices, how) };
+        let opened =
+            if job.request.degraded { Volume::open_degraded(devices, how) } else { Volume::open(devices, how) };
         let volume = opened.map_err(|error| about_volume_within(&job.devices, window_of(job), &error))?;
         return open_engine(job, Arc::new(volume), options);
     }

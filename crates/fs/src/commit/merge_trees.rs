@@ -10,6 +10,7 @@ use super::build::Builder;
 use super::chunks::{ChunkChanges, ensure_metadata};
 use super::csums::{CsumEdits, SumRun};
 use super::data_refs::{self, DataRefDeltas};
+use super::device_stats;
 use super::early::EarlyLeaves;
 use super::nodes::record_all;
 use super::owner::Committer;
@@ -172,6 +173,8 @@ impl Merging<'_> {
             chunk_tree = self.tree.merge(Some(chunk_tree), TreeId::CHUNK, &chunk_edits)?;
             self.tree.update(&mut self.roots, TreeId::DEV, &device_edits)?;
         }
+        let stats = device_stats::edits(&committer.info.volume, &committed.tree(TreeId::DEV)?)?;
+        self.tree.update(&mut self.roots, TreeId::DEV, &stats)?;
         Ok((chunk_tree, chunks.new, removed_groups))
     }
 

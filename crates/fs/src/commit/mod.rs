@@ -48,6 +48,7 @@ mod build;
 mod chunks;
 mod csums;
 mod data_refs;
+mod device_stats;
 mod drop_subvolume;
 mod early;
 mod extent_refs;
@@ -70,4 +71,5 @@ mod uuid_tree;
 mod worker;
 mod write;
 
+pub(crate) use device_stats::load as load_device_stats;
 pub(crate) use owner::Committer;

@@ -1,6 +1,7 @@
 //! The commits of a mount.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 
@@ -23,6 +24,8 @@ pub(crate) struct Committer {
     /// Held for a whole commit.
     pub(super) commit_lock: Mutex<()>,
     /// The volume's next label.
+    /// The next commit is made even if nothing has changed.
+    pub(super) commit_wanted: AtomicBool,
     pub(super) new_label: Mutex<Option<[u8; LABEL_SIZE]>>,
 }
 
@@ -35,7 +38,8 @@ impl Committer {
         discards: Arc<Discarder>,
     ) -> Self {
         let (commit_lock, new_label) = (Mutex::default(), Mutex::default());
-        Self { info, reader, writeback, log, discards, commit_lock, new_label }
+        let commit_wanted = AtomicBool::new(false);
+        Self { info, reader, writeback, log, discards, commit_lock, commit_wanted, new_label }
     }
 
     /// Waits for the commit in progress, if there is one.

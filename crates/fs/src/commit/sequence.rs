@@ -32,12 +32,16 @@ impl Committer {
         if let Some(error) = self.info.aborted() {
             return Err(Error::Aborted(error));
         }
+        // Counters of errors are kept by the volume (`DEV_STATS`).
+        let is_wanted = self.commit_wanted.swap(false, Ordering::AcqRel) | self.info.volume.take_new_errors();
         let idle = wanted.is_empty()
             && {
                 let space = self.info.space.lock();
                 space.new_chunks.is_empty() && !space.rewrite_all && !space.is_to_shrink()
             }
             && self.new_label.lock().is_none()
+            && !self.info.volume.has_secret_lag()
+            && !is_wanted
             && !self.has_chunks_to_empty();
         // A commit ends a log even if nothing has changed.
         let has_log = self.info.committed().superblock.log_root.0 != 0;
@@ -55,6 +59,10 @@ impl Committer {
             result = self.commit_open_transaction();
             waiting.committed(&self.info, result.as_ref().map(|_| ()).map_err(Arc::clone));
         }
+        if result.is_ok() && self.info.volume.has_secret_lag() {
+            // By invariant 34: a device failed as its superblock was written.
+            result = self.commit_open_transaction();
+        }
         self.info.counters.commit_micros.fetch_add(start.elapsed().as_micros() as u64, Ordering::Relaxed);
         if result.is_ok() {
             self.info.counters.commits.fetch_add(1, Ordering::Relaxed);
@@ -62,6 +70,12 @@ impl Committer {
             self.info.counters.last_commit_bytes.store(bytes, Ordering::Relaxed);
         }
         result.map(|_| ()).map_err(Error::Shared)
+    }
+
+    /// Commits even if nothing has changed.
+    pub(crate) fn commit_anyway(&self) -> Result<()> {
+        self.commit_wanted.store(true, Ordering::Release);
+        self.commit()
     }
 
     /// Makes a transaction and all before it durable.

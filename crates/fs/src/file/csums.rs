@@ -38,6 +38,38 @@ impl<R: Reader + Clone> ChecksumTree<R> {
     }
 }
 
+/// Sectors one after the other that have checksums, or have none: address, bytes, checksums.
+pub(crate) type SumRun = (Logical, u64, Option<Vec<u8>>);
+
+impl<R: Reader + Clone> ChecksumTree<R> {
+    /// The sectors from `at` on for `len` bytes in runs with and without checksums.
+    pub(crate) fn runs(&self, at: Logical, len: u64) -> Result<Vec<SumRun>> {
+        let sector = u64::from(self.sector_size);
+        let mut runs: Vec<SumRun> = Vec::new();
+        let (mut next, end) = (at, at.plus(len));
+        while next < end {
+            match self.lookup(next, end.0 - next.0) {
+                Ok(sums) => {
+                    runs.push((next, end.0 - next.0, Some(sums)));
+                    next = end;
+                }
+                Err(DataError::MissingChecksum(missing)) => {
+                    if next < missing {
+                        runs.push((next, missing.0 - next.0, Some(self.lookup(next, missing.0 - next.0)?)));
+                    }
+                    match runs.last_mut() {
+                        Some((_, bytes, None)) => *bytes += sector,
+                        _ => runs.push((missing, sector, None)),
+                    }
+                    next = missing.plus(sector);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(runs)
+    }
+}
+
 impl<R: Reader + Clone> Checksums for ChecksumTree<R> {
     fn lookup(&self, at: Logical, len: u64) -> Result<Vec<u8>> {
         let sector = u64::from(self.sector_size);

@@ -28,6 +28,7 @@ use crate::log::Log;
 use crate::names::Names;
 use crate::ops::Operations;
 use crate::reserve::Reserver;
+use crate::scrub::Scrubber;
 use crate::writeback::Writeback;
 
 pub use keep::KeptCommit;
@@ -43,6 +44,7 @@ pub struct Filesystem {
     pub(crate) inactivator: Arc<Inactivator>,
     pub(crate) ops: Operations,
     pub(crate) discards: Arc<Discarder>,
+    pub(crate) scrubber: Arc<Scrubber>,
     pub(crate) writeback: Arc<Writeback>,
     /// What works in the background: the committer and the inactivator.
     pub(crate) threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
@@ -79,12 +81,14 @@ impl Filesystem {
             reserver: Arc::new(reserver),
             rename_lock: Mutex::default(),
         };
+        let scrubber = Arc::new(Scrubber::new(info.clone(), committer.clone()));
         Self {
             info,
             names,
             writeback,
             log,
             discards,
+            scrubber,
             committer,
             inactivator,
             ops,

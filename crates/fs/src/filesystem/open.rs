@@ -14,6 +14,7 @@ use ubtrfs_tree::{BoxError, Geometry, NodeCache, NodeSource};
 use ubtrfs_volume::{Device, OpenMode, OpenOptions, Volume, claim, open_exclusively};
 
 use super::Filesystem;
+use crate::commit::load_device_stats;
 use crate::committed::Committed;
 use crate::committed_entries::subvolume_at;
 use crate::error::{Errno, Error, Refusal, Result, Step};
@@ -139,6 +140,7 @@ impl Filesystem {
         let committed = Committed::load(superblock, cache.clone(), &options.rescue)?;
         if !read_only {
             check_writable_state(&committed, &volume)?;
+            load_device_stats(&volume, &committed.tree(TreeId::DEV)?)?;
         }
         let space = if read_only {
             empty_space(&committed, &volume)
@@ -174,6 +176,7 @@ impl Filesystem {
             let mut threads = fs.threads.lock();
             threads.push(fs.committer.start().map_err(failed)?);
             threads.push(fs.inactivator.start().map_err(failed)?);
+            threads.extend(fs.scrubber.start().map_err(failed)?);
             if fs.info.options.discard {
                 threads.push(fs.discards.start().map_err(failed)?);
             }
@@ -216,6 +219,7 @@ impl Filesystem {
         self.info.commit_request.stop();
         self.inactivator.stop();
         self.discards.stop();
+        self.scrubber.stop();
         let threads = std::mem::take(&mut *self.threads.lock());
         let this = std::thread::current().id();
         let is_outside = threads.iter().all(|thread| thread.thread().id() != this);
@@ -358,6 +362,7 @@ fn read_space(committed: &Committed, volume: &Volume, options: &Options, recount
         keeps_free_space_tree: superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE),
         chunks: &volume.chunks(),
         devices: &volume.devices(),
+        closed_devices: &volume.missing_devices().iter().map(|item| item.devid).collect::<Vec<_>>(),
         node_size: superblock.node_size.into(),
         sector_size: superblock.sector_size.into(),
         largest_chunk: options.largest_chunk,

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use ubtrfs_format::{Generation, Ino, Key, TreeId};
+use ubtrfs_format::{DeviceId, Generation, Ino, Key, TreeId};
 use ubtrfs_volume::Volume;
 
 use super::Filesystem;
 use crate::error::Result;
 use crate::inode::InodeId;
 use crate::ops::{FilesystemStats, FoundInode, FoundItem, FoundSubvolume};
+use crate::scrub::{ScrubOptions, ScrubProgress};
 
 impl Filesystem {
     /// The volume below.
@@ -34,6 +35,23 @@ impl Filesystem {
     /// Whether the inode is in a subvolume that is read-only.
     pub fn is_in_read_only_subvolume(&self, id: InodeId) -> bool {
         self.info.is_in_read_only_subvolume(id)
+    }
+
+    /// Compares all copies of all that is allocated with what they should be, and rewrites those
+    /// that are wrong. `goes_on` is asked again and again with what was done so far; when it says
+    /// no, or the mount ends, the scrub ends with `ECANCELED`.
+    pub fn scrub(
+        &self,
+        options: ScrubOptions,
+        goes_on: &mut dyn FnMut(&ScrubProgress) -> bool,
+    ) -> Result<ScrubProgress> {
+        self.scrubber.run(options, goes_on)
+    }
+
+    /// Brings devices that lack something up to the others. Returns those that have all of it now.
+    /// Mounts do that by themselves, in the background.
+    pub fn catch_up(&self, goes_on: &mut dyn FnMut(&ScrubProgress) -> bool) -> Result<Vec<DeviceId>> {
+        self.scrubber.catch_up(goes_on)
     }
 
     /// The volume's label as of the last commit.

@@ -34,11 +34,13 @@ pub enum Reason {
     /// The last superblock does not name the algorithm that data is compressed with: once for a
     /// volume.
     NewFeature,
+    /// A device has failed that the volume can do without: its superblock has to stay behind.
+    DeviceFailed,
 }
 
 impl Reason {
     /// All reasons, in the order of their counters.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::NewChunk,
         Self::NoSpace,
         Self::MovedDirectory,
@@ -52,6 +54,7 @@ impl Reason {
         Self::NoTreeLog,
         Self::CrowdedItem,
         Self::NewFeature,
+        Self::DeviceFailed,
     ];
 
     /// A short name for tables.
@@ -70,6 +73,7 @@ impl Reason {
             Self::NoTreeLog => "notreelog",
             Self::CrowdedItem => "crowded_item",
             Self::NewFeature => "new_feature",
+            Self::DeviceFailed => "device_failed",
         }
     }
 }

@@ -42,6 +42,7 @@ impl Log {
 
     /// Of a group of which the log has everything.
     pub(super) fn already_logged(&self) -> Result<Durable, Stop> {
+        self.require_no_secret_lag()?;
         self.info.already_durable().map_err(|error| Stop::Abort(Error::not_durable(error)))
     }
 
@@ -69,7 +70,14 @@ impl Log {
             Stop::Abort(Error::from(error).at(step))
         })?;
         log.published(&published, &self.info, tree_log);
+        self.require_no_secret_lag()?;
         Ok(Durable::by(&published))
+    }
+
+    /// By invariant 34 a device that has just failed gets no superblock of the generation at which
+    /// the others are durable: a log has that of the commit before it.
+    fn require_no_secret_lag(&self) -> Result<(), Stop> {
+        if self.info.volume.has_secret_lag() { Err(Reason::DeviceFailed.into()) } else { Ok(()) }
     }
 
     /// Gathers and merges the log of a group; `None` if the log has all of it already. `base` is

@@ -121,6 +121,10 @@ impl Operations {
         };
         match need {
             Need::Log => return self.log.join(inode, done),
+            // A commit has to say that a device failed (invariant 34).
+            Need::Nothing if self.info.volume.has_secret_lag() && !self.info.is_at_rest() => {
+                return self.log.join(inode, done);
+            }
             Need::Nothing => {
                 self.info.counters.fsyncs_without_work.fetch_add(1, Ordering::Relaxed);
                 done(self.already_durable());

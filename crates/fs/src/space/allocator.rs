@@ -119,7 +119,7 @@ impl Space {
     pub(crate) fn unknown(devices: &[DevItem], node_size: u64, sector_size: u64) -> Self {
         Self::new(SpaceInner {
             groups: BTreeMap::new(),
-            devices: DeviceMap::new(devices),
+            devices: DeviceMap::new(devices, []),
             new_chunks: Vec::new(),
             leaving: Vec::new(),
             shrink: Shrink::No,

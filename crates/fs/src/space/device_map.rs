@@ -1,7 +1,7 @@
 //! What of each device belongs to chunks.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem, RaidProfile, STRIPE_LEN, Stripe};
 use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES};
@@ -28,6 +28,8 @@ pub(super) enum Shrink {
 /// The devices of a volume and their unallocated ranges.
 pub(crate) struct DeviceMap {
     devices: BTreeMap<DeviceId, (DevItem, FreeMap)>,
+    /// Devices that get no chunks: they are missing.
+    closed: BTreeSet<DeviceId>,
 }
 
 /// The location of a new chunk.
@@ -38,8 +40,8 @@ pub(crate) struct Placement {
 }
 
 impl DeviceMap {
-    /// All of the devices free, but for their start.
-    pub(crate) fn new(items: &[DevItem]) -> Self {
+    /// All of the devices free, but for their start. `closed` ones get no chunks.
+    pub(crate) fn new(items: &[DevItem], closed: impl IntoIterator<Item = DeviceId>) -> Self {
         let devices = items
             .iter()
             .map(|item| {
@@ -48,7 +50,13 @@ impl DeviceMap {
                 (item.devid, (*item, free))
             })
             .collect();
-        Self { devices }
+        Self { devices, closed: closed.into_iter().collect() }
+    }
+
+    /// The devices that get chunks, and their unallocated ranges.
+    fn open(&self) -> impl Iterator<Item = (&DeviceId, &DevItem, &FreeMap)> {
+        let is_open = |(devid, _): &(&DeviceId, &(DevItem, FreeMap))| !self.closed.contains(devid);
+        self.devices.iter().filter(is_open).map(|(devid, (item, free))| (devid, item, free))
     }
 
     /// Takes what a chunk of the volume has.
@@ -135,7 +143,7 @@ impl DeviceMap {
 
     /// Device bytes that no chunk has.
     pub(crate) fn unallocated(&self) -> u64 {
-        self.devices.values().fold(0, |sum, (_, free)| sum.saturating_add(free.total()))
+        self.open().fold(0, |sum, (_, _, free)| sum.saturating_add(free.total()))
     }
 
     /// The device items.
@@ -164,7 +172,7 @@ impl DeviceMap {
 
     /// On the device with the most room.
     fn place_on_one_device(&self, copies: u64, want: u64, least: u64) -> Option<Placement> {
-        let (devid, (item, free)) = self.devices.iter().max_by_key(|(_, (_, free))| free.total())?;
+        let (devid, item, free) = self.open().max_by_key(|(_, _, free)| free.total())?;
         let length = chunk_length(free, copies, want, least)?;
         let mut trial = free.clone();
         let mut stripes = Vec::new();
@@ -180,7 +188,7 @@ impl DeviceMap {
     /// of these rooms bounds the length of all stripes.
     fn place_on_several_devices(&self, raid: &RaidProfile, want: u64, least: u64) -> Option<Placement> {
         let mut rooms: Vec<(u64, u64, DeviceId)> = Vec::new();
-        for (devid, (_, free)) in &self.devices {
+        for (devid, _, free) in self.open() {
             let largest = free.iter().filter_map(aligned).map(|(_, len)| len).max().unwrap_or(0);
             if largest >= LEAST_STRIPE {
                 rooms.push((largest, free.total(), *devid));
@@ -219,9 +227,9 @@ impl DeviceMap {
             free.iter().filter_map(aligned).filter(|(_, len)| *len >= copies * least).map(of_a_range).sum()
         };
         if raid.most_devices == Some(1) {
-            return self.devices.values().map(|(_, free)| room(free, raid.copies, least)).sum();
+            return self.open().map(|(_, _, free)| room(free, raid.copies, least)).sum();
         }
-        let rooms: Vec<u64> = self.devices.values().map(|(_, free)| room(free, 1, LEAST_STRIPE)).collect();
+        let rooms: Vec<u64> = self.open().map(|(_, _, free)| room(free, 1, LEAST_STRIPE)).collect();
         room_of_several(&raid, rooms)
     }
 
@@ -268,7 +276,9 @@ fn room_of_several(raid: &RaidProfile, mut rooms: Vec<u64>) -> u64 {
             return bytes;
         };
         bytes += least * raid.data_stripes(rooms.len());
-        rooms.iter_mut().for_each(|room| *room -= least);
+        for room in &mut rooms {
+            *room -= least;
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Block groups and free space of a volume that is being opened.
 
 use ubtrfs_format::items::{BlockGroupFlags, BlockGroupItem, ChunkItem};
-use ubtrfs_format::{ItemType, Key, Logical, Uuid};
+use ubtrfs_format::{DeviceId, ItemType, Key, Logical, Uuid};
 use ubtrfs_tree::Snapshot;
 
 use super::allocator::SpaceInner;
@@ -21,6 +21,8 @@ pub(crate) struct SpaceSources<'a> {
     pub(crate) keeps_free_space_tree: bool,
     pub(crate) chunks: &'a [(Logical, ChunkItem)],
     pub(crate) devices: &'a [ubtrfs_format::items::DevItem],
+    /// Those that get no chunks.
+    pub(crate) closed_devices: &'a [DeviceId],
     pub(crate) node_size: u64,
     pub(crate) sector_size: u64,
     /// The most bytes of a new chunk, if it is given.
@@ -33,7 +35,7 @@ pub(crate) struct SpaceSources<'a> {
 
 /// Reads block groups and their free space.
 pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
-    let mut devices = DeviceMap::new(sources.devices);
+    let mut devices = DeviceMap::new(sources.devices, sources.closed_devices.iter().copied());
     let mut groups = std::collections::BTreeMap::new();
     for (start, chunk) in sources.chunks {
         devices.occupy(chunk);

@@ -17,6 +17,7 @@ mod network_volumes;
 mod ordinary_users;
 mod orphans_back_and_forth;
 mod real_programs;
+mod scrub_mends_devices;
 mod servers_that_are_away;
 mod snapshots_back_and_forth;
 mod subvolume_rules;

@@ -129,7 +129,8 @@ fn a_volume_is_opened_whole() {
     assert!(matches!(error(open(&[&raid1[0]])), Error::MissingDevices { have: 1, need: 2 }));
     assert!(matches!(error(open(&[&raid1[0], &raid0[1]])), Error::ForeignDevice { .. }));
     // Without one it is opened for reading if that is asked for.
-    let degraded = Volume::open_degraded(vec![device(&raid1[1], OpenMode::ReadOnly, Engine::Threads)]).unwrap();
+    let degraded =
+        Volume::open_degraded(vec![device(&raid1[1], OpenMode::ReadOnly, Engine::Threads)], READ_ONLY).unwrap();
     assert_eq!(degraded.missing_devices().iter().map(|item| item.devid.0).collect::<Vec<_>>(), [1]);
     assert_eq!(degraded.chunks(), volume.chunks());
     degraded.read_node(&root_of(&degraded)).unwrap();

@@ -1,0 +1,219 @@
+//! `ubtrfs scrub`: on a mount by the ioctls, a thread for each device; of devices by the engine.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use serde::Serialize;
+use ubtrfs::{Filesystem, Options, ScrubOptions, ScrubProgress};
+use ubtrfs_format::{DeviceId, TreeId};
+use ubtrfs_server::scrub::{ARGUMENT_SIZE, Request, counters};
+use ubtrfs_volume::{OpenOptions, Volume};
+
+use crate::args::scrub::{ScrubArguments, ScrubCommand, ScrubOn, ScrubStart};
+use crate::device::{about_volume_within, open_for_reading, open_for_writing};
+use crate::failure::{Failure, Result};
+use crate::ioctls::{Mounted, about_mount};
+use crate::output;
+use crate::size::show_size;
+
+/// The exit status if something is wrong and stays so, as that of `btrfs scrub`.
+const UNCORRECTABLE: u8 = 3;
+/// How often what is shown changes.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// What was found on one device, or on all of a volume that is not mounted.
+#[derive(Debug, Default, Serialize)]
+struct Found {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<u64>,
+    data_bytes: u64,
+    tree_bytes: u64,
+    read_errors: u64,
+    checksum_errors: u64,
+    super_errors: u64,
+    corrected: u64,
+    uncorrectable: u64,
+}
+
+/// `ubtrfs scrub`
+pub fn run(arguments: &ScrubArguments) -> Result<()> {
+    match &arguments.what {
+        ScrubCommand::Start(start) => run_one(start, false),
+        ScrubCommand::Resume(start) => run_one(start, true),
+        ScrubCommand::Status(on) => status(on),
+        ScrubCommand::Cancel(on) => {
+            let failed = |errno| about_scrub(&on.directory, errno);
+            Mounted::open(&on.directory)?.cancel_scrub().map_err(failed)
+        }
+    }
+}
+
+fn run_one(arguments: &ScrubStart, resume: bool) -> Result<()> {
+    let found = match arguments.places.as_slice() {
+        [place] if place.is_dir() => on_mount(arguments, place, resume)?,
+        _ if resume => return Err(Failure::new("only the scrub of a mounted volume can be resumed")),
+        _ => vec![of_devices(arguments)?],
+    };
+    if arguments.json {
+        output::say(&output::as_json(&found)?)?;
+    } else {
+        found.iter().try_for_each(|found| output::say(&found.as_text()))?;
+    }
+    match found.iter().map(|found| found.uncorrectable).sum() {
+        0_u64 => Ok(()),
+        copies => {
+            let words = if arguments.readonly { "are wrong" } else { "are wrong and could not be rewritten" };
+            Err(Failure::new(format!("{copies} copies of blocks or sectors {words}")).with_status(UNCORRECTABLE))
+        }
+    }
+}
+
+/// Scrubs all devices of a mount at the same time.
+fn on_mount(arguments: &ScrubStart, place: &Path, resume: bool) -> Result<Vec<Found>> {
+    let mounted = Mounted::open(place)?;
+    let failed = |errno| about_scrub(place, errno);
+    let devices = mounted.devices().map_err(failed)?;
+    if (arguments.limit.is_some() || resume) && mounted.is_of_the_kernel().map_err(failed)? {
+        let what = "--limit and resume are for mounts of ubtrfs";
+        return Err(Failure::new(format!("{}: it is a mount of the kernel's: {what}", place.display())));
+    }
+    let request = |device| Request {
+        device,
+        start: 0,
+        end: u64::MAX,
+        read_only: arguments.readonly,
+        resume,
+        bytes_per_second: arguments.limit.unwrap_or(0),
+    };
+    let left = AtomicUsize::new(devices.len());
+    let results = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for device in &devices {
+            let (mounted, left, results) = (&mounted, &left, &results);
+            scope.spawn(move || {
+                let done = mounted.scrub(&request(*device));
+                if let Ok(mut results) = results.lock() {
+                    results.push((*device, done));
+                }
+                left.fetch_sub(1, Ordering::Release);
+            });
+        }
+        let progress = crate::report::Progress::new();
+        while left.load(Ordering::Acquire) > 0 {
+            let so_far = devices.iter().filter_map(|device| mounted.scrub_progress(*device).ok());
+            progress.say(&format!("{} compared", show_size(so_far.map(|found| bytes(&Found::of(None, &found))).sum())));
+            std::thread::sleep(INTERVAL.min(Duration::from_millis(50)));
+        }
+    });
+    let mut results = results.into_inner().unwrap_or_default();
+    results.sort_by_key(|(device, _)| *device);
+    results
+        .into_iter()
+        .map(|(device, done)| done.map(|argument| Found::of(Some(device), &argument)).map_err(failed))
+        .collect()
+}
+
+/// Scrubs a volume that is not mounted. Devices that lag have all that the others have after that.
+fn of_devices(arguments: &ScrubStart) -> Result<Found> {
+    let (paths, window, read_only) = (&arguments.places, arguments.window, arguments.readonly);
+    let opened = if read_only { open_for_reading } else { open_for_writing }(paths, window)?;
+    let about = |error: &ubtrfs_volume::Error| about_volume_within(paths, window, error);
+    let volume = Volume::open(opened.devices, OpenOptions { read_only }).map_err(|error| about(&error))?;
+    let options = Options {
+        read_only,
+        background_commits: false,
+        subvolume_id: Some(TreeId::FS.0),
+        no_atime: true,
+        ..Options::default()
+    };
+    let failed = |error: ubtrfs::Error| Failure::of(&error);
+    let fs: Arc<Filesystem> = Filesystem::open(Arc::new(volume), options).map_err(failed)?;
+    let progress = crate::report::Progress::new();
+    let mut show = |found: &ScrubProgress| {
+        progress.say(&format!("{} compared", show_size(found.data.bytes + found.trees.bytes)));
+        true
+    };
+    let options = ScrubOptions { read_only, bytes_per_second: arguments.limit, ..ScrubOptions::default() };
+    let found = fs.scrub(options, &mut show).map_err(failed)?;
+    if !read_only {
+        if found.uncorrectable() == 0 {
+            fs.catch_up(&mut show).map_err(failed)?;
+        }
+        fs.close().map_err(failed)?;
+    }
+    Ok(Found {
+        device: None,
+        data_bytes: found.data.bytes,
+        tree_bytes: found.trees.bytes,
+        read_errors: found.data.read_errors + found.trees.read_errors,
+        checksum_errors: found.data.checksum_errors + found.trees.checksum_errors,
+        super_errors: found.super_errors,
+        corrected: found.data.corrected + found.trees.corrected,
+        uncorrectable: found.uncorrectable(),
+    })
+}
+
+fn status(on: &ScrubOn) -> Result<()> {
+    let mounted = Mounted::open(&on.directory)?;
+    let failed = |errno| about_scrub(&on.directory, errno);
+    let mut is_any = false;
+    for device in mounted.devices().map_err(failed)? {
+        match mounted.scrub_progress(device) {
+            Ok(argument) => {
+                is_any = true;
+                output::say(&format!("{} so far", Found::of(Some(device), &argument).as_text()))?;
+            }
+            Err(Errno::NOTCONN) => {}
+            Err(errno) => return Err(failed(errno)),
+        }
+    }
+    if is_any { Ok(()) } else { output::say("no scrub is running") }
+}
+
+fn bytes(found: &Found) -> u64 {
+    found.data_bytes + found.tree_bytes
+}
+
+impl Found {
+    fn of(device: Option<DeviceId>, argument: &[u8; ARGUMENT_SIZE]) -> Self {
+        let counters = counters(argument);
+        let of = |name: &str| counters.iter().find(|(known, _)| *known == name).map_or(0, |(_, value)| *value);
+        Self {
+            device: device.map(|device| device.0),
+            data_bytes: of("data_bytes_scrubbed"),
+            tree_bytes: of("tree_bytes_scrubbed"),
+            read_errors: of("read_errors"),
+            checksum_errors: of("csum_errors") + of("verify_errors"),
+            super_errors: of("super_errors"),
+            corrected: of("corrected_errors"),
+            uncorrectable: of("uncorrectable_errors"),
+        }
+    }
+
+    fn as_text(&self) -> String {
+        let device = self.device.map_or_else(String::new, |device| format!("device {device}: "));
+        let wrong = self.read_errors + self.checksum_errors + self.super_errors;
+        let compared = show_size(bytes(self));
+        if wrong == 0 {
+            return format!("{device}{compared} compared, no error");
+        }
+        format!(
+            "{device}{compared} compared, {} unreadable, {} wrong, {} damaged superblocks; {} rewritten, {} could not be",
+            self.read_errors, self.checksum_errors, self.super_errors, self.corrected, self.uncorrectable
+        )
+    }
+}
+
+fn about_scrub(place: &Path, errno: Errno) -> Failure {
+    let place = place.display();
+    match errno {
+        Errno::PERM => Failure::new(format!("{place}: only root may scrub a mounted volume")),
+        Errno::INPROGRESS => Failure::new(format!("{place}: it is being scrubbed already")),
+        Errno::CANCELED => Failure::new(format!("{place}: the scrub was cancelled; 'ubtrfs scrub resume' goes on")),
+        Errno::NOTCONN => Failure::new(format!("{place}: no scrub is running")),
+        errno => about_mount(place, errno),
+    }
+}

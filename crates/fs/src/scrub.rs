@@ -1,0 +1,238 @@
+//! Scrub: all copies of all that is allocated are compared with what they should be, and those that
+//! are wrong are rewritten. A device that lags is current again after that (invariant 34).
+//!
+//! Extents are found in the extent tree of the last commit, a batch at a time, so that what is
+//! freed meanwhile is kept from being used again only for a moment. What is written meanwhile goes
+//! to all devices.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use ubtrfs_format::items::{ExtentFlags, ExtentItem};
+use ubtrfs_format::{DeviceId, ItemType, Key, Logical, TreeId};
+use ubtrfs_volume::{DeviceErrors, ScrubScope, Scrubbed};
+
+use crate::commit::Committer;
+use crate::committed::Committed;
+use crate::error::{Errno, Error, Result};
+use crate::file::csums::ChecksumTree;
+use crate::fs_info::FsInfo;
+
+/// Extents of a batch.
+const BATCH: usize = 256;
+/// Bytes of data that are compared at a time.
+const AT_ONCE: u64 = 1 << 20;
+
+/// How to scrub.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ScrubOptions {
+    /// Only the copies on this device.
+    pub device: Option<DeviceId>,
+    /// Nothing is rewritten.
+    pub read_only: bool,
+    /// The first logical address and the one behind the last.
+    pub range: Option<(Logical, Logical)>,
+    /// The most bytes that are read in a second.
+    pub bytes_per_second: Option<u64>,
+}
+
+/// What a scrub has done so far, as `btrfs scrub status` counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScrubProgress {
+    /// Extents of data.
+    pub data_extents: u64,
+    /// Tree blocks.
+    pub tree_extents: u64,
+    /// What was found of data.
+    pub data: Scrubbed,
+    /// What was found of tree blocks.
+    pub trees: Scrubbed,
+    /// Sectors of data without checksums.
+    pub no_checksum: u64,
+    /// Copies of superblocks that are damaged.
+    pub super_errors: u64,
+    /// The address up to which all is done.
+    pub last: Logical,
+}
+
+impl ScrubProgress {
+    /// Copies that were wrong and could not be rewritten.
+    pub fn uncorrectable(&self) -> u64 {
+        self.data.uncorrectable + self.trees.uncorrectable
+    }
+
+    /// Copies that could not be read or were wrong.
+    pub fn errors(&self) -> u64 {
+        let of = |found: &Scrubbed| found.read_errors + found.checksum_errors;
+        of(&self.data) + of(&self.trees) + self.super_errors
+    }
+}
+
+/// Scrubs a volume, and brings devices that lag up to the others.
+pub(crate) struct Scrubber {
+    info: Arc<FsInfo>,
+    committer: Arc<Committer>,
+    is_ending: AtomicBool,
+    pause: Mutex<()>,
+    ended: Condvar,
+}
+
+impl Scrubber {
+    pub(crate) fn new(info: Arc<FsInfo>, committer: Arc<Committer>) -> Self {
+        Self { info, committer, is_ending: AtomicBool::new(false), pause: Mutex::default(), ended: Condvar::new() }
+    }
+
+    /// Ends all scrubs soon.
+    pub(crate) fn stop(&self) {
+        self.is_ending.store(true, Ordering::Release);
+        let _turn = self.pause.lock();
+        self.ended.notify_all();
+    }
+
+    /// Scrubs. `goes_on` is called again and again with what was done so far; if it says no, or the
+    /// mount ends, that is all: `ECANCELED`.
+    pub(crate) fn run(
+        &self,
+        options: ScrubOptions,
+        goes_on: &mut dyn FnMut(&ScrubProgress) -> bool,
+    ) -> Result<ScrubProgress> {
+        ubtrfs_tree::ensure_may_block()?;
+        let read_only = options.read_only || self.info.is_read_only();
+        let scope = ScrubScope { device: options.device, read_only };
+        let (start, end) = options.range.unwrap_or((Logical(0), Logical(u64::MAX)));
+        let mut progress = ScrubProgress { last: start, ..ScrubProgress::default() };
+        for (devid, _) in self.info.volume.device_errors() {
+            if options.device.is_none_or(|device| device == devid) {
+                progress.super_errors += self.info.volume.damaged_superblocks(devid)?;
+            }
+        }
+        let begun = Instant::now();
+        while progress.last < end {
+            let committed = self.info.committed();
+            if !self.batch(&committed, end, scope, &mut progress)? {
+                break;
+            }
+            drop(committed);
+            if self.is_ending.load(Ordering::Acquire) || !goes_on(&progress) {
+                return Err(Errno::CANCELED.into());
+            }
+            if let Some(rate) = options.bytes_per_second.filter(|rate| *rate > 0) {
+                let micros = u128::from(progress.data.bytes + progress.trees.bytes) * 1_000_000 / u128::from(rate);
+                let due = Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX));
+                while begun.elapsed() < due {
+                    self.rest(due.saturating_sub(begun.elapsed()));
+                    if self.is_ending.load(Ordering::Acquire) || !goes_on(&progress) {
+                        return Err(Errno::CANCELED.into());
+                    }
+                }
+            }
+        }
+        Ok(progress)
+    }
+
+    fn rest(&self, time: Duration) {
+        let mut turn = self.pause.lock();
+        if !self.is_ending.load(Ordering::Acquire) && !time.is_zero() {
+            self.ended.wait_for(&mut turn, time.min(Duration::from_secs(1)));
+        }
+    }
+
+    /// Scrubs a few extents; whether there may be more.
+    fn batch(
+        &self,
+        committed: &Arc<Committed>,
+        end: Logical,
+        scope: ScrubScope,
+        progress: &mut ScrubProgress,
+    ) -> Result<bool> {
+        let volume = &self.info.volume;
+        let superblock = &committed.superblock;
+        let node_size = u64::from(superblock.node_size);
+        let tree = committed.tree(TreeId::EXTENT)?;
+        let sums = ChecksumTree::new(committed.tree(TreeId::CSUM)?, superblock.checksum, superblock.sector_size);
+        let first = Key::new(progress.last.0, ItemType(0), 0);
+        let mut count = 0;
+        for item in tree.range(first..=Key::new(end.0 - 1, ItemType(u8::MAX), u64::MAX)) {
+            let item = item?;
+            let key = item.key;
+            let (at, is_node, len) = match key.item_type {
+                ItemType::METADATA_ITEM => (Logical(key.objectid), true, node_size),
+                ItemType::EXTENT_ITEM => (Logical(key.objectid), false, key.offset),
+                _ => continue,
+            };
+            if count == BATCH {
+                return Ok(true);
+            }
+            count += 1;
+            let extent = ExtentItem::parse(&key, &item)?;
+            if is_node || extent.flags & ExtentFlags::TREE_BLOCK != 0 {
+                let level = match extent.tree_block {
+                    Some((_, level)) => level,
+                    None => u8::try_from(key.offset).unwrap_or(u8::MAX),
+                };
+                let found = volume.scrub_node(at, Some(level), extent.generation, scope)?;
+                progress.trees = progress.trees.plus(found);
+                progress.tree_extents += 1;
+            } else {
+                progress.data_extents += 1;
+                let mut done = 0;
+                while done < len {
+                    let piece = AT_ONCE.min(len - done);
+                    for (at, len, sums) in sums.runs(at.plus(done), piece)? {
+                        progress.no_checksum +=
+                            if sums.is_none() { len / u64::from(superblock.sector_size) } else { 0 };
+                        progress.data = progress.data.plus(volume.scrub_data(at, len, sums.as_deref(), scope)?);
+                    }
+                    done += piece;
+                }
+            }
+            progress.last = at.plus(len);
+        }
+        Ok(false)
+    }
+
+    /// Brings all devices that lag up to the others. Returns those that are current again.
+    pub(crate) fn catch_up(&self, goes_on: &mut dyn FnMut(&ScrubProgress) -> bool) -> Result<Vec<DeviceId>> {
+        let volume = &self.info.volume;
+        let lagging = volume.lagging_devices();
+        if lagging.is_empty() || self.info.is_read_only() {
+            return Ok(Vec::new());
+        }
+        let errors = |devid: &DeviceId| -> DeviceErrors {
+            let all = volume.device_errors();
+            all.into_iter().find(|(id, _)| id == devid).map(|(_, errors)| errors).unwrap_or_default()
+        };
+        let before: Vec<_> = lagging.iter().map(|devid| (*devid, errors(devid))).collect();
+        // From here on a commit has what is written, and all of that goes to all devices.
+        self.committer.commit()?;
+        let progress = self.run(ScrubOptions::default(), goes_on)?;
+        if progress.uncorrectable() > 0 {
+            tracing::error!("{} copies could not be rewritten: devices still lag", progress.uncorrectable());
+            return Ok(Vec::new());
+        }
+        let current = before.into_iter().filter(|(devid, errors)| volume.set_device_current(*devid, *errors));
+        let current: Vec<DeviceId> = current.map(|(devid, _)| devid).collect();
+        for devid in &current {
+            tracing::info!(device = devid.0, "it has all that the others have");
+        }
+        // They get superblocks again.
+        self.committer.commit_anyway()?;
+        Ok(current)
+    }
+
+    /// Starts a thread that brings devices up to the others, if any lag.
+    pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<Option<JoinHandle<()>>> {
+        if self.info.volume.lagging_devices().is_empty() {
+            return Ok(None);
+        }
+        let scrubber = Arc::clone(self);
+        let catch_up = move || match scrubber.catch_up(&mut |_| true) {
+            Err(Error::Posix(Errno::CANCELED)) | Ok(_) => {}
+            Err(error) => tracing::error!("devices that lag could not be brought up to the others: {error}"),
+        };
+        std::thread::Builder::new().name("scrub".into()).spawn(catch_up).map(Some)
+    }
+}

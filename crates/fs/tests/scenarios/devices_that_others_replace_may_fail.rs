@@ -1,0 +1,178 @@
+//! A device that a volume can do without costs nothing when it fails: no operation notices, what
+//! was acknowledged is on the others, and the device that lacks it is not believed when it comes
+//! back (invariant 34).
+
+use std::sync::{Arc, LazyLock};
+
+use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice};
+use ubtrfs::{Filesystem, InodeId, NewInode, Options, ScrubOptions, WriteAt};
+use ubtrfs_format::items::InodeFlags;
+use ubtrfs_format::{DeviceId, Ino, Physical, TreeId};
+use ubtrfs_testkit::fixture::Fixture;
+use ubtrfs_volume::{Device, DeviceErrorKind, DeviceWrite, OpenOptions, Volume};
+
+use crate::common::script::{Tree, tree, walk};
+
+const EIO: i32 = 5;
+
+/// The devices of a RAID1 volume that a kernel made.
+static RAID1: LazyLock<Vec<OverlayDevice>> = LazyLock::new(|| {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = Fixture::load("prof-raid1").unpack(dir.path());
+    paths.iter().map(|path| OverlayDevice::new(std::fs::read(path).unwrap().into())).collect()
+});
+
+fn options(read_only: bool) -> Options {
+    Options { background_commits: false, read_only, subvolume_id: Some(TreeId::FS.0), ..Options::default() }
+}
+
+fn open(devices: Vec<Arc<dyn Device>>, read_only: bool) -> ubtrfs::Result<Arc<Filesystem>> {
+    let how = OpenOptions { read_only };
+    let volume =
+        if devices.len() == RAID1.len() { Volume::open(devices, how)? } else { Volume::open_degraded(devices, how)? };
+    Filesystem::open(Arc::new(volume), options(read_only))
+}
+
+fn shown(fs: &Filesystem) -> Tree {
+    tree(&walk(fs, TreeId::FS))
+}
+
+/// Changes of all kinds, each of them durable before the next: by a log, a commit, and in place.
+fn change(fs: &Filesystem) -> ubtrfs::Result<()> {
+    let root = InodeId::new(TreeId::FS, Ino::ROOT_DIR);
+    let made = |name: &str| fs.create(root, name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() });
+    let in_place = made("in place")?;
+    fs.set_flags(in_place, InodeFlags::NODATACOW)?;
+    fs.write(in_place, WriteAt::Offset(0), &vec![1; 64 << 10], false)?;
+    fs.sync()?;
+    for round in 0..4_u8 {
+        let file = made(&format!("file {round}"))?;
+        fs.write(file, WriteAt::Offset(0), &vec![round; 9000 * usize::from(round)], false)?;
+        fs.fsync(file)?;
+        fs.forget(file, 1);
+        fs.write(in_place, WriteAt::Offset(u64::from(round) * 8192), &[round + 10; 8192], false)?;
+        fs.fsync(in_place)?;
+        if round == 2 {
+            fs.unlink(root, b"file 1")?;
+            fs.sync()?;
+        }
+    }
+    fs.forget(in_place, 1);
+    Ok(())
+}
+
+fn assert_clean(devices: &[Arc<OverlayDevice>], what: &str) {
+    let devices: Vec<Arc<dyn Device>> = devices.iter().map(|device| device.clone() as _).collect();
+    let report = ubtrfs_check::check(&devices, &ubtrfs_check::Options::default()).unwrap();
+    assert!(report.is_clean(), "{what}: {:#?}", report.faults);
+}
+
+/// What the volume holds after the changes.
+static EXPECTED: LazyLock<Tree> = LazyLock::new(|| {
+    let devices = RAID1.iter().map(|device| Arc::new(device.fork()) as _).collect();
+    let fs = open(devices, false).unwrap();
+    change(&fs).unwrap();
+    shown(&fs)
+});
+
+/// Without a device's good will for one of its operations, once or from then on.
+fn fails(at: usize, operation: Operation, after: u64, lasting: Lasting) -> bool {
+    let what = format!("device {}, {operation:?} {after}, {lasting:?}", at + 1);
+    let inner: Vec<Arc<OverlayDevice>> = RAID1.iter().map(|device| Arc::new(device.fork())).collect();
+    let faulty: Vec<Arc<FaultyDevice>> =
+        inner.iter().map(|device| Arc::new(FaultyDevice::new(device.clone()))).collect();
+    let fs = open(faulty.iter().map(|device| device.clone() as _).collect(), false).unwrap();
+    let before = faulty[at].asked(operation);
+    faulty[at].fail(operation, after, EIO, lasting);
+    change(&fs).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert!(shown(&fs) == *EXPECTED, "{what}: a reader sees it");
+    let has_failed = faulty[at].asked(operation) > before + after;
+    let lags = !fs.volume().lagging_devices().is_empty();
+    assert!(!lags || has_failed && operation != Operation::Read, "{what}: it lags");
+    // The server is killed, and no device has written what it did not flush.
+    let after_kill = |read_only, chosen: &[usize]| {
+        let devices = chosen.iter().map(|device| Arc::new(inner[*device].fork()) as _).collect();
+        open(devices, read_only).unwrap_or_else(|error| panic!("{what}, devices {chosen:?}: {error}"))
+    };
+    if lags && after.is_multiple_of(5) {
+        // What it lacks comes from the others; then it is as good as they are, alone, too.
+        let mended: Vec<Arc<OverlayDevice>> = inner.iter().map(|device| Arc::new(device.fork())).collect();
+        let devices = |chosen: &[usize]| chosen.iter().map(|device| mended[*device].clone() as _).collect();
+        let again = open(devices(&[0, 1]), false).unwrap();
+        assert_eq!(again.catch_up(&mut |_| true).unwrap(), [DeviceId(at as u64 + 1)], "{what}");
+        assert!(again.volume().lagging_devices().is_empty());
+        drop(again);
+        for chosen in [&[0, 1][..], &[at]] {
+            let again = open(devices(chosen), true).unwrap();
+            assert!(again.volume().lagging_devices().is_empty(), "{what}: it is current");
+            assert!(shown(&again) == *EXPECTED, "{what}, brought up, devices {chosen:?}");
+        }
+        assert_clean(&mended, &what);
+        return has_failed;
+    }
+    for (read_only, chosen) in [(true, &[0, 1][..]), (false, &[0, 1]), (false, &[1 - at])] {
+        let again = after_kill(read_only, chosen);
+        if lags && chosen.len() == 2 {
+            let stale = [DeviceId(at as u64 + 1)];
+            assert_eq!(again.volume().lagging_devices(), stale, "{what}: invariant 34");
+        }
+        assert!(shown(&again) == *EXPECTED, "{what}, devices {chosen:?}, read-only {read_only}");
+        if !read_only {
+            let root = InodeId::new(TreeId::FS, Ino::ROOT_DIR);
+            again.unlink(root, b"file 0").unwrap();
+            again.sync().unwrap();
+        }
+    }
+    let errors: u64 = fs.volume().device_errors().iter().flat_map(|(_, errors)| errors.counts).sum();
+    assert_eq!(errors > 0, has_failed, "{what}: {:?}", fs.volume().device_errors());
+    has_failed
+}
+
+#[test]
+fn a_failing_device_of_a_pair_is_not_noticed_and_not_believed_later() {
+    for operation in [Operation::Write, Operation::Flush, Operation::Read] {
+        for device in 0..2 {
+            for lasting in [Lasting::Once, Lasting::Forever] {
+                let mut after = 0;
+                while fails(device, operation, after, lasting) {
+                    after += 1;
+                }
+                assert!(after > 3 || operation == Operation::Read, "{operation:?} {device}: {after}");
+            }
+        }
+    }
+}
+
+#[test]
+fn scrub_finds_and_mends_what_is_wrong_on_any_device() {
+    let inner: Vec<Arc<OverlayDevice>> = RAID1.iter().map(|device| Arc::new(device.fork())).collect();
+    let devices = || inner.iter().map(|device| device.clone() as _).collect();
+    let fs = open(devices(), false).unwrap();
+    change(&fs).unwrap();
+    fs.sync().unwrap();
+    let scrub = |read_only| fs.scrub(ScrubOptions { read_only, ..ScrubOptions::default() }, &mut |_| true).unwrap();
+    let clean = scrub(false);
+    assert!(clean.errors() == 0 && clean.data_extents > 0 && clean.tree_extents > 0, "{clean:?}");
+    // All that the second device has from 1 MiB on, but what nobody can tell apart.
+    let garbage = |start: u64| {
+        let at = Physical(start);
+        inner[1].submit(vec![DeviceWrite { at, data: vec![0x5a; 1 << 20].into() }]).wait().unwrap();
+    };
+    let size = inner[1].size();
+    (1..size >> 20).map(|mib| mib << 20).filter(|start| !(64 << 20..65 << 20).contains(start)).for_each(garbage);
+    let found = scrub(true);
+    assert!(found.errors() > 0 && found.data.corrected + found.trees.corrected == 0, "{found:?}");
+    assert_eq!(found.uncorrectable(), found.errors());
+    let mended = scrub(false);
+    assert_eq!((mended.errors(), mended.uncorrectable()), (found.errors(), 0), "{mended:?}");
+    let again = scrub(false);
+    assert_eq!(again.errors(), 0, "{again:?}");
+    assert!(shown(&fs) == *EXPECTED);
+    let errors = fs.volume().device_errors()[1].1;
+    assert!(errors.of(DeviceErrorKind::Corruption) > 0);
+    drop(fs);
+    // The counters are kept by the volume, by the next commit.
+    let fs = open(devices(), false).unwrap();
+    fs.unlink(InodeId::new(TreeId::FS, Ino::ROOT_DIR), b"file 0").unwrap();
+    fs.sync().unwrap();
+}

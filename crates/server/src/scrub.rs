@@ -1,0 +1,253 @@
+//! The ioctls that scrub: btrfs's own, with their numbers and arguments.
+//!
+//! `start` and `end` are logical addresses here, as is `last_physical` of the progress.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use ubtrfs::{Filesystem, ScrubOptions, ScrubProgress};
+use ubtrfs_format::{DeviceId, Logical};
+use ubtrfs_fuse::Errno;
+
+use crate::btrfs_ioctls::u64_at;
+
+/// `BTRFS_IOC_SCRUB`, `_IOWR(0x94, 27, struct btrfs_ioctl_scrub_args)`.
+pub const SCRUB: u32 = 0xc400_941b;
+/// `BTRFS_IOC_SCRUB_CANCEL`, `_IO(0x94, 28)`.
+pub const SCRUB_CANCEL: u32 = 0x941c;
+/// `BTRFS_IOC_SCRUB_PROGRESS`, `_IOWR(0x94, 29, struct btrfs_ioctl_scrub_args)`.
+pub const SCRUB_PROGRESS: u32 = 0xc400_941d;
+/// Bytes of the argument.
+pub const ARGUMENT_SIZE: usize = 1024;
+
+const READ_ONLY: u64 = 1;
+/// Ours: begin where the last scrub of the device was cancelled.
+const RESUME: u64 = 1 << 63;
+/// Offsets in the argument.
+const FLAGS: usize = 24;
+const PROGRESS: usize = 32;
+const COUNTERS: usize = 15;
+/// Ours, in bytes that the kernel does not use: the most bytes in a second.
+const LIMIT: usize = PROGRESS + COUNTERS * 8;
+
+/// One of these commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ScrubIoctl {
+    Start(Request),
+    Cancel,
+    Progress(DeviceId),
+}
+
+/// What is to be scrubbed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The copies on this device.
+    pub device: DeviceId,
+    /// From this logical address on.
+    pub start: u64,
+    /// Up to this one.
+    pub end: u64,
+    /// Nothing is rewritten.
+    pub read_only: bool,
+    /// Begin where the last scrub of the device was cancelled.
+    pub resume: bool,
+    /// The most bytes in a second; 0 is no limit.
+    pub bytes_per_second: u64,
+}
+
+impl ScrubIoctl {
+    /// Reads a command; `None` if it is not one of these.
+    pub(crate) fn parse(command: u32, data: &[u8]) -> Option<Result<Self, Errno>> {
+        Some(match command {
+            SCRUB => Request::decode(data).map(Self::Start),
+            SCRUB_CANCEL => Ok(Self::Cancel),
+            SCRUB_PROGRESS => u64_at(data, 0).map(|device| Self::Progress(DeviceId(device))).ok_or(Errno::INVAL),
+            _ => return None,
+        })
+    }
+}
+
+impl Request {
+    /// The argument that asks for this.
+    pub fn encode(&self) -> [u8; ARGUMENT_SIZE] {
+        let mut argument = [0; ARGUMENT_SIZE];
+        let flags = (u64::from(self.read_only) * READ_ONLY) | (u64::from(self.resume) * RESUME);
+        for (place, number) in [(0, self.device.0), (8, self.start), (16, self.end), (FLAGS, flags)] {
+            argument[place..place + 8].copy_from_slice(&number.to_le_bytes());
+        }
+        argument[LIMIT..LIMIT + 8].copy_from_slice(&self.bytes_per_second.to_le_bytes());
+        argument
+    }
+
+    fn decode(data: &[u8]) -> Result<Self, Errno> {
+        let number = |at| u64_at(data, at).ok_or(Errno::INVAL);
+        let flags = number(FLAGS)?;
+        if flags & !(READ_ONLY | RESUME) != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        Ok(Self {
+            device: DeviceId(number(0)?),
+            start: number(8)?,
+            end: number(16)?,
+            read_only: flags & READ_ONLY != 0,
+            resume: flags & RESUME != 0,
+            bytes_per_second: number(LIMIT)?,
+        })
+    }
+}
+
+/// The argument with what was done so far.
+fn encode_progress(device: DeviceId, progress: &ScrubProgress) -> Vec<u8> {
+    let ScrubProgress { data, trees, .. } = progress;
+    let counters: [u64; COUNTERS] = [
+        progress.data_extents,
+        progress.tree_extents,
+        data.bytes,
+        trees.bytes,
+        data.read_errors + trees.read_errors,
+        data.checksum_errors,
+        trees.checksum_errors,
+        progress.no_checksum,
+        0,
+        progress.super_errors,
+        0,
+        progress.uncorrectable(),
+        data.corrected + trees.corrected,
+        progress.last.0,
+        0,
+    ];
+    let mut argument = vec![0; ARGUMENT_SIZE];
+    argument[..8].copy_from_slice(&device.0.to_le_bytes());
+    for (place, counter) in argument[PROGRESS..].chunks_exact_mut(8).zip(counters) {
+        place.copy_from_slice(&counter.to_le_bytes());
+    }
+    argument
+}
+
+/// The scrubs of a mount, one for each device at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Scrubs {
+    running: Mutex<BTreeMap<DeviceId, Arc<Running>>>,
+    /// Where those ended that were cancelled.
+    cancelled: Mutex<BTreeMap<DeviceId, u64>>,
+}
+
+#[derive(Debug, Default)]
+struct Running {
+    progress: Mutex<ScrubProgress>,
+    is_cancelled: AtomicBool,
+}
+
+impl Scrubs {
+    /// Scrubs one device. `EINPROGRESS` if that is being done already, `ENODEV` if there is no such
+    /// device, `ECANCELED` with what was done if somebody ended it.
+    pub(crate) fn run(&self, engine: &Filesystem, request: &Request) -> (Result<(), Errno>, Vec<u8>) {
+        let device = request.device;
+        let nothing = |errno| (Err(errno), encode_progress(device, &ScrubProgress::default()));
+        let missing = engine.volume().missing_devices();
+        if !engine.volume().devices().iter().any(|item| item.devid == device)
+            || missing.iter().any(|item| item.devid == device)
+        {
+            return nothing(Errno::NODEV);
+        }
+        let running = Arc::new(Running::default());
+        {
+            let mut all = self.running.lock();
+            if all.contains_key(&device) {
+                return nothing(Errno::INPROGRESS);
+            }
+            all.insert(device, Arc::clone(&running));
+        }
+        let start = if request.resume { self.cancelled.lock().remove(&device) } else { None };
+        let options = ScrubOptions {
+            device: Some(device),
+            read_only: request.read_only,
+            range: Some((Logical(start.unwrap_or(request.start)), Logical(request.end))),
+            bytes_per_second: Some(request.bytes_per_second).filter(|limit| *limit > 0),
+        };
+        let mut goes_on = |progress: &ScrubProgress| {
+            *running.progress.lock() = *progress;
+            !running.is_cancelled.load(Ordering::Acquire)
+        };
+        let done = engine.scrub(options, &mut goes_on).and_then(|progress| {
+            *running.progress.lock() = progress;
+            let lags = engine.volume().lagging_devices().contains(&device);
+            if lags && !request.read_only && progress.uncorrectable() == 0 {
+                engine.catch_up(&mut |_| !running.is_cancelled.load(Ordering::Acquire))?;
+            }
+            Ok(())
+        });
+        let progress = *running.progress.lock();
+        let done = done.map_err(|error| error.errno());
+        if done == Err(Errno::CANCELED) {
+            self.cancelled.lock().insert(device, progress.last.0);
+        }
+        self.running.lock().remove(&device);
+        (done, encode_progress(device, &progress))
+    }
+
+    /// Ends all scrubs soon. `ENOTCONN` if there are none.
+    pub(crate) fn cancel(&self) -> Result<(), Errno> {
+        let running = self.running.lock();
+        running.values().for_each(|running| running.is_cancelled.store(true, Ordering::Release));
+        if running.is_empty() { Err(Errno::NOTCONN) } else { Ok(()) }
+    }
+
+    /// What the scrub of a device has done so far. `ENOTCONN` if there is none.
+    pub(crate) fn progress(&self, device: DeviceId) -> Result<Vec<u8>, Errno> {
+        let running = self.running.lock();
+        let running = running.get(&device).ok_or(Errno::NOTCONN)?;
+        Ok(encode_progress(device, &running.progress.lock()))
+    }
+}
+
+/// The counters of an argument that [`SCRUB`] or [`SCRUB_PROGRESS`] has filled in, with their names
+/// as `btrfs scrub status -R` shows them.
+pub fn counters(argument: &[u8; ARGUMENT_SIZE]) -> Vec<(&'static str, u64)> {
+    const NAMES: [&str; COUNTERS] = [
+        "data_extents_scrubbed",
+        "tree_extents_scrubbed",
+        "data_bytes_scrubbed",
+        "tree_bytes_scrubbed",
+        "read_errors",
+        "csum_errors",
+        "verify_errors",
+        "no_csum",
+        "csum_discards",
+        "super_errors",
+        "malloc_errors",
+        "uncorrectable_errors",
+        "corrected_errors",
+        "last_physical",
+        "unverified_errors",
+    ];
+    let value = |number: usize| u64_at(argument, PROGRESS + number * 8).unwrap_or_default();
+    NAMES.into_iter().enumerate().map(|(number, name)| (name, value(number))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_is_read_and_what_was_done_is_shown() {
+        let request = Request {
+            device: DeviceId(3),
+            start: 1 << 20,
+            end: u64::MAX,
+            read_only: true,
+            resume: true,
+            bytes_per_second: 7,
+        };
+        assert_eq!(ScrubIoctl::parse(SCRUB, &request.encode()), Some(Ok(ScrubIoctl::Start(request))));
+        assert_eq!(ScrubIoctl::parse(SCRUB, &[0; 10]), Some(Err(Errno::INVAL)));
+        assert_eq!(ScrubIoctl::parse(SCRUB_CANCEL, &[]), Some(Ok(ScrubIoctl::Cancel)));
+        let progress = ScrubProgress { data_extents: 5, super_errors: 1, last: Logical(9), ..ScrubProgress::default() };
+        let shown = encode_progress(DeviceId(3), &progress);
+        let counters = counters(shown.first_chunk().unwrap());
+        let of = |name: &str| counters.iter().find(|(known, _)| *known == name).unwrap().1;
+        assert_eq!((of("data_extents_scrubbed"), of("super_errors"), of("last_physical")), (5, 1, 9));
+    }
+}

@@ -1,0 +1,158 @@
+//! One device of a volume, and how far it can be relied on.
+//!
+//! A device that failed a write or a flush lacks something that the others have: it *lags*. It gets
+//! all later writes, as far as it takes them, but no superblock any more (invariant 34), so that
+//! its generation shows at the next mount that it is behind. Until all of it has been compared and
+//! rewritten, it is read only where the others can't be, and only what a checksum proves.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use ubtrfs_format::DeviceId;
+use ubtrfs_format::items::DevItem;
+
+use crate::absent_device::AbsentDevice;
+use crate::buffer::Buffer;
+use crate::device::Device;
+
+/// One device of the volume.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) devid: DeviceId,
+    pub(crate) item: Mutex<DevItem>,
+    /// The primary superblock as last read or written.
+    pub(crate) primary: Mutex<Buffer>,
+    is_missing: bool,
+    lag: AtomicU8,
+    /// Reads that are under way.
+    reads: AtomicUsize,
+    errors: [AtomicU64; 5],
+    has_new_errors: AtomicBool,
+}
+
+const CURRENT: u8 = 0;
+/// It lags, and a crash would leave it with a superblock as new as the others'.
+const LAG_UNKNOWN: u8 = 1;
+/// It lags, and its superblock is older than the others'.
+const LAG_DURABLE: u8 = 2;
+
+/// What a device failed at, in the order of the counters in `DEV_STATS` items.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceErrorKind {
+    /// A write.
+    Write,
+    /// A read.
+    Read,
+    /// A flush.
+    Flush,
+    /// A checksum or the structure of a block was wrong.
+    Corruption,
+    /// A block was of another generation than expected.
+    Generation,
+}
+
+/// How often a device has failed, as `DEV_STATS` items count it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceErrors {
+    /// By [`DeviceErrorKind`].
+    pub counts: [u64; 5],
+}
+
+impl DeviceErrors {
+    /// How often it failed at this.
+    pub fn of(&self, kind: DeviceErrorKind) -> u64 {
+        self.counts[kind as usize]
+    }
+}
+
+/// Counts a read as long as it lives.
+pub(crate) struct Reading<'a>(&'a AtomicUsize);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Member {
+    pub(crate) fn new(device: Arc<dyn Device>, item: DevItem, primary: Buffer) -> Self {
+        Self {
+            device,
+            devid: item.devid,
+            item: Mutex::new(item),
+            primary: Mutex::new(primary),
+            is_missing: false,
+            lag: AtomicU8::new(CURRENT),
+            reads: AtomicUsize::new(0),
+            errors: Default::default(),
+            has_new_errors: AtomicBool::new(false),
+        }
+    }
+
+    /// A device that is not there.
+    pub(crate) fn missing(item: DevItem) -> Self {
+        let device = Arc::new(AbsentDevice::new(item.total_bytes));
+        Self { is_missing: true, lag: AtomicU8::new(LAG_DURABLE), ..Self::new(device, item, Buffer::zeroed(0)) }
+    }
+
+    pub(crate) fn is_missing(&self) -> bool {
+        self.is_missing
+    }
+
+    /// Whether it lacks something that the others have, or is missing.
+    pub(crate) fn lags(&self) -> bool {
+        self.lag.load(Ordering::Acquire) != CURRENT
+    }
+
+    /// Whether it lags, and nothing on the devices says so yet.
+    pub(crate) fn lags_in_secret(&self) -> bool {
+        self.lag.load(Ordering::Acquire) == LAG_UNKNOWN
+    }
+
+    /// From now on it lags. `is_durable`: its superblock is older than the others'.
+    pub(crate) fn set_lagging(&self, is_durable: bool) {
+        self.lag.fetch_max(if is_durable { LAG_DURABLE } else { LAG_UNKNOWN }, Ordering::AcqRel);
+    }
+
+    /// It has all that the others have.
+    pub(crate) fn set_current(&self) {
+        if !self.is_missing {
+            self.lag.store(CURRENT, Ordering::Release);
+        }
+    }
+
+    /// Counts a read until the result is dropped.
+    pub(crate) fn begin_read(&self) -> Reading<'_> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        Reading(&self.reads)
+    }
+
+    /// Reads that are under way.
+    pub(crate) fn reads(&self) -> usize {
+        self.reads.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_error(&self, kind: DeviceErrorKind) {
+        if !self.is_missing {
+            self.errors[kind as usize].fetch_add(1, Ordering::Relaxed);
+            self.has_new_errors.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it has failed since this was asked last.
+    pub(crate) fn take_new_errors(&self) -> bool {
+        self.has_new_errors.swap(false, Ordering::Relaxed)
+    }
+
+    pub(crate) fn errors(&self) -> DeviceErrors {
+        DeviceErrors { counts: std::array::from_fn(|kind| self.errors[kind].load(Ordering::Relaxed)) }
+    }
+
+    pub(crate) fn set_errors(&self, errors: DeviceErrors) {
+        for (cell, count) in self.errors.iter().zip(errors.counts) {
+            cell.store(count, Ordering::Relaxed);
+        }
+    }
+}

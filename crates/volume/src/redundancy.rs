@@ -1,0 +1,81 @@
+//! What the volume can do without: devices that are missing or lag, as long as every chunk has all
+//! of its data on the others (invariant 34).
+
+use ubtrfs_format::DeviceId;
+
+use crate::error::{Error, Result};
+use crate::member::{DeviceErrorKind, DeviceErrors, Member};
+use crate::volume::Volume;
+
+impl Volume {
+    /// Whether the data of all chunks is on devices other than these.
+    pub(crate) fn survives(&self, lost: impl Fn(DeviceId) -> bool) -> bool {
+        self.map.read().survives(lost)
+    }
+
+    /// Devices that have all that was written, the only ones that get superblocks.
+    pub(crate) fn current_members(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|member| !member.lags())
+    }
+
+    /// A device has failed a write or a flush. If the others have all that it should have got, it
+    /// lags from now on, and the operation has succeeded; else it has failed with this error.
+    pub(crate) fn tolerate(&self, devid: DeviceId, kind: DeviceErrorKind, error: Error) -> Result<()> {
+        let Ok(member) = self.member(devid) else { return Err(error) };
+        member.note_error(kind);
+        // One after the other, since each may be the last that can be done without.
+        let _turn = self.giving_up.lock();
+        if member.lags() {
+            return Ok(());
+        }
+        let lost = |id: DeviceId| id == devid || self.member(id).is_ok_and(Member::lags);
+        if !self.survives(lost) || self.current_members().all(|other| other.devid == devid) {
+            return Err(error);
+        }
+        tracing::error!("{error}: the other devices have it; device {devid} is behind them from now on");
+        member.set_lagging(false);
+        Ok(())
+    }
+
+    /// Whether a device lags and a crash would leave no trace of it: then a commit is due, and
+    /// nothing that was written since counts as durable before it.
+    pub fn has_secret_lag(&self) -> bool {
+        self.members.iter().any(Member::lags_in_secret)
+    }
+
+    /// The devices that lack something that the others have, and are there.
+    pub fn lagging_devices(&self) -> Vec<DeviceId> {
+        self.members.iter().filter(|member| member.lags() && !member.is_missing()).map(|member| member.devid).collect()
+    }
+
+    /// A device that lagged has been brought up to the others since it had failed so often: it gets
+    /// superblocks again. Not if it has failed a write or a flush since: returns whether it is so.
+    pub fn set_device_current(&self, devid: DeviceId, before: DeviceErrors) -> bool {
+        let Ok(member) = self.member(devid) else { return false };
+        let _turn = self.giving_up.lock();
+        let now = member.errors();
+        let is_same = |kind| now.of(kind) == before.of(kind);
+        let is_current = !member.is_missing() && is_same(DeviceErrorKind::Write) && is_same(DeviceErrorKind::Flush);
+        if is_current {
+            member.set_current();
+        }
+        is_current
+    }
+
+    /// How often each device has failed.
+    pub fn device_errors(&self) -> Vec<(DeviceId, DeviceErrors)> {
+        self.members.iter().map(|member| (member.devid, member.errors())).collect()
+    }
+
+    /// Whether devices of a volume that has several have failed since this was asked last.
+    pub fn take_new_errors(&self) -> bool {
+        let fails = self.members.iter().filter(|member| member.take_new_errors()).count();
+        fails > 0 && self.members.len() > 1
+    }
+
+    /// Sets what [`Self::device_errors`] shows of a device, as its `DEV_STATS` item has it, or to
+    /// zero.
+    pub fn set_device_errors(&self, devid: DeviceId, errors: DeviceErrors) -> Result<()> {
+        self.member(devid).map(|member| member.set_errors(errors))
+    }
+}
