@@ -31,6 +31,6 @@ pub fn layout(size: u64) -> Result<ubtrfs_mkfs::Layout> {
 /// A device in memory with a fresh volume. The system gives it memory as it is written.
 pub fn volume(size: u64) -> Result<MemoryDevice> {
     let mut image = Image(vec![0; size as usize]);
-    layout(size)?.write(&mut image)?;
+    layout(size)?.write(&mut [&mut image])?;
     Ok(MemoryDevice::from_bytes(image.0))
 }

@@ -78,7 +78,8 @@ pub enum Command {
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct Mkfs {
-    /// Bytes of the volume (8G, 512M, …); an image file is made or resized to it.
+    /// Bytes of the volume (8G, 512M, …), of several devices those of each; image files are made or
+    /// resized to it.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
     /// The volume's label, at most 255 bytes.
@@ -90,10 +91,10 @@ pub struct Mkfs {
     /// Bytes of a tree block: 4k to 64k, a power of two [default: 16k].
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
     pub nodesize: Option<u64>,
-    /// Copies of data: single or dup [default: single].
+    /// Profile of data: single, dup, raid0, raid1, raid1c3, raid1c4 or raid10 [default: single].
     #[arg(short, long, value_name = "PROFILE")]
     pub data: Option<String>,
-    /// Copies of metadata: single or dup [default: dup].
+    /// Profile of metadata [default: dup, on several devices raid1].
     #[arg(short, long, value_name = "PROFILE")]
     pub metadata: Option<String>,
     /// Let data and metadata share block groups, for very small volumes.
@@ -115,7 +116,7 @@ pub struct Mkfs {
     /// Print what was made, for programs.
     #[arg(long)]
     pub json: bool,
-    /// The device or image file.
+    /// The device or image file, or all of a volume of several.
     #[arg(required = true, value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
     #[command(flatten)]

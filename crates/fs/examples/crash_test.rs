@@ -25,7 +25,7 @@ fn open(device: Arc<dyn Device>) -> ubtrfs::Result<Arc<Filesystem>> {
 /// be. Returns the number of crashes.
 pub fn run() -> Result<usize, Box<dyn Error>> {
     let empty = MemoryDevice::new(SIZE);
-    mkfs::make(&empty, &MkfsOptions::new(SIZE as u64))?;
+    mkfs::make(&[&empty], &MkfsOptions::new(SIZE as u64))?;
     let device = Arc::new(RecordingDevice::new(empty.to_bytes().into()));
 
     let fs = open(device.clone())?;

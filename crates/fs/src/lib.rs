@@ -14,7 +14,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // A new volume. A FileDevice has it in an image file or on a block device instead.
 //! let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 << 20));
-//! mkfs::make(&*device, &MkfsOptions::new(device.size()))?;
+//! mkfs::make(&[&*device], &MkfsOptions::new(device.size()))?;
 //!
 //! let fs = Filesystem::open_devices(vec![device], Options::default())?;
 //! let root = Dir::root(&fs);

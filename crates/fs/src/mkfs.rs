@@ -5,7 +5,7 @@ use std::io;
 use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
 use ubtrfs_mkfs::{Medium, existing_signature, layout};
 #[doc(inline)]
-pub use ubtrfs_mkfs::{MkfsError, MkfsOptions, Profile};
+pub use ubtrfs_mkfs::{MkfsError, MkfsOptions, NewDevice, Profile};
 use ubtrfs_volume::{Buffer, Device, DeviceWrite};
 
 /// Where a superblock says where it is.
@@ -17,32 +17,38 @@ const SUPERBLOCK_MAGIC_PLACE: std::ops::Range<usize> = 64..72;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The device holds something.
-    #[error("the device holds a {0}")]
+    /// A device holds something.
+    #[error("a device holds a {0}")]
     Occupied(String),
     /// No volume can be made of these options.
     #[error(transparent)]
     Options(#[from] MkfsError),
-    /// The device failed.
+    /// A device failed.
     #[error(transparent)]
     Device(io::Error),
 }
 
-/// Makes a volume on an empty device; it is durable when this returns. A device that holds a file
-/// system that somebody might miss is refused.
-pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<(), Error> {
-    let mut read = |at: u64, buffer: &mut [u8]| device.read_at(Physical(at), buffer);
-    match existing_signature(device.size(), &mut read).map_err(Error::Device)? {
-        Some(found) => Err(Error::Occupied(found)),
-        None => make_over(device, options),
+/// Makes a volume on empty devices, as many as the options have; it is durable when this returns.
+/// A device that holds a file system that somebody might miss is refused.
+pub fn make(devices: &[&dyn Device], options: &MkfsOptions) -> Result<(), Error> {
+    for device in devices {
+        let mut read = |at: u64, buffer: &mut [u8]| device.read_at(Physical(at), buffer);
+        if let Some(found) = existing_signature(device.size(), &mut read).map_err(Error::Device)? {
+            return Err(Error::Occupied(found));
+        }
     }
+    make_over(devices, options)
 }
 
-/// Makes a volume on a device whatever it holds; it is durable when this returns.
-pub fn make_over(device: &dyn Device, options: &MkfsOptions) -> Result<(), Error> {
+/// Makes a volume on devices whatever they hold; it is durable when this returns.
+pub fn make_over(devices: &[&dyn Device], options: &MkfsOptions) -> Result<(), Error> {
     let mut layout = layout(options)?;
-    layout.zero.extend(left_superblocks(device, options.total_bytes).map_err(Error::Device)?);
-    layout.write(&mut DeviceMedium(device)).map_err(Error::Device)
+    for ((device, new), (_, of)) in devices.iter().zip(&mut layout.devices).zip(options.devices()) {
+        new.zero.extend(left_superblocks(*device, of.total_bytes).map_err(Error::Device)?);
+    }
+    let mut media: Vec<_> = devices.iter().map(|device| DeviceMedium(*device)).collect();
+    let mut media: Vec<&mut dyn Medium> = media.iter_mut().map(|medium| medium as _).collect();
+    layout.write(&mut media).map_err(Error::Device)
 }
 
 /// Superblocks that an older volume, which was larger, has left behind the end of the new one.

@@ -236,7 +236,7 @@ mod tests {
 
     fn session(compression: Option<&str>) -> Session {
         let device = Arc::new(MemoryDevice::new(SIZE));
-        mkfs::make(&*device, &MkfsOptions::new(SIZE as u64)).unwrap();
+        mkfs::make(&[&*device], &MkfsOptions::new(SIZE as u64)).unwrap();
         let compression = compression.and_then(|value| CompressionMode::parse(value, false).flatten());
         Session::open_with(vec![device], Options { compression, ..Options::default() }).unwrap()
     }

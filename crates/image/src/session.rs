@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn commits_in_between_change_nothing_until_the_edit_is_published() {
         let device = Arc::new(MemoryDevice::new(256 << 20));
-        mkfs::make(&*device, &MkfsOptions::new(256 << 20)).unwrap();
+        mkfs::make(&[&*device], &MkfsOptions::new(256 << 20)).unwrap();
         let edit = session(&device);
         fill(&edit, 1).unwrap();
         assert!(seen(&device).is_empty());
@@ -145,7 +145,7 @@ mod tests {
     /// The bytes of a volume with some files, and what it shows before and after [`edit`].
     fn volume() -> (Arc<[u8]>, [Listing; 2]) {
         let device = Arc::new(MemoryDevice::new(128 << 20));
-        mkfs::make(&*device, &MkfsOptions::new(128 << 20)).unwrap();
+        mkfs::make(&[&*device], &MkfsOptions::new(128 << 20)).unwrap();
         edit(Arc::clone(&device) as _, 1).unwrap();
         let (bytes, before) = (device.to_bytes(), seen(&device));
         edit(Arc::clone(&device) as _, 2).unwrap();
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn a_checkpoint_frees_what_was_replaced_before_it() {
         let device = Arc::new(MemoryDevice::new(192 << 20));
-        mkfs::make(&*device, &MkfsOptions::new(192 << 20)).unwrap();
+        mkfs::make(&[&*device], &MkfsOptions::new(192 << 20)).unwrap();
         let edit = session(&device);
         for byte in 1..8 {
             fill(&edit, byte).unwrap();

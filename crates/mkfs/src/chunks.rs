@@ -1,13 +1,15 @@
 //! The first chunks: where they are and how large.
 //!
 //! Offsets and sizes are those of mkfs.btrfs 6.2 (observed over sizes from 16 MiB to 400 GiB). It
-//! starts with small single chunks at 1, 5 and 13 MiB; chunks with the single profile stay there,
-//! DUP chunks follow them.
+//! starts with small single chunks at 1, 5 and 13 MiB of the first device; chunks with the single
+//! profile stay there, all others follow them. On other devices chunks begin at 1 MiB.
+
+use std::cmp::Reverse;
 
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, STRIPE_LEN, Stripe};
 use ubtrfs_format::{DeviceId, Logical, Physical};
 
-use crate::options::{MkfsOptions, Profile};
+use crate::options::{MkfsOptions, NewDevice, Profile};
 use crate::{MkfsError, Result};
 
 const MIB: u64 = 1 << 20;
@@ -21,30 +23,59 @@ const METADATA_AT: u64 = 5 * MIB;
 /// The single data chunk: 8 MiB at 13 MiB.
 const DATA_AT: u64 = 13 * MIB;
 const SMALL: u64 = 8 * MIB;
-/// DUP chunks start here, the first at equal logical and physical addresses.
-const DUP_AT: u64 = 21 * MIB;
-const DUP_AT_MIXED: u64 = 13 * MIB;
-/// The devices that get large metadata chunks are larger than this.
-const LARGE_DEVICE: u64 = 50 * GIB;
-/// What one device id names; a volume is made on one device.
-pub(crate) const DEVICE: DeviceId = DeviceId(1);
+/// Chunks with copies or several devices start here on the first device, the first at equal
+/// logical and physical addresses.
+const OTHERS_AT: u64 = 21 * MIB;
+const OTHERS_AT_MIXED: u64 = 13 * MIB;
+/// And here on the other devices.
+const OTHERS_AT_OTHER_DEVICES: u64 = MIB;
+/// The volumes that get large metadata chunks are larger than this.
+const LARGE_VOLUME: u64 = 50 * GIB;
+/// No stripe of a chunk on several devices is shorter, but for system chunks.
+const LEAST_STRIPE: u64 = 16 * MIB;
+/// The most stripes of a chunk: one that a superblock can hold as a system chunk.
+const MOST_STRIPES: usize = 32;
+/// A device of several is not smaller.
+const LEAST_DEVICE: u64 = 16 * MIB;
 
 /// A chunk of the new volume, and the block group that it is.
 pub(crate) struct Chunk {
     pub start: Logical,
     pub length: u64,
     pub flags: BlockGroupFlags,
-    pub stripes: Vec<Physical>,
+    profile: Profile,
+    pub stripes: Vec<(DeviceId, Physical)>,
 }
 
 impl Chunk {
-    /// The end of its last stripe.
-    fn device_end(&self) -> u64 {
-        self.stripes.iter().map(|stripe| stripe.0 + self.length).max().unwrap_or(0)
+    /// Bytes of each of its stripes.
+    pub fn stripe_length(&self) -> u64 {
+        self.length / self.data_stripes()
+    }
+
+    fn data_stripes(&self) -> u64 {
+        self.profile.raid().data_stripes(self.stripes.len())
+    }
+
+    /// Where the copies of a block at this address are.
+    pub fn copies_of(&self, at: Logical) -> impl Iterator<Item = (DeviceId, Physical)> {
+        let inside = at.0 - self.start.0;
+        let (row, column) = (inside / STRIPE_LEN / self.data_stripes(), inside / STRIPE_LEN % self.data_stripes());
+        let copies = self.profile.raid().copies as usize;
+        let mirrors = self.stripes.iter().skip(column as usize * copies).take(copies);
+        mirrors.map(move |(devid, start)| (*devid, start.plus(row * STRIPE_LEN + inside % STRIPE_LEN)))
     }
 
     pub fn item(&self, options: &MkfsOptions) -> ChunkItem {
-        let stripe = |offset: &Physical| Stripe { devid: DEVICE, offset: *offset, dev_uuid: options.device_uuid };
+        let uuid_of = |devid| {
+            let device = options.devices().find(|(id, _)| *id == devid);
+            device.map_or(options.device_uuid, |(_, device)| device.uuid)
+        };
+        let stripe = |(devid, offset): &(DeviceId, Physical)| Stripe {
+            devid: *devid,
+            offset: *offset,
+            dev_uuid: uuid_of(*devid),
+        };
         ChunkItem {
             length: self.length,
             owner: ubtrfs_format::TreeId::EXTENT.0,
@@ -53,7 +84,7 @@ impl Chunk {
             io_align: STRIPE_LEN as u32,
             io_width: STRIPE_LEN as u32,
             sector_size: options.sector_size,
-            sub_stripes: 1,
+            sub_stripes: self.profile.raid().sub_stripes,
             stripes: self.stripes.iter().map(stripe).collect(),
         }
     }
@@ -68,99 +99,189 @@ pub(crate) struct Chunks {
     pub metadata: usize,
 }
 
-/// The offset of the next DUP chunk.
-struct Cursor {
-    logical: u64,
-    physical: u64,
+/// A chunk that the volume is to have.
+struct Wanted {
+    flags: BlockGroupFlags,
+    profile: Profile,
+    /// Where it is, and how large, if it is single.
+    single: (u64, u64),
+    /// The least and most bytes of each stripe otherwise.
+    least: u64,
+    most: u64,
 }
 
-impl Cursor {
-    fn dup(&mut self, length: u64, flags: BlockGroupFlags) -> Chunk {
-        let stripes = vec![Physical(self.physical), Physical(self.physical + length)];
-        let chunk = Chunk { start: Logical(self.logical), length, flags, stripes };
-        self.logical += length;
-        self.physical += 2 * length;
-        chunk
+impl Wanted {
+    fn is_single(&self) -> bool {
+        self.profile == Profile::Single
+    }
+
+    /// Bytes that it takes at least of each of its devices, where others may be.
+    fn least_of_device(&self) -> u64 {
+        if self.is_single() { 0 } else { self.least * self.profile.raid().device_stripes }
     }
 }
 
-fn single(at: u64, length: u64, flags: BlockGroupFlags) -> Chunk {
-    Chunk { start: Logical(at), length, flags, stripes: vec![Physical(at)] }
+/// The chunks that a volume of so many bytes is to have, in the order in which they are placed.
+fn wanted(options: &MkfsOptions, total: u64) -> Vec<Wanted> {
+    let (data, metadata) = (options.data_profile(), options.metadata_profile());
+    let largest = options.largest_chunk.map_or(u64::MAX, |largest| (largest - largest % STRIPE_LEN).max(SMALL));
+    let of_data = |flags, single| Wanted {
+        flags,
+        profile: data,
+        single,
+        least: if data == Profile::Dup { 64 * MIB } else { LEAST_STRIPE }.min(largest),
+        most: GIB.min(largest),
+    };
+    let system = Wanted {
+        flags: BlockGroupFlags::SYSTEM,
+        profile: metadata,
+        single: (SYSTEM_AT, SYSTEM_SINGLE),
+        least: SMALL,
+        most: SMALL,
+    };
+    if options.mixed {
+        let kind = BlockGroupFlags::METADATA.with(BlockGroupFlags::DATA);
+        return vec![system, of_data(kind, (METADATA_AT, SMALL))];
+    }
+    let most = if total > LARGE_VOLUME { GIB } else { 256 * MIB };
+    let of_metadata = Wanted {
+        flags: BlockGroupFlags::METADATA,
+        profile: metadata,
+        single: (METADATA_AT, SMALL),
+        least: if metadata == Profile::Dup { 32 * MIB } else { LEAST_STRIPE }.min(largest),
+        most: most.min(largest),
+    };
+    vec![system, of_metadata, of_data(BlockGroupFlags::DATA, (DATA_AT, SMALL))]
 }
 
-/// A twentieth of the device (both copies are a tenth) in whole stripes, within bounds; or the
-/// largest that is asked for.
-fn dup_length(options: &MkfsOptions, total_bytes: u64, least: u64, most: u64) -> u64 {
-    let share = total_bytes / 20;
-    let length = (share - share % STRIPE_LEN).clamp(least, most);
-    options.largest_chunk.map_or(length, |largest| length.min((largest - largest % STRIPE_LEN).max(SMALL)))
+/// Where the next chunk that is not single may begin.
+struct Cursor {
+    logical: u64,
+    devices: Vec<DeviceCursor>,
+}
+
+struct DeviceCursor {
+    devid: DeviceId,
+    size: u64,
+    next: u64,
+}
+
+impl DeviceCursor {
+    fn new(options: &MkfsOptions, devid: DeviceId, device: NewDevice) -> Self {
+        let next = if devid == DeviceId(1) { first_of_others(options) } else { OTHERS_AT_OTHER_DEVICES };
+        Self { devid, size: options.whole_sectors(device.total_bytes), next }
+    }
+
+    /// Bytes that chunks may still take, but for those that are kept for later ones.
+    fn room(&self, kept: u64) -> u64 {
+        self.size.saturating_sub(self.next).saturating_sub(kept)
+    }
+}
+
+/// Where chunks that are not single begin on the first device.
+fn first_of_others(options: &MkfsOptions) -> u64 {
+    if options.mixed { OTHERS_AT_MIXED } else { OTHERS_AT }
+}
+
+impl Cursor {
+    /// Places a chunk on the devices with the most room; `kept` bytes of each are for later ones.
+    /// Its stripes take a tenth of the volume together, as far as its bounds allow.
+    fn place(&mut self, wanted: &Wanted, total: u64, kept: u64) -> Result<Chunk> {
+        let raid = wanted.profile.raid();
+        let mut order: Vec<usize> = (0..self.devices.len()).collect();
+        order.sort_by_key(|index| (Reverse(self.devices[*index].room(0)), *index));
+        let fits = |index: &&usize| self.devices[**index].room(kept) >= wanted.least_of_device();
+        let fitting = order.iter().take_while(fits).count();
+        if fitting < raid.least_devices {
+            let DeviceCursor { devid, size, next } = &self.devices[order[fitting]];
+            let minimum = (next + kept + wanted.least_of_device()).next_multiple_of(MIB);
+            return Err(MkfsError::DeviceTooSmall { devid: devid.0, size: *size, minimum });
+        }
+        let count = raid.most_devices.unwrap_or(MOST_STRIPES).min(fitting);
+        order.truncate(count - count % raid.devices_step);
+        let bound = order.last().map_or(0, |index| self.devices[*index].room(kept)) / raid.device_stripes;
+        order.sort_unstable();
+        let stripes = order.len() as u64 * raid.device_stripes;
+        let data_stripes = raid.data_stripes(stripes as usize);
+        let most = (wanted.most / data_stripes).max(wanted.least).min(bound);
+        let length = (total / 10 / stripes).clamp(wanted.least, most) / STRIPE_LEN * STRIPE_LEN;
+        let mut placed = Vec::new();
+        for index in order {
+            let device = &mut self.devices[index];
+            for _ in 0..raid.device_stripes {
+                placed.push((device.devid, Physical(device.next)));
+                device.next += length;
+            }
+        }
+        let chunk = Chunk {
+            start: Logical(self.logical),
+            length: length * data_stripes,
+            flags: wanted.flags.with(wanted.profile.flag()),
+            profile: wanted.profile,
+            stripes: placed,
+        };
+        self.logical += chunk.length;
+        Ok(chunk)
+    }
 }
 
 /// Plans the chunks, or says how large the device would have to be.
 pub(crate) fn plan(options: &MkfsOptions) -> Result<Chunks> {
     let total = options.usable_bytes();
-    let minimum = minimum_bytes(options);
-    if total < minimum {
-        return Err(MkfsError::TooSmall { size: options.total_bytes, minimum });
-    }
-    let chunks = plan_for(options, total);
-    debug_assert!(chunks.all.iter().all(|chunk| chunk.device_end() <= total));
-    Ok(chunks)
-}
-
-fn plan_for(options: &MkfsOptions, total: u64) -> Chunks {
-    let (data, metadata) = (options.data_profile(), options.metadata_profile());
-    let mut cursor = if options.mixed {
-        Cursor { logical: DUP_AT_MIXED, physical: DUP_AT_MIXED }
-    } else {
-        Cursor { logical: DUP_AT, physical: DUP_AT }
-    };
-    let data_dup = dup_length(options, total, 64 * MIB, GIB);
+    check_sizes(options)?;
+    let wanted = wanted(options, total);
+    let devices = options.devices().map(|(devid, device)| DeviceCursor::new(options, devid, device)).collect();
+    let mut cursor = Cursor { logical: first_of_others(options), devices };
     let mut all = Vec::new();
-    all.push(match metadata {
-        Profile::Single => single(SYSTEM_AT, SYSTEM_SINGLE, BlockGroupFlags::SYSTEM),
-        Profile::Dup => cursor.dup(SMALL, BlockGroupFlags::SYSTEM.with(BlockGroupFlags::DUP)),
-    });
-    let kind =
-        if options.mixed { BlockGroupFlags::METADATA.with(BlockGroupFlags::DATA) } else { BlockGroupFlags::METADATA };
-    all.push(match metadata {
-        Profile::Single => single(METADATA_AT, SMALL, kind),
-        Profile::Dup => {
-            let most = if total > LARGE_DEVICE { GIB } else { 256 * MIB };
-            let length = if options.mixed { data_dup } else { dup_length(options, total, 32 * MIB, most) };
-            cursor.dup(length, kind.with(BlockGroupFlags::DUP))
-        }
-    });
-    if !options.mixed {
-        all.push(match data {
-            Profile::Single => single(DATA_AT, SMALL, BlockGroupFlags::DATA),
-            Profile::Dup => cursor.dup(data_dup, BlockGroupFlags::DATA.with(BlockGroupFlags::DUP)),
+    for (index, chunk) in wanted.iter().enumerate() {
+        let kept = wanted[index + 1..].iter().map(Wanted::least_of_device).sum();
+        all.push(match (chunk.is_single(), chunk.single) {
+            (true, (at, length)) => Chunk {
+                start: Logical(at),
+                length,
+                flags: chunk.flags,
+                profile: chunk.profile,
+                stripes: vec![(DeviceId(1), Physical(at))],
+            },
+            (false, _) => cursor.place(chunk, total, kept)?,
         });
     }
     all.sort_by_key(|chunk| chunk.start);
     let find = |flag| all.iter().position(|chunk| chunk.flags.contains(flag)).unwrap_or(0);
     let (system, metadata) = (find(BlockGroupFlags::SYSTEM), find(BlockGroupFlags::METADATA));
-    Chunks { all, system, metadata }
+    Ok(Chunks { all, system, metadata })
 }
 
-/// The least size of a device for these options: that of mkfs.btrfs, which leaves some room besides
-/// the first chunks, or, where it is too small (mixed DUP), the size that they really take.
+/// Refuses devices that are too small whatever is placed on which.
+fn check_sizes(options: &MkfsOptions) -> Result<()> {
+    if options.more_devices.is_empty() {
+        let minimum = minimum_bytes(options);
+        if options.usable_bytes() < minimum {
+            return Err(MkfsError::TooSmall { size: options.total_bytes, minimum });
+        }
+        return Ok(());
+    }
+    for (devid, device) in options.devices() {
+        let minimum = if devid == DeviceId(1) { first_of_others(options).max(LEAST_DEVICE) } else { LEAST_DEVICE };
+        if options.whole_sectors(device.total_bytes) < minimum {
+            return Err(MkfsError::DeviceTooSmall { devid: devid.0, size: device.total_bytes, minimum });
+        }
+    }
+    Ok(())
+}
+
+/// The least size of the only device for these options: that of mkfs.btrfs, which leaves some room
+/// besides the first chunks, or, where it is too small (mixed DUP), the size that they really take.
 fn minimum_bytes(options: &MkfsOptions) -> u64 {
     let asked = if options.mixed {
         16 * MIB
     } else {
-        let metadata = match options.metadata_profile() {
-            Profile::Single => 16 * MIB,
-            Profile::Dup => 80 * MIB,
-        };
-        let data = match options.data_profile() {
-            Profile::Single => 8 * MIB,
-            Profile::Dup => 128 * MIB,
-        };
+        let metadata = if options.metadata_profile() == Profile::Single { 16 * MIB } else { 80 * MIB };
+        let data = if options.data_profile() == Profile::Single { 8 * MIB } else { 128 * MIB };
         21 * MIB + metadata + data
     };
-    let taken = plan_for(options, 0).all.iter().map(Chunk::device_end).max().unwrap_or(0);
-    asked.max(taken.next_multiple_of(MIB))
+    let taken: u64 = wanted(options, 0).iter().map(Wanted::least_of_device).sum();
+    asked.max((first_of_others(options) + taken).next_multiple_of(MIB))
 }
 
 #[cfg(test)]
@@ -173,7 +294,7 @@ mod tests {
 
     fn ranges(options: &MkfsOptions) -> Vec<(u64, u64, Vec<u64>)> {
         let chunks = plan(options).unwrap().all;
-        chunks.iter().map(|c| (c.start.0, c.length, c.stripes.iter().map(|s| s.0).collect())).collect()
+        chunks.iter().map(|c| (c.start.0, c.length, c.stripes.iter().map(|(_, at)| at.0).collect())).collect()
     }
 
     /// Chunks as mkfs.btrfs 6.2 makes them.
@@ -216,6 +337,63 @@ mod tests {
         assert_eq!(ranges(&options(50 << 30, Dup, Single, false))[2].1, 256 << 20);
     }
 
+    fn on_several(sizes: &[u64], metadata: Profile, data: Profile) -> MkfsOptions {
+        let device = |mib: &u64| NewDevice { total_bytes: mib * MIB, uuid: crate::random_uuid() };
+        let more_devices = sizes[1..].iter().map(device).collect();
+        MkfsOptions { more_devices, ..options(sizes[0] * MIB, metadata, data, false) }
+    }
+
+    /// Chunks on several devices as mkfs.btrfs 6.2 makes them.
+    #[test]
+    fn chunks_on_several_devices_lie_where_mkfs_btrfs_puts_them() {
+        use Profile::{Raid1, Raid1c3, Single};
+        assert_eq!(
+            ranges(&on_several(&[600, 700], Raid1, Raid1)),
+            [
+                (22_020_096, 8_388_608, vec![22_020_096, 1_048_576]),
+                (30_408_704, 68_157_440, vec![30_408_704, 9_437_184]),
+                (98_566_144, 68_157_440, vec![98_566_144, 77_594_624]),
+            ]
+        );
+        assert_eq!(
+            ranges(&on_several(&[600, 700], Raid1, Single)),
+            [
+                (13_631_488, 8_388_608, vec![13_631_488]),
+                (22_020_096, 8_388_608, vec![22_020_096, 1_048_576]),
+                (30_408_704, 68_157_440, vec![30_408_704, 9_437_184]),
+            ]
+        );
+        assert_eq!(
+            ranges(&on_several(&[600, 700, 800], Raid1c3, Raid1c3))[2],
+            (103_809_024, 73_400_320, vec![103_809_024, 82_837_504, 82_837_504])
+        );
+    }
+
+    /// A device that is too small for its part is left out where others are enough.
+    #[test]
+    fn chunks_are_on_the_devices_with_the_most_room() {
+        let chunks = plan(&on_several(&[30, 900, 500, 700], Profile::Raid1, Profile::Raid0)).unwrap();
+        let devices = |chunk: &Chunk| chunk.stripes.iter().map(|(devid, _)| devid.0).collect::<Vec<_>>();
+        let of = |index: usize| devices(&chunks.all[index]);
+        assert_eq!((of(0), of(1), of(2)), (vec![2, 4], vec![2, 4], vec![2, 3, 4]));
+        let refusal = plan(&on_several(&[24, 30, 25, 29], Profile::Raid1, Profile::Raid0)).err();
+        assert_eq!(refusal, Some(MkfsError::DeviceTooSmall { devid: 2, size: 30 * MIB, minimum: 41 * MIB }));
+        let least = plan(&on_several(&[61, 900, 500, 700], Profile::Raid1, Profile::Raid10)).unwrap();
+        assert_eq!(devices(&least.all[2]), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn blocks_of_striped_chunks_lie_on_their_rows_and_columns() {
+        let chunks = plan(&on_several(&[200, 200, 200, 200], Profile::Raid10, Profile::Raid0)).unwrap();
+        let metadata = &chunks.all[chunks.metadata];
+        let at = |inside: u64| metadata.copies_of(metadata.start.plus(inside)).collect::<Vec<_>>();
+        let stripes = &metadata.stripes;
+        let moved = |index: usize, by: u64| (stripes[index].0, stripes[index].1.plus(by));
+        assert_eq!(at(16384), [moved(0, 16384), moved(1, 16384)]);
+        assert_eq!(at(STRIPE_LEN), [moved(2, 0), moved(3, 0)]);
+        assert_eq!(at(2 * STRIPE_LEN + 4096), [moved(0, STRIPE_LEN + 4096), moved(1, STRIPE_LEN + 4096)]);
+    }
+
     #[test]
     fn minima_are_those_of_mkfs_btrfs() {
         use Profile::{Dup, Single};
@@ -235,7 +413,7 @@ mod tests {
                 for data in [Profile::Single, Profile::Dup] {
                     for mixed in [false, true] {
                         let Ok(chunks) = plan(&options(total, metadata, data, mixed)) else { continue };
-                        let stripes = chunks.all.iter().flat_map(|c| c.stripes.iter().map(|s| (s.0, c.length)));
+                        let stripes = chunks.all.iter().flat_map(|c| c.stripes.iter().map(|(_, at)| (at.0, c.length)));
                         let mut stripes: Vec<_> = stripes.collect();
                         stripes.sort_unstable();
                         assert!(stripes.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0));

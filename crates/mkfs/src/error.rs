@@ -13,6 +13,26 @@ pub enum MkfsError {
         /// Bytes that are enough.
         minimum: u64,
     },
+    /// One of several devices is too small.
+    #[error("{size} bytes of device {devid} are too small for a volume with these profiles; the minimum is {minimum} bytes ({} MiB)", minimum >> 20)]
+    DeviceTooSmall {
+        /// The device's number.
+        devid: u64,
+        /// Its bytes.
+        size: u64,
+        /// Bytes that are enough.
+        minimum: u64,
+    },
+    /// A profile that more devices are needed for.
+    #[error("the profile {profile} needs at least {least} devices, not {devices}")]
+    TooFewDevices {
+        /// The profile's name.
+        profile: &'static str,
+        /// How many devices there are.
+        devices: usize,
+        /// How many it needs.
+        least: usize,
+    },
     /// A node size that the format does not have.
     #[error("node size {0} is impossible: it must be 4096, 8192, 16384, 32768 or 65536")]
     NodeSize(u32),

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use ubtrfs_format::items::encode_sys_chunk;
+use ubtrfs_format::items::{DevItem, encode_sys_chunk};
 use ubtrfs_format::{
     BackupRoot, CompatRo, Generation, Incompat, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock,
     SuperblockFlags, TreeId, Uuid,
@@ -12,7 +12,7 @@ use ubtrfs_format::{
 
 use crate::blocks::{Geometry, PlacedTree, block_count, encode};
 use crate::chunks::{self, Chunks};
-use crate::options::MkfsOptions;
+use crate::options::{MkfsOptions, Profile};
 use crate::trees::{GENERATION, Volume, block_at, chunk_key, tree_ids};
 use crate::{MkfsError, Result};
 
@@ -24,17 +24,24 @@ const WIPE: u64 = 2 << 20;
 pub type Placed = (Physical, Vec<u8>);
 
 /// A new volume, ready to be written: first the zeroes, then the blocks, last the superblocks, a
-/// flush after each.
+/// flush of all devices after each.
 #[derive(Clone, Debug)]
 pub struct Layout {
+    /// What comes onto each device, by their numbers.
+    pub devices: Vec<DeviceLayout>,
+    /// What the first device's primary superblock says.
+    pub superblock: Superblock,
+}
+
+/// What comes onto a device.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceLayout {
     /// Ranges (start and length in bytes) to be zeroed before anything else is written.
     pub zero: Vec<(Physical, u64)>,
-    /// All copies of all tree blocks.
+    /// The copies of tree blocks.
     pub blocks: Vec<Placed>,
     /// All copies of the superblock that are within the device, the primary last.
     pub superblocks: Vec<Placed>,
-    /// What the primary superblock says.
-    pub superblock: Superblock,
 }
 
 /// What a layout is written to.
@@ -57,27 +64,40 @@ impl Medium for File {
 }
 
 impl Layout {
-    /// Writes the volume. When the device fails or power is lost midway, it holds no volume:
-    /// neither the old one nor half of the new.
-    pub fn write(&self, medium: &mut dyn Medium) -> io::Result<()> {
+    /// Writes the volume onto its devices, by their numbers. When a device fails or power is lost
+    /// midway, there is no volume: neither the old one nor half of the new. The first device gets
+    /// its superblocks last, so that without them the volume lacks a device.
+    pub fn write(&self, media: &mut [&mut dyn Medium]) -> io::Result<()> {
+        if media.len() != self.devices.len() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the volume has another number of devices"));
+        }
         let zeroes = vec![0; 64 << 10];
-        for (start, length) in &self.zero {
-            let mut at = 0;
-            while at < *length {
-                let len = (length - at).min(zeroes.len() as u64);
-                medium.write_at(start.plus(at), &zeroes[..len as usize])?;
-                at += len;
+        for (medium, device) in media.iter_mut().zip(&self.devices) {
+            for (start, length) in &device.zero {
+                let mut at = 0;
+                while at < *length {
+                    let len = (length - at).min(zeroes.len() as u64);
+                    medium.write_at(start.plus(at), &zeroes[..len as usize])?;
+                    at += len;
+                }
             }
         }
-        medium.flush()?;
-        for stage in [&self.blocks, &self.superblocks] {
-            for (at, bytes) in stage {
-                medium.write_at(*at, bytes)?;
+        flush(media)?;
+        let stages: [fn(&DeviceLayout) -> &[Placed]; 2] = [|device| &device.blocks, |device| &device.superblocks];
+        for stage in stages {
+            for (medium, device) in media.iter_mut().zip(&self.devices).rev() {
+                for (at, bytes) in stage(device) {
+                    medium.write_at(*at, bytes)?;
+                }
             }
-            medium.flush()?;
+            flush(media)?;
         }
         Ok(())
     }
+}
+
+fn flush(media: &mut [&mut dyn Medium]) -> io::Result<()> {
+    media.iter_mut().try_for_each(|medium| medium.flush())
 }
 
 /// Lays out a new volume.
@@ -93,26 +113,36 @@ pub fn layout(options: &MkfsOptions) -> Result<Layout> {
         chunk_tree_uuid: options.chunk_tree_uuid,
         generation: GENERATION,
     };
-    let mut blocks = Vec::new();
+    let superblock = superblock(&volume)?;
+    let mut devices = Vec::new();
+    for (devid, device) in options.devices() {
+        let item = volume.device(devid, device);
+        devices.push((devid, empty_device(item, &superblock)?));
+    }
     for tree in &trees {
         let chunk = &chunks.all[if tree.id == TreeId::CHUNK { chunks.system } else { chunks.metadata }];
         for (bytenr, bytes) in encode(tree, &volume.items(tree.id), &geometry)? {
-            let copies = chunk.stripes.iter().map(|stripe| stripe.plus(bytenr.0 - chunk.start.0));
-            blocks.extend(copies.map(|at| (at, bytes.clone())));
+            for (devid, at) in chunk.copies_of(bytenr) {
+                if let Some((_, device)) = devices.iter_mut().find(|(id, _)| *id == devid) {
+                    device.blocks.push((at, bytes.clone()));
+                }
+            }
         }
     }
-    let superblock = superblock(&volume)?;
-    let total = options.usable_bytes();
+    Ok(Layout { devices: devices.into_iter().map(|(_, device)| device).collect(), superblock })
+}
+
+/// A device without blocks, with its own superblocks.
+fn empty_device(item: DevItem, superblock: &Superblock) -> Result<DeviceLayout> {
+    let total = item.total_bytes;
     let in_range = |at: &&Physical| at.0 + SUPERBLOCK_SIZE as u64 <= total;
-    let copies = SUPERBLOCK_COPIES.iter().filter(in_range).rev();
-    let superblocks: ubtrfs_format::Result<Vec<_>> =
-        copies.map(|at| Ok((*at, Superblock { bytenr: *at, ..superblock.clone() }.to_bytes()?.to_vec()))).collect();
-    Ok(Layout {
-        zero: vec![(Physical(0), WIPE), (Physical(total - WIPE), WIPE)],
-        blocks,
-        superblocks: superblocks.map_err(MkfsError::from)?,
-        superblock,
-    })
+    let mut superblocks = Vec::new();
+    for at in SUPERBLOCK_COPIES.iter().filter(in_range).rev() {
+        let own = Superblock { bytenr: *at, dev_item: item, ..superblock.clone() };
+        superblocks.push((*at, own.to_bytes()?.to_vec()));
+    }
+    let zero = vec![(Physical(0), WIPE), (Physical(total - WIPE), WIPE)];
+    Ok(DeviceLayout { zero, blocks: Vec::new(), superblocks })
 }
 
 /// Gives every tree its blocks. How many a tree needs depends on its items, and some items (of the
@@ -161,6 +191,10 @@ fn superblock(volume: &Volume<'_>) -> Result<Superblock> {
     if options.mixed {
         incompat = incompat.with(Incompat::MIXED_GROUPS);
     }
+    let profiles = [options.data_profile(), options.metadata_profile()];
+    if profiles.iter().any(|profile| matches!(profile, Profile::Raid1c3 | Profile::Raid1c4)) {
+        incompat = incompat.with(Incompat::RAID1C34);
+    }
     let mut compat_ro = CompatRo::default();
     if options.free_space_tree {
         compat_ro = compat_ro.with(CompatRo::FREE_SPACE_TREE).with(CompatRo::FREE_SPACE_TREE_VALID);
@@ -176,6 +210,8 @@ fn superblock(volume: &Volume<'_>) -> Result<Superblock> {
     let mut sys_chunk_array = Vec::new();
     let system = &volume.chunks.all[volume.chunks.system];
     encode_sys_chunk(&mut sys_chunk_array, chunk_key(system), &system.item(options));
+    let devices: Vec<_> = options.devices().map(|(devid, device)| volume.device(devid, device)).collect();
+    let num_devices = devices.len() as u64;
     let bytes_used = volume.chunks.all.iter().map(|chunk| volume.used(chunk)).sum();
     let backed_up = [TreeId::ROOT, TreeId::CHUNK, TreeId::EXTENT, TreeId::FS, TreeId::DEV, TreeId::CSUM].map(|id| {
         let (bytenr, level) = root_of(id);
@@ -183,7 +219,7 @@ fn superblock(volume: &Volume<'_>) -> Result<Superblock> {
     });
     let mut backup_roots = [BackupRoot::default(); 4];
     backup_roots[(GENERATION.0 as usize - 1) % 4] =
-        BackupRoot { trees: backed_up, total_bytes: options.usable_bytes(), bytes_used, num_devices: 1 };
+        BackupRoot { trees: backed_up, total_bytes: options.usable_bytes(), bytes_used, num_devices };
     Ok(Superblock {
         fsid: options.fsid,
         bytenr: SUPERBLOCK_COPIES[0],
@@ -195,7 +231,7 @@ fn superblock(volume: &Volume<'_>) -> Result<Superblock> {
         total_bytes: options.usable_bytes(),
         bytes_used,
         root_dir_objectid: TreeId::ROOT_TREE_DIR.0,
-        num_devices: 1,
+        num_devices,
         sector_size: options.sector_size,
         node_size: options.node_size(),
         leaf_size: options.node_size(),
@@ -208,7 +244,7 @@ fn superblock(volume: &Volume<'_>) -> Result<Superblock> {
         root_level,
         chunk_root_level,
         log_root_level: 0,
-        dev_item: volume.device(),
+        dev_item: devices.first().copied().unwrap_or_default(),
         label,
         // Without a free-space tree this says "no v1 cache yet" rather than "a cache of generation
         // 0".

@@ -13,6 +13,6 @@ mod signature;
 mod trees;
 
 pub use error::{MkfsError, Result};
-pub use layout::{Layout, Medium, Placed, layout};
-pub use options::{MkfsOptions, Profile, random_uuid};
+pub use layout::{DeviceLayout, Layout, Medium, Placed, layout};
+pub use options::{MkfsOptions, NewDevice, Profile, random_uuid};
 pub use signature::existing_signature;

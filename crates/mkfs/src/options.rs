@@ -2,8 +2,8 @@
 
 use std::time::SystemTime;
 
-use ubtrfs_format::items::BlockGroupFlags;
-use ubtrfs_format::{ChecksumType, Uuid};
+use ubtrfs_format::items::{BlockGroupFlags, RaidProfile};
+use ubtrfs_format::{ChecksumType, DeviceId, Uuid};
 
 use crate::{MkfsError, Result};
 
@@ -11,22 +11,50 @@ const DEFAULT_NODE_SIZE: u32 = 16384;
 const SECTOR_SIZE: u32 = 4096;
 const LABEL_MAX: usize = 255;
 
-/// How many copies a single device holds.
+/// How chunks are spread over devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// One.
+    /// One copy on one device.
     Single,
-    /// Two.
+    /// Two copies on one device.
     Dup,
+    /// One copy, striped over all devices.
+    Raid0,
+    /// A copy on each of two devices.
+    Raid1,
+    /// A copy on each of three devices.
+    Raid1c3,
+    /// A copy on each of four devices.
+    Raid1c4,
+    /// Copies on pairs of devices, striped over all pairs.
+    Raid10,
 }
 
 impl Profile {
-    /// Copies on the device.
-    pub fn copies(self) -> u64 {
+    const ALL: [Self; 7] =
+        [Self::Single, Self::Dup, Self::Raid0, Self::Raid1, Self::Raid1c3, Self::Raid1c4, Self::Raid10];
+
+    /// The profile of this name, whatever the case of its letters.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|profile| profile.name().eq_ignore_ascii_case(name))
+    }
+
+    /// Its name as `mkfs.btrfs -d` takes it.
+    pub fn name(self) -> &'static str {
         match self {
-            Self::Single => 1,
-            Self::Dup => 2,
+            Self::Single => "single",
+            Self::Dup => "dup",
+            Self::Raid0 => "raid0",
+            Self::Raid1 => "raid1",
+            Self::Raid1c3 => "raid1c3",
+            Self::Raid1c4 => "raid1c4",
+            Self::Raid10 => "raid10",
         }
+    }
+
+    /// Copies of all data.
+    pub fn copies(self) -> u64 {
+        self.raid().copies
     }
 
     /// The bit of chunks and block groups.
@@ -34,16 +62,36 @@ impl Profile {
         match self {
             Self::Single => BlockGroupFlags(0),
             Self::Dup => BlockGroupFlags::DUP,
+            Self::Raid0 => BlockGroupFlags::RAID0,
+            Self::Raid1 => BlockGroupFlags::RAID1,
+            Self::Raid1c3 => BlockGroupFlags::RAID1C3,
+            Self::Raid1c4 => BlockGroupFlags::RAID1C4,
+            Self::Raid10 => BlockGroupFlags::RAID10,
         }
     }
+
+    pub(crate) fn raid(self) -> RaidProfile {
+        self.flag().raid().unwrap_or(RaidProfile::SINGLE)
+    }
+}
+
+/// A device of a volume of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewDevice {
+    /// Bytes of the device; a last partial sector stays unused.
+    pub total_bytes: u64,
+    /// The device's id.
+    pub uuid: Uuid,
 }
 
 /// The options of a new volume. [`MkfsOptions::new`] has the defaults of mkfs.btrfs 6.2.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a feature of its own, on or off")]
 pub struct MkfsOptions {
-    /// Bytes of the device; a last partial sector stays unused.
+    /// Bytes of the first device; a last partial sector stays unused.
     pub total_bytes: u64,
+    /// The devices that follow it, with the numbers 2 and up.
+    pub more_devices: Vec<NewDevice>,
     /// The label: at most 255 bytes, without zero bytes and line breaks.
     pub label: Vec<u8>,
     /// Checksum algorithm of metadata and data.
@@ -52,9 +100,10 @@ pub struct MkfsOptions {
     pub node_size: Option<u32>,
     /// Bytes of a sector; only 4096 so far.
     pub sector_size: u32,
-    /// Copies of data; `None` is single.
+    /// The profile of data; `None` is single.
     pub data_profile: Option<Profile>,
-    /// Copies of metadata; `None` is DUP, and with mixed groups that of data.
+    /// The profile of metadata; `None` is DUP, RAID1 on several devices, and with mixed groups that
+    /// of data.
     pub metadata_profile: Option<Profile>,
     /// Data and metadata share block groups: for very small devices.
     pub mixed: bool,
@@ -69,7 +118,7 @@ pub struct MkfsOptions {
     pub largest_chunk: Option<u64>,
     /// The volume's id.
     pub fsid: Uuid,
-    /// The device's id.
+    /// The first device's id.
     pub device_uuid: Uuid,
     /// The chunk tree's id.
     pub chunk_tree_uuid: Uuid,
@@ -86,6 +135,7 @@ impl MkfsOptions {
     pub fn new(total_bytes: u64) -> Self {
         Self {
             total_bytes,
+            more_devices: Vec::new(),
             label: Vec::new(),
             checksum: ChecksumType::Crc32c,
             node_size: None,
@@ -116,12 +166,25 @@ impl MkfsOptions {
     }
 
     pub(crate) fn metadata_profile(&self) -> Profile {
-        self.metadata_profile.unwrap_or(if self.mixed { self.data_profile() } else { Profile::Dup })
+        let default = if self.more_devices.is_empty() { Profile::Dup } else { Profile::Raid1 };
+        self.metadata_profile.unwrap_or(if self.mixed { self.data_profile() } else { default })
     }
 
-    /// Bytes of the device that the volume uses.
+    /// All devices of the volume, with their numbers.
+    pub fn devices(&self) -> impl Iterator<Item = (DeviceId, NewDevice)> {
+        let first = NewDevice { total_bytes: self.total_bytes, uuid: self.device_uuid };
+        let devices = std::iter::once(first).chain(self.more_devices.iter().copied());
+        (1..).map(DeviceId).zip(devices)
+    }
+
+    /// Bytes of a device that the volume uses.
+    pub(crate) fn whole_sectors(&self, bytes: u64) -> u64 {
+        bytes - bytes % u64::from(self.sector_size)
+    }
+
+    /// Bytes of all devices that the volume uses.
     pub(crate) fn usable_bytes(&self) -> u64 {
-        self.total_bytes - self.total_bytes % u64::from(self.sector_size)
+        self.devices().fold(0, |sum, (_, device)| sum.saturating_add(self.whole_sectors(device.total_bytes)))
     }
 
     /// Refuses what can't be, but for the size of the device.
@@ -138,6 +201,13 @@ impl MkfsOptions {
         }
         if self.mixed && self.data_profile() != self.metadata_profile() {
             return Err(MkfsError::MixedProfiles);
+        }
+        let devices = self.more_devices.len() + 1;
+        for profile in [self.data_profile(), self.metadata_profile()] {
+            let least = profile.raid().least_devices;
+            if devices < least {
+                return Err(MkfsError::TooFewDevices { profile: profile.name(), devices, least });
+            }
         }
         if self.block_group_tree && !(self.free_space_tree && self.no_holes) {
             return Err(MkfsError::BlockGroupTree);

@@ -7,11 +7,11 @@ use ubtrfs_format::items::{
     BlockGroupItem, DevExtent, DevItem, DirEntry, ExtentFlags, ExtentItem, FileType, FreeSpaceInfo, InlineRef,
     InodeItem, InodeRef, RootItem, Timespec, encode_dir_entry, encode_inode_ref,
 };
-use ubtrfs_format::{DirIndex, Generation, Ino, ItemType, Key, Logical, TreeId, Uuid, name_hash, objectid};
+use ubtrfs_format::{DeviceId, DirIndex, Generation, Ino, ItemType, Key, Logical, TreeId, Uuid, name_hash, objectid};
 
 use crate::blocks::{Items, PlacedTree};
-use crate::chunks::{Chunk, Chunks, DEVICE};
-use crate::options::MkfsOptions;
+use crate::chunks::{Chunk, Chunks};
+use crate::options::{MkfsOptions, NewDevice};
 
 /// The only transaction of a new volume.
 pub(crate) const GENERATION: Generation = Generation(1);
@@ -71,17 +71,21 @@ impl Volume<'_> {
         inside * u64::from(self.options.node_size())
     }
 
-    /// The device as the chunk tree and the superblock show it.
-    pub fn device(&self) -> DevItem {
+    /// A device as the chunk tree and its superblock show it.
+    pub fn device(&self, devid: DeviceId, device: NewDevice) -> DevItem {
         let sector_size = self.options.sector_size;
+        let stripes = self.chunks.all.iter().map(|chunk| {
+            let own = chunk.stripes.iter().filter(|(id, _)| *id == devid).count() as u64;
+            own * chunk.stripe_length()
+        });
         DevItem {
-            devid: DEVICE,
-            total_bytes: self.options.usable_bytes(),
-            bytes_used: self.chunks.all.iter().map(|chunk| chunk.length * chunk.stripes.len() as u64).sum(),
+            devid,
+            total_bytes: self.options.whole_sectors(device.total_bytes),
+            bytes_used: stripes.sum(),
             io_align: sector_size,
             io_width: sector_size,
             sector_size,
-            uuid: self.options.device_uuid,
+            uuid: device.uuid,
             fsid: self.options.fsid,
             ..DevItem::default()
         }
@@ -92,23 +96,26 @@ impl Volume<'_> {
     }
 
     fn chunk_tree(&self) -> Items {
-        let device = (Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, DEVICE.0), self.device().to_bytes().to_vec());
+        let devices = self.options.devices().map(|(devid, device)| {
+            let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, devid.0);
+            (key, self.device(devid, device).to_bytes().to_vec())
+        });
         let chunks = self.chunks.all.iter().map(|chunk| (chunk_key(chunk), chunk.item(self.options).to_bytes()));
-        std::iter::once(device).chain(chunks).collect()
+        devices.chain(chunks).collect()
     }
 
     fn device_tree(&self) -> Items {
-        let extents = self.chunks.all.iter().flat_map(|chunk| chunk.stripes.iter().map(move |at| (chunk, at)));
+        let extents = self.chunks.all.iter().flat_map(|chunk| chunk.stripes.iter().map(move |stripe| (chunk, stripe)));
         extents
-            .map(|(chunk, at)| {
+            .map(|(chunk, (devid, at))| {
                 let extent = DevExtent {
                     chunk_tree: TreeId::CHUNK.0,
                     chunk_objectid: objectid::FIRST_CHUNK_TREE,
                     chunk_offset: chunk.start,
-                    length: chunk.length,
+                    length: chunk.stripe_length(),
                     chunk_tree_uuid: self.options.chunk_tree_uuid,
                 };
-                (Key::new(DEVICE.0, ItemType::DEV_EXTENT, at.0), extent.to_bytes().to_vec())
+                (Key::new(devid.0, ItemType::DEV_EXTENT, at.0), extent.to_bytes().to_vec())
             })
             .collect()
     }

@@ -31,7 +31,7 @@ pub fn volume() -> Vec<u8> {
     let mut options = MkfsOptions::new(SIZE);
     options.metadata_profile = Some(Profile::Single);
     let mut bytes = Bytes(vec![0; SIZE as usize]);
-    ubtrfs_mkfs::layout(&options).unwrap().write(&mut bytes).unwrap();
+    ubtrfs_mkfs::layout(&options).unwrap().write(&mut [&mut bytes]).unwrap();
     bytes.0
 }
 

@@ -87,7 +87,7 @@ pub fn make_volume(options: &MkfsOptions) -> Arc<[u8]> {
     let mut medium = Memory(vec![0; options.total_bytes as usize]);
     layout(options)
         .unwrap_or_else(|error| panic!("mkfs {options:?}: {error}"))
-        .write(&mut medium)
+        .write(&mut [&mut medium])
         .unwrap_or_else(|error| panic!("mkfs {options:?}: {error}"));
     medium.0.into()
 }

@@ -46,6 +46,10 @@ pub fn assert_btrfs_check_clean(image: &Path) {
     // with one of these words.
     let grumble = text.lines().find(|line| {
         let line = line.to_ascii_lowercase();
+        // Other devices of the machine, among which it looks for more of the volume's.
+        if line.starts_with("error: cannot scan ") {
+            return false;
+        }
         ["error:", "warning:", "mismatch", "bad ", "corrupt", "missing"].iter().any(|word| line.contains(word))
     });
     assert!(outcome.success() && grumble.is_none(), "btrfs check is not content: {}", outcome.report());

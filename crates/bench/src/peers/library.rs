@@ -11,7 +11,7 @@ use crate::memory;
 
 /// Makes a volume as `mkfs.btrfs -m single -d single` does; says how.
 pub fn make(image: &Path, size: u64) -> Result<String> {
-    memory::layout(size)?.write(&mut std::fs::OpenOptions::new().write(true).open(image)?)?;
+    memory::layout(size)?.write(&mut [&mut std::fs::OpenOptions::new().write(true).open(image)?])?;
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     if !user.is_root() {
         // The new volume is root's, and others could do nothing in it.

@@ -52,6 +52,9 @@ impl Identity {
         if let Some(fsid) = self.fsid {
             options.fsid = fsid;
             options.device_uuid = derived(fsid, "device");
+            for (number, device) in (2..).zip(&mut options.more_devices) {
+                device.uuid = derived(fsid, &format!("device {number}"));
+            }
             options.chunk_tree_uuid = derived(fsid, "chunk tree");
             options.subvolume_uuid = derived(fsid, "top-level subvolume");
         }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ubtrfs_format::items::FileType;
 use ubtrfs_image::{HostFiles, NewSubvolume, Source};
+use ubtrfs_mkfs::Profile;
 
 use crate::args::Mkfs;
 use crate::failure::{Failure, Result};
@@ -20,7 +21,7 @@ pub enum Input {
 
 impl Input {
     /// What a path names. An image in the directory that it is made of would be copied into itself.
-    pub fn new(path: &Path, image: &Path) -> Result<Self> {
+    pub fn new(path: &Path, images: &[PathBuf]) -> Result<Self> {
         if path.as_os_str() == "-" {
             return Ok(Self::Stdin);
         }
@@ -28,12 +29,16 @@ impl Input {
         if !found.is_dir() {
             return Ok(Self::Archive(path.into()));
         }
-        let above = image.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        if let (Ok(above), Ok(real)) = (above.canonicalize(), path.canonicalize())
-            && above.starts_with(real)
-        {
-            let (image, path) = (image.display(), path.display());
-            return Err(Failure::new(format!("{image} is in {path}, whose files it is to have: make it elsewhere")));
+        for image in images {
+            let above = image.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            if let (Ok(above), Ok(real)) = (above.canonicalize(), path.canonicalize())
+                && above.starts_with(real)
+            {
+                let (image, path) = (image.display(), path.display());
+                return Err(Failure::new(format!(
+                    "{image} is in {path}, whose files it is to have: make it elsewhere"
+                )));
+            }
         }
         Ok(Self::Directory(path.into()))
     }
@@ -66,10 +71,8 @@ impl Input {
     /// Bytes of a volume that has room for all of it and more: of what is not used, a file has
     /// holes. `None` if nothing is known of it.
     pub fn size_of_volume(&self, arguments: &Mkfs) -> Result<Option<u64>> {
-        let copies = |profile: &Option<String>, default: u64| match profile.as_deref() {
-            Some(name) if name.eq_ignore_ascii_case("dup") => 2,
-            Some(_) => 1,
-            None => default,
+        let copies = |profile: &Option<String>, default: u64| {
+            profile.as_deref().and_then(Profile::of_name).map_or(default, Profile::copies)
         };
         let (data, files) = match self {
             Self::Directory(path) => sizes(path)?,

@@ -1,26 +1,27 @@
-//! `ubtrfs mkfs`: a new volume on a device or in an image file.
+//! `ubtrfs mkfs`: a new volume on devices or in image files.
 
 mod identity;
 mod input;
 mod populate;
+mod target;
 
-use std::fs::OpenOptions;
+use std::borrow::Cow;
 use std::io;
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::Serialize;
-use ubtrfs::mkfs::make_over;
+use ubtrfs::mkfs::{Error, make_over};
+use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{ChecksumType, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
-use ubtrfs_mkfs::{MkfsOptions, Profile, existing_signature, layout};
-use ubtrfs_volume::{ALIGNMENT, Buffer, Device, DevicePart, DeviceWrite, OpenMode, is_remote};
+use ubtrfs_mkfs::{MkfsError, MkfsOptions, NewDevice, Profile, layout, random_uuid};
+use ubtrfs_volume::{ALIGNMENT, Buffer, Device, DeviceWrite};
 
 use self::identity::Identity;
 use self::input::Input;
 use self::populate::Population;
+use self::target::{OpenTarget, Target, check_distinct};
 use crate::args;
-use crate::device::{open_exclusively, part_of, within};
 use crate::failure::{Failure, Result};
 use crate::output;
 use crate::report::Done;
@@ -29,26 +30,36 @@ use crate::size::show_size;
 /// What was made, for programs.
 #[derive(Serialize)]
 struct Made<'a> {
-    device: std::borrow::Cow<'a, str>,
+    device: Cow<'a, str>,
+    /// All devices, if there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    devices: Vec<MadeDevice<'a>>,
     id: String,
+    /// Of all devices.
     bytes: u64,
     /// What it was filled with.
     #[serde(rename = "filled_with", skip_serializing_if = "Option::is_none")]
     done: Option<Done>,
 }
 
+/// One of several devices.
+#[derive(Serialize)]
+struct MadeDevice<'a> {
+    id: u64,
+    path: Cow<'a, str>,
+    bytes: u64,
+}
+
 /// `ubtrfs mkfs`
 pub fn run(arguments: &args::Mkfs) -> Result<()> {
-    let [path] = arguments.devices.as_slice() else {
-        return Err(Failure::new("volumes of several devices can't be made yet: give one device"));
-    };
-    // Errors in the options are reported before anything is touched; the size is checked again
+    // Errors in the options are reported before anything is touched; the sizes are checked again
     // below.
     let mut options = options(arguments)?;
     if !arguments.window.offset.is_multiple_of(ALIGNMENT as u64) {
         return Err(Failure::new(format!("--offset is no multiple of {ALIGNMENT}")));
     }
-    let input = arguments.populate.rootdir.as_deref().map(|from| Input::new(from, path)).transpose()?;
+    let paths = arguments.devices.as_slice();
+    let input = arguments.populate.rootdir.as_deref().map(|from| Input::new(from, paths)).transpose()?;
     if arguments.populate.subvol.iter().filter(|subvolume| subvolume.default).count() > 1 {
         return Err(Failure::new("only one subvolume can be the default").with_status(2));
     }
@@ -57,46 +68,68 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
         input.check_flags(&arguments.populate.inode_flags)?;
     }
     let identity = Identity::new(arguments, input.as_ref())?;
-    identity.apply(&mut options);
-    let size = match (arguments.size, &input) {
-        (None, Some(input)) if !is_remote(path) && !path.exists() || is_shrunk_again(path, arguments) => {
-            Population::default_size(input, arguments)?
+    let mut targets = Vec::new();
+    let made = check_distinct(paths).and_then(|()| {
+        for path in paths {
+            targets.push(Target::prepare(path, arguments, input.as_ref())?);
         }
-        (size, _) => size,
-    };
-    let made = prepare(path, arguments, size)?;
-    let written = part_of(path, arguments.window).and_then(|part| {
-        let fsid = options.fsid;
-        let (device, mut bytes) = write(path, arguments, size, part, options)?;
-        let mut done = None;
-        if let Some(input) = &input {
-            let before = bytes;
-            let population = Population { input, arguments, identity, size: bytes };
-            let counts;
-            (bytes, counts) = population.run(Arc::clone(&device)).inspect_err(|_| wipe_superblocks(&*device, 0))?;
-            done = Some(counts.into());
-            if bytes < before {
-                wipe_superblocks(&*device, bytes);
-                cut(path, part, before, bytes)?;
-            }
-        }
-        if arguments.json {
-            let device = path.to_string_lossy();
-            return output::say(&output::as_json(&Made { device, id: fsid.to_string(), bytes, done })?);
-        }
-        println!("{}: a btrfs of {} with the id {fsid}", path.display(), show_size(bytes));
-        Ok(())
+        make(&targets, arguments, input.as_ref(), identity, &mut options)
     });
-    if written.is_err() && made {
-        let _ = std::fs::remove_file(path);
+    if made.is_err() {
+        targets.iter().for_each(Target::remove_if_made);
     }
-    written
+    let (sizes, done) = made?;
+    say(paths, arguments, &options, &sizes, done)
 }
 
-/// Whether an image file is made again that ends where its volume does, so that its size says
-/// nothing.
-fn is_shrunk_again(path: &Path, arguments: &args::Mkfs) -> bool {
-    arguments.populate.shrink && arguments.force && arguments.window.is_whole() && path.is_file()
+/// Makes the volume and fills it. Returns the bytes of its devices, and what it was filled with.
+fn make(
+    targets: &[Target<'_>],
+    arguments: &args::Mkfs,
+    input: Option<&Input>,
+    identity: Identity,
+    options: &mut MkfsOptions,
+) -> Result<(Vec<u64>, Option<Done>)> {
+    let devices = write(targets, arguments, identity, options)?;
+    let sizes: Vec<u64> = options.devices().map(|(_, device)| device.total_bytes).collect();
+    let Some(input) = input else { return Ok((sizes, None)) };
+    let population = Population { input, arguments, identity, sizes: sizes.clone() };
+    let filled = population.run(devices.clone());
+    if filled.is_err() {
+        devices.iter().for_each(|device| wipe_superblocks(&**device, 0));
+    }
+    let (now, counts) = filled?;
+    for (((target, device), before), bytes) in targets.iter().zip(devices).zip(sizes).zip(&now) {
+        if *bytes < before {
+            wipe_superblocks(&*device, *bytes);
+            target.cut(before, *bytes)?;
+        }
+    }
+    Ok((now, Some(counts.into())))
+}
+
+/// Reports what was made.
+fn say(
+    paths: &[PathBuf],
+    arguments: &args::Mkfs,
+    options: &MkfsOptions,
+    sizes: &[u64],
+    done: Option<Done>,
+) -> Result<()> {
+    let (fsid, bytes) = (options.fsid, sizes.iter().sum());
+    if arguments.json {
+        let is_one = paths.len() == 1;
+        let mut devices = Vec::new();
+        for ((id, path), bytes) in (1..).zip(paths).zip(sizes).filter(|_| !is_one) {
+            devices.push(MadeDevice { id, path: path.to_string_lossy(), bytes: *bytes });
+        }
+        let device = paths.first().map(|path| path.to_string_lossy()).unwrap_or_default();
+        return output::say(&output::as_json(&Made { device, devices, id: fsid.to_string(), bytes, done })?);
+    }
+    let shown: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    let on = if let [_] = paths { String::new() } else { format!(" on {} devices", paths.len()) };
+    println!("{}: a btrfs of {}{on} with the id {fsid}", shown.join(", "), show_size(bytes));
+    Ok(())
 }
 
 /// Takes the superblocks away that are not in the first `end` bytes of the device, as well as it
@@ -109,21 +142,6 @@ fn wipe_superblocks(device: &dyn Device, end: u64) {
     if let Err(error) = written.map_err(io::Error::from).and_then(|()| device.flush()) {
         tracing::warn!(%error, "superblocks that are of no use stay");
     }
-}
-
-/// Ends an image file where its volume ends now, if it ended where the volume ended `before`: else
-/// there is something else behind it.
-fn cut(path: &Path, part: DevicePart, before: u64, bytes: u64) -> Result<()> {
-    if is_remote(path) {
-        return Ok(());
-    }
-    let failed = |error: io::Error| Failure::about(path.display(), &error);
-    let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
-    let found = file.metadata().map_err(failed)?;
-    if found.is_file() && found.len() == part.start.saturating_add(before) {
-        file.set_len(part.start.saturating_add(bytes)).and_then(|()| file.sync_all()).map_err(failed)?;
-    }
-    Ok(())
 }
 
 fn options(arguments: &args::Mkfs) -> Result<MkfsOptions> {
@@ -166,82 +184,56 @@ fn checksum(name: &str) -> Result<ChecksumType> {
 }
 
 fn profile(name: &str) -> Result<Profile> {
-    match name.to_ascii_lowercase().as_str() {
-        "single" => Ok(Profile::Single),
-        "dup" => Ok(Profile::Dup),
-        _ => Err(Failure::new(format!("unknown profile '{name}': single or dup"))),
-    }
-}
-
-/// Makes the image file if there is none; returns whether it did.
-fn prepare(path: &Path, arguments: &args::Mkfs, size: Option<u64>) -> Result<bool> {
-    let failed = |error: io::Error| Failure::about(path.display(), &error);
-    if is_remote(path) {
-        return Ok(false);
-    }
-    match std::fs::metadata(path) {
-        Ok(_) => Ok(false),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let Some(size) = size else {
-                return Err(Failure::new(format!("{} does not exist; --size SIZE makes it", path.display())));
-            };
-            let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
-            file.set_len(arguments.window.offset.saturating_add(size)).map_err(|error| {
-                let _ = std::fs::remove_file(path);
-                failed(error)
-            })?;
-            Ok(true)
+    Profile::of_name(name).ok_or_else(|| match BlockGroupFlags::profile_of_name(name) {
+        Some(parity) => Failure::new(format!(
+            "volumes with the profile {} can't be made: ubtrfs writes no parity",
+            parity.profile_name()
+        )),
+        None => {
+            Failure::new(format!("unknown profile '{name}': single, dup, raid0, raid1, raid1c3, raid1c4 or raid10"))
         }
-        Err(error) => Err(failed(error)),
-    }
+    })
 }
 
-/// Writes an empty volume. Returns the device, and the bytes of the volume.
+/// Writes an empty volume onto the devices; the options get their sizes.
 fn write(
-    path: &Path,
+    targets: &[Target<'_>],
     arguments: &args::Mkfs,
-    size: Option<u64>,
-    part: DevicePart,
-    mut options: MkfsOptions,
-) -> Result<(Arc<dyn Device>, u64)> {
-    let shown = path.display();
-    let failed = |error: io::Error| Failure::about(path.display(), &error);
-    let open = || open_exclusively(path, OpenMode::ReadWrite, part);
-    let mut device = open()?;
-    let rest = device.size().saturating_sub(part.start);
-    let room = part.size.map_or(rest, |limit| limit.min(rest));
-    if !arguments.force {
-        let mut read = |at: u64, buffer: &mut [u8]| device.read_at(Physical(part.start.saturating_add(at)), buffer);
-        if let Some(found) = existing_signature(room, &mut read).map_err(failed)? {
-            return Err(Failure::new(format!("{shown} holds a {found}: -f overwrites it")));
-        }
+    identity: Identity,
+    options: &mut MkfsOptions,
+) -> Result<Vec<Arc<dyn Device>>> {
+    let mut opened = Vec::new();
+    for target in targets {
+        opened.push(target.open(arguments)?);
     }
-    let is_fixed = is_remote(path) || std::fs::metadata(path).map_err(failed)?.file_type().is_block_device();
-    options.total_bytes = size.unwrap_or(room);
-    let end = part.start.saturating_add(options.total_bytes);
-    if is_fixed && end > device.size() {
-        return Err(Failure::new(format!("{shown} has only {} bytes", device.size())));
+    let sizes: Vec<u64> = opened.iter().map(OpenTarget::total_bytes).collect();
+    options.total_bytes = sizes.first().copied().unwrap_or_default();
+    let more = sizes.iter().skip(1).map(|total_bytes| NewDevice { total_bytes: *total_bytes, uuid: random_uuid() });
+    options.more_devices = more.collect();
+    identity.apply(options);
+    // The request must be possible before a file changes.
+    layout(options).map_err(|error| refused(targets, &error))?;
+    let mut devices = Vec::new();
+    for device in opened {
+        devices.push(device.resized(arguments.populate.rootdir.is_some())?);
     }
-    if part.size.is_some_and(|limit| limit < options.total_bytes) {
-        let limit = if arguments.window.partition.is_some() { "the partition has" } else { "--sizelimit allows" };
-        return Err(Failure::new(format!("--size asks for more than {limit}")));
-    }
-    // The request must be possible before the file changes.
-    layout(&options).map_err(|error| Failure::about(path.display(), &error))?;
-    // What a file had would be left in the places that the volume does not use.
-    let is_emptied = arguments.populate.rootdir.is_some() && part.is_whole();
-    // Behind a part of an image there may be something else.
-    if !is_fixed && (is_emptied || end > device.size() || part.is_whole() && end < device.size()) {
-        let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
-        let emptied = if is_emptied { file.set_len(0) } else { Ok(()) };
-        emptied.and_then(|()| file.set_len(end)).map_err(failed)?;
-        drop(device);
-        device = open()?;
-    }
-    let device = within(path, device, part)?;
-    options.largest_chunk = Population::largest_chunk(arguments, options.total_bytes);
-    make_over(&*device, &options).map_err(|error| Failure::about(path.display(), &error))?;
-    Ok((device, options.total_bytes))
+    options.largest_chunk = Population::largest_chunk(arguments, sizes.iter().sum());
+    let of_volume: Vec<&dyn Device> = devices.iter().map(|device| &**device).collect();
+    make_over(&of_volume, options).map_err(|error| match &error {
+        Error::Options(error) => refused(targets, error),
+        _ => Failure::about(shown(targets, 0), &error),
+    })?;
+    Ok(devices)
+}
+
+/// Why no volume can be made, about the device that is the reason for it.
+fn refused(targets: &[Target<'_>], error: &MkfsError) -> Failure {
+    let number = if let MkfsError::DeviceTooSmall { devid, .. } = error { *devid as usize - 1 } else { 0 };
+    Failure::about(shown(targets, number), error)
+}
+
+fn shown(targets: &[Target<'_>], number: usize) -> String {
+    targets.get(number).map(|target| target.path().display().to_string()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -254,6 +246,7 @@ mod tests {
         assert_eq!(checksum("xxhash").unwrap(), ChecksumType::XxHash64);
         assert!(checksum("md5").is_err());
         assert_eq!(profile("DUP").unwrap(), Profile::Dup);
-        assert!(profile("raid1").is_err());
+        assert_eq!(profile("RAID1C3").unwrap(), Profile::Raid1c3);
+        assert!(profile("raid5").is_err() && profile("raid7").is_err());
     }
 }

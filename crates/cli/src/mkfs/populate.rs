@@ -27,8 +27,8 @@ pub struct Population<'a> {
     pub input: &'a Input,
     pub arguments: &'a Mkfs,
     pub identity: Identity,
-    /// Bytes of the volume so far.
-    pub size: u64,
+    /// Bytes of the devices so far.
+    pub sizes: Vec<u64>,
 }
 
 impl Population<'_> {
@@ -44,24 +44,23 @@ impl Population<'_> {
         arguments.populate.shrink.then(|| (size / 64).clamp(8 * MIB, 1 << 30) / MIB * MIB)
     }
 
-    /// Fills the volume on this device. Returns the bytes that it has then, and what was done.
-    pub fn run(self, device: Arc<dyn Device>) -> Result<(u64, Counts)> {
+    /// Fills the volume on these devices. Returns the bytes that each has then, and what was done.
+    pub fn run(self, devices: Vec<Arc<dyn Device>>) -> Result<(Vec<u64>, Counts)> {
         let options = Options {
             compression: self.arguments.populate.compress,
             reproducible: self.identity.reproducible(),
-            largest_chunk: Self::largest_chunk(self.arguments, self.size),
+            largest_chunk: Self::largest_chunk(self.arguments, self.sizes.iter().sum()),
             ..Options::default()
         };
-        let session = Session::open_with(vec![device], options).map_err(|error| about(&error))?;
+        let session = Session::open_with(devices, options).map_err(|error| about(&error))?;
         let counts = self.fill(&session)?;
-        let size = if self.arguments.populate.shrink {
+        let mut sizes = self.sizes;
+        if self.arguments.populate.shrink {
             session.fs().shrink_devices().map_err(|error| about(&error.into()))?;
-            session.fs().device_bytes()
-        } else {
-            self.size
-        };
+            sizes = session.fs().volume().devices().iter().map(|item| item.total_bytes).collect();
+        }
         session.publish().map_err(|error| about(&error))?;
-        Ok((size, counts))
+        Ok((sizes, counts))
     }
 
     fn fill(&self, session: &Session) -> Result<Counts> {

@@ -38,6 +38,54 @@ fn a_new_volume_has_the_requested_options() {
 }
 
 #[test]
+fn a_volume_of_several_devices_has_the_requested_profiles() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths: Vec<String> = (1..=3).map(|number| dir.path().join(format!("{number}")).display().to_string()).collect();
+    let [first, second, third] = [0, 1, 2].map(|index| paths[index].as_str());
+    let made = success(&ubtrfs(&["mkfs", "--json", "--size", "300M", "-d", "raid0", first, second, third]));
+    let made: Value = serde_json::from_str(&made).unwrap();
+    assert_eq!((&made["bytes"], &made["devices"][2]["path"]), (&(900_u64 << 20).into(), &third.into()));
+    let info: Value = serde_json::from_str(&success(&ubtrfs(&["info", "--json", third, first, second]))).unwrap();
+    assert_eq!(info["devices"].as_array().unwrap().len(), 3);
+    let groups = info["block_groups"].as_array().unwrap();
+    let profile = |kind: &str| groups.iter().find(|group| group["kind"] == kind).unwrap()["profile"].clone();
+    assert_eq!((profile("Data"), profile("Metadata")), ("RAID0".into(), "RAID1".into()));
+    success(&ubtrfs(&["check", first, second, third]));
+    // Any of them that holds something is noticed, also by another name.
+    fails(&ubtrfs(&["mkfs", "--size", "300M", dir.path().join("new").to_str().unwrap(), second]), 1, "holds a btrfs");
+    assert!(!dir.path().join("new").exists());
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(second, &link).unwrap();
+    fails(&ubtrfs(&["mkfs", "-f", first, second, link.to_str().unwrap()]), 1, "given twice");
+    success(&ubtrfs(&["check", first, second, third]));
+}
+
+#[test]
+fn several_devices_are_filled_and_equal_each_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    std::fs::write(tree.join("file"), vec![7; 3 << 20]).unwrap();
+    let make = |name: &str, shrink: &[&str]| -> [String; 2] {
+        let paths = ["a", "b"].map(|of| dir.path().join(format!("{name}{of}")).display().to_string());
+        let arguments = ["mkfs", "-d", "raid1", "--size", "200M", "--rootdir", tree.to_str().unwrap()];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
+        command.args(arguments).args(shrink).args(&paths).env("SOURCE_DATE_EPOCH", "1700000000");
+        success(&command.output().unwrap());
+        success(&ubtrfs(&["check", &paths[0], &paths[1]]));
+        paths
+    };
+    let (one, two) = (make("one", &[]), make("two", &[]));
+    for (one, two) in one.iter().zip(&two) {
+        assert!(std::fs::read(one).unwrap() == std::fs::read(two).unwrap());
+    }
+    let shrunk = make("shrunk", &["--shrink"]);
+    for path in &shrunk {
+        assert!(std::fs::metadata(path).unwrap().len() < 200 << 20, "{path} ends with its last chunk");
+    }
+}
+
+#[test]
 fn nothing_is_overwritten_unasked() {
     let dir = tempfile::tempdir().unwrap();
     let image = new_volume(dir.path());
@@ -60,8 +108,14 @@ fn what_cannot_be_made_leaves_nothing() {
     fails(&ubtrfs(&["mkfs", "--size", "8E", path]), 1, "smaller than 8 EiB");
     fails(&ubtrfs(&["mkfs", "--size", "1G", "--csum", "md5", path]), 1, "md5");
     fails(&ubtrfs(&["mkfs", "--size", "1G", "--nodesize", "5000", path]), 1, "5000");
-    fails(&ubtrfs(&["mkfs", "--size", "1G", "--data", "raid1", path]), 1, "raid1");
-    fails(&ubtrfs(&["mkfs", "--size", "1G", path, path]), 1, "one device");
+    fails(&ubtrfs(&["mkfs", "--size", "1G", "--data", "raid1", path]), 1, "raid1 needs at least 2 devices");
+    fails(&ubtrfs(&["mkfs", "--size", "1G", "--data", "raid5", path]), 1, "writes no parity");
+    fails(&ubtrfs(&["mkfs", "--size", "1G", path, path]), 1, "given twice");
+    let other = dir.path().join("other");
+    let other = other.to_str().unwrap();
+    fails(&ubtrfs(&["mkfs", "--size", "30M", path, other]), 1, "of device 1 are too small");
+    fails(&ubtrfs(&["mkfs", "--size", "1G", path, "/does/not/exist"]), 1, "No such file or directory");
+    assert!(!std::path::Path::new(other).exists());
     fails(&ubtrfs(&["mkfs", "--size", "1G", "/does/not/exist"]), 1, "No such file or directory");
     assert!(!image.exists());
     let usage = ubtrfs(&["mkfs", "--size", "8X", path]);

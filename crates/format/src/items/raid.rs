@@ -22,7 +22,8 @@ pub struct RaidProfile {
 }
 
 impl RaidProfile {
-    const SINGLE: Self = Self {
+    /// One copy on one device.
+    pub const SINGLE: Self = Self {
         copies: 1,
         parities: 0,
         device_stripes: 1,

@@ -121,7 +121,7 @@ mod tests {
     fn a_subvolume_beyond_the_last_number_is_refused_and_leaves_nothing() {
         const SIZE: usize = 128 << 20;
         let device = Arc::new(MemoryDevice::new(SIZE));
-        mkfs::make(&*device, &MkfsOptions::new(SIZE as u64)).unwrap();
+        mkfs::make(&[&*device], &MkfsOptions::new(SIZE as u64)).unwrap();
         let open = || Filesystem::open_devices(vec![device.clone()], Options::default()).unwrap();
         let fs = open();
         let last = TreeId(Ino::LAST_FREE.0);

@@ -198,7 +198,7 @@ mod tests {
         const SIZE: u64 = 128 << 20;
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(SIZE).unwrap();
-        layout(&MkfsOptions::new(SIZE)).unwrap().write(&mut file.reopen().unwrap()).unwrap();
+        layout(&MkfsOptions::new(SIZE)).unwrap().write(&mut [&mut file.reopen().unwrap()]).unwrap();
         let device = MemoryDevice::from_bytes(std::fs::read(file.path()).unwrap());
         let volume = Volume::open(vec![Arc::new(device)], OpenOptions { read_only: false }).unwrap();
         let options = Options { background_commits: false, ..Options::default() };

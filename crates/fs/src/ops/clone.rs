@@ -403,7 +403,7 @@ mod tests {
         const SIZE: u64 = 128 << 20;
         let mut image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(SIZE).unwrap();
-        ubtrfs_mkfs::layout(&MkfsOptions::new(SIZE)).unwrap().write(image.as_file_mut()).unwrap();
+        ubtrfs_mkfs::layout(&MkfsOptions::new(SIZE)).unwrap().write(&mut [image.as_file_mut()]).unwrap();
         let device = Arc::new(FileDevice::open(image.path(), OpenMode::ReadWrite, Exclusive::No).unwrap());
         let volume = Volume::open(vec![device], OpenOptions { read_only: false }).unwrap();
         let fs = Filesystem::open(Arc::new(volume), Options { background_commits: false, ..Options::default() });

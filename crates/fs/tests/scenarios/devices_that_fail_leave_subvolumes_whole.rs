@@ -67,7 +67,7 @@ fn new_volume() -> Arc<RecordingDevice> {
     let device = Arc::new(RecordingDevice::new(vec![0; SIZE as usize].into()));
     let mut plan = MkfsOptions::new(SIZE);
     (plan.metadata_profile, plan.node_size) = (Some(Profile::Single), Some(NODE as u32));
-    mkfs::make(&*device, &plan).unwrap();
+    mkfs::make(&[&*device], &plan).unwrap();
     device
 }
 

@@ -180,7 +180,7 @@ fn volume(full: Full) -> (OverlayDevice, u32) {
     plan.node_size = Some(4096);
     let file = tempfile::tempfile().unwrap();
     file.set_len(SIZE).unwrap();
-    ubtrfs_mkfs::layout(&plan).unwrap().write(&mut file.try_clone().unwrap()).unwrap();
+    ubtrfs_mkfs::layout(&plan).unwrap().write(&mut [&mut file.try_clone().unwrap()]).unwrap();
     let mut bytes = vec![0; SIZE as usize];
     std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
     let device = Arc::new(MemoryDevice::from_bytes(bytes));

@@ -417,13 +417,13 @@ fn volumes_are_opened_by_path_once() {
 fn volumes_are_made_where_nothing_is() {
     let device = MemoryDevice::new(128 << 20);
     let options = MkfsOptions::new(device.size());
-    mkfs::make(&device, &options).unwrap();
-    assert!(matches!(mkfs::make(&device, &options), Err(mkfs::Error::Occupied(what)) if what.contains("btrfs")));
-    mkfs::make_over(&device, &options).unwrap();
+    mkfs::make(&[&device], &options).unwrap();
+    assert!(matches!(mkfs::make(&[&device], &options), Err(mkfs::Error::Occupied(what)) if what.contains("btrfs")));
+    mkfs::make_over(&[&device], &options).unwrap();
     let small = MkfsOptions::new(1 << 20);
-    assert!(matches!(mkfs::make(&MemoryDevice::new(1 << 20), &small), Err(mkfs::Error::Options(_))));
+    assert!(matches!(mkfs::make(&[&MemoryDevice::new(1 << 20)], &small), Err(mkfs::Error::Options(_))));
     let lacking = MemoryDevice::new(64 << 20);
-    assert!(matches!(mkfs::make(&lacking, &options), Err(mkfs::Error::Device(_))));
+    assert!(matches!(mkfs::make(&[&lacking], &options), Err(mkfs::Error::Device(_))));
 }
 
 #[test]

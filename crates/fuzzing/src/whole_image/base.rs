@@ -98,7 +98,7 @@ pub(crate) fn own() -> Vec<u8> {
     options.chunk_tree_uuid = Uuid([3; 16]);
     options.subvolume_uuid = Uuid([4; 16]);
     let mut memory = Memory(vec![0; OWN_SIZE]);
-    ubtrfs_mkfs::layout(&options).expect("a layout").write(&mut memory).expect("a write to memory");
+    ubtrfs_mkfs::layout(&options).expect("a layout").write(&mut [&mut memory]).expect("a write to memory");
     let device = Arc::new(OverlayDevice::new(memory.0.into()));
     let volume = Volume::open(vec![device.clone()], OpenOptions { read_only: false }).expect("open a new volume");
     let options = Options { background_commits: false, max_inline: 2048, ..Options::default() };

@@ -25,7 +25,7 @@ fn make(image: &Path, options: &MkfsOptions) {
     for at in [0, MIB, 5 * MIB, options.total_bytes - MIB] {
         file.write_all_at(&old, at).unwrap();
     }
-    layout(options).unwrap().write(&mut file).unwrap();
+    layout(options).unwrap().write(&mut [&mut file]).unwrap();
 }
 
 /// The options under test, by name.

@@ -5,7 +5,7 @@ use std::io;
 use ubtrfs_format::{
     Header, ItemContext, Node, NodeExpectation, Physical, Superblock, check_header, check_leaf, verify_node_checksum,
 };
-use ubtrfs_mkfs::{Medium, MkfsError, MkfsOptions, Profile, layout};
+use ubtrfs_mkfs::{Medium, MkfsError, MkfsOptions, NewDevice, Profile, layout, random_uuid};
 
 const MIB: u64 = 1 << 20;
 
@@ -30,6 +30,10 @@ fn impossible_options_are_refused() {
     );
     let (data_profile, metadata_profile) = (Some(Profile::Single), Some(Profile::Dup));
     assert_eq!(refusal(&MkfsOptions { data_profile, metadata_profile, ..mixed }), MkfsError::MixedProfiles);
+    let striped = MkfsOptions { data_profile: Some(Profile::Raid0), ..good.clone() };
+    assert!(layout(&striped).is_ok());
+    let mirrored = MkfsOptions { data_profile: Some(Profile::Raid1c3), ..good.clone() };
+    assert_eq!(refusal(&mirrored), MkfsError::TooFewDevices { profile: "raid1c3", devices: 1, least: 3 });
     let grouped = MkfsOptions { block_group_tree: true, ..good.clone() };
     assert!(layout(&grouped).is_ok());
     assert_eq!(refusal(&MkfsOptions { no_holes: false, ..grouped.clone() }), MkfsError::BlockGroupTree);
@@ -77,7 +81,7 @@ fn superblocks_come_last_between_flushes() {
     let options = MkfsOptions::new(128 * MIB);
     let layout = layout(&options).unwrap();
     let mut recorder = Recorder::default();
-    layout.write(&mut recorder).unwrap();
+    layout.write(&mut [&mut recorder]).unwrap();
     let stages: Vec<&[Event]> = recorder.0.split(|event| matches!(event, Event::Flush)).collect();
     assert_eq!(stages.len(), 4);
     assert!(stages[3].is_empty());
@@ -94,11 +98,32 @@ fn superblocks_come_last_between_flushes() {
 }
 
 #[test]
+fn each_device_has_its_own_superblocks_and_the_first_gets_them_last() {
+    let more_devices = vec![NewDevice { total_bytes: 200 * MIB, uuid: random_uuid() }];
+    let options = MkfsOptions { more_devices, ..MkfsOptions::new(128 * MIB) };
+    let layout = layout(&options).unwrap();
+    assert_eq!((layout.superblock.num_devices, layout.superblock.total_bytes), (2, 328 * MIB));
+    for (device, (devid, new)) in layout.devices.iter().zip(options.devices()) {
+        for (at, bytes) in &device.superblocks {
+            let item = Superblock::parse(bytes, *at).unwrap().dev_item;
+            assert_eq!((item.devid, item.uuid, item.total_bytes), (devid, new.uuid, new.total_bytes));
+            assert!(item.bytes_used > 0);
+        }
+        assert!(!device.blocks.is_empty(), "metadata is on both by default");
+    }
+    let (mut first, mut second) = (Recorder::default(), Recorder::default());
+    layout.write(&mut [&mut first, &mut second]).unwrap();
+    let flushes = |of: &Recorder| of.0.iter().filter(|event| matches!(event, Event::Flush)).count();
+    assert_eq!((flushes(&first), flushes(&second)), (3, 3));
+    assert!(layout.write(&mut [&mut first]).is_err(), "each device is needed");
+}
+
+#[test]
 fn equal_options_give_equal_bytes() {
     let options = MkfsOptions::new(128 * MIB);
     let (one, two) = (layout(&options).unwrap(), layout(&options).unwrap());
-    assert_eq!(one.blocks, two.blocks);
-    assert_eq!(one.superblocks, two.superblocks);
+    assert_eq!(one.devices[0].blocks, two.devices[0].blocks);
+    assert_eq!(one.devices[0].superblocks, two.devices[0].superblocks);
     assert_ne!(MkfsOptions::new(128 * MIB).fsid, options.fsid);
 }
 
@@ -112,7 +137,7 @@ fn every_block_keeps_the_rules() {
         let layout = layout(&options).unwrap();
         layout.superblock.check_mountable().unwrap();
         let context = ItemContext::from(&layout.superblock);
-        for (_, block) in &layout.blocks {
+        for (_, block) in &layout.devices[0].blocks {
             verify_node_checksum(block, options.checksum).unwrap();
             let header = Header::parse(block).unwrap();
             check_header(&header, options.chunk_tree_uuid).unwrap();

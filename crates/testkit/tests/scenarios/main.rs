@@ -19,5 +19,6 @@ mod orphans_back_and_forth;
 mod real_programs;
 mod scrub_mends_devices;
 mod servers_that_are_away;
+mod several_devices;
 mod snapshots_back_and_forth;
 mod subvolume_rules;

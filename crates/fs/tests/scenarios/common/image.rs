@@ -14,7 +14,7 @@ pub fn make(path: &Path, size: u64, change: impl FnOnce(&mut MkfsOptions)) {
     file.set_len(size).unwrap();
     let mut options = MkfsOptions::new(size);
     change(&mut options);
-    ubtrfs_mkfs::layout(&options).unwrap().write(&mut { file }).unwrap();
+    ubtrfs_mkfs::layout(&options).unwrap().write(&mut [&mut { file }]).unwrap();
 }
 
 /// Opens the volume of an image, which commits only on request.

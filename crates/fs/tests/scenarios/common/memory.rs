@@ -9,7 +9,7 @@ use ubtrfs_volume::MemoryDevice;
 pub fn new_volume(size: u64) -> MemoryDevice {
     let file = tempfile::tempfile().unwrap();
     file.set_len(size).unwrap();
-    ubtrfs_mkfs::layout(&MkfsOptions::new(size)).unwrap().write(&mut file.try_clone().unwrap()).unwrap();
+    ubtrfs_mkfs::layout(&MkfsOptions::new(size)).unwrap().write(&mut [&mut file.try_clone().unwrap()]).unwrap();
     let mut bytes = vec![0; size as usize];
     file.read_exact_at(&mut bytes, 0).unwrap();
     MemoryDevice::from_bytes(bytes)

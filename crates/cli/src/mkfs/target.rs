@@ -1,0 +1,186 @@
+//! A device or image file that a new volume is made on.
+
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ubtrfs_format::Physical;
+use ubtrfs_mkfs::existing_signature;
+use ubtrfs_volume::{Device, DevicePart, OpenMode, is_remote};
+
+use super::input::Input;
+use super::populate::Population;
+use crate::args::Mkfs;
+use crate::device::{open_exclusively, part_of, within};
+use crate::failure::{Failure, Result};
+
+/// A device or image file, which exists.
+#[derive(Debug)]
+pub struct Target<'a> {
+    path: &'a Path,
+    /// Bytes of the volume on it, if they were asked for.
+    size: Option<u64>,
+    part: DevicePart,
+    was_made: bool,
+}
+
+/// A target that nobody else has.
+pub struct OpenTarget<'a> {
+    target: &'a Target<'a>,
+    device: Arc<dyn Device>,
+    total_bytes: u64,
+    /// It has the size that it has.
+    is_fixed: bool,
+}
+
+/// Refuses a device that is given twice, under whatever names.
+pub fn check_distinct(paths: &[PathBuf]) -> Result<()> {
+    let mut seen = HashSet::new();
+    for path in paths {
+        let identity = match std::fs::metadata(path) {
+            Ok(found) if found.file_type().is_block_device() => (0, found.rdev(), PathBuf::new()),
+            Ok(found) => (found.dev(), found.ino(), PathBuf::new()),
+            // An export, or an image that is made.
+            Err(_) => (0, 0, path.clone()),
+        };
+        if !seen.insert(identity) {
+            return Err(Failure::new(format!("{} is given twice", path.display())));
+        }
+    }
+    Ok(())
+}
+
+impl<'a> Target<'a> {
+    /// Makes the image file if there is none.
+    pub fn prepare(path: &'a Path, arguments: &Mkfs, input: Option<&Input>) -> Result<Self> {
+        let is_missing = !is_remote(path) && !path.exists();
+        let size = match (arguments.size, input) {
+            (None, Some(input)) if is_missing || is_shrunk_again(path, arguments) => {
+                Population::default_size(input, arguments)?
+            }
+            (size, _) => size,
+        };
+        if is_missing {
+            let Some(size) = size else {
+                return Err(Failure::new(format!("{} does not exist; --size SIZE makes it", path.display())));
+            };
+            make_file(path, arguments.window.offset.saturating_add(size))?;
+        }
+        let mut target = Self { path, size, part: DevicePart { start: 0, size: None }, was_made: is_missing };
+        match part_of(path, arguments.window) {
+            Ok(part) => target.part = part,
+            Err(error) => {
+                target.remove_if_made();
+                return Err(error);
+            }
+        }
+        Ok(target)
+    }
+
+    /// Its path or URI.
+    pub fn path(&self) -> &Path {
+        self.path
+    }
+
+    /// Removes an image file that was made.
+    pub fn remove_if_made(&self) {
+        if self.was_made {
+            let _ = std::fs::remove_file(self.path);
+        }
+    }
+
+    fn failed(&self, error: &io::Error) -> Failure {
+        Failure::about(self.path.display(), error)
+    }
+
+    fn open_device(&self) -> Result<Arc<dyn Device>> {
+        open_exclusively(self.path, OpenMode::ReadWrite, self.part)
+    }
+
+    /// Opens it, if nothing is on it that somebody might miss, and decides how much of it is used.
+    pub fn open(&self, arguments: &Mkfs) -> Result<OpenTarget<'_>> {
+        let (shown, part) = (self.path.display(), self.part);
+        let device = self.open_device()?;
+        let rest = device.size().saturating_sub(part.start);
+        let room = part.size.map_or(rest, |limit| limit.min(rest));
+        if !arguments.force {
+            let mut read = |at: u64, buffer: &mut [u8]| device.read_at(Physical(part.start.saturating_add(at)), buffer);
+            if let Some(found) = existing_signature(room, &mut read).map_err(|error| self.failed(&error))? {
+                return Err(Failure::new(format!("{shown} holds a {found}: -f overwrites it")));
+            }
+        }
+        let is_block = || std::fs::metadata(self.path).map(|found| found.file_type().is_block_device());
+        let is_fixed = is_remote(self.path) || is_block().map_err(|error| self.failed(&error))?;
+        let total_bytes = self.size.unwrap_or(room);
+        if is_fixed && part.start.saturating_add(total_bytes) > device.size() {
+            return Err(Failure::new(format!("{shown} has only {} bytes", device.size())));
+        }
+        if part.size.is_some_and(|limit| limit < total_bytes) {
+            let limit = if arguments.window.partition.is_some() { "the partition has" } else { "--sizelimit allows" };
+            return Err(Failure::new(format!("--size asks for more than {limit}")));
+        }
+        Ok(OpenTarget { target: self, device, total_bytes, is_fixed })
+    }
+
+    /// Ends an image file where its volume ends now, if it ended where the volume ended `before`:
+    /// else there is something else behind it.
+    pub fn cut(&self, before: u64, bytes: u64) -> Result<()> {
+        if is_remote(self.path) {
+            return Ok(());
+        }
+        let cut = || {
+            let file = OpenOptions::new().write(true).open(self.path)?;
+            let found = file.metadata()?;
+            if found.is_file() && found.len() == self.part.start.saturating_add(before) {
+                file.set_len(self.part.start.saturating_add(bytes))?;
+                file.sync_all()?;
+            }
+            Ok(())
+        };
+        cut().map_err(|error| self.failed(&error))
+    }
+}
+
+impl OpenTarget<'_> {
+    /// Bytes of the volume on it.
+    pub fn total_bytes(&self) -> u64 {
+        self.total_bytes
+    }
+
+    /// The device, as large as the volume on it. `is_filled`: what a file had would be left in the
+    /// places that the volume does not use, so it goes.
+    pub fn resized(self, is_filled: bool) -> Result<Arc<dyn Device>> {
+        let Self { target, mut device, total_bytes, is_fixed } = self;
+        let part = target.part;
+        let end = part.start.saturating_add(total_bytes);
+        let is_emptied = is_filled && part.is_whole();
+        // Behind a part of an image there may be something else.
+        if !is_fixed && (is_emptied || end > device.size() || part.is_whole() && end < device.size()) {
+            let file = OpenOptions::new().write(true).open(target.path);
+            let file: File = file.map_err(|error| target.failed(&error))?;
+            let emptied = if is_emptied { file.set_len(0) } else { Ok(()) };
+            emptied.and_then(|()| file.set_len(end)).map_err(|error| target.failed(&error))?;
+            drop(device);
+            device = target.open_device()?;
+        }
+        within(target.path, device, part)
+    }
+}
+
+/// Whether an image file is made again that ends where its volume does, so that its size says
+/// nothing.
+fn is_shrunk_again(path: &Path, arguments: &Mkfs) -> bool {
+    arguments.populate.shrink && arguments.force && arguments.window.is_whole() && path.is_file()
+}
+
+fn make_file(path: &Path, bytes: u64) -> Result<()> {
+    let failed = |error: io::Error| Failure::about(path.display(), &error);
+    let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
+    file.set_len(bytes).map_err(|error| {
+        let _ = std::fs::remove_file(path);
+        failed(error)
+    })
+}
