@@ -1,5 +1,6 @@
 //! The command line.
 
+pub mod device;
 pub mod edit;
 pub mod filesystem;
 mod owner;
@@ -53,6 +54,7 @@ pub enum Command {
     Property(subvolume::Property),
     #[command(visible_alias = "fi")]
     Filesystem(filesystem::FilesystemArguments),
+    Device(device::DeviceArguments),
     #[command(hide = true)]
     Defragment(filesystem::Defragment),
     Scrub(scrub::ScrubArguments),

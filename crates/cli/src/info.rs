@@ -63,14 +63,14 @@ struct Device {
 
 /// All block groups of one type and profile.
 #[derive(Debug, Default, Serialize)]
-struct Groups {
-    kind: String,
-    profile: String,
-    count: u64,
-    total_bytes: u64,
-    used_bytes: u64,
+pub struct Groups {
+    pub kind: String,
+    pub profile: String,
+    pub count: u64,
+    pub total_bytes: u64,
+    pub used_bytes: u64,
     /// Groups that have something on missing devices alone, where ubtrfs can't read it.
-    incomplete: u64,
+    pub incomplete: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -181,7 +181,8 @@ fn device(item: &DevItem) -> Device {
     }
 }
 
-fn block_groups(volume: &Volume, trees: &Trees) -> Result<Vec<Groups>> {
+/// The block groups of a volume, by type and profile.
+pub fn block_groups(volume: &Volume, trees: &Trees) -> Result<Vec<Groups>> {
     let tree = if trees.superblock().compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
         TreeId::BLOCK_GROUP
     } else {

@@ -30,6 +30,11 @@ const SUBVOL_GETFLAGS: u32 = 0x8008_9419;
 const SUBVOL_SETFLAGS: u32 = 0x4008_941a;
 const GET_SUBVOL_INFO: u32 = 0x81f8_943c;
 const SNAP_DESTROY_V2: u32 = 0x5000_943f;
+const DEV_INFO: u32 = 0xd000_941e;
+const FS_INFO: u32 = 0x8400_941f;
+const FS_INFO_SIZE: usize = 1024;
+const GET_DEV_STATS: u32 = 0xc408_9434;
+const DEV_STATS_SIZE: usize = 1032;
 
 const READ_ONLY: u64 = 1 << 1;
 /// The type of the kernel's btrfs in statfs(2).
@@ -150,6 +155,45 @@ impl Mounted {
     pub fn set_default(&self, id: u64) -> Done<()> {
         // SAFETY: this command reads a number.
         unsafe { ioctl(&self.0, Setter::<DEFAULT_SUBVOL, u64>::new(id)) }
+    }
+
+    /// The numbers of the volume's devices.
+    pub fn device_numbers(&self) -> Done<Vec<u64>> {
+        // SAFETY: this command fills in an array of the size that its number encodes.
+        let getter = unsafe { Getter::<FS_INFO, [u8; FS_INFO_SIZE]>::new() };
+        // SAFETY: the same.
+        let highest = u64_at(&unsafe { ioctl(&self.0, getter) }?, 0);
+        let mut numbers = Vec::new();
+        for devid in 1..=highest {
+            match self.device_path(devid) {
+                Ok(_) => numbers.push(devid),
+                Err(Errno::NODEV) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(numbers)
+    }
+
+    /// The path of a device.
+    pub fn device_path(&self, devid: u64) -> Done<String> {
+        const PATH: usize = 3072;
+        let mut argument: Argument = [0; SIZE];
+        argument[..8].copy_from_slice(&devid.to_le_bytes());
+        // SAFETY: this command reads and fills in an argument of the size that its number encodes.
+        unsafe { ioctl(&self.0, Updater::<DEV_INFO, Argument>::new(&mut argument)) }?;
+        let path: Vec<u8> = argument[PATH..].iter().copied().take_while(|byte| *byte != 0).collect();
+        Ok(String::from_utf8_lossy(&path).into_owned())
+    }
+
+    /// How often a device failed; afterwards, with `reset`, it never did.
+    pub fn device_errors(&self, devid: u64, reset: bool) -> Done<[u64; 5]> {
+        let mut argument = [0; DEV_STATS_SIZE];
+        for (index, number) in [devid, 5, u64::from(reset)].iter().enumerate() {
+            argument[index * 8..index * 8 + 8].copy_from_slice(&number.to_le_bytes());
+        }
+        // SAFETY: this command reads and fills in an argument of the size that its number encodes.
+        unsafe { ioctl(&self.0, Updater::<GET_DEV_STATS, [u8; DEV_STATS_SIZE]>::new(&mut argument)) }?;
+        Ok(std::array::from_fn(|index| u64_at(&argument, 24 + index * 8)))
     }
 
     /// Whether the file is on a mount of the kernel's btrfs.

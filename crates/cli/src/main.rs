@@ -10,6 +10,7 @@ mod control;
 mod defragment;
 mod describe;
 mod device;
+mod devices;
 mod diff;
 mod edit;
 mod failure;
@@ -47,6 +48,7 @@ mod together;
 mod tree;
 mod trees;
 mod umount;
+mod usage;
 mod watch;
 
 use std::path::Path;
@@ -90,7 +92,10 @@ fn main() -> ExitCode {
         Command::Property(arguments) => subvolume::property(arguments),
         Command::Filesystem(arguments) => match &arguments.what {
             FilesystemCommand::Defragment(arguments) => defragment::run(arguments),
+            FilesystemCommand::Df(place) => devices::df(place),
+            FilesystemCommand::Usage(place) => devices::usage(place),
         },
+        Command::Device(arguments) => devices::run(arguments),
         Command::Defragment(arguments) => defragment::run(arguments),
         Command::Scrub(arguments) => scrub::run(arguments),
         Command::Shell(arguments) => shell::run(arguments),

@@ -2,6 +2,8 @@
 //! that a command's number encodes, and nothing behind them. So `SPACE_INFO` and `TREE_SEARCH_V2`,
 //! whose answers follow their argument, can't be served.
 
+use std::collections::BTreeMap;
+
 use ubtrfs::{Errno, Filesystem, Result};
 use ubtrfs_format::{DeviceId, Generation, ItemType, Key, TreeId};
 
@@ -16,6 +18,8 @@ pub(crate) enum VolumeIoctl {
     FsInfo,
     /// `BTRFS_IOC_DEV_INFO`.
     DevInfo { devid: u64, uuid: [u8; 16] },
+    /// `BTRFS_IOC_GET_DEV_STATS`.
+    DeviceErrors { devid: u64, count: u64, reset: bool },
     /// `BTRFS_IOC_TREE_SEARCH`.
     TreeSearch(Box<Search>),
     /// `BTRFS_IOC_GET_FSLABEL`, which is `FS_IOC_GETFSLABEL`.
@@ -43,6 +47,8 @@ const FITRIM: u32 = 0xc018_5879;
 const FS_INFO: u32 = 0x8400_941f;
 /// `_IOWR(0x94, 30, struct btrfs_ioctl_dev_info_args)`.
 const DEV_INFO: u32 = 0xd000_941e;
+/// `_IOWR(0x94, 52, struct btrfs_ioctl_get_dev_stats)`.
+const GET_DEV_STATS: u32 = 0xc408_9434;
 /// `_IOWR(0x94, 17, struct btrfs_ioctl_search_args)`.
 const TREE_SEARCH: u32 = 0xd000_9411;
 
@@ -54,6 +60,9 @@ const SET_LABEL: u32 = 0x4100_9432;
 const LABEL_SIZE: usize = 256;
 const FS_INFO_SIZE: usize = 1024;
 const DEV_INFO_SIZE: usize = 4096;
+const DEV_STATS_SIZE: usize = 1032;
+/// The flag of `GET_DEV_STATS` that sets the counters to zero.
+const RESET: u64 = 1;
 /// The offset of the path in the answer to `DEV_INFO`, and its greatest length with the zero after
 /// it.
 const DEV_INFO_PATH: usize = 3072;
@@ -82,6 +91,7 @@ impl VolumeIoctl {
             FITRIM => Self::parse_trim(data),
             FS_INFO => Some(Self::FsInfo),
             DEV_INFO => Self::parse_dev_info(data),
+            GET_DEV_STATS => Self::parse_dev_stats(data),
             GET_LABEL => Some(Self::Label),
             // Without a zero in it there is no end.
             SET_LABEL => data.iter().position(|byte| *byte == 0).map(|end| Self::SetLabel(data[..end].to_vec())),
@@ -99,19 +109,31 @@ impl VolumeIoctl {
         Some(Self::DevInfo { devid: u64_at(data, 0)?, uuid: *data.get(8..)?.first_chunk()? })
     }
 
+    fn parse_dev_stats(data: &[u8]) -> Option<Self> {
+        let reset = u64_at(data, 16)? & RESET != 0;
+        Some(Self::DeviceErrors { devid: u64_at(data, 0)?, count: u64_at(data, 8)?, reset })
+    }
+
     /// Whether a caller with these powers may do it.
     pub(crate) fn is_allowed(&self, powers: impl FnOnce() -> Powers) -> bool {
         match self {
             // Trees hold all files, those that the caller may not see too.
             Self::TreeSearch(_) => powers().administers(),
-            Self::Trim { .. } | Self::SetLabel(_) => powers().has(Capability::Administrator),
-            Self::FsInfo | Self::DevInfo { .. } | Self::Label => true,
+            Self::Trim { .. } | Self::SetLabel(_) | Self::DeviceErrors { reset: true, .. } => {
+                powers().has(Capability::Administrator)
+            }
+            Self::FsInfo | Self::DevInfo { .. } | Self::DeviceErrors { .. } | Self::Label => true,
         }
     }
 
     /// Answers. `subvolume`: that of the ioctl's file; `devices`: the paths of the volume's
-    /// devices.
-    pub(crate) fn answer(self, engine: &Filesystem, subvolume: TreeId, devices: &[String]) -> Result<Answer> {
+    /// devices, by their numbers.
+    pub(crate) fn answer(
+        self,
+        engine: &Filesystem,
+        subvolume: TreeId,
+        devices: &BTreeMap<u64, String>,
+    ) -> Result<Answer> {
         match self {
             Self::Trim { start, len, least } => {
                 let trimmed = engine.trim(start, len, least)?;
@@ -120,6 +142,7 @@ impl VolumeIoctl {
             }
             Self::FsInfo => Ok(fs_info(engine)),
             Self::DevInfo { devid, uuid } => dev_info(engine, devid, uuid, devices),
+            Self::DeviceErrors { devid, count, reset } => device_errors(engine, DeviceId(devid), count, reset),
             Self::TreeSearch(search) => search.answer(engine, subvolume),
             Self::Label => {
                 let mut label = engine.label();
@@ -154,13 +177,27 @@ fn fs_info(engine: &Filesystem) -> Answer {
     answer
 }
 
-fn dev_info(engine: &Filesystem, devid: u64, uuid: [u8; 16], paths: &[String]) -> Result<Answer> {
+/// How often a device has failed, in at most `count` counters. The next commit makes a reset
+/// durable.
+fn device_errors(engine: &Filesystem, devid: DeviceId, count: u64, reset: bool) -> Result<Answer> {
+    let found = engine.volume().device_errors().into_iter().find(|(id, _)| *id == devid);
+    let (_, errors) = found.ok_or(Errno::NODEV)?;
+    if reset {
+        engine.reset_device_errors(devid)?;
+    }
+    let shown = &errors.counts[..errors.counts.len().min(count as usize)];
+    let head = [devid.0, shown.len() as u64, if reset { RESET } else { 0 }];
+    let mut answer: Answer = head.iter().chain(shown).flat_map(|number| number.to_le_bytes()).collect();
+    answer.resize(DEV_STATS_SIZE, 0);
+    Ok(answer)
+}
+
+fn dev_info(engine: &Filesystem, devid: u64, uuid: [u8; 16], paths: &BTreeMap<u64, String>) -> Result<Answer> {
     let devices = engine.volume().devices();
     let asked = |device: &ubtrfs_format::items::DevItem| {
         device.devid == DeviceId(devid) && (uuid == [0; 16] || device.uuid.0 == uuid)
     };
-    let number = devices.iter().position(asked).ok_or(Errno::NODEV)?;
-    let device = &devices[number];
+    let device = devices.iter().find(|device| asked(device)).ok_or(Errno::NODEV)?;
     let mut answer = Vec::with_capacity(DEV_INFO_SIZE);
     answer.extend(devid.to_le_bytes());
     answer.extend(device.uuid.0);
@@ -168,7 +205,7 @@ fn dev_info(engine: &Filesystem, devid: u64, uuid: [u8; 16], paths: &[String]) -
     answer.extend(device.total_bytes.to_le_bytes());
     answer.extend(device.fsid.0);
     answer.resize(DEV_INFO_PATH, 0);
-    let path = paths.get(number).map(String::as_bytes).unwrap_or_default();
+    let path = paths.get(&devid).map(String::as_bytes).unwrap_or_default();
     answer.extend(&path[..path.len().min(PATH_SIZE - 1)]);
     answer.resize(DEV_INFO_SIZE, 0);
     Ok(answer)
@@ -231,14 +268,14 @@ mod tests {
     fn numbers_of_commands_encode_the_sizes_of_their_arguments() {
         let size = |command: u32| (command >> 16 & 0x3fff) as usize;
         assert_eq!(
-            [FITRIM, FS_INFO, DEV_INFO, TREE_SEARCH, GET_LABEL, SET_LABEL].map(size),
-            [24, FS_INFO_SIZE, DEV_INFO_SIZE, SEARCH_SIZE, LABEL_SIZE, LABEL_SIZE]
+            [FITRIM, FS_INFO, DEV_INFO, GET_DEV_STATS, TREE_SEARCH, GET_LABEL, SET_LABEL].map(size),
+            [24, FS_INFO_SIZE, DEV_INFO_SIZE, DEV_STATS_SIZE, SEARCH_SIZE, LABEL_SIZE, LABEL_SIZE]
         );
     }
 
     #[test]
     fn short_arguments_are_refused() {
-        for command in [FITRIM, DEV_INFO, TREE_SEARCH] {
+        for command in [FITRIM, DEV_INFO, GET_DEV_STATS, TREE_SEARCH] {
             assert!(VolumeIoctl::parse(command, &[0; 20]).is_some_and(|read| read.is_err()));
         }
         assert!(VolumeIoctl::parse(0x8004_6601, &[0; 4096]).is_none());

@@ -1,5 +1,6 @@
 //! What the server and its slow requests share.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -36,8 +37,10 @@ pub enum CheckOpen {
 /// The facts of a mount that the server shows.
 #[derive(Debug, Clone, Default)]
 pub struct MountFacts {
-    /// The devices' paths.
+    /// The devices' paths, as they were given.
     pub devices: Vec<String>,
+    /// The paths by the devices' numbers.
+    pub device_paths: BTreeMap<u64, String>,
     /// The options that it was mounted with.
     pub options: Vec<String>,
     /// `fuseblk`, `fuse` or `fuse (fusermount3)`.
@@ -221,9 +224,9 @@ impl Shared {
         &self.facts
     }
 
-    /// The paths of the volume's devices.
-    pub(crate) fn device_paths(&self) -> &[String] {
-        &self.facts.devices
+    /// The paths of the volume's devices, by their numbers.
+    pub(crate) fn device_paths(&self) -> &BTreeMap<u64, String> {
+        &self.facts.device_paths
     }
 
     /// Sets what [`Self::stop_waiting`] does.

@@ -6,10 +6,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use clap::{Args, Subcommand};
 use ubtrfs::{Compression, CompressionMode};
 
+use super::device::VolumePlace;
 use super::subvolume::InImage;
 use crate::size::parse_size;
 
-/// Work on the files of a volume, on a mount or in an image.
+/// Work on the files of a volume, or look at its space, on a mount or in an image.
 #[derive(Debug, Args)]
 pub struct FilesystemArguments {
     #[command(subcommand)]
@@ -20,6 +21,10 @@ pub struct FilesystemArguments {
 pub enum FilesystemCommand {
     #[command(visible_alias = "defrag")]
     Defragment(Defragment),
+    /// Show how block groups are used, as of the last commit.
+    Df(VolumePlace),
+    /// Show how block groups and devices are used, as of the last commit.
+    Usage(VolumePlace),
 }
 
 /// Rewrite fragmented files in fewer pieces, or compress them.

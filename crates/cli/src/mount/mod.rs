@@ -63,6 +63,12 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     ubtrfs_volume::absolute_name(path).map_err(|error| Failure::of(&error))
 }
 
+/// The part of its devices that a mount with these options is of.
+pub fn window_of_options(options: &[String]) -> Result<args::Window> {
+    let MountRequest { offset, size_limit: sizelimit, partition, .. } = MountRequest::parse(options)?;
+    Ok(args::Window { partition, offset, sizelimit, of_mount: true })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

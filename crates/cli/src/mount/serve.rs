@@ -1,5 +1,6 @@
 //! A mount from its beginning to its end.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions as StdOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -77,6 +78,7 @@ fn run(
     let threads = job.request.threads.unwrap_or_else(usual_threads);
     let facts = MountFacts {
         devices: job.devices.iter().map(|path| path.display().to_string()).collect(),
+        device_paths: paths_by_number(job, &devices),
         options: job.options.clone(),
         mount_type: kind_name(mount.kind()).into(),
         fallback: mount.fallback().map(Into::into),
@@ -159,6 +161,17 @@ fn open_devices(job: &Job, root: bool) -> Result<Opened> {
 fn window_of(job: &Job) -> Window {
     let MountRequest { offset, size_limit: sizelimit, partition, .. } = job.request;
     Window { partition, offset, sizelimit, of_mount: true }
+}
+
+/// The paths of devices by their numbers. One whose superblock can't be read is left out.
+fn paths_by_number(job: &Job, devices: &[Arc<dyn Device>]) -> BTreeMap<u64, String> {
+    let mut paths = BTreeMap::new();
+    for (path, device) in job.devices.iter().zip(devices) {
+        if let Some(superblock) = Volume::superblock_of(&**device) {
+            paths.insert(superblock.dev_item.devid.0, path.display().to_string());
+        }
+    }
+    paths
 }
 
 /// A path by which what is open is opened once more.

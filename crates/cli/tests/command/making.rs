@@ -61,6 +61,29 @@ fn a_volume_of_several_devices_has_the_requested_profiles() {
 }
 
 #[test]
+fn the_use_of_devices_and_their_failures_are_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = ["a", "b"].map(|name| dir.path().join(name).display().to_string());
+    let [first, second] = paths.each_ref().map(String::as_str);
+    success(&ubtrfs(&["mkfs", "--size", "300M", "-d", "raid1", first, second]));
+    let df = success(&ubtrfs(&["filesystem", "df", second, first]));
+    assert!(df.contains("Data, RAID1: total=30.00MiB, used=0.00B"), "{df}");
+    assert!(df.contains("System, RAID1: total=8.00MiB, used=16.00KiB"), "{df}");
+    let usage: Value = serde_json::from_str(&success(&ubtrfs(&["device", "usage", "--json", second, first]))).unwrap();
+    let devices = usage["devices"].as_array().unwrap();
+    assert_eq!((&devices[0]["path"], &devices[1]["path"]), (&first.into(), &second.into()), "by their numbers");
+    for device in devices {
+        let bytes = |value: &Value| value.as_u64().unwrap();
+        let chunks: u64 = device["chunks"].as_array().unwrap().iter().map(|chunks| bytes(&chunks["bytes"])).sum();
+        assert_eq!((chunks, bytes(&device["unallocated_bytes"])), (68 << 20, (300 - 68) << 20));
+    }
+    assert!(success(&ubtrfs(&["filesystem", "usage", first, second])).contains("Data,RAID1: Size:30.00MiB"));
+    let stats = success(&ubtrfs(&["device", "stats", "-z", "-c", first, second]));
+    assert!(stats.contains(&format!("[{second}].write_io_errs    0\n")), "{stats}");
+    success(&ubtrfs(&["check", first, second]));
+}
+
+#[test]
 fn several_devices_are_filled_and_equal_each_time() {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");

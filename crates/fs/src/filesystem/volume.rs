@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use ubtrfs_format::{DeviceId, Generation, Ino, Key, TreeId};
-use ubtrfs_volume::Volume;
+use ubtrfs_volume::{DeviceErrors, Volume};
 
 use super::Filesystem;
-use crate::error::Result;
+use crate::error::{Errno, Result};
 use crate::inode::InodeId;
 use crate::ops::{FilesystemStats, FoundInode, FoundItem, FoundSubvolume};
 use crate::scrub::{ScrubOptions, ScrubProgress};
@@ -82,6 +82,15 @@ impl Filesystem {
     /// for a range that is invalid or less than a sector, `EOPNOTSUPP` if the device can't.
     pub fn trim(&self, start: u64, len: u64, least: u64) -> Result<u64> {
         self.discards.trim(start, len, least)
+    }
+
+    /// Sets the counters of a device's failures to zero; the next commit that changes something
+    /// makes that durable.
+    pub fn reset_device_errors(&self, devid: DeviceId) -> Result<()> {
+        if self.is_read_only() {
+            return Err(Errno::ROFS.into());
+        }
+        self.info.volume.set_device_errors(devid, DeviceErrors::default()).map_err(Into::into)
     }
 
     /// Whether changes are refused.

@@ -1,0 +1,115 @@
+//! How the space of a volume is used, as its last commit has it: by kinds of block groups, and on
+//! each device.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::Serialize;
+use ubtrfs_format::items::DevItem;
+use ubtrfs_volume::{Device, Error as VolumeError, OpenOptions, Volume};
+
+use crate::args::Window;
+use crate::control;
+use crate::device::{about_volume_within, open_for_a_glance};
+use crate::failure::Result;
+use crate::info::{Groups, block_groups};
+use crate::mount::window_of_options;
+use crate::trees::Trees;
+
+/// How a volume uses its space.
+#[derive(Debug, Serialize)]
+pub struct Usage {
+    /// All block groups of one type and profile each.
+    pub groups: Vec<Groups>,
+    pub devices: Vec<DeviceUsage>,
+}
+
+/// How a device is used.
+#[derive(Debug, Serialize)]
+pub struct DeviceUsage {
+    pub id: u64,
+    /// Empty if it is missing.
+    pub path: String,
+    pub total_bytes: u64,
+    /// Behind what the volume uses of the device.
+    pub slack_bytes: u64,
+    /// In chunks, by their type and profile.
+    pub chunks: Vec<DeviceChunks>,
+    pub unallocated_bytes: u64,
+}
+
+/// What chunks of one type and profile take of a device.
+#[derive(Debug, Serialize)]
+pub struct DeviceChunks {
+    pub kind: String,
+    pub profile: String,
+    pub bytes: u64,
+}
+
+/// A volume that is read without the engine, with the paths of its devices by their numbers.
+pub struct Glance {
+    pub volume: Arc<Volume>,
+    paths: BTreeMap<u64, (String, Arc<dyn Device>)>,
+}
+
+impl Glance {
+    /// The volume that is on these devices, or mounted by ubtrfs on the only directory of them.
+    pub fn new(places: &[PathBuf], window: Window) -> Result<Self> {
+        let (paths, window) = match places {
+            [directory] if directory.is_dir() => {
+                let report = control::report(directory).map_err(|errno| control::failure(directory, errno))?;
+                (report.devices.iter().map(PathBuf::from).collect(), window_of_options(&report.options)?)
+            }
+            _ => (places.to_vec(), window),
+        };
+        let devices = open_for_a_glance(&paths, window)?;
+        let read_only = || OpenOptions { read_only: true };
+        let volume = match Volume::open(devices.clone(), read_only()) {
+            Err(VolumeError::MissingDevices { .. }) => Volume::open_degraded(devices.clone(), read_only()),
+            opened => opened,
+        };
+        let volume = volume.map_err(|error| about_volume_within(&paths, window, &error))?;
+        let mut by_number = BTreeMap::new();
+        for (path, device) in paths.iter().zip(devices) {
+            if let Some(superblock) = Volume::superblock_of(&*device) {
+                by_number.insert(superblock.dev_item.devid.0, (path.display().to_string(), device));
+            }
+        }
+        Ok(Self { volume: Arc::new(volume), paths: by_number })
+    }
+
+    /// The path of a device, or what stands for that of a missing one.
+    pub fn path(&self, devid: u64) -> String {
+        self.paths.get(&devid).map_or_else(|| "missing".into(), |(path, _)| path.clone())
+    }
+
+    /// How the volume is used.
+    pub fn usage(&self) -> Result<Usage> {
+        let groups = block_groups(&self.volume, &Trees::new(&self.volume))?;
+        Ok(Usage { groups, devices: self.volume.devices().iter().map(|item| self.of_device(item)).collect() })
+    }
+
+    fn of_device(&self, item: &DevItem) -> DeviceUsage {
+        let mut kinds: BTreeMap<(u64, u64), DeviceChunks> = BTreeMap::new();
+        for (_, chunk) in self.volume.chunks() {
+            let stripes = chunk.stripes.iter().filter(|stripe| stripe.devid == item.devid).count() as u64;
+            let Some(raid) = chunk.flags.raid().filter(|_| stripes > 0) else { continue };
+            let (kind, profile) = (chunk.flags.type_name().into(), chunk.flags.profile_name().into());
+            let key = (chunk.flags.types().0, chunk.flags.profile().0);
+            let all = kinds.entry(key).or_insert(DeviceChunks { kind, profile, bytes: 0 });
+            all.bytes += stripes * (chunk.length / raid.data_stripes(chunk.stripes.len()));
+        }
+        let chunks: Vec<DeviceChunks> = kinds.into_values().collect();
+        let allocated = chunks.iter().map(|chunks| chunks.bytes).sum();
+        let found = self.paths.get(&item.devid.0);
+        DeviceUsage {
+            id: item.devid.0,
+            path: found.map(|(path, _)| path.clone()).unwrap_or_default(),
+            total_bytes: item.total_bytes,
+            slack_bytes: found.map_or(0, |(_, device)| device.size().saturating_sub(item.total_bytes)),
+            unallocated_bytes: item.total_bytes.saturating_sub(allocated),
+            chunks,
+        }
+    }
+}
