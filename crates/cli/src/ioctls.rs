@@ -19,8 +19,6 @@ use crate::failure::{Failure, Result};
 use crate::place::not_a_subvolume;
 
 const SYNC: u32 = 0x9408;
-const FS_INFO: u32 = 0x8400_941f;
-const DEV_INFO: u32 = 0xd000_941e;
 const TREE_SEARCH: u32 = 0xd000_9411;
 const INO_LOOKUP: u32 = 0xd000_9412;
 const DEFAULT_SUBVOL: u32 = 0x4008_9413;

@@ -96,7 +96,9 @@ fn make(
     let population = Population { input, arguments, identity, sizes: sizes.clone() };
     let filled = population.run(devices.clone());
     if filled.is_err() {
-        devices.iter().for_each(|device| wipe_superblocks(&**device, 0));
+        for device in &devices {
+            wipe_superblocks(&**device, 0);
+        }
     }
     let (now, counts) = filled?;
     for (((target, device), before), bytes) in targets.iter().zip(devices).zip(sizes).zip(&now) {

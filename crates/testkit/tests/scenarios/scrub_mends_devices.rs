@@ -56,7 +56,9 @@ fn devices_are_mended_and_brought_up_to_the_others() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     let dir = scratch_dir();
     let images: Vec<PathBuf> = (0..3).map(|number| dir.path().join(format!("image{number}"))).collect();
-    images.iter().for_each(|image| blank_image(image, SIZE));
+    for image in &images {
+        blank_image(image, SIZE);
+    }
     let all: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
     run(command("mkfs.btrfs", &["-q", "-f", "-d", "raid1", "-m", "raid1c3"]).args(&all)).ok();
     let mounted = Subject::ubtrfs().mount(&all, "");
