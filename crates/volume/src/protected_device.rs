@@ -38,7 +38,7 @@ pub(crate) struct Timing {
     /// Nothing is written if the last look at the mark is older.
     pub lease: Duration,
     /// Who finds no mark has its own written within this time, or lets two renewals pass; and who
-    /// has written one writes nothing else before this time has passed.
+    /// has written one looks at it again when this time has passed.
     pub settling: Duration,
 }
 
@@ -75,8 +75,6 @@ struct State {
     mark: WriterMark,
     /// When the mark was seen to be ours, by the clock that goes on while the machine sleeps.
     seen: Option<Duration>,
-    /// When our mark was written first.
-    marked: Duration,
     /// Who has taken the device over.
     lost: Option<String>,
     /// Writes that wait for a look at the mark.
@@ -103,14 +101,7 @@ impl ProtectedDevice {
     /// Marks the volume that begins at `start` as ours, once it is certain that nobody else has it.
     pub(crate) fn new(device: Arc<dyn Device>, start: u64, timing: Timing) -> Result<Self, Refusal> {
         let place = place_of_mark(&*device, start)?;
-        let state = State {
-            mark: WriterMark::new(),
-            seen: None,
-            marked: Duration::ZERO,
-            lost: None,
-            waiting: Vec::new(),
-            is_ending: false,
-        };
+        let state = State { mark: WriterMark::new(), seen: None, lost: None, waiting: Vec::new(), is_ending: false };
         let shared = Arc::new(Shared { device, timing, place, state: Mutex::new(state), ending: Condvar::new() });
         let mut renewing = None;
         if let Some(place) = place {
@@ -161,19 +152,20 @@ impl Drop for ProtectedDevice {
 
 impl Shared {
     /// Marks the device as ours. Of several that find no mark at the same time the last one to
-    /// write its own has the device. The others see that, since before they write anything else
-    /// they let pass the time in which each has its mark written; one that took longer for that
-    /// waits until they have looked.
+    /// write its own has the device. The others see that, since they let the time pass in which each
+    /// has its mark written, and look again; one that took longer for that waits until those that
+    /// have looked already look once more.
     fn take(&self, place: Physical) -> Result<(), Refusal> {
         let found_none = self.wait_for_others(place)?;
         self.renew(place)?;
-        let marked = now();
-        self.state.lock().marked = marked;
-        if marked.saturating_sub(found_none) > self.timing.settling {
-            std::thread::sleep(self.timing.silence.min(2 * self.timing.renewal));
-        }
+        let is_late = now().saturating_sub(found_none) > self.timing.settling;
+        let pause = if is_late { self.timing.silence.min(2 * self.timing.renewal) } else { self.timing.settling };
+        std::thread::sleep(pause);
+        let looked = now();
         let found = self.read(place)?;
-        self.compare(found.as_ref()).map_err(Refusal::Held)
+        self.compare(found.as_ref()).map_err(Refusal::Held)?;
+        self.state.lock().seen = Some(looked);
+        Ok(())
     }
 
     /// Returns when nobody else has the device: the time before this was found out.
@@ -253,19 +245,13 @@ impl Shared {
     }
 
     /// Whether the last look at the mark is not too long ago; an error if another writer has the
-    /// device. The first look is done at once.
+    /// device.
     fn has_lease(&self) -> io::Result<bool> {
         let state = self.state.lock();
         if let Some(who) = &state.lost {
             return Err(taken_over(who));
         }
-        let Some(seen) = state.seen else {
-            let rest = self.timing.settling.saturating_sub(now().saturating_sub(state.marked));
-            drop(state);
-            std::thread::sleep(rest);
-            return self.require_ours().map(|()| true);
-        };
-        Ok(now().saturating_sub(seen) < self.timing.lease)
+        Ok(state.seen.is_some_and(|seen| now().saturating_sub(seen) < self.timing.lease))
     }
 
     /// Leaves writes to the thread that looks at the mark.
@@ -287,8 +273,7 @@ impl Shared {
         }
     }
 
-    /// An error if another writer has the device. Looks if the last look was too long ago: the
-    /// first one is after the mark of one that came at the same time was written.
+    /// An error if another writer has the device. Looks if the last look was too long ago.
     fn require_ours(&self) -> io::Result<()> {
         let Some(place) = self.place else { return Ok(()) };
         let state = self.state.lock();
