@@ -169,7 +169,7 @@ fn a_volume_inside_of_an_image_is_mounted_at_its_offset() {
 }
 
 #[test]
-fn a_volume_without_one_of_its_devices_is_mounted_to_be_read() {
+fn a_volume_without_one_of_its_devices_is_read_and_written() {
     require!(Need::Root, FUSE);
     let volume = Volume::new();
     for (name, missing) in [("prof-raid1", 0), ("prof-raid1", 1), ("prof-raid10", 2)] {
@@ -185,9 +185,14 @@ fn a_volume_without_one_of_its_devices_is_mounted_to_be_read() {
         volume.umount();
         paths.remove(missing);
         fails(&mount(&paths, "ro"), "name all of them");
-        fails(&mount(&paths, "degraded"), "degraded needs it");
         mount(&paths, "ro,degraded").ok();
         assert_same(name, &whole, &walk(&volume.point), Options::SAME_VOLUME);
+        volume.umount();
+        mount(&paths, "degraded").ok();
+        fs::write(volume.point.join("written without it"), name).unwrap();
+        volume.umount();
+        mount(&paths, "ro,degraded").ok();
+        assert_eq!(fs::read_to_string(volume.point.join("written without it")).unwrap(), name);
         volume.umount();
     }
 }
