@@ -6,7 +6,7 @@
 //! rewritten, it is read only where the others can't be, and only what a checksum proves.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use ubtrfs_format::DeviceId;
@@ -29,7 +29,8 @@ pub(crate) struct Member {
     /// Reads that are under way.
     reads: AtomicUsize,
     errors: [AtomicU64; 5],
-    has_new_errors: AtomicBool,
+    /// The counters as the volume keeps them.
+    saved_errors: Mutex<DeviceErrors>,
 }
 
 const CURRENT: u8 = 0;
@@ -87,7 +88,7 @@ impl Member {
             lag: AtomicU8::new(CURRENT),
             reads: AtomicUsize::new(0),
             errors: Default::default(),
-            has_new_errors: AtomicBool::new(false),
+            saved_errors: Mutex::default(),
         }
     }
 
@@ -137,13 +138,18 @@ impl Member {
     pub(crate) fn note_error(&self, kind: DeviceErrorKind) {
         if !self.is_missing {
             self.errors[kind as usize].fetch_add(1, Ordering::Relaxed);
-            self.has_new_errors.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether it has failed since this was asked last.
-    pub(crate) fn take_new_errors(&self) -> bool {
-        self.has_new_errors.swap(false, Ordering::Relaxed)
+    /// The counters, if the volume keeps others.
+    pub(crate) fn unsaved_errors(&self) -> Option<DeviceErrors> {
+        let errors = self.errors();
+        (errors != *self.saved_errors.lock()).then_some(errors)
+    }
+
+    /// The volume keeps these counters.
+    pub(crate) fn note_saved(&self, errors: DeviceErrors) {
+        *self.saved_errors.lock() = errors;
     }
 
     pub(crate) fn errors(&self) -> DeviceErrors {

@@ -67,10 +67,14 @@ impl Volume {
         self.members.iter().map(|member| (member.devid, member.errors())).collect()
     }
 
-    /// Whether devices of a volume that has several have failed since this was asked last.
-    pub fn take_new_errors(&self) -> bool {
-        let fails = self.members.iter().filter(|member| member.take_new_errors()).count();
-        fails > 0 && self.members.len() > 1
+    /// How often those devices have failed of which the volume keeps other counters.
+    pub fn unsaved_device_errors(&self) -> Vec<(DeviceId, DeviceErrors)> {
+        self.members.iter().filter_map(|member| Some((member.devid, member.unsaved_errors()?))).collect()
+    }
+
+    /// The volume keeps these counters of a device.
+    pub fn note_saved_device_errors(&self, devid: DeviceId, errors: DeviceErrors) -> Result<()> {
+        self.member(devid).map(|member| member.note_saved(errors))
     }
 
     /// Sets what [`Self::device_errors`] shows of a device, as its `DEV_STATS` item has it, or to

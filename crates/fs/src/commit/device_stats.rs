@@ -12,18 +12,18 @@ pub(crate) fn load(volume: &Volume, device_tree: &Snapshot) -> Result<()> {
     for (devid, _) in volume.device_errors() {
         if let Some(errors) = stored(device_tree, devid)? {
             volume.set_device_errors(devid, errors)?;
+            volume.note_saved_device_errors(devid, errors)?;
         }
     }
     Ok(())
 }
 
 /// The edits that bring the items to the volume's counters. A device that never failed has none.
-pub(crate) fn edits(volume: &Volume, device_tree: &Snapshot) -> Result<EditBatch> {
+pub(crate) fn edits(volume: &Volume) -> Result<EditBatch> {
     let mut edits = EditBatch::new();
-    for (devid, errors) in volume.device_errors() {
-        if stored(device_tree, devid)?.unwrap_or_default() != errors {
-            edits.put(key(devid), errors.counts.iter().flat_map(|count| count.to_le_bytes()).collect::<Vec<u8>>());
-        }
+    for (devid, errors) in volume.unsaved_device_errors() {
+        edits.put(key(devid), errors.counts.iter().flat_map(|count| count.to_le_bytes()).collect::<Vec<u8>>());
+        volume.note_saved_device_errors(devid, errors)?;
     }
     Ok(edits)
 }

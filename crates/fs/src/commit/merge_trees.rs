@@ -173,8 +173,10 @@ impl Merging<'_> {
             chunk_tree = self.tree.merge(Some(chunk_tree), TreeId::CHUNK, &chunk_edits)?;
             self.tree.update(&mut self.roots, TreeId::DEV, &device_edits)?;
         }
-        let stats = device_stats::edits(&committer.info.volume, &committed.tree(TreeId::DEV)?)?;
-        self.tree.update(&mut self.roots, TreeId::DEV, &stats)?;
+        let stats = device_stats::edits(&committer.info.volume)?;
+        if !stats.is_empty() {
+            self.tree.update(&mut self.roots, TreeId::DEV, &stats)?;
+        }
         Ok((chunk_tree, chunks.new, removed_groups))
     }
 

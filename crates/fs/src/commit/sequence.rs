@@ -32,8 +32,7 @@ impl Committer {
         if let Some(error) = self.info.aborted() {
             return Err(Error::Aborted(error));
         }
-        // Counters of errors are kept by the volume (`DEV_STATS`).
-        let is_wanted = self.commit_wanted.swap(false, Ordering::AcqRel) | self.info.volume.take_new_errors();
+        let is_wanted = self.commit_wanted.swap(false, Ordering::AcqRel);
         let idle = wanted.is_empty()
             && {
                 let space = self.info.space.lock();
@@ -42,6 +41,7 @@ impl Committer {
             && self.new_label.lock().is_none()
             && !self.info.volume.has_secret_lag()
             && !is_wanted
+            && !self.has_unsaved_errors()
             && !self.has_chunks_to_empty();
         // A commit ends a log even if nothing has changed.
         let has_log = self.info.committed().superblock.log_root.0 != 0;
@@ -86,6 +86,12 @@ impl Committer {
             return Ok(());
         }
         self.commit()
+    }
+
+    /// Whether devices of a volume that has several have failed, of which `DEV_STATS` items are to
+    /// tell.
+    fn has_unsaved_errors(&self) -> bool {
+        self.info.volume.devices().len() > 1 && !self.info.volume.unsaved_device_errors().is_empty()
     }
 
     /// Whether commits would remove chunks though nothing else has changed. A mount and an unmount

@@ -30,7 +30,7 @@ fn impossible_options_are_refused() {
     );
     let (data_profile, metadata_profile) = (Some(Profile::Single), Some(Profile::Dup));
     assert_eq!(refusal(&MkfsOptions { data_profile, metadata_profile, ..mixed }), MkfsError::MixedProfiles);
-    let striped = MkfsOptions { data_profile: Some(Profile::Raid0), ..good.clone() };
+    let striped = MkfsOptions { data_profile: Some(Profile::Raid0), ..MkfsOptions::new(1024 * MIB) };
     assert!(layout(&striped).is_ok());
     let mirrored = MkfsOptions { data_profile: Some(Profile::Raid1c3), ..good.clone() };
     assert_eq!(refusal(&mirrored), MkfsError::TooFewDevices { profile: "raid1c3", devices: 1, least: 3 });
