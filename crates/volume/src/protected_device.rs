@@ -152,9 +152,9 @@ impl Drop for ProtectedDevice {
 
 impl Shared {
     /// Marks the device as ours. Of several that find no mark at the same time the last one to
-    /// write its own has the device. The others see that, since they let the time pass in which each
-    /// has its mark written, and look again; one that took longer for that waits until those that
-    /// have looked already look once more.
+    /// write its own has the device. The others see that, since they let the time pass in which
+    /// each has its mark written, and look again; one that took longer for that waits until those
+    /// that have looked already look once more.
     fn take(&self, place: Physical) -> Result<(), Refusal> {
         let found_none = self.wait_for_others(place)?;
         self.renew(place)?;
