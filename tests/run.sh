@@ -5,9 +5,9 @@
 # root, loop devices, the kernel's btrfs and /dev/fuse, UBTRFS_TEST_KERNEL=1 forbids tests to skip themselves; elsewhere
 # what was skipped is listed at the end.
 #
-# As many test programs run at once as there are CPUs, since each often waits for disks and other processes, and its last
-# tests for one another. The lints, which compute, run beside them. What a program prints is shown when it has ended, and
-# is in target/test-logs meanwhile.
+# As many test programs run at once as there are CPUs, since each often waits for disks and other
+# processes, and its last tests for one another. The lints, which compute, run beside them. What a
+# program prints is shown when it has ended, and is in target/test-logs meanwhile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mode=${1:-test}
@@ -39,7 +39,8 @@ lint() {
     RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps "${proof[@]}"
 }
 
-# The test programs: the directory of the package, the source, and the program. Those that take longest come first.
+# The test programs: the directory of the package, the source, and the program. Those that take
+# longest come first.
 programs() {
     cargo test --workspace --no-run "${proof[@]}" --message-format=json 2>/dev/null |
         sed -nE 's|.*"manifest_path":"([^"]*)/Cargo.toml".*"src_path":"([^"]*)".*"profile":\{[^}]*"test":true\}.*"executable":"([^"]*)".*|\1\t\2\t\3|p' |

@@ -12,8 +12,8 @@ if found=$(cargo tree --edges no-dev,features --package ubtrfs-cli | grep 'featu
     exit 1
 fi
 
-# Each crate has one of the licences that it offers, or all of those that it demands, and the text of
-# these is there. What runs while others are compiled (macros) is no part of the program.
+# Each crate has one of the licences that it offers, or all of those that it demands, and the text
+# of these is there. What runs while others are compiled (macros) is no part of the program.
 crates=$(cargo tree --edges normal,no-proc-macro --package ubtrfs-cli --prefix none --no-dedupe --format '{p}|{l}')
 if ! grep -v ' (/' <<<"$crates" | sort -u | awk '
         FNR == NR && $1 == "License:" { text[$2] }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use ubtrfs::{Filesystem, Options};
-use ubtrfs_format::{DeviceId, ItemType, Key, TreeId, objectid};
-use ubtrfs_volume::{OpenOptions, Volume};
+use ubtrfs_format::{DeviceId, TreeId};
+use ubtrfs_volume::{DeviceErrors, OpenOptions, Volume};
 
 use crate::args::device::{DeviceArguments, DeviceCommand, DeviceStats, VolumePlace};
 use crate::device::{about_volume_within, open_for_writing};
@@ -109,13 +109,10 @@ fn of_devices(place: &VolumePlace) -> Result<Vec<Failures>> {
     let tree = item.map(|item| trees.described(TreeId::DEV, &item));
     let mut all = Vec::new();
     for device in glance.volume.devices() {
-        let key = Key::new(objectid::DEV_STATS, ItemType::PERSISTENT_ITEM, device.devid.0);
+        let key = DeviceErrors::key(device.devid);
         let stored = tree.as_ref().map(|tree| tree.get(&key)).transpose().map_err(|error| Failure::of(&error))?;
-        let mut counts = [0; 5];
-        for (count, bytes) in counts.iter_mut().zip(stored.flatten().iter().flat_map(|item| item.chunks_exact(8))) {
-            *count = bytes.try_into().map_or(0, u64::from_le_bytes);
-        }
-        all.push(Failures::new(device.devid.0, glance.path(device.devid.0), counts));
+        let errors = stored.flatten().map(|item| DeviceErrors::parse(&item)).unwrap_or_default();
+        all.push(Failures::new(device.devid.0, glance.path(device.devid.0), errors.counts));
     }
     Ok(all)
 }

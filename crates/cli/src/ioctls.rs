@@ -215,31 +215,6 @@ impl Mounted {
         unsafe { ioctl(&self.0, Setter::<DEFRAG_RANGE, [u8; ARGUMENT_SIZE]>::new(defragment::encode(how))) }
     }
 
-    /// The devices of the volume.
-    pub fn devices(&self) -> Done<Vec<DeviceId>> {
-        // SAFETY: this command fills in an argument of the size that its number encodes.
-        let getter = unsafe { Getter::<FS_INFO, [u8; 1024]>::new() };
-        // SAFETY: the same.
-        let found = unsafe { ioctl(&self.0, getter) }?;
-        let (highest, count) = (u64_at(&found, 0), u64_at(&found, 8));
-        let mut devices = Vec::new();
-        for devid in 1..=highest.min(1 << 16) {
-            let mut argument: Argument = [0; SIZE];
-            argument[..8].copy_from_slice(&devid.to_le_bytes());
-            // SAFETY: this command reads and fills in an argument of the size that its number
-            // encodes.
-            match unsafe { ioctl(&self.0, Updater::<DEV_INFO, Argument>::new(&mut argument)) } {
-                Ok(()) => devices.push(DeviceId(devid)),
-                Err(Errno::NODEV) => {}
-                Err(errno) => return Err(errno),
-            }
-            if devices.len() as u64 == count {
-                break;
-            }
-        }
-        Ok(devices)
-    }
-
     /// Scrubs a device; returns what was done when all of it is.
     pub fn scrub(&self, request: &Request) -> Done<[u8; SCRUB_SIZE]> {
         let mut argument = request.encode();

@@ -22,7 +22,7 @@ use crate::size::show_size;
 /// The exit status if something is wrong and stays so, as that of `btrfs scrub`.
 const UNCORRECTABLE: u8 = 3;
 /// How often what is shown changes.
-const INTERVAL: Duration = Duration::from_millis(500);
+const INTERVAL: Duration = Duration::from_millis(50);
 
 /// What was found on one device, or on all of a volume that is not mounted.
 #[derive(Debug, Default, Serialize)]
@@ -75,7 +75,7 @@ fn run_one(arguments: &ScrubStart, resume: bool) -> Result<()> {
 fn on_mount(arguments: &ScrubStart, place: &Path, resume: bool) -> Result<Vec<Found>> {
     let mounted = Mounted::open(place)?;
     let failed = |errno| about_scrub(place, errno);
-    let devices = mounted.devices().map_err(failed)?;
+    let devices = device_ids(&mounted).map_err(failed)?;
     if (arguments.limit.is_some() || resume) && mounted.is_of_the_kernel().map_err(failed)? {
         let what = "--limit and resume are for mounts of ubtrfs";
         return Err(Failure::new(format!("{}: it is a mount of the kernel's: {what}", place.display())));
@@ -105,13 +105,15 @@ fn on_mount(arguments: &ScrubStart, place: &Path, resume: bool) -> Result<Vec<Fo
         while left.load(Ordering::Acquire) > 0 {
             let so_far = devices.iter().filter_map(|device| mounted.scrub_progress(*device).ok());
             progress.say(&format!("{} compared", show_size(so_far.map(|found| bytes(&Found::of(None, &found))).sum())));
-            std::thread::sleep(INTERVAL.min(Duration::from_millis(50)));
+            std::thread::sleep(INTERVAL);
         }
     });
     let mut results = results.into_inner().unwrap_or_default();
     results.sort_by_key(|(device, _)| *device);
     results
         .into_iter()
+        // One that is missing.
+        .filter(|(_, done)| !matches!(done, Err(Errno::NODEV)))
         .map(|(device, done)| done.map(|argument| Found::of(Some(device), &argument)).map_err(failed))
         .collect()
 }
@@ -139,9 +141,6 @@ fn of_devices(arguments: &ScrubStart) -> Result<Found> {
     let options = ScrubOptions { read_only, bytes_per_second: arguments.limit, ..ScrubOptions::default() };
     let found = fs.scrub(options, &mut show).map_err(failed)?;
     if !read_only {
-        if found.uncorrectable() == 0 {
-            fs.catch_up(&mut show).map_err(failed)?;
-        }
         fs.close().map_err(failed)?;
     }
     Ok(Found {
@@ -160,7 +159,7 @@ fn status(on: &ScrubOn) -> Result<()> {
     let mounted = Mounted::open(&on.directory)?;
     let failed = |errno| about_scrub(&on.directory, errno);
     let mut is_any = false;
-    for device in mounted.devices().map_err(failed)? {
+    for device in device_ids(&mounted).map_err(failed)? {
         match mounted.scrub_progress(device) {
             Ok(argument) => {
                 is_any = true;
@@ -171,6 +170,10 @@ fn status(on: &ScrubOn) -> Result<()> {
         }
     }
     if is_any { Ok(()) } else { output::say("no scrub is running") }
+}
+
+fn device_ids(mounted: &Mounted) -> std::result::Result<Vec<DeviceId>, Errno> {
+    mounted.device_numbers().map(|numbers| numbers.into_iter().map(DeviceId).collect())
 }
 
 fn bytes(found: &Found) -> u64 {

@@ -118,10 +118,10 @@ impl Reserver {
             Shortage::Data if !space.metadata_comes_first() => BlockGroupFlags::DATA,
             Shortage::Data | Shortage::Metadata => BlockGroupFlags::METADATA,
         };
-        let made = space.add_chunk(kind).or_else(|| {
+        let made = space.add_chunk(kind, &self.info.volume).or_else(|| {
             // The room may do for a chunk of data that has one copy.
             let other = shortage == Shortage::Data && kind != BlockGroupFlags::DATA;
-            if other { space.add_chunk(BlockGroupFlags::DATA) } else { None }
+            if other { space.add_chunk(BlockGroupFlags::DATA, &self.info.volume) } else { None }
         });
         let Some(made) = made else { return Ok(false) };
         self.info.volume.add_chunk(made.start, made.chunk)?;

@@ -25,6 +25,8 @@ use crate::fs_info::FsInfo;
 const BATCH: usize = 256;
 /// Bytes of data that are compared at a time.
 const AT_ONCE: u64 = 1 << 20;
+/// All addresses.
+const ALL: (Logical, Logical) = (Logical(0), Logical(u64::MAX));
 
 /// How to scrub.
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,33 +95,74 @@ impl Scrubber {
     }
 
     /// Scrubs. `goes_on` is called again and again with what was done so far; if it says no, or the
-    /// mount ends, that is all: `ECANCELED`.
+    /// mount ends, that is all: `ECANCELED`. Devices that lag are current after it, if all copies
+    /// on them were compared and are right now, and they have not failed again.
     pub(crate) fn run(
         &self,
         options: ScrubOptions,
         goes_on: &mut dyn FnMut(&ScrubProgress) -> bool,
     ) -> Result<ScrubProgress> {
         ubtrfs_tree::ensure_may_block()?;
+        let volume = &self.info.volume;
         let read_only = options.read_only || self.info.is_read_only();
+        let (start, end) = options.range.unwrap_or(ALL);
+        let lagging = if read_only || (start, end) != ALL { Vec::new() } else { volume.lagging_devices() };
+        let is_scrubbed = |devid: &DeviceId| options.device.is_none_or(|device| device == *devid);
+        let before: Vec<(DeviceId, DeviceErrors)> = volume
+            .device_errors()
+            .into_iter()
+            .filter(|(devid, _)| lagging.contains(devid) && is_scrubbed(devid))
+            .collect();
+        if !before.is_empty() {
+            // From here on a commit has what is written, and all of that goes to all devices.
+            self.committer.commit()?;
+        }
         let scope = ScrubScope { device: options.device, read_only };
-        let (start, end) = options.range.unwrap_or((Logical(0), Logical(u64::MAX)));
+        let progress = self.compare((start, end), scope, options.bytes_per_second, goes_on)?;
+        if progress.uncorrectable() > 0 && !before.is_empty() {
+            tracing::error!("{} copies could not be rewritten: devices still lag", progress.uncorrectable());
+            return Ok(progress);
+        }
+        let mut is_any = false;
+        for (devid, errors) in before {
+            if volume.set_device_current(devid, errors) {
+                tracing::info!(device = devid.0, "it has all that the others have");
+                is_any = true;
+            }
+        }
+        if is_any {
+            // They get superblocks again.
+            self.committer.commit_anyway()?;
+        }
+        Ok(progress)
+    }
+
+    fn compare(
+        &self,
+        (start, end): (Logical, Logical),
+        scope: ScrubScope,
+        bytes_per_second: Option<u64>,
+        goes_on: &mut dyn FnMut(&ScrubProgress) -> bool,
+    ) -> Result<ScrubProgress> {
         let mut progress = ScrubProgress { last: start, ..ScrubProgress::default() };
         for (devid, _) in self.info.volume.device_errors() {
-            if options.device.is_none_or(|device| device == devid) {
+            if scope.device.is_none_or(|device| device == devid) {
                 progress.super_errors += self.info.volume.damaged_superblocks(devid)?;
             }
         }
         let begun = Instant::now();
         while progress.last < end {
             let committed = self.info.committed();
-            if !self.batch(&committed, end, scope, &mut progress)? {
+            let is_more = self.batch(&committed, end, scope, &mut progress)?;
+            drop(committed);
+            let goes_on_now = goes_on(&progress);
+            if !is_more {
                 break;
             }
-            drop(committed);
-            if self.is_ending.load(Ordering::Acquire) || !goes_on(&progress) {
+            if self.is_ending.load(Ordering::Acquire) || !goes_on_now {
                 return Err(Errno::CANCELED.into());
             }
-            if let Some(rate) = options.bytes_per_second.filter(|rate| *rate > 0) {
+            if let Some(rate) = bytes_per_second.filter(|rate| *rate > 0) {
                 let micros = u128::from(progress.data.bytes + progress.trees.bytes) * 1_000_000 / u128::from(rate);
                 let due = Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX));
                 while begun.elapsed() < due {
@@ -196,31 +239,16 @@ impl Scrubber {
 
     /// Brings all devices that lag up to the others. Returns those that are current again.
     pub(crate) fn catch_up(&self, goes_on: &mut dyn FnMut(&ScrubProgress) -> bool) -> Result<Vec<DeviceId>> {
-        let volume = &self.info.volume;
-        let lagging = volume.lagging_devices();
-        if lagging.is_empty() || self.info.is_read_only() {
+        let mut lagging = self.info.volume.lagging_devices();
+        if self.info.is_read_only() {
             return Ok(Vec::new());
         }
-        let errors = |devid: &DeviceId| -> DeviceErrors {
-            let all = volume.device_errors();
-            all.into_iter().find(|(id, _)| id == devid).map(|(_, errors)| errors).unwrap_or_default()
-        };
-        let before: Vec<_> = lagging.iter().map(|devid| (*devid, errors(devid))).collect();
-        // From here on a commit has what is written, and all of that goes to all devices.
-        self.committer.commit()?;
-        let progress = self.run(ScrubOptions::default(), goes_on)?;
-        if progress.uncorrectable() > 0 {
-            tracing::error!("{} copies could not be rewritten: devices still lag", progress.uncorrectable());
-            return Ok(Vec::new());
+        for device in &lagging {
+            self.run(ScrubOptions { device: Some(*device), ..ScrubOptions::default() }, goes_on)?;
         }
-        let current = before.into_iter().filter(|(devid, errors)| volume.set_device_current(*devid, *errors));
-        let current: Vec<DeviceId> = current.map(|(devid, _)| devid).collect();
-        for devid in &current {
-            tracing::info!(device = devid.0, "it has all that the others have");
-        }
-        // They get superblocks again.
-        self.committer.commit_anyway()?;
-        Ok(current)
+        let still = self.info.volume.lagging_devices();
+        lagging.retain(|devid| !still.contains(devid));
+        Ok(lagging)
     }
 
     /// Starts a thread that brings devices up to the others, if any lag.

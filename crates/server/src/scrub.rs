@@ -160,7 +160,9 @@ impl Scrubs {
             }
             all.insert(device, Arc::clone(&running));
         }
-        let start = if request.resume { self.cancelled.lock().remove(&device) } else { None };
+        // What a device that lags has been compared for before may be wrong again.
+        let goes_on_there = request.resume && !engine.volume().lagging_devices().contains(&device);
+        let start = if goes_on_there { self.cancelled.lock().remove(&device) } else { None };
         let options = ScrubOptions {
             device: Some(device),
             read_only: request.read_only,
@@ -171,14 +173,7 @@ impl Scrubs {
             *running.progress.lock() = *progress;
             !running.is_cancelled.load(Ordering::Acquire)
         };
-        let done = engine.scrub(options, &mut goes_on).and_then(|progress| {
-            *running.progress.lock() = progress;
-            let lags = engine.volume().lagging_devices().contains(&device);
-            if lags && !request.read_only && progress.uncorrectable() == 0 {
-                engine.catch_up(&mut |_| !running.is_cancelled.load(Ordering::Acquire))?;
-            }
-            Ok(())
-        });
+        let done = engine.scrub(options, &mut goes_on).map(|progress| *running.progress.lock() = progress);
         let progress = *running.progress.lock();
         let done = done.map_err(|error| error.errno());
         if done == Err(Errno::CANCELED) {

@@ -4,8 +4,8 @@ use std::io;
 
 use ubtrfs_format::Physical;
 
+use crate::deferred_writes::failed;
 use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite};
-use crate::error::WriteError;
 
 /// A device that fails at everything.
 #[derive(Debug)]
@@ -38,8 +38,7 @@ impl Device for AbsentDevice {
     }
 
     fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
-        let failed = |write: &DeviceWrite| WriteError { at: write.at, len: write.data.len(), source: absent() };
-        DeviceTicket::done(writes.first().map_or(Ok(()), |write| Err(failed(write))))
+        failed(&writes, absent())
     }
 
     fn flush(&self) -> io::Result<()> {

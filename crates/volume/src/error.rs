@@ -22,7 +22,10 @@ pub enum Error {
     },
     /// Only devices that lack something have this data, and no checksum would tell whether theirs
     /// is right.
-    #[error("the data at {at} is only on devices that are missing or behind the others, and has no checksum")]
+    #[error(
+        "the data at {at} is only on devices that are missing or behind the others, and has no \
+         checksum"
+    )]
     NoCurrentCopy {
         /// The logical address.
         at: Logical,

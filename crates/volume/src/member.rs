@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use ubtrfs_format::DeviceId;
 use ubtrfs_format::items::DevItem;
+use ubtrfs_format::{DeviceId, Generation, ItemType, Key, SUPERBLOCK_COPIES, Superblock, objectid};
 
 use crate::absent_device::AbsentDevice;
 use crate::buffer::Buffer;
@@ -66,6 +66,25 @@ impl DeviceErrors {
     pub fn of(&self, kind: DeviceErrorKind) -> u64 {
         self.counts[kind as usize]
     }
+
+    /// The key of a device's `DEV_STATS` item in the device tree: `(0 PERSISTENT_ITEM devid)`.
+    pub fn key(devid: DeviceId) -> Key {
+        Key::new(objectid::DEV_STATS, ItemType::PERSISTENT_ITEM, devid.0)
+    }
+
+    /// The counters of an item, of eight bytes each; older kernels wrote fewer.
+    pub fn parse(item: &[u8]) -> Self {
+        let mut errors = Self::default();
+        for (count, bytes) in errors.counts.iter_mut().zip(item.chunks_exact(8)) {
+            *count = bytes.try_into().map_or(0, u64::from_le_bytes);
+        }
+        errors
+    }
+
+    /// The content of the item.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.counts.iter().flat_map(|count| count.to_le_bytes()).collect()
+    }
 }
 
 /// Counts a read as long as it lives.
@@ -115,6 +134,11 @@ impl Member {
     /// From now on it lags. `is_durable`: its superblock is older than the others'.
     pub(crate) fn set_lagging(&self, is_durable: bool) {
         self.lag.fetch_max(if is_durable { LAG_DURABLE } else { LAG_UNKNOWN }, Ordering::AcqRel);
+    }
+
+    /// The generation of its superblock; `None` if it has none.
+    pub(crate) fn generation(&self) -> Option<Generation> {
+        Superblock::parse(&self.primary.lock(), SUPERBLOCK_COPIES[0]).ok().map(|superblock| superblock.generation)
     }
 
     /// It has all that the others have.

@@ -171,7 +171,7 @@ impl Shared {
     /// Returns when nobody else has the device: the time before this was found out.
     fn wait_for_others(&self, place: Physical) -> Result<Duration, Refusal> {
         let looked = now();
-        let Some(mut found) = self.read(place)? else { return Ok(looked) };
+        let Some(found) = self.read(place)? else { return Ok(looked) };
         match found.process.life() {
             Life::Ended => return Ok(looked),
             Life::Alive => return Err(Refusal::Held(found.who())),
@@ -186,10 +186,7 @@ impl Shared {
             looked = now();
             match self.read(place)? {
                 None => return Ok(looked),
-                Some(next) if next != found => {
-                    found = next;
-                    return Err(Refusal::Held(found.who()));
-                }
+                Some(next) if next != found => return Err(Refusal::Held(next.who())),
                 Some(_) => {}
             }
         }
@@ -276,15 +273,7 @@ impl Shared {
     /// An error if another writer has the device. Looks if the last look was too long ago.
     fn require_ours(&self) -> io::Result<()> {
         let Some(place) = self.place else { return Ok(()) };
-        let state = self.state.lock();
-        if let Some(who) = &state.lost {
-            return Err(taken_over(who));
-        }
-        if state.seen.is_some_and(|seen| now().saturating_sub(seen) < self.timing.lease) {
-            return Ok(());
-        }
-        drop(state);
-        self.look(place)
+        if self.has_lease()? { Ok(()) } else { self.look(place) }
     }
 
     fn renew_until_the_end(&self, place: Physical) {

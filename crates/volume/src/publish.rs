@@ -126,13 +126,13 @@ impl Volume {
 
     fn publish(&self, superblock: &Superblock, copies: Copies) -> Result<Published> {
         let mut written = Vec::with_capacity(self.members.len());
-        // What lags in secret is behind the others once they have another generation: a log has
-        // that of the commit before it.
-        let secret: Vec<&Member> = match copies {
-            Copies::All => self.members.iter().filter(|member| member.lags_in_secret()).collect(),
-            Copies::Primary => Vec::new(),
-        };
+        let lagging: Vec<&Member> = self.members.iter().filter(|member| member.lags()).collect();
         for member in self.current_members() {
+            debug_assert!(
+                lagging.iter().all(|lagging| lagging.devid != member.devid),
+                "invariant 34: device {} lags, and gets a superblock",
+                member.devid
+            );
             let writes = encode(member, superblock, copies)?;
             let primary = writes.first().map(|write| write.data.clone());
             let device = &member.device;
@@ -159,7 +159,8 @@ impl Volume {
                 member.primary.lock().copy_from_slice(&primary);
             }
         }
-        for member in secret {
+        // A log has the generation of the commit before it, which they may have, too.
+        for member in lagging.into_iter().filter(|member| member.generation() < Some(superblock.generation)) {
             member.set_lagging(true);
         }
         let mut current = superblock.clone();

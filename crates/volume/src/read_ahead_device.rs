@@ -22,6 +22,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
 
+use crate::deferred_writes::Submit;
 use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites, check_range};
 use crate::error::WriteError;
 
@@ -106,11 +107,7 @@ impl ReadAheadDevice {
         Ok(())
     }
 
-    fn submit_by(
-        &self,
-        writes: Vec<DeviceWrite>,
-        submit: impl FnOnce(&dyn Device, Vec<DeviceWrite>) -> DeviceTicket,
-    ) -> DeviceTicket {
+    fn submit_by(&self, writes: Vec<DeviceWrite>, how: Submit) -> DeviceTicket {
         let ranges: Vec<_> = writes.iter().map(range_of).collect();
         let to_keep = writes.iter().filter(|write| !self.is_of_a_superblock(&range_of(write))).cloned().collect();
         let number = {
@@ -121,7 +118,7 @@ impl ReadAheadDevice {
             kept.writing.insert(number, ranges);
             number
         };
-        let ticket = Some(submit(&*self.device, writes));
+        let ticket = Some(how.submit(&*self.device, writes));
         DeviceTicket::new(Keeping { ticket, number, to_keep, kept: Arc::clone(&self.kept) })
     }
 }
@@ -161,11 +158,11 @@ impl Device for ReadAheadDevice {
     }
 
     fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
-        self.submit_by(writes, |device, writes| device.submit(writes))
+        self.submit_by(writes, Submit::Usual)
     }
 
     fn submit_fua(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
-        self.submit_by(writes, |device, writes| device.submit_fua(writes))
+        self.submit_by(writes, Submit::Fua)
     }
 
     fn has_fua(&self) -> bool {

@@ -52,6 +52,8 @@ impl Volume {
     /// superblocks again. Not if it has failed a write or a flush since: returns whether it is so.
     pub fn set_device_current(&self, devid: DeviceId, before: DeviceErrors) -> bool {
         let Ok(member) = self.member(devid) else { return false };
+        // Not while superblocks are written, which leave out the devices that lag.
+        let _published = self.publishing.lock();
         let _turn = self.giving_up.lock();
         let now = member.errors();
         let is_same = |kind| now.of(kind) == before.of(kind);

@@ -144,9 +144,13 @@ impl Volume {
         Ok(found)
     }
 
-    /// Counts the copies of a device's superblock that are damaged. The next commit rewrites them.
+    /// Counts the copies of a device's superblock that are damaged; none of a device that is
+    /// missing. The next commit rewrites them.
     pub fn damaged_superblocks(&self, devid: DeviceId) -> Result<u64> {
         let member = self.member(devid)?;
+        if member.is_missing() {
+            return Ok(0);
+        }
         let size = member.device.size();
         let inside = |at: &&ubtrfs_format::Physical| at.0 + ubtrfs_format::SUPERBLOCK_SIZE as u64 <= size;
         let copies = ubtrfs_format::SUPERBLOCK_COPIES.iter().filter(inside);

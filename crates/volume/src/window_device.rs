@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ubtrfs_format::Physical;
 
 use crate::buffer::ALIGNMENT;
+use crate::deferred_writes::Submit;
 use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites, check_range, check_writes};
 use crate::error::{Error, Result, WriteError};
 
@@ -36,18 +37,14 @@ impl WindowDevice {
 }
 
 impl WindowDevice {
-    fn submit_by(
-        &self,
-        mut writes: Vec<DeviceWrite>,
-        submit: impl FnOnce(&dyn Device, Vec<DeviceWrite>) -> DeviceTicket,
-    ) -> DeviceTicket {
+    fn submit_by(&self, mut writes: Vec<DeviceWrite>, how: Submit) -> DeviceTicket {
         if let Err(error) = check_writes(&writes, self.size) {
             return DeviceTicket::done(Err(error));
         }
         for write in &mut writes {
             write.at = self.place(write.at);
         }
-        DeviceTicket::new(WindowTicket { ticket: submit(&*self.device, writes), start: self.start })
+        DeviceTicket::new(WindowTicket { ticket: how.submit(&*self.device, writes), start: self.start })
     }
 }
 
@@ -66,11 +63,11 @@ impl Device for WindowDevice {
     }
 
     fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
-        self.submit_by(writes, |device, writes| device.submit(writes))
+        self.submit_by(writes, Submit::Usual)
     }
 
     fn submit_fua(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
-        self.submit_by(writes, |device, writes| device.submit_fua(writes))
+        self.submit_by(writes, Submit::Fua)
     }
 
     fn has_fua(&self) -> bool {

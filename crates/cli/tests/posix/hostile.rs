@@ -28,6 +28,9 @@ const SETFLAGS_32: u32 = 0x4004_6602;
 const FSSETXATTR: u32 = 0x401c_5820;
 const FITRIM: u32 = 0xc018_5879;
 const TREE_SEARCH: u32 = 0xd000_9411;
+const SCRUB: u32 = 0xc400_941b;
+const SCRUB_CANCEL: u32 = 0x941c;
+const SCRUB_PROGRESS: u32 = 0xc400_941d;
 
 /// As large as the argument of any ioctl.
 type Argument = [u8; 1 << 14];
@@ -144,6 +147,9 @@ fn all_flags(root: &Path) {
         }
         assert_eq!(ioctl_of_word(&file, FITRIM, 0), Err(Errno::PERM));
         assert_eq!(ioctl_of_word(&file, TREE_SEARCH, 5), Err(Errno::PERM));
+        for command in [SCRUB, SCRUB_CANCEL, SCRUB_PROGRESS] {
+            assert_eq!(ioctl_of_word(&file, command, 1), Err(Errno::PERM), "{command:x}");
+        }
     }
 }
 
@@ -301,6 +307,9 @@ print(ask(0x40086602, flag(0x10)), ask(0x40086602, flag(0x40)), ask(0xc0185879, 
         let file = File::open(&readable).unwrap();
         assert_eq!(ioctl_of_word(&file, FITRIM, 0), Err(Errno::PERM));
         assert_eq!(ioctl_of_word(&file, TREE_SEARCH, 5), Err(Errno::PERM));
+        for command in [SCRUB, SCRUB_CANCEL, SCRUB_PROGRESS] {
+            assert_eq!(ioctl_of_word(&file, command, 1), Err(Errno::PERM), "{command:x}");
+        }
         assert_eq!(ioctl_of_word(&file, SETFLAGS, 0x10), Err(Errno::PERM));
         assert_eq!(ioctl_of_word(&file, SETFLAGS, 0x40), Ok(0), "it is root's file");
         assert_eq!(ioctl_of_word(&file, SETFLAGS, 0), Ok(0));

@@ -12,7 +12,7 @@ use crate::space::{GroupEdits, NewChunk};
 pub(super) fn ensure_metadata(committer: &Committer) -> Result<()> {
     let mut space = committer.info.space.lock();
     if space.is_metadata_short()
-        && let Some(made) = space.add_chunk(BlockGroupFlags::METADATA)
+        && let Some(made) = space.add_chunk(BlockGroupFlags::METADATA, &committer.info.volume)
     {
         // Before anything can be allocated from it: in mixed groups that may be data, which is
         // written at once.
@@ -40,7 +40,7 @@ impl ChunkChanges {
         let mut space = committer.info.space.lock();
         if !space.new_chunks.is_empty()
             && space.is_system_short()
-            && let Some(made) = space.add_chunk(BlockGroupFlags::SYSTEM)
+            && let Some(made) = space.add_chunk(BlockGroupFlags::SYSTEM, &committer.info.volume)
         {
             committer.info.volume.add_chunk(made.start, made.chunk)?;
         }

@@ -44,7 +44,6 @@ pub(crate) type SumRun = (Logical, u64, Option<Vec<u8>>);
 impl<R: Reader + Clone> ChecksumTree<R> {
     /// The sectors from `at` on for `len` bytes in runs with and without checksums.
     pub(crate) fn runs(&self, at: Logical, len: u64) -> Result<Vec<SumRun>> {
-        let sector = u64::from(self.sector_size);
         let mut runs: Vec<SumRun> = Vec::new();
         let (mut next, end) = (at, at.plus(len));
         while next < end {
@@ -57,11 +56,10 @@ impl<R: Reader + Clone> ChecksumTree<R> {
                     if next < missing {
                         runs.push((next, missing.0 - next.0, Some(self.lookup(next, missing.0 - next.0)?)));
                     }
-                    match runs.last_mut() {
-                        Some((_, bytes, None)) => *bytes += sector,
-                        _ => runs.push((missing, sector, None)),
-                    }
-                    next = missing.plus(sector);
+                    let items = self.tree.range(csum_key(missing)..=csum_key(Logical(end.0 - 1)));
+                    let after = items.take(1).try_fold(end, |_, item| item.map(|item| Logical(item.key.offset)))?;
+                    runs.push((missing, after.0 - missing.0, None));
+                    next = after;
                 }
                 Err(error) => return Err(error),
             }
@@ -79,11 +77,10 @@ impl<R: Reader + Clone> Checksums for ChecksumTree<R> {
         if end == at {
             return Ok(sums);
         }
-        let key = |at: Logical| Key::new(objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM, at.0);
         let mut next = at;
-        for item in self.tree.range_with_previous(key(at)..=key(Logical(end.0 - 1))) {
+        for item in self.tree.range_with_previous(csum_key(at)..=csum_key(Logical(end.0 - 1))) {
             let item = item?;
-            if item.key < key(Logical(0)) {
+            if item.key < csum_key(Logical(0)) {
                 continue;
             }
             let start = Logical(item.key.offset);
@@ -108,6 +105,10 @@ impl<R: Reader + Clone> Checksums for ChecksumTree<R> {
     }
 }
 
+fn csum_key(at: Logical) -> Key {
+    Key::new(objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM, at.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::test_tree::tree_of;
@@ -119,6 +120,22 @@ mod tests {
     fn item(first: u64, end: u64) -> (Key, Vec<u8>) {
         let sums = (first..end).flat_map(|sector| (sector as u32).to_le_bytes()).collect();
         (Key::new(objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM, first * SECTOR), sums)
+    }
+
+    #[test]
+    fn ranges_are_split_into_runs_with_and_without_sums() {
+        let tree = ChecksumTree::new(tree_of(&[item(2, 4), item(4, 5), item(8, 20)]), ChecksumType::Crc32c, 4096);
+        let runs = |first: u64, end: u64| -> Vec<(u64, u64, Option<usize>)> {
+            let runs = tree.runs(Logical(first * SECTOR), (end - first) * SECTOR).unwrap();
+            runs.into_iter()
+                .map(|(at, len, sums)| (at.0 / SECTOR, len / SECTOR, sums.map(|sums| sums.len() / 4)))
+                .collect()
+        };
+        assert_eq!(runs(0, 10), [(0, 2, None), (2, 3, Some(3)), (5, 3, None), (8, 2, Some(2))]);
+        assert_eq!(runs(3, 5), [(3, 2, Some(2))]);
+        assert_eq!(runs(5, 7), [(5, 2, None)]);
+        assert_eq!(runs(19, 30), [(19, 1, Some(1)), (20, 10, None)]);
+        assert_eq!(runs(7, 7), []);
     }
 
     fn lookup(items: &[(Key, Vec<u8>)], first: u64, end: u64) -> std::result::Result<Vec<u32>, String> {

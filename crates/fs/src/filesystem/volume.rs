@@ -39,7 +39,8 @@ impl Filesystem {
 
     /// Compares all copies of all that is allocated with what they should be, and rewrites those
     /// that are wrong. `goes_on` is asked again and again with what was done so far; when it says
-    /// no, or the mount ends, the scrub ends with `ECANCELED`.
+    /// no, or the mount ends, the scrub ends with `ECANCELED`. Devices that lack something have all
+    /// of it after a scrub that could rewrite all that was wrong on them.
     pub fn scrub(
         &self,
         options: ScrubOptions,

@@ -67,7 +67,8 @@ impl Operations {
         let mut space = self.info.space.lock();
         space.may_use_all_kept();
         while space.reserve(demand).is_err() {
-            let Some(made) = space.add_chunk(ubtrfs_format::items::BlockGroupFlags::METADATA) else { break };
+            let kind = ubtrfs_format::items::BlockGroupFlags::METADATA;
+            let Some(made) = space.add_chunk(kind, &self.info.volume) else { break };
             self.info.volume.add_chunk(made.start, made.chunk)?;
         }
         Ok(())

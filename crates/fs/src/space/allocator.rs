@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem};
-use ubtrfs_volume::{CountedMutex, LockCounters, Published};
+use ubtrfs_volume::{CountedMutex, LockCounters, Published, Volume};
 
 use super::demand::{Kept, Needs, Reserved, Shortage};
 use super::device_map::{DeviceMap, Shrink};
@@ -366,9 +366,10 @@ impl SpaceInner {
 
     /// Makes a chunk of this kind out of unallocated device space. The caller adds it to the
     /// volume; the next commit writes it to the trees. `None` if no device has room.
-    pub(crate) fn add_chunk(&mut self, kind: BlockGroupFlags) -> Option<NewChunk> {
+    pub(crate) fn add_chunk(&mut self, kind: BlockGroupFlags, volume: &Volume) -> Option<NewChunk> {
         let flags = self.chunk_flags(kind);
-        let stripes = self.devices.place(flags, self.next_chunk_length(kind), LEAST_CHUNK)?;
+        let want = self.next_chunk_length(kind);
+        let stripes = self.devices.place(flags, want, LEAST_CHUNK, &volume.lagging_devices())?;
         let leaving = self.leaving.iter().map(|(start, chunk)| start.0 + chunk.length);
         let end = self.groups.values().next_back().map(BlockGroup::end).into_iter().chain(leaving).max();
         let start = end.unwrap_or(CHUNK_ALIGN).checked_next_multiple_of(CHUNK_ALIGN)?;

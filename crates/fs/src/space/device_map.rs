@@ -152,13 +152,20 @@ impl DeviceMap {
     }
 
     /// Finds room for a chunk of up to `want` logical bytes (at least `least`) on as many devices
-    /// as its profile uses, and takes it.
-    pub(crate) fn place(&mut self, flags: BlockGroupFlags, want: u64, least: u64) -> Option<Placement> {
+    /// as its profile uses, and takes it. Of devices that lag it gets no more than it can do
+    /// without.
+    pub(crate) fn place(
+        &mut self,
+        flags: BlockGroupFlags,
+        want: u64,
+        least: u64,
+        lagging: &[DeviceId],
+    ) -> Option<Placement> {
         let raid = flags.raid()?;
         let placement = if raid.most_devices == Some(1) {
-            self.place_on_one_device(raid.copies, want, least)?
+            self.place_on_one_device(raid.copies, want, least, lagging)?
         } else {
-            self.place_on_several_devices(&raid, want, least)?
+            self.place_on_several_devices(&raid, want, least, lagging)?
         };
         for stripe in &placement.stripes {
             let (item, free) = self.devices.get_mut(&stripe.devid)?;
@@ -171,8 +178,9 @@ impl DeviceMap {
     }
 
     /// On the device with the most room.
-    fn place_on_one_device(&self, copies: u64, want: u64, least: u64) -> Option<Placement> {
-        let (devid, item, free) = self.open().max_by_key(|(_, _, free)| free.total())?;
+    fn place_on_one_device(&self, copies: u64, want: u64, least: u64, lagging: &[DeviceId]) -> Option<Placement> {
+        let is_current = |(devid, ..): &(&DeviceId, &DevItem, &FreeMap)| !lagging.contains(devid);
+        let (devid, item, free) = self.open().filter(is_current).max_by_key(|(_, _, free)| free.total())?;
         let length = chunk_length(free, copies, want, least)?;
         let mut trial = free.clone();
         let mut stripes = Vec::new();
@@ -186,7 +194,13 @@ impl DeviceMap {
 
     /// On the devices with the largest contiguous rooms, as the kernel chooses them; the smallest
     /// of these rooms bounds the length of all stripes.
-    fn place_on_several_devices(&self, raid: &RaidProfile, want: u64, least: u64) -> Option<Placement> {
+    fn place_on_several_devices(
+        &self,
+        raid: &RaidProfile,
+        want: u64,
+        least: u64,
+        lagging: &[DeviceId],
+    ) -> Option<Placement> {
         let mut rooms: Vec<(u64, u64, DeviceId)> = Vec::new();
         for (devid, _, free) in self.open() {
             let largest = free.iter().filter_map(aligned).map(|(_, len)| len).max().unwrap_or(0);
@@ -194,10 +208,14 @@ impl DeviceMap {
                 rooms.push((largest, free.total(), *devid));
             }
         }
-        rooms.sort_by_key(|(largest, total, devid)| (Reverse(*largest), Reverse(*total), *devid));
+        let lags = |devid: &DeviceId| lagging.contains(devid);
+        rooms.sort_by_key(|(largest, total, devid)| (lags(devid), Reverse(*largest), Reverse(*total), *devid));
+        let current = rooms.iter().filter(|(.., devid)| !lags(devid)).count();
+        rooms.truncate(current + raid.tolerated_losses() as usize);
         let most = raid.most_devices.unwrap_or(MOST_STRIPES).min(rooms.len());
         rooms.truncate(most - most % raid.devices_step);
-        let bound = rooms.last().filter(|_| rooms.len() >= raid.least_devices)?.0;
+        let enough = rooms.len() >= raid.least_devices;
+        let bound = rooms.iter().map(|(largest, ..)| *largest).min().filter(|_| enough)?;
         let data_stripes = raid.data_stripes(rooms.len());
         let wanted = want.div_ceil(data_stripes).next_multiple_of(STRIPE_LEN).max(LEAST_STRIPE);
         let length = wanted.min(bound);
@@ -316,4 +334,41 @@ fn data_stripes(chunk: &ChunkItem) -> u64 {
 /// Bytes that a chunk has on each of its devices.
 pub(crate) fn stripe_length(chunk: &ChunkItem) -> u64 {
     chunk.length / data_stripes(chunk)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    /// Three devices, of which the third has the most room.
+    fn map() -> DeviceMap {
+        let item = |number: u64| DevItem { devid: DeviceId(number), total_bytes: number * GIB, ..DevItem::default() };
+        DeviceMap::new(&[item(1), item(2), item(3)], [])
+    }
+
+    fn placed(flags: BlockGroupFlags, lagging: &[u64]) -> Option<Vec<u64>> {
+        let lagging: Vec<DeviceId> = lagging.iter().copied().map(DeviceId).collect();
+        let placement = map().place(flags, 64 << 20, 1 << 20, &lagging)?;
+        Some(placement.stripes.iter().map(|stripe| stripe.devid.0).collect())
+    }
+
+    /// Of invariant 34: what nobody else has would be lost with a device that lags.
+    #[test]
+    fn devices_that_lag_get_no_more_of_a_chunk_than_it_can_do_without() {
+        let data = |profile| BlockGroupFlags::DATA.with(profile);
+        let single = BlockGroupFlags::DATA;
+        assert_eq!(placed(single, &[]), Some(vec![3]));
+        assert_eq!(placed(single, &[3]), Some(vec![2]));
+        assert_eq!(placed(data(BlockGroupFlags::DUP), &[3, 2]), Some(vec![1, 1]));
+        assert_eq!(placed(single, &[1, 2, 3]), None);
+        assert_eq!(placed(data(BlockGroupFlags::RAID0), &[3]), Some(vec![2, 1]));
+        assert_eq!(placed(data(BlockGroupFlags::RAID1), &[]), Some(vec![3, 2]));
+        assert_eq!(placed(data(BlockGroupFlags::RAID1), &[3]), Some(vec![2, 1]));
+        assert_eq!(placed(data(BlockGroupFlags::RAID1), &[3, 2]), Some(vec![1, 3]));
+        assert_eq!(placed(data(BlockGroupFlags::RAID1), &[1, 2, 3]), None);
+        assert_eq!(placed(data(BlockGroupFlags::RAID1C3), &[2, 3]), Some(vec![1, 3, 2]));
+        assert_eq!(placed(data(BlockGroupFlags::RAID1C3), &[1, 2, 3]), None);
+    }
 }

@@ -176,3 +176,32 @@ fn scrub_finds_and_mends_what_is_wrong_on_any_device() {
     fs.unlink(InodeId::new(TreeId::FS, Ino::ROOT_DIR), b"file 0").unwrap();
     fs.sync().unwrap();
 }
+
+/// A device that fails again while it is brought up lags on (invariant 34).
+#[test]
+fn a_device_that_fails_while_it_is_brought_up_is_not_current() {
+    let inner: Vec<Arc<OverlayDevice>> = RAID1.iter().map(|device| Arc::new(device.fork())).collect();
+    let faulty = Arc::new(FaultyDevice::new(inner[1].clone()));
+    let fs = open(vec![inner[0].clone(), faulty.clone()], false).unwrap();
+    faulty.fail(Operation::Write, 0, EIO, Lasting::Once);
+    change(&fs).unwrap();
+    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    let root = InodeId::new(TreeId::FS, Ino::ROOT_DIR);
+    let mut has_failed = false;
+    let caught_up = fs.catch_up(&mut |_| {
+        if !std::mem::replace(&mut has_failed, true) {
+            faulty.fail(Operation::Write, 0, EIO, Lasting::Once);
+            fs.unlink(root, b"file 2").unwrap();
+            fs.sync().unwrap();
+        }
+        true
+    });
+    assert!(caught_up.unwrap().is_empty() && has_failed);
+    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
+    let expected = shown(&fs);
+    drop(fs);
+    assert_clean(&inner, "brought up at last");
+    let alone = open(vec![inner[1].clone()], true).unwrap();
+    assert!(shown(&alone) == expected);
+}

@@ -81,6 +81,8 @@ fn devices_are_mended_and_brought_up_to_the_others() {
     fill(mounted.path(), 2);
     std::fs::remove_dir_all(mounted.path().join("dir 1")).unwrap();
     let expected = shown(mounted.path());
+    let without = scrubbed(&[mounted.path()]);
+    assert_eq!((without.as_array().unwrap().len(), sum(&without, "super_errors")), (2, 0), "{without}");
     mounted.unmount();
     let refused = Subject::ubtrfs().try_mount(&[all[0], all[1]], "");
     assert!(refused.is_err(), "only with degraded");
